@@ -1,0 +1,1 @@
+"""The simulator: what will drive the production scheduler core on a virtual clock and network."""
