@@ -1,0 +1,86 @@
+"""The units that travel: spans, and the batches that carry them around the ring.
+
+A *span* is a run of consecutive tokens of one request. A *decode batch* is one micro-batch: a span
+of one token for each of its requests. A *prefill batch* holds longer spans, possibly of several
+requests. Both are the same value and run through the same code, because prefill, decode,
+recomputation after preemption and replay after a failure are one thing: tokens computed catch up
+with tokens known.
+"""
+
+from dataclasses import dataclass
+from enum import IntEnum
+
+from molink_scheduler.request import SamplingParams
+
+__all__ = ["Admission", "Batch", "BatchClass", "Release", "Span"]
+
+
+class BatchClass(IntEnum):
+    """Which queue a batch waits in, at a stage's device and on its link."""
+
+    DECODE = 0
+    PREFILL = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Tokens [start, end) of one request, numbered from the first token of its prompt."""
+
+    request_id: int
+    start: int
+    end: int
+    samples: bool
+    """True when the span ends at the last token known, so that its logits yield the next one."""
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.start < self.end:
+            raise ValueError(f"a span holds at least one token, got [{self.start}, {self.end})")
+
+    @property
+    def tokens(self) -> int:
+        """How many tokens the span holds."""
+        return self.end - self.start
+
+
+@dataclass(frozen=True, slots=True)
+class Admission:
+    """What stages must know of a request when its first span arrives; only the tail uses the
+    sampling part."""
+
+    request_id: int
+    prompt_tokens: int
+    tokens_expected: int
+    """Most tokens the sequence may come to hold: where to place its KV so that it can stay in one
+    piece."""
+    sampling: SamplingParams
+    prompt: tuple[int, ...] = ()
+    """The prompt's token ids, only where the sampling needs them."""
+    output: tuple[int, ...] = ()
+    """Tokens generated before this admission (recomputation, replay)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """One step's work for every stage of the ring, in the order in which rows stand in the
+    tensor."""
+
+    batch_id: int
+    """Rising with every batch that the head plans."""
+    batch_class: BatchClass
+    micro_batch: int
+    """Which decode group this is; -1 for prefill."""
+    spans: tuple[Span, ...]
+    admissions: tuple[Admission, ...] = ()
+
+    @property
+    def tokens(self) -> int:
+        """Rows of the batch's tensor."""
+        return sum(span.tokens for span in self.spans)
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """Tells every stage to forget a request's KV; sent in the decode class, ahead of what is
+    planned after it."""
+
+    request_id: int

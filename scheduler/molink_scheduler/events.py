@@ -1,0 +1,68 @@
+"""What happens to the head (facts, past tense) and what it then wants done (commands): two closed
+unions."""
+
+from dataclasses import dataclass
+
+from molink_scheduler.batch import Batch, Release
+from molink_scheduler.request import Request
+
+__all__ = [
+    "BatchReturned",
+    "HeadEvent",
+    "RequestCancelled",
+    "RequestSubmitted",
+    "RunBatch",
+    "SampledToken",
+    "SendRelease",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class RequestSubmitted:
+    """A user's request reached the head."""
+
+    request: Request
+
+
+@dataclass(frozen=True, slots=True)
+class RequestCancelled:
+    """The user went away, or the coordinator gave up on the request; unknown ids are ignored."""
+
+    request_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class SampledToken:
+    """What the tail decided for one sequence."""
+
+    request_id: int
+    token_id: int
+    finished: bool
+    """True when this token ends the sequence (stop token, stop string or length)."""
+
+
+@dataclass(frozen=True, slots=True)
+class BatchReturned:
+    """The tail finished a batch; prefill batches return too, often with nothing sampled."""
+
+    batch_id: int
+    sampled: tuple[SampledToken, ...]
+
+
+HeadEvent = RequestSubmitted | RequestCancelled | BatchReturned
+
+
+@dataclass(frozen=True, slots=True)
+class SendRelease:
+    """Command: tell every stage, the head's own included, to forget a request's KV."""
+
+    release: Release
+
+
+@dataclass(frozen=True, slots=True)
+class RunBatch:
+    """Command: compute this batch on the head's stage and send it down the ring."""
+
+    batch: Batch
+    token_ids: tuple[int, ...]
+    """The batch's input, one id per row."""

@@ -1,0 +1,279 @@
+"""What does the ring compute next? The head answers each time that its device is free.
+
+Batching is continuous: a sequence joins a decode group when its first token is there and leaves
+when it ends, so every round has exactly the members that are alive. A group whose batch is still
+circling waits; the others go. What the device has left over goes to prompts, cut into spans that
+follow one another down the ring, several short prompts sharing one batch. Waiting requests are
+admitted in order of arrival while the smallest KV capacity on the ring has room for their known
+tokens; when running ones outgrow it the newest is preempted: its blocks are released, its tokens
+kept, and it is recomputed when there is room (vLLM's recompute preemption; swapping was rejected
+because a home PC's host memory is not ours to fill).
+
+Pure: `handle` takes what happened, `next_batch` is asked when the device is free; both return what
+to do.
+"""
+
+import bisect
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import assert_never
+
+from molink_scheduler.batch import Admission, Batch, BatchClass, Release, Span
+from molink_scheduler.events import (
+    BatchReturned,
+    HeadEvent,
+    RequestCancelled,
+    RequestSubmitted,
+    RunBatch,
+    SampledToken,
+    SendRelease,
+)
+from molink_scheduler.kv_blocks import KvBlocks, blocks_for
+from molink_scheduler.micro_batches import MicroBatches
+from molink_scheduler.sequence import Sequence
+
+__all__ = ["HeadScheduler", "HeadSettings"]
+
+SPAN_TOKENS = 128
+"""Prefill tokens per batch. Best of 64, 128, 256 for 1,000 tokens over 100 Mbps links
+(docs/benchmarks)."""
+
+PREFILL_TOKENS_IN_FLIGHT_MAX = 2048
+"""Prefill that may be under way at once: enough to keep every hop of a long ring busy, and a bound
+on what can stand in front of a decode batch in a queue that knows no priority."""
+
+ADMISSION_HEADROOM_BLOCKS = 1
+"""Blocks per running sequence kept free at admission, so that a newcomer is not preempted in the
+next round."""
+
+DECODES_BEFORE_PREFILL_MAX = 8
+"""Decode batches that may pass a waiting prefill span in a row: prefill is delayed by decode,
+never starved."""
+
+
+@dataclass(frozen=True, slots=True)
+class HeadSettings:
+    """What the operator or the cost model chose."""
+
+    kv_tokens_capacity: int
+    """The smallest on the ring, in tokens."""
+    micro_batch_count: int = 1
+    span_tokens: int = SPAN_TOKENS
+    prefill_tokens_in_flight_max: int = PREFILL_TOKENS_IN_FLIGHT_MAX
+
+
+@dataclass(slots=True)
+class HeadScheduler:
+    """The requests of one ring, from arrival to their last token."""
+
+    settings: HeadSettings
+    kv: KvBlocks = field(init=False)
+    _sequences: dict[int, Sequence] = field(init=False, default_factory=dict)
+    _waiting: list[int] = field(init=False, default_factory=list)
+    """Ids in order of arrival; a preempted request returns to its old place."""
+    _prefilling: list[int] = field(init=False, default_factory=list)
+    _groups: MicroBatches = field(init=False)
+    _in_flight: dict[int, Batch] = field(init=False, default_factory=dict)
+    _next_batch_id: int = field(init=False, default=0)
+    _decodes_in_a_row: int = field(init=False, default=0)
+
+    def __post_init__(self) -> None:
+        self.kv = KvBlocks(blocks_for(self.settings.kv_tokens_capacity))
+        self._groups = MicroBatches(self.settings.micro_batch_count)
+
+    @property
+    def running_count(self) -> int:
+        """Requests that hold KV."""
+        return len(self._sequences) - len(self._waiting)
+
+    @property
+    def waiting_count(self) -> int:
+        """Requests that wait for room."""
+        return len(self._waiting)
+
+    def handle(self, event: HeadEvent) -> list[SendRelease]:
+        """Take one event into account."""
+        match event:
+            case RequestSubmitted(request):
+                return self._submit(Sequence(request))
+            case RequestCancelled(request_id):
+                return self._cancel(request_id)
+            case BatchReturned():
+                return self._return(event)
+            case _:
+                assert_never(event)
+
+    def next_batch(self) -> tuple[list[SendRelease], RunBatch | None]:
+        """The next batch for a free device, and the releases that must go out before it.
+
+        Decode first; prefill when no group is ready, or when decode has passed it often enough.
+        """
+        releases: list[SendRelease] = []
+        prefill_first = self._decodes_in_a_row >= DECODES_BEFORE_PREFILL_MAX
+        run = self._prefill_batch() if prefill_first else None
+        run = run or self._decode_batch(releases) or self._prefill_batch()
+        is_decode = run is not None and run.batch.batch_class is BatchClass.DECODE
+        self._decodes_in_a_row = self._decodes_in_a_row + 1 if is_decode else 0
+        return releases, run
+
+    # -- events ---------------------------------------------------------------------------------
+
+    def _submit(self, sequence: Sequence) -> list[SendRelease]:
+        if blocks_for(sequence.request.tokens_max) > self.kv.blocks_total:
+            raise ValueError(
+                f"request {sequence.request_id} may grow to {sequence.request.tokens_max} tokens, "
+                f"the ring holds {self.kv.tokens_capacity}: the coordinator must refuse it"
+            )
+        if sequence.request_id in self._sequences:
+            raise ValueError(f"request {sequence.request_id} was submitted twice")
+        self._sequences[sequence.request_id] = sequence
+        bisect.insort(self._waiting, sequence.request_id)
+        return []
+
+    def _cancel(self, request_id: int) -> list[SendRelease]:
+        sequence = self._sequences.get(request_id)
+        if sequence is None:
+            return []
+        sequence.cancelled = True
+        return self._settle(sequence)
+
+    def _return(self, event: BatchReturned) -> list[SendRelease]:
+        batch = self._in_flight.pop(event.batch_id, None)
+        if batch is None:
+            return []
+        if batch.batch_class is BatchClass.DECODE:
+            self._groups.returned(batch.micro_batch)
+        sampled = {token.request_id: token for token in event.sampled}
+        releases: list[SendRelease] = []
+        for span in batch.spans:
+            sequence = self._sequences[span.request_id]
+            sequence.batches_in_flight -= 1
+            self._take_token(sequence, sampled.get(span.request_id))
+            releases += self._settle(sequence)
+        return releases
+
+    def _take_token(self, sequence: Sequence, token: SampledToken | None) -> None:
+        if token is None:
+            return
+        sequence.known.append(token.token_id)
+        if token.finished:
+            sequence.cancelled = True
+        elif sequence.micro_batch is None:
+            sequence.micro_batch = self._groups.join(sequence.request_id)
+
+    def _settle(self, sequence: Sequence) -> list[SendRelease]:
+        """Release a sequence that has ended or is preempted, once nothing of it is in flight."""
+        if not sequence.stopping or sequence.batches_in_flight:
+            return []
+        return self._end(sequence) if sequence.cancelled else self._preempt(sequence)
+
+    def _end(self, sequence: Sequence) -> list[SendRelease]:
+        del self._sequences[sequence.request_id]
+        if not sequence.admitted:
+            self._waiting.remove(sequence.request_id)
+            return []
+        return self._release(sequence)
+
+    def _preempt(self, sequence: Sequence) -> list[SendRelease]:
+        release = self._release(sequence)
+        sequence.forget_computed()
+        bisect.insort(self._waiting, sequence.request_id)
+        return release
+
+    def _release(self, sequence: Sequence) -> list[SendRelease]:
+        if sequence.request_id in self._prefilling:
+            self._prefilling.remove(sequence.request_id)
+        self._groups.leave(sequence.request_id)
+        self.kv.release(sequence.request_id)
+        return [SendRelease(Release(sequence.request_id))]
+
+    # -- planning -------------------------------------------------------------------------------
+
+    def _decode_batch(self, releases: list[SendRelease]) -> RunBatch | None:
+        for group in self._groups.idle():
+            spans = [
+                sequence.take_span(1)
+                for sequence in self._members(group)
+                if sequence.decodes_next
+                and not sequence.stopping
+                and self._make_room(sequence, releases)
+            ]
+            if spans:
+                self._groups.departed(group)
+                return self._run(BatchClass.DECODE, group, spans, [])
+        return None
+
+    def _members(self, group: int) -> list[Sequence]:
+        """Oldest first, so that under pressure the newest gives way to all others."""
+        return [self._sequences[request_id] for request_id in sorted(self._groups.members(group))]
+
+    def _make_room(self, sequence: Sequence, releases: list[SendRelease]) -> bool:
+        """Take the block that the next token needs; False when the sequence must sit out for
+        now."""
+        tokens = sequence.planned_tokens + 1
+        while self.kv.blocks_missing(sequence.request_id, tokens) > self.kv.blocks_free:
+            victim = self._newest_holder()
+            victim.preempting = True
+            releases += self._settle(victim)
+            if victim is sequence or victim.preempting:
+                return False
+        self.kv.grow(sequence.request_id, tokens)
+        return True
+
+    def _newest_holder(self) -> Sequence:
+        return self._sequences[max(self.kv.holders())]
+
+    def _prefill_batch(self) -> RunBatch | None:
+        budget = min(
+            self.settings.span_tokens,
+            self.settings.prefill_tokens_in_flight_max - self._prefill_tokens_in_flight(),
+        )
+        spans: list[Span] = []
+        admissions: list[Admission] = []
+        while budget > 0 and (sequence := self._next_prefill(admissions)) is not None:
+            spans.append(sequence.take_span(budget))
+            budget -= spans[-1].tokens
+            if not sequence.tokens_pending:
+                self._prefilling.remove(sequence.request_id)
+        return self._run(BatchClass.PREFILL, -1, spans, admissions) if spans else None
+
+    def _next_prefill(self, admissions: list[Admission]) -> Sequence | None:
+        """The sequence whose prompt is under way, else the next one admitted."""
+        for request_id in self._prefilling:
+            if not self._sequences[request_id].stopping:
+                return self._sequences[request_id]
+        if not self._waiting:
+            return None
+        sequence = self._sequences[self._waiting[0]]
+        if not self._fits(sequence):
+            return None
+        self._admit(sequence)
+        admissions.append(sequence.admission())
+        return sequence
+
+    def _fits(self, sequence: Sequence) -> bool:
+        headroom = ADMISSION_HEADROOM_BLOCKS * self.running_count
+        return blocks_for(len(sequence.known)) + headroom <= self.kv.blocks_free
+
+    def _admit(self, sequence: Sequence) -> None:
+        self._waiting.remove(sequence.request_id)
+        self._prefilling.append(sequence.request_id)
+        self.kv.grow(sequence.request_id, len(sequence.known))
+        sequence.admitted = True
+
+    def _prefill_tokens_in_flight(self) -> int:
+        batches = self._in_flight.values()
+        return sum(batch.tokens for batch in batches if batch.batch_class is BatchClass.PREFILL)
+
+    def _run(
+        self,
+        batch_class: BatchClass,
+        group: int,
+        spans: Iterable[Span],
+        admissions: Iterable[Admission],
+    ) -> RunBatch:
+        batch = Batch(self._next_batch_id, batch_class, group, tuple(spans), tuple(admissions))
+        self._next_batch_id += 1
+        self._in_flight[batch.batch_id] = batch
+        token_ids = (self._sequences[s.request_id].known[s.start : s.end] for s in batch.spans)
+        return RunBatch(batch, tuple(token for span_ids in token_ids for token in span_ids))

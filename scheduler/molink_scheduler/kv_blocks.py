@@ -1,0 +1,130 @@
+"""Which KV block belongs to whom: bookkeeping only, the tensors live in the executor.
+
+Memory is cut into blocks of 16 tokens, as in vLLM, so that sequences grow without being moved.
+Attention on a CPU is fastest over one contiguous piece (a view, no gather), so a new sequence is
+placed in the smallest free run that fits all it may come to hold, and claims that run: others keep
+out of it while there is room elsewhere. A claim is only a wish. Under pressure claimed blocks are
+given away, and the sequence continues in any block, merely slower. A buddy allocator was rejected:
+it rounds every sequence up to a power of two.
+"""
+
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+__all__ = ["BLOCK_TOKENS", "KvBlocks", "OutOfBlocks", "blocks_for"]
+
+BLOCK_TOKENS = 16
+"""vLLM's default: small enough that half a block of waste per sequence does not matter, large
+enough for views."""
+
+
+class OutOfBlocks(Exception):
+    """Raised when a stage's blocks run out; the head admits so that this does not happen."""
+
+
+def blocks_for(tokens: int) -> int:
+    """Blocks that `tokens` tokens occupy."""
+    return -(-tokens // BLOCK_TOKENS)
+
+
+@dataclass(slots=True)
+class KvBlocks:
+    """The blocks of one stage, and for each live request its table: block numbers in token
+    order."""
+
+    blocks_total: int
+    _free: set[int] = field(init=False)
+    _tables: dict[int, list[int]] = field(init=False, default_factory=dict)
+    _claims: dict[int, range] = field(init=False, default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.blocks_total < 1:
+            raise ValueError(f"a stage needs at least one KV block, got {self.blocks_total}")
+        self._free = set(range(self.blocks_total))
+
+    @property
+    def blocks_free(self) -> int:
+        """Blocks that belong to nobody."""
+        return len(self._free)
+
+    @property
+    def tokens_used(self) -> int:
+        """Tokens in blocks that belong to somebody, the unused rest of last blocks included."""
+        return (self.blocks_total - len(self._free)) * BLOCK_TOKENS
+
+    @property
+    def tokens_capacity(self) -> int:
+        """Tokens that all blocks hold."""
+        return self.blocks_total * BLOCK_TOKENS
+
+    def blocks_missing(self, request_id: int, tokens: int) -> int:
+        """Blocks that `grow` would take from the free ones."""
+        return max(0, blocks_for(tokens) - len(self._tables.get(request_id, ())))
+
+    def grow(self, request_id: int, tokens: int, tokens_expected: int = 0) -> None:
+        """Let the request hold its first `tokens` tokens; `tokens_expected` guides where a new one
+        is placed.
+
+        Raises OutOfBlocks, and changes nothing, when too few blocks are free.
+        """
+        missing = self.blocks_missing(request_id, tokens)
+        if missing > len(self._free):
+            raise OutOfBlocks(
+                f"request {request_id} needs {missing} more blocks, {self.blocks_free} are free"
+            )
+        table = self._tables.setdefault(request_id, [])
+        if not table and missing:
+            start = self._place(blocks_for(max(tokens, tokens_expected)))
+            self._claims[request_id] = range(start, start + blocks_for(tokens_expected))
+        for _ in range(missing):
+            block = self._next_block(request_id)
+            self._free.remove(block)
+            table.append(block)
+
+    def release(self, request_id: int) -> None:
+        """Give the request's blocks back; a request that holds none is fine."""
+        self._free.update(self._tables.pop(request_id, ()))
+        self._claims.pop(request_id, None)
+
+    def table(self, request_id: int) -> tuple[int, ...]:
+        """Block numbers of the request in token order."""
+        return tuple(self._tables[request_id])
+
+    def contiguous_start(self, request_id: int) -> int | None:
+        """First slot (block x 16) of a request whose blocks are neighbours in order, else None."""
+        table = self._tables[request_id]
+        if table[-1] - table[0] != len(table) - 1:
+            return None
+        neighbours = all(b - a == 1 for a, b in pairwise(table))
+        return table[0] * BLOCK_TOKENS if neighbours else None
+
+    def holders(self) -> frozenset[int]:
+        """Requests that hold blocks."""
+        return frozenset(self._tables)
+
+    def _next_block(self, request_id: int) -> int:
+        table = self._tables[request_id]
+        wanted = table[-1] + 1 if table else self._claims[request_id].start
+        return wanted if wanted in self._free else self._place(1)
+
+    def _place(self, blocks_wanted: int) -> int:
+        """Start of the smallest unclaimed free run that fits, else of the largest, else any free
+        block."""
+        runs = self._unclaimed_runs()
+        fitting = [run for run in runs if run[1] >= blocks_wanted]
+        if fitting:
+            return min(fitting, key=lambda run: (run[1], run[0]))[0]
+        if runs:
+            return max(runs, key=lambda run: (run[1], -run[0]))[0]
+        return min(self._free)
+
+    def _unclaimed_runs(self) -> list[tuple[int, int]]:
+        """Maximal runs of free blocks that nobody claims, as (first block, length), ascending."""
+        open_blocks = self._free.difference(*self._claims.values())
+        runs: list[tuple[int, int]] = []
+        for block in sorted(open_blocks):
+            if runs and sum(runs[-1]) == block:
+                runs[-1] = (runs[-1][0], runs[-1][1] + 1)
+            else:
+                runs.append((block, 1))
+        return runs

@@ -1,0 +1,97 @@
+"""What a user asked for: the prompt, and how the answer is to be drawn.
+
+Values only, valid once built. The API checks the outside world's JSON and speaks to people; the
+checks here are the last line that keeps a bad number from reaching a stage.
+"""
+
+import math
+from dataclasses import dataclass, field
+
+__all__ = ["LOGPROBS_MAX", "STOP_COUNT_MAX", "Request", "SamplingParams"]
+
+LOGPROBS_MAX = 20
+"""OpenAI's limit for `top_logprobs`; each costs a token id and a float on the wire per generated
+token."""
+
+STOP_COUNT_MAX = 16
+"""The tail compares every stop string with every new piece of text; OpenAI allows 4, local servers
+usually more."""
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingParams:
+    """How one sequence is sampled, and when it ends. Travels to the tail once, with the request's
+    first span."""
+
+    max_tokens: int
+    """Tokens to generate at most, at least 1."""
+    temperature: float = 1.0
+    """0 is greedy."""
+    top_p: float = 1.0
+    top_k: int = 0
+    """0 keeps every token."""
+    min_p: float = 0.0
+    seed: int = 0
+    """Key of the counter-based random numbers: position i of a sequence draws the same number in
+    any batch."""
+    frequency_penalty: float = 0.0
+    presence_penalty: float = 0.0
+    repetition_penalty: float = 1.0
+    stop: tuple[str, ...] = ()
+    stop_token_ids: tuple[int, ...] = ()
+    """End-of-sequence tokens included, unless the request ignores them."""
+    logprobs: int | None = None
+    """None: no log-probabilities; k: that of the chosen token and of the k most likely ones."""
+
+    def __post_init__(self) -> None:
+        _check_range("max_tokens", self.max_tokens, 1, 2**31)
+        _check_range("temperature", self.temperature, 0.0, 100.0)
+        _check_range("top_p", self.top_p, 0.0, 1.0, above_low=True)
+        _check_range("top_k", self.top_k, 0, 2**31)
+        _check_range("min_p", self.min_p, 0.0, 1.0)
+        _check_range("seed", self.seed, 0, 2**64 - 1)
+        _check_range("frequency_penalty", self.frequency_penalty, -2.0, 2.0)
+        _check_range("presence_penalty", self.presence_penalty, -2.0, 2.0)
+        _check_range("repetition_penalty", self.repetition_penalty, 0.0, 100.0, above_low=True)
+        if self.logprobs is not None:
+            _check_range("logprobs", self.logprobs, 0, LOGPROBS_MAX)
+        if len(self.stop) > STOP_COUNT_MAX or "" in self.stop:
+            raise ValueError(f"stop takes at most {STOP_COUNT_MAX} strings, none of them empty")
+
+    @property
+    def needs_prompt(self) -> bool:
+        """Whether the tail must know the prompt's tokens (the repetition penalty counts them)."""
+        return self.repetition_penalty != 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One sequence to generate, as the head receives it."""
+
+    request_id: int
+    """Unique in this ring; given by the coordinator, rising with arrival."""
+    prompt: tuple[int, ...]
+    """Token ids, at least one."""
+    sampling: SamplingParams
+    output: tuple[int, ...] = field(default=())
+    """Tokens generated before (a request that is replayed after a failure); usually empty."""
+
+    def __post_init__(self) -> None:
+        if not self.prompt:
+            raise ValueError("a prompt holds at least one token")
+
+    @property
+    def tokens_max(self) -> int:
+        """Most KV tokens that this request can come to hold: the last generated token is never
+        computed."""
+        return len(self.prompt) + self.sampling.max_tokens - 1
+
+
+def _check_range(
+    name: str, value: float, low: float, high: float, *, above_low: bool = False
+) -> None:
+    """Raise ValueError unless `value` is a finite number in [low, high] ((low, high] when
+    `above_low`)."""
+    if not math.isfinite(value) or value < low or value > high or (above_low and value == low):
+        opening = "(" if above_low else "["
+        raise ValueError(f"{name} must be a number in {opening}{low:g}, {high:g}], got {value}")

@@ -1,0 +1,79 @@
+"""One request on the head: which of its tokens are known, and how far the ring has been asked to
+compute them."""
+
+from dataclasses import dataclass, field
+
+from molink_scheduler.batch import Admission, Span
+from molink_scheduler.request import Request
+
+__all__ = ["Sequence"]
+
+
+@dataclass(slots=True)
+class Sequence:
+    """Tokens computed catch up with tokens known; everything else about a running request follows
+    from the two."""
+
+    request: Request
+    known: list[int] = field(init=False)
+    """Prompt and output so far."""
+    planned_tokens: int = 0
+    """Tokens that have been sent into the ring, in order."""
+    batches_in_flight: int = 0
+    admitted: bool = False
+    """Whether the stages hold (or are about to hold) KV of it."""
+    micro_batch: int | None = None
+    """The decode group it belongs to, once its first token is there."""
+    cancelled: bool = False
+    preempting: bool = False
+    """Chosen to give its blocks back as soon as nothing of it is in flight."""
+
+    def __post_init__(self) -> None:
+        self.known = [*self.request.prompt, *self.request.output]
+
+    @property
+    def request_id(self) -> int:
+        """The request's id; ids rise with arrival, so the largest is the newest."""
+        return self.request.request_id
+
+    @property
+    def tokens_pending(self) -> int:
+        """Tokens known that the ring has not been asked to compute."""
+        return len(self.known) - self.planned_tokens
+
+    @property
+    def decodes_next(self) -> bool:
+        """Whether its next step is the decode of the newest token."""
+        return self.micro_batch is not None and self.tokens_pending == 1
+
+    @property
+    def stopping(self) -> bool:
+        """Whether nothing more of it may be planned."""
+        return self.cancelled or self.preempting
+
+    def take_span(self, tokens_max: int) -> Span:
+        """Plan the next at most `tokens_max` pending tokens."""
+        start = self.planned_tokens
+        end = min(len(self.known), start + tokens_max)
+        self.planned_tokens = end
+        self.batches_in_flight += 1
+        return Span(self.request_id, start, end, samples=end == len(self.known))
+
+    def admission(self) -> Admission:
+        """What the stages must know before its first span."""
+        request = self.request
+        return Admission(
+            request_id=request.request_id,
+            prompt_tokens=len(request.prompt),
+            tokens_expected=request.tokens_max,
+            sampling=request.sampling,
+            prompt=request.prompt if request.sampling.needs_prompt else (),
+            output=tuple(self.known[len(request.prompt) :]),
+        )
+
+    def forget_computed(self) -> None:
+        """Start over: its KV is gone, its tokens are not."""
+        self.planned_tokens = 0
+        self.admitted = False
+        self.micro_batch = None
+        self.preempting = False
