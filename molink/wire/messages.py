@@ -1,0 +1,123 @@
+"""Every message between the processes of a ring, as plain values: one closed union.
+
+    coordinator -> head    Submit, Cancel
+    stage -> next stage    Activations, Forget
+    tail -> head           Sampled
+    tail -> coordinator    Sampled, with the log-probabilities that users asked for
+    anyone -> its link     Hello, until the far end answers it
+
+Requests, batches and spans are the core's own values; here they only get a kind and, for
+activations, a buffer.
+"""
+
+from dataclasses import dataclass
+from enum import IntEnum
+
+from molink_scheduler.batch import Batch, Release
+from molink_scheduler.request import Request
+
+__all__ = [
+    "Activations",
+    "Cancel",
+    "FinishReason",
+    "Forget",
+    "Hello",
+    "Message",
+    "Sampled",
+    "Submit",
+    "TensorHeader",
+    "TokenSample",
+]
+
+
+class FinishReason(IntEnum):
+    """Why a sequence ended with a token."""
+
+    NONE = 0
+    STOP = 1
+    LENGTH = 2
+
+
+@dataclass(frozen=True, slots=True)
+class TensorHeader:
+    """How to read the buffer behind an Activations header: row-major [rows, width] of one element
+    type."""
+
+    dtype: str
+    """"float32", "bfloat16" or "float16"."""
+    rows: int
+    width: int
+    codec: str = "raw"
+    """How the buffer is packed; raw is the elements as they lie in memory, little endian."""
+
+    @property
+    def raw_bytes(self) -> int:
+        """Size of the unpacked buffer."""
+        return self.rows * self.width * ELEMENT_BYTES[self.dtype]
+
+
+ELEMENT_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
+"""Element types that may cross the wire, with their size."""
+
+
+@dataclass(frozen=True, slots=True)
+class Hello:
+    """Opens a link: sent until answered, because a connection may be accepted before its far end
+    listens."""
+
+    sender: str
+    answer: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Submit:
+    """A new request for the head."""
+
+    request: Request
+
+
+@dataclass(frozen=True, slots=True)
+class Cancel:
+    """The head forgets a request; one that has ended is fine."""
+
+    request_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class Activations:
+    """A batch on its way down the ring, with the residual stream of its rows."""
+
+    batch: Batch
+    tensor: TensorHeader
+    buffer: memoryview | bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Forget:
+    """A release on its way down the ring."""
+
+    release: Release
+
+
+@dataclass(frozen=True, slots=True)
+class TokenSample:
+    """One sampled token. The log-probabilities are absent on the way to the head, which has no use
+    for them."""
+
+    request_id: int
+    token_id: int
+    finish: FinishReason = FinishReason.NONE
+    logprob: float | None = None
+    top: tuple[tuple[int, float], ...] = ()
+    """(token id, logprob), most likely first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sampled:
+    """A batch came out of the tail."""
+
+    batch_id: int
+    tokens: tuple[TokenSample, ...]
+
+
+Message = Hello | Submit | Cancel | Activations | Forget | Sampled
