@@ -1,0 +1,59 @@
+"""Which layers each stage holds: an even split, or the operator's own (`--layers 0-4,4-8,8-12`)."""
+
+from molink.errors import UserError
+
+__all__ = ["even_split", "parse_layers"]
+
+LayerRange = tuple[int, int]
+
+
+def even_split(layer_count: int, node_count: int) -> list[LayerRange]:
+    """Layer ranges [a, b) of nearly equal length, the longer ones first.
+
+    Raises UserError when a node would be left without a layer.
+    """
+    if node_count < 1:
+        raise UserError(f"A ring needs at least one node, got --nodes {node_count}.")
+    if node_count > layer_count:
+        raise UserError(
+            f"The model has {layer_count} layers, too few for {node_count} nodes: "
+            f"use --nodes {layer_count} or fewer."
+        )
+    base, longer = divmod(layer_count, node_count)
+    ranges: list[LayerRange] = []
+    for node in range(node_count):
+        start = ranges[-1][1] if ranges else 0
+        ranges.append((start, start + base + (node < longer)))
+    return ranges
+
+
+def parse_layers(text: str, layer_count: int, node_count: int) -> list[LayerRange]:
+    """The ranges of `--layers`; they must cover every layer once, in order, one range a node."""
+    ranges = [_parse_range(part) for part in text.split(",")]
+    if len(ranges) != node_count:
+        raise UserError(
+            f"--layers names {len(ranges)} ranges for {node_count} nodes: give one each."
+        )
+    expected = 0
+    for start, end in ranges:
+        if start != expected:
+            kind = "overlap" if start < expected else "leave a gap"
+            raise UserError(
+                f"--layers {kind} at {start}-{end}: the range must start at layer {expected}."
+            )
+        expected = end
+    if expected != layer_count:
+        raise UserError(
+            f"--layers end at layer {expected}, the model has {layer_count}: "
+            f"the last range must end at {layer_count}."
+        )
+    return ranges
+
+
+def _parse_range(part: str) -> LayerRange:
+    start, dash, end = part.strip().partition("-")
+    if not (dash and start.isdecimal() and end.isdecimal() and int(start) < int(end)):
+        raise UserError(
+            f"--layers takes ranges like 0-4,4-8,8-12 (end not included), got {part.strip()!r}."
+        )
+    return int(start), int(end)

@@ -1,0 +1,52 @@
+"""What `molink serve` was asked for, checked as far as it can be without opening the model."""
+
+from dataclasses import dataclass
+
+from molink.config.link_shape import LinkShape
+from molink.errors import UserError
+from molink_scheduler.micro_batches import MICRO_BATCH_COUNT_MAX
+
+__all__ = ["ServeSettings"]
+
+NODES_MAX = 64
+"""Processes that one machine is asked to start at most; a real ring is shorter still."""
+
+THREADS_MAX = 256
+SPAN_TOKENS_MAX = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class ServeSettings:
+    """A local ring and its API. Raises UserError for values out of range."""
+
+    model: str
+    nodes: int = 1
+    host: str = "127.0.0.1"
+    port: int = 8000
+    link: LinkShape | None = None
+    layers: str | None = None
+    """As typed: `0-4,4-8,8-12`; None splits evenly."""
+    dtype: str = "auto"
+    device: str = "auto"
+    threads: int = 1
+    """Compute threads of each stage."""
+    model_len_max: int | None = None
+    kv_tokens: int | None = None
+    micro_batch_count: int = 1
+    span_tokens: int = 128
+
+    def __post_init__(self) -> None:
+        _check("--nodes", self.nodes, 1, NODES_MAX)
+        _check("--port", self.port, 0, 65535)
+        _check("--threads", self.threads, 1, THREADS_MAX)
+        _check("--span-tokens", self.span_tokens, 1, SPAN_TOKENS_MAX)
+        _check("--micro-batches", self.micro_batch_count, 1, MICRO_BATCH_COUNT_MAX)
+        if self.model_len_max is not None:
+            _check("--max-model-len", self.model_len_max, 2, 2**31)
+        if self.kv_tokens is not None:
+            _check("--kv-tokens", self.kv_tokens, 16, 2**31)
+
+
+def _check(option: str, value: int, low: int, high: int) -> None:
+    if not low <= value <= high:
+        raise UserError(f"{option} must be {low} to {high}, got {value}.")

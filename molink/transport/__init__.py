@@ -1,0 +1,2 @@
+"""How bytes travel: ZeroMQ links between processes, and the emulator that makes loopback a home
+link."""

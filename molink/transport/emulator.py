@@ -1,0 +1,103 @@
+"""Makes loopback feel like home links: a TCP proxy per hop with a rate, a delay and a bounded
+queue.
+
+Runs as a process of its own, `python -m molink.transport.emulator RATE_MBPS:ONE_WAY_MS
+host:port...`, prints one line of JSON with the ports that stand for the targets, and ends when
+its standard input closes. All connections through one port share the link, each direction on
+its own. It ends TCP on both sides, so neither loss nor congestion control is emulated. The
+event loop uses select(): epoll rounds every timer up to a full millisecond, which would be
+added to each hop of each token.
+"""
+
+import asyncio
+import json
+import selectors
+import socket
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from molink.config.link_shape import LinkShape
+from molink.transport.shaped_pipe import ShapedPipe
+
+__all__ = ["main"]
+
+PIECE_BYTES = 16384
+"""Read at a time: 1.3 ms of a 100 Mbps wire, so that a decode step is not held up by one read."""
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Where a hop really leads."""
+
+    host: str
+    port: int
+
+    @classmethod
+    def parse(cls, text: str) -> "Target":
+        """From `host:port`."""
+        host, _, port = text.rpartition(":")
+        return cls(host, int(port))
+
+
+async def _pump(
+    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, pipe: ShapedPipe
+) -> None:
+    """Carry one direction of one connection until its sender closes."""
+    loop = asyncio.get_running_loop()
+    last_at = loop.time()
+    while piece := await reader.read(PIECE_BYTES):
+        last_at = pipe.deliver_at(len(piece), loop.time())
+        loop.call_at(last_at, _write, writer, piece)
+        await writer.drain()
+        if wait_s := pipe.room_in_s(loop.time()):
+            await asyncio.sleep(wait_s)
+    loop.call_at(last_at, writer.close)
+
+
+def _write(writer: asyncio.StreamWriter, piece: bytes) -> None:
+    if not writer.is_closing():
+        writer.write(piece)
+
+
+async def _listen(target: Target, shape: LinkShape) -> asyncio.Server:
+    there, back = ShapedPipe(shape), ShapedPipe(shape)
+
+    async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            far_reader, far_writer = await asyncio.open_connection(target.host, target.port)
+        except OSError:
+            writer.close()
+            return
+        _set_no_delay(writer)
+        _set_no_delay(far_writer)
+        pumps = (_pump(reader, far_writer, there), _pump(far_reader, writer, back))
+        await asyncio.gather(*pumps, return_exceptions=True)
+
+    return await asyncio.start_server(connected, "127.0.0.1", 0)
+
+
+def _set_no_delay(writer: asyncio.StreamWriter) -> None:
+    writer.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+
+async def _serve(shape: LinkShape, targets: Sequence[Target]) -> None:
+    servers = [await _listen(target, shape) for target in targets]
+    ports = [server.sockets[0].getsockname()[1] for server in servers]
+    print(json.dumps({"ports": ports}), flush=True)
+    reader = asyncio.StreamReader()
+    protocol = asyncio.StreamReaderProtocol(reader)
+    await asyncio.get_running_loop().connect_read_pipe(lambda: protocol, sys.stdin)
+    await reader.read()
+
+
+def main(arguments: Sequence[str]) -> None:
+    """`RATE_MBPS:ONE_WAY_MS host:port...`: emulate until standard input closes."""
+    shape, targets = LinkShape.parse(arguments[0]), [Target.parse(text) for text in arguments[1:]]
+    loop = asyncio.SelectorEventLoop(selectors.SelectSelector())
+    with asyncio.Runner(loop_factory=lambda: loop) as runner:
+        runner.run(_serve(shape, targets))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,79 @@
+"""What an operator types: understood, or refused with one sentence that says what to do."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from molink.config.layer_split import even_split, parse_layers
+from molink.config.link_shape import LinkShape
+from molink.config.serve_settings import ServeSettings
+from molink.errors import UserError
+
+
+def test_a_link_is_rate_and_delay():
+    shape = LinkShape.parse("20:30.5")
+    assert (shape.rate_mbps, shape.one_way_ms) == (20.0, 30.5)
+    assert shape.bytes_per_s == 2.5e6
+
+
+@pytest.mark.parametrize(
+    "text", ["", "100", "100:", ":30", "a:b", "0:30", "-5:30", "100:-1", "nan:3", "inf:3", "1:nan"]
+)
+def test_a_link_that_cannot_be_is_refused(text):
+    with pytest.raises(UserError):
+        LinkShape.parse(text)
+
+
+@given(st.integers(1, 200), st.integers(1, 64))
+def test_an_even_split_covers_every_layer_once(layers, nodes):
+    if nodes > layers:
+        with pytest.raises(UserError, match=f"--nodes {layers}"):
+            even_split(layers, nodes)
+        return
+    ranges = even_split(layers, nodes)
+    assert [layer for a, b in ranges for layer in range(a, b)] == list(range(layers))
+    lengths = [b - a for a, b in ranges]
+    assert max(lengths) - min(lengths) <= 1
+
+
+def test_layers_as_typed():
+    assert parse_layers("0-4, 4-9,9-12", 12, 3) == [(0, 4), (4, 9), (9, 12)]
+
+
+@pytest.mark.parametrize(
+    "text, says",
+    [
+        ("0-4,5-12", "gap"),
+        ("0-5,4-12", "overlap"),
+        ("0-4,4-8", "end at 12"),
+        ("0-4,4-13", "end at 12"),
+        ("0-12", "2 nodes"),
+        ("0-4,4-8,8-12", "2 nodes"),
+        ("0-4,4-4", "4-4"),
+        ("a-4,4-12", "a-4"),
+        ("0-4,", "ranges like"),
+        ("1-4,4-12", "gap"),
+    ],
+)
+def test_layers_that_do_not_fit_are_refused(text, says):
+    with pytest.raises(UserError, match=says):
+        parse_layers(text, 12, 2)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"nodes": 0},
+        {"nodes": 65},
+        {"port": 70000},
+        {"threads": 0},
+        {"span_tokens": 0},
+        {"model_len_max": 1},
+        {"kv_tokens": 3},
+        {"micro_batch_count": 0},
+        {"micro_batch_count": 65},
+    ],
+)
+def test_settings_out_of_range_are_refused(options):
+    with pytest.raises(UserError, match="must be"):
+        ServeSettings("demo", **options)
