@@ -1,0 +1,1 @@
+"""The live driver: processes, sockets and the clock around the pure core."""

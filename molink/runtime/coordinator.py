@@ -1,0 +1,135 @@
+"""Serves one model over one ring: hands requests to the head, and turns the tail's tokens into
+text.
+
+It is not on the path of a round: the tail sends each token to the head, which starts the next
+round, and a copy here for the user.
+"""
+
+import asyncio
+from collections.abc import AsyncGenerator
+from dataclasses import dataclass, field
+from typing import Any
+
+from molink.errors import InvalidRequestError, MolinkError, RingError
+from molink.runtime.coordinator_links import CoordinatorLinks
+from molink.runtime.local_ring import EPOCH, LocalRing
+from molink.runtime.ring_report import ring_report
+from molink.runtime.service import GenerationRequest, ModelCard, TokenEvent, TokenLogprob
+from molink.runtime.text_stream import TextStream
+from molink.wire.messages import Cancel, FinishReason, Sampled, Submit, TokenSample
+from molink_scheduler.request import Request, SamplingParams
+
+__all__ = ["Coordinator"]
+
+REQUESTS_MAX = 4096
+"""Sequences accepted at a time, running and waiting; beyond it users get 503 instead of a long
+wait."""
+
+_FINISH_REASONS = {
+    FinishReason.NONE: None,
+    FinishReason.STOP: "stop",
+    FinishReason.LENGTH: "length",
+}
+
+
+@dataclass(slots=True)
+class _Live:
+    """A sequence that somebody is waiting for."""
+
+    sampling: SamplingParams
+    text: TextStream | None
+    events: asyncio.Queue[TokenEvent | MolinkError] = field(default_factory=asyncio.Queue)
+
+
+@dataclass(slots=True)
+class Coordinator:
+    """A `GenerationService` over a local ring."""
+
+    card: ModelCard
+    ring: LocalRing
+    links: CoordinatorLinks
+    lost: asyncio.Future[MolinkError]
+    """Done when a stage is gone and the ring with it."""
+    unready_reason: str | None = None
+    _live: dict[int, _Live] = field(default_factory=dict)
+    _next_request_id: int = 1
+
+    def __post_init__(self) -> None:
+        self.links.sampled = self._take_sampled
+
+    async def watch(self) -> None:
+        """Follow the ring until it is lost; then fail what runs, refuse what comes, set `lost`."""
+        try:
+            await self.ring.watch()
+        except MolinkError as error:
+            self._fail(RingError(f"{error} Restart the server."))
+            self.lost.set_result(error)
+
+    async def generate(self, request: GenerationRequest) -> AsyncGenerator[TokenEvent, None]:
+        """Stream one sequence; closing the generator cancels it on the ring."""
+        request_id, live = self._submit(request)
+        try:
+            while True:
+                event = await live.events.get()
+                if isinstance(event, MolinkError):
+                    raise event
+                if event.finish_reason is not None:
+                    self._live.pop(request_id, None)
+                yield event
+                if event.finish_reason is not None:
+                    return
+        finally:
+            if self._live.pop(request_id, None) is not None:
+                self.links.send(Cancel(request_id))
+
+    def cluster(self) -> dict[str, Any]:
+        """The body of GET /cluster."""
+        return ring_report(self.card.name, EPOCH, self.ring, self.links)
+
+    def _submit(self, request: GenerationRequest) -> tuple[int, _Live]:
+        if self.unready_reason is not None:
+            raise RingError(self.unready_reason)
+        if len(self._live) >= REQUESTS_MAX:
+            raise RingError(f"The server is busy with {REQUESTS_MAX} requests: try again later.")
+        sampling = request.sampling
+        tokens = len(request.prompt_token_ids) + sampling.max_tokens
+        if tokens > self.card.model_len_max:
+            raise InvalidRequestError(
+                f"The prompt's {len(request.prompt_token_ids)} tokens and max_tokens "
+                f"{sampling.max_tokens} exceed the model's {self.card.model_len_max}: shorten one."
+            )
+        request_id = self._next_request_id
+        self._next_request_id += 1
+        tokenizer = self.card.tokenizer
+        text = TextStream(tokenizer, sampling.stop) if tokenizer is not None else None
+        live = self._live[request_id] = _Live(sampling, text)
+        self.links.send(Submit(Request(request_id, request.prompt_token_ids, sampling)))
+        return request_id, live
+
+    def _take_sampled(self, message: Sampled) -> None:
+        for token in message.tokens:
+            live = self._live.get(token.request_id)
+            if live is not None:
+                live.events.put_nowait(_event(live, token))
+
+    def _fail(self, error: RingError) -> None:
+        self.unready_reason = str(error)
+        for live in self._live.values():
+            live.events.put_nowait(error)
+
+
+def _event(live: _Live, token: TokenSample) -> TokenEvent:
+    logprobs: tuple[TokenLogprob, ...] = ()
+    if token.logprob is not None:
+        logprobs = (TokenLogprob(token.token_id, token.logprob, token.top),)
+    reason = _FINISH_REASONS[token.finish]
+    return TokenEvent((token.token_id,), _text(live, token), logprobs, reason)
+
+
+def _text(live: _Live, token: TokenSample) -> str:
+    """Text that became final; a stop token's own text is never shown."""
+    if live.text is None:
+        return ""
+    is_stop_token = token.token_id in live.sampling.stop_token_ids
+    text = "" if is_stop_token else live.text.push((token.token_id,))
+    return text + live.text.finish() if token.finish is not FinishReason.NONE else text

@@ -1,0 +1,163 @@
+"""A whole ring on this machine: one process per stage, and on request a home link on every hop.
+
+Stages load at the same time, each on a thread of its own; then every link is opened, through the
+emulator when there is one, and the ring serves. Whatever fails on the way, and however the block
+is left, every process that was started here is ended here.
+"""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from molink.config.link_shape import LinkShape
+from molink.errors import StageError
+from molink.runtime.child_process import ChildProcess
+from molink.runtime.stage_handle import StageHandle
+from molink.runtime.supervision import JoinRing, LoadStage, StageLoaded
+
+__all__ = ["LocalRing", "RingPlan"]
+
+EMULATOR_MODULE = "molink.transport.emulator"
+EPOCH = 1
+"""A local ring is built once; a ring that replaces a lost node counts on from here."""
+
+HOST = "127.0.0.1"
+
+Result = TypeVar("Result")
+
+
+@dataclass(frozen=True, slots=True)
+class RingPlan:
+    """What to start."""
+
+    stages: tuple[LoadStage, ...]
+    link: LinkShape | None
+    micro_batch_count: int
+    span_tokens: int
+    coordinator_port: int
+    """Where the coordinator listens for the tail."""
+    model_len_max: int
+    """No sequence grows longer: what a single stage must at least hold."""
+
+
+@dataclass(slots=True)
+class LocalRing:
+    """The processes of a running ring."""
+
+    plan: RingPlan
+    stages: list[StageHandle]
+    kv_tokens_capacity: int
+    head_address: str
+    """Where the coordinator sends requests."""
+
+    @classmethod
+    @asynccontextmanager
+    async def start(
+        cls, plan: RingPlan, progressed: Callable[[int, float], None]
+    ) -> AsyncIterator["LocalRing"]:
+        """Start, load and join all stages; `progressed(stage, fraction)` while weights load.
+
+        Raises UserError for what the operator can mend, StageError when a process fails.
+        """
+        async with AsyncExitStack() as stack:
+            stages = await _start_stages(plan, stack)
+            loaded = await _load(stages, progressed)
+            addresses = await _addresses(plan, loaded, stack)
+            capacity = min(stage.kv_tokens_capacity for stage in loaded)
+            await _join(plan, stages, addresses, capacity)
+            yield cls(plan, stages, capacity, addresses.head)
+
+    async def watch(self) -> None:
+        """Follow the stages' health; raises StageError as soon as one is gone."""
+        await _all(stage.watch() for stage in self.stages)
+
+
+@dataclass(frozen=True, slots=True)
+class _Addresses:
+    """Where each sender connects: the emulator's ports, or the receivers' own."""
+
+    head: str
+    """Coordinator to head."""
+    next_of: tuple[str, ...]
+    """Each stage to the one after it, the tail to the head."""
+    coordinator: str
+    """Tail to coordinator."""
+
+
+async def _start_stages(plan: RingPlan, stack: AsyncExitStack) -> list[StageHandle]:
+    stages: list[StageHandle] = []
+    stack.push_async_callback(_stop_all, stages)
+    for index, load in enumerate(plan.stages):
+        stages.append(await StageHandle.start(f"stage {index}", load))
+    return stages
+
+
+async def _stop_all(stages: list[StageHandle]) -> None:
+    await asyncio.gather(*(stage.child.stop() for stage in stages))
+
+
+async def _load(
+    stages: list[StageHandle], progressed: Callable[[int, float], None]
+) -> list[StageLoaded]:
+    def report(index: int) -> Callable[[float], None]:
+        return lambda fraction: progressed(index, fraction)
+
+    return await _all(stage.wait_loaded(report(index)) for index, stage in enumerate(stages))
+
+
+async def _join(
+    plan: RingPlan, stages: list[StageHandle], addresses: _Addresses, capacity: int
+) -> None:
+    tail = len(stages) - 1
+    await _all(
+        stage.join(
+            JoinRing(
+                epoch=EPOCH,
+                next_address=addresses.next_of[index],
+                coordinator_address=addresses.coordinator if index == tail else None,
+                kv_tokens_capacity=capacity,
+                micro_batch_count=plan.micro_batch_count,
+                span_tokens=plan.span_tokens,
+            )
+        )
+        for index, stage in enumerate(stages)
+    )
+
+
+async def _addresses(
+    plan: RingPlan, loaded: list[StageLoaded], stack: AsyncExitStack
+) -> _Addresses:
+    """One port per hop, in the order: coordinator to head, stage to stage, tail to coordinator."""
+    head_port = loaded[0].coordinator_port
+    assert head_port is not None, "the head listens for the coordinator"
+    receivers = [*(stage.port for stage in loaded[1:]), loaded[0].port]
+    ports = [head_port, *receivers, plan.coordinator_port]
+    if plan.link is not None:
+        ports = await _emulate(plan.link, ports, stack)
+    first, *middle, last = (f"tcp://{HOST}:{port}" for port in ports)
+    return _Addresses(first, tuple(middle), last)
+
+
+async def _emulate(link: LinkShape, ports: list[int], stack: AsyncExitStack) -> list[int]:
+    targets = [f"{HOST}:{port}" for port in ports]
+    shape = f"{link.rate_mbps}:{link.one_way_ms}"
+    child = await ChildProcess.start(EMULATOR_MODULE, [shape, *targets])
+    stack.push_async_callback(child.stop)
+    line = await child.read_line()
+    if not line:
+        raise StageError("The link emulator did not start.")
+    emulated: list[int] = json.loads(line)["ports"]
+    return emulated
+
+
+async def _all(coroutines: Iterable[Coroutine[Any, Any, Result]]) -> list[Result]:
+    """Results in order; the first failure ends the others and is raised as it is."""
+    try:
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(coroutine) for coroutine in coroutines]
+    except ExceptionGroup as failures:
+        raise failures.exceptions[0] from None
+    return [task.result() for task in tasks]

@@ -1,0 +1,71 @@
+"""What GET /cluster says of a ring: its stages, its links, its requests."""
+
+from typing import Any
+
+from molink.runtime.coordinator_links import CoordinatorLinks
+from molink.runtime.local_ring import LocalRing
+from molink.runtime.stage_handle import StageHandle
+from molink.runtime.supervision import LinkHealth
+
+__all__ = ["ring_report"]
+
+
+def ring_report(
+    model: str, epoch: int, ring: LocalRing, coordinator: CoordinatorLinks
+) -> dict[str, Any]:
+    """Facts as of the last health reports, at most half a second old."""
+    head = ring.stages[0].health
+    return {
+        "model": model,
+        "epoch": epoch,
+        "stages": [_stage(stage) for stage in ring.stages],
+        "links": _links(ring, coordinator),
+        "requests": {
+            "running": (head and head.requests_running) or 0,
+            "waiting": (head and head.requests_waiting) or 0,
+        },
+    }
+
+
+def _stage(stage: StageHandle) -> dict[str, Any]:
+    health, loaded = stage.health, stage.loaded
+    assert loaded is not None, "a ring serves only when its stages are loaded"
+    return {
+        "node": stage.name,
+        "pid": stage.child.pid,
+        "layers": list(stage.load.layers),
+        "device": loaded.device,
+        "dtype": loaded.dtype,
+        "weights_bytes": loaded.weights_bytes,
+        "kv_tokens_capacity": loaded.kv_tokens_capacity,
+        "kv_tokens_used": health.kv_tokens_used if health else 0,
+        "busy_s": round(health.busy_s, 3) if health else 0.0,
+        "steps": health.steps if health else 0,
+        "frames_refused": health.frames_refused if health else 0,
+    }
+
+
+def _links(ring: LocalRing, coordinator: CoordinatorLinks) -> list[dict[str, Any]]:
+    links = []
+    if coordinator.outbound is not None:
+        sent = coordinator.outbound
+        health = LinkHealth("head", sent.messages_sent, sent.bytes_sent)
+        links.append(_link(ring, "coordinator", ring.stages[0].name, health))
+    for index, stage in enumerate(ring.stages):
+        following = ring.stages[(index + 1) % len(ring.stages)].name
+        for link in stage.health.links if stage.health else ():
+            target = following if link.name == "next" else "coordinator"
+            links.append(_link(ring, stage.name, target, link))
+    return links
+
+
+def _link(ring: LocalRing, source: str, target: str, health: LinkHealth) -> dict[str, Any]:
+    shape = ring.plan.link
+    emulated = {"mbps": shape.rate_mbps, "one_way_ms": shape.one_way_ms} if shape else None
+    return {
+        "from": source,
+        "to": target,
+        "messages_sent": health.messages_sent,
+        "bytes_sent": health.bytes_sent,
+        "emulated": emulated,
+    }

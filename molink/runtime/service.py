@@ -1,0 +1,112 @@
+"""What the API needs from whatever serves a model: a small protocol, so that its tests need no
+ring.
+
+The coordinator implements it over the ring. Text is cut here, not in the API: a `TokenEvent`
+carries text that is final (complete characters, nothing that may still turn out to begin a stop
+string).
+"""
+
+from collections.abc import AsyncGenerator
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from molink_scheduler.request import SamplingParams
+
+__all__ = [
+    "ChatTokenizer",
+    "GenerationRequest",
+    "GenerationService",
+    "ModelCard",
+    "TokenEvent",
+    "TokenLogprob",
+]
+
+
+class ChatTokenizer(Protocol):
+    """The part of a Hugging Face tokenizer that serving uses."""
+
+    chat_template: str | None
+
+    def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
+        """Token ids of a text."""
+
+    def decode(self, token_ids: list[int], *, skip_special_tokens: bool = False) -> str:
+        """Text of token ids."""
+
+    def apply_chat_template(
+        self,
+        conversation: list[dict[str, Any]],
+        *,
+        add_generation_prompt: bool,
+        tokenize: bool,
+        **kwargs: Any,
+    ) -> Any:
+        """The prompt text of a conversation (tokenize=False)."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelCard:
+    """What is served, as API users see it."""
+
+    name: str
+    created_unix_s: int
+    vocabulary_size: int
+    model_len_max: int
+    """Most tokens of prompt and answer together: the model's length or the ring's KV capacity,
+    whichever is less."""
+    eos_token_ids: tuple[int, ...]
+    tokenizer: ChatTokenizer | None
+    """None for a checkpoint without one: it is served for token ids."""
+
+
+@dataclass(frozen=True, slots=True)
+class GenerationRequest:
+    """One sequence to generate. `sampling.stop_token_ids` already holds the end-of-sequence
+    tokens, if wanted."""
+
+    prompt_token_ids: tuple[int, ...]
+    sampling: SamplingParams
+
+
+@dataclass(frozen=True, slots=True)
+class TokenLogprob:
+    """Log-probability of one generated token and of the most likely ones at its position."""
+
+    token_id: int
+    logprob: float
+    top: tuple[tuple[int, float], ...]
+    """(token id, logprob), most likely first."""
+
+
+@dataclass(frozen=True, slots=True)
+class TokenEvent:
+    """News of one sequence: tokens that were sampled, and the text that became final with them."""
+
+    token_ids: tuple[int, ...]
+    text: str
+    logprobs: tuple[TokenLogprob, ...] = ()
+    """One per token id when asked for, else empty."""
+    finish_reason: str | None = None
+    """"stop" or "length" on the last event of a sequence, else None."""
+
+
+class GenerationService(Protocol):
+    """A served model."""
+
+    @property
+    def card(self) -> ModelCard:
+        """The model served."""
+
+    def generate(self, request: GenerationRequest) -> AsyncGenerator[TokenEvent, None]:
+        """Stream one sequence; closing the generator cancels it.
+
+        Raises RingError from the iteration when the ring cannot go on, InvalidRequestError when the
+        request does not fit (prompt plus max_tokens over `card.model_len_max`).
+        """
+
+    def cluster(self) -> dict[str, Any]:
+        """The body of GET /cluster."""
+
+    @property
+    def unready_reason(self) -> str | None:
+        """Why requests are not accepted now, None when they are (GET /health)."""

@@ -1,0 +1,98 @@
+"""From settings to a running service: describe the model, plan the ring, start it, connect to
+it."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+from molink.config.layer_split import even_split, parse_layers
+from molink.config.serve_settings import ServeSettings
+from molink.errors import UserError
+from molink.executor.description import ModelDescription, describe
+from molink.models import DEMO_MODEL_DIR
+from molink.runtime.coordinator import Coordinator
+from molink.runtime.coordinator_links import CoordinatorLinks
+from molink.runtime.local_ring import EPOCH, HOST, LocalRing, RingPlan
+from molink.runtime.model_card import load_tokenizer, model_card
+from molink.runtime.supervision import LoadStage
+
+__all__ = ["DEMO_MODEL", "start_coordinator"]
+
+DEMO_MODEL = "demo"
+"""The MODEL name of the small model that ships with the project."""
+
+
+@asynccontextmanager
+async def start_coordinator(
+    settings: ServeSettings, progressed: Callable[[int, float], None]
+) -> AsyncIterator[Coordinator]:
+    """A service over a local ring; `progressed(stage, fraction)` is called while weights load.
+
+    Raises UserError (of which CheckpointError and UnsupportedModelError are kinds) for what the
+    operator can mend, StageError when a stage process fails.
+    """
+    path = str(DEMO_MODEL_DIR) if settings.model == DEMO_MODEL else settings.model
+    description = describe(path)
+    model_len_max = _model_len_max(settings, description)
+    tokenizer = load_tokenizer(description)
+    links = CoordinatorLinks.bind(HOST, EPOCH)
+    try:
+        plan = _plan(settings, path, description, model_len_max, links.inbound.port)
+        async with LocalRing.start(plan, progressed) as ring:
+            await links.connect(ring.head_address)
+            fitting = min(model_len_max, ring.kv_tokens_capacity)
+            name = DEMO_MODEL if settings.model == DEMO_MODEL else description.name
+            card = model_card(name, description, fitting, tokenizer)
+            lost = asyncio.get_running_loop().create_future()
+            coordinator = Coordinator(card, ring, links, lost)
+            watching = asyncio.create_task(coordinator.watch())
+            try:
+                yield coordinator
+            finally:
+                watching.cancel()
+    finally:
+        links.close()
+
+
+def _model_len_max(settings: ServeSettings, description: ModelDescription) -> int:
+    wanted = settings.model_len_max
+    if wanted is None:
+        return description.model_len_max
+    if wanted > description.model_len_max:
+        raise UserError(
+            f"--max-model-len {wanted} is over the model's own {description.model_len_max}: "
+            "use that or less."
+        )
+    return wanted
+
+
+def _plan(
+    settings: ServeSettings,
+    path: str,
+    description: ModelDescription,
+    model_len_max: int,
+    coordinator_port: int,
+) -> RingPlan:
+    if settings.layers is None:
+        ranges = even_split(description.layers, settings.nodes)
+    else:
+        ranges = parse_layers(settings.layers, description.layers, settings.nodes)
+    stages = tuple(
+        LoadStage(
+            model=path,
+            layers=layers,
+            device=settings.device,
+            dtype=settings.dtype,
+            threads=settings.threads,
+            kv_tokens=settings.kv_tokens,
+        )
+        for layers in ranges
+    )
+    return RingPlan(
+        stages=stages,
+        link=settings.link,
+        micro_batch_count=settings.micro_batch_count,
+        span_tokens=settings.span_tokens,
+        coordinator_port=coordinator_port,
+        model_len_max=model_len_max,
+    )

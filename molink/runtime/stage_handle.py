@@ -1,0 +1,81 @@
+"""One stage as its supervisor sees it: started, loaded, joined, watched."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from molink.errors import StageError, UserError
+from molink.runtime.child_process import ChildProcess
+from molink.runtime.supervision import (
+    Command,
+    Fact,
+    JoinRing,
+    LoadProgressed,
+    LoadStage,
+    StageFailed,
+    StageHealth,
+    StageLoaded,
+    StageReady,
+    decode_line,
+    encode_line,
+)
+
+__all__ = ["StageHandle"]
+
+STAGE_MODULE = "molink.runtime.stage_main"
+
+
+@dataclass(slots=True)
+class StageHandle:
+    """A stage process and the latest that it has said."""
+
+    name: str
+    load: LoadStage
+    child: ChildProcess
+    loaded: StageLoaded | None = None
+    health: StageHealth | None = None
+
+    @classmethod
+    async def start(cls, name: str, load: LoadStage) -> "StageHandle":
+        """Start the process and tell it what to load."""
+        environment = {"OMP_NUM_THREADS": str(load.threads)}
+        handle = cls(name, load, await ChildProcess.start(STAGE_MODULE, (), environment))
+        handle._tell(load)
+        return handle
+
+    async def wait_loaded(self, progressed: Callable[[float], None]) -> StageLoaded:
+        """Until the layers are there. Raises UserError or StageError when they cannot be."""
+        while True:
+            match await self._next_fact():
+                case LoadProgressed(fraction):
+                    progressed(fraction)
+                case StageLoaded() as loaded:
+                    self.loaded = loaded
+                    return loaded
+
+    async def join(self, command: JoinRing) -> None:
+        """Put it into the ring, until all of its links stand."""
+        self._tell(command)
+        while not isinstance(await self._next_fact(), StageReady):
+            pass
+
+    async def watch(self) -> None:
+        """Take in health reports; raises StageError when the stage is gone."""
+        while True:
+            if isinstance(fact := await self._next_fact(), StageHealth):
+                self.health = fact
+
+    def _tell(self, command: Command) -> None:
+        self.child.write_line(encode_line(command))
+
+    async def _next_fact(self) -> Command | Fact:
+        line = await self.child.read_line()
+        if not line:
+            code = await self.child.process.wait()
+            raise StageError(
+                f"{self.name} (pid {self.child.pid}) ended unexpectedly with code {code}."
+            )
+        fact = decode_line(line)
+        if isinstance(fact, StageFailed):
+            kind = UserError if fact.user_fault else StageError
+            raise kind(fact.message if fact.user_fault else f"{self.name}: {fact.message}")
+        return fact

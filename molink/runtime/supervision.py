@@ -1,0 +1,153 @@
+"""How a stage process talks with its supervisor: one JSON object a line over its standard streams.
+
+The supervisor (the local ring here, a volunteer's agent later) sends commands to the child's
+standard input and reads facts from its standard output; when the input closes the child ends, so
+that no stage outlives whoever started it. Tokens and tensors never pass here.
+"""
+
+import json
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from molink.errors import FrameError
+
+__all__ = [
+    "Command",
+    "Fact",
+    "JoinRing",
+    "LinkHealth",
+    "LoadProgressed",
+    "LoadStage",
+    "StageFailed",
+    "StageHealth",
+    "StageLoaded",
+    "StageReady",
+    "decode_line",
+    "encode_line",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class LoadStage:
+    """Command: load these layers and listen for the links that lead here."""
+
+    model: str
+    """A local directory, or a hub id."""
+    layers: tuple[int, int]
+    """[start, end)."""
+    device: str
+    dtype: str
+    threads: int
+    kv_tokens: int | None
+    """KV capacity wanted; None lets the stage choose from the memory that is free."""
+
+
+@dataclass(frozen=True, slots=True)
+class JoinRing:
+    """Command: connect to the neighbours and start."""
+
+    epoch: int
+    next_address: str
+    """The next stage, or the head when this is the tail."""
+    coordinator_address: str | None
+    """Where the tail sends its copy of each token; None elsewhere."""
+    kv_tokens_capacity: int
+    """The smallest on the ring: what the head admits by."""
+    micro_batch_count: int
+    span_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class LoadProgressed:
+    """Fact: this part of the weights is read."""
+
+    fraction: float
+
+
+@dataclass(frozen=True, slots=True)
+class StageLoaded:
+    """Fact: the layers are there, and links may connect."""
+
+    port: int
+    """Where the previous stage connects (the tail, when this is the head)."""
+    coordinator_port: int | None
+    """Where the coordinator connects; only on the head."""
+    device: str
+    dtype: str
+    kv_tokens_capacity: int
+    weights_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class StageReady:
+    """Fact: every link that leaves here was answered."""
+
+
+@dataclass(frozen=True, slots=True)
+class LinkHealth:
+    """What has left on one link since the start."""
+
+    name: str
+    messages_sent: int
+    bytes_sent: int
+
+
+@dataclass(frozen=True, slots=True)
+class StageHealth:
+    """Fact: how the stage is doing, about twice a second while it works."""
+
+    kv_tokens_used: int
+    busy_s: float
+    """Seconds of computing since the start."""
+    steps: int
+    requests_running: int | None
+    """Only on the head."""
+    requests_waiting: int | None
+    frames_refused: int
+    """Messages dropped because they were malformed or from another epoch."""
+    links: tuple[LinkHealth, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class StageFailed:
+    """Fact: the stage cannot go on; it ends after this."""
+
+    message: str
+    """One sentence for a person."""
+    user_fault: bool
+    """Whether the operator's input was wrong (exit code 2) rather than something of ours."""
+
+
+Command = LoadStage | JoinRing
+Fact = LoadProgressed | StageLoaded | StageReady | StageHealth | StageFailed
+
+_KINDS: dict[str, type[Command | Fact]] = {
+    "load_stage": LoadStage,
+    "join_ring": JoinRing,
+    "load_progressed": LoadProgressed,
+    "stage_loaded": StageLoaded,
+    "stage_ready": StageReady,
+    "stage_health": StageHealth,
+    "stage_failed": StageFailed,
+}
+_NAMES = {kind: name for name, kind in _KINDS.items()}
+
+
+def encode_line(value: Command | Fact) -> bytes:
+    """One line of JSON, newline included."""
+    return json.dumps({"kind": _NAMES[type(value)], **asdict(value)}).encode() + b"\n"
+
+
+def decode_line(line: bytes) -> Command | Fact:
+    """The command or fact of one line. Raises FrameError when it is none."""
+    try:
+        fields: dict[str, Any] = json.loads(line)
+        kind = _KINDS[fields.pop("kind")]
+        if kind is StageHealth:
+            fields["links"] = tuple(LinkHealth(**link) for link in fields["links"])
+        if kind is LoadStage:
+            start, end = fields["layers"]
+            fields["layers"] = (start, end)
+        return kind(**fields)
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise FrameError(f"not a line between a stage and its supervisor: {line[:80]!r}") from error
