@@ -11,6 +11,7 @@ added to each hop of each token.
 
 import asyncio
 import json
+import os
 import selectors
 import socket
 import sys
@@ -89,6 +90,7 @@ async def _serve(shape: LinkShape, targets: Sequence[Target]) -> None:
     protocol = asyncio.StreamReaderProtocol(reader)
     await asyncio.get_running_loop().connect_read_pipe(lambda: protocol, sys.stdin)
     await reader.read()
+    os._exit(0)  # Nothing here is worth closing in order, and open pumps would complain.
 
 
 def main(arguments: Sequence[str]) -> None:

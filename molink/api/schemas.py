@@ -1,0 +1,174 @@
+"""What a request's JSON may hold: strict types, named limits, and null for "the default".
+
+Strict means that "5" is no number and true is no integer: a client with a bug learns of it here,
+not from odd text. Unknown fields are refused (`fields` first removes those that OpenAI's clients
+send and that change nothing). Fields that can take several shapes (`prompt`) are typed `Any` here
+and read by `prompts`, which can name the one thing that is wrong where a union of types would list
+every shape that did not match.
+"""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    FailFast,
+    Field,
+    ValidationInfo,
+    field_validator,
+)
+
+from molink_scheduler.request import LOGPROBS_MAX, STOP_COUNT_MAX
+
+__all__ = [
+    "CHOICES_MAX",
+    "STOP_CHARS_MAX",
+    "STOP_TOKEN_IDS_MAX",
+    "ChatBody",
+    "CompletionBody",
+    "GenerateBody",
+    "Message",
+    "SamplingBody",
+    "StreamOptions",
+]
+
+CHOICES_MAX = 16
+"""Largest `n`: each choice holds KV blocks of its own, and one request must not fill a small
+ring."""
+
+STOP_CHARS_MAX = 256
+"""The tail holds back text of up to a stop string's length; a longer one would make streaming
+stutter."""
+
+STOP_TOKEN_IDS_MAX = 256
+"""They travel to the tail and are compared with each sampled token."""
+
+MESSAGES_MAX = 10_000
+"""Far beyond any context length; keeps the chat template's work bounded."""
+
+SEED_MIN = -(2**63)
+SEED_MAX = 2**64 - 1
+"""Signed and unsigned 64-bit seeds are both taken; negative ones wrap around."""
+
+
+def _as_list(value: Any) -> Any:
+    return [value] if isinstance(value, str) else _list_only(value)
+
+
+def _as_parts(value: Any) -> Any:
+    return [{"type": "text", "text": value}] if isinstance(value, str) else _list_only(value)
+
+
+def _list_only(value: Any) -> Any:
+    if not isinstance(value, list):
+        raise ValueError("must be a string or a list")
+    return value
+
+
+StopText = Annotated[str, Field(min_length=1, max_length=STOP_CHARS_MAX)]
+StopTexts = Annotated[list[StopText], Field(max_length=STOP_COUNT_MAX), BeforeValidator(_as_list)]
+TokenIds = Annotated[list[int], Field(max_length=STOP_TOKEN_IDS_MAX)]
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False, frozen=True)
+
+
+class StreamOptions(_Strict):
+    """OpenAI's `stream_options`. `include_obfuscation` is accepted and does nothing."""
+
+    include_usage: bool | None = None
+    include_obfuscation: bool | None = None
+
+
+class SamplingBody(_Strict):
+    """What all three endpoints share. Null or absent means the default, which is given with each
+    field."""
+
+    model: str | None = None
+    """The served model; any other name is answered with 404."""
+    max_tokens: int | None = Field(default=None, ge=1)
+    """Default: 16 for completions, 128 for /generate, what is left of the model's length for
+    chat."""
+    temperature: float | None = Field(default=None, ge=0, le=100)
+    """Default 1.0; 0 is greedy."""
+    top_p: float | None = Field(default=None, gt=0, le=1)
+    """Default 1.0."""
+    top_k: int | None = Field(default=None, ge=0, le=2**31)
+    """Default 0: every token is kept."""
+    min_p: float | None = Field(default=None, ge=0, le=1)
+    """Default 0.0."""
+    frequency_penalty: float | None = Field(default=None, ge=-2, le=2)
+    """Default 0.0."""
+    presence_penalty: float | None = Field(default=None, ge=-2, le=2)
+    """Default 0.0."""
+    repetition_penalty: float | None = Field(default=None, gt=0, le=100)
+    """Default 1.0."""
+    seed: int | None = Field(default=None, ge=SEED_MIN, le=SEED_MAX)
+    """Default: drawn afresh for each request."""
+    stop: StopTexts | None = None
+    """Default: none. A string or a list of strings; the answer ends before the first that
+    appears."""
+    stop_token_ids: TokenIds | None = None
+    """Default: none. Token ids that end the answer besides the model's end-of-sequence tokens."""
+    ignore_eos: bool | None = None
+    """Default false. True goes on after the model's end-of-sequence tokens, up to max_tokens."""
+    stream: bool | None = None
+    """Default false."""
+
+
+class GenerateBody(SamplingBody):
+    """`POST /generate`: one of `prompt` and `prompt_token_ids`."""
+
+    prompt: str | None = None
+    prompt_token_ids: Any = None
+    logprobs: int | None = Field(default=None, ge=0, le=LOGPROBS_MAX)
+    """Default: none. k: the log-probability of each token and of the k most likely ones at its
+    place."""
+
+
+class CompletionBody(SamplingBody):
+    """`POST /v1/completions`."""
+
+    prompt: Any = None
+    """A string, a list of strings, a list of token ids, or a list of such lists."""
+    n: int | None = Field(default=None, ge=1, le=CHOICES_MAX)
+    """Default 1: answers for each prompt."""
+    best_of: int | None = None
+    logprobs: int | None = Field(default=None, ge=0, le=LOGPROBS_MAX)
+    stream_options: StreamOptions | None = None
+
+    @field_validator("best_of")
+    @classmethod
+    def _best_of_means_nothing(cls, value: int | None, info: ValidationInfo) -> int | None:
+        if value is not None and value != (info.data.get("n") or 1):
+            raise ValueError("is not supported by this server: leave it out")
+        return value
+
+
+class TextPart(_Strict):
+    """One part of a message's content; only text is served."""
+
+    type: Literal["text"]
+    text: str
+
+
+class Message(_Strict):
+    """One message of a conversation. `developer` is shown to the chat template as `system`."""
+
+    role: Literal["system", "developer", "user", "assistant"]
+    content: Annotated[list[TextPart], FailFast(), BeforeValidator(_as_parts)]
+    name: str | None = None
+
+
+class ChatBody(SamplingBody):
+    """`POST /v1/chat/completions`."""
+
+    messages: Annotated[list[Message], FailFast(), Field(min_length=1, max_length=MESSAGES_MAX)]
+    max_completion_tokens: int | None = Field(default=None, ge=1)
+    """OpenAI's present name of max_tokens; wins when both are given."""
+    n: int | None = Field(default=None, ge=1, le=CHOICES_MAX)
+    logprobs: bool | None = None
+    top_logprobs: int | None = Field(default=None, ge=0, le=LOGPROBS_MAX)
+    stream_options: StreamOptions | None = None

@@ -1,0 +1,60 @@
+"""Listen, and let go in time.
+
+aiohttp lets a handler run on after its client has gone unless told otherwise; here that would keep
+a ring busy for nobody, so cancellation is switched on.
+"""
+
+import errno
+import socket
+
+from aiohttp import web
+
+from molink.errors import UserError
+
+__all__ = ["check_port_free", "start_api"]
+
+SHUTDOWN_S = 1.0
+"""How long open answers may go on once the server stops. aiohttp waits twice this; the whole
+command has 5 s."""
+
+BACKLOG = 1024
+"""Connections that may wait to be accepted: a load test opens hundreds at once."""
+
+
+def check_port_free(host: str, port: int) -> None:
+    """Raise UserError when `start_api` could not listen there: known before weights are loaded."""
+    try:
+        found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        for family, kind, protocol, _, address in found:
+            with socket.socket(family, kind, protocol) as probe:
+                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                probe.bind((address[0], port, *address[2:]))
+    except (OSError, OverflowError) as error:
+        raise UserError(_why_not(error, host, port)) from error
+
+
+async def start_api(app: web.Application, host: str, port: int) -> web.AppRunner:
+    """Serve `app`; `await runner.cleanup()` ends it. `runner.addresses` tells the port when
+    `port` is 0."""
+    runner = web.AppRunner(
+        app, handler_cancellation=True, access_log=None, shutdown_timeout=SHUTDOWN_S
+    )
+    await runner.setup()
+    try:
+        await web.TCPSite(runner, host, port, backlog=BACKLOG).start()
+    except (OSError, OverflowError) as error:
+        await runner.cleanup()
+        raise UserError(_why_not(error, host, port)) from error
+    return runner
+
+
+def _why_not(error: Exception, host: str, port: int) -> str:
+    match error:
+        case OSError(errno=errno.EADDRINUSE):
+            return (
+                f"port {port} on {host} is in use: stop what listens there or choose another --port"
+            )
+        case OSError(errno=errno.EACCES):
+            return f"port {port} needs more rights than yours: choose a --port above 1023"
+        case _:
+            return f"cannot listen on {host}:{port} ({error}): check --host and --port"

@@ -1,0 +1,53 @@
+"""What is served, whether it can serve now, and on which nodes: the GET endpoints."""
+
+from typing import Any
+
+from aiohttp import web
+
+from molink.api.context import SERVICE
+from molink.api.errors import RETRY_AFTER_S
+from molink.api.prompts import check_model
+from molink.runtime.service import ModelCard
+
+__all__ = ["get_cluster", "get_health", "get_model", "get_models"]
+
+
+async def get_models(request: web.Request) -> web.Response:
+    """OpenAI's list of models; there is one."""
+    return web.json_response({"object": "list", "data": [_entry(request.app[SERVICE].card)]})
+
+
+async def get_model(request: web.Request) -> web.Response:
+    """OpenAI's entry of one model, 404 for any other name."""
+    card = request.app[SERVICE].card
+    check_model(request.match_info["model"], card)
+    return web.json_response(_entry(card))
+
+
+async def get_health(request: web.Request) -> web.Response:
+    """200 when requests are accepted, 503 with the reason when not."""
+    reason = request.app[SERVICE].unready_reason
+    if reason is None:
+        return web.json_response({"status": "ok"})
+    return web.json_response(
+        {"status": "unready", "reason": reason},
+        status=503,
+        headers={"Retry-After": str(RETRY_AFTER_S)},
+    )
+
+
+async def get_cluster(request: web.Request) -> web.Response:
+    """Stages, links and load of the ring."""
+    return web.json_response(request.app[SERVICE].cluster())
+
+
+def _entry(card: ModelCard) -> dict[str, Any]:
+    """OpenAI's model object, with the two numbers that a client of token ids needs."""
+    return {
+        "id": card.name,
+        "object": "model",
+        "created": card.created_unix_s,
+        "owned_by": "molink",
+        "max_model_len": card.model_len_max,
+        "vocabulary_size": card.vocabulary_size,
+    }

@@ -1,0 +1,134 @@
+"""A lean client of MoLink's REST API: JSON in, the events of a stream out.
+
+The load generator shares the machine with the server that it measures, so events are cut out of the
+raw bytes and parsed once; the command line's `generate` and `chat` use the same few functions.
+Failures come out as UserError with one sentence: the server's own where it gave one.
+"""
+
+import json
+from collections.abc import AsyncGenerator, Mapping
+from types import TracebackType
+from typing import Any
+from urllib.parse import urlsplit
+
+import aiohttp
+
+from molink.errors import UserError
+
+__all__ = ["ApiClient", "server_url"]
+
+CONNECT_S_MAX = 10.0
+"""A server that does not answer the handshake by then is not there."""
+
+SILENCE_S_MAX = 600.0
+"""Longest wait for the next bytes: a long prompt on slow links may take minutes until its first
+token."""
+
+EVENT_END = b"\n\n"
+DATA = b"data: "
+DONE = b"[DONE]"
+
+
+def server_url(url: str) -> str:
+    """`url` with a scheme and no slash at its end; UserError when it is none."""
+    whole = (url if "://" in url else f"http://{url}").rstrip("/")
+    try:
+        parts = urlsplit(whole)
+        usable = parts.scheme in ("http", "https") and parts.hostname and (parts.port or 1)
+    except ValueError:
+        usable = False
+    if not usable:
+        raise UserError(f"'{url}' is no server's address: give one like http://127.0.0.1:8000")
+    return whole
+
+
+class ApiClient:
+    """Requests to one server over connections that are kept."""
+
+    def __init__(self, url: str) -> None:
+        self._url = server_url(url)
+
+    async def __aenter__(self) -> "ApiClient":
+        self._session = aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(limit=0),
+            timeout=aiohttp.ClientTimeout(
+                total=None, sock_connect=CONNECT_S_MAX, sock_read=SILENCE_S_MAX
+            ),
+        )
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self._session.close()
+
+    async def get(self, path: str) -> Any:
+        """The JSON at a path."""
+        try:
+            async with self._session.get(f"{self._url}{path}") as response:
+                await self._check(response)
+                return await response.json()
+        except (aiohttp.ClientError, TimeoutError, ValueError) as error:
+            raise self._lost(error) from error
+
+    async def stream(
+        self, path: str, body: Mapping[str, Any]
+    ) -> AsyncGenerator[dict[str, Any], None]:
+        """The events of a streamed answer; `body` gets "stream": true."""
+        try:
+            async with self._session.post(
+                f"{self._url}{path}", json={**body, "stream": True}
+            ) as response:
+                await self._check(response)
+                async for event in _events(response.content):
+                    yield event
+        except (aiohttp.ClientError, TimeoutError, ValueError) as error:
+            raise self._lost(error) from error
+
+    async def _check(self, response: aiohttp.ClientResponse) -> None:
+        if response.status != 200:
+            raise UserError(_server_sentence(response.status, await response.read()))
+
+    def _lost(self, error: Exception) -> UserError:
+        match error:
+            case aiohttp.ClientConnectorError():
+                why = "cannot reach"
+            case TimeoutError():
+                why = "waited too long for"
+            case ValueError():
+                why = "got an answer that is not MoLink's from"
+            case _:
+                why = "lost the connection to"
+        return UserError(f"{why} {self._url}: check that `molink serve` runs there")
+
+
+async def _events(content: aiohttp.StreamReader) -> AsyncGenerator[dict[str, Any], None]:
+    """Events up to [DONE]; UserError when one is an error or the stream ends early."""
+    rest = b""
+    async for piece in content.iter_any():
+        *whole, rest = (rest + piece).split(EVENT_END)
+        for line in whole:
+            if line == DATA + DONE:
+                return
+            event = json.loads(line.removeprefix(DATA))
+            if "error" in event:
+                raise UserError(_sentence_of(event) or "the server failed in the middle")
+            yield event
+    raise UserError("the server ended its answer early: look into its log")
+
+
+def _server_sentence(status: int, raw: bytes) -> str:
+    try:
+        sentence = _sentence_of(json.loads(raw))
+    except ValueError:
+        sentence = None
+    return sentence or f"the server answered with HTTP status {status}: is it a MoLink server?"
+
+
+def _sentence_of(body: Any) -> str | None:
+    error = body.get("error") if isinstance(body, dict) else None
+    message = error.get("message") if isinstance(error, dict) else None
+    return message if isinstance(message, str) else None

@@ -1,0 +1,86 @@
+"""Which requests a load consists of, and when each may start. Pure: the random numbers are an
+argument.
+
+A plan has two levers. `slots` bounds how many requests are in flight at once; `start_s` keeps a
+request back until then. A closed loop (so many users, each sending the next request when the last
+one is answered) is slots and zero start times; a trace would be start times and as many slots as
+requests.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from random import Random
+
+__all__ = ["PlannedRequest", "RequestPlan", "closed_loop", "warm_up"]
+
+WARM_UP_INPUT_TOKENS_MAX = 32
+WARM_UP_OUTPUT_TOKENS_MAX = 4
+"""Warm-up requests touch every stage and open the connections; longer ones would only take time."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedRequest:
+    """One request to send."""
+
+    prompt_token_ids: tuple[int, ...]
+    output_tokens: int
+    seed: int
+    start_s: float = 0.0
+    """Not sent before this time after the run's start."""
+
+
+@dataclass(frozen=True, slots=True)
+class RequestPlan:
+    """Requests in the order in which they are sent."""
+
+    requests: Sequence[PlannedRequest]
+    slots: int
+    """Requests in flight at most."""
+
+    def __post_init__(self) -> None:
+        if self.slots < 1:
+            raise ValueError("a plan needs at least one slot")
+        starts = [one.start_s for one in self.requests]
+        if starts != sorted(starts):
+            raise ValueError("a plan's requests are in the order of their start times")
+
+
+def closed_loop(
+    random: Random,
+    vocabulary_size: int,
+    *,
+    slots: int,
+    requests: int,
+    input_tokens: int,
+    output_tokens: int,
+) -> RequestPlan:
+    """Random prompts of one length, `slots` of them in flight until all are answered."""
+    planned = [
+        PlannedRequest(
+            prompt_token_ids=tuple(random.choices(range(vocabulary_size), k=input_tokens)),
+            output_tokens=output_tokens,
+            seed=random.getrandbits(63),
+        )
+        for _ in range(requests)
+    ]
+    return RequestPlan(planned, slots)
+
+
+def warm_up(
+    random: Random,
+    vocabulary_size: int,
+    *,
+    slots: int,
+    rounds: int,
+    input_tokens: int,
+    output_tokens: int,
+) -> RequestPlan:
+    """`rounds` short requests for each slot."""
+    return closed_loop(
+        random,
+        vocabulary_size,
+        slots=slots,
+        requests=rounds * slots,
+        input_tokens=min(input_tokens, WARM_UP_INPUT_TOKENS_MAX),
+        output_tokens=min(output_tokens, WARM_UP_OUTPUT_TOKENS_MAX),
+    )

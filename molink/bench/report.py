@@ -1,0 +1,71 @@
+"""From records to numbers. Pure.
+
+Times are those that a user feels: `ttft_s` from sending to the first token, `tpot_s` the mean time
+between one request's tokens after the first, `gap_s` every single gap between neighbouring tokens
+of all requests (its p99 shows the stutter that a mean hides), `latency_s` from sending to the end.
+Only finished requests count; failed ones are counted apart, and their tokens are not in
+`tokens_per_s`.
+"""
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any
+
+from molink.bench.runner import RequestRecord
+
+__all__ = ["percentile", "report", "spread"]
+
+
+def percentile(ordered: Sequence[float], percent: float) -> float:
+    """The value below which `percent` of `ordered` (ascending, not empty) lie, linear between
+    neighbours."""
+    place = (len(ordered) - 1) * percent / 100
+    below = int(place)
+    above = min(below + 1, len(ordered) - 1)
+    return ordered[below] + (ordered[above] - ordered[below]) * (place - below)
+
+
+def spread(values: Sequence[float]) -> dict[str, float | None]:
+    """Mean and percentiles; null for all when there is no value."""
+    if not values:
+        return {"mean": None, "p50": None, "p95": None, "p99": None}
+    ordered = sorted(values)
+    return {
+        "mean": sum(ordered) / len(ordered),
+        "p50": percentile(ordered, 50),
+        "p95": percentile(ordered, 95),
+        "p99": percentile(ordered, 99),
+    }
+
+
+def report(records: Sequence[RequestRecord]) -> dict[str, Any]:
+    """What a load came to."""
+    good = [one for one in records if one.error is None]
+    errors = [one.error for one in records if one.error is not None]
+    tokens = sum(len(one.token_times_s) for one in good)
+    wall_s = _wall_s(records)
+    return {
+        "ttft_s": spread([one.token_times_s[0] - one.start_s for one in good if one.token_times_s]),
+        "tpot_s": spread(
+            [_tpot_s(one.token_times_s) for one in good if len(one.token_times_s) > 1]
+        ),
+        "gap_s": spread([b - a for one in good for a, b in pairwise(one.token_times_s)]),
+        "latency_s": spread([one.end_s - one.start_s for one in good]),
+        "tokens_per_s": tokens / wall_s if wall_s > 0 else 0.0,
+        "finished": len(good),
+        "failed": len(errors),
+        "generated_tokens": tokens,
+        "wall_s": wall_s,
+        "first_error": errors[0] if errors else None,
+    }
+
+
+def _tpot_s(times_s: Sequence[float]) -> float:
+    return (times_s[-1] - times_s[0]) / (len(times_s) - 1)
+
+
+def _wall_s(records: Sequence[RequestRecord]) -> float:
+    """From the first start to the last end."""
+    if not records:
+        return 0.0
+    return max(one.end_s for one in records) - min(one.start_s for one in records)

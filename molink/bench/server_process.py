@@ -1,0 +1,43 @@
+"""A `molink serve` of its own process for a benchmark to load."""
+
+import asyncio
+import signal
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from molink.errors import UserError
+
+__all__ = ["ServerProcess"]
+
+
+@dataclass(slots=True)
+class ServerProcess:
+    """A server on a free port of this machine."""
+
+    process: asyncio.subprocess.Process
+    url: str
+
+    @classmethod
+    async def start(cls, model: str, options: Sequence[str]) -> "ServerProcess":
+        """Start it and wait until it is ready. Raises UserError when it does not get there."""
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "molink.cli.main", "serve", model, "--port", "0", *options),
+            stdout=asyncio.subprocess.PIPE,
+        )
+        assert process.stdout is not None
+        line = (await process.stdout.readline()).decode()
+        if not line.startswith("ready "):
+            raise UserError("The server did not start: what it said stands above.")
+        return cls(process, line.split()[1])
+
+    @property
+    def pid(self) -> int:
+        """The server's process id; its stages are its children."""
+        return self.process.pid
+
+    async def stop(self) -> None:
+        """End it and its stages."""
+        if self.process.returncode is None:
+            self.process.send_signal(signal.SIGTERM)
+        await self.process.wait()

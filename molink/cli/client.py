@@ -1,0 +1,220 @@
+"""`molink generate`, `chat` and `bench`: clients of a running server, here or anywhere.
+
+They speak the public REST API and nothing else, so what they can do every API user can do. Answers
+are written as they come, and each command ends with UserError when the server cannot be reached or
+refuses.
+"""
+
+import asyncio
+import json
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import aclosing, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from molink.errors import UserError
+
+if TYPE_CHECKING:
+    from molink.bench.load import LoadSettings
+
+__all__ = ["bench", "chat", "chat_with", "generate"]
+
+DEFAULT_URL = "http://127.0.0.1:8000"
+
+Command = Callable[..., Any]
+Event = dict[str, Any]
+
+url_option = click.option(
+    "--url", default=DEFAULT_URL, show_default=True, help="Address of the server."
+)
+
+_SAMPLING_OPTIONS = (
+    click.option("--max-tokens", type=int, help="Longest answer; without it the server decides."),
+    click.option("--temperature", type=float, help="0 always takes the likeliest token."),
+    click.option("--top-p", type=float, help="Keep the likeliest tokens of this probability."),
+    click.option("--top-k", type=int, help="Keep this many of the likeliest tokens."),
+    click.option("--seed", type=int, help="The same seed gives the same answer."),
+    click.option("--stop", multiple=True, help="End before this text; may be given again."),
+)
+
+
+def sampling_options(command: Command) -> Command:
+    """Add the options that say how answers are drawn; those not given are left to the server."""
+    for option in reversed(_SAMPLING_OPTIONS):
+        command = option(command)
+    return command
+
+
+@click.command()
+@click.argument("prompt")
+@url_option
+@sampling_options
+def generate(prompt: str, url: str, **sampling: Any) -> None:
+    """Continue PROMPT, streaming the text to standard output."""
+    body = {"prompt": prompt, **_given(sampling)}
+    asyncio.run(_print_stream(url, "/generate", body, lambda event: event["text"], []))
+    click.echo()
+
+
+@click.command()
+@url_option
+@click.option("--system", help="What the model is told about its role.")
+@sampling_options
+def chat(url: str, system: str | None, **sampling: Any) -> None:
+    """Talk with the served model.
+
+    /new starts over; /exit or Ctrl-D leaves; Ctrl-C stops the present answer. From a pipe, each
+    line is a message.
+    """
+    chat_with(url, system=system, **sampling)
+
+
+def chat_with(url: str, *, system: str | None = None, **sampling: Any) -> None:
+    """A conversation with the server at `url` on this process's terminal, until the user leaves."""
+    opening = [] if system is None else [{"role": "system", "content": system}]
+    conversation = list(opening)
+    interactive = sys.stdin.isatty()
+    for message in _messages(interactive):
+        if message == "/new":
+            conversation = list(opening)
+            continue
+        asked = [*conversation, {"role": "user", "content": message}]
+        try:
+            answer = _answer(url, {"messages": asked, **_given(sampling)})
+        except UserError as error:
+            if not interactive:
+                raise
+            click.echo(f"molink: {error}", err=True)
+            continue
+        conversation = [*asked, {"role": "assistant", "content": answer}]
+
+
+def _messages(interactive: bool) -> Iterator[str]:
+    """What the user says, line by line, until /exit or the end of the input."""
+    for line in _typed_lines() if interactive else sys.stdin:
+        message = line.strip()
+        if message == "/exit":
+            return
+        if message:
+            yield message
+
+
+def _typed_lines() -> Iterator[str]:
+    with suppress(ImportError):
+        import readline  # noqa: F401  (gives input() line editing and history)
+    while True:
+        try:
+            yield input("> ")
+        except EOFError:
+            click.echo()
+            return
+        except KeyboardInterrupt:
+            click.echo("\n/exit or Ctrl-D leaves.")
+
+
+def _answer(url: str, body: dict[str, Any]) -> str:
+    """Stream one answer; Ctrl-C keeps what has come until then."""
+    pieces: list[str] = []
+    try:
+        asyncio.run(_print_stream(url, "/v1/chat/completions", body, _delta_text, pieces))
+    except KeyboardInterrupt:
+        click.echo(" [stopped]", nl=False)
+    finally:
+        if pieces:
+            click.echo()
+    return "".join(pieces)
+
+
+def _delta_text(event: Event) -> str:
+    return "".join(choice["delta"].get("content") or "" for choice in event["choices"])
+
+
+async def _print_stream(
+    url: str, path: str, body: dict[str, Any], text_of: Callable[[Event], str], pieces: list[str]
+) -> None:
+    """Write the text of an answer's events as they come, and keep it in `pieces`."""
+    from molink.bench.api_client import ApiClient
+
+    async with ApiClient(url) as client, aclosing(client.stream(path, body)) as events:
+        async for event in events:
+            pieces.append(text_of(event))
+            click.echo(pieces[-1], nl=False)
+
+
+def _given(options: dict[str, Any]) -> dict[str, Any]:
+    """The options that were given on the command line."""
+    return {name: value for name, value in options.items() if value not in (None, ())}
+
+
+_AT_LEAST_ONE = click.IntRange(min=1)
+
+
+@click.command()
+@url_option
+@click.option("--concurrency", type=_AT_LEAST_ONE, default=1, show_default=True, help="At once.")
+@click.option("--requests", type=_AT_LEAST_ONE, default=8, show_default=True, help="In all.")
+@click.option(
+    "--input-tokens", type=_AT_LEAST_ONE, default=32, show_default=True, help="In each prompt."
+)
+@click.option(
+    "--output-tokens", type=_AT_LEAST_ONE, default=64, show_default=True, help="In each answer."
+)
+@click.option("--seed", default=0, show_default=True, help="Of the random prompts.")
+@click.option(
+    "--temperature", type=click.FloatRange(min=0), default=0.0, show_default=True, help="0: greedy."
+)
+@click.option(
+    "--warmup",
+    type=click.IntRange(min=0),
+    default=1,
+    show_default=True,
+    help="Short requests for each concurrent one before the clock starts.",
+)
+@click.option(
+    "--json",
+    "json_file",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Write the report to this file too.",
+)
+def bench(json_file: Path | None, **settings: Any) -> None:
+    """Load a server with random prompts and measure it as its users do."""
+    from molink.bench.load import LoadSettings
+
+    if json_file is not None:
+        _check_writable(json_file)
+    report = asyncio.run(_run_with_bar(LoadSettings(**settings)))
+    _show(report, json_file)
+
+
+async def _run_with_bar(settings: "LoadSettings") -> dict[str, Any]:
+    from rich.console import Console
+    from rich.progress import Progress
+
+    from molink.bench.load import run_load
+
+    with Progress(console=Console(stderr=True), transient=True, refresh_per_second=2) as bar:
+        task = bar.add_task("requests", total=settings.requests)
+        return await run_load(settings, lambda record: bar.advance(task))
+
+
+def _show(report: dict[str, Any], json_file: Path | None) -> None:
+    from rich.console import Console
+
+    from molink.bench.table import print_report
+
+    print_report(report, Console())
+    if json_file is not None:
+        json_file.write_text(json.dumps(report, indent=2) + "\n")
+    if report["finished"] == 0:
+        raise UserError(f"no request finished: {report['first_error']}")
+
+
+def _check_writable(path: Path) -> None:
+    """Fail before the load, not after it."""
+    try:
+        path.touch()
+    except OSError as error:
+        raise UserError(f"cannot write {path} ({error.strerror}): choose another --json") from error

@@ -1,0 +1,118 @@
+"""`molink demo`: see a model of nine layers answer from three processes joined by slow links."""
+
+import asyncio
+import time
+from contextlib import AsyncExitStack
+from typing import TYPE_CHECKING
+
+import click
+
+from molink.errors import UserError
+
+if TYPE_CHECKING:
+    from molink.config.serve_settings import ServeSettings
+    from molink.runtime.coordinator import Coordinator
+    from molink.runtime.service import GenerationRequest, ModelCard
+
+__all__ = ["demo"]
+
+STAGES = 3
+LINK = "100:30"
+"""A good home link: 100 Mbps up, 30 ms to the next PC."""
+
+PROMPT = "Tell me a story about a fox and a lighthouse."
+ANSWER_TOKENS_MAX = 160
+TEMPERATURE = 0.7
+SEED = 7
+
+HEALTH_PERIOD_S = 0.6
+"""A little more than the stages' own: by then their counters cover the whole answer."""
+
+
+@click.command()
+@click.option("--chat", is_flag=True, help="Stay, and talk with the model.")
+@click.option("--prompt", default=PROMPT, show_default=True, help="What to ask it.")
+def demo(chat: bool, prompt: str) -> None:
+    """Start three stages of the demo model over emulated home links and stream an answer."""
+    from molink.cli.stop_signals import until_stopped
+    from molink.config.link_shape import LinkShape
+    from molink.config.serve_settings import ServeSettings
+
+    settings = ServeSettings(model="demo", nodes=STAGES, port=0, link=LinkShape.parse(LINK))
+    asyncio.run(until_stopped(_demo(settings, prompt, chat)))
+
+
+async def _demo(settings: "ServeSettings", prompt: str, chat: bool) -> None:
+    from molink.cli.loading_bar import LoadingBar
+    from molink.runtime.serving import start_coordinator
+
+    print(f"Starting {STAGES} stages of the demo model, {LINK} (Mbps:ms) on every link ...")
+    async with AsyncExitStack() as stack:
+        with LoadingBar(STAGES) as bar:
+            coordinator = await stack.enter_async_context(start_coordinator(settings, bar.update))
+        if chat:
+            await _chat(coordinator)
+        else:
+            await _one_answer(coordinator, prompt)
+
+
+async def _one_answer(coordinator: "Coordinator", prompt: str) -> None:
+    """Stream one answer and say how the ring did."""
+    print(f"\nYou: {prompt}\nModel: ", end="", flush=True)
+    arrivals = []
+    started = time.monotonic()
+    async for event in coordinator.generate(_request(coordinator.card, prompt)):
+        arrivals.append(time.monotonic())
+        print(event.text, end="", flush=True)
+    print("\n")
+    _print_speed(started, arrivals)
+    await asyncio.sleep(HEALTH_PERIOD_S)
+    _print_hops(coordinator)
+
+
+def _request(card: "ModelCard", prompt: str) -> "GenerationRequest":
+    from molink.runtime.service import GenerationRequest
+    from molink_scheduler.request import SamplingParams
+
+    assert card.tokenizer is not None, "the demo model has a tokenizer"
+    conversation = [{"role": "user", "content": prompt}]
+    text = card.tokenizer.apply_chat_template(
+        conversation, add_generation_prompt=True, tokenize=False
+    )
+    token_ids = tuple(card.tokenizer.encode(text, add_special_tokens=False))
+    if len(token_ids) + ANSWER_TOKENS_MAX > card.model_len_max:
+        raise UserError(f"The prompt is {len(token_ids)} tokens long: use a shorter one.")
+    sampling = SamplingParams(
+        max_tokens=ANSWER_TOKENS_MAX,
+        temperature=TEMPERATURE,
+        seed=SEED,
+        stop_token_ids=card.eos_token_ids,
+    )
+    return GenerationRequest(token_ids, sampling)
+
+
+def _print_speed(started: float, arrivals: list[float]) -> None:
+    ttft_s = arrivals[0] - started
+    tpot_s = (arrivals[-1] - arrivals[0]) / max(1, len(arrivals) - 1)
+    rate = len(arrivals) / (arrivals[-1] - started)
+    print(f"TTFT {ttft_s:.3f} s   TPOT {tpot_s:.3f} s   {rate:.1f} tokens/s   ", end="")
+    print(f"({len(arrivals)} tokens, seed {SEED})")
+
+
+def _print_hops(coordinator: "Coordinator") -> None:
+    print("Bytes per hop:")
+    for link in coordinator.cluster()["links"]:
+        hop = f"{link['from']} -> {link['to']}"
+        print(f"  {hop:26} {link['bytes_sent']:>9,} bytes in {link['messages_sent']:,} messages")
+
+
+async def _chat(coordinator: "Coordinator") -> None:
+    """The ordinary chat command, against the ordinary API of this ring."""
+    from molink.api import create_app, start_api
+    from molink.cli.client import chat_with
+
+    runner = await start_api(create_app(coordinator), "127.0.0.1", 0)
+    try:
+        await asyncio.to_thread(chat_with, f"http://127.0.0.1:{runner.addresses[0][1]}")
+    finally:
+        await runner.cleanup()

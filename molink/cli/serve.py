@@ -1,0 +1,65 @@
+"""`molink serve MODEL`: a ring of stage processes on this machine, behind the REST API."""
+
+import asyncio
+import socket
+from contextlib import AsyncExitStack
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from molink.cli.options import ring_options
+from molink.errors import UserError
+
+if TYPE_CHECKING:
+    from molink.config.serve_settings import ServeSettings
+
+__all__ = ["serve"]
+
+
+@click.command()
+@click.argument("model")
+@click.option("--host", default="127.0.0.1", show_default=True, help="Where the API listens.")
+@click.option("--port", default=8000, show_default=True, help="0 takes a free one.")
+@click.option(
+    "--link",
+    metavar="MBPS:MS",
+    help="Emulate a home link on every hop: rate and one-way delay, for example 100:30.",
+)
+@ring_options
+def serve(link: str | None, **options: Any) -> None:
+    """Serve MODEL: a local directory, a Hugging Face hub id, or `demo`."""
+    from molink.cli.stop_signals import until_stopped
+    from molink.config.link_shape import LinkShape
+    from molink.config.serve_settings import ServeSettings
+
+    shape = LinkShape.parse(link) if link is not None else None
+    settings = ServeSettings(link=shape, **options)
+    asyncio.run(until_stopped(_serve(settings)))
+
+
+async def _serve(settings: "ServeSettings") -> None:
+    """Until cancelled by a signal, or until a stage is lost (StageError)."""
+    from molink.api import create_app, start_api
+    from molink.cli.loading_bar import LoadingBar
+    from molink.runtime.serving import start_coordinator
+
+    _check_port_free(settings.host, settings.port)
+    async with AsyncExitStack() as stack:
+        with LoadingBar(settings.nodes) as bar:
+            coordinator = await stack.enter_async_context(start_coordinator(settings, bar.update))
+        runner = await start_api(create_app(coordinator), settings.host, settings.port)
+        stack.push_async_callback(runner.cleanup)
+        print(f"ready http://{settings.host}:{runner.addresses[0][1]}", flush=True)
+        raise await coordinator.lost
+
+
+def _check_port_free(host: str, port: int) -> None:
+    """Say so now when the API could not listen, rather than after the weights are loaded."""
+    try:
+        with socket.create_server((host, port)):
+            return
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise UserError(
+            f"The API cannot listen on {host}:{port} ({reason}): choose another --host or --port."
+        ) from error

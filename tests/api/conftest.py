@@ -1,0 +1,154 @@
+"""A service that answers from a script, and a real server in front of it."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import aiohttp
+import pytest
+from jinja2 import Environment
+
+from molink.api import create_app, start_api
+from molink.runtime.service import GenerationRequest, ModelCard, TokenEvent, TokenLogprob
+
+VOCABULARY_SIZE = 300
+EOS = 3
+CHAT_TEMPLATE = (
+    "{% for m in messages %}"
+    "{% if m.role == 'assistant' and loop.first %}{{ raise_exception('user first') }}{% endif %}"
+    "<{{ m.role }}>{{ m.content }}{% endfor %}<assistant>"
+)
+
+
+def _raise_exception(message: str) -> None:
+    from jinja2 import TemplateError
+
+    raise TemplateError(message)
+
+
+@dataclass
+class CharTokenizer:
+    """One token for each Latin-1 character, id 1 before a text as its beginning."""
+
+    chat_template: str | None = CHAT_TEMPLATE
+
+    def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
+        ids = [ord(char) % VOCABULARY_SIZE for char in text]
+        return [1, *ids] if add_special_tokens else ids
+
+    def decode(self, token_ids: list[int], *, skip_special_tokens: bool = False) -> str:
+        return "".join(chr(one) for one in token_ids)
+
+    def apply_chat_template(
+        self, conversation: list[dict[str, Any]], *, add_generation_prompt: bool, tokenize: bool
+    ) -> str:
+        assert add_generation_prompt and not tokenize
+        environment = Environment()
+        environment.globals["raise_exception"] = _raise_exception
+        return environment.from_string(self.chat_template).render(messages=conversation)
+
+
+CARD = ModelCard(
+    name="tiny/model",
+    created_unix_s=1_700_000_000,
+    vocabulary_size=VOCABULARY_SIZE,
+    model_len_max=200,
+    eos_token_ids=(EOS,),
+    tokenizer=CharTokenizer(),
+)
+
+
+@dataclass
+class FakeService:
+    """Answers "abc..." up to max_tokens, a token an event; can hold or fail, tells when it ends."""
+
+    card: ModelCard = CARD
+    unready_reason: str | None = None
+    events_before_hold: int | None = None
+    """Wait forever after this many events, until the caller closes the generator."""
+    failure: Exception | None = None
+    events_before_failure: int = 0
+    token_limit: int = 26
+    """Finish with "stop" after this many tokens."""
+    requests: list[GenerationRequest] = field(default_factory=list)
+    holding: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(0))
+    """Released once by each generator that begins to wait."""
+    closed: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(0))
+    """Released once by each generator that ends, however it ends."""
+
+    async def generate(self, request: GenerationRequest) -> AsyncGenerator[TokenEvent, None]:
+        self.requests.append(request)
+        try:
+            for position in range(min(request.sampling.max_tokens, self.token_limit)):
+                await self._before_event(position)
+                yield self._event(request, position)
+        finally:
+            self.closed.release()
+
+    async def _before_event(self, position: int) -> None:
+        if self.failure is not None and position == self.events_before_failure:
+            raise self.failure
+        if position == self.events_before_hold:
+            self.holding.release()
+            await asyncio.Event().wait()
+
+    def _event(self, request: GenerationRequest, position: int) -> TokenEvent:
+        sampling = request.sampling
+        token = ord("a") + position % 26
+        reason = None
+        if position + 1 == self.token_limit:
+            reason = "stop"
+        elif position + 1 == sampling.max_tokens:
+            reason = "length"
+        return TokenEvent(
+            token_ids=(token,),
+            text="" if self.card.tokenizer is None else chr(token),
+            logprobs=() if sampling.logprobs is None else (_logprob(token, sampling.logprobs),),
+            finish_reason=reason,
+        )
+
+    def cluster(self) -> dict[str, Any]:
+        return {"model": self.card.name, "epoch": 1, "stages": []}
+
+
+def _logprob(token: int, count: int) -> TokenLogprob:
+    others = [(token + k, -0.5 - k if k < 2 else float("-inf")) for k in range(count)]
+    return TokenLogprob(token, -0.5, tuple(others))
+
+
+@pytest.fixture
+def service() -> FakeService:
+    return FakeService()
+
+
+@pytest.fixture
+def bare_service() -> FakeService:
+    """A model without a tokenizer."""
+    return FakeService(card=replace(CARD, tokenizer=None))
+
+
+@pytest.fixture
+def templateless_service() -> FakeService:
+    return FakeService(card=replace(CARD, tokenizer=CharTokenizer(chat_template=None)))
+
+
+@pytest.fixture
+async def serve() -> AsyncGenerator[Callable[..., Awaitable[str]], None]:
+    """`await serve(service)` starts a server on a free port and gives its URL."""
+    runners = []
+
+    async def start(service: FakeService, **options: Any) -> str:
+        runner = await start_api(create_app(service, **options), "127.0.0.1", 0)
+        runners.append(runner)
+        return f"http://127.0.0.1:{runner.addresses[0][1]}"
+
+    yield start
+    for runner in runners:
+        await runner.cleanup()
+
+
+@pytest.fixture
+async def http() -> AsyncGenerator[aiohttp.ClientSession, None]:
+    async with aiohttp.ClientSession() as session:
+        yield session

@@ -1,0 +1,80 @@
+from dataclasses import replace
+
+import pytest
+
+from molink.bench import LoadSettings, run_load
+from molink.bench.plan import PlannedRequest, RequestPlan
+from molink.bench.runner import run_plan
+from molink.errors import UserError
+
+
+@pytest.fixture
+def settings(url):
+    return LoadSettings(url, concurrency=3, requests=8, input_tokens=5, output_tokens=6)
+
+
+async def test_load_counts_what_it_sent(settings, service):
+    ended = []
+    found = await run_load(settings, ended.append)
+    assert (found["finished"], found["failed"], found["first_error"]) == (8, 0, None)
+    assert (found["generated_tokens"], len(ended)) == (48, 8)
+    for key in ("ttft_s", "tpot_s", "gap_s", "latency_s"):
+        assert found[key].keys() == {"mean", "p50", "p95", "p99"}
+        assert all(value >= 0 for value in found[key].values())
+    assert found["settings"]["concurrency"] == 3 and found["model"] == "tiny"
+    warming, counted = service.requests[:3], service.requests[3:]
+    assert {one.sampling.max_tokens for one in warming} == {4}
+    assert {one.sampling.max_tokens for one in counted} == {6}
+    assert all(len(one.prompt_token_ids) == 5 for one in counted)
+    assert all(one.sampling.stop_token_ids == () for one in counted), "ends are ignored"
+    assert all(one.sampling.temperature == 0 for one in counted)
+    assert service.running_most <= 3
+
+
+async def test_the_same_seed_sends_the_same_requests_however_warm(settings, service):
+    await run_load(replace(settings, concurrency=1, warmup=0))
+    first = list(service.requests)
+    service.requests.clear()
+    await run_load(replace(settings, concurrency=1, warmup=2))
+    assert service.requests[2:] == first
+
+
+async def test_failures_are_counted_and_the_rest_goes_on(settings, service):
+    service.failing = frozenset({3, 5})
+    found = await run_load(settings)
+    assert (found["finished"], found["failed"]) == (6, 2)
+    assert found["first_error"] == "Stage 2 was lost: try again."
+    assert found["generated_tokens"] == 36
+
+
+async def test_one_token_answers_have_no_gaps(settings):
+    found = await run_load(replace(settings, output_tokens=1))
+    assert found["tpot_s"]["mean"] is None and found["gap_s"]["p99"] is None
+    assert found["ttft_s"]["mean"] > 0
+
+
+async def test_lengths_over_the_models_are_refused_before_the_load(settings, service):
+    with pytest.raises(UserError, match="120"):
+        await run_load(replace(settings, output_tokens=116))
+    assert service.requests == []
+
+
+async def test_a_server_that_is_not_there(settings):
+    with pytest.raises(UserError, match=r"cannot reach http://127\.0\.0\.1:1:"):
+        await run_load(replace(settings, url="127.0.0.1:1"))
+
+
+async def test_start_times_hold_requests_back(url):
+    """A plan with start times, as a trace would make it."""
+    from molink.bench.api_client import ApiClient
+
+    waits_s = []
+
+    async def sleep(delay_s):
+        waits_s.append(delay_s)
+
+    plan = RequestPlan([PlannedRequest((1,), 2, 0, start_s=1000.0 * i) for i in range(3)], slots=3)
+    async with ApiClient(url) as client:
+        records = await run_plan(client, plan, temperature=0, sleep=sleep)
+    assert len(records) == 3
+    assert [round(wait_s, -3) for wait_s in waits_s] == [1000, 2000]

@@ -1,0 +1,158 @@
+"""Real processes: `molink serve` over tiny random models that the tests make, and clients of it."""
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import aiohttp
+import psutil
+import pytest
+
+READY_WITHIN_S = 120
+SEED = 11
+
+
+@dataclass
+class Server:
+    """A running `molink serve`."""
+
+    process: subprocess.Popen
+    url: str
+    stderr: list[str] = field(default_factory=list)
+
+    def children(self) -> list[psutil.Process]:
+        return psutil.Process(self.process.pid).children(recursive=True)
+
+    def stop(self, how: int = signal.SIGTERM) -> int:
+        self.process.send_signal(how)
+        return self.process.wait(timeout=30)
+
+
+def command_line(*arguments: str) -> list[str]:
+    return [sys.executable, "-m", "molink.cli.main", *arguments]
+
+
+def run_molink(*arguments: str, timeout_s: float = READY_WITHIN_S, **options):
+    return subprocess.run(
+        command_line(*arguments), capture_output=True, text=True, timeout=timeout_s, **options
+    )
+
+
+@contextmanager
+def serving(model: str, *options: str):
+    """Serve on a free port until the block ends; nothing that was started is left behind."""
+    process = subprocess.Popen(
+        command_line("serve", model, "--port", "0", *options),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONUNBUFFERED": "1"},
+    )
+    server = Server(process, "")
+    reader = threading.Thread(target=lambda: server.stderr.extend(process.stderr), daemon=True)
+    reader.start()
+    try:
+        line = process.stdout.readline()
+        assert line.startswith("ready http://"), (line, server.stderr)
+        server.url = line.split()[1]
+        yield server
+    finally:
+        children = psutil.Process(process.pid).children(True) if process.poll() is None else []
+        if process.poll() is None:
+            server.stop()
+        psutil.wait_procs(children, timeout=10)
+
+
+def save_tiny_llama(directory: Path, **changes) -> Path:
+    import torch
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    torch.manual_seed(SEED)
+    settings = {
+        "vocab_size": 97,
+        "hidden_size": 32,
+        "intermediate_size": 48,
+        "num_hidden_layers": 6,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "max_position_embeddings": 512,
+        "pad_token_id": 0,
+        "bos_token_id": 1,
+        "eos_token_id": 2,
+        "initializer_range": 0.5,
+    }
+    LlamaForCausalLM(LlamaConfig(**{**settings, **changes})).save_pretrained(directory)
+    return directory
+
+
+def greedy_reference(directory: Path, prompts: list[list[int]], max_tokens: int) -> list[list[int]]:
+    """What transformers' own `generate` continues each prompt with, end tokens ignored."""
+    import torch
+    from transformers import LlamaForCausalLM
+
+    model = LlamaForCausalLM.from_pretrained(directory, dtype=torch.float32).eval()
+    model.generation_config.eos_token_id = None
+    answers = []
+    for prompt in prompts:
+        ids = torch.tensor([prompt])
+        full = model.generate(
+            ids, attention_mask=torch.ones_like(ids), max_new_tokens=max_tokens, do_sample=False
+        )
+        answers.append(full[0, len(prompt) :].tolist())
+    return answers
+
+
+async def post(url: str, path: str, body: dict) -> tuple[int, dict]:
+    async with aiohttp.ClientSession() as session, session.post(url + path, json=body) as answer:
+        return answer.status, json.loads(await answer.text())
+
+
+async def get(url: str, path: str) -> dict:
+    async with aiohttp.ClientSession() as session, session.get(url + path) as answer:
+        return json.loads(await answer.text())
+
+
+async def eventually(check, within_s: float = 20.0):
+    """The first true answer of an async `check`, asked again until then."""
+    async with asyncio.timeout(within_s):
+        while not (answer := await check()):  # noqa: ASYNC110 - another process
+            await asyncio.sleep(0.05)
+    return answer
+
+
+@pytest.fixture(scope="session")
+def tiny_llama(tmp_path_factory) -> Path:
+    return save_tiny_llama(tmp_path_factory.mktemp("models") / "tiny-llama")
+
+
+@dataclass(frozen=True)
+class Tools:
+    """What the tests of this folder share."""
+
+    serving = staticmethod(serving)
+    run_molink = staticmethod(run_molink)
+    save_tiny_llama = staticmethod(save_tiny_llama)
+    greedy_reference = staticmethod(greedy_reference)
+    post = staticmethod(post)
+    get = staticmethod(get)
+    eventually = staticmethod(eventually)
+
+
+@pytest.fixture(scope="session")
+def tools() -> Tools:
+    return Tools()
+
+
+@pytest.fixture(scope="session")
+def tiny_server(tiny_llama):
+    """Three stages with uneven splits, two decode groups, short spans, fp32."""
+    options = ("--nodes", "3", "--layers", "0-1,1-4,4-6", "--dtype", "float32")
+    with serving(str(tiny_llama), *options, "--span-tokens", "7", "--micro-batches", "2") as server:
+        yield server

@@ -1,0 +1,146 @@
+"""Processes start, end, die and are cleaned up as the command line promises."""
+
+import os
+import signal
+import socket
+import time
+
+import aiohttp
+import psutil
+import pytest
+
+STOP_WITHIN_S = 5.0
+
+
+async def test_cluster_lists_stages_links_and_requests(tools, tiny_server):
+    await tools.post(
+        tiny_server.url, "/generate", {"prompt_token_ids": [5], "max_tokens": 3, "temperature": 0}
+    )
+
+    async def all_reported():
+        cluster = await tools.get(tiny_server.url, "/cluster")
+        return cluster if len(cluster["links"]) == 5 else None
+
+    cluster = await tools.eventually(all_reported)
+    assert [stage["layers"] for stage in cluster["stages"]] == [[0, 1], [1, 4], [4, 6]]
+    assert {stage["pid"] for stage in cluster["stages"]} <= {
+        child.pid for child in tiny_server.children()
+    }
+    assert cluster["epoch"] >= 1
+    assert cluster["model"].endswith("tiny-llama")
+    assert [(link["from"], link["to"]) for link in cluster["links"]] == [
+        ("coordinator", "stage 0"),
+        ("stage 0", "stage 1"),
+        ("stage 1", "stage 2"),
+        ("stage 2", "stage 0"),
+        ("stage 2", "coordinator"),
+    ]
+    assert set(cluster["requests"]) == {"running", "waiting"}
+
+
+async def test_a_client_that_goes_away_frees_its_place(tools, tiny_server):
+    body = {"prompt_token_ids": [5], "max_tokens": 400, "ignore_eos": True, "stream": True}
+    async with (
+        aiohttp.ClientSession() as session,
+        session.post(tiny_server.url + "/generate", json=body) as answer,
+    ):
+        await answer.content.readline()
+
+    async def nothing_held():
+        cluster = await tools.get(tiny_server.url, "/cluster")
+        held = [stage["kv_tokens_used"] for stage in cluster["stages"]]
+        return not any(held) and cluster["requests"] == {"running": 0, "waiting": 0}
+
+    assert await tools.eventually(nothing_held)
+    status, _ = await tools.post(
+        tiny_server.url, "/generate", {"prompt_token_ids": [5], "max_tokens": 2}
+    )
+    assert status == 200
+
+
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGINT])
+def test_a_stop_signal_ends_every_process(tools, tiny_llama, how):
+    with tools.serving(str(tiny_llama), "--nodes", "2", "--link", "1000:1") as server:
+        children = server.children()
+        assert len(children) == 3  # two stages and the link emulator
+        started = time.monotonic()
+        assert server.stop(how) == 0
+        gone, alive = psutil.wait_procs(children, timeout=STOP_WITHIN_S)
+        assert not alive and len(gone) == 3
+        assert time.monotonic() - started < STOP_WITHIN_S
+        assert not server.stderr
+
+
+def test_stages_do_not_outlive_a_killed_server(tools, tiny_llama):
+    with tools.serving(str(tiny_llama), "--nodes", "2") as server:
+        children = server.children()
+        server.stop(signal.SIGKILL)
+        _, alive = psutil.wait_procs(children, timeout=STOP_WITHIN_S)
+        assert not alive
+
+
+async def test_a_stage_that_dies_fails_its_requests_and_ends_the_server(tools, tiny_llama):
+    with tools.serving(str(tiny_llama), "--nodes", "2", "--link", "10:50") as server:
+        body = {"prompt_token_ids": [5], "max_tokens": 400, "ignore_eos": True, "stream": True}
+        async with (
+            aiohttp.ClientSession() as session,
+            session.post(server.url + "/generate", json=body) as answer,
+        ):
+            await answer.content.readline()
+            stage = (await tools.get(server.url, "/cluster"))["stages"][1]
+            os.kill(stage["pid"], signal.SIGKILL)
+            rest = (await answer.content.read()).decode()
+        assert "error" in rest and "stage 1" in rest
+        assert server.process.wait(timeout=20) == 2
+        assert "stage 1" in "".join(server.stderr)
+        assert "Traceback" not in "".join(server.stderr)
+
+
+def refused(tools, *arguments: str) -> str:
+    """The one sentence with which a command line is refused."""
+    done = tools.run_molink(*arguments)
+    assert done.returncode == 2, (done.stdout, done.stderr)
+    assert "Traceback" not in done.stderr
+    assert done.stderr.strip()
+    return done.stderr
+
+
+@pytest.mark.parametrize(
+    "options, says",
+    [
+        (("--nodes", "7"), "6 layers"),
+        (("--nodes", "2", "--layers", "0-3,4-6"), "gap"),
+        (("--nodes", "2", "--layers", "0-4,3-6"), "overlap"),
+        (("--nodes", "0"), "--nodes"),
+        (("--link", "fast"), "--link"),
+        (("--max-model-len", "100000"), "512"),
+        (("--dtype", "float8"), "--dtype"),
+        (("--device", "cuda:7", "--nodes", "1"), "device"),
+        (("--no-such-option",), "--no-such-option"),
+    ],
+)
+def test_options_that_cannot_be_are_refused(tools, tiny_llama, options, says):
+    assert says in refused(tools, "serve", str(tiny_llama), "--port", "0", *options)
+
+
+def test_a_model_that_is_not_there_is_refused(tools, tmp_path):
+    assert "no-such-model" in refused(tools, "serve", str(tmp_path / "no-such-model"))
+    (tmp_path / "empty").mkdir()
+    assert "empty" in refused(tools, "serve", str(tmp_path / "empty"))
+
+
+def test_a_shard_without_a_tensor_is_refused(tools, tmp_path):
+    from safetensors.torch import load_file, save_file
+
+    model = tools.save_tiny_llama(tmp_path / "torn")
+    weights = load_file(model / "model.safetensors")
+    del weights["model.layers.3.mlp.up_proj.weight"]
+    save_file(weights, model / "model.safetensors", metadata={"format": "pt"})
+    says = refused(tools, "serve", str(model), "--nodes", "2", "--port", "0")
+    assert "model.layers.3.mlp" in says
+
+
+def test_a_port_in_use_is_refused_before_anything_loads(tools, tiny_llama):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        assert port in refused(tools, "serve", str(tiny_llama), "--port", port)

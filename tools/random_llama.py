@@ -1,0 +1,34 @@
+"""Write the random llama of the speed benchmarks: 88M parameters, bf16.
+
+    python tools/random_llama.py DIRECTORY
+
+Hidden size 768, 12 layers, 12 heads, 4 KV heads, intermediate size 2048, vocabulary 8192. Its text
+means nothing; its steps cost what those of a real model of this shape cost.
+"""
+
+import sys
+from pathlib import Path
+
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM
+
+SEED = 0
+
+
+def main(directory: Path) -> None:
+    torch.manual_seed(SEED)
+    config = LlamaConfig(
+        vocab_size=8192,
+        hidden_size=768,
+        num_hidden_layers=12,
+        intermediate_size=2048,
+        num_attention_heads=12,
+        num_key_value_heads=4,
+        max_position_embeddings=4096,
+        initializer_range=0.06,
+    )
+    LlamaForCausalLM(config).to(torch.bfloat16).save_pretrained(directory)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
