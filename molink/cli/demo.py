@@ -1,6 +1,8 @@
 """`molink demo`: see a model of nine layers answer from three processes joined by slow links."""
 
 import asyncio
+import signal
+import sys
 import time
 from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING
@@ -107,12 +109,18 @@ def _print_hops(coordinator: "Coordinator") -> None:
 
 
 async def _chat(coordinator: "Coordinator") -> None:
-    """The ordinary chat command, against the ordinary API of this ring."""
+    """The ordinary chat command, in a process of its own, against the ordinary API of this ring.
+
+    A process, because the terminal's Ctrl-C then stops an answer there while the ring goes on here.
+    """
     from molink.api import create_app, start_api
-    from molink.cli.client import chat_with
 
     runner = await start_api(create_app(coordinator), "127.0.0.1", 0)
+    url = f"http://127.0.0.1:{runner.addresses[0][1]}"
+    asyncio.get_running_loop().add_signal_handler(signal.SIGINT, lambda: None)
+    command = (sys.executable, "-m", "molink.cli.main", "chat", "--url", url)
     try:
-        await asyncio.to_thread(chat_with, f"http://127.0.0.1:{runner.addresses[0][1]}")
+        chat = await asyncio.create_subprocess_exec(*command)
+        await chat.wait()
     finally:
         await runner.cleanup()

@@ -84,7 +84,7 @@ class Coordinator:
 
     def cluster(self) -> dict[str, Any]:
         """The body of GET /cluster."""
-        return ring_report(self.card.name, EPOCH, self.ring, self.links)
+        return ring_report(self.card.name, EPOCH, self.ring, self.links, len(self._live))
 
     def _submit(self, request: GenerationRequest) -> tuple[int, _Live]:
         if self.unready_reason is not None:

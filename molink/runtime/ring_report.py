@@ -11,19 +11,17 @@ __all__ = ["ring_report"]
 
 
 def ring_report(
-    model: str, epoch: int, ring: LocalRing, coordinator: CoordinatorLinks
+    model: str, epoch: int, ring: LocalRing, coordinator: CoordinatorLinks, requests_live: int
 ) -> dict[str, Any]:
-    """Facts as of the last health reports, at most half a second old."""
+    """Facts as of the last health reports, at most a second old; of requests we know ourselves."""
     head = ring.stages[0].health
+    waiting = min(requests_live, (head and head.requests_waiting) or 0)
     return {
         "model": model,
         "epoch": epoch,
         "stages": [_stage(stage) for stage in ring.stages],
         "links": _links(ring, coordinator),
-        "requests": {
-            "running": (head and head.requests_running) or 0,
-            "waiting": (head and head.requests_waiting) or 0,
-        },
+        "requests": {"running": requests_live - waiting, "waiting": waiting},
     }
 
 

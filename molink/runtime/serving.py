@@ -4,6 +4,7 @@ it."""
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 from molink.config.layer_split import even_split, parse_layers
 from molink.config.serve_settings import ServeSettings
@@ -41,8 +42,7 @@ async def start_coordinator(
         async with LocalRing.start(plan, progressed) as ring:
             await links.connect(ring.head_address)
             fitting = min(model_len_max, ring.kv_tokens_capacity)
-            name = DEMO_MODEL if settings.model == DEMO_MODEL else description.name
-            card = model_card(name, description, fitting, tokenizer)
+            card = model_card(_public_name(path), description, fitting, tokenizer)
             lost = asyncio.get_running_loop().create_future()
             coordinator = Coordinator(card, ring, links, lost)
             watching = asyncio.create_task(coordinator.watch())
@@ -52,6 +52,11 @@ async def start_coordinator(
                 watching.cancel()
     finally:
         links.close()
+
+
+def _public_name(path: str) -> str:
+    """What API users call the model: a hub id as it is, of a directory only its own name."""
+    return Path(path).resolve().name if Path(path).is_dir() else path
 
 
 def _model_len_max(settings: ServeSettings, description: ModelDescription) -> int:

@@ -87,12 +87,12 @@ class HeadSource:
                 return self._handle(RequestSubmitted(request))
             case Cancel(request_id):
                 return self._handle(RequestCancelled(request_id))
-            case Sampled(batch_id, tokens):
+            case Sampled(batch_class, micro_batch, spans, tokens):
                 sampled = tuple(
                     SampledToken(t.request_id, t.token_id, t.finish is not FinishReason.NONE)
                     for t in tokens
                 )
-                return self._handle(BatchReturned(batch_id, sampled))
+                return self._handle(BatchReturned(batch_class, micro_batch, spans, sampled))
             case Activations() | Forget() | Hello():
                 return []
             case _:
@@ -204,9 +204,10 @@ class StageLoop:
             for token in drawn
         )
         bare = tuple(TokenSample(s.request_id, s.token_id, s.finish) for s in samples)
-        self.links.send_next(Sampled(batch.batch_id, bare))
+        self.links.send_next(Sampled(batch.batch_class, batch.micro_batch, batch.spans, bare))
         if samples:
-            self.links.send_coordinator(Sampled(batch.batch_id, samples))
+            copy = Sampled(batch.batch_class, batch.micro_batch, (), samples)
+            self.links.send_coordinator(copy)
 
     def _report_health(self) -> None:
         now = time.monotonic()

@@ -81,8 +81,9 @@ def _fields_of(message: Message) -> tuple[int, Fields, list[bytes | memoryview]]
         case Activations(batch, tensor, buffer):
             header = (tensor.dtype, tensor.rows, tensor.width, tensor.codec)
             return ACTIVATIONS, (_batch_fields(batch), header), [buffer]
-        case Sampled(batch_id, tokens):
-            return SAMPLED, (batch_id, [_sample_fields(token) for token in tokens]), []
+        case Sampled(batch_class, micro_batch, spans, tokens):
+            samples = [_sample_fields(token) for token in tokens]
+            return SAMPLED, (int(batch_class), micro_batch, _spans_fields(spans), samples), []
         case Submit(request):
             sampling = _sampling_fields(request.sampling)
             return SUBMIT, (request.request_id, request.prompt, sampling, request.output), []
@@ -98,7 +99,6 @@ def _fields_of(message: Message) -> tuple[int, Fields, list[bytes | memoryview]]
 
 
 def _batch_fields(batch: Batch) -> Fields:
-    spans = [(s.request_id, s.start, s.end, s.samples) for s in batch.spans]
     admissions = [
         (
             a.request_id,
@@ -110,6 +110,7 @@ def _batch_fields(batch: Batch) -> Fields:
         )
         for a in batch.admissions
     ]
+    spans = _spans_fields(batch.spans)
     return (batch.batch_id, int(batch.batch_class), batch.micro_batch, spans, admissions)
 
 
@@ -122,6 +123,10 @@ def _batch(fields: Fields) -> Batch:
         tuple(_span(span) for span in spans),
         tuple(_admission(admission) for admission in admissions),
     )
+
+
+def _spans_fields(spans: Sequence[Span]) -> Fields:
+    return [(span.request_id, span.start, span.end, span.samples) for span in spans]
 
 
 def _span(fields: Fields) -> Span:
@@ -221,8 +226,13 @@ def _forget(fields: Fields, buffers: Sequence[bytes | memoryview]) -> Forget:
 
 
 def _sampled(fields: Fields, buffers: Sequence[bytes | memoryview]) -> Sampled:
-    batch_id, tokens = fields
-    return Sampled(_integer(batch_id), tuple(_sample(token) for token in tokens))
+    batch_class, micro_batch, spans, tokens = fields
+    return Sampled(
+        BatchClass(batch_class),
+        _integer(micro_batch),
+        tuple(_span(span) for span in spans),
+        tuple(_sample(token) for token in tokens),
+    )
 
 
 def _activations(fields: Fields, buffers: Sequence[bytes | memoryview]) -> Activations:

@@ -13,7 +13,7 @@ activations, a buffer.
 from dataclasses import dataclass
 from enum import IntEnum
 
-from molink_scheduler.batch import Batch, Release
+from molink_scheduler.batch import Batch, BatchClass, Release, Span
 from molink_scheduler.request import Request
 
 __all__ = [
@@ -116,7 +116,10 @@ class TokenSample:
 class Sampled:
     """A batch came out of the tail."""
 
-    batch_id: int
+    batch_class: BatchClass
+    micro_batch: int
+    spans: tuple[Span, ...]
+    """What the batch computed; empty on the way to the coordinator."""
     tokens: tuple[TokenSample, ...]
 
 

@@ -3,7 +3,7 @@ unions."""
 
 from dataclasses import dataclass
 
-from molink_scheduler.batch import Batch, Release
+from molink_scheduler.batch import Batch, BatchClass, Release, Span
 from molink_scheduler.request import Request
 
 __all__ = [
@@ -43,9 +43,15 @@ class SampledToken:
 
 @dataclass(frozen=True, slots=True)
 class BatchReturned:
-    """The tail finished a batch; prefill batches return too, often with nothing sampled."""
+    """The tail finished a batch; prefill returns too, often with nothing sampled.
 
-    batch_id: int
+    Prefill is accounted for by spans, not by batches: a stage on the way may compute what the head
+    sent as one batch in several steps, or several together.
+    """
+
+    batch_class: BatchClass
+    micro_batch: int
+    spans: tuple[Span, ...]
     sampled: tuple[SampledToken, ...]
 
 

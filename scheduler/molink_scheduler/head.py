@@ -73,7 +73,7 @@ class HeadScheduler:
     """Ids in order of arrival; a preempted request returns to its old place."""
     _prefilling: list[int] = field(init=False, default_factory=list)
     _groups: MicroBatches = field(init=False)
-    _in_flight: dict[int, Batch] = field(init=False, default_factory=dict)
+    _prefill_tokens_in_flight: int = field(init=False, default=0)
     _next_batch_id: int = field(init=False, default=0)
     _decodes_in_a_row: int = field(init=False, default=0)
 
@@ -138,16 +138,16 @@ class HeadScheduler:
         return self._settle(sequence)
 
     def _return(self, event: BatchReturned) -> list[SendRelease]:
-        batch = self._in_flight.pop(event.batch_id, None)
-        if batch is None:
-            return []
-        if batch.batch_class is BatchClass.DECODE:
-            self._groups.returned(batch.micro_batch)
+        if event.batch_class is BatchClass.DECODE:
+            self._groups.returned(event.micro_batch)
         sampled = {token.request_id: token for token in event.sampled}
         releases: list[SendRelease] = []
-        for span in batch.spans:
-            sequence = self._sequences[span.request_id]
-            sequence.batches_in_flight -= 1
+        for span in event.spans:
+            sequence = self._sequences.get(span.request_id)
+            if sequence is None or not sequence.take_returned(span):
+                continue  # A duplicate, or older than the sequence's present life.
+            if event.batch_class is BatchClass.PREFILL:
+                self._prefill_tokens_in_flight -= span.tokens
             self._take_token(sequence, sampled.get(span.request_id))
             releases += self._settle(sequence)
         return releases
@@ -163,7 +163,7 @@ class HeadScheduler:
 
     def _settle(self, sequence: Sequence) -> list[SendRelease]:
         """Release a sequence that has ended or is preempted, once nothing of it is in flight."""
-        if not sequence.stopping or sequence.batches_in_flight:
+        if not sequence.stopping or sequence.in_flight:
             return []
         return self._end(sequence) if sequence.cancelled else self._preempt(sequence)
 
@@ -226,7 +226,7 @@ class HeadScheduler:
     def _prefill_batch(self) -> RunBatch | None:
         budget = min(
             self.settings.span_tokens,
-            self.settings.prefill_tokens_in_flight_max - self._prefill_tokens_in_flight(),
+            self.settings.prefill_tokens_in_flight_max - self._prefill_tokens_in_flight,
         )
         spans: list[Span] = []
         admissions: list[Admission] = []
@@ -235,6 +235,7 @@ class HeadScheduler:
             budget -= spans[-1].tokens
             if not sequence.tokens_pending:
                 self._prefilling.remove(sequence.request_id)
+        self._prefill_tokens_in_flight += sum(span.tokens for span in spans)
         return self._run(BatchClass.PREFILL, -1, spans, admissions) if spans else None
 
     def _next_prefill(self, admissions: list[Admission]) -> Sequence | None:
@@ -261,10 +262,6 @@ class HeadScheduler:
         self.kv.grow(sequence.request_id, len(sequence.known))
         sequence.admitted = True
 
-    def _prefill_tokens_in_flight(self) -> int:
-        batches = self._in_flight.values()
-        return sum(batch.tokens for batch in batches if batch.batch_class is BatchClass.PREFILL)
-
     def _run(
         self,
         batch_class: BatchClass,
@@ -274,6 +271,5 @@ class HeadScheduler:
     ) -> RunBatch:
         batch = Batch(self._next_batch_id, batch_class, group, tuple(spans), tuple(admissions))
         self._next_batch_id += 1
-        self._in_flight[batch.batch_id] = batch
         token_ids = (self._sequences[s.request_id].known[s.start : s.end] for s in batch.spans)
         return RunBatch(batch, tuple(token for span_ids in token_ids for token in span_ids))

@@ -19,7 +19,8 @@ class Sequence:
     """Prompt and output so far."""
     planned_tokens: int = 0
     """Tokens that have been sent into the ring, in order."""
-    batches_in_flight: int = 0
+    returned_tokens: int = 0
+    """Of those, the tokens that have come out of the tail."""
     admitted: bool = False
     """Whether the stages hold (or are about to hold) KV of it."""
     micro_batch: int | None = None
@@ -42,6 +43,11 @@ class Sequence:
         return len(self.known) - self.planned_tokens
 
     @property
+    def in_flight(self) -> bool:
+        """Whether any of it is under way on the ring."""
+        return self.returned_tokens < self.planned_tokens
+
+    @property
     def decodes_next(self) -> bool:
         """Whether its next step is the decode of the newest token."""
         return self.micro_batch is not None and self.tokens_pending == 1
@@ -56,8 +62,14 @@ class Sequence:
         start = self.planned_tokens
         end = min(len(self.known), start + tokens_max)
         self.planned_tokens = end
-        self.batches_in_flight += 1
         return Span(self.request_id, start, end, samples=end == len(self.known))
+
+    def take_returned(self, span: Span) -> bool:
+        """Note that a span came back; False, and nothing noted, when it is not the next one out."""
+        if span.start != self.returned_tokens or span.end > self.planned_tokens:
+            return False
+        self.returned_tokens = span.end
+        return True
 
     def admission(self) -> Admission:
         """What the stages must know before its first span."""
@@ -74,6 +86,7 @@ class Sequence:
     def forget_computed(self) -> None:
         """Start over: its KV is gone, its tokens are not."""
         self.planned_tokens = 0
+        self.returned_tokens = 0
         self.admitted = False
         self.micro_batch = None
         self.preempting = False

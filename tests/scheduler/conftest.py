@@ -77,7 +77,8 @@ class FakeRing:
         self.ended: list[int] = []
         self.preemptions = 0
         self.decode_sizes: list[int] = []
-        self.prefill_in_flight: dict[int, int] = {}
+        self.prefill_in_flight = 0
+        self.tail_link_free_at = 0.0
 
     def submit_at(self, at: float, request: Request) -> None:
         self.requests[request.request_id] = request
@@ -147,15 +148,16 @@ class FakeRing:
             self.decode_sizes.append(len(batch.spans))
         else:
             assert batch.tokens <= self.span_tokens
-            self.prefill_in_flight[batch.batch_id] = batch.tokens
-            assert sum(self.prefill_in_flight.values()) <= self.prefill_tokens_in_flight_max
+            self.prefill_in_flight += batch.tokens
+            assert self.prefill_in_flight <= self.prefill_tokens_in_flight_max
 
     def computed(self, index: int, batch: Batch) -> None:
         self.stages[index].busy = False
         if index + 1 < self.stage_count:
             self.send(index, batch.batch_class, lambda s: self.arrive(s, batch))
         else:
-            at = self.now + self.random.uniform(0.01, 0.2)
+            at = max(self.now + self.random.uniform(0.01, 0.2), self.tail_link_free_at + 1e-6)
+            self.tail_link_free_at = at
             event = self.sample(batch)
             self.push(at, lambda: self.returned(event))
 
@@ -164,7 +166,9 @@ class FakeRing:
 
     def sample(self, batch: Batch) -> BatchReturned:
         return BatchReturned(
-            batch.batch_id,
+            batch.batch_class,
+            batch.micro_batch,
+            batch.spans,
             tuple(self.draw(span.request_id, span.end) for span in batch.spans if span.samples),
         )
 
@@ -174,7 +178,8 @@ class FakeRing:
         return SampledToken(request_id, 1000 * request_id + position, finished)
 
     def returned(self, event: BatchReturned) -> None:
-        self.prefill_in_flight.pop(event.batch_id, None)
+        if event.batch_class is BatchClass.PREFILL:
+            self.prefill_in_flight -= sum(span.tokens for span in event.spans)
         for token in event.sampled:
             self.answers[token.request_id].append(token.token_id)
             if token.finished:

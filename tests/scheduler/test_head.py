@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from molink_scheduler.batch import BatchClass
+from molink_scheduler.batch import BatchClass, Span
 from molink_scheduler.events import BatchReturned, RequestCancelled, RequestSubmitted, SampledToken
 from molink_scheduler.head import DECODES_BEFORE_PREFILL_MAX, HeadScheduler, HeadSettings
 
@@ -16,7 +16,9 @@ def head_of(kv_tokens=1024, **options) -> HeadScheduler:
 
 
 def returned(run, *tokens: tuple[int, int, bool]) -> BatchReturned:
-    return BatchReturned(run.batch.batch_id, tuple(SampledToken(*token) for token in tokens))
+    batch = run.batch
+    sampled = tuple(SampledToken(*token) for token in tokens)
+    return BatchReturned(batch.batch_class, batch.micro_batch, batch.spans, sampled)
 
 
 def test_a_prompt_is_cut_into_spans_and_only_the_last_one_samples(make_request):
@@ -83,6 +85,30 @@ def test_a_request_that_waits_is_cancelled_without_a_word_to_the_stages(make_req
     assert head.handle(RequestCancelled(1)) == []
     assert head.next_batch() == ([], None)
     assert head.handle(RequestCancelled(1)) == []
+
+
+def test_spans_return_in_other_pieces_than_they_left(make_request):
+    head = head_of(span_tokens=16)
+    head.handle(RequestSubmitted(make_request(1, 16, 9)))
+    head.next_batch()
+    first, second = Span(1, 0, 10, False), Span(1, 10, 16, True)
+    head.handle(BatchReturned(BatchClass.PREFILL, -1, (first,), ()))
+    assert head.next_batch() == ([], None)
+    token = SampledToken(1, 7, finished=False)
+    head.handle(BatchReturned(BatchClass.PREFILL, -1, (second,), (token,)))
+    _, decode = head.next_batch()
+    assert decode.token_ids == (7,)
+
+
+def test_a_span_that_returns_twice_counts_once(make_request):
+    head = head_of()
+    head.handle(RequestSubmitted(make_request(1, 5, 9)))
+    _, run = head.next_batch()
+    head.handle(returned(run, (1, 7, False)))
+    head.handle(returned(run, (1, 7, False)))
+    _, decode = head.next_batch()
+    assert decode.token_ids == (7,)
+    assert decode.batch.spans == (Span(1, 5, 6, True),)
 
 
 def test_prefill_gets_its_turn_when_decode_never_rests(make_request):

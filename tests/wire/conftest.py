@@ -86,6 +86,12 @@ def messages():
         st.builds(Submit, st.builds(Request, ids, prompts, samplings, token_tuples)),
         st.builds(Cancel, ids),
         st.builds(Forget, st.builds(Release, ids)),
-        st.builds(Sampled, ids, st.lists(samples, max_size=3).map(tuple)),
+        st.builds(
+            Sampled,
+            st.sampled_from(BatchClass),
+            st.integers(-1, 64),
+            st.lists(spans, max_size=3).map(tuple),
+            st.lists(samples, max_size=3).map(tuple),
+        ),
         batches.map(with_tensor),
     )
