@@ -1,9 +1,9 @@
 """What does the ring compute next? The head answers each time that its device is free.
 
-Batching is continuous: a sequence joins a decode group when its first token is there and leaves
-when it ends, so every round has exactly the members that are alive. A group whose batch is still
-circling waits; the others go. What the device has left over goes to prompts, cut into spans that
-follow one another down the ring, several short prompts sharing one batch. Waiting requests are
+Batching is continuous: a sequence circles with the decode micro-batches from its first token until
+it ends, so every round has exactly the members that are alive. What the device has left over goes
+to prompts, cut into spans that follow one another down the ring, several short prompts sharing one
+batch. Waiting requests are
 admitted in order of arrival while the smallest KV capacity on the ring has room for their known
 tokens; when running ones outgrow it the newest is preempted: its blocks are released, its tokens
 kept, and it is recomputed when there is room (vLLM's recompute preemption; swapping was rejected
@@ -72,14 +72,15 @@ class HeadScheduler:
     _waiting: list[int] = field(init=False, default_factory=list)
     """Ids in order of arrival; a preempted request returns to its old place."""
     _prefilling: list[int] = field(init=False, default_factory=list)
-    _groups: MicroBatches = field(init=False)
+    _decoding: dict[int, Sequence] = field(init=False, default_factory=dict)
+    micro_batches: MicroBatches = field(init=False)
     _prefill_tokens_in_flight: int = field(init=False, default=0)
     _next_batch_id: int = field(init=False, default=0)
     _decodes_in_a_row: int = field(init=False, default=0)
 
     def __post_init__(self) -> None:
         self.kv = KvBlocks(blocks_for(self.settings.kv_tokens_capacity))
-        self._groups = MicroBatches(self.settings.micro_batch_count)
+        self.micro_batches = MicroBatches(self.settings.micro_batch_count)
 
     @property
     def running_count(self) -> int:
@@ -139,7 +140,7 @@ class HeadScheduler:
 
     def _return(self, event: BatchReturned) -> list[SendRelease]:
         if event.batch_class is BatchClass.DECODE:
-            self._groups.returned(event.micro_batch)
+            self.micro_batches.returned(event.micro_batch)
         sampled = {token.request_id: token for token in event.sampled}
         releases: list[SendRelease] = []
         for span in event.spans:
@@ -158,8 +159,9 @@ class HeadScheduler:
         sequence.known.append(token.token_id)
         if token.finished:
             sequence.cancelled = True
-        elif sequence.micro_batch is None:
-            sequence.micro_batch = self._groups.join(sequence.request_id)
+        elif not sequence.decoding:
+            sequence.decoding = True
+            self._decoding[sequence.request_id] = sequence
 
     def _settle(self, sequence: Sequence) -> list[SendRelease]:
         """Release a sequence that has ended or is preempted, once nothing of it is in flight."""
@@ -183,29 +185,33 @@ class HeadScheduler:
     def _release(self, sequence: Sequence) -> list[SendRelease]:
         if sequence.request_id in self._prefilling:
             self._prefilling.remove(sequence.request_id)
-        self._groups.leave(sequence.request_id)
+        self._decoding.pop(sequence.request_id, None)
         self.kv.release(sequence.request_id)
         return [SendRelease(Release(sequence.request_id))]
 
     # -- planning -------------------------------------------------------------------------------
 
     def _decode_batch(self, releases: list[SendRelease]) -> RunBatch | None:
-        for group in self._groups.idle():
-            spans = [
-                sequence.take_span(1)
-                for sequence in self._members(group)
-                if sequence.decodes_next
-                and not sequence.stopping
-                and self._make_room(sequence, releases)
-            ]
-            if spans:
-                self._groups.departed(group)
-                return self._run(BatchClass.DECODE, group, spans, [])
-        return None
+        place = self.micro_batches.free_place()
+        if place is None:
+            return None
+        spans: list[Span] = []
+        share = self.micro_batches.share(len(self._decoding))
+        for sequence in self._decode_order():
+            if len(spans) == share:
+                break
+            # Asked for each anew: making room for one may have preempted another.
+            if sequence.decodes_next and self._make_room(sequence, releases):
+                spans.append(sequence.take_span(1))
+        if not spans:
+            return None
+        self.micro_batches.departed(place)
+        return self._run(BatchClass.DECODE, place, spans, [])
 
-    def _members(self, group: int) -> list[Sequence]:
-        """Oldest first, so that under pressure the newest gives way to all others."""
-        return [self._sequences[request_id] for request_id in sorted(self._groups.members(group))]
+    def _decode_order(self) -> list[Sequence]:
+        """Sequences at home, oldest first: under pressure the newest gives way to all others."""
+        at_home = [s for s in self._decoding.values() if s.decodes_next and not s.stopping]
+        return sorted(at_home, key=lambda sequence: sequence.request_id)
 
     def _make_room(self, sequence: Sequence, releases: list[SendRelease]) -> bool:
         """Take the block that the next token needs; False when the sequence must sit out for

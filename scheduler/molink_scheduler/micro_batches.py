@@ -1,61 +1,53 @@
-"""Decode groups: which running requests circle the ring together.
+"""How many decode micro-batches circle the ring, and how large the next one may be.
 
-The number of groups is fixed here; each is out on the ring or at home. A request joins the
-smallest group and stays until it ends, so that its place in the round does not change.
+A running request belongs to no fixed group. Whenever the head's device is free and fewer than
+`count` micro-batches are out, those at home depart together, at most their even share. So groups
+balance themselves as requests come and go, and a new count takes effect as batches return: nobody
+is moved while under way, and no token is lost. Fixed membership was tried first; it needed code to
+move requests between groups and left groups uneven until somebody joined.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 __all__ = ["MICRO_BATCH_COUNT_MAX", "MicroBatches"]
 
 MICRO_BATCH_COUNT_MAX = 64
-"""Twice the longest ring that we expect; beyond it every group is nearly empty."""
+"""Twice the longest ring that we expect; beyond it every micro-batch is nearly empty."""
 
 
 @dataclass(slots=True)
 class MicroBatches:
-    """Members of each decode group, and which groups are circling."""
+    """The places on the ring that decode micro-batches may take."""
 
     count: int
-    _members: list[set[int]] = field(init=False)
+    """How many may circle at a time; may be changed while some do."""
     _circling: set[int] = field(init=False, default_factory=set)
-    _turn: int = field(init=False, default=0)
 
     def __post_init__(self) -> None:
         if not 1 <= self.count <= MICRO_BATCH_COUNT_MAX:
             raise ValueError(
                 f"the micro-batch count must be 1 to {MICRO_BATCH_COUNT_MAX}, got {self.count}"
             )
-        self._members = [set() for _ in range(self.count)]
 
-    def join(self, request_id: int) -> int:
-        """Put a request into the smallest group, and say which."""
-        group = min(range(self.count), key=lambda g: (len(self._members[g]), g))
-        self._members[group].add(request_id)
-        return group
+    @property
+    def circling_count(self) -> int:
+        """Micro-batches that are under way."""
+        return len(self._circling)
 
-    def leave(self, request_id: int) -> None:
-        """Take a request out of its group; one that is in none is fine."""
-        for members in self._members:
-            members.discard(request_id)
+    def free_place(self) -> int | None:
+        """A place for another micro-batch, None when `count` are out."""
+        if len(self._circling) >= self.count:
+            return None
+        return next(place for place in range(self.count) if place not in self._circling)
 
-    def members(self, group: int) -> frozenset[int]:
-        """Requests of a group."""
-        return frozenset(self._members[group])
+    def share(self, running_count: int) -> int:
+        """Requests that one micro-batch takes along when `running_count` decode in all."""
+        return -(-running_count // self.count)
 
-    def idle(self) -> Iterator[int]:
-        """Groups at home, the one that has waited longest for its turn first."""
-        for offset in range(self.count):
-            group = (self._turn + offset) % self.count
-            if group not in self._circling:
-                yield group
+    def departed(self, place: int) -> None:
+        """A micro-batch took this place."""
+        self._circling.add(place)
 
-    def departed(self, group: int) -> None:
-        """The group's batch went out."""
-        self._circling.add(group)
-        self._turn = (group + 1) % self.count
-
-    def returned(self, group: int) -> None:
-        """The group's batch came back."""
-        self._circling.discard(group)
+    def returned(self, place: int) -> None:
+        """Its micro-batch came back; one that was not out is fine."""
+        self._circling.discard(place)

@@ -23,8 +23,8 @@ class Sequence:
     """Of those, the tokens that have come out of the tail."""
     admitted: bool = False
     """Whether the stages hold (or are about to hold) KV of it."""
-    micro_batch: int | None = None
-    """The decode group it belongs to, once its first token is there."""
+    decoding: bool = False
+    """Whether it circles with the micro-batches: its prompt is computed, its first token drawn."""
     cancelled: bool = False
     preempting: bool = False
     """Chosen to give its blocks back as soon as nothing of it is in flight."""
@@ -50,7 +50,7 @@ class Sequence:
     @property
     def decodes_next(self) -> bool:
         """Whether its next step is the decode of the newest token."""
-        return self.micro_batch is not None and self.tokens_pending == 1
+        return self.decoding and self.tokens_pending == 1
 
     @property
     def stopping(self) -> bool:
@@ -88,5 +88,5 @@ class Sequence:
         self.planned_tokens = 0
         self.returned_tokens = 0
         self.admitted = False
-        self.micro_batch = None
+        self.decoding = False
         self.preempting = False

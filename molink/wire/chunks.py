@@ -1,0 +1,169 @@
+"""Messages in pieces: what a link really carries, and how the far end puts it together again.
+
+A *transfer* is one message on its way over one link: its header frame and its buffer, laid end
+to end. It crosses in *chunks*, so that a decode step can go between two pieces of a prompt.
+Every chunk has a number of its own, rising by one on each link, by which the receiver
+acknowledges it. Chunks of one transfer arrive in order; transfers of different classes
+interleave.
+
+Whatever does not fit (an unknown transfer, a gap, more bytes than announced) is dropped with
+its transfer and counted, and the link goes on.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgpack
+
+from molink.errors import FrameError
+from molink.wire.frames import BUFFER_BYTES_MAX, HEADER_BYTES_MAX, PROTOCOL_VERSION
+
+__all__ = ["Ack", "ChunkHeader", "Reassembly", "decode_chunk", "decode_link_frame", "encode_ack"]
+
+CHUNK, ACK = 64, 65
+"""Kinds on a link, apart from those of whole messages."""
+
+TRANSFER_BYTES_MAX = HEADER_BYTES_MAX + BUFFER_BYTES_MAX
+OPEN_BYTES_MAX = 2 * TRANSFER_BYTES_MAX
+"""Announced bytes of transfers that are not complete yet; a sender has one open in each class."""
+
+Frame = bytes | memoryview
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkHeader:
+    """Where a piece belongs."""
+
+    sequence: int
+    """Number of the chunk on its link."""
+    transfer_id: int
+    offset: int
+    transfer_bytes: int
+    header_bytes: int
+    """How many of the transfer's first bytes are its message's header frame."""
+
+    def encode(self) -> bytes:
+        """The chunk's first frame; the piece follows as the second."""
+        fields = (
+            self.sequence,
+            self.transfer_id,
+            self.offset,
+            self.transfer_bytes,
+            self.header_bytes,
+        )
+        return msgpack.packb((PROTOCOL_VERSION, CHUNK, fields))
+
+
+@dataclass(frozen=True, slots=True)
+class Ack:
+    """The receiver has these chunks; sent back on the same connection."""
+
+    sequences: tuple[int, ...]
+
+
+def encode_ack(sequences: Sequence[int]) -> bytes:
+    """One frame that acknowledges chunks."""
+    return msgpack.packb((PROTOCOL_VERSION, ACK, sequences))
+
+
+def decode_link_frame(frame: Frame) -> ChunkHeader | Ack:
+    """What the first frame of anything on a link says. Raises FrameError when it is neither."""
+    try:
+        version, kind, fields = msgpack.unpackb(frame, use_list=False)
+        if version != PROTOCOL_VERSION:
+            raise FrameError(f"peer speaks protocol {version}, this is {PROTOCOL_VERSION}: update")
+        if kind == ACK:
+            return Ack(_integers(fields))
+        if kind == CHUNK:
+            return _checked(ChunkHeader(*_integers(fields)))
+    except (ValueError, TypeError, msgpack.UnpackException) as error:
+        raise FrameError(f"malformed link frame: {error}") from error
+    raise FrameError(f"unknown kind {kind!r} on a link")
+
+
+def decode_chunk(frames: Sequence[Frame]) -> tuple[ChunkHeader, Frame]:
+    """A chunk's header and piece. Raises FrameError for anything else."""
+    if len(frames) != 2:
+        raise FrameError("a chunk is a header and a piece")
+    header = decode_link_frame(frames[0])
+    if not isinstance(header, ChunkHeader):
+        raise FrameError("expected a chunk")
+    return header, frames[1]
+
+
+def _integers(values: Any) -> tuple[int, ...]:
+    if not all(type(value) is int and value >= 0 for value in values):
+        raise FrameError("expected integers")
+    return tuple(values)
+
+
+def _checked(header: ChunkHeader) -> ChunkHeader:
+    if header.transfer_bytes > TRANSFER_BYTES_MAX or header.header_bytes > HEADER_BYTES_MAX:
+        raise FrameError(f"a transfer of {header.transfer_bytes} bytes is over the limit")
+    if header.header_bytes > header.transfer_bytes:
+        raise FrameError("a header longer than its transfer")
+    return header
+
+
+@dataclass(slots=True)
+class _Open:
+    """A transfer that is still arriving."""
+
+    header_bytes: int
+    buffer: bytearray
+    received: int = 0
+
+
+@dataclass(slots=True)
+class Reassembly:
+    """Transfers of one link on their way in."""
+
+    chunks_refused: int = 0
+    _open: dict[int, _Open] = field(default_factory=dict)
+    _open_bytes: int = 0
+    _next_sequence: int = 0
+
+    def take(self, header: ChunkHeader, piece: Frame) -> list[memoryview] | None:
+        """The message's frames when this piece completes it."""
+        if header.sequence < self._next_sequence:
+            return self._refuse(None)  # A duplicate.
+        self._next_sequence = header.sequence + 1
+        if header.offset == 0 and len(piece) == header.transfer_bytes:
+            return _frames(memoryview(piece), header.header_bytes)
+        transfer = self._begin(header) if header.offset == 0 else self._open.get(header.transfer_id)
+        if transfer is None:
+            return self._refuse(None)
+        end = header.offset + len(piece)
+        if header.offset != transfer.received or end > len(transfer.buffer):
+            return self._refuse(header.transfer_id)
+        transfer.buffer[header.offset : end] = piece
+        transfer.received = end
+        if end < len(transfer.buffer):
+            return None
+        self._close(header.transfer_id)
+        return _frames(memoryview(transfer.buffer), transfer.header_bytes)
+
+    def _begin(self, header: ChunkHeader) -> _Open | None:
+        if header.transfer_id in self._open:
+            self._close(header.transfer_id)
+        if self._open_bytes + header.transfer_bytes > OPEN_BYTES_MAX:
+            return None
+        transfer = _Open(header.header_bytes, bytearray(header.transfer_bytes))
+        self._open[header.transfer_id] = transfer
+        self._open_bytes += header.transfer_bytes
+        return transfer
+
+    def _refuse(self, transfer_id: int | None) -> None:
+        self.chunks_refused += 1
+        if transfer_id is not None:
+            self._close(transfer_id)
+
+    def _close(self, transfer_id: int) -> None:
+        self._open_bytes -= len(self._open.pop(transfer_id).buffer)
+
+
+def _frames(transfer: memoryview, header_bytes: int) -> list[memoryview]:
+    """A message's header frame, and its buffer where it has one."""
+    header, buffer = transfer[:header_bytes], transfer[header_bytes:]
+    return [header, buffer] if len(buffer) else [header]
