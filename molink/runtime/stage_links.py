@@ -1,6 +1,7 @@
 """The links of one stage: where messages come from, where they go, and the hello that opens
 them."""
 
+import math
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -73,7 +74,7 @@ class StageLinks:
 
     def wait(self, timeout_s: float) -> None:
         """Return when a message may have arrived, or after `timeout_s`."""
-        self._poller.poll(int(timeout_s * 1e3))
+        self._poller.poll(math.ceil(timeout_s * 1e3))
 
     def receive(self) -> Iterator[Message]:
         """All messages that have arrived, of this epoch and well-formed; hellos are answered

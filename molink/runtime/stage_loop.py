@@ -9,8 +9,9 @@ during a step anyway.
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from typing import Protocol, assert_never
+from dataclasses import dataclass
+
+import torch
 
 from molink.executor.sampling import DrawnToken
 from molink.executor.stage import StageExecutor
@@ -18,30 +19,12 @@ from molink.runtime.stage_links import StageLinks
 from molink.runtime.supervision import StageHealth
 from molink.runtime.tail import EndRules
 from molink.runtime.tensor_buffers import tensor_from_buffer, tensor_to_buffer
-from molink.wire.messages import (
-    Activations,
-    Cancel,
-    FinishReason,
-    Forget,
-    Hello,
-    Message,
-    Sampled,
-    Submit,
-    TokenSample,
-)
+from molink.runtime.work_sources import Pieces, Work, WorkSource
+from molink.wire.messages import Activations, Forget, Sampled, TokenSample
 from molink_scheduler.batch import Batch
-from molink_scheduler.events import (
-    BatchReturned,
-    HeadEvent,
-    RequestCancelled,
-    RequestSubmitted,
-    SampledToken,
-    SendRelease,
-)
-from molink_scheduler.head import HeadScheduler
-from molink_scheduler.stage_order import StageOrder
+from molink_scheduler.events import SendRelease
 
-__all__ = ["StageLoop", "Work", "WorkSource"]
+__all__ = ["StageLoop"]
 
 IDLE_WAIT_S = 0.25
 """How long to sleep when nothing is there: only health reports wait for it, messages wake the
@@ -49,94 +32,6 @@ loop."""
 
 HEALTH_PERIOD_S = 0.5
 """The dashboard redraws twice a second."""
-
-
-@dataclass(frozen=True, slots=True)
-class Work:
-    """A batch ready to compute, with its input: token ids on the head, activations elsewhere."""
-
-    batch: Batch
-    token_ids: tuple[int, ...] | None = None
-    activations: Activations | None = None
-
-
-class WorkSource(Protocol):
-    """What feeds the device: the head's scheduler, or the queue of what neighbours sent."""
-
-    def take(self, message: Message) -> list[SendRelease]:
-        """Take a message into account; releases to be carried out come back."""
-
-    def next_work(self) -> tuple[list[SendRelease], Work | None]:
-        """What to compute now, and the releases that go out before it."""
-
-    @property
-    def counts(self) -> tuple[int, int] | None:
-        """Requests running and waiting, where they are known."""
-
-
-@dataclass(slots=True)
-class HeadSource:
-    """Plans batches with the core; hears from the coordinator and the tail."""
-
-    scheduler: HeadScheduler
-
-    def take(self, message: Message) -> list[SendRelease]:
-        """Turn a message into the core's event."""
-        match message:
-            case Submit(request):
-                return self._handle(RequestSubmitted(request))
-            case Cancel(request_id):
-                return self._handle(RequestCancelled(request_id))
-            case Sampled(batch_class, micro_batch, spans, tokens):
-                sampled = tuple(
-                    SampledToken(t.request_id, t.token_id, t.finish is not FinishReason.NONE)
-                    for t in tokens
-                )
-                return self._handle(BatchReturned(batch_class, micro_batch, spans, sampled))
-            case Activations() | Forget() | Hello():
-                return []
-            case _:
-                assert_never(message)
-
-    def next_work(self) -> tuple[list[SendRelease], Work | None]:
-        """The core's next batch."""
-        releases, run = self.scheduler.next_batch()
-        return releases, Work(run.batch, token_ids=run.token_ids) if run else None
-
-    @property
-    def counts(self) -> tuple[int, int] | None:
-        """Requests running and waiting."""
-        return self.scheduler.running_count, self.scheduler.waiting_count
-
-    def _handle(self, event: HeadEvent) -> list[SendRelease]:
-        return self.scheduler.handle(event)
-
-
-@dataclass(slots=True)
-class QueueSource:
-    """Computes what the previous stage sent, in the core's order."""
-
-    order: StageOrder[Work] = field(default_factory=StageOrder)
-
-    def take(self, message: Message) -> list[SendRelease]:
-        """Queue activations; a release comes back at once."""
-        match message:
-            case Activations(batch):
-                self.order.push(batch.batch_class, Work(batch, activations=message))
-            case Forget(release):
-                return [SendRelease(release)]
-            case _:
-                pass
-        return []
-
-    def next_work(self) -> tuple[list[SendRelease], Work | None]:
-        """Decode first."""
-        return [], self.order.pop()
-
-    @property
-    def counts(self) -> tuple[int, int] | None:
-        """Unknown here."""
-        return None
 
 
 @dataclass(slots=True)
@@ -161,8 +56,14 @@ class StageLoop:
             if work is not None:
                 self._compute(work)
             else:
-                self.links.wait(IDLE_WAIT_S)
+                self.links.wait(self._idle_s())
             self._report_health()
+
+    def _idle_s(self) -> float:
+        until = self.source.wait_until
+        if until is None:
+            return IDLE_WAIT_S
+        return min(IDLE_WAIT_S, max(0.0, until - time.monotonic()))
 
     def take_messages(self) -> None:
         """Take in everything that has arrived."""
@@ -178,16 +79,16 @@ class StageLoop:
 
     def _compute(self, work: Work) -> None:
         started = time.monotonic()
-        hidden_TD = None
-        if work.activations is not None:
-            hidden_TD = tensor_from_buffer(work.activations.tensor, work.activations.buffer)
+        hidden_TD = _input_rows(work.pieces) if work.pieces else None
         output = self.executor.step(work.batch, work.token_ids, hidden_TD)
         if output.hidden_TD is not None:
             header, buffer = tensor_to_buffer(output.hidden_TD)
             self.links.send_next(Activations(work.batch, header, buffer))
         else:
             self._send_sampled(work.batch, output.drawn)
-        self._busy_s += time.monotonic() - started
+        elapsed_s = time.monotonic() - started
+        self.source.computed(work.batch, elapsed_s)
+        self._busy_s += elapsed_s
         self._steps += 1
 
     def _send_sampled(self, batch: Batch, drawn: Sequence[DrawnToken]) -> None:
@@ -226,3 +127,12 @@ class StageLoop:
                 links=self.links.health(),
             )
         )
+
+
+def _input_rows(pieces: Pieces) -> torch.Tensor:
+    """[T, D] of the pieces laid end to end."""
+    rows = [
+        tensor_from_buffer(piece.work.tensor, piece.work.buffer)[piece.start : piece.end]
+        for piece in pieces
+    ]
+    return rows[0] if len(rows) == 1 else torch.cat(rows)

@@ -7,7 +7,7 @@ import torch
 from molink.executor.stage import StageExecutor, StageOptions
 from molink.runtime.model_card import load_tokenizer
 from molink.runtime.stage_links import StageLinks
-from molink.runtime.stage_loop import HeadSource, QueueSource, StageLoop, WorkSource
+from molink.runtime.stage_loop import StageLoop
 from molink.runtime.supervision import (
     Fact,
     JoinRing,
@@ -18,6 +18,7 @@ from molink.runtime.supervision import (
 )
 from molink.runtime.tail import EndRules
 from molink.runtime.tensor_buffers import dtype_name
+from molink.runtime.work_sources import HeadSource, QueueSource, WorkSource
 from molink_scheduler.head import HeadScheduler, HeadSettings
 
 __all__ = ["start_stage"]
@@ -60,7 +61,7 @@ def _loaded(executor: StageExecutor, links: StageLinks) -> StageLoaded:
 
 def _source(executor: StageExecutor, join: JoinRing) -> WorkSource:
     if not executor.is_head:
-        return QueueSource()
+        return QueueSource.for_steps_of(join.span_tokens)
     settings = HeadSettings(join.kv_tokens_capacity, join.micro_batch_count, join.span_tokens)
     return HeadSource(HeadScheduler(settings))
 

@@ -127,16 +127,19 @@ class Reassembly:
     def take(self, header: ChunkHeader, piece: Frame) -> list[memoryview] | None:
         """The message's frames when this piece completes it."""
         if header.sequence < self._next_sequence:
-            return self._refuse(None)  # A duplicate.
+            self._refuse(None)  # A duplicate.
+            return None
         self._next_sequence = header.sequence + 1
         if header.offset == 0 and len(piece) == header.transfer_bytes:
             return _frames(memoryview(piece), header.header_bytes)
         transfer = self._begin(header) if header.offset == 0 else self._open.get(header.transfer_id)
         if transfer is None:
-            return self._refuse(None)
+            self._refuse(None)
+            return None
         end = header.offset + len(piece)
         if header.offset != transfer.received or end > len(transfer.buffer):
-            return self._refuse(header.transfer_id)
+            self._refuse(header.transfer_id)
+            return None
         transfer.buffer[header.offset : end] = piece
         transfer.received = end
         if end < len(transfer.buffer):

@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from typing import assert_never
 
 from molink_scheduler.batch import Admission, Batch, BatchClass, Release, Span
+from molink_scheduler.decode_clock import DecodeClock
 from molink_scheduler.events import (
     BatchReturned,
     HeadEvent,
@@ -30,7 +31,9 @@ from molink_scheduler.events import (
 )
 from molink_scheduler.kv_blocks import KvBlocks, blocks_for
 from molink_scheduler.micro_batches import MicroBatches
+from molink_scheduler.prefill_budget import PrefillBudget
 from molink_scheduler.sequence import Sequence
+from molink_scheduler.step_profile import StepProfile
 
 __all__ = ["HeadScheduler", "HeadSettings"]
 
@@ -59,6 +62,7 @@ class HeadSettings:
     """The smallest on the ring, in tokens."""
     micro_batch_count: int = 1
     span_tokens: int = SPAN_TOKENS
+    """Most prompt tokens per batch; fewer where decode is due sooner."""
     prefill_tokens_in_flight_max: int = PREFILL_TOKENS_IN_FLIGHT_MAX
 
 
@@ -74,6 +78,10 @@ class HeadScheduler:
     _prefilling: list[int] = field(init=False, default_factory=list)
     _decoding: dict[int, Sequence] = field(init=False, default_factory=dict)
     micro_batches: MicroBatches = field(init=False)
+    clock: DecodeClock = field(init=False, default_factory=DecodeClock)
+    prefill_profile: StepProfile = field(init=False, default_factory=StepProfile)
+    """Of the head's own device; whoever drives the head reports its steps here."""
+    _budget: PrefillBudget = field(init=False)
     _prefill_tokens_in_flight: int = field(init=False, default=0)
     _next_batch_id: int = field(init=False, default=0)
     _decodes_in_a_row: int = field(init=False, default=0)
@@ -81,6 +89,7 @@ class HeadScheduler:
     def __post_init__(self) -> None:
         self.kv = KvBlocks(blocks_for(self.settings.kv_tokens_capacity))
         self.micro_batches = MicroBatches(self.settings.micro_batch_count)
+        self._budget = PrefillBudget(self.settings.span_tokens, self.clock, self.prefill_profile)
 
     @property
     def running_count(self) -> int:
@@ -92,7 +101,12 @@ class HeadScheduler:
         """Requests that wait for room."""
         return len(self._waiting)
 
-    def handle(self, event: HeadEvent) -> list[SendRelease]:
+    @property
+    def wait_until(self) -> float | None:
+        """When to ask for a batch again although nothing happened; None: only an event helps."""
+        return self._budget.wait_until if self._prefilling or self._waiting else None
+
+    def handle(self, event: HeadEvent, now: float) -> list[SendRelease]:
         """Take one event into account."""
         match event:
             case RequestSubmitted(request):
@@ -100,19 +114,19 @@ class HeadScheduler:
             case RequestCancelled(request_id):
                 return self._cancel(request_id)
             case BatchReturned():
-                return self._return(event)
+                return self._return(event, now)
             case _:
                 assert_never(event)
 
-    def next_batch(self) -> tuple[list[SendRelease], RunBatch | None]:
+    def next_batch(self, now: float) -> tuple[list[SendRelease], RunBatch | None]:
         """The next batch for a free device, and the releases that must go out before it.
 
         Decode first; prefill when no group is ready, or when decode has passed it often enough.
         """
         releases: list[SendRelease] = []
         prefill_first = self._decodes_in_a_row >= DECODES_BEFORE_PREFILL_MAX
-        run = self._prefill_batch() if prefill_first else None
-        run = run or self._decode_batch(releases) or self._prefill_batch()
+        run = self._prefill_batch(now) if prefill_first else None
+        run = run or self._decode_batch(releases) or self._prefill_batch(now)
         is_decode = run is not None and run.batch.batch_class is BatchClass.DECODE
         self._decodes_in_a_row = self._decodes_in_a_row + 1 if is_decode else 0
         return releases, run
@@ -138,9 +152,10 @@ class HeadScheduler:
         sequence.cancelled = True
         return self._settle(sequence)
 
-    def _return(self, event: BatchReturned) -> list[SendRelease]:
+    def _return(self, event: BatchReturned, now: float) -> list[SendRelease]:
         if event.batch_class is BatchClass.DECODE:
             self.micro_batches.returned(event.micro_batch)
+            self.clock.seen(event.micro_batch, now)
         sampled = {token.request_id: token for token in event.sampled}
         releases: list[SendRelease] = []
         for span in event.spans:
@@ -229,11 +244,11 @@ class HeadScheduler:
     def _newest_holder(self) -> Sequence:
         return self._sequences[max(self.kv.holders())]
 
-    def _prefill_batch(self) -> RunBatch | None:
-        budget = min(
-            self.settings.span_tokens,
-            self.settings.prefill_tokens_in_flight_max - self._prefill_tokens_in_flight,
-        )
+    def _prefill_batch(self, now: float) -> RunBatch | None:
+        room = self.settings.prefill_tokens_in_flight_max - self._prefill_tokens_in_flight
+        if room <= 0 or not (self._prefilling or self._waiting):
+            return None
+        budget = min(room, self._budget.rows_now(now))
         spans: list[Span] = []
         admissions: list[Admission] = []
         while budget > 0 and (sequence := self._next_prefill(admissions)) is not None:

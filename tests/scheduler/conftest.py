@@ -8,6 +8,8 @@ from random import Random
 import pytest
 
 from molink_scheduler.batch import Batch, BatchClass, Release
+from molink_scheduler.batch_pieces import join_batches
+from molink_scheduler.decode_clock import DecodeClock
 from molink_scheduler.events import (
     BatchReturned,
     RequestCancelled,
@@ -17,8 +19,10 @@ from molink_scheduler.events import (
 )
 from molink_scheduler.head import HeadScheduler, HeadSettings
 from molink_scheduler.kv_blocks import KvBlocks, blocks_for
+from molink_scheduler.prefill_budget import PrefillBudget
 from molink_scheduler.request import Request, SamplingParams
 from molink_scheduler.stage_order import StageOrder
+from molink_scheduler.step_profile import StepProfile
 
 
 @dataclass
@@ -26,7 +30,7 @@ class FakeStage:
     """A stage's pure half: order, KV blocks, and how far each request is computed."""
 
     kv: KvBlocks
-    order: StageOrder[Batch] = field(default_factory=StageOrder)
+    order: StageOrder[None]
     busy: bool = False
     computed: dict[int, int] = field(default_factory=dict)
     batches_by_class: list[BatchClass] = field(default_factory=list)
@@ -68,7 +72,10 @@ class FakeRing:
             )
         )
         blocks = blocks_for(self.kv_tokens)
-        self.stages = [FakeStage(KvBlocks(blocks)) for _ in range(self.stage_count)]
+        self.stages = [
+            FakeStage(KvBlocks(blocks), StageOrder(PrefillBudget(16, DecodeClock(), StepProfile())))
+            for _ in range(self.stage_count)
+        ]
         self.events: list = []
         self.ids = itertools.count()
         self.link_free_at: dict[tuple[int, BatchClass], float] = {}
@@ -98,7 +105,7 @@ class FakeRing:
             self.start_idle_devices()
 
     def handle(self, event) -> None:
-        self.carry(self.head.handle(event))
+        self.carry(self.head.handle(event, self.now))
 
     def carry(self, releases: list[SendRelease]) -> None:
         for command in releases:
@@ -128,18 +135,31 @@ class FakeRing:
             if not stage.busy and (batch := self.next_batch(index)) is not None:
                 stage.busy = True
                 stage.compute(batch)
-                step = self.random.uniform(0.001, 0.02)
-                self.push(self.now + step, lambda i=index, b=batch: self.computed(i, b))
+                step_s = self.random.uniform(0.001, 0.02)
+                self.push(self.now + step_s, lambda i=index, b=batch: self.computed(i, b))
+                if batch.batch_class is BatchClass.PREFILL:
+                    self.profile(index).observe(batch.tokens, step_s)
+
+    def profile(self, index: int) -> StepProfile:
+        return self.stages[index].order.budget.profile if index else self.head.prefill_profile
 
     def next_batch(self, index: int) -> Batch | None:
         if index:
-            return self.stages[index].order.pop()
-        releases, run = self.head.next_batch()
+            order = self.stages[index].order
+            pieces = order.next_pieces(self.now)
+            self.wake_at(order.wait_until)
+            return join_batches([piece.batch for piece in pieces]) if pieces else None
+        releases, run = self.head.next_batch(self.now)
+        self.wake_at(self.head.wait_until)
         self.carry(releases)
         if run is None:
             return None
         self.check_plan(run.batch, run.token_ids)
         return run.batch
+
+    def wake_at(self, at: float | None) -> None:
+        if at is not None and at > self.now:
+            self.push(at, lambda: None)
 
     def check_plan(self, batch: Batch, token_ids: tuple[int, ...]) -> None:
         assert len(token_ids) == batch.tokens
@@ -162,7 +182,7 @@ class FakeRing:
             self.push(at, lambda: self.returned(event))
 
     def arrive(self, index: int, batch: Batch) -> None:
-        self.stages[index].order.push(batch.batch_class, batch)
+        self.stages[index].order.push(batch, None, self.now)
 
     def sample(self, batch: Batch) -> BatchReturned:
         return BatchReturned(

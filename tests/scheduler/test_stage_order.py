@@ -1,44 +1,96 @@
-"""Decode first, prefill never starved, order kept within each class."""
+"""Decode first, prefill never starved, rows in order and none lost."""
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from molink_scheduler.batch import BatchClass
+from molink_scheduler.batch import Batch, BatchClass, Span
+from molink_scheduler.batch_pieces import join_batches
+from molink_scheduler.decode_clock import DecodeClock
+from molink_scheduler.prefill_budget import PrefillBudget
 from molink_scheduler.stage_order import DECODES_BEFORE_PREFILL_MAX, StageOrder
+from molink_scheduler.step_profile import StepProfile
+
+DECODE, PREFILL = BatchClass.DECODE, BatchClass.PREFILL
+
+
+def an_order(rows_max: int = 64) -> StageOrder[str]:
+    return StageOrder(PrefillBudget(rows_max, DecodeClock(), StepProfile()))
+
+
+def a_prefill(number: int, start: int, end: int) -> Batch:
+    return Batch(number, PREFILL, -1, (Span(1, start, end, False),))
+
+
+def a_decode(number: int, place: int = 0) -> Batch:
+    return Batch(number, DECODE, place, (Span(2, number, number + 1, True),))
 
 
 def test_decode_goes_first():
-    order: StageOrder[str] = StageOrder()
-    order.push(BatchClass.PREFILL, "span")
-    order.push(BatchClass.DECODE, "decode")
-    assert [order.pop(), order.pop(), order.pop()] == ["decode", "span", None]
+    order = an_order()
+    order.push(a_prefill(1, 0, 8), "span", now=0.0)
+    order.push(a_decode(2), "decode", now=0.0)
+    works = [[piece.work for piece in order.next_pieces(0.0)] for _ in range(3)]
+    assert works == [["decode"], ["span"], []]
+
+
+def test_spans_that_have_arrived_are_computed_together():
+    order = an_order(rows_max=64)
+    for number in range(3):
+        order.push(a_prefill(number, 8 * number, 8 * number + 8), f"span {number}", now=0.0)
+    pieces = order.next_pieces(0.0)
+    assert [piece.work for piece in pieces] == ["span 0", "span 1", "span 2"]
+    assert join_batches([piece.batch for piece in pieces]).spans == (Span(1, 0, 24, False),)
+    assert len(order) == 0
+
+
+def test_a_span_that_would_take_too_long_is_cut():
+    order = an_order(rows_max=10)
+    order.push(a_prefill(1, 0, 24), "span", now=0.0)
+    cuts = [[(p.start, p.end) for p in order.next_pieces(0.0)] for _ in range(3)]
+    assert cuts == [[(0, 10)], [(10, 20)], [(20, 24)]]
+    assert order.prefill_tokens_waiting == 0
 
 
 def test_a_waiting_span_is_passed_a_bounded_number_of_times():
-    order: StageOrder[str] = StageOrder()
-    order.push(BatchClass.PREFILL, "span")
-    popped = []
+    order = an_order()
+    order.push(a_prefill(1, 0, 8), "span", now=0.0)
+    popped: list[str] = []
     while "span" not in popped:
-        order.push(BatchClass.DECODE, "decode")
-        popped.append(order.pop())
+        order.push(a_decode(len(popped)), "decode", now=0.0)
+        popped += [piece.work for piece in order.next_pieces(0.0)]
     assert len(popped) == DECODES_BEFORE_PREFILL_MAX + 1
 
 
-@given(st.lists(st.sampled_from([BatchClass.DECODE, BatchClass.PREFILL, None]), max_size=80))
-def test_nothing_is_lost_and_each_class_keeps_its_order(script):
-    order: StageOrder[tuple[BatchClass, int]] = StageOrder()
-    pushed, popped = [], []
+@given(
+    st.lists(st.sampled_from([DECODE, PREFILL, None]), max_size=60),
+    st.integers(1, 40),
+    st.integers(1, 30),
+)
+def test_nothing_is_lost_and_each_class_keeps_its_order(script, rows_max, span_tokens):
+    order = an_order(rows_max)
+    decodes, prefilled = 0, 0
+    taken: dict[BatchClass, list[Span]] = {DECODE: [], PREFILL: []}
+
+    def take() -> bool:
+        pieces = order.next_pieces(0.0)
+        for piece in pieces:
+            taken[piece.batch.batch_class] += piece.batch.spans
+        assert sum(piece.end - piece.start for piece in pieces) <= max(1, rows_max)
+        return bool(pieces)
+
     for number, batch_class in enumerate(script):
         if batch_class is None:
-            popped.append(order.pop())
+            take()
+        elif batch_class is DECODE:
+            decodes += 1
+            order.push(a_decode(number), "decode", now=0.0)
         else:
-            pushed.append((batch_class, number))
-            order.push(batch_class, pushed[-1])
+            span = a_prefill(number, prefilled, prefilled + span_tokens)
+            prefilled += span_tokens
+            order.push(span, "span", now=0.0)
     while len(order):
-        popped.append(order.pop())
-    done = [work for work in popped if work is not None]
-    assert sorted(done, key=lambda work: work[1]) == pushed
-    for batch_class in BatchClass:
-        assert [w for w in done if w[0] is batch_class] == [
-            w for w in pushed if w[0] is batch_class
-        ]
+        take()
+    assert len(taken[DECODE]) == decodes
+    ends = [0, *(span.end for span in taken[PREFILL])]
+    assert [span.start for span in taken[PREFILL]] == ends[:-1]
+    assert ends[-1] == prefilled

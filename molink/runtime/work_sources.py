@@ -1,0 +1,162 @@
+"""What feeds a stage's device: the head's scheduler, or the queue of what the previous stage sent.
+
+Both only translate: messages into the core's events, the core's answers into work for the executor.
+"""
+
+import time
+from dataclasses import dataclass
+from typing import Protocol, assert_never
+
+from molink.wire.messages import (
+    Activations,
+    Cancel,
+    FinishReason,
+    Forget,
+    Hello,
+    Message,
+    Sampled,
+    Submit,
+)
+from molink_scheduler.batch import Batch, BatchClass
+from molink_scheduler.batch_pieces import join_batches
+from molink_scheduler.decode_clock import DecodeClock
+from molink_scheduler.events import (
+    BatchReturned,
+    RequestCancelled,
+    RequestSubmitted,
+    SampledToken,
+    SendRelease,
+)
+from molink_scheduler.head import HeadScheduler
+from molink_scheduler.prefill_budget import PrefillBudget
+from molink_scheduler.stage_order import Piece, StageOrder
+from molink_scheduler.step_profile import StepProfile
+
+__all__ = ["HeadSource", "Pieces", "QueueSource", "Work", "WorkSource"]
+
+Pieces = tuple[Piece[Activations], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """A batch ready to compute, with its input: token ids on the head, activations elsewhere."""
+
+    batch: Batch
+    token_ids: tuple[int, ...] | None = None
+    pieces: Pieces = ()
+
+
+class WorkSource(Protocol):
+    """Where the next step comes from."""
+
+    def take(self, message: Message) -> list[SendRelease]:
+        """Take a message into account; releases to be carried out come back."""
+
+    def next_work(self) -> tuple[list[SendRelease], Work | None]:
+        """What to compute now, and the releases that go out before it."""
+
+    def computed(self, batch: Batch, elapsed_s: float) -> None:
+        """Learn how long a step took."""
+
+    @property
+    def wait_until(self) -> float | None:
+        """When to ask for work again although no message came; None when only a message helps."""
+
+    @property
+    def counts(self) -> tuple[int, int] | None:
+        """Requests running and waiting, where they are known."""
+
+
+@dataclass(slots=True)
+class HeadSource:
+    """Plans batches with the core; hears from the coordinator and the tail."""
+
+    scheduler: HeadScheduler
+
+    def take(self, message: Message) -> list[SendRelease]:
+        """Turn a message into the core's event."""
+        now = time.monotonic()
+        match message:
+            case Submit(request):
+                return self.scheduler.handle(RequestSubmitted(request), now)
+            case Cancel(request_id):
+                return self.scheduler.handle(RequestCancelled(request_id), now)
+            case Sampled():
+                return self.scheduler.handle(_returned(message), now)
+            case Activations() | Forget() | Hello():
+                return []
+            case _:
+                assert_never(message)
+
+    def next_work(self) -> tuple[list[SendRelease], Work | None]:
+        """The core's next batch."""
+        releases, run = self.scheduler.next_batch(time.monotonic())
+        return releases, Work(run.batch, token_ids=run.token_ids) if run else None
+
+    def computed(self, batch: Batch, elapsed_s: float) -> None:
+        """Feed the profile by which prefill steps are sized."""
+        if batch.batch_class is BatchClass.PREFILL:
+            self.scheduler.prefill_profile.observe(batch.tokens, elapsed_s)
+
+    @property
+    def wait_until(self) -> float | None:
+        """As the core says."""
+        return self.scheduler.wait_until
+
+    @property
+    def counts(self) -> tuple[int, int] | None:
+        """Requests running and waiting."""
+        return self.scheduler.running_count, self.scheduler.waiting_count
+
+
+@dataclass(slots=True)
+class QueueSource:
+    """Computes what the previous stage sent, in the core's order."""
+
+    order: StageOrder[Activations]
+
+    @classmethod
+    def for_steps_of(cls, rows_max: int) -> "QueueSource":
+        """A source whose prefill steps have at most `rows_max` rows."""
+        return cls(StageOrder(PrefillBudget(rows_max, DecodeClock(), StepProfile())))
+
+    def take(self, message: Message) -> list[SendRelease]:
+        """Queue activations; a release comes back at once."""
+        match message:
+            case Activations(batch):
+                self.order.push(batch, message, time.monotonic())
+            case Forget(release):
+                return [SendRelease(release)]
+            case _:
+                pass
+        return []
+
+    def next_work(self) -> tuple[list[SendRelease], Work | None]:
+        """Decode first, then prefill rows that fit before the next decode."""
+        pieces = self.order.next_pieces(time.monotonic())
+        if not pieces:
+            return [], None
+        return [], Work(join_batches([piece.batch for piece in pieces]), pieces=tuple(pieces))
+
+    def computed(self, batch: Batch, elapsed_s: float) -> None:
+        """Feed the profile by which prefill steps are sized."""
+        if batch.batch_class is BatchClass.PREFILL:
+            self.order.budget.profile.observe(batch.tokens, elapsed_s)
+
+    @property
+    def wait_until(self) -> float | None:
+        """As the core says."""
+        return self.order.wait_until
+
+    @property
+    def counts(self) -> tuple[int, int] | None:
+        """Unknown here."""
+        return None
+
+
+def _returned(message: Sampled) -> BatchReturned:
+    sampled = tuple(
+        SampledToken(token.request_id, token.token_id, token.finish is not FinishReason.NONE)
+        for token in message.tokens
+    )
+    return BatchReturned(message.batch_class, message.micro_batch, message.spans, sampled)

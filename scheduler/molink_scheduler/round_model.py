@@ -1,0 +1,79 @@
+"""How many micro-batches should circle? A search with a cost model, then the measured round
+decides.
+
+With c sequences in K micro-batches a stage computes t(c/K) = t0 + t1 c/K, a micro-batch needs L
++ sum t + sum bytes/rate for its trip, and no device and no link can be asked for more than K
+times its own part in one cycle:
+
+    cycle(K) = max(L + sum_s t_s(c/K) + sum_l w_l(c/K),  K max_s t_s(c/K),  K max_l w_l(c/K))
+
+Every micro-batch reads the weights again (K t0), so more of them pay where batches are large or
+links slow, and cost where decode is bound by weights. The paper searches N..2N for N stages; we
+search 1..2N, because at a few users one micro-batch is best on every link that we measured.
+
+Pure: everything is an argument.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+__all__ = ["HopCost", "RoundModel", "StageCost", "best_micro_batch_count"]
+
+GAIN_MIN = 0.05
+"""A change of the count must promise this much of the cycle: measurements are noisy, and a change
+costs the pipeline a round to settle."""
+
+
+@dataclass(frozen=True, slots=True)
+class StageCost:
+    """t0 and t1 of one stage."""
+
+    fixed_s: float
+    row_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class HopCost:
+    """One link of the round."""
+
+    fixed_s: float
+    """Delay and everything else that does not depend on the batch."""
+    row_s: float
+    """Time that one row occupies the wire: bytes of a row over the link's rate."""
+
+
+@dataclass(frozen=True, slots=True)
+class RoundModel:
+    """Predicts a decode round."""
+
+    stages: tuple[StageCost, ...]
+    hops: tuple[HopCost, ...]
+
+    def trip_s(self, rows: int) -> float:
+        """One micro-batch alone on the ring."""
+        compute = sum(stage.fixed_s + rows * stage.row_s for stage in self.stages)
+        return compute + sum(hop.fixed_s + rows * hop.row_s for hop in self.hops)
+
+    def cycle_s(self, running_count: int, micro_batch_count: int) -> float:
+        """Time until every running sequence has one more token."""
+        rows = -(-running_count // micro_batch_count)
+        device = max((stage.fixed_s + rows * stage.row_s for stage in self.stages), default=0.0)
+        wire = max((rows * hop.row_s for hop in self.hops), default=0.0)
+        return max(self.trip_s(rows), micro_batch_count * device, micro_batch_count * wire)
+
+
+def best_micro_batch_count(
+    model: RoundModel, running_count: int, candidates: Sequence[int], present: int
+) -> int:
+    """The candidate with the shortest cycle; `present` unless another gains GAIN_MIN over it.
+
+    Counts above the number of running sequences are left out: a micro-batch holds at least one.
+    """
+    useful = [count for count in candidates if count <= max(1, running_count)]
+    if not useful or running_count < 1:
+        return present
+    best = min(useful, key=lambda count: (model.cycle_s(running_count, count), count))
+    now = model.cycle_s(running_count, min(present, running_count))
+    if present in useful and model.cycle_s(running_count, best) > now * (1 - GAIN_MIN):
+        return present
+    return best

@@ -1,0 +1,77 @@
+"""Prefill steps end before decode is due, and prefill is never starved."""
+
+import pytest
+
+from molink_scheduler.decode_clock import DecodeClock
+from molink_scheduler.prefill_budget import PREFILL_ROWS_MIN, PrefillBudget
+from molink_scheduler.step_profile import StepProfile
+
+
+def a_clock(round_s=0.1, places=1, until=1.0) -> DecodeClock:
+    clock = DecodeClock()
+    for place in range(places):
+        at = place * round_s / places
+        while at <= until:
+            clock.seen(place, at)
+            at += round_s
+    return clock
+
+
+def a_profile(fixed_s=0.005, row_s=0.0004) -> StepProfile:
+    profile = StepProfile()
+    for rows in (16, 32, 64, 128):
+        profile.observe(rows, fixed_s + rows * row_s)
+    return profile
+
+
+def test_the_next_micro_batch_is_due_one_round_after_the_last():
+    clock = a_clock()
+    assert clock.due_at(1.03) == pytest.approx(1.1)
+    assert clock.round_s == pytest.approx(0.1)
+
+
+def test_of_several_places_the_next_counts():
+    assert a_clock(places=2).due_at(1.01) == pytest.approx(1.05)
+
+
+def test_a_place_that_stays_away_is_forgotten():
+    clock = a_clock()
+    assert clock.due_at(1.15) == 1.15
+    assert clock.due_at(1.25) is None
+
+
+def test_a_pause_between_requests_is_no_round():
+    clock = a_clock()
+    clock.seen(0, 60.0)
+    assert clock.round_s == pytest.approx(0.1)
+
+
+def test_without_decode_the_piece_is_the_largest():
+    assert PrefillBudget(256, DecodeClock(), a_profile()).rows_now(0.0) == 256
+
+
+def test_a_step_ends_before_decode_is_due():
+    budget = PrefillBudget(256, a_clock(), a_profile())
+    rows = budget.rows_now(1.05)
+    assert 0 < rows < 256
+    assert a_profile().step_s(rows) <= 0.05
+
+
+def test_too_little_time_waits_and_then_goes_on_all_the_same():
+    budget = PrefillBudget(256, a_clock(), a_profile())
+    assert budget.rows_now(1.095) == 0
+    until = budget.wait_until
+    assert until is not None
+    assert 1.095 < until < 1.12
+    assert budget.rows_now(until) >= PREFILL_ROWS_MIN
+
+
+def test_prefill_advances_however_dense_decode_is():
+    clock, budget = DecodeClock(), None
+    budget = PrefillBudget(256, clock, a_profile())
+    now, rows = 0.0, 0
+    while now < 2.0:
+        clock.seen(0, now)
+        rows += budget.rows_now(now + 0.001)
+        now += 0.008
+    assert rows >= 40 * PREFILL_ROWS_MIN
