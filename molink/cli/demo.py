@@ -37,10 +37,10 @@ HEALTH_PERIOD_S = 0.6
 def demo(chat: bool, prompt: str) -> None:
     """Start three stages of the demo model over emulated home links and stream an answer."""
     from molink.cli.stop_signals import until_stopped
-    from molink.config.link_shape import LinkShape
+    from molink.config.link_schedule import LinkSchedule
     from molink.config.serve_settings import ServeSettings
 
-    settings = ServeSettings(model="demo", nodes=STAGES, port=0, link=LinkShape.parse(LINK))
+    settings = ServeSettings(model="demo", nodes=STAGES, port=0, link=LinkSchedule.parse(LINK))
     asyncio.run(until_stopped(_demo(settings, prompt, chat)))
 
 

@@ -22,17 +22,18 @@ __all__ = ["serve"]
 @click.option("--port", default=8000, show_default=True, help="0 takes a free one.")
 @click.option(
     "--link",
-    metavar="MBPS:MS",
-    help="Emulate a home link on every hop: rate and one-way delay, for example 100:30.",
+    metavar="MBPS:MS|FILE",
+    help="Emulate a home link on every hop: rate and one-way delay, for example 100:30, or a file "
+    "of steps `t_s, mbps, one_way_ms`.",
 )
 @ring_options
 def serve(link: str | None, **options: Any) -> None:
     """Serve MODEL: a local directory, a Hugging Face hub id, or `demo`."""
     from molink.cli.stop_signals import until_stopped
-    from molink.config.link_shape import LinkShape
+    from molink.config.link_schedule import LinkSchedule
     from molink.config.serve_settings import ServeSettings
 
-    shape = LinkShape.parse(link) if link is not None else None
+    shape = LinkSchedule.parse(link) if link is not None else None
     settings = ServeSettings(link=shape, **options)
     asyncio.run(until_stopped(_serve(settings)))
 

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from molink.config.link_shape import LinkShape
+from molink.config.link_schedule import LinkSchedule
 from molink.errors import UserError
 from molink_scheduler.micro_batches import MICRO_BATCH_COUNT_MAX
 
@@ -23,7 +23,7 @@ class ServeSettings:
     nodes: int = 1
     host: str = "127.0.0.1"
     port: int = 8000
-    link: LinkShape | None = None
+    link: LinkSchedule | None = None
     layers: str | None = None
     """As typed: `0-4,4-8,8-12`; None splits evenly."""
     dtype: str = "auto"

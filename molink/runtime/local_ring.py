@@ -12,7 +12,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from molink.config.link_shape import LinkShape
+from molink.config.link_schedule import LinkSchedule
 from molink.errors import StageError
 from molink.runtime.child_process import ChildProcess
 from molink.runtime.stage_handle import StageHandle
@@ -34,7 +34,7 @@ class RingPlan:
     """What to start."""
 
     stages: tuple[LoadStage, ...]
-    link: LinkShape | None
+    link: LinkSchedule | None
     micro_batch_count: int
     span_tokens: int
     coordinator_port: int
@@ -141,10 +141,9 @@ async def _addresses(
     return _Addresses(first, tuple(middle), last)
 
 
-async def _emulate(link: LinkShape, ports: list[int], stack: AsyncExitStack) -> list[int]:
+async def _emulate(link: LinkSchedule, ports: list[int], stack: AsyncExitStack) -> list[int]:
     targets = [f"{HOST}:{port}" for port in ports]
-    shape = f"{link.rate_mbps}:{link.one_way_ms}"
-    child = await ChildProcess.start(EMULATOR_MODULE, [shape, *targets])
+    child = await ChildProcess.start(EMULATOR_MODULE, [link.text, *targets])
     stack.push_async_callback(child.stop)
     line = await child.read_line()
     if not line:

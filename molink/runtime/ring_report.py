@@ -58,8 +58,9 @@ def _links(ring: LocalRing, coordinator: CoordinatorLinks) -> list[dict[str, Any
 
 
 def _link(ring: LocalRing, source: str, target: str, health: LinkHealth) -> dict[str, Any]:
-    shape = ring.plan.link
-    emulated = {"mbps": shape.rate_mbps, "one_way_ms": shape.one_way_ms} if shape else None
+    link = ring.plan.link
+    first = link.steps[0].shape if link else None
+    emulated = {"mbps": first.rate_mbps, "one_way_ms": first.one_way_ms} if first else None
     return {
         "from": source,
         "to": target,

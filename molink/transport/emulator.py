@@ -15,16 +15,21 @@ import os
 import selectors
 import socket
 import sys
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from molink.config.link_shape import LinkShape
+from molink.config.link_schedule import LinkSchedule
 from molink.transport.shaped_pipe import ShapedPipe
 
 __all__ = ["main"]
 
 PIECE_BYTES = 16384
 """Read at a time: 1.3 ms of a 100 Mbps wire, so that a decode step is not held up by one read."""
+
+
+STARTED_AT = time.monotonic()
+"""Zero of the schedule; the event loop's clock is the same."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,10 +53,10 @@ async def _pump(
     loop = asyncio.get_running_loop()
     last_at = loop.time()
     while piece := await reader.read(PIECE_BYTES):
-        last_at = pipe.deliver_at(len(piece), loop.time())
+        last_at = STARTED_AT + pipe.deliver_at(len(piece), loop.time() - STARTED_AT)
         loop.call_at(last_at, _write, writer, piece)
         await writer.drain()
-        if wait_s := pipe.room_in_s(loop.time()):
+        if wait_s := pipe.room_in_s(loop.time() - STARTED_AT):
             await asyncio.sleep(wait_s)
     loop.call_at(last_at, writer.close)
 
@@ -61,8 +66,8 @@ def _write(writer: asyncio.StreamWriter, piece: bytes) -> None:
         writer.write(piece)
 
 
-async def _listen(target: Target, shape: LinkShape) -> asyncio.Server:
-    there, back = ShapedPipe(shape), ShapedPipe(shape)
+async def _listen(target: Target, schedule: LinkSchedule) -> asyncio.Server:
+    there, back = ShapedPipe(schedule), ShapedPipe(schedule)
 
     async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
@@ -82,8 +87,8 @@ def _set_no_delay(writer: asyncio.StreamWriter) -> None:
     writer.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
 
-async def _serve(shape: LinkShape, targets: Sequence[Target]) -> None:
-    servers = [await _listen(target, shape) for target in targets]
+async def _serve(schedule: LinkSchedule, targets: Sequence[Target]) -> None:
+    servers = [await _listen(target, schedule) for target in targets]
     ports = [server.sockets[0].getsockname()[1] for server in servers]
     print(json.dumps({"ports": ports}), flush=True)
     reader = asyncio.StreamReader()
@@ -94,11 +99,12 @@ async def _serve(shape: LinkShape, targets: Sequence[Target]) -> None:
 
 
 def main(arguments: Sequence[str]) -> None:
-    """`RATE_MBPS:ONE_WAY_MS host:port...`: emulate until standard input closes."""
-    shape, targets = LinkShape.parse(arguments[0]), [Target.parse(text) for text in arguments[1:]]
+    """`SCHEDULE host:port...`: emulate until standard input closes."""
+    schedule = LinkSchedule.from_text(arguments[0])
+    targets = [Target.parse(text) for text in arguments[1:]]
     loop = asyncio.SelectorEventLoop(selectors.SelectSelector())
     with asyncio.Runner(loop_factory=lambda: loop) as runner:
-        runner.run(_serve(shape, targets))
+        runner.run(_serve(schedule, targets))
 
 
 if __name__ == "__main__":

@@ -52,7 +52,8 @@ class ChunkHeader:
             self.transfer_bytes,
             self.header_bytes,
         )
-        return msgpack.packb((PROTOCOL_VERSION, CHUNK, fields))
+        packed: bytes = msgpack.packb((PROTOCOL_VERSION, CHUNK, fields))
+        return packed
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +65,8 @@ class Ack:
 
 def encode_ack(sequences: Sequence[int]) -> bytes:
     """One frame that acknowledges chunks."""
-    return msgpack.packb((PROTOCOL_VERSION, ACK, sequences))
+    packed: bytes = msgpack.packb((PROTOCOL_VERSION, ACK, sequences))
+    return packed
 
 
 def decode_link_frame(frame: Frame) -> ChunkHeader | Ack:

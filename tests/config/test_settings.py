@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from molink.config.layer_split import even_split, parse_layers
+from molink.config.link_schedule import LinkSchedule
 from molink.config.link_shape import LinkShape
 from molink.config.serve_settings import ServeSettings
 from molink.errors import UserError
@@ -22,6 +23,26 @@ def test_a_link_is_rate_and_delay():
 def test_a_link_that_cannot_be_is_refused(text):
     with pytest.raises(UserError):
         LinkShape.parse(text)
+
+
+def test_a_step_file_is_a_link_that_changes(tmp_path):
+    file = tmp_path / "steps.csv"
+    file.write_text("t_s, mbps, one_way_ms\n0, 20, 30\n# then\n20, 5, 30\n40, 20, 30\n")
+    schedule = LinkSchedule.parse(str(file))
+    assert [step.at_s for step in schedule.steps] == [0, 20, 40]
+    assert schedule.step_at(19.9).rate_mbps == 20
+    assert schedule.step_at(20).rate_mbps == 5
+    assert LinkSchedule.from_text(schedule.text) == schedule
+
+
+@pytest.mark.parametrize(
+    "text", ["", "1, 20, 30", "0, 20", "0, x, 30", "0,20,30\n0,5,30", "0,20,30\nnan,5,30", "0,-1,3"]
+)
+def test_a_malformed_step_file_is_refused(tmp_path, text):
+    file = tmp_path / "steps.csv"
+    file.write_text(text)
+    with pytest.raises(UserError):
+        LinkSchedule.parse(str(file))
 
 
 @given(st.integers(1, 200), st.integers(1, 64))
