@@ -1,0 +1,80 @@
+"""Choose the number of micro-batches, and believe the measured round rather than the model.
+
+The model says which count should be best. It is tried; if the rounds that follow are not shorter
+than they were for as many users, the old count comes back, and the other is not tried again for a
+while. A search by trying alone was rejected: every bad try slows all users for several rounds.
+
+Pure: times are arguments.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from molink_scheduler.round_model import RoundModel, best_micro_batch_count
+
+__all__ = ["MicroBatchChoice"]
+
+TRIPS_TO_SETTLE = 8
+"""Trips after a change that are not judged: the pipeline fills, links probe."""
+
+TRIPS_TO_JUDGE = 24
+"""Trips measured before a count is judged: about three seconds on home links."""
+
+HOLD_S = 60.0
+"""How long a count that disappointed is left alone."""
+
+
+@dataclass(slots=True)
+class _Measured:
+    """Mean seconds per sequence and token under one count."""
+
+    trips: int = 0
+    seconds_per_token: float = 0.0
+
+    def add(self, seconds_per_token: float) -> None:
+        self.trips += 1
+        self.seconds_per_token += (seconds_per_token - self.seconds_per_token) / self.trips
+
+
+@dataclass(slots=True)
+class MicroBatchChoice:
+    """The count now, and what was measured under it."""
+
+    candidates: Sequence[int]
+    count: int
+    _now: _Measured = field(default_factory=_Measured)
+    _before: tuple[int, int, float] | None = None
+    """The count before the last change, for how many users, and what it measured."""
+    _held_until: dict[int, float] = field(default_factory=dict)
+    _users: int = 0
+    """Of the last trip; measurements are kept while its power of two is the same."""
+
+    def trip_ended(
+        self, trip_s: float, running_count: int, model: RoundModel | None, now: float
+    ) -> int:
+        """Take one micro-batch's trip into account; the count to use from now on."""
+        if running_count.bit_length() != self._users.bit_length():
+            self._now, self._before = _Measured(), None
+        self._users = running_count
+        self._now.add(trip_s / max(1, running_count))
+        if self._now.trips >= TRIPS_TO_SETTLE + TRIPS_TO_JUDGE:
+            self._judge(model, now)
+        return self.count
+
+    def _judge(self, model: RoundModel | None, now: float) -> None:
+        measured = self._now.seconds_per_token
+        if self._before is not None and measured > self._before[2]:
+            self._held_until[self.count] = now + HOLD_S
+            self._change(self._before[0], None)
+        elif model is not None:
+            best = best_micro_batch_count(model, self._users, self._open(now), self.count)
+            if best != self.count:
+                self._change(best, (self.count, self._users, measured))
+            else:
+                self._before, self._now = None, _Measured()
+
+    def _change(self, count: int, before: tuple[int, int, float] | None) -> None:
+        self.count, self._before, self._now = count, before, _Measured()
+
+    def _open(self, now: float) -> list[int]:
+        return [count for count in self.candidates if self._held_until.get(count, now) <= now]

@@ -1,0 +1,84 @@
+"""What the head learns from every decode round: step times of all stages, and what the links
+cost.
+
+Each stage stamps a decode batch with its step time and the rate of its outgoing link. When the
+batch is back, what is left of its trip after compute and wire time is delay: propagation,
+hand-over, waiting. From these the cost model predicts rounds with other numbers of
+micro-batches.
+
+Pure: times are arguments.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from molink_scheduler.round_model import HopCost, RoundModel, StageCost
+from molink_scheduler.step_profile import StepProfile
+
+__all__ = ["RoundTracker", "StageStamp"]
+
+WEIGHT_OF_NEWEST = 0.1
+"""Of a trip's delay: prompts that pass now and then should not look like a slow ring."""
+
+
+@dataclass(frozen=True, slots=True)
+class StageStamp:
+    """What one stage says of a decode step."""
+
+    step_s: float
+    wire_bytes_per_s: float
+    """Measured rate of the link that leaves the stage; 0 where none is known."""
+
+
+@dataclass(slots=True)
+class RoundTracker:
+    """The ring as its head measures it."""
+
+    row_bytes: int
+    """Bytes of one row on a link between stages."""
+    _departures: dict[int, tuple[int, float]] = field(default_factory=dict)
+    _profiles: list[StepProfile] = field(default_factory=list)
+    _rates: list[float] = field(default_factory=list)
+    _delay_s: float | None = None
+    """Smoothed part of a trip that neither compute nor wire explain."""
+
+    def departed(self, place: int, rows: int, now: float) -> None:
+        """A micro-batch left the head's queue for its round."""
+        self._departures[place] = (rows, now)
+
+    def returned(self, place: int, stamps: Sequence[StageStamp], now: float) -> float | None:
+        """It came back; the trip in seconds, None for one that is not known to have left."""
+        departure = self._departures.pop(place, None)
+        if departure is None:
+            return None
+        rows, departed_at = departure
+        if len(stamps) != len(self._profiles):
+            self._profiles = [StepProfile() for _ in stamps]
+        for profile, stamp in zip(self._profiles, stamps, strict=True):
+            profile.observe(rows, stamp.step_s)
+        self._rates = [stamp.wire_bytes_per_s for stamp in stamps]
+        trip_s = now - departed_at
+        self._learn_delay(trip_s - sum(s.step_s for s in stamps) - rows * sum(self._wire_row_s()))
+        return trip_s
+
+    def model(self) -> RoundModel | None:
+        """The present cost model; None before the first round."""
+        if self._delay_s is None:
+            return None
+        stages = tuple(StageCost(p.fixed_s, p.row_s) for p in self._profiles)
+        wires = self._wire_row_s()
+        share_s = self._delay_s / max(1, len(wires))
+        return RoundModel(stages, tuple(HopCost(share_s, row_s) for row_s in wires))
+
+    def _wire_row_s(self) -> list[float]:
+        """Seconds of wire per row and link; the last link carries tokens, whose bytes do not
+        count."""
+        between = self._rates[:-1]
+        return [self.row_bytes / rate if rate > 0 else 0.0 for rate in between]
+
+    def _learn_delay(self, delay_s: float) -> None:
+        delay_s = max(0.0, delay_s)
+        if self._delay_s is None:
+            self._delay_s = delay_s
+        else:
+            self._delay_s += WEIGHT_OF_NEWEST * (delay_s - self._delay_s)
