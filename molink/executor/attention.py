@@ -1,0 +1,213 @@
+"""The attention function that every model of this process calls: ragged batches over a paged KV
+pool.
+
+transformers lets us register attention under a name; models then call it with their finished
+queries, keys and values, from inside their own forward. It finds the step under way in a context
+variable, writes K and V to the pool and attends each sequence over its own slots. No mask is ever
+built by the library.
+
+A layer that keeps state elsewhere (a recurrence, a convolution) would come out wrong without any
+error, so the step also notes which layers called: exactly the owned ones, once each, is what
+`StageExecutor` checks.
+
+Shapes: T rows, H query heads, K kv heads, A head size of keys, V of values, N keys.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from transformers import AttentionInterface
+
+from molink.executor import native_attention
+from molink.executor.attention_math import (
+    AttentionVariant,
+    attend_causal,
+    attend_packed,
+    causal_mask,
+)
+from molink.executor.decode_groups import DecodeGroup, KeyRange, group_decodes
+from molink.executor.kv_pool import KvPool, LayerKv
+from molink.executor.step_plan import SpanPlace, StepPlan
+
+__all__ = ["ATTENTION_NAME", "AttentionStep", "active_step"]
+
+ATTENTION_NAME = "molink"
+"""The name under which the library knows this function."""
+
+
+@dataclass(slots=True)
+class AttentionStep:
+    """One step's attention: where rows stand, where K and V live, who called."""
+
+    plan: StepPlan
+    pool: KvPool
+    layers_called: list[int] = field(default_factory=list)
+
+
+_active: ContextVar[AttentionStep] = ContextVar("molink_attention_step")
+
+
+@contextmanager
+def active_step(step: AttentionStep) -> Iterator[None]:
+    """Make `step` the one that models computed inside the block belong to."""
+    token = _active.set(step)
+    try:
+        yield
+    finally:
+        _active.reset(token)
+
+
+def attend(
+    module: Any,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: None,
+    scaling: float | None = None,
+    sliding_window: int | None = None,
+    softcap: float | None = None,
+    s_aux: torch.Tensor | None = None,
+    **_: Any,
+) -> tuple[torch.Tensor, None]:
+    """Attention of [1, H, T, A] queries; returns [1, T, H, V] as the library expects."""
+    step = _active.get()
+    step.layers_called.append(module.layer_idx)
+    variant = AttentionVariant(
+        query.shape[-1] ** -0.5 if scaling is None else scaling, softcap, s_aux
+    )
+    layer = step.pool.write(
+        module.layer_idx, step.plan.slots_T, key[0].transpose(0, 1), value[0].transpose(0, 1)
+    )
+    rows = LayerRows(step, layer, query[0].transpose(0, 1), sliding_window or None, variant)
+    return rows.attend()[None], None
+
+
+@dataclass(slots=True)
+class LayerRows:
+    """The rows of one layer's attention call."""
+
+    step: AttentionStep
+    layer: LayerKv
+    q_THA: torch.Tensor
+    window: int | None
+    variant: AttentionVariant
+
+    def attend(self) -> torch.Tensor:
+        """All rows, [T, H, V]."""
+        out_THV = self.q_THA.new_empty(*self.q_THA.shape[:2], self.layer.values_SKV.shape[2])
+        decodes, spans = self.step.plan.once(("split", self.window), self._split)
+        if decodes:
+            self._decodes(decodes, out_THV)
+        for span in spans:
+            self._span(span, out_THV)
+        return out_THV
+
+    def _split(self) -> tuple[list[KeyRange], list[SpanPlace]]:
+        """Decode rows that can share a call, and the spans that get a call each."""
+        decodes, spans = [], []
+        for span in self.step.plan.spans:
+            if span.tokens == 1 and span.start_slot is not None:
+                first = self._first_key(span)
+                decodes.append(KeyRange(span.row, span.start_slot + first, span.kv_tokens - first))
+            else:
+                spans.append(span)
+        return decodes, spans
+
+    def _decodes(self, decodes: list[KeyRange], out_THV: torch.Tensor) -> None:
+        plan = self.step.plan
+        if native_attention.suits(self.q_THA, self.layer):
+            ranges = plan.once(
+                ("ranges", self.window), lambda: native_attention.key_ranges(decodes)
+            )
+            native_attention.attend_decodes(self.q_THA, self.layer, ranges, self.variant, out_THV)
+            return
+        groups = plan.once(("groups", self.window), lambda: self._groups(decodes))
+        for group, rows in groups:
+            out_THV[rows] = self._group(group, rows)
+
+    def _groups(self, decodes: list[KeyRange]) -> list[tuple[DecodeGroup, slice | torch.Tensor]]:
+        groups = group_decodes(decodes, self.step.pool.slots)
+        return [(group, group.rows_index(self.q_THA.device)) for group in groups]
+
+    def _first_key(self, span: SpanPlace) -> int:
+        """First position that any row of the span can see."""
+        if self.window is None:
+            return 0
+        return max(0, span.kv_tokens - span.tokens - self.window + 1)
+
+    def _group(self, group: DecodeGroup, rows: slice | torch.Tensor) -> torch.Tensor:
+        q_BHA = self.q_THA[rows]
+        batch, heads, head_size = q_BHA.shape
+        keys, values = self.layer.keys_SKA, self.layer.values_SKV
+        mask = self.step.plan.once(
+            (group, self.q_THA.dtype), lambda: group.mask(self.q_THA.dtype, self.q_THA.device)
+        )
+        out_BKGV = attend_packed(
+            q_BHA.reshape(batch, keys.shape[1], -1, head_size),
+            _spaced_view(keys, group),
+            _spaced_view(values, group),
+            mask,
+            self.variant,
+        )
+        return out_BKGV.reshape(batch, heads, -1)
+
+    def _span(self, span: SpanPlace, out_THV: torch.Tensor) -> None:
+        """The rows of one span, over keys that are a view or gathered."""
+        first = self._first_key(span)
+        k_NKA = self._read(self.layer.keys_SKA, span, first, 0)
+        v_NKV = self._read(self.layer.values_SKV, span, first, 1)
+        rows = slice(span.row, span.row + span.tokens)
+        if native_attention.suits(self.q_THA, self.layer):
+            native_attention.attend_span(
+                self.q_THA[rows], k_NKA, v_NKV, self.window, self.variant, out_THV[rows]
+            )
+        else:
+            out_THV[rows] = self._span_by_torch(span, k_NKA, v_NKV)
+
+    def _span_by_torch(
+        self, span: SpanPlace, k_NKA: torch.Tensor, v_NKV: torch.Tensor
+    ) -> torch.Tensor:
+        k_KNA, v_KNV = k_NKA.transpose(0, 1), v_NKV.transpose(0, 1)
+        q_HTA = self.q_THA[span.row : span.row + span.tokens].transpose(0, 1)
+        is_first = span.kv_tokens == span.tokens
+        if is_first and self.variant.is_plain and (self.window or span.tokens) >= span.tokens:
+            return attend_causal(q_HTA, k_KNA, v_KNV, self.variant.scale).transpose(0, 1)
+        heads, tokens, head_size = q_HTA.shape
+        q_KRA = q_HTA.reshape(len(k_KNA), -1, head_size)
+        mask = self._span_mask(tokens, k_KNA.shape[1], heads // len(k_KNA))
+        out_KRV = attend_packed(q_KRA[None], k_KNA[None], v_KNV[None], mask, self.variant)[0]
+        return out_KRV.reshape(heads, tokens, -1).transpose(0, 1)
+
+    def _span_mask(self, rows: int, keys: int, group: int) -> torch.Tensor | None:
+        if rows == 1:
+            return None
+        dtype, device = self.q_THA.dtype, self.q_THA.device
+        shape = (rows, keys, self.window, group, dtype, device)
+        mask: torch.Tensor = self.step.plan.once(shape, lambda: causal_mask(*shape))
+        return mask
+
+    def _read(
+        self, source_SKA: torch.Tensor, span: SpanPlace, first: int, which: int
+    ) -> torch.Tensor:
+        """Keys or values of positions [first, end) of a sequence: a view, or a gathered copy."""
+        if span.start_slot is not None:
+            return source_SKA[span.start_slot + first : span.start_slot + span.kv_tokens]
+        assert span.slots_N is not None
+        return self.step.pool.gather(source_SKA, span.slots_N[first:], which)
+
+
+def _spaced_view(source_SKA: torch.Tensor, group: DecodeGroup) -> torch.Tensor:
+    """The pool as [sequences, kv heads, tokens, size]."""
+    width, size = source_SKA.stride(0), source_SKA.shape[2]
+    return source_SKA.as_strided(
+        (len(group.rows), source_SKA.shape[1], group.tokens, size),
+        (group.stride_slots * width, size, width, 1),
+        group.start_slot * width,
+    )
+
+
+AttentionInterface.register(ATTENTION_NAME, attend)

@@ -1,0 +1,189 @@
+"""Where is a model, and which of its files hold what?
+
+A MODEL is a directory or a hub id. From the hub only the small files come first (config, tokenizer,
+index); weight files follow when somebody asks for them by name, so that a stage downloads no more
+than the shards of its layers. Fetching the whole snapshot was rejected: it would be the download of
+the entire model on every PC of the ring.
+
+Only safetensors are read. Pickled checkpoints can run code when they are opened, so they are
+refused.
+
+No torch here: the coordinator asks these questions too, and does not load it.
+"""
+
+import json
+import os
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from molink.errors import CheckpointError
+
+__all__ = ["Checkpoint", "open_checkpoint"]
+
+INDEX = "model.safetensors.index.json"
+SINGLE = "model.safetensors"
+
+SMALL_FILES = (
+    "*.json",
+    "*.jinja",
+    "*.model",
+    "*.txt",
+)
+"""Config, tokenizer, chat template and index: what can be fetched before it is known which layers
+are ours.
+"""
+
+HEADER_BYTES_MAX = 100_000_000
+"""The limit of the safetensors format itself; a larger number means that the file is something
+else.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """A model whose small files are on this machine."""
+
+    name: str
+    """As the user gave it."""
+    directory: Path
+    hub_id: str | None
+    """None for a local directory, whose weight files are all there or missing."""
+
+    def config(self) -> dict[str, Any]:
+        """The parsed config.json."""
+        return _read_json(self.directory / "config.json", self.name)
+
+    def weight_map(self) -> dict[str, str]:
+        """File name of every tensor."""
+        if (self.directory / INDEX).is_file():
+            return _index_weight_map(self.directory / INDEX, self.name)
+        single = self.weight_file(SINGLE)
+        return dict.fromkeys(tensor_names(single), SINGLE)
+
+    def weight_file(self, name: str) -> Path:
+        """Path of one weight file, downloaded if need be."""
+        path = self.directory / name
+        if path.is_file():
+            return path
+        if self.hub_id is not None:
+            return _download(self.hub_id, name)
+        if name == SINGLE:
+            raise CheckpointError(
+                f"{self.name} holds neither {SINGLE} nor {INDEX}; "
+                "MoLink reads safetensors checkpoints only"
+            )
+        raise CheckpointError(f"{self.name} lacks the weight file {name} that its index names")
+
+
+def open_checkpoint(model: str) -> Checkpoint:
+    """Find a model by directory or hub id. Raises CheckpointError when it is neither."""
+    directory = Path(model).expanduser()
+    if directory.is_dir():
+        _check_readable(directory, model)
+        return Checkpoint(model, directory, None)
+    if not _looks_like_hub_id(model):
+        raise CheckpointError(
+            f"there is no model directory {model}; give a directory or a hub id such as owner/name"
+        )
+    return Checkpoint(model, _fetch_small_files(model), model)
+
+
+def tensor_names(path: Path) -> list[str]:
+    """Names in a safetensors file, from its header alone."""
+    try:
+        with path.open("rb") as file:
+            size = int.from_bytes(file.read(8), "little")
+            if not 0 < size <= HEADER_BYTES_MAX:
+                raise ValueError("no safetensors header")
+            header = json.loads(file.read(size))
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"{path} is not a readable safetensors file ({error})") from error
+    return [name for name in header if name != "__metadata__"]
+
+
+def _check_readable(directory: Path, model: str) -> None:
+    try:
+        names = {path.name for path in directory.iterdir()}
+    except OSError as error:
+        raise CheckpointError(
+            f"the model directory {model} cannot be read ({error.strerror})"
+        ) from error
+    if "config.json" not in names:
+        raise CheckpointError(f"{model} holds no config.json, so it is not a model directory")
+
+
+def _looks_like_hub_id(model: str) -> bool:
+    return model.count("/") <= 1 and not model.startswith((".", "/", "~")) and "\\" not in model
+
+
+def _index_weight_map(path: Path, name: str) -> dict[str, str]:
+    weight_map = _read_json(path, name).get("weight_map")
+    if not isinstance(weight_map, Mapping) or not all(
+        isinstance(file, str) and Path(file).name == file for file in weight_map.values()
+    ):
+        raise CheckpointError(f"{path} holds no weight map from tensor names to file names")
+    return dict(weight_map)
+
+
+def _read_json(path: Path, name: str) -> dict[str, Any]:
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"{path.name} of {name} cannot be read ({error})") from error
+    if not isinstance(value, dict):
+        raise CheckpointError(f"{path.name} of {name} is not a JSON object")
+    return value
+
+
+# -- the hub --------------------------------------------------------------------------------------
+
+
+def _fetch_small_files(hub_id: str) -> Path:
+    from huggingface_hub import snapshot_download
+
+    try:
+        directory = snapshot_download(
+            hub_id, allow_patterns=list(SMALL_FILES), local_files_only=not _hub_answers()
+        )
+    except (OSError, ValueError) as error:
+        raise CheckpointError(_hub_message(hub_id, error)) from error
+    path = Path(directory)
+    if not (path / "config.json").is_file():
+        raise CheckpointError(f"{hub_id} holds no config.json, so it is not a model")
+    return path
+
+
+def _download(hub_id: str, name: str) -> Path:
+    from huggingface_hub import hf_hub_download
+
+    try:
+        return Path(hf_hub_download(hub_id, name, local_files_only=not _hub_answers()))
+    except (OSError, ValueError) as error:
+        raise CheckpointError(_hub_message(f"{name} of {hub_id}", error)) from error
+
+
+def _hub_message(what: str, error: Exception) -> str:
+    kind = type(error).__name__
+    if kind in ("RepositoryNotFoundError", "HFValidationError", "RemoteEntryNotFoundError"):
+        return f"there is no {what} on the hub, and no directory of that name"
+    if kind == "GatedRepoError":
+        return f"{what} has terms: accept them on the hub and log in with `hf auth login`"
+    return f"{what} is no directory, is not in the hub's cache, and the hub cannot be reached"
+
+
+def _hub_answers() -> bool:
+    """Whether asking the hub can work; its client retries an unknown host for 23 s."""
+    if os.environ.get("HF_HUB_OFFLINE", "").upper() in ("1", "TRUE", "YES", "ON"):
+        return False
+    if any(name.lower() in ("https_proxy", "all_proxy") for name in os.environ):
+        return True
+    host = urlsplit(os.environ.get("HF_ENDPOINT", "https://huggingface.co")).hostname
+    try:
+        socket.getaddrinfo(host, 443)
+    except OSError:
+        return False
+    return True

@@ -1,0 +1,63 @@
+/* What attention of decode rows and of spans have in common. */
+
+#ifndef MOLINK_ATTENTION_H
+#define MOLINK_ATTENTION_H
+
+#include <math.h>
+
+#include "tile.h"
+
+struct shape {
+    long kv_heads, group, key_size, value_size; /* key_size: a multiple of 32, value_size: of 16 */
+    float scale, softcap;                       /* softcap 0: none */
+};
+
+/* exp(x) for x <= 0, to about 1e-7: 2^n by exponent, the rest by its series. */
+static inline __m512 exponential(__m512 x)
+{
+    x = _mm512_max_ps(x, _mm512_set1_ps(-87.0f));
+    __m512 n = _mm512_roundscale_ps(_mm512_mul_ps(x, _mm512_set1_ps(1.44269504f)), 0);
+    __m512 r = _mm512_fnmadd_ps(n, _mm512_set1_ps(0.693359375f), x);
+    r = _mm512_fnmadd_ps(n, _mm512_set1_ps(-2.12194440e-4f), r);
+    __m512 p = _mm512_set1_ps(1.0f / 720);
+    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(1.0f / 120));
+    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(1.0f / 24));
+    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(1.0f / 6));
+    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(0.5f));
+    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(1.0f));
+    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(1.0f));
+    return _mm512_scalef_ps(p, n);
+}
+
+static inline void cap(float *scores, long count, float softcap)
+{
+    if (softcap > 0)
+        for (long n = 0; n < count; n++)
+            scores[n] = softcap * tanhf(scores[n] / softcap);
+}
+
+/* Turn scores into weights that add up to one; `sink` (or -inf) is one more score, without a value. */
+static inline void softmax(float *scores, long count, float sink)
+{
+    __m512 high = _mm512_set1_ps(sink);
+    for (long n = 0; n < count; n += 16) {
+        __mmask16 mask = first_lanes(count - n);
+        high = _mm512_mask_max_ps(high, mask, high, _mm512_maskz_loadu_ps(mask, scores + n));
+    }
+    float highest = _mm512_reduce_max_ps(high);
+    __m512 sum = _mm512_setzero_ps();
+    for (long n = 0; n < count; n += 16) {
+        __mmask16 mask = first_lanes(count - n);
+        __m512 x = _mm512_sub_ps(_mm512_maskz_loadu_ps(mask, scores + n), _mm512_set1_ps(highest));
+        __m512 weight = exponential(x);
+        sum = _mm512_mask_add_ps(sum, mask, sum, weight);
+        _mm512_mask_storeu_ps(scores + n, mask, weight);
+    }
+    __m512 share = _mm512_set1_ps(1.0f / (_mm512_reduce_add_ps(sum) + expf(sink - highest)));
+    for (long n = 0; n < count; n += 16) {
+        __mmask16 mask = first_lanes(count - n);
+        _mm512_mask_storeu_ps(scores + n, mask, _mm512_mul_ps(_mm512_maskz_loadu_ps(mask, scores + n), share));
+    }
+}
+
+#endif

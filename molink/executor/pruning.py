@@ -1,0 +1,161 @@
+"""How does a whole-model class become a stage that owns some of its layers?
+
+The model's own class is subclassed. Once its constructor has built the skeleton (on the meta
+device, so nothing is allocated), every part that another stage owns is replaced by a module without
+weights: `Skip` hands its input on, `Zero` stands for position embeddings that were added at the
+head. The list of layers keeps its length, so layer numbers and per-layer settings stay true, and
+loading, conversion and tying remain the library's own code.
+
+Building the class from a config with fewer layers was rejected: every per-layer list of every
+architecture would have to be cut by hand.
+"""
+
+from typing import Any
+
+import torch
+from torch import nn
+
+from molink.errors import UnsupportedModelError
+
+__all__ = ["Skip", "Zero", "decoder_layers", "stage_class"]
+
+ADDED_POSITIONS = frozenset({"wpe", "embed_positions", "position_embeddings", "embed_pos"})
+"""Names of position embeddings that are added to the token embeddings."""
+
+BEFORE_LAYERS = frozenset(
+    {
+        "project_in",
+        "word_embeddings_layernorm",
+        "embed_norm",
+        "emb_norm",
+        "embed_tokens_layernorm",
+        "emb_layer_norm",
+        "embed_layer_norm",
+        "embedding_layernorm",
+    }
+)
+"""Names of modules between the token embeddings and the first layer."""
+
+AFTER_LAYERS = frozenset(
+    {
+        "norm",
+        "ln_f",
+        "final_layer_norm",
+        "final_layernorm",
+        "project_out",
+        "norm_f",
+        "final_norm",
+        "layer_norm",
+    }
+)
+"""Names of modules after the last layer."""
+
+EMBEDDING_SCALES = ("embedding_multiplier", "scale_emb", "embed_scale", "emb_scale")
+"""Numbers that a decoder's forward multiplies into its input; past the head they have been applied.
+"""
+
+
+class Skip(nn.Module):
+    """Stands where another stage owns the module: returns its first argument."""
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """The input, unchanged."""
+        return args[0] if args else next(iter(kwargs.values()))
+
+
+class Zero(nn.Module):
+    """Stands for position embeddings that the head has already added."""
+
+    def forward(self, *args: Any, **kwargs: Any) -> torch.Tensor:
+        """A zero that broadcasts."""
+        first = args[0] if args else next(iter(kwargs.values()))
+        return torch.zeros((), device=first.device)
+
+
+def stage_class(model_class: Any, layers: range, *, is_head: bool, is_tail: bool) -> Any:
+    """A subclass of `model_class` that owns `layers`, and the embeddings or the head where it
+    should.
+
+    Name and module stay those of the library: its weight conversions are looked up by them.
+    """
+
+    def __init__(self: Any, config: Any) -> None:
+        model_class.__init__(self, config)
+        _prune(self, layers, is_head=is_head, is_tail=is_tail)
+
+    names = {"__init__": __init__, "__module__": model_class.__module__, "__doc__": None}
+    return type(model_class.__name__, (model_class,), names)
+
+
+def decoder_layers(model: Any) -> tuple[str, nn.ModuleList]:
+    """Name and list of the decoder's layers. Raises UnsupportedModelError unless there is exactly
+    one list.
+    """
+    decoder = model.get_decoder()
+    count = model.config.get_text_config().num_hidden_layers
+    lists = [
+        (name, module)
+        for name, module in decoder.named_children()
+        if isinstance(module, nn.ModuleList) and len(module) == count
+    ]
+    if len(lists) != 1:
+        raise UnsupportedModelError(
+            f"{type(model).__name__} cannot be cut into stages: "
+            f"it has {len(lists)} lists of {count} layers, not one"
+        )
+    return lists[0]
+
+
+def _prune(model: Any, layers: range, *, is_head: bool, is_tail: bool) -> None:
+    layers_name, module_list = decoder_layers(model)
+    for index in range(len(module_list)):
+        if index not in layers:
+            module_list[index] = Skip()
+    _prune_around(model, layers_name, is_head=is_head, is_tail=is_tail)
+    if not is_head:
+        _unscale_input(model.get_decoder())
+    if not is_tail:
+        _remove_output_head(model)
+
+
+def _prune_around(model: Any, layers_name: str, *, is_head: bool, is_tail: bool) -> None:
+    """Replace what surrounds the layers and belongs to the head or the tail only."""
+    decoder, embeddings = model.get_decoder(), model.get_input_embeddings()
+    keeps_embeddings = is_head or (is_tail and _is_tied(model))
+    for name, module in list(decoder.named_children()):
+        replacement: nn.Module | None = None
+        if name == layers_name:
+            continue
+        if module is embeddings:
+            replacement = None if keeps_embeddings else Skip()
+        elif name in ADDED_POSITIONS:
+            replacement = None if is_head else Zero()
+        elif name in BEFORE_LAYERS:
+            replacement = None if is_head else Skip()
+        elif name in AFTER_LAYERS:
+            replacement = None if is_tail else Skip()
+        elif any(True for _ in module.parameters()):
+            raise UnsupportedModelError(
+                f"{type(model).__name__} cannot be cut into stages: "
+                f"nobody knows which stage its {name!r} belongs to"
+            )
+        if replacement is not None:
+            setattr(decoder, name, replacement)
+
+
+def _is_tied(model: Any) -> bool:
+    return bool(getattr(model, "all_tied_weights_keys", None))
+
+
+def _unscale_input(decoder: Any) -> None:
+    for name in EMBEDDING_SCALES:
+        if isinstance(getattr(decoder, name, None), int | float):
+            setattr(decoder, name, 1.0)
+
+
+def _remove_output_head(model: Any) -> None:
+    head = model.get_output_embeddings()
+    name = next(name for name, module in model.named_modules() if module is head)
+    parent, _, leaf = name.rpartition(".")
+    setattr(model.get_submodule(parent), leaf, Skip())
+    model.all_tied_weights_keys = {}

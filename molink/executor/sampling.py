@@ -1,0 +1,196 @@
+"""From logits to tokens: what the tail does with the last row of each sequence.
+
+The order is that of vLLM: penalties, temperature, min_p, top_k, top_p, then one draw by inverse CDF
+over the token ids. Truncation works by thresholds, so tokens that tie with the last one kept are
+kept too: 16-bit logits tie often, and a cut that depends on the sorting algorithm would make seeded
+answers depend on it as well. Log-probabilities are those of the raw logits, before penalties and
+temperature, as OpenAI and vLLM report them.
+
+Every row is computed from its own logits and its own random number. Neither its neighbours nor
+their number matter.
+
+Shapes: R rows (sequences that sample now), W words of the vocabulary.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import torch
+
+from molink.executor.random_numbers import uniform
+from molink_scheduler.batch import Admission
+from molink_scheduler.request import SamplingParams
+
+__all__ = ["DrawnToken", "SequenceHistory", "sample"]
+
+NUCLEUS_CANDIDATES = 1024
+"""Sorted first when looking for the top_p threshold; usually enough, and 50 times cheaper than a
+vocabulary.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class DrawnToken:
+    """One token that the tail drew."""
+
+    request_id: int
+    token_id: int
+    logprob: float | None = None
+    """None unless the request asked for log-probabilities."""
+    top: tuple[tuple[int, float], ...] = ()
+    """The most likely tokens with their log-probabilities, best first."""
+
+
+@dataclass(slots=True)
+class SequenceHistory:
+    """What the tail remembers of a sequence: how to sample it, and what penalties count."""
+
+    request_id: int
+    prompt_tokens: int
+    params: SamplingParams
+    prompt_words: frozenset[int]
+    output_counts: Counter[int] = field(default_factory=Counter)
+
+    @classmethod
+    def from_admission(cls, admission: Admission) -> "SequenceHistory":
+        """The history at admission, tokens of an earlier life included."""
+        return cls(
+            admission.request_id,
+            admission.prompt_tokens,
+            admission.sampling,
+            frozenset(admission.prompt),
+            Counter(admission.output),
+        )
+
+    @property
+    def is_penalised(self) -> bool:
+        """Whether earlier tokens change the logits."""
+        params = self.params
+        return bool(
+            params.repetition_penalty != 1.0 or params.frequency_penalty or params.presence_penalty
+        )
+
+
+def sample(
+    logits_RW: torch.Tensor, histories: Sequence[SequenceHistory], known_tokens: Sequence[int]
+) -> list[DrawnToken]:
+    """Draw one token per row and add it to its history; `known_tokens` counts prompt and output of
+    each so far.
+    """
+    logits_RW = logits_RW.float()
+    chosen_logits_RW = _penalised(logits_RW, histories)
+    token_ids = chosen_logits_RW.argmax(-1).tolist()
+    random_rows = [row for row, h in enumerate(histories) if h.params.temperature > 0]
+    if random_rows:
+        drawn = _draw(chosen_logits_RW, histories, known_tokens, random_rows)
+        for row, token_id in zip(random_rows, drawn, strict=True):
+            token_ids[row] = token_id
+    for history, token_id in zip(histories, token_ids, strict=True):
+        history.output_counts[token_id] += 1
+    return [
+        _with_logprobs(logits_RW[row], history, token_ids[row])
+        for row, history in enumerate(histories)
+    ]
+
+
+# -- penalties ------------------------------------------------------------------------------------
+
+
+def _penalised(logits_RW: torch.Tensor, histories: Sequence[SequenceHistory]) -> torch.Tensor:
+    if not any(history.is_penalised for history in histories):
+        return logits_RW
+    penalised_RW = logits_RW.clone()
+    for row, history in enumerate(histories):
+        if history.is_penalised:
+            _penalise(penalised_RW[row], history)
+    return penalised_RW
+
+
+def _penalise(logits_W: torch.Tensor, history: SequenceHistory) -> None:
+    """Lower, in place, what was said before: repetition by factor, frequency and presence by
+    difference.
+    """
+    params, counts = history.params, history.output_counts
+    seen = sorted(history.prompt_words | counts.keys())
+    if params.repetition_penalty != 1.0 and seen:
+        index = torch.tensor(seen, device=logits_W.device)
+        values = logits_W[index]
+        factor = torch.where(values > 0, 1 / params.repetition_penalty, params.repetition_penalty)
+        logits_W[index] = values * factor
+    if counts and (params.frequency_penalty or params.presence_penalty):
+        index = torch.tensor(list(counts.keys()), device=logits_W.device)
+        count = torch.tensor(list(counts.values()), device=logits_W.device, dtype=torch.float32)
+        logits_W[index] -= count * params.frequency_penalty + params.presence_penalty
+
+
+# -- drawing --------------------------------------------------------------------------------------
+
+
+def _draw(
+    logits_RW: torch.Tensor,
+    histories: Sequence[SequenceHistory],
+    known_tokens: Sequence[int],
+    rows: list[int],
+) -> list[int]:
+    """Draw the given rows by inverse CDF."""
+    device = logits_RW.device
+    drawing = [histories[row] for row in rows]
+    temperatures = torch.tensor([h.params.temperature for h in drawing], device=device)
+    scaled_RW = logits_RW[rows] / temperatures[:, None]
+    for row, history in enumerate(drawing):
+        _truncate(scaled_RW[row], history.params)
+    numbers = [
+        uniform(h.params.seed, known_tokens[row] - h.prompt_tokens)
+        for row, h in zip(rows, drawing, strict=True)
+    ]
+    return inverse_cdf(scaled_RW, torch.tensor(numbers, dtype=torch.float64, device=device))
+
+
+def inverse_cdf(logits_RW: torch.Tensor, uniforms_R: torch.Tensor) -> list[int]:
+    """The first word of each row at which the cumulative probability exceeds the row's number."""
+    cumulative_RW = torch.softmax(logits_RW, -1, dtype=torch.float64).cumsum(-1)
+    targets_R = uniforms_R * cumulative_RW[:, -1]
+    words_R1 = torch.searchsorted(cumulative_RW, targets_R[:, None], right=True)
+    return words_R1[:, 0].clamp_(max=logits_RW.shape[1] - 1).tolist()
+
+
+def _truncate(logits_W: torch.Tensor, params: SamplingParams) -> None:
+    """Set to -inf, in place, what min_p, top_k and top_p exclude."""
+    if params.min_p > 0:
+        _drop_below(logits_W, logits_W.max() + torch.tensor(params.min_p).log().item())
+    if 0 < params.top_k < len(logits_W):
+        _drop_below(logits_W, logits_W.topk(params.top_k).values[-1])
+    if params.top_p < 1:
+        _drop_below(logits_W, _nucleus_threshold(logits_W, params.top_p))
+
+
+def _drop_below(logits_W: torch.Tensor, threshold: torch.Tensor) -> None:
+    logits_W.masked_fill_(logits_W < threshold, float("-inf"))
+
+
+def _nucleus_threshold(logits_W: torch.Tensor, top_p: float) -> torch.Tensor:
+    """Logit of the last word in the smallest set of the likeliest whose probability reaches
+    `top_p`.
+    """
+    log_total = torch.logsumexp(logits_W.double(), 0)
+    for count in (min(NUCLEUS_CANDIDATES, len(logits_W)), len(logits_W)):
+        best = logits_W.topk(count).values
+        cumulative = (best.double() - log_total).exp().cumsum(0)
+        reached = int((cumulative < top_p).sum())
+        if reached < count:
+            return best[reached]
+    return best[-1]
+
+
+# -- log-probabilities ----------------------------------------------------------------------------
+
+
+def _with_logprobs(logits_W: torch.Tensor, history: SequenceHistory, token_id: int) -> DrawnToken:
+    count = history.params.logprobs
+    if count is None:
+        return DrawnToken(history.request_id, token_id)
+    logprobs_W = torch.log_softmax(logits_W, -1)
+    best = logprobs_W.topk(min(count, len(logprobs_W)))
+    top = tuple(zip(best.indices.tolist(), best.values.tolist(), strict=True))
+    return DrawnToken(history.request_id, token_id, float(logprobs_W[token_id]), top)

@@ -1,0 +1,87 @@
+"""What the shape of the code and the command line promise, as checks."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import click
+import pytest
+
+from molink.cli.main import cli
+
+ROOT = Path(__file__).parents[2]
+PACKAGES = ("molink", "scheduler/molink_scheduler", "agent/molink_agent", "sim/molink_sim")
+
+OPTIONS = {
+    "serve": (
+        "--host --port --link --nodes --layers --dtype --device --threads --max-model-len "
+        "--kv-tokens --micro-batches --policy --upload-mbps --wire --span-tokens"
+    ),
+    "demo": "--chat --prompt",
+    "generate": "--url --max-tokens --temperature --top-p --top-k --seed --stop",
+    "chat": "--url --system --max-tokens --temperature --top-p --top-k --seed --stop",
+    "bench": (
+        "--url --concurrency --requests --input-tokens --output-tokens --seed --temperature "
+        "--warmup --json"
+    ),
+}
+"""Frozen: scripts rely on these. An option may be added here with a line in CHANGELOG.md."""
+
+
+def sources() -> list[Path]:
+    return [file for package in PACKAGES for file in (ROOT / package).rglob("*.py")]
+
+
+def options_of(command: click.Command) -> set[str]:
+    return {name for option in command.params for name in option.opts if name.startswith("--")}
+
+
+@pytest.mark.parametrize("name", sorted(OPTIONS))
+def test_options_of_commands_are_frozen(name):
+    assert options_of(cli.commands[name]) == set(OPTIONS[name].split())
+
+
+def test_no_command_is_missing_from_the_frozen_list():
+    assert set(cli.commands) == set(OPTIONS)
+
+
+@pytest.mark.parametrize("name", sorted(OPTIONS))
+def test_every_option_says_what_it_does(name):
+    command = cli.commands[name]
+    assert command.help
+    for option in command.params:
+        assert isinstance(option, click.Argument) or option.help, option.name
+
+
+def test_help_needs_no_torch():
+    """`molink --help` is quick because heavy modules are imported when a command runs."""
+    code = (
+        "import sys\n"
+        "from molink.cli.main import cli\n"
+        "cli.main(['--help'], standalone_mode=False)\n"
+        "heavy = {'torch', 'transformers', 'aiohttp', 'zmq'} & set(sys.modules)\n"
+        "sys.exit(1 if heavy else 0)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_every_module_says_what_it_is_for():
+    bare = [file for file in sources() if ast.get_docstring(ast.parse(file.read_text())) is None]
+    assert not bare
+
+
+def test_files_stay_small():
+    long = {file.name: n for file in sources() if (n := len(file.read_text().splitlines())) > 400}
+    assert not long
+
+
+def test_the_core_never_reads_a_clock():
+    clocks = {"time", "datetime", "random", "os", "threading", "asyncio", "socket"}
+    for file in (ROOT / "scheduler").rglob("*.py"):
+        for node in ast.walk(ast.parse(file.read_text())):
+            names = [alias.name for alias in getattr(node, "names", [])]
+            if isinstance(node, ast.Import):
+                assert not clocks & set(names), file
+            if isinstance(node, ast.ImportFrom):
+                assert node.module not in clocks, file

@@ -1,0 +1,140 @@
+"""Attention over the paged pool equals attention written out, however the KV lies in memory."""
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from molink.executor import native_attention
+from molink.executor.attention import AttentionStep, active_step, attend
+from molink.executor.kv_pool import KvPool
+from molink.executor.step_plan import plan_step
+from molink_scheduler.batch import Batch, BatchClass, Span
+from molink_scheduler.kv_blocks import KvBlocks
+
+HEADS, KV_HEADS, KEY_SIZE, VALUE_SIZE = 6, 2, 32, 32
+LENGTHS = (37, 20, 33, 18)
+PIECES = (
+    ((0, 0, 20), (1, 0, 7)),
+    ((1, 7, 19), (0, 20, 36), (2, 0, 32)),
+    ((3, 0, 17), (0, 36, 37)),
+    ((1, 19, 20), (2, 32, 33), (3, 17, 18)),
+)
+
+VARIANTS = {
+    "plain": {},
+    "window": dict(sliding_window=6),
+    "softcap": dict(softcap=2.0),
+    "sinks": dict(s_aux=torch.linspace(-1, 1, HEADS)),
+    "scale": dict(scaling=0.7),
+    "all": dict(sliding_window=9, softcap=3.0, s_aux=torch.linspace(-2, 1, HEADS), scaling=0.5),
+}
+
+
+def written_out(q, k, v, scaling=None, sliding_window=None, softcap=None, s_aux=None):
+    """Reference for one sequence: [H, T, A], [K, T, A], [K, T, V] -> [T, H, V]."""
+    tokens = q.shape[1]
+    k, v = (t.repeat_interleave(HEADS // KV_HEADS, 0) for t in (k, v))
+    scores = q @ k.transpose(1, 2) * (scaling or q.shape[-1] ** -0.5)
+    if softcap:
+        scores = softcap * torch.tanh(scores / softcap)
+    ahead = torch.arange(tokens)[None] - torch.arange(tokens)[:, None]
+    hidden = (ahead > 0) | (ahead <= -(sliding_window or tokens + 1))
+    scores = scores.masked_fill(hidden, float("-inf"))
+    if s_aux is not None:
+        sinks = s_aux[:, None, None].expand(-1, tokens, 1)
+        return (torch.cat([scores, sinks], -1).softmax(-1)[..., :-1] @ v).transpose(0, 1)
+    return (scores.softmax(-1) @ v).transpose(0, 1)
+
+
+def tensors(value_size: int, dtype: torch.dtype = torch.float32):
+    generator = torch.Generator().manual_seed(3)
+    return [
+        [
+            torch.randn(heads, tokens, size, generator=generator).to(dtype)
+            for heads, size in ((HEADS, KEY_SIZE), (KV_HEADS, KEY_SIZE), (KV_HEADS, value_size))
+        ]
+        for tokens in LENGTHS
+    ]
+
+
+def paged(sequences, expected: dict[int, int], **variant):
+    """All rows of all sequences, computed in `PIECES`; `expected` says where KV is placed."""
+    kv, pool = KvBlocks(32), KvPool(512)
+    outputs = {sequence: [] for sequence in range(len(LENGTHS))}
+    for number, pieces in enumerate(PIECES):
+        spans = tuple(Span(*piece, samples=False) for piece in pieces)
+        for span in spans:
+            kv.grow(span.request_id, span.end, expected.get(span.request_id, 0))
+        batch = Batch(number, BatchClass.PREFILL, -1, spans)
+        parts = zip(
+            *([t[:, s.start : s.end] for t in sequences[s.request_id]] for s in spans), strict=True
+        )
+        query, key, value = (torch.cat(part, 1)[None] for part in parts)
+        step = AttentionStep(plan_step(batch, kv, torch.device("cpu")), pool)
+        with active_step(step):
+            out, _ = attend(SimpleNamespace(layer_idx=4), query, key, value, None, **variant)
+        assert step.layers_called == [4]
+        row = 0
+        for span in spans:
+            outputs[span.request_id].append(out[0, row : row + span.tokens])
+            row += span.tokens
+    return [torch.cat(outputs[sequence]) for sequence in outputs], kv
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("value_size", [VALUE_SIZE, 24])
+@pytest.mark.parametrize("together", [True, False])
+def test_paged_attention_equals_attention_written_out(variant, value_size, together):
+    sequences = tensors(value_size)
+    expected = dict(enumerate(LENGTHS)) if together else {}
+    outputs, kv = paged(sequences, expected, **VARIANTS[variant])
+    pieces = [kv.contiguous_start(sequence) is None for sequence in range(len(LENGTHS))]
+    assert any(pieces) != together
+    for sequence, output in zip(sequences, outputs, strict=True):
+        torch.testing.assert_close(
+            output, written_out(*sequence, **VARIANTS[variant]), atol=1e-5, rtol=1e-4
+        )
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("value_size", [VALUE_SIZE, 16, 24, 48])
+@pytest.mark.parametrize("together", [True, False])
+def test_bfloat16_attention_is_as_good_as_its_rounding(variant, value_size, together):
+    """Through our own kernels where they exist and take the sizes (24 they do not)."""
+    sequences = tensors(value_size, torch.bfloat16)
+    expected = dict(enumerate(LENGTHS)) if together else {}
+    outputs, _ = paged(sequences, expected, **VARIANTS[variant])
+    for sequence, output in zip(sequences, outputs, strict=True):
+        exact = written_out(*(tensor.float() for tensor in sequence), **VARIANTS[variant])
+        torch.testing.assert_close(output.float(), exact, atol=3e-2, rtol=3e-2)
+
+
+def test_our_kernels_and_torch_agree_on_a_long_context(monkeypatch):
+    generator = torch.Generator().manual_seed(0)
+
+    def random(*shape: int) -> torch.Tensor:
+        return torch.randn(shape, generator=generator).to(torch.bfloat16)
+
+    spans = ((Span(1, 0, 700, False),), (Span(1, 700, 801, False),), (Span(1, 801, 802, False),))
+    sequence = [
+        random(1, HEADS, 802, 64),
+        random(1, KV_HEADS, 802, 64),
+        random(1, KV_HEADS, 802, 64),
+    ]
+
+    def outputs() -> list[torch.Tensor]:
+        kv, pool, results = KvBlocks(64), KvPool(1024), []
+        for (span,) in spans:
+            kv.grow(1, span.end, 802)
+            plan = plan_step(Batch(0, BatchClass.PREFILL, -1, (span,)), kv, torch.device("cpu"))
+            parts = [tensor[:, :, span.start : span.end] for tensor in sequence]
+            with active_step(AttentionStep(plan, pool)):
+                out, _ = attend(SimpleNamespace(layer_idx=0), *parts, None)
+            results.append(out)
+        return results
+
+    ours = outputs()
+    monkeypatch.setattr(native_attention, "suits", lambda *_: False)
+    for got, wanted in zip(ours, outputs(), strict=True):
+        torch.testing.assert_close(got, wanted, atol=2e-2, rtol=2e-2)

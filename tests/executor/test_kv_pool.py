@@ -1,0 +1,47 @@
+import psutil
+import pytest
+import torch
+
+from molink.executor.kv_pool import KvPool
+from molink.executor.memory import KV_TOKENS_MAX, KV_TOKENS_MIN, propose_kv_tokens
+
+
+def test_gathered_slots_come_in_the_order_asked_for():
+    pool = KvPool(32)
+    keys, values = torch.randn(5, 2, 3), torch.randn(5, 2, 4)
+    layer = pool.write(0, torch.tensor([9, 1, 30, 4, 2]), keys, values)
+    order = torch.tensor([30, 9, 2])
+    assert torch.equal(pool.gather(layer.keys_SKA, order, 0), keys[[2, 0, 4]])
+    assert torch.equal(pool.gather(layer.values_SKV, order, 1), values[[2, 0, 4]])
+
+
+def test_scratch_is_reused():
+    pool = KvPool(64)
+    layer = pool.write(0, torch.tensor([0]), torch.ones(1, 1, 2), torch.ones(1, 1, 2))
+    first = pool.gather(layer.keys_SKA, torch.arange(8), 0)
+    assert pool.gather(layer.keys_SKA, torch.arange(5), 0).data_ptr() == first.data_ptr()
+
+
+def test_memory_is_committed_only_when_written():
+    before = psutil.Process().memory_info().rss
+    pool = KvPool(1 << 20)
+    pool.write(0, torch.tensor([5]), torch.ones(1, 4, 32), torch.ones(1, 4, 32))
+    assert psutil.Process().memory_info().rss - before < 50_000_000
+    assert pool.token_bytes == 2 * 4 * 32 * 4
+
+
+def test_a_resized_pool_keeps_shapes_and_starts_empty():
+    pool = KvPool(16)
+    pool.write(3, torch.tensor([0]), torch.ones(1, 2, 4), torch.ones(1, 2, 6))
+    larger = pool.resized(64)
+    assert larger.layers[3].values_SKV.shape == (64, 2, 6)
+    assert not larger.layers[3].keys_SKA.any()
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_the_proposal_stays_within_its_limits(device):
+    assert propose_kv_tokens(1, 10**12, device) == KV_TOKENS_MAX
+    assert propose_kv_tokens(10**6, 10**6, device) == KV_TOKENS_MIN
+    tokens = propose_kv_tokens(100_000, 4_000_000_000, device)
+    assert tokens % 16 == 0
+    assert tokens * 100_000 < 4_000_000_000

@@ -1,0 +1,49 @@
+"""Lines between a stage and its supervisor."""
+
+import pytest
+
+from molink.errors import FrameError
+from molink.runtime import supervision
+from molink.runtime.supervision import decode_line, encode_line
+
+LINK = supervision.LinkHealth(
+    name="next",
+    messages_sent=1,
+    bytes_sent=2,
+    decode_waiting=0,
+    prefill_waiting=1,
+    decode_queued_bytes=0,
+    prefill_queued_bytes=9,
+    chunk_bytes=4096,
+    rate_mbps=20.5,
+    rtt_ms=60.0,
+    queueing_delay_ms=1.5,
+    in_flight_bytes=3,
+    foreign_upload=False,
+    acks_refused=0,
+)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        supervision.LoadStage("demo", (0, 4), "cpu", "auto", 1, None),
+        supervision.LoadProgressed(0.5),
+        supervision.StageLoaded(1, None, "cpu", "float32", 128, 10),
+        supervision.StageReady(),
+        supervision.StageHealth(0, 1.5, 3, None, None, 0, (LINK,)),
+        supervision.StageFailed("It is broken.", user_fault=True),
+    ],
+)
+def test_a_line_comes_back_as_it_was(value):
+    line = encode_line(value)
+    assert line.endswith(b"\n") and line.count(b"\n") == 1
+    assert decode_line(line) == value
+
+
+@pytest.mark.parametrize(
+    "line", [b"", b"{}", b"[]", b'{"kind": "exit"}', b'{"kind": "stage_ready", "more": 1}', b"\xff"]
+)
+def test_anything_else_is_refused(line):
+    with pytest.raises(FrameError):
+        decode_line(line)
