@@ -1,0 +1,379 @@
+"""The real pacer over a link in virtual time: rate, queue, delay, rivals, and hostile peers."""
+
+import heapq
+import itertools
+import math
+from collections import deque
+from dataclasses import dataclass, field
+from statistics import quantiles
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from molink_scheduler.link_estimator import LinkMemory
+from molink_scheduler.link_pacer import CHUNK_BYTES_MAX, CHUNK_BYTES_MIN, LinkPacer
+from molink_scheduler.upload_budget import UploadBudget
+
+MBPS = 1e6 / 8
+FOREIGN_PACKET_BYTES = 6000
+
+
+@dataclass
+class FakeLink:
+    """A sender, the real pacer, and a FIFO bottleneck with a fixed delay both ways."""
+
+    steps: list[tuple[float, float]]
+    """(from second, Mbps), ascending."""
+    one_way_s: float
+    memory: LinkMemory | None = None
+    budget: UploadBudget = field(default_factory=lambda: UploadBudget(None))
+    demand: list[tuple[float, float]] = field(default_factory=lambda: [(0.0, math.inf)])
+    """When there is bulk to send."""
+    urgent_every_s: float = math.inf
+    urgent_bytes: int = 10_000
+    foreign: tuple[float, float, int] = (math.inf, math.inf, 0)
+    """(from, to, bytes): a rival that keeps so many bytes in the queue, as cubic does."""
+    pacer: LinkPacer = field(init=False)
+
+    def __post_init__(self):
+        self.pacer = LinkPacer(self.memory, self.budget)
+        self.now = 0.0
+        self.events: list = []
+        self.ids, self.sequences = itertools.count(), itertools.count()
+        self.queue: deque = deque()
+        self.queued_bytes = 0
+        self.busy = False
+        self.urgents: deque = deque()
+        self.wake_at = math.inf
+        self.log: list[tuple[float, float, float]] = []  # now, estimate, queue in seconds
+        self.delivered: list[tuple[float, int]] = []
+        self.sends: list[tuple[float, int]] = []
+        self.urgent_delays: list[tuple[float, float]] = []
+
+    def at(self, when, action):
+        heapq.heappush(self.events, (when, next(self.ids), action))
+
+    def run(self, until):
+        for start, _ in [*self.demand, (self.foreign[0], 0)]:
+            if start < until:
+                self.at(start, self.start_foreign if start == self.foreign[0] else lambda: None)
+        if self.urgent_every_s < until:
+            self.at(self.urgent_every_s, self.urgent_due)
+        for tick in range(int(until * 50)):
+            self.at(tick / 50, self.note)
+        while self.events and self.events[0][0] <= until:
+            self.now, _, action = heapq.heappop(self.events)
+            action()
+            self.pump()
+        return self
+
+    def note(self):
+        self.log.append((self.now, self.pacer.snapshot().rate_mbps, self.queue_s()))
+
+    def rate(self, when):
+        return [mbps for start, mbps in self.steps if start <= when][-1] * MBPS
+
+    def finish(self, size):
+        when = self.now
+        for start in [start for start, _ in self.steps if start > self.now]:
+            if size <= (start - when) * self.rate(when):
+                break
+            size -= (start - when) * self.rate(when)
+            when = start
+        return when + size / self.rate(when)
+
+    def queue_s(self):
+        return self.queued_bytes / self.rate(self.now)
+
+    def urgent_due(self):
+        left = self.urgent_bytes
+        self.urgents.append([left, self.now])
+        self.at(self.now + self.urgent_every_s, self.urgent_due)
+
+    def wants_bulk(self):
+        return any(start <= self.now < end for start, end in self.demand)
+
+    def pump(self):
+        while self.urgents and (room := self.pacer.room(self.now, urgent=True)):
+            message = self.urgents[0]
+            size = min(room, message[0])
+            message[0] -= size
+            due = message[1] if not message[0] else None
+            if not message[0]:
+                self.urgents.popleft()
+            self.send(size, True, due)
+        while not self.urgents and self.wants_bulk() and (room := self.pacer.room(self.now)):
+            self.send(room, False, None)
+        if self.urgents or self.wants_bulk():
+            self.sleep()
+
+    def sleep(self):
+        wake = self.pacer.next_wake(self.now, urgent=bool(self.urgents))
+        if wake is not None and (wake < self.wake_at or self.wake_at <= self.now):
+            self.wake_at = wake
+            self.at(wake + 1e-6, lambda: None)
+
+    def send(self, size, urgent, due):
+        sequence = next(self.sequences)
+        self.pacer.sent(sequence, size, self.now, urgent=urgent)
+        self.sends.append((self.now, size))
+        self.enqueue((sequence, size, due))
+
+    def enqueue(self, packet):
+        self.queue.append(packet)
+        self.queued_bytes += packet[1]
+        if not self.busy:
+            self.serve()
+
+    def serve(self):
+        self.busy = bool(self.queue)
+        if self.busy:
+            self.at(self.finish(self.queue[0][1]), self.served)
+
+    def served(self):
+        packet = self.queue.popleft()
+        self.queued_bytes -= packet[1]
+        sequence, size, due = packet
+        if sequence is not None:
+            self.at(self.now + self.one_way_s, lambda: self.arrived(sequence, size, due))
+        elif self.now < self.foreign[1]:
+            self.queue.append(packet)
+            self.queued_bytes += size
+        self.serve()
+
+    def start_foreign(self):
+        for _ in range(self.foreign[2] // FOREIGN_PACKET_BYTES):
+            self.enqueue((None, FOREIGN_PACKET_BYTES, None))
+
+    def arrived(self, sequence, size, due):
+        self.delivered.append((self.now, size))
+        if due is not None:
+            self.urgent_delays.append((self.now, self.now - due))
+        self.at(self.now + self.one_way_s, lambda: self.pacer.acknowledged(sequence, self.now))
+
+    def estimates(self, start, end):
+        return [mbps for when, mbps, _ in self.log if start <= when < end]
+
+    def queues_ms(self, start, end):
+        return [1e3 * queue for when, _, queue in self.log if start <= when < end]
+
+    def goodput_mbps(self, start, end):
+        return sum(size for when, size in self.delivered if start <= when < end) / (
+            (end - start) * MBPS
+        )
+
+    def converged_at(self, change, end, truth):
+        """Since when the estimate stays within 20 % of the truth."""
+        wrong = [
+            when
+            for when, mbps, _ in self.log
+            if change <= when < end and abs(mbps - truth) > 0.2 * truth
+        ]
+        return (max(wrong) if wrong else change) - change
+
+
+rates_mbps = st.floats(1, 200)
+delays_s = st.floats(0.001, 0.1)
+seeded = settings(max_examples=15, deadline=None, derandomize=True)
+
+
+@seeded
+@given(rates_mbps, rates_mbps, delays_s)
+def test_the_estimate_follows_any_step_within_three_seconds(before, after, one_way_s):
+    link = FakeLink([(0, before), (4, after)], one_way_s).run(9)
+    assert link.converged_at(0, 4, before) <= 3
+    assert link.converged_at(4, 9, after) <= 3
+
+
+@pytest.mark.parametrize(("before", "after"), [(1, 200), (200, 1), (20, 15), (98, 160)])
+@pytest.mark.parametrize("one_way_s", [0.001, 0.1])
+def test_the_estimate_follows_the_extreme_steps(before, after, one_way_s):
+    link = FakeLink([(0, before), (4, after)], one_way_s).run(9)
+    assert link.converged_at(4, 9, after) <= 3
+
+
+@seeded
+@given(st.floats(4, 200), delays_s)
+def test_a_saturated_link_is_busy_and_its_queue_short(mbps, one_way_s):
+    link = FakeLink([(0, mbps)], one_way_s).run(6)
+    settled = 1 + 15 * one_way_s  # the ramp from a cautious start takes its rounds
+    assert max(link.queues_ms(settled, 6)) < 30
+    assert link.goodput_mbps(settled, 6) >= 0.9 * mbps
+
+
+def test_below_4_mbps_the_queue_is_two_of_the_smallest_chunks_and_a_piece():
+    link = FakeLink([(0, 1)], 0.03).run(6)
+    assert max(link.queues_ms(2, 6)) < 2.5 * CHUNK_BYTES_MIN / MBPS * 1e3
+    assert link.goodput_mbps(2, 6) >= 0.9
+
+
+def test_the_link_that_changes():
+    """20 Mbps, at 20 s 5 Mbps, at 40 s 20 Mbps, with decode all along: the benchmark's numbers."""
+    link = FakeLink([(0, 20), (20, 5), (40, 20)], 0.03, urgent_every_s=0.05, urgent_bytes=2500)
+    link.run(60)
+    for start, end, mbps in ((0, 20, 20), (20, 40, 5), (40, 60, 20)):
+        assert link.converged_at(start, end, mbps) <= (0.5 if mbps == 5 else 2)
+        assert max(link.queues_ms(start + 1, end)) < 30
+        assert link.goodput_mbps(start + 1, end) >= 0.9 * mbps
+    assert max(delay for _, delay in link.urgent_delays) < 0.35
+
+
+def test_urgent_messages_barely_notice_saturating_bulk():
+    link = FakeLink([(0, 20)], 0.03, urgent_every_s=0.05).run(30)
+    delays = [delay for when, delay in link.urgent_delays if when > 2]
+    assert len(delays) > 500
+    assert quantiles(delays, n=100)[98] <= 0.046  # 30 ms, 4 on the wire, chunk 8, probe 4
+    assert link.goodput_mbps(2, 30) >= 0.9 * 20
+
+
+def test_a_prompt_after_idle_finds_the_estimate_and_does_not_flood_the_queue():
+    link = FakeLink([(0, 20)], 0.03, demand=[(0, 5), (65, 70)], urgent_every_s=0.5)
+    link.run(70)
+    assert all(19 <= mbps <= 21 for mbps in link.estimates(3, 70))
+    assert max(link.queues_ms(65, 70)) < 30
+    assert link.goodput_mbps(65.1, 70) >= 0.9 * 20
+
+
+def test_decode_alone_never_lowers_the_estimate():
+    link = FakeLink([(0, 20)], 0.03, demand=[(0, 5)], urgent_every_s=0.05).run(60)
+    assert min(link.estimates(3, 60)) >= 19
+    assert quantiles([d for when, d in link.urgent_delays if when > 6], n=100)[98] < 0.0345
+
+
+def test_a_remembered_link_starts_at_full_rate():
+    link = FakeLink([(0, 50)], 0.03, LinkMemory(50 * MBPS, 0.06)).run(2)
+    assert link.goodput_mbps(0.1, 2) >= 0.9 * 50
+    assert max(link.queues_ms(0, 2)) < 30
+    again = link.pacer.remembered()
+    assert again.rate_bytes_per_s == pytest.approx(50 * MBPS, rel=0.05)
+    assert again.rtt_s == pytest.approx(0.06, rel=0.05)
+
+
+@pytest.mark.parametrize("remembered_mbps", [2, 200])
+def test_a_wrong_memory_is_corrected(remembered_mbps):
+    link = FakeLink([(0, 20)], 0.03, LinkMemory(remembered_mbps * MBPS, 0.06)).run(5)
+    assert link.converged_at(0, 5, 20) <= 2
+
+
+def test_a_foreign_upload_is_noticed_shown_and_does_not_starve_us():
+    link = FakeLink([(0, 20)], 0.03, foreign=(5, 20, 1_000_000))
+    seen = []
+    link.at(4.9, lambda: seen.append(link.pacer.foreign_upload))
+    link.at(9.0, lambda: seen.append(link.pacer.snapshot().foreign_upload))
+    link.at(19.9, lambda: seen.append(link.pacer.foreign_upload))
+    link.run(30)
+    assert [*seen, link.pacer.foreign_upload] == [False, True, True, False]
+    assert link.goodput_mbps(10, 20) >= 2.5  # a sender that only keeps delay low: 0.25
+    assert link.goodput_mbps(24, 30) >= 0.9 * 20
+
+
+@seeded
+@given(rates_mbps, rates_mbps, delays_s)
+def test_a_change_of_rate_is_not_taken_for_a_foreign_upload(before, after, one_way_s):
+    link = FakeLink([(0, before), (3, after)], one_way_s)
+    noticed = []
+    for tick in range(60):
+        link.at(tick / 10, lambda: noticed.append(link.pacer.foreign_upload))
+    link.run(6)
+    assert not any(noticed)
+
+
+def test_an_upload_cap_holds_in_every_second_and_decode_passes():
+    budget = UploadBudget(1e6)
+    link = FakeLink([(0, 50)], 0.03, budget=budget, urgent_every_s=0.05).run(10)
+    for start, _ in link.sends:
+        assert sum(size for at, size in link.sends if start <= at < start + 1) <= 1.05e6
+    assert sum(size for at, size in link.sends if at < 10) >= 0.95 * 10 * 1e6
+    delays = [delay for when, delay in link.urgent_delays if when > 2]
+    assert quantiles(delays, n=100)[98] <= 0.05
+
+
+@pytest.mark.parametrize("cap_bytes_per_s", [2_000.0, 50_000.0])
+def test_a_tiny_cap_slows_but_never_stops(cap_bytes_per_s):
+    memory = LinkMemory(200 * MBPS, 0.02)
+    link = FakeLink([(0, 200)], 0.01, memory, UploadBudget(cap_bytes_per_s)).run(10)
+    assert sum(size for _, size in link.sends) >= 0.9 * 10 * cap_bytes_per_s
+
+
+@seeded
+@given(st.lists(st.integers(-5, 60), max_size=80))
+def test_hostile_acknowledgements_are_dropped_and_counted(acks):
+    pacer = LinkPacer()
+    sent = refused = 0
+    open_from = 0
+    for step, sequence in enumerate(acks):
+        now = step * 0.01
+        while room := pacer.room(now):
+            pacer.sent(sent, room, now)
+            sent += 1
+        pacer.acknowledged(sequence, now)
+        if open_from <= sequence < sent:
+            open_from = sequence + 1
+        else:
+            refused += 1
+        assert pacer.acks_refused == refused
+        assert pacer.in_flight_bytes >= 0
+        assert CHUNK_BYTES_MIN <= pacer.chunk_bytes <= CHUNK_BYTES_MAX
+        assert math.isfinite(pacer.snapshot().rate_mbps)
+
+
+def drain_wakes(pacer, now, until):
+    sequence = 0
+    while now < until:
+        while room := pacer.room(now):
+            pacer.sent(sequence, room, now)
+            sequence += 1
+        now = max(now + 1e-6, pacer.next_wake(now))
+    return sequence, now
+
+
+def test_without_acknowledgements_the_window_fills_then_waits_longer_and_longer():
+    pacer = LinkPacer(LinkMemory(20 * MBPS, 0.06))
+    sequence, now = drain_wakes(pacer, 0.0, until=0.9)
+    product = 20 * MBPS * 0.06
+    assert product <= pacer.in_flight_bytes <= product + 2 * pacer.chunk_bytes
+    extra_at = []
+    for _ in range(400):
+        now = max(now + 1e-6, pacer.next_wake(now))
+        if room := pacer.room(now):
+            pacer.sent(sequence, room, now)
+            sequence += 1
+            extra_at.append(now)
+    gaps = [b - a for a, b in itertools.pairwise(extra_at)]
+    assert len(extra_at) >= 3 and all(b > 1.9 * a for a, b in itertools.pairwise(gaps))
+
+
+def test_a_late_acknowledgement_stands_for_all_before_it():
+    pacer = LinkPacer(LinkMemory(20 * MBPS, 0.06))
+    sequence, now = drain_wakes(pacer, 0.0, until=0.9)
+    pacer.acknowledged(sequence - 1, now)
+    assert pacer.in_flight_bytes == 0 and pacer.acks_refused == 0
+    pacer.acknowledged(sequence - 2, now)
+    assert pacer.acks_refused == 1
+    assert pacer.room(now + 1) > 0
+
+
+def test_a_reset_forgets_what_is_in_flight_and_keeps_the_estimate():
+    link = FakeLink([(0, 20)], 0.03).run(3)
+    pacer = link.pacer
+    before = pacer.snapshot().rate_mbps
+    newest = next(link.sequences) - 1
+    pacer.reset(3.0)
+    assert pacer.in_flight_bytes == 0
+    assert pacer.snapshot().rate_mbps == before
+    assert pacer.room(3.0) > 0
+    pacer.acknowledged(newest, 3.1)
+    assert pacer.acks_refused == 1
+
+
+def test_decode_overdraws_a_full_window_but_not_without_end():
+    pacer = LinkPacer(LinkMemory(20 * MBPS, 0.06))
+    sequence, now = drain_wakes(pacer, 0.0, until=0.5)
+    extra = 0
+    while room := pacer.room(now, urgent=True):
+        pacer.sent(sequence, room, now, urgent=True)
+        sequence += 1
+        extra += room
+    assert 16 * 1024 <= extra <= 2 * pacer.chunk_bytes + 1024
+    assert pacer.room(now) == 0
