@@ -42,7 +42,12 @@ def start_stage(
 
 
 def _load_executor(load: LoadStage, tell: Callable[[Fact], None]) -> StageExecutor:
-    options = StageOptions(device=load.device, dtype=load.dtype, kv_tokens=load.kv_tokens)
+    options = StageOptions(
+        device=load.device,
+        dtype=load.dtype,
+        kv_tokens=load.kv_tokens,
+        self_test=load.layers[0] == 0,  # One stage's verdict counts for a ring on one machine.
+    )
     return StageExecutor.load(
         load.model, range(*load.layers), options, lambda fraction: tell(LoadProgressed(fraction))
     )

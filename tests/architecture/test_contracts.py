@@ -16,7 +16,7 @@ PACKAGES = ("molink", "scheduler/molink_scheduler", "agent/molink_agent", "sim/m
 OPTIONS = {
     "serve": (
         "--host --port --link --nodes --layers --dtype --device --threads --max-model-len "
-        "--kv-tokens --micro-batches --policy --upload-mbps --wire --span-tokens"
+        "--kv-tokens --micro-batches --span-tokens"
     ),
     "demo": "--chat --prompt",
     "generate": "--url --max-tokens --temperature --top-p --top-k --seed --stop",
