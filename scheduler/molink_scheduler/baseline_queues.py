@@ -37,6 +37,11 @@ class FifoQueue(Backlog):
     def __post_init__(self) -> None:
         self.chunk_bytes_now = self.piece_bytes
 
+    @property
+    def decode_first(self) -> bool:
+        """False: it waits like everything else, and gets no room of its own."""
+        return False
+
     def next_chunk(self, now: float, link: LinkView) -> Chunk | None:
         """The next piece of the oldest transfer; None when nothing waits."""
         decode = self._oldest(BatchClass.DECODE)
@@ -75,6 +80,11 @@ class FairQueue(Backlog):
         if (waiting := self._find(transfer_id)) is not None:
             self._remove(waiting)
             self._leave_round(waiting)
+
+    @property
+    def decode_first(self) -> bool:
+        """False: it waits like everything else, and gets no room of its own."""
+        return False
 
     def next_chunk(self, now: float, link: LinkView) -> Chunk | None:
         """A piece of whoever's turn it is; None when nothing waits."""

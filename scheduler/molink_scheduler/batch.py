@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 
 from molink_scheduler.request import SamplingParams
+from molink_scheduler.round_tracker import StageStamp
 
 __all__ = ["Admission", "Batch", "BatchClass", "Release", "Span"]
 
@@ -71,6 +72,10 @@ class Batch:
     """Which decode group this is; -1 for prefill."""
     spans: tuple[Span, ...]
     admissions: tuple[Admission, ...] = ()
+    wire: str = "raw"
+    """Codec of the batch's activations between stages."""
+    stamps: tuple[StageStamp, ...] = ()
+    """One from each stage that has computed a decode batch so far."""
 
     @property
     def tokens(self) -> int:

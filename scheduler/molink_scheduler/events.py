@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from molink_scheduler.batch import Batch, BatchClass, Release, Span
 from molink_scheduler.request import Request
+from molink_scheduler.round_tracker import StageStamp
 
 __all__ = [
     "BatchReturned",
@@ -53,6 +54,7 @@ class BatchReturned:
     micro_batch: int
     spans: tuple[Span, ...]
     sampled: tuple[SampledToken, ...]
+    stamps: tuple[StageStamp, ...] = ()
 
 
 HeadEvent = RequestSubmitted | RequestCancelled | BatchReturned

@@ -30,16 +30,25 @@ from molink_scheduler.events import (
     SendRelease,
 )
 from molink_scheduler.kv_blocks import KvBlocks, blocks_for
+from molink_scheduler.micro_batch_choice import MicroBatchChoice
 from molink_scheduler.micro_batches import MicroBatches
-from molink_scheduler.prefill_budget import PrefillBudget
+from molink_scheduler.prefill_budget import PREFILL_ROWS_MIN, PrefillBudget
+from molink_scheduler.round_tracker import RoundTracker
 from molink_scheduler.sequence import Sequence
 from molink_scheduler.step_profile import StepProfile
 
-__all__ = ["HeadScheduler", "HeadSettings"]
+__all__ = ["SPAN_TOKENS", "HeadScheduler", "HeadSettings"]
 
 SPAN_TOKENS = 128
 """Prefill tokens per batch. Best of 64, 128, 256 for 1,000 tokens over 100 Mbps links
 (docs/benchmarks)."""
+
+SPAN_TOKENS_MIN = 32
+"""Below it a step costs hardly less, because its weights are read all the same."""
+
+SPAN_WIRE_S = 0.06
+"""About what a span computes on a slow stage: where wire and compute take turns evenly, hops
+overlap best."""
 
 PREFILL_TOKENS_IN_FLIGHT_MAX = 2048
 """Prefill that may be under way at once: enough to keep every hop of a long ring busy, and a bound
@@ -60,9 +69,14 @@ class HeadSettings:
 
     kv_tokens_capacity: int
     """The smallest on the ring, in tokens."""
-    micro_batch_count: int = 1
-    span_tokens: int = SPAN_TOKENS
-    """Most prompt tokens per batch; fewer where decode is due sooner."""
+    micro_batch_count: int | None = 1
+    """How many decode micro-batches circle; None lets the measured round decide."""
+    micro_batch_candidates: tuple[int, ...] = (1,)
+    """Counts that may be chosen then."""
+    row_bytes: int = 0
+    """Bytes of one row on a link between stages, for the cost model."""
+    span_tokens: int | None = None
+    """Most prompt tokens per batch; fewer where decode is due sooner. None: as the link allows."""
     prefill_tokens_in_flight_max: int = PREFILL_TOKENS_IN_FLIGHT_MAX
 
 
@@ -81,6 +95,10 @@ class HeadScheduler:
     clock: DecodeClock = field(init=False, default_factory=DecodeClock)
     prefill_profile: StepProfile = field(init=False, default_factory=StepProfile)
     """Of the head's own device; whoever drives the head reports its steps here."""
+    wire: str = "raw"
+    """Codec of the activations of batches planned from now on."""
+    tracker: RoundTracker = field(init=False)
+    _choice: MicroBatchChoice | None = field(init=False, default=None)
     _budget: PrefillBudget = field(init=False)
     _prefill_tokens_in_flight: int = field(init=False, default=0)
     _next_batch_id: int = field(init=False, default=0)
@@ -88,8 +106,12 @@ class HeadScheduler:
 
     def __post_init__(self) -> None:
         self.kv = KvBlocks(blocks_for(self.settings.kv_tokens_capacity))
-        self.micro_batches = MicroBatches(self.settings.micro_batch_count)
-        self._budget = PrefillBudget(self.settings.span_tokens, self.clock, self.prefill_profile)
+        self.micro_batches = MicroBatches(self.settings.micro_batch_count or 1)
+        self.tracker = RoundTracker(self.settings.row_bytes)
+        if self.settings.micro_batch_count is None:
+            self._choice = MicroBatchChoice(self.settings.micro_batch_candidates, count=1)
+        rows_max = self.settings.span_tokens or SPAN_TOKENS
+        self._budget = PrefillBudget(rows_max, self.clock, self.prefill_profile)
 
     @property
     def running_count(self) -> int:
@@ -100,6 +122,13 @@ class HeadScheduler:
     def waiting_count(self) -> int:
         """Requests that wait for room."""
         return len(self._waiting)
+
+    def link_measured(self, bytes_per_s: float) -> None:
+        """Cut spans so that one occupies the head's link no longer than SPAN_WIRE_S."""
+        if self.settings.span_tokens is None and self.settings.row_bytes and bytes_per_s > 0:
+            rows = int(SPAN_WIRE_S * bytes_per_s / self.settings.row_bytes)
+            rows = rows // PREFILL_ROWS_MIN * PREFILL_ROWS_MIN
+            self._budget.rows_max = max(SPAN_TOKENS_MIN, min(SPAN_TOKENS, rows))
 
     @property
     def wait_until(self) -> float | None:
@@ -126,7 +155,7 @@ class HeadScheduler:
         releases: list[SendRelease] = []
         prefill_first = self._decodes_in_a_row >= DECODES_BEFORE_PREFILL_MAX
         run = self._prefill_batch(now) if prefill_first else None
-        run = run or self._decode_batch(releases) or self._prefill_batch(now)
+        run = run or self._decode_batch(releases, now) or self._prefill_batch(now)
         is_decode = run is not None and run.batch.batch_class is BatchClass.DECODE
         self._decodes_in_a_row = self._decodes_in_a_row + 1 if is_decode else 0
         return releases, run
@@ -154,8 +183,7 @@ class HeadScheduler:
 
     def _return(self, event: BatchReturned, now: float) -> list[SendRelease]:
         if event.batch_class is BatchClass.DECODE:
-            self.micro_batches.returned(event.micro_batch)
-            self.clock.seen(event.micro_batch, now)
+            self._round_ended(event, now)
         sampled = {token.request_id: token for token in event.sampled}
         releases: list[SendRelease] = []
         for span in event.spans:
@@ -167,6 +195,15 @@ class HeadScheduler:
             self._take_token(sequence, sampled.get(span.request_id))
             releases += self._settle(sequence)
         return releases
+
+    def _round_ended(self, event: BatchReturned, now: float) -> None:
+        self.micro_batches.returned(event.micro_batch)
+        self.clock.seen(event.micro_batch, now)
+        trip_s = self.tracker.returned(event.micro_batch, event.stamps, now)
+        if self._choice is not None and trip_s is not None:
+            self.micro_batches.count = self._choice.trip_ended(
+                self.clock.round_s or trip_s, len(self._decoding), self.tracker.model(), now
+            )
 
     def _take_token(self, sequence: Sequence, token: SampledToken | None) -> None:
         if token is None:
@@ -206,7 +243,7 @@ class HeadScheduler:
 
     # -- planning -------------------------------------------------------------------------------
 
-    def _decode_batch(self, releases: list[SendRelease]) -> RunBatch | None:
+    def _decode_batch(self, releases: list[SendRelease], now: float) -> RunBatch | None:
         place = self.micro_batches.free_place()
         if place is None:
             return None
@@ -221,6 +258,7 @@ class HeadScheduler:
         if not spans:
             return None
         self.micro_batches.departed(place)
+        self.tracker.departed(place, len(spans), now)
         return self._run(BatchClass.DECODE, place, spans, [])
 
     def _decode_order(self) -> list[Sequence]:
@@ -290,7 +328,9 @@ class HeadScheduler:
         spans: Iterable[Span],
         admissions: Iterable[Admission],
     ) -> RunBatch:
-        batch = Batch(self._next_batch_id, batch_class, group, tuple(spans), tuple(admissions))
+        batch = Batch(
+            self._next_batch_id, batch_class, group, tuple(spans), tuple(admissions), self.wire
+        )
         self._next_batch_id += 1
         token_ids = (self._sequences[s.request_id].known[s.start : s.end] for s in batch.spans)
         return RunBatch(batch, tuple(token for span_ids in token_ids for token in span_ids))

@@ -2,10 +2,14 @@
 
 Every chunk is acknowledged. The bytes that came back between two moments give a rate; the soonest
 that any chunk came back, less the time that the chunk itself took on the wire, gives the base round
-trip; what a chunk took beyond both is queueing. Rates are kept as the maximum of the last second,
-as BBR does, because a sender that pauses measures itself and not the link: such samples may raise
-the estimate, never lower it, and an idle link keeps what it knew. When a chunk queued for long, the
-maximum is history, and the rate at which acknowledgements arrive now takes its place.
+trip; what a chunk took beyond both is queueing. Rates are kept as the maximum of two seconds, as
+BBR does, because a sender that pauses measures itself and not the link: such samples may raise the
+estimate, never lower it, and an idle link keeps what it knew. A rate is counted over the longer of
+the times that its bytes took to leave and to come back, so that acknowledgements that were held up
+and come in a burst raise nothing. When every chunk queued for long over a tenth of a second, the
+maximum is history, and the rate at which acknowledgements arrive now takes its place; one stall is
+no such evidence. Lateness that our own bytes do not explain is the far end computing: the window
+makes up for it, up to 10 ms.
 
 Rejected: the plain minimum round trip with fixed 32 KB chunks. It contains the chunk's own time on
 the wire at the old rate; after 20 -> 5 -> 20 Mbps that estimate stuck at 9 to 13 Mbps, where this
@@ -16,11 +20,21 @@ import math
 from collections import deque
 from dataclasses import dataclass, field
 
-__all__ = ["Departure", "ForeignUpload", "LinkEstimator", "LinkMemory"]
+from molink_scheduler.foreign_upload import ForeignUpload
+from molink_scheduler.link_facts import (
+    CAUTIOUS,
+    RATE_FLOOR_BYTES_PER_S,
+    RATE_MAX_BYTES_PER_S,
+    RATE_MIN_BYTES_PER_S,
+    Departure,
+    LinkMemory,
+)
 
-RATE_WINDOW_S = 1.0
-"""How long a maximum counts: several rounds of a slow link, and short enough that a mild drop, one
-that builds no long queue, is learned in a second."""
+__all__ = ["CAUTIOUS", "Departure", "ForeignUpload", "LinkEstimator", "LinkMemory"]
+
+RATE_WINDOW_S = 2.0
+"""How long a maximum counts: long enough that among late acknowledgements a timely one is found,
+short enough that a mild drop, one that builds no long queue, is learned in three seconds."""
 
 RTT_WINDOW_S = 10.0
 """How long a minimum counts (BBR's choice); the pacer drains the queue more often than that."""
@@ -31,18 +45,23 @@ RTT_BUCKET_S = 1.0
 RTT_MIN_S = 1e-4
 """Below it clocks and threads are measured, not links."""
 
-RATE_MIN_BYTES_PER_S = 125_000.0
-"""1 Mbps. The slowest link whose chunks we believe to be slow on the wire; below it their delay
-counts as queueing, or a starved sender would take its rivals' queue for its own slowness."""
-
-RATE_MAX_BYTES_PER_S = 1.25e9
-"""10 Gbps: no peer's acknowledgements, however early, make us believe more."""
-
 DROP_QUEUE_S = 0.040
 """Queueing that our own window cannot have caused: the link got slower, forget old maxima."""
 
 DROP_QUEUE_BYTES = 16 * 1024
 """The same on a slow link: what a few small chunks queue there by themselves."""
+
+DROP_LASTS_S = 0.1
+"""...for so long: a stall of the far end is over by then."""
+
+LATENESS_SHARE = 1 / 32
+"""Weight of one chunk in the smoothed lateness."""
+
+LATENESS_S_MAX = 0.010
+"""Lateness that the window makes up for at most: it is a queue where the cause is a slower link."""
+
+LATENESS_S_CAP = 0.020
+"""A stall counts as no more than this, or one would be felt for a hundred chunks."""
 
 ARRIVAL_SPAN_S = 0.1
 """Acknowledgements are timed over at least this long, so that a burst of them is no rate..."""
@@ -60,85 +79,9 @@ HEADROOM_QUEUE_S = 0.005
 CAPACITY_QUEUE_S = 0.015
 """With less queueing than this the rate counts as what the link can do, else as our share."""
 
-FOREIGN_NOTICE_S = 0.025
-"""Queueing that our few bytes in flight do not explain, from which on we blame somebody else."""
-
-FOREIGN_CLEAR_S = 0.010
-"""Queueing below which nobody else is to blame any more."""
-
-FOREIGN_NOTICE_AFTER_S = 1.0
-"""A Wi-Fi stall is over by then."""
-
-FOREIGN_CLEAR_AFTER_S = 0.3
-"""Short, because a foreign upload that yields leaves its queue for good."""
-
-FOREIGN_ACKS_MIN = 6
-"""Verdicts rest on as many chunks at least."""
-
 FOREIGN_RTT_FREEZE_S = 300.0
 """While somebody else fills the queue its delay is not learned as the base round trip; after five
 minutes it is, because by then a longer route is as likely."""
-
-
-@dataclass(frozen=True, slots=True)
-class LinkMemory:
-    """What was last known of the link to a peer."""
-
-    rate_bytes_per_s: float
-    rtt_s: float
-
-    def __post_init__(self) -> None:
-        for name, value in (("rate", self.rate_bytes_per_s), ("round trip", self.rtt_s)):
-            if not (math.isfinite(value) and value > 0):
-                raise ValueError(f"a link's {name} must be above 0, got {value}")
-
-
-CAUTIOUS = LinkMemory(rate_bytes_per_s=1e6, rtt_s=0.1)
-"""Of a peer never met: 8 Mbps, a slow home uplink. Only the size of the first chunks hangs on it,
-what may be in flight starts from less."""
-
-
-@dataclass(frozen=True, slots=True)
-class Departure:
-    """What must be known of a sent chunk when its acknowledgement comes."""
-
-    size_bytes: int
-    sent_at: float
-    in_flight_bytes: int
-    """Ours at that moment, the chunk included."""
-    delivered_bytes: int
-    """Acknowledged in total at that moment..."""
-    delivered_at: float
-    """...and when the newest of it was."""
-    rate_bytes_per_s: float
-    """Believed at that moment: against it, not against its neighbours, a chunk came back soon."""
-    app_limited: bool
-    """Whether the sender had paused, so that the sample may be too low."""
-
-
-@dataclass(slots=True)
-class ForeignUpload:
-    """Does somebody else fill the uplink? Noticed and cleared only by evidence that lasts."""
-
-    noticed: bool = False
-    noticed_at: float = 0.0
-    _since: float = field(init=False, default=math.inf)
-    _acks: int = field(init=False, default=0)
-
-    def observe(self, queue_s: float, own_s: float, now: float, *, starved: bool) -> None:
-        """Take in how long a chunk queued, and how much of that our own bytes explain."""
-        if self.noticed:
-            contrary, lasting_s = queue_s < FOREIGN_CLEAR_S, FOREIGN_CLEAR_AFTER_S
-        else:
-            contrary = starved and queue_s - own_s > FOREIGN_NOTICE_S
-            lasting_s = FOREIGN_NOTICE_AFTER_S
-        if not contrary:
-            self._since, self._acks = math.inf, 0
-            return
-        self._since, self._acks = min(self._since, now), self._acks + 1
-        if now - self._since >= lasting_s and self._acks >= FOREIGN_ACKS_MIN:
-            self.noticed, self.noticed_at = not self.noticed, now
-            self._since, self._acks = math.inf, 0
 
 
 @dataclass(slots=True)
@@ -164,9 +107,14 @@ class LinkEstimator:
     """(when, delivered in total) of the newest acknowledgements without a pause between."""
     _delivered_bytes: int = field(init=False, default=0)
     _delivered_at: float = field(init=False, default=0.0)
+    _delivered_sent_at: float = field(init=False, default=0.0)
+    """When the newest acknowledged chunk had left."""
+    _long_queue_since: float = field(init=False, default=math.inf)
+    """Since when every chunk queued longer than our own window explains."""
+    _lateness_s: float = field(init=False, default=0.0)
+    """By how much acknowledgements come later than our own queue explains, smoothed."""
     _limited_until_bytes: int = field(init=False, default=0)
     """Chunks sent before so much is delivered belong to a flight that began with a pause."""
-    _newest_rate: float = field(init=False, default=0.0)
 
     def __post_init__(self) -> None:
         self.base_rtt_s = self.memory.rtt_s
@@ -177,6 +125,11 @@ class LinkEstimator:
         """What the link delivers."""
         return self._rates[0][1] if self._rates else self.memory.rate_bytes_per_s
 
+    @property
+    def jitter_s(self) -> float:
+        """How much lateness of acknowledgements the window makes up for."""
+        return min(self._lateness_s, LATENESS_S_MAX)
+
     def departed(self, size_bytes: int, now: float, *, paused: bool) -> Departure:
         """A chunk is handed to the link; `paused` says that one could have gone before."""
         if not self._rates:
@@ -185,7 +138,7 @@ class LinkEstimator:
             self._limited_until_bytes = self._delivered_bytes + self.in_flight_bytes + size_bytes
             self._arrivals.clear()
             if not self.in_flight_bytes:
-                self._delivered_at = now
+                self._delivered_at = self._delivered_sent_at = now
         self.in_flight_bytes += size_bytes
         return Departure(
             size_bytes=size_bytes,
@@ -193,6 +146,7 @@ class LinkEstimator:
             in_flight_bytes=self.in_flight_bytes,
             delivered_bytes=self._delivered_bytes,
             delivered_at=self._delivered_at,
+            delivered_sent_at=self._delivered_sent_at,
             rate_bytes_per_s=self.rate_bytes_per_s,
             app_limited=self._delivered_bytes < self._limited_until_bytes,
         )
@@ -201,22 +155,18 @@ class LinkEstimator:
         """The chunk has arrived at the far end, and we know it `now`."""
         self.in_flight_bytes -= chunk.size_bytes
         self._delivered_bytes += chunk.size_bytes
-        self._delivered_at = now
+        self._delivered_at, self._delivered_sent_at = now, chunk.sent_at
         self._note_arrival(now)
         self._note_round_trip(chunk, now)
         self._note_rate(chunk, now)
         self._update_base_rtt()
         self._judge_share(chunk, now)
 
-    def forget_maxima(self, now: float) -> None:
-        """A queue stands, so that the newest sample is the link's rate, and no older one is."""
-        if self._newest_rate:
-            self._rates = deque([(now, self._newest_rate)])
-
     def forget_in_flight(self, now: float) -> None:
         """The connection was made anew: nothing under way will be acknowledged."""
         self.in_flight_bytes = 0
-        self._delivered_at = now
+        self._delivered_at = self._delivered_sent_at = now
+        self._long_queue_since = math.inf
         self._arrivals.clear()
 
     def _note_arrival(self, now: float) -> None:
@@ -248,16 +198,21 @@ class LinkEstimator:
         return self.foreign.noticed and now - self.foreign.noticed_at < FOREIGN_RTT_FREEZE_S
 
     def _note_rate(self, chunk: Departure, now: float) -> None:
-        took_s = max(now - chunk.delivered_at, RTT_MIN_S)
+        sending_s = chunk.sent_at - chunk.delivered_sent_at
+        took_s = max(now - chunk.delivered_at, sending_s, RTT_MIN_S)
         delivered_bytes = self._delivered_bytes - chunk.delivered_bytes
         sample = min(delivered_bytes / took_s, RATE_MAX_BYTES_PER_S)
         believed = self.rate_bytes_per_s
-        self._newest_rate = sample
         sooner_s = delivered_bytes / chunk.rate_bytes_per_s - took_s
-        unqueued = self.queueing_delay_s < HEADROOM_QUEUE_S
+        unqueued = self.queueing_delay_s < HEADROOM_QUEUE_S + self.jitter_s
         self.headroom = unqueued and sooner_s > HEADROOM_S and sample > believed
         arriving = self._arrival_rate(now)
-        if arriving is not None and self.queueing_delay_s > self._drop_queue_s:
+        rate = max(self.rate_bytes_per_s, RATE_MIN_BYTES_PER_S)
+        if self.queueing_delay_s > max(DROP_QUEUE_S, DROP_QUEUE_BYTES / rate):
+            self._long_queue_since = min(self._long_queue_since, now)
+        else:
+            self._long_queue_since = math.inf
+        if arriving is not None and now - self._long_queue_since >= DROP_LASTS_S:
             self._rates = deque([(now, min(arriving, RATE_MAX_BYTES_PER_S))])
         elif sample >= believed or not chunk.app_limited:
             self._keep_maximum(sample, now)
@@ -265,7 +220,7 @@ class LinkEstimator:
     def _keep_maximum(self, sample: float, now: float) -> None:
         while self._rates and self._rates[-1][1] <= sample:
             self._rates.pop()
-        self._rates.append((now, sample))
+        self._rates.append((now, max(sample, RATE_FLOOR_BYTES_PER_S)))
         while self._rates[0][0] < now - RATE_WINDOW_S:
             self._rates.popleft()
 
@@ -274,21 +229,18 @@ class LinkEstimator:
         first_at, first_bytes = self._arrivals[0]
         if len(self._arrivals) < ARRIVAL_ACKS_MIN or now - first_at < ARRIVAL_SPAN_S:
             return None
-        return (self._delivered_bytes - first_bytes) / (now - first_at)
+        return max(RATE_FLOOR_BYTES_PER_S, (self._delivered_bytes - first_bytes) / (now - first_at))
 
     def _judge_share(self, chunk: Departure, now: float) -> None:
         """Is what we get what the link can do, or what somebody else leaves us?"""
         rate = max(self.rate_bytes_per_s, RATE_MIN_BYTES_PER_S)
         own_s = max(0.0, (chunk.in_flight_bytes - chunk.size_bytes) / rate - self.base_rtt_s)
+        late_s = max(0.0, self.queueing_delay_s - own_s)
+        self._lateness_s += LATENESS_SHARE * (min(late_s, LATENESS_S_CAP) - self._lateness_s)
         starved = 2 * self.rate_bytes_per_s < self.capacity_bytes_per_s
         self.foreign.observe(self.queueing_delay_s, own_s, now, starved=starved)
         if self.queueing_delay_s < CAPACITY_QUEUE_S and not self.foreign.noticed:
             self.capacity_bytes_per_s = self.rate_bytes_per_s
-
-    @property
-    def _drop_queue_s(self) -> float:
-        rate = max(self.rate_bytes_per_s, RATE_MIN_BYTES_PER_S)
-        return max(DROP_QUEUE_S, DROP_QUEUE_BYTES / rate)
 
     def _bare(self, rtt_s: float, size_bytes: int, rate_then: float) -> float:
         """A round trip without the chunk's own time on the wire.

@@ -20,8 +20,8 @@ TRIPS_TO_SETTLE = 8
 TRIPS_TO_JUDGE = 24
 """Trips measured before a count is judged: about three seconds on home links."""
 
-HOLD_S = 60.0
-"""How long a count that disappointed is left alone."""
+HOLD_S = 600.0
+"""How long a count that disappointed is left alone: a try costs a second of slower rounds."""
 
 
 @dataclass(slots=True)

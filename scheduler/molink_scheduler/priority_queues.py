@@ -39,6 +39,11 @@ class PriorityQueues(Backlog):
     def __post_init__(self) -> None:
         self.held_back = HeldBack(self.limits)
 
+    @property
+    def decode_first(self) -> bool:
+        """True: that is the point."""
+        return True
+
     def next_chunk(self, now: float, link: LinkView) -> Chunk | None:
         """What to send now; None when nothing waits."""
         decode = self._oldest(BatchClass.DECODE)

@@ -52,6 +52,11 @@ class TransmissionQueue(Protocol):
     """
 
     @property
+    def decode_first(self) -> bool:
+        """Whether decode that waits is what leaves next, so that it may overdraw the window."""
+        ...
+
+    @property
     def chunk_bytes_now(self) -> int:
         """The chunk rule's last answer: most bytes of prefill sent at once."""
         ...

@@ -67,8 +67,8 @@ class FakeRing:
             HeadSettings(
                 self.kv_tokens,
                 self.micro_batch_count,
-                self.span_tokens,
-                self.prefill_tokens_in_flight_max,
+                span_tokens=self.span_tokens,
+                prefill_tokens_in_flight_max=self.prefill_tokens_in_flight_max,
             )
         )
         blocks = blocks_for(self.kv_tokens)

@@ -2,12 +2,9 @@
 
 import pytest
 
-from molink_scheduler.link_estimator import (
-    RATE_MAX_BYTES_PER_S,
-    ForeignUpload,
-    LinkEstimator,
-    LinkMemory,
-)
+from molink_scheduler.foreign_upload import ForeignUpload
+from molink_scheduler.link_estimator import LinkEstimator
+from molink_scheduler.link_facts import RATE_MAX_BYTES_PER_S, LinkMemory
 
 MEMORY = LinkMemory(rate_bytes_per_s=1e6, rtt_s=0.05)
 
@@ -78,6 +75,28 @@ def test_a_long_queue_makes_old_maxima_history_at_once():
         now += 16_000 / 1e6
         estimator.acknowledged(departure, now)
     assert estimator.rate_bytes_per_s == pytest.approx(1e6, rel=0.1)
+
+
+def test_one_stall_of_the_far_end_is_no_drop():
+    estimator = LinkEstimator(MEMORY)
+    now = saturate(estimator, 4e6, 0.03, 0.0, 3.0)
+    departures = [estimator.departed(16_000, now, paused=index == 0) for index in range(10)]
+    for departure in departures:
+        estimator.acknowledged(departure, now + 0.15)
+    assert estimator.queueing_delay_s > 0.1
+    assert estimator.rate_bytes_per_s == pytest.approx(4e6, rel=0.05)
+
+
+def test_a_burst_of_late_acknowledgements_raises_nothing():
+    """1 MB/s leaves and comes back; twenty acknowledgements are held up and come at once."""
+    estimator = LinkEstimator(MEMORY)
+    flights = [(estimator.departed(4000, i * 0.004, paused=False), i) for i in range(1)]
+    for i in range(1, 200):
+        if i >= 10 and not 100 <= i < 120:
+            while flights and flights[0][1] <= i - 10:
+                estimator.acknowledged(flights.pop(0)[0], i * 0.004)
+        flights.append((estimator.departed(4000, i * 0.004, paused=False), i))
+    assert estimator.rate_bytes_per_s < 1.15e6
 
 
 def test_headroom_is_seen_when_chunks_come_back_sooner_than_the_rate_allows():

@@ -1,0 +1,61 @@
+"""What we believe possible of a link, remember of it, and know of each chunk under way on it."""
+
+import math
+from dataclasses import dataclass
+
+__all__ = [
+    "CAUTIOUS",
+    "RATE_FLOOR_BYTES_PER_S",
+    "RATE_MAX_BYTES_PER_S",
+    "RATE_MIN_BYTES_PER_S",
+    "Departure",
+    "LinkMemory",
+]
+
+RATE_MIN_BYTES_PER_S = 125_000.0
+"""1 Mbps. The slowest link whose chunks we believe to be slow on the wire; below it their delay
+counts as queueing, or a starved sender would take its rivals' queue for its own slowness."""
+
+RATE_FLOOR_BYTES_PER_S = 12_500.0
+"""0.1 Mbps: believing less, a link that stood still for a while would take minutes to come back."""
+
+RATE_MAX_BYTES_PER_S = 1.25e9
+"""10 Gbps: no peer's acknowledgements, however early, make us believe more."""
+
+
+@dataclass(frozen=True, slots=True)
+class LinkMemory:
+    """What was last known of the link to a peer."""
+
+    rate_bytes_per_s: float
+    rtt_s: float
+
+    def __post_init__(self) -> None:
+        for name, value in (("rate", self.rate_bytes_per_s), ("round trip", self.rtt_s)):
+            if not (math.isfinite(value) and value > 0):
+                raise ValueError(f"a link's {name} must be above 0, got {value}")
+
+
+CAUTIOUS = LinkMemory(rate_bytes_per_s=1e6, rtt_s=0.1)
+"""Of a peer never met: 8 Mbps, a slow home uplink. Only the size of the first chunks hangs on it,
+what may be in flight starts from less."""
+
+
+@dataclass(frozen=True, slots=True)
+class Departure:
+    """What must be known of a sent chunk when its acknowledgement comes."""
+
+    size_bytes: int
+    sent_at: float
+    in_flight_bytes: int
+    """Ours at that moment, the chunk included."""
+    delivered_bytes: int
+    """Acknowledged in total at that moment..."""
+    delivered_at: float
+    """...and when the newest of it was."""
+    delivered_sent_at: float
+    """When that chunk had left: bytes are never counted as coming back faster than they left."""
+    rate_bytes_per_s: float
+    """Believed at that moment: against it, not against its neighbours, a chunk came back soon."""
+    app_limited: bool
+    """Whether the sender had paused, so that the sample may be too low."""
