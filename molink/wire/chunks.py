@@ -19,9 +19,17 @@ import msgpack
 from molink.errors import FrameError
 from molink.wire.frames import BUFFER_BYTES_MAX, HEADER_BYTES_MAX, PROTOCOL_VERSION
 
-__all__ = ["Ack", "ChunkHeader", "Reassembly", "decode_chunk", "decode_link_frame", "encode_ack"]
+__all__ = [
+    "Ack",
+    "ChunkHeader",
+    "LinkHello",
+    "Reassembly",
+    "decode_link_frame",
+    "encode_ack",
+    "encode_hello",
+]
 
-CHUNK, ACK = 64, 65
+CHUNK, ACK, HELLO = 64, 65, 66
 """Kinds on a link, apart from those of whole messages."""
 
 TRANSFER_BYTES_MAX = HEADER_BYTES_MAX + BUFFER_BYTES_MAX
@@ -63,35 +71,39 @@ class Ack:
     sequences: tuple[int, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class LinkHello:
+    """Opens a link: repeated until anything comes back, because a connection may be accepted by a
+    proxy before the far end listens. The receiver answers with an empty Ack."""
+
+
+def encode_hello() -> bytes:
+    """One frame that asks whether somebody listens."""
+    packed: bytes = msgpack.packb((PROTOCOL_VERSION, HELLO, ()))
+    return packed
+
+
 def encode_ack(sequences: Sequence[int]) -> bytes:
     """One frame that acknowledges chunks."""
     packed: bytes = msgpack.packb((PROTOCOL_VERSION, ACK, sequences))
     return packed
 
 
-def decode_link_frame(frame: Frame) -> ChunkHeader | Ack:
-    """What the first frame of anything on a link says. Raises FrameError when it is neither."""
+def decode_link_frame(frame: Frame) -> ChunkHeader | Ack | LinkHello:
+    """What the first frame of anything on a link says. Raises FrameError when it is none."""
     try:
         version, kind, fields = msgpack.unpackb(frame, use_list=False)
         if version != PROTOCOL_VERSION:
             raise FrameError(f"peer speaks protocol {version}, this is {PROTOCOL_VERSION}: update")
         if kind == ACK:
             return Ack(_integers(fields))
+        if kind == HELLO:
+            return LinkHello()
         if kind == CHUNK:
             return _checked(ChunkHeader(*_integers(fields)))
     except (ValueError, TypeError, msgpack.UnpackException) as error:
         raise FrameError(f"malformed link frame: {error}") from error
     raise FrameError(f"unknown kind {kind!r} on a link")
-
-
-def decode_chunk(frames: Sequence[Frame]) -> tuple[ChunkHeader, Frame]:
-    """A chunk's header and piece. Raises FrameError for anything else."""
-    if len(frames) != 2:
-        raise FrameError("a chunk is a header and a piece")
-    header = decode_link_frame(frames[0])
-    if not isinstance(header, ChunkHeader):
-        raise FrameError("expected a chunk")
-    return header, frames[1]
 
 
 def _integers(values: Any) -> tuple[int, ...]:

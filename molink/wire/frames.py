@@ -13,21 +13,22 @@ from typing import Any
 import msgpack
 
 from molink.errors import FrameError
+from molink.wire.codecs import codec_named, packed_bytes_max
 from molink.wire.messages import (
-    ELEMENT_BYTES,
     Activations,
     Cancel,
     FinishReason,
     Forget,
-    Hello,
     Message,
     Sampled,
+    SetWire,
     Submit,
     TensorHeader,
     TokenSample,
 )
 from molink_scheduler.batch import Admission, Batch, BatchClass, Release, Span
 from molink_scheduler.request import Request, SamplingParams
+from molink_scheduler.round_tracker import StageStamp
 
 __all__ = [
     "BUFFER_BYTES_MAX",
@@ -46,7 +47,7 @@ HEADER_BYTES_MAX = 4 * 2**20
 BUFFER_BYTES_MAX = 256 * 2**20
 """A span of 4,096 tokens of a 16,384-wide model in fp32."""
 
-HELLO, SUBMIT, CANCEL, ACTIVATIONS, FORGET, SAMPLED = range(6)
+SUBMIT, CANCEL, ACTIVATIONS, FORGET, SAMPLED, SET_WIRE = range(1, 7)
 
 Fields = Sequence[Any]
 
@@ -81,9 +82,13 @@ def _fields_of(message: Message) -> tuple[int, Fields, list[bytes | memoryview]]
         case Activations(batch, tensor, buffer):
             header = (tensor.dtype, tensor.rows, tensor.width, tensor.codec)
             return ACTIVATIONS, (_batch_fields(batch), header), [buffer]
-        case Sampled(batch_class, micro_batch, spans, tokens):
+        case Sampled(batch_class, micro_batch, spans, tokens, stamps):
             samples = [_sample_fields(token) for token in tokens]
-            return SAMPLED, (int(batch_class), micro_batch, _spans_fields(spans), samples), []
+            spans_fields, stamps_fields = _spans_fields(spans), _stamps_fields(stamps)
+            fields = (int(batch_class), micro_batch, spans_fields, samples, stamps_fields)
+            return SAMPLED, fields, []
+        case SetWire(codec):
+            return SET_WIRE, (codec,), []
         case Submit(request):
             sampling = _sampling_fields(request.sampling)
             return SUBMIT, (request.request_id, request.prompt, sampling, request.output), []
@@ -91,8 +96,6 @@ def _fields_of(message: Message) -> tuple[int, Fields, list[bytes | memoryview]]
             return CANCEL, (request_id,), []
         case Forget(release):
             return FORGET, (release.request_id,), []
-        case Hello(sender, answer):
-            return HELLO, (sender, answer), []
 
 
 # -- fields of the core's values ----------------------------------------------------------------
@@ -111,18 +114,36 @@ def _batch_fields(batch: Batch) -> Fields:
         for a in batch.admissions
     ]
     spans = _spans_fields(batch.spans)
-    return (batch.batch_id, int(batch.batch_class), batch.micro_batch, spans, admissions)
+    return (
+        batch.batch_id,
+        int(batch.batch_class),
+        batch.micro_batch,
+        spans,
+        admissions,
+        batch.wire,
+        _stamps_fields(batch.stamps),
+    )
 
 
 def _batch(fields: Fields) -> Batch:
-    batch_id, batch_class, micro_batch, spans, admissions = fields
+    batch_id, batch_class, micro_batch, spans, admissions, wire, stamps = fields
     return Batch(
         _integer(batch_id),
         BatchClass(batch_class),
         _integer(micro_batch),
         tuple(_span(span) for span in spans),
         tuple(_admission(admission) for admission in admissions),
+        codec_named(_text(wire)).name,
+        _stamps(stamps),
     )
+
+
+def _stamps_fields(stamps: Sequence[StageStamp]) -> Fields:
+    return [(stamp.step_s, stamp.wire_bytes_per_s) for stamp in stamps]
+
+
+def _stamps(fields: Fields) -> tuple[StageStamp, ...]:
+    return tuple(StageStamp(float(step_s), float(rate)) for step_s, rate in fields)
 
 
 def _spans_fields(spans: Sequence[Span]) -> Fields:
@@ -203,11 +224,6 @@ def _sample(fields: Fields) -> TokenSample:
 # -- messages -----------------------------------------------------------------------------------
 
 
-def _hello(fields: Fields, buffers: Sequence[bytes | memoryview]) -> Hello:
-    sender, answer = fields
-    return Hello(_text(sender), bool(answer))
-
-
 def _submit(fields: Fields, buffers: Sequence[bytes | memoryview]) -> Submit:
     request_id, prompt, sampling, output = fields
     return Submit(
@@ -225,26 +241,28 @@ def _forget(fields: Fields, buffers: Sequence[bytes | memoryview]) -> Forget:
     return Forget(Release(_integer(request_id)))
 
 
+def _set_wire(fields: Fields, buffers: Sequence[bytes | memoryview]) -> SetWire:
+    (codec,) = fields
+    return SetWire(codec_named(_text(codec)).name)
+
+
 def _sampled(fields: Fields, buffers: Sequence[bytes | memoryview]) -> Sampled:
-    batch_class, micro_batch, spans, tokens = fields
+    batch_class, micro_batch, spans, tokens, stamps = fields
     return Sampled(
         BatchClass(batch_class),
         _integer(micro_batch),
         tuple(_span(span) for span in spans),
         tuple(_sample(token) for token in tokens),
+        _stamps(stamps),
     )
 
 
 def _activations(fields: Fields, buffers: Sequence[bytes | memoryview]) -> Activations:
     batch_fields, (dtype, rows, width, codec) = fields
-    if dtype not in ELEMENT_BYTES or codec != "raw":
-        raise FrameError(f"unknown element type {dtype!r} or codec {codec!r}")
-    batch, tensor = (
-        _batch(batch_fields),
-        TensorHeader(dtype, _integer(rows), _integer(width), codec),
-    )
+    tensor = TensorHeader(_text(dtype), _integer(rows), _integer(width), _text(codec))
+    batch = _batch(batch_fields)
     (buffer,) = buffers
-    if len(buffer) > BUFFER_BYTES_MAX or len(buffer) != tensor.raw_bytes or rows != batch.tokens:
+    if len(buffer) > packed_bytes_max(tensor.codec, tensor) or rows != batch.tokens:
         raise FrameError(
             f"{len(buffer)} bytes do not hold {tensor.rows} x {tensor.width} {tensor.dtype} "
             f"for {batch.tokens} tokens"
@@ -253,12 +271,12 @@ def _activations(fields: Fields, buffers: Sequence[bytes | memoryview]) -> Activ
 
 
 _DECODERS: dict[int, Callable[[Fields, Sequence[bytes | memoryview]], Message]] = {
-    HELLO: _hello,
     SUBMIT: _submit,
     CANCEL: _cancel,
     ACTIVATIONS: _activations,
     FORGET: _forget,
     SAMPLED: _sampled,
+    SET_WIRE: _set_wire,
 }
 
 

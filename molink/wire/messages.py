@@ -1,10 +1,9 @@
 """Every message between the processes of a ring, as plain values: one closed union.
 
-    coordinator -> head    Submit, Cancel
+    coordinator -> head    Submit, Cancel, SetWire
     stage -> next stage    Activations, Forget
     tail -> head           Sampled
     tail -> coordinator    Sampled, with the log-probabilities that users asked for
-    anyone -> its link     Hello, until the far end answers it
 
 Requests, batches and spans are the core's own values; here they only get a kind and, for
 activations, a buffer.
@@ -15,15 +14,16 @@ from enum import IntEnum
 
 from molink_scheduler.batch import Batch, BatchClass, Release, Span
 from molink_scheduler.request import Request
+from molink_scheduler.round_tracker import StageStamp
 
 __all__ = [
     "Activations",
     "Cancel",
     "FinishReason",
     "Forget",
-    "Hello",
     "Message",
     "Sampled",
+    "SetWire",
     "Submit",
     "TensorHeader",
     "TokenSample",
@@ -48,7 +48,7 @@ class TensorHeader:
     rows: int
     width: int
     codec: str = "raw"
-    """How the buffer is packed; raw is the elements as they lie in memory, little endian."""
+    """How the buffer is packed (`codecs`); raw is the elements as they lie in memory."""
 
     @property
     def raw_bytes(self) -> int:
@@ -58,15 +58,6 @@ class TensorHeader:
 
 ELEMENT_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 """Element types that may cross the wire, with their size."""
-
-
-@dataclass(frozen=True, slots=True)
-class Hello:
-    """Opens a link: sent until answered, because a connection may be accepted before its far end
-    listens."""
-
-    sender: str
-    answer: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +72,13 @@ class Cancel:
     """The head forgets a request; one that has ended is fine."""
 
     request_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class SetWire:
+    """From now on the head's batches carry their activations in this codec."""
+
+    codec: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +119,8 @@ class Sampled:
     spans: tuple[Span, ...]
     """What the batch computed; empty on the way to the coordinator."""
     tokens: tuple[TokenSample, ...]
+    stamps: tuple[StageStamp, ...] = ()
+    """Of a decode batch, one from each stage; empty on the way to the coordinator."""
 
 
-Message = Hello | Submit | Cancel | Activations | Forget | Sampled
+Message = SetWire | Submit | Cancel | Activations | Forget | Sampled

@@ -8,7 +8,6 @@ from molink.wire.messages import (
     Cancel,
     FinishReason,
     Forget,
-    Hello,
     Sampled,
     Submit,
     TensorHeader,
@@ -82,7 +81,6 @@ prompts = st.lists(tokens, min_size=1, max_size=5).map(tuple)
 @pytest.fixture(scope="session")
 def messages():
     return st.one_of(
-        st.builds(Hello, st.text(max_size=8), st.booleans()),
         st.builds(Submit, st.builds(Request, ids, prompts, samplings, token_tuples)),
         st.builds(Cancel, ids),
         st.builds(Forget, st.builds(Release, ids)),

@@ -1,0 +1,149 @@
+"""How the rows of a residual stream are packed for a slow link, and unpacked at the far end.
+
+    raw       the elements as they lie in memory; nothing is copied
+    lossless  byte planes through zstd: 0.7 of the size, every bit back
+    int8      a scale per group of 64, outliers in 16 bits: 0.52 of bfloat16
+    fp8       e4m3 with a scale per row: 0.50 of bfloat16, for devices that have the format
+
+Every codec treats each row by itself, so what a request gets never depends on who shared its batch
+or on where a prompt was cut into spans. Sizes are compared with the header before memory is taken.
+Codecs that carry something over from earlier rows (differences between tokens, trained
+dictionaries) were rejected for that reason: a lost or reordered span would spoil those after it.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from molink.errors import FrameError
+from molink.wire import codec_fp8, codec_int8, codec_lossless
+from molink.wire.messages import ELEMENT_BYTES, TensorHeader
+
+__all__ = [
+    "CODECS",
+    "UNPACKED_BYTES_MAX",
+    "Codec",
+    "codec_named",
+    "codecs_offered",
+    "decode",
+    "encode",
+    "packed_bytes_max",
+]
+
+UNPACKED_BYTES_MAX = 256 * 2**20
+"""The limit of a raw buffer: a few packed bytes must not unpack to more than could have come
+raw."""
+
+WIDTH_MAX = 2**16
+"""Columns of outliers are 16-bit numbers; four times the widest model."""
+
+Buffer = bytes | memoryview
+
+
+@dataclass(frozen=True, slots=True)
+class Codec:
+    """One way of packing."""
+
+    name: str
+    element_error: float
+    """Largest error of a finite element, as a part of the largest magnitude that shares its
+    scale: the rest of its group without outliers for int8, its row for fp8."""
+    needs_fp8: bool
+    """Offered only where the devices have the format; every node can read it."""
+    encode: Callable[[TensorHeader, Buffer], Buffer]
+    decode: Callable[[TensorHeader, Buffer], Buffer]
+    packed_bytes_max: Callable[[TensorHeader], int]
+
+
+def _itself(header: TensorHeader, buffer: Buffer) -> Buffer:
+    return buffer
+
+
+def _raw_bytes(header: TensorHeader) -> int:
+    return header.raw_bytes
+
+
+_CODECS = {
+    codec.name: codec
+    for codec in (
+        Codec("raw", 0.0, False, _itself, _itself, _raw_bytes),
+        Codec(
+            "lossless",
+            0.0,
+            False,
+            codec_lossless.encode,
+            codec_lossless.decode,
+            codec_lossless.packed_bytes_max,
+        ),
+        Codec(
+            "int8",
+            0.008,
+            False,
+            codec_int8.encode,
+            codec_int8.decode,
+            codec_int8.packed_bytes_max,
+        ),
+        Codec("fp8", 0.0625, True, codec_fp8.encode, codec_fp8.decode, codec_fp8.packed_bytes_max),
+    )
+}
+"""int8: half a step of 1/127 (0.004, the scale rounded up included), and the result rounded to
+bfloat16 (as much again; a tenth of it in float16). fp8: half a step of 1/8."""
+
+CODECS: tuple[str, ...] = tuple(_CODECS)
+"""Their names, as they stand in a header."""
+
+
+def codec_named(name: str) -> Codec:
+    """The codec of that name. Raises FrameError for an unknown one."""
+    if name not in _CODECS:
+        raise FrameError(f"unknown codec {name!r:.40}, this node has {', '.join(CODECS)}: update")
+    return _CODECS[name]
+
+
+def codecs_offered(has_fp8: bool) -> tuple[str, ...]:
+    """Codecs that a ring may use whose devices all have fp8, or not."""
+    return tuple(codec.name for codec in _CODECS.values() if has_fp8 or not codec.needs_fp8)
+
+
+def packed_bytes_max(codec: str, header: TensorHeader) -> int:
+    """Most bytes that the packed form of such a tensor may have. Raises FrameError for a tensor
+    beyond the limits."""
+    chosen = codec_named(codec)
+    _check(header)
+    return chosen.packed_bytes_max(header)
+
+
+def encode(codec: str, header: TensorHeader, buffer: Buffer) -> Buffer:
+    """Pack a row-major [rows, width] buffer; `header.codec` is not looked at."""
+    _check(header)
+    if len(buffer) != header.raw_bytes:
+        raise FrameError(f"{len(buffer)} bytes for a tensor of {header.raw_bytes}")
+    with np.errstate(all="ignore"):
+        return codec_named(codec).encode(header, buffer)
+
+
+def decode(codec: str, header: TensorHeader, packed: Buffer) -> Buffer:
+    """Unpack what `encode` made, `header.raw_bytes` long.
+
+    Raises FrameError for anything else that came from a peer.
+    """
+    chosen = codec_named(codec)
+    if len(packed) > packed_bytes_max(codec, header):
+        raise FrameError(f"{len(packed)} bytes of {codec} are more than the tensor can take")
+    with np.errstate(all="ignore"):
+        raw = chosen.decode(header, packed)
+    if len(raw) != header.raw_bytes:
+        raise FrameError(f"{len(raw)} bytes for a tensor of {header.raw_bytes}")
+    return raw
+
+
+def _check(header: TensorHeader) -> None:
+    """Refuse shapes that no model has, before anyone multiplies with them."""
+    known = header.dtype in ELEMENT_BYTES
+    if not (known and header.rows >= 0 and 1 <= header.width <= WIDTH_MAX):
+        raise FrameError(
+            f"no tensor of {header.rows} x {header.width} {header.dtype!r:.40} can be sent"
+        )
+    if header.raw_bytes > UNPACKED_BYTES_MAX:
+        raise FrameError(f"a tensor of {header.raw_bytes} bytes, {UNPACKED_BYTES_MAX} is the most")

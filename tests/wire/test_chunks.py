@@ -1,0 +1,95 @@
+"""Pieces become messages again; what does not fit is dropped and counted, and the link goes on."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from molink.errors import FrameError
+from molink.wire.chunks import (
+    Ack,
+    ChunkHeader,
+    LinkHello,
+    Reassembly,
+    decode_link_frame,
+    encode_ack,
+    encode_hello,
+)
+
+
+def chunks_of(transfer_id: int, header: bytes, buffer: bytes, size: int, first: int = 0):
+    """A transfer in pieces of `size`, numbered from `first`."""
+    whole = header + buffer
+    offsets = range(0, len(whole), size)
+    return [
+        (
+            ChunkHeader(first + n, transfer_id, offset, len(whole), len(header)),
+            whole[offset : offset + size],
+        )
+        for n, offset in enumerate(offsets)
+    ]
+
+
+def take_all(reassembly: Reassembly, chunks) -> list[list[bytes]]:
+    taken = [reassembly.take(header, piece) for header, piece in chunks]
+    return [[bytes(frame) for frame in frames] for frames in taken if frames is not None]
+
+
+@given(st.binary(min_size=1, max_size=40), st.binary(max_size=200), st.integers(1, 64))
+def test_any_cut_gives_the_message_back(header, buffer, size):
+    expected = [header, buffer] if buffer else [header]
+    reassembly = Reassembly()
+    assert take_all(reassembly, chunks_of(1, header, buffer, size)) == [expected]
+    assert reassembly.chunks_refused == 0
+
+
+def test_two_transfers_interleave():
+    bulk, urgent = chunks_of(1, b"bulk", bytes(40), 10), chunks_of(2, b"now", b"!", 99, first=2)
+    mixed = [*bulk[:2], *urgent, *((_renumber(h, h.sequence + 1), p) for h, p in bulk[2:])]
+    assert take_all(Reassembly(), mixed) == [[b"now", b"!"], [b"bulk", bytes(40)]]
+
+
+def _renumber(header: ChunkHeader, sequence: int) -> ChunkHeader:
+    return ChunkHeader(
+        sequence, header.transfer_id, header.offset, header.transfer_bytes, header.header_bytes
+    )
+
+
+def test_a_duplicate_is_dropped_and_counted():
+    reassembly, chunks = Reassembly(), chunks_of(1, b"head", bytes(20), 8)
+    assert take_all(reassembly, [chunks[0], chunks[0], *chunks[1:]]) == [[b"head", bytes(20)]]
+    assert reassembly.chunks_refused == 1
+
+
+@pytest.mark.parametrize("broken", ["gap", "longer", "unknown"])
+def test_what_does_not_fit_is_dropped_and_the_next_message_arrives(broken):
+    reassembly, chunks = Reassembly(), chunks_of(1, b"head", bytes(20), 8)
+    if broken == "gap":
+        del chunks[1]
+    elif broken == "longer":
+        chunks[-1] = (chunks[-1][0], bytes(99))
+    else:
+        del chunks[0]
+    good = chunks_of(2, b"next", b"!", 99, first=50)
+    assert take_all(reassembly, [*chunks, *good]) == [[b"next", b"!"]]
+    assert reassembly.chunks_refused >= 1
+
+
+def test_announced_sizes_are_bounded():
+    header = ChunkHeader(0, 1, 0, 2**40, 10).encode()
+    with pytest.raises(FrameError):
+        decode_link_frame(header)
+    with pytest.raises(FrameError):
+        decode_link_frame(ChunkHeader(0, 1, 0, 10, 11).encode())
+
+
+def test_link_frames_come_back_as_they_were():
+    header = ChunkHeader(5, 6, 7, 800, 9)
+    assert decode_link_frame(header.encode()) == header
+    assert decode_link_frame(encode_ack((1, 2))) == Ack((1, 2))
+    assert decode_link_frame(encode_hello()) == LinkHello()
+
+
+@given(st.binary(max_size=40))
+def test_noise_is_a_frame_error(frame):
+    with pytest.raises(FrameError):
+        decode_link_frame(frame)
