@@ -1,29 +1,28 @@
 """A directed link between two processes of a ring: one DEALER socket at each end.
 
+Here what both ends share, and the receiving end; `paced_link` is the sending one.
+
 Messages flow one way and the link lives as long as the ring, so that a round costs the sum of the
 one-way delays and no window has to open again. DEALER to DEALER rather than PUSH to PULL, because
-the far end answers on the same connection: the hello now, acknowledgements when the sender paces.
+the far end answers on the same connection: the hello, and every chunk.
 The receiver binds, the sender connects. A proxy may accept a connection before its target listens,
-so a sender repeats Hello until it is answered.
+so a sender repeats its hello until it is answered.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import zmq
 
 from molink.wire.frames import BUFFER_BYTES_MAX
 
-__all__ = ["HELLO_PERIOD_S", "InboundLink", "OutboundLink", "set_link_options"]
+__all__ = ["HELLO_PERIOD_S", "InboundLink", "set_link_options"]
 
 HELLO_PERIOD_S = 0.2
 """How often a sender repeats its hello; the first one usually gets through."""
 
 SEND_QUEUE_MESSAGES_MAX = 4096
 """More than the head ever has under way; reaching it means that the far end is gone."""
-
-COPY_BELOW_BYTES = 65536
-"""Smaller buffers are cheaper to copy than to track until they are sent."""
 
 Frames = Sequence[bytes | memoryview]
 
@@ -71,44 +70,3 @@ class InboundLink:
     def answer(self, frames: Frames) -> None:
         """Send something back on the connection that the last message came from."""
         self.socket.send_multipart(list(frames))
-
-
-@dataclass(slots=True)
-class OutboundLink:
-    """The sending end, towards one peer."""
-
-    name: str
-    socket: "zmq.Socket[bytes]"
-    open: bool = False
-    """Whether the far end has answered our hello."""
-    messages_sent: int = field(default=0)
-    bytes_sent: int = field(default=0)
-
-    @classmethod
-    def connect(
-        cls, context: "zmq.Context[zmq.Socket[bytes]]", name: str, address: str
-    ) -> "OutboundLink":
-        """Connect to `tcp://host:port`; returns at once, `open` turns True with the answer."""
-        socket = context.socket(zmq.DEALER)
-        set_link_options(socket)
-        socket.connect(address)
-        return cls(name, socket)
-
-    @property
-    def descriptor(self) -> int:
-        """As for InboundLink."""
-        return int(self.socket.getsockopt(zmq.FD))
-
-    def send(self, frames: Frames) -> None:
-        """Queue one message for the wire."""
-        sizes = [len(frame) for frame in frames]
-        self.messages_sent += 1
-        self.bytes_sent += sum(sizes)
-        self.socket.send_multipart(list(frames), copy=max(sizes) < COPY_BELOW_BYTES)
-
-    def receive(self) -> list[bytes] | None:
-        """The next answer from the far end, or None."""
-        try:
-            return self.socket.recv_multipart(zmq.NOBLOCK)
-        except zmq.Again:
-            return None

@@ -1,0 +1,216 @@
+"""The sending end of a link: messages in, chunks out, as the core decides.
+
+A message becomes a transfer in the core's queue; whenever the pacer sees room, the queue says which
+piece of which transfer goes next. Whoever has news of the link calls: `send` when there is a
+message, `pump` when an acknowledgement may have come or time has passed. Both may come from
+different threads, so a lock guards the socket and the core's state; it is held for the tens of
+microseconds that one decision and one send take, and nothing blocks under it.
+
+ZeroMQ's descriptor signals edges only, and sending may consume the edge of an acknowledgement that
+has come in: therefore every call drains acknowledgements.
+"""
+
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import zmq
+
+from molink.errors import FrameError
+from molink.transport.links import set_link_options
+from molink.wire.chunks import Ack, ChunkHeader, decode_link_frame, encode_hello
+from molink_scheduler.batch import BatchClass
+from molink_scheduler.link_pacer import LinkPacer, LinkSnapshot
+from molink_scheduler.transmission import Chunk, LinkView, Transfer, TransmissionQueue
+
+__all__ = ["LinkStatistics", "PacedLink"]
+
+TRANSFERS_WAITING_MAX = 4096
+"""More than the head ever has under way; reaching it means that the far end is gone."""
+
+FILLER_BYTES = 32 * 1024
+"""Of one filler: little enough to end soon after the measurement does."""
+
+Frame = bytes | memoryview
+
+
+@dataclass(frozen=True, slots=True)
+class LinkStatistics:
+    """What has left, and what the link is like now."""
+
+    name: str
+    messages_sent: int
+    bytes_sent: int
+    waiting: tuple[int, int]
+    """Transfers of each class that wait, decode first."""
+    queued_bytes: tuple[int, int]
+    """Their bytes."""
+    chunk_bytes: int
+    pacer: LinkSnapshot
+
+
+@dataclass(slots=True)
+class _Outgoing:
+    """The bytes of a transfer."""
+
+    header: Frame
+    buffer: Frame
+
+    @property
+    def size_bytes(self) -> int:
+        return len(self.header) + len(self.buffer)
+
+    def piece(self, start: int, end: int) -> Frame:
+        """Bytes [start, end) of header and buffer laid end to end."""
+        split = len(self.header)
+        if start >= split:
+            return memoryview(self.buffer)[start - split : end - split]
+        return bytes(self.header[start:end]) + bytes(self.buffer[: max(0, end - split)])
+
+
+@dataclass(slots=True)
+class PacedLink:
+    """One directed link, from the side that sends."""
+
+    name: str
+    socket: "zmq.Socket[bytes]"
+    queue: TransmissionQueue
+    pacer: LinkPacer
+    is_open: bool = False
+    """Whether the far end has answered."""
+    decode_due_at: float | None = None
+    """When the stage expects to want this link for decode; the just-in-time rule asks."""
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _outgoing: dict[int, _Outgoing] = field(default_factory=dict)
+    _next_transfer: int = 0
+    _next_sequence: int = 0
+    _messages_sent: int = 0
+    _bytes_sent: int = 0
+
+    @classmethod
+    def connect(
+        cls,
+        context: "zmq.Context[zmq.Socket[bytes]]",
+        name: str,
+        address: str,
+        queue: TransmissionQueue,
+        pacer: LinkPacer,
+    ) -> "PacedLink":
+        """Connect to `tcp://host:port`; returns at once, `is_open` turns True with the answer."""
+        socket = context.socket(zmq.DEALER)
+        set_link_options(socket)
+        socket.connect(address)
+        return cls(name, socket, queue, pacer)
+
+    @property
+    def descriptor(self) -> int:
+        """Readable when an acknowledgement may have arrived."""
+        return int(self.socket.getsockopt(zmq.FD))
+
+    def greet(self) -> None:
+        """Ask whether somebody listens."""
+        with self._lock:
+            self.socket.send(encode_hello())
+            self._drain(time.monotonic())
+
+    def send(self, frames: Sequence[Frame], batch_class: BatchClass, tokens: int) -> bool:
+        """Let a message wait, and send what may go now; False when something is left waiting."""
+        now = time.monotonic()
+        outgoing = _Outgoing(frames[0], frames[1] if len(frames) > 1 else b"")
+        with self._lock:
+            assert len(self._outgoing) < TRANSFERS_WAITING_MAX, f"the link {self.name} is stuck"
+            transfer_id = self._next_transfer
+            self._next_transfer += 1
+            self._outgoing[transfer_id] = outgoing
+            transfer = Transfer(transfer_id, batch_class, outgoing.size_bytes, tokens)
+            self.queue.offer(transfer, now)
+            self._messages_sent += 1
+            self._drain(now)
+            self._send_chunks(now)
+            return not self._outgoing
+
+    def fill(self) -> None:
+        """Send bytes that mean nothing, to learn what the link carries; the far end drops them."""
+        self.send((b"", bytes(FILLER_BYTES)), BatchClass.PREFILL, 0)
+
+    @property
+    def transfers_waiting(self) -> int:
+        """Messages of which something has not left."""
+        return len(self._outgoing)
+
+    def pump(self) -> float | None:
+        """Take acknowledgements, send what may go; when to call again if nothing arrives."""
+        now = time.monotonic()
+        with self._lock:
+            self._drain(now)
+            self._send_chunks(now)
+            return self.pacer.next_wake(now) if self._outgoing else None
+
+    def statistics(self) -> LinkStatistics:
+        """A snapshot."""
+        with self._lock:
+            classes = (BatchClass.DECODE, BatchClass.PREFILL)
+            waiting = [self.queue.waiting_count(batch_class) for batch_class in classes]
+            queued = [self.queue.queued_bytes(batch_class) for batch_class in classes]
+            return LinkStatistics(
+                self.name,
+                self._messages_sent,
+                self._bytes_sent,
+                (waiting[0], waiting[1]),
+                (queued[0], queued[1]),
+                self.queue.chunk_bytes_now,
+                self.pacer.snapshot(),
+            )
+
+    @property
+    def rate_bytes_per_s(self) -> float:
+        """The measured rate."""
+        return self.pacer.estimator.rate_bytes_per_s
+
+    def _drain(self, now: float) -> None:
+        while True:
+            try:
+                frame = self.socket.recv(zmq.NOBLOCK)
+            except zmq.Again:
+                return
+            self.is_open = True
+            try:
+                answer = decode_link_frame(frame)
+            except FrameError:
+                self.pacer.acks_refused += 1
+                continue
+            for sequence in answer.sequences if isinstance(answer, Ack) else ():
+                self.pacer.acknowledged(sequence, now)
+
+    def _send_chunks(self, now: float) -> None:
+        while self._outgoing and self._room(now):
+            view = LinkView(self.rate_bytes_per_s, 0.0, self.decode_due_at)
+            chunk = self.queue.next_chunk(now, view)
+            if chunk is None:
+                return
+            self._send_chunk(chunk, now)
+
+    def _room(self, now: float) -> bool:
+        urgent = self.queue.decode_first and self.queue.waiting_count(BatchClass.DECODE) > 0
+        return self.pacer.room(now, urgent=urgent) > 0
+
+    def _send_chunk(self, chunk: Chunk, now: float) -> None:
+        outgoing = self._outgoing[chunk.transfer_id]
+        sequence = self._next_sequence
+        self._next_sequence += 1
+        header = ChunkHeader(
+            sequence,
+            chunk.transfer_id,
+            chunk.offset,
+            outgoing.size_bytes,
+            len(outgoing.header),
+        ).encode()
+        piece = outgoing.piece(chunk.offset, chunk.offset + chunk.size_bytes)
+        self.socket.send_multipart([header, piece])
+        size_bytes = len(header) + len(piece)
+        self._bytes_sent += size_bytes
+        urgent = chunk.batch_class is BatchClass.DECODE
+        self.pacer.sent(sequence, size_bytes, now, urgent=urgent)
+        if chunk.last:
+            del self._outgoing[chunk.transfer_id]
