@@ -19,6 +19,7 @@ from molink.errors import UserError
 
 if TYPE_CHECKING:
     from molink.bench.load import LoadSettings
+    from molink.bench.trace_load import TraceSettings
 
 __all__ = ["bench", "chat", "chat_with", "generate"]
 
@@ -150,6 +151,7 @@ def _given(options: dict[str, Any]) -> dict[str, Any]:
 
 
 _AT_LEAST_ONE = click.IntRange(min=1)
+_ABOVE_ZERO = click.FloatRange(min=0, min_open=True)
 
 
 @click.command()
@@ -162,6 +164,14 @@ _AT_LEAST_ONE = click.IntRange(min=1)
 @click.option(
     "--output-tokens", type=_AT_LEAST_ONE, default=64, show_default=True, help="In each answer."
 )
+@click.option(
+    "--trace",
+    metavar="FILE|generated",
+    help="Instead: lengths and arrival times of a trace, or of the mix that ships with MoLink.",
+)
+@click.option("--rate", type=_ABOVE_ZERO, help="Of the trace, in requests per second.")
+@click.option("--duration-s", type=_ABOVE_ZERO, help="Of the trace; 60 s when it is generated.")
+@click.option("--scale", type=_ABOVE_ZERO, help="Multiply the trace's lengths by this.")
 @click.option("--seed", default=0, show_default=True, help="Of the random prompts.")
 @click.option(
     "--temperature", type=click.FloatRange(min=0), default=0.0, show_default=True, help="0: greedy."
@@ -181,23 +191,28 @@ _AT_LEAST_ONE = click.IntRange(min=1)
 )
 def bench(json_file: Path | None, **settings: Any) -> None:
     """Load a server with random prompts and measure it as its users do."""
-    from molink.bench.load import LoadSettings
+    from molink.bench.command_load import settings_from
 
     if json_file is not None:
         _check_writable(json_file)
-    report = asyncio.run(_run_with_bar(LoadSettings(**settings)))
-    _show(report, json_file)
+    source = click.get_current_context().get_parameter_source
+    given = [name for name in settings if source(name) is click.core.ParameterSource.COMMANDLINE]
+    _show(asyncio.run(_run_with_bar(settings_from(settings, given))), json_file)
 
 
-async def _run_with_bar(settings: "LoadSettings") -> dict[str, Any]:
+async def _run_with_bar(settings: "LoadSettings | TraceSettings") -> dict[str, Any]:
     from rich.console import Console
     from rich.progress import Progress
 
-    from molink.bench.load import run_load
+    from molink.bench.command_load import run_settings
 
     with Progress(console=Console(stderr=True), transient=True, refresh_per_second=2) as bar:
-        task = bar.add_task("requests", total=settings.requests)
-        return await run_load(settings, lambda record: bar.advance(task))
+        task = bar.add_task("requests", total=None)
+        return await run_settings(
+            settings,
+            lambda count: bar.update(task, total=count),
+            lambda record: bar.advance(task),
+        )
 
 
 def _show(report: dict[str, Any], json_file: Path | None) -> None:

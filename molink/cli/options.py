@@ -5,12 +5,31 @@ from typing import Any
 
 import click
 
+from molink.errors import UserError
+from molink_scheduler.codec_choice import WIRE_CHOICES
+from molink_scheduler.transmission import POLICIES, POLICY_DEFAULT
+
 __all__ = ["ring_options"]
 
 Command = Callable[..., Any]
 
+
+def auto_or_count(option: str, value: str) -> int | None:
+    """None for `auto`, else the number. Raises UserError for anything else."""
+    if value == "auto":
+        return None
+    try:
+        return int(value)
+    except ValueError:
+        raise UserError(f"{option} takes auto or a whole number, got {value!r}.") from None
+
+
 _RING_OPTIONS = (
-    click.option("--nodes", default=3, show_default=True, help="Stage processes to start."),
+    click.option(
+        "--nodes",
+        type=int,
+        help="Stage processes to start; without it as many as --layers names, else 3.",
+    ),
     click.option(
         "--layers",
         metavar="A-B,B-C,...",
@@ -41,14 +60,38 @@ _RING_OPTIONS = (
     click.option(
         "--micro-batches",
         "micro_batch_count",
-        default=1,
+        default="auto",
         show_default=True,
+        metavar="auto|K",
+        callback=lambda context, option, value: auto_or_count("--micro-batches", value),
         help="Decode groups that circle the ring.",
     ),
     click.option(
-        "--span-tokens",
-        default=128,
+        "--policy",
+        type=click.Choice(POLICIES),
+        default=POLICY_DEFAULT,
         show_default=True,
+        help="What crosses each link next.",
+    ),
+    click.option(
+        "--upload-mbps",
+        type=float,
+        metavar="X",
+        help="Cap on everything that each node uploads, activations included.",
+    ),
+    click.option(
+        "--wire",
+        type=click.Choice(WIRE_CHOICES),
+        default="raw",
+        show_default=True,
+        help="How activations are packed; auto takes int8 where a check at load lets it.",
+    ),
+    click.option(
+        "--span-tokens",
+        default="auto",
+        show_default=True,
+        metavar="auto|T",
+        callback=lambda context, option, value: auto_or_count("--span-tokens", value),
         help="Prompt tokens computed and sent at a time.",
     ),
 )

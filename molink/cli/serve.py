@@ -1,19 +1,20 @@
 """`molink serve MODEL`: a ring of stage processes on this machine, behind the REST API."""
 
 import asyncio
-import socket
 from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from molink.cli.options import ring_options
-from molink.errors import UserError
 
 if TYPE_CHECKING:
     from molink.config.serve_settings import ServeSettings
 
 __all__ = ["serve"]
+
+NODES_DEFAULT = 3
+"""The smallest ring with a stage that is neither head nor tail."""
 
 
 @click.command()
@@ -27,24 +28,32 @@ __all__ = ["serve"]
     "of steps `t_s, mbps, one_way_ms`.",
 )
 @ring_options
-def serve(link: str | None, **options: Any) -> None:
+def serve(link: str | None, nodes: int | None, **options: Any) -> None:
     """Serve MODEL: a local directory, a Hugging Face hub id, or `demo`."""
     from molink.cli.stop_signals import until_stopped
     from molink.config.link_schedule import LinkSchedule
     from molink.config.serve_settings import ServeSettings
 
     shape = LinkSchedule.parse(link) if link is not None else None
-    settings = ServeSettings(link=shape, **options)
+    settings = ServeSettings(
+        link=shape, nodes=_nodes_of(options["layers"]) if nodes is None else nodes, **options
+    )
     asyncio.run(until_stopped(_serve(settings)))
+
+
+def _nodes_of(layers: str | None) -> int:
+    """One node for each range of --layers."""
+    return NODES_DEFAULT if layers is None else layers.count(",") + 1
 
 
 async def _serve(settings: "ServeSettings") -> None:
     """Until cancelled by a signal, or until a stage is lost (StageError)."""
     from molink.api import create_app, start_api
+    from molink.api.server import check_port_free
     from molink.cli.loading_bar import LoadingBar
     from molink.runtime.serving import start_coordinator
 
-    _check_port_free(settings.host, settings.port)
+    check_port_free(settings.host, settings.port)
     async with AsyncExitStack() as stack:
         with LoadingBar(settings.nodes) as bar:
             coordinator = await stack.enter_async_context(start_coordinator(settings, bar.update))
@@ -52,15 +61,3 @@ async def _serve(settings: "ServeSettings") -> None:
         stack.push_async_callback(runner.cleanup)
         print(f"ready http://{settings.host}:{runner.addresses[0][1]}", flush=True)
         raise await coordinator.lost
-
-
-def _check_port_free(host: str, port: int) -> None:
-    """Say so now when the API could not listen, rather than after the weights are loaded."""
-    try:
-        with socket.create_server((host, port)):
-            return
-    except OSError as error:
-        reason = error.strerror or str(error)
-        raise UserError(
-            f"The API cannot listen on {host}:{port} ({reason}): choose another --host or --port."
-        ) from error

@@ -1,10 +1,13 @@
 """What `molink serve` was asked for, checked as far as it can be without opening the model."""
 
+import math
 from dataclasses import dataclass
 
 from molink.config.link_schedule import LinkSchedule
 from molink.errors import UserError
+from molink_scheduler.codec_choice import WIRE_CHOICES
 from molink_scheduler.micro_batches import MICRO_BATCH_COUNT_MAX
+from molink_scheduler.transmission import POLICIES, POLICY_DEFAULT
 
 __all__ = ["ServeSettings"]
 
@@ -32,15 +35,30 @@ class ServeSettings:
     """Compute threads of each stage."""
     model_len_max: int | None = None
     kv_tokens: int | None = None
-    micro_batch_count: int = 1
-    span_tokens: int = 128
+    micro_batch_count: int | None = None
+    """None: the measured round decides."""
+    span_tokens: int | None = None
+    """None: as the links allow."""
+    wire: str = "raw"
+    """Codec of the activations between stages, or "auto"."""
+    policy: str = POLICY_DEFAULT
+    upload_mbps: float | None = None
+    """Cap on everything that each node uploads."""
 
     def __post_init__(self) -> None:
         _check("--nodes", self.nodes, 1, NODES_MAX)
         _check("--port", self.port, 0, 65535)
         _check("--threads", self.threads, 1, THREADS_MAX)
-        _check("--span-tokens", self.span_tokens, 1, SPAN_TOKENS_MAX)
-        _check("--micro-batches", self.micro_batch_count, 1, MICRO_BATCH_COUNT_MAX)
+        if self.span_tokens is not None:
+            _check("--span-tokens", self.span_tokens, 1, SPAN_TOKENS_MAX)
+        if self.micro_batch_count is not None:
+            _check("--micro-batches", self.micro_batch_count, 1, MICRO_BATCH_COUNT_MAX)
+        if self.wire not in WIRE_CHOICES:
+            raise UserError(f"--wire must be one of {', '.join(WIRE_CHOICES)}, got {self.wire!r}.")
+        if self.policy not in POLICIES:
+            raise UserError(f"--policy must be one of {', '.join(POLICIES)}, got {self.policy!r}.")
+        if self.upload_mbps is not None and not 0 < self.upload_mbps < math.inf:
+            raise UserError(f"--upload-mbps must be above 0, got {self.upload_mbps:g}.")
         if self.model_len_max is not None:
             _check("--max-model-len", self.model_len_max, 2, 2**31)
         if self.kv_tokens is not None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 __all__ = ["ChildProcess"]
 
-TERMINATE_AFTER_S = 2.0
+TERMINATE_AFTER_S = 1.0
 """A child ends when its input closes; one that has not by then is terminated, later killed."""
 
 KILL_AFTER_S = 1.0

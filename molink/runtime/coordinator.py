@@ -7,7 +7,7 @@ round, and a copy here for the user.
 
 import asyncio
 from collections.abc import AsyncGenerator
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from molink.errors import InvalidRequestError, MolinkError, RingError
@@ -16,7 +16,9 @@ from molink.runtime.local_ring import EPOCH, LocalRing
 from molink.runtime.ring_report import ring_report
 from molink.runtime.service import GenerationRequest, ModelCard, TokenEvent, TokenLogprob
 from molink.runtime.text_stream import TextStream
-from molink.wire.messages import Cancel, FinishReason, Sampled, Submit, TokenSample
+from molink.runtime.wire_check import WireCheck
+from molink.wire.messages import Cancel, FinishReason, Sampled, SetWire, Submit, TokenSample
+from molink_scheduler.codec_choice import CodecDecision, choose_codec
 from molink_scheduler.request import Request, SamplingParams
 
 __all__ = ["Coordinator"]
@@ -51,6 +53,8 @@ class Coordinator:
     lost: asyncio.Future[MolinkError]
     """Done when a stage is gone and the ring with it."""
     unready_reason: str | None = None
+    wire: CodecDecision = field(default_factory=lambda: choose_codec("raw", None))
+    """How activations are packed, and why."""
     _live: dict[int, _Live] = field(default_factory=dict)
     _next_request_id: int = 1
 
@@ -62,7 +66,7 @@ class Coordinator:
         try:
             await self.ring.watch()
         except MolinkError as error:
-            self._fail(RingError(f"{error} Restart the server."))
+            self._fail(RingError(f"{error} Start the server again."))
             self.lost.set_result(error)
 
     async def generate(self, request: GenerationRequest) -> AsyncGenerator[TokenEvent, None]:
@@ -82,9 +86,21 @@ class Coordinator:
             if self._live.pop(request_id, None) is not None:
                 self.links.send(Cancel(request_id))
 
+    async def choose_wire(self, wanted: str) -> None:
+        """Check codecs with the model's own text as far as `wanted` asks for, and take one."""
+        check = None
+        if wanted not in ("raw", "lossless"):
+            codec = "int8" if wanted == "auto" else wanted
+            trial = await WireCheck.start(self)
+            self.links.send(SetWire(codec))
+            check = await trial.compare(codec)
+        self.wire = choose_codec(wanted, check)
+        self.links.send(SetWire(self.wire.codec))
+
     def cluster(self) -> dict[str, Any]:
         """The body of GET /cluster."""
-        return ring_report(self.card.name, EPOCH, self.ring, self.links, len(self._live))
+        report = ring_report(self.card.name, EPOCH, self.ring, self.links, len(self._live))
+        return report | {"wire": asdict(self.wire)}
 
     def _submit(self, request: GenerationRequest) -> tuple[int, _Live]:
         if self.unready_reason is not None:

@@ -35,8 +35,11 @@ class RingPlan:
 
     stages: tuple[LoadStage, ...]
     link: LinkSchedule | None
-    micro_batch_count: int
-    span_tokens: int
+    micro_batch_count: int | None
+    """None: the measured round decides, among 1 to twice the stages."""
+    span_tokens: int | None
+    policy: str
+    upload_mbps: float | None
     coordinator_port: int
     """Where the coordinator listens for the tail."""
     model_len_max: int
@@ -52,6 +55,7 @@ class LocalRing:
     kv_tokens_capacity: int
     head_address: str
     """Where the coordinator sends requests."""
+    emulator: ChildProcess | None
 
     @classmethod
     @asynccontextmanager
@@ -65,14 +69,18 @@ class LocalRing:
         async with AsyncExitStack() as stack:
             stages = await _start_stages(plan, stack)
             loaded = await _load(stages, progressed)
-            addresses = await _addresses(plan, loaded, stack)
+            emulator = await _start_emulator(plan, loaded, stack)
+            addresses = await _addresses(plan, loaded, emulator)
             capacity = min(stage.kv_tokens_capacity for stage in loaded)
             await _join(plan, stages, addresses, capacity)
-            yield cls(plan, stages, capacity, addresses.head)
+            yield cls(plan, stages, capacity, addresses.head, emulator)
 
     async def watch(self) -> None:
-        """Follow the stages' health; raises StageError as soon as one is gone."""
-        await _all(stage.watch() for stage in self.stages)
+        """Follow the stages' health; raises StageError as soon as a process is gone."""
+        watches = [stage.watch() for stage in self.stages]
+        if self.emulator is not None:
+            watches.append(_watch_emulator(self.emulator))
+        await _all(watches)
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,36 +128,51 @@ async def _join(
                 coordinator_address=addresses.coordinator if index == tail else None,
                 kv_tokens_capacity=capacity,
                 micro_batch_count=plan.micro_batch_count,
+                micro_batch_candidates=tuple(range(1, 2 * len(stages) + 1)),
                 span_tokens=plan.span_tokens,
+                policy=plan.policy,
+                upload_bytes_per_s=plan.upload_mbps * 1e6 / 8 if plan.upload_mbps else None,
             )
         )
         for index, stage in enumerate(stages)
     )
 
 
-async def _addresses(
-    plan: RingPlan, loaded: list[StageLoaded], stack: AsyncExitStack
-) -> _Addresses:
-    """One port per hop, in the order: coordinator to head, stage to stage, tail to coordinator."""
+def _receiver_ports(plan: RingPlan, loaded: list[StageLoaded]) -> list[int]:
+    """Where each hop leads: coordinator to head, stage to stage, tail to head, tail to us."""
     head_port = loaded[0].coordinator_port
     assert head_port is not None, "the head listens for the coordinator"
-    receivers = [*(stage.port for stage in loaded[1:]), loaded[0].port]
-    ports = [head_port, *receivers, plan.coordinator_port]
-    if plan.link is not None:
-        ports = await _emulate(plan.link, ports, stack)
+    return [head_port, *(stage.port for stage in loaded[1:]), loaded[0].port, plan.coordinator_port]
+
+
+async def _start_emulator(
+    plan: RingPlan, loaded: list[StageLoaded], stack: AsyncExitStack
+) -> ChildProcess | None:
+    if plan.link is None:
+        return None
+    targets = [f"{HOST}:{port}" for port in _receiver_ports(plan, loaded)]
+    child = await ChildProcess.start(EMULATOR_MODULE, [plan.link.text, *targets])
+    stack.push_async_callback(child.stop)
+    return child
+
+
+async def _addresses(
+    plan: RingPlan, loaded: list[StageLoaded], emulator: ChildProcess | None
+) -> _Addresses:
+    ports = _receiver_ports(plan, loaded)
+    if emulator is not None:
+        line = await emulator.read_line()
+        if not line:
+            raise StageError("The link emulator did not start: run the command again.")
+        ports = json.loads(line)["ports"]
     first, *middle, last = (f"tcp://{HOST}:{port}" for port in ports)
     return _Addresses(first, tuple(middle), last)
 
 
-async def _emulate(link: LinkSchedule, ports: list[int], stack: AsyncExitStack) -> list[int]:
-    targets = [f"{HOST}:{port}" for port in ports]
-    child = await ChildProcess.start(EMULATOR_MODULE, [link.text, *targets])
-    stack.push_async_callback(child.stop)
-    line = await child.read_line()
-    if not line:
-        raise StageError("The link emulator did not start.")
-    emulated: list[int] = json.loads(line)["ports"]
-    return emulated
+async def _watch_emulator(emulator: ChildProcess) -> None:
+    while await emulator.read_line():
+        pass
+    raise StageError(f"The link emulator (pid {emulator.pid}) ended unexpectedly.")
 
 
 async def _all(coroutines: Iterable[Coroutine[Any, Any, Result]]) -> list[Result]:

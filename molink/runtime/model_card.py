@@ -18,7 +18,9 @@ def load_tokenizer(description: ModelDescription) -> ChatTokenizer | None:
     broken."""
     if not any((description.directory / name).exists() for name in TOKENIZER_FILES):
         return None
-    from transformers import AutoTokenizer
+    from transformers import AutoTokenizer, logging
+
+    logging.set_verbosity_error()  # It warns of long prompts that we refuse with a sentence.
 
     try:
         tokenizer: Any = AutoTokenizer.from_pretrained(description.directory)

@@ -1,8 +1,10 @@
 """What GET /cluster says of a ring: its stages, its links, its requests."""
 
+from dataclasses import asdict
 from typing import Any
 
 from molink.runtime.coordinator_links import CoordinatorLinks
+from molink.runtime.link_health import link_health
 from molink.runtime.local_ring import LocalRing
 from molink.runtime.stage_handle import StageHandle
 from molink.runtime.supervision import LinkHealth
@@ -38,23 +40,35 @@ def _stage(stage: StageHandle) -> dict[str, Any]:
         "kv_tokens_capacity": loaded.kv_tokens_capacity,
         "kv_tokens_used": health.kv_tokens_used if health else 0,
         "busy_s": round(health.busy_s, 3) if health else 0.0,
+        "busy_share": health.busy_share if health else 0.0,
         "steps": health.steps if health else 0,
+        "decode_step_s": health.decode_step_s if health else None,
+        "prefill_row_s": health.prefill_row_s if health else None,
+        "decode_round_s": health.decode_round_s if health else None,
+        "micro_batch_count": health.micro_batch_count if health else None,
         "frames_refused": health.frames_refused if health else 0,
     }
 
 
 def _links(ring: LocalRing, coordinator: CoordinatorLinks) -> list[dict[str, Any]]:
     links = []
-    if coordinator.outbound is not None:
-        sent = coordinator.outbound
-        health = LinkHealth("head", sent.messages_sent, sent.bytes_sent)
+    if coordinator.head is not None:
+        health = link_health(coordinator.head.statistics())
         links.append(_link(ring, "coordinator", ring.stages[0].name, health))
     for index, stage in enumerate(ring.stages):
         following = ring.stages[(index + 1) % len(ring.stages)].name
         for link in stage.health.links if stage.health else ():
+            between = link.name == "next" and stage is not ring.stages[-1]
             target = following if link.name == "next" else "coordinator"
-            links.append(_link(ring, stage.name, target, link))
+            links.append(_link(ring, stage.name, target, link) | _packing(stage, between))
     return links
+
+
+def _packing(stage: StageHandle, between: bool) -> dict[str, Any]:
+    """Codec of a link between stages and what it has saved; other links carry no activations."""
+    if not between or stage.health is None:
+        return {}
+    return {"wire": stage.health.wire, "bytes_saved": stage.health.bytes_saved}
 
 
 def _link(ring: LocalRing, source: str, target: str, health: LinkHealth) -> dict[str, Any]:
@@ -64,7 +78,7 @@ def _link(ring: LocalRing, source: str, target: str, health: LinkHealth) -> dict
     return {
         "from": source,
         "to": target,
-        "messages_sent": health.messages_sent,
-        "bytes_sent": health.bytes_sent,
+        "policy": ring.plan.policy,
+        **{key: value for key, value in asdict(health).items() if key != "name"},
         "emulated": emulated,
     }

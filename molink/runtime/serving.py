@@ -16,8 +16,15 @@ from molink.runtime.coordinator_links import CoordinatorLinks
 from molink.runtime.local_ring import EPOCH, HOST, LocalRing, RingPlan
 from molink.runtime.model_card import load_tokenizer, model_card
 from molink.runtime.supervision import LoadStage
+from molink_scheduler.upload_budget import check_cap
 
 __all__ = ["DEMO_MODEL", "start_coordinator"]
+
+DECODE_HEADER_BYTES = 250
+"""Frames around one decoded row: chunk and batch headers, acknowledgement."""
+
+DECODE_TOKENS_PER_S_MIN = 5.0
+"""What one decode stream needs: slower than people read, an answer is no use."""
 
 DEMO_MODEL = "demo"
 """The MODEL name of the small model that ships with the project."""
@@ -47,6 +54,7 @@ async def start_coordinator(
             coordinator = Coordinator(card, ring, links, lost)
             watching = asyncio.create_task(coordinator.watch())
             try:
+                await coordinator.choose_wire(settings.wire)
                 yield coordinator
             finally:
                 watching.cancel()
@@ -71,6 +79,17 @@ def _model_len_max(settings: ServeSettings, description: ModelDescription) -> in
     return wanted
 
 
+def _check_upload(settings: ServeSettings, description: ModelDescription) -> None:
+    if settings.upload_mbps is None:
+        return
+    element_bytes = 4 if settings.dtype == "float32" else 2
+    message_bytes = description.hidden_size * element_bytes + DECODE_HEADER_BYTES
+    try:
+        check_cap(settings.upload_mbps * 1e6 / 8, message_bytes * DECODE_TOKENS_PER_S_MIN)
+    except ValueError as error:
+        raise UserError(f"--upload-mbps {settings.upload_mbps:g}: {error}.") from None
+
+
 def _plan(
     settings: ServeSettings,
     path: str,
@@ -82,6 +101,7 @@ def _plan(
         ranges = even_split(description.layers, settings.nodes)
     else:
         ranges = parse_layers(settings.layers, description.layers, settings.nodes)
+    _check_upload(settings, description)
     stages = tuple(
         LoadStage(
             model=path,
@@ -98,6 +118,8 @@ def _plan(
         link=settings.link,
         micro_batch_count=settings.micro_batch_count,
         span_tokens=settings.span_tokens,
+        policy=settings.policy,
+        upload_mbps=settings.upload_mbps,
         coordinator_port=coordinator_port,
         model_len_max=model_len_max,
     )

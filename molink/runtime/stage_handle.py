@@ -72,7 +72,8 @@ class StageHandle:
         if not line:
             code = await self.child.process.wait()
             raise StageError(
-                f"{self.name} (pid {self.child.pid}) ended unexpectedly with code {code}."
+                f"{self.name} (pid {self.child.pid}) ended unexpectedly with code {code}; "
+                "-9 mostly means that memory ran out: use more nodes or fewer --kv-tokens."
             )
         fact = decode_line(line)
         if isinstance(fact, StageFailed):

@@ -1,24 +1,35 @@
-"""The links of one stage: where messages come from, where they go, and the hello that opens
-them."""
+"""The links of one stage as its loop sees them: an inbox, and where to send.
 
-import math
-import time
+A `LinkThread` acknowledges, paces and reassembles; whole messages land in the inbox, on which the
+loop sleeps when it has nothing to compute. What the loop sends leaves in its own thread as far as
+the pacer allows.
+"""
+
+import queue
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import zmq
 
 from molink.errors import FrameError, StageError
-from molink.runtime.supervision import JoinRing, LinkHealth
-from molink.transport.links import HELLO_PERIOD_S, InboundLink, OutboundLink
+from molink.runtime.supervision import JoinRing
+from molink.transport.link_thread import LinkThread
+from molink.transport.links import InboundLink
+from molink.transport.paced_link import LinkStatistics, PacedLink
 from molink.wire.frames import decode_message, encode_message
-from molink.wire.messages import Hello, Message
+from molink.wire.messages import Message
+from molink_scheduler.batch import BatchClass
+from molink_scheduler.link_pacer import LinkPacer
+from molink_scheduler.transmission import make_transmission
+from molink_scheduler.upload_budget import UploadBudget
 
 __all__ = ["StageLinks"]
 
-HELLO_TIMEOUT_S = 60.0
+OPEN_TIMEOUT_S = 60.0
 """A neighbour that has not answered by then is not there; the slowest home link answers in
 seconds."""
+
+Frames = list[memoryview]
 
 
 @dataclass(slots=True)
@@ -29,100 +40,105 @@ class StageLinks:
     inbound: list[InboundLink]
     """The previous stage (for the head: the tail) first, on the head then the coordinator."""
     _context: "zmq.Context[zmq.Socket[bytes]]"
-    _poller: zmq.Poller = field(default_factory=zmq.Poller)
-    epoch: int = 0
-    frames_refused: int = 0
-    _next: OutboundLink | None = None
-    _coordinator: OutboundLink | None = None
+    _inbox: "queue.SimpleQueue[Frames]"
+    _thread: LinkThread
+    _epoch: int = 0
+    _messages_refused: int = 0
+    _next: PacedLink | None = None
+    _coordinator: PacedLink | None = None
+    _pending: list[Frames] = field(default_factory=list)
 
     @classmethod
     def bind(cls, name: str, host: str, is_head: bool) -> "StageLinks":
         """Listen for the neighbours that will connect."""
         context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         count = 2 if is_head else 1
-        links = cls(name, [InboundLink.bind(context, host) for _ in range(count)], context)
-        for link in links.inbound:
-            links._poller.register(link.socket, zmq.POLLIN)
-        return links
+        inbound = [InboundLink.bind(context, host) for _ in range(count)]
+        inbox: queue.SimpleQueue[Frames] = queue.SimpleQueue()
+        thread = LinkThread(inbound, inbox.put)
+        thread.start()
+        return cls(name, inbound, context, inbox, thread)
 
     def connect(self, command: JoinRing) -> None:
-        """Open the links that leave here, and answer neighbours' hellos meanwhile.
-
-        Raises StageError when a neighbour does not answer.
-        """
-        self.epoch = command.epoch
-        self._next = OutboundLink.connect(self._context, "next", command.next_address)
+        """Open the links that leave here. Raises StageError when a neighbour does not answer."""
+        self._epoch = command.epoch
+        budget = UploadBudget(command.upload_bytes_per_s)
+        self._next = self._open("next", command.next_address, command.policy, budget)
         if command.coordinator_address is not None:
-            self._coordinator = OutboundLink.connect(
-                self._context, "coordinator", command.coordinator_address
-            )
-        deadline = time.monotonic() + HELLO_TIMEOUT_S
-        while not all(link.open for link in self._outbound()):
-            if time.monotonic() > deadline:
-                raise StageError(f"{self.name} got no answer from its neighbour: check the link.")
-            self._greet()
+            address = command.coordinator_address
+            self._coordinator = self._open("coordinator", address, command.policy, budget)
 
-    def send_next(self, message: Message) -> None:
+    def send_next(
+        self, message: Message, batch_class: BatchClass = BatchClass.DECODE, tokens: int = 0
+    ) -> None:
         """Send to the next stage (from the tail: to the head)."""
         assert self._next is not None, "the ring is joined before anything is sent"
-        self._next.send(encode_message(message, self.epoch))
+        self._send(self._next, message, batch_class, tokens)
 
     def send_coordinator(self, message: Message) -> None:
         """Send to the coordinator; only the tail has this link."""
         assert self._coordinator is not None, "only the tail sends to the coordinator"
-        self._coordinator.send(encode_message(message, self.epoch))
+        self._send(self._coordinator, message, BatchClass.DECODE, 0)
+
+    def expect_decode_at(self, due_at: float | None) -> None:
+        """Tell the just-in-time rule when the link to the next stage will carry decode again."""
+        if self._next is not None:
+            self._next.decode_due_at = due_at
 
     def wait(self, timeout_s: float) -> None:
-        """Return when a message may have arrived, or after `timeout_s`."""
-        self._poller.poll(math.ceil(timeout_s * 1e3))
+        """Return when a message has arrived, or after `timeout_s`."""
+        try:
+            self._pending.append(self._inbox.get(timeout=timeout_s))
+        except queue.Empty:
+            return
 
     def receive(self) -> Iterator[Message]:
-        """All messages that have arrived, of this epoch and well-formed; hellos are answered
-        here."""
-        for link in self.inbound:
-            while (frames := link.receive()) is not None:
-                message = self._decode(frames)
-                if isinstance(message, Hello):
-                    link.answer(encode_message(Hello(self.name, answer=True), self.epoch))
-                elif message is not None:
-                    yield message
+        """All messages that have arrived, of this epoch and well-formed."""
+        while True:
+            try:
+                frames = self._pending.pop() if self._pending else self._inbox.get_nowait()
+            except queue.Empty:
+                return
+            message = self._decode(frames)
+            if message is not None:
+                yield message
 
-    def health(self) -> tuple[LinkHealth, ...]:
-        """Counters of the links that leave here."""
-        return tuple(
-            LinkHealth(link.name, link.messages_sent, link.bytes_sent) for link in self._outbound()
-        )
+    @property
+    def frames_refused(self) -> int:
+        """Messages and pieces dropped because they were malformed or from another epoch."""
+        thread = self._thread
+        return self._messages_refused + thread.frames_refused + thread.chunks_refused
 
-    def _outbound(self) -> list[OutboundLink]:
-        return [link for link in (self._next, self._coordinator) if link is not None]
+    @property
+    def next_rate_bytes_per_s(self) -> float:
+        """Measured rate of the link to the next stage."""
+        return self._next.rate_bytes_per_s if self._next is not None else 0.0
 
-    def _greet(self) -> None:
-        for link in self._outbound():
-            if not link.open:
-                link.send(encode_message(Hello(self.name), self.epoch))
-        until = time.monotonic() + HELLO_PERIOD_S
-        while (left_s := until - time.monotonic()) > 0 and not all(
-            o.open for o in self._outbound()
-        ):
-            self._wait_any(left_s)
-            for message in self.receive():
-                raise StageError(f"{self.name} got {type(message).__name__} before the ring stood.")
-            for link in self._outbound():
-                link.open = link.open or link.receive() is not None
+    def statistics(self) -> list[LinkStatistics]:
+        """Of the links that leave here."""
+        links = (self._next, self._coordinator)
+        return [link.statistics() for link in links if link is not None]
 
-    def _wait_any(self, timeout_s: float) -> None:
-        poller = zmq.Poller()
-        for socket in [*(i.socket for i in self.inbound), *(o.socket for o in self._outbound())]:
-            poller.register(socket, zmq.POLLIN)
-        poller.poll(int(timeout_s * 1e3) + 1)
+    def _open(self, name: str, address: str, policy: str, budget: UploadBudget) -> PacedLink:
+        pacer = LinkPacer(budget=budget)
+        link = PacedLink.connect(self._context, name, address, make_transmission(policy), pacer)
+        if not self._thread.open(link, OPEN_TIMEOUT_S):
+            raise StageError(f"{self.name} got no answer from its neighbour: check the link.")
+        return link
 
-    def _decode(self, frames: list[bytes | memoryview]) -> Message | None:
+    def _send(
+        self, link: PacedLink, message: Message, batch_class: BatchClass, tokens: int
+    ) -> None:
+        if not link.send(encode_message(message, self._epoch), batch_class, tokens):
+            self._thread.wake()
+
+    def _decode(self, frames: Frames) -> Message | None:
         try:
             message, epoch = decode_message(frames)
         except FrameError:
-            self.frames_refused += 1
+            self._messages_refused += 1
             return None
-        if epoch != self.epoch and not isinstance(message, Hello):
-            self.frames_refused += 1
+        if epoch != self._epoch:
+            self._messages_refused += 1
             return None
         return message

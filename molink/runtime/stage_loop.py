@@ -9,26 +9,32 @@ during a step anyway.
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 import torch
 
 from molink.executor.sampling import DrawnToken
 from molink.executor.stage import StageExecutor
+from molink.runtime.link_health import link_health
 from molink.runtime.stage_links import StageLinks
 from molink.runtime.supervision import StageHealth
 from molink.runtime.tail import EndRules
 from molink.runtime.tensor_buffers import tensor_from_buffer, tensor_to_buffer
 from molink.runtime.work_sources import Pieces, Work, WorkSource
 from molink.wire.messages import Activations, Forget, Sampled, TokenSample
-from molink_scheduler.batch import Batch
+from molink_scheduler.batch import Batch, BatchClass
 from molink_scheduler.events import SendRelease
+from molink_scheduler.round_tracker import StageStamp
 
 __all__ = ["StageLoop"]
 
 IDLE_WAIT_S = 0.25
 """How long to sleep when nothing is there: only health reports wait for it, messages wake the
 loop."""
+
+STEP_WEIGHT = 0.1
+"""Of the newest step in the times that are shown: a glance at the dashboard sees the last
+second."""
 
 HEALTH_PERIOD_S = 0.5
 """The dashboard redraws twice a second."""
@@ -43,9 +49,14 @@ class StageLoop:
     source: WorkSource
     end_rules: EndRules
     report: Callable[[StageHealth], None]
+    _wire: str = "raw"
+    _saved_bytes: int = 0
     _busy_s: float = 0.0
     _steps: int = 0
-    _reported_at: float = 0.0
+    _decode_step_s: float = 0.0
+    _prefill_row_s: float = 0.0
+    _busy_reported_s: float = 0.0
+    _reported_at: float = field(default_factory=time.monotonic)
 
     def run(self) -> None:
         """Serve forever; the supervisor ends the process."""
@@ -58,6 +69,13 @@ class StageLoop:
             else:
                 self.links.wait(self._idle_s())
             self._report_health()
+
+    def _learn_step(self, batch: Batch, elapsed_s: float) -> None:
+        """Smooth what GET /cluster shows."""
+        if batch.batch_class is BatchClass.DECODE:
+            self._decode_step_s += STEP_WEIGHT * (elapsed_s - self._decode_step_s)
+        else:
+            self._prefill_row_s += STEP_WEIGHT * (elapsed_s / batch.tokens - self._prefill_row_s)
 
     def _idle_s(self) -> float:
         until = self.source.wait_until
@@ -81,15 +99,34 @@ class StageLoop:
         started = time.monotonic()
         hidden_TD = _input_rows(work.pieces) if work.pieces else None
         output = self.executor.step(work.batch, work.token_ids, hidden_TD)
+        batch = self._stamped(work.batch, time.monotonic() - started)
         if output.hidden_TD is not None:
-            header, buffer = tensor_to_buffer(output.hidden_TD)
-            self.links.send_next(Activations(work.batch, header, buffer))
+            self._send_activations(batch, output.hidden_TD)
         else:
-            self._send_sampled(work.batch, output.drawn)
+            self._send_sampled(batch, output.drawn)
         elapsed_s = time.monotonic() - started
         self.source.computed(work.batch, elapsed_s)
+        self._learn_step(work.batch, elapsed_s)
         self._busy_s += elapsed_s
         self._steps += 1
+
+    def _stamped(self, batch: Batch, step_s: float) -> Batch:
+        if batch.batch_class is not BatchClass.DECODE:
+            return batch
+        stamp = StageStamp(step_s, self.links.next_rate_bytes_per_s)
+        return replace(batch, stamps=(*batch.stamps, stamp))
+
+    def _send_activations(self, batch: Batch, hidden_TD: torch.Tensor) -> None:
+        self._forecast_decode()
+        header, buffer = tensor_to_buffer(hidden_TD, batch.wire)
+        self._saved_bytes += header.raw_bytes - len(buffer)
+        self._wire = batch.wire
+        self.links.send_next(Activations(batch, header, buffer), batch.batch_class, batch.tokens)
+
+    def _forecast_decode(self) -> None:
+        """When the next stage's link will carry decode again: its arrival here and one step."""
+        due_at = self.source.clock.due_at(time.monotonic())
+        self.links.expect_decode_at(None if due_at is None else due_at + self._decode_step_s)
 
     def _send_sampled(self, batch: Batch, drawn: Sequence[DrawnToken]) -> None:
         """To the head, which starts the next round, then a copy to the coordinator."""
@@ -105,7 +142,9 @@ class StageLoop:
             for token in drawn
         )
         bare = tuple(TokenSample(s.request_id, s.token_id, s.finish) for s in samples)
-        self.links.send_next(Sampled(batch.batch_class, batch.micro_batch, batch.spans, bare))
+        self.links.send_next(
+            Sampled(batch.batch_class, batch.micro_batch, batch.spans, bare, batch.stamps)
+        )
         if samples:
             copy = Sampled(batch.batch_class, batch.micro_batch, (), samples)
             self.links.send_coordinator(copy)
@@ -114,17 +153,25 @@ class StageLoop:
         now = time.monotonic()
         if now - self._reported_at < HEALTH_PERIOD_S:
             return
-        self._reported_at = now
+        busy_share = (self._busy_s - self._busy_reported_s) / (now - self._reported_at)
+        self._reported_at, self._busy_reported_s = now, self._busy_s
         running, waiting = self.source.counts or (None, None)
         self.report(
             StageHealth(
                 kv_tokens_used=self.executor.kv.tokens_used,
                 busy_s=self._busy_s,
+                busy_share=round(busy_share, 3),
                 steps=self._steps,
                 requests_running=running,
                 requests_waiting=waiting,
                 frames_refused=self.links.frames_refused,
-                links=self.links.health(),
+                wire=self._wire,
+                bytes_saved=self._saved_bytes,
+                decode_round_s=self.source.clock.round_s,
+                micro_batch_count=self.source.micro_batch_count,
+                decode_step_s=self._decode_step_s,
+                prefill_row_s=self._prefill_row_s,
+                links=tuple(link_health(link) for link in self.links.statistics()),
             )
         )
 

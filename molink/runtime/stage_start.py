@@ -1,5 +1,8 @@
 """From commands to a running stage: load the layers, join the ring, hand over to the loop."""
 
+import os
+import sys
+import threading
 from collections.abc import Callable
 
 import torch
@@ -19,11 +22,18 @@ from molink.runtime.supervision import (
 from molink.runtime.tail import EndRules
 from molink.runtime.tensor_buffers import dtype_name
 from molink.runtime.work_sources import HeadSource, QueueSource, WorkSource
-from molink_scheduler.head import HeadScheduler, HeadSettings
+from molink_scheduler.head import SPAN_TOKENS, HeadScheduler, HeadSettings
 
 __all__ = ["start_stage"]
 
 HOST = "127.0.0.1"
+
+SWITCH_INTERVAL_S = 0.0005
+"""How long the compute thread may keep the interpreter from the link thread. Python's 5 ms would
+look like distance in every acknowledgement."""
+
+COMPUTE_NICENESS = 5
+"""Compute gives way to the link threads of this PC, and to the person who works at it."""
 
 
 def start_stage(
@@ -33,12 +43,19 @@ def start_stage(
     sentence."""
     torch.set_num_threads(load.threads)
     executor = _load_executor(load, tell)
+    sys.setswitchinterval(SWITCH_INTERVAL_S)
     links = StageLinks.bind(f"layers {load.layers[0]}-{load.layers[1]}", HOST, executor.is_head)
     tell(_loaded(executor, links))
     join = expect_join()
     links.connect(join)
+    _yield_to_links()
     tell(StageReady())
-    return StageLoop(executor, links, _source(executor, join), _end_rules(executor), tell)
+    return StageLoop(executor, links, _source(executor, links, join), _end_rules(executor), tell)
+
+
+def _yield_to_links() -> None:
+    """Lower this thread's priority; the link threads, started before, keep theirs."""
+    os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), COMPUTE_NICENESS)
 
 
 def _load_executor(load: LoadStage, tell: Callable[[Fact], None]) -> StageExecutor:
@@ -46,7 +63,7 @@ def _load_executor(load: LoadStage, tell: Callable[[Fact], None]) -> StageExecut
         device=load.device,
         dtype=load.dtype,
         kv_tokens=load.kv_tokens,
-        self_test=load.layers[0] == 0,  # One stage's verdict counts for a ring on one machine.
+        self_test=load.layers[0] == 0,
     )
     return StageExecutor.load(
         load.model, range(*load.layers), options, lambda fraction: tell(LoadProgressed(fraction))
@@ -64,11 +81,17 @@ def _loaded(executor: StageExecutor, links: StageLinks) -> StageLoaded:
     )
 
 
-def _source(executor: StageExecutor, join: JoinRing) -> WorkSource:
+def _source(executor: StageExecutor, links: StageLinks, join: JoinRing) -> WorkSource:
     if not executor.is_head:
-        return QueueSource.for_steps_of(join.span_tokens)
-    settings = HeadSettings(join.kv_tokens_capacity, join.micro_batch_count, join.span_tokens)
-    return HeadSource(HeadScheduler(settings))
+        return QueueSource.for_steps_of(join.span_tokens or SPAN_TOKENS)
+    settings = HeadSettings(
+        kv_tokens_capacity=join.kv_tokens_capacity,
+        micro_batch_count=join.micro_batch_count,
+        micro_batch_candidates=join.micro_batch_candidates,
+        row_bytes=executor.hidden_size * executor.dtype.itemsize,
+        span_tokens=join.span_tokens,
+    )
+    return HeadSource(HeadScheduler(settings), links)
 
 
 def _end_rules(executor: StageExecutor) -> EndRules:

@@ -53,8 +53,15 @@ class JoinRing:
     """Where the tail sends its copy of each token; None elsewhere."""
     kv_tokens_capacity: int
     """The smallest on the ring: what the head admits by."""
-    micro_batch_count: int
-    span_tokens: int
+    micro_batch_count: int | None
+    """None: the measured round decides."""
+    micro_batch_candidates: tuple[int, ...]
+    span_tokens: int | None
+    """None: as the links allow."""
+    policy: str
+    """Which transmission scheduler the links use."""
+    upload_bytes_per_s: float | None
+    """The node's cap on everything that it uploads; None: no cap."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,11 +92,22 @@ class StageReady:
 
 @dataclass(frozen=True, slots=True)
 class LinkHealth:
-    """What has left on one link since the start."""
+    """What has left on one link since the start, what waits for it, and what it is like now."""
 
     name: str
     messages_sent: int
     bytes_sent: int
+    decode_waiting: int
+    prefill_waiting: int
+    decode_queued_bytes: int
+    prefill_queued_bytes: int
+    chunk_bytes: int
+    rate_mbps: float
+    rtt_ms: float
+    queueing_delay_ms: float
+    in_flight_bytes: int
+    foreign_upload: bool
+    acks_refused: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,12 +117,24 @@ class StageHealth:
     kv_tokens_used: int
     busy_s: float
     """Seconds of computing since the start."""
+    busy_share: float
+    """Part of the time since the last report."""
     steps: int
     requests_running: int | None
     """Only on the head."""
     requests_waiting: int | None
     frames_refused: int
     """Messages dropped because they were malformed or from another epoch."""
+    wire: str
+    """Codec of the activations that left last."""
+    bytes_saved: int
+    """What packing them has saved since the start."""
+    decode_round_s: float | None
+    """Smoothed time between two visits of a micro-batch."""
+    micro_batch_count: int | None
+    """Only on the head."""
+    decode_step_s: float
+    prefill_row_s: float
     links: tuple[LinkHealth, ...]
 
 
@@ -145,6 +175,8 @@ def decode_line(line: bytes) -> Command | Fact:
         kind = _KINDS[fields.pop("kind")]
         if kind is StageHealth:
             fields["links"] = tuple(LinkHealth(**link) for link in fields["links"])
+        if kind is JoinRing:
+            fields["micro_batch_candidates"] = tuple(fields["micro_batch_candidates"])
         if kind is LoadStage:
             start, end = fields["layers"]
             fields["layers"] = (start, end)

@@ -7,14 +7,15 @@ import time
 from dataclasses import dataclass
 from typing import Protocol, assert_never
 
+from molink.runtime.stage_links import StageLinks
 from molink.wire.messages import (
     Activations,
     Cancel,
     FinishReason,
     Forget,
-    Hello,
     Message,
     Sampled,
+    SetWire,
     Submit,
 )
 from molink_scheduler.batch import Batch, BatchClass
@@ -66,12 +67,21 @@ class WorkSource(Protocol):
     def counts(self) -> tuple[int, int] | None:
         """Requests running and waiting, where they are known."""
 
+    @property
+    def clock(self) -> DecodeClock:
+        """The rhythm of the micro-batches that pass here."""
+
+    @property
+    def micro_batch_count(self) -> int | None:
+        """How many may circle, where it is known."""
+
 
 @dataclass(slots=True)
 class HeadSource:
     """Plans batches with the core; hears from the coordinator and the tail."""
 
     scheduler: HeadScheduler
+    links: StageLinks
 
     def take(self, message: Message) -> list[SendRelease]:
         """Turn a message into the core's event."""
@@ -83,13 +93,17 @@ class HeadSource:
                 return self.scheduler.handle(RequestCancelled(request_id), now)
             case Sampled():
                 return self.scheduler.handle(_returned(message), now)
-            case Activations() | Forget() | Hello():
+            case SetWire(codec):
+                self.scheduler.wire = codec
+                return []
+            case Activations() | Forget():
                 return []
             case _:
                 assert_never(message)
 
     def next_work(self) -> tuple[list[SendRelease], Work | None]:
         """The core's next batch."""
+        self.scheduler.link_measured(self.links.next_rate_bytes_per_s)
         releases, run = self.scheduler.next_batch(time.monotonic())
         return releases, Work(run.batch, token_ids=run.token_ids) if run else None
 
@@ -107,6 +121,16 @@ class HeadSource:
     def counts(self) -> tuple[int, int] | None:
         """Requests running and waiting."""
         return self.scheduler.running_count, self.scheduler.waiting_count
+
+    @property
+    def clock(self) -> DecodeClock:
+        """The core's."""
+        return self.scheduler.clock
+
+    @property
+    def micro_batch_count(self) -> int | None:
+        """As the core chose."""
+        return self.scheduler.micro_batches.count
 
 
 @dataclass(slots=True)
@@ -153,10 +177,22 @@ class QueueSource:
         """Unknown here."""
         return None
 
+    @property
+    def clock(self) -> DecodeClock:
+        """The core's."""
+        return self.order.budget.clock
+
+    @property
+    def micro_batch_count(self) -> int | None:
+        """Unknown here."""
+        return None
+
 
 def _returned(message: Sampled) -> BatchReturned:
     sampled = tuple(
         SampledToken(token.request_id, token.token_id, token.finish is not FinishReason.NONE)
         for token in message.tokens
     )
-    return BatchReturned(message.batch_class, message.micro_batch, message.spans, sampled)
+    return BatchReturned(
+        message.batch_class, message.micro_batch, message.spans, sampled, message.stamps
+    )

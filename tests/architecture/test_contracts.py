@@ -16,14 +16,14 @@ PACKAGES = ("molink", "scheduler/molink_scheduler", "agent/molink_agent", "sim/m
 OPTIONS = {
     "serve": (
         "--host --port --link --nodes --layers --dtype --device --threads --max-model-len "
-        "--kv-tokens --micro-batches --span-tokens"
+        "--kv-tokens --micro-batches --policy --upload-mbps --wire --span-tokens"
     ),
     "demo": "--chat --prompt",
     "generate": "--url --max-tokens --temperature --top-p --top-k --seed --stop",
     "chat": "--url --system --max-tokens --temperature --top-p --top-k --seed --stop",
     "bench": (
         "--url --concurrency --requests --input-tokens --output-tokens --seed --temperature "
-        "--warmup --json"
+        "--warmup --json --trace --rate --duration-s --scale"
     ),
 }
 """Frozen: scripts rely on these. An option may be added here with a line in CHANGELOG.md."""

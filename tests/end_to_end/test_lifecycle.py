@@ -96,6 +96,19 @@ async def test_a_stage_that_dies_fails_its_requests_and_ends_the_server(tools, t
         assert "Traceback" not in "".join(server.stderr)
 
 
+async def test_a_link_emulator_that_dies_ends_the_server(tools, tiny_llama):
+    with tools.serving(str(tiny_llama), "--nodes", "2", "--link", "50:5") as server:
+        emulator = next(c for c in server.children() if "molink.transport.emulator" in c.cmdline())
+        emulator.kill()
+        assert server.process.wait(timeout=20) == 2
+        assert "link emulator" in "".join(server.stderr)
+
+
+def test_layers_alone_say_how_many_nodes(tools, tiny_llama):
+    with tools.serving(str(tiny_llama), "--layers", "0-2,2-6") as server:
+        assert len(server.children()) == 2
+
+
 def refused(tools, *arguments: str) -> str:
     """The one sentence with which a command line is refused."""
     done = tools.run_molink(*arguments)

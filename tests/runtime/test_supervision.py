@@ -6,7 +6,22 @@ from molink.errors import FrameError
 from molink.runtime import supervision
 from molink.runtime.supervision import decode_line, encode_line
 
-LINK = supervision.LinkHealth("next", messages_sent=1, bytes_sent=2)
+LINK = supervision.LinkHealth(
+    name="next",
+    messages_sent=1,
+    bytes_sent=2,
+    decode_waiting=0,
+    prefill_waiting=1,
+    decode_queued_bytes=0,
+    prefill_queued_bytes=9,
+    chunk_bytes=4096,
+    rate_mbps=20.5,
+    rtt_ms=60.0,
+    queueing_delay_ms=1.5,
+    in_flight_bytes=3,
+    foreign_upload=False,
+    acks_refused=0,
+)
 
 
 @pytest.mark.parametrize(
@@ -16,7 +31,8 @@ LINK = supervision.LinkHealth("next", messages_sent=1, bytes_sent=2)
         supervision.LoadProgressed(0.5),
         supervision.StageLoaded(1, None, "cpu", "float32", 128, 10),
         supervision.StageReady(),
-        supervision.StageHealth(0, 1.5, 3, None, None, 0, (LINK,)),
+        supervision.StageHealth(0, 1.5, 0.5, 3, None, 2, 0, "raw", 5, None, 1, 0.1, 0.2, (LINK,)),
+        supervision.JoinRing(1, "tcp://a:1", None, 64, None, (1, 2), 128, "molink", None),
         supervision.StageFailed("It is broken.", user_fault=True),
     ],
 )
