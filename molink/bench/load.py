@@ -9,6 +9,7 @@ from molink.bench.api_client import ApiClient
 from molink.bench.plan import closed_loop, warm_up
 from molink.bench.report import report
 from molink.bench.runner import RequestRecord, run_plan
+from molink.bench.served_model import ServedModel
 from molink.errors import UserError
 
 __all__ = ["LoadSettings", "run_load"]
@@ -39,9 +40,9 @@ async def run_load(
     """Run the load; `done` hears of each counted request's end."""
     lengths = {"input_tokens": settings.input_tokens, "output_tokens": settings.output_tokens}
     async with ApiClient(settings.url) as client:
-        model = await _served_model(client)
-        _check_lengths(settings, model["max_model_len"])
-        words, slots = model["vocabulary_size"], settings.concurrency
+        model = await ServedModel.ask(client)
+        _check_lengths(settings, model.max_model_len)
+        words, slots = model.vocabulary_size, settings.concurrency
         warming = warm_up(
             Random(WARM_UP_SEED), words, slots=slots, rounds=settings.warmup, **lengths
         )
@@ -50,18 +51,7 @@ async def run_load(
             Random(settings.seed), words, slots=slots, requests=settings.requests, **lengths
         )
         records = await run_plan(client, plan, temperature=settings.temperature, done=done)
-    return report(records) | {"model": model["id"], "settings": asdict(settings)}
-
-
-async def _served_model(client: ApiClient) -> dict[str, Any]:
-    listed = await client.get("/v1/models")
-    try:
-        entry: dict[str, Any] = listed["data"][0]
-        return {name: entry[name] for name in ("id", "max_model_len", "vocabulary_size")}
-    except (KeyError, IndexError, TypeError):
-        raise UserError(
-            "the server's /v1/models tells no vocabulary size: give the --url of a MoLink server"
-        ) from None
+    return report(records) | {"model": model.name, "settings": asdict(settings)}
 
 
 def _check_lengths(settings: LoadSettings, model_len_max: int) -> None:

@@ -11,7 +11,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
 
-__all__ = ["PlannedRequest", "RequestPlan", "closed_loop", "warm_up"]
+from molink.bench.trace import TraceRequest
+
+__all__ = ["PlannedRequest", "RequestPlan", "closed_loop", "open_loop", "random_request", "warm_up"]
 
 WARM_UP_INPUT_TOKENS_MAX = 32
 WARM_UP_OUTPUT_TOKENS_MAX = 4
@@ -55,15 +57,27 @@ def closed_loop(
     output_tokens: int,
 ) -> RequestPlan:
     """Random prompts of one length, `slots` of them in flight until all are answered."""
-    planned = [
-        PlannedRequest(
-            prompt_token_ids=tuple(random.choices(range(vocabulary_size), k=input_tokens)),
-            output_tokens=output_tokens,
-            seed=random.getrandbits(63),
-        )
-        for _ in range(requests)
-    ]
+    every = TraceRequest(0.0, input_tokens, output_tokens)
+    planned = [random_request(random, vocabulary_size, every) for _ in range(requests)]
     return RequestPlan(planned, slots)
+
+
+def open_loop(
+    random: Random, vocabulary_size: int, requests: Sequence[TraceRequest]
+) -> RequestPlan:
+    """Random prompts of a trace's lengths, each sent when the trace says."""
+    planned = [random_request(random, vocabulary_size, one) for one in requests]
+    return RequestPlan(planned, slots=max(1, len(planned)))
+
+
+def random_request(random: Random, vocabulary_size: int, lengths: TraceRequest) -> PlannedRequest:
+    """A random prompt of these lengths."""
+    return PlannedRequest(
+        prompt_token_ids=tuple(random.choices(range(vocabulary_size), k=lengths.input_tokens)),
+        output_tokens=lengths.output_tokens,
+        seed=random.getrandbits(63),
+        start_s=lengths.start_s,
+    )
 
 
 def warm_up(

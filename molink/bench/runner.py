@@ -16,7 +16,7 @@ from molink.bench.api_client import ApiClient
 from molink.bench.plan import PlannedRequest, RequestPlan
 from molink.errors import UserError
 
-__all__ = ["RequestRecord", "run_plan"]
+__all__ = ["RequestRecord", "run_plan", "send"]
 
 
 @dataclass(slots=True)
@@ -68,10 +68,15 @@ async def _slot(
 ) -> None:
     for planned in waiting:
         await hold_back(planned)
-        finished(await _send(client, planned, temperature))
+        record = RequestRecord(start_s=time.perf_counter())
+        await send(client, planned, temperature, record)
+        finished(record)
 
 
-async def _send(client: ApiClient, planned: PlannedRequest, temperature: float) -> RequestRecord:
+async def send(
+    client: ApiClient, planned: PlannedRequest, temperature: float, record: RequestRecord
+) -> None:
+    """Send one request and write into `record` what happens; it can be read meanwhile."""
     body = {
         "prompt_token_ids": planned.prompt_token_ids,
         "max_tokens": planned.output_tokens,
@@ -79,7 +84,6 @@ async def _send(client: ApiClient, planned: PlannedRequest, temperature: float) 
         "seed": planned.seed,
         "ignore_eos": True,
     }
-    record = RequestRecord(start_s=time.perf_counter())
     try:
         async with aclosing(client.stream("/generate", body)) as events:
             async for event in events:
@@ -88,4 +92,3 @@ async def _send(client: ApiClient, planned: PlannedRequest, temperature: float) 
     except UserError as error:
         record.error = str(error)
     record.end_s = time.perf_counter()
-    return record

@@ -25,11 +25,20 @@ class ServerProcess:
             *(sys.executable, "-m", "molink.cli.main", "serve", model, "--port", "0", *options),
             stdout=asyncio.subprocess.PIPE,
         )
-        assert process.stdout is not None
-        line = (await process.stdout.readline()).decode()
+        server = cls(process, "")
+        try:
+            server.url = await server._ready_url()
+        except BaseException:
+            await server.stop()
+            raise
+        return server
+
+    async def _ready_url(self) -> str:
+        assert self.process.stdout is not None
+        line = (await self.process.stdout.readline()).decode()
         if not line.startswith("ready "):
             raise UserError("The server did not start: what it said stands above.")
-        return cls(process, line.split()[1])
+        return line.split()[1]
 
     @property
     def pid(self) -> int:

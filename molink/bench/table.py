@@ -33,6 +33,8 @@ def print_report(report: dict[str, Any], console: Console) -> None:
 
 
 def _title(settings: dict[str, Any]) -> str:
+    if "trace" in settings:
+        return f"trace {settings['trace']} at {settings['rate']:g} requests/s"
     return (
         f"{settings['requests']} requests, {settings['concurrency']} at once, "
         f"{settings['input_tokens']} tokens in, {settings['output_tokens']} out"

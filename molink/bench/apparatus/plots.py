@@ -1,0 +1,62 @@
+"""Pictures in one style. matplotlib comes with the `bench` extra and is loaded when
+one is drawn."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from molink.errors import UserError
+
+__all__ = ["COLOURS", "colour", "cumulative", "logarithmic", "picture"]
+
+COLOURS = {"molink": "#0b6e4f", "fifo": "#c8553d", "fair": "#3d5a98"}
+MORE_COLOURS = ("#7d5ba6", "#d9a441", "#4f9da6", "#888888", "#222222")
+PANEL_INCHES = (5.2, 3.4)
+DOTS_PER_INCH = 130
+
+
+def colour(name: str, number: int) -> str:
+    """Of a condition: policies always look the same, others by their number."""
+    return COLOURS.get(name, MORE_COLOURS[number % len(MORE_COLOURS)])
+
+
+@contextmanager
+def picture(path: Path, panels: int, title: str) -> Iterator[Sequence[Any]]:
+    """Axes side by side, written to `path` afterwards."""
+    try:
+        import matplotlib
+    except ImportError as error:
+        raise UserError("pictures need matplotlib: pip install 'molink[bench]'") from error
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    width, height = PANEL_INCHES
+    figure, axes = pyplot.subplots(
+        1, panels, figsize=(width * panels, height), layout="constrained", squeeze=False
+    )
+    figure.suptitle(title, fontsize=10)
+    for one in axes[0]:
+        one.grid(alpha=0.25)
+        one.spines[["top", "right"]].set_visible(False)
+    yield list(axes[0])
+    figure.savefig(path, dpi=DOTS_PER_INCH)
+    pyplot.close(figure)
+
+
+def cumulative(axes: Any, values: Sequence[float], label: str, colour: str) -> None:
+    """The share of values up to each value."""
+    ordered = sorted(values)
+    shares = [(number + 1) / len(ordered) for number in range(len(ordered))]
+    axes.plot(ordered, shares, label=label, color=colour, drawstyle="steps-post")
+
+
+def logarithmic(axes: Any, which: str) -> None:
+    """Make the axis `x` or `y` logarithmic, with numbers as people write them."""
+    axes.set(**{f"{which}scale": "log"})
+    axis, limits = getattr(axes, f"{which}axis"), getattr(axes, f"get_{which}lim")()
+    ticks = [digit * 10.0**power for power in range(-1, 6) for digit in (1, 1.5, 2, 3, 5, 7)]
+    axis.set_ticks([tick for tick in ticks if limits[0] <= tick <= limits[1]])
+    axis.set_major_formatter("{x:g}")
+    axis.set_minor_formatter("")
+    axes.set(**{f"{which}lim": limits})
