@@ -40,8 +40,7 @@ from molink_scheduler.step_profile import StepProfile
 __all__ = ["SPAN_TOKENS", "HeadScheduler", "HeadSettings"]
 
 SPAN_TOKENS = 128
-"""Prefill tokens per batch. Best of 64, 128, 256 for 1,000 tokens over 100 Mbps links
-(docs/benchmarks)."""
+"""Prefill tokens per batch: hops overlap, and a decode step waits for little (docs/benchmarks)."""
 
 SPAN_TOKENS_MIN = 32
 """Below it a step costs hardly less, because its weights are read all the same."""
