@@ -90,9 +90,9 @@ class CompletionDialect:
         this one."""
         tokens = [self._texts.text(one.token_id) for one in logprobs]
         offset, offsets = self._offsets.get(index, 0), []
-        for token in tokens:
+        for one in logprobs:
             offsets.append(offset)
-            offset += len(token)
+            offset += len(self._texts.shown(one.token_id))
         self._offsets[index] = offset
         return {
             "tokens": tokens,

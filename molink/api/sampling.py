@@ -35,7 +35,14 @@ def token_budget(
     left = card.model_len_max - prompt_tokens
     if asked is None and left > 0:
         return left if default is None else min(default, left)
-    wanted = asked or 1
+    if asked is None:
+        raise ApiError(
+            f"The prompt's {prompt_tokens} tokens leave no room to answer in the model's length "
+            f"of {card.model_len_max}: shorten the prompt.",
+            param=param,
+            code="context_length_exceeded",
+        )
+    wanted = asked
     if wanted <= left:
         return wanted
     raise ApiError(

@@ -32,6 +32,11 @@ class TokenTexts:
             known = self._texts[token_id] = self._decode(token_id)
         return known
 
+    def shown(self, token_id: int) -> str:
+        """What the token adds to an answer's text; nothing for special tokens."""
+        tokenizer = self._service.card.tokenizer
+        return "" if tokenizer is None else tokenizer.decode([token_id], skip_special_tokens=True)
+
     def _decode(self, token_id: int) -> str:
         tokenizer = self._service.card.tokenizer
         return f"token_id:{token_id}" if tokenizer is None else tokenizer.decode([token_id])

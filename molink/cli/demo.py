@@ -27,8 +27,8 @@ ANSWER_TOKENS_MAX = 160
 TEMPERATURE = 0.7
 SEED = 7
 
-HEALTH_PERIOD_S = 0.6
-"""A little more than the stages' own: by then their counters cover the whole answer."""
+HEALTH_WITHIN_S = 0.8
+"""A little more than stages take to report: by then their counters cover the whole answer."""
 
 
 @click.command()
@@ -68,7 +68,7 @@ async def _one_answer(coordinator: "Coordinator", prompt: str) -> None:
         print(event.text, end="", flush=True)
     print("\n")
     _print_speed(started, arrivals)
-    await asyncio.sleep(HEALTH_PERIOD_S)
+    await asyncio.sleep(HEALTH_WITHIN_S)
     _print_hops(coordinator)
 
 

@@ -188,7 +188,7 @@ def _from_pretrained(
         )
     except Exception as error:
         raise CheckpointError(
-            f"the weights of {name} cannot be loaded: {_first_line(error)}"
+            f"the weights of {name} cannot be loaded ({_first_line(error)}): fetch them again"
         ) from error
     _refuse_incomplete(report, name)
     return model.eval()  # type: ignore[no-any-return]

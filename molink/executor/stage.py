@@ -240,7 +240,8 @@ class StageExecutor:
         if attention.layers_called != list(self.layers):
             raise UnsupportedModelError(
                 f"{self.description.name} ({self.description.model_type}) cannot be served: "
-                "some of its layers keep a recurrent state or call attention more than once"
+                "not every layer computes attention exactly once (recurrent state, for example); "
+                "choose a model of ordinary attention layers"
             )
 
     def _warm_up(self) -> None:
