@@ -50,7 +50,7 @@ def main(model: str, link: str, rounds: int, serve_options: str, json_file: Path
     medians = {name: _medians(figures) for name, figures in runs.items()}
     click.echo(json.dumps({"medians": medians}, indent=2))
     if json_file is not None:
-        report = {"model": model, "rounds": rounds, "medians": medians, "runs": runs}
+        report = {"model": Path(model).name, "rounds": rounds, "medians": medians, "runs": runs}
         json_file.write_text(json.dumps(report, indent=2) + "\n")
 
 

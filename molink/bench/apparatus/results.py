@@ -5,6 +5,7 @@ import os
 import platform
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 import click
@@ -22,7 +23,8 @@ def write_results(
     middle = medians(runs)
     report = {
         "experiment": name,
-        "setup": {key: value for key, value in asdict(setup).items() if key != "out"},
+        "setup": {key: value for key, value in asdict(setup).items() if key != "out"}
+        | {"model": Path(setup.model).name},
         "options": dict(own),
         "machine": {"cores": os.cpu_count(), "system": platform.platform()},
         "medians": _rounded(middle),
