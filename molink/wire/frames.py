@@ -262,7 +262,9 @@ def _activations(fields: Fields, buffers: Sequence[bytes | memoryview]) -> Activ
     tensor = TensorHeader(_text(dtype), _integer(rows), _integer(width), _text(codec))
     batch = _batch(batch_fields)
     (buffer,) = buffers
-    if len(buffer) > packed_bytes_max(tensor.codec, tensor) or rows != batch.tokens:
+    bytes_max = packed_bytes_max(tensor.codec, tensor)
+    exact = tensor.codec != "raw" or len(buffer) == bytes_max
+    if len(buffer) > bytes_max or not exact or rows != batch.tokens:
         raise FrameError(
             f"{len(buffer)} bytes do not hold {tensor.rows} x {tensor.width} {tensor.dtype} "
             f"for {batch.tokens} tokens"
