@@ -61,6 +61,11 @@ class _Outgoing:
     def size_bytes(self) -> int:
         return len(self.header) + len(self.buffer)
 
+    @property
+    def is_filler(self) -> bool:
+        """Whether it only measures the link; nobody's traffic, so it is not counted as sent."""
+        return not self.header
+
     def piece(self, start: int, end: int) -> Frame:
         """Bytes [start, end) of header and buffer laid end to end."""
         split = len(self.header)
@@ -125,7 +130,7 @@ class PacedLink:
             self._outgoing[transfer_id] = outgoing
             transfer = Transfer(transfer_id, batch_class, outgoing.size_bytes, tokens)
             self.queue.offer(transfer, now)
-            self._messages_sent += 1
+            self._messages_sent += not outgoing.is_filler
             self._drain(now)
             self._send_chunks(now)
             return not self._outgoing
@@ -209,7 +214,7 @@ class PacedLink:
         piece = outgoing.piece(chunk.offset, chunk.offset + chunk.size_bytes)
         self.socket.send_multipart([header, piece])
         size_bytes = len(header) + len(piece)
-        self._bytes_sent += size_bytes
+        self._bytes_sent += 0 if outgoing.is_filler else size_bytes
         urgent = chunk.batch_class is BatchClass.DECODE
         self.pacer.sent(sequence, size_bytes, now, urgent=urgent)
         if chunk.last:

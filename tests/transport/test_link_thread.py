@@ -85,6 +85,7 @@ def test_a_message_without_a_buffer_arrives(ends):
 def test_the_link_counts_what_has_left(ends):
     link = ends.open("molink")
     before = link.statistics()
+    assert before.messages_sent == before.bytes_sent == 0  # Measuring the link is no traffic.
     link.send([HEADER, bytes(1000)], BatchClass.DECODE, 1)
     ends.next_message()
     after = link.statistics()
