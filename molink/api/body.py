@@ -15,11 +15,9 @@ from pydantic import BaseModel, ValidationError
 
 from molink.api.errors import ApiError
 from molink.api.fields import MESSAGE_UNSUPPORTED, drop_unsupported
+from molink.api.mistakes import first_mistake
 
-__all__ = ["NAME_CHARS_SHOWN", "parse_json_object", "read_body"]
-
-NAME_CHARS_SHOWN = 60
-"""A client's own text is repeated in an error only up to here."""
+__all__ = ["parse_json_object", "read_body"]
 
 Body = TypeVar("Body", bound=BaseModel)
 
@@ -36,7 +34,7 @@ async def read_body(
     try:
         return schema.model_validate(fields)
     except ValidationError as error:
-        raise _first_mistake(error) from None
+        raise first_mistake(error) from None
 
 
 async def _read(request: web.Request) -> bytes:
@@ -87,26 +85,3 @@ def _plain_message(index: int, message: Any) -> Any:
     if not isinstance(message, dict):
         return message
     return drop_unsupported(message, MESSAGE_UNSUPPORTED, where=f"messages.{index}.")
-
-
-def _first_mistake(error: ValidationError) -> ApiError:
-    first = error.errors(include_url=False, include_input=False)[0]
-    param = ".".join(str(part) for part in first["loc"])[:NAME_CHARS_SHOWN] or None
-    if first["type"] == "extra_forbidden":
-        return ApiError(
-            f"'{param}' is not a field of this request: leave it out or correct its name.",
-            param=param,
-            code="unknown_parameter",
-        )
-    return ApiError(_sentence(param, first["type"], first["msg"]), param=param)
-
-
-def _sentence(param: str | None, kind: str, message: str) -> str:
-    """Pydantic's finding as a sentence about the field."""
-    name = f"'{param}'" if param else "A field"
-    if kind == "missing":
-        return f"{name} is missing: add it to the request."
-    message = message.removeprefix("Value error, ")
-    for opening in ("Input should", "List should", "String should"):
-        message = message.replace(opening, "must")
-    return f"{name} {message}."

@@ -60,7 +60,10 @@ async def post_generate(request: web.Request) -> web.StreamResponse:
 async def _request_of(body: GenerateBody, card: ModelCard) -> GenerationRequest:
     check_model(body.model, card)
     if (body.prompt is None) == (body.prompt_token_ids is None):
-        raise ApiError("Send exactly one of 'prompt' and 'prompt_token_ids'.", param="prompt")
+        raise ApiError(
+            "'prompt' and 'prompt_token_ids' exclude each other: send exactly one of them.",
+            param="prompt",
+        )
     if body.prompt is None:
         prompt = await tokens_of_prompt(_ids(body), card, "prompt_token_ids")
     else:
@@ -77,7 +80,10 @@ async def _request_of(body: GenerateBody, card: ModelCard) -> GenerationRequest:
 def _ids(body: GenerateBody) -> list[Any]:
     if isinstance(body.prompt_token_ids, list):
         return body.prompt_token_ids
-    raise ApiError("'prompt_token_ids' must be a list of integers.", param="prompt_token_ids")
+    raise ApiError(
+        "'prompt_token_ids' must be a list of whole numbers: send token ids in brackets.",
+        param="prompt_token_ids",
+    )
 
 
 async def _whole(

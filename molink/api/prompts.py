@@ -11,8 +11,8 @@ from typing import Any
 
 from jinja2 import TemplateError
 
-from molink.api.body import NAME_CHARS_SHOWN
 from molink.api.errors import ApiError
+from molink.api.mistakes import NAME_CHARS_SHOWN
 from molink.api.schemas import Message
 from molink.runtime.service import ChatTokenizer, ModelCard
 
@@ -56,8 +56,8 @@ def prompt_list(prompt: Any) -> list[str | list[Any]]:
         if type(prompt[0]) is int:
             return [prompt]
     raise ApiError(
-        "'prompt' must be a string, a list of strings, a list of token ids or a list of such "
-        "lists, and not empty.",
+        "'prompt' must be text or token ids: send a string, a list of strings, a list of whole "
+        "numbers or a list of such lists, none of them empty.",
         param="prompt",
     )
 
@@ -88,7 +88,9 @@ async def tokens_of_prompt(
 def checked_token_ids(token_ids: Any, card: ModelCard, param: str) -> tuple[int, ...]:
     """`token_ids` as a tuple, when it is a list of ids of this model's vocabulary and not empty."""
     if type(token_ids) is not list or not all(type(one) is int for one in token_ids):
-        raise ApiError(f"'{param}' must be a list of integers.", param=param)
+        raise ApiError(
+            f"'{param}' must be a list of whole numbers: send token ids in brackets.", param=param
+        )
     if not token_ids:
         raise _empty(param)
     if min(token_ids) < 0 or max(token_ids) >= card.vocabulary_size:

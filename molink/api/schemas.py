@@ -62,7 +62,7 @@ def _as_parts(value: Any) -> Any:
 
 def _list_only(value: Any) -> Any:
     if not isinstance(value, list):
-        raise ValueError("must be a string or a list")
+        raise ValueError("must be a string or a list: send one of them")
     return value
 
 

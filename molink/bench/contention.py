@@ -8,6 +8,7 @@ wait for their first token. About a minute for each policy and round.
 """
 
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +18,12 @@ from molink.bench.apparatus.experiment import Condition, Setup, experiment, poli
 from molink.bench.apparatus.plots import colour, cumulative, logarithmic, picture
 from molink.bench.apparatus.prompts import first_token_s, prompts_every
 from molink.bench.apparatus.results import markdown_table, milliseconds, show, write_results
-from molink.bench.apparatus.ring import serving
+from molink.bench.apparatus.ring import Ring, serving
 from molink.bench.apparatus.rounds import Figures, Measured, Runs, in_turn
 from molink.bench.apparatus.streams import Gap, decoding
 from molink.bench.report import percentile, spread
 
-__all__ = ["main"]
+__all__ = ["contend", "contention_options", "main"]
 
 STREAM_TOKENS = 1000
 PROMPT_OUTPUT_TOKENS = 2
@@ -30,17 +31,30 @@ SETTLE_S = 2.0
 """After the streams flow, before anything counts."""
 
 
+def contention_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Add the options that `contend` takes."""
+    for option in reversed(_OPTIONS):
+        command = option(command)
+    return command
+
+
+_OPTIONS = (
+    click.option("--streams", default=6, show_default=True, help="Answers that decode."),
+    click.option("--prompt-tokens", default=1500, show_default=True, help="Of each long prompt."),
+    click.option("--period-s", default=2.0, show_default=True, help="Between two prompts."),
+    click.option("--quiet-s", default=12.0, show_default=True, help="Without prompts."),
+    click.option("--loaded-s", default=32.0, show_default=True, help="With prompts."),
+)
+
+
 @experiment()
-@click.option("--streams", default=6, show_default=True, help="Answers that decode.")
-@click.option("--prompt-tokens", default=1500, show_default=True, help="Of each long prompt.")
-@click.option("--period-s", default=2.0, show_default=True, help="Between two prompts.")
-@click.option("--quiet-s", default=12.0, show_default=True, help="Without prompts.")
-@click.option("--loaded-s", default=32.0, show_default=True, help="With prompts.")
+@contention_options
 def main(setup: Setup, **own: Any) -> None:
     """Measure the gaps between tokens of MODEL without and with long prompts beside them."""
 
     async def measure(condition: Condition, number: int) -> Measured:
-        return await _measure(setup, condition, number, **own)
+        async with serving(setup, condition, number) as ring:
+            return await contend(ring, **own)
 
     runs = in_turn(policy_conditions(), setup.rounds, measure)
     middle = write_results("contention", setup, own, runs)
@@ -48,10 +62,8 @@ def main(setup: Setup, **own: Any) -> None:
     _draw(setup.out / "contention.png", setup, runs, own["quiet_s"])
 
 
-async def _measure(
-    setup: Setup,
-    condition: Condition,
-    number: int,
+async def contend(
+    ring: Ring,
     *,
     streams: int,
     prompt_tokens: int,
@@ -59,10 +71,9 @@ async def _measure(
     quiet_s: float,
     loaded_s: float,
 ) -> Measured:
-    async with (
-        serving(setup, condition, number) as ring,
-        decoding(ring, streams, STREAM_TOKENS) as seen,
-    ):
+    """Load a ring with streams, then with prompts beside them. Raises UserError when the run is
+    void."""
+    async with decoding(ring, streams, STREAM_TOKENS) as seen:
         start_s = time.perf_counter() + SETTLE_S
         await ring.sleep_until(start_s + quiet_s)
         prompts = await prompts_every(ring, period_s, loaded_s, prompt_tokens, PROMPT_OUTPUT_TOKENS)

@@ -28,7 +28,7 @@ _RING_OPTIONS = (
     click.option(
         "--nodes",
         type=int,
-        help="Stage processes to start; without it as many as --layers names, else 3.",
+        help="Stage processes to start; without it as many as --layers or --hosts name, else 3.",
     ),
     click.option(
         "--layers",
@@ -84,7 +84,8 @@ _RING_OPTIONS = (
         type=click.Choice(WIRE_CHOICES),
         default="raw",
         show_default=True,
-        help="How activations are packed; auto takes int8 where a check at load lets it.",
+        help="How activations are packed; auto takes int8 where a check at load lets it, "
+        "else lossless where that is quicker than raw.",
     ),
     click.option(
         "--span-tokens",

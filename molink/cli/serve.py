@@ -9,6 +9,7 @@ import click
 from molink.cli.options import ring_options
 
 if TYPE_CHECKING:
+    from molink.config.ring_hosts import RingHosts
     from molink.config.serve_settings import ServeSettings
 
 __all__ = ["serve"]
@@ -27,23 +28,33 @@ NODES_DEFAULT = 3
     help="Emulate a home link on every hop: rate and one-way delay, for example 100:30, or a file "
     "of steps `t_s, mbps, one_way_ms`.",
 )
+@click.option(
+    "--hosts",
+    metavar="FILE",
+    help="TOML: where each stage listens and how it is started there. Links are not encrypted "
+    "yet: only within a trusted network.",
+)
 @ring_options
-def serve(link: str | None, nodes: int | None, **options: Any) -> None:
+def serve(link: str | None, hosts: str | None, nodes: int | None, **options: Any) -> None:
     """Serve MODEL: a local directory, a Hugging Face hub id, or `demo`."""
     from molink.cli.stop_signals import until_stopped
     from molink.config.link_schedule import LinkSchedule
+    from molink.config.ring_hosts import RingHosts
     from molink.config.serve_settings import ServeSettings
 
     shape = LinkSchedule.parse(link) if link is not None else None
-    settings = ServeSettings(
-        link=shape, nodes=_nodes_of(options["layers"]) if nodes is None else nodes, **options
-    )
+    places = RingHosts.read(hosts) if hosts is not None else None
+    if nodes is None:
+        nodes = _nodes_of(options["layers"], places)
+    settings = ServeSettings(link=shape, hosts=places, nodes=nodes, **options)
     asyncio.run(until_stopped(_serve(settings)))
 
 
-def _nodes_of(layers: str | None) -> int:
-    """One node for each range of --layers."""
-    return NODES_DEFAULT if layers is None else layers.count(",") + 1
+def _nodes_of(layers: str | None, hosts: "RingHosts | None") -> int:
+    """One node for each range of --layers, or for each stage of --hosts."""
+    if layers is not None:
+        return layers.count(",") + 1
+    return len(hosts.stages) if hosts is not None else NODES_DEFAULT
 
 
 async def _serve(settings: "ServeSettings") -> None:

@@ -2,7 +2,7 @@
 
 from molink.errors import UserError
 
-__all__ = ["even_split", "parse_layers"]
+__all__ = ["check_layers", "even_split", "parse_layers"]
 
 LayerRange = tuple[int, int]
 
@@ -27,8 +27,9 @@ def even_split(layer_count: int, node_count: int) -> list[LayerRange]:
     return ranges
 
 
-def parse_layers(text: str, layer_count: int, node_count: int) -> list[LayerRange]:
-    """The ranges of `--layers`; they must cover every layer once, in order, one range a node."""
+def check_layers(text: str, node_count: int) -> list[LayerRange]:
+    """The ranges of `--layers`, one a node and each beginning where the one before it ends, as far
+    as they can be checked without the model."""
     ranges = [_parse_range(part) for part in text.split(",")]
     if len(ranges) != node_count:
         raise UserError(
@@ -42,9 +43,16 @@ def parse_layers(text: str, layer_count: int, node_count: int) -> list[LayerRang
                 f"--layers {kind} at {start}-{end}: the range must start at layer {expected}."
             )
         expected = end
-    if expected != layer_count:
+    return ranges
+
+
+def parse_layers(text: str, layer_count: int, node_count: int) -> list[LayerRange]:
+    """The ranges of `--layers`; they must cover every layer once, in order, one range a node."""
+    ranges = check_layers(text, node_count)
+    _, end = ranges[-1]
+    if end != layer_count:
         raise UserError(
-            f"--layers end at layer {expected}, the model has {layer_count}: "
+            f"--layers end at layer {end}, the model has {layer_count}: "
             f"the last range must end at {layer_count}."
         )
     return ranges

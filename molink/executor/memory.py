@@ -20,6 +20,11 @@ KV_SHARE_OF_FREE = {"cpu": 0.25, "cuda": 0.85}
 rarely is, but activations of long prefill spans need the rest.
 """
 
+KV_SHARE_OF_FREE_TOGETHER = {"cpu": 0.75, "cuda": 0.85}
+"""What all stages on one PC may take of it. They load side by side and commit pages only later, so
+none sees in the free memory what the others have proposed.
+"""
+
 KV_TOKENS_MAX = 131_072
 """Over this the head's block bookkeeping costs more than a millisecond per new sequence, and no
 home ring fills it.
@@ -38,11 +43,15 @@ def free_memory_bytes(device: torch.device) -> int:
     return int(psutil.virtual_memory().available)
 
 
-def propose_kv_tokens(token_bytes: int, free_bytes: int, device_type: str) -> int:
+def propose_kv_tokens(
+    token_bytes: int, free_bytes: int, device_type: str, stages_here: int = 1
+) -> int:
     """Tokens of KV to offer, a whole number of blocks, when one token takes `token_bytes` in all
-    layers.
+    layers, and `stages_here` stages share the PC.
     """
-    affordable = int(free_bytes * KV_SHARE_OF_FREE[device_type]) // max(1, token_bytes)
+    together = KV_SHARE_OF_FREE_TOGETHER[device_type] / stages_here
+    share = min(KV_SHARE_OF_FREE[device_type], together)
+    affordable = int(free_bytes * share) // max(1, token_bytes)
     tokens = min(KV_TOKENS_MAX, max(KV_TOKENS_MIN, affordable))
     return tokens // BLOCK_TOKENS * BLOCK_TOKENS
 

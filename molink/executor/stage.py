@@ -47,6 +47,8 @@ class StageOptions:
     dtype: str = "auto"
     kv_tokens: int | None = None
     """None: a share of the memory that is free once the weights are loaded."""
+    stages_here: int = 1
+    """How many stages share this PC's memory."""
     self_test: bool = True
     """Whether to prove first, on a tiny model of the same architecture, that stages compute what
     the whole does.
@@ -104,7 +106,11 @@ class StageExecutor:
         weights = load_model(checkpoint, config, part, dtype, lambda done: progress(share * done))
         stage = cls(weights.to(device), part, description, device, dtype)
         del weights
-        stage.prepare(options.kv_tokens, lambda done: progress(share + (1 - share) * done))
+        stage.prepare(
+            options.kv_tokens,
+            lambda done: progress(share + (1 - share) * done),
+            options.stages_here,
+        )
         return_freed_memory()
         progress(1.0)
         return stage
@@ -145,7 +151,12 @@ class StageExecutor:
         """What one token of KV takes in the stage's layers."""
         return self._pool.token_bytes
 
-    def prepare(self, kv_tokens: int | None, progress: Progress = lambda fraction: None) -> None:
+    def prepare(
+        self,
+        kv_tokens: int | None,
+        progress: Progress = lambda fraction: None,
+        stages_here: int = 1,
+    ) -> None:
         """Run one token to learn the KV's shape and to warm kernels up, then make room for
         `kv_tokens`.
         """
@@ -154,7 +165,9 @@ class StageExecutor:
         self._warm_up()
         if kv_tokens is None:
             free_bytes = free_memory_bytes(self.device)
-            kv_tokens = propose_kv_tokens(self.kv_token_bytes, free_bytes, self.device.type)
+            kv_tokens = propose_kv_tokens(
+                self.kv_token_bytes, free_bytes, self.device.type, stages_here
+            )
         blocks = blocks_for(kv_tokens)
         self.kv = KvBlocks(blocks)
         self._pool = self._pool.resized(blocks * BLOCK_TOKENS)

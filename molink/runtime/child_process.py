@@ -27,10 +27,18 @@ class ChildProcess:
 
     @classmethod
     async def start(
-        cls, module: str, arguments: Sequence[str] = (), environment: dict[str, str] | None = None
+        cls,
+        module: str,
+        arguments: Sequence[str] = (),
+        environment: dict[str, str] | None = None,
+        command: Sequence[str] = (),
     ) -> "ChildProcess":
-        """Run `python -m module`, away from the terminal's signals, with pipes to it."""
+        """Run `command... python -m module`, away from the terminal's signals, with pipes to it.
+
+        Raises OSError when there is no such command.
+        """
         process = await asyncio.create_subprocess_exec(
+            *command,
             sys.executable,
             "-m",
             module,

@@ -13,12 +13,13 @@ from typing import Any
 from molink.errors import InvalidRequestError, MolinkError, RingError
 from molink.runtime.coordinator_links import CoordinatorLinks
 from molink.runtime.local_ring import EPOCH, LocalRing
+from molink.runtime.lossless_trial import await_trial
 from molink.runtime.ring_report import ring_report
 from molink.runtime.service import GenerationRequest, ModelCard, TokenEvent, TokenLogprob
 from molink.runtime.text_stream import TextStream
 from molink.runtime.wire_check import WireCheck
 from molink.wire.messages import Cancel, FinishReason, Sampled, SetWire, Submit, TokenSample
-from molink_scheduler.codec_choice import CodecDecision, choose_codec
+from molink_scheduler.codec_choice import CodecDecision, LosslessTrial, choose_codec
 from molink_scheduler.request import Request, SamplingParams
 
 __all__ = ["Coordinator"]
@@ -88,14 +89,21 @@ class Coordinator:
 
     async def choose_wire(self, wanted: str) -> None:
         """Check codecs with the model's own text as far as `wanted` asks for, and take one."""
-        check = None
+        check = trial = None
         if wanted not in ("raw", "lossless"):
             codec = "int8" if wanted == "auto" else wanted
-            trial = await WireCheck.start(self)
+            prompts = await WireCheck.start(self)
             self.links.send(SetWire(codec))
-            check = await trial.compare(codec)
-        self.wire = choose_codec(wanted, check)
+            check = await prompts.compare(codec)
+            if wanted == "auto" and not check.passed:
+                trial = await self._try_lossless(prompts)
+        self.wire = choose_codec(wanted, check, trial)
         self.links.send(SetWire(self.wire.codec))
+
+    async def _try_lossless(self, prompts: WireCheck) -> LosslessTrial | None:
+        self.links.send(SetWire("lossless"))
+        await prompts.send_texts()
+        return await await_trial(self.ring.stages, self.ring.plan.upload_mbps)
 
     def cluster(self) -> dict[str, Any]:
         """The body of GET /cluster."""

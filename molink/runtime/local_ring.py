@@ -1,4 +1,4 @@
-"""A whole ring on this machine: one process per stage, and on request a home link on every hop.
+"""A ring that this machine starts: one process per stage, on request a home link on every hop.
 
 Stages load at the same time, each on a thread of its own; then every link is opened, through the
 emulator when there is one, and the ring serves. Whatever fails on the way, and however the block
@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from molink.config.link_schedule import LinkSchedule
+from molink.config.ring_hosts import LOCAL_ADDRESS, RingHosts
 from molink.errors import StageError
 from molink.runtime.child_process import ChildProcess
 from molink.runtime.stage_handle import StageHandle
@@ -24,8 +25,6 @@ EMULATOR_MODULE = "molink.transport.emulator"
 EPOCH = 1
 """A local ring is built once; a ring that replaces a lost node counts on from here."""
 
-HOST = "127.0.0.1"
-
 Result = TypeVar("Result")
 
 
@@ -34,6 +33,8 @@ class RingPlan:
     """What to start."""
 
     stages: tuple[LoadStage, ...]
+    hosts: RingHosts
+    """Where they run; all here when there is a `link`."""
     link: LinkSchedule | None
     micro_batch_count: int | None
     """None: the measured round decides, among 1 to twice the stages."""
@@ -98,8 +99,8 @@ class _Addresses:
 async def _start_stages(plan: RingPlan, stack: AsyncExitStack) -> list[StageHandle]:
     stages: list[StageHandle] = []
     stack.push_async_callback(_stop_all, stages)
-    for index, load in enumerate(plan.stages):
-        stages.append(await StageHandle.start(f"stage {index}", load))
+    for index, (load, host) in enumerate(zip(plan.stages, plan.hosts.stages, strict=True)):
+        stages.append(await StageHandle.start(f"stage {index}", load, host.command))
     return stages
 
 
@@ -138,11 +139,16 @@ async def _join(
     )
 
 
-def _receiver_ports(plan: RingPlan, loaded: list[StageLoaded]) -> list[int]:
-    """Where each hop leads: coordinator to head, stage to stage, tail to head, tail to us."""
+def _receivers(plan: RingPlan, loaded: list[StageLoaded]) -> list[str]:
+    """`host:port` that each hop leads to: coordinator to head, stage to stage, tail to head, tail
+    to us."""
     head_port = loaded[0].coordinator_port
     assert head_port is not None, "the head listens for the coordinator"
-    return [head_port, *(stage.port for stage in loaded[1:]), loaded[0].port, plan.coordinator_port]
+    hosts = [host.address for host in plan.hosts.stages]
+    ports = [stage.port for stage in loaded]
+    around = [f"{host}:{port}" for host, port in zip(hosts, ports, strict=True)]
+    ours = f"{plan.hosts.coordinator_address}:{plan.coordinator_port}"
+    return [f"{hosts[0]}:{head_port}", *around[1:], around[0], ours]
 
 
 async def _start_emulator(
@@ -150,7 +156,7 @@ async def _start_emulator(
 ) -> ChildProcess | None:
     if plan.link is None:
         return None
-    targets = [f"{HOST}:{port}" for port in _receiver_ports(plan, loaded)]
+    targets = _receivers(plan, loaded)
     child = await ChildProcess.start(EMULATOR_MODULE, [plan.link.text, *targets])
     stack.push_async_callback(child.stop)
     return child
@@ -159,13 +165,13 @@ async def _start_emulator(
 async def _addresses(
     plan: RingPlan, loaded: list[StageLoaded], emulator: ChildProcess | None
 ) -> _Addresses:
-    ports = _receiver_ports(plan, loaded)
+    receivers = _receivers(plan, loaded)
     if emulator is not None:
         line = await emulator.read_line()
         if not line:
             raise StageError("The link emulator did not start: run the command again.")
-        ports = json.loads(line)["ports"]
-    first, *middle, last = (f"tcp://{HOST}:{port}" for port in ports)
+        receivers = [f"{LOCAL_ADDRESS}:{port}" for port in json.loads(line)["ports"]]
+    first, *middle, last = (f"tcp://{receiver}" for receiver in receivers)
     return _Addresses(first, tuple(middle), last)
 
 

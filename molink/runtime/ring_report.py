@@ -68,7 +68,7 @@ def _packing(stage: StageHandle, between: bool) -> dict[str, Any]:
     """Codec of a link between stages and what it has saved; other links carry no activations."""
     if not between or stage.health is None:
         return {}
-    return {"wire": stage.health.wire, "bytes_saved": stage.health.bytes_saved}
+    return {"wire": stage.health.packed.codec, "bytes_saved": stage.health.bytes_saved}
 
 
 def _link(ring: LocalRing, source: str, target: str, health: LinkHealth) -> dict[str, Any]:

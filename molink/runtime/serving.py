@@ -7,13 +7,14 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from molink.config.layer_split import even_split, parse_layers
+from molink.config.ring_hosts import RingHosts
 from molink.config.serve_settings import ServeSettings
 from molink.errors import UserError
 from molink.executor.description import ModelDescription, describe
 from molink.models import DEMO_MODEL_DIR
 from molink.runtime.coordinator import Coordinator
 from molink.runtime.coordinator_links import CoordinatorLinks
-from molink.runtime.local_ring import EPOCH, HOST, LocalRing, RingPlan
+from molink.runtime.local_ring import EPOCH, LocalRing, RingPlan
 from molink.runtime.model_card import load_tokenizer, model_card
 from molink.runtime.supervision import LoadStage
 from molink_scheduler.upload_budget import check_cap
@@ -43,9 +44,10 @@ async def start_coordinator(
     description = describe(path)
     model_len_max = _model_len_max(settings, description)
     tokenizer = load_tokenizer(description)
-    links = CoordinatorLinks.bind(HOST, EPOCH)
+    hosts = settings.hosts or RingHosts.local(settings.nodes)
+    links = CoordinatorLinks.bind(hosts.coordinator_address, EPOCH)
     try:
-        plan = _plan(settings, path, description, model_len_max, links.inbound.port)
+        plan = _plan(settings, path, description, model_len_max, hosts, links.inbound.port)
         async with LocalRing.start(plan, progressed) as ring:
             await links.connect(ring.head_address)
             fitting = min(model_len_max, ring.kv_tokens_capacity)
@@ -95,6 +97,7 @@ def _plan(
     path: str,
     description: ModelDescription,
     model_len_max: int,
+    hosts: RingHosts,
     coordinator_port: int,
 ) -> RingPlan:
     if settings.layers is None:
@@ -110,11 +113,14 @@ def _plan(
             dtype=settings.dtype,
             threads=settings.threads,
             kv_tokens=settings.kv_tokens,
+            address=host.address,
+            stages_here=sum(other.address == host.address for other in hosts.stages),
         )
-        for layers in ranges
+        for layers, host in zip(ranges, hosts.stages, strict=True)
     )
     return RingPlan(
         stages=stages,
+        hosts=hosts,
         link=settings.link,
         micro_batch_count=settings.micro_batch_count,
         span_tokens=settings.span_tokens,

@@ -1,7 +1,8 @@
 """One stage as its supervisor sees it: started, loaded, joined, watched."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 
 from molink.errors import StageError, UserError
 from molink.runtime.child_process import ChildProcess
@@ -33,12 +34,24 @@ class StageHandle:
     child: ChildProcess
     loaded: StageLoaded | None = None
     health: StageHealth | None = None
+    _reported: asyncio.Event = field(default_factory=asyncio.Event)
 
     @classmethod
-    async def start(cls, name: str, load: LoadStage) -> "StageHandle":
-        """Start the process and tell it what to load."""
+    async def start(cls, name: str, load: LoadStage, command: Sequence[str] = ()) -> "StageHandle":
+        """Start the process, through `command` if any, and tell it what to load.
+
+        Raises UserError when `command` is no program.
+        """
         environment = {"OMP_NUM_THREADS": str(load.threads)}
-        handle = cls(name, load, await ChildProcess.start(STAGE_MODULE, (), environment))
+        try:
+            child = await ChildProcess.start(STAGE_MODULE, (), environment, command)
+        except OSError as error:
+            if not command:
+                raise
+            raise UserError(
+                f"{name}: the command {command[0]!r} of --hosts cannot be run: {error.strerror}."
+            ) from None
+        handle = cls(name, load, child)
         handle._tell(load)
         return handle
 
@@ -63,6 +76,14 @@ class StageHandle:
         while True:
             if isinstance(fact := await self._next_fact(), StageHealth):
                 self.health = fact
+                self._reported.set()
+
+    async def next_health(self) -> StageHealth:
+        """The next report, while somebody watches."""
+        self._reported.clear()
+        await self._reported.wait()
+        assert self.health is not None, "the event follows the report"
+        return self.health
 
     def _tell(self, command: Command) -> None:
         self.child.write_line(encode_line(command))

@@ -5,6 +5,7 @@ loop sleeps when it has nothing to compute. What the loop sends leaves in its ow
 the pacer allows.
 """
 
+import logging
 import queue
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -28,6 +29,8 @@ __all__ = ["StageLinks"]
 OPEN_TIMEOUT_S = 60.0
 """A neighbour that has not answered by then is not there; the slowest home link answers in
 seconds."""
+
+log = logging.getLogger(__name__)
 
 Frames = list[memoryview]
 
@@ -103,6 +106,12 @@ class StageLinks:
             if message is not None:
                 yield message
 
+    def refuse(self, error: FrameError) -> None:
+        """Drop a message that cannot be read: count it, and log the first."""
+        if not self._messages_refused:
+            log.warning("%s drops a message from a peer (%s)", self.name, error)
+        self._messages_refused += 1
+
     @property
     def frames_refused(self) -> int:
         """Messages and pieces dropped because they were malformed or from another epoch."""
@@ -135,10 +144,10 @@ class StageLinks:
     def _decode(self, frames: Frames) -> Message | None:
         try:
             message, epoch = decode_message(frames)
-        except FrameError:
-            self._messages_refused += 1
+        except FrameError as error:
+            self.refuse(error)
             return None
         if epoch != self._epoch:
-            self._messages_refused += 1
+            self.refuse(FrameError(f"it is of epoch {epoch}, this ring is of {self._epoch}"))
             return None
         return message

@@ -13,13 +13,14 @@ from dataclasses import dataclass, field, replace
 
 import torch
 
+from molink.errors import FrameError
 from molink.executor.sampling import DrawnToken
 from molink.executor.stage import StageExecutor
 from molink.runtime.link_health import link_health
+from molink.runtime.packing import Packing
 from molink.runtime.stage_links import StageLinks
 from molink.runtime.supervision import StageHealth
 from molink.runtime.tail import EndRules
-from molink.runtime.tensor_buffers import tensor_from_buffer, tensor_to_buffer
 from molink.runtime.work_sources import Pieces, Work, WorkSource
 from molink.wire.messages import Activations, Forget, Sampled, TokenSample
 from molink_scheduler.batch import Batch, BatchClass
@@ -39,6 +40,9 @@ second."""
 HEALTH_PERIOD_S = 0.5
 """The dashboard redraws twice a second."""
 
+FREED_REPORT_S = 0.05
+"""An idle stage tells this soon that KV was freed: who watches a request end sees its memory go."""
+
 
 @dataclass(slots=True)
 class StageLoop:
@@ -47,16 +51,17 @@ class StageLoop:
     executor: StageExecutor
     links: StageLinks
     source: WorkSource
+    packing: Packing
     end_rules: EndRules
     report: Callable[[StageHealth], None]
-    _wire: str = "raw"
-    _saved_bytes: int = 0
     _busy_s: float = 0.0
     _steps: int = 0
     _decode_step_s: float = 0.0
     _prefill_row_s: float = 0.0
     _busy_reported_s: float = 0.0
     _reported_at: float = field(default_factory=time.monotonic)
+    _freed: bool = False
+    """Whether KV was freed since the last report."""
 
     def run(self) -> None:
         """Serve forever; the supervisor ends the process."""
@@ -66,9 +71,10 @@ class StageLoop:
             self._release(releases)
             if work is not None:
                 self._compute(work)
+                self._report_health(HEALTH_PERIOD_S)
             else:
+                self._report_health(self._idle_report_s)
                 self.links.wait(self._idle_s())
-            self._report_health()
 
     def _learn_step(self, batch: Batch, elapsed_s: float) -> None:
         """Smooth what GET /cluster shows."""
@@ -79,18 +85,28 @@ class StageLoop:
 
     def _idle_s(self) -> float:
         until = self.source.wait_until
-        if until is None:
-            return IDLE_WAIT_S
-        return min(IDLE_WAIT_S, max(0.0, until - time.monotonic()))
+        report_at = self._reported_at + self._idle_report_s
+        wake_at = report_at if until is None else min(until, report_at)
+        return min(IDLE_WAIT_S, max(0.0, wake_at - time.monotonic()))
+
+    @property
+    def _idle_report_s(self) -> float:
+        return FREED_REPORT_S if self._freed else HEALTH_PERIOD_S
 
     def take_messages(self) -> None:
-        """Take in everything that has arrived."""
+        """Take in everything that has arrived; what cannot be read is dropped."""
         for message in self.links.receive():
-            self._release(self.source.take(message))
+            try:
+                releases = self.source.take(message)
+            except FrameError as error:
+                self.links.refuse(error)
+            else:
+                self._release(releases)
 
     def _release(self, releases: list[SendRelease]) -> None:
         for command in releases:
             self.executor.release(command.release)
+            self._freed = True
             self.end_rules.forget(command.release.request_id)
             if not self.executor.is_tail:
                 self.links.send_next(Forget(command.release))
@@ -118,9 +134,7 @@ class StageLoop:
 
     def _send_activations(self, batch: Batch, hidden_TD: torch.Tensor) -> None:
         self._forecast_decode()
-        header, buffer = tensor_to_buffer(hidden_TD, batch.wire)
-        self._saved_bytes += header.raw_bytes - len(buffer)
-        self._wire = batch.wire
+        header, buffer = self.packing.pack(hidden_TD, batch.wire)
         self.links.send_next(Activations(batch, header, buffer), batch.batch_class, batch.tokens)
 
     def _forecast_decode(self) -> None:
@@ -149,10 +163,12 @@ class StageLoop:
             copy = Sampled(batch.batch_class, batch.micro_batch, (), samples)
             self.links.send_coordinator(copy)
 
-    def _report_health(self) -> None:
+    def _report_health(self, period_s: float) -> None:
+        """Report, unless the last report is less than `period_s` ago."""
         now = time.monotonic()
-        if now - self._reported_at < HEALTH_PERIOD_S:
+        if now - self._reported_at < period_s:
             return
+        self._freed = False
         busy_share = (self._busy_s - self._busy_reported_s) / (now - self._reported_at)
         self._reported_at, self._busy_reported_s = now, self._busy_s
         running, waiting = self.source.counts or (None, None)
@@ -165,8 +181,9 @@ class StageLoop:
                 requests_running=running,
                 requests_waiting=waiting,
                 frames_refused=self.links.frames_refused,
-                wire=self._wire,
-                bytes_saved=self._saved_bytes,
+                packed=self.packing.packed,
+                unpacked=self.packing.unpacked,
+                bytes_saved=self.packing.bytes_saved,
                 decode_round_s=self.source.clock.round_s,
                 micro_batch_count=self.source.micro_batch_count,
                 decode_step_s=self._decode_step_s,
@@ -178,8 +195,5 @@ class StageLoop:
 
 def _input_rows(pieces: Pieces) -> torch.Tensor:
     """[T, D] of the pieces laid end to end."""
-    rows = [
-        tensor_from_buffer(piece.work.tensor, piece.work.buffer)[piece.start : piece.end]
-        for piece in pieces
-    ]
+    rows = [piece.work[piece.start : piece.end] for piece in pieces]
     return rows[0] if len(rows) == 1 else torch.cat(rows)

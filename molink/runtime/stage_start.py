@@ -9,6 +9,7 @@ import torch
 
 from molink.executor.stage import StageExecutor, StageOptions
 from molink.runtime.model_card import load_tokenizer
+from molink.runtime.packing import Packing
 from molink.runtime.stage_links import StageLinks
 from molink.runtime.stage_loop import StageLoop
 from molink.runtime.supervision import (
@@ -26,8 +27,6 @@ from molink_scheduler.head import SPAN_TOKENS, HeadScheduler, HeadSettings
 
 __all__ = ["start_stage"]
 
-HOST = "127.0.0.1"
-
 SWITCH_INTERVAL_S = 0.0005
 """How long the compute thread may keep the interpreter from the link thread. Python's 5 ms would
 look like distance in every acknowledgement."""
@@ -44,13 +43,16 @@ def start_stage(
     torch.set_num_threads(load.threads)
     executor = _load_executor(load, tell)
     sys.setswitchinterval(SWITCH_INTERVAL_S)
-    links = StageLinks.bind(f"layers {load.layers[0]}-{load.layers[1]}", HOST, executor.is_head)
+    name = f"layers {load.layers[0]}-{load.layers[1]}"
+    links = StageLinks.bind(name, load.address, executor.is_head)
     tell(_loaded(executor, links))
     join = expect_join()
     links.connect(join)
     _yield_to_links()
     tell(StageReady())
-    return StageLoop(executor, links, _source(executor, links, join), _end_rules(executor), tell)
+    packing = Packing(executor.hidden_size)
+    source = _source(executor, links, join, packing)
+    return StageLoop(executor, links, source, packing, _end_rules(executor), tell)
 
 
 def _yield_to_links() -> None:
@@ -63,6 +65,7 @@ def _load_executor(load: LoadStage, tell: Callable[[Fact], None]) -> StageExecut
         device=load.device,
         dtype=load.dtype,
         kv_tokens=load.kv_tokens,
+        stages_here=load.stages_here,
         self_test=load.layers[0] == 0,
     )
     return StageExecutor.load(
@@ -81,9 +84,11 @@ def _loaded(executor: StageExecutor, links: StageLinks) -> StageLoaded:
     )
 
 
-def _source(executor: StageExecutor, links: StageLinks, join: JoinRing) -> WorkSource:
+def _source(
+    executor: StageExecutor, links: StageLinks, join: JoinRing, packing: Packing
+) -> WorkSource:
     if not executor.is_head:
-        return QueueSource.for_steps_of(join.span_tokens or SPAN_TOKENS)
+        return QueueSource.for_steps_of(join.span_tokens or SPAN_TOKENS, packing)
     settings = HeadSettings(
         kv_tokens_capacity=join.kv_tokens_capacity,
         micro_batch_count=join.micro_batch_count,

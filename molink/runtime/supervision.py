@@ -18,6 +18,7 @@ __all__ = [
     "LinkHealth",
     "LoadProgressed",
     "LoadStage",
+    "PackingHealth",
     "StageFailed",
     "StageHealth",
     "StageLoaded",
@@ -40,6 +41,10 @@ class LoadStage:
     threads: int
     kv_tokens: int | None
     """KV capacity wanted; None lets the stage choose from the memory that is free."""
+    address: str
+    """Where its links listen, an IPv4 address or a name of the stage's own machine."""
+    stages_here: int = 1
+    """How many stages of the ring share its machine's memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +116,18 @@ class LinkHealth:
 
 
 @dataclass(frozen=True, slots=True)
+class PackingHealth:
+    """What one codec did to activations since it came into use, on one side of a link."""
+
+    codec: str
+    raw_bytes: int
+    """Of the unpacked rows."""
+    packed_bytes: int
+    seconds: float
+    """Spent on packing, or on unpacking."""
+
+
+@dataclass(frozen=True, slots=True)
 class StageHealth:
     """Fact: how the stage is doing, about twice a second while it works."""
 
@@ -125,10 +142,12 @@ class StageHealth:
     requests_waiting: int | None
     frames_refused: int
     """Messages dropped because they were malformed or from another epoch."""
-    wire: str
-    """Codec of the activations that left last."""
+    packed: PackingHealth
+    """Activations that left."""
+    unpacked: PackingHealth
+    """Activations that came."""
     bytes_saved: int
-    """What packing them has saved since the start."""
+    """What packing has saved since the start."""
     decode_round_s: float | None
     """Smoothed time between two visits of a micro-batch."""
     micro_batch_count: int | None
@@ -175,6 +194,8 @@ def decode_line(line: bytes) -> Command | Fact:
         kind = _KINDS[fields.pop("kind")]
         if kind is StageHealth:
             fields["links"] = tuple(LinkHealth(**link) for link in fields["links"])
+            for side in ("packed", "unpacked"):
+                fields[side] = PackingHealth(**fields[side])
         if kind is JoinRing:
             fields["micro_batch_candidates"] = tuple(fields["micro_batch_candidates"])
         if kind is LoadStage:

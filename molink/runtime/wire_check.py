@@ -34,6 +34,7 @@ class WireCheck:
     """Runs prompts through a service whose wire codec somebody switches."""
 
     service: GenerationService
+    _texts: list[tuple[int, ...]]
     _prefixes: list[tuple[int, ...]]
     _raw: list[TokenLogprob]
 
@@ -45,7 +46,12 @@ class WireCheck:
         starts = [(random.randrange(vocabulary),) for _ in range(TEXTS)]
         texts = await asyncio.gather(*(_write(service, start) for start in starts))
         prefixes = [text[:n] for text in texts for n in range(PREFIX_TOKENS_MIN, len(text))]
-        return cls(service, prefixes, await _next_tokens(service, prefixes))
+        return cls(service, texts, prefixes, await _next_tokens(service, prefixes))
+
+    async def send_texts(self) -> None:
+        """Let every text go round once, for what the stages learn of packing it: prefixes of one
+        text share rows, which would look easier to compress than anybody's prompts are."""
+        await _next_tokens(self.service, self._texts)
 
     async def compare(self, codec: str) -> CodecCheck:
         """Compute every prefix again; the ring must be set to `codec`."""

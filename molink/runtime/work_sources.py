@@ -7,6 +7,9 @@ import time
 from dataclasses import dataclass
 from typing import Protocol, assert_never
 
+import torch
+
+from molink.runtime.packing import Packing
 from molink.runtime.stage_links import StageLinks
 from molink.wire.messages import (
     Activations,
@@ -35,7 +38,8 @@ from molink_scheduler.step_profile import StepProfile
 
 __all__ = ["HeadSource", "Pieces", "QueueSource", "Work", "WorkSource"]
 
-Pieces = tuple[Piece[Activations], ...]
+Pieces = tuple[Piece[torch.Tensor], ...]
+"""Parts of unpacked messages."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +55,10 @@ class WorkSource(Protocol):
     """Where the next step comes from."""
 
     def take(self, message: Message) -> list[SendRelease]:
-        """Take a message into account; releases to be carried out come back."""
+        """Take a message into account; releases to be carried out come back.
+
+        Raises FrameError for a message that cannot be read; it changes nothing.
+        """
 
     def next_work(self) -> tuple[list[SendRelease], Work | None]:
         """What to compute now, and the releases that go out before it."""
@@ -137,18 +144,19 @@ class HeadSource:
 class QueueSource:
     """Computes what the previous stage sent, in the core's order."""
 
-    order: StageOrder[Activations]
+    order: StageOrder[torch.Tensor]
+    packing: Packing
 
     @classmethod
-    def for_steps_of(cls, rows_max: int) -> "QueueSource":
+    def for_steps_of(cls, rows_max: int, packing: Packing) -> "QueueSource":
         """A source whose prefill steps have at most `rows_max` rows."""
-        return cls(StageOrder(PrefillBudget(rows_max, DecodeClock(), StepProfile())))
+        return cls(StageOrder(PrefillBudget(rows_max, DecodeClock(), StepProfile())), packing)
 
     def take(self, message: Message) -> list[SendRelease]:
-        """Queue activations; a release comes back at once."""
+        """Unpack and queue activations; a release comes back at once."""
         match message:
             case Activations(batch):
-                self.order.push(batch, message, time.monotonic())
+                self.order.push(batch, self.packing.unpack(message), time.monotonic())
             case Forget(release):
                 return [SendRelease(release)]
             case _:

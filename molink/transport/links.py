@@ -9,11 +9,13 @@ The receiver binds, the sender connects. A proxy may accept a connection before 
 so a sender repeats its hello until it is answered.
 """
 
+import socket as stdlib_socket
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import zmq
 
+from molink.errors import UserError
 from molink.wire.frames import BUFFER_BYTES_MAX
 
 __all__ = ["HELLO_PERIOD_S", "InboundLink", "set_link_options"]
@@ -35,6 +37,11 @@ def set_link_options(socket: "zmq.Socket[bytes]") -> None:
     socket.setsockopt(zmq.MAXMSGSIZE, BUFFER_BYTES_MAX)
 
 
+def _numeric(host: str) -> str:
+    """ZeroMQ listens at addresses and interfaces only. Raises OSError for an unknown name."""
+    return stdlib_socket.gethostbyname(host)
+
+
 @dataclass(slots=True)
 class InboundLink:
     """The receiving end."""
@@ -46,10 +53,20 @@ class InboundLink:
 
     @classmethod
     def bind(cls, context: "zmq.Context[zmq.Socket[bytes]]", host: str) -> "InboundLink":
-        """Listen on a free port of `host`."""
+        """Listen on a free port of `host`, an IPv4 address or a name of this machine.
+
+        Raises UserError when this machine has no such address.
+        """
         socket = context.socket(zmq.DEALER)
         set_link_options(socket)
-        return cls(socket, socket.bind_to_random_port(f"tcp://{host}"))
+        try:
+            return cls(socket, socket.bind_to_random_port(f"tcp://{_numeric(host)}"))
+        except (OSError, zmq.ZMQError) as error:
+            socket.close()
+            raise UserError(
+                f"Cannot listen at {host} ({error.strerror}): give an address of the machine "
+                "that listens."
+            ) from None
 
     @property
     def descriptor(self) -> int:

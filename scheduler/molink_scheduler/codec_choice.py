@@ -99,7 +99,8 @@ class CodecCheck:
 
 @dataclass(frozen=True, slots=True)
 class LosslessTrial:
-    """What lossless packing did to a calibration prompt, and the link it would be used on."""
+    """What lossless packing did to the texts of a check, and the slowest link that it would be
+    used on."""
 
     size_ratio: float
     """Packed over raw bytes."""
@@ -120,6 +121,17 @@ class LosslessTrial:
         packing = self.link_bytes_per_s / self.encode_bytes_per_s
         unpacking = self.link_bytes_per_s / self.decode_bytes_per_s
         return 1 - self.size_ratio - packing - unpacking
+
+    @property
+    def summary(self) -> str:
+        """What it does to the link's time, as half a sentence."""
+        does = "saves" if self.time_saved >= 0 else "costs"
+        mbps = self.link_bytes_per_s * 8 / 1e6
+        return (
+            f"lossless makes {self.size_ratio:.2f} of the bytes and, with the time to pack and "
+            f"unpack them, {does} {abs(self.time_saved):.0%} of the time that a link of "
+            f"{mbps:,.{0 if mbps >= 10 else 1}f} Mbps takes"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,9 +184,7 @@ def _without_loss(
         return CodecDecision("raw", reason, check_passed)
     if trial.time_saved < TIME_SAVED_MIN:
         reason = (
-            f"{why_not_int8}; lossless would save {trial.time_saved:.0%} of the link's time, "
-            f"{TIME_SAVED_MIN:.0%} are needed, so raw."
+            f"{why_not_int8}; {trial.summary}, where it must save {TIME_SAVED_MIN:.0%}, so raw."
         )
         return CodecDecision("raw", reason, check_passed)
-    reason = f"{why_not_int8}; lossless saves {trial.time_saved:.0%} of the link's time."
-    return CodecDecision("lossless", reason, check_passed)
+    return CodecDecision("lossless", f"{why_not_int8}; {trial.summary}.", check_passed)

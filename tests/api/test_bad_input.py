@@ -15,6 +15,18 @@ OK = {
 }
 
 
+PYDANTIC_WORDS = (
+    "Input",
+    "a valid ",
+    "should",
+    "instance",
+    "validation",
+    "Value error",
+    "required",
+)
+"""Of its own messages; ours say what to do instead."""
+
+
 async def error_of(http, url, path, **request):
     """Status and error object of a POST, whose shape is checked."""
     async with http.post(f"{url}{path}", **request) as response:
@@ -23,7 +35,9 @@ async def error_of(http, url, path, **request):
         error = body["error"]
     assert error.keys() == {"message", "type", "param", "code"}
     assert error["type"] == "invalid_request_error"
-    assert len(error["message"]) > 10 and error["message"].endswith((".", ")"))
+    message = error["message"]
+    assert ": " in message and message.endswith((".", ")"))
+    assert not any(word in message for word in PYDANTIC_WORDS), message
     return response.status, error
 
 
@@ -195,6 +209,31 @@ async def test_wrong_fields_of_one_endpoint(service, serve, http, path, extra, p
     assert status == 400
     assert error["param"] == param
     assert service.requests == []
+
+
+SENTENCES = [
+    (GENERATE, {"max_tokens": 0}, "'max_tokens' must be 1 or more: send a larger number."),
+    (GENERATE, {"repetition_penalty": 0}, "must be more than 0: send a larger number."),
+    (GENERATE, {"seed": 2**64}, "'seed' must be 18446744073709551615 or less: send a smaller"),
+    (GENERATE, {"temperature": "hot"}, "must be a number: send one that is finite, without"),
+    (GENERATE, {"stream": "yes"}, "'stream' must be true or false: send one of them, without"),
+    (GENERATE, {"stop": ["a"] * 17}, "'stop' holds 17 entries: send at most 16."),
+    (GENERATE, {"stop": "x" * 257}, "'stop.0' is too long: send at most 256 characters."),
+    (GENERATE, {"stop": 5}, "'stop' must be a string or a list: send one of them."),
+    (GENERATE, {"prompt": 5}, "'prompt' must be a string: send it in quotes."),
+    (CHAT, {"messages": ["hi"]}, "'messages.0' must be an object: send its fields in braces."),
+    (CHAT, {"messages": []}, "'messages' is too short: send at least 1."),
+    (CHAT, {"messages": [{"role": "user"}]}, "'messages.0.content' is missing: add it to the"),
+    (CHAT, {"messages": [{"role": 5, "content": "hi"}]}, "'assistant': nothing else is served."),
+    (CHAT, {"stream_options": 5}, "'stream_options' must be an object: send its fields in braces."),
+]
+
+
+@pytest.mark.parametrize(("path", "extra", "says"), SENTENCES, ids=lambda value: str(value)[:40])
+async def test_a_wrong_field_is_named_with_what_to_do(service, serve, http, path, extra, says):
+    status, error = await error_of(http, await serve(service), path, json=OK[path] | extra)
+    assert status == 400
+    assert says in error["message"]
 
 
 async def test_missing_messages(service, serve, http):

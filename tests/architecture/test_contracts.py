@@ -15,7 +15,7 @@ PACKAGES = ("molink", "scheduler/molink_scheduler", "agent/molink_agent", "sim/m
 
 OPTIONS = {
     "serve": (
-        "--host --port --link --nodes --layers --dtype --device --threads --max-model-len "
+        "--host --port --link --hosts --nodes --layers --dtype --device --threads --max-model-len "
         "--kv-tokens --micro-batches --policy --upload-mbps --wire --span-tokens"
     ),
     "demo": "--chat --prompt",

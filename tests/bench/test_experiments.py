@@ -5,7 +5,7 @@ import importlib
 import pytest
 from click.testing import CliRunner
 
-from molink.bench import ablation, contention, ttft_alone
+from molink.bench import ablation, contention, contention_tcp, ttft_alone
 from molink.bench.apparatus.experiment import Setup, policy_conditions
 from molink.bench.apparatus.results import write_results
 from molink.bench.apparatus.rounds import Measured
@@ -15,6 +15,7 @@ NAMES = (
     "ablation",
     "changing_link",
     "contention",
+    "contention_tcp",
     "latency_slope",
     "micro_batch_curve",
     "ttft_alone",
@@ -50,6 +51,16 @@ def test_contention_compares_gaps_with_and_without_prompts(setup):
     contention._draw(setup.out / "contention.png", setup, runs, 100.0)
     assert (setup.out / "contention.png").stat().st_size > 10_000
     assert (setup.out / "contention.json").read_text().startswith('{\n  "experiment"')
+
+
+def test_real_tcp_stands_beside_the_emulator():
+    figures = dict.fromkeys(contention_tcp.COLUMNS, 0.1)
+    real = {**figures, "gap_beside_p99_s": 0.2, "packets_lost": 7.0}
+    middle = {"fifo, emulated": figures, "fifo, real TCP": real}
+    *_, emulated, over_tcp, ratio = contention_tcp._table(middle, ["fifo"]).splitlines()
+    assert emulated.startswith("| `fifo`, emulated | 100 |")
+    assert over_tcp.endswith("| 7 |")
+    assert ratio == "| ratio | 1.00 | 1.00 | 1.00 | 2.00 | 1.00 | 1.00 | 1.00 | 1.00 |  |"
 
 
 def test_the_floor_is_the_least_of_each_round():

@@ -93,8 +93,24 @@ def test_layers_that_do_not_fit_are_refused(text, says):
         {"kv_tokens": 3},
         {"micro_batch_count": 0},
         {"micro_batch_count": 65},
+        {"device": "gpu"},
+        {"device": "cuda:x"},
     ],
 )
 def test_settings_out_of_range_are_refused(options):
     with pytest.raises(UserError, match="must be"):
         ServeSettings("demo", **options)
+
+
+@pytest.mark.parametrize(
+    "layers, says",
+    [("abc", "ranges like"), ("0-4", "1 ranges for 2 nodes"), ("0-4,5-9", "gap"), ("", "ranges")],
+)
+def test_malformed_layers_are_refused_before_the_model_is_opened(layers, says):
+    with pytest.raises(UserError, match=says):
+        ServeSettings("no such model", nodes=2, layers=layers)
+
+
+@pytest.mark.parametrize("device", ["auto", "cpu", "cuda", "cuda:1"])
+def test_settings_that_only_the_model_can_refuse_pass(device):
+    ServeSettings("demo", nodes=2, layers="0-4,4-1000", device=device)

@@ -60,10 +60,21 @@ async def test_auto_checks_the_model_and_says_what_it_found(tools, tiny_llama):
     with tools.serving(str(tiny_llama), *options) as server:
         cluster = await tools.get(server.url, "/cluster")
         answers = await answers_of(tools, server)
-    assert cluster["wire"]["codec"] in {"int8", "raw"}
+    assert cluster["wire"]["codec"] in {"int8", "lossless", "raw"}
     assert cluster["wire"]["check_passed"] is (cluster["wire"]["codec"] == "int8")
     assert "greedy tokens" in cluster["wire"]["reason"] or "logits" in cluster["wire"]["reason"]
     assert all(len(answer) == MAX_TOKENS for answer in answers)
+
+
+async def test_auto_takes_lossless_on_a_slow_link_where_int8_changes_answers(tools, tiny_llama):
+    """Random weights in bfloat16 are full of ties, which int8 breaks."""
+    options = ("--nodes", "2", "--dtype", "bfloat16", "--wire", "auto", "--link", "1:1")
+    with tools.serving(str(tiny_llama), *options, "--kv-tokens", "2048") as server:
+        wire = (await tools.get(server.url, "/cluster"))["wire"]
+        assert wire["check_passed"] is (wire["codec"] == "int8")
+        assert wire["codec"] == "lossless", wire
+        assert "Mbps" in wire["reason"]
+        assert all(len(answer) == MAX_TOKENS for answer in await answers_of(tools, server))
 
 
 async def test_a_long_prompt_and_streams_share_slow_links(tools, tiny_llama):

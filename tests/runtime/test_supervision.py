@@ -23,15 +23,19 @@ LINK = supervision.LinkHealth(
     acks_refused=0,
 )
 
+PACKED = supervision.PackingHealth("int8", 200, 104, 0.01)
+
 
 @pytest.mark.parametrize(
     "value",
     [
-        supervision.LoadStage("demo", (0, 4), "cpu", "auto", 1, None),
+        supervision.LoadStage("demo", (0, 4), "cpu", "auto", 1, None, "127.0.0.1"),
         supervision.LoadProgressed(0.5),
         supervision.StageLoaded(1, None, "cpu", "float32", 128, 10),
         supervision.StageReady(),
-        supervision.StageHealth(0, 1.5, 0.5, 3, None, 2, 0, "raw", 5, None, 1, 0.1, 0.2, (LINK,)),
+        supervision.StageHealth(
+            0, 1.5, 0.5, 3, None, 2, 0, PACKED, PACKED, 5, None, 1, 0.1, 0.2, (LINK,)
+        ),
         supervision.JoinRing(1, "tcp://a:1", None, 64, None, (1, 2), 128, "molink", None),
         supervision.StageFailed("It is broken.", user_fault=True),
     ],

@@ -67,6 +67,17 @@ def test_lossless_is_for_links_slower_than_the_processor():
     assert choose_codec("auto", bad).codec == "raw"
 
 
+def test_the_reason_tells_what_lossless_does_to_the_link():
+    bad = CodecCheck("int8", 0.5, 1.0, 2000)
+    reason = choose_codec("auto", bad, SLOW_LINK).reason
+    assert reason.endswith(
+        "lossless makes 0.70 of the bytes and, with the time to pack and unpack them, saves 29% of "
+        "the time that a link of 20 Mbps takes."
+    )
+    fast = choose_codec("auto", bad, LosslessTrial(0.7, 500e6, 1500e6, 4e9 / 8)).reason
+    assert "costs 103% of the time that a link of 4,000 Mbps takes, where it must save" in fast
+
+
 @pytest.mark.parametrize("wanted", WIRE_CHOICES[1:])
 def test_what_a_user_names_is_used(wanted):
     assert choose_codec(wanted, None).codec == wanted

@@ -19,7 +19,7 @@ from molink.bench.server_process import ServerProcess
 from molink.bench.trace import TraceRequest
 from molink.errors import UserError
 
-__all__ = ["Ring", "serving"]
+__all__ = ["NODES", "Ring", "serving", "serving_over"]
 
 NODES = 3
 WARM_UP_PROMPT_TOKENS = 600
@@ -87,8 +87,16 @@ class Ring:
 async def serving(
     setup: Setup, condition: Condition, seed: int, link: str | None = None
 ) -> AsyncIterator[Ring]:
-    """Start a ring under a condition, warm it up, and end it."""
-    links = ("--link", link or setup.link)
+    """Start a ring with emulated links under a condition, warm it up, and end it."""
+    async with serving_over(("--link", link or setup.link), setup, condition, seed) as ring:
+        yield ring
+
+
+@asynccontextmanager
+async def serving_over(
+    links: Sequence[str], setup: Setup, condition: Condition, seed: int
+) -> AsyncIterator[Ring]:
+    """The same with other links, as options of `molink serve`."""
     options: Sequence[str] = ("--nodes", str(NODES), *links, *setup.serve_options)
     server = await ServerProcess.start(setup.model, [*options, *condition.options])
     try:

@@ -1,0 +1,72 @@
+"""A ring whose stages listen at addresses of their own."""
+
+import sys
+
+import psutil
+import pytest
+
+STAGES = ("127.0.0.2", "127.0.0.3", "127.0.0.4")
+COORDINATOR = "127.0.0.5"
+PROMPT = [5, 17, 23, 8]
+
+pytestmark = pytest.mark.skipif(
+    sys.platform != "linux", reason="only Linux has all of 127.0.0.0/8 on loopback"
+)
+
+
+def hosts_file(tmp_path, *stages: str) -> str:
+    file = tmp_path / "hosts.toml"
+    tables = "".join(f"\n[[stage]]\n{stage}\n" for stage in stages)
+    file.write_text(f'coordinator_address = "{COORDINATOR}"\n{tables}')
+    return str(file)
+
+
+def listening(pid: int) -> set[str]:
+    connections = psutil.Process(pid).net_connections(kind="tcp")
+    return {one.laddr.ip for one in connections if one.status == psutil.CONN_LISTEN}
+
+
+async def test_a_ring_over_several_addresses_answers_as_transformers_does(
+    tools, tiny_llama, tmp_path
+):
+    wrapped = f'address = "{STAGES[1]}"\ncommand = ["env", "SOME=thing"]'
+    first, last = (f'address = "{STAGES[i]}"' for i in (0, 2))
+    file = hosts_file(tmp_path, first, wrapped, last)
+    with tools.serving(str(tiny_llama), "--hosts", file, "--dtype", "float32") as server:
+        body = {"prompt_token_ids": PROMPT, "max_tokens": 12, "temperature": 0, "ignore_eos": True}
+        status, answer = await tools.post(server.url, "/generate", body)
+        stages = (await tools.get(server.url, "/cluster"))["stages"]
+        assert [listening(stage["pid"]) for stage in stages] == [{one} for one in STAGES]
+        assert COORDINATOR in listening(server.process.pid)
+        assert psutil.Process(stages[1]["pid"]).environ()["SOME"] == "thing"
+    assert status == 200
+    [expected] = tools.greedy_reference(tiny_llama, [PROMPT], 12)
+    assert answer["token_ids"] == expected
+
+
+HERE = 'address = "127.0.0.2"'
+NOWHERE = 'address = "192.0.2.77"'
+"""Set aside for documentation: no machine has it."""
+
+
+@pytest.mark.parametrize(
+    "stages, options, says",
+    [
+        ([HERE], ("--nodes", "2"), "1 stages for 2 nodes"),
+        ([HERE], ("--link", "100:30"), "--link"),
+        ([NOWHERE, HERE], (), "Cannot listen at 192.0.2.77"),
+        ([f'{HERE}\ncommand = ["no-such-program"]'], (), "no-such-program"),
+        ([f'{HERE}\ncommand = ["false"]'], (), "stage 0"),
+    ],
+)
+def test_hosts_that_cannot_be_are_refused(tools, tiny_llama, tmp_path, stages, options, says):
+    file = hosts_file(tmp_path, *stages)
+    done = tools.run_molink("serve", str(tiny_llama), "--port", "0", "--hosts", file, *options)
+    assert done.returncode == 2, (done.stdout, done.stderr)
+    assert says in done.stderr and "Traceback" not in done.stderr
+
+
+def test_a_file_of_hosts_that_is_not_there_is_refused(tools, tiny_llama, tmp_path):
+    done = tools.run_molink("serve", str(tiny_llama), "--hosts", str(tmp_path / "none.toml"))
+    assert done.returncode == 2
+    assert done.stderr.count("\n") == 1 and "No such file" in done.stderr

@@ -1,0 +1,147 @@
+"""A stage between real links: it answers, whatever else its neighbour sends."""
+
+import queue
+import threading
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from molink.executor.stage import StepOutput
+from molink.runtime import stage_loop
+from molink.runtime.packing import Packing
+from molink.runtime.stage_links import StageLinks
+from molink.runtime.stage_loop import StageLoop
+from molink.runtime.supervision import JoinRing, StageHealth
+from molink.runtime.tail import EndRules
+from molink.runtime.work_sources import QueueSource
+from molink.wire.codecs import CODECS
+from molink.wire.messages import Activations, Forget, Sampled, TensorHeader
+from molink_scheduler.batch import Batch, BatchClass, Release, Span
+
+HIDDEN = 64
+ANSWERS_WITHIN_S = 30.0
+LAST_REQUEST = 99
+"""Ends the stage."""
+
+
+class Ended(Exception):
+    """The stage was told to end."""
+
+
+@dataclass
+class EchoTail:
+    """Computes nothing; keeps the rows that it was given."""
+
+    is_tail = True
+    kv: SimpleNamespace = field(default_factory=lambda: SimpleNamespace(tokens_used=0))
+    rows: list[torch.Tensor] = field(default_factory=list)
+
+    def step(self, batch, token_ids, hidden_TD):
+        self.rows.append(hidden_TD)
+        return StepOutput(None)
+
+    def release(self, release):
+        self.kv.tokens_used = 0
+        if release.request_id == LAST_REQUEST:
+            raise Ended
+
+
+def join(next_port: int) -> JoinRing:
+    address = f"tcp://127.0.0.1:{next_port}"
+    return JoinRing(1, address, None, 64, None, (1,), None, "molink", None)
+
+
+@dataclass
+class Neighbours:
+    """A stage that runs in a thread, and the links of the one before it."""
+
+    stage: StageLinks
+    peer: StageLinks
+    executor: EchoTail = field(default_factory=EchoTail)
+    reports: queue.SimpleQueue[StageHealth] = field(default_factory=queue.SimpleQueue)
+
+    def __post_init__(self):
+        packing = Packing(HIDDEN)
+        source = QueueSource.for_steps_of(128, packing)
+        rules = EndRules(None)
+        loop = StageLoop(self.executor, self.stage, source, packing, rules, self.reports.put)
+        self.thread = threading.Thread(target=self._run, args=(loop,), daemon=True)
+        self.thread.start()
+
+    def _run(self, loop):
+        try:
+            loop.run()
+        except Ended:
+            return
+
+    def answer(self) -> Sampled:
+        self.peer.wait(ANSWERS_WITHIN_S)
+        (message,) = self.peer.receive()
+        return message
+
+    def end(self):
+        self.peer.send_next(Forget(Release(LAST_REQUEST)))
+        self.thread.join(ANSWERS_WITHIN_S)
+        assert not self.thread.is_alive()
+
+
+@pytest.fixture
+def neighbours():
+    links = [StageLinks.bind(name, "127.0.0.1", is_head=False) for name in ("stage", "peer")]
+    for here, there in (links, links[::-1]):
+        here.connect(join(there.inbound[0].port))
+    yield Neighbours(*links)
+    for one in links:
+        one._thread.stop()
+        one._context.destroy(linger=0)
+
+
+def rows_message(codec: str, rows: int = 2) -> Activations:
+    header, buffer = Packing(HIDDEN).pack(
+        torch.linspace(-1, 1, rows * HIDDEN).view(rows, -1), codec
+    )
+    batch = Batch(1, BatchClass.DECODE, 0, tuple(Span(i, 5, 6, True) for i in range(rows)))
+    return Activations(batch, header, buffer)
+
+
+def malformed(codec: str) -> list[Activations]:
+    """Messages that are well-formed up to their packed rows."""
+    good = rows_message(codec)
+    batch, header, buffer = good.batch, good.tensor, bytes(good.buffer)
+    lies = TensorHeader(header.dtype, header.rows, HIDDEN // 2, codec)
+    huge = TensorHeader(header.dtype, header.rows, 2**40, codec)
+    bad_frame = [Activations(batch, header, b"\xff" * len(buffer))] if codec == "lossless" else []
+    return [
+        *bad_frame,
+        Activations(batch, header, buffer[:-1]),
+        Activations(batch, header, buffer[: len(buffer) // 2]),
+        Activations(batch, header, buffer + b"\0"),
+        Activations(batch, lies, buffer),
+        Activations(batch, huge, buffer),
+    ]
+
+
+def test_rows_that_cannot_be_read_are_dropped_and_the_next_are_answered(neighbours, caplog):
+    sent = [message for codec in CODECS for message in malformed(codec)]
+    for message in sent:
+        neighbours.peer.send_next(message)
+    for codec in CODECS:
+        neighbours.peer.send_next(rows_message(codec))
+        assert neighbours.answer().spans == rows_message(codec).batch.spans
+    assert neighbours.stage.frames_refused == len(sent)
+    assert [rows.shape for rows in neighbours.executor.rows] == [(2, HIDDEN)] * len(CODECS)
+    warnings = [record for record in caplog.records if "drops a message" in record.getMessage()]
+    assert len(warnings) == 1
+    neighbours.end()
+
+
+def test_an_idle_stage_tells_at_once_that_kv_was_freed(neighbours, monkeypatch):
+    """With the usual reports switched off."""
+    monkeypatch.setattr(stage_loop, "HEALTH_PERIOD_S", 1e9)
+    neighbours.executor.kv.tokens_used = 16
+    neighbours.peer.send_next(Forget(Release(1)))
+    while neighbours.reports.get(timeout=ANSWERS_WITHIN_S).kv_tokens_used:
+        pass
+    neighbours.end()
