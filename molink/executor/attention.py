@@ -13,7 +13,7 @@ error, so the step also notes which layers called: exactly the owned ones, once 
 Shapes: T rows, H query heads, K kv heads, A head size of keys, V of values, N keys.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -45,6 +45,8 @@ class AttentionStep:
 
     plan: StepPlan
     pool: KvPool
+    before_attention: Callable[[], None] | None = None
+    """Called by every layer before it attends: other steps may run inside, this one waits."""
     layers_called: list[int] = field(default_factory=list)
 
 
@@ -75,6 +77,8 @@ def attend(
 ) -> tuple[torch.Tensor, None]:
     """Attention of [1, H, T, A] queries; returns [1, T, H, V] as the library expects."""
     step = _active.get()
+    if step.before_attention is not None:
+        step.before_attention()
     step.layers_called.append(module.layer_idx)
     variant = AttentionVariant(
         query.shape[-1] ** -0.5 if scaling is None else scaling, softcap, s_aux

@@ -8,7 +8,7 @@ of them are this one class.
 Shapes: T rows of a batch, D hidden size.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -192,9 +192,13 @@ class StageExecutor:
         batch: Batch,
         token_ids: Sequence[int] | None = None,
         hidden_TD: torch.Tensor | None = None,
+        interrupt: Callable[[], None] | None = None,
     ) -> StepOutput:
         """Compute one batch: `token_ids` on the head, `hidden_TD` elsewhere, one row per token in
         batch order.
+
+        `interrupt` is called in every layer, before it attends; it may compute steps of other
+        requests on this stage, which then end before this one.
 
         Raises OutOfBlocks when the KV is full and StageError for a batch that cannot be computed.
         """
@@ -203,7 +207,7 @@ class StageExecutor:
         self._grow(batch)
         with torch.inference_mode():
             plan = plan_step(batch, self.kv, self.device)
-            attention = AttentionStep(plan, self._pool)
+            attention = AttentionStep(plan, self._pool, interrupt)
             inputs = self._inputs(batch, token_ids, hidden_TD)
             inputs["position_ids"] = plan.positions_T[None]
             with active_step(attention):

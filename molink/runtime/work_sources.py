@@ -63,6 +63,9 @@ class WorkSource(Protocol):
     def next_work(self) -> tuple[list[SendRelease], Work | None]:
         """What to compute now, and the releases that go out before it."""
 
+    def next_decode(self) -> tuple[list[SendRelease], Work | None]:
+        """Decode that may interrupt a prefill step, and the releases that go out before it."""
+
     def computed(self, batch: Batch, elapsed_s: float) -> None:
         """Learn how long a step took."""
 
@@ -114,10 +117,15 @@ class HeadSource:
         releases, run = self.scheduler.next_batch(time.monotonic())
         return releases, Work(run.batch, token_ids=run.token_ids) if run else None
 
+    def next_decode(self) -> tuple[list[SendRelease], Work | None]:
+        """The core's next micro-batch."""
+        releases, run = self.scheduler.next_decode(time.monotonic())
+        return releases, Work(run.batch, token_ids=run.token_ids) if run else None
+
     def computed(self, batch: Batch, elapsed_s: float) -> None:
         """Feed the profile by which prefill steps are sized."""
         if batch.batch_class is BatchClass.PREFILL:
-            self.scheduler.prefill_profile.observe(batch.tokens, elapsed_s)
+            self.scheduler.prefill_computed(batch.tokens, elapsed_s, time.monotonic())
 
     @property
     def wait_until(self) -> float | None:
@@ -165,10 +173,11 @@ class QueueSource:
 
     def next_work(self) -> tuple[list[SendRelease], Work | None]:
         """Decode first, then prefill rows that fit before the next decode."""
-        pieces = self.order.next_pieces(time.monotonic())
-        if not pieces:
-            return [], None
-        return [], Work(join_batches([piece.batch for piece in pieces]), pieces=tuple(pieces))
+        return [], _work(self.order.next_pieces(time.monotonic()))
+
+    def next_decode(self) -> tuple[list[SendRelease], Work | None]:
+        """The micro-batch that has waited longest."""
+        return [], _work(self.order.next_decode())
 
     def computed(self, batch: Batch, elapsed_s: float) -> None:
         """Feed the profile by which prefill steps are sized."""
@@ -194,6 +203,12 @@ class QueueSource:
     def micro_batch_count(self) -> int | None:
         """Unknown here."""
         return None
+
+
+def _work(pieces: list[Piece[torch.Tensor]]) -> Work | None:
+    if not pieces:
+        return None
+    return Work(join_batches([piece.batch for piece in pieces]), pieces=tuple(pieces))
 
 
 def _returned(message: Sampled) -> BatchReturned:

@@ -33,6 +33,7 @@ from molink_scheduler.kv_blocks import KvBlocks, blocks_for
 from molink_scheduler.micro_batch_choice import MicroBatchChoice
 from molink_scheduler.micro_batches import MicroBatches
 from molink_scheduler.prefill_budget import PREFILL_ROWS_MIN, PrefillBudget
+from molink_scheduler.prefill_load import PrefillLoad
 from molink_scheduler.round_tracker import RoundTracker
 from molink_scheduler.sequence import Sequence
 from molink_scheduler.step_profile import StepProfile
@@ -90,6 +91,7 @@ class HeadScheduler:
     """Ids in order of arrival; a preempted request returns to its old place."""
     _prefilling: list[int] = field(init=False, default_factory=list)
     _decoding: dict[int, Sequence] = field(init=False, default_factory=dict)
+    """In the order in which they came home: who has waited longest departs first."""
     micro_batches: MicroBatches = field(init=False)
     clock: DecodeClock = field(init=False, default_factory=DecodeClock)
     prefill_profile: StepProfile = field(init=False, default_factory=StepProfile)
@@ -99,6 +101,7 @@ class HeadScheduler:
     tracker: RoundTracker = field(init=False)
     _choice: MicroBatchChoice | None = field(init=False, default=None)
     _budget: PrefillBudget = field(init=False)
+    _prefill_load: PrefillLoad = field(init=False, default_factory=PrefillLoad)
     _prefill_tokens_in_flight: int = field(init=False, default=0)
     _next_batch_id: int = field(init=False, default=0)
     _decodes_in_a_row: int = field(init=False, default=0)
@@ -121,6 +124,11 @@ class HeadScheduler:
     def waiting_count(self) -> int:
         """Requests that wait for room."""
         return len(self._waiting)
+
+    def prefill_computed(self, rows: int, seconds: float, now: float) -> None:
+        """A prefill step on the head's own device ended: learn to size the next."""
+        self.prefill_profile.observe(rows, seconds)
+        self._prefill_load.computed(seconds, now)
 
     def link_measured(self, bytes_per_s: float) -> None:
         """Cut spans so that one occupies the head's link no longer than SPAN_WIRE_S."""
@@ -157,6 +165,15 @@ class HeadScheduler:
         run = run or self._decode_batch(releases, now) or self._prefill_batch(now)
         is_decode = run is not None and run.batch.batch_class is BatchClass.DECODE
         self._decodes_in_a_row = self._decodes_in_a_row + 1 if is_decode else 0
+        return releases, run
+
+    def next_decode(self, now: float) -> tuple[list[SendRelease], RunBatch | None]:
+        """What may interrupt a prefill step that is under way on the head's device."""
+        releases: list[SendRelease] = []
+        if self._decodes_in_a_row >= DECODES_BEFORE_PREFILL_MAX:
+            return releases, None
+        run = self._decode_batch(releases, now)
+        self._decodes_in_a_row += run is not None
         return releases, run
 
     # -- events ---------------------------------------------------------------------------------
@@ -201,7 +218,11 @@ class HeadScheduler:
         trip_s = self.tracker.returned(event.micro_batch, event.stamps, now)
         if self._choice is not None and trip_s is not None:
             self.micro_batches.count = self._choice.trip_ended(
-                self.clock.round_s or trip_s, len(self._decoding), self.tracker.model(), now
+                self.clock.round_s or trip_s,
+                len(self._decoding),
+                self.tracker.model(),
+                now,
+                self._prefill_load.share(now),
             )
 
     def _take_token(self, sequence: Sequence, token: SampledToken | None) -> None:
@@ -210,8 +231,9 @@ class HeadScheduler:
         sequence.known.append(token.token_id)
         if token.finished:
             sequence.cancelled = True
-        elif not sequence.decoding:
+        else:
             sequence.decoding = True
+            self._decoding.pop(sequence.request_id, None)
             self._decoding[sequence.request_id] = sequence
 
     def _settle(self, sequence: Sequence) -> list[SendRelease]:
@@ -247,8 +269,9 @@ class HeadScheduler:
         if place is None:
             return None
         spans: list[Span] = []
-        share = self.micro_batches.share(len(self._decoding))
-        for sequence in self._decode_order():
+        at_home = [s for s in self._decoding.values() if s.decodes_next and not s.stopping]
+        share = self.micro_batches.share(len(self._decoding), len(at_home))
+        for sequence in at_home:
             if len(spans) == share:
                 break
             # Asked for each anew: making room for one may have preempted another.
@@ -259,11 +282,6 @@ class HeadScheduler:
         self.micro_batches.departed(place)
         self.tracker.departed(place, len(spans), now)
         return self._run(BatchClass.DECODE, place, spans, [])
-
-    def _decode_order(self) -> list[Sequence]:
-        """Sequences at home, oldest first: under pressure the newest gives way to all others."""
-        at_home = [s for s in self._decoding.values() if s.decodes_next and not s.stopping]
-        return sorted(at_home, key=lambda sequence: sequence.request_id)
 
     def _make_room(self, sequence: Sequence, releases: list[SendRelease]) -> bool:
         """Take the block that the next token needs; False when the sequence must sit out for

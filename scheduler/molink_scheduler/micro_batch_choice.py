@@ -2,7 +2,9 @@
 
 The model says which count should be best. It is tried; if the rounds that follow are not shorter
 than they were for as many users, the old count comes back, and the other is not tried again for a
-while. A search by trying alone was rejected: every bad try slows all users for several rounds.
+while. While prompts take a share of the devices, rounds are no measure of a count; then the model
+alone may lower it. A search by trying alone was rejected: every bad try slows all users for several
+rounds.
 
 Pure: times are arguments.
 """
@@ -10,7 +12,11 @@ Pure: times are arguments.
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from molink_scheduler.round_model import RoundModel, best_micro_batch_count
+from molink_scheduler.round_model import (
+    RoundModel,
+    best_beside_prefill,
+    best_micro_batch_count,
+)
 
 __all__ = ["MicroBatchChoice"]
 
@@ -22,6 +28,9 @@ TRIPS_TO_JUDGE = 24
 
 HOLD_S = 600.0
 """How long a count that disappointed is left alone: a try costs a second of slower rounds."""
+
+PREFILL_SHARE_MIN = 0.02
+"""Of a device's time; with less, rounds are as if there were no prompts."""
 
 
 @dataclass(slots=True)
@@ -50,9 +59,18 @@ class MicroBatchChoice:
     """Of the last trip; measurements are kept while its power of two is the same."""
 
     def trip_ended(
-        self, trip_s: float, running_count: int, model: RoundModel | None, now: float
+        self,
+        trip_s: float,
+        running_count: int,
+        model: RoundModel | None,
+        now: float,
+        prefill_share: float = 0.0,
     ) -> int:
         """Take one micro-batch's trip into account; the count to use from now on."""
+        if model is not None and prefill_share > PREFILL_SHARE_MIN:
+            self._now, self._before = _Measured(), None
+            beside = best_beside_prefill(model, running_count, self.candidates, prefill_share)
+            return min(self.count, beside or self.count)
         if running_count.bit_length() != self._users.bit_length():
             self._now, self._before = _Measured(), None
         self._users = running_count

@@ -3,8 +3,9 @@
 A running request belongs to no fixed group. Whenever the head's device is free and fewer than
 `count` micro-batches are out, those at home depart together, at most their even share. So groups
 balance themselves as requests come and go, and a new count takes effect as batches return: nobody
-is moved while under way, and no token is lost. Fixed membership was tried first; it needed code to
-move requests between groups and left groups uneven until somebody joined.
+is moved while under way, and no token is lost. Nobody is left at home for half a round either, only
+because shares are even: the last free place takes one or two more. Fixed membership was tried
+first; it needed code to move requests between groups and left groups uneven until somebody joined.
 """
 
 from dataclasses import dataclass, field
@@ -13,6 +14,9 @@ __all__ = ["MICRO_BATCH_COUNT_MAX", "MicroBatches"]
 
 MICRO_BATCH_COUNT_MAX = 64
 """Twice the longest ring that we expect; beyond it every micro-batch is nearly empty."""
+
+UNEVEN_SHARE = 0.25
+"""How far a micro-batch may grow over its even share rather than leave somebody behind."""
 
 
 @dataclass(slots=True)
@@ -40,9 +44,13 @@ class MicroBatches:
             return None
         return next(place for place in range(self.count) if place not in self._circling)
 
-    def share(self, running_count: int) -> int:
-        """Requests that one micro-batch takes along when `running_count` decode in all."""
-        return -(-running_count // self.count)
+    def share(self, running_count: int, at_home: int) -> int:
+        """Requests that the next micro-batch takes along, of `at_home` that could go, when
+        `running_count` decode in all."""
+        even = -(-running_count // self.count)
+        is_last = len(self._circling) >= self.count - 1
+        most = even + max(1, int(UNEVEN_SHARE * even)) if is_last else even
+        return at_home if at_home <= most else even
 
     def departed(self, place: int) -> None:
         """A micro-batch took this place."""

@@ -17,11 +17,20 @@ Pure: everything is an argument.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-__all__ = ["HopCost", "RoundModel", "StageCost", "best_micro_batch_count"]
+__all__ = [
+    "HopCost",
+    "RoundModel",
+    "StageCost",
+    "best_beside_prefill",
+    "best_micro_batch_count",
+]
 
 GAIN_MIN = 0.05
 """A change of the count must promise this much of the cycle: measurements are noisy, and a change
 costs the pipeline a round to settle."""
+
+PREFILL_SHARE_FULL = 0.1
+"""From this share of the devices' time on, prompts are as impatient for them as decode is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,9 +66,15 @@ class RoundModel:
     def cycle_s(self, running_count: int, micro_batch_count: int) -> float:
         """Time until every running sequence has one more token."""
         rows = -(-running_count // micro_batch_count)
-        device = max((stage.fixed_s + rows * stage.row_s for stage in self.stages), default=0.0)
+        device = self.device_s(running_count, micro_batch_count)
         wire = max((rows * hop.row_s for hop in self.hops), default=0.0)
-        return max(self.trip_s(rows), micro_batch_count * device, micro_batch_count * wire)
+        return max(self.trip_s(rows), device, micro_batch_count * wire)
+
+    def device_s(self, running_count: int, micro_batch_count: int) -> float:
+        """What one cycle takes of the slowest device."""
+        rows = -(-running_count // micro_batch_count)
+        step = max((stage.fixed_s + rows * stage.row_s for stage in self.stages), default=0.0)
+        return micro_batch_count * step
 
 
 def best_micro_batch_count(
@@ -69,7 +84,7 @@ def best_micro_batch_count(
 
     Counts above the number of running sequences are left out: a micro-batch holds at least one.
     """
-    useful = [count for count in candidates if count <= max(1, running_count)]
+    useful = _useful(candidates, running_count)
     if not useful or running_count < 1:
         return present
     best = min(useful, key=lambda count: (model.cycle_s(running_count, count), count))
@@ -77,3 +92,27 @@ def best_micro_batch_count(
     if present in useful and model.cycle_s(running_count, best) > now * (1 - GAIN_MIN):
         return present
     return best
+
+
+def best_beside_prefill(
+    model: RoundModel, running_count: int, candidates: Sequence[int], prefill_share: float
+) -> int | None:
+    """The candidate that suits decode and prompts together; None when there is none.
+
+    Every micro-batch reads the weights again, and what that takes of the devices is missing to the
+    prompts that share them. So with prompts about, a cycle costs what it takes of the slowest
+    device as well as its own length: six micro-batches of one row circled 10 % faster than two of
+    three, and prompts beside them waited half as long again (docs/benchmarks/links.md).
+    """
+    weight = min(1.0, prefill_share / PREFILL_SHARE_FULL)
+
+    def cost_s(count: int) -> float:
+        cycle_s = model.cycle_s(running_count, count)
+        return cycle_s + weight * model.device_s(running_count, count)
+
+    useful = _useful(candidates, running_count)
+    return min(useful, key=lambda count: (cost_s(count), count), default=None)
+
+
+def _useful(candidates: Sequence[int], running_count: int) -> list[int]:
+    return [count for count in candidates if count <= max(1, running_count)]

@@ -6,6 +6,10 @@ many rows as fit before the next decode step is due: spans that came one after t
 together, a long one is cut. After a run of decode batches prefill gets one turn, or a ring that is
 full of decode would never admit anyone.
 
+A step of prefill takes long; decode that arrives meanwhile need not wait for its end: between two
+layers the stage asks `next_decode`. What a step in progress waits for is bounded like what a span
+waits for that has not begun.
+
 Pure: the work that belongs to a batch (its activations) is carried along, never looked at.
 """
 
@@ -73,6 +77,14 @@ class StageOrder(Generic[Work]):
             return []
         self._decodes_in_a_row = 0
         return self._take_rows(self.budget.rows_now(now))
+
+    def next_decode(self) -> list[Piece[Work]]:
+        """What may interrupt a prefill step that is under way; empty when no decode waits."""
+        if not self._decode or self._decodes_in_a_row >= DECODES_BEFORE_PREFILL_MAX:
+            return []
+        self._decodes_in_a_row += 1
+        batch, work = self._decode.popleft()
+        return [Piece(batch, work, 0, batch.tokens)]
 
     @property
     def wait_until(self) -> float | None:

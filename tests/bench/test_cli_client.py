@@ -35,7 +35,7 @@ def test_an_unreachable_server_is_one_sentence(command):
 
 
 def test_a_refused_request_is_the_servers_sentence(url):
-    with pytest.raises(UserError, match="'temperature' must be greater than or equal to 0"):
+    with pytest.raises(UserError, match="'temperature' must be 0 or more"):
         run(generate, "hi", "--url", url, "--temperature", -1)
 
 

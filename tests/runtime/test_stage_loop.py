@@ -37,8 +37,13 @@ class EchoTail:
     is_tail = True
     kv: SimpleNamespace = field(default_factory=lambda: SimpleNamespace(tokens_used=0))
     rows: list[torch.Tensor] = field(default_factory=list)
+    in_prefill: threading.Event = field(default_factory=threading.Event)
 
-    def step(self, batch, token_ids, hidden_TD):
+    def step(self, batch, token_ids, hidden_TD, interrupt=None):
+        if interrupt is not None:
+            self.in_prefill.set()
+            while not self.rows:
+                interrupt()
         self.rows.append(hidden_TD)
         return StepOutput(None)
 
@@ -144,4 +149,17 @@ def test_an_idle_stage_tells_at_once_that_kv_was_freed(neighbours, monkeypatch):
     neighbours.peer.send_next(Forget(Release(1)))
     while neighbours.reports.get(timeout=ANSWERS_WITHIN_S).kv_tokens_used:
         pass
+    neighbours.end()
+
+
+def test_decode_that_comes_during_a_prefill_step_does_not_wait_for_its_end(neighbours):
+    """The executor ends no step of a prompt before it has computed decode."""
+    header, buffer = Packing(HIDDEN).pack(torch.zeros(3, HIDDEN), "raw")
+    span = Batch(2, BatchClass.PREFILL, -1, (Span(7, 0, 3, False),))
+    neighbours.peer.send_next(Activations(span, header, buffer), BatchClass.PREFILL, 3)
+    assert neighbours.executor.in_prefill.wait(ANSWERS_WITHIN_S)
+    neighbours.peer.send_next(rows_message("raw"))
+    assert neighbours.answer().batch_class is BatchClass.DECODE
+    assert neighbours.answer().batch_class is BatchClass.PREFILL
+    assert [len(rows) for rows in neighbours.executor.rows] == [2, 3]
     neighbours.end()

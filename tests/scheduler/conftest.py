@@ -32,6 +32,7 @@ class FakeStage:
     kv: KvBlocks
     order: StageOrder[None]
     busy: bool = False
+    interruptible: bool = False
     computed: dict[int, int] = field(default_factory=dict)
     batches_by_class: list[BatchClass] = field(default_factory=list)
 
@@ -84,6 +85,7 @@ class FakeRing:
         self.ended: list[int] = []
         self.preemptions = 0
         self.decode_sizes: list[int] = []
+        self.interrupts = 0
         self.prefill_in_flight = 0
         self.tail_link_free_at = 0.0
 
@@ -135,10 +137,15 @@ class FakeRing:
             if not stage.busy and (batch := self.next_batch(index)) is not None:
                 stage.busy = True
                 stage.compute(batch)
+                stage.interruptible = batch.batch_class is BatchClass.PREFILL
                 step_s = self.random.uniform(0.001, 0.02)
                 self.push(self.now + step_s, lambda i=index, b=batch: self.computed(i, b))
-                if batch.batch_class is BatchClass.PREFILL:
+                if stage.interruptible:
                     self.profile(index).observe(batch.tokens, step_s)
+            while stage.busy and stage.interruptible and (batch := self.next_decode(index)):
+                stage.compute(batch)
+                self.interrupts += 1
+                self.hand_on(index, batch)
 
     def profile(self, index: int) -> StepProfile:
         return self.stages[index].order.budget.profile if index else self.head.prefill_profile
@@ -151,6 +158,18 @@ class FakeRing:
             return join_batches([piece.batch for piece in pieces]) if pieces else None
         releases, run = self.head.next_batch(self.now)
         self.wake_at(self.head.wait_until)
+        self.carry(releases)
+        if run is None:
+            return None
+        self.check_plan(run.batch, run.token_ids)
+        return run.batch
+
+    def next_decode(self, index: int) -> Batch | None:
+        """What runs between two layers of a prefill step, in no time here."""
+        if index:
+            pieces = self.stages[index].order.next_decode()
+            return join_batches([piece.batch for piece in pieces]) if pieces else None
+        releases, run = self.head.next_decode(self.now)
         self.carry(releases)
         if run is None:
             return None
@@ -173,6 +192,9 @@ class FakeRing:
 
     def computed(self, index: int, batch: Batch) -> None:
         self.stages[index].busy = False
+        self.hand_on(index, batch)
+
+    def hand_on(self, index: int, batch: Batch) -> None:
         if index + 1 < self.stage_count:
             self.send(index, batch.batch_class, lambda s: self.arrive(s, batch))
         else:

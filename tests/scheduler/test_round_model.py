@@ -4,7 +4,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from molink_scheduler.round_model import HopCost, RoundModel, StageCost, best_micro_batch_count
+from molink_scheduler.micro_batch_choice import MicroBatchChoice
+from molink_scheduler.prefill_load import PrefillLoad
+from molink_scheduler.round_model import (
+    HopCost,
+    RoundModel,
+    StageCost,
+    best_beside_prefill,
+    best_micro_batch_count,
+)
 from molink_scheduler.step_profile import StepProfile
 
 
@@ -84,3 +92,28 @@ def test_the_profile_follows_a_stage_that_slows_down():
             rows = 1 + step % 8
             profile.observe(rows, slowdown * (0.006 + 0.001 * rows))
     assert profile.step_s(4) == pytest.approx(3 * 0.010, rel=0.05)
+
+
+def test_beside_prompts_fewer_micro_batches_are_better():
+    """The ring of the first benchmark at 20 Mbps and 30 ms, six users."""
+    ring = RoundModel((StageCost(4.2e-3, 0.35e-3),) * 3, (HopCost(0.03, 0.6e-3),) * 2)
+    counts = range(1, 7)
+    assert best_beside_prefill(ring, 6, counts, 0.0) == 6
+    assert best_beside_prefill(ring, 6, counts, 0.3) == 2
+    assert best_beside_prefill(ring, 6, (), 0.3) is None
+
+
+def test_a_load_of_prompts_lowers_the_count_and_an_end_of_it_raises_it_again():
+    ring = RoundModel((StageCost(4.2e-3, 0.35e-3),) * 3, (HopCost(0.03, 0.6e-3),) * 2)
+    choice = MicroBatchChoice(range(1, 7), count=6)
+    assert choice.trip_ended(0.1, 6, ring, 0.0, prefill_share=0.3) == 2
+    assert choice.trip_ended(0.1, 6, ring, 0.1, prefill_share=0.0) == 6
+
+
+@given(st.lists(st.floats(0.001, 0.5), max_size=20))
+def test_the_load_of_prompts_is_forgotten(steps):
+    load = PrefillLoad()
+    for seconds in steps:
+        load.computed(seconds, now=1.0)
+    assert load.share(1.0) == pytest.approx(sum(steps) / 5.0)
+    assert load.share(31.0) <= 0.003 * load.share(1.0)

@@ -94,3 +94,16 @@ def test_nothing_is_lost_and_each_class_keeps_its_order(script, rows_max, span_t
     ends = [0, *(span.end for span in taken[PREFILL])]
     assert [span.start for span in taken[PREFILL]] == ends[:-1]
     assert ends[-1] == prefilled
+
+
+def test_only_decode_interrupts_a_step_and_a_bounded_number_of_times():
+    order = an_order()
+    order.push(a_prefill(1, 0, 8), "span", now=0.0)
+    assert order.next_decode() == []
+    for number in range(DECODES_BEFORE_PREFILL_MAX + 1):
+        order.push(a_decode(number), f"decode {number}", now=0.0)
+    interrupts = []
+    while pieces := order.next_decode():
+        interrupts += [piece.work for piece in pieces]
+    assert interrupts == [f"decode {number}" for number in range(DECODES_BEFORE_PREFILL_MAX)]
+    assert [piece.work for piece in order.next_pieces(0.0)] == ["span"]
