@@ -1,9 +1,10 @@
 """Write the random llama of the speed benchmarks: 88M parameters, bf16.
 
-    python tools/random_llama.py DIRECTORY
+    python tools/random_llama.py DIRECTORY [LAYERS]
 
 Hidden size 768, 12 layers, 12 heads, 4 KV heads, intermediate size 2048, vocabulary 8192. Its text
-means nothing; its steps cost what those of a real model of this shape cost.
+means nothing; its steps cost what those of a real model of this shape cost. Fewer layers put the
+same bytes on every link with less compute between them.
 """
 
 import sys
@@ -15,12 +16,12 @@ from transformers import LlamaConfig, LlamaForCausalLM
 SEED = 0
 
 
-def main(directory: Path) -> None:
+def main(directory: Path, layers: int = 12) -> None:
     torch.manual_seed(SEED)
     config = LlamaConfig(
         vocab_size=8192,
         hidden_size=768,
-        num_hidden_layers=12,
+        num_hidden_layers=layers,
         intermediate_size=2048,
         num_attention_heads=12,
         num_key_value_heads=4,
@@ -31,4 +32,4 @@ def main(directory: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(Path(sys.argv[1]), *map(int, sys.argv[2:]))

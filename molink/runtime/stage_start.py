@@ -23,7 +23,8 @@ from molink.runtime.supervision import (
 from molink.runtime.tail import EndRules
 from molink.runtime.tensor_buffers import dtype_name
 from molink.runtime.work_sources import HeadSource, QueueSource, WorkSource
-from molink_scheduler.head import SPAN_TOKENS, HeadScheduler, HeadSettings
+from molink_scheduler.head import HeadScheduler, HeadSettings
+from molink_scheduler.prompt_line import SPAN_TOKENS
 
 __all__ = ["start_stage"]
 

@@ -2,18 +2,15 @@
 
 Batching is continuous: a sequence circles with the decode micro-batches from its first token until
 it ends, so every round has exactly the members that are alive. What the device has left over goes
-to prompts, cut into spans that follow one another down the ring, several short prompts sharing one
-batch. Waiting requests are
-admitted in order of arrival while the smallest KV capacity on the ring has room for their known
-tokens; when running ones outgrow it the newest is preempted: its blocks are released, its tokens
-kept, and it is recomputed when there is room (vLLM's recompute preemption; swapping was rejected
-because a home PC's host memory is not ours to fill).
+to prompts, cut into spans that follow one another down the ring (`prompt_line`). When running
+requests outgrow the smallest KV capacity on the ring, the newest is preempted: its blocks are
+released, its tokens kept, and it is recomputed when there is room (vLLM's recompute preemption;
+swapping was rejected because a home PC's host memory is not ours to fill).
 
 Pure: `handle` takes what happened, `next_batch` is asked when the device is free; both return what
 to do.
 """
 
-import bisect
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import assert_never
@@ -29,55 +26,19 @@ from molink_scheduler.events import (
     SampledToken,
     SendRelease,
 )
+from molink_scheduler.head_settings import HeadSettings
 from molink_scheduler.kv_blocks import KvBlocks, blocks_for
 from molink_scheduler.micro_batch_choice import MicroBatchChoice
 from molink_scheduler.micro_batches import MicroBatches
-from molink_scheduler.prefill_budget import PREFILL_ROWS_MIN, PrefillBudget
-from molink_scheduler.prefill_load import PrefillLoad
+from molink_scheduler.prompt_line import PromptLine
 from molink_scheduler.round_tracker import RoundTracker
 from molink_scheduler.sequence import Sequence
-from molink_scheduler.step_profile import StepProfile
 
-__all__ = ["SPAN_TOKENS", "HeadScheduler", "HeadSettings"]
-
-SPAN_TOKENS = 128
-"""Prefill tokens per batch: hops overlap, and a decode step waits for little (docs/benchmarks)."""
-
-SPAN_TOKENS_MIN = 32
-"""Below it a step costs hardly less, because its weights are read all the same."""
-
-SPAN_WIRE_S = 0.06
-"""About what a span computes on a slow stage: where wire and compute take turns evenly, hops
-overlap best."""
-
-PREFILL_TOKENS_IN_FLIGHT_MAX = 2048
-"""Prefill that may be under way at once: enough to keep every hop of a long ring busy, and a bound
-on what can stand in front of a decode batch in a queue that knows no priority."""
-
-ADMISSION_HEADROOM_BLOCKS = 1
-"""Blocks per running sequence kept free at admission, so that a newcomer is not preempted in the
-next round."""
+__all__ = ["HeadScheduler", "HeadSettings"]
 
 DECODES_BEFORE_PREFILL_MAX = 8
 """Decode batches that may pass a waiting prefill span in a row: prefill is delayed by decode,
 never starved."""
-
-
-@dataclass(frozen=True, slots=True)
-class HeadSettings:
-    """What the operator or the cost model chose."""
-
-    kv_tokens_capacity: int
-    """The smallest on the ring, in tokens."""
-    micro_batch_count: int | None = 1
-    """How many decode micro-batches circle; None lets the measured round decide."""
-    micro_batch_candidates: tuple[int, ...] = (1,)
-    """Counts that may be chosen then."""
-    row_bytes: int = 0
-    """Bytes of one row on a link between stages, for the cost model."""
-    span_tokens: int | None = None
-    """Most prompt tokens per batch; fewer where decode is due sooner. None: as the link allows."""
-    prefill_tokens_in_flight_max: int = PREFILL_TOKENS_IN_FLIGHT_MAX
 
 
 @dataclass(slots=True)
@@ -87,22 +48,15 @@ class HeadScheduler:
     settings: HeadSettings
     kv: KvBlocks = field(init=False)
     _sequences: dict[int, Sequence] = field(init=False, default_factory=dict)
-    _waiting: list[int] = field(init=False, default_factory=list)
-    """Ids in order of arrival; a preempted request returns to its old place."""
-    _prefilling: list[int] = field(init=False, default_factory=list)
     _decoding: dict[int, Sequence] = field(init=False, default_factory=dict)
     """In the order in which they came home: who has waited longest departs first."""
     micro_batches: MicroBatches = field(init=False)
     clock: DecodeClock = field(init=False, default_factory=DecodeClock)
-    prefill_profile: StepProfile = field(init=False, default_factory=StepProfile)
-    """Of the head's own device; whoever drives the head reports its steps here."""
+    prompts: PromptLine = field(init=False)
     wire: str = "raw"
     """Codec of the activations of batches planned from now on."""
     tracker: RoundTracker = field(init=False)
     _choice: MicroBatchChoice | None = field(init=False, default=None)
-    _budget: PrefillBudget = field(init=False)
-    _prefill_load: PrefillLoad = field(init=False, default_factory=PrefillLoad)
-    _prefill_tokens_in_flight: int = field(init=False, default=0)
     _next_batch_id: int = field(init=False, default=0)
     _decodes_in_a_row: int = field(init=False, default=0)
 
@@ -112,35 +66,30 @@ class HeadScheduler:
         self.tracker = RoundTracker(self.settings.row_bytes)
         if self.settings.micro_batch_count is None:
             self._choice = MicroBatchChoice(self.settings.micro_batch_candidates, count=1)
-        rows_max = self.settings.span_tokens or SPAN_TOKENS
-        self._budget = PrefillBudget(rows_max, self.clock, self.prefill_profile)
+        self.prompts = PromptLine(self.settings, self.kv, self.clock)
 
     @property
     def running_count(self) -> int:
         """Requests that hold KV."""
-        return len(self._sequences) - len(self._waiting)
+        return len(self._sequences) - self.prompts.waiting_count
 
     @property
     def waiting_count(self) -> int:
         """Requests that wait for room."""
-        return len(self._waiting)
+        return self.prompts.waiting_count
 
     def prefill_computed(self, rows: int, seconds: float, now: float) -> None:
         """A prefill step on the head's own device ended: learn to size the next."""
-        self.prefill_profile.observe(rows, seconds)
-        self._prefill_load.computed(seconds, now)
+        self.prompts.computed(rows, seconds, now)
 
     def link_measured(self, bytes_per_s: float) -> None:
-        """Cut spans so that one occupies the head's link no longer than SPAN_WIRE_S."""
-        if self.settings.span_tokens is None and self.settings.row_bytes and bytes_per_s > 0:
-            rows = int(SPAN_WIRE_S * bytes_per_s / self.settings.row_bytes)
-            rows = rows // PREFILL_ROWS_MIN * PREFILL_ROWS_MIN
-            self._budget.rows_max = max(SPAN_TOKENS_MIN, min(SPAN_TOKENS, rows))
+        """The rate of the link that leaves the head, by which spans are cut."""
+        self.prompts.link_measured(bytes_per_s)
 
     @property
     def wait_until(self) -> float | None:
         """When to ask for a batch again although nothing happened; None: only an event helps."""
-        return self._budget.wait_until if self._prefilling or self._waiting else None
+        return self.prompts.wait_until
 
     def handle(self, event: HeadEvent, now: float) -> list[SendRelease]:
         """Take one event into account."""
@@ -187,7 +136,7 @@ class HeadScheduler:
         if sequence.request_id in self._sequences:
             raise ValueError(f"request {sequence.request_id} was submitted twice")
         self._sequences[sequence.request_id] = sequence
-        bisect.insort(self._waiting, sequence.request_id)
+        self.prompts.join(sequence)
         return []
 
     def _cancel(self, request_id: int) -> list[SendRelease]:
@@ -207,7 +156,7 @@ class HeadScheduler:
             if sequence is None or not sequence.take_returned(span):
                 continue  # A duplicate, or older than the sequence's present life.
             if event.batch_class is BatchClass.PREFILL:
-                self._prefill_tokens_in_flight -= span.tokens
+                self.prompts.returned(span)
             self._take_token(sequence, sampled.get(span.request_id))
             releases += self._settle(sequence)
         return releases
@@ -222,7 +171,7 @@ class HeadScheduler:
                 len(self._decoding),
                 self.tracker.model(),
                 now,
-                self._prefill_load.share(now),
+                self.prompts.load.share(now),
             )
 
     def _take_token(self, sequence: Sequence, token: SampledToken | None) -> None:
@@ -245,19 +194,18 @@ class HeadScheduler:
     def _end(self, sequence: Sequence) -> list[SendRelease]:
         del self._sequences[sequence.request_id]
         if not sequence.admitted:
-            self._waiting.remove(sequence.request_id)
+            self.prompts.leave(sequence)
             return []
         return self._release(sequence)
 
     def _preempt(self, sequence: Sequence) -> list[SendRelease]:
         release = self._release(sequence)
         sequence.forget_computed()
-        bisect.insort(self._waiting, sequence.request_id)
+        self.prompts.join(sequence)
         return release
 
     def _release(self, sequence: Sequence) -> list[SendRelease]:
-        if sequence.request_id in self._prefilling:
-            self._prefilling.remove(sequence.request_id)
+        self.prompts.leave(sequence)
         self._decoding.pop(sequence.request_id, None)
         self.kv.release(sequence.request_id)
         return [SendRelease(Release(sequence.request_id))]
@@ -300,43 +248,8 @@ class HeadScheduler:
         return self._sequences[max(self.kv.holders())]
 
     def _prefill_batch(self, now: float) -> RunBatch | None:
-        room = self.settings.prefill_tokens_in_flight_max - self._prefill_tokens_in_flight
-        if room <= 0 or not (self._prefilling or self._waiting):
-            return None
-        budget = min(room, self._budget.rows_now(now))
-        spans: list[Span] = []
-        admissions: list[Admission] = []
-        while budget > 0 and (sequence := self._next_prefill(admissions)) is not None:
-            spans.append(sequence.take_span(budget))
-            budget -= spans[-1].tokens
-            if not sequence.tokens_pending:
-                self._prefilling.remove(sequence.request_id)
-        self._prefill_tokens_in_flight += sum(span.tokens for span in spans)
+        spans, admissions = self.prompts.next_spans(now, self.running_count)
         return self._run(BatchClass.PREFILL, -1, spans, admissions) if spans else None
-
-    def _next_prefill(self, admissions: list[Admission]) -> Sequence | None:
-        """The sequence whose prompt is under way, else the next one admitted."""
-        for request_id in self._prefilling:
-            if not self._sequences[request_id].stopping:
-                return self._sequences[request_id]
-        if not self._waiting:
-            return None
-        sequence = self._sequences[self._waiting[0]]
-        if not self._fits(sequence):
-            return None
-        self._admit(sequence)
-        admissions.append(sequence.admission())
-        return sequence
-
-    def _fits(self, sequence: Sequence) -> bool:
-        headroom = ADMISSION_HEADROOM_BLOCKS * self.running_count
-        return blocks_for(len(sequence.known)) + headroom <= self.kv.blocks_free
-
-    def _admit(self, sequence: Sequence) -> None:
-        self._waiting.remove(sequence.request_id)
-        self._prefilling.append(sequence.request_id)
-        self.kv.grow(sequence.request_id, len(sequence.known))
-        sequence.admitted = True
 
     def _run(
         self,

@@ -9,7 +9,7 @@ from molink_scheduler.request import Request
 __all__ = ["Sequence"]
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Sequence:
     """Tokens computed catch up with tokens known; everything else about a running request follows
     from the two."""

@@ -148,7 +148,7 @@ class FakeRing:
                 self.hand_on(index, batch)
 
     def profile(self, index: int) -> StepProfile:
-        return self.stages[index].order.budget.profile if index else self.head.prefill_profile
+        return self.stages[index].order.budget.profile if index else self.head.prompts.profile
 
     def next_batch(self, index: int) -> Batch | None:
         if index:
