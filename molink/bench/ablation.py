@@ -15,9 +15,10 @@ import click
 
 from molink.bench.apparatus.experiment import Condition, Setup, experiment
 from molink.bench.apparatus.plots import picture
-from molink.bench.apparatus.results import markdown_table, milliseconds, show, write_results
+from molink.bench.apparatus.results import show, write_results
 from molink.bench.apparatus.ring import serving
 from molink.bench.apparatus.rounds import Figures, Measured, in_turn
+from molink.bench.markdown import markdown_table, milliseconds
 from molink.bench.trace_load import GENERATED, TraceSettings, run_trace
 from molink.errors import UserError
 

@@ -21,12 +21,13 @@ from molink.bench.apparatus.experiment import Condition, Setup, experiment, poli
 from molink.bench.apparatus.link_steps import LinkSteps
 from molink.bench.apparatus.plots import colour, logarithmic, picture
 from molink.bench.apparatus.prompts import prompts_always
-from molink.bench.apparatus.results import markdown_table, milliseconds, show, write_results
+from molink.bench.apparatus.results import show, write_results
 from molink.bench.apparatus.ring import Ring, serving
 from molink.bench.apparatus.rounds import Figures, Measured, Runs, in_turn
 from molink.bench.apparatus.streams import Streams, decoding
 from molink.bench.apparatus.traffic import Traffic, queueing_s, watching
-from molink.bench.report import percentile
+from molink.bench.markdown import markdown_table, milliseconds
+from molink.bench.spread import percentile
 from molink.errors import UserError
 
 __all__ = ["main"]

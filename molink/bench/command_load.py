@@ -8,7 +8,7 @@ from molink.bench.runner import RequestRecord
 from molink.bench.trace_load import TraceSettings, run_trace
 from molink.errors import UserError
 
-__all__ = ["run_settings", "settings_from"]
+__all__ = ["refuse_beside_profile", "run_settings", "settings_from"]
 
 CLOSED_LOOP = ("concurrency", "requests", "input_tokens", "output_tokens")
 OPEN_LOOP = ("rate", "duration_s", "scale")
@@ -29,6 +29,12 @@ def settings_from(
         raise UserError("--trace needs --rate, the requests per second")
     scale = options.pop("scale") or 1.0
     return TraceSettings(**options, input_scale=scale, output_scale=scale)
+
+
+def refuse_beside_profile(given: Collection[str]) -> None:
+    """Raises UserError when an option of a load was given: a profile has no server."""
+    for name in given:
+        raise UserError(f"--{name.replace('_', '-')} goes not with --profile")
 
 
 def _refuse(names: Collection[str], given: Collection[str], how: str) -> None:

@@ -17,11 +17,12 @@ import click
 from molink.bench.apparatus.experiment import Condition, Setup, experiment, policy_conditions
 from molink.bench.apparatus.plots import colour, cumulative, logarithmic, picture
 from molink.bench.apparatus.prompts import first_token_s, prompts_every
-from molink.bench.apparatus.results import markdown_table, milliseconds, show, write_results
+from molink.bench.apparatus.results import show, write_results
 from molink.bench.apparatus.ring import Ring, serving
 from molink.bench.apparatus.rounds import Figures, Measured, Runs, in_turn
 from molink.bench.apparatus.streams import Gap, decoding
-from molink.bench.report import percentile, spread
+from molink.bench.markdown import markdown_table, milliseconds
+from molink.bench.spread import percentile, spread
 
 __all__ = ["contend", "contention_options", "main"]
 

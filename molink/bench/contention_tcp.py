@@ -20,10 +20,11 @@ import click
 from molink.bench.apparatus.experiment import Condition, Setup, experiment
 from molink.bench.apparatus.home_lines import HomeLines, home_lines
 from molink.bench.apparatus.home_network import check_available
-from molink.bench.apparatus.results import markdown_table, milliseconds, show, write_results
+from molink.bench.apparatus.results import show, write_results
 from molink.bench.apparatus.ring import NODES, Ring, serving, serving_over
 from molink.bench.apparatus.rounds import Figures, Measured, in_turn
 from molink.bench.contention import contend, contention_options
+from molink.bench.markdown import markdown_table, milliseconds
 from molink.config.link_shape import LinkShape
 
 __all__ = ["main"]

@@ -17,7 +17,7 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from molink.bench.report import percentile
+from molink.bench.spread import percentile
 from molink_scheduler.batch import BatchClass
 from molink_scheduler.transmission import (
     POLICIES,

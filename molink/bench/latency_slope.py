@@ -16,10 +16,11 @@ import click
 
 from molink.bench.apparatus.experiment import Condition, Setup, experiment, policy_conditions
 from molink.bench.apparatus.plots import colour, picture
-from molink.bench.apparatus.results import markdown_table, milliseconds, show, write_results
+from molink.bench.apparatus.results import show, write_results
 from molink.bench.apparatus.ring import serving
 from molink.bench.apparatus.rounds import Figures, Measured, in_turn
-from molink.bench.report import percentile
+from molink.bench.markdown import markdown_table, milliseconds
+from molink.bench.spread import percentile
 
 __all__ = ["main", "slope_and_base"]
 

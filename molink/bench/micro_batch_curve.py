@@ -13,10 +13,11 @@ import click
 
 from molink.bench.apparatus.experiment import Condition, Setup, experiment
 from molink.bench.apparatus.plots import colour, picture
-from molink.bench.apparatus.results import markdown_table, milliseconds, show, write_results
+from molink.bench.apparatus.results import show, write_results
 from molink.bench.apparatus.ring import Ring, serving
 from molink.bench.apparatus.rounds import Figures, Measured, in_turn
 from molink.bench.load import LoadSettings, run_load
+from molink.bench.markdown import markdown_table, milliseconds
 from molink.errors import UserError
 
 __all__ = ["main"]

@@ -5,7 +5,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-__all__ = ["print_report"]
+__all__ = ["ROWS", "print_report"]
 
 ROWS = {
     "ttft_s": "time to first token",

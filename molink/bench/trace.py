@@ -8,7 +8,7 @@ with the number of its line: a trace that silently lost rows would be another lo
 
 import csv
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import islice, pairwise
@@ -16,7 +16,7 @@ from pathlib import Path
 
 from molink.errors import UserError
 
-__all__ = ["TraceRequest", "read_trace"]
+__all__ = ["OWN", "ROWS_MAX", "TraceRequest", "in_order", "read_trace"]
 
 ROWS_MAX = 5_000_000
 """A week of a busy service; more is a mistake, and would fill the memory."""
@@ -61,13 +61,22 @@ def read_trace(path: Path) -> list[TraceRequest]:
 
 def _parse(reader: "csv.DictReader[str]", path: Path) -> list[TraceRequest]:
     columns = _columns(reader.fieldnames or (), path)
-    rows = [_request(row, columns, path, reader.line_num) for row in islice(reader, ROWS_MAX + 1)]
+    rows = [
+        (reader.line_num, _request(row, columns, path, reader.line_num))
+        for row in islice(reader, ROWS_MAX + 1)
+    ]
+    requests = in_order(rows, path)
+    return requests if columns is OWN or not requests else _from_zero(requests)
+
+
+def in_order(rows: Sequence[tuple[int, TraceRequest]], path: Path) -> list[TraceRequest]:
+    """The requests of numbered lines, if they are not too many and their times never go back."""
     if len(rows) > ROWS_MAX:
         raise UserError(f"{path} has over {ROWS_MAX} rows: cut the trace")
-    for number, (earlier, later) in enumerate(pairwise(rows), start=3):
+    for (_, earlier), (line, later) in pairwise(rows):
         if later.start_s < earlier.start_s:
-            raise UserError(f"{path}, row {number}: times go back; sort the trace by its times")
-    return rows if columns is OWN or not rows else _from_zero(rows)
+            raise UserError(f"{path}, line {line}: times go back; sort the trace by its times")
+    return [request for _, request in rows]
 
 
 def _columns(names: Iterable[str], path: Path) -> _Columns:

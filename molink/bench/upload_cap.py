@@ -17,12 +17,13 @@ import click
 from molink.bench.apparatus.experiment import Condition, Setup, experiment, policy_conditions
 from molink.bench.apparatus.plots import colour, picture
 from molink.bench.apparatus.prompts import first_token_s, prompts_always
-from molink.bench.apparatus.results import markdown_table, milliseconds, show, write_results
+from molink.bench.apparatus.results import show, write_results
 from molink.bench.apparatus.ring import serving
 from molink.bench.apparatus.rounds import Figures, Measured, Runs, in_turn
 from molink.bench.apparatus.streams import decoding
 from molink.bench.apparatus.traffic import Traffic, busiest_second, watching
-from molink.bench.report import percentile
+from molink.bench.markdown import markdown_table, milliseconds
+from molink.bench.spread import percentile
 from molink.errors import UserError
 
 __all__ = ["main"]

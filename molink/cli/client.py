@@ -7,6 +7,7 @@ refuses.
 
 import asyncio
 import json
+import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import aclosing, suppress
@@ -24,6 +25,13 @@ if TYPE_CHECKING:
 __all__ = ["bench", "chat", "chat_with", "generate"]
 
 DEFAULT_URL = "http://127.0.0.1:8000"
+
+STAGE_ENVIRONMENT = {
+    "GOMP_SPINCOUNT": "0",
+    "OMP_WAIT_POLICY": "PASSIVE",
+    "OMP_NUM_THREADS": "1",
+}
+"""How a stage process runs torch, which reads it when it is imported."""
 
 Command = Callable[..., Any]
 Event = dict[str, Any]
@@ -155,6 +163,7 @@ _ABOVE_ZERO = click.FloatRange(min=0, min_open=True)
 
 
 @click.command()
+@click.argument("model", required=False)
 @url_option
 @click.option("--concurrency", type=_AT_LEAST_ONE, default=1, show_default=True, help="At once.")
 @click.option("--requests", type=_AT_LEAST_ONE, default=8, show_default=True, help="In all.")
@@ -189,15 +198,49 @@ _ABOVE_ZERO = click.FloatRange(min=0, min_open=True)
     type=click.Path(dir_okay=False, path_type=Path),
     help="Write the report to this file too.",
 )
-def bench(json_file: Path | None, **settings: Any) -> None:
-    """Load a server with random prompts and measure it as its users do."""
-    from molink.bench.command_load import settings_from
+@click.option(
+    "--profile",
+    "profile_file",
+    metavar="OUT.json",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Instead: no server, but the step times of MODEL's stages on this machine.",
+)
+def bench(
+    json_file: Path | None, profile_file: Path | None, model: str | None, **settings: Any
+) -> None:
+    """Load a server with random prompts and measure it as its users do.
 
-    if json_file is not None:
-        _check_writable(json_file)
+    With --profile: time the stages of MODEL, a directory or hub id, for the simulator.
+    """
+    from molink.bench.command_load import refuse_beside_profile, settings_from
+
     source = click.get_current_context().get_parameter_source
     given = [name for name in settings if source(name) is click.core.ParameterSource.COMMANDLINE]
+    if profile_file is not None:
+        refuse_beside_profile(given + ["json"] * (json_file is not None))
+        _write_profile(model, profile_file)
+        return
+    if model is not None:
+        raise UserError(f"{model} is not needed: the server at --url says what it serves.")
+    if json_file is not None:
+        _check_writable(json_file, "--json")
     _show(asyncio.run(_run_with_bar(settings_from(settings, given))), json_file)
+
+
+def _write_profile(model: str | None, path: Path) -> None:
+    """Time the stages of `model` as a stage process computes, with one thread."""
+    if model is None:
+        raise UserError("--profile needs a MODEL, a directory or hub id, after the options.")
+    _check_writable(path, "--profile")
+    os.environ |= STAGE_ENVIRONMENT | os.environ  # before torch is imported
+    from rich.console import Console
+    from rich.progress import Progress
+
+    from molink.bench.stage_profile import STEPS_IN_ALL, write_profile
+
+    with Progress(console=Console(stderr=True), transient=True, refresh_per_second=2) as bar:
+        task = bar.add_task("steps", total=STEPS_IN_ALL)
+        write_profile(model, path, lambda: bar.advance(task))
 
 
 async def _run_with_bar(settings: "LoadSettings | TraceSettings") -> dict[str, Any]:
@@ -227,9 +270,11 @@ def _show(report: dict[str, Any], json_file: Path | None) -> None:
         raise UserError(f"no request finished: {report['first_error']}")
 
 
-def _check_writable(path: Path) -> None:
-    """Fail before the load, not after it."""
+def _check_writable(path: Path, option: str) -> None:
+    """Fail before the measurement, not after it."""
     try:
         path.touch()
     except OSError as error:
-        raise UserError(f"cannot write {path} ({error.strerror}): choose another --json") from error
+        raise UserError(
+            f"cannot write {path} ({error.strerror}): choose another {option}"
+        ) from error

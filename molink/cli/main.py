@@ -2,9 +2,13 @@
 
 What MoLink foresees ends with one sentence on standard error and exit code 2; a traceback means a
 bug of ours. Subcommands import what they need when they run, so that `--help` is quick.
+
+Packages that stand on this one (the simulator) bring commands of their own: they name them in the
+entry point group `molink.commands`, and are imported only when they are asked for.
 """
 
 import sys
+from importlib.metadata import EntryPoint, entry_points
 
 import click
 
@@ -18,8 +22,32 @@ __all__ = ["cli", "main"]
 
 EXIT_USER_ERROR = 2
 
+COMMANDS_GROUP = "molink.commands"
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+
+class MolinkGroup(click.Group):
+    """Our own commands, then those of other packages."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """All names, in order of the alphabet."""
+        return sorted({*super().list_commands(ctx), *_brought()})
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """The command of this name, imported if it is another package's."""
+        own = super().get_command(ctx, cmd_name)
+        if own is not None or cmd_name not in _brought():
+            return own
+        command = _brought()[cmd_name].load()
+        assert isinstance(command, click.Command), f"{cmd_name} is no command"
+        return command
+
+
+def _brought() -> dict[str, EntryPoint]:
+    """Commands that other packages bring, by name."""
+    return {point.name: point for point in entry_points(group=COMMANDS_GROUP)}
+
+
+@click.group(cls=MolinkGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="molink")
 def cli() -> None:
     """Serve large language models over a ring of home PCs joined by slow links."""

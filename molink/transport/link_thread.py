@@ -25,6 +25,9 @@ __all__ = ["LinkThread"]
 SLEEP_MAX_S = 1.0
 """Nothing is due later than this without a descriptor becoming readable first."""
 
+SLEEP_MIN_S = 0.001
+"""poll() counts whole milliseconds; where a link asks to be looked at in less, no core spins."""
+
 MEASURE_S = 1.0
 """A ramp from 8 to 200 Mbps takes less; every link of a ring is measured at the same time."""
 
@@ -143,4 +146,4 @@ def _milliseconds_until(wakes: Sequence[float | None]) -> float:
     due = [wake for wake in wakes if wake is not None]
     if not due:
         return SLEEP_MAX_S * 1e3
-    return max(0.0, min(SLEEP_MAX_S, min(due) - time.monotonic())) * 1e3
+    return max(SLEEP_MIN_S, min(SLEEP_MAX_S, min(due) - time.monotonic())) * 1e3

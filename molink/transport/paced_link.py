@@ -1,10 +1,10 @@
 """The sending end of a link: messages in, chunks out, as the core decides.
 
-A message becomes a transfer in the core's queue; whenever the pacer sees room, the queue says which
-piece of which transfer goes next. Whoever has news of the link calls: `send` when there is a
-message, `pump` when an acknowledgement may have come or time has passed. Both may come from
-different threads, so a lock guards the socket and the core's state; it is held for the tens of
-microseconds that one decision and one send take, and nothing blocks under it.
+A message becomes a transfer of the core's `LinkSender`, which says when to send what piece of which
+transfer. Whoever has news of the link calls: `send` when there is a message, `pump` when an
+acknowledgement may have come or time has passed. Both may come from different threads, so a lock
+guards the socket and the core's state; it is held for the tens of microseconds that one decision
+and one send take, and nothing blocks under it.
 
 ZeroMQ's descriptor signals edges only, and sending may consume the edge of an acknowledgement that
 has come in: therefore every call drains acknowledgements.
@@ -22,7 +22,8 @@ from molink.transport.links import set_link_options
 from molink.wire.chunks import Ack, ChunkHeader, decode_link_frame, encode_hello
 from molink_scheduler.batch import BatchClass
 from molink_scheduler.link_pacer import LinkPacer, LinkSnapshot
-from molink_scheduler.transmission import Chunk, LinkView, Transfer, TransmissionQueue
+from molink_scheduler.link_sender import LinkSender
+from molink_scheduler.transmission import Chunk, Transfer, TransmissionQueue
 
 __all__ = ["LinkStatistics", "PacedLink"]
 
@@ -80,16 +81,12 @@ class PacedLink:
 
     name: str
     socket: "zmq.Socket[bytes]"
-    queue: TransmissionQueue
-    pacer: LinkPacer
+    sender: LinkSender
     is_open: bool = False
     """Whether the far end has answered."""
-    decode_due_at: float | None = None
-    """When the stage expects to want this link for decode; the just-in-time rule asks."""
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _outgoing: dict[int, _Outgoing] = field(default_factory=dict)
     _next_transfer: int = 0
-    _next_sequence: int = 0
     _messages_sent: int = 0
     _bytes_sent: int = 0
 
@@ -106,7 +103,7 @@ class PacedLink:
         socket = context.socket(zmq.DEALER)
         set_link_options(socket)
         socket.connect(address)
-        return cls(name, socket, queue, pacer)
+        return cls(name, socket, LinkSender(queue, pacer))
 
     @property
     def descriptor(self) -> int:
@@ -129,7 +126,7 @@ class PacedLink:
             self._next_transfer += 1
             self._outgoing[transfer_id] = outgoing
             transfer = Transfer(transfer_id, batch_class, outgoing.size_bytes, tokens)
-            self.queue.offer(transfer, now)
+            self.sender.offer(transfer, now)
             self._messages_sent += not outgoing.is_filler
             self._drain(now)
             self._send_chunks(now)
@@ -150,28 +147,43 @@ class PacedLink:
         with self._lock:
             self._drain(now)
             self._send_chunks(now)
-            return self.pacer.next_wake(now) if self._outgoing else None
+            return self.sender.next_wake(now)
 
     def statistics(self) -> LinkStatistics:
         """A snapshot."""
         with self._lock:
             classes = (BatchClass.DECODE, BatchClass.PREFILL)
-            waiting = [self.queue.waiting_count(batch_class) for batch_class in classes]
-            queued = [self.queue.queued_bytes(batch_class) for batch_class in classes]
+            queue = self.sender.queue
+            waiting = [queue.waiting_count(batch_class) for batch_class in classes]
+            queued = [queue.queued_bytes(batch_class) for batch_class in classes]
             return LinkStatistics(
                 self.name,
                 self._messages_sent,
                 self._bytes_sent,
                 (waiting[0], waiting[1]),
                 (queued[0], queued[1]),
-                self.queue.chunk_bytes_now,
+                queue.chunk_bytes_now,
                 self.pacer.snapshot(),
             )
 
     @property
     def rate_bytes_per_s(self) -> float:
         """The measured rate."""
-        return self.pacer.estimator.rate_bytes_per_s
+        return self.sender.rate_bytes_per_s
+
+    @property
+    def pacer(self) -> LinkPacer:
+        """What limits the bytes in flight."""
+        return self.sender.pacer
+
+    @property
+    def decode_due_at(self) -> float | None:
+        """When the stage expects to want this link for decode; the just-in-time rule asks."""
+        return self.sender.decode_due_at
+
+    @decode_due_at.setter
+    def decode_due_at(self, due_at: float | None) -> None:
+        self.sender.decode_due_at = due_at
 
     def _drain(self, now: float) -> None:
         while True:
@@ -186,24 +198,14 @@ class PacedLink:
                 self.pacer.acks_refused += 1
                 continue
             for sequence in answer.sequences if isinstance(answer, Ack) else ():
-                self.pacer.acknowledged(sequence, now)
+                self.sender.acknowledged(sequence, now)
 
     def _send_chunks(self, now: float) -> None:
-        while self._outgoing and self._room(now):
-            view = LinkView(self.rate_bytes_per_s, 0.0, self.decode_due_at)
-            chunk = self.queue.next_chunk(now, view)
-            if chunk is None:
-                return
-            self._send_chunk(chunk, now)
+        while (leaving := self.sender.next_chunk(now)) is not None:
+            self._send_chunk(*leaving, now)
 
-    def _room(self, now: float) -> bool:
-        urgent = self.queue.decode_first and self.queue.waiting_count(BatchClass.DECODE) > 0
-        return self.pacer.room(now, urgent=urgent) > 0
-
-    def _send_chunk(self, chunk: Chunk, now: float) -> None:
+    def _send_chunk(self, sequence: int, chunk: Chunk, now: float) -> None:
         outgoing = self._outgoing[chunk.transfer_id]
-        sequence = self._next_sequence
-        self._next_sequence += 1
         header = ChunkHeader(
             sequence,
             chunk.transfer_id,
@@ -215,7 +217,6 @@ class PacedLink:
         self.socket.send_multipart([header, piece])
         size_bytes = len(header) + len(piece)
         self._bytes_sent += 0 if outgoing.is_filler else size_bytes
-        urgent = chunk.batch_class is BatchClass.DECODE
-        self.pacer.sent(sequence, size_bytes, now, urgent=urgent)
+        self.sender.sent(sequence, chunk, size_bytes, now)
         if chunk.last:
             del self._outgoing[chunk.transfer_id]

@@ -7,7 +7,7 @@ recomputation after preemption and replay after a failure are one thing: tokens 
 with tokens known.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import IntEnum
 
 from molink_scheduler.request import SamplingParams
@@ -76,11 +76,11 @@ class Batch:
     """Codec of the batch's activations between stages."""
     stamps: tuple[StageStamp, ...] = ()
     """One from each stage that has computed a decode batch so far."""
+    tokens: int = field(init=False, repr=False, compare=False)
+    """Rows of the batch's tensor: asked for at every hand, so counted once."""
 
-    @property
-    def tokens(self) -> int:
-        """Rows of the batch's tensor."""
-        return sum(span.tokens for span in self.spans)
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "tokens", sum([span.end - span.start for span in self.spans]))
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,7 +27,8 @@ from molink_scheduler.events import (
     SendRelease,
 )
 from molink_scheduler.head_settings import HeadSettings
-from molink_scheduler.kv_blocks import KvBlocks, blocks_for
+from molink_scheduler.kv_blocks import blocks_for
+from molink_scheduler.kv_ledger import KvLedger
 from molink_scheduler.micro_batch_choice import MicroBatchChoice
 from molink_scheduler.micro_batches import MicroBatches
 from molink_scheduler.prompt_line import PromptLine
@@ -46,7 +47,7 @@ class HeadScheduler:
     """The requests of one ring, from arrival to their last token."""
 
     settings: HeadSettings
-    kv: KvBlocks = field(init=False)
+    kv: KvLedger = field(init=False)
     _sequences: dict[int, Sequence] = field(init=False, default_factory=dict)
     _decoding: dict[int, Sequence] = field(init=False, default_factory=dict)
     """In the order in which they came home: who has waited longest departs first."""
@@ -61,7 +62,7 @@ class HeadScheduler:
     _decodes_in_a_row: int = field(init=False, default=0)
 
     def __post_init__(self) -> None:
-        self.kv = KvBlocks(blocks_for(self.settings.kv_tokens_capacity))
+        self.kv = KvLedger(blocks_for(self.settings.kv_tokens_capacity))
         self.micro_batches = MicroBatches(self.settings.micro_batch_count or 1)
         self.tracker = RoundTracker(self.settings.row_bytes)
         if self.settings.micro_batch_count is None:

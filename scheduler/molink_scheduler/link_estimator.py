@@ -158,8 +158,10 @@ class LinkEstimator:
         self._delivered_at, self._delivered_sent_at = now, chunk.sent_at
         self._note_arrival(now)
         self._note_round_trip(chunk, now)
+        rate_before = self.rate_bytes_per_s
         self._note_rate(chunk, now)
-        self._update_base_rtt()
+        if self.rate_bytes_per_s != rate_before:
+            self._update_base_rtt()
         self._judge_share(chunk, now)
 
     def forget_in_flight(self, now: float) -> None:
@@ -191,7 +193,7 @@ class LinkEstimator:
         self.queueing_delay_s = max(0.0, bare_s - self.base_rtt_s)
 
     def _update_base_rtt(self) -> None:
-        shortest_s = min(self._bare(*entry[1:]) for entry in self._round_trips)
+        shortest_s = min([self._bare(*entry[1:]) for entry in self._round_trips])
         self.base_rtt_s = max(RTT_MIN_S, shortest_s)
 
     def _rtt_frozen(self, now: float) -> bool:

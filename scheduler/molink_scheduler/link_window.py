@@ -104,6 +104,10 @@ class LinkWindow:
     """The window while ramping."""
     _ramp_queued_since: float = field(init=False, default=math.inf)
     _cycle_at: float = field(init=False, default=-math.inf)
+    _sized_for: float = field(init=False, default=-1.0)
+    """Rate for which the sizes of chunks and pieces were worked out; they are asked for often."""
+    _chunk_bytes: int = field(init=False, default=0)
+    _piece_bytes: int = field(init=False, default=0)
 
     def start_ramp(self) -> None:
         """Begin as to a peer never met."""
@@ -117,9 +121,18 @@ class LinkWindow:
     @property
     def chunk_bytes(self) -> int:
         """The size that a chunk should have now."""
+        rate = self.estimator.rate_bytes_per_s
+        if rate != self._sized_for:
+            self._size(rate)
+        return self._chunk_bytes
+
+    def _size(self, rate_bytes_per_s: float) -> None:
         cap = self.budget.cap_bytes_per_s or math.inf
-        wanted = int(CHUNK_S * min(self.estimator.rate_bytes_per_s, cap))
-        return min(CHUNK_BYTES_MAX, max(CHUNK_BYTES_MIN, wanted))
+        wanted = int(CHUNK_S * min(rate_bytes_per_s, cap))
+        self._chunk_bytes = min(CHUNK_BYTES_MAX, max(CHUNK_BYTES_MIN, wanted))
+        quarter = int(PIECE_SHARE * self._chunk_bytes)
+        self._piece_bytes = max(1, min(quarter, self.budget.piece_bytes_max() // 2))
+        self._sized_for = rate_bytes_per_s
 
     def at(self, now: float) -> float:
         """Bytes that may be in flight now."""
@@ -137,7 +150,7 @@ class LinkWindow:
                 window = product + chunk + slack
         if product < SHORT_CHUNKS * chunk:
             window += self.piece_bytes
-        return max(window, self._foreign_share(now))
+        return max(window, self._foreign_share(now)) if self.estimator.foreign.noticed else window
 
     def pace(self, now: float) -> float:
         """Bytes per second at which prefill leaves."""
@@ -191,10 +204,8 @@ class LinkWindow:
         self._cycle_at = now - self._round_s
 
     def _foreign_share(self, now: float) -> float:
-        """The window that we hold against a foreign upload; 0 without one, and at rechecks."""
+        """The window that we hold against a foreign upload; 0 at rechecks."""
         estimator = self.estimator
-        if not estimator.foreign.noticed:
-            return 0.0
         held_s = (now - estimator.foreign.noticed_at) % FOREIGN_RECHECK_S
         loaded_s = estimator.base_rtt_s + min(estimator.queueing_delay_s, FOREIGN_QUEUE_S_MAX)
         if held_s > FOREIGN_RECHECK_S - FOREIGN_RECHECK_ROUNDS * loaded_s:
@@ -213,4 +224,7 @@ class LinkWindow:
     @property
     def piece_bytes(self) -> int:
         """The least that is worth sending; a tiny upload cap never fits a quarter chunk."""
-        return max(1, min(int(PIECE_SHARE * self.chunk_bytes), self.budget.piece_bytes_max() // 2))
+        rate = self.estimator.rate_bytes_per_s
+        if rate != self._sized_for:
+            self._size(rate)
+        return self._piece_bytes

@@ -3,7 +3,7 @@
 The model says which count should be best. It is tried; if the rounds that follow are not shorter
 than they were for as many users, the old count comes back, and the other is not tried again for a
 while. While prompts take a share of the devices, rounds are no measure of a count; then the model
-alone may lower it. A search by trying alone was rejected: every bad try slows all users for several
+alone decides. A search by trying alone was rejected: every bad try slows all users for several
 rounds.
 
 Pure: times are arguments.
@@ -70,7 +70,7 @@ class MicroBatchChoice:
         if model is not None and prefill_share > PREFILL_SHARE_MIN:
             self._now, self._before = _Measured(), None
             beside = best_beside_prefill(model, running_count, self.candidates, prefill_share)
-            return min(self.count, beside or self.count)
+            return beside or self.count
         if running_count.bit_length() != self._users.bit_length():
             self._now, self._before = _Measured(), None
         self._users = running_count

@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 from molink_scheduler.batch import Admission, Span
 from molink_scheduler.decode_clock import DecodeClock
 from molink_scheduler.head_settings import HeadSettings
-from molink_scheduler.kv_blocks import KvBlocks, blocks_for
+from molink_scheduler.kv_blocks import blocks_for
+from molink_scheduler.kv_ledger import KvLedger
 from molink_scheduler.prefill_budget import PREFILL_ROWS_MIN, PrefillBudget
 from molink_scheduler.prefill_load import PrefillLoad
 from molink_scheduler.sequence import Sequence
@@ -41,7 +42,7 @@ class PromptLine:
     """Sequences of which something is left to prefill, and what the head knows about prefill."""
 
     settings: HeadSettings
-    kv: KvBlocks
+    kv: KvLedger
     clock: DecodeClock
     profile: StepProfile = field(init=False, default_factory=StepProfile)
     """Of the head's own prefill steps."""
@@ -64,7 +65,9 @@ class PromptLine:
     @property
     def wait_until(self) -> float | None:
         """When to ask for spans again although nothing happened; None: only an event helps."""
-        return self._budget.wait_until if self._under_way or self._waiting else None
+        if self._room <= 0 or not (self._under_way or self._waiting):
+            return None
+        return self._budget.wait_until
 
     def link_measured(self, bytes_per_s: float) -> None:
         """Cut spans so that one occupies the head's link no longer than SPAN_WIRE_S."""
@@ -95,10 +98,9 @@ class PromptLine:
     def next_spans(self, now: float, running_count: int) -> tuple[list[Span], list[Admission]]:
         """The spans of the next prefill batch and who is new among them; empty when there is none,
         or none now."""
-        room = self.settings.prefill_tokens_in_flight_max - self._tokens_in_flight
-        if room <= 0 or not (self._under_way or self._waiting):
+        if self._room <= 0 or not (self._under_way or self._waiting):
             return [], []
-        budget = min(room, self._budget.rows_now(now))
+        budget = min(self._room, self._budget.rows_now(now))
         spans: list[Span] = []
         admissions: list[Admission] = []
         while budget > 0 and (sequence := self._next(running_count, admissions)) is not None:
@@ -108,6 +110,11 @@ class PromptLine:
                 self._under_way.remove(sequence)
         self._tokens_in_flight += sum(span.tokens for span in spans)
         return spans, admissions
+
+    @property
+    def _room(self) -> int:
+        """Tokens that may still be sent into the ring."""
+        return self.settings.prefill_tokens_in_flight_max - self._tokens_in_flight
 
     def _next(self, running_count: int, admissions: list[Admission]) -> Sequence | None:
         """The sequence whose prompt is under way, else the next one admitted."""

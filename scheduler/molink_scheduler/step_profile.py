@@ -29,6 +29,8 @@ class StepProfile:
     _seconds: float = 0.0
     _rows_rows: float = 0.0
     _rows_seconds: float = 0.0
+    _row_s: float | None = None
+    """The line's slope, until the next step is observed."""
 
     def observe(self, rows: int, seconds: float) -> None:
         """Take one step into account."""
@@ -37,6 +39,7 @@ class StepProfile:
         self._seconds = self._seconds * FORGET + seconds
         self._rows_rows = self._rows_rows * FORGET + rows * rows
         self._rows_seconds = self._rows_seconds * FORGET + rows * seconds
+        self._row_s = None
 
     @property
     def known(self) -> bool:
@@ -46,6 +49,11 @@ class StepProfile:
     @property
     def row_s(self) -> float:
         """Seconds of one more row, never negative."""
+        if self._row_s is None:
+            self._row_s = self._slope()
+        return self._row_s
+
+    def _slope(self) -> float:
         if not self.known:
             return 0.0
         mean = self._rows / self._weight

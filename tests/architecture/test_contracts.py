@@ -23,7 +23,7 @@ OPTIONS = {
     "chat": "--url --system --max-tokens --temperature --top-p --top-k --seed --stop",
     "bench": (
         "--url --concurrency --requests --input-tokens --output-tokens --seed --temperature "
-        "--warmup --json --trace --rate --duration-s --scale"
+        "--warmup --json --trace --rate --duration-s --scale --profile"
     ),
 }
 """Frozen: scripts rely on these. An option may be added here with a line in CHANGELOG.md."""

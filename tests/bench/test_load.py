@@ -2,7 +2,7 @@ from dataclasses import replace
 
 import pytest
 
-from molink.bench import LoadSettings, run_load
+from molink.bench.load import LoadSettings, run_load
 from molink.bench.plan import PlannedRequest, RequestPlan
 from molink.bench.runner import run_plan
 from molink.errors import UserError

@@ -104,7 +104,7 @@ def test_hostile_frames_are_dropped_and_the_link_goes_on(ends):
     ]
     for frames in hostile:
         link.socket.send_multipart(frames)
-    link._next_sequence = 10**6 + 5
+    link.sender._next_sequence = 10**6 + 5
     link.pacer._newest_sequence = 10**6 + 4
     link.send([HEADER, b"fine"], BatchClass.DECODE, 1)
     assert ends.next_message() == [HEADER, b"fine"]

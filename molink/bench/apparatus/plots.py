@@ -14,6 +14,8 @@ COLOURS = {"molink": "#0b6e4f", "fifo": "#c8553d", "fair": "#3d5a98"}
 MORE_COLOURS = ("#7d5ba6", "#d9a441", "#4f9da6", "#888888", "#222222")
 PANEL_INCHES = (5.2, 3.4)
 DOTS_PER_INCH = 130
+TICK_DIGITS = ((1, 1.5, 2, 3, 5, 7), (1, 2, 5), (1, 3), (1,))
+TICKS_MAX = 14
 
 
 def colour(name: str, number: int) -> str:
@@ -55,8 +57,18 @@ def logarithmic(axes: Any, which: str) -> None:
     """Make the axis `x` or `y` logarithmic, with numbers as people write them."""
     axes.set(**{f"{which}scale": "log"})
     axis, limits = getattr(axes, f"{which}axis"), getattr(axes, f"get_{which}lim")()
-    ticks = [digit * 10.0**power for power in range(-1, 6) for digit in (1, 1.5, 2, 3, 5, 7)]
-    axis.set_ticks([tick for tick in ticks if limits[0] <= tick <= limits[1]])
+    axis.set_ticks(_ticks(*limits))
     axis.set_major_formatter("{x:g}")
     axis.set_minor_formatter("")
     axes.set(**{f"{which}lim": limits})
+
+
+def _ticks(low: float, high: float) -> list[float]:
+    """As many as can be read."""
+    found: list[float] = []
+    for digits in TICK_DIGITS:
+        ticks = [digit * 10.0**power for power in range(-6, 7) for digit in digits]
+        found = [tick for tick in ticks if low <= tick <= high]
+        if len(found) <= TICKS_MAX:
+            break
+    return found

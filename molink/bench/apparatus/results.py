@@ -3,7 +3,7 @@
 import json
 import os
 import platform
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ import click
 from molink.bench.apparatus.experiment import Setup
 from molink.bench.apparatus.rounds import Figures, Runs, medians
 
-__all__ = ["markdown_table", "milliseconds", "show", "write_results"]
+__all__ = ["show", "write_results"]
 
 
 def write_results(
@@ -45,17 +45,6 @@ def _rounded(value: Any) -> Any:
             return [_rounded(one) for one in value]
         case _:
             return value if isinstance(value, int | str | None) else str(value)
-
-
-def markdown_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """The first column to the left, numbers to the right."""
-    rule = ["---", *("---:" for _ in head[1:])]
-    return "\n".join("| " + " | ".join(cells) + " |" for cells in (head, rule, *rows))
-
-
-def milliseconds(value_s: float) -> str:
-    """For a cell."""
-    return f"{value_s * 1000:,.0f}" if abs(value_s) >= 0.1 else f"{value_s * 1000:,.1f}"
 
 
 def show(table: str) -> None:

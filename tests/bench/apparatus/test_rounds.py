@@ -1,7 +1,6 @@
 import pytest
 
 from molink.bench.apparatus.experiment import Condition
-from molink.bench.apparatus.results import markdown_table, milliseconds
 from molink.bench.apparatus.rounds import Measured, in_turn, medians, turns
 from molink.errors import UserError
 
@@ -26,8 +25,3 @@ def test_a_task_groups_failure_comes_out_as_it_is():
 
     with pytest.raises(UserError, match="the run is void"):
         in_turn([A], 1, measure)
-
-
-def test_a_table():
-    assert markdown_table(["", "ms"], [["a", "1"]]) == "|  | ms |\n| --- | ---: |\n| a | 1 |"
-    assert [milliseconds(value) for value in (0.0123, 0.1, 1.2345)] == ["12.3", "100", "1,234"]

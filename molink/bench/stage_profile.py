@@ -1,0 +1,117 @@
+"""Measure how long this machine's stages take, for the simulator: `molink bench --profile`.
+
+Three stages of a few layers each, one after another: a middle one over a grid of rows and contexts,
+a head and a tail over the rows only, since what they do beside their layers depends on nothing
+else. `molink_sim.machines.stage_profile` tells the file's format and reads it.
+"""
+
+import json
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from molink.errors import UserError
+from molink.executor.description import describe
+from molink.executor.stage import StageExecutor, StageOptions
+from molink.executor.step_timing import StepTimer, TimedStep
+
+__all__ = ["STEPS_IN_ALL", "measure_profile", "write_profile"]
+
+FORMAT, VERSION = "molink-profile", 1
+
+LAYERS_MAX = 4
+"""Of a measured stage: enough that fixed costs do not stand out, few enough to load quickly."""
+
+DECODE_ROWS = (1, 2, 4, 8, 16, 32, 64)
+DECODE_CONTEXTS = (1024, 512, 128, 32)
+DECODE_KV_TOKENS_MAX = 16_384
+"""Of one decode step: 64 rows are measured with short contexts only."""
+
+PREFILL_ROWS = (16, 32, 64, 128, 256, 512)
+PREFILL_BEFORE = (0, 512, 1536)
+
+CONTEXT_OF_ENDS = 32
+"""At which head and tail are measured."""
+
+KV_TOKENS = 32_768
+"""Room for all requests that the decode grid keeps: 16 of 1,024 tokens, as many of 512, 32 of 128;
+the spans, measured afterwards, take less."""
+
+Shape = tuple[int, int]
+
+
+def decode_grid(model_len_max: int) -> list[Shape]:
+    """Rows and contexts of the middle stage's decode steps, long contexts first."""
+    grid = [(rows, context) for context in DECODE_CONTEXTS for rows in DECODE_ROWS]
+    return [
+        (rows, context)
+        for rows, context in grid
+        if rows * context <= DECODE_KV_TOKENS_MAX and context <= model_len_max
+    ]
+
+
+def prefill_grid(model_len_max: int) -> list[Shape]:
+    """Rows of the middle stage's spans, and tokens before them."""
+    grid = [(rows, before) for before in PREFILL_BEFORE for rows in PREFILL_ROWS]
+    return [(rows, before) for rows, before in grid if rows + before <= model_len_max]
+
+
+STEPS_IN_ALL = (
+    len(decode_grid(DECODE_KV_TOKENS_MAX))
+    + len(prefill_grid(DECODE_KV_TOKENS_MAX))
+    + 2 * (len(DECODE_ROWS) + len(PREFILL_ROWS))
+)
+"""Measured of a model that is not too short for the grid; for a progress bar."""
+
+
+def write_profile(model: str, path: Path, advance: Callable[[], None]) -> None:
+    """Measure and write; `advance` is called after each measured step. Raises UserError when the
+    model cannot be loaded or has fewer than three layers."""
+    path.write_text(json.dumps(measure_profile(model, advance), indent=1) + "\n")
+
+
+def measure_profile(model: str, advance: Callable[[], None]) -> dict[str, Any]:
+    """The profile as the JSON object that is written."""
+    description = describe(model)
+    if description.layers < 3:
+        raise UserError(f"{model} has {description.layers} layers: a profile takes three or more.")
+    longest, count = description.model_len_max, description.layers
+    layers = min(LAYERS_MAX, count // 3)
+    ends = (
+        [(rows, CONTEXT_OF_ENDS) for rows in DECODE_ROWS],
+        [(rows, 0) for rows in PREFILL_ROWS if rows <= longest],
+    )
+    roles = {
+        "middle": (range(layers, 2 * layers), decode_grid(longest), prefill_grid(longest)),
+        "head": (range(layers), *ends),
+        "tail": (range(count - layers, count), *ends),
+    }
+    profile: dict[str, Any] = {
+        "format": FORMAT,
+        "version": VERSION,
+        "model": Path(description.name).name,
+        "hidden_size": description.hidden_size,
+        "layers": layers,
+    }
+    for role, (held, decode, prefill) in roles.items():
+        options = StageOptions(kv_tokens=KV_TOKENS, self_test=role == "middle")
+        stage = StageExecutor.load(model, held, options)
+        profile |= {"device": str(stage.device), "dtype": str(stage.dtype).removeprefix("torch.")}
+        profile[role] = _measure(StepTimer(stage), decode, prefill, advance)
+    return profile
+
+
+def _measure(
+    timer: StepTimer, decode: list[Shape], prefill: list[Shape], advance: Callable[[], None]
+) -> dict[str, Any]:
+    def timed(measure: Callable[[int, int], TimedStep], shapes: list[Shape]) -> list[Any]:
+        points = []
+        for rows, context in shapes:
+            points.append(asdict(measure(rows, context)))
+            advance()
+        return points
+
+    points = {"decode": timed(timer.decode, decode)}
+    timer.forget()
+    return points | {"prefill": timed(timer.prefill, prefill)}

@@ -1,0 +1,108 @@
+"""How long does a real stage take for a step? Batches of its own making, one stage at a time.
+
+A step is measured where requests stand in the middle of their life: their KV is computed first, in
+spans, because memory that nobody has written is quicker to read than any KV. The same step is then
+repeated; it writes the same keys to the same slots.
+"""
+
+import statistics
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import torch
+
+from molink.executor.stage import StageExecutor
+from molink_scheduler.batch import Admission, Batch, BatchClass, Release, Span
+from molink_scheduler.request import SamplingParams
+
+__all__ = ["StepTimer", "TimedStep"]
+
+FILL_SPAN_TOKENS = 512
+"""How KV is computed before the clock starts: longer spans are no quicker and take memory."""
+
+REPEATS_MIN, REPEATS_MAX, MEASURE_S = 5, 200, 0.25
+"""At least so many repeats, and more until so much time has gone by."""
+
+TOKEN_ID = 1
+
+
+@dataclass(frozen=True, slots=True)
+class TimedStep:
+    """The median of one step's repeats."""
+
+    rows: int
+    context: int
+    """Decode: tokens that each row attends to. Prefill: tokens before the span."""
+    step_s: float
+
+
+@dataclass(slots=True)
+class StepTimer:
+    """Times steps of one stage. Decode requests stay filled from step to step: ask for long
+    contexts first."""
+
+    stage: StageExecutor
+    _filled: dict[int, int] = field(default_factory=dict)
+
+    def decode(self, rows: int, context: int) -> TimedStep:
+        """A micro-batch of `rows` requests that each hold `context` tokens with the new one."""
+        for request_id in range(rows):
+            self._fill(request_id, context, expected=context)
+        spans = tuple(Span(i, context - 1, context, self.stage.is_tail) for i in range(rows))
+        return TimedStep(rows, context, self._median_s(BatchClass.DECODE, spans))
+
+    def prefill(self, rows: int, before: int) -> TimedStep:
+        """A span of `rows` rows after `before` tokens of its prompt, the prompt's last."""
+        self.forget()
+        self._fill(0, before, expected=before + rows)
+        spans = (Span(0, before, before + rows, self.stage.is_tail),)
+        step = TimedStep(rows, before, self._median_s(BatchClass.PREFILL, spans))
+        self.forget()
+        return step
+
+    def forget(self) -> None:
+        """Release all requests."""
+        for request_id in self._filled:
+            self.stage.release(Release(request_id))
+        self._filled.clear()
+
+    def _fill(self, request_id: int, tokens: int, expected: int) -> None:
+        if request_id not in self._filled:
+            sampling = SamplingParams(max_tokens=1, temperature=0.0)
+            self.stage.admit(Admission(request_id, expected, expected, sampling))
+            self._filled[request_id] = 0
+        for start, end in _pieces(self._filled[request_id], tokens):
+            self._step(BatchClass.PREFILL, (Span(request_id, start, end, False),))
+        self._filled[request_id] = max(tokens, self._filled[request_id])
+
+    def _median_s(self, batch_class: BatchClass, spans: tuple[Span, ...]) -> float:
+        self._step(batch_class, spans)
+        times: list[float] = []
+        while len(times) < REPEATS_MIN or (sum(times) < MEASURE_S and len(times) < REPEATS_MAX):
+            times.append(self._step(batch_class, spans))
+        return statistics.median(times)
+
+    def _step(self, batch_class: BatchClass, spans: tuple[Span, ...]) -> float:
+        batch = Batch(0, batch_class, 0, spans)
+        token_ids, hidden_TD = None, None
+        if self.stage.is_head:
+            token_ids = [TOKEN_ID] * batch.tokens
+        else:
+            shape = (batch.tokens, self.stage.hidden_size)
+            hidden_TD = torch.ones(shape, dtype=self.stage.dtype, device=self.stage.device)
+        self._wait_for_device()
+        start = time.perf_counter()
+        self.stage.step(batch, token_ids, hidden_TD)
+        self._wait_for_device()
+        return time.perf_counter() - start
+
+    def _wait_for_device(self) -> None:
+        if self.stage.device.type == "cuda":
+            torch.cuda.synchronize(self.stage.device)
+
+
+def _pieces(start: int, end: int) -> Iterator[tuple[int, int]]:
+    while start < end:
+        yield start, min(start + FILL_SPAN_TOKENS, end)
+        start += FILL_SPAN_TOKENS

@@ -1,0 +1,82 @@
+"""What leaves on a link now: the queue says which piece, the pacer whether it may go.
+
+The two know nothing of each other; asking them in the right order is a decision too, and the live
+link and the simulator must make it alike. So it is made here, once. Whoever has news of the link
+(an offer, an acknowledgement, time that has passed) takes chunks until there is none:
+
+    while (leaving := sender.next_chunk(now)) is not None:
+        sequence, chunk = leaving
+        ...  # hand the bytes to the connection
+        sender.sent(sequence, chunk, size_bytes, now)
+
+`sent` is told the bytes that really left, the chunk's own header among them. Rejected: to count
+them here, which would teach the core the encoding of frames.
+
+Pure: bytes, sockets and clocks stay with the caller.
+"""
+
+from dataclasses import dataclass, field
+
+from molink_scheduler.batch import BatchClass
+from molink_scheduler.link_pacer import LinkPacer
+from molink_scheduler.transmission import Chunk, LinkView, Transfer, TransmissionQueue
+
+__all__ = ["LinkSender"]
+
+
+@dataclass(slots=True)
+class LinkSender:
+    """The sending end of one directed link."""
+
+    queue: TransmissionQueue
+    pacer: LinkPacer
+    decode_due_at: float | None = None
+    """When the stage expects to want this link for decode; the just-in-time rule asks."""
+    _next_sequence: int = field(init=False, default=0)
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether anything has not left."""
+        decode, prefill = BatchClass.DECODE, BatchClass.PREFILL
+        return self.queue.waiting_count(decode) > 0 or self.queue.waiting_count(prefill) > 0
+
+    @property
+    def rate_bytes_per_s(self) -> float:
+        """The measured rate."""
+        return self.pacer.estimator.rate_bytes_per_s
+
+    def offer(self, transfer: Transfer, now: float) -> None:
+        """Let a transfer wait. Raises ValueError when one of this id already does."""
+        self.queue.offer(transfer, now)
+
+    def next_chunk(self, now: float) -> tuple[int, Chunk] | None:
+        """The chunk to send now and its sequence number; None: nothing waits, or it must wait.
+
+        Commits to it: the caller must send it, and say `sent` before it asks again.
+        """
+        if not self.is_waiting or not self._room(now):
+            return None
+        view = LinkView(self.rate_bytes_per_s, 0.0, self.decode_due_at)
+        chunk = self.queue.next_chunk(now, view)
+        if chunk is None:
+            return None
+        sequence = self._next_sequence
+        self._next_sequence += 1
+        return sequence, chunk
+
+    def sent(self, sequence: int, chunk: Chunk, size_bytes: int, now: float) -> None:
+        """A chunk was handed to the connection as `size_bytes` bytes, its header among them."""
+        urgent = chunk.batch_class is BatchClass.DECODE
+        self.pacer.sent(sequence, size_bytes, now, urgent=urgent)
+
+    def acknowledged(self, sequence: int, now: float) -> None:
+        """The far end has this chunk and all before it."""
+        self.pacer.acknowledged(sequence, now)
+
+    def next_wake(self, now: float) -> float | None:
+        """When to ask again if nothing happens before; None when only an event helps."""
+        return self.pacer.next_wake(now) if self.is_waiting else None
+
+    def _room(self, now: float) -> bool:
+        urgent = self.queue.decode_first and self.queue.waiting_count(BatchClass.DECODE) > 0
+        return self.pacer.room(now, urgent=urgent) > 0
