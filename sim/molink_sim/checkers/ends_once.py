@@ -1,0 +1,35 @@
+"""Every request ends once: with its last token, with an error, or turned away at the door."""
+
+from molink_scheduler.events import SampledToken
+from molink_sim.checkers.checker import Checker, Life
+from molink_sim.scenario import Scenario
+from molink_sim.simulate import World
+
+__all__ = ["EndsOnce"]
+
+
+class EndsOnce(Checker):
+    """Counts endings of each request."""
+
+    name = "every request ends once"
+
+    def __init__(self, scenario: Scenario) -> None:
+        super().__init__(scenario)
+        self._last_tokens: dict[int, int] = {}
+
+    def sampled(self, life: Life, tokens: tuple[SampledToken, ...]) -> None:
+        """A last token is an ending."""
+        for token in tokens:
+            if token.finished:
+                count = self._last_tokens.get(token.request_id, 0)
+                self._last_tokens[token.request_id] = count + 1
+
+    def ended(self, world: World) -> None:
+        """An error and a refusal are endings too."""
+        for request in world.coordinator.requests:
+            last_tokens = self._last_tokens.get(request.number, 0)
+            endings = last_tokens + request.failed + request.refused
+            if endings != 1:
+                self.mistake(f"request {request.number} ended {endings} times")
+            elif request.finished != (last_tokens == 1):
+                self.mistake(f"request {request.number} is taken for finished without a last token")

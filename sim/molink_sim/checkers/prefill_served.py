@@ -1,0 +1,119 @@
+"""Prefill is not starved: decode goes first, but not for ever, on no device and on no link."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from molink_scheduler.batch import BatchClass
+from molink_scheduler.events import BatchReturned
+from molink_scheduler.held_back import DECISIONS_MAX
+from molink_scheduler.stage_order import DECODES_BEFORE_PREFILL_MAX
+from molink_sim.checkers.checker import Checker, Life, Place
+from molink_sim.ring.messages import Activations, Message
+from molink_sim.scenario import Scenario
+
+__all__ = ["DECODES_MAX", "PrefillServed"]
+
+DECODES_MAX = 3 * DECODES_BEFORE_PREFILL_MAX
+"""Decode steps in a row while prefill waits for the device: a run of them between the layers of a
+step, one before the next, and one more while `PrefillBudget` waits for decode that is due."""
+
+
+@dataclass(slots=True)
+class _Prompt:
+    """A prompt as its head knows it."""
+
+    tokens: int
+    planned: int = 0
+    returned: int = 0
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether more of it could leave, and nothing of it is on the way."""
+        return self.returned == self.planned < self.tokens
+
+
+class PrefillServed(Checker):
+    """Counts what passes prefill that waits."""
+
+    name = "prefill not starved"
+
+    def __init__(self, scenario: Scenario) -> None:
+        super().__init__(scenario)
+        self._prompts: dict[Life, dict[int, _Prompt]] = {}
+        self._waiting_rows: dict[Place, int] = {}
+        """Arrived at the stage and not computed."""
+        self._passed: dict[Place, int] = {}
+        """Decode steps since prefill's last turn on the device."""
+        self._unsent_bytes: dict[Place, int] = {}
+        """Of prefill, on the link."""
+        self._passed_on_link: dict[Place, int] = {}
+
+    def ring_started(self, life: Life) -> None:
+        """Nothing waits."""
+        self._prompts[life] = {}
+        for books in (
+            self._waiting_rows,
+            self._passed,
+            self._unsent_bytes,
+            self._passed_on_link,
+        ):
+            books |= dict.fromkeys(life.places, 0)
+
+    def taken(self, place: Place, message: Message) -> None:
+        """Prefill has arrived, or is back at the head."""
+        if isinstance(message, Activations) and message.batch.batch_class is BatchClass.PREFILL:
+            self._waiting_rows[place] += message.rows
+        elif isinstance(message, BatchReturned):
+            prompts = self._prompts[place.life]
+            for span in message.spans:
+                if (prompt := prompts.get(span.request_id)) is not None:
+                    prompt.returned = max(prompt.returned, span.end)
+
+    def released(self, place: Place, request_id: int) -> None:
+        """It waits no more, or starts over."""
+        if place.index == 0:
+            self._prompts[place.life].pop(request_id, None)
+
+    def started(self, place: Place, work: Activations) -> None:
+        """A turn of either class on the device."""
+        if work.batch.batch_class is BatchClass.PREFILL:
+            self._passed[place] = 0
+            self._compute_prefill(place, work)
+        elif self._is_prefill_waiting(place):
+            self._passed[place] += 1
+            if self._passed[place] > DECODES_MAX:
+                self.mistake(f"{self._passed[place]} decode steps passed prefill at {place}")
+        else:
+            self._passed[place] = 0
+
+    def offered(self, place: Place, message: Any, batch_class: BatchClass, size_bytes: int) -> None:
+        """Prefill waits for the link."""
+        if batch_class is BatchClass.PREFILL:
+            self._unsent_bytes[place] += size_bytes
+
+    def carried(self, place: Place, batch_class: BatchClass, size_bytes: int) -> None:
+        """A turn of either class on the link."""
+        if batch_class is BatchClass.PREFILL:
+            self._unsent_bytes[place] -= size_bytes
+            self._passed_on_link[place] = 0
+        elif self._unsent_bytes[place] > 0:
+            self._passed_on_link[place] += 1
+            if self._passed_on_link[place] > DECISIONS_MAX:
+                passed = self._passed_on_link[place]
+                self.mistake(f"{passed} decode batches passed prefill on the link of {place}")
+
+    def _compute_prefill(self, place: Place, work: Activations) -> None:
+        if place.index:
+            self._waiting_rows[place] -= work.rows
+            return
+        prompts = self._prompts[place.life]
+        for admission in work.batch.admissions:
+            tokens = admission.prompt_tokens + len(admission.output)
+            prompts[admission.request_id] = _Prompt(tokens)
+        for span in work.batch.spans:
+            prompts[span.request_id].planned = span.end
+
+    def _is_prefill_waiting(self, place: Place) -> bool:
+        if place.index:
+            return self._waiting_rows[place] > 0
+        return any(prompt.is_waiting for prompt in self._prompts[place.life].values())

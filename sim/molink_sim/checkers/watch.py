@@ -1,0 +1,188 @@
+"""Wrap the parts of a world, so that checkers hear what passes."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from molink_scheduler.batch import BatchClass
+from molink_scheduler.decode_clock import DecodeClock
+from molink_scheduler.events import SampledToken, SendRelease
+from molink_sim.checkers.checker import Checker, Life, Place
+from molink_sim.network.link import Deliver, Link
+from molink_sim.network.paced import CHUNK_HEADER_BYTES, PacedLink
+from molink_sim.network.unpaced import FifoLink, SerialLink
+from molink_sim.ring.build import Ring
+from molink_sim.ring.messages import Activations, Message
+from molink_sim.ring.sources import HeadSource, WorkSource
+from molink_sim.scenario import Scenario
+from molink_sim.usage import Usage
+
+__all__ = ["Watchers"]
+
+Listeners = list[Callable[..., None]]
+
+
+class Watchers:
+    """All checkers of one run: a `molink_sim.simulate.Watch`."""
+
+    def __init__(self, scenario: Scenario, checkers: Sequence[Checker]) -> None:
+        self.scenario = scenario
+        self.checkers = checkers
+        self._lives: dict[int, Life] = {}
+        self._events = _Events.heard_by(checkers)
+
+    def ring_started(self, number: int, ring: Ring) -> None:
+        """As `Watch` says: watch all of its stages and links."""
+        source = ring.stages[0].source
+        assert isinstance(source, HeadSource)
+        life = Life(number, self.scenario.rings[number], source.scheduler)
+        life.places = [Place(life, index) for index in range(len(ring.stages))]
+        self._lives[number] = life
+        for place, stage, line in zip(life.places, ring.stages, ring.lines, strict=True):
+            header_bytes = _header_bytes(stage.link)
+            if header_bytes is not None:
+                line.usage = _WireUsage(line.usage, place, self._events, header_bytes)
+            stage.source = _WatchedSource(stage.source, place, self._events)
+            stage.link = _WatchedLink(stage.link, place, self._events)
+        for checker in self.checkers:
+            checker.ring_started(life)
+
+    def ring_lost(self, number: int) -> None:
+        """As `Watch` says."""
+        self._lives[number].is_lost = True
+        for checker in self.checkers:
+            checker.ring_lost(self._lives[number])
+
+    def sampled(self, number: int, tokens: tuple[SampledToken, ...]) -> None:
+        """As `Watch` says."""
+        for listener in self._events.sampled:
+            listener(self._lives[number], tokens)
+
+
+@dataclass(frozen=True, slots=True)
+class _Events:
+    """Who hears what."""
+
+    offered: Listeners
+    carried: Listeners
+    taken: Listeners
+    released: Listeners
+    started: Listeners
+    sampled: Listeners
+
+    @classmethod
+    def heard_by(cls, checkers: Sequence[Checker]) -> "_Events":
+        return cls(*[_listeners(checkers, name) for name in cls.__slots__])
+
+    def steps(
+        self, place: Place, found: tuple[list[SendRelease], Activations | None]
+    ) -> tuple[list[SendRelease], Activations | None]:
+        """Tell of what a stage does next."""
+        releases, work = found
+        self.releases(place, releases)
+        if work is not None:
+            for listener in self.started:
+                listener(place, work)
+        return found
+
+    def releases(self, place: Place, releases: list[SendRelease]) -> list[SendRelease]:
+        """Tell of what a stage forgets."""
+        for command in releases:
+            for listener in self.released:
+                listener(place, command.release.request_id)
+        return releases
+
+
+def _listeners(checkers: Sequence[Checker], name: str) -> Listeners:
+    deaf = getattr(Checker, name)
+    return [getattr(one, name) for one in checkers if getattr(type(one), name) is not deaf]
+
+
+def _header_bytes(link: Link) -> int | None:
+    """Of a piece; None for links that do not send one piece after the other."""
+    if isinstance(link, PacedLink):
+        return CHUNK_HEADER_BYTES
+    return 0 if isinstance(link, FifoLink | SerialLink) else None
+
+
+@dataclass(slots=True)
+class _WatchedSource:
+    """A `WorkSource` whose stage is heard of."""
+
+    inner: WorkSource
+    place: Place
+    events: _Events
+
+    def take(self, message: Message, now: float) -> list[SendRelease]:
+        for listener in self.events.taken:
+            listener(self.place, message)
+        return self.events.releases(self.place, self.inner.take(message, now))
+
+    def next_work(self, now: float) -> tuple[list[SendRelease], Activations | None]:
+        return self.events.steps(self.place, self.inner.next_work(now))
+
+    def next_decode(self, now: float) -> tuple[list[SendRelease], Activations | None]:
+        return self.events.steps(self.place, self.inner.next_decode(now))
+
+    def computed(self, work: Activations, elapsed_s: float, now: float) -> None:
+        self.inner.computed(work, elapsed_s, now)
+
+    @property
+    def wait_until(self) -> float | None:
+        return self.inner.wait_until
+
+    @property
+    def clock(self) -> DecodeClock:
+        return self.inner.clock
+
+
+@dataclass(slots=True)
+class _WatchedLink:
+    """A `Link` whose messages are heard of."""
+
+    inner: Link
+    place: Place
+    events: _Events
+
+    @property
+    def decode_due_at(self) -> float | None:
+        return self.inner.decode_due_at
+
+    @decode_due_at.setter
+    def decode_due_at(self, due_at: float | None) -> None:
+        self.inner.decode_due_at = due_at
+
+    @property
+    def deliver(self) -> Deliver:
+        return self.inner.deliver
+
+    @deliver.setter
+    def deliver(self, deliver: Deliver) -> None:
+        self.inner.deliver = deliver
+
+    @property
+    def rate_bytes_per_s(self) -> float:
+        return self.inner.rate_bytes_per_s
+
+    def offer(self, message: Any, batch_class: BatchClass, size_bytes: int, rows: int) -> None:
+        for listener in self.events.offered:
+            listener(self.place, message, batch_class, size_bytes)
+        self.inner.offer(message, batch_class, size_bytes, rows)
+
+
+class _WireUsage(Usage):
+    """A wire's `Usage` that tells of each piece."""
+
+    __slots__ = ("_events", "_header_bytes", "_inner", "_place")
+
+    def __init__(self, inner: Usage, place: Place, events: _Events, header_bytes: int) -> None:
+        Usage.__init__(self, inner.lane, inner.counted_from_s, inner.counted_until_s)
+        self._inner, self._place, self._events = inner, place, events
+        self._header_bytes = header_bytes
+
+    def add(
+        self, start_s: float, end_s: float, batch_class: BatchClass, rows: int, size_bytes: int = 0
+    ) -> None:
+        self._inner.add(start_s, end_s, batch_class, rows, size_bytes)
+        for listener in self._events.carried:
+            listener(self._place, batch_class, size_bytes - self._header_bytes)

@@ -1,0 +1,20 @@
+"""`molink sim`: what a ring would do, without one.
+
+`molink` finds the group by the entry point `molink.commands`; it never imports this package.
+"""
+
+import click
+
+from molink_sim.cli.run import run
+from molink_sim.cli.swarm import swarm
+
+__all__ = ["main"]
+
+
+@click.group(name="sim", context_settings={"help_option_names": ["-h", "--help"]})
+def main() -> None:
+    """Simulate rings with the scheduler that ships: runs, tables, fault swarms, forecasts."""
+
+
+for command in (run, swarm):
+    main.add_command(command)

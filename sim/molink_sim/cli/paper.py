@@ -1,0 +1,57 @@
+"""`molink sim paper`: the paper's tables, reproduced, and MoLink as it is today."""
+
+from pathlib import Path
+
+import click
+
+__all__ = ["paper"]
+
+
+@click.command()
+@click.option(
+    "--table",
+    type=click.Choice(["2", "5"]),
+    default="2",
+    show_default=True,
+    help="2: systems over rates, bandwidths and delays; 5: each mechanism alone and together.",
+)
+@click.option(
+    "--section", help="Only a part: rate, bandwidth, latency; paper's mechanisms, MoLink today."
+)
+@click.option(
+    "--trace",
+    type=click.Path(path_type=Path),
+    help="Azure's conversation trace, the paper's; without it, a generated one of its shape.",
+)
+@click.option("--seed", default=0, show_default=True, help="Of the arrivals.")
+@click.option("--json", "json_path", type=click.Path(path_type=Path), help="Write numbers there.")
+def paper(
+    table: str, section: str | None, trace: Path | None, seed: int, json_path: Path | None
+) -> None:
+    """Show a table of the MoLink paper beside what the simulator makes of it.
+
+    For vllm, helix and the paper's own system, `error` is ours over the published value; for molink
+    it is the factor to the published values of the paper's system.
+    """
+    from rich.console import Console
+
+    from molink_sim.paper import paper_json, paper_tables, rows_of
+    from molink_sim.report import print_table, to_json
+    from molink_sim.workload import load_trace
+
+    arrivals = None if trace is None else load_trace(trace)
+    workload = "generated" if trace is None else trace.name
+    rows = list(rows_of(int(table), arrivals, seed, only=section))
+    _check_section(section, bool(rows))
+    console = Console()
+    for found in paper_tables(rows):
+        print_table(found, console)
+    if json_path is not None:
+        json_path.write_text(to_json(paper_json(int(table), rows, workload)))
+
+
+def _check_section(section: str | None, found: bool) -> None:
+    from molink.errors import UserError
+
+    if not found:
+        raise UserError(f"The table has no section {section!r}: see --help for those it has.")

@@ -1,0 +1,67 @@
+"""`molink sim swarm`: many small worlds with faults, and what did not hold."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from molink_sim.swarm import SwarmReport
+
+__all__ = ["swarm"]
+
+FAILURES_SHOWN_MAX = 20
+"""More would scroll the first away; the JSON has all."""
+
+
+@click.command()
+@click.option(
+    "--seeds", type=click.IntRange(1), default=200, show_default=True, help="Worlds to run."
+)
+@click.option(
+    "--first-seed", type=click.IntRange(0), default=0, show_default=True, help="Of the first world."
+)
+@click.option(
+    "--faults",
+    default="all",
+    show_default=True,
+    help="Kinds, with commas between them: node-loss, link-cut, slow-node, late, duplicates; or "
+    "all, or none.",
+)
+@click.option(
+    "--json", "json_path", type=click.Path(path_type=Path), help="Write the report there."
+)
+def swarm(seeds: int, first_seed: int, faults: str, json_path: Path | None) -> None:
+    """Run seeded worlds with faults and check every invariant; exit code 1 when one fails."""
+    from molink_sim.swarm import fault_kinds, run_swarm
+
+    report = run_swarm(seeds, first_seed, fault_kinds(faults))
+    _print(report)
+    if json_path is not None:
+        _write(report, json_path)
+    if report.failures:
+        raise SystemExit(1)
+
+
+def _print(report: "SwarmReport") -> None:
+    last_seed = report.first_seed + report.seeds - 1
+    click.echo(f"Seeds run: {report.seeds} ({report.first_seed} to {last_seed})")
+    click.echo(f"Faults: {report.faults_met} of {', '.join(report.faults) or 'no kind'}")
+    click.echo(f"Requests: {report.requests}, {report.failed_requests} lost with a node")
+    click.echo(f"Invariants checked: {len(report.invariants)}")
+    for invariant in report.invariants:
+        failed = len(
+            {failure.seed for failure in report.failures if failure.invariant == invariant}
+        )
+        click.echo(f"  {invariant}: {f'FAILED for {failed} seeds' if failed else 'holds'}")
+    click.echo(f"Failures: {len(report.failures)}")
+    for failure in report.failures[:FAILURES_SHOWN_MAX]:
+        click.echo(f"  seed {failure.seed}, {failure.invariant}: {failure.mistake}")
+        click.echo(f"    {failure.command}")
+
+
+def _write(report: "SwarmReport", path: Path) -> None:
+    import json
+    from dataclasses import asdict
+
+    path.write_text(json.dumps(asdict(report), indent=2) + "\n")

@@ -1,0 +1,22 @@
+"""How long a stage computes: model shapes, devices, a roofline with named parts, profiles."""
+
+from molink_sim.machines.gpu import Gpu, gpu, known_gpus
+from molink_sim.machines.memory import kv_tokens
+from molink_sim.machines.model_config import known_models, model_shape
+from molink_sim.machines.model_shape import ModelShape
+from molink_sim.machines.read_profile import read_profile
+from molink_sim.machines.roofline import RooflineCost, StepParts, stage_cost
+
+__all__ = [
+    "Gpu",
+    "ModelShape",
+    "RooflineCost",
+    "StepParts",
+    "gpu",
+    "known_gpus",
+    "known_models",
+    "kv_tokens",
+    "model_shape",
+    "read_profile",
+    "stage_cost",
+]

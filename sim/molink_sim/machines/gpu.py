@@ -1,0 +1,135 @@
+"""What a device can do: memory, bandwidth, arithmetic, how much of each a step reaches, overhead.
+
+Peaks are the manufacturer's: dense fp16 tensor cores with fp32 accumulation (half of what a GeForce
+card is advertised with, which is with fp16 accumulation; a quarter of the number with sparsity).
+What a step reaches of them is measured by others on layers of real models, and argued at each
+constant below.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from molink.errors import UserError
+
+__all__ = ["GPUS", "Gpu", "gpu", "known_gpus"]
+
+MEMORY_EFFICIENCY = 0.78
+"""Share of the peak bandwidth at which weights and KV are read. Helix's profiles of one decode
+layer at the smallest batches come to 0.79 to 0.83 (L4), 0.76 to 0.79 (A100), 0.71 to 0.75 (T4) and
+0.66 to 0.83 (V100); Vidur's matrix products for one row to 0.75 to 0.78 (A100), 0.80 (A40) and 0.77
+(H100)."""
+
+COMPUTE_EFFICIENCY = 0.66
+"""Share of the peak arithmetic that a whole layer reaches on long prompts, the small kernels
+between its matrix products included. Vidur's kernels for 1,024 to 4,096 rows of Llama-2-7B: A100
+0.63 to 0.66, A40 0.65 to 0.68, H100 0.64 to 0.67; Helix's A100, whose models are wider: 0.77."""
+
+LAYER_OVERHEAD_S = 20e-6
+"""What a layer costs beside reading and multiplying: Vidur's norms, rotation, activation and
+additions for one row take 24 us on an A100, 21 on an A40 and 19 on an H100."""
+
+STEP_OVERHEAD_S = 200e-6
+"""Copying inputs in, starting the graph and hearing that it has ended. Assumed, not measured: it is
+3 % of the smallest step of the paper's setting, and what the host's software costs beyond it is
+counted with the hop."""
+
+
+@dataclass(frozen=True, slots=True)
+class Gpu:
+    """A device on which a stage runs."""
+
+    name: str
+    memory_gib: float
+    bandwidth_gb_per_s: float
+    """Peak of its memory, 10^9 bytes."""
+    tflops: float
+    """Peak, 16 bits, dense, 10^12 operations per second."""
+    memory_efficiency: float = MEMORY_EFFICIENCY
+    compute_efficiency: float = COMPUTE_EFFICIENCY
+    kv_efficiency: float = MEMORY_EFFICIENCY
+    step_overhead_s: float = STEP_OVERHEAD_S
+    layer_overhead_s: float = LAYER_OVERHEAD_S
+    value_overhead_s: float = 0.0
+    """For each number of a row in each layer: norms, rotation, activation. 0 where the compute
+    efficiency already has it."""
+
+    @property
+    def bytes_per_s(self) -> float:
+        """Memory as a step reaches it."""
+        return self.bandwidth_gb_per_s * 1e9 * self.memory_efficiency
+
+    @property
+    def kv_bytes_per_s(self) -> float:
+        """Memory as attention reaches it."""
+        return self.bandwidth_gb_per_s * 1e9 * self.kv_efficiency
+
+    @property
+    def flops_per_s(self) -> float:
+        """Arithmetic as a step reaches it."""
+        return self.tflops * 1e12 * self.compute_efficiency
+
+    @property
+    def memory_bytes(self) -> int:
+        """All of its memory."""
+        return round(self.memory_gib * 2**30)
+
+
+CPU = Gpu(
+    name="cpu",
+    memory_gib=23,
+    bandwidth_gb_per_s=16.5,
+    tflops=0.222,
+    memory_efficiency=1.0,
+    compute_efficiency=1.0,
+    kv_efficiency=0.3,
+    step_overhead_s=0.1e-3,
+    layer_overhead_s=20e-6,
+    value_overhead_s=20e-9,
+)
+"""One thread of the machine of docs/benchmarks, whose figures are rates reached, hence
+efficiencies of 1. Four layers of the 88M model (50.3 MB) take 3.1 to 3.3 ms for one row
+(docs/benchmarks/ring.md, "What decode costs"): 16.5 GB/s once the overheads are taken off. 29 of
+the 37 ms of a span of 128 rows are matrix products (same page): 6.44 GFLOP / 29 ms = 222 GFLOP/s;
+the other 8 ms are 20 ns for each of 128 x 4 x 768 numbers. Attention of 8 or 16 rows reads KV at
+4.6 to 5.8 GB/s, as `molink bench --profile` found between contexts of 32 and 1,024."""
+
+GPUS: Mapping[str, Gpu] = {
+    # GeForce: NVIDIA's whitepapers of GA102, AD102 and GB202; RTX 3060 and 4070 are twice their
+    # fp32 rate, as their larger siblings are there.
+    "rtx3060": Gpu("rtx3060", 12, 360, 25.5),
+    "rtx3090": Gpu("rtx3090", 24, 936, 71.0),
+    "rtx4070": Gpu("rtx4070", 12, 504, 58.3),
+    "rtx4090": Gpu("rtx4090", 24, 1008, 165.2),
+    "rtx5090": Gpu("rtx5090", 32, 1792, 209.5),
+    # Data centre: data sheets. The A100 is the 40 GB card that Helix profiled.
+    "a100": Gpu("a100", 40, 1555, 312),
+    "a100-80gb": Gpu("a100-80gb", 80, 2039, 312),
+    "h100": Gpu("h100", 80, 3352, 989),
+    "l4": Gpu("l4", 24, 300, 121, compute_efficiency=0.40),
+    "t4": Gpu("t4", 16, 320, 65, compute_efficiency=0.40),
+    "v100": Gpu("v100", 16, 900, 125),
+    "cpu": CPU,
+}
+"""By the name that a user types. T4 and L4 have 70 W and cannot keep their clocks: 0.40 is
+what Helix's profiles show for both."""
+
+
+def known_gpus() -> tuple[str, ...]:
+    """Names that `gpu` takes."""
+    return tuple(GPUS)
+
+
+def gpu(name: str) -> Gpu:
+    """The device of this name; case, spaces and dashes do not matter.
+
+    Raises UserError when it is unknown.
+    """
+    asked = _plain(name)
+    for known, device in GPUS.items():
+        if asked in (_plain(known), _plain(f"nvidia {known}"), _plain(f"geforce {known}")):
+            return device
+    raise UserError(f"no GPU {name!r} is known: give one of {', '.join(known_gpus())}.")
+
+
+def _plain(name: str) -> str:
+    return "".join(letter for letter in name.lower() if letter.isalnum())

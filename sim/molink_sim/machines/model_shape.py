@@ -1,0 +1,120 @@
+"""What of a model decides how long a stage computes and how much memory it takes.
+
+A handful of numbers is enough: a step reads every weight of the stage once, multiplies every row
+with them, and reads the keys and values that its rows attend to. Norms and biases are left out;
+they are less than one weight in a thousand.
+
+Counts are parameters or values; what is bytes says so in its name.
+"""
+
+from dataclasses import dataclass
+
+__all__ = ["ModelShape"]
+
+WIRE_BYTES_PER_VALUE = 2
+"""Stages hand on the residual stream in 16 bits, whatever the weights are stored in."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelShape:
+    """The shape of a decoder-only transformer; `model_shape` reads one from a config.json."""
+
+    name: str
+    layers: int
+    hidden_size: int
+    intermediate_size: int
+    """Width of the MLP, or of one expert."""
+    heads: int
+    kv_heads: int
+    head_size: int
+    vocabulary: int
+    tied_embeddings: bool
+    attention_parameters: int
+    """Of one layer: the projections to queries, keys and values and back."""
+    attention_width: int
+    """Query heads times the sizes of a key and of a value: half the FLOPs of a row and a key."""
+    kv_values: int
+    """Numbers that a layer keeps for one token."""
+    mlp_matrices: int = 3
+    """Three where a gate multiplies (SwiGLU and its like), two where not."""
+    experts: int = 1
+    experts_per_token: int = 1
+    shared_intermediate_size: int = 0
+    """Width of the expert that every row passes, beside those that it chooses."""
+    dtype_bytes: int = 2
+    """Of embeddings, activations and KV."""
+    weight_bytes: float = 2.0
+    """Of one weight of a layer: less than `dtype_bytes` in a quantized checkpoint."""
+
+    @property
+    def expert_parameters(self) -> int:
+        """Of one expert of one layer; of a dense model the whole MLP."""
+        return self.mlp_matrices * self.hidden_size * self.intermediate_size
+
+    @property
+    def dense_parameters(self) -> int:
+        """Of one layer: what every row passes (attention, the shared expert, the router)."""
+        shared = self.mlp_matrices * self.hidden_size * self.shared_intermediate_size
+        router = self.hidden_size * self.experts if self.experts > 1 else 0
+        return self.attention_parameters + shared + router
+
+    @property
+    def layer_parameters(self) -> int:
+        """Of one layer, all experts included."""
+        return self.dense_parameters + self.experts * self.expert_parameters
+
+    @property
+    def embedding_parameters(self) -> int:
+        """Of the table that turns token ids into rows."""
+        return self.vocabulary * self.hidden_size
+
+    @property
+    def head_parameters(self) -> int:
+        """Of the matrix that turns rows into logits; with tied embeddings it is that table."""
+        return self.vocabulary * self.hidden_size
+
+    @property
+    def parameters(self) -> int:
+        """Of the whole model; a tied table counts once."""
+        tables = 1 if self.tied_embeddings else 2
+        return self.layers * self.layer_parameters + tables * self.embedding_parameters
+
+    @property
+    def layer_bytes(self) -> int:
+        """Of the weights of one layer."""
+        return round(self.layer_parameters * self.weight_bytes)
+
+    @property
+    def table_bytes(self) -> int:
+        """Of the embedding table, and of the head's matrix."""
+        return self.embedding_parameters * self.dtype_bytes
+
+    @property
+    def kv_token_bytes(self) -> int:
+        """Keys and values of one token in one layer."""
+        return self.kv_values * self.dtype_bytes
+
+    @property
+    def row_flops(self) -> int:
+        """Multiplications and additions of one row in one layer's matrices."""
+        active = self.dense_parameters + self.experts_per_token * self.expert_parameters
+        return 2 * active
+
+    @property
+    def row_bytes(self) -> int:
+        """One row between stages."""
+        return self.hidden_size * WIRE_BYTES_PER_VALUE
+
+    def experts_hit(self, rows: int) -> float:
+        """How many experts of a layer `rows` rows are expected to choose, each its own at random.
+
+        Real routers lean to some experts, so this is an upper bound.
+        """
+        missed = (1 - self.experts_per_token / self.experts) ** rows
+        return self.experts * (1 - missed)
+
+    def stage_bytes(self, layers: int, is_head: bool, is_tail: bool) -> int:
+        """Weights that a stage of `layers` layers keeps in memory."""
+        both_tied = is_head and is_tail and self.tied_embeddings
+        tables = 1 if both_tied else int(is_head) + int(is_tail)
+        return layers * self.layer_bytes + tables * self.table_bytes

@@ -1,0 +1,1 @@
+"""Wires between stages: what a link can carry (`line`), and who decides what it carries next."""

@@ -1,0 +1,122 @@
+"""A link whose order is perfect: strict priority in pieces of one quantum, at the true rate.
+
+What `PacedLink` approaches, without chunks, windows and acknowledgements: a prompt's bytes cost two
+events instead of a hundred. Decode that comes while prefill leaves waits for one piece, which is
+what the pacer's window keeps standing in the queue, pushes the rest back by its own time on the
+wire, and that is all. Prefill is never held back for long enough to need a turn of its own
+(`HeldBack`), which is right where decode leaves the wire idle most of the time. Against the paced
+link, at 20 to 400 Mbps: time per token 0.4 to 1.5 % less, time to first token 1.4 to 4.3 % less,
+because probing and draining leave some of the wire unused.
+"""
+
+import math
+from collections import deque
+from dataclasses import dataclass, field
+from typing import Any
+
+from molink_scheduler.batch import BatchClass
+from molink_scheduler.chunk_rules import Quantum
+from molink_scheduler.transfer import LinkView
+from molink_sim.clock import Clock
+from molink_sim.network.line import Line
+from molink_sim.network.link import Deliver
+
+__all__ = ["IdealLink"]
+
+
+@dataclass(slots=True)
+class _Prefill:
+    """A prompt's message; the front of the line is on the wire whenever no decode is."""
+
+    message: Any
+    rows: int
+    left_bytes: float
+
+
+@dataclass(slots=True)
+class IdealLink:
+    """One directed link."""
+
+    clock: Clock
+    line: Line
+    deliver: Deliver
+    decode_due_at: float | None = None
+    _prefill: deque[_Prefill] = field(init=False, default_factory=deque)
+    _prefill_from: float = field(init=False, default=0.0)
+    """Since when, or from when on, the front of the line is on the wire."""
+    _prefill_until: float = field(init=False, default=-math.inf)
+    """When its last byte leaves if no decode comes."""
+    _decode_until: float = field(init=False, default=-math.inf)
+
+    @property
+    def rate_bytes_per_s(self) -> float:
+        """The true one."""
+        return self.line.rate_at(self.clock.now)
+
+    def offer(self, message: Any, batch_class: BatchClass, size_bytes: int, rows: int) -> None:
+        """As `Link` says."""
+        if batch_class is BatchClass.DECODE:
+            self._send_decode(message, size_bytes, rows)
+            return
+        self._prefill.append(_Prefill(message, rows, size_bytes))
+        if len(self._prefill) == 1:
+            self._send_prefill(max(self.clock.now, self._decode_until))
+
+    def _send_decode(self, message: Any, size_bytes: int, rows: int) -> None:
+        line = self.line
+        start = self._decode_starts()
+        finish = line.schedule.finish(start, size_bytes)
+        self._decode_until = finish
+        if finish == math.inf:
+            return
+        line.usage.add(start, finish, BatchClass.DECODE, rows, size_bytes)
+        self.clock.at(line.arrival(finish), self.deliver, message)
+        if self._prefill:
+            self._push_back(start, finish)
+
+    def _decode_starts(self) -> float:
+        """After the decode on the wire, else after a piece of prefill, else now."""
+        now = self.clock.now
+        if now < self._decode_until:
+            return self._decode_until
+        if not self._prefill or now <= self._prefill_from:
+            return now
+        return min(now + self._quantum_s(now), self._prefill_until)
+
+    def _quantum_s(self, now: float) -> float:
+        rate = max(1.0, self.line.rate_at(now))
+        return Quantum().chunk_bytes(now, LinkView(rate, 0.0)) / rate
+
+    def _push_back(self, start: float, finish: float) -> None:
+        """Prefill stops at `start` and goes on at `finish`."""
+        front = self._prefill[0]
+        if start > self._prefill_from:
+            self._count(front, self._prefill_from, start)
+        front_done = start >= self._prefill_until
+        self._prefill_from = max(finish, self._prefill_from)
+        if not front_done:
+            self._prefill_until = self.line.schedule.finish(finish, front.left_bytes)
+
+    def _count(self, front: _Prefill, start: float, end: float) -> None:
+        carried = min(front.left_bytes, self.line.schedule.carried_bytes(start, end))
+        front.left_bytes -= carried
+        self.line.usage.add(start, end, BatchClass.PREFILL, front.rows, int(carried))
+
+    def _send_prefill(self, start: float) -> None:
+        """The front of the line goes on the wire."""
+        self._prefill_from = start
+        self._prefill_until = self.line.schedule.finish(start, self._prefill[0].left_bytes)
+        self.clock.at(self._prefill_until, self._prefill_ended)
+
+    def _prefill_ended(self, _: None) -> None:
+        """The front has left, unless decode pushed it back in the meantime."""
+        now = self.clock.now
+        if now < self._prefill_until:
+            self.clock.at(self._prefill_until, self._prefill_ended)
+            return
+        front = self._prefill.popleft()
+        if front.left_bytes > 0 and self._prefill_from < now:
+            self._count(front, self._prefill_from, now)
+        self.clock.at(self.line.arrival(now), self.deliver, front.message)
+        if self._prefill:
+            self._send_prefill(max(now, self._decode_until))

@@ -1,0 +1,52 @@
+"""The link that a system drives over a wire."""
+
+from molink_scheduler.chunk_rules import JustInTime
+from molink_scheduler.held_back import DECISIONS_MAX, HoldBackLimits
+from molink_scheduler.priority_queues import PriorityQueues
+from molink_scheduler.transfer import LinkView
+from molink_scheduler.transmission import TransmissionQueue, make_transmission
+from molink_sim.clock import Clock
+from molink_sim.network.ideal import IdealLink
+from molink_sim.network.line import Line
+from molink_sim.network.link import Deliver, Link
+from molink_sim.network.paced import PacedLink
+from molink_sim.network.unpaced import FairLink, FifoLink, SerialLink
+from molink_sim.scenario import SystemSpec
+
+__all__ = ["LINK_MODELS", "PAPER_POLICY", "make_link"]
+
+LINK_MODELS = ("paced", "ideal")
+
+PAPER_POLICY = "paper"
+"""Algorithm 1 to the letter; the core's `just_in_time` differs as docs/scheduling.md says."""
+
+NEVER = 1 << 62
+"""A limit that the paper does not have."""
+
+
+def make_link(system: SystemSpec, clock: Clock, line: Line, deliver: Deliver) -> Link:
+    """A link at rest, as the system's settings want it."""
+    if system.paced and system.link_model == "ideal":
+        return IdealLink(clock, line, deliver)
+    if system.paced:
+        return PacedLink.over(clock, line, _queue(system.policy), deliver)
+    if system.policy == "fifo":
+        return FifoLink(clock, line, deliver)
+    if system.policy == "fair":
+        return FairLink(clock, line, deliver)
+    return SerialLink(clock, line, _queue(system.policy), deliver)
+
+
+def _queue(policy: str) -> TransmissionQueue:
+    if policy != PAPER_POLICY:
+        return make_transmission(policy)
+    limits = HoldBackLimits(DECISIONS_MAX, decode_bytes_max=NEVER, held_back_s_max=NEVER)
+    return PriorityQueues(JustInTime(), _AllThatIsLeft(), limits)
+
+
+class _AllThatIsLeft:
+    """The paper's turn: once prefill has waited for N decisions, the whole remainder goes."""
+
+    def chunk_bytes(self, now: float, link: LinkView) -> int:
+        """No limit."""
+        return NEVER

@@ -1,0 +1,129 @@
+"""A link as it ships: the core's `LinkSender` over a wire, with acknowledgements that travel back.
+
+The part of `molink.transport` (`PacedLink`, `LinkThread`) that has no bytes to move: chunks leave
+when the core says so, the far end acknowledges each, and the sender wakes when the core asks for
+it.
+"""
+
+import math
+from dataclasses import dataclass, field
+from typing import Any
+
+from molink_scheduler.batch import BatchClass
+from molink_scheduler.link_facts import CAUTIOUS, LinkMemory
+from molink_scheduler.link_pacer import LinkPacer
+from molink_scheduler.link_sender import LinkSender
+from molink_scheduler.transmission import Chunk, Transfer, TransmissionQueue
+from molink_sim.clock import Clock
+from molink_sim.network.line import Line
+from molink_sim.network.link import Deliver
+
+__all__ = ["CHUNK_HEADER_BYTES", "PacedLink"]
+
+CHUNK_HEADER_BYTES = 23
+"""`molink.wire.chunks.ChunkHeader` once its numbers are large."""
+
+POLL_S = 0.001
+"""A link thread sleeps in poll(), which counts whole milliseconds and rounds up. Where the core
+asks to be woken at once, time passes all the same, as it does while the live thread looks again."""
+
+ROUND_TRIP_S_MIN = 1e-4
+"""As `LinkMemory` wants one above 0."""
+
+
+@dataclass(slots=True)
+class PacedLink:
+    """One directed link, both ends."""
+
+    clock: Clock
+    line: Line
+    sender: LinkSender
+    deliver: Deliver
+    _messages: dict[int, tuple[Any, int]] = field(init=False, default_factory=dict)
+    """What each transfer that has not left is, and its rows."""
+    _next_transfer: int = field(init=False, default=0)
+    _wake_at: float = field(init=False, default=math.inf)
+
+    @classmethod
+    def over(
+        cls, clock: Clock, line: Line, queue: TransmissionQueue, deliver: Deliver
+    ) -> "PacedLink":
+        """A link whose rate was measured before, as `LinkThread.open` does with fillers."""
+        return cls(clock, line, LinkSender(queue, LinkPacer(_measured(line, clock.now))), deliver)
+
+    @property
+    def decode_due_at(self) -> float | None:
+        """As `Link` says."""
+        return self.sender.decode_due_at
+
+    @decode_due_at.setter
+    def decode_due_at(self, due_at: float | None) -> None:
+        self.sender.decode_due_at = due_at
+
+    @property
+    def rate_bytes_per_s(self) -> float:
+        """As the core measured it."""
+        return self.sender.rate_bytes_per_s
+
+    def offer(self, message: Any, batch_class: BatchClass, size_bytes: int, rows: int) -> None:
+        """As `Link` says."""
+        transfer = Transfer(self._next_transfer, batch_class, size_bytes, rows)
+        self._messages[self._next_transfer] = (message, rows)
+        self._next_transfer += 1
+        self.sender.offer(transfer, self.clock.now)
+        self._pump()
+
+    def _pump(self) -> None:
+        now = self.clock.now
+        while (leaving := self.sender.next_chunk(now)) is not None:
+            self._send(*leaving, now)
+        wake_at = self.sender.next_wake(now)
+        if wake_at is not None:
+            self._sleep_until(wake_at)
+
+    def _send(self, sequence: int, chunk: Chunk, now: float) -> None:
+        size_bytes = chunk.size_bytes + CHUNK_HEADER_BYTES
+        self.sender.sent(sequence, chunk, size_bytes, now)
+        message, rows = self._messages[chunk.transfer_id]
+        arrival = self.line.carry(size_bytes, now, chunk.batch_class, rows)
+        if chunk.last:
+            del self._messages[chunk.transfer_id]
+        self.clock.at(arrival, self._arrived, (sequence, message if chunk.last else None))
+        if (trouble := self.line.trouble) is not None:
+            self._send_again(sequence, arrival, trouble.again_s(now))
+
+    def _send_again(self, sequence: int, arrival: float, again_s: float | None) -> None:
+        """A duplicate: the far end acknowledges and drops it (`molink.wire.chunks`)."""
+        if again_s is not None:
+            self.clock.at(arrival + again_s, self._arrived, (sequence, None))
+
+    def _arrived(self, what: tuple[int, Any]) -> None:
+        sequence, message = what
+        acknowledged_at = self.line.acknowledged_at(self.clock.now)
+        self.clock.at(acknowledged_at, self._acknowledged, sequence)
+        if message is not None:
+            self.deliver(message)
+
+    def _acknowledged(self, sequence: int) -> None:
+        self.sender.acknowledged(sequence, self.clock.now)
+        self._pump()
+
+    def _sleep_until(self, wake_at: float) -> None:
+        now = self.clock.now
+        wake_at = now + POLL_S * max(1, math.ceil((wake_at - now) / POLL_S))
+        if wake_at < self._wake_at:
+            self._wake_at = wake_at
+            self.clock.at(wake_at, self._woken, wake_at)
+
+    def _woken(self, wake_at: float) -> None:
+        if wake_at == self._wake_at:
+            self._wake_at = math.inf
+            self._pump()
+
+
+def _measured(line: Line, now: float) -> LinkMemory:
+    """What a second of fillers would have learned of the wire."""
+    rate = line.rate_at(now)
+    if rate <= 0.0:
+        return CAUTIOUS
+    return LinkMemory(rate, max(ROUND_TRIP_S_MIN, 2 * line.schedule.one_way_at(now)))

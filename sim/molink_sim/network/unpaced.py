@@ -1,0 +1,187 @@
+"""Links of other systems: messages go to the connection as they come, and nothing acknowledges.
+
+`FifoLink`: one connection, in order (the paper's Helix). `FairLink`: each message has a connection
+of its own and TCP shares the wire among them (its vLLM), as processor sharing. `SerialLink`: the
+sender keeps the order itself and hands over the next piece when the last has left (the paper's own
+Algorithm 1, or any of our queues without the pacer).
+"""
+
+import math
+from dataclasses import dataclass, field
+from typing import Any
+
+from molink_scheduler.batch import BatchClass
+from molink_scheduler.transmission import LinkView, Transfer, TransmissionQueue
+from molink_sim.clock import Clock
+from molink_sim.network.line import Line
+from molink_sim.network.link import Deliver
+
+__all__ = ["FairLink", "FifoLink", "SerialLink"]
+
+RATE_MIN_BYTES_PER_S = 1.0
+"""What a chunk rule is told of a link that is cut: rates are above 0."""
+
+
+@dataclass(slots=True)
+class FifoLink:
+    """Whole messages in order of offer."""
+
+    clock: Clock
+    line: Line
+    deliver: Deliver
+    decode_due_at: float | None = None
+
+    @property
+    def rate_bytes_per_s(self) -> float:
+        """The true one."""
+        return self.line.rate_at(self.clock.now)
+
+    def offer(self, message: Any, batch_class: BatchClass, size_bytes: int, rows: int) -> None:
+        """As `Link` says."""
+        arrival = self.line.carry(size_bytes, self.clock.now, batch_class, rows)
+        self.clock.at(arrival, self.deliver, message)
+
+
+@dataclass(slots=True, eq=False)
+class _Sharing:
+    """A message that takes part of the wire."""
+
+    number: int
+    """Rising with every offer."""
+    message: Any
+    batch_class: BatchClass
+    rows: int
+    left_bytes: float
+    stream: tuple[BatchClass, int] | None
+    """What it must not overtake; None: nothing."""
+
+
+@dataclass(slots=True)
+class FairLink:
+    """Everybody who waits gets the same share of the wire.
+
+    What belongs to one stream (the spans of prompts, or one micro-batch) is handed over in order of
+    offer: whoever is done early waits for those of its stream that were offered before.
+    """
+
+    clock: Clock
+    line: Line
+    deliver: Deliver
+    decode_due_at: float | None = None
+    _sharing: list[_Sharing] = field(init=False, default_factory=list)
+    _done: list[_Sharing] = field(init=False, default_factory=list)
+    """Off the wire, behind one of their stream that is not."""
+    _offers: int = field(init=False, default=0)
+    _advanced_at: float = field(init=False, default=0.0)
+    _due_at: float = field(init=False, default=math.inf)
+
+    @property
+    def rate_bytes_per_s(self) -> float:
+        """The true one."""
+        return self.line.rate_at(self.clock.now)
+
+    def offer(self, message: Any, batch_class: BatchClass, size_bytes: int, rows: int) -> None:
+        """As `Link` says."""
+        self._offers += 1
+        joining = _Sharing(self._offers, message, batch_class, rows, size_bytes, _stream(message))
+        now = self.clock.now
+        opening_s = self.line.opening_s(size_bytes, now)
+        if opening_s:
+            self.clock.at(now + opening_s, self._join, joining)
+        else:
+            self._join(joining)
+
+    def _join(self, joining: _Sharing) -> None:
+        self._advance()
+        self._sharing.append(joining)
+        self._plan()
+
+    def _advance(self) -> None:
+        now = self.clock.now
+        if self._sharing and now > self._advanced_at:
+            carried = self.line.schedule.carried_bytes(self._advanced_at, now)
+            for sharing in self._sharing:
+                sharing.left_bytes -= carried / len(self._sharing)
+            first = self._sharing[0]
+            self.line.usage.add(
+                self._advanced_at, now, first.batch_class, first.rows, round(carried)
+            )
+        self._advanced_at = now
+
+    def _plan(self) -> None:
+        """Look again when the smallest remainder has left, if nobody joins before."""
+        if self._sharing:
+            least = min(sharing.left_bytes for sharing in self._sharing)
+            total = max(0.0, least) * len(self._sharing)
+            self._due_at = self.line.schedule.finish(self.clock.now, total)
+            self.clock.at(self._due_at, self._ended, self._due_at)
+
+    def _ended(self, due_at: float) -> None:
+        if due_at != self._due_at:
+            return  # Somebody joined, and a later look was planned.
+        now = self.clock.now
+        self._advance()
+        least = min(sharing.left_bytes for sharing in self._sharing)
+        for sharing in [one for one in self._sharing if one.left_bytes <= least]:
+            self._sharing.remove(sharing)
+            self._done.append(sharing)
+        self._due_at = math.inf
+        self._hand_over(now)
+        self._plan()
+
+    def _hand_over(self, now: float) -> None:
+        """Deliver what is done, unless one of its stream that was offered before is not."""
+        under_way = {one.stream: one.number for one in reversed(self._sharing)}
+        self._done.sort(key=lambda one: one.number)
+        for sharing in list(self._done):
+            if sharing.stream is None or under_way.get(sharing.stream, math.inf) > sharing.number:
+                self._done.remove(sharing)
+                self.clock.at(self.line.arrival(now), self.deliver, sharing.message)
+
+
+def _stream(message: Any) -> tuple[BatchClass, int] | None:
+    batch = getattr(message, "batch", message)
+    micro_batch = getattr(batch, "micro_batch", None)
+    return None if micro_batch is None else (batch.batch_class, micro_batch)
+
+
+@dataclass(slots=True)
+class SerialLink:
+    """A queue of the core's asked for the next piece whenever the last one has left."""
+
+    clock: Clock
+    line: Line
+    queue: TransmissionQueue
+    deliver: Deliver
+    decode_due_at: float | None = None
+    _messages: dict[int, tuple[Any, int]] = field(init=False, default_factory=dict)
+    _next_transfer: int = field(init=False, default=0)
+    _is_busy: bool = field(init=False, default=False)
+
+    @property
+    def rate_bytes_per_s(self) -> float:
+        """The true one."""
+        return self.line.rate_at(self.clock.now)
+
+    def offer(self, message: Any, batch_class: BatchClass, size_bytes: int, rows: int) -> None:
+        """As `Link` says."""
+        transfer = Transfer(self._next_transfer, batch_class, size_bytes, rows)
+        self._messages[self._next_transfer] = (message, rows)
+        self._next_transfer += 1
+        self.queue.offer(transfer, self.clock.now)
+        if not self._is_busy:
+            self._send_next()
+
+    def _send_next(self, _: None = None) -> None:
+        now = self.clock.now
+        rate = max(RATE_MIN_BYTES_PER_S, self.rate_bytes_per_s)
+        chunk = self.queue.next_chunk(now, LinkView(rate, 0.0, self.decode_due_at))
+        self._is_busy = chunk is not None
+        if chunk is None:
+            return
+        message, rows = self._messages[chunk.transfer_id]
+        arrival = self.line.carry(chunk.size_bytes, now, chunk.batch_class, rows)
+        self.clock.at(self.line.busy_until, self._send_next)
+        if chunk.last:
+            del self._messages[chunk.transfer_id]
+            self.clock.at(arrival, self.deliver, message)

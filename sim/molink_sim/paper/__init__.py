@@ -1,0 +1,18 @@
+"""The tables of the MoLink paper (EMNLP Findings 2025): published, reproduced, and MoLink today."""
+
+from molink_sim.paper.experiment import Setting, run_setting
+from molink_sim.paper.published import PUBLISHED, Means
+from molink_sim.paper.report import paper_json, paper_tables
+from molink_sim.paper.rows import TABLES, Row, rows_of
+
+__all__ = [
+    "PUBLISHED",
+    "TABLES",
+    "Means",
+    "Row",
+    "Setting",
+    "paper_json",
+    "paper_tables",
+    "rows_of",
+    "run_setting",
+]

@@ -1,0 +1,147 @@
+"""From an outcome to numbers. Pure.
+
+The names mean what they mean in the live benchmark (`molink.bench.report`) and in the paper's
+tables: `ttft_s` from a request's arrival to its first token; `tpot_s` of one request the time from
+its first to its last token over the tokens after the first, then averaged over requests, so that a
+long answer counts as much as a short one; `gap_s` every single gap between neighbouring tokens of
+all requests; `latency_s` from arrival to the last token; `tokens_per_s` the tokens of all counted
+requests over the time from the first arrival to the last token.
+
+A run ends, and an overloaded system leaves requests behind. To drop them would flatter it, so an
+unfinished request counts for what it got: its first token for TTFT, its tokens for TPOT, gaps and
+tokens per second. It has no latency, and one that got nothing has no TTFT: `unfinished` and
+`without_token` say how many there are, and where they are many the means above are too low.
+"""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+from molink.bench.spread import spread
+from molink_sim.outcome import LinkOutcome, Outcome, RequestOutcome, StageOutcome
+
+__all__ = ["Samples", "samples", "summary", "to_json"]
+
+GAPS_MAX = 1_000_000
+"""More are not sorted: then only the gaps of every second (third, ...) request count. Their 99th
+percentile is as good as known, and 1,000 nodes make 14 million in ten minutes."""
+
+DIGITS = 6
+"""Microseconds; what is beyond is noise of the arithmetic."""
+
+
+@dataclass(frozen=True, slots=True)
+class Samples:
+    """The single values, in seconds, that the spreads are made of."""
+
+    ttft_s: list[float]
+    tpot_s: list[float]
+    gap_s: list[float]
+    latency_s: list[float]
+
+
+def samples(outcome: Outcome) -> Samples:
+    """The values of all counted requests, in order of arrival."""
+    begun = [one for one in outcome.requests if one.token_times_s]
+    return Samples(
+        ttft_s=[one.token_times_s[0] - one.arrived_s for one in begun],
+        tpot_s=[_tpot_s(one.token_times_s) for one in begun if len(one.token_times_s) > 1],
+        gap_s=_gaps_s(begun),
+        latency_s=[one.token_times_s[-1] - one.arrived_s for one in begun if one.finished],
+    )
+
+
+def _tpot_s(times_s: Sequence[float]) -> float:
+    return (times_s[-1] - times_s[0]) / (len(times_s) - 1)
+
+
+def _gaps_s(begun: Sequence[RequestOutcome]) -> list[float]:
+    gaps_count = sum(len(one.token_times_s) - 1 for one in begun)
+    step = 1 + gaps_count // GAPS_MAX
+    return [
+        later - earlier for one in begun[::step] for earlier, later in pairwise(one.token_times_s)
+    ]
+
+
+def summary(outcome: Outcome) -> dict[str, Any]:
+    """All numbers of a run, rounded to microseconds, ready for `to_json`.
+
+    `busy_share` is of the counted time, `bytes` what left on the link in it.
+    """
+    requests, values = outcome.requests, samples(outcome)
+    finished = sum(one.finished for one in requests)
+    tokens = sum(len(one.token_times_s) for one in requests)
+    wall_s = _wall_s(requests)
+    found = {
+        "ttft_s": spread(values.ttft_s),
+        "tpot_s": spread(values.tpot_s),
+        "gap_s": spread(values.gap_s),
+        "latency_s": spread(values.latency_s),
+        "tokens_per_s": tokens / wall_s if wall_s > 0 else 0.0,
+        "requests": len(requests),
+        "finished": finished,
+        "unfinished": len(requests) - finished,
+        "without_token": sum(not one.token_times_s for one in requests),
+        "generated_tokens": tokens,
+        "wall_s": wall_s,
+        "duration_s": outcome.duration_s,
+        "offered": _offered(outcome),
+        "stages": [_stage(one) for one in outcome.stages],
+        "links": [_link(one) for one in outcome.links],
+        "events": outcome.events,
+    }
+    rounded: dict[str, Any] = _rounded(found)
+    return rounded
+
+
+def _wall_s(requests: Sequence[RequestOutcome]) -> float:
+    """From the first arrival to the last token."""
+    ends = [one.token_times_s[-1] for one in requests if one.token_times_s]
+    return max(ends) - min(one.arrived_s for one in requests) if ends else 0.0
+
+
+def _offered(outcome: Outcome) -> dict[str, float]:
+    """What was asked for."""
+    count = len(outcome.requests)
+    return {
+        "rate_per_s": count / outcome.duration_s if outcome.duration_s > 0 else 0.0,
+        "input_tokens_mean": sum(one.input_tokens for one in outcome.requests) / max(1, count),
+        "output_tokens_mean": sum(one.output_tokens for one in outcome.requests) / max(1, count),
+    }
+
+
+def _stage(one: StageOutcome) -> dict[str, Any]:
+    return {
+        "ring": one.ring,
+        "stage": one.stage,
+        "busy_share": one.busy_share,
+        "steps": one.steps,
+    }
+
+
+def _link(one: LinkOutcome) -> dict[str, Any]:
+    return {
+        "ring": one.ring,
+        "link": one.link,
+        "busy_share": one.busy_share,
+        "bytes": one.bytes_sent,
+    }
+
+
+def _rounded(value: Any) -> Any:
+    match value:
+        case float():
+            return round(value, DIGITS)
+        case dict():
+            return {key: _rounded(one) for key, one in value.items()}
+        case list():
+            return [_rounded(one) for one in value]
+        case _:
+            return value
+
+
+def to_json(value: Any) -> str:
+    """The same text for the same value, whatever order its keys were made in."""
+    return json.dumps(value, indent=2, sort_keys=True, allow_nan=False) + "\n"

@@ -1,0 +1,130 @@
+"""Numbers in rows: on the terminal, in markdown and, through `page`, in HTML."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table as RichTable
+
+from molink.bench.markdown import markdown_table
+from molink.bench.table import ROWS
+from molink_sim.report.sweep import Sweep
+
+__all__ = [
+    "Table",
+    "busy_table",
+    "figure_label",
+    "print_summary",
+    "print_table",
+    "spread_table",
+    "sweep_table",
+    "totals",
+]
+
+COLUMNS = ("mean", "p50", "p95", "p99")
+
+BUSY_ROWS_MAX = 24
+"""Eight rings of three; of more nodes the busiest are shown."""
+
+SHORT_NAMES = {"ttft_s": "TTFT", "tpot_s": "TPOT", "gap_s": "gap", "latency_s": "latency"}
+MEGABYTE = 1e6
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Text in cells; the first column stands left, the others right."""
+
+    title: str
+    head: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    numbers: bool = True
+    """Else the page sets all columns left."""
+
+    def markdown(self) -> str:
+        """Without the title."""
+        return markdown_table(self.head, self.rows)
+
+
+def spread_table(summary: Mapping[str, Any], title: str = "What users felt") -> Table:
+    """Mean and percentiles of the four times."""
+    rows = [
+        [label, *(_seconds(summary[key][column]) for column in COLUMNS)]
+        for key, label in ROWS.items()
+    ]
+    return Table(title, ["seconds", *COLUMNS], rows)
+
+
+def busy_table(summary: Mapping[str, Any], title: str = "How busy it was") -> Table:
+    """Stages and links in their order; where there are too many, the busiest."""
+    rows = [
+        (one["busy_share"], f"ring {one['ring']} stage {one['stage']}", f"{one['steps']:,} steps")
+        for one in summary["stages"]
+    ] + [
+        (one["busy_share"], f"ring {one['ring']} link {one['link']}", _megabytes(one["bytes"]))
+        for one in summary["links"]
+    ]
+    if len(rows) > BUSY_ROWS_MAX:
+        title = f"{title}: the busiest {BUSY_ROWS_MAX} of {len(rows)}"
+        rows = sorted(rows, key=lambda row: -row[0])[:BUSY_ROWS_MAX]
+    cells = [[name, f"{share:.1%}", work] for share, name, work in rows]
+    return Table(title, ["", "busy", "work"], cells)
+
+
+def sweep_table(
+    sweep: Sweep, parameters: Sequence[str], figures: Sequence[str], title: str = ""
+) -> Table:
+    """One row a run: its parameters, then its figures (paths like `ttft_s.mean`)."""
+    rows = [
+        [
+            *(str(run.parameters.get(name, "-")) for name in parameters),
+            *(_seconds(run.figure(name)) for name in figures),
+        ]
+        for run in sweep.runs
+    ]
+    return Table(title, [*parameters, *(figure_label(name) for name in figures)], rows)
+
+
+def figure_label(name: str) -> str:
+    """`ttft_s.p95` as `TTFT p95, s`; the mean goes without saying."""
+    key, _, column = name.partition(".")
+    if key not in SHORT_NAMES:
+        return name.replace("_per_s", "/s").replace("_", " ")
+    return f"{SHORT_NAMES[key]}{'' if column in ('', 'mean') else f' {column}'}, s"
+
+
+def totals(summary: Mapping[str, Any]) -> str:
+    """One sentence."""
+    return (
+        f"{summary['finished']} of {summary['requests']} requests finished "
+        f"({summary['offered']['rate_per_s']:.3g}/s were offered); "
+        f"{summary['tokens_per_s']:.1f} tokens/s came."
+    )
+
+
+def print_table(table: Table, console: Console) -> None:
+    """On the terminal."""
+    shown = RichTable(title=escape(table.title) or None)
+    for number, column in enumerate(table.head):
+        shown.add_column(escape(column), justify="right" if number else "left")
+    for row in table.rows:
+        shown.add_row(*(escape(cell) for cell in row))
+    console.print(shown)
+
+
+def print_summary(summary: Mapping[str, Any], console: Console, title: str) -> None:
+    """One run: times, totals, and how busy stages and links were."""
+    print_table(spread_table(summary, title), console)
+    console.print(totals(summary), markup=False, highlight=False)
+    print_table(busy_table(summary), console)
+
+
+def _seconds(value: float | None) -> str:
+    if value is None:
+        return "-"
+    return f"{value:,.1f}" if abs(value) >= 100 else f"{value:.3f}"
+
+
+def _megabytes(size: int) -> str:
+    return f"{size / MEGABYTE:,.1f} MB"

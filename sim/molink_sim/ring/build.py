@@ -1,0 +1,153 @@
+"""Put a ring together: stages, links, and between them the core as the system uses it."""
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from molink_scheduler.decode_clock import DecodeClock
+from molink_scheduler.events import SampledToken
+from molink_scheduler.head import HeadScheduler, HeadSettings
+from molink_scheduler.kv_blocks import BLOCK_TOKENS, blocks_for
+from molink_scheduler.micro_batches import MICRO_BATCH_COUNT_MAX
+from molink_scheduler.prefill_budget import PrefillBudget
+from molink_scheduler.prompt_line import SPAN_TOKENS
+from molink_scheduler.stage_order import StageOrder
+from molink_scheduler.step_profile import StepProfile
+from molink_sim.clock import Clock
+from molink_sim.network.line import Line, Uplink
+from molink_sim.network.link import Link
+from molink_sim.network.make import PAPER_POLICY, make_link
+from molink_sim.network.rates import BYTES_PER_MEGABIT
+from molink_sim.network.window import Window
+from molink_sim.ring.iteration_head import IterationHead
+from molink_sim.ring.messages import WIRE_RATIO
+from molink_sim.ring.sources import FifoSource, HeadSource, QueueSource, WorkSource
+from molink_sim.ring.stage import Forecasts, Stage, TellCoordinator
+from molink_sim.ring.tail import Tail
+from molink_sim.scenario import RingSpec, StageSpec, SystemSpec
+from molink_sim.usage import Usage
+
+__all__ = ["Ring", "RingMaker"]
+
+_FORECASTS = {"just_in_time": Forecasts.ROUNDS, PAPER_POLICY: Forecasts.STEPS}
+"""By policy; the others do not ask when decode will come."""
+
+SAMPLES_COPY_BYTES = 40
+"""What a copy of one token costs the tail's upload."""
+
+
+@dataclass(slots=True)
+class Ring:
+    """Stages in order; the first is the head."""
+
+    stages: list[Stage]
+    lines: list[Line]
+    tokens_max: int
+
+
+@dataclass(frozen=True, slots=True)
+class RingMaker:
+    """Builds the rings of one world."""
+
+    clock: Clock
+    system: SystemSpec
+    seed: int
+    usage: Callable[[str], Usage]
+    """A new one for the lane of this name."""
+
+    def ring(self, number: int, spec: RingSpec, sampled: TellCoordinator) -> Ring:
+        """A ring at rest; `sampled` hears of its tokens."""
+        count = len(spec.stages)
+        stages: list[Stage] = []
+        lines = [self._line(number, index, spec) for index in range(count)]
+        for index, line in enumerate(lines):
+            deliver = _Door(stages, (index + 1) % count)
+            link = make_link(self.system, self.clock, line, deliver)
+            stages.append(self._stage(number, index, spec, link))
+        tail = stages[-1]
+        tail.tail = Tail()
+        tail.tell_coordinator = _Copies(self.clock, lines[-1], spec.coordinator_one_way_s, sampled)
+        return Ring(stages, lines, self._tokens_max(spec))
+
+    def _line(self, number: int, index: int, spec: RingSpec) -> Line:
+        upload_mbps = spec.stages[index].upload_mbps
+        uplink = None if upload_mbps is None else Uplink(upload_mbps * BYTES_PER_MEGABIT)
+        return Line(
+            spec.links[index],
+            self.usage(f"ring {number} link {index}"),
+            random.Random(f"{self.seed} ring {number} link {index}"),
+            uplink,
+            self.system.hop_one_way_delays,
+            self.system.hop_software_s,
+            window=Window() if self.system.window_opens else None,
+        )
+
+    def _stage(self, number: int, index: int, spec: RingSpec, link: Link) -> Stage:
+        stage: StageSpec = spec.stages[index]
+        row_bytes = spec.row_bytes * self.system.tensors_per_hop * WIRE_RATIO[self.system.wire]
+        source = self._head(spec, link) if index == 0 else self._queue()
+        layers = 1 if self.system.prefill_blocks_decode else stage.layers
+        forecasts = _FORECASTS.get(self.system.policy, Forecasts.NONE)
+        usage = self.usage(f"ring {number} stage {index}")
+        return Stage(self.clock, stage.cost, source, link, row_bytes, usage, layers, forecasts)
+
+    def _head(self, spec: RingSpec, link: Link) -> WorkSource:
+        system = self.system
+        if system.prefill_blocks_decode:
+            return HeadSource(self._iteration_head(spec), link)
+        candidates_max = min(2 * len(spec.stages), MICRO_BATCH_COUNT_MAX)
+        settings = HeadSettings(
+            kv_tokens_capacity=_kv_tokens(spec),
+            micro_batch_count=system.micro_batches,
+            micro_batch_candidates=tuple(range(1, candidates_max + 1)),
+            row_bytes=spec.row_bytes,
+            span_tokens=system.span_tokens,
+        )
+        scheduler = HeadScheduler(settings)
+        scheduler.wire = system.wire
+        return HeadSource(scheduler, link)
+
+    def _iteration_head(self, spec: RingSpec) -> IterationHead:
+        return IterationHead(_kv_tokens(spec), self.system.micro_batches or len(spec.stages))
+
+    def _tokens_max(self, spec: RingSpec) -> int:
+        if self.system.prefill_blocks_decode:
+            return self._iteration_head(spec).tokens_max
+        return blocks_for(_kv_tokens(spec)) * BLOCK_TOKENS
+
+    def _queue(self) -> WorkSource:
+        if self.system.prefill_blocks_decode:
+            return FifoSource()
+        rows_max = self.system.span_tokens or SPAN_TOKENS
+        return QueueSource(StageOrder(PrefillBudget(rows_max, DecodeClock(), StepProfile())))
+
+
+def _kv_tokens(spec: RingSpec) -> int:
+    return min(stage.kv_tokens for stage in spec.stages)
+
+
+@dataclass(frozen=True, slots=True)
+class _Door:
+    """Hands what arrives to a stage that may be built after the link to it."""
+
+    stages: list[Stage]
+    index: int
+
+    def __call__(self, message: object) -> None:
+        self.stages[self.index].receive(message)  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True, slots=True)
+class _Copies:
+    """The tail's copies of tokens, on their way to the coordinator."""
+
+    clock: Clock
+    line: Line
+    one_way_s: float
+    sampled: TellCoordinator
+
+    def __call__(self, tokens: tuple[SampledToken, ...]) -> None:
+        left_at = self.clock.now
+        if self.line.uplink is not None:
+            left_at = self.line.uplink.finish(SAMPLES_COPY_BYTES * len(tokens), left_at)
+        self.clock.at(left_at + self.one_way_s, self.sampled, tokens)

@@ -1,0 +1,235 @@
+"""The life of a stage in virtual time: take what has arrived, compute one batch, pass it on.
+
+As `molink.runtime.stage_loop`, step for step; what it asks of the core, and when, is the same. A
+prefill step is as many equal parts as the stage has layers. Decode that comes meanwhile runs where
+one part ends and the next begins; only then is an event planned for it.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from enum import Enum
+
+from molink_scheduler.batch import BatchClass
+from molink_scheduler.events import BatchReturned, SampledToken, SendRelease
+from molink_scheduler.round_tracker import StageStamp
+from molink_sim.clock import Clock
+from molink_sim.network.link import Link
+from molink_sim.ring.messages import (
+    FORGET_BYTES,
+    Activations,
+    Message,
+    activations_bytes,
+    sampled_bytes,
+)
+from molink_sim.ring.sources import WorkSource
+from molink_sim.ring.tail import Tail
+from molink_sim.scenario import StepCost
+from molink_sim.usage import Usage
+
+__all__ = ["Forecasts", "Stage", "TellCoordinator"]
+
+STEP_WEIGHT = 0.1
+"""Of the newest step in the decode time that forecasts use, as in the live loop."""
+
+TellCoordinator = Callable[[tuple[SampledToken, ...]], None]
+
+
+class Forecasts(Enum):
+    """What the link is told of the decode to come; only the just-in-time rule listens."""
+
+    NONE = "none"
+    ROUNDS = "rounds"
+    """The round's rhythm, as the live loop does: the paper's case 3."""
+    STEPS = "steps"
+    """Also when a decode step has begun here: cases 1 and 2."""
+
+
+@dataclass(slots=True)
+class _Prefill:
+    """A prefill step under way, or standing still for decode."""
+
+    work: Activations
+    step_s: float
+    resumed_at: float
+    done_s: float = 0.0
+    """Of the step, before it was resumed."""
+    look_at: float = -math.inf
+    """The end of a part at which the stage looks for decode, when that is planned."""
+
+    @property
+    def ends_at(self) -> float:
+        """Unless decode interrupts it."""
+        return self.resumed_at + self.step_s - self.done_s
+
+    def part_ends_at(self, now: float, part_s: float) -> float:
+        """The end of the layer that is computed now."""
+        parts = math.ceil((self.done_s + now - self.resumed_at) / part_s)
+        return max(now, self.resumed_at + parts * part_s - self.done_s)
+
+
+@dataclass(slots=True)
+class Stage:
+    """One stage's device and loop."""
+
+    clock: Clock
+    cost: StepCost
+    source: WorkSource
+    link: Link
+    """To the next stage; from the tail to the head."""
+    row_bytes: float
+    """Of one row as the system packs it."""
+    usage: Usage
+    layers: int
+    """Of a prefill step so many parts can be told apart; 1: nothing interrupts it."""
+    forecasts: Forecasts = Forecasts.NONE
+    tail: Tail | None = None
+    """Only the last stage has one..."""
+    tell_coordinator: TellCoordinator = lambda tokens: None
+    """...and sends copies of its tokens."""
+    _inbox: list[Message] = field(init=False, default_factory=list)
+    _is_busy: bool = field(init=False, default=False)
+    _prefill: _Prefill | None = field(init=False, default=None)
+    _decode_step_s: float = field(init=False, default=0.0)
+    _wake_at: float | None = field(init=False, default=None)
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether it neither computes nor has anything to look at."""
+        return not (self._is_busy or self._inbox)
+
+    def receive(self, message: Message) -> None:
+        """A message has arrived; a busy device looks at it after its step, or its layer."""
+        self._inbox.append(message)
+        if not self._is_busy:
+            self._go_on()
+        elif self._prefill is not None:
+            self._look_after_layer(self._prefill)
+
+    def _go_on(self) -> None:
+        """The device is free: what now?"""
+        now = self.clock.now
+        if self._inbox:
+            self._take_messages(now)
+        releases, work = self.source.next_work(now)
+        if releases:
+            self._release(releases)
+        if work is not None:
+            self._start(work, now)
+        else:
+            self._sleep(now)
+
+    def _take_messages(self, now: float) -> None:
+        messages, self._inbox = self._inbox, []
+        for message in messages:
+            if releases := self.source.take(message, now):
+                self._release(releases)
+
+    def _release(self, releases: list[SendRelease]) -> None:
+        for command in releases:
+            if self.tail is None:
+                self.link.offer(command, BatchClass.DECODE, FORGET_BYTES, 0)
+            else:
+                self.tail.forget(command.release.request_id)
+
+    def _start(self, work: Activations, now: float) -> None:
+        self._is_busy = True
+        batch = work.batch
+        if self.forecasts is Forecasts.STEPS and batch.batch_class is BatchClass.DECODE:
+            self.link.decode_due_at = now + self._decode_step_s
+        step_s = self.cost.step_s(batch.batch_class, work.rows, work.kv_tokens, len(batch.spans))
+        if batch.batch_class is BatchClass.PREFILL and self.layers > 1:
+            self._prefill = _Prefill(work, step_s, now)
+            self._look(self._prefill)
+            return
+        self.usage.add(now, now + step_s, batch.batch_class, work.rows)
+        self.clock.at(now + step_s, self._computed, (work, step_s))
+
+    def _look_after_layer(self, prefill: _Prefill) -> None:
+        """Decode may have come: look when the present layer is done."""
+        now = self.clock.now
+        if prefill.resumed_at <= now and prefill.look_at < now:
+            look_at = prefill.part_ends_at(now, prefill.step_s / self.layers)
+            if look_at < prefill.ends_at:
+                prefill.look_at = look_at
+                self.clock.at(look_at, self._layer_ended, prefill)
+
+    def _layer_ended(self, prefill: _Prefill) -> None:
+        if prefill is self._prefill and prefill.look_at == self.clock.now:
+            prefill.done_s += self.clock.now - prefill.resumed_at
+            self._draw(prefill, self.clock.now)
+            self._look(prefill)
+
+    def _look(self, prefill: _Prefill) -> None:
+        """Between two layers: decode that waits runs first, else the prefill step goes on."""
+        now = self.clock.now
+        if self._inbox:
+            self._take_messages(now)
+        releases, work = self.source.next_decode(now)
+        if releases:
+            self._release(releases)
+        if work is not None:
+            prefill.resumed_at = math.inf
+            self._start(work, now)
+            return
+        prefill.resumed_at = now
+        self.clock.at(prefill.ends_at, self._prefill_ended, (prefill, prefill.ends_at))
+
+    def _prefill_ended(self, what: tuple[_Prefill, float]) -> None:
+        prefill, ends_at = what
+        if prefill is self._prefill and ends_at == prefill.ends_at:
+            self._prefill = None
+            self._draw(prefill, self.clock.now)
+            self._computed((prefill.work, prefill.step_s))
+
+    def _draw(self, prefill: _Prefill, until: float) -> None:
+        """Count the time since it was resumed."""
+        if until > prefill.resumed_at:
+            self.usage.add(prefill.resumed_at, until, BatchClass.PREFILL, prefill.work.rows)
+
+    def _computed(self, step: tuple[Activations, float]) -> None:
+        work, step_s = step
+        if work.batch.batch_class is BatchClass.DECODE:
+            stamp = StageStamp(step_s, self.link.rate_bytes_per_s)
+            work = Activations(work.batch, work.rows, work.kv_tokens, (*work.stamps, stamp))
+        if self.tail is None:
+            self._send_activations(work)
+        else:
+            self._send_sampled(work, self.tail)
+        self.source.computed(work, step_s, self.clock.now)
+        if work.batch.batch_class is BatchClass.DECODE:
+            self._decode_step_s += STEP_WEIGHT * (step_s - self._decode_step_s)
+        if self._prefill is not None:
+            self._look(self._prefill)
+            return
+        self._is_busy = False
+        self._go_on()
+
+    def _send_activations(self, work: Activations) -> None:
+        if self.forecasts is not Forecasts.NONE:
+            due_at = self.source.clock.due_at(self.clock.now)
+            self.link.decode_due_at = None if due_at is None else due_at + self._decode_step_s
+        size_bytes = activations_bytes(work, self.row_bytes)
+        self.link.offer(work, work.batch.batch_class, size_bytes, work.rows)
+
+    def _send_sampled(self, work: Activations, tail: Tail) -> None:
+        """To the head, which starts the next round, then a copy to the coordinator."""
+        batch = work.batch
+        tail.admit(batch.admissions)
+        tokens = tail.draw(batch.spans)
+        returned = BatchReturned(
+            batch.batch_class, batch.micro_batch, batch.spans, tokens, work.stamps
+        )
+        self.link.offer(returned, BatchClass.DECODE, sampled_bytes(returned), 0)
+        if tokens:
+            self.tell_coordinator(tokens)
+
+    def _sleep(self, now: float) -> None:
+        until = self.source.wait_until
+        if until is not None and until > now and until != self._wake_at:
+            self._wake_at = until
+            self.clock.at(until, self._woken)
+
+    def _woken(self, _: None) -> None:
+        if not self._is_busy:
+            self._go_on()

@@ -1,0 +1,52 @@
+"""The tail's part: draw a token for each sequence that is at its end, and say when it was the last.
+
+Tokens have no content here; a request ends when it has as many as it was to get.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from molink_scheduler.batch import Admission, Span
+from molink_scheduler.events import SampledToken
+
+__all__ = ["TOKEN_ID", "Tail"]
+
+TOKEN_ID = 0
+"""Of every token."""
+
+
+@dataclass(slots=True)
+class Tail:
+    """The endings of all sequences on the ring."""
+
+    _left: dict[int, int] = field(default_factory=dict)
+    """Tokens that each is still to get."""
+    _tokens: dict[int, SampledToken] = field(default_factory=dict)
+    """A request's tokens are all alike, but for the last."""
+
+    @property
+    def watched_count(self) -> int:
+        """Sequences that have not been forgotten."""
+        return len(self._left)
+
+    def admit(self, admissions: Iterable[Admission]) -> None:
+        """Start to watch sequences, from what they have generated before."""
+        for admission in admissions:
+            request_id = admission.request_id
+            self._left[request_id] = admission.sampling.max_tokens - len(admission.output)
+            self._tokens[request_id] = SampledToken(request_id, TOKEN_ID, finished=False)
+
+    def forget(self, request_id: int) -> None:
+        """Stop watching; an unknown id is fine."""
+        self._left.pop(request_id, None)
+        self._tokens.pop(request_id, None)
+
+    def draw(self, spans: Iterable[Span]) -> tuple[SampledToken, ...]:
+        """One token for each span that samples."""
+        return tuple([self._draw(span.request_id) for span in spans if span.samples])
+
+    def _draw(self, request_id: int) -> SampledToken:
+        self._left[request_id] -= 1
+        if self._left[request_id] > 0:
+            return self._tokens[request_id]
+        return SampledToken(request_id, TOKEN_ID, finished=True)

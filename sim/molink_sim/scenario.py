@@ -1,0 +1,191 @@
+"""What a simulation is told: rings of stages and links, who asks for what, how the system works.
+
+Frozen, plain and complete: the same scenario gives the same outcome, byte for byte. Units are
+seconds, bytes, tokens, and megabits per second (10^6 bits) for rates of links.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from molink_scheduler.batch import BatchClass
+
+__all__ = [
+    "Arrival",
+    "DuplicatedMessages",
+    "FaultSpec",
+    "LateMessages",
+    "LinkChange",
+    "LinkCut",
+    "LinkSpec",
+    "NodeLoss",
+    "RingSpec",
+    "Scenario",
+    "SlowNode",
+    "StageSpec",
+    "StepCost",
+    "SystemSpec",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Arrival:
+    """One request of the workload."""
+
+    at_s: float
+    input_tokens: int
+    output_tokens: int
+
+
+class StepCost(Protocol):
+    """How long a stage computes. Implementations live in `molink_sim.machines`."""
+
+    def step_s(self, batch_class: BatchClass, rows: int, kv_tokens: int, sequences: int) -> float:
+        """Seconds of one step of `rows` rows of `sequences` sequences.
+
+        `kv_tokens` is how many keys all rows attend to in sum over sequences (of a decode batch:
+        the sum of its sequences' lengths; of a prefill span: tokens before and in the span).
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class LinkChange:
+    """From `at_s` on the link has this rate and delay; a rate of 0 cuts it."""
+
+    at_s: float
+    mbps: float
+    one_way_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class LinkSpec:
+    """One directed link."""
+
+    mbps: float
+    one_way_s: float
+    jitter_s: float = 0.0
+    """Uniform extra delay, never reordering."""
+    loss: float = 0.0
+    """Share of chunks that arrive late by a retransmission (one round trip)."""
+    changes: tuple[LinkChange, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class StageSpec:
+    """One stage: a run of layers on a node."""
+
+    layers: int
+    cost: StepCost
+    kv_tokens: int
+    """KV capacity in tokens."""
+    upload_mbps: float | None = None
+    """The node's upload, shared by all that leaves it; None: only its link limits it."""
+    name: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class RingSpec:
+    """Stages in order; `links[i]` leads from stage i to the next, the last one back to the head."""
+
+    stages: tuple[StageSpec, ...]
+    links: tuple[LinkSpec, ...]
+    row_bytes: int
+    """Of one row between stages as the system sends it raw: hidden size times 2 at 16 bits."""
+    coordinator_one_way_s: float = 0.0
+    """From the coordinator to the head, and from the tail to the coordinator."""
+
+
+@dataclass(frozen=True, slots=True)
+class SystemSpec:
+    """How requests are scheduled and bytes are moved. Presets are in `molink_sim.systems`."""
+
+    name: str = "molink"
+    policy: str = "molink"
+    """Of the links: a name of `molink_scheduler.transmission.POLICIES`, or `paper`."""
+    micro_batches: int | None = None
+    """None: as the core chooses."""
+    span_tokens: int | None = None
+    """None: as the core chooses; whole prompts are spans of the longest prompt."""
+    tensors_per_hop: int = 1
+    wire: str = "raw"
+    hop_one_way_delays: float = 1.0
+    """One-way delays that a message costs per hop: 1 when it streams, about 3 for request/response
+    with a trigger and an idle window."""
+    hop_software_s: float = 0.0
+    """Serialisation, event loops and triggers of one hop, both ends together."""
+    window_opens: bool = False
+    """Whether a burst after a quiet time waits for TCP's window to open (`network.window`)."""
+    link_model: str = "paced"
+    """`paced`: every chunk and acknowledgement; `ideal`: strict priority in pieces of one quantum
+    at the true rate, in closed form, for worlds of a thousand nodes. Where `paced` is set."""
+    paced: bool = True
+    """Whether chunks are acknowledged and paced; baselines hand all to the connection."""
+    prefill_blocks_decode: bool = False
+    """Whether a request's prefill and the decode of its micro-batch share one step of the ring."""
+
+
+@dataclass(frozen=True, slots=True)
+class FaultSpec:
+    """Something goes wrong from `at_s` to `until_s`; what, says the kind: `molink_sim.faults`."""
+
+    ring: int
+    place: int
+    """A stage, or the link that leaves it."""
+    at_s: float
+    until_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class NodeLoss(FaultSpec):
+    """A stage's node is gone, its ring stands still, and every request on it ends with an error.
+
+    The ring starts anew, with empty KV, when the node is back.
+    """
+
+
+@dataclass(frozen=True, slots=True)
+class LinkCut(FaultSpec):
+    """Nothing passes the link; what was under way comes after the cut."""
+
+
+@dataclass(frozen=True, slots=True)
+class SlowNode(FaultSpec):
+    """Steps that begin on the stage take `factor` times as long: somebody plays a game there."""
+
+    factor: float
+
+
+@dataclass(frozen=True, slots=True)
+class LateMessages(FaultSpec):
+    """A share of what leaves on the link comes up to `delay_s` later, and all behind it too."""
+
+    share: float
+    delay_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class DuplicatedMessages(FaultSpec):
+    """A share of what arrives over the link arrives again, up to `delay_s` later."""
+
+    share: float
+    delay_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """Everything a run needs."""
+
+    rings: tuple[RingSpec, ...]
+    arrivals: Sequence[Arrival]
+    system: SystemSpec = field(default_factory=SystemSpec)
+    duration_s: float = 1800.0
+    """Requests arrive until then."""
+    warmup_s: float = 0.0
+    """Requests that arrive before are served but not counted."""
+    drain_s: float = 600.0
+    """How long after `duration_s` the world goes on, so that what is under way may end."""
+    seed: int = 0
+    faults: tuple[FaultSpec, ...] = ()
+    record_timeline: bool = False
+    """Whether to keep who computed or sent what when, for the Gantt picture (memory!)."""

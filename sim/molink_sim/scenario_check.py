@@ -1,0 +1,154 @@
+"""Is a scenario possible? One sentence for the first thing that is not."""
+
+import math
+from itertools import pairwise
+
+from molink.errors import UserError
+from molink_scheduler.codec_choice import WIRE_CHOICES
+from molink_scheduler.micro_batches import MICRO_BATCH_COUNT_MAX
+from molink_scheduler.transmission import POLICIES
+from molink_sim.network.make import LINK_MODELS, PAPER_POLICY
+from molink_sim.ring.messages import WIRE_RATIO
+from molink_sim.scenario import (
+    Arrival,
+    DuplicatedMessages,
+    FaultSpec,
+    LateMessages,
+    LinkSpec,
+    RingSpec,
+    Scenario,
+    SlowNode,
+    SystemSpec,
+)
+
+__all__ = ["check_scenario"]
+
+STAGES_MAX = 256
+"""The longest ring of a model with fewer layers than that."""
+
+
+def check_scenario(scenario: Scenario) -> None:
+    """Raise UserError when it cannot be run."""
+    _check(bool(scenario.rings), "A scenario needs at least one ring.")
+    for number, ring in enumerate(scenario.rings):
+        _check_ring(number, ring)
+    _check_system(scenario.system)
+    _check_times(scenario)
+    _check_arrivals(scenario)
+    for fault in scenario.faults:
+        _check_fault(fault, scenario.rings)
+
+
+def _check_fault(fault: FaultSpec, rings: tuple[RingSpec, ...]) -> None:
+    name = f"The fault {type(fault).__name__} at {fault.at_s:g} s"
+    _check(0 <= fault.ring < len(rings), f"{name} needs a ring that exists, got {fault.ring}.")
+    count = len(rings[fault.ring].stages)
+    _check(0 <= fault.place < count, f"{name} needs a place of 0 to {count - 1}.")
+    _check(0 <= fault.at_s < fault.until_s < math.inf, f"{name} must end after it begins.")
+    match fault:
+        case SlowNode():
+            _check(0 < fault.factor < math.inf, f"{name} needs a factor above 0.")
+        case LateMessages() | DuplicatedMessages():
+            _check(0 <= fault.share <= 1, f"{name} needs a share of 0 to 1, got {fault.share:g}.")
+            _check_delay(f"the delay of {name}", fault.delay_s)
+
+
+def _check_ring(number: int, ring: RingSpec) -> None:
+    count = len(ring.stages)
+    _check(1 <= count <= STAGES_MAX, f"Ring {number} must have 1 to {STAGES_MAX} stages.")
+    _check(
+        len(ring.links) == count,
+        f"Ring {number} has {count} stages and {len(ring.links)} links: give one link per stage.",
+    )
+    _check(ring.row_bytes >= 1, f"Rows of ring {number} must have at least one byte.")
+    _check_delay(f"the coordinator's delay to ring {number}", ring.coordinator_one_way_s)
+    for index, stage in enumerate(ring.stages):
+        place = f"stage {index} of ring {number}"
+        _check(stage.kv_tokens >= 1, f"The KV memory of {place} must hold at least one token.")
+        _check(
+            stage.upload_mbps is None or 0 < stage.upload_mbps < math.inf,
+            f"The upload of {place} must be above 0 Mbps.",
+        )
+    for index, link in enumerate(ring.links):
+        _check_link(f"link {index} of ring {number}", link)
+
+
+def _check_link(name: str, link: LinkSpec) -> None:
+    _check(
+        0 < link.mbps < math.inf,
+        f"The rate of {name} must be above 0 Mbps, got {link.mbps:g}.",
+    )
+    _check_delay(f"the delay of {name}", link.one_way_s)
+    _check_delay(f"the jitter of {name}", link.jitter_s)
+    _check(0 <= link.loss < 1, f"The loss of {name} must be a share below 1, got {link.loss:g}.")
+    for change in link.changes:
+        _check(
+            0 <= change.mbps < math.inf and 0 <= change.at_s < math.inf,
+            f"A change of {name} needs a time and a rate of at least 0.",
+        )
+        _check_delay(f"the delay of {name}", change.one_way_s)
+    _check(
+        all(a.at_s < b.at_s for a, b in pairwise(link.changes)),
+        f"The changes of {name} must be in order of time.",
+    )
+
+
+def _check_system(system: SystemSpec) -> None:
+    policies = (*POLICIES, PAPER_POLICY)
+    _check(
+        system.policy in policies,
+        f"There is no policy {system.policy!r}: take one of {', '.join(policies)}.",
+    )
+    _check(
+        system.wire in WIRE_RATIO,
+        f"The simulator cannot pack activations as {system.wire!r}: take one of "
+        f"{', '.join(name for name in WIRE_CHOICES if name in WIRE_RATIO)}.",
+    )
+    _check(
+        system.link_model in LINK_MODELS,
+        f"There is no link model {system.link_model!r}: take one of {', '.join(LINK_MODELS)}.",
+    )
+    _check(
+        system.micro_batches is None or 1 <= system.micro_batches <= MICRO_BATCH_COUNT_MAX,
+        f"Micro-batches must be 1 to {MICRO_BATCH_COUNT_MAX}, got {system.micro_batches}.",
+    )
+    _check(
+        system.span_tokens is None or system.span_tokens >= 1, "A span holds at least one token."
+    )
+    _check(system.tensors_per_hop >= 1, "At least one tensor crosses a hop.")
+    _check_delay("the delays of a message", system.hop_one_way_delays)
+    _check_delay("the software's time per hop", system.hop_software_s)
+
+
+def _check_times(scenario: Scenario) -> None:
+    _check(0 < scenario.duration_s < math.inf, "The duration must be above 0 s.")
+    _check(
+        0 <= scenario.warmup_s < scenario.duration_s,
+        f"A warm-up of {scenario.warmup_s:g} s leaves nothing of {scenario.duration_s:g} s: "
+        "shorten it.",
+    )
+    _check_delay("the time to drain", scenario.drain_s)
+
+
+def _check_arrivals(scenario: Scenario) -> None:
+    _check(bool(scenario.arrivals), "Nobody asks for anything: raise the rate or the duration.")
+    before = Arrival(0.0, 1, 1)
+    for arrival in scenario.arrivals:
+        _check(
+            before.at_s <= arrival.at_s < math.inf,
+            f"Requests must be in order of time: {arrival.at_s:g} s follows {before.at_s:g} s.",
+        )
+        _check(
+            arrival.input_tokens >= 1 and arrival.output_tokens >= 1,
+            f"The request at {arrival.at_s:g} s needs at least one token in and one out.",
+        )
+        before = arrival
+
+
+def _check_delay(name: str, seconds: float) -> None:
+    _check(0 <= seconds < math.inf, f"{name[0].upper()}{name[1:]} must be 0 or more and finite.")
+
+
+def _check(holds: bool, sentence: str) -> None:
+    if not holds:
+        raise UserError(sentence)

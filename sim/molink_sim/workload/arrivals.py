@@ -1,0 +1,135 @@
+"""When requests come: a trace brought to a rate, or times drawn anew over a trace's lengths.
+
+Thinning keeps each request of a busy trace with one probability, so its bursts stay as they are.
+Stretching it instead would make every burst last longer, and the first minutes of a recorded
+service, slow and short, would fill the whole run: a trace begins 300 s into its file
+(`molink.bench.trace_fit`). Poisson arrivals have no bursts beyond chance; on/off arrivals have more
+than the trace, for the question how much burst a system stands.
+"""
+
+import math
+from collections.abc import Iterable, Sequence
+from random import Random
+
+from molink.bench.trace import TraceRequest
+from molink.bench.trace_fit import at_rate
+from molink.bench.trace_mix import generate_trace
+from molink.errors import UserError
+from molink_sim.scenario import Arrival
+
+__all__ = ["generate", "on_off", "poisson", "thin"]
+
+ARRIVALS_MAX = 5_000_000
+"""Of one run: 14 hours at 100 requests per second, and about 1 GB of them."""
+
+UNCOVERED_SHARE_MAX = 0.1
+UNCOVERED_REQUESTS_MAX = 5.0
+"""How much of a run a trace may leave empty at its end: a tenth, or the time of five requests where
+they are few; beyond that the load would not be the one asked for."""
+
+
+def thin(
+    arrivals: Sequence[Arrival], rate_per_s: float, duration_s: float, seed: int
+) -> list[Arrival]:
+    """`duration_s` seconds of a trace at `rate_per_s`, the same requests as the live benchmark's.
+
+    A trace that is less busy than that is played faster.
+
+    Raises:
+        UserError: if the trace ends before the duration, or the rate or duration is no load.
+    """
+    _check(rate_per_s, duration_s)
+    trace = [TraceRequest(one.at_s, one.input_tokens, one.output_tokens) for one in arrivals]
+    found = _arrivals(at_rate(Random(f"trace {seed}"), trace, rate_per_s, None))
+    ends_s = found[-1].at_s if found else 0.0
+    uncovered_s = max(UNCOVERED_SHARE_MAX * duration_s, UNCOVERED_REQUESTS_MAX / rate_per_s)
+    if ends_s < duration_s - uncovered_s:
+        raise UserError(
+            f"the trace lasts {ends_s:.0f} s at {rate_per_s:g} requests/s and not "
+            f"{duration_s:g} s: shorten the duration, lower the rate, or draw Poisson arrivals"
+        )
+    return [one for one in found if one.at_s < duration_s]
+
+
+def generate(rate_per_s: float, duration_s: float, seed: int) -> list[Arrival]:
+    """Poisson arrivals with the lengths that ship with the project, as the live benchmark's
+    `--trace generated` makes them (`molink.bench.trace_mix`)."""
+    _check(rate_per_s, duration_s)
+    return _arrivals(generate_trace(Random(f"trace {seed}"), rate_per_s, duration_s))
+
+
+def poisson(
+    lengths: Sequence[Arrival], rate_per_s: float, duration_s: float, seed: int
+) -> list[Arrival]:
+    """Poisson arrivals whose lengths are drawn from those of a trace, in pairs."""
+    _check(rate_per_s, duration_s)
+    random = Random(f"poisson {seed}")
+    found, at_s = [], random.expovariate(rate_per_s)
+    while at_s < duration_s:
+        found.append(_at(random, lengths, at_s))
+        at_s += random.expovariate(rate_per_s)
+    return found
+
+
+def on_off(
+    lengths: Sequence[Arrival],
+    rate_per_s: float,
+    duration_s: float,
+    seed: int,
+    *,
+    on_s: float = 10.0,
+    off_s: float = 30.0,
+) -> list[Arrival]:
+    """Bursts: Poisson arrivals while on, none while off, `rate_per_s` on the long average.
+
+    Periods are exponential with means `on_s` and `off_s`; the first one is on or off as chance
+    would find it.
+    """
+    _check(rate_per_s, duration_s)
+    if not (_positive(on_s) and _positive(off_s)):
+        raise UserError(f"on and off times must be above 0 s, not {on_s:g} and {off_s:g}")
+    random = Random(f"on off {seed}")
+    busy_per_s = rate_per_s * (on_s + off_s) / on_s
+    found, at_s = [], 0.0
+    on = random.random() < on_s / (on_s + off_s)
+    while at_s < duration_s:
+        ends_s = at_s + random.expovariate(1 / (on_s if on else off_s))
+        if on:
+            found += _burst(random, lengths, busy_per_s, at_s, min(ends_s, duration_s))
+        at_s, on = ends_s, not on
+    return found
+
+
+def _burst(
+    random: Random, lengths: Sequence[Arrival], rate_per_s: float, at_s: float, ends_s: float
+) -> list[Arrival]:
+    found = []
+    while (at_s := at_s + random.expovariate(rate_per_s)) < ends_s:
+        found.append(_at(random, lengths, at_s))
+    return found
+
+
+def _at(random: Random, lengths: Sequence[Arrival], at_s: float) -> Arrival:
+    one = lengths[random.randrange(len(lengths))]
+    return Arrival(at_s, one.input_tokens, one.output_tokens)
+
+
+def _arrivals(requests: Iterable[TraceRequest]) -> list[Arrival]:
+    return [Arrival(one.start_s, one.input_tokens, one.output_tokens) for one in requests]
+
+
+def _check(rate_per_s: float, duration_s: float) -> None:
+    if not (_positive(rate_per_s) and _positive(duration_s)):
+        raise UserError(
+            f"the rate and the duration must be above 0, not {rate_per_s:g} requests/s for "
+            f"{duration_s:g} s"
+        )
+    if rate_per_s * duration_s > ARRIVALS_MAX:
+        raise UserError(
+            f"{rate_per_s:g} requests/s for {duration_s:g} s are more than {ARRIVALS_MAX} "
+            "requests: lower one of the two"
+        )
+
+
+def _positive(value: float) -> bool:
+    return value > 0 and math.isfinite(value)

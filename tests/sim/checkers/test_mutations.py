@@ -1,0 +1,191 @@
+"""Every checker fails when what it checks is broken: each test breaks one thing in the world."""
+
+from dataclasses import replace
+
+import pytest
+
+from molink_scheduler.batch import BatchClass
+from molink_scheduler.kv_blocks import KvBlocks
+from molink_scheduler.kv_ledger import KvLedger
+from molink_scheduler.micro_batches import MicroBatches
+from molink_scheduler.prompt_line import PromptLine
+from molink_scheduler.stage_order import StageOrder
+from molink_sim.checkers import CHECKERS
+from molink_sim.checkers.bounded_queues import BoundedQueues
+from molink_sim.checkers.bytes_conserved import BytesConserved
+from molink_sim.checkers.ends_once import EndsOnce
+from molink_sim.checkers.everything_finishes import EverythingFinishes
+from molink_sim.checkers.kv_blocks import KvBlocksKept
+from molink_sim.checkers.tokens_in_order import TokensInOrder
+from molink_sim.network.line import Line
+from molink_sim.network.paced import PacedLink
+from molink_sim.ring.build import _Copies
+from molink_sim.ring.coordinator import Coordinator
+from molink_sim.ring.stage import Stage
+from molink_sim.ring.tail import Tail
+from molink_sim.scenario import Arrival
+from molink_sim.swarm import check_world
+
+
+def test_a_sound_world_passes(crowded):
+    world, found = check_world(crowded, CHECKERS)
+    assert found == []
+    assert all(request.finished for request in world.coordinator.requests)
+
+
+def test_a_copy_sent_twice_ends_requests_twice(mistakes, monkeypatch):
+    send = _Copies.__call__
+
+    def send_twice(self, tokens):
+        send(self, tokens)
+        send(self, tokens)
+
+    monkeypatch.setattr(_Copies, "__call__", send_twice)
+    assert "ended 2 times" in mistakes(EndsOnce)[0]
+
+
+def test_a_copy_that_is_lost_leaves_a_request_without_an_end(mistakes, monkeypatch):
+    send = _Copies.__call__
+    monkeypatch.setattr(
+        _Copies,
+        "__call__",
+        lambda self, tokens: send(self, tuple(t for t in tokens if t.request_id != 3)),
+    )
+    assert "request 3 ended 0 times" in mistakes(EndsOnce)[0]
+    assert "request 3 is still waiting" in mistakes(EverythingFinishes)[0]
+
+
+def test_spans_that_overtake_one_another_are_out_of_order(mistakes, monkeypatch, crowded):
+    def push_in_front(self, batch, work, now):
+        line = self._decode if batch.batch_class is BatchClass.DECODE else self._prefill
+        line.appendleft((batch, work))
+
+    monkeypatch.setattr(StageOrder, "push", push_in_front)
+    prompts = [Arrival(0.0, 280, 4)] * 3
+    system = replace(crowded.system, span_tokens=32)
+    assert (
+        "computed request"
+        in mistakes(TokensInOrder, replace(crowded, arrivals=prompts, system=system))[0]
+    )
+
+
+def test_a_token_told_twice_is_one_too_many(mistakes, monkeypatch):
+    take = Coordinator.sampled
+    monkeypatch.setattr(
+        Coordinator, "sampled", lambda self, tokens: take(self, (tokens[0], *tokens))
+    )
+    assert "asked for 30" in mistakes(TokensInOrder)[0]
+
+
+def test_a_position_drawn_twice_is_noticed(mistakes, monkeypatch):
+    from molink_scheduler.sequence import Sequence
+
+    take = Sequence.take_span
+
+    def take_again(self, tokens_max):
+        self.planned_tokens -= self.decoding and len(self.known) == 40
+        return take(self, tokens_max)
+
+    monkeypatch.setattr(Sequence, "take_span", take_again)
+    assert mistakes(TokensInOrder)
+
+
+@pytest.mark.parametrize("checker", [BytesConserved, EverythingFinishes])
+def test_a_message_that_a_link_swallows_is_missed(mistakes, monkeypatch, checker):
+    arrived, count = PacedLink._arrived, iter(range(10**6))
+
+    def swallow(self, what):
+        arrived(self, (what[0], None) if next(count) == 40 else what)
+
+    monkeypatch.setattr(PacedLink, "_arrived", swallow)
+    assert mistakes(checker)
+
+
+def test_a_message_that_a_link_delivers_twice_is_noticed(mistakes, monkeypatch):
+    arrived = PacedLink._arrived
+
+    def deliver_twice(self, what):
+        arrived(self, what)
+        if what[1] is not None:
+            self.deliver(what[1])
+
+    monkeypatch.setattr(PacedLink, "_arrived", deliver_twice)
+    assert "not under way" in mistakes(BytesConserved)[0]
+
+
+@pytest.mark.parametrize("more, words", [(1, "that nobody gave"), (-1, "never left")])
+def test_bytes_that_a_wire_adds_or_loses_are_counted(mistakes, monkeypatch, more, words):
+    carry = Line.carry
+
+    def carry_wrong(self, size_bytes, now, batch_class, rows):
+        return carry(self, size_bytes + more, now, batch_class, rows)
+
+    monkeypatch.setattr(Line, "carry", carry_wrong)
+    assert words in mistakes(BytesConserved)[0]
+
+
+def test_releases_that_are_not_passed_on_leak_blocks(mistakes, monkeypatch):
+    monkeypatch.setattr(Stage, "_release", lambda self, releases: None)
+    assert any(
+        "keeps blocks" in mistake or "holds it" in mistake for mistake in mistakes(KvBlocksKept)
+    )
+
+
+def test_a_head_that_forgets_to_free_is_caught(mistakes, monkeypatch, crowded):
+    monkeypatch.setattr(KvLedger, "release", lambda self, request_id: None)
+    few = replace(crowded, arrivals=crowded.arrivals[:2])
+    assert "counts" in mistakes(KvBlocksKept, few)[0]
+
+
+def test_a_head_that_does_not_count_overfills_the_stages(mistakes, monkeypatch):
+    monkeypatch.setattr(KvLedger, "grow", lambda self, request_id, tokens: None)
+    assert "too few blocks" in mistakes(KvBlocksKept)[0]
+
+
+def test_a_block_given_to_two_is_noticed(mistakes, monkeypatch):
+    grow = KvBlocks.grow
+
+    def grow_and_keep_free(self, request_id, tokens, tokens_expected=0):
+        grow(self, request_id, tokens, tokens_expected)
+        self._free.add(self._tables[request_id][-1])
+
+    monkeypatch.setattr(KvBlocks, "grow", grow_and_keep_free)
+    assert "gave block" in mistakes(KvBlocksKept)[0]
+
+
+def test_two_micro_batches_in_one_place_are_noticed(mistakes, monkeypatch):
+    monkeypatch.setattr(MicroBatches, "free_place", lambda self: 0)
+    assert "two micro-batches in place 0" in mistakes(BoundedQueues)[0]
+
+
+def test_too_many_micro_batches_are_noticed(mistakes, monkeypatch):
+    monkeypatch.setattr(
+        MicroBatches, "free_place", lambda self: max(self._circling, default=-1) + 1
+    )
+    assert "micro-batches circled" in mistakes(BoundedQueues)[0]
+
+
+def test_a_head_that_sends_prefill_without_end_is_noticed(
+    mistakes, monkeypatch, crowded, plain_ring
+):
+    uncounted = property(lambda self: 0, lambda self, tokens: None)
+    monkeypatch.setattr(PromptLine, "_tokens_in_flight", uncounted)
+    ring = plain_ring(2, 1, 0.01, row_bytes=512, kv_tokens=8000)
+    flood = replace(crowded, rings=(ring,), arrivals=[Arrival(0.0, 3000, 2)])
+    assert "prompt tokens were under way" in mistakes(BoundedQueues, flood)[0]
+
+
+def test_a_tail_that_never_forgets_is_noticed(mistakes, monkeypatch):
+    monkeypatch.setattr(Tail, "forget", lambda self, request_id: None)
+    assert "still watches" in mistakes(EverythingFinishes)[0]
+
+
+def test_a_request_that_fails_on_a_sound_ring_is_noticed(mistakes, monkeypatch):
+    leave = Coordinator._finish
+
+    def fail(self, outcome):
+        leave(self, outcome)
+        outcome.finished, outcome.failed = False, True
+
+    monkeypatch.setattr(Coordinator, "_finish", fail)
+    assert "although no node was gone" in mistakes(EverythingFinishes)[0]
