@@ -148,7 +148,7 @@ class HeadScheduler:
         return self._settle(sequence)
 
     def _return(self, event: BatchReturned, now: float) -> list[SendRelease]:
-        if event.batch_class is BatchClass.DECODE:
+        if event.batch_class is BatchClass.DECODE and self._is_awaited(event):
             self._round_ended(event, now)
         sampled = {token.request_id: token for token in event.sampled}
         releases: list[SendRelease] = []
@@ -161,6 +161,12 @@ class HeadScheduler:
             self._take_token(sequence, sampled.get(span.request_id))
             releases += self._settle(sequence)
         return releases
+
+    def _is_awaited(self, event: BatchReturned) -> bool:
+        """Whether anything of it is under way: the copy of a return ends no round, and its place
+        may long be taken by another micro-batch."""
+        found = ((self._sequences.get(span.request_id), span) for span in event.spans)
+        return any(sequence is not None and sequence.awaits(span) for sequence, span in found)
 
     def _round_ended(self, event: BatchReturned, now: float) -> None:
         self.micro_batches.returned(event.micro_batch)

@@ -64,9 +64,13 @@ class Sequence:
         self.planned_tokens = end
         return Span(self.request_id, start, end, samples=end == len(self.known))
 
+    def awaits(self, span: Span) -> bool:
+        """Whether a span is the next one out."""
+        return span.start == self.returned_tokens and span.end <= self.planned_tokens
+
     def take_returned(self, span: Span) -> bool:
         """Note that a span came back; False, and nothing noted, when it is not the next one out."""
-        if span.start != self.returned_tokens or span.end > self.planned_tokens:
+        if not self.awaits(span):
             return False
         self.returned_tokens = span.end
         return True

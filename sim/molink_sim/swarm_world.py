@@ -5,6 +5,7 @@ them only, links that differ and change. Each part has random numbers of its own
 replayed with fewer faults meets the same rings and the same requests.
 """
 
+import math
 import random
 from collections.abc import Collection
 from dataclasses import dataclass, replace
@@ -134,4 +135,4 @@ def _arrivals(source: random.Random) -> tuple[Arrival, ...]:
 
 def _between(source: random.Random, least: float, most: float) -> float:
     """Of all magnitudes alike."""
-    return least * float(most / least) ** source.random()
+    return least * math.exp(source.random() * math.log(most / least))

@@ -111,6 +111,18 @@ def test_a_span_that_returns_twice_counts_once(make_request):
     assert decode.batch.spans == (Span(1, 5, 6, True),)
 
 
+def test_a_micro_batch_that_returns_twice_frees_its_place_once(make_request):
+    head = head_of(micro_batch_count=1)
+    head.handle(RequestSubmitted(make_request(1, 5, 9)), 0.0)
+    _, prefill = head.next_batch(0.0)
+    head.handle(returned(prefill, (1, 7, False)), 0.0)
+    _, first = head.next_batch(0.0)
+    head.handle(returned(first, (1, 8, False)), 1.0)
+    head.next_batch(1.0)
+    head.handle(returned(first, (1, 8, False)), 1.2)
+    assert head.micro_batches.circling_count == 1, "the second micro-batch is still under way"
+
+
 def test_prefill_gets_its_turn_when_decode_never_rests(make_request):
     head = head_of(micro_batch_count=1, span_tokens=4)
     head.handle(RequestSubmitted(make_request(1, 2, 500)), 0.0)

@@ -3,7 +3,7 @@
 from typing import Any
 
 from molink_scheduler.batch import Batch, BatchClass
-from molink_scheduler.events import BatchReturned
+from molink_scheduler.events import BatchReturned, RequestSubmitted
 from molink_scheduler.head import HeadScheduler
 from molink_sim.checkers.checker import Checker, Life, Place
 from molink_sim.ring.messages import Activations, Message
@@ -45,7 +45,7 @@ class BoundedQueues(Checker):
 
     def taken(self, place: Place, message: Message) -> None:
         """One fewer waits; a copy changes nothing."""
-        if id(message) in self._heard:
+        if isinstance(message, RequestSubmitted) or id(message) in self._heard:
             return
         self._waiting[place.before] -= 1
         if isinstance(message, BatchReturned):

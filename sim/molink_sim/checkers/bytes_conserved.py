@@ -65,8 +65,6 @@ class BytesConserved(Checker):
 
     def ended(self, world: World) -> None:
         """Nothing is left on the way."""
-        if not world.coordinator.is_done():
-            return
         for place, messages in self._under_way.items():
             if place.life.is_lost:
                 continue

@@ -51,13 +51,13 @@ class PrefillServed(Checker):
     def ring_started(self, life: Life) -> None:
         """Nothing waits."""
         self._prompts[life] = {}
-        for books in (
+        for book in (
             self._waiting_rows,
             self._passed,
             self._unsent_bytes,
             self._passed_on_link,
         ):
-            books |= dict.fromkeys(life.places, 0)
+            book.update(dict.fromkeys(life.places, 0))
 
     def taken(self, place: Place, message: Message) -> None:
         """Prefill has arrived, or is back at the head."""

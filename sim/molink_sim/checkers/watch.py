@@ -1,7 +1,7 @@
 """Wrap the parts of a world, so that checkers hear what passes."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 from molink_scheduler.batch import BatchClass
@@ -72,7 +72,7 @@ class _Events:
 
     @classmethod
     def heard_by(cls, checkers: Sequence[Checker]) -> "_Events":
-        return cls(*[_listeners(checkers, name) for name in cls.__slots__])
+        return cls(*[_listeners(checkers, field.name) for field in fields(cls)])
 
     def steps(
         self, place: Place, found: tuple[list[SendRelease], Activations | None]

@@ -5,6 +5,8 @@
 
 import click
 
+from molink_sim.cli.paper import paper
+from molink_sim.cli.plan import plan
 from molink_sim.cli.run import run
 from molink_sim.cli.swarm import swarm
 
@@ -16,5 +18,5 @@ def main() -> None:
     """Simulate rings with the scheduler that ships: runs, tables, fault swarms, forecasts."""
 
 
-for command in (run, swarm):
+for command in (paper, plan, run, swarm):
     main.add_command(command)

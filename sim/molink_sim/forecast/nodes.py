@@ -109,9 +109,7 @@ def _device(where: str, name: str, table: Mapping[str, Any]) -> Gpu:
     return Gpu(name, memory, bandwidth, tflops)
 
 
-def _pair(
-    path: Path, names: set[str], table: Mapping[str, Any]
-) -> tuple[frozenset[str], float]:
+def _pair(path: Path, names: set[str], table: Mapping[str, Any]) -> tuple[frozenset[str], float]:
     between = table.get("between")
     if not isinstance(between, list) or len(between) != 2 or not set(between) <= names:
         raise UserError(f'a link of {path} needs between = ["one PC", "another"] of its PCs.')

@@ -130,7 +130,9 @@ def _capacity(ring: RingSpec, bounds: Bounds, seed: int) -> Capacity:
             low, best = middle, run
         else:
             high = middle
-    tokens = sum(best["offered"][f"{kind}_tokens_mean"] for kind in ("input", "output")) if best else 0
+    tokens = (
+        sum(best["offered"][f"{kind}_tokens_mean"] for kind in ("input", "output")) if best else 0
+    )
     kv_users = min(stage.kv_tokens for stage in ring.stages) / tokens if tokens else 0.0
     return Capacity(low, low * best["latency_s"]["mean"] if best else 0.0, kv_users)
 
@@ -143,9 +145,7 @@ def _within(run: dict[str, Any], bounds: Bounds) -> bool:
     return in_time and run["tpot_s"]["mean"] <= bounds.tpot_s
 
 
-def _bottleneck(
-    nodes: NodeSet, ring: RingSpec, run: dict[str, Any], capacity: Capacity
-) -> str:
+def _bottleneck(nodes: NodeSet, ring: RingSpec, run: dict[str, Any], capacity: Capacity) -> str:
     """In words."""
     names = [stage.name for stage in ring.stages]
     parts = [(one["busy_share"], f"the GPU of {names[one['stage']]}") for one in run["stages"]]

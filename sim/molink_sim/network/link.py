@@ -1,14 +1,17 @@
 """What a stage sees of the link that leaves it, whoever decides what it carries next."""
 
-from collections.abc import Callable
 from typing import Any, Protocol
 
 from molink_scheduler.batch import BatchClass
 
 __all__ = ["Deliver", "Link"]
 
-Deliver = Callable[[Any], None]
-"""Called with each message that has arrived whole."""
+
+class Deliver(Protocol):
+    """Called with each message that has arrived whole."""
+
+    def __call__(self, message: Any, /) -> None:
+        """Take it."""
 
 
 class Link(Protocol):

@@ -3,16 +3,16 @@
 By hand, for a prompt of the mean 763 tokens that finds the ring empty. A compared system sends
 763 x 16,384 B = 12.5 MB over two hops: 1.0 s each on the wire. Each hop then waits for TCP's window
 to grow from 14.6 to 750 KB (`network.window`): six doublings, 6 x 60 ms less what they carry, about
-0.27 s. With 30 ms of delay, 30 ms of software, and 3 x 35 ms of arithmetic TTFT is
+0.29 s. With 30 ms of delay, 40 ms of software, and 3 x 35 ms of arithmetic TTFT is
 
-    2 x (1.00 + 0.27 + 0.03 + 0.03) + 0.1 = 2.8 s, where the paper has 3.2 to 3.4 s at 0.1/s
+    2 x (1.00 + 0.29 + 0.03 + 0.04) + 0.1 = 2.8 s, where the paper has 3.2 to 3.4 s at 0.1/s
 
-the rest is waiting for others. A decode round that nobody disturbs is 3 x (30 + 30 + 8) ms = 0.20
+the rest is waiting for others. A decode round that nobody disturbs is 3 x (30 + 40 + 8) ms = 0.23
 s. A prompt stands in for its micro-batch's decode for 2.8 s: at R requests per second and three
 micro-batches that is 0.93 R of all time, or 9 % at 0.1/s; and as much again and more for decode
 that stays behind another micro-batch's prompt. 0.28 s of TPOT at 0.1/s fit that. Three one-way
 delays and 70 ms of software per hop, as others read them off the paper's sweep of latencies, do
-not: that is 0.50 s before anybody waits. The sweep was made at 0.2/s, where waiting doubles whatever
+not: that is 0.50 s before anybody waits. The sweep was made at 0.2/s, where waiting doubles what
 a round costs, so the slope of 9 ms per ms is no count of delays.
 
 MoLink today sends one tensor in spans that overlap: 763 x 8,192 B = 6.25 MB and half a second on

@@ -75,6 +75,8 @@ def _table_2() -> Iterator[Row]:
             yield Row("rate", name, Setting(SYSTEMS[name], rate), PUBLISHED[name, rate])
         yield _molink("rate", Setting(SYSTEMS["molink"], rate), PUBLISHED["paper", rate])
     yield _molink("rate", Setting(SYSTEMS["molink"], SUSTAINED_RATE_PER_S), NO_MEANS)
+    int8 = replace(SYSTEMS["molink"], wire="int8")
+    yield Row("rate", "molink, int8", Setting(int8, SUSTAINED_RATE_PER_S))
     for name in SYSTEMS:
         for mbps in SWEEP_MBPS:
             yield Row("bandwidth", name, Setting(SYSTEMS[name], ABLATION_RATE_PER_S, mbps=mbps))

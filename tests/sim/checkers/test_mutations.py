@@ -55,18 +55,24 @@ def test_a_copy_that_is_lost_leaves_a_request_without_an_end(mistakes, monkeypat
     assert "request 3 is still waiting" in mistakes(EverythingFinishes)[0]
 
 
-def test_spans_that_overtake_one_another_are_out_of_order(mistakes, monkeypatch, crowded):
+def test_spans_that_overtake_one_another_are_out_of_order(
+    mistakes, monkeypatch, crowded, plain_cost
+):
     def push_in_front(self, batch, work, now):
         line = self._decode if batch.batch_class is BatchClass.DECODE else self._prefill
         line.appendleft((batch, work))
 
     monkeypatch.setattr(StageOrder, "push", push_in_front)
-    prompts = [Arrival(0.0, 280, 4)] * 3
-    system = replace(crowded.system, span_tokens=32)
-    assert (
-        "computed request"
-        in mistakes(TokensInOrder, replace(crowded, arrivals=prompts, system=system))[0]
+    [ring] = crowded.rings
+    head, slow, tail = ring.stages
+    slow = replace(slow, cost=plain_cost(row_s=0.002))
+    queueing = replace(
+        crowded,
+        rings=(replace(ring, stages=(head, slow, tail)),),
+        arrivals=[Arrival(0.0, 280, 4)],
+        system=replace(crowded.system, span_tokens=32),
     )
+    assert "computed request 0 from" in mistakes(TokensInOrder, queueing)[0]
 
 
 def test_a_token_told_twice_is_one_too_many(mistakes, monkeypatch):
@@ -124,11 +130,10 @@ def test_bytes_that_a_wire_adds_or_loses_are_counted(mistakes, monkeypatch, more
     assert words in mistakes(BytesConserved)[0]
 
 
-def test_releases_that_are_not_passed_on_leak_blocks(mistakes, monkeypatch):
+def test_releases_that_are_not_passed_on_leak_blocks(mistakes, monkeypatch, crowded):
     monkeypatch.setattr(Stage, "_release", lambda self, releases: None)
-    assert any(
-        "keeps blocks" in mistake or "holds it" in mistake for mistake in mistakes(KvBlocksKept)
-    )
+    few = replace(crowded, arrivals=crowded.arrivals[:2])
+    assert "ring 0 stage 1 keeps blocks" in mistakes(KvBlocksKept, few)[0]
 
 
 def test_a_head_that_forgets_to_free_is_caught(mistakes, monkeypatch, crowded):
@@ -158,11 +163,13 @@ def test_two_micro_batches_in_one_place_are_noticed(mistakes, monkeypatch):
     assert "two micro-batches in place 0" in mistakes(BoundedQueues)[0]
 
 
-def test_too_many_micro_batches_are_noticed(mistakes, monkeypatch):
+def test_too_many_micro_batches_are_noticed(mistakes, monkeypatch, crowded):
     monkeypatch.setattr(
         MicroBatches, "free_place", lambda self: max(self._circling, default=-1) + 1
     )
-    assert "micro-batches circled" in mistakes(BoundedQueues)[0]
+    monkeypatch.setattr(MicroBatches, "share", lambda self, running_count, at_home: 1)
+    two = replace(crowded, system=replace(crowded.system, micro_batches=2))
+    assert "3 micro-batches circled on ring 0, at most 2" in mistakes(BoundedQueues, two)[0]
 
 
 def test_a_head_that_sends_prefill_without_end_is_noticed(
