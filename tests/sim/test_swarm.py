@@ -19,7 +19,7 @@ from molink_sim.swarm import fault_kinds, replay_command, run_swarm
 from molink_sim.swarm_world import swarm_scenario
 
 ROOT = Path(__file__).parents[2]
-SEEDS = 150
+SEEDS = 300
 
 
 @pytest.fixture(scope="module")
