@@ -54,6 +54,8 @@ class MicroBatchChoice:
     _now: _Measured = field(default_factory=_Measured)
     _before: tuple[int, int, float] | None = None
     """The count before the last change, for how many users, and what it measured."""
+    _beside: int | None = None
+    """The count in use while there are prompts."""
     _held_until: dict[int, float] = field(default_factory=dict)
     _users: int = 0
     """Of the last trip; measurements are kept while its power of two is the same."""
@@ -69,8 +71,11 @@ class MicroBatchChoice:
         """Take one micro-batch's trip into account; the count to use from now on."""
         if model is not None and prefill_share > PREFILL_SHARE_MIN:
             self._now, self._before = _Measured(), None
-            beside = best_beside_prefill(model, running_count, self.candidates, prefill_share)
-            return beside or self.count
+            self._beside = best_beside_prefill(
+                model, running_count, self.candidates, prefill_share, self._beside or self.count
+            )
+            return self._beside
+        self._beside = None
         if running_count.bit_length() != self._users.bit_length():
             self._now, self._before = _Measured(), None
         self._users = running_count

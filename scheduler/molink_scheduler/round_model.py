@@ -29,6 +29,11 @@ GAIN_MIN = 0.05
 """A change of the count must promise this much of the cycle: measurements are noisy, and a change
 costs the pipeline a round to settle."""
 
+BESIDE_GAIN_MIN = 0.1
+"""The same beside prompts, where nothing is measured afterwards: to merge two micro-batches costs
+half of the users a round, and a count that flapped between 1 and 2 was the whole p99 of their
+gaps."""
+
 PREFILL_SHARE_FULL = 0.1
 """From this share of the devices' time on, prompts are as impatient for them as decode is."""
 
@@ -95,9 +100,14 @@ def best_micro_batch_count(
 
 
 def best_beside_prefill(
-    model: RoundModel, running_count: int, candidates: Sequence[int], prefill_share: float
-) -> int | None:
-    """The candidate that suits decode and prompts together; None when there is none.
+    model: RoundModel,
+    running_count: int,
+    candidates: Sequence[int],
+    prefill_share: float,
+    present: int,
+) -> int:
+    """The candidate that suits decode and prompts together; `present` unless another gains
+    BESIDE_GAIN_MIN over it.
 
     Every micro-batch reads the weights again, and what that takes of the devices is missing to the
     prompts that share them. So with prompts about, a cycle costs what it takes of the slowest
@@ -111,7 +121,10 @@ def best_beside_prefill(
         return cycle_s + weight * model.device_s(running_count, count)
 
     useful = _useful(candidates, running_count)
-    return min(useful, key=lambda count: (cost_s(count), count), default=None)
+    best = min(useful, key=lambda count: (cost_s(count), count), default=present)
+    if present in useful and cost_s(best) > cost_s(present) * (1 - BESIDE_GAIN_MIN):
+        return present
+    return best
 
 
 def _useful(candidates: Sequence[int], running_count: int) -> list[int]:

@@ -98,16 +98,25 @@ def test_beside_prompts_fewer_micro_batches_are_better():
     """The ring of the first benchmark at 20 Mbps and 30 ms, six users."""
     ring = RoundModel((StageCost(4.2e-3, 0.35e-3),) * 3, (HopCost(0.03, 0.6e-3),) * 2)
     counts = range(1, 7)
-    assert best_beside_prefill(ring, 6, counts, 0.0) == 6
-    assert best_beside_prefill(ring, 6, counts, 0.3) == 2
-    assert best_beside_prefill(ring, 6, (), 0.3) is None
+    assert best_beside_prefill(ring, 6, counts, 0.0, present=1) == 6
+    assert best_beside_prefill(ring, 6, counts, 1.0, present=7) == 2
+    assert best_beside_prefill(ring, 6, (), 0.3, present=4) == 4
+
+
+def test_beside_prompts_the_count_does_not_flap():
+    """Costs of 1, 2 and 3 are nearly alike: whichever is in use stays."""
+    ring = RoundModel((StageCost(4.2e-3, 0.35e-3),) * 3, (HopCost(0.03, 0.6e-3),) * 2)
+    for present in (1, 2, 3):
+        assert best_beside_prefill(ring, 6, range(1, 7), 0.3, present) == present
 
 
 def test_a_load_of_prompts_lowers_the_count_and_an_end_of_it_raises_it_again():
     ring = RoundModel((StageCost(4.2e-3, 0.35e-3),) * 3, (HopCost(0.03, 0.6e-3),) * 2)
     choice = MicroBatchChoice(range(1, 7), count=6)
-    assert choice.trip_ended(0.1, 6, ring, 0.0, prefill_share=0.3) == 2
-    assert choice.trip_ended(0.1, 6, ring, 0.1, prefill_share=0.0) == 6
+    beside = choice.trip_ended(0.1, 6, ring, 0.0, prefill_share=0.3)
+    assert beside < 6
+    assert choice.trip_ended(0.1, 6, ring, 0.1, prefill_share=0.2) == beside
+    assert choice.trip_ended(0.1, 6, ring, 0.2, prefill_share=0.0) == 6
 
 
 @given(st.lists(st.floats(0.001, 0.5), max_size=20))
