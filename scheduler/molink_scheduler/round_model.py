@@ -111,8 +111,8 @@ def best_beside_prefill(
 
     Every micro-batch reads the weights again, and what that takes of the devices is missing to the
     prompts that share them. So with prompts about, a cycle costs what it takes of the slowest
-    device as well as its own length: six micro-batches of one row circled 10 % faster than two of
-    three, and prompts beside them waited half as long again (docs/benchmarks/links.md).
+    device as well as its own length: six micro-batches of one row made gaps 2 to 4 % shorter than
+    two of three, and prompts beside them waited half as long again (docs/decisions, 7).
     """
     weight = min(1.0, prefill_share / PREFILL_SHARE_FULL)
 

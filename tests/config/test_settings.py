@@ -113,4 +113,5 @@ def test_malformed_layers_are_refused_before_the_model_is_opened(layers, says):
 
 @pytest.mark.parametrize("device", ["auto", "cpu", "cuda", "cuda:1"])
 def test_settings_that_only_the_model_can_refuse_pass(device):
-    ServeSettings("demo", nodes=2, layers="0-4,4-1000", device=device)
+    settings = ServeSettings("demo", nodes=2, layers="0-4,4-1000", device=device)
+    assert (settings.layers, settings.device) == ("0-4,4-1000", device)

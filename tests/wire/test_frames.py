@@ -1,7 +1,5 @@
 """Frames: what goes in comes out, and nothing malformed gets through as anything but FrameError."""
 
-import contextlib
-
 import msgpack
 import pytest
 from hypothesis import given, settings
@@ -9,7 +7,7 @@ from hypothesis import strategies as st
 
 from molink.errors import FrameError
 from molink.wire.frames import HEADER_BYTES_MAX, PROTOCOL_VERSION, decode_message, encode_message
-from molink.wire.messages import Activations, TensorHeader
+from molink.wire.messages import Activations, Message, TensorHeader
 from molink_scheduler.batch import Batch, BatchClass, Span
 
 
@@ -28,8 +26,11 @@ def test_an_altered_header_is_a_message_or_a_frame_error(messages, data, positio
     header, *buffers = encode_message(data.draw(messages), 1)
     altered = bytearray(header)
     altered[position % len(altered)] = value
-    with contextlib.suppress(FrameError):
-        decode_message([bytes(altered), *buffers])
+    try:
+        message, _ = decode_message([bytes(altered), *buffers])
+    except FrameError:
+        return
+    assert isinstance(message, Message)
 
 
 @given(st.binary(max_size=60), st.lists(st.binary(max_size=8), max_size=2))
