@@ -88,6 +88,11 @@ class StageLinks:
         if self._next is not None:
             self._next.decode_due_at = due_at
 
+    def decode_begins(self, ready_at: float) -> None:
+        """A decode step has begun; tell the link to the next stage when its result is expected."""
+        if self._next is not None:
+            self._next.expect_decode(ready_at)
+
     def wait(self, timeout_s: float) -> None:
         """Return when a message has arrived, or after `timeout_s`."""
         try:

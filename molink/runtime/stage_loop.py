@@ -120,6 +120,8 @@ class StageLoop:
         is_prefill = work.batch.batch_class is BatchClass.PREFILL
         interrupt = self._interrupt if is_prefill else None
         self._interrupted_s = 0.0
+        if not is_prefill:
+            self.links.decode_begins(started + self._decode_step_s)
         output = self.executor.step(work.batch, work.token_ids, hidden_TD, interrupt)
         started += self._interrupted_s
         batch = self._stamped(work.batch, time.monotonic() - started)

@@ -190,6 +190,10 @@ class PacedLink:
     def decode_due_at(self, due_at: float | None) -> None:
         self.sender.decode_due_at = due_at
 
+    def expect_decode(self, ready_at: float) -> None:
+        """A decode step has begun that will want this link; when its result is expected."""
+        self.sender.hold.ready_at = ready_at
+
     def _drain(self) -> None:
         while True:
             try:

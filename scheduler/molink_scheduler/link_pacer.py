@@ -102,6 +102,14 @@ class LinkPacer:
         """Bytes sent and not acknowledged."""
         return self.estimator.in_flight_bytes
 
+    @property
+    def drain_s(self) -> float:
+        """How long the bottleneck is busy with what is in flight and one chunk more."""
+        estimator = self.estimator
+        rate = estimator.rate_bytes_per_s
+        queued_s = (estimator.in_flight_bytes + self.chunk_bytes) / rate - estimator.base_rtt_s
+        return max(queued_s, self.chunk_bytes / rate)
+
     def room(self, now: float, *, urgent: bool = False) -> int:
         """Bytes that may be sent now, at most a chunk; 0: wait."""
         self._window.tick(now)

@@ -15,9 +15,11 @@ them here, which would teach the core the encoding of frames.
 Pure: bytes, sockets and clocks stay with the caller.
 """
 
+import math
 from dataclasses import dataclass, field
 
 from molink_scheduler.batch import BatchClass
+from molink_scheduler.decode_hold import DecodeHold
 from molink_scheduler.link_pacer import LinkPacer
 from molink_scheduler.transmission import Chunk, LinkView, Transfer, TransmissionQueue
 
@@ -32,6 +34,8 @@ class LinkSender:
     pacer: LinkPacer
     decode_due_at: float | None = None
     """When the stage expects to want this link for decode; the just-in-time rule asks."""
+    hold: DecodeHold = field(init=False, default_factory=DecodeHold)
+    """Told by the stage when a decode step begins."""
     _next_sequence: int = field(init=False, default=0)
 
     @property
@@ -47,6 +51,9 @@ class LinkSender:
 
     def offer(self, transfer: Transfer, now: float) -> None:
         """Let a transfer wait. Raises ValueError when one of this id already does."""
+        if transfer.batch_class is BatchClass.DECODE:
+            self.hold.end(now)
+            self.hold.ready_at = -math.inf
         self.queue.offer(transfer, now)
 
     def next_chunk(self, now: float) -> tuple[int, Chunk] | None:
@@ -54,7 +61,7 @@ class LinkSender:
 
         Commits to it: the caller must send it, and say `sent` before it asks again.
         """
-        if not self.is_waiting or not self._room(now):
+        if not self.is_waiting or self._held_until(now) is not None or not self._room(now):
             return None
         view = LinkView(self.rate_bytes_per_s, 0.0, self.decode_due_at)
         chunk = self.queue.next_chunk(now, view)
@@ -75,8 +82,17 @@ class LinkSender:
 
     def next_wake(self, now: float) -> float | None:
         """When to ask again if nothing happens before; None when only an event helps."""
-        return self.pacer.next_wake(now) if self.is_waiting else None
+        if not self.is_waiting:
+            return None
+        held_until = self._held_until(now)
+        return self.pacer.next_wake(now) if held_until is None else held_until
 
     def _room(self, now: float) -> bool:
         urgent = self.queue.decode_first and self.queue.waiting_count(BatchClass.DECODE) > 0
         return self.pacer.room(now, urgent=urgent) > 0
+
+    def _held_until(self, now: float) -> float | None:
+        """Until when prefill waits for a decode step under way; None: nothing is held."""
+        if not self.queue.decode_first or self.queue.waiting_count(BatchClass.DECODE) > 0:
+            return None
+        return self.hold.until(now, self.pacer.drain_s)

@@ -153,6 +153,14 @@ class _WatchedLink:
         self.inner.decode_due_at = due_at
 
     @property
+    def decode_ready_at(self) -> float:
+        return self.inner.decode_ready_at
+
+    @decode_ready_at.setter
+    def decode_ready_at(self, ready_at: float) -> None:
+        self.inner.decode_ready_at = ready_at
+
+    @property
     def deliver(self) -> Deliver:
         return self.inner.deliver
 

@@ -86,6 +86,7 @@ class _Nowhere:
     """A link that carries nothing."""
 
     decode_due_at: float | None = None
+    decode_ready_at: float = 0.0
     deliver: Deliver = _drop
     rate_bytes_per_s: float = 0.0
 

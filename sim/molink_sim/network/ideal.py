@@ -41,6 +41,7 @@ class IdealLink:
     line: Line
     deliver: Deliver
     decode_due_at: float | None = None
+    decode_ready_at: float = 0.0
     _prefill: deque[_Prefill] = field(init=False, default_factory=deque)
     _prefill_from: float = field(init=False, default=0.0)
     """Since when, or from when on, the front of the line is on the wire."""

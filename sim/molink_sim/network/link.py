@@ -19,6 +19,8 @@ class Link(Protocol):
 
     decode_due_at: float | None
     """When the stage expects to want this link for decode; the just-in-time rule asks."""
+    decode_ready_at: float
+    """When the result of the decode step under way is expected; prefill makes room for it."""
     deliver: Deliver
 
     @property

@@ -61,6 +61,15 @@ class PacedLink:
         self.sender.decode_due_at = due_at
 
     @property
+    def decode_ready_at(self) -> float:
+        """As `Link` says."""
+        return self.sender.hold.ready_at
+
+    @decode_ready_at.setter
+    def decode_ready_at(self, ready_at: float) -> None:
+        self.sender.hold.ready_at = ready_at
+
+    @property
     def rate_bytes_per_s(self) -> float:
         """As the core measured it."""
         return self.sender.rate_bytes_per_s

@@ -30,6 +30,7 @@ class FifoLink:
     line: Line
     deliver: Deliver
     decode_due_at: float | None = None
+    decode_ready_at: float = 0.0
 
     @property
     def rate_bytes_per_s(self) -> float:
@@ -68,6 +69,7 @@ class FairLink:
     line: Line
     deliver: Deliver
     decode_due_at: float | None = None
+    decode_ready_at: float = 0.0
     _sharing: list[_Sharing] = field(init=False, default_factory=list)
     _done: list[_Sharing] = field(init=False, default_factory=list)
     """Off the wire, behind one of their stream that is not."""
@@ -154,6 +156,7 @@ class SerialLink:
     queue: TransmissionQueue
     deliver: Deliver
     decode_due_at: float | None = None
+    decode_ready_at: float = 0.0
     _messages: dict[int, tuple[Any, int]] = field(init=False, default_factory=dict)
     _next_transfer: int = field(init=False, default=0)
     _is_busy: bool = field(init=False, default=False)

@@ -135,8 +135,10 @@ class Stage:
     def _start(self, work: Activations, now: float) -> None:
         self._is_busy = True
         batch = work.batch
-        if self.forecasts is Forecasts.STEPS and batch.batch_class is BatchClass.DECODE:
-            self.link.decode_due_at = now + self._decode_step_s
+        if batch.batch_class is BatchClass.DECODE:
+            self.link.decode_ready_at = now + self._decode_step_s
+            if self.forecasts is Forecasts.STEPS:
+                self.link.decode_due_at = now + self._decode_step_s
         step_s = self.cost.step_s(batch.batch_class, work.rows, work.kv_tokens, len(batch.spans))
         if batch.batch_class is BatchClass.PREFILL and self.layers > 1:
             self._prefill = _Prefill(work, step_s, now)
