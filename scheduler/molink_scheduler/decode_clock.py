@@ -32,23 +32,20 @@ class DecodeClock:
 
     def seen(self, place: int, now: float) -> None:
         """A micro-batch arrived."""
-        last = self._last_seen.get(place)
+        last, round_s = self._last_seen.get(place), self._round_s
         self._last_seen[place] = now
-        if last is None or self._is_empty(last, now):
+        if last is None:
             return
         elapsed_s = now - last
-        if self._round_s is None:
+        if round_s is None:
             self._round_s = elapsed_s
-        else:
-            self._round_s += WEIGHT_OF_NEWEST * (elapsed_s - self._round_s)
+        elif elapsed_s <= ROUNDS_UNTIL_EMPTY * round_s:
+            self._round_s = round_s + WEIGHT_OF_NEWEST * (elapsed_s - round_s)
 
     def due_at(self, now: float) -> float | None:
         """When the next one is expected, at the earliest `now`; None when none circles."""
         if self._round_s is None:
             return None
-        live = [last for last in self._last_seen.values() if not self._is_empty(last, now)]
-        expected = [max(now, last + self._round_s) for last in live]
-        return min(expected, default=None)
-
-    def _is_empty(self, last: float, now: float) -> bool:
-        return self._round_s is not None and now - last > ROUNDS_UNTIL_EMPTY * self._round_s
+        full_s = ROUNDS_UNTIL_EMPTY * self._round_s
+        live = [last for last in self._last_seen.values() if now - last <= full_s]
+        return max(now, min(live) + self._round_s) if live else None

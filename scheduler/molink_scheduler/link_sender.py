@@ -17,7 +17,7 @@ Pure: bytes, sockets and clocks stay with the caller.
 
 from dataclasses import dataclass, field
 
-from molink_scheduler.batch import BatchClass
+from molink_scheduler.batch import DECODE
 from molink_scheduler.link_pacer import LinkPacer
 from molink_scheduler.transmission import Chunk, LinkView, Transfer, TransmissionQueue
 
@@ -37,8 +37,7 @@ class LinkSender:
     @property
     def is_waiting(self) -> bool:
         """Whether anything has not left."""
-        decode, prefill = BatchClass.DECODE, BatchClass.PREFILL
-        return self.queue.waiting_count(decode) > 0 or self.queue.waiting_count(prefill) > 0
+        return not self.queue.is_empty
 
     @property
     def rate_bytes_per_s(self) -> float:
@@ -54,7 +53,7 @@ class LinkSender:
 
         Commits to it: the caller must send it, and say `sent` before it asks again.
         """
-        if not self.is_waiting or not self._room(now):
+        if self.queue.is_empty or not self._room(now):
             return None
         view = LinkView(self.rate_bytes_per_s, 0.0, self.decode_due_at)
         chunk = self.queue.next_chunk(now, view)
@@ -66,7 +65,7 @@ class LinkSender:
 
     def sent(self, sequence: int, chunk: Chunk, size_bytes: int, now: float) -> None:
         """A chunk was handed to the connection as `size_bytes` bytes, its header among them."""
-        urgent = chunk.batch_class is BatchClass.DECODE
+        urgent = chunk.batch_class is DECODE
         self.pacer.sent(sequence, size_bytes, now, urgent=urgent)
 
     def acknowledged(self, sequence: int, now: float) -> None:
@@ -75,8 +74,8 @@ class LinkSender:
 
     def next_wake(self, now: float) -> float | None:
         """When to ask again if nothing happens before; None when only an event helps."""
-        return self.pacer.next_wake(now) if self.is_waiting else None
+        return None if self.queue.is_empty else self.pacer.next_wake(now)
 
     def _room(self, now: float) -> bool:
-        urgent = self.queue.decode_first and self.queue.waiting_count(BatchClass.DECODE) > 0
+        urgent = self.queue.decode_first and self.queue.waiting_count(DECODE) > 0
         return self.pacer.room(now, urgent=urgent) > 0

@@ -9,7 +9,7 @@ rounds.
 Pure: times are arguments.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from molink_scheduler.round_model import (
@@ -64,25 +64,31 @@ class MicroBatchChoice:
         self,
         trip_s: float,
         running_count: int,
-        model: RoundModel | None,
+        model: Callable[[], RoundModel | None],
         now: float,
         prefill_share: float = 0.0,
     ) -> int:
-        """Take one micro-batch's trip into account; the count to use from now on."""
-        if model is not None and prefill_share > PREFILL_SHARE_MIN:
-            self._now, self._before = _Measured(), None
-            self._beside = best_beside_prefill(
-                model, running_count, self.candidates, prefill_share, self._beside or self.count
-            )
-            return self._beside
+        """Take one micro-batch's trip into account; the count to use from now on.
+
+        `model` makes the present model (None before there is one); most trips need none.
+        """
+        if prefill_share > PREFILL_SHARE_MIN and (present := model()) is not None:
+            return self._ended_beside(present, running_count, prefill_share)
         self._beside = None
         if running_count.bit_length() != self._users.bit_length():
             self._now, self._before = _Measured(), None
         self._users = running_count
         self._now.add(trip_s / max(1, running_count))
         if self._now.trips >= TRIPS_TO_SETTLE + TRIPS_TO_JUDGE:
-            self._judge(model, now)
+            self._judge(model(), now)
         return self.count
+
+    def _ended_beside(self, model: RoundModel, running_count: int, prefill_share: float) -> int:
+        self._now, self._before = _Measured(), None
+        self._beside = best_beside_prefill(
+            model, running_count, self.candidates, prefill_share, self._beside or self.count
+        )
+        return self._beside
 
     def _judge(self, model: RoundModel | None, now: float) -> None:
         measured = self._now.seconds_per_token

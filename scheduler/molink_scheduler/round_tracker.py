@@ -11,6 +11,7 @@ Pure: times are arguments.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from molink_scheduler.round_model import HopCost, RoundModel, StageCost
 from molink_scheduler.step_profile import StepProfile
@@ -21,8 +22,7 @@ WEIGHT_OF_NEWEST = 0.1
 """Of a trip's delay: prompts that pass now and then should not look like a slow ring."""
 
 
-@dataclass(frozen=True, slots=True)
-class StageStamp:
+class StageStamp(NamedTuple):
     """What one stage says of a decode step."""
 
     step_s: float

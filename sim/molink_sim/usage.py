@@ -28,7 +28,8 @@ class Usage:
     ) -> None:
         """It was busy with one thing; counted is what began within the counted time."""
         if self.counted_from_s <= start_s < self.counted_until_s:
-            self.busy_s += min(end_s, self.counted_until_s) - start_s
+            until_s = self.counted_until_s
+            self.busy_s += (end_s if end_s < until_s else until_s) - start_s
             self.count += 1
             self.size_bytes += size_bytes
         if self.timeline is not None:

@@ -113,10 +113,10 @@ def test_beside_prompts_the_count_does_not_flap():
 def test_a_load_of_prompts_lowers_the_count_and_an_end_of_it_raises_it_again():
     ring = RoundModel((StageCost(4.2e-3, 0.35e-3),) * 3, (HopCost(0.03, 0.6e-3),) * 2)
     choice = MicroBatchChoice(range(1, 7), count=6)
-    beside = choice.trip_ended(0.1, 6, ring, 0.0, prefill_share=0.3)
+    beside = choice.trip_ended(0.1, 6, lambda: ring, 0.0, prefill_share=0.3)
     assert beside < 6
-    assert choice.trip_ended(0.1, 6, ring, 0.1, prefill_share=0.2) == beside
-    assert choice.trip_ended(0.1, 6, ring, 0.2, prefill_share=0.0) == 6
+    assert choice.trip_ended(0.1, 6, lambda: ring, 0.1, prefill_share=0.2) == beside
+    assert choice.trip_ended(0.1, 6, lambda: ring, 0.2, prefill_share=0.0) == 6
 
 
 @given(st.lists(st.floats(0.001, 0.5), max_size=20))

@@ -124,8 +124,8 @@ class _WatchedSource:
     def next_decode(self, now: float) -> tuple[list[SendRelease], Activations | None]:
         return self.events.steps(self.place, self.inner.next_decode(now))
 
-    def computed(self, work: Activations, elapsed_s: float, now: float) -> None:
-        self.inner.computed(work, elapsed_s, now)
+    def prefill_computed(self, work: Activations, elapsed_s: float, now: float) -> None:
+        self.inner.prefill_computed(work, elapsed_s, now)
 
     @property
     def wait_until(self) -> float | None:
