@@ -181,8 +181,15 @@ class _WireUsage(Usage):
         self._header_bytes = header_bytes
 
     def add(
-        self, start_s: float, end_s: float, batch_class: BatchClass, rows: int, size_bytes: int = 0
+        self,
+        start_s: float,
+        end_s: float,
+        batch_class: BatchClass,
+        rows: int,
+        size_bytes: int = 0,
+        *,
+        is_new: bool = True,
     ) -> None:
-        self._inner.add(start_s, end_s, batch_class, rows, size_bytes)
+        self._inner.add(start_s, end_s, batch_class, rows, size_bytes, is_new=is_new)
         for listener in self._events.carried:
             listener(self._place, batch_class, size_bytes - self._header_bytes)

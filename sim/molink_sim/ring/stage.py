@@ -56,6 +56,8 @@ class _Prefill:
     """Of the step, before it was resumed."""
     look_at: float = -math.inf
     """The end of a part at which the stage looks for decode, when that is planned."""
+    is_counted: bool = False
+    """Whether a part of it was: a step that decode interrupts is still one step."""
 
     @property
     def ends_at(self) -> float:
@@ -185,7 +187,9 @@ class Stage:
     def _draw(self, prefill: _Prefill, until: float) -> None:
         """Count the time since it was resumed."""
         if until > prefill.resumed_at:
-            self.usage.add(prefill.resumed_at, until, PREFILL, prefill.work.rows)
+            is_new, prefill.is_counted = not prefill.is_counted, True
+            rows = prefill.work.rows
+            self.usage.add(prefill.resumed_at, until, PREFILL, rows, is_new=is_new)
 
     def _computed(self, step: tuple[Activations, float]) -> None:
         work, step_s = step
