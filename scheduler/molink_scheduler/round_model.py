@@ -101,14 +101,15 @@ def best_micro_batch_count(
 ) -> int:
     """The candidate with the shortest cycle; `present` unless another gains GAIN_MIN over it.
 
-    Counts above the number of running sequences are left out: a micro-batch holds at least one.
+    Counts above the number of running sequences are left out: a micro-batch holds at least one. A
+    present count above it is as good as that number, and no reason to change.
     """
     useful = _useful(candidates, running_count)
     if not useful or running_count < 1:
         return present
     best = min(useful, key=lambda count: (model.cycle_s(running_count, count), count))
     now = model.cycle_s(running_count, min(present, running_count))
-    if present in useful and model.cycle_s(running_count, best) > now * (1 - GAIN_MIN):
+    if present in candidates and model.cycle_s(running_count, best) > now * (1 - GAIN_MIN):
         return present
     return best
 
