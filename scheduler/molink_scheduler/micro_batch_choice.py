@@ -79,6 +79,8 @@ class MicroBatchChoice:
     """What was measured before the last change."""
     _beside: int | None = None
     """The count in use while there are prompts."""
+    _trips_beside: int = 0
+    """Since it was chosen."""
     _held_until: dict[int, float] = field(default_factory=dict)
     _judged_for: int = 0
     """Users when the count was last judged; 0: never."""
@@ -97,8 +99,8 @@ class MicroBatchChoice:
 
         `model` makes the present model (None before there is one); most trips need none.
         """
-        if prefill_share > PREFILL_SHARE_MIN and (present := model()) is not None:
-            return self._ended_beside(present, running_count, prefill_share)
+        if prefill_share > PREFILL_SHARE_MIN:
+            return self._ended_beside(running_count, model, prefill_share)
         if self._beside is not None:
             self._prompts_ended(model(), running_count, now)
         if running_count.bit_length() != self._users.bit_length():
@@ -109,11 +111,20 @@ class MicroBatchChoice:
             self._judge(model(), now)
         return self.count
 
-    def _ended_beside(self, model: RoundModel, running_count: int, prefill_share: float) -> int:
-        self._measure_anew(None)
-        self._beside = best_beside_prefill(
-            model, running_count, self.candidates, prefill_share, self._beside or self.count
-        )
+    def _ended_beside(
+        self, running_count: int, model: Callable[[], RoundModel | None], prefill_share: float
+    ) -> int:
+        """Choose once a round: to ask the model after each of many trips takes longer than them."""
+        present = self._beside or self.count
+        self._trips_beside += 1
+        if self._beside is None or self._trips_beside >= present:
+            self._trips_beside = 0
+            self._beside = present
+            if (costs := model()) is not None:
+                self._beside = best_beside_prefill(
+                    costs, running_count, self.candidates, prefill_share, present
+                )
+            self._measure_anew(None)
         return self._beside
 
     def _prompts_ended(self, model: RoundModel | None, running_count: int, now: float) -> None:
