@@ -67,6 +67,12 @@ class Backlog:
         if (waiting := self._find(transfer_id)) is not None:
             self._remove(waiting)
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing waits."""
+        decode, prefill = self._lines
+        return not decode and not prefill
+
     def queued_bytes(self, batch_class: BatchClass) -> int:
         """Bytes of a class that have not been handed out."""
         return self._queued_bytes[batch_class]

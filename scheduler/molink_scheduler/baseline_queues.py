@@ -15,7 +15,7 @@ from collections import OrderedDict
 from dataclasses import dataclass, field
 
 from molink_scheduler.backlog import Backlog, Waiting
-from molink_scheduler.batch import BatchClass
+from molink_scheduler.batch import DECODE, PREFILL
 from molink_scheduler.transfer import Chunk, LinkView, Transfer
 
 __all__ = ["FairQueue", "FifoQueue"]
@@ -44,8 +44,8 @@ class FifoQueue(Backlog):
 
     def next_chunk(self, now: float, link: LinkView) -> Chunk | None:
         """The next piece of the oldest transfer; None when nothing waits."""
-        decode = self._oldest(BatchClass.DECODE)
-        prefill = self._oldest(BatchClass.PREFILL)
+        decode = self._oldest(DECODE)
+        prefill = self._oldest(PREFILL)
         if decode is None or prefill is None:
             oldest = decode or prefill
         else:

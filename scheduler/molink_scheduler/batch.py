@@ -9,11 +9,12 @@ with tokens known.
 
 from dataclasses import dataclass, field
 from enum import IntEnum
+from typing import Final
 
 from molink_scheduler.request import SamplingParams
 from molink_scheduler.round_tracker import StageStamp
 
-__all__ = ["Admission", "Batch", "BatchClass", "Release", "Span"]
+__all__ = ["DECODE", "PREFILL", "Admission", "Batch", "BatchClass", "Release", "Span"]
 
 
 class BatchClass(IntEnum):
@@ -21,6 +22,12 @@ class BatchClass(IntEnum):
 
     DECODE = 0
     PREFILL = 1
+
+
+DECODE: Final = BatchClass.DECODE
+PREFILL: Final = BatchClass.PREFILL
+"""For what is asked of every batch at every hand: Python 3.11 takes five times as long to look up a
+member of an enum as a name of a module."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,10 @@
 
 Each place on the ring comes by once per round. So the next arrival is the last one plus the round's
 usual length; a place that has missed two rounds is taken to be empty. The smoothed length follows a
-ring that slows down within a few rounds, and one late round does not move it far.
+ring that slows down within a few rounds, and one late round does not move it far. A visit that is
+more than a round late may have come after a pause, and says nothing; a second one in a row says
+that the ring has become so slow. Without that, the clock of a ring whose micro-batches were merged
+into one stayed at a third of the new round, and the worst count was taken for the best.
 
 Pure: times are arguments.
 """
@@ -17,6 +20,12 @@ WEIGHT_OF_NEWEST = 0.25
 ROUNDS_UNTIL_EMPTY = 2.0
 """A place that has not been seen for so many rounds carries nothing any more."""
 
+ROUNDS_UNTIL_PAUSE = 8.0
+"""After so many rounds nobody was there: who asks for a word each minute is no slow ring..."""
+
+PAUSE_S_MIN = 2.0
+"""...but after no less: the first round may have been one of a millisecond, by accident."""
+
 
 @dataclass(slots=True)
 class DecodeClock:
@@ -24,6 +33,8 @@ class DecodeClock:
 
     _last_seen: dict[int, float] = field(default_factory=dict)
     _round_s: float | None = None
+    _late: set[int] = field(default_factory=set)
+    """Places whose last visit came more than a round late."""
 
     @property
     def round_s(self) -> float | None:
@@ -32,23 +43,29 @@ class DecodeClock:
 
     def seen(self, place: int, now: float) -> None:
         """A micro-batch arrived."""
-        last = self._last_seen.get(place)
+        last, round_s = self._last_seen.get(place), self._round_s
         self._last_seen[place] = now
-        if last is None or self._is_empty(last, now):
+        if last is None:
             return
         elapsed_s = now - last
-        if self._round_s is None:
+        if round_s is None:
             self._round_s = elapsed_s
-        else:
-            self._round_s += WEIGHT_OF_NEWEST * (elapsed_s - self._round_s)
+        elif not self._is_pause(place, elapsed_s, round_s):
+            self._round_s = round_s + WEIGHT_OF_NEWEST * (elapsed_s - round_s)
 
     def due_at(self, now: float) -> float | None:
         """When the next one is expected, at the earliest `now`; None when none circles."""
         if self._round_s is None:
             return None
-        live = [last for last in self._last_seen.values() if not self._is_empty(last, now)]
-        expected = [max(now, last + self._round_s) for last in live]
-        return min(expected, default=None)
+        full_s = ROUNDS_UNTIL_EMPTY * self._round_s
+        live = [last for last in self._last_seen.values() if now - last <= full_s]
+        return max(now, min(live) + self._round_s) if live else None
 
-    def _is_empty(self, last: float, now: float) -> bool:
-        return self._round_s is not None and now - last > ROUNDS_UNTIL_EMPTY * self._round_s
+    def _is_pause(self, place: int, elapsed_s: float, round_s: float) -> bool:
+        """Whether nobody was on the place for a part of the time since its last visit."""
+        if elapsed_s <= ROUNDS_UNTIL_EMPTY * round_s:
+            self._late.discard(place)
+            return False
+        was_late = place in self._late
+        self._late.add(place)
+        return not was_late or elapsed_s > max(ROUNDS_UNTIL_PAUSE * round_s, PAUSE_S_MIN)

@@ -15,7 +15,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import assert_never
 
-from molink_scheduler.batch import Admission, Batch, BatchClass, Release, Span
+from molink_scheduler.batch import DECODE, PREFILL, Admission, Batch, BatchClass, Release, Span
 from molink_scheduler.decode_clock import DecodeClock
 from molink_scheduler.events import (
     BatchReturned,
@@ -49,8 +49,11 @@ class HeadScheduler:
     settings: HeadSettings
     kv: KvLedger = field(init=False)
     _sequences: dict[int, Sequence] = field(init=False, default_factory=dict)
-    _decoding: dict[int, Sequence] = field(init=False, default_factory=dict)
-    """In the order in which they came home: who has waited longest departs first."""
+    _decoding: set[int] = field(init=False, default_factory=set)
+    """Who circles with the micro-batches..."""
+    _at_home: dict[int, Sequence] = field(init=False, default_factory=dict)
+    """...and could depart now, in the order in which they came home: who has waited longest departs
+    first."""
     micro_batches: MicroBatches = field(init=False)
     clock: DecodeClock = field(init=False, default_factory=DecodeClock)
     prompts: PromptLine = field(init=False)
@@ -113,7 +116,7 @@ class HeadScheduler:
         prefill_first = self._decodes_in_a_row >= DECODES_BEFORE_PREFILL_MAX
         run = self._prefill_batch(now) if prefill_first else None
         run = run or self._decode_batch(releases, now) or self._prefill_batch(now)
-        is_decode = run is not None and run.batch.batch_class is BatchClass.DECODE
+        is_decode = run is not None and run.batch.batch_class is DECODE
         self._decodes_in_a_row = self._decodes_in_a_row + 1 if is_decode else 0
         return releases, run
 
@@ -148,7 +151,7 @@ class HeadScheduler:
         return self._settle(sequence)
 
     def _return(self, event: BatchReturned, now: float) -> list[SendRelease]:
-        if event.batch_class is BatchClass.DECODE and self._is_awaited(event):
+        if event.batch_class is DECODE and self._is_awaited(event):
             self._round_ended(event, now)
         sampled = {token.request_id: token for token in event.sampled}
         releases: list[SendRelease] = []
@@ -156,17 +159,22 @@ class HeadScheduler:
             sequence = self._sequences.get(span.request_id)
             if sequence is None or not sequence.take_returned(span):
                 continue  # A duplicate, or older than the sequence's present life.
-            if event.batch_class is BatchClass.PREFILL:
+            if event.batch_class is PREFILL:
                 self.prompts.returned(span)
-            self._take_token(sequence, sampled.get(span.request_id))
-            releases += self._settle(sequence)
+            if (token := sampled.get(span.request_id)) is not None:
+                self._take_token(sequence, token)
+            if sequence.stopping:
+                releases += self._settle(sequence)
         return releases
 
     def _is_awaited(self, event: BatchReturned) -> bool:
         """Whether anything of it is under way: the copy of a return ends no round, and its place
         may long be taken by another micro-batch."""
-        found = ((self._sequences.get(span.request_id), span) for span in event.spans)
-        return any(sequence is not None and sequence.awaits(span) for sequence, span in found)
+        for span in event.spans:
+            sequence = self._sequences.get(span.request_id)
+            if sequence is not None and sequence.awaits(span):
+                return True
+        return False
 
     def _round_ended(self, event: BatchReturned, now: float) -> None:
         self.micro_batches.returned(event.micro_batch)
@@ -176,21 +184,19 @@ class HeadScheduler:
             self.micro_batches.count = self._choice.trip_ended(
                 self.clock.round_s or trip_s,
                 len(self._decoding),
-                self.tracker.model(),
+                self.tracker.model,
                 now,
                 self.prompts.load.share(now),
             )
 
-    def _take_token(self, sequence: Sequence, token: SampledToken | None) -> None:
-        if token is None:
-            return
+    def _take_token(self, sequence: Sequence, token: SampledToken) -> None:
         sequence.known.append(token.token_id)
         if token.finished:
             sequence.cancelled = True
         else:
             sequence.decoding = True
-            self._decoding.pop(sequence.request_id, None)
-            self._decoding[sequence.request_id] = sequence
+            self._decoding.add(sequence.request_id)
+            self._at_home[sequence.request_id] = sequence
 
     def _settle(self, sequence: Sequence) -> list[SendRelease]:
         """Release a sequence that has ended or is preempted, once nothing of it is in flight."""
@@ -213,7 +219,8 @@ class HeadScheduler:
 
     def _release(self, sequence: Sequence) -> list[SendRelease]:
         self.prompts.leave(sequence)
-        self._decoding.pop(sequence.request_id, None)
+        self._decoding.discard(sequence.request_id)
+        self._at_home.pop(sequence.request_id, None)
         self.kv.release(sequence.request_id)
         return [SendRelease(Release(sequence.request_id))]
 
@@ -224,24 +231,26 @@ class HeadScheduler:
         if place is None:
             return None
         spans: list[Span] = []
-        at_home = [s for s in self._decoding.values() if s.decodes_next and not s.stopping]
-        share = self.micro_batches.share(len(self._decoding), len(at_home))
-        for sequence in at_home:
+        share = self.micro_batches.share(len(self._decoding), len(self._at_home))
+        for request_id, sequence in list(self._at_home.items()):
             if len(spans) == share:
                 break
             # Asked for each anew: making room for one may have preempted another.
-            if sequence.decodes_next and self._make_room(sequence, releases):
+            if request_id in self._at_home and self._make_room(sequence, releases):
+                del self._at_home[request_id]
                 spans.append(sequence.take_span(1))
         if not spans:
             return None
         self.micro_batches.departed(place)
         self.tracker.departed(place, len(spans), now)
-        return self._run(BatchClass.DECODE, place, spans, [])
+        return self._run(DECODE, place, spans, [])
 
     def _make_room(self, sequence: Sequence, releases: list[SendRelease]) -> bool:
         """Take the block that the next token needs; False when the sequence must sit out for
         now."""
         tokens = sequence.planned_tokens + 1
+        if not self.kv.blocks_missing(sequence.request_id, tokens):
+            return True
         while self.kv.blocks_missing(sequence.request_id, tokens) > self.kv.blocks_free:
             victim = self._newest_holder()
             victim.preempting = True
@@ -256,7 +265,7 @@ class HeadScheduler:
 
     def _prefill_batch(self, now: float) -> RunBatch | None:
         spans, admissions = self.prompts.next_spans(now, self.running_count)
-        return self._run(BatchClass.PREFILL, -1, spans, admissions) if spans else None
+        return self._run(PREFILL, -1, spans, admissions) if spans else None
 
     def _run(
         self,

@@ -83,6 +83,9 @@ FOREIGN_RTT_FREEZE_S = 300.0
 """While somebody else fills the queue its delay is not learned as the base round trip; after five
 minutes it is, because by then a longer route is as likely."""
 
+_RoundTrip = tuple[float, float, int, float]
+"""(when, round trip, chunk size, rate believed then)."""
+
 
 @dataclass(slots=True)
 class LinkEstimator:
@@ -90,8 +93,12 @@ class LinkEstimator:
 
     memory: LinkMemory = CAUTIOUS
     in_flight_bytes: int = field(init=False, default=0)
+    rate_bytes_per_s: float = field(init=False)
+    """What the link delivers: the maximum of the window."""
     base_rtt_s: float = field(init=False)
     """Round trip of a tiny chunk that meets no queue."""
+    jitter_s: float = field(init=False, default=0.0)
+    """How much lateness of acknowledgements the window makes up for."""
     queueing_delay_s: float = field(init=False, default=0.0)
     """As the newest acknowledgement saw it."""
     capacity_bytes_per_s: float = field(init=False)
@@ -101,8 +108,8 @@ class LinkEstimator:
     """Whether the newest chunk came back sooner than the believed rate allows."""
     _rates: deque[tuple[float, float]] = field(init=False, default_factory=deque)
     """(when, rate), falling: the first is the maximum of the window."""
-    _round_trips: deque[tuple[float, float, int, float]] = field(init=False, default_factory=deque)
-    """(second, round trip, chunk size, rate believed then): the shortest of each second."""
+    _round_trips: deque[_RoundTrip] = field(init=False, default_factory=deque)
+    """The shortest of each second."""
     _arrivals: deque[tuple[float, int]] = field(init=False, default_factory=deque)
     """(when, delivered in total) of the newest acknowledgements without a pause between."""
     _delivered_bytes: int = field(init=False, default=0)
@@ -117,18 +124,9 @@ class LinkEstimator:
     """Chunks sent before so much is delivered belong to a flight that began with a pause."""
 
     def __post_init__(self) -> None:
+        self.rate_bytes_per_s = self.memory.rate_bytes_per_s
         self.base_rtt_s = self.memory.rtt_s
         self.capacity_bytes_per_s = self.memory.rate_bytes_per_s
-
-    @property
-    def rate_bytes_per_s(self) -> float:
-        """What the link delivers."""
-        return self._rates[0][1] if self._rates else self.memory.rate_bytes_per_s
-
-    @property
-    def jitter_s(self) -> float:
-        """How much lateness of acknowledgements the window makes up for."""
-        return min(self._lateness_s, LATENESS_S_MAX)
 
     def departed(self, size_bytes: int, now: float, *, paused: bool) -> Departure:
         """A chunk is handed to the link; `paused` says that one could have gone before."""
@@ -180,24 +178,30 @@ class LinkEstimator:
     def _note_round_trip(self, chunk: Departure, now: float) -> None:
         """Keep the shortest of each second, and see how long this chunk queued."""
         entry = (now, now - chunk.sent_at, chunk.size_bytes, self.rate_bytes_per_s)
-        bare_s = self._bare(*entry[1:])
-        if not self._rtt_frozen(now):
-            newest = self._round_trips[-1] if self._round_trips else None
-            if newest is None or newest[0] <= now - RTT_BUCKET_S:
-                self._round_trips.append(entry)
-            elif bare_s <= self._bare(*newest[1:]):
-                self._round_trips[-1] = (newest[0], *entry[1:])
-            while self._round_trips[0][0] < now - RTT_WINDOW_S and len(self._round_trips) > 1:
-                self._round_trips.popleft()
-        self._update_base_rtt()
+        bare_s = self._bare(entry)
+        if not (self.foreign.noticed and self._rtt_frozen(now)):
+            self._keep_minimum(entry, bare_s, now)
         self.queueing_delay_s = max(0.0, bare_s - self.base_rtt_s)
 
+    def _keep_minimum(self, entry: _RoundTrip, bare_s: float, now: float) -> None:
+        trips = self._round_trips
+        newest = trips[-1] if trips else None
+        if newest is None or newest[0] <= now - RTT_BUCKET_S:
+            trips.append(entry)
+        elif bare_s <= self._bare(newest):
+            trips[-1] = (newest[0], *entry[1:])
+        elif trips[0][0] >= now - RTT_WINDOW_S:
+            return
+        while trips[0][0] < now - RTT_WINDOW_S and len(trips) > 1:
+            trips.popleft()
+        self._update_base_rtt()
+
     def _update_base_rtt(self) -> None:
-        shortest_s = min([self._bare(*entry[1:]) for entry in self._round_trips])
-        self.base_rtt_s = max(RTT_MIN_S, shortest_s)
+        """Needed when a round trip was added or forgotten, or the rate has changed."""
+        self.base_rtt_s = max(RTT_MIN_S, min([self._bare(entry) for entry in self._round_trips]))
 
     def _rtt_frozen(self, now: float) -> bool:
-        return self.foreign.noticed and now - self.foreign.noticed_at < FOREIGN_RTT_FREEZE_S
+        return now - self.foreign.noticed_at < FOREIGN_RTT_FREEZE_S
 
     def _note_rate(self, chunk: Departure, now: float) -> None:
         sending_s = chunk.sent_at - chunk.delivered_sent_at
@@ -209,7 +213,7 @@ class LinkEstimator:
         unqueued = self.queueing_delay_s < HEADROOM_QUEUE_S + self.jitter_s
         self.headroom = unqueued and sooner_s > HEADROOM_S and sample > believed
         arriving = self._arrival_rate(now)
-        rate = max(self.rate_bytes_per_s, RATE_MIN_BYTES_PER_S)
+        rate = max(believed, RATE_MIN_BYTES_PER_S)
         if self.queueing_delay_s > max(DROP_QUEUE_S, DROP_QUEUE_BYTES / rate):
             self._long_queue_since = min(self._long_queue_since, now)
         else:
@@ -218,6 +222,7 @@ class LinkEstimator:
             self._rates = deque([(now, min(arriving, RATE_MAX_BYTES_PER_S))])
         elif sample >= believed or not chunk.app_limited:
             self._keep_maximum(sample, now)
+        self.rate_bytes_per_s = self._rates[0][1]
 
     def _keep_maximum(self, sample: float, now: float) -> None:
         while self._rates and self._rates[-1][1] <= sample:
@@ -239,14 +244,16 @@ class LinkEstimator:
         own_s = max(0.0, (chunk.in_flight_bytes - chunk.size_bytes) / rate - self.base_rtt_s)
         late_s = max(0.0, self.queueing_delay_s - own_s)
         self._lateness_s += LATENESS_SHARE * (min(late_s, LATENESS_S_CAP) - self._lateness_s)
+        self.jitter_s = min(self._lateness_s, LATENESS_S_MAX)
         starved = 2 * self.rate_bytes_per_s < self.capacity_bytes_per_s
         self.foreign.observe(self.queueing_delay_s, own_s, now, starved=starved)
         if self.queueing_delay_s < CAPACITY_QUEUE_S and not self.foreign.noticed:
             self.capacity_bytes_per_s = self.rate_bytes_per_s
 
-    def _bare(self, rtt_s: float, size_bytes: int, rate_then: float) -> float:
+    def _bare(self, entry: _RoundTrip) -> float:
         """A round trip without the chunk's own time on the wire.
 
         The rate believed then may have been too low: once a higher one is known it counts.
         """
+        _, rtt_s, size_bytes, rate_then = entry
         return rtt_s - size_bytes / max(rate_then, self.rate_bytes_per_s, RATE_MIN_BYTES_PER_S)

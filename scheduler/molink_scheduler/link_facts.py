@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import dataclass
+from typing import NamedTuple
 
 __all__ = [
     "CAUTIOUS",
@@ -41,8 +42,7 @@ CAUTIOUS = LinkMemory(rate_bytes_per_s=1e6, rtt_s=0.1)
 what may be in flight starts from less."""
 
 
-@dataclass(frozen=True, slots=True)
-class Departure:
+class Departure(NamedTuple):
     """What must be known of a sent chunk when its acknowledgement comes."""
 
     size_bytes: int

@@ -189,7 +189,7 @@ class LinkPacer:
 
     def _open_bytes(self, now: float, urgent: bool) -> float:
         """What the window leaves, or what urgent data may overdraw it by."""
-        left = self._window.at(now) - self.in_flight_bytes
+        left = self._window.at(now) - self.estimator.in_flight_bytes
         return max(left, self._urgent_extra - self._urgent_bytes) if urgent else left
 
     @property
@@ -208,7 +208,7 @@ class LinkPacer:
         return now >= self._stall_at
 
     def _is_open(self, now: float) -> bool:
-        return self._open_bytes(now, False) >= self._window.piece_bytes and now >= self._paced_until
+        return now >= self._paced_until and self._open_bytes(now, False) >= self._window.piece_bytes
 
     def _settle(self, sequence: int, now: float) -> Departure:
         """Take the chunk and all before it out of flight."""
@@ -218,4 +218,5 @@ class LinkPacer:
             self._urgent_bytes -= departure.size_bytes if urgent else 0
             self.estimator.acknowledged(departure, now)
             if oldest == sequence:
+                self._window.learned()
                 return departure

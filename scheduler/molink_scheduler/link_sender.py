@@ -18,7 +18,7 @@ Pure: bytes, sockets and clocks stay with the caller.
 import math
 from dataclasses import dataclass, field
 
-from molink_scheduler.batch import BatchClass
+from molink_scheduler.batch import DECODE
 from molink_scheduler.decode_hold import DecodeHold
 from molink_scheduler.link_pacer import LinkPacer
 from molink_scheduler.transmission import Chunk, LinkView, Transfer, TransmissionQueue
@@ -41,8 +41,7 @@ class LinkSender:
     @property
     def is_waiting(self) -> bool:
         """Whether anything has not left."""
-        decode, prefill = BatchClass.DECODE, BatchClass.PREFILL
-        return self.queue.waiting_count(decode) > 0 or self.queue.waiting_count(prefill) > 0
+        return not self.queue.is_empty
 
     @property
     def rate_bytes_per_s(self) -> float:
@@ -51,7 +50,7 @@ class LinkSender:
 
     def offer(self, transfer: Transfer, now: float) -> None:
         """Let a transfer wait. Raises ValueError when one of this id already does."""
-        if transfer.batch_class is BatchClass.DECODE:
+        if transfer.batch_class is DECODE:
             self.hold.end(now)
             self.hold.ready_at = -math.inf
         self.queue.offer(transfer, now)
@@ -61,7 +60,7 @@ class LinkSender:
 
         Commits to it: the caller must send it, and say `sent` before it asks again.
         """
-        if not self.is_waiting or self._held_until(now) is not None or not self._room(now):
+        if self.queue.is_empty or self._held_until(now) is not None or not self._room(now):
             return None
         view = LinkView(self.rate_bytes_per_s, 0.0, self.decode_due_at)
         chunk = self.queue.next_chunk(now, view)
@@ -73,7 +72,7 @@ class LinkSender:
 
     def sent(self, sequence: int, chunk: Chunk, size_bytes: int, now: float) -> None:
         """A chunk was handed to the connection as `size_bytes` bytes, its header among them."""
-        urgent = chunk.batch_class is BatchClass.DECODE
+        urgent = chunk.batch_class is DECODE
         self.pacer.sent(sequence, size_bytes, now, urgent=urgent)
 
     def acknowledged(self, sequence: int, now: float) -> None:
@@ -82,17 +81,17 @@ class LinkSender:
 
     def next_wake(self, now: float) -> float | None:
         """When to ask again if nothing happens before; None when only an event helps."""
-        if not self.is_waiting:
+        if self.queue.is_empty:
             return None
         held_until = self._held_until(now)
         return self.pacer.next_wake(now) if held_until is None else held_until
 
     def _room(self, now: float) -> bool:
-        urgent = self.queue.decode_first and self.queue.waiting_count(BatchClass.DECODE) > 0
+        urgent = self.queue.decode_first and self.queue.waiting_count(DECODE) > 0
         return self.pacer.room(now, urgent=urgent) > 0
 
     def _held_until(self, now: float) -> float | None:
         """Until when prefill waits for a decode step under way; None: nothing is held."""
-        if not self.queue.decode_first or self.queue.waiting_count(BatchClass.DECODE) > 0:
+        if not self.queue.decode_first or self.queue.waiting_count(DECODE) > 0:
             return None
         return self.hold.until(now, self.pacer.drain_s)

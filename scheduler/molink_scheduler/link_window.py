@@ -11,7 +11,6 @@ is a queue on links that need none. Beside a foreign upload we hold the fair hal
 
 import math
 from dataclasses import dataclass, field
-from enum import Enum
 
 from molink_scheduler.link_estimator import Departure, LinkEstimator
 from molink_scheduler.upload_budget import UploadBudget
@@ -85,15 +84,6 @@ FOREIGN_RECHECK_S = 5.0
 FOREIGN_RECHECK_ROUNDS = 2.0
 
 
-class Phase(Enum):
-    """What a link does with its window now."""
-
-    PROBE = "probe"
-    DRAIN = "drain"
-    CRUISE = "cruise"
-    RAMP = "ramp"
-
-
 @dataclass(slots=True)
 class LinkWindow:
     """The window of one directed link, its cycle and its ramps."""
@@ -104,10 +94,16 @@ class LinkWindow:
     """The window while ramping."""
     _ramp_queued_since: float = field(init=False, default=math.inf)
     _cycle_at: float = field(init=False, default=-math.inf)
-    _sized_for: float = field(init=False, default=-1.0)
-    """Rate for which the sizes of chunks and pieces were worked out; they are asked for often."""
-    _chunk_bytes: int = field(init=False, default=0)
-    _piece_bytes: int = field(init=False, default=0)
+    chunk_bytes: int = field(init=False)
+    """The size that a chunk should have now."""
+    piece_bytes: int = field(init=False)
+    """The least that is worth sending; a tiny upload cap never fits a quarter chunk."""
+    cycle_s: float = field(init=False)
+    """From one probe to the next."""
+    _round_s: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.learned()
 
     def start_ramp(self) -> None:
         """Begin as to a peer never met."""
@@ -118,53 +114,42 @@ class LinkWindow:
         if now - self._cycle_at >= self.cycle_s:
             self._cycle_at = now
 
-    @property
-    def chunk_bytes(self) -> int:
-        """The size that a chunk should have now."""
+    def learned(self) -> None:
+        """The estimator has heard of an acknowledgement: work out what follows from it."""
         rate = self.estimator.rate_bytes_per_s
-        if rate != self._sized_for:
-            self._size(rate)
-        return self._chunk_bytes
-
-    def _size(self, rate_bytes_per_s: float) -> None:
-        cap = self.budget.cap_bytes_per_s or math.inf
-        wanted = int(CHUNK_S * min(rate_bytes_per_s, cap))
-        self._chunk_bytes = min(CHUNK_BYTES_MAX, max(CHUNK_BYTES_MIN, wanted))
-        quarter = int(PIECE_SHARE * self._chunk_bytes)
-        self._piece_bytes = max(1, min(quarter, self.budget.piece_bytes_max() // 2))
-        self._sized_for = rate_bytes_per_s
+        wanted = int(CHUNK_S * min(rate, self.budget.cap_bytes_per_s or math.inf))
+        self.chunk_bytes = min(CHUNK_BYTES_MAX, max(CHUNK_BYTES_MIN, wanted))
+        quarter = int(PIECE_SHARE * self.chunk_bytes)
+        self.piece_bytes = max(1, min(quarter, self.budget.piece_bytes_max() // 2))
+        self._round_s = max(ROUND_S_MIN, self.estimator.base_rtt_s + CHUNK_S)
+        self.cycle_s = max(3 * self._round_s, min(CYCLE_ROUNDS * self._round_s, CYCLE_S_MAX))
 
     def at(self, now: float) -> float:
         """Bytes that may be in flight now."""
-        rate, chunk = self.estimator.rate_bytes_per_s, self.chunk_bytes
-        product = rate * self.estimator.base_rtt_s
-        slack = self.estimator.jitter_s * rate
-        match self._phase(now):
-            case Phase.RAMP:
-                return self._ramp_bytes or 0.0
-            case Phase.PROBE:
-                window = product + chunk + max(PROBE_S * rate, self.piece_bytes) + slack
-            case Phase.DRAIN:
-                window = max(product, chunk)
-            case Phase.CRUISE:
-                window = product + chunk + slack
-        if product < SHORT_CHUNKS * chunk:
-            window += self.piece_bytes
+        if self._ramp_bytes is not None:
+            return self._ramp_bytes
+        window = self._cycle_bytes((now - self._cycle_at) / self._round_s)
         return max(window, self._foreign_share(now)) if self.estimator.foreign.noticed else window
+
+    def _cycle_bytes(self, rounds: float) -> float:
+        """The window so many rounds into the cycle: probe, drain, then cruise."""
+        estimator, chunk = self.estimator, self.chunk_bytes
+        rate = estimator.rate_bytes_per_s
+        product = rate * estimator.base_rtt_s
+        if rounds < 1:
+            probe = max(PROBE_S * rate, self.piece_bytes)
+            window = product + chunk + probe + estimator.jitter_s * rate
+        elif rounds < 2:
+            window = max(product, chunk)
+        else:
+            window = product + chunk + estimator.jitter_s * rate
+        return window + self.piece_bytes if product < SHORT_CHUNKS * chunk else window
 
     def pace(self, now: float) -> float:
         """Bytes per second at which prefill leaves."""
         rate = self.estimator.rate_bytes_per_s
         round_s = self.estimator.base_rtt_s + self.chunk_bytes / rate
         return PACE_GAIN * self.at(now) / round_s
-
-    def _phase(self, now: float) -> Phase:
-        if self._ramp_bytes is not None:
-            return Phase.RAMP
-        rounds = (now - self._cycle_at) / self._round_s
-        if rounds < 1:
-            return Phase.PROBE
-        return Phase.DRAIN if rounds < 2 else Phase.CRUISE
 
     def phase_ends(self, now: float) -> float:
         """When the window changes by itself; never while ramping."""
@@ -211,20 +196,3 @@ class LinkWindow:
         if held_s > FOREIGN_RECHECK_S - FOREIGN_RECHECK_ROUNDS * loaded_s:
             return 0.0
         return FOREIGN_SHARE * estimator.capacity_bytes_per_s * loaded_s
-
-    @property
-    def _round_s(self) -> float:
-        return max(ROUND_S_MIN, self.estimator.base_rtt_s + CHUNK_S)
-
-    @property
-    def cycle_s(self) -> float:
-        """From one probe to the next."""
-        return max(3 * self._round_s, min(CYCLE_ROUNDS * self._round_s, CYCLE_S_MAX))
-
-    @property
-    def piece_bytes(self) -> int:
-        """The least that is worth sending; a tiny upload cap never fits a quarter chunk."""
-        rate = self.estimator.rate_bytes_per_s
-        if rate != self._sized_for:
-            self._size(rate)
-        return self._piece_bytes

@@ -1,15 +1,16 @@
 """Choose the number of micro-batches, and believe the measured round rather than the model.
 
 The model says which count should be best. It is tried; if the rounds that follow are not shorter
-than they were for as many users, the old count comes back, and the other is not tried again for a
-while. While prompts take a share of the devices, rounds are no measure of a count; then the model
-alone decides. A search by trying alone was rejected: every bad try slows all users for several
-rounds.
+than the old count's would be, the old count comes back, and the other is not tried again for a
+while. Users come and go in between: how much longer or shorter that makes a round the model says,
+and only that. While prompts take a share of the devices, rounds are no measure of a count; then the
+model alone decides, and goes on to decide afterwards if there are now other users than before. A
+search by trying alone was rejected: every bad try slows all users for several rounds.
 
 Pure: times are arguments.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from molink_scheduler.round_model import (
@@ -21,7 +22,8 @@ from molink_scheduler.round_model import (
 __all__ = ["MicroBatchChoice"]
 
 TRIPS_TO_SETTLE = 8
-"""Trips after a change that are not judged: the pipeline fills, links probe."""
+"""Trips after a change that are not judged, or one of each micro-batch if those are more: the
+pipeline fills, links probe."""
 
 TRIPS_TO_JUDGE = 24
 """Trips measured before a count is judged: about three seconds on home links."""
@@ -35,14 +37,35 @@ PREFILL_SHARE_MIN = 0.02
 
 @dataclass(slots=True)
 class _Measured:
-    """Mean seconds per sequence and token under one count."""
+    """Mean round under one count, and for how many users."""
 
+    trips_to_settle: int = TRIPS_TO_SETTLE
     trips: int = 0
-    seconds_per_token: float = 0.0
+    """Without those."""
+    round_s: float = 0.0
+    users: float = 0.0
 
-    def add(self, seconds_per_token: float) -> None:
+    def add(self, round_s: float, users: int) -> None:
+        if self.trips_to_settle:
+            self.trips_to_settle -= 1
+            return
         self.trips += 1
-        self.seconds_per_token += (seconds_per_token - self.seconds_per_token) / self.trips
+        self.round_s += (round_s - self.round_s) / self.trips
+        self.users += (users - self.users) / self.trips
+
+
+@dataclass(frozen=True, slots=True)
+class _Before:
+    """A former count and its round."""
+
+    count: int
+    users: int
+    round_s: float
+
+    def round_for(self, users: int, model: RoundModel) -> float:
+        """What the round would be with other users."""
+        then_s = model.cycle_s(self.users, self.count)
+        return self.round_s * model.cycle_s(users, self.count) / then_s if then_s else self.round_s
 
 
 @dataclass(slots=True)
@@ -52,52 +75,86 @@ class MicroBatchChoice:
     candidates: Sequence[int]
     count: int
     _now: _Measured = field(default_factory=_Measured)
-    _before: tuple[int, int, float] | None = None
-    """The count before the last change, for how many users, and what it measured."""
+    _before: _Before | None = None
+    """What was measured before the last change."""
     _beside: int | None = None
     """The count in use while there are prompts."""
+    _trips_beside: int = 0
+    """Since it was chosen."""
     _held_until: dict[int, float] = field(default_factory=dict)
+    _judged_for: int = 0
+    """Users when the count was last judged; 0: never."""
     _users: int = 0
     """Of the last trip; measurements are kept while its power of two is the same."""
 
     def trip_ended(
         self,
-        trip_s: float,
+        round_s: float,
         running_count: int,
-        model: RoundModel | None,
+        model: Callable[[], RoundModel | None],
         now: float,
         prefill_share: float = 0.0,
     ) -> int:
-        """Take one micro-batch's trip into account; the count to use from now on."""
-        if model is not None and prefill_share > PREFILL_SHARE_MIN:
-            self._now, self._before = _Measured(), None
-            self._beside = best_beside_prefill(
-                model, running_count, self.candidates, prefill_share, self._beside or self.count
-            )
-            return self._beside
-        self._beside = None
+        """Take one micro-batch's trip into account; the count to use from now on.
+
+        `model` makes the present model (None before there is one); most trips need none.
+        """
+        if prefill_share > PREFILL_SHARE_MIN:
+            return self._ended_beside(running_count, model, prefill_share)
+        if self._beside is not None:
+            self._prompts_ended(model(), running_count, now)
         if running_count.bit_length() != self._users.bit_length():
-            self._now, self._before = _Measured(), None
+            self._measure_anew(None)
         self._users = running_count
-        self._now.add(trip_s / max(1, running_count))
-        if self._now.trips >= TRIPS_TO_SETTLE + TRIPS_TO_JUDGE:
-            self._judge(model, now)
+        self._now.add(round_s, max(1, running_count))
+        if self._now.trips >= TRIPS_TO_JUDGE:
+            self._judge(model(), now)
         return self.count
 
-    def _judge(self, model: RoundModel | None, now: float) -> None:
-        measured = self._now.seconds_per_token
-        if self._before is not None and measured > self._before[2]:
-            self._held_until[self.count] = now + HOLD_S
-            self._change(self._before[0], None)
-        elif model is not None:
-            best = best_micro_batch_count(model, self._users, self._open(now), self.count)
-            if best != self.count:
-                self._change(best, (self.count, self._users, measured))
-            else:
-                self._before, self._now = None, _Measured()
+    def _ended_beside(
+        self, running_count: int, model: Callable[[], RoundModel | None], prefill_share: float
+    ) -> int:
+        """Choose once a round: to ask the model after each of many trips takes longer than them."""
+        present = self._beside or self.count
+        self._trips_beside += 1
+        if self._beside is None or self._trips_beside >= present:
+            self._trips_beside = 0
+            self._beside = present
+            if (costs := model()) is not None:
+                self._beside = best_beside_prefill(
+                    costs, running_count, self.candidates, prefill_share, present
+                )
+            self._measure_anew(None)
+        return self._beside
 
-    def _change(self, count: int, before: tuple[int, int, float] | None) -> None:
-        self.count, self._before, self._now = count, before, _Measured()
+    def _prompts_ended(self, model: RoundModel | None, running_count: int, now: float) -> None:
+        """Back to the count from before the prompts, if it was judged for about as many users."""
+        present, self._beside = self._beside or self.count, None
+        if model is not None and running_count.bit_length() != self._judged_for.bit_length():
+            self.count = best_micro_batch_count(model, running_count, self._open(now), present)
+        self._measure_anew(None)
+
+    def _judge(self, model: RoundModel | None, now: float) -> None:
+        if model is None:
+            return
+        self._judged_for, measured = self._users, self._now
+        if self._before is not None and measured.round_s > self._before.round_for(
+            round(measured.users), model
+        ):
+            self._held_until[self.count] = now + HOLD_S
+            self.count = self._before.count
+            self._measure_anew(None)
+            return
+        best = best_micro_batch_count(model, self._users, self._open(now), self.count)
+        if best != self.count:
+            before = _Before(self.count, round(measured.users), measured.round_s)
+            self.count = best
+            self._measure_anew(before)
+        else:
+            self._before, self._now = None, _Measured(trips_to_settle=0)
+
+    def _measure_anew(self, before: _Before | None) -> None:
+        self._before, self._now = before, _Measured(max(TRIPS_TO_SETTLE, self.count))
 
     def _open(self, now: float) -> list[int]:
         return [count for count in self.candidates if self._held_until.get(count, now) <= now]

@@ -16,7 +16,7 @@ to prevent what hardly ever happens.
 from dataclasses import dataclass, field
 
 from molink_scheduler.backlog import Backlog, Waiting
-from molink_scheduler.batch import BatchClass
+from molink_scheduler.batch import DECODE, PREFILL
 from molink_scheduler.chunk_rules import ChunkRule, Quantum
 from molink_scheduler.held_back import HeldBack, HoldBackLimits
 from molink_scheduler.transfer import Chunk, LinkView
@@ -46,8 +46,8 @@ class PriorityQueues(Backlog):
 
     def next_chunk(self, now: float, link: LinkView) -> Chunk | None:
         """What to send now; None when nothing waits."""
-        decode = self._oldest(BatchClass.DECODE)
-        prefill = self._oldest(BatchClass.PREFILL)
+        decode = self._oldest(DECODE)
+        prefill = self._oldest(PREFILL)
         if prefill is None:
             self.held_back.reset()
             return None if decode is None else self._take(decode, decode.left_bytes)

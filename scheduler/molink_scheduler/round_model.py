@@ -15,7 +15,7 @@ Pure: everything is an argument.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 __all__ = [
     "HopCost",
@@ -62,24 +62,38 @@ class RoundModel:
 
     stages: tuple[StageCost, ...]
     hops: tuple[HopCost, ...]
+    _trip_fixed_s: float = field(init=False, repr=False, compare=False)
+    _trip_row_s: float = field(init=False, repr=False, compare=False)
+    _wire_row_s: float = field(init=False, repr=False, compare=False)
+    """Of the slowest link. Summed up once: a choice asks for twenty counts of long rings."""
+
+    def __post_init__(self) -> None:
+        places: list[StageCost | HopCost] = [*self.stages, *self.hops]
+        object.__setattr__(self, "_trip_fixed_s", sum([place.fixed_s for place in places]))
+        object.__setattr__(self, "_trip_row_s", sum([place.row_s for place in places]))
+        wire_row_s = max([hop.row_s for hop in self.hops], default=0.0)
+        object.__setattr__(self, "_wire_row_s", wire_row_s)
 
     def trip_s(self, rows: int) -> float:
         """One micro-batch alone on the ring."""
-        compute = sum(stage.fixed_s + rows * stage.row_s for stage in self.stages)
-        return compute + sum(hop.fixed_s + rows * hop.row_s for hop in self.hops)
+        return self._trip_fixed_s + rows * self._trip_row_s
 
     def cycle_s(self, running_count: int, micro_batch_count: int) -> float:
         """Time until every running sequence has one more token."""
-        rows = -(-running_count // micro_batch_count)
-        device = self.device_s(running_count, micro_batch_count)
-        wire = max((rows * hop.row_s for hop in self.hops), default=0.0)
-        return max(self.trip_s(rows), device, micro_batch_count * wire)
+        return self.cycle_and_device_s(running_count, micro_batch_count)[0]
 
     def device_s(self, running_count: int, micro_batch_count: int) -> float:
         """What one cycle takes of the slowest device."""
         rows = -(-running_count // micro_batch_count)
-        step = max((stage.fixed_s + rows * stage.row_s for stage in self.stages), default=0.0)
+        step = max([stage.fixed_s + rows * stage.row_s for stage in self.stages], default=0.0)
         return micro_batch_count * step
+
+    def cycle_and_device_s(self, running_count: int, micro_batch_count: int) -> tuple[float, float]:
+        """Both; the first needs the second."""
+        rows = -(-running_count // micro_batch_count)
+        device = self.device_s(running_count, micro_batch_count)
+        wire = micro_batch_count * rows * self._wire_row_s
+        return max(self.trip_s(rows), device, wire), device
 
 
 def best_micro_batch_count(
@@ -87,14 +101,15 @@ def best_micro_batch_count(
 ) -> int:
     """The candidate with the shortest cycle; `present` unless another gains GAIN_MIN over it.
 
-    Counts above the number of running sequences are left out: a micro-batch holds at least one.
+    Counts above the number of running sequences are left out: a micro-batch holds at least one. A
+    present count above it is as good as that number, and no reason to change.
     """
     useful = _useful(candidates, running_count)
     if not useful or running_count < 1:
         return present
     best = min(useful, key=lambda count: (model.cycle_s(running_count, count), count))
     now = model.cycle_s(running_count, min(present, running_count))
-    if present in useful and model.cycle_s(running_count, best) > now * (1 - GAIN_MIN):
+    if present in candidates and model.cycle_s(running_count, best) > now * (1 - GAIN_MIN):
         return present
     return best
 
@@ -117,8 +132,8 @@ def best_beside_prefill(
     weight = min(1.0, prefill_share / PREFILL_SHARE_FULL)
 
     def cost_s(count: int) -> float:
-        cycle_s = model.cycle_s(running_count, count)
-        return cycle_s + weight * model.device_s(running_count, count)
+        cycle_s, device_s = model.cycle_and_device_s(running_count, count)
+        return cycle_s + weight * device_s
 
     useful = _useful(candidates, running_count)
     best = min(useful, key=lambda count: (cost_s(count), count), default=present)

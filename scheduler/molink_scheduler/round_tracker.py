@@ -4,13 +4,15 @@ cost.
 Each stage stamps a decode batch with its step time and the rate of its outgoing link. When the
 batch is back, what is left of its trip after compute and wire time is delay: propagation,
 hand-over, waiting. From these the cost model predicts rounds with other numbers of
-micro-batches.
+micro-batches. Where the micro-batches fill a device or a link, what is left is mostly waiting for
+one another, which fewer of them would not have to: taken for delay it would call for more of them.
 
 Pure: times are arguments.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from molink_scheduler.round_model import HopCost, RoundModel, StageCost
 from molink_scheduler.step_profile import StepProfile
@@ -20,9 +22,12 @@ __all__ = ["RoundTracker", "StageStamp"]
 WEIGHT_OF_NEWEST = 0.1
 """Of a trip's delay: prompts that pass now and then should not look like a slow ring."""
 
+FULL_SHARE = 0.7
+"""A device or link that the micro-batches out take for so much of a trip is full: what arrives
+unevenly queues there."""
 
-@dataclass(frozen=True, slots=True)
-class StageStamp:
+
+class StageStamp(NamedTuple):
     """What one stage says of a decode step."""
 
     step_s: float
@@ -58,7 +63,9 @@ class RoundTracker:
             profile.observe(rows, stamp.step_s)
         self._rates = [stamp.wire_bytes_per_s for stamp in stamps]
         trip_s = now - departed_at
-        self._learn_delay(trip_s - sum(s.step_s for s in stamps) - rows * sum(self._wire_row_s()))
+        self._learn_delay(
+            trip_s, [s.step_s for s in stamps], [rows * s for s in self._wire_row_s()]
+        )
         return trip_s
 
     def model(self) -> RoundModel | None:
@@ -76,9 +83,13 @@ class RoundTracker:
         between = self._rates[:-1]
         return [self.row_bytes / rate if rate > 0 else 0.0 for rate in between]
 
-    def _learn_delay(self, delay_s: float) -> None:
-        delay_s = max(0.0, delay_s)
-        if self._delay_s is None:
+    def _learn_delay(self, trip_s: float, steps_s: list[float], wires_s: list[float]) -> None:
+        """What neither steps nor wires explain of a trip; none of it is waiting for others where
+        nothing is full."""
+        delay_s = max(0.0, trip_s - sum(steps_s) - sum(wires_s))
+        circling = len(self._departures) + 1
+        is_full = circling * max([*steps_s, *wires_s], default=0.0) > FULL_SHARE * trip_s
+        if self._delay_s is None or (is_full and delay_s < self._delay_s):
             self._delay_s = delay_s
-        else:
+        elif not is_full:
             self._delay_s += WEIGHT_OF_NEWEST * (delay_s - self._delay_s)

@@ -15,6 +15,8 @@ class Sequence:
     from the two."""
 
     request: Request
+    request_id: int = field(init=False)
+    """The request's; ids rise with arrival, so the largest is the newest."""
     known: list[int] = field(init=False)
     """Prompt and output so far."""
     planned_tokens: int = 0
@@ -30,12 +32,8 @@ class Sequence:
     """Chosen to give its blocks back as soon as nothing of it is in flight."""
 
     def __post_init__(self) -> None:
+        self.request_id = self.request.request_id
         self.known = [*self.request.prompt, *self.request.output]
-
-    @property
-    def request_id(self) -> int:
-        """The request's id; ids rise with arrival, so the largest is the newest."""
-        return self.request.request_id
 
     @property
     def tokens_pending(self) -> int:
@@ -46,11 +44,6 @@ class Sequence:
     def in_flight(self) -> bool:
         """Whether any of it is under way on the ring."""
         return self.returned_tokens < self.planned_tokens
-
-    @property
-    def decodes_next(self) -> bool:
-        """Whether its next step is the decode of the newest token."""
-        return self.decoding and self.tokens_pending == 1
 
     @property
     def stopping(self) -> bool:

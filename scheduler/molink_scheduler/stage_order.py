@@ -15,9 +15,9 @@ Pure: the work that belongs to a batch (its activations) is carried along, never
 
 from collections import deque
 from dataclasses import dataclass, field
-from typing import Generic, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
-from molink_scheduler.batch import Batch, BatchClass
+from molink_scheduler.batch import DECODE, Batch
 from molink_scheduler.batch_pieces import cut_rows
 from molink_scheduler.prefill_budget import PrefillBudget
 
@@ -29,8 +29,7 @@ DECODES_BEFORE_PREFILL_MAX = 8
 """Decode batches that may pass a waiting span in a row."""
 
 
-@dataclass(frozen=True, slots=True)
-class Piece(Generic[Work]):
+class Piece(NamedTuple, Generic[Work]):
     """Rows [start, end) of one batch's work, and the batch that they make."""
 
     batch: Batch
@@ -60,7 +59,7 @@ class StageOrder(Generic[Work]):
 
     def push(self, batch: Batch, work: Work, now: float) -> None:
         """Add a batch that has arrived."""
-        if batch.batch_class is BatchClass.DECODE:
+        if batch.batch_class is DECODE:
             self.budget.clock.seen(batch.micro_batch, now)
             self._decode.append((batch, work))
         else:

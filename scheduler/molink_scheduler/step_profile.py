@@ -29,8 +29,8 @@ class StepProfile:
     _seconds: float = 0.0
     _rows_rows: float = 0.0
     _rows_seconds: float = 0.0
-    _row_s: float | None = None
-    """The line's slope, until the next step is observed."""
+    _line: tuple[float, float] | None = None
+    """Fixed part and slope, until the next step is observed."""
 
     def observe(self, rows: int, seconds: float) -> None:
         """Take one step into account."""
@@ -39,7 +39,7 @@ class StepProfile:
         self._seconds = self._seconds * FORGET + seconds
         self._rows_rows = self._rows_rows * FORGET + rows * rows
         self._rows_seconds = self._rows_seconds * FORGET + rows * seconds
-        self._row_s = None
+        self._line = None
 
     @property
     def known(self) -> bool:
@@ -49,13 +49,22 @@ class StepProfile:
     @property
     def row_s(self) -> float:
         """Seconds of one more row, never negative."""
-        if self._row_s is None:
-            self._row_s = self._slope()
-        return self._row_s
+        return (self._line or self._fitted())[1]
+
+    @property
+    def fixed_s(self) -> float:
+        """Seconds of a step before its rows count, never negative."""
+        return (self._line or self._fitted())[0]
+
+    def _fitted(self) -> tuple[float, float]:
+        if not self.known:
+            return 0.0, 0.0
+        row_s = self._slope()
+        fixed_s = max(0.0, (self._seconds - self._rows * row_s) / self._weight)
+        self._line = fixed_s, row_s
+        return self._line
 
     def _slope(self) -> float:
-        if not self.known:
-            return 0.0
         mean = self._rows / self._weight
         variance = self._rows_rows / self._weight - mean * mean
         if variance < ROWS_SPREAD_MIN:
@@ -63,19 +72,13 @@ class StepProfile:
         covariance = self._rows_seconds / self._weight - mean * self._seconds / self._weight
         return max(0.0, covariance / variance)
 
-    @property
-    def fixed_s(self) -> float:
-        """Seconds of a step before its rows count, never negative."""
-        if not self.known:
-            return 0.0
-        return max(0.0, (self._seconds - self._rows * self.row_s) / self._weight)
-
     def step_s(self, rows: int) -> float:
         """Predicted seconds of a step of `rows` rows; 0 when nothing is known."""
         return self.fixed_s + rows * self.row_s
 
     def rows_within(self, budget_s: float) -> int:
         """Most rows whose step is predicted to end within `budget_s`."""
-        if self.row_s <= 0.0:
-            return 0 if self.fixed_s > budget_s else 1_000_000
-        return max(0, int((budget_s - self.fixed_s) / self.row_s))
+        fixed_s, row_s = self._line or self._fitted()
+        if row_s <= 0.0:
+            return 0 if fixed_s > budget_s else 1_000_000
+        return max(0, int((budget_s - fixed_s) / row_s))

@@ -10,6 +10,7 @@ transfers wait, and a copy that somebody must remember to refresh is wrong half 
 
 from dataclasses import dataclass
 from math import inf
+from typing import NamedTuple
 
 from molink_scheduler.batch import BatchClass
 
@@ -34,8 +35,7 @@ class Transfer:
             raise ValueError(f"a transfer cannot hold {self.tokens} tokens")
 
 
-@dataclass(frozen=True, slots=True)
-class Chunk:
+class Chunk(NamedTuple):
     """Command: send bytes [offset, offset + size_bytes) of a transfer now."""
 
     transfer_id: int

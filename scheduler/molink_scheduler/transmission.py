@@ -57,6 +57,11 @@ class TransmissionQueue(Protocol):
         ...
 
     @property
+    def is_empty(self) -> bool:
+        """Whether nothing waits."""
+        ...
+
+    @property
     def chunk_bytes_now(self) -> int:
         """The chunk rule's last answer: most bytes of prefill sent at once."""
         ...

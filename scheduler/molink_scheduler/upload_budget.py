@@ -64,6 +64,8 @@ class UploadBudget:
 
     def sent(self, size_bytes: int, now: float) -> None:
         """Take bytes that went out; more than `room` said must be waited for afterwards."""
+        if self.cap_bytes_per_s is None:
+            return
         self._tokens = self._tokens_at(now) - size_bytes
         self._filled_at = max(self._filled_at, now)
 

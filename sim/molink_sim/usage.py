@@ -20,16 +20,27 @@ class Usage:
     """Where bars are collected, shared by all; None: nobody wants them."""
     busy_s: float = field(init=False, default=0.0)
     count: int = field(init=False, default=0)
-    """Steps, or messages."""
+    """Steps, or what went over the wire in one piece."""
     size_bytes: int = field(init=False, default=0)
 
     def add(
-        self, start_s: float, end_s: float, batch_class: BatchClass, rows: int, size_bytes: int = 0
+        self,
+        start_s: float,
+        end_s: float,
+        batch_class: BatchClass,
+        rows: int,
+        size_bytes: int = 0,
+        *,
+        is_new: bool = True,
     ) -> None:
-        """It was busy with one thing; counted is what began within the counted time."""
+        """It was busy with one thing; counted is what began within the counted time.
+
+        Not `is_new` is the rest of something that was interrupted: busy time, but no further one.
+        """
         if self.counted_from_s <= start_s < self.counted_until_s:
-            self.busy_s += min(end_s, self.counted_until_s) - start_s
-            self.count += 1
+            until_s = self.counted_until_s
+            self.busy_s += (end_s if end_s < until_s else until_s) - start_s
+            self.count += is_new
             self.size_bytes += size_bytes
         if self.timeline is not None:
             self._draw(start_s, end_s, batch_class.name.lower(), rows)

@@ -46,6 +46,28 @@ def test_a_pause_between_requests_is_no_round():
     assert clock.round_s == pytest.approx(0.1)
 
 
+def test_a_ring_that_becomes_three_times_as_slow_is_believed():
+    clock = a_clock(places=2, until=3.0)
+    for visit in range(60):
+        clock.seen(visit % 2, 4.0 + 0.15 * visit)
+    assert clock.round_s == pytest.approx(0.3, rel=0.01)
+    assert clock.due_at(4.0 + 0.15 * 60) == pytest.approx(4.0 + 0.15 * 60)
+
+
+def test_one_late_visit_of_each_place_is_no_slower_ring():
+    clock = a_clock(places=3)
+    for place in range(3):
+        clock.seen(place, 1.5 + place / 30)
+    assert clock.round_s == pytest.approx(0.1)
+
+
+def test_a_word_each_minute_is_no_slow_ring():
+    clock = a_clock()
+    for minute in range(1, 10):
+        clock.seen(0, 60.0 * minute)
+    assert clock.round_s == pytest.approx(0.1)
+
+
 def test_without_decode_the_piece_is_the_largest():
     assert PrefillBudget(256, DecodeClock(), a_profile()).rows_now(0.0) == 256
 

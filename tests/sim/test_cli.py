@@ -45,3 +45,41 @@ def test_impossible_runs_are_refused_in_one_sentence(options, words):
     with pytest.raises(UserError, match=words) as refusal:
         invoke(*options)
     assert "\n" not in str(refusal.value)
+
+
+SMALL = ["sim", "micro-batches", "--latency-ms", "5", "--slowdown", "1", "--users", "2"]
+
+
+def test_micro_batches_writes_numbers_and_pictures(tmp_path):
+    pytest.importorskip("matplotlib")
+    paths = {name: tmp_path / name for name in ("all.json", "curves.png", "map.png")}
+    options = [
+        *("--json", str(paths["all.json"])),
+        *("--curves", str(paths["curves.png"])),
+        *("--heat-map", str(paths["map.png"])),
+    ]
+    done = CliRunner().invoke(cli, [*SMALL, *options], catch_exceptions=False)
+    assert done.exit_code == 0 and "auto over" in done.output
+    assert [one["users"] for one in json.loads(paths["all.json"].read_text())["findings"]] == [2]
+    assert all(paths[name].read_bytes().startswith(b"\x89PNG") for name in list(paths)[1:])
+
+
+@pytest.mark.parametrize(
+    "options, words",
+    [
+        (["--latency-ms", "5,fast"], "--latency-ms takes numbers"),
+        (["--slowdown", ""], "--slowdown takes numbers"),
+        (["--users", "1.5"], "--users takes whole numbers"),
+        (["--users", "0"], "1 to 512"),
+        (["--micro-batches-max", "99"], "fewer"),
+        (["--stages", "0"], "stages"),
+        (["--gpu", "rtx1"], "rtx"),
+        (["--users", "500"], "tokens of KV"),
+        (["--curves", "nowhere/curves.png"], "folder that exists"),
+        (["--heat-map", "map.jpg"], "ends with .png"),
+    ],
+)
+def test_impossible_surveys_are_refused(options, words):
+    with pytest.raises(UserError, match=words) as refusal:
+        CliRunner().invoke(cli, [*SMALL, *options], catch_exceptions=False)
+    assert "\n" not in str(refusal.value)

@@ -79,6 +79,17 @@ def test_several_rings_share_the_work(plain_ring, even_arrivals):
     assert min(counts) >= 8
 
 
+def test_a_prefill_step_that_decode_interrupts_is_one_step(plain_ring):
+    system = SystemSpec(micro_batches=1, span_tokens=2000)
+    arrivals = [Arrival(0.0, 64, 100), Arrival(1.0, 2000, 2)]
+    scenario = Scenario((plain_ring(),), arrivals, system, duration_s=60, record_timeline=True)
+    outcome = simulate(scenario)
+    bars = [bar.kind for bar in outcome.timeline if bar.lane == "ring 0 stage 1"]
+    prompts, prefill_bars = len(arrivals), bars.count("prefill")
+    assert prefill_bars > prompts, "decode must have interrupted a step"
+    assert outcome.stages[1].steps == len(bars) - prefill_bars + prompts
+
+
 def test_the_warm_up_is_served_and_not_counted(plain_ring, even_arrivals):
     scenario = Scenario((plain_ring(),), even_arrivals(20), duration_s=60, warmup_s=10)
     outcome = simulate(scenario)

@@ -24,8 +24,8 @@ def colour(name: str, number: int) -> str:
 
 
 @contextmanager
-def picture(path: Path, panels: int, title: str) -> Iterator[Sequence[Any]]:
-    """Axes side by side, written to `path` afterwards."""
+def picture(path: Path, panels: int, title: str, *, rows: int = 1) -> Iterator[Sequence[Any]]:
+    """Axes side by side, written to `path` afterwards; of several rows the upper ones first."""
     try:
         import matplotlib
     except ImportError as error:
@@ -33,15 +33,20 @@ def picture(path: Path, panels: int, title: str) -> Iterator[Sequence[Any]]:
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
-    width, height = PANEL_INCHES
-    figure, axes = pyplot.subplots(
-        1, panels, figsize=(width * panels, height), layout="constrained", squeeze=False
+    (width, height), columns = PANEL_INCHES, panels // rows
+    figure, grid = pyplot.subplots(
+        rows,
+        columns,
+        figsize=(width * columns, height * rows),
+        layout="constrained",
+        squeeze=False,
     )
+    axes = list(grid.flat)
     figure.suptitle(title, fontsize=10)
-    for one in axes[0]:
+    for one in axes:
         one.grid(alpha=0.25)
         one.spines[["top", "right"]].set_visible(False)
-    yield list(axes[0])
+    yield axes
     figure.savefig(path, dpi=DOTS_PER_INCH)
     pyplot.close(figure)
 

@@ -124,8 +124,8 @@ class _WatchedSource:
     def next_decode(self, now: float) -> tuple[list[SendRelease], Activations | None]:
         return self.events.steps(self.place, self.inner.next_decode(now))
 
-    def computed(self, work: Activations, elapsed_s: float, now: float) -> None:
-        self.inner.computed(work, elapsed_s, now)
+    def prefill_computed(self, work: Activations, elapsed_s: float, now: float) -> None:
+        self.inner.prefill_computed(work, elapsed_s, now)
 
     @property
     def wait_until(self) -> float | None:
@@ -189,8 +189,15 @@ class _WireUsage(Usage):
         self._header_bytes = header_bytes
 
     def add(
-        self, start_s: float, end_s: float, batch_class: BatchClass, rows: int, size_bytes: int = 0
+        self,
+        start_s: float,
+        end_s: float,
+        batch_class: BatchClass,
+        rows: int,
+        size_bytes: int = 0,
+        *,
+        is_new: bool = True,
     ) -> None:
-        self._inner.add(start_s, end_s, batch_class, rows, size_bytes)
+        self._inner.add(start_s, end_s, batch_class, rows, size_bytes, is_new=is_new)
         for listener in self._events.carried:
             listener(self._place, batch_class, size_bytes - self._header_bytes)

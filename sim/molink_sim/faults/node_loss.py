@@ -73,7 +73,7 @@ class _Nobody:
     def next_decode(self, now: float) -> tuple[list[SendRelease], Activations | None]:
         return [], None
 
-    def computed(self, work: Activations, elapsed_s: float, now: float) -> None:
+    def prefill_computed(self, work: Activations, elapsed_s: float, now: float) -> None:
         pass
 
 

@@ -110,6 +110,8 @@ class ModelShape:
 
         Real routers lean to some experts, so this is an upper bound.
         """
+        if self.experts == 1:
+            return 1
         missed = (1 - self.experts_per_token / self.experts) ** rows
         return self.experts * (1 - missed)
 

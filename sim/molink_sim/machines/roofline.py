@@ -14,15 +14,18 @@ All fields of a cost are seconds, worked out once: a step then costs a few multi
 matters when a thousand nodes are simulated.
 """
 
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from math import hypot
 
 from molink.errors import UserError
-from molink_scheduler.batch import BatchClass
+from molink_scheduler.batch import DECODE, BatchClass
 from molink_sim.machines.gpu import Gpu
 from molink_sim.machines.model_shape import ModelShape
 
 __all__ = ["RooflineCost", "StepParts", "check_layers", "stage_cost"]
+
+
+_PartsS = tuple[float, float, float, float, float, float]
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,9 +47,7 @@ class StepParts:
     @property
     def total_s(self) -> float:
         """The step."""
-        linears = hypot(self.weights_s, self.flops_s)
-        attention = max(self.kv_s, self.attention_flops_s)
-        return linears + attention + self.output_s + self.overhead_s
+        return _total_s(*astuple(self))
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,21 +71,27 @@ class RooflineCost:
 
     def step_s(self, batch_class: BatchClass, rows: int, kv_tokens: int, sequences: int) -> float:
         """Seconds of one step, see `StepCost`."""
-        return self.parts(batch_class, rows, kv_tokens, sequences).total_s
+        return _total_s(*self._parts_s(batch_class, rows, kv_tokens, sequences))
 
     def parts(
         self, batch_class: BatchClass, rows: int, kv_tokens: int, sequences: int
     ) -> StepParts:
         """The same step, part by part."""
+        return StepParts(*self._parts_s(batch_class, rows, kv_tokens, sequences))
+
+    def _parts_s(
+        self, batch_class: BatchClass, rows: int, kv_tokens: int, sequences: int
+    ) -> _PartsS:
+        """In the order of `StepParts`."""
         experts = self.shape.experts_hit(rows)
         pairs = _attended_pairs(batch_class, rows, kv_tokens, sequences)
-        return StepParts(
-            weights_s=self.dense_weights_s + experts * self.expert_weights_s,
-            flops_s=rows * self.row_flops_s,
-            kv_s=kv_tokens * self.kv_token_s,
-            attention_flops_s=pairs * self.attention_pair_s,
-            output_s=hypot(self.output_weights_s, sequences * self.output_row_s),
-            overhead_s=self.step_overhead_s + rows * self.row_overhead_s,
+        return (
+            self.dense_weights_s + experts * self.expert_weights_s,
+            rows * self.row_flops_s,
+            kv_tokens * self.kv_token_s,
+            pairs * self.attention_pair_s,
+            hypot(self.output_weights_s, sequences * self.output_row_s),
+            self.step_overhead_s + rows * self.row_overhead_s,
         )
 
 
@@ -121,11 +128,23 @@ def check_layers(shape: ModelShape, layers: int) -> None:
         raise UserError(f"a stage of {shape.name} takes 1 to {shape.layers} layers, got {layers}.")
 
 
+def _total_s(
+    weights_s: float,
+    flops_s: float,
+    kv_s: float,
+    attention_flops_s: float,
+    output_s: float,
+    overhead_s: float,
+) -> float:
+    """Of the parts of `StepParts`."""
+    return hypot(weights_s, flops_s) + max(kv_s, attention_flops_s) + output_s + overhead_s
+
+
 def _attended_pairs(batch_class: BatchClass, rows: int, kv_tokens: int, sequences: int) -> float:
     """Row times key, over the batch: a row of a span attends to itself and all before it.
 
     Spans of one batch count as equally long.
     """
-    if batch_class is BatchClass.DECODE:
+    if batch_class is DECODE:
         return kv_tokens
     return rows * (kv_tokens - rows / 2) / max(1, sequences)

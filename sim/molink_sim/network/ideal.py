@@ -14,7 +14,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import Any
 
-from molink_scheduler.batch import BatchClass
+from molink_scheduler.batch import DECODE, PREFILL, BatchClass
 from molink_scheduler.chunk_rules import Quantum
 from molink_scheduler.transfer import LinkView
 from molink_sim.clock import Clock
@@ -22,6 +22,9 @@ from molink_sim.network.line import Line
 from molink_sim.network.link import Deliver
 
 __all__ = ["IdealLink"]
+
+QUANTUM = Quantum()
+"""The pieces of the default policy."""
 
 
 @dataclass(slots=True)
@@ -56,7 +59,7 @@ class IdealLink:
 
     def offer(self, message: Any, batch_class: BatchClass, size_bytes: int, rows: int) -> None:
         """As `Link` says."""
-        if batch_class is BatchClass.DECODE:
+        if batch_class is DECODE:
             self._send_decode(message, size_bytes, rows)
             return
         self._prefill.append(_Prefill(message, rows, size_bytes))
@@ -70,7 +73,7 @@ class IdealLink:
         self._decode_until = finish
         if finish == math.inf:
             return
-        line.usage.add(start, finish, BatchClass.DECODE, rows, size_bytes)
+        line.usage.add(start, finish, DECODE, rows, size_bytes)
         self.clock.at(line.arrival(finish), self.deliver, message)
         if self._prefill:
             self._push_back(start, finish)
@@ -86,7 +89,7 @@ class IdealLink:
 
     def _quantum_s(self, now: float) -> float:
         rate = max(1.0, self.line.rate_at(now))
-        return Quantum().chunk_bytes(now, LinkView(rate, 0.0)) / rate
+        return QUANTUM.chunk_bytes(now, LinkView(rate, 0.0)) / rate
 
     def _push_back(self, start: float, finish: float) -> None:
         """Prefill stops at `start` and goes on at `finish`."""
@@ -101,7 +104,7 @@ class IdealLink:
     def _count(self, front: _Prefill, start: float, end: float) -> None:
         carried = min(front.left_bytes, self.line.schedule.carried_bytes(start, end))
         front.left_bytes -= carried
-        self.line.usage.add(start, end, BatchClass.PREFILL, front.rows, int(carried))
+        self.line.usage.add(start, end, PREFILL, front.rows, int(carried))
 
     def _send_prefill(self, start: float) -> None:
         """The front of the line goes on the wire."""

@@ -31,11 +31,11 @@ class RateSchedule:
 
     def rate_at(self, when: float) -> float:
         """Bytes per second; 0 while the link is cut."""
-        return self._rates[self._step(when)]
+        return self._rates[self._step(when) if self._last else 0]
 
     def one_way_at(self, when: float) -> float:
         """Seconds from the end of the wire to the far end."""
-        return self._one_way_s[self._step(when)]
+        return self._one_way_s[self._step(when) if self._last else 0]
 
     def finish(self, start: float, size_bytes: float) -> float:
         """When the last of `size_bytes` that go from `start` on has left; never: infinity."""

@@ -8,6 +8,7 @@ with what each was made with; curves and the heat map read it. Only the pictures
 from molink_sim.report.curves import plot_cdfs, plot_curves
 from molink_sim.report.gantt import plot_gantt
 from molink_sim.report.heat_map import plot_micro_batches
+from molink_sim.report.micro_batch_curves import plot_micro_batch_curves
 from molink_sim.report.page import Picture, Section, write_page
 from molink_sim.report.run_page import write_run_page
 from molink_sim.report.summary import summary, to_json
@@ -32,6 +33,7 @@ __all__ = [
     "plot_cdfs",
     "plot_curves",
     "plot_gantt",
+    "plot_micro_batch_curves",
     "plot_micro_batches",
     "print_summary",
     "print_table",

@@ -58,12 +58,10 @@ class RingMaker:
     def ring(self, number: int, spec: RingSpec, sampled: TellCoordinator) -> Ring:
         """A ring at rest; `sampled` hears of its tokens."""
         count = len(spec.stages)
-        stages: list[Stage] = []
         lines = [self._line(number, index, spec) for index in range(count)]
-        for index, line in enumerate(lines):
-            deliver = _Door(stages, (index + 1) % count)
-            link = make_link(self.system, self.clock, line, deliver)
-            stages.append(self._stage(number, index, spec, link))
+        stages = [self._stage(number, index, spec, line) for index, line in enumerate(lines)]
+        for stage, following in zip(stages, [*stages[1:], stages[0]], strict=True):
+            stage.link.deliver = following.receive
         tail = stages[-1]
         tail.tail = Tail()
         tail.tell_coordinator = _Copies(self.clock, lines[-1], spec.coordinator_one_way_s, sampled)
@@ -82,8 +80,10 @@ class RingMaker:
             window=Window() if self.system.window_opens else None,
         )
 
-    def _stage(self, number: int, index: int, spec: RingSpec, link: Link) -> Stage:
+    def _stage(self, number: int, index: int, spec: RingSpec, line: Line) -> Stage:
+        """With its link, which leads nowhere as long as there is no next stage."""
         stage: StageSpec = spec.stages[index]
+        link = make_link(self.system, self.clock, line, _nowhere)
         row_bytes = spec.row_bytes * self.system.tensors_per_hop * WIRE_RATIO[self.system.wire]
         source = self._head(spec, link) if index == 0 else self._queue()
         layers = 1 if self.system.prefill_blocks_decode else stage.layers
@@ -126,15 +126,8 @@ def _kv_tokens(spec: RingSpec) -> int:
     return min(stage.kv_tokens for stage in spec.stages)
 
 
-@dataclass(frozen=True, slots=True)
-class _Door:
-    """Hands what arrives to a stage that may be built after the link to it."""
-
-    stages: list[Stage]
-    index: int
-
-    def __call__(self, message: object) -> None:
-        self.stages[self.index].receive(message)  # type: ignore[arg-type]
+def _nowhere(message: object) -> None:
+    raise AssertionError(f"{message} came out of a link that leads nowhere")
 
 
 @dataclass(frozen=True, slots=True)

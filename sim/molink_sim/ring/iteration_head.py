@@ -12,7 +12,7 @@ A baseline, not a decision of ours: the live head is `molink_scheduler.head`.
 from collections import deque
 from dataclasses import dataclass, field
 
-from molink_scheduler.batch import Admission, Batch, BatchClass, Release, Span
+from molink_scheduler.batch import DECODE, PREFILL, Admission, Batch, BatchClass, Release, Span
 from molink_scheduler.decode_clock import DecodeClock
 from molink_scheduler.events import (
     BatchReturned,
@@ -107,7 +107,7 @@ class IterationHead:
         engine = self._engines[event.micro_batch]
         engine.under_way = False
         self._idle.append(engine)
-        if event.batch_class is BatchClass.DECODE:
+        if event.batch_class is DECODE:
             self.clock.seen(event.micro_batch, now)
         sampled = {token.request_id: token for token in event.sampled}
         releases: list[SendRelease] = []
@@ -130,7 +130,7 @@ class IterationHead:
             taken.append(sequence)
         admissions = [sequence.admission() for sequence in taken]
         spans = [sequence.take_span(len(sequence.known)) for sequence in taken]
-        return self._run(BatchClass.PREFILL, engine, spans, admissions) if taken else None
+        return self._run(PREFILL, engine, spans, admissions) if taken else None
 
     def _fits(self, engine: _Engine, sequence: Sequence, tokens: int) -> bool:
         within_step = tokens == 0 or tokens + len(sequence.known) <= STEP_TOKENS_MAX
@@ -141,7 +141,7 @@ class IterationHead:
             if request_id in engine.running:
                 self._grow(engine, sequence, releases)
         spans = [sequence.take_span(1) for sequence in engine.running.values()]
-        return self._run(BatchClass.DECODE, engine, spans, []) if spans else None
+        return self._run(DECODE, engine, spans, []) if spans else None
 
     def _grow(self, engine: _Engine, sequence: Sequence, releases: list[SendRelease]) -> None:
         """Take a block if the token to come begins one; the newest gives way."""

@@ -3,7 +3,7 @@
 The sizes are those of `molink.wire.frames`, fitted to what it encodes for 1 to 32 sequences.
 """
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from molink_scheduler.batch import Batch
 from molink_scheduler.events import BatchReturned, RequestSubmitted, SendRelease
@@ -37,8 +37,7 @@ WIRE_RATIO = {"raw": 1.0, "lossless": 0.7, "int8": (64 + 2 + 2) / 128, "fp8": (6
 bfloat16 activations to about 70 %."""
 
 
-@dataclass(frozen=True, slots=True)
-class Activations:
+class Activations(NamedTuple):
     """A batch between two stages, and what every stage would else count anew."""
 
     batch: Batch

@@ -5,7 +5,7 @@ the core's answers into work.
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from molink_scheduler.batch import Batch, BatchClass
+from molink_scheduler.batch import DECODE, Batch
 from molink_scheduler.batch_pieces import join_batches
 from molink_scheduler.decode_clock import DecodeClock
 from molink_scheduler.events import BatchReturned, RequestSubmitted, RunBatch, SendRelease
@@ -32,8 +32,8 @@ class WorkSource(Protocol):
     def next_decode(self, now: float) -> tuple[list[SendRelease], Activations | None]:
         """Decode that may interrupt a prefill step, and the releases that go out before it."""
 
-    def computed(self, work: Activations, elapsed_s: float, now: float) -> None:
-        """Learn how long a step took."""
+    def prefill_computed(self, work: Activations, elapsed_s: float, now: float) -> None:
+        """Learn how long a prefill step took."""
 
     @property
     def wait_until(self) -> float | None:
@@ -67,10 +67,9 @@ class HeadSource:
         releases, run = self.scheduler.next_decode(now)
         return releases, work_of(run)
 
-    def computed(self, work: Activations, elapsed_s: float, now: float) -> None:
+    def prefill_computed(self, work: Activations, elapsed_s: float, now: float) -> None:
         """As `WorkSource` says."""
-        if work.batch.batch_class is BatchClass.PREFILL:
-            self.scheduler.prefill_computed(work.rows, elapsed_s, now)
+        self.scheduler.prefill_computed(work.rows, elapsed_s, now)
 
     @property
     def wait_until(self) -> float | None:
@@ -107,10 +106,9 @@ class QueueSource:
         pieces = self.order.next_decode()
         return NO_RELEASES, _joined(pieces) if pieces else None
 
-    def computed(self, work: Activations, elapsed_s: float, now: float) -> None:
+    def prefill_computed(self, work: Activations, elapsed_s: float, now: float) -> None:
         """As `WorkSource` says."""
-        if work.batch.batch_class is BatchClass.PREFILL:
-            self.order.budget.profile.observe(work.rows, elapsed_s)
+        self.order.budget.profile.observe(work.rows, elapsed_s)
 
     @property
     def wait_until(self) -> float | None:
@@ -139,7 +137,7 @@ class FifoSource:
     def take(self, message: Message, now: float) -> list[SendRelease]:
         """As `WorkSource` says."""
         if isinstance(message, Activations):
-            if message.batch.batch_class is BatchClass.DECODE:
+            if message.batch.batch_class is DECODE:
                 self.clock.seen(message.batch.micro_batch, now)
             self._batches[message.batch.batch_id] = message
             return NO_RELEASES
@@ -157,7 +155,7 @@ class FifoSource:
         """None: a step ends before the next begins."""
         return NO_RELEASES, None
 
-    def computed(self, work: Activations, elapsed_s: float, now: float) -> None:
+    def prefill_computed(self, work: Activations, elapsed_s: float, now: float) -> None:
         """Nothing is learned."""
 
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum
 
-from molink_scheduler.batch import BatchClass
+from molink_scheduler.batch import DECODE, PREFILL
 from molink_scheduler.events import BatchReturned, SampledToken, SendRelease
 from molink_scheduler.round_tracker import StageStamp
 from molink_sim.clock import Clock
@@ -56,6 +56,8 @@ class _Prefill:
     """Of the step, before it was resumed."""
     look_at: float = -math.inf
     """The end of a part at which the stage looks for decode, when that is planned."""
+    is_counted: bool = False
+    """Whether a part of it was: a step that decode interrupts is still one step."""
 
     @property
     def ends_at(self) -> float:
@@ -128,19 +130,19 @@ class Stage:
     def _release(self, releases: list[SendRelease]) -> None:
         for command in releases:
             if self.tail is None:
-                self.link.offer(command, BatchClass.DECODE, FORGET_BYTES, 0)
+                self.link.offer(command, DECODE, FORGET_BYTES, 0)
             else:
                 self.tail.forget(command.release.request_id)
 
     def _start(self, work: Activations, now: float) -> None:
         self._is_busy = True
         batch = work.batch
-        if batch.batch_class is BatchClass.DECODE:
+        if batch.batch_class is DECODE:
             self.link.decode_ready_at = now + self._decode_step_s
             if self.forecasts is Forecasts.STEPS:
                 self.link.decode_due_at = now + self._decode_step_s
         step_s = self.cost.step_s(batch.batch_class, work.rows, work.kv_tokens, len(batch.spans))
-        if batch.batch_class is BatchClass.PREFILL and self.layers > 1:
+        if batch.batch_class is PREFILL and self.layers > 1:
             self._prefill = _Prefill(work, step_s, now)
             self._look(self._prefill)
             return
@@ -187,20 +189,24 @@ class Stage:
     def _draw(self, prefill: _Prefill, until: float) -> None:
         """Count the time since it was resumed."""
         if until > prefill.resumed_at:
-            self.usage.add(prefill.resumed_at, until, BatchClass.PREFILL, prefill.work.rows)
+            is_new, prefill.is_counted = not prefill.is_counted, True
+            rows = prefill.work.rows
+            self.usage.add(prefill.resumed_at, until, PREFILL, rows, is_new=is_new)
 
     def _computed(self, step: tuple[Activations, float]) -> None:
         work, step_s = step
-        if work.batch.batch_class is BatchClass.DECODE:
+        is_decode = work.batch.batch_class is DECODE
+        if is_decode:
             stamp = StageStamp(step_s, self.link.rate_bytes_per_s)
             work = Activations(work.batch, work.rows, work.kv_tokens, (*work.stamps, stamp))
         if self.tail is None:
             self._send_activations(work)
         else:
             self._send_sampled(work, self.tail)
-        self.source.computed(work, step_s, self.clock.now)
-        if work.batch.batch_class is BatchClass.DECODE:
+        if is_decode:
             self._decode_step_s += STEP_WEIGHT * (step_s - self._decode_step_s)
+        else:
+            self.source.prefill_computed(work, step_s, self.clock.now)
         if self._prefill is not None:
             self._look(self._prefill)
             return
@@ -222,7 +228,7 @@ class Stage:
         returned = BatchReturned(
             batch.batch_class, batch.micro_batch, batch.spans, tokens, work.stamps
         )
-        self.link.offer(returned, BatchClass.DECODE, sampled_bytes(returned), 0)
+        self.link.offer(returned, DECODE, sampled_bytes(returned), 0)
         if tokens:
             self.tell_coordinator(tokens)
 

@@ -11,6 +11,7 @@ from molink_sim.report import (
     plot_cdfs,
     plot_curves,
     plot_gantt,
+    plot_micro_batch_curves,
     plot_micro_batches,
 )
 from molink_sim.report.gantt import BARS_MAX, in_pipeline_order
@@ -105,3 +106,12 @@ def test_where_micro_batches_stop_paying(picture):
     assert picture.read_bytes().startswith(PNG)
     with pytest.raises(UserError, match="no run has users"):
         plot_micro_batches(picture, CURVES)
+
+
+def test_curves_of_every_ring_and_what_the_automatic_number_made_of_it(picture):
+    where = {"users": 16, "rtt_ms": 9, "stage_ms": 5, "choice": "auto"}
+    auto = Run(where, {"tpot_s": {"mean": 0.4}, "micro_batches": 3})
+    plot_micro_batch_curves(picture, Sweep([*BATCHES.runs, auto]), title="four rings")
+    assert picture.read_bytes().startswith(PNG)
+    with pytest.raises(UserError, match="no run has rtt_ms"):
+        plot_micro_batch_curves(picture, CURVES)
