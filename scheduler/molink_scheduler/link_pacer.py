@@ -136,21 +136,20 @@ class LinkPacer:
         self.budget.sent(size_bytes, now)
         earliest = max(self._paced_until, now - PACE_SLACK_S)
         self._paced_until = earliest + size_bytes / self._window.pace(now)
-        self._open_since = now if self._is_open(now) else None
+        self._open_since = self._opens_at(now)
 
     def acknowledged(self, sequence: int, now: float) -> None:
         """The far end has this chunk and all before it; anything unknown is dropped and counted."""
         if sequence not in self._flights:
             self.acks_refused += 1
             return
-        waited_for = self._open_since is None
+        waited_for = self._open_since is None or self._open_since > now
         departure = self._settle(sequence, now)
         self._progress_at, self._stalls = now, 0
         self._window.steer(departure, now, waited_for=waited_for)
-        if not self._is_open(now):
-            self._open_since = None
-        elif self._open_since is None:
-            self._open_since = now
+        opens_at = self._opens_at(now)
+        if opens_at is None or self._open_since is None:
+            self._open_since = opens_at
 
     def next_wake(self, now: float, *, urgent: bool = False) -> float | None:
         """When room may appear without an acknowledgement; None when there is room, or nothing
@@ -207,8 +206,10 @@ class LinkPacer:
     def _stalled(self, now: float) -> bool:
         return now >= self._stall_at
 
-    def _is_open(self, now: float) -> bool:
-        return now >= self._paced_until and self._open_bytes(now, False) >= self._window.piece_bytes
+    def _opens_at(self, now: float) -> float | None:
+        """From when on the pace lets something go; None while the window is full."""
+        is_open = self._open_bytes(now, False) >= self._window.piece_bytes
+        return max(now, self._paced_until) if is_open else None
 
     def _settle(self, sequence: int, now: float) -> Departure:
         """Take the chunk and all before it out of flight."""

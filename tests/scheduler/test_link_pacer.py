@@ -229,3 +229,25 @@ def test_decode_overdraws_a_full_window_but_not_without_end():
         extra += room
     assert 16 * 1024 <= extra <= 2 * pacer.chunk_bytes + 1024
     assert pacer.room(now) == 0
+
+
+@seeded
+@given(st.floats(5, 200), delays_s, st.floats(0.02, 0.3), st.floats(0.02, 0.85))
+def test_messages_with_pauses_between_neither_wait_nor_spoil_what_is_known(
+    mbps, one_way_s, every_s, share
+):
+    """Decode with many users: a message of many chunks each round, and nothing else."""
+    known = LinkMemory(mbps * MBPS, 2 * one_way_s)
+    size_bytes = max(1, int(share * every_s * mbps * MBPS))
+    link = FakeLink(
+        [(0, mbps)],
+        one_way_s,
+        memory=known,
+        demand=[],
+        urgent_every_s=every_s,
+        urgent_bytes=size_bytes,
+    ).run(8)
+    assert link.pacer.estimator.rate_bytes_per_s >= 0.85 * known.rate_bytes_per_s
+    assert link.pacer.estimator.base_rtt_s >= 0.85 * known.rtt_s
+    bare_s = size_bytes / known.rate_bytes_per_s + one_way_s
+    assert max(delay for _, delay in link.urgent_delays) <= bare_s + 0.02
