@@ -5,7 +5,7 @@ import pytest
 from molink_scheduler.batch import BatchClass
 from molink_scheduler.chunk_rules import FixedQuantum, JustInTime
 from molink_scheduler.held_back import HoldBackLimits
-from molink_scheduler.priority_queues import PriorityQueues
+from molink_scheduler.priority_queues import DECODE_PIECE_BYTES_MIN, PriorityQueues
 from molink_scheduler.transmission import LinkView, Transfer, make_transmission
 
 DECODE, PREFILL = BatchClass.DECODE, BatchClass.PREFILL
@@ -27,16 +27,28 @@ def classes(queue: PriorityQueues, count: int, now: float = 0.0, link: LinkView 
     return [queue.next_chunk(now, link).batch_class for _ in range(count)]
 
 
-def test_paper_decode_leaves_whole_and_first():
+def test_paper_decode_leaves_first_and_nothing_goes_between_its_pieces():
     queue = queues()
     offer(queue, PREFILL, 1, 10**6, first=0)
     offer(queue, DECODE, 2, 300_000, first=1)
-    sent = [queue.next_chunk(0.0, LINK) for _ in range(3)]
-    assert [(c.transfer_id, c.size_bytes == 300_000) for c in sent] == [
-        (1, True),
-        (2, True),
-        (0, False),
-    ]
+    sent = []
+    while (chunk := queue.next_chunk(0.0, LINK)).batch_class is DECODE:
+        sent.append(chunk)
+    assert [chunk.transfer_id for chunk in sent] == sorted(chunk.transfer_id for chunk in sent)
+    assert sum(chunk.size_bytes for chunk in sent) == 600_000
+    assert max(chunk.size_bytes for chunk in sent) <= DECODE_PIECE_BYTES_MIN * 2
+    assert [chunk.transfer_id for chunk in sent if chunk.last] == [1, 2]
+
+
+def test_a_turn_of_prefill_waits_for_the_end_of_a_decode_message():
+    queue = queues(HoldBackLimits(30, decode_bytes_max=10**12, held_back_s_max=0.1))
+    offer(queue, PREFILL, 1, 10**6, first=0)
+    offer(queue, DECODE, 2, 300_000, first=1)
+    queue.next_chunk(0.0, LINK)
+    late = [queue.next_chunk(1.0, LINK) for _ in range(20)]
+    ends = next(index for index, chunk in enumerate(late) if chunk.last)
+    assert {chunk.transfer_id for chunk in late[: ends + 1]} == {1}
+    assert late[ends + 1].batch_class is PREFILL
 
 
 def test_paper_at_the_nth_decision_prefill_has_its_turn_and_w_starts_again():
@@ -80,8 +92,8 @@ def test_deviation_a_turn_is_one_quantum_and_not_all_that_remains():
 def test_deviation_decode_bytes_bound_the_wait():
     queue = queues(HoldBackLimits(30, decode_bytes_max=100_000, held_back_s_max=1e9))
     offer(queue, PREFILL, 1, 10**6, first=0)
-    offer(queue, DECODE, 20, 40_000, first=1)
-    assert classes(queue, 4) == [DECODE, DECODE, DECODE, PREFILL]
+    offer(queue, DECODE, 40, 10_000, first=1)
+    assert classes(queue, 11) == [*10 * [DECODE], PREFILL]
 
 
 def test_deviation_milliseconds_bound_the_wait():

@@ -161,14 +161,17 @@ def test_prefill_advances_when_decode_fills_the_link(policy, decode_bytes, rate)
     queue = make_transmission(policy, limits=limits)
     queue.offer(Transfer(0, PREFILL, 10**9, 1), 0.0)
     now, turns, passed, passed_bytes, since = 0.0, 0, 0, 0, 0.0
-    for number in range(1, 400):
-        queue.offer(Transfer(number, DECODE, decode_bytes, 1), now)
+    offered = 0
+    while offered < 400:
+        if not queue.waiting_count(DECODE):
+            offered += 1
+            queue.offer(Transfer(offered, DECODE, decode_bytes, 1), now)
         chunk = queue.next_chunk(now, LinkView(rate, 0.06, now + 1.0))
         if chunk.batch_class is DECODE:
-            passed, passed_bytes = passed + 1, passed_bytes + decode_bytes
+            passed, passed_bytes = passed + chunk.last, passed_bytes + chunk.size_bytes
             assert passed < limits.decisions_max
             assert passed_bytes < limits.decode_bytes_max + decode_bytes
-            assert now - since < limits.held_back_s_max
+            assert now - since < limits.held_back_s_max + decode_bytes / rate
         else:
             assert chunk.size_bytes <= min(CHUNK_BYTES_MAX, max(4096, 0.008 * rate, 16384))
             assert now - since <= limits.held_back_s_max + decode_bytes / rate + 1e-9

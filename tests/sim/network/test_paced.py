@@ -1,0 +1,45 @@
+"""The core's sender over a wire, as the live link drives it: decode alone, of any size."""
+
+import random
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from molink_scheduler.batch import BatchClass
+from molink_scheduler.transmission import make_transmission
+from molink_sim.clock import Clock
+from molink_sim.network.line import Line
+from molink_sim.network.paced import PacedLink
+from molink_sim.network.rates import BYTES_PER_MEGABIT
+from molink_sim.scenario import LinkSpec
+from molink_sim.usage import Usage
+
+MESSAGES = 60
+LATE_S_MAX = 0.02
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.floats(5, 200), st.floats(0.001, 0.1), st.floats(0.02, 0.3), st.floats(0.02, 0.85))
+def test_decode_that_fills_much_of_a_link_neither_waits_nor_spoils_the_estimate(
+    mbps, one_way_s, every_s, share
+):
+    """Many users' rows in each message, one message each round, up to 85 % of what fits."""
+    clock, arrivals = Clock(), []
+    line = Line(LinkSpec(mbps, one_way_s), Usage("wire", 0.0, 1e9), random.Random(0))
+    link = PacedLink.over(
+        clock, line, make_transmission(), lambda sent_at: arrivals.append(clock.now - sent_at)
+    )
+    wire_s = share * every_s
+    size_bytes = max(1, int(wire_s * mbps * BYTES_PER_MEGABIT))
+
+    def send(_):
+        link.offer(clock.now, BatchClass.DECODE, size_bytes, 1)
+
+    for number in range(MESSAGES):
+        clock.at(number * every_s, send)
+    clock.run(MESSAGES * every_s + 10)
+    assert len(arrivals) == MESSAGES
+    assert max(arrivals) <= 1.1 * wire_s + one_way_s + LATE_S_MAX
+    estimator = link.sender.pacer.estimator
+    assert estimator.rate_bytes_per_s >= 0.8 * mbps * BYTES_PER_MEGABIT
+    assert estimator.base_rtt_s >= 2 * one_way_s - 0.01
