@@ -2,7 +2,8 @@
 
 Three stages of a few layers each, one after another: a middle one over a grid of rows and contexts,
 a head and a tail over the rows only, since what they do beside their layers depends on nothing
-else. `molink_sim.machines.stage_profile` tells the file's format and reads it.
+else. Then several at once (`stages_together`). `molink_sim.machines.stage_profile` tells the file's
+format and reads it.
 """
 
 import json
@@ -11,6 +12,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from molink.bench.stages_together import slowdown_together
 from molink.errors import UserError
 from molink.executor.description import describe
 from molink.executor.stage import StageExecutor, StageOptions
@@ -93,13 +95,16 @@ def measure_profile(model: str, advance: Callable[[], None]) -> dict[str, Any]:
         "model": Path(description.name).name,
         "hidden_size": description.hidden_size,
         "layers": layers,
+        "model_layers": count,
     }
     for role, (held, decode, prefill) in roles.items():
         options = StageOptions(kv_tokens=KV_TOKENS, self_test=role == "middle")
         stage = StageExecutor.load(model, held, options)
         profile |= {"device": str(stage.device), "dtype": str(stage.dtype).removeprefix("torch.")}
         profile[role] = _measure(StepTimer(stage), decode, prefill, advance)
-    return profile
+    del stage  # Its memory is wanted for those that are measured together.
+    together = slowdown_together(model, range(layers, 2 * layers), longest)
+    return profile | {"slowdown_together": together}
 
 
 def _measure(

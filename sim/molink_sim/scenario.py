@@ -94,6 +94,9 @@ class RingSpec:
     """Of one row between stages as the system sends it raw: hidden size times 2 at 16 bits."""
     coordinator_one_way_s: float = 0.0
     """From the coordinator to the head, and from the tail to the coordinator."""
+    slowdown_together: tuple[float, ...] = ()
+    """The stages share one PC's cores: times as long as alone that a step takes while 1, 2, ... of
+    them compute. Empty: each has a PC of its own."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -62,6 +62,10 @@ def _check_ring(number: int, ring: RingSpec) -> None:
     )
     _check(ring.row_bytes >= 1, f"Rows of ring {number} must have at least one byte.")
     _check_delay(f"the coordinator's delay to ring {number}", ring.coordinator_one_way_s)
+    _check(
+        all(1 <= slow < math.inf for slow in ring.slowdown_together),
+        f"Stages of ring {number} that share cores take at least as long as alone.",
+    )
     for index, stage in enumerate(ring.stages):
         place = f"stage {index} of ring {number}"
         _check(stage.kv_tokens >= 1, f"The KV memory of {place} must hold at least one token.")

@@ -5,6 +5,7 @@
 
 import click
 
+from molink_sim.cli.compare import compare
 from molink_sim.cli.paper import paper
 from molink_sim.cli.plan import plan
 from molink_sim.cli.run import run
@@ -15,8 +16,8 @@ __all__ = ["main"]
 
 @click.group(name="sim", context_settings={"help_option_names": ["-h", "--help"]})
 def main() -> None:
-    """Simulate rings with the scheduler that ships: runs, tables, fault swarms, forecasts."""
+    """Simulate rings with the scheduler that ships: runs, tables, swarms, forecasts, the truth."""
 
 
-for command in (paper, plan, run, swarm):
+for command in (compare, paper, plan, run, swarm):
     main.add_command(command)

@@ -1,7 +1,9 @@
 """Step times of a real stage, as `molink bench --profile` writes them.
 
 A JSON object: `format` ("molink-profile"), `version`, what was measured (`model`, `device`,
-`dtype`, `hidden_size`), `layers` of each measured stage, and for the roles `head`, `middle` and
+`dtype`, `hidden_size`), `layers` of each measured stage, `model_layers` of the whole model,
+`slowdown_together` (times as long as alone that a step takes with 1, 2, ... stages of the PC
+computing at once; these two may be missing), and for the roles `head`, `middle` and
 `tail` the lists `decode` and `prefill` of points `{"rows", "context", "step_s"}`. Context is how
 many tokens each row of a decode step attends to, and how many came before a prefill span.
 
@@ -42,6 +44,10 @@ class StageProfile:
     head_more: Mapping[BatchClass, Curve]
     """Over the rows: seconds of a head beyond those of a middle stage."""
     tail_more: Mapping[BatchClass, Curve]
+    model_layers: int | None = None
+    """Of the whole model; None: the profile does not say."""
+    slowdown_together: tuple[float, ...] = ()
+    """With 1, 2, ... stages at once; empty: it was not measured."""
 
     def cost(self, layers: int | None, is_head: bool, is_tail: bool) -> "ProfileCost":
         """The cost of a stage; None takes as many layers as were measured."""
@@ -90,7 +96,8 @@ def _profile(data: Mapping[str, Any]) -> StageProfile:
     }
     middle = {kind: Surface.through(points["middle"][kind]) for kind in CLASSES}
     layers, hidden = int(data["layers"]), int(data["hidden_size"])
-    if min(layers, hidden) < 1:
+    whole = None if data.get("model_layers") is None else int(data["model_layers"])
+    if min(layers, hidden, whole or 1) < 1:
         raise ValueError("layers and hidden_size are at least 1")
     return StageProfile(
         str(data["model"]),
@@ -100,7 +107,16 @@ def _profile(data: Mapping[str, Any]) -> StageProfile:
         middle,
         {kind: _beyond(points["head"][kind], middle[kind]) for kind in CLASSES},
         {kind: _beyond(points["tail"][kind], middle[kind]) for kind in CLASSES},
+        whole,
+        _slowdown(data.get("slowdown_together", [])),
     )
+
+
+def _slowdown(listed: list[float]) -> tuple[float, ...]:
+    found = tuple(float(slow) for slow in listed)
+    if not all(1 <= slow < 1e3 for slow in found):
+        raise ValueError("stages at once are not quicker than one alone")
+    return found
 
 
 def _points(listed: list[Mapping[str, float]]) -> Points:

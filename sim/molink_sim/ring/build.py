@@ -19,6 +19,7 @@ from molink_sim.network.link import Link
 from molink_sim.network.make import PAPER_POLICY, make_link
 from molink_sim.network.rates import BYTES_PER_MEGABIT
 from molink_sim.network.window import Window
+from molink_sim.ring.device import Device, OwnDevice, SharedDevice
 from molink_sim.ring.iteration_head import IterationHead
 from molink_sim.ring.messages import WIRE_RATIO
 from molink_sim.ring.sources import FifoSource, HeadSource, QueueSource, WorkSource
@@ -60,10 +61,11 @@ class RingMaker:
         count = len(spec.stages)
         stages: list[Stage] = []
         lines = [self._line(number, index, spec) for index in range(count)]
+        device = self._device(spec)
         for index, line in enumerate(lines):
             deliver = _Door(stages, (index + 1) % count)
             link = make_link(self.system, self.clock, line, deliver)
-            stages.append(self._stage(number, index, spec, link))
+            stages.append(self._stage(number, index, spec, link, device))
         tail = stages[-1]
         tail.tail = Tail()
         tail.tell_coordinator = _Copies(self.clock, lines[-1], spec.coordinator_one_way_s, sampled)
@@ -82,14 +84,22 @@ class RingMaker:
             window=Window() if self.system.window_opens else None,
         )
 
-    def _stage(self, number: int, index: int, spec: RingSpec, link: Link) -> Stage:
+    def _device(self, spec: RingSpec) -> Device:
+        """Of all stages: nobody notices another one where compute time is real time."""
+        if spec.slowdown_together:
+            return SharedDevice(self.clock, spec.slowdown_together)
+        return OwnDevice(self.clock)
+
+    def _stage(self, number: int, index: int, spec: RingSpec, link: Link, device: Device) -> Stage:
         stage: StageSpec = spec.stages[index]
         row_bytes = spec.row_bytes * self.system.tensors_per_hop * WIRE_RATIO[self.system.wire]
         source = self._head(spec, link) if index == 0 else self._queue()
         layers = 1 if self.system.prefill_blocks_decode else stage.layers
         forecasts = _FORECASTS.get(self.system.policy, Forecasts.NONE)
         usage = self.usage(f"ring {number} stage {index}")
-        return Stage(self.clock, stage.cost, source, link, row_bytes, usage, layers, forecasts)
+        return Stage(
+            self.clock, device, stage.cost, source, link, row_bytes, usage, layers, forecasts
+        )
 
     def _head(self, spec: RingSpec, link: Link) -> WorkSource:
         system = self.system

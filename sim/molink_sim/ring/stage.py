@@ -15,6 +15,7 @@ from molink_scheduler.events import BatchReturned, SampledToken, SendRelease
 from molink_scheduler.round_tracker import StageStamp
 from molink_sim.clock import Clock
 from molink_sim.network.link import Link
+from molink_sim.ring.device import Device
 from molink_sim.ring.messages import (
     FORGET_BYTES,
     Activations,
@@ -47,19 +48,23 @@ class Forecasts(Enum):
 
 @dataclass(slots=True)
 class _Prefill:
-    """A prefill step under way, or standing still for decode."""
+    """A prefill step under way, or standing still for decode; in its device's compute time."""
 
     work: Activations
     step_s: float
     resumed_at: float
     done_s: float = 0.0
     """Of the step, before it was resumed."""
+    resumed_real: float = math.inf
+    """The same moment on the clock."""
+    real_s: float = 0.0
+    """How long it has been computed by the clock."""
     look_at: float = -math.inf
     """The end of a part at which the stage looks for decode, when that is planned."""
 
     @property
     def ends_at(self) -> float:
-        """Unless decode interrupts it."""
+        """Unless decode interrupts it; in compute time."""
         return self.resumed_at + self.step_s - self.done_s
 
     def part_ends_at(self, now: float, part_s: float) -> float:
@@ -73,6 +78,7 @@ class Stage:
     """One stage's device and loop."""
 
     clock: Clock
+    device: Device
     cost: StepCost
     source: WorkSource
     link: Link
@@ -133,31 +139,38 @@ class Stage:
                 self.tail.forget(command.release.request_id)
 
     def _start(self, work: Activations, now: float) -> None:
+        if not self._is_busy:
+            self.device.begin()
         self._is_busy = True
         batch = work.batch
         if self.forecasts is Forecasts.STEPS and batch.batch_class is BatchClass.DECODE:
             self.link.decode_due_at = now + self._decode_step_s
         step_s = self.cost.step_s(batch.batch_class, work.rows, work.kv_tokens, len(batch.spans))
         if batch.batch_class is BatchClass.PREFILL and self.layers > 1:
-            self._prefill = _Prefill(work, step_s, now)
+            self._prefill = _Prefill(work, step_s, self.device.now)
             self._look(self._prefill)
             return
-        self.usage.add(now, now + step_s, batch.batch_class, work.rows)
-        self.clock.at(now + step_s, self._computed, (work, step_s))
+        self.device.at(self.device.now + step_s, self._step_ended, (work, step_s, now))
+
+    def _step_ended(self, step: tuple[Activations, float, float]) -> None:
+        work, step_s, began = step
+        now = self.clock.now
+        self.usage.add(began, now, work.batch.batch_class, work.rows)
+        self._computed(work, self.device.elapsed_s(step_s, now - began))
 
     def _look_after_layer(self, prefill: _Prefill) -> None:
         """Decode may have come: look when the present layer is done."""
-        now = self.clock.now
+        now = self.device.now
         if prefill.resumed_at <= now and prefill.look_at < now:
             look_at = prefill.part_ends_at(now, prefill.step_s / self.layers)
             if look_at < prefill.ends_at:
                 prefill.look_at = look_at
-                self.clock.at(look_at, self._layer_ended, prefill)
+                self.device.at(look_at, self._layer_ended, prefill)
 
     def _layer_ended(self, prefill: _Prefill) -> None:
-        if prefill is self._prefill and prefill.look_at == self.clock.now:
-            prefill.done_s += self.clock.now - prefill.resumed_at
-            self._draw(prefill, self.clock.now)
+        if prefill is self._prefill and prefill.look_at == self.device.now:
+            prefill.done_s += self.device.now - prefill.resumed_at
+            self._draw(prefill)
             self._look(prefill)
 
     def _look(self, prefill: _Prefill) -> None:
@@ -172,23 +185,24 @@ class Stage:
             prefill.resumed_at = math.inf
             self._start(work, now)
             return
-        prefill.resumed_at = now
-        self.clock.at(prefill.ends_at, self._prefill_ended, (prefill, prefill.ends_at))
+        prefill.resumed_at, prefill.resumed_real = self.device.now, now
+        self.device.at(prefill.ends_at, self._prefill_ended, (prefill, prefill.ends_at))
 
     def _prefill_ended(self, what: tuple[_Prefill, float]) -> None:
         prefill, ends_at = what
         if prefill is self._prefill and ends_at == prefill.ends_at:
             self._prefill = None
-            self._draw(prefill, self.clock.now)
-            self._computed((prefill.work, prefill.step_s))
+            self._draw(prefill)
+            self._computed(prefill.work, self.device.elapsed_s(prefill.step_s, prefill.real_s))
 
-    def _draw(self, prefill: _Prefill, until: float) -> None:
+    def _draw(self, prefill: _Prefill) -> None:
         """Count the time since it was resumed."""
-        if until > prefill.resumed_at:
-            self.usage.add(prefill.resumed_at, until, BatchClass.PREFILL, prefill.work.rows)
+        since, now = prefill.resumed_real, self.clock.now
+        if now > since:
+            prefill.real_s += now - since
+            self.usage.add(since, now, BatchClass.PREFILL, prefill.work.rows)
 
-    def _computed(self, step: tuple[Activations, float]) -> None:
-        work, step_s = step
+    def _computed(self, work: Activations, step_s: float) -> None:
         if work.batch.batch_class is BatchClass.DECODE:
             stamp = StageStamp(step_s, self.link.rate_bytes_per_s)
             work = Activations(work.batch, work.rows, work.kv_tokens, (*work.stamps, stamp))
@@ -203,6 +217,7 @@ class Stage:
             self._look(self._prefill)
             return
         self._is_busy = False
+        self.device.end()
         self._go_on()
 
     def _send_activations(self, work: Activations) -> None:
