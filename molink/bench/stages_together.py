@@ -5,9 +5,11 @@
 A profile's step times are of a stage that has the machine to itself. Where several stages run on
 one PC they share cores and memory, so a step takes longer while others compute. Some processes load
 the same middle layers; then one of them computes a prefill span again and again, then two at once,
-then three. Prefill, because that is what stages are busy with when they meet.
+then three, several times in turn. Prefill, because that is what stages are busy with when they
+meet.
 """
 
+import statistics
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -23,8 +25,9 @@ STAGES_AT_ONCE = 3
 ROWS, BEFORE = 128, 256
 """A whole span in the middle of a prompt."""
 
-MEASURE_S = 2.0
-"""Some forty steps of the benchmark model."""
+ROUNDS, MEASURE_S = 5, 0.6
+"""How often all counts are measured, and how long each: a dozen steps of the benchmark model. The
+median of the rounds outlives a moment in which the PC did something else."""
 
 READY = "ready"
 
@@ -40,8 +43,13 @@ def slowdown_together(model: str, layers: range, longest: int) -> list[float]:
         ]
         for stage in stages:
             stage.expect(READY)
-        means = [_mean_s(stages[: count + 1]) for count in range(STAGES_AT_ONCE)]
-    return [max(1.0, mean / means[0]) for mean in means]
+        rounds = [_one_round(stages) for _ in range(ROUNDS)]
+    return [max(1.0, statistics.median(slow)) for slow in zip(*rounds, strict=True)]
+
+
+def _one_round(stages: "Sequence[_Stage]") -> list[float]:
+    means = [_mean_s(stages[: count + 1]) for count in range(len(stages))]
+    return [mean / means[0] for mean in means]
 
 
 def _mean_s(stages: "Sequence[_Stage]") -> float:
@@ -99,12 +107,9 @@ class _Stage:
 
 def main(model: str, first: str, end: str, longest: str) -> None:
     """Load layers [first, end), then for every line of input print the mean of a while's steps."""
-    import torch
-
     from molink.executor.stage import StageExecutor, StageOptions
     from molink.executor.step_timing import StepTimer
 
-    torch.set_num_threads(1)
     options = StageOptions(kv_tokens=2 * (ROWS + BEFORE), self_test=False)
     timer = StepTimer(StageExecutor.load(model, range(int(first), int(end)), options))
     before = min(BEFORE, int(longest) // 2)

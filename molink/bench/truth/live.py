@@ -4,7 +4,7 @@
 
 `molink serve` is started with the scenario's options, warmed up with one prompt, and asked every
 request at its time over HTTP. OUT gets what each request's user saw, in seconds since the load
-began, and what GET /cluster said before and after.
+began, what GET /cluster said before and after, and how much of the PC others took meanwhile.
 """
 
 import asyncio
@@ -23,6 +23,7 @@ from molink.bench.served_model import ServedModel
 from molink.bench.server_process import ServerProcess
 from molink.bench.trace import TraceRequest
 from molink.bench.truth.loads import PlannedTruth, requests_of
+from molink.bench.truth.others import OthersWatch
 from molink.bench.truth.scenario_file import TruthScenario
 from molink.bench.truth.warm_up import WARM_UP_OUTPUT_TOKENS, warm_up_tokens
 from molink.errors import UserError
@@ -38,14 +39,26 @@ async def run_live(scenario: TruthScenario, model: str, number: int) -> dict[str
     async with _serving(scenario, model, number) as ring:
         plan = _plan(ring, scenario)
         before = await ring.settled_cluster()
+        watch = OthersWatch.start(ring.server.pid)
         began_s = time.perf_counter()
         records = await asyncio.gather(*(_ask(ring, one, began_s) for _, one in plan))
         wall_s = time.perf_counter() - began_s
+        others_cores = watch.cores()
         after = await ring.settled_cluster()
     requests = [
         _seen(planned, record, began_s) for (planned, _), record in zip(plan, records, strict=True)
     ]
-    return {"requests": requests, "wall_s": wall_s, "before": before, "after": after}
+    return {
+        "requests": requests,
+        "wall_s": wall_s,
+        "others_cores": others_cores,
+        "busy_s": [
+            late["busy_s"] - early["busy_s"]
+            for early, late in zip(before["stages"], after["stages"], strict=True)
+        ],
+        "before": before,
+        "after": after,
+    }
 
 
 @asynccontextmanager

@@ -100,7 +100,8 @@ def _prompts(where: str, table: Mapping[str, Any]) -> list[TraceRequest]:
 def _poisson(where: str, table: Mapping[str, Any]) -> list[TraceRequest]:
     lengths = _lengths(where, table)
     rate, duration_s, random = _random_times(where, table)
-    requests, at_s = [], random.expovariate(rate)
+    requests: list[TraceRequest] = []
+    at_s = random.expovariate(rate)
     while at_s < duration_s and len(requests) <= REQUESTS_MAX:
         requests.append(TraceRequest(at_s, *lengths))
         at_s += random.expovariate(rate)

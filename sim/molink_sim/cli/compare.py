@@ -52,20 +52,23 @@ def compare(
         compare_figures,
         comparison_json,
         comparison_table,
+        disturbed,
         measured_profile,
         real_rounds,
-        simulated_requests,
+        run_simulated,
         verdict,
     )
 
     scenario = read_scenario(scenario_path)
     model = _model(model or scenario.model)
     profile = measured_profile(profile_path or _profile_path(model, json_path), model)
-    simulated = simulated_requests(scenario, profile)
+    simulated = run_simulated(scenario, profile)
     real = real_rounds(scenario_path, model, rounds)
-    found = compare_figures(real, simulated)
+    found = compare_figures([one.requests for one in real], simulated.requests)
     print_table(comparison_table(scenario, found), Console())
     click.echo(verdict(found))
+    if (sentence := disturbed(real)) is not None:
+        click.echo(sentence)
     if json_path is not None:
         json_path.write_text(to_json(comparison_json(scenario, found, real, simulated)))
     if not found.passes:

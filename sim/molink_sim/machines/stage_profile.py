@@ -1,9 +1,8 @@
 """Step times of a real stage, as `molink bench --profile` writes them.
 
 A JSON object: `format` ("molink-profile"), `version`, what was measured (`model`, `device`,
-`dtype`, `hidden_size`), `layers` of each measured stage, `model_layers` of the whole model,
-`slowdown_together` (times as long as alone that a step takes with 1, 2, ... stages of the PC
-computing at once; these two may be missing), and for the roles `head`, `middle` and
+`dtype`, `hidden_size`), `layers` of each measured stage and `model_layers` of the whole model, `pc`
+(see `PcTimes`; older files have neither of these two), and for the roles `head`, `middle` and
 `tail` the lists `decode` and `prefill` of points `{"rows", "context", "step_s"}`. Context is how
 many tokens each row of a decode step attends to, and how many came before a prefill span.
 
@@ -22,7 +21,7 @@ from molink.errors import UserError
 from molink_scheduler.batch import BatchClass
 from molink_sim.machines.interpolation import Curve, Surface
 
-__all__ = ["ProfileCost", "StageProfile", "read_stage_profile"]
+__all__ = ["PcTimes", "ProfileCost", "StageProfile", "read_stage_profile"]
 
 FORMAT, VERSION = "molink-profile", 1
 
@@ -30,6 +29,32 @@ ROLES = ("head", "middle", "tail")
 CLASSES = (BatchClass.DECODE, BatchClass.PREFILL)
 
 Points = list[tuple[float, float, float]]
+
+
+@dataclass(frozen=True, slots=True)
+class PcTimes:
+    """What a ring has whose stages, links and coordinator are all processes of the measured PC."""
+
+    slowdown_together: tuple[float, ...]
+    """Times as long as alone that a step takes with 1, 2, ... stages computing at once."""
+    after_idle: tuple[tuple[float, float], ...]
+    """(idle for so many seconds, by so many the next step takes longer)."""
+    chunk_s: float
+    """Of a core that a chunk on a link costs, both ends and the emulator."""
+    hop_s: float
+    """Of software on a hop: from a step's end to the next stage's, through the emulator."""
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> "PcTimes":
+        """Raises ValueError, KeyError or TypeError for what is no such thing."""
+        slowdown = tuple(float(slow) for slow in data["slowdown_together"])
+        idle = tuple((float(idle_s), float(more_s)) for idle_s, more_s in data["after_idle"])
+        times = [float(data[name]) for name in ("chunk_s", "hop_s")]
+        if not slowdown or not all(1 <= slow < 1e3 for slow in slowdown):
+            raise ValueError("stages at once are not quicker than one alone")
+        if not all(0 <= one < 1e3 for one in (*times, *(part for pair in idle for part in pair))):
+            raise ValueError("times of a PC are not below 0")
+        return cls(slowdown, idle, *times)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +71,8 @@ class StageProfile:
     tail_more: Mapping[BatchClass, Curve]
     model_layers: int | None = None
     """Of the whole model; None: the profile does not say."""
-    slowdown_together: tuple[float, ...] = ()
-    """With 1, 2, ... stages at once; empty: it was not measured."""
+    pc: PcTimes | None = None
+    """None: it was not measured."""
 
     def cost(self, layers: int | None, is_head: bool, is_tail: bool) -> "ProfileCost":
         """The cost of a stage; None takes as many layers as were measured."""
@@ -108,15 +133,8 @@ def _profile(data: Mapping[str, Any]) -> StageProfile:
         {kind: _beyond(points["head"][kind], middle[kind]) for kind in CLASSES},
         {kind: _beyond(points["tail"][kind], middle[kind]) for kind in CLASSES},
         whole,
-        _slowdown(data.get("slowdown_together", [])),
+        PcTimes.from_json(data["pc"]) if "pc" in data else None,
     )
-
-
-def _slowdown(listed: list[float]) -> tuple[float, ...]:
-    found = tuple(float(slow) for slow in listed)
-    if not all(1 <= slow < 1e3 for slow in found):
-        raise ValueError("stages at once are not quicker than one alone")
-    return found
 
 
 def _points(listed: list[Mapping[str, float]]) -> Points:

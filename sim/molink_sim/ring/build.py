@@ -14,9 +14,11 @@ from molink_scheduler.prompt_line import SPAN_TOKENS
 from molink_scheduler.stage_order import StageOrder
 from molink_scheduler.step_profile import StepProfile
 from molink_sim.clock import Clock
+from molink_sim.machines.interpolation import Curve
 from molink_sim.network.line import Line, Uplink
 from molink_sim.network.link import Link
 from molink_sim.network.make import PAPER_POLICY, make_link
+from molink_sim.network.paced import PacedLink
 from molink_sim.network.rates import BYTES_PER_MEGABIT
 from molink_sim.network.window import Window
 from molink_sim.ring.device import Device, OwnDevice, SharedDevice
@@ -65,6 +67,8 @@ class RingMaker:
         for index, line in enumerate(lines):
             deliver = _Door(stages, (index + 1) % count)
             link = make_link(self.system, self.clock, line, deliver)
+            if isinstance(device, SharedDevice) and isinstance(link, PacedLink):
+                link.handled = device.handle_chunk
             stages.append(self._stage(number, index, spec, link, device))
         tail = stages[-1]
         tail.tail = Tail()
@@ -86,8 +90,8 @@ class RingMaker:
 
     def _device(self, spec: RingSpec) -> Device:
         """Of all stages: nobody notices another one where compute time is real time."""
-        if spec.slowdown_together:
-            return SharedDevice(self.clock, spec.slowdown_together)
+        if (pc := spec.on_one_pc) is not None:
+            return SharedDevice(self.clock, pc.slowdown_together, pc.chunk_s)
         return OwnDevice(self.clock)
 
     def _stage(self, number: int, index: int, spec: RingSpec, link: Link, device: Device) -> Stage:
@@ -98,7 +102,8 @@ class RingMaker:
         forecasts = _FORECASTS.get(self.system.policy, Forecasts.NONE)
         usage = self.usage(f"ring {number} stage {index}")
         return Stage(
-            self.clock, device, stage.cost, source, link, row_bytes, usage, layers, forecasts
+            *(self.clock, device, stage.cost, source, link, row_bytes, usage, layers, forecasts),
+            after_idle=Curve.through([(0.0, 0.0), *stage.after_idle]) if stage.after_idle else None,
         )
 
     def _head(self, spec: RingSpec, link: Link) -> WorkSource:

@@ -72,6 +72,8 @@ class SharedDevice:
     slowdown: tuple[float, ...]
     """Times as long as alone, with 1, 2, ... stages at once; beyond those in proportion: the cores
     are all taken."""
+    chunk_s: float = 0.0
+    """Of a core, for both ends of a link together."""
     _computing: int = field(init=False, default=0)
     _compute_s: float = field(init=False, default=0.0)
     """Compute time at `_since`."""
@@ -100,6 +102,15 @@ class SharedDevice:
     def end(self) -> None:
         """The others speed up."""
         self._change(-1)
+
+    def handle_chunk(self) -> None:
+        """One end of a link has a chunk in hand: that takes a core as a step does."""
+        if self.chunk_s:
+            self.begin()
+            self.at(self.now + self.chunk_s / 2, self._handled, None)
+
+    def _handled(self, _: None) -> None:
+        self.end()
 
     def elapsed_s(self, step_s: float, real_s: float) -> float:
         """Real time, the others' share included: so a live stage measures."""

@@ -14,6 +14,7 @@ from molink_scheduler.batch import BatchClass
 from molink_scheduler.events import BatchReturned, SampledToken, SendRelease
 from molink_scheduler.round_tracker import StageStamp
 from molink_sim.clock import Clock
+from molink_sim.machines.interpolation import Curve
 from molink_sim.network.link import Link
 from molink_sim.ring.device import Device
 from molink_sim.ring.messages import (
@@ -93,6 +94,9 @@ class Stage:
     """Only the last stage has one..."""
     tell_coordinator: TellCoordinator = lambda tokens: None
     """...and sends copies of its tokens."""
+    after_idle: Curve | None = None
+    """Seconds that a step takes longer, over the time that the device was idle before it."""
+    _idle_since: float = field(init=False, default=-math.inf)
     _inbox: list[Message] = field(init=False, default_factory=list)
     _is_busy: bool = field(init=False, default=False)
     _prefill: _Prefill | None = field(init=False, default=None)
@@ -139,18 +143,25 @@ class Stage:
                 self.tail.forget(command.release.request_id)
 
     def _start(self, work: Activations, now: float) -> None:
-        if not self._is_busy:
-            self.device.begin()
-        self._is_busy = True
         batch = work.batch
         if self.forecasts is Forecasts.STEPS and batch.batch_class is BatchClass.DECODE:
             self.link.decode_due_at = now + self._decode_step_s
         step_s = self.cost.step_s(batch.batch_class, work.rows, work.kv_tokens, len(batch.spans))
+        if not self._is_busy:
+            step_s += self._awake_s(now)
+        self._is_busy = True
         if batch.batch_class is BatchClass.PREFILL and self.layers > 1:
             self._prefill = _Prefill(work, step_s, self.device.now)
             self._look(self._prefill)
             return
         self.device.at(self.device.now + step_s, self._step_ended, (work, step_s, now))
+
+    def _awake_s(self, now: float) -> float:
+        """Begin to compute; what the step costs more because the device was idle."""
+        self.device.begin()
+        if self.after_idle is None:
+            return 0.0
+        return self.after_idle.at(min(now - self._idle_since, self.after_idle.xs[-1]))
 
     def _step_ended(self, step: tuple[Activations, float, float]) -> None:
         work, step_s, began = step
@@ -216,7 +227,7 @@ class Stage:
         if self._prefill is not None:
             self._look(self._prefill)
             return
-        self._is_busy = False
+        self._is_busy, self._idle_since = False, self.clock.now
         self.device.end()
         self._go_on()
 

@@ -1,19 +1,21 @@
 """`molink sim compare`: a scenario simulated, and beside it what real processes made of it."""
 
 from molink_sim.truth.comparison import Comparison, Figure, compare_figures
-from molink_sim.truth.real import measured_profile, real_rounds
-from molink_sim.truth.report import comparison_json, comparison_table, verdict
-from molink_sim.truth.simulated import simulated_outcome, simulated_requests
+from molink_sim.truth.real import RealRound, measured_profile, real_rounds
+from molink_sim.truth.report import comparison_json, comparison_table, disturbed, verdict
+from molink_sim.truth.simulated import SimulatedRun, run_simulated
 
 __all__ = [
     "Comparison",
     "Figure",
+    "RealRound",
+    "SimulatedRun",
     "compare_figures",
     "comparison_json",
     "comparison_table",
+    "disturbed",
     "measured_profile",
     "real_rounds",
-    "simulated_outcome",
-    "simulated_requests",
+    "run_simulated",
     "verdict",
 ]

@@ -4,14 +4,20 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from molink.bench.truth.figures import ALL, SeenRequest
+from molink.bench.truth.figures import ALL
 from molink.bench.truth.scenario_file import TruthScenario
 from molink_sim.report.tables import Table
 from molink_sim.truth.comparison import ERROR_MAX, Comparison, Figure
+from molink_sim.truth.real import RealRound
+from molink_sim.truth.simulated import SimulatedRun
 
-__all__ = ["comparison_json", "comparison_table", "verdict"]
+__all__ = ["comparison_json", "comparison_table", "disturbed", "verdict"]
 
 NAMES = {"ttft_s": "TTFT", "tpot_s": "TPOT"}
+
+OTHERS_CORES_MAX = 0.1
+"""Cores that others may take: the real figures of a busy PC are not those of the profile."""
+
 HEAD = ("requests", "time", "real, ms", "simulated, ms", "error", "within 15 %")
 
 
@@ -31,11 +37,22 @@ def verdict(comparison: Comparison) -> str:
     return f"{errors}: {word} {ERROR_MAX:.0%}."
 
 
+def disturbed(rounds: Sequence[RealRound]) -> str | None:
+    """One sentence when others computed on the PC during a round; None when it was quiet."""
+    worst = max(one.others_cores for one in rounds)
+    if worst <= OTHERS_CORES_MAX:
+        return None
+    return (
+        f"Other programs took up to {worst:.2f} cores meanwhile: on a quiet PC the real figures "
+        "are lower."
+    )
+
+
 def comparison_json(
     scenario: TruthScenario,
     comparison: Comparison,
-    rounds: Sequence[Sequence[SeenRequest]],
-    simulated: Sequence[SeenRequest],
+    rounds: Sequence[RealRound],
+    simulated: SimulatedRun,
 ) -> dict[str, Any]:
     """All figures, and every request of both halves."""
     return {
@@ -46,8 +63,8 @@ def comparison_json(
             asdict(one) | {"error": one.error, "judged": one.is_judged}
             for one in comparison.figures
         ],
-        "real": [[asdict(one) for one in requests] for requests in rounds],
-        "simulated": [asdict(one) for one in simulated],
+        "real": [asdict(one) for one in rounds],
+        "simulated": asdict(simulated),
     }
 
 
