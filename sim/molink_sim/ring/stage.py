@@ -24,6 +24,7 @@ from molink_sim.ring.messages import (
     activations_bytes,
     sampled_bytes,
 )
+from molink_sim.ring.prefill_step import PrefillStep
 from molink_sim.ring.sources import WorkSource
 from molink_sim.ring.tail import Tail
 from molink_sim.scenario import StepCost
@@ -45,33 +46,6 @@ class Forecasts(Enum):
     """The round's rhythm, as the live loop does: the paper's case 3."""
     STEPS = "steps"
     """Also when a decode step has begun here: cases 1 and 2."""
-
-
-@dataclass(slots=True)
-class _Prefill:
-    """A prefill step under way, or standing still for decode; in its device's compute time."""
-
-    work: Activations
-    step_s: float
-    resumed_at: float
-    done_s: float = 0.0
-    """Of the step, before it was resumed."""
-    resumed_real: float = math.inf
-    """The same moment on the clock."""
-    real_s: float = 0.0
-    """How long it has been computed by the clock."""
-    look_at: float = -math.inf
-    """The end of a part at which the stage looks for decode, when that is planned."""
-
-    @property
-    def ends_at(self) -> float:
-        """Unless decode interrupts it; in compute time."""
-        return self.resumed_at + self.step_s - self.done_s
-
-    def part_ends_at(self, now: float, part_s: float) -> float:
-        """The end of the layer that is computed now."""
-        parts = math.ceil((self.done_s + now - self.resumed_at) / part_s)
-        return max(now, self.resumed_at + parts * part_s - self.done_s)
 
 
 @dataclass(slots=True)
@@ -99,7 +73,7 @@ class Stage:
     _idle_since: float = field(init=False, default=-math.inf)
     _inbox: list[Message] = field(init=False, default_factory=list)
     _is_busy: bool = field(init=False, default=False)
-    _prefill: _Prefill | None = field(init=False, default=None)
+    _prefill: PrefillStep | None = field(init=False, default=None)
     _decode_step_s: float = field(init=False, default=0.0)
     _wake_at: float | None = field(init=False, default=None)
 
@@ -151,7 +125,7 @@ class Stage:
             step_s += self._awake_s(now)
         self._is_busy = True
         if batch.batch_class is BatchClass.PREFILL and self.layers > 1:
-            self._prefill = _Prefill(work, step_s, self.device.now)
+            self._prefill = PrefillStep(work, step_s, self.device.now)
             self._look(self._prefill)
             return
         self.device.at(self.device.now + step_s, self._step_ended, (work, step_s, now))
@@ -169,7 +143,7 @@ class Stage:
         self.usage.add(began, now, work.batch.batch_class, work.rows)
         self._computed(work, self.device.elapsed_s(step_s, now - began))
 
-    def _look_after_layer(self, prefill: _Prefill) -> None:
+    def _look_after_layer(self, prefill: PrefillStep) -> None:
         """Decode may have come: look when the present layer is done."""
         now = self.device.now
         if prefill.resumed_at <= now and prefill.look_at < now:
@@ -178,13 +152,13 @@ class Stage:
                 prefill.look_at = look_at
                 self.device.at(look_at, self._layer_ended, prefill)
 
-    def _layer_ended(self, prefill: _Prefill) -> None:
+    def _layer_ended(self, prefill: PrefillStep) -> None:
         if prefill is self._prefill and prefill.look_at == self.device.now:
             prefill.done_s += self.device.now - prefill.resumed_at
             self._draw(prefill)
             self._look(prefill)
 
-    def _look(self, prefill: _Prefill) -> None:
+    def _look(self, prefill: PrefillStep) -> None:
         """Between two layers: decode that waits runs first, else the prefill step goes on."""
         now = self.clock.now
         if self._inbox:
@@ -199,14 +173,14 @@ class Stage:
         prefill.resumed_at, prefill.resumed_real = self.device.now, now
         self.device.at(prefill.ends_at, self._prefill_ended, (prefill, prefill.ends_at))
 
-    def _prefill_ended(self, what: tuple[_Prefill, float]) -> None:
+    def _prefill_ended(self, what: tuple[PrefillStep, float]) -> None:
         prefill, ends_at = what
         if prefill is self._prefill and ends_at == prefill.ends_at:
             self._prefill = None
             self._draw(prefill)
             self._computed(prefill.work, self.device.elapsed_s(prefill.step_s, prefill.real_s))
 
-    def _draw(self, prefill: _Prefill) -> None:
+    def _draw(self, prefill: PrefillStep) -> None:
         """Count the time since it was resumed."""
         since, now = prefill.resumed_real, self.clock.now
         if now > since:

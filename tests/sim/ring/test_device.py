@@ -66,3 +66,23 @@ def test_everybody_ends_neither_sooner_than_alone_nor_later_than_in_the_worst_cr
     worst = slowdown[-1] * max(1.0, len(jobs) / len(slowdown))
     for (starts_at, work_s), ended_at in zip(jobs, ends, strict=True):
         assert starts_at + work_s - 1e-9 <= ended_at <= starts_at + worst * work_s + 1e-9
+
+
+def test_a_chunk_takes_a_core_for_a_while_at_each_end():
+    clock = Clock()
+    device = SharedDevice(clock, (1.0, 2.0), chunk_s=0.5)
+    worker = Worker(clock, device, 0.0, 2.0)
+    for at in (0.5, 1.5):
+        clock.at(at, lambda _: device.handle_chunk())
+    clock.run(1e6)
+    # Twice a quarter of a second of a core, of which the worker has half meanwhile.
+    assert worker.ended_at == pytest.approx(2.5)
+
+
+def test_chunks_that_cost_nothing_are_in_nobodys_way():
+    clock = Clock()
+    device = SharedDevice(clock, (1.0, 2.0))
+    worker = Worker(clock, device, 0.0, 2.0)
+    clock.at(0.5, lambda _: device.handle_chunk())
+    clock.run(1e6)
+    assert worker.ended_at == pytest.approx(2.0)
