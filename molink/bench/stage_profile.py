@@ -2,7 +2,9 @@
 
 Three stages of a few layers each, one after another: a middle one over a grid of rows and contexts,
 a head and a tail over the rows only, since what they do beside their layers depends on nothing
-else. `molink_sim.machines.stage_profile` tells the file's format and reads it.
+else. Then what a ring on one PC has beside: several stages at once (`stages_together`), steps after
+idle times, software (`software_times`). `molink_sim.machines.stage_profile` tells the file's
+format and reads it.
 """
 
 import json
@@ -11,6 +13,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from molink.bench.software_times import hop_times
+from molink.bench.stages_together import slowdown_together
 from molink.errors import UserError
 from molink.executor.description import describe
 from molink.executor.stage import StageExecutor, StageOptions
@@ -37,6 +41,11 @@ CONTEXT_OF_ENDS = 32
 KV_TOKENS = 32_768
 """Room for all requests that the decode grid keeps: 16 of 1,024 tokens, as many of 512, 32 of 128;
 the spans, measured afterwards, take less."""
+
+IDLE_S = (0.01, 0.03, 0.1, 0.3)
+"""Between decode steps of a ring: from a crowd of micro-batches to a single one on far links."""
+
+IDLE_REPEATS = 20
 
 Shape = tuple[int, int]
 
@@ -93,13 +102,34 @@ def measure_profile(model: str, advance: Callable[[], None]) -> dict[str, Any]:
         "model": Path(description.name).name,
         "hidden_size": description.hidden_size,
         "layers": layers,
+        "model_layers": count,
     }
     for role, (held, decode, prefill) in roles.items():
         options = StageOptions(kv_tokens=KV_TOKENS, self_test=role == "middle")
         stage = StageExecutor.load(model, held, options)
         profile |= {"device": str(stage.device), "dtype": str(stage.dtype).removeprefix("torch.")}
         profile[role] = _measure(StepTimer(stage), decode, prefill, advance)
-    return profile
+        if role == "middle":
+            after_idle = _after_idle(StepTimer(stage))
+    del stage  # Its memory is wanted for those that are measured together.
+    held = range(layers, 2 * layers)
+    return profile | {
+        "pc": {
+            "slowdown_together": slowdown_together(model, held, longest),
+            "after_idle": after_idle,
+            **asdict(hop_times()),
+        }
+    }
+
+
+def _after_idle(timer: StepTimer) -> list[tuple[float, float]]:
+    """Pairs of how long the device was idle, and by how much the next step took longer."""
+    context = min(CONTEXT_OF_ENDS, timer.stage.description.model_len_max)
+    at_once_s = timer.decode_after_idle_s(context, 0.0, IDLE_REPEATS)
+    return [
+        (idle_s, max(0.0, timer.decode_after_idle_s(context, idle_s, IDLE_REPEATS) - at_once_s))
+        for idle_s in IDLE_S
+    ]
 
 
 def _measure(

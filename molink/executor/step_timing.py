@@ -61,6 +61,28 @@ class StepTimer:
         self.forget()
         return step
 
+    def decode_after_idle_s(self, context: int, idle_s: float, repeats: int) -> float:
+        """The mean of one row's steps, each after so long without a step."""
+        self._fill(0, context, expected=context)
+        spans = (Span(0, context - 1, context, self.stage.is_tail),)
+        times = []
+        for _ in range(repeats):
+            time.sleep(idle_s)
+            times.append(self._step(BatchClass.DECODE, spans))
+        return statistics.fmean(times)
+
+    def prefill_mean_s(self, rows: int, before: int, duration_s: float) -> float:
+        """The mean of spans that are computed again and again for so long, at least once.
+
+        A mean, because of a core that is shared a median tells only of the luckier half."""
+        self.forget()
+        self._fill(0, before, expected=before + rows)
+        spans = (Span(0, before, before + rows, self.stage.is_tail),)
+        times = [self._step(BatchClass.PREFILL, spans)]
+        while sum(times) < duration_s:
+            times.append(self._step(BatchClass.PREFILL, spans))
+        return statistics.fmean(times)
+
     def forget(self) -> None:
         """Release all requests."""
         for request_id in self._filled:

@@ -19,6 +19,7 @@ __all__ = [
     "LinkCut",
     "LinkSpec",
     "NodeLoss",
+    "OnePc",
     "RingSpec",
     "Scenario",
     "SlowNode",
@@ -82,6 +83,19 @@ class StageSpec:
     upload_mbps: float | None = None
     """The node's upload, shared by all that leaves it; None: only its link limits it."""
     name: str = ""
+    after_idle: tuple[tuple[float, float], ...] = ()
+    """(idle for so long, so much longer takes the next step), rising; beyond the last as the last.
+    Empty: a step takes its time whatever was before."""
+
+
+@dataclass(frozen=True, slots=True)
+class OnePc:
+    """What stages that share the cores of one PC cost each other."""
+
+    slowdown_together: tuple[float, ...]
+    """Times as long as alone that a step takes while 1, 2, ... stages compute."""
+    chunk_s: float = 0.0
+    """Of a core for every chunk on a link: both ends of it, acknowledgement and emulator."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +108,8 @@ class RingSpec:
     """Of one row between stages as the system sends it raw: hidden size times 2 at 16 bits."""
     coordinator_one_way_s: float = 0.0
     """From the coordinator to the head, and from the tail to the coordinator."""
+    on_one_pc: OnePc | None = None
+    """All stages are processes of one PC; None: each has a PC of its own."""
 
 
 @dataclass(frozen=True, slots=True)

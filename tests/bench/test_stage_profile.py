@@ -5,13 +5,14 @@ import json
 import pytest
 from click.testing import CliRunner
 
-from molink.bench import stage_profile
+from molink.bench import software_times, stage_profile, stages_together
 from molink.bench.stage_profile import decode_grid, prefill_grid
 from molink.cli.client import bench
 from molink.errors import UserError
 from molink.executor import step_timing
 from molink_scheduler.batch import BatchClass
 from molink_sim.machines import read_profile
+from molink_sim.machines.stage_profile import read_stage_profile
 from tests.executor.tiny_models import save_tiny
 
 
@@ -30,9 +31,20 @@ def checkpoint(tmp_path_factory):
 def test_a_profile_is_written_and_read_again(checkpoint, tmp_path, monkeypatch):
     monkeypatch.setattr(step_timing, "MEASURE_S", 0.0)
     monkeypatch.setattr(stage_profile, "KV_TOKENS", 64 * 48)
+    monkeypatch.setattr(stages_together, "STAGES_AT_ONCE", 2)
+    monkeypatch.setattr(stages_together, "ROUNDS", 1)
+    monkeypatch.setattr(software_times, "TRIES", 2)
+    monkeypatch.setattr(software_times, "FULL_S", 0.2)
+    monkeypatch.setattr(stage_profile, "IDLE_S", (0.01,))
+    monkeypatch.setattr(stage_profile, "IDLE_REPEATS", 1)
     path = tmp_path / "profile.json"
     run("--profile", path, checkpoint)
     profile = json.loads(path.read_text())
+    found = read_stage_profile(path)
+    assert found.model_layers == 7
+    assert len(found.pc.slowdown_together) == 2 and found.pc.slowdown_together[0] == 1.0
+    assert [idle_s for idle_s, _ in found.pc.after_idle] == [0.01]
+    assert 0 < found.pc.chunk_s < 0.1 and 0 <= found.pc.hop_s < 1
     assert (profile["model"], profile["layers"], profile["hidden_size"]) == ("tiny", 2, 64)
     assert len(profile["middle"]["decode"]) == len(decode_grid(48)) == 7
     for one in profile["middle"]["decode"]:

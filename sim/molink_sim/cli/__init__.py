@@ -5,6 +5,7 @@
 
 import click
 
+from molink_sim.cli.compare import compare
 from molink_sim.cli.micro_batches import micro_batches
 from molink_sim.cli.paper import paper
 from molink_sim.cli.plan import plan
@@ -16,8 +17,8 @@ __all__ = ["main"]
 
 @click.group(name="sim", context_settings={"help_option_names": ["-h", "--help"]})
 def main() -> None:
-    """Simulate rings with the scheduler that ships: runs, curves, tables, swarms, forecasts."""
+    """Simulate rings with the scheduler that ships: runs, curves, tables, forecasts, the truth."""
 
 
-for command in (micro_batches, paper, plan, run, swarm):
+for command in (compare, micro_batches, paper, plan, run, swarm):
     main.add_command(command)

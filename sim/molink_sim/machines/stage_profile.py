@@ -1,7 +1,8 @@
 """Step times of a real stage, as `molink bench --profile` writes them.
 
 A JSON object: `format` ("molink-profile"), `version`, what was measured (`model`, `device`,
-`dtype`, `hidden_size`), `layers` of each measured stage, and for the roles `head`, `middle` and
+`dtype`, `hidden_size`), `layers` of each measured stage and `model_layers` of the whole model, `pc`
+(see `PcTimes`; older files have neither of these two), and for the roles `head`, `middle` and
 `tail` the lists `decode` and `prefill` of points `{"rows", "context", "step_s"}`. Context is how
 many tokens each row of a decode step attends to, and how many came before a prefill span.
 
@@ -20,7 +21,7 @@ from molink.errors import UserError
 from molink_scheduler.batch import BatchClass
 from molink_sim.machines.interpolation import Curve, Surface
 
-__all__ = ["ProfileCost", "StageProfile", "read_stage_profile"]
+__all__ = ["PcTimes", "ProfileCost", "StageProfile", "read_stage_profile"]
 
 FORMAT, VERSION = "molink-profile", 1
 
@@ -28,6 +29,32 @@ ROLES = ("head", "middle", "tail")
 CLASSES = (BatchClass.DECODE, BatchClass.PREFILL)
 
 Points = list[tuple[float, float, float]]
+
+
+@dataclass(frozen=True, slots=True)
+class PcTimes:
+    """What a ring has whose stages, links and coordinator are all processes of the measured PC."""
+
+    slowdown_together: tuple[float, ...]
+    """Times as long as alone that a step takes with 1, 2, ... stages computing at once."""
+    after_idle: tuple[tuple[float, float], ...]
+    """(idle for so many seconds, by so many the next step takes longer)."""
+    chunk_s: float
+    """Of a core that a chunk on a link costs, both ends and the emulator."""
+    hop_s: float
+    """Of software on a hop: from a step's end to the next stage's, through the emulator."""
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> "PcTimes":
+        """Raises ValueError, KeyError or TypeError for what is no such thing."""
+        slowdown = tuple(float(slow) for slow in data["slowdown_together"])
+        idle = tuple((float(idle_s), float(more_s)) for idle_s, more_s in data["after_idle"])
+        times = [float(data[name]) for name in ("chunk_s", "hop_s")]
+        if not slowdown or not all(1 <= slow < 1e3 for slow in slowdown):
+            raise ValueError("stages at once are not quicker than one alone")
+        if not all(0 <= one < 1e3 for one in (*times, *(part for pair in idle for part in pair))):
+            raise ValueError("times of a PC are not below 0")
+        return cls(slowdown, idle, *times)
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +69,10 @@ class StageProfile:
     head_more: Mapping[BatchClass, Curve]
     """Over the rows: seconds of a head beyond those of a middle stage."""
     tail_more: Mapping[BatchClass, Curve]
+    model_layers: int | None = None
+    """Of the whole model; None: the profile does not say."""
+    pc: PcTimes | None = None
+    """None: it was not measured."""
 
     def cost(self, layers: int | None, is_head: bool, is_tail: bool) -> "ProfileCost":
         """The cost of a stage; None takes as many layers as were measured."""
@@ -90,7 +121,8 @@ def _profile(data: Mapping[str, Any]) -> StageProfile:
     }
     middle = {kind: Surface.through(points["middle"][kind]) for kind in CLASSES}
     layers, hidden = int(data["layers"]), int(data["hidden_size"])
-    if min(layers, hidden) < 1:
+    whole = None if data.get("model_layers") is None else int(data["model_layers"])
+    if min(layers, hidden, whole or 1) < 1:
         raise ValueError("layers and hidden_size are at least 1")
     return StageProfile(
         str(data["model"]),
@@ -100,6 +132,8 @@ def _profile(data: Mapping[str, Any]) -> StageProfile:
         middle,
         {kind: _beyond(points["head"][kind], middle[kind]) for kind in CLASSES},
         {kind: _beyond(points["tail"][kind], middle[kind]) for kind in CLASSES},
+        whole,
+        PcTimes.from_json(data["pc"]) if "pc" in data else None,
     )
 
 

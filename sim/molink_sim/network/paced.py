@@ -6,6 +6,7 @@ it.
 """
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -39,6 +40,8 @@ class PacedLink:
     line: Line
     sender: LinkSender
     deliver: Deliver
+    handled: Callable[[], None] | None = None
+    """Called at each end for every chunk: the hosts of a link have work with it."""
     _messages: dict[int, tuple[Any, int]] = field(init=False, default_factory=dict)
     """What each transfer that has not left is, and its rows."""
     _next_transfer: int = field(init=False, default=0)
@@ -98,6 +101,8 @@ class PacedLink:
         if chunk.last:
             del self._messages[chunk.transfer_id]
         self.clock.at(arrival, self._arrived, (sequence, message if chunk.last else None))
+        if self.handled is not None:
+            self.handled()
         if (trouble := self.line.trouble) is not None:
             self._send_again(sequence, arrival, trouble.again_s(now))
 
@@ -110,6 +115,8 @@ class PacedLink:
         sequence, message = what
         acknowledged_at = self.line.acknowledged_at(self.clock.now)
         self.clock.at(acknowledged_at, self._acknowledged, sequence)
+        if self.handled is not None:
+            self.handled()
         if message is not None:
             self.deliver(message)
 

@@ -14,11 +14,14 @@ from molink_scheduler.prompt_line import SPAN_TOKENS
 from molink_scheduler.stage_order import StageOrder
 from molink_scheduler.step_profile import StepProfile
 from molink_sim.clock import Clock
+from molink_sim.machines.interpolation import Curve
 from molink_sim.network.line import Line, Uplink
 from molink_sim.network.link import Link
 from molink_sim.network.make import PAPER_POLICY, make_link
+from molink_sim.network.paced import PacedLink
 from molink_sim.network.rates import BYTES_PER_MEGABIT
 from molink_sim.network.window import Window
+from molink_sim.ring.device import Device, OwnDevice, SharedDevice
 from molink_sim.ring.iteration_head import IterationHead
 from molink_sim.ring.messages import WIRE_RATIO
 from molink_sim.ring.sources import FifoSource, HeadSource, QueueSource, WorkSource
@@ -59,7 +62,10 @@ class RingMaker:
         """A ring at rest; `sampled` hears of its tokens."""
         count = len(spec.stages)
         lines = [self._line(number, index, spec) for index in range(count)]
-        stages = [self._stage(number, index, spec, line) for index, line in enumerate(lines)]
+        device = self._device(spec)
+        stages = [
+            self._stage(number, index, spec, line, device) for index, line in enumerate(lines)
+        ]
         for stage, following in zip(stages, [*stages[1:], stages[0]], strict=True):
             stage.link.deliver = following.receive
         tail = stages[-1]
@@ -80,16 +86,27 @@ class RingMaker:
             window=Window() if self.system.window_opens else None,
         )
 
-    def _stage(self, number: int, index: int, spec: RingSpec, line: Line) -> Stage:
+    def _device(self, spec: RingSpec) -> Device:
+        """Of all stages: nobody notices another one where compute time is real time."""
+        if (pc := spec.on_one_pc) is not None:
+            return SharedDevice(self.clock, pc.slowdown_together, pc.chunk_s)
+        return OwnDevice(self.clock)
+
+    def _stage(self, number: int, index: int, spec: RingSpec, line: Line, device: Device) -> Stage:
         """With its link, which leads nowhere as long as there is no next stage."""
         stage: StageSpec = spec.stages[index]
         link = make_link(self.system, self.clock, line, _nowhere)
+        if isinstance(device, SharedDevice) and isinstance(link, PacedLink):
+            link.handled = device.handle_chunk
         row_bytes = spec.row_bytes * self.system.tensors_per_hop * WIRE_RATIO[self.system.wire]
         source = self._head(spec, link) if index == 0 else self._queue()
         layers = 1 if self.system.prefill_blocks_decode else stage.layers
         forecasts = _FORECASTS.get(self.system.policy, Forecasts.NONE)
         usage = self.usage(f"ring {number} stage {index}")
-        return Stage(self.clock, stage.cost, source, link, row_bytes, usage, layers, forecasts)
+        return Stage(
+            *(self.clock, device, stage.cost, source, link, row_bytes, usage, layers, forecasts),
+            after_idle=Curve.through([(0.0, 0.0), *stage.after_idle]) if stage.after_idle else None,
+        )
 
     def _head(self, spec: RingSpec, link: Link) -> WorkSource:
         system = self.system

@@ -14,7 +14,9 @@ from molink_scheduler.batch import DECODE, PREFILL
 from molink_scheduler.events import BatchReturned, SampledToken, SendRelease
 from molink_scheduler.round_tracker import StageStamp
 from molink_sim.clock import Clock
+from molink_sim.machines.interpolation import Curve
 from molink_sim.network.link import Link
+from molink_sim.ring.device import Device
 from molink_sim.ring.messages import (
     FORGET_BYTES,
     Activations,
@@ -22,6 +24,7 @@ from molink_sim.ring.messages import (
     activations_bytes,
     sampled_bytes,
 )
+from molink_sim.ring.prefill_step import PrefillStep
 from molink_sim.ring.sources import WorkSource
 from molink_sim.ring.tail import Tail
 from molink_sim.scenario import StepCost
@@ -46,35 +49,11 @@ class Forecasts(Enum):
 
 
 @dataclass(slots=True)
-class _Prefill:
-    """A prefill step under way, or standing still for decode."""
-
-    work: Activations
-    step_s: float
-    resumed_at: float
-    done_s: float = 0.0
-    """Of the step, before it was resumed."""
-    look_at: float = -math.inf
-    """The end of a part at which the stage looks for decode, when that is planned."""
-    is_counted: bool = False
-    """Whether a part of it was: a step that decode interrupts is still one step."""
-
-    @property
-    def ends_at(self) -> float:
-        """Unless decode interrupts it."""
-        return self.resumed_at + self.step_s - self.done_s
-
-    def part_ends_at(self, now: float, part_s: float) -> float:
-        """The end of the layer that is computed now."""
-        parts = math.ceil((self.done_s + now - self.resumed_at) / part_s)
-        return max(now, self.resumed_at + parts * part_s - self.done_s)
-
-
-@dataclass(slots=True)
 class Stage:
     """One stage's device and loop."""
 
     clock: Clock
+    device: Device
     cost: StepCost
     source: WorkSource
     link: Link
@@ -89,9 +68,12 @@ class Stage:
     """Only the last stage has one..."""
     tell_coordinator: TellCoordinator = lambda tokens: None
     """...and sends copies of its tokens."""
+    after_idle: Curve | None = None
+    """Seconds that a step takes longer, over the time that the device was idle before it."""
+    _idle_since: float = field(init=False, default=-math.inf)
     _inbox: list[Message] = field(init=False, default_factory=list)
     _is_busy: bool = field(init=False, default=False)
-    _prefill: _Prefill | None = field(init=False, default=None)
+    _prefill: PrefillStep | None = field(init=False, default=None)
     _decode_step_s: float = field(init=False, default=0.0)
     _wake_at: float | None = field(init=False, default=None)
 
@@ -135,36 +117,50 @@ class Stage:
                 self.tail.forget(command.release.request_id)
 
     def _start(self, work: Activations, now: float) -> None:
-        self._is_busy = True
         batch = work.batch
         if batch.batch_class is DECODE:
             self.link.decode_ready_at = now + self._decode_step_s
             if self.forecasts is Forecasts.STEPS:
                 self.link.decode_due_at = now + self._decode_step_s
         step_s = self.cost.step_s(batch.batch_class, work.rows, work.kv_tokens, len(batch.spans))
+        if not self._is_busy:
+            step_s += self._awake_s(now)
+        self._is_busy = True
         if batch.batch_class is PREFILL and self.layers > 1:
-            self._prefill = _Prefill(work, step_s, now)
+            self._prefill = PrefillStep(work, step_s, self.device.now)
             self._look(self._prefill)
             return
-        self.usage.add(now, now + step_s, batch.batch_class, work.rows)
-        self.clock.at(now + step_s, self._computed, (work, step_s))
+        self.device.at(self.device.now + step_s, self._step_ended, (work, step_s, now))
 
-    def _look_after_layer(self, prefill: _Prefill) -> None:
-        """Decode may have come: look when the present layer is done."""
+    def _awake_s(self, now: float) -> float:
+        """Begin to compute; what the step costs more because the device was idle."""
+        self.device.begin()
+        if self.after_idle is None:
+            return 0.0
+        return self.after_idle.at(min(now - self._idle_since, self.after_idle.xs[-1]))
+
+    def _step_ended(self, step: tuple[Activations, float, float]) -> None:
+        work, step_s, began = step
         now = self.clock.now
+        self.usage.add(began, now, work.batch.batch_class, work.rows)
+        self._computed(work, self.device.elapsed_s(step_s, now - began))
+
+    def _look_after_layer(self, prefill: PrefillStep) -> None:
+        """Decode may have come: look when the present layer is done."""
+        now = self.device.now
         if prefill.resumed_at <= now and prefill.look_at < now:
             look_at = prefill.part_ends_at(now, prefill.step_s / self.layers)
             if look_at < prefill.ends_at:
                 prefill.look_at = look_at
-                self.clock.at(look_at, self._layer_ended, prefill)
+                self.device.at(look_at, self._layer_ended, prefill)
 
-    def _layer_ended(self, prefill: _Prefill) -> None:
-        if prefill is self._prefill and prefill.look_at == self.clock.now:
-            prefill.done_s += self.clock.now - prefill.resumed_at
-            self._draw(prefill, self.clock.now)
+    def _layer_ended(self, prefill: PrefillStep) -> None:
+        if prefill is self._prefill and prefill.look_at == self.device.now:
+            prefill.done_s += self.device.now - prefill.resumed_at
+            self._draw(prefill)
             self._look(prefill)
 
-    def _look(self, prefill: _Prefill) -> None:
+    def _look(self, prefill: PrefillStep) -> None:
         """Between two layers: decode that waits runs first, else the prefill step goes on."""
         now = self.clock.now
         if self._inbox:
@@ -176,25 +172,25 @@ class Stage:
             prefill.resumed_at = math.inf
             self._start(work, now)
             return
-        prefill.resumed_at = now
-        self.clock.at(prefill.ends_at, self._prefill_ended, (prefill, prefill.ends_at))
+        prefill.resumed_at, prefill.resumed_real = self.device.now, now
+        self.device.at(prefill.ends_at, self._prefill_ended, (prefill, prefill.ends_at))
 
-    def _prefill_ended(self, what: tuple[_Prefill, float]) -> None:
+    def _prefill_ended(self, what: tuple[PrefillStep, float]) -> None:
         prefill, ends_at = what
         if prefill is self._prefill and ends_at == prefill.ends_at:
             self._prefill = None
-            self._draw(prefill, self.clock.now)
-            self._computed((prefill.work, prefill.step_s))
+            self._draw(prefill)
+            self._computed(prefill.work, self.device.elapsed_s(prefill.step_s, prefill.real_s))
 
-    def _draw(self, prefill: _Prefill, until: float) -> None:
+    def _draw(self, prefill: PrefillStep) -> None:
         """Count the time since it was resumed."""
-        if until > prefill.resumed_at:
+        since, now = prefill.resumed_real, self.clock.now
+        if now > since:
+            prefill.real_s += now - since
             is_new, prefill.is_counted = not prefill.is_counted, True
-            rows = prefill.work.rows
-            self.usage.add(prefill.resumed_at, until, PREFILL, rows, is_new=is_new)
+            self.usage.add(since, now, PREFILL, prefill.work.rows, is_new=is_new)
 
-    def _computed(self, step: tuple[Activations, float]) -> None:
-        work, step_s = step
+    def _computed(self, work: Activations, step_s: float) -> None:
         is_decode = work.batch.batch_class is DECODE
         if is_decode:
             stamp = StageStamp(step_s, self.link.rate_bytes_per_s)
@@ -210,7 +206,8 @@ class Stage:
         if self._prefill is not None:
             self._look(self._prefill)
             return
-        self._is_busy = False
+        self._is_busy, self._idle_since = False, self.clock.now
+        self.device.end()
         self._go_on()
 
     def _send_activations(self, work: Activations) -> None:

@@ -1,0 +1,92 @@
+"""`molink sim compare`: one scenario, simulated and on real processes, and how far they differ."""
+
+from pathlib import Path
+
+import click
+
+__all__ = ["compare"]
+
+
+@click.command()
+@click.option(
+    "--scenario",
+    "scenario_path",
+    required=True,
+    type=click.Path(path_type=Path),
+    help="A TOML file such as those of docs/benchmarks/scenarios, see docs/simulator.md.",
+)
+@click.option("--model", help="A directory or hub id, where the scenario names none.")
+@click.option(
+    "--profile",
+    "profile_path",
+    type=click.Path(path_type=Path),
+    help="Step times of the model on this PC; measured and written there when missing.  "
+    "[default: profile-MODEL.json]",
+)
+@click.option(
+    "--rounds",
+    type=click.IntRange(1),
+    default=1,
+    show_default=True,
+    help="Real runs, each on a fresh ring; their medians count.",
+)
+@click.option("--json", "json_path", type=click.Path(path_type=Path), help="Write numbers there.")
+def compare(
+    scenario_path: Path,
+    model: str | None,
+    profile_path: Path | None,
+    rounds: int,
+    json_path: Path | None,
+) -> None:
+    """Run a scenario in the simulator and on real processes of this PC, and compare.
+
+    Starts `molink serve` with emulated links and asks it the scenario's requests, then simulates
+    the same ring with step times measured on this PC. Wants a PC that does nothing else. Exit code
+    1 when a mean differs by more than 15 %.
+    """
+    from rich.console import Console
+
+    from molink.bench.truth.scenario_file import read_scenario
+    from molink_sim.report import print_table, to_json
+    from molink_sim.truth import (
+        compare_figures,
+        comparison_json,
+        comparison_table,
+        disturbed,
+        measured_profile,
+        real_rounds,
+        run_simulated,
+        verdict,
+    )
+
+    scenario = read_scenario(scenario_path)
+    model = _model(model or scenario.model)
+    profile = measured_profile(profile_path or _profile_path(model, json_path), model)
+    simulated = run_simulated(scenario, profile)
+    real = real_rounds(scenario_path, model, rounds)
+    found = compare_figures([one.requests for one in real], simulated.requests)
+    print_table(comparison_table(scenario, found), Console())
+    click.echo(verdict(found))
+    if (sentence := disturbed(real)) is not None:
+        click.echo(sentence)
+    if json_path is not None:
+        json_path.write_text(to_json(comparison_json(scenario, found, real, simulated)))
+    if not found.passes:
+        raise SystemExit(1)
+
+
+def _model(model: str | None) -> str:
+    """What is served; a path that is none is found out here, not by three processes."""
+    from molink.errors import UserError
+
+    if model is None:
+        raise UserError("Which model? Give --model DIR, or name one in the scenario.")
+    if model.startswith((".", "/", "~")) and not Path(model, "config.json").is_file():
+        raise UserError(f"{model} is no model: give a directory with a config.json, or a hub id.")
+    return model
+
+
+def _profile_path(model: str, json_path: Path | None) -> Path:
+    """Next to the output, else here."""
+    folder = Path() if json_path is None else json_path.parent
+    return folder / f"profile-{Path(model).name}.json"

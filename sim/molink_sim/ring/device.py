@@ -1,0 +1,142 @@
+"""What a stage computes on: a device of its own, or the cores of a PC that several stages share.
+
+A shared device keeps a time of its own, *compute time*: it passes as fast as real time while one
+stage computes, and slower the more compute at once. Steps are planned in it. So a step that others
+join or leave ends later or earlier without being planned anew, and all that computes on a PC is one
+number that passes at one speed, as it is where cores are shared evenly.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from heapq import heappop, heappush
+from typing import Any, Protocol
+
+from molink_sim.clock import Clock
+
+__all__ = ["Device", "OwnDevice", "SharedDevice"]
+
+Action = Callable[[Any], None]
+
+
+class Device(Protocol):
+    """Where a stage's steps take place."""
+
+    @property
+    def now(self) -> float:
+        """Its compute time."""
+
+    def at(self, when: float, action: Action, argument: Any) -> None:
+        """Plan `action(argument)` for a moment of compute time at which a stage still computes."""
+
+    def begin(self) -> None:
+        """A stage begins to compute."""
+
+    def end(self) -> None:
+        """A stage has nothing to compute."""
+
+    def elapsed_s(self, step_s: float, real_s: float) -> float:
+        """What a stage's clock measures of a step of `step_s` that took `real_s` of real time."""
+
+
+@dataclass(frozen=True, slots=True)
+class OwnDevice:
+    """Nobody else computes on it: compute time is real time."""
+
+    clock: Clock
+
+    @property
+    def now(self) -> float:
+        """As `Device` says."""
+        return self.clock.now
+
+    def at(self, when: float, action: Action, argument: Any) -> None:
+        """As `Device` says."""
+        self.clock.at(when, action, argument)
+
+    def begin(self) -> None:
+        """Nobody is in the way."""
+
+    def end(self) -> None:
+        """Nobody waits for it."""
+
+    def elapsed_s(self, step_s: float, real_s: float) -> float:
+        """The step's own time, free of rounding."""
+        return step_s
+
+
+@dataclass(slots=True)
+class SharedDevice:
+    """The cores of one PC; stages that compute at once slow each other down."""
+
+    clock: Clock
+    slowdown: tuple[float, ...]
+    """Times as long as alone, with 1, 2, ... stages at once; beyond those in proportion: the cores
+    are all taken."""
+    chunk_s: float = 0.0
+    """Of a core, for both ends of a link together."""
+    _computing: int = field(init=False, default=0)
+    _compute_s: float = field(init=False, default=0.0)
+    """Compute time at `_since`."""
+    _since: float = field(init=False, default=0.0)
+    _planned: int = field(init=False, default=0)
+    _plan: int = field(init=False, default=0)
+    """Looks that were planned under an earlier speed are void."""
+    _events: list[tuple[float, int, Action, Any]] = field(init=False, default_factory=list)
+
+    @property
+    def now(self) -> float:
+        """As `Device` says."""
+        return self._compute_s + (self.clock.now - self._since) / self._slow
+
+    def at(self, when: float, action: Action, argument: Any) -> None:
+        """As `Device` says."""
+        self._planned += 1
+        heappush(self._events, (when, self._planned, action, argument))
+        if self._events[0][1] == self._planned:
+            self._look()
+
+    def begin(self) -> None:
+        """The others slow down."""
+        self._change(1)
+
+    def end(self) -> None:
+        """The others speed up."""
+        self._change(-1)
+
+    def handle_chunk(self) -> None:
+        """One end of a link has a chunk in hand: that takes a core as a step does."""
+        if self.chunk_s:
+            self.begin()
+            self.at(self.now + self.chunk_s / 2, self._handled, None)
+
+    def _handled(self, _: None) -> None:
+        self.end()
+
+    def elapsed_s(self, step_s: float, real_s: float) -> float:
+        """Real time, the others' share included: so a live stage measures."""
+        return real_s
+
+    @property
+    def _slow(self) -> float:
+        listed, count = len(self.slowdown), max(1, self._computing)
+        return self.slowdown[min(count, listed) - 1] * max(1.0, count / listed)
+
+    def _change(self, difference: int) -> None:
+        self._compute_s, self._since = self.now, self.clock.now
+        self._computing += difference
+        self._look()
+
+    def _look(self) -> None:
+        """Plan the moment at which the next event is due if the speed stays."""
+        self._plan += 1
+        if self._events:
+            left_s = max(0.0, self._events[0][0] - self.now) * self._slow
+            self.clock.at(self.clock.now + left_s, self._due, self._plan)
+
+    def _due(self, plan: int) -> None:
+        if plan != self._plan:
+            return
+        when, _, action, argument = heappop(self._events)
+        self._compute_s, self._since = when, self.clock.now
+        self._look()
+        action(argument)
