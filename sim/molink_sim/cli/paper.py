@@ -25,8 +25,18 @@ __all__ = ["paper"]
 )
 @click.option("--seed", default=0, show_default=True, help="Of the arrivals.")
 @click.option("--json", "json_path", type=click.Path(path_type=Path), help="Write numbers there.")
+@click.option(
+    "--pictures",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Draw the sweeps into this folder: times over rate, bandwidth and latency.",
+)
 def paper(
-    table: str, section: str | None, trace: Path | None, seed: int, json_path: Path | None
+    table: str,
+    section: str | None,
+    trace: Path | None,
+    seed: int,
+    json_path: Path | None,
+    pictures: Path | None,
 ) -> None:
     """Show a table of the MoLink paper beside what the simulator makes of it.
 
@@ -35,7 +45,7 @@ def paper(
     """
     from rich.console import Console
 
-    from molink_sim.paper import paper_json, paper_tables, rows_of
+    from molink_sim.paper import draw_paper, paper_json, paper_tables, rows_of
     from molink_sim.report import print_table, to_json
     from molink_sim.workload import load_trace
 
@@ -48,6 +58,8 @@ def paper(
         print_table(found, console)
     if json_path is not None:
         json_path.write_text(to_json(paper_json(int(table), rows, workload)))
+    if pictures is not None:
+        draw_paper(pictures, rows)
 
 
 def _check_section(section: str | None, found: bool) -> None:

@@ -8,8 +8,8 @@ from click.testing import CliRunner
 
 from molink.errors import UserError
 from molink_sim.cli import main
-from molink_sim.paper import PUBLISHED, Setting, paper_json, paper_tables, run_setting
-from molink_sim.paper.rows import TABLES
+from molink_sim.paper import PUBLISHED, Setting, draw_paper, paper_json, paper_tables, run_setting
+from molink_sim.paper.rows import TABLES, Row
 from molink_sim.report import summary, to_json
 from molink_sim.systems import SYSTEMS
 
@@ -75,3 +75,24 @@ def test_error_and_factor():
 def test_a_section_that_is_none():
     with pytest.raises(UserError, match="no section"):
         CliRunner().invoke(main, ["paper", "--section", "x"], catch_exceptions=False)
+
+
+def _with_means(row: Row) -> Row:
+    """As if it had been run."""
+    means = {figure: {"mean": 1.0} for figure in ("ttft_s", "tpot_s", "latency_s")}
+    return replace(row, summary=means)
+
+
+def test_every_sweep_gets_its_picture(tmp_path):
+    rows = [_with_means(row) for row in TABLES[2]()]
+    drawn = draw_paper(tmp_path / "new", rows)
+    assert [path.name for path in drawn] == [
+        "paper_rate.png",
+        "paper_bandwidth.png",
+        "paper_latency.png",
+    ]
+    assert all(path.stat().st_size > 10_000 for path in drawn)
+
+
+def test_a_table_without_sweeps_has_no_picture(tmp_path):
+    assert draw_paper(tmp_path, [_with_means(row) for row in TABLES[5]()]) == []
