@@ -151,8 +151,7 @@ class PacedLink:
         """Take acknowledgements, send what may go; when to call again if nothing arrives."""
         with self._lock:
             self._drain()
-            self._send_chunks()
-            return self.sender.next_wake(self.clock())
+            return self.sender.next_wake(self._send_chunks())
 
     def statistics(self) -> LinkStatistics:
         """A snapshot."""
@@ -210,11 +209,17 @@ class PacedLink:
             for sequence in answer.sequences if isinstance(answer, Ack) else ():
                 self.sender.acknowledged(sequence, now)
 
-    def _send_chunks(self) -> None:
+    def _send_chunks(self) -> float:
+        """Send what may go; the moment at which nothing more might.
+
+        Whoever asks when to wake must ask of that very moment: by a later one the pace may have
+        opened, and nobody would be told.
+        """
         now = self.clock()
         while (leaving := self.sender.next_chunk(now)) is not None:
             self._send_chunk(*leaving, now)
             now = self.clock()
+        return now
 
     def _send_chunk(self, sequence: int, chunk: Chunk, now: float) -> None:
         outgoing = self._outgoing[chunk.transfer_id]

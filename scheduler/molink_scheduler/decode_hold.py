@@ -11,7 +11,7 @@ p99 gap falls from 1.34 to 1.27 times the gap without prompts, from 1.46 to 1.38
 by 10 ms; the prompts' TTFT is the same within 2 %. Rejected: to stop by the forecast of the next
 round (`DecodeClock`), which is off by more than the queue lasts.
 
-What prefill gives up is bounded: a fifth of the time that it wants the link, whatever decode does.
+What prefill gives up is bounded: 30 ms, and then a fifth of the time, whatever decode does.
 
 Pure: times are arguments.
 """

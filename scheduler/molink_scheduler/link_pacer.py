@@ -4,9 +4,9 @@ What a sender hands to a socket it can no longer order, and a home router holds 
 So no more is unacknowledged than the window of `link_window`: a bandwidth-delay product, a chunk,
 and what acknowledgements are usually late. Chunks leave a tenth faster than a window each round and
 no faster, so that a prompt after a pause does not put a whole window into the router, and a ramp
-over a long link sees its queue and not its bursts. Decode may overdraw the window a little: it
-never waits for an acknowledgement. Sequence numbers rise, and an acknowledgement stands for all
-before it.
+over a long link sees its queue and not its bursts. Decode may overdraw the window by two chunks, so
+that a few rows never wait for an acknowledgement. Sequence numbers rise, and an acknowledgement
+stands for all before it.
 
 Rejected, at 20 Mbps and 30 ms, urgent messages' p99 in ms and bulk Mbps: priority above a socket
 buffer (7,874, 18.8), small kernel buffers (145, 3.9), plain TCP with a low-water mark (488, 18.4);
@@ -159,6 +159,15 @@ class LinkPacer:
             at = at if urgent else max(at, self._paced_until)
             return at if at > now else None
         return max(now, min(self._stall_at, self._window.phase_ends(now)))
+
+    def held_back(self, until: float) -> None:
+        """Prefill stops until then for a decode step: a pause of ours, but no lack of demand.
+
+        What leaves afterwards may lower the estimate; if it counted as sent after a pause, a mild
+        drop of the rate would not be learned for as long as decode steps go on.
+        """
+        if self._open_since is not None:
+            self._open_since = max(self._open_since, until)
 
     def reset(self, now: float) -> None:
         """The connection was made anew: what was in flight is gone, the estimate stays."""

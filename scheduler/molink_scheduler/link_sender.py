@@ -84,14 +84,22 @@ class LinkSender:
         if self.queue.is_empty:
             return None
         held_until = self._held_until(now)
-        return self.pacer.next_wake(now) if held_until is None else held_until
+        if held_until is not None:
+            return held_until
+        return self.pacer.next_wake(now, urgent=self._is_urgent)
+
+    @property
+    def _is_urgent(self) -> bool:
+        return self.queue.decode_first and self.queue.waiting_count(DECODE) > 0
 
     def _room(self, now: float) -> bool:
-        urgent = self.queue.decode_first and self.queue.waiting_count(DECODE) > 0
-        return self.pacer.room(now, urgent=urgent) > 0
+        return self.pacer.room(now, urgent=self._is_urgent) > 0
 
     def _held_until(self, now: float) -> float | None:
         """Until when prefill waits for a decode step under way; None: nothing is held."""
         if not self.queue.decode_first or self.queue.waiting_count(DECODE) > 0:
             return None
-        return self.hold.until(now, self.pacer.drain_s)
+        until = self.hold.until(now, self.pacer.drain_s)
+        if until is not None:
+            self.pacer.held_back(until)
+        return until

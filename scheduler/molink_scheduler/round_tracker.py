@@ -89,7 +89,7 @@ class RoundTracker:
         delay_s = max(0.0, trip_s - sum(steps_s) - sum(wires_s))
         circling = len(self._departures) + 1
         is_full = circling * max([*steps_s, *wires_s], default=0.0) > FULL_SHARE * trip_s
-        if self._delay_s is None or (is_full and delay_s < self._delay_s):
+        if self._delay_s is None:
             self._delay_s = delay_s
-        elif not is_full:
+        elif not is_full or delay_s < self._delay_s:
             self._delay_s += WEIGHT_OF_NEWEST * (delay_s - self._delay_s)

@@ -111,7 +111,11 @@ def test_waiting_for_one_another_is_no_delay():
     for _ in range(50):
         delay_s = a_trip(tracker, 6, 0.3, steps_s)
     assert delay_s == pytest.approx(0.04)
-    assert a_trip(tracker, 6, 0.3, (0.25, 0.01, 0.01)) == pytest.approx(0.03), "it may be less"
+    once_s = a_trip(tracker, 6, 0.3, (0.25, 0.01, 0.01))
+    assert 0.03 < once_s < 0.04, "one trip with too slow a stamp is no proof"
+    for _ in range(100):
+        delay_s = a_trip(tracker, 6, 0.3, (0.25, 0.01, 0.01))
+    assert delay_s == pytest.approx(0.03, rel=0.01), "it may be less"
 
 
 def test_a_longer_way_is_believed_where_nothing_is_full():

@@ -13,6 +13,7 @@ from molink_scheduler.batch import BatchClass
 from molink_scheduler.link_pacer import LinkPacer
 from molink_scheduler.link_sender import LinkSender
 from molink_scheduler.transmission import make_transmission
+from molink_scheduler.upload_budget import UploadBudget
 
 ROUND_TRIP_S = 0.060
 
@@ -77,3 +78,17 @@ def test_a_thread_that_was_away_takes_an_acknowledgement_for_late_and_not_for_ea
     link.pump()
     assert pacer.in_flight_bytes == 0
     assert pacer.estimator.base_rtt_s == pytest.approx(0.08, abs=0.001)
+
+
+def test_a_thread_that_is_away_before_it_asks_when_to_wake_is_still_woken():
+    """A cap lets more go in a moment; by the time that the thread asks, it already has."""
+    processor = Processor()
+    pacer = LinkPacer(budget=UploadBudget(1e5))
+    link = PacedLink(
+        "next", Wire(processor), LinkSender(make_transmission(), pacer), clock=lambda: processor.now
+    )
+    link.send((b"header", bytes(50_000)), BatchClass.PREFILL, 100)
+    readings = iter([0.1, 5.0, 5.0])  # Whoever reads the clock once more finds the cap open.
+    link.clock = lambda: next(readings)
+    processor.now = 0.1
+    assert link.pump() is not None

@@ -1,8 +1,12 @@
 """`molink sim compare`: one scenario, simulated and on real processes, and how far they differ."""
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
+
+if TYPE_CHECKING:
+    from molink_sim.machines.stage_profile import StageProfile
 
 __all__ = ["compare"]
 
@@ -62,6 +66,7 @@ def compare(
     scenario = read_scenario(scenario_path)
     model = _model(model or scenario.model)
     profile = measured_profile(profile_path or _profile_path(model, json_path), model)
+    _check_same(profile, model)
     simulated = run_simulated(scenario, profile)
     real = real_rounds(scenario_path, model, rounds)
     found = compare_figures([one.requests for one in real], simulated.requests)
@@ -86,7 +91,24 @@ def _model(model: str | None) -> str:
     return model
 
 
+def _check_same(profile: "StageProfile", model: str) -> None:
+    """A profile found beside the output may be of another model of this name."""
+    from molink.errors import UserError
+    from molink_sim.machines import model_shape
+
+    config = Path(model, "config.json")
+    if not config.is_file():
+        return
+    shape = model_shape(str(config))
+    if (shape.layers, shape.hidden_size) != (profile.model_layers, profile.hidden_size):
+        raise UserError(
+            f"The profile is of a model with {profile.model_layers} layers of "
+            f"{profile.hidden_size}, {model} has {shape.layers} of {shape.hidden_size}: give "
+            "another --profile."
+        )
+
+
 def _profile_path(model: str, json_path: Path | None) -> Path:
     """Next to the output, else here."""
     folder = Path() if json_path is None else json_path.parent
-    return folder / f"profile-{Path(model).name}.json"
+    return folder / f"profile-{Path(model).resolve().name}.json"

@@ -11,6 +11,17 @@ from molink.errors import UserError
 from molink_sim.truth import real, run_simulated
 from tests.sim.truth.conftest import profile_data
 
+CONFIG = {
+    "model_type": "llama",
+    "hidden_size": 768,
+    "intermediate_size": 2048,
+    "num_attention_heads": 12,
+    "num_hidden_layers": 12,
+    "num_key_value_heads": 4,
+    "vocab_size": 8192,
+}
+"""Of the model that the profile was made of."""
+
 
 def invoke(*options):
     return CliRunner().invoke(cli, ["sim", "compare", *map(str, options)], catch_exceptions=False)
@@ -18,7 +29,7 @@ def invoke(*options):
 
 @pytest.fixture
 def model(tmp_path):
-    (tmp_path / "config.json").write_text("{}")
+    (tmp_path / "config.json").write_text(json.dumps(CONFIG))
     return tmp_path
 
 
@@ -112,3 +123,10 @@ def test_a_real_half_that_fails_ends_the_comparison(
     )
     with pytest.raises(UserError, match="stands above"):
         invoke("--scenario", scenario_path, "--model", model, "--profile", profile_path)
+
+
+def test_a_profile_of_another_model_is_refused(scenario_path, model, profile_path, real_half):
+    (model / "config.json").write_text(json.dumps({**CONFIG, "num_hidden_layers": 16}))
+    with pytest.raises(UserError, match=r"12 layers of 768, .* has 16 of 768"):
+        invoke("--scenario", scenario_path, "--model", model, "--profile", profile_path)
+    assert real_half == []
