@@ -15,7 +15,8 @@ from typing import Any
 import click
 
 from molink.bench.apparatus.experiment import Condition, Setup, experiment, policy_conditions
-from molink.bench.apparatus.plots import colour, cumulative, logarithmic, picture
+from molink.bench.apparatus.gap_panels import gap_shares, gaps_over_time, last_rounds
+from molink.bench.apparatus.plots import logarithmic, picture
 from molink.bench.apparatus.prompts import first_token_s, prompts_every
 from molink.bench.apparatus.results import show, write_results
 from molink.bench.apparatus.ring import Ring, serving
@@ -138,18 +139,10 @@ def _row(name: str, figures: Figures) -> list[str]:
 def _draw(path: Path, setup: Setup, runs: Runs, quiet_s: float) -> None:
     title = f"Gaps between tokens of streams, link {setup.link} (last round)"
     with picture(path, 2, title) as (over_time, shares):
-        for number, (name, measured) in enumerate(runs.items()):
-            samples, shade = measured[-1].samples, colour(name, number)
-            times, gaps = zip(*sorted(samples["gaps_ms"]), strict=True)
-            over_time.plot(times, gaps, ".", ms=2, label=name, color=shade)
-            cumulative(shares, samples["loaded_ms"], name, shade)
-        over_time.axvline(quiet_s, color="#444444", lw=0.8, ls="--")
-        over_time.set(xlabel="s (prompts from the dashed line on)", ylabel="gap, ms")
-        shares.set(xlabel="gap with prompts, ms", ylabel="share of gaps")
+        gaps_over_time(over_time, last_rounds(runs), quiet_s)
+        gap_shares(shares, last_rounds(runs))
         logarithmic(over_time, "y")
         logarithmic(shares, "x")
-        over_time.legend(fontsize=8, markerscale=4)
-        shares.legend(fontsize=8)
 
 
 if __name__ == "__main__":

@@ -18,11 +18,13 @@ from typing import Any
 import click
 
 from molink.bench.apparatus.experiment import Condition, Setup, experiment
+from molink.bench.apparatus.gap_panels import gap_shares, gaps_over_time, last_rounds
 from molink.bench.apparatus.home_lines import HomeLines, home_lines
 from molink.bench.apparatus.home_network import check_available
+from molink.bench.apparatus.plots import logarithmic, picture
 from molink.bench.apparatus.results import show, write_results
 from molink.bench.apparatus.ring import NODES, Ring, serving, serving_over
-from molink.bench.apparatus.rounds import Figures, Measured, in_turn
+from molink.bench.apparatus.rounds import Figures, Measured, Runs, in_turn
 from molink.bench.contention import contend, contention_options
 from molink.bench.markdown import markdown_table, milliseconds
 from molink.config.link_shape import LinkShape
@@ -30,6 +32,8 @@ from molink.config.link_shape import LinkShape
 __all__ = ["main"]
 
 EMULATED, REAL = "emulated", "real TCP"
+LINES = {EMULATED: ":", REAL: "-"}
+"""Of the shares: a policy has one colour, which kind of link it ran over its line tells."""
 
 COLUMNS = {
     "gap_alone_p50_s": "gap alone p50, ms",
@@ -69,6 +73,7 @@ def main(setup: Setup, policies: str, queue_kb: int, congestion: str, **own: Any
     options = {"policies": policies, "queue_kb": queue_kb, "congestion": congestion, **own}
     middle = write_results("contention_tcp", setup, options, runs)
     show(_table(middle, named))
+    _draw(setup.out / "contention_tcp.png", setup, runs, named, own["quiet_s"])
 
 
 def _conditions(policies: Sequence[str]) -> list[Condition]:
@@ -109,6 +114,19 @@ def _table(middle: dict[str, Figures], policies: Sequence[str]) -> str:
 
 def _times(figures: Figures) -> list[str]:
     return [milliseconds(figures[key]) for key in COLUMNS]
+
+
+def _draw(path: Path, setup: Setup, runs: Runs, policies: Sequence[str], quiet_s: float) -> None:
+    title = f"Gaps between tokens of streams, uploads {setup.link} (last round)"
+    with picture(path, 3, title) as (*over_time, shares):
+        over_time[1].sharey(over_time[0])
+        for axes, (kind, line) in zip(over_time, LINES.items(), strict=True):
+            named = last_rounds({policy: runs[_name(policy, kind)] for policy in policies})
+            gaps_over_time(axes, named, quiet_s)
+            axes.set_title(kind, fontsize=9)
+            gap_shares(shares, named, f", {kind}", line)
+        logarithmic(over_time[0], "y")
+        logarithmic(shares, "x")
 
 
 if __name__ == "__main__":

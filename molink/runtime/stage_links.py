@@ -112,14 +112,14 @@ class StageLinks:
                 yield message
 
     def refuse(self, error: FrameError) -> None:
-        """Drop a message that cannot be read: count it, and log the first."""
+        """Drop a message that cannot be read or carried out: count it, and log the first."""
         if not self._messages_refused:
             log.warning("%s drops a message from a peer (%s)", self.name, error)
         self._messages_refused += 1
 
     @property
     def frames_refused(self) -> int:
-        """Messages and pieces dropped because they were malformed or from another epoch."""
+        """Messages and pieces dropped: malformed, of another epoch, or not to be carried out."""
         thread = self._thread
         return self._messages_refused + thread.frames_refused + thread.chunks_refused
 

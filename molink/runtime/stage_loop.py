@@ -97,7 +97,8 @@ class StageLoop:
         return FREED_REPORT_S if self._freed else HEALTH_PERIOD_S
 
     def take_messages(self) -> None:
-        """Take in everything that has arrived; what cannot be read is dropped."""
+        """Take in everything that has arrived; what cannot be read or carried out is
+        dropped."""
         for message in self.links.receive():
             try:
                 releases = self.source.take(message)

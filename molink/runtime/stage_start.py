@@ -24,7 +24,9 @@ from molink.runtime.tail import EndRules
 from molink.runtime.tensor_buffers import dtype_name
 from molink.runtime.work_sources import HeadSource, QueueSource, WorkSource
 from molink_scheduler.head import HeadScheduler, HeadSettings
+from molink_scheduler.kv_ledger import KvLedger
 from molink_scheduler.prompt_line import SPAN_TOKENS
+from molink_scheduler.stage_book import ModelLimits, StageBook
 
 __all__ = ["start_stage"]
 
@@ -89,7 +91,7 @@ def _source(
     executor: StageExecutor, links: StageLinks, join: JoinRing, packing: Packing
 ) -> WorkSource:
     if not executor.is_head:
-        return QueueSource.for_steps_of(join.span_tokens or SPAN_TOKENS, packing)
+        return QueueSource.for_steps_of(join.span_tokens or SPAN_TOKENS, packing, _book(executor))
     settings = HeadSettings(
         kv_tokens_capacity=join.kv_tokens_capacity,
         micro_batch_count=join.micro_batch_count,
@@ -98,6 +100,12 @@ def _source(
         span_tokens=join.span_tokens,
     )
     return HeadSource(HeadScheduler(settings), links)
+
+
+def _book(executor: StageExecutor) -> StageBook:
+    model = executor.description
+    limits = ModelLimits(model.model_len_max, model.vocabulary_size)
+    return StageBook(KvLedger(executor.kv.blocks_total), limits)
 
 
 def _end_rules(executor: StageExecutor) -> EndRules:

@@ -141,7 +141,7 @@ class StageHealth:
     """Only on the head."""
     requests_waiting: int | None
     frames_refused: int
-    """Messages dropped because they were malformed or from another epoch."""
+    """Messages dropped: malformed, of another epoch, or not to be carried out here."""
     packed: PackingHealth
     """Activations that left."""
     unpacked: PackingHealth

@@ -9,6 +9,7 @@ from typing import Protocol, assert_never
 
 import torch
 
+from molink.errors import FrameError
 from molink.runtime.packing import Packing
 from molink.runtime.stage_links import StageLinks
 from molink.wire.messages import (
@@ -33,6 +34,7 @@ from molink_scheduler.events import (
 )
 from molink_scheduler.head import HeadScheduler
 from molink_scheduler.prefill_budget import PrefillBudget
+from molink_scheduler.stage_book import StageBook
 from molink_scheduler.stage_order import Piece, StageOrder
 from molink_scheduler.step_profile import StepProfile
 
@@ -57,7 +59,7 @@ class WorkSource(Protocol):
     def take(self, message: Message) -> list[SendRelease]:
         """Take a message into account; releases to be carried out come back.
 
-        Raises FrameError for a message that cannot be read; it changes nothing.
+        Raises FrameError for a message that cannot be read or carried out; it changes nothing.
         """
 
     def next_work(self) -> tuple[list[SendRelease], Work | None]:
@@ -154,18 +156,25 @@ class QueueSource:
 
     order: StageOrder[torch.Tensor]
     packing: Packing
+    book: StageBook
 
     @classmethod
-    def for_steps_of(cls, rows_max: int, packing: Packing) -> "QueueSource":
+    def for_steps_of(cls, rows_max: int, packing: Packing, book: StageBook) -> "QueueSource":
         """A source whose prefill steps have at most `rows_max` rows."""
-        return cls(StageOrder(PrefillBudget(rows_max, DecodeClock(), StepProfile())), packing)
+        order = StageOrder[torch.Tensor](PrefillBudget(rows_max, DecodeClock(), StepProfile()))
+        return cls(order, packing, book)
 
     def take(self, message: Message) -> list[SendRelease]:
         """Unpack and queue activations; a release comes back at once."""
         match message:
             case Activations(batch):
-                self.order.push(batch, self.packing.unpack(message), time.monotonic())
+                _refuse(self.book.objection(batch))
+                rows_TD = self.packing.unpack(message)
+                self.book.received(batch)
+                self.order.push(batch, rows_TD, time.monotonic())
             case Forget(release):
+                _refuse(self.book.release_objection(release))
+                self.book.released(release)
                 return [SendRelease(release)]
             case _:
                 pass
@@ -180,7 +189,8 @@ class QueueSource:
         return [], _work(self.order.next_decode())
 
     def computed(self, batch: Batch, elapsed_s: float) -> None:
-        """Feed the profile by which prefill steps are sized."""
+        """Feed the book, and the profile by which prefill steps are sized."""
+        self.book.computed(batch)
         if batch.batch_class is BatchClass.PREFILL:
             self.order.budget.profile.observe(batch.tokens, elapsed_s)
 
@@ -209,6 +219,11 @@ def _work(pieces: list[Piece[torch.Tensor]]) -> Work | None:
     if not pieces:
         return None
     return Work(join_batches([piece.batch for piece in pieces]), pieces=tuple(pieces))
+
+
+def _refuse(objection: str | None) -> None:
+    if objection is not None:
+        raise FrameError(objection)
 
 
 def _returned(message: Sampled) -> BatchReturned:

@@ -63,6 +63,17 @@ def test_real_tcp_stands_beside_the_emulator():
     assert ratio == "| ratio | 1.00 | 1.00 | 1.00 | 2.00 | 1.00 | 1.00 | 1.00 | 1.00 |  |"
 
 
+def test_both_kinds_of_link_are_drawn(setup):
+    pytest.importorskip("matplotlib")
+    gaps = [(float(at), 100.0 + at) for at in range(100)]
+    samples = {"gaps_ms": gaps, "loaded_ms": [gap for _, gap in gaps[50:]]}
+    names = [one.name for one in contention_tcp._conditions(["molink", "fifo"])]
+    runs = {name: [Measured({}, samples)] for name in names}
+    path = setup.out / "contention_tcp.png"
+    contention_tcp._draw(path, setup, runs, ["molink", "fifo"], 50.0)
+    assert path.stat().st_size > 10_000
+
+
 def test_the_floor_is_the_least_of_each_round():
     def measured(ttft_s, compute_s):
         figures = {"ttft_p50_s": ttft_s, "wire_s": 0.9, "delays_s": 0.1, "compute_s": compute_s}

@@ -18,9 +18,13 @@ from molink.runtime.tail import EndRules
 from molink.runtime.work_sources import QueueSource
 from molink.wire.codecs import CODECS
 from molink.wire.messages import Activations, Forget, Sampled, TensorHeader
-from molink_scheduler.batch import Batch, BatchClass, Release, Span
+from molink_scheduler.batch import Admission, Batch, BatchClass, Release, Span
+from molink_scheduler.kv_ledger import KvLedger
+from molink_scheduler.request import SamplingParams
+from molink_scheduler.stage_book import ModelLimits, StageBook
 
 HIDDEN = 64
+KV_BLOCKS = 32
 ANSWERS_WITHIN_S = 30.0
 LAST_REQUEST = 99
 """Ends the stage."""
@@ -70,7 +74,8 @@ class Neighbours:
 
     def __post_init__(self):
         packing = Packing(HIDDEN)
-        source = QueueSource.for_steps_of(128, packing)
+        book = StageBook(KvLedger(KV_BLOCKS), ModelLimits(1024, 100))
+        source = QueueSource.for_steps_of(128, packing, book)
         rules = EndRules(None)
         loop = StageLoop(self.executor, self.stage, source, packing, rules, self.reports.put)
         self.thread = threading.Thread(target=self._run, args=(loop,), daemon=True)
@@ -106,12 +111,20 @@ def neighbours():
         one._context.destroy(linger=0)
 
 
-def rows_message(codec: str, rows: int = 2) -> Activations:
-    header, buffer = Packing(HIDDEN).pack(
-        torch.linspace(-1, 1, rows * HIDDEN).view(rows, -1), codec
-    )
-    batch = Batch(1, BatchClass.DECODE, 0, tuple(Span(i, 5, 6, True) for i in range(rows)))
-    return Activations(batch, header, buffer)
+def batch(*spans: Span, admits: bool, batch_class: BatchClass = BatchClass.DECODE) -> Batch:
+    sampling = SamplingParams(max_tokens=512)
+    known = tuple(Admission(s.request_id, 1, 512, sampling) for s in spans if admits)
+    return Batch(1, batch_class, 0, spans, known)
+
+
+def message(batch: Batch, codec: str = "raw") -> Activations:
+    rows = torch.linspace(-1, 1, batch.tokens * HIDDEN).view(batch.tokens, -1)
+    return Activations(batch, *Packing(HIDDEN).pack(rows, codec))
+
+
+def rows_message(codec: str, first_id: int = 0) -> Activations:
+    """The first rows of two requests."""
+    return message(batch(*(Span(first_id + i, 0, 1, True) for i in range(2)), admits=True), codec)
 
 
 def malformed(codec: str) -> list[Activations]:
@@ -135,13 +148,43 @@ def test_rows_that_cannot_be_read_are_dropped_and_the_next_are_answered(neighbou
     sent = [message for codec in CODECS for message in malformed(codec)]
     for message in sent:
         neighbours.peer.send_next(message)
-    for codec in CODECS:
-        neighbours.peer.send_next(rows_message(codec))
-        assert neighbours.answer().spans == rows_message(codec).batch.spans
+    for number, codec in enumerate(CODECS):
+        good = rows_message(codec, 2 * number)
+        neighbours.peer.send_next(good)
+        assert neighbours.answer().spans == good.batch.spans
     assert neighbours.stage.frames_refused == len(sent)
     assert [rows.shape for rows in neighbours.executor.rows] == [(2, HIDDEN)] * len(CODECS)
     warnings = [record for record in caplog.records if "drops a message" in record.getMessage()]
     assert len(warnings) == 1
+    neighbours.end()
+
+
+def impossible() -> list[Batch]:
+    """Well-formed batches that no head plans after requests 0 and 1 have one token each."""
+    return [
+        batch(Span(7, 0, 1, True), admits=False),
+        batch(Span(0, 1, 2, True), Span(7, 1, 2, True), admits=False),
+        batch(Span(0, 5, 6, True), admits=False),
+        batch(Span(0, 0, 1, True), admits=False),
+        batch(Span(0, 0, 1, True), admits=True),
+        batch(Span(0, 1, 513, False), admits=False),
+        batch(*(Span(i, 0, 400, False) for i in (7, 8)), admits=True),
+        batch(*(Span(i, 0, 400, False) for i in range(7, 18)), admits=True),
+    ]
+
+
+def test_batches_that_cannot_be_computed_are_dropped_and_the_next_are_answered(neighbours, caplog):
+    neighbours.peer.send_next(rows_message("raw"))
+    assert neighbours.answer().spans
+    for one in impossible():
+        neighbours.peer.send_next(message(one))
+    fine = message(batch(Span(0, 1, 2, True), Span(1, 1, 2, True), admits=False))
+    neighbours.peer.send_next(fine)
+    assert neighbours.answer().spans == fine.batch.spans
+    assert neighbours.stage.frames_refused == len(impossible())
+    assert [len(rows) for rows in neighbours.executor.rows] == [2, 2]
+    [warning] = [one for one in caplog.records if "drops a message" in one.getMessage()]
+    assert "request 7 was never admitted" in warning.getMessage()
     neighbours.end()
 
 
@@ -159,9 +202,8 @@ def test_an_idle_stage_tells_at_once_that_kv_was_freed(neighbours, monkeypatch):
 
 def test_decode_that_comes_during_a_prefill_step_does_not_wait_for_its_end(neighbours):
     """The executor ends no step of a prompt before it has computed decode."""
-    header, buffer = Packing(HIDDEN).pack(torch.zeros(3, HIDDEN), "raw")
-    span = Batch(2, BatchClass.PREFILL, -1, (Span(7, 0, 3, False),))
-    neighbours.peer.send_next(Activations(span, header, buffer), BatchClass.PREFILL, 3)
+    prompt = batch(Span(7, 0, 3, False), admits=True, batch_class=BatchClass.PREFILL)
+    neighbours.peer.send_next(message(prompt), BatchClass.PREFILL, 3)
     assert neighbours.executor.in_prefill.wait(ANSWERS_WITHIN_S)
     neighbours.peer.send_next(rows_message("raw"))
     assert neighbours.answer().batch_class is BatchClass.DECODE

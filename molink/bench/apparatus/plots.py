@@ -51,11 +51,13 @@ def picture(path: Path, panels: int, title: str, *, rows: int = 1) -> Iterator[S
     pyplot.close(figure)
 
 
-def cumulative(axes: Any, values: Sequence[float], label: str, colour: str) -> None:
-    """The share of values up to each value."""
+def cumulative(
+    axes: Any, values: Sequence[float], label: str, colour: str, line: str = "-"
+) -> None:
+    """The share of values up to each value; `line` is solid unless it says otherwise."""
     ordered = sorted(values)
     shares = [(number + 1) / len(ordered) for number in range(len(ordered))]
-    axes.plot(ordered, shares, label=label, color=colour, drawstyle="steps-post")
+    axes.plot(ordered, shares, line, label=label, color=colour, drawstyle="steps-post")
 
 
 def logarithmic(axes: Any, which: str) -> None:
