@@ -92,11 +92,12 @@ def _name(policy: str, kind: str) -> str:
 async def _real(
     setup: Setup, condition: Condition, seed: int, shape: LinkShape, congestion: str
 ) -> AsyncIterator[tuple[Ring, HomeLines]]:
-    with tempfile.TemporaryDirectory() as directory:
+    with tempfile.TemporaryDirectory() as directory:  # No run knows of another's links.
         file = Path(directory) / "hosts.toml"
         async with home_lines(shape, NODES, congestion) as lines:
             file.write_text(lines.hosts.text)
-            async with serving_over(("--hosts", str(file)), setup, condition, seed) as ring:
+            links, own = ("--hosts", str(file)), {"XDG_STATE_HOME": directory}
+            async with serving_over(links, setup, condition, seed, own) as ring:
                 yield ring, lines
 
 

@@ -1,9 +1,10 @@
 """A `molink serve` of its own process for a benchmark to load."""
 
 import asyncio
+import os
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from molink.errors import UserError
@@ -19,11 +20,17 @@ class ServerProcess:
     url: str
 
     @classmethod
-    async def start(cls, model: str, options: Sequence[str]) -> "ServerProcess":
-        """Start it and wait until it is ready. Raises UserError when it does not get there."""
+    async def start(
+        cls, model: str, options: Sequence[str], environment: Mapping[str, str] = {}
+    ) -> "ServerProcess":
+        """Start it, with more of an environment than ours, and wait until it is ready.
+
+        Raises UserError when it does not get there.
+        """
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", "molink.cli.main", "serve", model, "--port", "0", *options),
             stdout=asyncio.subprocess.PIPE,
+            env={**os.environ, **environment},
         )
         server = cls(process, "")
         try:

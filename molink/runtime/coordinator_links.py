@@ -16,6 +16,7 @@ from molink.transport.paced_link import PacedLink
 from molink.wire.frames import decode_message, encode_message
 from molink.wire.messages import Cancel, Message, Sampled, SetWire, Submit
 from molink_scheduler.batch import BatchClass
+from molink_scheduler.link_facts import LinkMemory
 from molink_scheduler.link_pacer import LinkPacer
 from molink_scheduler.transmission import make_transmission
 
@@ -49,10 +50,11 @@ class CoordinatorLinks:
         links._thread.start()
         return links
 
-    async def connect(self, head_address: str) -> None:
-        """Open the link to the head. Raises RingError when it does not answer."""
+    async def connect(self, head_address: str, memory: LinkMemory | None = None) -> None:
+        """Open the link to the head; `memory` is what was last known of it. Raises RingError when
+        it does not answer."""
         assert self._thread is not None
-        queue, pacer = make_transmission(), LinkPacer()
+        queue, pacer = make_transmission(), LinkPacer(memory)
         self.head = PacedLink.connect(self._context, "head", head_address, queue, pacer)
         if not await asyncio.to_thread(self._thread.open, self.head, OPEN_TIMEOUT_S):
             raise RingError("The head does not answer: check its link.")

@@ -9,19 +9,24 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from molink.config.link_schedule import LinkSchedule
 from molink.config.ring_hosts import LOCAL_ADDRESS, RingHosts
 from molink.errors import StageError
 from molink.runtime.child_process import ChildProcess
+from molink.runtime.known_links import KnownLinks
 from molink.runtime.stage_handle import StageHandle
 from molink.runtime.supervision import JoinRing, LoadStage, StageLoaded
+from molink_scheduler.link_facts import LinkMemory
 
-__all__ = ["LocalRing", "RingPlan"]
+__all__ = ["COORDINATOR", "LocalRing", "RingPlan"]
 
 EMULATOR_MODULE = "molink.transport.emulator"
+COORDINATOR = -1
+"""Stands where stages have their number."""
+
 EPOCH = 1
 """A local ring is built once; a ring that replaces a lost node counts on from here."""
 
@@ -45,6 +50,17 @@ class RingPlan:
     """Where the coordinator listens for the tail."""
     model_len_max: int
     """No sequence grows longer: what a single stage must at least hold."""
+    known: KnownLinks = field(default_factory=KnownLinks)
+    """What links start from; nothing between processes of one machine."""
+
+    def address(self, place: int) -> str:
+        """Of a stage's host, or of the coordinator's."""
+        hosts = self.hosts
+        return hosts.coordinator_address if place == COORDINATOR else hosts.stages[place].address
+
+    def memory(self, source: int, target: int) -> LinkMemory | None:
+        """What is known of a link; None: nothing."""
+        return self.known.memory(self.address(source), self.address(target))
 
 
 @dataclass(slots=True)
@@ -133,6 +149,8 @@ async def _join(
                 span_tokens=plan.span_tokens,
                 policy=plan.policy,
                 upload_bytes_per_s=plan.upload_mbps * 1e6 / 8 if plan.upload_mbps else None,
+                next_memory=plan.memory(index, (index + 1) % len(stages)),
+                coordinator_memory=plan.memory(index, COORDINATOR) if index == tail else None,
             )
         )
         for index, stage in enumerate(stages)

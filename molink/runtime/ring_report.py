@@ -4,10 +4,9 @@ from dataclasses import asdict
 from typing import Any
 
 from molink.runtime.coordinator_links import CoordinatorLinks
-from molink.runtime.link_health import link_health
-from molink.runtime.local_ring import LocalRing
+from molink.runtime.local_ring import COORDINATOR, LocalRing
+from molink.runtime.ring_links import RingLink, ring_links
 from molink.runtime.stage_handle import StageHandle
-from molink.runtime.supervision import LinkHealth
 
 __all__ = ["ring_report"]
 
@@ -51,34 +50,31 @@ def _stage(stage: StageHandle) -> dict[str, Any]:
 
 
 def _links(ring: LocalRing, coordinator: CoordinatorLinks) -> list[dict[str, Any]]:
-    links = []
-    if coordinator.head is not None:
-        health = link_health(coordinator.head.statistics())
-        links.append(_link(ring, "coordinator", ring.stages[0].name, health))
-    for index, stage in enumerate(ring.stages):
-        following = ring.stages[(index + 1) % len(ring.stages)].name
-        for link in stage.health.links if stage.health else ():
-            between = link.name == "next" and stage is not ring.stages[-1]
-            target = following if link.name == "next" else "coordinator"
-            links.append(_link(ring, stage.name, target, link) | _packing(stage, between))
-    return links
+    return [
+        _link(ring, link) | _packing(ring.stages[link.source], link)
+        for link in ring_links(ring, coordinator)
+    ]
 
 
-def _packing(stage: StageHandle, between: bool) -> dict[str, Any]:
+def _packing(stage: StageHandle, link: RingLink) -> dict[str, Any]:
     """Codec of a link between stages and what it has saved; other links carry no activations."""
-    if not between or stage.health is None:
+    if link.source == COORDINATOR or link.target <= link.source or stage.health is None:
         return {}
     return {"wire": stage.health.packed.codec, "bytes_saved": stage.health.bytes_saved}
 
 
-def _link(ring: LocalRing, source: str, target: str, health: LinkHealth) -> dict[str, Any]:
-    link = ring.plan.link
-    first = link.steps[0].shape if link else None
+def _link(ring: LocalRing, link: RingLink) -> dict[str, Any]:
+    shaped = ring.plan.link
+    first = shaped.steps[0].shape if shaped else None
     emulated = {"mbps": first.rate_mbps, "one_way_ms": first.one_way_ms} if first else None
     return {
-        "from": source,
-        "to": target,
+        "from": _name(ring, link.source),
+        "to": _name(ring, link.target),
         "policy": ring.plan.policy,
-        **{key: value for key, value in asdict(health).items() if key != "name"},
+        **{key: value for key, value in asdict(link.health).items() if key != "name"},
         "emulated": emulated,
     }
+
+
+def _name(ring: LocalRing, place: int) -> str:
+    return "coordinator" if place == COORDINATOR else ring.stages[place].name

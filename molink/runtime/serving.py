@@ -2,8 +2,10 @@
 it."""
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
+from dataclasses import replace
 from pathlib import Path
 
 from molink.config.layer_split import even_split, parse_layers
@@ -14,8 +16,10 @@ from molink.executor.description import ModelDescription, describe
 from molink.models import DEMO_MODEL_DIR
 from molink.runtime.coordinator import Coordinator
 from molink.runtime.coordinator_links import CoordinatorLinks
-from molink.runtime.local_ring import EPOCH, LocalRing, RingPlan
+from molink.runtime.link_memory import LinkMemoryFile, keeping_up_to_date
+from molink.runtime.local_ring import COORDINATOR, EPOCH, LocalRing, RingPlan
 from molink.runtime.model_card import load_tokenizer, model_card
+from molink.runtime.ring_links import known_links
 from molink.runtime.supervision import LoadStage
 from molink_scheduler.upload_budget import check_cap
 
@@ -48,20 +52,34 @@ async def start_coordinator(
     links = CoordinatorLinks.bind(hosts.coordinator_address, EPOCH)
     try:
         plan = _plan(settings, path, description, model_len_max, hosts, links.inbound.port)
+        memory = LinkMemoryFile.of_user() if settings.hosts is not None else None
+        if memory is not None:
+            plan = replace(plan, known=memory.read(time.time()))
         async with LocalRing.start(plan, progressed) as ring:
-            await links.connect(ring.head_address)
+            await links.connect(ring.head_address, plan.memory(COORDINATOR, 0))
             fitting = min(model_len_max, ring.kv_tokens_capacity)
             card = model_card(_public_name(path), description, fitting, tokenizer)
             lost = asyncio.get_running_loop().create_future()
             coordinator = Coordinator(card, ring, links, lost)
             watching = asyncio.create_task(coordinator.watch())
             try:
-                await coordinator.choose_wire(settings.wire)
-                yield coordinator
+                async with _remembering(memory, coordinator):
+                    await coordinator.choose_wire(settings.wire)
+                    yield coordinator
             finally:
                 watching.cancel()
     finally:
         links.close()
+
+
+def _remembering(
+    memory: LinkMemoryFile | None, coordinator: Coordinator
+) -> AbstractAsyncContextManager[None]:
+    """Keep what is seen of links between hosts; processes of one machine are never met again."""
+    if memory is None:
+        return nullcontext()
+    ring, links = coordinator.ring, coordinator.links
+    return keeping_up_to_date(memory, lambda: known_links(ring, links, time.time()))
 
 
 def _public_name(path: str) -> str:

@@ -66,10 +66,12 @@ class StageLinks:
         """Open the links that leave here. Raises StageError when a neighbour does not answer."""
         self._epoch = command.epoch
         budget = UploadBudget(command.upload_bytes_per_s)
-        self._next = self._open("next", command.next_address, command.policy, budget)
+        pacer = LinkPacer(command.next_memory, budget)
+        self._next = self._open("next", command.next_address, command.policy, pacer)
         if command.coordinator_address is not None:
             address = command.coordinator_address
-            self._coordinator = self._open("coordinator", address, command.policy, budget)
+            pacer = LinkPacer(command.coordinator_memory, budget)
+            self._coordinator = self._open("coordinator", address, command.policy, pacer)
 
     def send_next(
         self, message: Message, batch_class: BatchClass = BatchClass.DECODE, tokens: int = 0
@@ -133,8 +135,7 @@ class StageLinks:
         links = (self._next, self._coordinator)
         return [link.statistics() for link in links if link is not None]
 
-    def _open(self, name: str, address: str, policy: str, budget: UploadBudget) -> PacedLink:
-        pacer = LinkPacer(budget=budget)
+    def _open(self, name: str, address: str, policy: str, pacer: LinkPacer) -> PacedLink:
         link = PacedLink.connect(self._context, name, address, make_transmission(policy), pacer)
         if not self._thread.open(link, OPEN_TIMEOUT_S):
             raise StageError(f"{self.name} got no answer from its neighbour: check the link.")

@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from molink.errors import FrameError
+from molink_scheduler.link_facts import LinkMemory
 
 __all__ = [
     "Command",
@@ -67,6 +68,10 @@ class JoinRing:
     """Which transmission scheduler the links use."""
     upload_bytes_per_s: float | None
     """The node's cap on everything that it uploads; None: no cap."""
+    next_memory: LinkMemory | None = None
+    """What was last known of the link to the next stage..."""
+    coordinator_memory: LinkMemory | None = None
+    """...and of that to the coordinator."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,6 +203,9 @@ def decode_line(line: bytes) -> Command | Fact:
                 fields[side] = PackingHealth(**fields[side])
         if kind is JoinRing:
             fields["micro_batch_candidates"] = tuple(fields["micro_batch_candidates"])
+            for memory in ("next_memory", "coordinator_memory"):
+                if fields[memory] is not None:
+                    fields[memory] = LinkMemory(**fields[memory])
         if kind is LoadStage:
             start, end = fields["layers"]
             fields["layers"] = (start, end)

@@ -1,5 +1,6 @@
 """A ring whose stages listen at addresses of their own."""
 
+import json
 import sys
 
 import psutil
@@ -12,6 +13,13 @@ PROMPT = [5, 17, 23, 8]
 pytestmark = pytest.mark.skipif(
     sys.platform != "linux", reason="only Linux has all of 127.0.0.0/8 on loopback"
 )
+
+
+@pytest.fixture(autouse=True)
+def link_memory(tmp_path, monkeypatch):
+    """The file of known links, instead of the user's own."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    return tmp_path / "state" / "molink" / "link_memory.json"
 
 
 def hosts_file(tmp_path, *stages: str) -> str:
@@ -27,8 +35,11 @@ def listening(pid: int) -> set[str]:
 
 
 async def test_a_ring_over_several_addresses_answers_as_transformers_does(
-    tools, tiny_llama, tmp_path
+    tools, tiny_llama, tmp_path, link_memory
 ):
+    """And its links are known afterwards, whatever was in their file before."""
+    link_memory.parent.mkdir(parents=True)
+    link_memory.write_text("no JSON")
     wrapped = f'address = "{STAGES[1]}"\ncommand = ["env", "SOME=thing"]'
     first, last = (f'address = "{STAGES[i]}"' for i in (0, 2))
     file = hosts_file(tmp_path, first, wrapped, last)
@@ -42,6 +53,9 @@ async def test_a_ring_over_several_addresses_answers_as_transformers_does(
     assert status == 200
     [expected] = tools.greedy_reference(tiny_llama, [PROMPT], 12)
     assert answer["token_ids"] == expected
+    around = zip((COORDINATOR, *STAGES, STAGES[2]), (*STAGES, STAGES[0], COORDINATOR), strict=True)
+    assert set(json.loads(link_memory.read_text())) == {f"{a} -> {b}" for a, b in around}
+    assert sum("link_memory.json cannot be read" in line for line in server.stderr) == 1
 
 
 HERE = 'address = "127.0.0.2"'

@@ -5,6 +5,7 @@ import pytest
 from molink.errors import FrameError
 from molink.runtime import supervision
 from molink.runtime.supervision import decode_line, encode_line
+from molink_scheduler.link_facts import LinkMemory
 
 LINK = supervision.LinkHealth(
     name="next",
@@ -37,6 +38,10 @@ PACKED = supervision.PackingHealth("int8", 200, 104, 0.01)
             0, 1.5, 0.5, 3, None, 2, 0, PACKED, PACKED, 5, None, 1, 0.1, 0.2, (LINK,)
         ),
         supervision.JoinRing(1, "tcp://a:1", None, 64, None, (1, 2), 128, "molink", None),
+        supervision.JoinRing(
+            *(1, "tcp://a:1", None, 64, None, (1, 2), 128, "molink", None),
+            next_memory=LinkMemory(1e6, 0.1),
+        ),
         supervision.StageFailed("It is broken.", user_fault=True),
     ],
 )

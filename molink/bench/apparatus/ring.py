@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from random import Random
@@ -94,11 +94,16 @@ async def serving(
 
 @asynccontextmanager
 async def serving_over(
-    links: Sequence[str], setup: Setup, condition: Condition, seed: int
+    links: Sequence[str],
+    setup: Setup,
+    condition: Condition,
+    seed: int,
+    environment: Mapping[str, str] = {},
 ) -> AsyncIterator[Ring]:
     """The same with other links, as options of `molink serve`."""
     options: Sequence[str] = ("--nodes", str(NODES), *links, *setup.serve_options)
-    server = await ServerProcess.start(setup.model, [*options, *condition.options])
+    arguments = [*options, *condition.options]
+    server = await ServerProcess.start(setup.model, arguments, environment)
     try:
         async with ApiClient(server.url) as client:
             ring = Ring(client, await ServedModel.ask(client), server, Random(seed))
