@@ -38,5 +38,5 @@ def known_links(
     """Source, target and state of each link, to be remembered."""
     for link in ring_links(ring, coordinator):
         places = ring.plan.address(link.source), ring.plan.address(link.target)
-        with suppress(ValueError):  # What a stage says of its link may be impossible.
+        with suppress(ValueError, TypeError):  # What a stage says of its link may be impossible.
             yield *places, KnownLink(link.health.rate_mbps, link.health.rtt_ms, now)
