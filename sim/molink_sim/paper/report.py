@@ -11,20 +11,26 @@ __all__ = ["paper_json", "paper_tables"]
 
 FIGURES = {"ttft_s": "TTFT", "tpot_s": "TPOT", "latency_s": "latency"}
 
-HEAD = (
-    *("run", "req/s", "Mbps", "ms"),
-    *(f"{name} {what}" for name in FIGURES.values() for what in ("paper", "ours", "error")),
-    "finished",
-)
+TITLES = {
+    "rate": "Requests per second, at 100 Mbps and 30 ms",
+    "bandwidth": "Mbps, at 0.2 requests/s and 30 ms",
+    "latency": "One-way ms, at 0.2 requests/s and 100 Mbps",
+}
+"""Of the sections that are sweeps; others are at 0.2 requests/s, 100 Mbps and 30 ms."""
 
 
 def paper_tables(rows: Sequence[Row]) -> list[Table]:
-    """One table for each section, in order."""
+    """One table for each section, in order, narrow enough for a terminal of 80 columns."""
     sections = list(dict.fromkeys(row.section for row in rows))
     return [
-        Table(section, HEAD, [_cells(row) for row in rows if row.section == section])
-        for section in sections
+        _table(section, [row for row in rows if row.section == section]) for section in sections
     ]
+
+
+def _table(section: str, rows: Sequence[Row]) -> Table:
+    first = (section,) if section in TITLES else ()
+    head = (*first, "run", *(f"{name} s: paper, ours" for name in FIGURES.values()), "ended")
+    return Table(TITLES.get(section, section), head, [_cells(row) for row in rows])
 
 
 def paper_json(table: int, rows: Sequence[Row], workload: str) -> dict[str, Any]:
@@ -33,12 +39,21 @@ def paper_json(table: int, rows: Sequence[Row], workload: str) -> dict[str, Any]
 
 
 def _cells(row: Row) -> list[str]:
-    setting = row.setting
-    cells = [row.name, f"{setting.rate_per_s:g}", f"{setting.mbps:g}", f"{setting.one_way_ms:g}"]
-    for figure in FIGURES:
-        cells += [_seconds(getattr(row.published, figure)), _seconds(row.simulated(figure))]
-        cells.append(_error(row, figure))
-    return [*cells, f"{row.summary['finished']}/{row.summary['requests']}"]
+    varied = {
+        "rate": row.setting.rate_per_s,
+        "bandwidth": row.setting.mbps,
+        "latency": row.setting.one_way_ms,
+    }
+    cells = [f"{varied[row.section]:g}"] if row.section in varied else []
+    figures = [_cell(row, figure) for figure in FIGURES]
+    return [*cells, row.name, *figures, f"{row.summary['finished']}/{row.summary['requests']}"]
+
+
+def _cell(row: Row, figure: str) -> str:
+    """Published, ours and the error; ours alone where nothing is published."""
+    ours = _seconds(row.simulated(figure))
+    published = getattr(row.published, figure)
+    return ours if published is None else f"{_seconds(published)}, {ours} {_error(row, figure)}"
 
 
 def _error(row: Row, figure: str) -> str:
@@ -46,7 +61,7 @@ def _error(row: Row, figure: str) -> str:
     ratio = row.ratio(figure)
     if ratio is None:
         return "-"
-    return f"x {ratio:.2f}" if row.compared_with else f"{ratio - 1:+.0%}"
+    return f"x{ratio:.2f}" if row.compared_with else f"{ratio - 1:+.0%}"
 
 
 def _seconds(value: float | None) -> str:
