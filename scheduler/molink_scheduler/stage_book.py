@@ -42,6 +42,8 @@ class _Held:
     admission: Admission
     is_waiting: bool
     """Whether the batch that admits it waits for the device."""
+    latest: BatchClass
+    """Of the newest batch that names it."""
     received_tokens: int = 0
     computed_tokens: int = 0
 
@@ -51,9 +53,9 @@ class _Held:
         return not self.is_waiting and self.computed_tokens == self.received_tokens
 
     def goes_on_with(self, span: Span, batch_class: BatchClass) -> bool:
-        """Whether a span is the next one of the request. None samples inside the prompt, and decode
-        goes past what waits, so nothing of the request may wait then."""
-        in_order = batch_class is BatchClass.PREFILL or self.is_idle
+        """Whether a span is the next one of the request. None samples inside the prompt. Decode and
+        prefill go past each other, so only prefill may follow what waits, and only prefill."""
+        in_order = self.is_idle or batch_class is self.latest is BatchClass.PREFILL
         return (
             in_order
             and span.start == self.received_tokens
@@ -82,9 +84,10 @@ class StageBook:
     def received(self, batch: Batch) -> None:
         """Note a batch against which there is no objection; it waits for the device now."""
         for admission in batch.admissions:
-            self._held[admission.request_id] = _Held(admission, is_waiting=True)
+            self._held[admission.request_id] = _Held(admission, True, batch.batch_class)
         for span in batch.spans:
-            self._held[span.request_id].received_tokens = span.end
+            held = self._held[span.request_id]
+            held.received_tokens, held.latest = span.end, batch.batch_class
             self.kv.grow(span.request_id, span.end)
 
     def computed(self, batch: Batch) -> None:
@@ -128,7 +131,7 @@ class StageBook:
         )
 
     def _span_objection(self, batch: Batch) -> str | None:
-        new = {one.request_id: _Held(one, is_waiting=False) for one in batch.admissions}
+        new = {one.request_id: _Held(one, False, batch.batch_class) for one in batch.admissions}
         for span in batch.spans:
             held = new.get(span.request_id) or self._held.get(span.request_id)
             if held is None:

@@ -4,7 +4,7 @@ from collections import deque
 from dataclasses import dataclass
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from molink_scheduler.batch import Admission, Batch, BatchClass, Release, Span
@@ -66,6 +66,17 @@ def test_an_admission_may_come_before_its_span(book):
     assert book.objection(decode(span(0, 3, request_id=2))) is not None
     assert book.release_objection(Release(2)) is not None
     take(book, batch(span(5, 8), span(0, 3, request_id=2)))
+
+
+def test_decode_and_prefill_of_a_request_do_not_wait_together(book):
+    """Each goes past the other on the device."""
+    admit = (admission(prompt=1),)
+    take(book, decode(span(0, 1), admit=admit))
+    assert "cannot go on from 1" in book.objection(batch(span(1, 2)))
+    assert "cannot go on from 1" in book.objection(decode(span(1, 2)))
+    book.computed(decode(span(0, 1), admit=admit))
+    take(book, batch(span(1, 2)), batch(span(2, 3)))
+    assert "cannot go on from 3" in book.objection(decode(span(3, 4)))
 
 
 @pytest.mark.parametrize(
@@ -156,6 +167,7 @@ class Executor:
         self.tokens.pop(release.request_id, None)
 
 
+@settings(max_examples=400)  # A hundred missed an order that a stage could not compute.
 @given(STEPS)
 def test_whatever_comes_the_executor_can_compute_what_is_let_through(steps):
     book, executor = StageBook(KvLedger(BLOCKS), ModelLimits(LEN_MAX, WORDS)), Executor()
