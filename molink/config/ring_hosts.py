@@ -10,7 +10,8 @@ One `[[stage]]` table for each stage, in the ring's order. `address` is where it
 its neighbours connect to; `command`, if there is one, is put before the stage's own command line. A
 stage hears commands on standard input and answers on standard output, so anything that passes
 those through will do: `ssh`, `ip netns exec`, a container's `exec`. The project and the model must
-lie there under the same paths as here. Links are not encrypted yet: only within a trusted network.
+lie there under the same paths as here; the environment and the directory may be others. Links are
+not encrypted yet: only within a trusted network.
 """
 
 import ipaddress

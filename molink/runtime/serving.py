@@ -44,7 +44,7 @@ async def start_coordinator(
     Raises UserError (of which CheckpointError and UnsupportedModelError are kinds) for what the
     operator can mend, StageError when a stage process fails.
     """
-    path = str(DEMO_MODEL_DIR) if settings.model == DEMO_MODEL else settings.model
+    path = _model_path(settings.model)
     description = describe(path)
     model_len_max = _model_len_max(settings, description)
     tokenizer = load_tokenizer(description)
@@ -80,6 +80,13 @@ def _remembering(
         return nullcontext()
     ring, links = coordinator.ring, coordinator.links
     return keeping_up_to_date(memory, lambda: known_links(ring, links, time.time()))
+
+
+def _model_path(model: str) -> str:
+    """A directory as every stage finds it, in whatever directory it starts; a hub id as it is."""
+    if model == DEMO_MODEL:
+        return str(DEMO_MODEL_DIR)
+    return str(Path(model).resolve()) if Path(model).is_dir() else model
 
 
 def _public_name(path: str) -> str:

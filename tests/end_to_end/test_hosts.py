@@ -1,7 +1,9 @@
 """A ring whose stages listen at addresses of their own."""
 
 import json
+import os
 import sys
+from pathlib import Path
 
 import psutil
 import pytest
@@ -29,6 +31,10 @@ def hosts_file(tmp_path, *stages: str) -> str:
     return str(file)
 
 
+def relative_to_here(path: Path) -> str:
+    return os.path.relpath(path)
+
+
 def listening(pid: int) -> set[str]:
     connections = psutil.Process(pid).net_connections(kind="tcp")
     return {one.laddr.ip for one in connections if one.status == psutil.CONN_LISTEN}
@@ -41,15 +47,19 @@ async def test_a_ring_over_several_addresses_answers_as_transformers_does(
     link_memory.parent.mkdir(parents=True)
     link_memory.write_text("no JSON")
     wrapped = f'address = "{STAGES[1]}"\ncommand = ["env", "SOME=thing"]'
-    first, last = (f'address = "{STAGES[i]}"' for i in (0, 2))
+    elsewhere = 'command = ["sh", "-c", "cd / && exec \\"$@\\"", "sh"]'
+    first, last = f'address = "{STAGES[0]}"', f'address = "{STAGES[2]}"\n{elsewhere}'
     file = hosts_file(tmp_path, first, wrapped, last)
-    with tools.serving(str(tiny_llama), "--hosts", file, "--dtype", "float32") as server:
+    with tools.serving(
+        relative_to_here(tiny_llama), "--hosts", file, "--dtype", "float32"
+    ) as server:
         body = {"prompt_token_ids": PROMPT, "max_tokens": 12, "temperature": 0, "ignore_eos": True}
         status, answer = await tools.post(server.url, "/generate", body)
         stages = (await tools.get(server.url, "/cluster"))["stages"]
         assert [listening(stage["pid"]) for stage in stages] == [{one} for one in STAGES]
         assert COORDINATOR in listening(server.process.pid)
         assert psutil.Process(stages[1]["pid"]).environ()["SOME"] == "thing"
+        assert psutil.Process(stages[2]["pid"]).cwd() == "/"
     assert status == 200
     [expected] = tools.greedy_reference(tiny_llama, [PROMPT], 12)
     assert answer["token_ids"] == expected
