@@ -1,0 +1,266 @@
+"""What travels on the control plane. It is checked where it arrives: whoever sends may lie.
+
+Numbers that a node says of itself are bounded here by what no PC
+exceeds; whether they are true, its neighbours and its own stage's steps tell. Unknown keys are
+ignored, so that an older coordinator understands a newer agent.
+"""
+
+from enum import StrEnum
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+__all__ = [
+    "Assignment",
+    "CoordinatorPresence",
+    "Device",
+    "LinkKeys",
+    "NodeHealth",
+    "NodeState",
+    "NodeWish",
+    "PathMeasured",
+    "PathReport",
+    "PeerAddress",
+    "Presence",
+    "ProbeOrder",
+    "Profile",
+    "StageFact",
+    "StageLink",
+    "StageWork",
+    "StepCost",
+    "WeightsSource",
+]
+
+GIB = 2**30
+
+NodeId = Annotated[str, Field(pattern=r"^[a-z2-7]{16}$")]
+"""First 80 bits of the BLAKE2b of the node's public key in base32, lower case."""
+
+Key = Annotated[str, Field(min_length=40, max_length=40)]
+"""A CURVE public key in Z85."""
+
+Seconds = Annotated[float, Field(ge=0, le=3600, allow_inf_nan=False)]
+Bytes = Annotated[int, Field(ge=0, le=2**50)]
+Mbps = Annotated[float, Field(ge=0, le=100_000, allow_inf_nan=False)]
+Milliseconds = Annotated[float, Field(ge=0, le=60_000, allow_inf_nan=False)]
+Sentence = Annotated[str, Field(max_length=500)]
+Address = Annotated[str, Field(max_length=300, pattern=r"^[A-Za-z0-9.\-:\[\]]+:\d{1,5}$")]
+"""host:port."""
+
+
+class Message(BaseModel):
+    """Never changed once made."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+
+class NodeState(StrEnum):
+    """What a node is doing, as GET /cluster shows it."""
+
+    JOINING = "joining"
+    LOADING = "loading"
+    SERVING = "serving"
+    STANDBY = "standby"
+    PAUSED = "paused"
+    DRAINING = "draining"
+    LOST = "lost"
+
+
+class Presence(Message):
+    """A node is there (or, as its last will, is not)."""
+
+    name: Annotated[str, Field(min_length=1, max_length=60)]
+    """For people: the PC's host name unless its owner chose another."""
+    incarnation: Annotated[str, Field(min_length=8, max_length=40)]
+    """Drawn at each start of the agent: two of them under one id are a copied data directory."""
+    started_unix_s: float
+    """Coordinator's clock as the agent knows it: of two incarnations the later one stays."""
+    version: Annotated[str, Field(max_length=40)]
+    online: bool
+    reason: Sentence = ""
+
+
+class Device(Message):
+    """What would hold a stage."""
+
+    kind: Literal["cpu", "cuda"]
+    index: Annotated[int, Field(ge=0, le=63)] = 0
+    name: Annotated[str, Field(max_length=100)]
+    memory_bytes: Bytes
+    """Of the device."""
+    free_bytes: Bytes
+    """That its owner lends of it now: the least of what is free and of the cap."""
+    threads: Annotated[int, Field(ge=1, le=1024)] = 1
+
+
+class StepCost(Message):
+    """Measured times of one decoder layer of the cluster's model: t(rows) = fixed + rows x row."""
+
+    model: Annotated[str, Field(max_length=300)]
+    decode_fixed_s: Seconds
+    decode_row_s: Seconds
+    prefill_row_s: Seconds
+    head_row_s: Seconds = 0.0
+    """Output matrix and sampling of one row, on the tail only."""
+
+
+class Profile(Message):
+    """The PC and what is lent of it."""
+
+    devices: Annotated[tuple[Device, ...], Field(max_length=16)]
+    cpu_threads: Annotated[int, Field(ge=1, le=4096)]
+    memory_bytes: Bytes
+    disk_free_bytes: Bytes
+    upload_mbps: Mbps
+    """Measured to the coordinator, or the owner's cap if that is less; 0: unknown."""
+    download_mbps: Mbps
+    upload_cap_mbps: Mbps | None = None
+    coordinator_rtt_ms: Milliseconds | None = None
+    nat: Annotated[str, Field(max_length=60)] = "unknown"
+    addresses: Annotated[tuple[Address, ...], Field(max_length=16)] = ()
+    """Where its peer service may be reached directly, best first."""
+    direct: bool = True
+    """Whether it lets anybody connect at all; without it every link that leads here is relayed."""
+    clock_offset_s: float = 0.0
+    steps: StepCost | None = None
+    """None until it has measured the cluster's model."""
+
+
+class PeerAddress(Message):
+    """Somebody to measure."""
+
+    node_id: NodeId
+    public_key: Key
+    addresses: Annotated[tuple[Address, ...], Field(max_length=16)]
+
+
+class ProbeOrder(Message):
+    """Measure the way to these; answers come as a PathReport."""
+
+    round: int
+    """Counts up: a node measures once for each."""
+    model: Annotated[str, Field(max_length=300)]
+    """Of which a layer's step times are wanted."""
+    peers: Annotated[tuple[PeerAddress, ...], Field(max_length=64)]
+
+
+class PathMeasured(Message):
+    """The way from this node to another."""
+
+    to: NodeId
+    path: Literal["direct", "relay", "none"]
+    address: Annotated[str, Field(max_length=300)] = ""
+    rtt_ms: Milliseconds
+    rate_mbps: Mbps
+    """What this node can send there; 0: not measured."""
+
+
+class PathReport(Message):
+    """All that a node has measured in a round."""
+
+    round: int
+    paths: Annotated[tuple[PathMeasured, ...], Field(max_length=64)]
+
+
+class WeightsSource(Message):
+    """Where the weights come from, and how to know them."""
+
+    model: Annotated[str, Field(max_length=300)]
+    """Public name; a hub id where `url` is empty."""
+    url: Annotated[str, Field(max_length=500)] = ""
+    """The coordinator's `GET URL/manifest`, `GET URL/files/NAME` (ranges); empty: from the hub."""
+
+
+class StageWork(Message):
+    """The layers of one stage."""
+
+    layers: tuple[int, int]
+    """[start, end)."""
+    device: Annotated[str, Field(max_length=20)]
+    dtype: Annotated[str, Field(max_length=20)]
+    kv_tokens: int | None = None
+    memory_bytes: Bytes | None = None
+    """What weights and KV may take together; None: what is free."""
+    threads: Annotated[int, Field(ge=1, le=1024)] = 1
+    weights: WeightsSource
+
+
+class StageLink(Message):
+    """Where one outgoing link leads."""
+
+    to: str
+    """A node id, or "coordinator"."""
+    public_key: Key
+    addresses: Annotated[tuple[Address, ...], Field(max_length=16)]
+    """Tried in this order; the link's own port at the receiver."""
+    port_name: Annotated[str, Field(max_length=20)]
+    """"ring" or "requests": which of the receiver's ports, when the way is a relay."""
+    relay: Annotated[str, Field(max_length=300)] = ""
+    """host:port of the relay that leads there too; empty: none."""
+
+
+class Assignment(Message):
+    """All that a node shall do now. Two steps: load (without `join`), then join."""
+
+    revision: int
+    """Counts up over everything that this coordinator's database has ever told the node."""
+    ring: Annotated[int, Field(ge=0)] = 0
+    epoch: Annotated[int, Field(ge=0)] = 0
+    stage: int = 0
+    stages: int = 0
+    work: StageWork | None = None
+    """None: standby."""
+    join: dict[str, Any] | None = None
+    """Fields of `runtime.supervision.JoinRing`, but addresses; None: load and wait."""
+    next_link: StageLink | None = None
+    coordinator_link: StageLink | None = None
+    """Of the tail."""
+    reason: Sentence = ""
+    """Why this node does what it does, for its owner."""
+
+
+class StageFact(Message):
+    """How far a node is with an assignment."""
+
+    revision: int
+    """Of the assignment."""
+    kind: Literal["downloading", "loading", "loaded", "ready", "failed", "stopped"]
+    fraction: Annotated[float, Field(ge=0, le=1)] = 0.0
+    line: dict[str, Any] = {}
+    """Of "loaded": the fields of `runtime.supervision.StageLoaded`."""
+    message: Sentence = ""
+
+
+class NodeHealth(Message):
+    """Heartbeat, with the stage's own report when it has one."""
+
+    incarnation: Annotated[str, Field(max_length=40)]
+    state: NodeState
+    uptime_s: Annotated[float, Field(ge=0)]
+    stage: dict[str, Any] | None = None
+    """Fields of `runtime.supervision.StageHealth`."""
+    paths: dict[str, str] = {}
+    """Outgoing link's name to "direct" or "relay"."""
+
+
+class NodeWish(Message):
+    """What the owner wants."""
+
+    wish: Literal["serve", "pause", "leave"]
+    reason: Sentence = ""
+
+
+class LinkKeys(Message):
+    """Who may connect to this node's links."""
+
+    revision: int
+    allowed: Annotated[tuple[Key, ...], Field(max_length=64)]
+
+
+class CoordinatorPresence(Message):
+    """The coordinator is there."""
+
+    online: bool
+    session: Annotated[str, Field(max_length=40)]
+    """Drawn at each start: stages of an older one end."""
+    model: Annotated[str, Field(max_length=300)] = ""
