@@ -12,8 +12,8 @@ from typing import Any
 
 from molink.errors import InvalidRequestError, MolinkError, RingError
 from molink.runtime.coordinator_links import CoordinatorLinks
-from molink.runtime.local_ring import EPOCH, LocalRing
 from molink.runtime.lossless_trial import await_trial
+from molink.runtime.ring import Ring
 from molink.runtime.ring_report import ring_report
 from molink.runtime.service import GenerationRequest, ModelCard, TokenEvent, TokenLogprob
 from molink.runtime.text_stream import TextStream
@@ -41,18 +41,22 @@ class _Live:
 
     sampling: SamplingParams
     text: TextStream | None
+    tokens: int
+    """Of prompt and answer together, at most."""
     events: asyncio.Queue[TokenEvent | MolinkError] = field(default_factory=asyncio.Queue)
 
 
 @dataclass(slots=True)
 class Coordinator:
-    """A `GenerationService` over a local ring."""
+    """A `GenerationService` over one ring."""
 
     card: ModelCard
-    ring: LocalRing
+    ring: Ring
     links: CoordinatorLinks
     lost: asyncio.Future[MolinkError]
     """Done when a stage is gone and the ring with it."""
+    remedy: str = "Start the server again."
+    """What an operator can do then."""
     unready_reason: str | None = None
     wire: CodecDecision = field(default_factory=lambda: choose_codec("raw", None))
     """How activations are packed, and why."""
@@ -67,12 +71,33 @@ class Coordinator:
         try:
             await self.ring.watch()
         except MolinkError as error:
-            self._fail(RingError(f"{error} Start the server again."))
+            self.end(f"{error} {self.remedy}".rstrip())
             self.lost.set_result(error)
 
-    async def generate(self, request: GenerationRequest) -> AsyncGenerator[TokenEvent, None]:
-        """Stream one sequence; closing the generator cancels it on the ring."""
-        request_id, live = self._submit(request)
+    def end(self, reason: str) -> None:
+        """Fail what runs and refuse what comes."""
+        self.unready_reason = reason
+        for live in self._live.values():
+            live.events.put_nowait(RingError(reason))
+
+    @property
+    def running_count(self) -> int:
+        """Sequences that somebody is waiting for."""
+        return len(self._live)
+
+    @property
+    def outstanding_tokens(self) -> int:
+        """Of those, prompt and all that they may generate."""
+        return sum(live.tokens for live in self._live.values())
+
+    async def generate(
+        self, request: GenerationRequest, output: tuple[int, ...] = ()
+    ) -> AsyncGenerator[TokenEvent, None]:
+        """Stream one sequence; closing the generator cancels it on the ring.
+
+        `output` is what another ring has generated of it: those tokens are computed again and not
+        told again."""
+        request_id, live = self._submit(request, output)
         try:
             while True:
                 event = await live.events.get()
@@ -84,7 +109,7 @@ class Coordinator:
                 if event.finish_reason is not None:
                     return
         finally:
-            if self._live.pop(request_id, None) is not None:
+            if self._live.pop(request_id, None) is not None and self.unready_reason is None:
                 self.links.send(Cancel(request_id))
 
     async def choose_wire(self, wanted: str) -> None:
@@ -103,14 +128,14 @@ class Coordinator:
     async def _try_lossless(self, prompts: WireCheck) -> LosslessTrial | None:
         self.links.send(SetWire("lossless"))
         await prompts.send_texts()
-        return await await_trial(self.ring.stages, self.ring.plan.upload_mbps)
+        return await await_trial(self.ring.stages, self.ring.facts.upload_mbps)
 
     def cluster(self) -> dict[str, Any]:
         """The body of GET /cluster."""
-        report = ring_report(self.card.name, EPOCH, self.ring, self.links, len(self._live))
+        report = ring_report(self.card.name, self.ring, self.links, len(self._live))
         return report | {"wire": asdict(self.wire)}
 
-    def _submit(self, request: GenerationRequest) -> tuple[int, _Live]:
+    def _submit(self, request: GenerationRequest, output: tuple[int, ...]) -> tuple[int, _Live]:
         if self.unready_reason is not None:
             raise RingError(self.unready_reason)
         if len(self._live) >= REQUESTS_MAX:
@@ -126,8 +151,11 @@ class Coordinator:
         self._next_request_id += 1
         tokenizer = self.card.tokenizer
         text = TextStream(tokenizer, sampling.stop) if tokenizer is not None else None
-        live = self._live[request_id] = _Live(sampling, text)
-        self.links.send(Submit(Request(request_id, request.prompt_token_ids, sampling)))
+        if text is not None:
+            for token_id in output:  # One by one, as they were told: what is held back agrees.
+                text.push((token_id,))
+        live = self._live[request_id] = _Live(sampling, text, tokens)
+        self.links.send(Submit(Request(request_id, request.prompt_token_ids, sampling, output)))
         return request_id, live
 
     def _take_sampled(self, message: Sampled) -> None:
@@ -135,11 +163,6 @@ class Coordinator:
             live = self._live.get(token.request_id)
             if live is not None:
                 live.events.put_nowait(_event(live, token))
-
-    def _fail(self, error: RingError) -> None:
-        self.unready_reason = str(error)
-        for live in self._live.values():
-            live.events.put_nowait(error)
 
 
 def _event(live: _Live, token: TokenSample) -> TokenEvent:

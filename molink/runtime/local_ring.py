@@ -17,16 +17,14 @@ from molink.config.ring_hosts import LOCAL_ADDRESS, RingHosts
 from molink.errors import StageError
 from molink.runtime.child_process import ChildProcess
 from molink.runtime.known_links import KnownLinks
+from molink.runtime.ring import COORDINATOR, RingFacts
 from molink.runtime.stage_handle import StageHandle
 from molink.runtime.supervision import JoinRing, LoadStage, StageLoaded
 from molink_scheduler.link_facts import LinkMemory
 
-__all__ = ["COORDINATOR", "LocalRing", "RingPlan"]
+__all__ = ["EPOCH", "LocalRing", "RingPlan"]
 
 EMULATOR_MODULE = "molink.transport.emulator"
-COORDINATOR = -1
-"""Stands where stages have their number."""
-
 EPOCH = 1
 """A local ring is built once; a ring that replaces a lost node counts on from here."""
 
@@ -91,6 +89,13 @@ class LocalRing:
             capacity = min(stage.kv_tokens_capacity for stage in loaded)
             await _join(plan, stages, addresses, capacity)
             yield cls(plan, stages, capacity, addresses.head, emulator)
+
+    @property
+    def facts(self) -> RingFacts:
+        """What stays as it is."""
+        link = self.plan.link
+        shape = link.steps[0].shape if link is not None else None
+        return RingFacts(EPOCH, self.plan.policy, self.plan.upload_mbps, shape)
 
     async def watch(self) -> None:
         """Follow the stages' health; raises StageError as soon as a process is gone."""

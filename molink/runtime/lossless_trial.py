@@ -12,7 +12,7 @@ import math
 from collections.abc import Sequence
 from itertools import pairwise
 
-from molink.runtime.stage_handle import StageHandle
+from molink.runtime.ring import RingStage
 from molink.runtime.supervision import LinkHealth, PackingHealth, StageHealth
 from molink_scheduler.codec_choice import LosslessTrial
 
@@ -24,7 +24,7 @@ end."""
 
 
 async def await_trial(
-    stages: Sequence[StageHandle], upload_mbps: float | None
+    stages: Sequence[RingStage], upload_mbps: float | None
 ) -> LosslessTrial | None:
     """The trial, once every stage has reported the texts that went round; None when one does
     not, or when there is no link between stages."""

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from molink.runtime.coordinator_links import CoordinatorLinks
 from molink.runtime.known_links import KnownLink
 from molink.runtime.link_health import link_health
-from molink.runtime.local_ring import COORDINATOR, LocalRing
+from molink.runtime.local_ring import LocalRing
+from molink.runtime.ring import COORDINATOR, Ring
 from molink.runtime.supervision import LinkHealth
 
 __all__ = ["RingLink", "known_links", "ring_links"]
@@ -22,7 +23,7 @@ class RingLink:
     health: LinkHealth
 
 
-def ring_links(ring: LocalRing, coordinator: CoordinatorLinks) -> Iterator[RingLink]:
+def ring_links(ring: Ring, coordinator: CoordinatorLinks) -> Iterator[RingLink]:
     """In the order in which a request meets them; of a stage that has not reported, none."""
     if coordinator.head is not None:
         yield RingLink(COORDINATOR, 0, link_health(coordinator.head.statistics()))

@@ -4,35 +4,34 @@ from dataclasses import asdict
 from typing import Any
 
 from molink.runtime.coordinator_links import CoordinatorLinks
-from molink.runtime.local_ring import COORDINATOR, LocalRing
+from molink.runtime.ring import COORDINATOR, Ring, RingStage
 from molink.runtime.ring_links import RingLink, ring_links
-from molink.runtime.stage_handle import StageHandle
 
 __all__ = ["ring_report"]
 
 
 def ring_report(
-    model: str, epoch: int, ring: LocalRing, coordinator: CoordinatorLinks, requests_live: int
+    model: str, ring: Ring, coordinator: CoordinatorLinks, requests_live: int
 ) -> dict[str, Any]:
     """Facts as of the last health reports, at most a second old; of requests we know ourselves."""
     head = ring.stages[0].health
     waiting = min(requests_live, (head and head.requests_waiting) or 0)
     return {
         "model": model,
-        "epoch": epoch,
+        "epoch": ring.facts.epoch,
         "stages": [_stage(stage) for stage in ring.stages],
         "links": _links(ring, coordinator),
         "requests": {"running": requests_live - waiting, "waiting": waiting},
     }
 
 
-def _stage(stage: StageHandle) -> dict[str, Any]:
+def _stage(stage: RingStage) -> dict[str, Any]:
     health, loaded = stage.health, stage.loaded
     assert loaded is not None, "a ring serves only when its stages are loaded"
     return {
         "node": stage.name,
-        "pid": stage.child.pid,
-        "layers": list(stage.load.layers),
+        "pid": stage.pid,
+        "layers": list(stage.layers),
         "device": loaded.device,
         "dtype": loaded.dtype,
         "weights_bytes": loaded.weights_bytes,
@@ -49,32 +48,31 @@ def _stage(stage: StageHandle) -> dict[str, Any]:
     }
 
 
-def _links(ring: LocalRing, coordinator: CoordinatorLinks) -> list[dict[str, Any]]:
+def _links(ring: Ring, coordinator: CoordinatorLinks) -> list[dict[str, Any]]:
     return [
         _link(ring, link) | _packing(ring.stages[link.source], link)
         for link in ring_links(ring, coordinator)
     ]
 
 
-def _packing(stage: StageHandle, link: RingLink) -> dict[str, Any]:
+def _packing(stage: RingStage, link: RingLink) -> dict[str, Any]:
     """Codec of a link between stages and what it has saved; other links carry no activations."""
     if link.source == COORDINATOR or link.target <= link.source or stage.health is None:
         return {}
     return {"wire": stage.health.packed.codec, "bytes_saved": stage.health.bytes_saved}
 
 
-def _link(ring: LocalRing, link: RingLink) -> dict[str, Any]:
-    shaped = ring.plan.link
-    first = shaped.steps[0].shape if shaped else None
+def _link(ring: Ring, link: RingLink) -> dict[str, Any]:
+    first = ring.facts.emulated
     emulated = {"mbps": first.rate_mbps, "one_way_ms": first.one_way_ms} if first else None
     return {
         "from": _name(ring, link.source),
         "to": _name(ring, link.target),
-        "policy": ring.plan.policy,
+        "policy": ring.facts.policy,
         **{key: value for key, value in asdict(link.health).items() if key != "name"},
         "emulated": emulated,
     }
 
 
-def _name(ring: LocalRing, place: int) -> str:
+def _name(ring: Ring, place: int) -> str:
     return "coordinator" if place == COORDINATOR else ring.stages[place].name

@@ -17,8 +17,9 @@ from molink.models import DEMO_MODEL_DIR
 from molink.runtime.coordinator import Coordinator
 from molink.runtime.coordinator_links import CoordinatorLinks
 from molink.runtime.link_memory import LinkMemoryFile, keeping_up_to_date
-from molink.runtime.local_ring import COORDINATOR, EPOCH, LocalRing, RingPlan
+from molink.runtime.local_ring import EPOCH, LocalRing, RingPlan
 from molink.runtime.model_card import load_tokenizer, model_card
+from molink.runtime.ring import COORDINATOR
 from molink.runtime.ring_links import known_links
 from molink.runtime.supervision import LoadStage
 from molink_scheduler.upload_budget import check_cap

@@ -36,6 +36,16 @@ class StageHandle:
     health: StageHealth | None = None
     _reported: asyncio.Event = field(default_factory=asyncio.Event)
 
+    @property
+    def pid(self) -> int:
+        """Of its process."""
+        return self.child.pid
+
+    @property
+    def layers(self) -> tuple[int, int]:
+        """[start, end)."""
+        return self.load.layers
+
     @classmethod
     async def start(cls, name: str, load: LoadStage, command: Sequence[str] = ()) -> "StageHandle":
         """Start the process, through `command` if any, and tell it what to load.

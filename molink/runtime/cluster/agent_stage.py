@@ -1,0 +1,128 @@
+"""One stage that an agent hosts, as its ring sees it: told what to load, joined, watched.
+
+The counterpart of `stage_handle`, whose process is a child; here commands are assignments and facts
+come over the control plane.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from molink.control.messages import Assignment, StageFact, StageWork
+from molink.errors import FrameError, StageError
+from molink.runtime.cluster.node_book import Node
+from molink.runtime.supervision import StageHealth, StageLoaded, health_from_fields
+
+__all__ = ["AgentStage", "Tell"]
+
+Tell = Callable[[Node, Assignment], Awaitable[None]]
+"""Publishes an assignment; its revision is given by whoever keeps count."""
+
+
+@dataclass(slots=True)
+class AgentStage:
+    """A stage on somebody's PC."""
+
+    node: Node
+    work: StageWork
+    ring: int
+    epoch: int
+    place: int
+    """Its number in the ring."""
+    stages: int
+    tell: Tell
+    loaded: StageLoaded | None = None
+    health: StageHealth | None = None
+    pid: int | None = None
+    _changed: asyncio.Event = field(default_factory=asyncio.Event)
+
+    @property
+    def name(self) -> str:
+        """The node's."""
+        return self.node.name
+
+    @property
+    def layers(self) -> tuple[int, int]:
+        """[start, end)."""
+        return self.work.layers
+
+    def notice(self) -> None:
+        """The node has said something."""
+        self._take_health()
+        self._changed.set()
+
+    async def load(self, progressed: Callable[[float], None]) -> StageLoaded:
+        """Until the layers are there. Raises StageError when they cannot be."""
+        await self.tell(self.node, self._assignment())
+        fact = await self._fact("loaded", progressed)
+        try:
+            self.loaded = StageLoaded(**fact.line)
+        except TypeError as error:
+            raise StageError(f"{self.name} says something unknown of its stage: {error}") from None
+        return self.loaded
+
+    async def join(self, assignment_fields: dict[str, Any]) -> None:
+        """Put it into the ring, until all of its links stand. Raises StageError."""
+        assignment = self._assignment().model_copy(update=assignment_fields)
+        await self.tell(self.node, assignment)
+        await self._fact("ready", lambda fraction: None)
+
+    async def watch(self) -> None:
+        """Until the stage is gone, then raises StageError."""
+        while True:
+            self._check_alive()
+            await self._next_change()
+
+    async def next_health(self) -> StageHealth:
+        """The next report."""
+        before = self.health
+        while self.health is before or self.health is None:
+            self._check_alive()
+            await self._next_change()
+        return self.health
+
+    async def _fact(self, kind: str, progressed: Callable[[float], None]) -> StageFact:
+        while True:
+            self._check_alive()
+            fact = self.node.current_fact
+            if fact is not None and fact.kind == kind:
+                return fact
+            if fact is not None and fact.kind in ("downloading", "loading"):
+                progressed(fact.fraction)
+            await self._next_change()
+
+    def _check_alive(self) -> None:
+        if not self.node.is_here:
+            raise StageError(f"{self.name} is lost.")
+        fact = self.node.current_fact
+        if fact is not None and fact.kind in ("failed", "stopped"):
+            raise StageError(f"{self.name}: {fact.message or 'its stage ended.'}")
+
+    async def _next_change(self) -> None:
+        self._changed.clear()
+        await self._changed.wait()
+
+    def _take_health(self) -> None:
+        report = self.node.health
+        if report is None or report.stage is None or self.loaded is None:
+            return
+        try:
+            self.health = health_from_fields(report.stage)
+        except FrameError:
+            return  # An agent of another version: what cannot be read is not shown.
+
+    def _assignment(self) -> Assignment:
+        return Assignment(
+            revision=0,
+            ring=self.ring,
+            epoch=self.epoch,
+            stage=self.place,
+            stages=self.stages,
+            work=self.work,
+        )
+
+
+def rejoined(stage: AgentStage, epoch: int) -> AgentStage:
+    """The same stage in the ring's next life."""
+    return replace(stage, epoch=epoch, loaded=None, health=None, _changed=asyncio.Event())

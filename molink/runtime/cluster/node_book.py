@@ -1,0 +1,164 @@
+"""Who is there, and what each node has said of itself: the control plane's messages, kept by node.
+
+Nothing here decides; `manager` asks. Pure but for the caller's clock: times are arguments, in
+seconds on a clock that never jumps.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from molink.control.messages import (
+    Assignment,
+    NodeHealth,
+    NodeState,
+    NodeWish,
+    PathMeasured,
+    PathReport,
+    Presence,
+    Profile,
+    StageFact,
+)
+
+__all__ = ["HEARTBEAT_MISSED_S", "NODES_MAX", "Node", "NodeBook"]
+
+HEARTBEAT_MISSED_S = 4.0
+"""Health comes every second: three missed and half a second for the way. With the broker's will,
+which a killed node's broken connection triggers at once, a loss is known within 5 s."""
+
+NODES_MAX = 4096
+"""Beyond it joins are refused: a coordinator that plans for more has never been tried."""
+
+
+@dataclass(slots=True)
+class Node:
+    """One node, as far as it has been heard of."""
+
+    node_id: str
+    presence: Presence | None = None
+    profile: Profile | None = None
+    paths: dict[str, PathMeasured] = field(default_factory=dict)
+    """To each neighbour."""
+    paths_round: int = -1
+    """Of the latest report."""
+    fact: StageFact | None = None
+    health: NodeHealth | None = None
+    wish: NodeWish | None = None
+    assignment: Assignment | None = None
+    """What it was last told."""
+    heard_at: float = 0.0
+    lost: bool = False
+
+    @property
+    def name(self) -> str:
+        """For people."""
+        return self.presence.name if self.presence is not None else self.node_id
+
+    @property
+    def is_here(self) -> bool:
+        """Whether it is connected and alive."""
+        return self.presence is not None and self.presence.online and not self.lost
+
+    @property
+    def may_serve(self) -> bool:
+        """Whether its owner lends it now and it has told what it can do."""
+        return self.is_here and self.wants == "serve" and self.is_measured
+
+    @property
+    def wants(self) -> str:
+        """Its owner's wish."""
+        return self.wish.wish if self.wish is not None else "serve"
+
+    @property
+    def is_measured(self) -> bool:
+        """Whether a plan can count on it."""
+        profile = self.profile
+        return profile is not None and profile.steps is not None and bool(profile.devices)
+
+    @property
+    def is_assigned(self) -> bool:
+        """Whether it was told to hold layers."""
+        return self.assignment is not None and self.assignment.work is not None
+
+    @property
+    def current_fact(self) -> StageFact | None:
+        """How far it is with what it was last told."""
+        fact, told = self.fact, self.assignment
+        if fact is None or told is None or fact.revision != told.revision:
+            return None
+        return fact
+
+    @property
+    def state(self) -> NodeState:
+        """As GET /cluster shows it."""
+        if not self.is_here:
+            return NodeState.LOST
+        if self.is_assigned:
+            return self._assigned_state()
+        if self.wants != "serve":
+            return NodeState.PAUSED
+        return NodeState.STANDBY if self.is_measured else NodeState.JOINING
+
+    def _assigned_state(self) -> NodeState:
+        if self.wants != "serve":
+            return NodeState.DRAINING
+        fact = self.current_fact
+        is_ready = fact is not None and fact.kind == "ready"
+        return NodeState.SERVING if is_ready else NodeState.LOADING
+
+
+@dataclass(slots=True)
+class NodeBook:
+    """All nodes that were heard of since the coordinator started."""
+
+    nodes: dict[str, Node] = field(default_factory=dict)
+
+    def __iter__(self) -> Iterator[Node]:
+        return iter(self.nodes.values())
+
+    def node(self, node_id: str) -> Node:
+        """The entry of a node, made when it is the first time."""
+        if node_id not in self.nodes:
+            self.nodes[node_id] = Node(node_id)
+        return self.nodes[node_id]
+
+    def take(self, node_id: str, message: object, now: float) -> bool:
+        """Note what a node says; False for a message that is not for a coordinator."""
+        node = self.node(node_id)
+        match message:
+            case Presence():
+                node.presence = message
+                if message.online:
+                    node.lost = False
+            case Profile():
+                node.profile = message
+            case PathReport():
+                node.paths = {path.to: path for path in message.paths}
+                node.paths_round = message.round
+            case StageFact():
+                node.fact = message
+            case NodeHealth():
+                node.health, node.lost = message, False
+            case NodeWish():
+                node.wish = message
+            case _:
+                return False
+        node.heard_at = now
+        return True
+
+    def notice_silence(self, now: float) -> list[Node]:
+        """The nodes that have missed their heartbeats since the last call; they count as lost."""
+        silent = [
+            node for node in self if node.is_here and now - node.heard_at > HEARTBEAT_MISSED_S
+        ]
+        for node in silent:
+            node.lost = True
+        return silent
+
+    def excuse_silence(self, now: float) -> None:
+        """Nobody could be heard until now (the broker was away): count silence from here."""
+        for node in self:
+            node.heard_at = now
+
+    def forget(self, node_id: str) -> None:
+        """A node was removed."""
+        self.nodes.pop(node_id, None)
