@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 __all__ = [
+    "Accepted",
     "Assignment",
     "CoordinatorPresence",
     "Device",
@@ -78,6 +79,13 @@ class Presence(Message):
     version: Annotated[str, Field(max_length=40)]
     online: bool
     reason: Sentence = ""
+
+
+class Accepted(Message):
+    """Which start of the agent counts; an agent of an earlier one, with the same keys, ends."""
+
+    incarnation: Annotated[str, Field(max_length=40)]
+    started_unix_s: float
 
 
 class Device(Message):

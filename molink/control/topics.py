@@ -11,6 +11,7 @@ from typing import Generic, TypeVar
 from pydantic import BaseModel
 
 from molink.control.messages import (
+    Accepted,
     Assignment,
     CoordinatorPresence,
     LinkKeys,
@@ -24,6 +25,7 @@ from molink.control.messages import (
 )
 
 __all__ = [
+    "ACCEPTED",
     "ALL_TOPICS",
     "ASSIGNMENT",
     "COORDINATOR",
@@ -82,6 +84,8 @@ WISH = Topic(f"{ROOT}/node/{{node}}/said/wish", NodeWish, qos=1, retained=True)
 """Drain: the owner wants to pause or leave; or to be used again."""
 ASSIGNMENT = Topic(f"{ROOT}/node/{{node}}/told/assignment", Assignment, qos=1, retained=True)
 """Which layers to hold, in which ring; the whole state, not a change of it."""
+ACCEPTED = Topic(f"{ROOT}/node/{{node}}/told/accepted", Accepted, qos=1, retained=True)
+"""Which of two agents with one id stays."""
 LINK_KEYS = Topic(f"{ROOT}/node/{{node}}/told/link-keys", LinkKeys, qos=1, retained=True)
 """Whose links it accepts: public keys that the coordinator vouches for."""
 PROBE = Topic(f"{ROOT}/node/{{node}}/told/probe", ProbeOrder, qos=1, retained=True)
@@ -97,6 +101,7 @@ ALL_TOPICS: tuple[Topic[BaseModel], ...] = (  # type: ignore[assignment]
     FACT,
     WISH,
     ASSIGNMENT,
+    ACCEPTED,
     LINK_KEYS,
     PROBE,
     COORDINATOR,

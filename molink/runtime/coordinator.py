@@ -62,9 +62,12 @@ class Coordinator:
     """How activations are packed, and why."""
     _live: dict[int, _Live] = field(default_factory=dict)
     _next_request_id: int = 1
+    _idle: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set while nobody waits for anything."""
 
     def __post_init__(self) -> None:
         self.links.sampled = self._take_sampled
+        self._idle.set()
 
     async def watch(self) -> None:
         """Follow the ring until it is lost; then fail what runs, refuse what comes, set `lost`."""
@@ -85,6 +88,10 @@ class Coordinator:
         """Sequences that somebody is waiting for."""
         return len(self._live)
 
+    async def until_idle(self) -> None:
+        """Until nobody waits for anything."""
+        await self._idle.wait()
+
     @property
     def outstanding_tokens(self) -> int:
         """Of those, prompt and all that they may generate."""
@@ -104,12 +111,12 @@ class Coordinator:
                 if isinstance(event, MolinkError):
                     raise event
                 if event.finish_reason is not None:
-                    self._live.pop(request_id, None)
+                    self._forget(request_id)
                 yield event
                 if event.finish_reason is not None:
                     return
         finally:
-            if self._live.pop(request_id, None) is not None and self.unready_reason is None:
+            if self._forget(request_id) and self.unready_reason is None:
                 self.links.send(Cancel(request_id))
 
     async def choose_wire(self, wanted: str) -> None:
@@ -154,9 +161,17 @@ class Coordinator:
         if text is not None:
             for token_id in output:  # One by one, as they were told: what is held back agrees.
                 text.push((token_id,))
+        self._idle.clear()
         live = self._live[request_id] = _Live(sampling, text, tokens)
         self.links.send(Submit(Request(request_id, request.prompt_token_ids, sampling, output)))
         return request_id, live
+
+    def _forget(self, request_id: int) -> bool:
+        """False for a sequence that has ended before."""
+        was_live = self._live.pop(request_id, None) is not None
+        if not self._live:
+            self._idle.set()
+        return was_live
 
     def _take_sampled(self, message: Sampled) -> None:
         for token in message.tokens:

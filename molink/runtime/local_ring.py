@@ -22,7 +22,7 @@ from molink.runtime.stage_handle import StageHandle
 from molink.runtime.supervision import JoinRing, LoadStage, StageLoaded
 from molink_scheduler.link_facts import LinkMemory
 
-__all__ = ["EPOCH", "LocalRing", "RingPlan"]
+__all__ = ["EPOCH", "LocalRing", "RingPlan", "gathered"]
 
 EMULATOR_MODULE = "molink.transport.emulator"
 EPOCH = 1
@@ -102,7 +102,7 @@ class LocalRing:
         watches = [stage.watch() for stage in self.stages]
         if self.emulator is not None:
             watches.append(_watch_emulator(self.emulator))
-        await _all(watches)
+        await gathered(watches)
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,14 +135,14 @@ async def _load(
     def report(index: int) -> Callable[[float], None]:
         return lambda fraction: progressed(index, fraction)
 
-    return await _all(stage.wait_loaded(report(index)) for index, stage in enumerate(stages))
+    return await gathered(stage.wait_loaded(report(index)) for index, stage in enumerate(stages))
 
 
 async def _join(
     plan: RingPlan, stages: list[StageHandle], addresses: _Addresses, capacity: int
 ) -> None:
     tail = len(stages) - 1
-    await _all(
+    await gathered(
         stage.join(
             JoinRing(
                 epoch=EPOCH,
@@ -204,7 +204,7 @@ async def _watch_emulator(emulator: ChildProcess) -> None:
     raise StageError(f"The link emulator (pid {emulator.pid}) ended unexpectedly.")
 
 
-async def _all(coroutines: Iterable[Coroutine[Any, Any, Result]]) -> list[Result]:
+async def gathered(coroutines: Iterable[Coroutine[Any, Any, Result]]) -> list[Result]:
     """Results in order; the first failure ends the others and is raised as it is."""
     try:
         async with asyncio.TaskGroup() as group:

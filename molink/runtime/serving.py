@@ -64,7 +64,7 @@ async def start_coordinator(
             coordinator = Coordinator(card, ring, links, lost)
             watching = asyncio.create_task(coordinator.watch())
             try:
-                async with _remembering(memory, coordinator):
+                async with _remembering(memory, ring, coordinator):
                     await coordinator.choose_wire(settings.wire)
                     yield coordinator
             finally:
@@ -74,13 +74,12 @@ async def start_coordinator(
 
 
 def _remembering(
-    memory: LinkMemoryFile | None, coordinator: Coordinator
+    memory: LinkMemoryFile | None, ring: LocalRing, coordinator: Coordinator
 ) -> AbstractAsyncContextManager[None]:
     """Keep what is seen of links between hosts; processes of one machine are never met again."""
     if memory is None:
         return nullcontext()
-    ring, links = coordinator.ring, coordinator.links
-    return keeping_up_to_date(memory, lambda: known_links(ring, links, time.time()))
+    return keeping_up_to_date(memory, lambda: known_links(ring, coordinator.links, time.time()))
 
 
 def _model_path(model: str) -> str:

@@ -6,6 +6,7 @@ that no stage outlives whoever started it. Tokens and tensors never pass here.
 """
 
 import json
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -26,6 +27,7 @@ __all__ = [
     "StageReady",
     "decode_line",
     "encode_line",
+    "health_from_fields",
 ]
 
 
@@ -198,9 +200,7 @@ def decode_line(line: bytes) -> Command | Fact:
         fields: dict[str, Any] = json.loads(line)
         kind = _KINDS[fields.pop("kind")]
         if kind is StageHealth:
-            fields["links"] = tuple(LinkHealth(**link) for link in fields["links"])
-            for side in ("packed", "unpacked"):
-                fields[side] = PackingHealth(**fields[side])
+            return health_from_fields(fields)
         if kind is JoinRing:
             fields["micro_batch_candidates"] = tuple(fields["micro_batch_candidates"])
             for memory in ("next_memory", "coordinator_memory"):
@@ -212,3 +212,13 @@ def decode_line(line: bytes) -> Command | Fact:
         return kind(**fields)
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise FrameError(f"not a line between a stage and its supervisor: {line[:80]!r}") from error
+
+
+def health_from_fields(fields: Mapping[str, Any]) -> StageHealth:
+    """A report from what JSON holds of it. Raises FrameError when it is none."""
+    try:
+        sides = {side: PackingHealth(**fields[side]) for side in ("packed", "unpacked")}
+        links = tuple(LinkHealth(**link) for link in fields["links"])
+        return StageHealth(**{**fields, **sides, "links": links})
+    except (TypeError, KeyError) as error:
+        raise FrameError(f"not a report of a stage's health: {error}") from error

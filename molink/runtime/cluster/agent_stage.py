@@ -6,7 +6,7 @@ come over the control plane.
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from molink.control.messages import Assignment, StageFact, StageWork
@@ -35,7 +35,12 @@ class AgentStage:
     loaded: StageLoaded | None = None
     health: StageHealth | None = None
     pid: int | None = None
+    incarnation: str = field(init=False)
+    """Of the agent that was told."""
     _changed: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def __post_init__(self) -> None:
+        self.incarnation = self.node.presence.incarnation if self.node.presence else ""
 
     @property
     def name(self) -> str:
@@ -95,6 +100,8 @@ class AgentStage:
     def _check_alive(self) -> None:
         if not self.node.is_here:
             raise StageError(f"{self.name} is lost.")
+        if self.node.presence is None or self.node.presence.incarnation != self.incarnation:
+            raise StageError(f"{self.name} has started anew.")
         fact = self.node.current_fact
         if fact is not None and fact.kind in ("failed", "stopped"):
             raise StageError(f"{self.name}: {fact.message or 'its stage ended.'}")
@@ -121,8 +128,3 @@ class AgentStage:
             stages=self.stages,
             work=self.work,
         )
-
-
-def rejoined(stage: AgentStage, epoch: int) -> AgentStage:
-    """The same stage in the ring's next life."""
-    return replace(stage, epoch=epoch, loaded=None, health=None, _changed=asyncio.Event())

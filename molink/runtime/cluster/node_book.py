@@ -34,6 +34,8 @@ class Node:
     """One node, as far as it has been heard of."""
 
     node_id: str
+    public_key: str = ""
+    """CURVE, Z85; empty: not vouched for, and in no ring."""
     presence: Presence | None = None
     profile: Profile | None = None
     paths: dict[str, PathMeasured] = field(default_factory=dict)
@@ -126,9 +128,7 @@ class NodeBook:
         node = self.node(node_id)
         match message:
             case Presence():
-                node.presence = message
-                if message.online:
-                    node.lost = False
+                _take_presence(node, message)
             case Profile():
                 node.profile = message
             case PathReport():
@@ -162,3 +162,15 @@ class NodeBook:
     def forget(self, node_id: str) -> None:
         """A node was removed."""
         self.nodes.pop(node_id, None)
+
+
+def _take_presence(node: Node, message: Presence) -> None:
+    """A new incarnation holds nothing of what the one before held."""
+    before = node.presence
+    if before is not None and not message.online and before.incarnation != message.incarnation:
+        return  # The will of an agent that another has replaced.
+    node.presence = message
+    if message.online:
+        node.lost = False
+    if before is not None and before.incarnation != message.incarnation:
+        node.fact = node.health = None

@@ -1,0 +1,161 @@
+"""Carries out assignments: weights, a stage process, its place in a ring. The latest one wins.
+
+An assignment is the whole of what this PC shall do. So there is one task, which is cancelled when
+another assignment comes, and one stage process, which is kept where the new assignment wants the
+same layers and has not been in a ring yet.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
+
+from molink.control.messages import Assignment, StageFact, StageWork
+from molink.errors import MolinkError, StageError
+from molink.runtime.stage_handle import StageHandle
+from molink.runtime.supervision import LoadStage, StageHealth
+from molink_agent.daemon.ways import RingWays
+
+__all__ = ["HostState", "StageHost"]
+
+HostState = Literal["standby", "loading", "serving"]
+
+GetWeights = Callable[[StageWork, Callable[[float], None]], Awaitable[str]]
+"""Downloads what a stage needs and returns the directory; reports the fraction done."""
+
+MakeLoad = Callable[[StageWork, str], LoadStage]
+"""The stage's command, with what only this PC knows: keys, caps, address."""
+
+Say = Callable[[StageFact], Awaitable[None]]
+
+FRACTION_STEP = 0.05
+"""Progress is said when it has grown by so much: twenty messages for a download."""
+
+
+@dataclass(slots=True)
+class StageHost:
+    """The stage of this PC, if it holds one."""
+
+    get_weights: GetWeights
+    make_load: MakeLoad
+    ways: RingWays
+    say: Say
+    state: HostState = "standby"
+    assignment: Assignment | None = None
+    handle: StageHandle | None = None
+    _work: StageWork | None = None
+    """What the process holds."""
+    _epoch: int | None = None
+    """Of the ring that it has joined; None: of none yet."""
+    _task: asyncio.Task[None] | None = None
+    _said: float = 0.0
+    _background: set[asyncio.Task[None]] = field(default_factory=set)
+
+    @property
+    def health(self) -> StageHealth | None:
+        """What the stage last said of itself."""
+        return self.handle.health if self.handle is not None else None
+
+    @property
+    def busy(self) -> bool:
+        """Whether a ring counts on this PC."""
+        return self.assignment is not None and self.assignment.work is not None
+
+    async def take(self, assignment: Assignment) -> None:
+        """Do this from now on; what was known before is not done twice."""
+        if self.assignment is not None and assignment.revision <= self.assignment.revision:
+            return
+        await self._cancel()
+        self.assignment = assignment
+        self._task = asyncio.create_task(self._carry_out(assignment))
+
+    async def stop(self) -> None:
+        """End the stage and whatever is under way."""
+        await self._cancel()
+        await self._end_process()
+        await self.ways.close()
+        self.state = "standby"
+
+    # -- carrying out ----------------------------------------------------------------------------
+
+    async def _carry_out(self, assignment: Assignment) -> None:
+        try:
+            if assignment.work is None:
+                await self.stop_process(assignment)
+            elif assignment.join is None or not self._is_loaded(assignment.work):
+                await self._load(assignment, assignment.work)
+            else:
+                await self._join(assignment)
+        except (MolinkError, OSError) as error:
+            await self._end_process()
+            self.state = "standby"
+            await self._fact(assignment, "failed", message=str(error)[:500])
+
+    async def stop_process(self, assignment: Assignment) -> None:
+        """Hold nothing."""
+        await self._end_process()
+        await self.ways.close()
+        self.state = "standby"
+        await self._fact(assignment, "stopped", message=assignment.reason)
+
+    async def _load(self, assignment: Assignment, work: StageWork) -> None:
+        self.state = "loading"
+        if not self._is_loaded(work):
+            await self._end_process()
+            self._said = 0.0
+            directory = await self.get_weights(work, self._progress(assignment, "downloading"))
+            load = self.make_load(work, directory)
+            self.handle = await StageHandle.start("This PC's stage", load)
+            self._said = 0.0
+            await self.handle.wait_loaded(self._progress(assignment, "loading"))
+            self._work = work
+        assert self.handle is not None and self.handle.loaded is not None
+        await self._fact(assignment, "loaded", line=asdict(self.handle.loaded))
+        await self._watch_unjoined(self.handle)
+
+    async def _join(self, assignment: Assignment) -> None:
+        handle = self.handle
+        assert handle is not None, "only a loaded stage joins"
+        command = await self.ways.join_command(assignment)
+        await handle.join(command)
+        self._epoch = assignment.epoch
+        self.state = "serving"
+        await self._fact(assignment, "ready")
+        await handle.watch()
+
+    async def _watch_unjoined(self, handle: StageHandle) -> None:
+        """Notice when a loaded stage dies before it has joined. Raises StageError."""
+        code = await handle.child.process.wait()
+        raise StageError(f"This PC's stage ended before it joined its ring (code {code}).")
+
+    def _is_loaded(self, work: StageWork) -> bool:
+        """Whether the process holds just this and has been in no ring."""
+        alive = self.handle is not None and self.handle.child.process.returncode is None
+        return alive and self._work == work and self._epoch is None
+
+    def _progress(
+        self, assignment: Assignment, kind: Literal["downloading", "loading"]
+    ) -> Callable[[float], None]:
+        def report(fraction: float) -> None:
+            if fraction - self._said >= FRACTION_STEP or fraction >= 1.0:
+                self._said = fraction
+                task = asyncio.ensure_future(self._fact(assignment, kind, fraction=fraction))
+                self._background.add(task)
+                task.add_done_callback(self._background.discard)
+
+        return report
+
+    async def _fact(self, assignment: Assignment, kind: Any, **fields: Any) -> None:
+        if assignment is self.assignment:
+            await self.say(StageFact(revision=assignment.revision, kind=kind, **fields))
+
+    async def _cancel(self) -> None:
+        task, self._task = self._task, None
+        if task is not None:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+    async def _end_process(self) -> None:
+        handle, self.handle, self._work, self._epoch = self.handle, None, None, None
+        if handle is not None:
+            await handle.child.stop()

@@ -1,0 +1,64 @@
+"""What a plan says of a cluster: which nodes form which rings, and what it promises."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from molink.runtime.cluster.node_book import Node
+
+__all__ = ["ClusterPlan", "PlannedRing", "PlannedStage", "Planner"]
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedStage:
+    """One node's part."""
+
+    node_id: str
+    layers: tuple[int, int]
+    kv_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedRing:
+    """Nodes in the order of the ring, and its forecast."""
+
+    stages: tuple[PlannedStage, ...]
+    users: int
+    """Served within the bound on TPOT."""
+    tpot_s: float
+    """With so many users."""
+    tpot_alone_s: float
+    ttft_s: float
+    tokens_per_s: float
+    bottleneck: str
+
+    @property
+    def node_ids(self) -> frozenset[str]:
+        """Its members."""
+        return frozenset(stage.node_id for stage in self.stages)
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterPlan:
+    """All rings at once."""
+
+    rings: tuple[PlannedRing, ...]
+    standbys: Mapping[str, str] = field(default_factory=dict)
+    """Node to the reason why it holds nothing."""
+    shortage: str = ""
+    """Why there is no ring; empty when there is one."""
+
+    @property
+    def users(self) -> int:
+        """Of all rings."""
+        return sum(ring.users for ring in self.rings)
+
+
+class Planner(Protocol):
+    """Makes plans for one model."""
+
+    def plan(self, nodes: Sequence[Node]) -> ClusterPlan:
+        """The best rings of these nodes, all of which are measured."""
+
+    def is_worth(self, present: Sequence[PlannedRing], plan: ClusterPlan) -> str:
+        """Why the plan is worth the interruption; empty when it is not."""

@@ -1,0 +1,31 @@
+"""Why nothing serves yet, in one sentence for whoever gets the 503."""
+
+from collections.abc import Sequence
+
+from molink.control.messages import NodeState
+from molink.runtime.cluster.cluster_plan import ClusterPlan
+from molink.runtime.cluster.node_book import Node
+from molink.runtime.cluster.ring_life import RingLife
+
+__all__ = ["progress_sentence"]
+
+
+def progress_sentence(
+    nodes: Sequence[Node], lives: Sequence[RingLife], plan: ClusterPlan, min_nodes: int
+) -> str:
+    """The nearest thing that is being waited for."""
+    if lives:
+        life = lives[0]
+        if any(stage.loaded is None for stage in life.stages):
+            return f"The PCs are loading the model: {life.loaded_share:.0%} done."
+        return "The PCs have loaded the model and are connecting to each other."
+    here = [node for node in nodes if node.is_here]
+    if not here:
+        return "No PC has joined yet: start an agent with the command that `molink up` printed."
+    measuring = [node for node in here if node.state is NodeState.JOINING]
+    if measuring:
+        return f"{len(here)} PCs have joined, {len(measuring)} of them measure what they can do."
+    ready = [node for node in here if node.may_serve]
+    if len(ready) < min_nodes:
+        return f"{len(ready)} of at least {min_nodes} PCs are ready: let more join."
+    return plan.shortage or f"{len(ready)} PCs are ready; a plan is being made."

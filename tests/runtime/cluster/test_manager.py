@@ -1,0 +1,309 @@
+"""The manager's loop over nodes that answer at once: rings come, go and are handed over."""
+
+import asyncio
+from contextlib import asynccontextmanager, suppress
+from dataclasses import asdict, dataclass, field
+
+import pytest
+
+from molink.control.messages import NodeWish, StageFact, WeightsSource
+from molink.errors import RingError
+from molink.runtime.cluster import manager as manager_module
+from molink.runtime.cluster.agent_ring import JoinTerms
+from molink.runtime.cluster.assigner import Assigner
+from molink.runtime.cluster.cluster_plan import ClusterPlan, PlannedRing, PlannedStage
+from molink.runtime.cluster.cluster_service import ClusterService
+from molink.runtime.cluster.manager import ClusterManager, ManagerSettings
+from molink.runtime.cluster.node_book import NodeBook
+from molink.runtime.cluster.ring_life import RingState
+from molink.runtime.service import GenerationRequest, ModelCard, TokenEvent
+from molink.runtime.supervision import StageLoaded
+from molink_scheduler.request import SamplingParams
+from tests.runtime.cluster.examples import HERE, PROFILE
+
+TERMS = JoinTerms(None, None, "molink", "k" * 40, "127.0.0.1:1", "")
+CARD = ModelCard("m", 0, 100, 64, (), None)
+LAYERS = 4
+
+
+@dataclass
+class EvenPlanner:
+    """As many rings of `size` nodes as there are nodes for; `worth` says whether to rebuild."""
+
+    size: int
+    worth: str = ""
+
+    def plan(self, nodes):
+        names = sorted(node.node_id for node in nodes)
+        rings = [names[at : at + self.size] for at in range(0, len(names), self.size)]
+        whole = [self._ring(ring) for ring in rings if len(ring) == self.size]
+        left = {name: "one too many" for ring in rings if len(ring) < self.size for name in ring}
+        return ClusterPlan(tuple(whole), left, "" if whole else "2 GiB are missing.")
+
+    def is_worth(self, present, plan):
+        return self.worth
+
+    def _ring(self, names):
+        stages = tuple(PlannedStage(n, (i, i + 1), 64) for i, n in enumerate(names))
+        return PlannedRing(stages, 1, 0.1, 0.1, 1.0, 10.0, "nothing")
+
+
+@dataclass
+class FakeLinks:
+    closed: bool = False
+
+    def close(self):
+        self.closed = True
+
+
+@dataclass
+class FakeCoordinator:
+    """Yields one token for each that is put into `tokens`."""
+
+    lost: asyncio.Future
+    links: FakeLinks = field(default_factory=FakeLinks)
+    unready_reason: str | None = None
+    outstanding_tokens: int = 0
+    idle: asyncio.Event = field(default_factory=asyncio.Event)
+    seen: list = field(default_factory=list)
+    tokens: asyncio.Queue = field(default_factory=asyncio.Queue)
+
+    def __post_init__(self):
+        self.idle.set()
+
+    async def watch(self):
+        await asyncio.Event().wait()
+
+    async def choose_wire(self, wanted):
+        pass
+
+    async def until_idle(self):
+        await self.idle.wait()
+
+    def end(self, reason):
+        self.unready_reason = reason
+        self.tokens.put_nowait(None)
+
+    def cluster(self):
+        return {"model": "m"}
+
+    async def generate(self, request, output=()):
+        self.seen.append((request, output))
+        self.idle.clear()
+        try:
+            while True:
+                token = await self.tokens.get()
+                if token is None:
+                    raise RingError(self.unready_reason)
+                last = len(output) + 1 == request.sampling.max_tokens
+                output = (*output, token)
+                yield TokenEvent((token,), str(token), finish_reason="length" if last else None)
+                if last:
+                    return
+        finally:
+            self.idle.set()
+
+
+class World:
+    """A manager, and agents that do at once what they are told."""
+
+    def __init__(self, size, min_nodes=1):
+        self.book = NodeBook()
+        self.service = ClusterService(CARD)
+        self.coordinators = []
+        self.told = []
+        self.numbers = iter(range(1, 10**6))
+        self.stuck = set()
+        assigner = Assigner(
+            self.book, WeightsSource(model="m"), "float32", self.publish, self.numbers.__next__
+        )
+        settings = ManagerSettings(min_nodes, TERMS)
+        self.planner = EvenPlanner(size)
+        self.manager = ClusterManager(
+            settings, self.book, self.planner, self.service, assigner, self.open_coordinator
+        )
+
+    def join(self, *names):
+        for name in names:
+            self.book.node(name).public_key = "k" * 40
+            self.say(name, HERE.model_copy(update={"name": name}))
+            self.say(name, PROFILE)
+
+    def say(self, name, message):
+        self.book.take(name, message, 0.0)
+        self.manager.noticed(name)
+
+    async def publish(self, node, assignment):
+        self.told.append((node.node_id, assignment))
+        if node.node_id in self.stuck:
+            return
+        if assignment.work is None:
+            fact = StageFact(revision=assignment.revision, kind="stopped")
+        elif assignment.join is None:
+            line = asdict(StageLoaded(5000, 5001, "cpu", "float32", 64, 1))
+            fact = StageFact(revision=assignment.revision, kind="loaded", line=line)
+        else:
+            fact = StageFact(revision=assignment.revision, kind="ready")
+        asyncio.get_running_loop().call_soon(self.say, node.node_id, fact)
+
+    async def open_coordinator(self, ring):
+        coordinator = FakeCoordinator(asyncio.get_running_loop().create_future())
+        self.coordinators.append(coordinator)
+        return coordinator
+
+    async def until(self, condition):
+        """Let the loop run until a condition holds."""
+        async with asyncio.timeout(5):
+            while not condition():
+                await asyncio.sleep(0)
+                self.manager._changed.set()
+
+    @property
+    def serving(self):
+        return [life for life in self.manager.lives if life.state is RingState.SERVING]
+
+    def members(self):
+        return [sorted(stage.node.node_id for stage in life.stages) for life in self.serving]
+
+
+@asynccontextmanager
+async def world(monkeypatch, size, min_nodes=1):
+    monkeypatch.setattr(manager_module, "SETTLE_S", 0.0)
+    monkeypatch.setattr(manager_module, "RETRY_S", 0.0)
+    monkeypatch.setattr(manager_module, "CHANGE_PERIOD_S", 0.0)
+    made = World(size, min_nodes)
+    running = asyncio.create_task(made.manager.run())
+    try:
+        yield made
+    finally:
+        running.cancel()
+        with suppress(asyncio.CancelledError):
+            await running
+
+
+def request(tokens=3):
+    return GenerationRequest((1, 2), SamplingParams(max_tokens=tokens))
+
+
+async def test_rings_are_built_when_enough_nodes_are_there(monkeypatch):
+    async with world(monkeypatch, size=2, min_nodes=3) as w:
+        assert "No PC has joined" in w.service.unready_reason
+        w.join("a", "b")
+        await w.until(lambda: "2 of at least 3" in w.service.progress)
+        assert not w.told
+        w.join("c", "d")
+        await w.until(lambda: len(w.serving) == 2)
+        assert w.members() == [["a", "b"], ["c", "d"]]
+        assert w.service.unready_reason is None
+
+
+async def test_each_stage_is_told_where_the_next_one_listens(monkeypatch):
+    async with world(monkeypatch, size=2) as w:
+        at = PROFILE.model_copy(update={"addresses": ("10.0.0.7:4000", "8.8.8.8:4000")})
+        w.join("a", "b")
+        w.say("b", at)
+        await w.until(lambda: w.serving)
+        joins = {name: told for name, told in w.told if told.join is not None}
+        assert joins["a"].next_link.addresses == ("10.0.0.7:5000", "8.8.8.8:5000")
+        assert joins["a"].coordinator_link is None
+        assert joins["b"].next_link.to == "a"
+        assert joins["b"].coordinator_link.to == "coordinator"
+
+
+async def test_a_node_that_nobody_needs_stands_by_with_the_reason(monkeypatch):
+    async with world(monkeypatch, size=2) as w:
+        w.join("a", "b", "c")
+        await w.until(lambda: w.serving)
+        assert w.manager.plan.standbys == {"c": "one too many"}
+
+
+async def test_a_lost_node_ends_its_ring_and_the_others_form_a_new_one(monkeypatch):
+    async with world(monkeypatch, size=2) as w:
+        w.join("a", "b", "c")
+        await w.until(lambda: w.members() == [["a", "b"]])
+        answer = w.service.generate(request())
+        w.coordinators[0].tokens.put_nowait(11)
+        assert (await anext(answer)).token_ids == (11,)
+        w.say("a", HERE.model_copy(update={"name": "a", "online": False}))
+        w.coordinators[0].lost.set_result(RingError("a is lost."))
+        rest = asyncio.create_task(collect(answer))
+        await w.until(lambda: w.members() == [["b", "c"]])
+        await w.until(lambda: w.coordinators[1].seen)
+        assert w.coordinators[1].seen[0][1] == (11,), "what was told goes along"
+        w.coordinators[1].tokens.put_nowait(12)
+        w.coordinators[1].tokens.put_nowait(13)
+        assert await rest == [12, 13]
+        assert w.coordinators[0].links.closed
+
+
+async def collect(answer):
+    return [token async for event in answer for token in event.token_ids]
+
+
+async def test_a_node_that_leaves_is_replaced_and_its_ring_ends_what_it_was_doing(monkeypatch):
+    async with world(monkeypatch, size=2) as w:
+        w.join("a", "b", "c")
+        await w.until(lambda: w.serving)
+        answer = asyncio.create_task(collect(w.service.generate(request(1))))
+        await w.until(lambda: w.coordinators[0].seen)
+        w.say("a", NodeWish(wish="leave"))
+        await w.until(lambda: ("c", True) in [(n, t.work is not None) for n, t in w.told])
+        assert w.members() == [["a", "b"]] or not w.serving, "c loads while a and b serve"
+        await w.until(lambda: w.manager.lives[0].state is RingState.DRAINING)
+        w.coordinators[0].tokens.put_nowait(7)
+        assert await answer == [7]
+        await w.until(lambda: w.members() == [["b", "c"]])
+        assert w.book.node("a").assignment.work is None
+
+
+async def test_without_a_replacement_the_ring_is_drained_and_says_what_is_missing(monkeypatch):
+    async with world(monkeypatch, size=2) as w:
+        w.join("a", "b")
+        await w.until(lambda: w.serving)
+        w.say("a", NodeWish(wish="pause"))
+        await w.until(lambda: not w.manager.lives)
+        await w.until(lambda: "missing" in w.service.progress)
+        with pytest.raises(RingError, match="missing"):
+            await anext(w.service.generate(request()))
+        w.say("a", NodeWish(wish="serve"))
+        await w.until(lambda: w.members() == [["a", "b"]])
+
+
+async def test_a_better_plan_for_all_is_taken_only_when_it_is_worth_it(monkeypatch):
+    async with world(monkeypatch, size=2) as w:
+        w.join("a", "b")
+        await w.until(lambda: w.serving)
+        first = w.serving[0]
+        w.planner.size = 3
+        w.join("c")
+        await w.until(lambda: w.manager.plan.rings and len(w.manager.plan.rings[0].stages) == 3)
+        assert w.serving == [first]
+        w.planner.worth = "twice the users"
+        await w.until(lambda: w.members() == [["a", "b", "c"]])
+
+
+async def test_a_stage_that_fails_ends_the_ring_and_it_is_tried_again(monkeypatch):
+    async with world(monkeypatch, size=1) as w:
+        w.join("a")
+        await w.until(lambda: w.serving)
+        revision = w.book.node("a").assignment.revision
+        w.coordinators[0].lost.set_result(RingError("a: out of memory"))
+        w.say("a", StageFact(revision=revision, kind="failed", message="out of memory"))
+        await w.until(lambda: len(w.coordinators) == 2 and w.serving)
+
+
+async def test_a_request_that_came_before_any_ring_is_refused_with_the_reason(monkeypatch):
+    async with world(monkeypatch, size=1) as w:
+        with pytest.raises(RingError, match="No PC has joined"):
+            await anext(w.service.generate(request()))
+
+
+async def test_nodes_that_were_loaded_in_vain_are_let_go(monkeypatch):
+    async with world(monkeypatch, size=2) as w:
+        w.join("x")
+        w.say("x", StageFact(revision=999, kind="ready"))
+        w.planner.size = 9
+        await w.until(lambda: w.told)
+        name, told = w.told[0]
+        assert name == "x"
+        assert told.work is None
