@@ -25,6 +25,7 @@ __all__ = [
     "Presence",
     "ProbeOrder",
     "Profile",
+    "Services",
     "StageFact",
     "StageLink",
     "StageWork",
@@ -88,6 +89,18 @@ class Accepted(Message):
     started_unix_s: float
 
 
+class Services(Message):
+    """What the coordinator runs for its nodes, with this node's own keys to it."""
+
+    relay: Annotated[str, Field(max_length=300)] = ""
+    """host:port; empty: there is none."""
+    relay_token: Annotated[str, Field(max_length=64)] = Field(default="", repr=False)
+    probe_key: Annotated[str, Field(max_length=64)] = Field(default="", repr=False)
+    """By which its peer service knows who may measure."""
+    stun_port: Annotated[int, Field(ge=0, le=65535)] = 0
+    """UDP, at the coordinator's host; 0: it answers none."""
+
+
 class Device(Message):
     """What would hold a stage."""
 
@@ -149,6 +162,8 @@ class ProbeOrder(Message):
     """Counts up: a node measures once for each."""
     model: Annotated[str, Field(max_length=300)]
     """Of which a layer's step times are wanted."""
+    config: dict[str, Any] = {}
+    """The model's config.json: all that timing a layer of random weights needs."""
     peers: Annotated[tuple[PeerAddress, ...], Field(max_length=64)]
 
 

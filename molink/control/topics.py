@@ -21,6 +21,7 @@ from molink.control.messages import (
     Presence,
     ProbeOrder,
     Profile,
+    Services,
     StageFact,
 )
 
@@ -37,6 +38,7 @@ __all__ = [
     "PROBE",
     "PROFILE",
     "ROOT",
+    "SERVICES",
     "WISH",
     "Topic",
     "node_of",
@@ -88,6 +90,8 @@ ACCEPTED = Topic(f"{ROOT}/node/{{node}}/told/accepted", Accepted, qos=1, retaine
 """Which of two agents with one id stays."""
 LINK_KEYS = Topic(f"{ROOT}/node/{{node}}/told/link-keys", LinkKeys, qos=1, retained=True)
 """Whose links it accepts: public keys that the coordinator vouches for."""
+SERVICES = Topic(f"{ROOT}/node/{{node}}/told/services", Services, qos=1, retained=True)
+"""Relay, measurements, STUN: where, and with which keys."""
 PROBE = Topic(f"{ROOT}/node/{{node}}/told/probe", ProbeOrder, qos=1, retained=True)
 """Which neighbours to measure, and where they are."""
 COORDINATOR = Topic(f"{ROOT}/coordinator/said/presence", CoordinatorPresence, qos=1, retained=True)
@@ -103,6 +107,7 @@ ALL_TOPICS: tuple[Topic[BaseModel], ...] = (  # type: ignore[assignment]
     ASSIGNMENT,
     ACCEPTED,
     LINK_KEYS,
+    SERVICES,
     PROBE,
     COORDINATOR,
 )

@@ -27,12 +27,12 @@ class JoinTerms:
     policy: str
     coordinator_key: str
     """CURVE public key, Z85."""
-    coordinator_address: str
+    coordinator_addresses: tuple[str, ...]
     """host:port where the tail connects."""
+    coordinator_port_name: str
+    """Of that port, at the relay."""
     relay: str
     """host:port, or empty."""
-    wire: str = "raw"
-    """As `--wire`."""
 
 
 @dataclass(slots=True)
@@ -42,6 +42,8 @@ class AgentRing:
     facts: RingFacts
     stages: list[AgentStage]
     kv_tokens_capacity: int
+    relay: str = ""
+    """host:port that leads to its nodes too."""
 
     async def watch(self) -> None:
         """Follow the stages; raises StageError as soon as one is gone."""
@@ -52,7 +54,7 @@ class AgentRing:
         """From the coordinator to the head."""
         head = self.stages[0]
         assert head.loaded is not None and head.loaded.coordinator_port is not None
-        return link_to(head.node, head.loaded.coordinator_port, "requests", "")
+        return link_to(head.node, head.loaded.coordinator_port, "requests", self.relay)
 
 
 async def build_ring(
@@ -69,7 +71,8 @@ async def build_ring(
         stage.join(_join_fields(stages, index, loaded, terms, capacity))
         for index, stage in enumerate(stages)
     )
-    return AgentRing(RingFacts(stages[0].epoch, terms.policy, None), list(stages), capacity)
+    facts = RingFacts(stages[0].epoch, terms.policy, None)
+    return AgentRing(facts, list(stages), capacity, terms.relay)
 
 
 def link_to(node: Node, port: int, port_name: str, relay: str) -> StageLink:
@@ -113,6 +116,7 @@ def _coordinator_link(terms: JoinTerms) -> StageLink:
     return StageLink(
         to="coordinator",
         public_key=terms.coordinator_key,
-        addresses=(terms.coordinator_address,),
-        port_name="sampled",
+        addresses=terms.coordinator_addresses,
+        port_name=terms.coordinator_port_name,
+        relay=terms.relay,
     )

@@ -8,19 +8,18 @@ and a newcomer loads while the ring that it will join still serves.
 
 import asyncio
 import time
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
 from molink.control.messages import NodeState
 from molink.errors import StageError
-from molink.runtime.cluster.agent_ring import JoinTerms
 from molink.runtime.cluster.assigner import Assigner
 from molink.runtime.cluster.cluster_plan import ClusterPlan, PlannedRing, Planner
 from molink.runtime.cluster.cluster_service import ClusterService
 from molink.runtime.cluster.node_book import Node, NodeBook
 from molink.runtime.cluster.progress import progress_sentence
-from molink.runtime.cluster.ring_life import OpenCoordinator, RingLife, RingState
+from molink.runtime.cluster.ring_life import Door, RingLife, RingState
 from molink.runtime.local_ring import gathered
 
 __all__ = ["ClusterManager", "ManagerSettings"]
@@ -46,8 +45,8 @@ RETRY_S = 5.0
 class ManagerSettings:
     """What the operator asked for."""
 
-    min_nodes: int
-    terms: JoinTerms
+    min_nodes: int = 1
+    wire: str = "raw"
 
 
 @dataclass(slots=True)
@@ -59,7 +58,8 @@ class ClusterManager:
     planner: Planner
     service: ClusterService
     assigner: Assigner
-    open_coordinator: OpenCoordinator
+    new_door: Callable[[int], Door]
+    """For a ring of this epoch."""
     lives: list[RingLife] = field(default_factory=list)
     plan: ClusterPlan = field(default_factory=lambda: ClusterPlan(()))
     """The latest, with the reasons of standbys."""
@@ -213,13 +213,14 @@ class ClusterManager:
 
     def _begin(self, plan: PlannedRing) -> None:
         number, self._next_ring = self._next_ring, self._next_ring + 1
+        stages = self.assigner.stages(plan, number)
         life = RingLife(
             number=number,
             plan=plan,
-            stages=self.assigner.stages(plan, number),
-            terms=self.settings.terms,
+            stages=stages,
+            door=self.new_door(stages[0].epoch),
+            wire=self.settings.wire,
             service=self.service,
-            open_coordinator=self.open_coordinator,
             stand_by=self.assigner.stand_by,
             changed=self._changed.set,
         )

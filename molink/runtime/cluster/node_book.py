@@ -159,9 +159,11 @@ class NodeBook:
         for node in self:
             node.heard_at = now
 
-    def forget(self, node_id: str) -> None:
-        """A node was removed."""
-        self.nodes.pop(node_id, None)
+    def drop(self, node_id: str) -> None:
+        """A node was removed: whoever holds its entry sees that it is not here."""
+        node = self.nodes.pop(node_id, None)
+        if node is not None:
+            node.lost, node.presence = True, None
 
 
 def _take_presence(node: Node, message: Presence) -> None:

@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any
+from typing import Any, Protocol
 
 from molink.errors import MolinkError, StageError
 from molink.runtime.cluster.agent_ring import AgentRing, JoinTerms, build_ring
@@ -18,7 +18,7 @@ from molink.runtime.cluster.cluster_service import ClusterService, ServingRing
 from molink.runtime.cluster.node_book import Node
 from molink.runtime.coordinator import Coordinator
 
-__all__ = ["RingLife", "RingState"]
+__all__ = ["Door", "RingLife", "RingState"]
 
 BUILD_TIMEOUT_S = 3600.0
 """Loading includes a download over a home line: 5 GB at 20 Mbps take 35 minutes."""
@@ -36,8 +36,17 @@ class RingState(StrEnum):
     ENDED = "ended"
 
 
-OpenCoordinator = Callable[[AgentRing], Awaitable[Coordinator]]
-"""Opens the links between the coordinator and a ring that has joined."""
+class Door(Protocol):
+    """The coordinator's ends of the links to one ring."""
+
+    async def open(self, stages: Sequence[AgentStage]) -> JoinTerms:
+        """Listen for the tail; what the stages are told then."""
+
+    async def connect(self, ring: AgentRing) -> Coordinator:
+        """Open the link to the head of a ring that has joined. Raises RingError."""
+
+    async def close(self) -> None:
+        """Close both."""
 
 
 @dataclass(slots=True)
@@ -47,9 +56,10 @@ class RingLife:
     number: int
     plan: PlannedRing
     stages: Sequence[AgentStage]
-    terms: JoinTerms
+    door: Door
+    wire: str
+    """As `--wire`."""
     service: ClusterService
-    open_coordinator: OpenCoordinator
     stand_by: Callable[[Node, int], Awaitable[None]]
     """Tells a node to hold nothing, if its last assignment was for this epoch."""
     changed: Callable[[], None]
@@ -94,7 +104,8 @@ class RingLife:
 
     async def _built(self) -> AgentRing | None:
         """The ring; None when it was told to drain before it stood."""
-        building = asyncio.ensure_future(build_ring(self.stages, self.terms, self._progressed))
+        terms = await self.door.open(self.stages)
+        building = asyncio.ensure_future(build_ring(self.stages, terms, self._progressed))
         draining = asyncio.ensure_future(self._drain.wait())
         try:
             await asyncio.wait({building, draining}, return_when=asyncio.FIRST_COMPLETED)
@@ -108,11 +119,11 @@ class RingLife:
         self.changed()
 
     async def _serve(self, ring: AgentRing) -> None:
-        coordinator = await self.open_coordinator(ring)
+        coordinator = await self.door.connect(ring)
         watching = asyncio.create_task(coordinator.watch())
         serving = ServingRing(self.number, coordinator, self.plan.tokens_per_s)
         try:
-            await coordinator.choose_wire(self.terms.wire)
+            await coordinator.choose_wire(self.wire)
             if not self._drain.is_set():
                 self.state = RingState.SERVING
             self._open(serving)
@@ -120,7 +131,6 @@ class RingLife:
         finally:
             watching.cancel()
             self._close(serving)
-            coordinator.links.close()
 
     def _open(self, serving: ServingRing) -> None:
         self.service.rings.append(serving)
@@ -151,4 +161,5 @@ class RingLife:
         idle.cancel()
 
     async def _release(self) -> None:
+        await self.door.close()
         await asyncio.gather(*(self.stand_by(stage.node, self.epoch) for stage in self.stages))

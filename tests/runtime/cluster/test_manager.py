@@ -21,7 +21,7 @@ from molink.runtime.supervision import StageLoaded
 from molink_scheduler.request import SamplingParams
 from tests.runtime.cluster.examples import HERE, PROFILE
 
-TERMS = JoinTerms(None, None, "molink", "k" * 40, "127.0.0.1:1", "")
+TERMS = JoinTerms(None, None, "molink", "k" * 40, ("127.0.0.1:1",), "sampled-1", "")
 CARD = ModelCard("m", 0, 100, 64, (), None)
 LAYERS = 4
 
@@ -49,19 +49,10 @@ class EvenPlanner:
 
 
 @dataclass
-class FakeLinks:
-    closed: bool = False
-
-    def close(self):
-        self.closed = True
-
-
-@dataclass
 class FakeCoordinator:
     """Yields one token for each that is put into `tokens`."""
 
     lost: asyncio.Future
-    links: FakeLinks = field(default_factory=FakeLinks)
     unready_reason: str | None = None
     outstanding_tokens: int = 0
     idle: asyncio.Event = field(default_factory=asyncio.Event)
@@ -104,6 +95,24 @@ class FakeCoordinator:
             self.idle.set()
 
 
+@dataclass
+class FakeDoor:
+    world: "World"
+    closed: bool = False
+
+    async def open(self, stages):
+        self.world.doors.append(self)
+        return TERMS
+
+    async def connect(self, ring):
+        coordinator = FakeCoordinator(asyncio.get_running_loop().create_future())
+        self.world.coordinators.append(coordinator)
+        return coordinator
+
+    async def close(self):
+        self.closed = True
+
+
 class World:
     """A manager, and agents that do at once what they are told."""
 
@@ -111,16 +120,17 @@ class World:
         self.book = NodeBook()
         self.service = ClusterService(CARD)
         self.coordinators = []
+        self.doors = []
         self.told = []
         self.numbers = iter(range(1, 10**6))
         self.stuck = set()
         assigner = Assigner(
             self.book, WeightsSource(model="m"), "float32", self.publish, self.numbers.__next__
         )
-        settings = ManagerSettings(min_nodes, TERMS)
+        settings = ManagerSettings(min_nodes)
         self.planner = EvenPlanner(size)
         self.manager = ClusterManager(
-            settings, self.book, self.planner, self.service, assigner, self.open_coordinator
+            settings, self.book, self.planner, self.service, assigner, self.door
         )
 
     def join(self, *names):
@@ -146,10 +156,8 @@ class World:
             fact = StageFact(revision=assignment.revision, kind="ready")
         asyncio.get_running_loop().call_soon(self.say, node.node_id, fact)
 
-    async def open_coordinator(self, ring):
-        coordinator = FakeCoordinator(asyncio.get_running_loop().create_future())
-        self.coordinators.append(coordinator)
-        return coordinator
+    def door(self, epoch):
+        return FakeDoor(self)
 
     async def until(self, condition):
         """Let the loop run until a condition holds."""
@@ -233,7 +241,7 @@ async def test_a_lost_node_ends_its_ring_and_the_others_form_a_new_one(monkeypat
         w.coordinators[1].tokens.put_nowait(12)
         w.coordinators[1].tokens.put_nowait(13)
         assert await rest == [12, 13]
-        assert w.coordinators[0].links.closed
+        assert w.doors[0].closed
 
 
 async def collect(answer):

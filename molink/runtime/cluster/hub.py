@@ -1,0 +1,151 @@
+"""The coordinator's end of the control plane: what nodes say goes into the book, orders go out.
+
+Only members of the registry are heard. Whoever was removed there, perhaps by another process, is
+forgotten within a second: its broker user, its way through the relay, its place in a ring.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from molink.control.broker import Broker
+from molink.control.client import ControlClient
+from molink.control.messages import (
+    Accepted,
+    Assignment,
+    CoordinatorPresence,
+    LinkKeys,
+    Presence,
+    Services,
+)
+from molink.control.received import Received
+from molink.control.registry import Registry
+from molink.control.topics import (
+    ACCEPTED,
+    ASSIGNMENT,
+    COORDINATOR,
+    FACT,
+    HEALTH,
+    LINK_KEYS,
+    PATHS,
+    PRESENCE,
+    PROFILE,
+    SERVICES,
+    WISH,
+)
+from molink.runtime.cluster.node_book import NODES_MAX, Node, NodeBook
+from molink.runtime.cluster.probing import Probing
+
+__all__ = ["SAID_TOPICS", "ControlHub"]
+
+SAID_TOPICS = (PRESENCE, PROFILE, PATHS, FACT, WISH, HEALTH)
+"""All that a node says. Presence first: what is retained of the others belongs to it."""
+
+TICK_S = 0.5
+"""Between two looks at silence and at the registry."""
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class ControlHub:
+    """Made with an open client; `run` serves it."""
+
+    client: ControlClient
+    broker: Broker
+    registry: Registry
+    book: NodeBook
+    probing: Probing
+    session: str
+    services_of: Callable[[str], Services]
+    """What a node is told of relay and measurements."""
+    noticed: Callable[[str], None] = field(default=lambda node_id: None)
+    """A node has said something, has gone or was removed."""
+    removed: Callable[[str], None] = field(default=lambda node_id: None)
+    """Beside: its way through the relay ends."""
+    strangers_count: int = 0
+    """Messages of nodes that the registry does not know."""
+    _was_connected: bool = True
+    _told_keys: dict[str, tuple[str, ...]] = field(default_factory=dict)
+
+    async def run(self, model: str) -> None:
+        """Until cancelled. Raises ControlError when the broker refuses us."""
+        presence = CoordinatorPresence(online=True, session=self.session, model=model)
+        await self.client.publish(COORDINATOR, "", presence)
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._hear())
+            group.create_task(self._tick())
+
+    async def tell(self, node: Node, assignment: Assignment) -> None:
+        """Publish an assignment, the keys of those who will connect first."""
+        await self.client.publish(ASSIGNMENT, node.node_id, assignment)
+
+    async def allow_links(self, node: Node, keys: tuple[str, ...]) -> None:
+        """Tell a node whose links it accepts from now on, unless it knows."""
+        if self._told_keys.get(node.node_id) == keys:
+            return
+        self._told_keys[node.node_id] = keys
+        message = LinkKeys(revision=self.registry.next_revision(), allowed=keys)
+        await self.client.publish(LINK_KEYS, node.node_id, message)
+
+    async def _hear(self) -> None:
+        async for received in self.client.messages():
+            if not self._is_member(received.node_id):
+                self.strangers_count += 1
+                continue
+            self.book.take(received.node_id, received.message, time.monotonic())
+            if isinstance(received.message, Presence):
+                await self._greet(received)
+            self.noticed(received.node_id)
+
+    def _is_member(self, node_id: str) -> bool:
+        if node_id in self.book.nodes:
+            return True
+        member = self.registry.member(node_id)
+        if member is None or len(self.book.nodes) >= NODES_MAX:
+            return False
+        self.book.node(node_id).public_key = member.public_key_z85
+        return True
+
+    async def _greet(self, received: Received) -> None:
+        """Of two agents with one key the one that started later is accepted."""
+        presence = received.message
+        assert isinstance(presence, Presence)
+        if presence.online:
+            accepted = Accepted(
+                incarnation=presence.incarnation, started_unix_s=presence.started_unix_s
+            )
+            await self.client.publish(ACCEPTED, received.node_id, accepted)
+            await self.client.publish(
+                SERVICES, received.node_id, self.services_of(received.node_id)
+            )
+
+    # -- silence, removals, probes ---------------------------------------------------------------
+
+    async def _tick(self) -> None:
+        while True:
+            now = time.monotonic()
+            self._watch_connection(now)
+            if self.client.connected:
+                for node in self.book.notice_silence(now):
+                    log.warning("%s is lost: no word for seconds", node.name)
+                    self.noticed(node.node_id)
+            if self.registry.changed_elsewhere():
+                await self._drop_removed()
+            await self.probing.look(self.client, list(self.book), now)
+            await asyncio.sleep(TICK_S)
+
+    def _watch_connection(self, now: float) -> None:
+        if not self.client.connected or not self._was_connected:
+            self.book.excuse_silence(now)
+        self._was_connected = self.client.connected
+
+    async def _drop_removed(self) -> None:
+        for node_id in list(self.book.nodes):
+            if self.registry.member(node_id) is None:
+                self.book.drop(node_id)
+                self.noticed(node_id)
+                self.removed(node_id)
+                await self.broker.forbid(node_id)
