@@ -2,6 +2,7 @@
 
 __all__ = [
     "CheckpointError",
+    "ControlError",
     "FrameError",
     "InvalidRequestError",
     "MolinkError",
@@ -44,6 +45,10 @@ class UnsupportedModelError(UserError):
 
 class FrameError(MolinkError):
     """Raised when a peer sent a frame that does not follow the schema or exceeds a limit."""
+
+
+class ControlError(MolinkError):
+    """Raised when the control plane cannot be used: the broker refuses us, or does not run."""
 
 
 class StageError(MolinkError):

@@ -1,0 +1,250 @@
+"""A connection to the broker that outlives its breaks.
+
+The broker may be restarted, forget everything (the embedded one does) or be out of reach for an
+hour; whoever uses this class notices a pause. It connects again for ever, subscribes again, and
+repeats the last message of every retained topic that it has ever published: the control plane is
+made of states, and a state that is said twice does no harm. What is not retained is lost while
+there is no connection.
+
+One thing is not waited out: a broker that says no. A node that has been removed should tell its
+owner, so after `REFUSALS_MAX` refusals in a row everything here raises ControlError.
+
+MQTT 3.1.1 with clean sessions, which every broker can. A last will that the broker sends for a
+client that was killed comes at once; for one that froze see `heartbeats.py`.
+"""
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from random import Random, SystemRandom
+from typing import TypeVar
+
+import aiomqtt
+from pydantic import BaseModel
+
+from molink.control.addresses import BrokerAddress
+from molink.control.backoff import Backoff
+from molink.control.connection import Refused, Will, connection, is_refusal
+from molink.control.received import Received, UnreadableError, read_message
+from molink.control.topics import Topic
+from molink.errors import ControlError
+
+__all__ = ["ControlClient", "Will"]
+
+log = logging.getLogger(__name__)
+
+Message = TypeVar("Message", bound=BaseModel)
+
+REFUSALS_MAX = 3
+"""A coordinator that has just started may not have told its broker of all its nodes yet."""
+RECONNECT_FIRST_S, RECONNECT_LONGEST_S = 0.5, 10.0
+WAITING_MAX = 20_000
+"""Messages that wait to be read: twenty seconds of a thousand nodes' heartbeats. When it is full,
+new ones are dropped, and the retained ones are asked for again once there is room."""
+_REPEATED_AT_ONCE = 100
+
+
+class ControlClient:
+    """Made by `open`."""
+
+    def __init__(self, subscriptions: Sequence[str], waiting_max: int) -> None:
+        self._subscriptions = subscriptions
+        self._said: dict[str, tuple[bytes, int]] = {}
+        """Topic to the last retained message, with its QoS."""
+        self._waiting: deque[aiomqtt.Message] = deque()
+        self._waiting_max = waiting_max
+        self._changed = asyncio.Event()
+        """Something waits to be read, or the connection has ended for good."""
+        self._settled = asyncio.Event()
+        """Connected, or refused for good."""
+        self._connection: aiomqtt.Client | None = None
+        self._failure: ControlError | None = None
+        self._missed = False
+        self.invalid_count = 0
+        """Messages that were dropped because they could not be read."""
+        self.dropped_count = 0
+        """Messages that were dropped because too many waited."""
+        self.connection_count = 0
+        """How often it has connected."""
+
+    @classmethod
+    @asynccontextmanager
+    async def open(
+        cls,
+        address: BrokerAddress,
+        username: str,
+        password: str,
+        *,
+        client_id: str | None = None,
+        will: Will | None = None,
+        subscriptions: Sequence[str] = (),
+        waiting_max: int = WAITING_MAX,
+        random: Random | None = None,
+    ) -> AsyncIterator["ControlClient"]:
+        """Connected when entered, however long that takes; closed without its last will when left.
+
+        `client_id` is the node's own where several share a user (`ExternalBroker`); else the
+        username. `subscriptions` are topic filters. Raises ControlError when the broker refuses the
+        credentials or a subscription; so does every later call once it does.
+        """
+        client = cls(subscriptions, waiting_max)
+        backoff = Backoff(RECONNECT_FIRST_S, RECONNECT_LONGEST_S, random or SystemRandom())
+
+        async def stay() -> None:
+            identity = (username, password, client_id or username)
+            await client._stay_connected(address, identity, will, backoff)
+
+        task = asyncio.create_task(stay())
+        try:
+            await client.until_connected()
+            yield client
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+    @property
+    def connected(self) -> bool:
+        """Whether what is published now goes out now."""
+        return self._connection is not None
+
+    async def until_connected(self) -> None:
+        """Wait for a connection. Raises ControlError when there will be none."""
+        await self._settled.wait()
+        if self._failure is not None:
+            raise self._failure
+
+    async def publish(self, topic: Topic[Message], node_id: str, message: Message) -> None:
+        """Send it, and wait until the broker has it (QoS 1).
+
+        Without a connection a retained message is sent once there is one, any other is lost. Raises
+        ControlError once the broker refuses us.
+        """
+        assert isinstance(message, topic.message), (topic.path, type(message))
+        await self._say(topic, node_id, message.model_dump_json().encode())
+
+    async def clear(self, topic: Topic[Message], node_id: str) -> None:
+        """Remove what is retained there; who is subscribed is not told."""
+        assert topic.retained, topic.path
+        await self._say(topic, node_id, b"")
+
+    async def messages(self) -> AsyncIterator[Received]:
+        """All that arrives, across breaks; for one reader. Raises ControlError once refused."""
+        while True:
+            while self._waiting:
+                received = self._read(self._waiting.popleft())
+                if received is not None:
+                    yield received
+            if self._failure is not None:
+                raise self._failure
+            await self._ask_again()
+            if not self._waiting:
+                self._changed.clear()
+                await self._changed.wait()
+
+    async def _say(self, topic: Topic[Message], node_id: str, payload: bytes) -> None:
+        path = topic.of(node_id)
+        if topic.retained:
+            self._said[path] = (payload, topic.qos)
+        if self._failure is not None:
+            raise self._failure
+        if self._connection is None:
+            return
+        try:
+            await self._connection.publish(path, payload, topic.qos, topic.retained)
+        except aiomqtt.MqttError as error:
+            log.debug("not sent now: %s: %s", path, error)
+
+    def _read(self, message: aiomqtt.Message) -> Received | None:
+        payload = message.payload
+        if not isinstance(payload, bytes) or not payload:
+            return None
+        try:
+            return read_message(str(message.topic), payload, message.retain)
+        except UnreadableError as error:
+            self.invalid_count += 1
+            log.log(
+                logging.WARNING if self.invalid_count == 1 else logging.DEBUG,
+                "a control message is dropped: %s",
+                error,
+            )
+            return None
+
+    def _arrived(self, message: aiomqtt.Message) -> None:
+        if len(self._waiting) >= self._waiting_max:
+            self.dropped_count += 1
+            self._missed = True
+            return
+        self._waiting.append(message)
+        self._changed.set()
+
+    async def _ask_again(self) -> None:
+        """Have the broker send retained messages once more, after some were dropped."""
+        if not self._missed or self._connection is None:
+            return
+        self._missed = False
+        log.warning("%d control messages were dropped: too many waited", self.dropped_count)
+        try:
+            await self._subscribe(self._connection)
+        except aiomqtt.MqttError as error:
+            log.debug("asked again in vain: %s", error)
+
+    async def _stay_connected(
+        self,
+        address: BrokerAddress,
+        identity: tuple[str, str, str],
+        will: Will | None,
+        backoff: Backoff,
+    ) -> None:
+        refusals = 0
+        while self._failure is None:
+            try:
+                async with connection(address, identity, will, self._arrived) as (mqtt, broken):
+                    refusals = 0
+                    await self._serve(mqtt, broken, backoff)
+            except (aiomqtt.MqttError, OSError) as error:
+                refusals = refusals + 1 if is_refusal(error) else 0
+                say = log.warning if backoff.failures == 0 else log.debug
+                say("no connection to the broker at %s: %s", address, error)
+                if refusals >= REFUSALS_MAX:
+                    self._fail(f"The broker at {address} does not let {identity[0]} in: {error}.")
+            except Refused as refusal:
+                self._fail(str(refusal))
+            finally:
+                self._connection = None
+                if self._failure is None:
+                    self._settled.clear()
+            if self._failure is None:
+                await asyncio.sleep(backoff.next_s())
+
+    async def _serve(
+        self, mqtt: aiomqtt.Client, broken: "asyncio.Task[None]", backoff: Backoff
+    ) -> None:
+        """Until the connection breaks."""
+        await self._subscribe(mqtt)
+        self._connection = mqtt
+        await self._repeat(mqtt)
+        self.connection_count += 1
+        backoff.reset()
+        self._settled.set()
+        await broken
+
+    async def _subscribe(self, mqtt: aiomqtt.Client) -> None:
+        for topic_filter in self._subscriptions:
+            (code,) = await mqtt.subscribe(topic_filter, qos=1)
+            if getattr(code, "value", code) >= 0x80:
+                raise Refused(f"The broker does not let us read {topic_filter}.")
+
+    async def _repeat(self, mqtt: aiomqtt.Client) -> None:
+        """What we had said, as it is when its turn comes."""
+        paths = list(self._said)
+        for start in range(0, len(paths), _REPEATED_AT_ONCE):
+            chunk = paths[start : start + _REPEATED_AT_ONCE]
+            said = [(path, *self._said[path]) for path in chunk]
+            await asyncio.gather(*(mqtt.publish(*one, retain=True) for one in said))
+
+    def _fail(self, sentence: str) -> None:
+        self._failure = ControlError(sentence)
+        self._settled.set()
+        self._changed.set()

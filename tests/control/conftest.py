@@ -1,0 +1,96 @@
+import asyncio
+import subprocess
+from random import Random
+
+import pytest
+
+from molink.control.broker import TlsFiles, open_broker
+from molink.control.client import ControlClient
+from molink.control.messages import CoordinatorPresence, NodeHealth, NodeState, Presence
+from tests.control.raw_client import RawClient
+
+PASSWORD = "a-random-token-of-a-node"
+KINDS = ("mosquitto", "embedded")
+
+
+def presence(online=True, name="pc"):
+    return Presence(
+        name=name, incarnation="12345678", started_unix_s=1.0, version="1", online=online
+    )
+
+
+def health():
+    return NodeHealth(incarnation="12345678", state=NodeState.STANDBY, uptime_s=1.0)
+
+
+def coordinator_presence(session="session"):
+    return CoordinatorPresence(online=True, session=session)
+
+
+@pytest.fixture(params=KINDS)
+def kind(request):
+    return request.param
+
+
+@pytest.fixture
+async def broker(kind, tmp_path):
+    """Running, of either kind, with nodes n1, n2 and n10."""
+    one = open_broker(kind, "127.0.0.1", 0, tmp_path)
+    for name in ("n1", "n2", "n10"):
+        await one.allow(name, PASSWORD)
+    await one.start()
+    yield one
+    await one.stop()
+
+
+@pytest.fixture
+async def raw(broker):
+    """Connects raw clients and cuts them at the end."""
+    clients = []
+
+    async def connect(username, password=None, **more):
+        if password is None:
+            password = broker.coordinator.password if username == "coordinator" else PASSWORD
+        clients.append(await RawClient.connect(broker.address, username, password, **more))
+        return clients[-1]
+
+    yield connect
+    for client in clients:
+        client.die()
+
+
+@pytest.fixture
+async def coordinator(raw):
+    """A raw client that reads everything."""
+    client = await raw("coordinator")
+    assert await client.subscribe("molink/#") == [1]
+    return client
+
+
+@pytest.fixture
+def open_client(broker):
+    """`async with open_client("n1", ...) as client`, with reconnects that are seeded."""
+
+    def opened(username, **more):
+        password = broker.coordinator.password if username == "coordinator" else PASSWORD
+        return ControlClient.open(broker.address, username, password, random=Random(1), **more)
+
+    return opened
+
+
+@pytest.fixture(scope="session")
+def certificate(tmp_path_factory):
+    """Self-signed, for a host name that is not 127.0.0.1."""
+    folder = tmp_path_factory.mktemp("tls")
+    files = TlsFiles(str(folder / "cert.pem"), str(folder / "key.pem"), str(folder / "cert.pem"))
+    words = "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2"
+    where = ["-subj", "/CN=coordinator", "-keyout", files.key, "-out", files.certificate]
+    subprocess.run([*words.split(), *where], check=True, capture_output=True)
+    return files
+
+
+async def until(check):
+    """Poll a thing that tells nobody when it changes."""
+    async with asyncio.timeout(15):
+        while not check():  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
