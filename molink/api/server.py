@@ -11,7 +11,7 @@ from aiohttp import web
 
 from molink.errors import UserError
 
-__all__ = ["check_port_free", "start_api"]
+__all__ = ["check_port_free", "free_port", "start_api"]
 
 SHUTDOWN_S = 1.0
 """How long open answers may go on once the server stops. aiohttp waits twice this; the whole
@@ -31,6 +31,13 @@ def check_port_free(host: str, port: int) -> None:
                 probe.bind((address[0], port, *address[2:]))
     except (OSError, OverflowError) as error:
         raise UserError(_why_not(error, host, port)) from error
+
+
+def free_port(host: str) -> int:
+    """A port that is free now, for who must tell it before the API can listen."""
+    with socket.socket() as probe:
+        probe.bind((host, 0))
+        return int(probe.getsockname()[1])
 
 
 async def start_api(app: web.Application, host: str, port: int) -> web.AppRunner:

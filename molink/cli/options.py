@@ -1,6 +1,6 @@
 """Options that more than one subcommand takes."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 import click
@@ -9,7 +9,7 @@ from molink.errors import UserError
 from molink_scheduler.codec_choice import WIRE_CHOICES
 from molink_scheduler.transmission import POLICIES, POLICY_DEFAULT
 
-__all__ = ["ring_options"]
+__all__ = ["only", "ring_options"]
 
 Command = Callable[..., Any]
 
@@ -103,3 +103,24 @@ def ring_options(command: Command) -> Command:
     for option in reversed(_RING_OPTIONS):
         command = option(command)
     return command
+
+
+def only(options: Callable[[Command], Command], names: Collection[str]) -> Command:
+    """Of a set of options those with these parameter names."""
+
+    def add(command: Command) -> Command:
+        options(bare := _Bare())
+        chosen = [one for one in bare.__click_params__ if one.name in names]
+        command.__click_params__ = [*getattr(command, "__click_params__", ()), *chosen]
+        return command
+
+    return add
+
+
+class _Bare:
+    """Collects options as click's decorators leave them."""
+
+    __click_params__: list[click.Parameter]
+
+    def __init__(self) -> None:
+        self.__click_params__ = []

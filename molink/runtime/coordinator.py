@@ -60,6 +60,8 @@ class Coordinator:
     unready_reason: str | None = None
     wire: CodecDecision = field(default_factory=lambda: choose_codec("raw", None))
     """How activations are packed, and why."""
+    tokens_told: int = 0
+    """Handed to users since the start."""
     _live: dict[int, _Live] = field(default_factory=dict)
     _next_request_id: int = 1
     _idle: asyncio.Event = field(default_factory=asyncio.Event)
@@ -177,6 +179,7 @@ class Coordinator:
         for token in message.tokens:
             live = self._live.get(token.request_id)
             if live is not None:
+                self.tokens_told += 1
                 live.events.put_nowait(_event(live, token))
 
 

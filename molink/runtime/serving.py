@@ -24,7 +24,7 @@ from molink.runtime.ring_links import known_links
 from molink.runtime.supervision import LoadStage
 from molink_scheduler.upload_budget import check_cap
 
-__all__ = ["DEMO_MODEL", "start_coordinator"]
+__all__ = ["DEMO_MODEL", "checked_model_len", "model_path", "public_name", "start_coordinator"]
 
 DECODE_HEADER_BYTES = 250
 """Frames around one decoded row: chunk and batch headers, acknowledgement."""
@@ -45,9 +45,9 @@ async def start_coordinator(
     Raises UserError (of which CheckpointError and UnsupportedModelError are kinds) for what the
     operator can mend, StageError when a stage process fails.
     """
-    path = _model_path(settings.model)
+    path = model_path(settings.model)
     description = describe(path)
-    model_len_max = _model_len_max(settings, description)
+    model_len_max = checked_model_len(settings.model_len_max, description)
     tokenizer = load_tokenizer(description)
     hosts = settings.hosts or RingHosts.local(settings.nodes)
     links = CoordinatorLinks.bind(hosts.coordinator_address, EPOCH)
@@ -59,7 +59,7 @@ async def start_coordinator(
         async with LocalRing.start(plan, progressed) as ring:
             await links.connect(ring.head_address, plan.memory(COORDINATOR, 0))
             fitting = min(model_len_max, ring.kv_tokens_capacity)
-            card = model_card(_public_name(path), description, fitting, tokenizer)
+            card = model_card(public_name(path), description, fitting, tokenizer)
             lost = asyncio.get_running_loop().create_future()
             coordinator = Coordinator(card, ring, links, lost)
             watching = asyncio.create_task(coordinator.watch())
@@ -82,20 +82,20 @@ def _remembering(
     return keeping_up_to_date(memory, lambda: known_links(ring, coordinator.links, time.time()))
 
 
-def _model_path(model: str) -> str:
+def model_path(model: str) -> str:
     """A directory as every stage finds it, in whatever directory it starts; a hub id as it is."""
     if model == DEMO_MODEL:
         return str(DEMO_MODEL_DIR)
     return str(Path(model).resolve()) if Path(model).is_dir() else model
 
 
-def _public_name(path: str) -> str:
+def public_name(path: str) -> str:
     """What API users call the model: a hub id as it is, of a directory only its own name."""
     return Path(path).resolve().name if Path(path).is_dir() else path
 
 
-def _model_len_max(settings: ServeSettings, description: ModelDescription) -> int:
-    wanted = settings.model_len_max
+def checked_model_len(wanted: int | None, description: ModelDescription) -> int:
+    """What is served of `--max-model-len`. Raises UserError when it is over the model's own."""
     if wanted is None:
         return description.model_len_max
     if wanted > description.model_len_max:

@@ -23,8 +23,9 @@ HostState = Literal["standby", "loading", "serving"]
 GetWeights = Callable[[StageWork, Callable[[float], None]], Awaitable[str]]
 """Downloads what a stage needs and returns the directory; reports the fraction done."""
 
-MakeLoad = Callable[[StageWork, str], LoadStage]
-"""The stage's command, with what only this PC knows: keys, caps, address."""
+MakeLoad = Callable[[StageWork, str, tuple[str, ...]], LoadStage]
+"""The stage's command, with what only this PC knows: keys, caps, address. Its last argument is
+whose links it accepts."""
 
 Say = Callable[[StageFact], Awaitable[None]]
 
@@ -49,12 +50,31 @@ class StageHost:
     """Of the ring that it has joined; None: of none yet."""
     _task: asyncio.Task[None] | None = None
     _said: float = 0.0
+    _allowed: tuple[str, ...] = ()
+    """Whose links it accepts: public keys, Z85."""
     _background: set[asyncio.Task[None]] = field(default_factory=set)
 
     @property
     def health(self) -> StageHealth | None:
         """What the stage last said of itself."""
         return self.handle.health if self.handle is not None else None
+
+    @property
+    def weights_bytes(self) -> int:
+        """What the stage holds of this PC's memory, beside its KV."""
+        loaded = self.handle.loaded if self.handle is not None else None
+        return loaded.weights_bytes if loaded is not None else 0
+
+    @property
+    def pids(self) -> frozenset[int]:
+        """Of our own processes that compute."""
+        return frozenset({self.handle.pid}) if self.handle is not None else frozenset()
+
+    def allow(self, keys: tuple[str, ...]) -> None:
+        """Whose links the stage accepts from now on, open ones too."""
+        self._allowed = keys
+        if self.handle is not None:
+            self.handle.set_allowed(keys)
 
     @property
     def busy(self) -> bool:
@@ -73,7 +93,6 @@ class StageHost:
         """End the stage and whatever is under way."""
         await self._cancel()
         await self._end_process()
-        await self.ways.close()
         self.state = "standby"
 
     # -- carrying out ----------------------------------------------------------------------------
@@ -94,7 +113,6 @@ class StageHost:
     async def stop_process(self, assignment: Assignment) -> None:
         """Hold nothing."""
         await self._end_process()
-        await self.ways.close()
         self.state = "standby"
         await self._fact(assignment, "stopped", message=assignment.reason)
 
@@ -104,12 +122,13 @@ class StageHost:
             await self._end_process()
             self._said = 0.0
             directory = await self.get_weights(work, self._progress(assignment, "downloading"))
-            load = self.make_load(work, directory)
+            load = self.make_load(work, directory, self._allowed)
             self.handle = await StageHandle.start("This PC's stage", load)
             self._said = 0.0
             await self.handle.wait_loaded(self._progress(assignment, "loading"))
             self._work = work
         assert self.handle is not None and self.handle.loaded is not None
+        self.ways.listen(self.handle.loaded)
         await self._fact(assignment, "loaded", line=asdict(self.handle.loaded))
         await self._watch_unjoined(self.handle)
 
@@ -157,5 +176,6 @@ class StageHost:
 
     async def _end_process(self) -> None:
         handle, self.handle, self._work, self._epoch = self.handle, None, None, None
+        await self.ways.leave()
         if handle is not None:
             await handle.child.stop()

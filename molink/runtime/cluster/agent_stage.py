@@ -31,7 +31,10 @@ class AgentStage:
     place: int
     """Its number in the ring."""
     stages: int
+    neighbours: tuple[str, ...]
+    """Whose links it accepts: public keys, Z85."""
     tell: Tell
+    allow_links: Callable[[Node, tuple[str, ...]], Awaitable[None]]
     loaded: StageLoaded | None = None
     health: StageHealth | None = None
     pid: int | None = None
@@ -59,6 +62,7 @@ class AgentStage:
 
     async def load(self, progressed: Callable[[float], None]) -> StageLoaded:
         """Until the layers are there. Raises StageError when they cannot be."""
+        await self.allow_links(self.node, self.neighbours)
         await self.tell(self.node, self._assignment())
         fact = await self._fact("loaded", progressed)
         try:

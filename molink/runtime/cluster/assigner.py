@@ -19,6 +19,9 @@ class Assigner:
     weights: WeightsSource
     dtype: str
     publish: Callable[[Node, Assignment], Awaitable[None]]
+    allow_links: Callable[[Node, tuple[str, ...]], Awaitable[None]]
+    """Tells a node whose links (CURVE keys, Z85) it accepts."""
+    coordinator_key: str
     next_number: Callable[[], int]
     """Rises over all starts of this coordinator: revisions and epochs."""
     preloading: list[AgentStage] = field(default_factory=list)
@@ -27,17 +30,20 @@ class Assigner:
     def stages(self, plan: PlannedRing, ring: int) -> list[AgentStage]:
         """The stages of a ring in a new epoch, none of them told yet."""
         epoch = self.next_number()
+        nodes = [self.book.nodes[stage.node_id] for stage in plan.stages]
         return [
             AgentStage(
-                node=self.book.nodes[stage.node_id],
-                work=self._work(self.book.nodes[stage.node_id], stage.layers, stage.kv_tokens),
+                node=node,
+                work=self._work(node, stage.layers, stage.kv_tokens),
                 ring=ring,
                 epoch=epoch,
                 place=place,
-                stages=len(plan.stages),
+                stages=len(nodes),
+                neighbours=(nodes[place - 1].public_key, self.coordinator_key),
                 tell=self.tell,
+                allow_links=self.allow_links,
             )
-            for place, stage in enumerate(plan.stages)
+            for place, (node, stage) in enumerate(zip(nodes, plan.stages, strict=True))
         ]
 
     async def tell(self, node: Node, assignment: Assignment) -> None:

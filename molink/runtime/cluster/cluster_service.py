@@ -66,6 +66,11 @@ class ClusterService:
         self._changed.set()
         self._changed = asyncio.Event()
 
+    async def until_ready(self) -> None:
+        """Until a ring is open."""
+        while self.unready_reason is not None:
+            await self._changed.wait()
+
     async def generate(self, request: GenerationRequest) -> AsyncGenerator[TokenEvent, None]:
         """Stream one sequence over as many rings as it takes; closing the generator cancels it."""
         output: tuple[int, ...] = ()

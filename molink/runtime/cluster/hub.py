@@ -106,7 +106,7 @@ class ControlHub:
         member = self.registry.member(node_id)
         if member is None or len(self.book.nodes) >= NODES_MAX:
             return False
-        self.book.node(node_id).public_key = member.public_key_z85
+        self.book.node(node_id).public_key = member.public_key
         return True
 
     async def _greet(self, received: Received) -> None:

@@ -13,6 +13,7 @@ from molink.control.messages import PeerAddress, ProbeOrder
 from molink.control.topics import PROBE
 from molink.runtime.cluster.node_book import Node
 from molink.transport.peer.protocol import probe_key, probe_token
+from molink.transport.relay.protocol import COORDINATOR
 
 __all__ = ["PEERS_MAX", "Probing", "peers_of"]
 
@@ -68,6 +69,7 @@ class Probing:
             round=self.round,
             model=self.model,
             config=dict(self.config),
+            coordinator_token=probe_token(self.key_of(COORDINATOR), node.node_id),
             peers=tuple(self._address(peer, node) for peer in peers_of(node, here)),
         )
 

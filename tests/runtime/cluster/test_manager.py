@@ -122,10 +122,17 @@ class World:
         self.coordinators = []
         self.doors = []
         self.told = []
+        self.allowed = {}
         self.numbers = iter(range(1, 10**6))
         self.stuck = set()
         assigner = Assigner(
-            self.book, WeightsSource(model="m"), "float32", self.publish, self.numbers.__next__
+            self.book,
+            WeightsSource(model="m"),
+            "float32",
+            self.publish,
+            self.allow,
+            "c" * 40,
+            self.numbers.__next__,
         )
         settings = ManagerSettings(min_nodes)
         self.planner = EvenPlanner(size)
@@ -142,6 +149,9 @@ class World:
     def say(self, name, message):
         self.book.take(name, message, 0.0)
         self.manager.noticed(name)
+
+    async def allow(self, node, keys):
+        self.allowed[node.node_id] = keys
 
     async def publish(self, node, assignment):
         self.told.append((node.node_id, assignment))
@@ -216,6 +226,7 @@ async def test_each_stage_is_told_where_the_next_one_listens(monkeypatch):
         assert joins["a"].coordinator_link is None
         assert joins["b"].next_link.to == "a"
         assert joins["b"].coordinator_link.to == "coordinator"
+        assert w.allowed["a"] == (w.book.node("b").public_key, "c" * 40)
 
 
 async def test_a_node_that_nobody_needs_stands_by_with_the_reason(monkeypatch):

@@ -1,0 +1,113 @@
+"""`molink agent join INVITE` and `molink agent run`."""
+
+import asyncio
+import platform
+from typing import TYPE_CHECKING
+
+import click
+
+from molink_agent.cli.options import data_dir_option, directory
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from molink.control.identity import KeyPair
+
+    from molink_agent.daemon.membership import Membership
+
+__all__ = ["join", "run"]
+
+KEY_FILE = "identity.json"
+NAME_CHARACTERS_MAX = 60
+
+
+@click.command()
+@click.argument("invite")
+@data_dir_option
+@click.option("--name", help="What the operator sees; without it this PC's host name.")
+@click.option("--device", help="auto, cpu or cuda:N.")
+@click.option("--memory-gb", help="Memory for the stage, at most.")
+@click.option("--threads", help="Compute threads of a stage on the CPU.")
+@click.option("--upload-mbps", help="Upload, at most.")
+@click.option("--relay-only", is_flag=True, help="Let nobody connect straight to this PC.")
+@click.option("--listen", default="0.0.0.0", show_default=True, help="Where neighbours connect.")
+@click.option("--data-port", default=0, show_default=True, help="Of measurements; 0: a free one.")
+@click.option("--map-ports/--no-map-ports", default=True, help="Ask the router to let them in.")
+@click.option("--run/--no-run", "then_run", default=True, help="Go on as `molink agent run`.")
+def join(
+    invite: str,
+    data_dir: str | None,
+    name: str | None,
+    relay_only: bool,
+    listen: str,
+    data_port: int,
+    map_ports: bool,
+    then_run: bool,
+    **limits: str | None,
+) -> None:
+    """Join the cluster of INVITE and lend this PC until Ctrl-C.
+
+    What is lent can be changed at any time: `molink agent set`.
+    """
+    from molink.control.identity import load_or_make_key
+    from molink.control.invites import Invite
+
+    from molink.cli.stop_signals import until_stopped
+    from molink_agent.daemon.membership import join_cluster
+    from molink_agent.daemon.options import AgentOptions
+
+    where = directory(data_dir)
+    parsed = Invite.parse(invite)
+    where.mkdir(parents=True, exist_ok=True, mode=0o700)
+    _keep_limits(where, limits, relay_only=relay_only)
+    AgentOptions(data_port, listen, map_ports).save(where)
+    pair = load_or_make_key(where / KEY_FILE)
+    called = (name or platform.node() or "unnamed")[:NAME_CHARACTERS_MAX]
+    membership = asyncio.run(join_cluster(parsed, pair, called, where))
+    _greet(membership)
+    if then_run:
+        asyncio.run(until_stopped(_run(where, pair, membership)))
+
+
+@click.command()
+@data_dir_option
+def run(data_dir: str | None) -> None:
+    """Lend this PC as it was joined, until Ctrl-C; the service runs this."""
+    from molink.control.identity import load_or_make_key
+
+    from molink.cli.stop_signals import until_stopped
+    from molink.errors import UserError
+    from molink_agent.daemon.membership import load_membership
+
+    where = directory(data_dir)
+    membership = load_membership(where)
+    if membership is None:
+        raise UserError("This PC has not joined a cluster: run `molink agent join INVITE` first.")
+    pair = load_or_make_key(where / KEY_FILE)
+    asyncio.run(until_stopped(_run(where, pair, membership)))
+
+
+def _keep_limits(where: "Path", limits: dict[str, str | None], *, relay_only: bool) -> None:
+    from molink_agent.limits.limits_file import LimitsFile
+
+    file = LimitsFile(where)
+    for key, value in limits.items():
+        if value is not None:
+            file.set(key, value)
+    if relay_only:
+        file.set("direct", "false")
+
+
+def _greet(membership: "Membership") -> None:
+    from molink_agent.probe.clock import clock_trouble
+
+    print(f"joined {membership.url} as {membership.name} ({membership.answer.node_id})", flush=True)
+    trouble = clock_trouble(membership.clock_offset_s)
+    if trouble is not None:
+        print(trouble, flush=True)
+
+
+async def _run(where: "Path", pair: "KeyPair", membership: "Membership") -> None:
+    from molink_agent.daemon.life import live
+
+    await live(where, pair, membership)

@@ -1,0 +1,41 @@
+"""`molink agent service`: keep the agent running after logon."""
+
+import click
+
+from molink_agent.cli.options import data_dir_option, directory
+
+__all__ = ["service"]
+
+
+@click.group()
+def service() -> None:
+    """Run the agent as a service of your account (systemd)."""
+
+
+@service.command("install")
+@data_dir_option
+def install(data_dir: str | None) -> None:
+    """Start the agent at logon, and again when it crashes."""
+    from molink_agent.service import install_service
+
+    for line in install_service(directory(data_dir)):
+        click.echo(line)
+
+
+@service.command("remove")
+@data_dir_option
+def remove(data_dir: str | None) -> None:
+    """Stop the service; the agent's data stay."""
+    from molink_agent.service import remove_service
+
+    for line in remove_service(directory(data_dir)):
+        click.echo(line)
+
+
+@service.command("status")
+@data_dir_option
+def status(data_dir: str | None) -> None:
+    """Whether it is installed and runs."""
+    from molink_agent.service import service_status
+
+    click.echo(str(service_status(directory(data_dir))))

@@ -1,0 +1,257 @@
+"""One agent from its start to its end: everything that runs on a volunteer's PC but the stage.
+
+Three loops: what the coordinator tells is carried out, what the owner allows is looked at, and
+every second the coordinator hears that this PC lives. Each thing that is told or said has its own
+place: `stage_host` the assignments, `ways` the paths, `owner` the limits, `measuring` the probes.
+"""
+
+import asyncio
+import logging
+import secrets
+import time
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from molink.control.identity import KeyPair
+from pydantic import BaseModel
+
+from molink import __version__
+from molink.control.client import ControlClient, Will
+from molink.control.messages import (
+    Accepted,
+    Assignment,
+    LinkKeys,
+    NodeHealth,
+    NodeState,
+    NodeWish,
+    Presence,
+    ProbeOrder,
+    Profile,
+    Services,
+    StageFact,
+    StepCost,
+)
+from molink.control.topics import (
+    ACCEPTED,
+    ASSIGNMENT,
+    FACT,
+    HEALTH,
+    LINK_KEYS,
+    PATHS,
+    PRESENCE,
+    PROBE,
+    PROFILE,
+    SERVICES,
+    WISH,
+    Topic,
+)
+from molink.errors import MolinkError, UserError
+from molink_agent.daemon.membership import Membership
+from molink_agent.daemon.neighbours import Neighbours
+from molink_agent.daemon.owner import LOOK_S, Owner
+from molink_agent.daemon.stage_host import StageHost
+from molink_agent.daemon.this_pc import ThisPc
+
+__all__ = ["Agent", "LeftError", "ReplacedError"]
+
+BEAT_S = 1.0
+"""The coordinator calls a node lost after four seconds without a word."""
+
+TOLD_TOPICS: tuple[Topic[Any], ...] = (ACCEPTED, SERVICES, LINK_KEYS, PROBE, ASSIGNMENT)
+
+log = logging.getLogger(__name__)
+
+
+class ReplacedError(UserError):
+    """Raised when another agent with the same keys has started later."""
+
+
+@dataclass(slots=True)
+class Agent:
+    """Made of its parts by `assemble`; `run` is its life."""
+
+    pair: KeyPair
+    membership: Membership
+    pc: ThisPc
+    owner: Owner
+    host: StageHost
+    neighbours: Neighbours
+    incarnation: str = field(default_factory=lambda: secrets.token_hex(8))
+    started_at: float = field(default_factory=time.monotonic)
+    started_unix_s: float = 0.0
+    """On the coordinator's clock."""
+    client: ControlClient | None = None
+    _said_profile: Profile | None = None
+    _said_wish: NodeWish | None = None
+    _probe: "asyncio.Task[None] | None" = None
+
+    @property
+    def node_id(self) -> str:
+        """Its own."""
+        return self.pair.node_id
+
+    @property
+    def state(self) -> NodeState:
+        """As the owner sees it."""
+        wish = self.owner.wish.wish
+        if wish != "serve":
+            return NodeState.DRAINING if self.host.busy else NodeState.PAUSED
+        if self.host.state == "standby":
+            return NodeState.STANDBY if self.pc.measured.steps is not None else NodeState.JOINING
+        return NodeState(self.host.state)
+
+    async def run(self) -> None:
+        """Until cancelled, until it has left, or until the broker or another agent says so.
+
+        Raises ControlError when the broker refuses it, ReplacedError.
+        """
+        self.started_unix_s = time.time() + self.membership.clock_offset_s
+        answer = self.membership.answer
+        try:
+            async with ControlClient.open(
+                self.membership.broker,
+                answer.username,
+                answer.password,
+                client_id=self.node_id,
+                will=Will(PRESENCE, self.node_id, self._presence(online=False)),
+                subscriptions=[topic.of(self.node_id) for topic in TOLD_TOPICS],
+            ) as self.client:
+                await self._live(self.client)
+        finally:
+            await self._end()
+
+    async def _live(self, client: ControlClient) -> None:
+        await client.publish(PRESENCE, self.node_id, self._presence(online=True))
+        await self._say_wish()
+        try:
+            async with asyncio.TaskGroup() as group:
+                for loop in (self._hear(client), self._beat(client), self._look()):
+                    group.create_task(loop)
+                group.create_task(self.neighbours.run(self._addresses_changed))
+        except ExceptionGroup as failures:
+            raise failures.exceptions[0] from None
+        finally:
+            farewell = self._presence(online=False, reason="The agent was stopped.")
+            await asyncio.shield(client.publish(PRESENCE, self.node_id, farewell))
+
+    async def _end(self) -> None:
+        if self._probe is not None:
+            self._probe.cancel()
+            await asyncio.gather(self._probe, return_exceptions=True)
+        await self.host.stop()
+        await self.neighbours.stop()
+
+    def _presence(self, *, online: bool, reason: str = "") -> Presence:
+        return Presence(
+            name=self.membership.name,
+            incarnation=self.incarnation,
+            started_unix_s=self.started_unix_s,
+            version=__version__,
+            online=online,
+            reason=reason,
+        )
+
+    # -- what it is told -------------------------------------------------------------------------
+
+    async def _hear(self, client: ControlClient) -> None:
+        async for received in client.messages():
+            await self._obey(received.message)
+
+    async def _obey(self, message: BaseModel) -> None:
+        match message:
+            case Accepted():
+                self._check_accepted(message)
+            case Services():
+                await self.neighbours.use(message)
+            case LinkKeys():
+                self.host.allow(message.allowed)
+            case ProbeOrder():
+                await self._start_probe(message)
+            case Assignment():
+                await self.host.take(message)
+
+    def _check_accepted(self, accepted: Accepted) -> None:
+        later = accepted.started_unix_s > self.started_unix_s
+        if accepted.incarnation != self.incarnation and later:
+            raise ReplacedError(
+                "Another agent has joined with this agent's keys: do not copy a data directory; "
+                "delete the copy there, and join it with an invite of its own."
+            )
+
+    async def _start_probe(self, order: ProbeOrder) -> None:
+        if self._probe is not None:
+            self._probe.cancel()
+            await asyncio.gather(self._probe, return_exceptions=True)
+        self._probe = asyncio.create_task(self._measure(order))
+
+    async def _measure(self, order: ProbeOrder) -> None:
+        """A layer's times first: a plan waits for them; neighbours can be guessed."""
+        assert self.client is not None
+        try:
+            steps = await self._steps(order)
+            self.pc.measured_now(steps=steps)
+            await self._say_profile()
+            report, coordinator = await self.neighbours.measure(order)
+            await self.client.publish(PATHS, self.node_id, report)
+            self.pc.measured_ways(report, coordinator)
+            await self._say_profile()
+        except MolinkError as error:
+            log.warning("the probe failed: %s", error)
+
+    async def _steps(self, order: ProbeOrder) -> StepCost:
+        return await self.pc.time_steps(order)
+
+    # -- what it says ----------------------------------------------------------------------------
+
+    async def _beat(self, client: ControlClient) -> None:
+        while True:
+            stage = self.host.health
+            health = NodeHealth(
+                incarnation=self.incarnation,
+                state=self.state,
+                uptime_s=time.monotonic() - self.started_at,
+                stage=asdict(stage) if stage is not None else None,
+                paths=self.host.ways.paths,
+            )
+            await client.publish(HEALTH, self.node_id, health)
+            await asyncio.sleep(BEAT_S)
+
+    async def _look(self) -> None:
+        """What the owner allows; ends the agent once it has left."""
+        while True:
+            await self.look_now()
+            if self.owner.leaving and not self.host.busy:
+                raise LeftError("This PC has left the cluster.")
+            await asyncio.sleep(LOOK_S)
+
+    async def look_now(self) -> None:
+        """See what the owner allows, and say it."""
+        changed = await self.owner.look()
+        if changed or self._said_profile is None:
+            await self._say_profile()
+        await self._say_wish()
+
+    async def _addresses_changed(self) -> None:
+        self.pc.measured_now(addresses=self.neighbours.addresses)
+        await self._say_profile()
+
+    async def _say_profile(self) -> None:
+        profile = await asyncio.to_thread(self.pc.profile, self.host.weights_bytes)
+        if self.client is not None and profile != self._said_profile:
+            self._said_profile = profile
+            await self.client.publish(PROFILE, self.node_id, profile)
+
+    async def _say_wish(self) -> None:
+        wish = self.owner.wish
+        if self.client is not None and wish != self._said_wish:
+            self._said_wish = wish
+            await self.client.publish(WISH, self.node_id, wish)
+
+    async def say_fact(self, fact: StageFact) -> None:
+        """How far the stage is."""
+        if self.client is not None:
+            await self.client.publish(FACT, self.node_id, fact)
+
+
+class LeftError(MolinkError):
+    """Raised when the owner's wish to leave is fulfilled."""

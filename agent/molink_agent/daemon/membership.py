@@ -1,0 +1,151 @@
+"""Joining: the one request by which this PC becomes a node, and what is kept of the answer."""
+
+import asyncio
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import aiohttp
+from molink.control.identity import KeyPair, key_from_z85
+from molink.control.invites import Invite
+from molink.control.joining import JoinAnswer, JoinRequest, check_answer, new_challenge
+from molink.control.private_file import read_private, write_private
+from molink.control.sealing import SEALED_BYTES_MAX, open_answer, seal
+from pydantic import ValidationError
+
+from molink import __version__
+from molink.control.addresses import BrokerAddress
+from molink.control.messages import Message
+from molink.errors import ControlError, JoinRefusedError, UserError
+from molink_agent.probe.clock import ClockReading
+
+__all__ = ["MEMBERSHIP_FILE", "Membership", "join_cluster", "load_membership", "rejoin"]
+
+MEMBERSHIP_FILE = "membership.json"
+JOIN_PATH = "/agents/join"
+JOIN_TIMEOUT_S = 30.0
+"""A coordinator behind a slow line answers in a second."""
+
+
+class Membership(Message):
+    """What an agent needs at its next start."""
+
+    url: str
+    """The coordinator's."""
+    name: str
+    answer: JoinAnswer
+    clock_offset_s: float
+
+    @property
+    def broker(self) -> BrokerAddress:
+        """Where to connect."""
+        answer = self.answer
+        host = answer.broker_host or urlsplit(self.url).hostname or ""
+        return BrokerAddress(host, answer.broker_port, answer.broker_tls, answer.broker_ca)
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    answer: JoinAnswer
+    clock: ClockReading
+
+
+async def join_cluster(invite: Invite, pair: KeyPair, name: str, data_dir: Path) -> Membership:
+    """Join with an invite and keep what was answered.
+
+    Raises JoinRefusedError with the coordinator's reason, UserError when it cannot be reached.
+    """
+    request = JoinRequest(
+        challenge=new_challenge(),
+        invite_id=invite.invite_id,
+        invite_secret=invite.secret.value.hex(),
+        name=name,
+        version=__version__,
+        time_unix_s=time.time(),
+    )
+    return await _ask(invite.url, invite.coordinator_key, request, pair, data_dir)
+
+
+async def rejoin(membership: Membership, pair: KeyPair, data_dir: Path) -> Membership:
+    """Ask again without an invite: the broker may have another port or password by now. Raises as
+    above."""
+    request = JoinRequest(
+        challenge=new_challenge(),
+        name=membership.name,
+        version=__version__,
+        time_unix_s=time.time(),
+    )
+    key = key_from_z85(membership.answer.coordinator_public_key)
+    return await _ask(membership.url, key, request, pair, data_dir)
+
+
+def load_membership(data_dir: Path) -> Membership | None:
+    """What was kept; None before the first join. Raises UserError when it is damaged."""
+    text = read_private(data_dir / MEMBERSHIP_FILE)
+    if text is None:
+        return None
+    try:
+        return Membership.model_validate_json(text)
+    except ValidationError:
+        raise UserError(
+            f"{data_dir / MEMBERSHIP_FILE} is damaged: join again with an invite."
+        ) from None
+
+
+async def _ask(
+    url: str, coordinator_key: bytes, request: JoinRequest, pair: KeyPair, data_dir: Path
+) -> Membership:
+    asked = await _asked(url, coordinator_key, request, pair)
+    check_answer(request, asked.answer, pair.node_id)
+    membership = Membership(
+        url=url,
+        name=request.name,
+        answer=asked.answer,
+        clock_offset_s=asked.clock.offset_s,
+    )
+    await asyncio.to_thread(
+        write_private, data_dir / MEMBERSHIP_FILE, membership.model_dump_json(indent=1) + "\n"
+    )
+    return membership
+
+
+async def _asked(url: str, coordinator_key: bytes, request: JoinRequest, pair: KeyPair) -> _Asked:
+    sealed = seal(request, pair, coordinator_key)
+    sent_at, began = time.time(), time.monotonic()
+    body = await _post(url.rstrip("/") + JOIN_PATH, sealed)
+    round_trip_s = time.monotonic() - began
+    answer = open_answer(body, pair, JoinAnswer, coordinator_key)
+    return _Asked(answer, ClockReading(sent_at, round_trip_s, answer.time_unix_s))
+
+
+async def _post(url: str, body: bytes) -> bytes:
+    timeout = aiohttp.ClientTimeout(total=JOIN_TIMEOUT_S)
+    try:
+        async with (
+            aiohttp.ClientSession(timeout=timeout) as session,
+            session.post(url, data=body) as response,
+        ):
+            answer = await response.content.read(SEALED_BYTES_MAX + 1)
+            if response.status == 200:
+                return answer
+            raise await _refusal(response.status, answer)
+    except (aiohttp.ClientError, TimeoutError, OSError) as error:
+        raise UserError(
+            f"The coordinator at {url.removesuffix(JOIN_PATH)} cannot be reached "
+            f"({type(error).__name__}): is it running, and is this PC online?"
+        ) from None
+
+
+async def _refusal(status: int, answer: bytes) -> ControlError:
+    message = _sentence(answer) or f"The coordinator answered {status}."
+    return JoinRefusedError(message) if status == 403 else ControlError(message)
+
+
+def _sentence(answer: bytes) -> str:
+    import json
+
+    try:
+        return str(json.loads(answer)["error"]["message"])[:500]
+    except (ValueError, TypeError, KeyError):
+        return ""

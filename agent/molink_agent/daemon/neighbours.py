@@ -1,0 +1,88 @@
+"""How this PC is reached, and how it measures others: its peer service, its addresses at the
+router, its prober."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+
+from molink.transport.home_addresses import home_addresses
+from molink.transport.peer.measuring import Measured
+from molink.transport.peer.protocol import PEER_PORT_NAME
+from molink.transport.peer.service import PeerService
+
+from molink.control.messages import PathReport, ProbeOrder, Services
+from molink_agent.daemon.options import AgentOptions
+from molink_agent.daemon.ways import RingWays
+from molink_agent.limits.limits_file import LimitsFile
+from molink_agent.paths.addresses import candidates
+from molink_agent.paths.mapping import PortMapper
+from molink_agent.paths.measure import Prober
+
+__all__ = ["Neighbours"]
+
+
+@dataclass(slots=True)
+class Neighbours:
+    """Between this PC and the others."""
+
+    node_id: str
+    options: AgentOptions
+    limits: LimitsFile
+    ways: RingWays
+    mapper: PortMapper = field(default_factory=PortMapper)
+    _service: PeerService | None = None
+    _key: str = ""
+
+    async def run(self, changed: Callable[[], Awaitable[None]]) -> None:
+        """Until cancelled: keep the router's mapping, and tell when addresses have changed."""
+        if not self.options.map_ports or not self.limits.limits.direct:
+            await asyncio.Event().wait()
+        mapping = asyncio.create_task(self.mapper.run())
+        try:
+            while True:
+                await self.mapper.changed.wait()
+                self.mapper.changed.clear()
+                await changed()
+        finally:
+            mapping.cancel()
+            await asyncio.gather(mapping, return_exceptions=True)
+
+    async def use(self, services: Services) -> None:
+        """The coordinator has told its relay and this PC's keys."""
+        await self.ways.use(services)
+        if services.probe_key and services.probe_key != self._key:
+            await self._stop_service()
+            self._key = services.probe_key
+            host = self.options.listen if self.limits.limits.direct else "127.0.0.1"
+            self._service = PeerService(self._key, host, self.options.data_port)
+            await self._service.start()
+            self.mapper.want([self._service.port])
+        if self._service is not None and self.ways.receiver is not None:
+            self.ways.receiver.open(PEER_PORT_NAME, f"127.0.0.1:{self._service.port}")
+
+    async def measure(self, order: ProbeOrder) -> tuple[PathReport, Measured | None]:
+        """The ways to these peers, and to the coordinator."""
+        prober = Prober(self.node_id, self.ways.caller, self.limits.limits.upload_mbps)
+        coordinator = None
+        if order.coordinator_token:
+            coordinator = await prober.coordinator(order.coordinator_token)
+        return await prober.round(order), coordinator
+
+    @property
+    def addresses(self) -> tuple[str, ...]:
+        """host:port of the peer service, as others may reach it."""
+        if self._service is None:
+            return ()
+        port = self._service.port
+        home = home_addresses() or ["127.0.0.1"]
+        return candidates(port, home, self.mapper.mapped.get(port), bound_to=self.options.listen)
+
+    async def stop(self) -> None:
+        """End everything."""
+        await self._stop_service()
+        await self.ways.close()
+
+    async def _stop_service(self) -> None:
+        service, self._service = self._service, None
+        if service is not None:
+            await service.stop()

@@ -1,0 +1,58 @@
+"""What this PC is and lends, as the coordinator is told: hardware, caps, measurements together."""
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from molink.transport.peer.measuring import Measured as MeasuredWay
+
+from molink.control.messages import PathReport, ProbeOrder, Profile, StepCost
+from molink_agent.daemon.measuring import StepTimes
+from molink_agent.limits.lent import Lent, lent_devices, lent_disk_bytes
+from molink_agent.limits.limits_file import LimitsFile
+from molink_agent.probe.gpus import GpuProbe
+from molink_agent.probe.machine import read_machine
+from molink_agent.probe.profile import Measured, compose_profile
+
+__all__ = ["ThisPc"]
+
+
+@dataclass(slots=True)
+class ThisPc:
+    """One PC with one agent."""
+
+    data_dir: Path
+    limits: LimitsFile
+    gpus: GpuProbe
+    measured: Measured
+    own_pids: frozenset[int] = frozenset()
+
+    def lent(self, own_bytes: int = 0) -> tuple[Lent, ...]:
+        """The devices that are lent now; `own_bytes` is what our stage holds already."""
+        machine = read_machine(self.data_dir)
+        report = self.gpus.read(self.own_pids)
+        return lent_devices(self.limits.limits, machine, report, {"cpu": own_bytes})
+
+    def profile(self, own_bytes: int = 0) -> Profile:
+        """As it is now."""
+        machine = read_machine(self.data_dir)
+        disk = lent_disk_bytes(self.limits.limits, machine.disk_free_bytes, 0)
+        lent = self.lent(own_bytes)
+        return compose_profile(self.limits.limits, machine, lent, self.measured, disk)
+
+    async def time_steps(self, order: ProbeOrder) -> StepCost:
+        """A layer's times on the first lent device. Raises StageError."""
+        first = self.lent()[0]
+        return await StepTimes(self.data_dir).of(order, first.device, first.threads)
+
+    def measured_now(self, **news: object) -> None:
+        """Something new is known; names as of `probe.profile.Measured`."""
+        self.measured = replace(self.measured, **news)  # type: ignore[arg-type]
+
+    def measured_ways(self, report: PathReport, coordinator: MeasuredWay | None) -> None:
+        """How far others are: the best rate to anybody is what the line carries."""
+        rates = [path.rate_mbps for path in report.paths]
+        if coordinator is not None:
+            rates.append(coordinator.rate_bytes_per_s * 8 / 1e6)
+            self.measured_now(coordinator_rtt_ms=coordinator.rtt_s * 1e3)
+        if rates:
+            self.measured_now(upload_mbps=max(rates))

@@ -1,0 +1,152 @@
+"""The paths of this PC's outgoing links, and the ports of its stage that others reach.
+
+For each link a keeper finds a way, direct or through the relay, and a better one later; the stage
+is told, and moves when nothing is in flight.
+"""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from molink.transport.paths.choose import Path
+from molink.transport.paths.keeper import LinkEnd, PathKeeper
+from molink.transport.relay.caller import RelayCaller
+from molink.transport.relay.receiver import RelayReceiver
+
+from molink.control.messages import Assignment, Services, StageLink
+from molink.errors import StageError
+from molink.runtime.supervision import JoinRing, OutgoingLink, StageLoaded
+
+__all__ = ["RingWays"]
+
+PATH_WITHIN_S = 60.0
+"""Until the first path of a link is found: the neighbour may be restarting its router."""
+
+
+@dataclass(slots=True)
+class _Way:
+    """One outgoing link."""
+
+    keeper: PathKeeper
+    task: "asyncio.Task[None]"
+    found: asyncio.Event = field(default_factory=asyncio.Event)
+
+
+@dataclass(slots=True)
+class RingWays:
+    """All links of one node's stage."""
+
+    node_id: str
+    upload_bytes_per_s: Callable[[], float | None]
+    """The owner's cap, as it is now."""
+    move: Callable[[OutgoingLink, str], None] = field(default=lambda link, address: None)
+    """Tells the stage."""
+    caller: RelayCaller | None = None
+    receiver: RelayReceiver | None = None
+    _receiving: "asyncio.Task[None] | None" = None
+    _ways: dict[OutgoingLink, _Way] = field(default_factory=dict)
+    _joined: bool = False
+
+    async def use(self, services: Services) -> None:
+        """Register with the coordinator's relay."""
+        caller = RelayCaller(services.relay, self.node_id, services.relay_token)
+        if not services.relay or caller == self.caller:
+            return
+        await self._stop_receiving()
+        self.caller, self.receiver = caller, RelayReceiver(caller)
+        self._receiving = asyncio.create_task(self.receiver.run())
+
+    def listen(self, loaded: StageLoaded) -> None:
+        """The stage listens: whoever asks the relay for its ports is led there."""
+        if self.receiver is None:
+            return
+        self.receiver.open("ring", f"127.0.0.1:{loaded.port}")
+        if loaded.coordinator_port is not None:
+            self.receiver.open("requests", f"127.0.0.1:{loaded.coordinator_port}")
+
+    async def join_command(self, assignment: Assignment) -> JoinRing:
+        """Find the first path of each link. Raises StageError when one has none."""
+        assert assignment.join is not None and assignment.next_link is not None
+        await self._close_ways()
+        tail_link = assignment.coordinator_link
+        next_address = await self._address("next", assignment.next_link)
+        coordinator = await self._address("coordinator", tail_link) if tail_link else None
+        self._joined = True
+        return JoinRing(
+            epoch=assignment.epoch,
+            next_address=next_address,
+            coordinator_address=coordinator,
+            upload_bytes_per_s=self.upload_bytes_per_s(),
+            next_memory=None,
+            next_key=assignment.next_link.public_key,
+            coordinator_key=tail_link.public_key if tail_link else None,
+            **_terms(assignment.join),
+        )
+
+    @property
+    def paths(self) -> dict[str, str]:
+        """Of each outgoing link "direct" or "relay"."""
+        return {name: way.keeper.path.kind for name, way in self._ways.items()}
+
+    async def leave(self) -> None:
+        """The stage is in no ring any more."""
+        self._joined = False
+        await self._close_ways()
+
+    async def close(self) -> None:
+        """End everything."""
+        await self.leave()
+        await self._stop_receiving()
+
+    async def _address(self, name: OutgoingLink, link: StageLink) -> str:
+        found = asyncio.Event()
+
+        async def moved(path: Path) -> None:
+            if path.kind == "none":
+                return
+            if self._joined and found.is_set():
+                self.move(name, f"tcp://{path.address}")
+            found.set()
+
+        end = LinkEnd(link.to, link.port_name, link.addresses)
+        keeper = PathKeeper(end, self.caller if link.relay else None, moved)
+        self._ways[name] = way = _Way(keeper, asyncio.create_task(keeper.run()), found)
+        try:
+            async with asyncio.timeout(PATH_WITHIN_S):
+                await way.found.wait()
+        except TimeoutError:
+            raise StageError(
+                f"No way leads to {link.to}: {keeper.trouble or 'no answer'}."
+            ) from None
+        return f"tcp://{keeper.path.address}"
+
+    async def _close_ways(self) -> None:
+        ways, self._ways = list(self._ways.values()), {}
+        for way in ways:
+            way.task.cancel()
+        await asyncio.gather(*(way.task for way in ways), return_exceptions=True)
+
+    async def _stop_receiving(self) -> None:
+        receiving, self._receiving = self._receiving, None
+        if receiving is not None:
+            receiving.cancel()
+            await asyncio.gather(receiving, return_exceptions=True)
+
+
+def _terms(join: dict[str, Any]) -> dict[str, Any]:
+    """The fields of JoinRing that the coordinator decides. Raises StageError for what is none."""
+    try:
+        return {
+            "kv_tokens_capacity": int(join["kv_tokens_capacity"]),
+            "micro_batch_count": _count(join["micro_batch_count"]),
+            "micro_batch_candidates": tuple(int(one) for one in join["micro_batch_candidates"]),
+            "span_tokens": _count(join["span_tokens"]),
+            "policy": str(join["policy"]),
+        }
+    except (KeyError, TypeError, ValueError):
+        raise StageError("The coordinator speaks another version: update MoLink.") from None
+
+
+def _count(value: Any) -> int | None:
+    return None if value is None else int(value)

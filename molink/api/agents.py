@@ -1,0 +1,31 @@
+"""How agents come in over HTTP: one sealed request, one sealed answer."""
+
+from aiohttp import web
+
+from molink.control.sealing import SEALED_BYTES_MAX
+from molink.errors import ControlError, JoinRefusedError
+from molink.runtime.cluster.joining import JoinDesk
+
+__all__ = ["JOIN_PATH", "add_join_route"]
+
+JOIN_PATH = "/agents/join"
+
+
+def add_join_route(app: web.Application, desk: JoinDesk) -> None:
+    """Serve `POST /agents/join`: 200 with the answer, 403 with the reason, 400 for other things."""
+
+    async def join(request: web.Request) -> web.Response:
+        body = await request.content.read(SEALED_BYTES_MAX + 1)
+        try:
+            answer = await desk.join(body)
+        except JoinRefusedError as error:
+            return _refusal(str(error), 403)
+        except ControlError as error:
+            return _refusal(str(error), 400)
+        return web.Response(body=answer, content_type="application/json")
+
+    app.add_routes([web.post(JOIN_PATH, join)])
+
+
+def _refusal(message: str, status: int) -> web.Response:
+    return web.json_response({"error": {"message": message}}, status=status)

@@ -1,0 +1,115 @@
+"""`molink up MODEL`: a coordinator for agents; nothing is computed here."""
+
+import asyncio
+from contextlib import AsyncExitStack
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from molink.cli.options import only, ring_options
+
+if TYPE_CHECKING:
+    from molink.config.up_settings import UpSettings
+
+__all__ = ["up"]
+
+INVITE_S = 24 * 3600.0
+INVITE_USES_MIN = 5
+"""The printed invite is as `molink invite` makes them; for more PCs at a start, as many uses."""
+
+SHARED = ("dtype", "model_len_max", "micro_batch_count", "policy", "wire", "span_tokens")
+"""Options of `molink serve` that mean the same here."""
+
+
+@click.command()
+@click.argument("model")
+@click.option("--host", default="0.0.0.0", show_default=True, help="Where everything listens.")
+@click.option("--port", default=8000, show_default=True, help="Of the API; 0 takes a free one.")
+@click.option(
+    "--public-host",
+    default="",
+    metavar="NAME",
+    help="Where agents reach this machine; without it its first address at home.",
+)
+@click.option(
+    "--broker",
+    metavar="URL|mosquitto|embedded",
+    help="mqtt://USER:PASSWORD@HOST:PORT, or which one to start; without it Mosquitto where it "
+    "is installed.",
+)
+@click.option("--broker-port", default=1883, show_default=True, help="0 takes a free one.")
+@click.option("--relay-port", default=1884, show_default=True, help="0 takes a free one.")
+@click.option("--min-nodes", default=1, show_default=True, help="PCs to wait for before a plan.")
+@click.option("--wait", is_flag=True, help="Say ready only when a ring serves.")
+@click.option(
+    "--tpot-ms",
+    default=250.0,
+    show_default=True,
+    help="Time between two tokens up to which a plan counts a user as served.",
+)
+@click.option("--context-tokens", type=int, help="KV that a plan keeps for each user.")
+@click.option(
+    "--data-dir", metavar="FOLDER", help="Keys, invites, nodes; without it $XDG_DATA_HOME/molink."
+)
+@only(ring_options, SHARED)
+def up(data_dir: str | None, wait: bool, public_host: str, **options: Any) -> None:
+    """Serve MODEL over the PCs that join: a local directory, a Hugging Face hub id, or `demo`.
+
+    Prints the command with which a PC joins. Requests are answered with 503 and the reason until
+    enough PCs are there.
+    """
+    from pathlib import Path
+
+    from molink.cli.stop_signals import until_stopped
+    from molink.config.up_settings import UpSettings, default_data_dir
+    from molink.transport.home_addresses import home_addresses
+
+    directory = Path(data_dir) if data_dir else default_data_dir()
+    host = options["host"]
+    if not public_host:
+        public_host = host if host != "0.0.0.0" else next(iter(home_addresses()), "127.0.0.1")
+    settings = UpSettings(data_dir=directory, public_host=public_host, **options)
+    asyncio.run(until_stopped(_up(settings, wait=wait)))
+
+
+async def _up(settings: "UpSettings", *, wait: bool) -> None:
+    """Until cancelled by a signal, or until the broker refuses us (ControlError)."""
+    from molink.api import create_app, start_api
+    from molink.api.agents import add_join_route
+    from molink.api.server import check_port_free, free_port
+    from molink.api.weights import WeightsShelf, add_weights_routes
+    from molink.runtime.cluster.start import start_cluster
+
+    check_port_free(settings.host, settings.port)
+    port = settings.port or free_port(settings.host)
+    async with AsyncExitStack() as stack:
+        cluster = await stack.enter_async_context(start_cluster(settings, port))
+        app = create_app(cluster.service)
+        add_join_route(app, cluster.desk)
+        registry = cluster.registry
+        shelf = WeightsShelf(
+            cluster.checkpoint, settings.data_dir / "weights", name=cluster.service.card.name
+        )
+        add_weights_routes(app, shelf, lambda token: registry.member_of_token(token) is not None)
+        await shelf.start()
+        stack.push_async_callback(shelf.close)
+        runner = await start_api(app, settings.host, port)
+        stack.push_async_callback(runner.cleanup)
+        await _announce(cluster, settings, port, wait=wait)
+        await cluster.running
+
+
+async def _announce(cluster: Any, settings: "UpSettings", port: int, *, wait: bool) -> None:
+    import time
+
+    uses = max(INVITE_USES_MIN, settings.min_nodes)
+    invite = cluster.registry.make_invite(INVITE_S, uses, "", time.time())
+    print(f"listening http://{settings.public_host}:{port}", flush=True)
+    print(f"molink agent join {invite.text}", flush=True)
+    if wait:
+        serving = asyncio.ensure_future(cluster.service.until_ready())
+        await asyncio.wait({serving, cluster.running}, return_when=asyncio.FIRST_COMPLETED)
+        serving.cancel()
+        if cluster.running.done():
+            return
+    print(f"ready http://{settings.public_host}:{port}", flush=True)

@@ -1,0 +1,78 @@
+"""What `molink up` was asked for, checked as far as it can be without opening the model."""
+
+import math
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from molink.config.serve_settings import SPAN_TOKENS_MAX
+from molink.errors import UserError
+from molink_scheduler.codec_choice import WIRE_CHOICES
+from molink_scheduler.micro_batches import MICRO_BATCH_COUNT_MAX
+from molink_scheduler.transmission import POLICIES, POLICY_DEFAULT
+
+__all__ = ["UpSettings", "default_data_dir"]
+
+MIN_NODES_MAX = 1024
+TPOT_MS_MAX = 60_000.0
+
+
+def default_data_dir() -> Path:
+    """Where a coordinator keeps its registry, by the rules of freedesktop.org."""
+    base = os.environ.get("XDG_DATA_HOME")
+    return (Path(base) if base else Path.home() / ".local" / "share") / "molink"
+
+
+@dataclass(frozen=True, slots=True)
+class UpSettings:
+    """A coordinator without stages of its own. Raises UserError for values out of range."""
+
+    model: str
+    data_dir: Path
+    host: str = "0.0.0.0"
+    port: int = 8000
+    public_host: str = ""
+    """Where agents reach it; empty: the first address of this PC's network, or `host`."""
+    broker: str | None = None
+    """A URL, mosquitto, embedded, or None for the best that is installed."""
+    broker_port: int = 1883
+    relay_port: int = 1884
+    min_nodes: int = 1
+    dtype: str = "auto"
+    model_len_max: int | None = None
+    micro_batch_count: int | None = None
+    span_tokens: int | None = None
+    wire: str = "raw"
+    policy: str = POLICY_DEFAULT
+    tpot_ms: float = 250.0
+    """Users are counted as served up to this time between two tokens."""
+    context_tokens: int | None = None
+    """KV that a user is planned with; None: a quarter of the model's length, at most 2,048."""
+
+    def __post_init__(self) -> None:
+        for option, port in (
+            ("--port", self.port),
+            ("--broker-port", self.broker_port),
+            ("--relay-port", self.relay_port),
+        ):
+            _check(option, port, 0, 65535)
+        _check("--min-nodes", self.min_nodes, 1, MIN_NODES_MAX)
+        if self.model_len_max is not None:
+            _check("--max-model-len", self.model_len_max, 2, 2**31)
+        if self.micro_batch_count is not None:
+            _check("--micro-batches", self.micro_batch_count, 1, MICRO_BATCH_COUNT_MAX)
+        if self.span_tokens is not None:
+            _check("--span-tokens", self.span_tokens, 1, SPAN_TOKENS_MAX)
+        if self.context_tokens is not None:
+            _check("--context-tokens", self.context_tokens, 16, 131_072)
+        if self.wire not in WIRE_CHOICES:
+            raise UserError(f"--wire must be one of {', '.join(WIRE_CHOICES)}, got {self.wire!r}.")
+        if self.policy not in POLICIES:
+            raise UserError(f"--policy must be one of {', '.join(POLICIES)}, got {self.policy!r}.")
+        if not (math.isfinite(self.tpot_ms) and 1 <= self.tpot_ms <= TPOT_MS_MAX):
+            raise UserError(f"--tpot-ms must be 1 to {TPOT_MS_MAX:g}, got {self.tpot_ms:g}.")
+
+
+def _check(option: str, value: int, low: int, high: int) -> None:
+    if not low <= value <= high:
+        raise UserError(f"{option} must be {low} to {high}, got {value}.")

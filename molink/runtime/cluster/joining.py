@@ -1,0 +1,47 @@
+"""Lets nodes in: a sealed request becomes a member, a broker user and a sealed answer."""
+
+import time
+from dataclasses import dataclass
+
+from molink.control.broker import Broker
+from molink.control.joining import JoinAnswer, JoinRequest
+from molink.control.registry import Registry
+from molink.control.sealing import open_sealed, seal
+
+__all__ = ["JoinDesk"]
+
+
+@dataclass(slots=True)
+class JoinDesk:
+    """One for a coordinator."""
+
+    registry: Registry
+    broker: Broker
+    broker_host: str
+    """What agents are told; empty: the host of the URL by which they came."""
+
+    async def join(self, sealed: bytes) -> bytes:
+        """The answer to a request, sealed for who asked.
+
+        Raises JoinRefusedError with a sentence for the node's owner, ControlError for what is no
+        request, or when the broker does not answer.
+        """
+        own = self.registry.coordinator
+        request, public_key = open_sealed(sealed, own, JoinRequest)
+        member = self.registry.admit(public_key, request, time.time()).node
+        credentials = await self.broker.allow(member.node_id, member.password)
+        address = self.broker.address
+        answer = JoinAnswer(
+            challenge=request.challenge,
+            node_id=member.node_id,
+            broker_host=self.broker_host,
+            broker_port=address.port,
+            broker_tls=address.tls,
+            broker_ca=address.ca,
+            username=credentials.username,
+            password=credentials.password,
+            weights_token=member.weights_token,
+            time_unix_s=time.time(),
+            coordinator_public_key=own.public_z85,
+        )
+        return seal(answer, own, public_key)

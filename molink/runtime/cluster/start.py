@@ -1,0 +1,213 @@
+"""From `molink up`'s settings to a running coordinator of agents.
+
+What it runs: the registry and the ledger (SQLite), a broker, a relay, the node book with the hub
+that fills it, and the manager of rings. All of it ends when the block is left, in the opposite
+order.
+"""
+
+import asyncio
+import secrets
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+
+from molink.config.up_settings import UpSettings
+from molink.control.broker import Broker, open_broker
+from molink.control.client import ControlClient, Will
+from molink.control.messages import CoordinatorPresence, WeightsSource
+from molink.control.registry import Registry
+from molink.control.topics import COORDINATOR as COORDINATOR_TOPIC
+from molink.executor.checkpoint import Checkpoint, open_checkpoint
+from molink.executor.description import ModelDescription, describe
+from molink.runtime.cluster.accounting import Accounting
+from molink.runtime.cluster.agent_ring import JoinTerms
+from molink.runtime.cluster.assigner import Assigner
+from molink.runtime.cluster.cluster_service import ClusterService
+from molink.runtime.cluster.door import CoordinatorDoor, DoorTerms
+from molink.runtime.cluster.hub import SAID_TOPICS, ControlHub
+from molink.runtime.cluster.joining import JoinDesk
+from molink.runtime.cluster.ledger import Ledger
+from molink.runtime.cluster.manager import ClusterManager, ManagerSettings
+from molink.runtime.cluster.node_book import NodeBook
+from molink.runtime.cluster.nodes_report import nodes_report
+from molink.runtime.cluster.own_services import OwnServices
+from molink.runtime.cluster.planning import ModelPlanner
+from molink.runtime.model_card import load_tokenizer, model_card
+from molink.runtime.serving import checked_model_len, model_path, public_name
+from molink.transport.relay.protocol import COORDINATOR
+
+__all__ = ["Cluster", "start_cluster"]
+
+
+@dataclass(slots=True)
+class Cluster:
+    """What serves agents and users."""
+
+    service: ClusterService
+    desk: JoinDesk
+    registry: Registry
+    checkpoint: Checkpoint
+    manager: ClusterManager
+    running: "asyncio.Task[None]"
+    """Ends only by an error: the broker refuses us, or a bug."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Model:
+    """What is served."""
+
+    path: str
+    name: str
+    checkpoint: Checkpoint
+    description: ModelDescription
+
+
+@asynccontextmanager
+async def start_cluster(settings: UpSettings, api_port: int) -> AsyncIterator[Cluster]:
+    """A coordinator whose rings come and go with its nodes; `api_port` is where agents find it.
+
+    Raises UserError for what the operator can mend, ControlError when the broker cannot be had.
+    """
+    model = _model(settings)
+    async with AsyncExitStack() as stack:
+        registry = Registry.open(settings.data_dir)
+        stack.callback(registry.close)
+        ledger = Ledger.open(settings.data_dir)
+        stack.callback(ledger.close)
+        broker = await _started_broker(settings, registry, stack)
+        own = await OwnServices.start(settings, registry, model.name, model.checkpoint.config())
+        stack.push_async_callback(own.stop)
+        hub = await _hub(broker, registry, own, stack)
+        url = f"http://{settings.public_host}:{api_port}"
+        registry.url = url
+        service, manager = _manager(settings, model, hub, own, url)
+        accounting = Accounting(ledger, hub.book, service)
+        service.report = lambda: {
+            "nodes": nodes_report(list(hub.book), manager.plan, ledger.all()),
+        }
+        running = asyncio.create_task(_run(hub, manager, accounting, model.name))
+        stack.push_async_callback(_cancel, running)
+        yield Cluster(
+            service,
+            JoinDesk(registry, broker, _told_host(settings, broker)),
+            registry,
+            model.checkpoint,
+            manager,
+            running,
+        )
+
+
+def _model(settings: UpSettings) -> _Model:
+    path = model_path(settings.model)
+    checkpoint = open_checkpoint(path)
+    return _Model(path, public_name(path), checkpoint, describe(checkpoint))
+
+
+async def _started_broker(
+    settings: UpSettings, registry: Registry, stack: AsyncExitStack
+) -> Broker:
+    """With every member let in."""
+    broker = open_broker(
+        settings.broker, settings.host, settings.broker_port, settings.data_dir / "broker"
+    )
+    for member in registry.list_nodes():
+        if member.removed is None:
+            await broker.allow(member.node_id, member.password)
+    await broker.start()
+    stack.push_async_callback(broker.stop)
+    return broker
+
+
+def _told_host(settings: UpSettings, broker: Broker) -> str:
+    """Of somebody else's broker its own host; ours is where the coordinator is."""
+    return broker.address.host if "://" in (settings.broker or "") else settings.public_host
+
+
+async def _hub(
+    broker: Broker, registry: Registry, own: OwnServices, stack: AsyncExitStack
+) -> ControlHub:
+    session = secrets.token_hex(8)
+    gone = CoordinatorPresence(online=False, session=session)
+    client = await stack.enter_async_context(
+        ControlClient.open(
+            broker.address,
+            broker.coordinator.username,
+            broker.coordinator.password,
+            will=Will(COORDINATOR_TOPIC, "", gone),
+            subscriptions=[topic.of_all for topic in SAID_TOPICS],
+        )
+    )
+    book = NodeBook()
+    return ControlHub(
+        client, broker, registry, book, own.probing, session, own.of_node, removed=own.forbid
+    )
+
+
+def _manager(
+    settings: UpSettings, model: _Model, hub: ControlHub, own: OwnServices, url: str
+) -> tuple[ClusterService, ClusterManager]:
+    length = checked_model_len(settings.model_len_max, model.description)
+    card = model_card(model.name, model.description, length, load_tokenizer(model.description))
+    service = ClusterService(card)
+    weights_url = "" if model.checkpoint.hub_id else f"{url}/weights"
+    assigner = Assigner(
+        hub.book,
+        WeightsSource(model=model.checkpoint.hub_id or model.name, url=weights_url),
+        settings.dtype,
+        hub.tell,
+        hub.allow_links,
+        hub.registry.coordinator.public_z85,
+        hub.registry.next_revision,
+    )
+    terms = _door_terms(settings, hub, own, service)
+    manager = ClusterManager(
+        ManagerSettings(settings.min_nodes, settings.wire),
+        hub.book,
+        ModelPlanner.of(model.checkpoint, model.description, settings),
+        service,
+        assigner,
+        lambda epoch: CoordinatorDoor(terms, epoch),
+    )
+    hub.noticed = manager.noticed
+    return service, manager
+
+
+def _door_terms(
+    settings: UpSettings, hub: ControlHub, own: OwnServices, service: ClusterService
+) -> DoorTerms:
+    keys = hub.registry.coordinator
+    join = JoinTerms(
+        micro_batch_count=settings.micro_batch_count,
+        span_tokens=settings.span_tokens,
+        policy=settings.policy,
+        coordinator_key=keys.public_z85,
+        coordinator_addresses=(),
+        coordinator_port_name="",
+        relay=own.relay_address,
+    )
+    return DoorTerms(
+        keys=keys,
+        card=service.card,
+        join=join,
+        listen_host=settings.host,
+        public_host=settings.public_host,
+        relay=own.relay,
+        relay_token=own.relay_token(COORDINATOR),
+    )
+
+
+async def _run(
+    hub: ControlHub, manager: ClusterManager, accounting: Accounting, model: str
+) -> None:
+    try:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(hub.run(model))
+            group.create_task(manager.run())
+            group.create_task(accounting.run(manager.lives))
+    except ExceptionGroup as failures:
+        raise failures.exceptions[0] from None
+
+
+async def _cancel(task: "asyncio.Task[None]") -> None:
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
