@@ -86,7 +86,7 @@ class WeightsShelf:
         try:
             files, manifest = await asyncio.to_thread(self._build)
         except HashingStopped:
-            self.failure = "The server is ending: come back when it has started again."
+            logger.info("hashing of the weights was stopped")
         except (MolinkError, OSError, ValueError) as error:
             logger.error("the weights cannot be offered to nodes: %s", error)
             self.failure = f"The coordinator cannot read its weights: {error}"

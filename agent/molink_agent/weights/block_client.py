@@ -30,6 +30,13 @@ RETRY_AFTER_S_MAX = 60.0
 """However long a server asks to wait."""
 
 RETRY_AFTER_S_MIN = 0.2
+"""However soon a server says."""
+
+MESSAGE_CHARS_MAX = 300
+"""Of a server's own words in ours."""
+
+LASTING = ("weights_unreadable", "weights_changed")
+"""Errors of the coordinator that only its operator can mend."""
 
 
 class Unreachable(Exception):
@@ -105,22 +112,23 @@ async def open_client(source: CoordinatorSource) -> AsyncIterator[BlockClient]:
 async def _check_status(response: aiohttp.ClientResponse) -> None:
     if response.status in (200, 206):
         return
-    message = await _message(response)
+    message, code = await _message_and_code(response)
     if response.status == 503:
         raise ComeBack(message, _retry_after_s(response))
-    if response.status >= 500 and "weights_" not in message:
+    if response.status >= 500 and code not in LASTING:
         raise Unreachable(message)
     raise WeightsError(f"the coordinator refuses weights: {message}")
 
 
-async def _message(response: aiohttp.ClientResponse) -> str:
-    """One line of what the server says."""
+async def _message_and_code(response: aiohttp.ClientResponse) -> tuple[str, str]:
+    """One line of what the server says, and its word for the kind of error."""
     fallback = f"{response.status} {response.reason} at {response.url.path}"
     try:
-        said = (await response.json())["error"]["message"]
+        error = (await response.json())["error"]
+        message, code = str(error["message"]), str(error["code"])
     except (aiohttp.ContentTypeError, ValueError, KeyError, TypeError):
-        return fallback
-    return " ".join(str(said).split())[:300] or fallback
+        return fallback, ""
+    return " ".join(message.split())[:MESSAGE_CHARS_MAX] or fallback, code
 
 
 def _retry_after_s(response: aiohttp.ClientResponse) -> float:
