@@ -27,7 +27,7 @@ SINGLE = "model.safetensors"
 
 @pytest.mark.parametrize("tied", [False, True])
 @pytest.mark.parametrize("files", [1, 3])
-@pytest.mark.parametrize("layers", [range(0, 2), range(2, 4), range(4, 6), range(0, 6)])
+@pytest.mark.parametrize("layers", [range(2), range(2, 4), range(4, 6), range(6)])
 async def test_a_stage_gets_its_tensors_and_no_others(serve, home, layers, files, tied):
     server = await serve(files=files, tied=tied)
     found = await ensure_weights(server.source, layers, home, QUICK)
@@ -44,9 +44,9 @@ async def test_only_the_blocks_of_its_layers_travel(serve, home):
 
 async def test_nothing_travels_twice(serve, home):
     server = await serve()
-    first = await ensure_weights(server.source, range(0, 3), home, QUICK)
+    first = await ensure_weights(server.source, range(3), home, QUICK)
     server.asked.clear()
-    assert await ensure_weights(server.source, range(0, 3), home, QUICK) == first
+    assert await ensure_weights(server.source, range(3), home, QUICK) == first
     assert server.asked == []
 
 
@@ -62,7 +62,7 @@ async def test_other_layers_cost_only_what_is_new(serve, home):
 async def test_progress_rises_to_one(serve, home):
     server = await serve()
     told = []
-    await ensure_weights(server.source, range(0, 6), home, QUICK, lambda *one: told.append(one))
+    await ensure_weights(server.source, range(6), home, QUICK, lambda *one: told.append(one))
     fractions = [fraction for fraction, _ in told]
     assert fractions == sorted(fractions)
     assert (fractions[0], fractions[-1]) == (0.0, 1.0)
@@ -128,8 +128,8 @@ async def test_whatever_happened_to_a_part_it_comes_right_again(serve, home, har
 async def test_a_reset_connection_goes_on_where_it_was(serve, home):
     server = await serve()
     server.faults.extend([Fault(), Fault(), Fault(cut=5 * BLOCK + 100), Fault(status=502)])
-    found = await ensure_weights(server.source, range(0, 6), home, QUICK)
-    assert tensors_in(found) == needed_of(server.model, range(0, 6), LAYERS, tied=False)
+    found = await ensure_weights(server.source, range(6), home, QUICK)
+    assert tensors_in(found) == needed_of(server.model, range(6), LAYERS, tied=False)
     starts = [start for name, start, _ in server.asked if name == SINGLE]
     assert len(starts) == 3
     assert starts[0] <= starts[1] == starts[2] <= 5 * BLOCK
@@ -141,26 +141,26 @@ async def test_a_server_that_goes_away_and_comes_back(serve, home):
     held = asyncio.Event()
     patient = asyncio.create_task(
         ensure_weights(
-            server.source, range(0, 6), home, QUICK, lambda done, _: done > 0.2 and held.set()
+            server.source, range(6), home, QUICK, lambda done, _: done > 0.2 and held.set()
         )
     )
     await held.wait()
     await server.stop()
     await server.start()
-    assert tensors_in(await patient) == needed_of(server.model, range(0, 6), LAYERS, tied=False)
+    assert tensors_in(await patient) == needed_of(server.model, range(6), LAYERS, tied=False)
 
 
 async def test_a_server_that_stays_away_ends_it_in_one_sentence(serve, home):
     server = await serve()
     await server.stop()
     with pytest.raises(WeightsError, match=r"5 tries failed in a row .*what has come is kept"):
-        await ensure_weights(server.source, range(0, 6), home, QUICK)
+        await ensure_weights(server.source, range(6), home, QUICK)
 
 
 async def test_a_wrong_token_is_not_tried_again(serve, home):
     server = await serve()
     with pytest.raises(WeightsError, match="This token is of no node"):
-        await ensure_weights(CoordinatorSource(server.url, "wrong"), range(0, 6), home, QUICK)
+        await ensure_weights(CoordinatorSource(server.url, "wrong"), range(6), home, QUICK)
     assert server.asked == []
 
 
@@ -174,7 +174,7 @@ async def test_something_else_that_listens_there(serve, home):
     server = await serve()
     elsewhere = CoordinatorSource(server.url + "/files", TOKEN)
     with pytest.raises(WeightsError, match="refuses weights"):
-        await ensure_weights(elsewhere, range(0, 6), home, QUICK)
+        await ensure_weights(elsewhere, range(6), home, QUICK)
 
 
 async def test_two_at_once_in_a_directory(serve, home):
@@ -183,24 +183,24 @@ async def test_two_at_once_in_a_directory(serve, home):
     going = asyncio.Event()
     first = asyncio.create_task(
         ensure_weights(
-            server.source, range(0, 6), home, QUICK, lambda done, _: done > 0.2 and going.set()
+            server.source, range(6), home, QUICK, lambda done, _: done > 0.2 and going.set()
         )
     )
     await going.wait()
     with pytest.raises(WeightsError, match=rf"another download \(process {os.getpid()}\)"):
-        await ensure_weights(server.source, range(0, 2), home, QUICK)
+        await ensure_weights(server.source, range(2), home, QUICK)
     first.cancel()
     with pytest.raises(asyncio.CancelledError):
         await first
-    await ensure_weights(server.source, range(0, 2), home, QUICK)
+    await ensure_weights(server.source, range(2), home, QUICK)
 
 
 async def test_a_new_version_of_a_model_is_another_model(serve, home, tmp_path):
     old = await serve()
-    await ensure_weights(old.source, range(0, 2), home, QUICK)
+    await ensure_weights(old.source, range(2), home, QUICK)
     new = await serve(write_model(tmp_path / "new", seed=5))
-    found = await ensure_weights(new.source, range(0, 2), home, QUICK)
-    assert tensors_in(found) == needed_of(new.model, range(0, 2), LAYERS, tied=False)
+    found = await ensure_weights(new.source, range(2), home, QUICK)
+    assert tensors_in(found) == needed_of(new.model, range(2), LAYERS, tied=False)
 
 
 @pytest.mark.parametrize("at", [0.5, 0.8])
@@ -213,10 +213,10 @@ async def test_killed_in_the_middle_it_fetches_only_the_rest(serve, home, at):
     good = _blocks_that_nobody_misses(home)
     assert len(good) > at * size / BLOCK - 3
     server.asked.clear()
-    found = await ensure_weights(server.source, range(0, LAYERS), home, QUICK)
+    found = await ensure_weights(server.source, range(LAYERS), home, QUICK)
     assert not good & set(server.blocks_asked(SINGLE))
     assert server.bytes_asked() <= size - len(good) * BLOCK + BLOCK
-    assert tensors_in(found) == needed_of(server.model, range(0, LAYERS), LAYERS, tied=False)
+    assert tensors_in(found) == needed_of(server.model, range(LAYERS), LAYERS, tied=False)
 
 
 async def _run_until_killed(url: str, home, at: float) -> None:
