@@ -2,7 +2,8 @@
 
     MOLINK_WEIGHTS_TOKEN=... python -m molink.api.serve_weights MODEL CACHE [--port P]
 
-Prints a line of JSON with its URL once the manifest is there.
+Prints a line of JSON with its URL once the manifest is there. `GET /sent` says how many bytes of
+files have gone out.
 """
 
 import asyncio
@@ -14,7 +15,7 @@ from aiohttp import web
 
 from molink.api.errors import errors_in_openai_shape
 from molink.api.server import start_api
-from molink.api.weights import WeightsShelf, add_weights_routes
+from molink.api.weights import WeightsRoutes, WeightsShelf, add_weights_routes
 from molink.executor.checkpoint import open_checkpoint
 
 __all__ = ["main"]
@@ -35,7 +36,8 @@ async def _serve(model: str, cache: Path, port: int, mbps: float | None, token: 
     shelf = WeightsShelf(open_checkpoint(model), cache, name=Path(model).name)
     app = web.Application(middlewares=[errors_in_openai_shape])
     rate = None if mbps is None else mbps * 1e6 / 8
-    add_weights_routes(app, shelf, lambda given: given == token, bytes_per_s_max=rate)
+    routes = add_weights_routes(app, shelf, lambda given: given == token, bytes_per_s_max=rate)
+    app.router.add_get("/sent", lambda request: _sent(routes))
     runner = await start_api(app, "127.0.0.1", port)
     await shelf.start()
     try:
@@ -45,6 +47,10 @@ async def _serve(model: str, cache: Path, port: int, mbps: float | None, token: 
     finally:
         await shelf.close()
         await runner.cleanup()
+
+
+async def _sent(routes: WeightsRoutes) -> web.Response:
+    return web.json_response({"bytes": routes.bytes_sent})
 
 
 if __name__ == "__main__":

@@ -24,7 +24,7 @@ from molink.api.weights_hashing import FileState
 from molink.api.weights_pace import DOWNLOADS_MAX, DownloadSlots, NoSlotError, RateCap
 from molink.api.weights_shelf import WeightsShelf
 
-__all__ = ["WeightsShelf", "add_weights_routes"]
+__all__ = ["WeightsRoutes", "WeightsShelf", "add_weights_routes"]
 
 CHUNK_BYTES = 256 * 2**10
 """Written at once: what a cap is spaced by, and under a millisecond of the event loop."""
@@ -49,6 +49,8 @@ class WeightsRoutes:
         self._authorised = authorised
         self._slots = slots
         self._cap = cap
+        self.bytes_sent = 0
+        """Of files, to all nodes."""
 
     async def get_manifest(self, request: web.Request) -> web.Response:
         """All files with their checksums."""
@@ -122,7 +124,10 @@ class WeightsRoutes:
             response.headers[hdrs.CONTENT_RANGE] = f"bytes {start}-{stop - 1}/{size}"
         await response.prepare(request)
         if request.method != hdrs.METH_HEAD:
-            await self._send_bytes(response, path, start, stop)
+            try:
+                await self._send_bytes(response, path, start, stop)
+            except TimeoutError:
+                _abort(request)
         return response
 
     async def _send_bytes(
@@ -139,8 +144,7 @@ class WeightsRoutes:
                 async with asyncio.timeout(STALL_S):
                     await response.write(data)
                 start += len(data)
-        except TimeoutError:
-            raise ClientConnectionResetError("the node reads nothing any more") from None
+                self.bytes_sent += len(data)
         finally:
             await asyncio.to_thread(file.close)
 
@@ -152,11 +156,11 @@ def add_weights_routes(
     *,
     downloads_max: int = DOWNLOADS_MAX,
     bytes_per_s_max: float | None = None,
-) -> None:
+) -> WeightsRoutes:
     """Serve `shelf` under /weights/ to those whose token is `authorised`.
 
     `bytes_per_s_max` caps all downloads together. The app needs the middleware of `create_app`,
-    which turns refusals into answers.
+    which turns refusals into answers. What is returned counts the bytes that went out.
     """
     routes = WeightsRoutes(
         shelf, authorised, DownloadSlots(downloads_max), RateCap(bytes_per_s_max)
@@ -167,6 +171,14 @@ def add_weights_routes(
             web.get("/weights/files/{name}", routes.get_file),
         ]
     )
+    return routes
+
+
+def _abort(request: web.Request) -> None:
+    """Let go of a node that reads nothing any more, and of what waits to be sent to it."""
+    if request.transport is not None:
+        request.transport.abort()
+    raise ClientConnectionResetError("the node reads nothing any more")
 
 
 def _busy(message: str) -> ApiError:

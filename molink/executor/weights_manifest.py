@@ -97,10 +97,12 @@ class WeightsManifest(BaseModel):
 
     @property
     def revision(self) -> str:
-        """Tells this content from any other, whatever it is called."""
+        """Tells these weights from any others, whatever they are called. Small files do not count:
+        a corrected config is no reason to fetch the weights again."""
         digest = hashlib.sha256()
         for entry in sorted(self.files, key=lambda entry: entry.name):
-            digest.update(f"{entry.name} {entry.sha256} {self.block_bytes}\n".encode())
+            if entry.header is not None:
+                digest.update(f"{entry.name} {entry.sha256}\n".encode())
         return digest.hexdigest()
 
     def weight_map(self) -> dict[str, str]:

@@ -11,6 +11,7 @@ from pathlib import Path
 import aiohttp
 import pytest
 from aiohttp import web
+from yarl import URL
 
 from molink.api import weights, weights_hashing
 from molink.api.errors import errors_in_openai_shape
@@ -153,8 +154,6 @@ async def test_without_a_nodes_token(start, path, headers, status, says):
 async def test_only_names_of_the_manifest(start, name):
     url, _ = await start()
     async with aiohttp.ClientSession() as http:
-        from yarl import URL
-
         asked = URL(f"{url}/files/{name}", encoded=True)
         async with http.get(asked, headers=TOKEN) as response:
             assert response.status == 404
@@ -258,6 +257,19 @@ async def test_who_finds_no_slot_is_sent_away(start, monkeypatch):
     assert "Other nodes are downloading" in sentence(body)
 
 
+async def test_who_reads_nothing_any_more_gives_the_slot_back(start, monkeypatch):
+    monkeypatch.setattr(weights, "STALL_S", 0.01)
+    url, _ = await start(downloads_max=1)
+
+    async def write(self, data):
+        await asyncio.Event().wait()
+
+    with monkeypatch.context() as patched, pytest.raises(aiohttp.ClientError):
+        patched.setattr(web.StreamResponse, "write", write)
+        await get(f"{url}/files/{FILE}", {**TOKEN, "Range": "bytes=0-99"})
+    assert (await get(f"{url}/files/{FILE}", {**TOKEN, "Range": "bytes=0-99"}))[0] == 206
+
+
 def test_the_cap_spaces_all_downloads_together():
     now = 10.0
     cap = RateCap(1000.0, lambda: now)
@@ -278,4 +290,3 @@ async def test_a_capped_download_waits_for_its_time(start, monkeypatch):
     url, _ = await start(bytes_per_s_max=10.0)
     assert (await get(f"{url}/files/{FILE}", {**TOKEN, "Range": "bytes=0-499"}))[0] == 206
     assert [round(seconds) for seconds in slept] == [10, 20, 30, 40]
-    assert asyncio.sleep is sleep

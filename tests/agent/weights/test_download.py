@@ -203,6 +203,19 @@ async def test_a_new_version_of_a_model_is_another_model(serve, home, tmp_path):
     assert tensors_in(found) == needed_of(new.model, range(2), LAYERS, tied=False)
 
 
+async def test_a_changed_config_is_no_reason_to_fetch_weights_again(serve, home):
+    server = await serve()
+    await ensure_weights(server.source, range(2), home, QUICK)
+    await server.stop()
+    config = server.model / "config.json"
+    config.write_text(config.read_text().replace("64", "32"))
+    await server.start()
+    server.asked.clear()
+    found = await ensure_weights(server.source, range(2), home, QUICK)
+    assert {name for name, *_ in server.asked} == {"config.json"}
+    assert (found / "config.json").read_text() == config.read_text()
+
+
 @pytest.mark.parametrize("at", [0.5, 0.8])
 async def test_killed_in_the_middle_it_fetches_only_the_rest(serve, home, at):
     server = await serve()
