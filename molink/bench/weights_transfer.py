@@ -10,7 +10,6 @@ event loop for something small, again and again: what it waits is what a user's 
 
 import json
 import os
-import shutil
 import signal
 import statistics
 import subprocess
@@ -39,6 +38,9 @@ HALF = 0.5
 NODES = 3
 """Download at once when the event loop is watched: a small ring."""
 ASK_EVERY_S = 0.005
+SENT = (".json", ".safetensors")
+HOME_MBPS = 250
+"""A fast home line: slow enough that little is on its way when the download is killed."""
 
 Figures = dict[str, float]
 
@@ -94,8 +96,11 @@ def _round(model: Path) -> Figures:
             figures = {"hashing_and_start_s": hashing_s, "start_with_kept_sums_s": shelf.ready_s}
             figures |= _whole(shelf, root / "whole", layers)
             figures |= _third(shelf, root / "third", layers)
-            figures |= _killed(shelf, root / "killed", layers)
+            figures |= _killed(shelf, model, root / "killed")
             figures |= _watched(shelf, root / "watched", layers)
+        with _shelf(model, root / "sums", "--mbps", str(HOME_MBPS)) as shelf:
+            killed = _killed(shelf, model, root / "home")
+            figures |= {f"home_{key}": value for key, value in killed.items()}
     return figures
 
 
@@ -111,10 +116,11 @@ def _whole(shelf: Shelf, directory: Path, layers: int) -> Figures:
         "whole_transfer_s": first.transfer_s,
         "whole_mb_per_s": sent / 1e6 / first.transfer_s,
         "whole_wall_s": first.wall_s,
-        "node_cpu_s_per_gb": first.cpu_s / (sent / 1e9),
+        "node_cpu_s": first.cpu_s,
         "node_peak_mb": first.peak_mb,
-        "coordinator_cpu_s_per_gb": serving_s / (sent / 1e9),
+        "coordinator_cpu_s": serving_s,
         "nothing_to_fetch_wall_s": again.wall_s,
+        "nothing_to_fetch_cpu_s": again.cpu_s,
         "sent_when_nothing_to_fetch_mb": (shelf.sent_bytes() - before - sent) / 1e6,
     }
 
@@ -128,9 +134,9 @@ def _third(shelf: Shelf, directory: Path, layers: int) -> Figures:
     return {"third_needed_mb": needed / 1e6, "third_sent_mb": sent / 1e6}
 
 
-def _killed(shelf: Shelf, directory: Path, layers: int) -> Figures:
+def _killed(shelf: Shelf, model: Path, directory: Path) -> Figures:
     """Killed when it tells of half, then started again."""
-    whole, before = _all_bytes(shelf, layers, directory), shelf.sent_bytes()
+    layers, before = describe(str(model)).layers, shelf.sent_bytes()
     process = _start(shelf, directory, range(layers))
     killed_at = next(at for at in _progress(process) if at >= HALF)
     process.send_signal(signal.SIGKILL)
@@ -138,11 +144,13 @@ def _killed(shelf: Shelf, directory: Path, layers: int) -> Figures:
     began_bytes = shelf.sent_bytes()
     rest = _fetch(shelf, directory, range(layers))
     sent = shelf.sent_bytes() - before
+    whole = sum(one.stat().st_size for one in model.iterdir() if one.suffix in SENT)
     return {
         "killed_at": killed_at,
         "resume_wall_s": rest.wall_s,
         "resume_sent_mb": (shelf.sent_bytes() - began_bytes) / 1e6,
         "fetched_twice_mb": (sent - whole) / 1e6,
+        "resume_transfer_s": rest.transfer_s,
     }
 
 
@@ -174,20 +182,12 @@ def _waits(shelf: Shelf, done: threading.Event, seconds: float = 60.0) -> list[f
     return waits
 
 
-def _all_bytes(shelf: Shelf, layers: int, directory: Path) -> int:
-    """What a download of everything takes when nothing happens to it."""
-    before = shelf.sent_bytes()
-    _fetch(shelf, directory, range(layers))
-    shutil.rmtree(directory)
-    return shelf.sent_bytes() - before
-
-
 # -- processes ------------------------------------------------------------------------------------
 
 
 @contextmanager
-def _shelf(model: Path, sums: Path) -> Iterator[Shelf]:
-    command = [sys.executable, "-m", "molink.api.serve_weights", str(model), str(sums)]
+def _shelf(model: Path, sums: Path, *options: str) -> Iterator[Shelf]:
+    command = [sys.executable, "-m", "molink.api.serve_weights", str(model), str(sums), *options]
     began = time.perf_counter()
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=ENVIRONMENT) as process:
         try:
