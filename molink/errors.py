@@ -10,6 +10,7 @@ __all__ = [
     "StageError",
     "UnsupportedModelError",
     "UserError",
+    "WeightsError",
 ]
 
 
@@ -57,3 +58,8 @@ class StageError(MolinkError):
 
 class RingError(MolinkError):
     """Raised when the ring cannot serve a request now: it is starting, draining or broken (503)."""
+
+
+class WeightsError(MolinkError):
+    """Raised when the weights of a stage cannot be fetched: the disk is full, or what arrives is
+    refused, damaged or nothing at all, too often."""

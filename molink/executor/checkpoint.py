@@ -21,8 +21,9 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from molink.errors import CheckpointError
+from molink.executor.safetensors_header import read_header
 
-__all__ = ["Checkpoint", "open_checkpoint"]
+__all__ = ["INDEX", "SINGLE", "SMALL_FILES", "Checkpoint", "open_checkpoint"]
 
 INDEX = "model.safetensors.index.json"
 SINGLE = "model.safetensors"
@@ -37,11 +38,6 @@ SMALL_FILES = (
 are ours.
 """
 
-HEADER_BYTES_MAX = 100_000_000
-"""The limit of the safetensors format itself; a larger number means that the file is something
-else.
-"""
-
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
@@ -52,6 +48,8 @@ class Checkpoint:
     directory: Path
     hub_id: str | None
     """None for a local directory, whose weight files are all there or missing."""
+    cache: Path | None = None
+    """Where files from the hub are kept; None: where its client keeps them for everybody."""
 
     def config(self) -> dict[str, Any]:
         """The parsed config.json."""
@@ -64,13 +62,14 @@ class Checkpoint:
         single = self.weight_file(SINGLE)
         return dict.fromkeys(tensor_names(single), SINGLE)
 
-    def weight_file(self, name: str) -> Path:
-        """Path of one weight file, downloaded if need be."""
+    def weight_file(self, name: str, bar: type[Any] | None = None, *, again: bool = False) -> Path:
+        """Path of one weight file, downloaded if need be, or `again` in any case. `bar` is the
+        class of progress bar that the hub's client shall use."""
         path = self.directory / name
-        if path.is_file():
+        if path.is_file() and not again:
             return path
         if self.hub_id is not None:
-            return _download(self.hub_id, name)
+            return _download(self.hub_id, name, self._options(bar, again))
         if name == SINGLE:
             raise CheckpointError(
                 f"{self.name} holds neither {SINGLE} nor {INDEX}; "
@@ -78,9 +77,16 @@ class Checkpoint:
             )
         raise CheckpointError(f"{self.name} lacks the weight file {name} that its index names")
 
+    def _options(self, bar: type[Any] | None, again: bool) -> dict[str, Any]:
+        """For the hub's client; only those that differ from its own."""
+        options: dict[str, Any] = {"force_download": True} if again else {}
+        return options | ({"tqdm_class": bar} if bar else {}) | _kept_in(self.cache)
 
-def open_checkpoint(model: str) -> Checkpoint:
-    """Find a model by directory or hub id. Raises CheckpointError when it is neither."""
+
+def open_checkpoint(model: str, cache: Path | None = None) -> Checkpoint:
+    """Find a model by directory or hub id, which is kept in `cache`. Raises CheckpointError when it
+    is neither.
+    """
     directory = Path(model).expanduser()
     if directory.is_dir():
         _check_readable(directory, model)
@@ -89,20 +95,12 @@ def open_checkpoint(model: str) -> Checkpoint:
         raise CheckpointError(
             f"there is no model directory {model}; give a directory or a hub id such as owner/name"
         )
-    return Checkpoint(model, _fetch_small_files(model), model)
+    return Checkpoint(model, _fetch_small_files(model, cache), model, cache)
 
 
 def tensor_names(path: Path) -> list[str]:
     """Names in a safetensors file, from its header alone."""
-    try:
-        with path.open("rb") as file:
-            size = int.from_bytes(file.read(8), "little")
-            if not 0 < size <= HEADER_BYTES_MAX:
-                raise ValueError("no safetensors header")
-            header = json.loads(file.read(size))
-    except (OSError, ValueError) as error:
-        raise CheckpointError(f"{path} is not a readable safetensors file ({error})") from error
-    return [name for name in header if name != "__metadata__"]
+    return [tensor.name for tensor in read_header(path).tensors]
 
 
 def _check_readable(directory: Path, model: str) -> None:
@@ -142,12 +140,15 @@ def _read_json(path: Path, name: str) -> dict[str, Any]:
 # -- the hub --------------------------------------------------------------------------------------
 
 
-def _fetch_small_files(hub_id: str) -> Path:
+def _fetch_small_files(hub_id: str, cache: Path | None) -> Path:
     from huggingface_hub import snapshot_download
 
     try:
         directory = snapshot_download(
-            hub_id, allow_patterns=list(SMALL_FILES), local_files_only=not _hub_answers()
+            hub_id,
+            allow_patterns=list(SMALL_FILES),
+            local_files_only=not _hub_answers(),
+            **_kept_in(cache),
         )
     except (OSError, ValueError) as error:
         raise CheckpointError(_hub_message(hub_id, error)) from error
@@ -157,13 +158,17 @@ def _fetch_small_files(hub_id: str) -> Path:
     return path
 
 
-def _download(hub_id: str, name: str) -> Path:
+def _download(hub_id: str, name: str, options: dict[str, Any]) -> Path:
     from huggingface_hub import hf_hub_download
 
     try:
-        return Path(hf_hub_download(hub_id, name, local_files_only=not _hub_answers()))
+        return Path(hf_hub_download(hub_id, name, local_files_only=not _hub_answers(), **options))
     except (OSError, ValueError) as error:
         raise CheckpointError(_hub_message(f"{name} of {hub_id}", error)) from error
+
+
+def _kept_in(cache: Path | None) -> dict[str, Any]:
+    return {} if cache is None else {"cache_dir": cache}
 
 
 def _hub_message(what: str, error: Exception) -> str:

@@ -16,39 +16,9 @@ import torch
 from torch import nn
 
 from molink.errors import UnsupportedModelError
+from molink.executor.part_names import ADDED_POSITIONS, AFTER_LAYERS, BEFORE_LAYERS
 
 __all__ = ["Skip", "Zero", "decoder_layers", "stage_class"]
-
-ADDED_POSITIONS = frozenset({"wpe", "embed_positions", "position_embeddings", "embed_pos"})
-"""Names of position embeddings that are added to the token embeddings."""
-
-BEFORE_LAYERS = frozenset(
-    {
-        "project_in",
-        "word_embeddings_layernorm",
-        "embed_norm",
-        "emb_norm",
-        "embed_tokens_layernorm",
-        "emb_layer_norm",
-        "embed_layer_norm",
-        "embedding_layernorm",
-    }
-)
-"""Names of modules between the token embeddings and the first layer."""
-
-AFTER_LAYERS = frozenset(
-    {
-        "norm",
-        "ln_f",
-        "final_layer_norm",
-        "final_layernorm",
-        "project_out",
-        "norm_f",
-        "final_norm",
-        "layer_norm",
-    }
-)
-"""Names of modules after the last layer."""
 
 EMBEDDING_SCALES = ("embedding_multiplier", "scale_emb", "embed_scale", "emb_scale")
 """Numbers that a decoder's forward multiplies into its input; past the head they have been applied.

@@ -1,0 +1,146 @@
+"""The other way: whole files from the hub that the model was published on.
+
+The hub's own client fetches them, with its own resume, into a cache under the weights directory. It
+names large files by their SHA-256, which the hub gives as their etag; we compare that, since the
+client compares sizes only. A checkpoint that is one file is fetched whole: the hub gives ranges,
+but no checksums of them.
+"""
+
+import asyncio
+import hashlib
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from molink.errors import WeightsError
+from molink.executor.checkpoint import INDEX, SINGLE, SMALL_FILES, Checkpoint, open_checkpoint
+from molink.executor.safetensors_header import read_header
+from molink.executor.shard_plan import ModelShape, ShardPlan, plan_shards, shape_of
+from molink_agent.weights.progress import ProgressMeter
+from molink_agent.weights.room import Room, name_of
+from molink_agent.weights.source import HubSource, Progress, WeightsLimits
+from molink_agent.weights.threads import in_thread
+from molink_agent.weights.views import ModelFolder, make_view
+
+__all__ = ["fetch_from_hub"]
+
+LARGE_FILE_NAME = re.compile(r"[0-9a-f]{64}")
+"""In the client's cache: a SHA-256. Small files have shorter names."""
+
+READ_BYTES = 2**20
+
+FETCHES = 2
+"""Of a file whose checksum is wrong."""
+
+Came = Callable[[int], None]
+
+
+async def fetch_from_hub(
+    source: HubSource, layers: range, directory: Path, limits: WeightsLimits, progress: Progress
+) -> Path:
+    """See `ensure_weights`."""
+    checkpoint = await in_thread(open_checkpoint, source.model, directory / "hub")
+    shape = shape_of(checkpoint.config())
+    names = await in_thread(_files_of, checkpoint, shape, layers)
+    sizes = {name: await in_thread(_size, checkpoint, name) for name in names}
+    view = ModelFolder.of(directory, source.model, checkpoint.directory.name).view(layers)
+    room = Room(directory, limits, f"{name_of(layers)} of {source.model}")
+    there = {name: size for name, (size, cached) in sizes.items() if cached}
+    missing = sum(size for size, _ in sizes.values()) - sum(there.values())
+    await in_thread(room.make, missing, [], view)
+    meter = ProgressMeter(missing + sum(there.values()), sum(there.values()), progress)
+    meter.tell()
+    loop = asyncio.get_running_loop()
+
+    def came(size: int) -> None:
+        loop.call_soon_threadsafe(_count, meter, size)
+
+    paths = {name: await in_thread(_fetch, checkpoint, name, came) for name in names}
+    plan = await in_thread(_plan, paths, shape, layers)
+    await in_thread(_show, view, checkpoint, plan, paths)
+    progress(1.0, 0.0)
+    return view
+
+
+def _count(meter: ProgressMeter, size: int) -> None:
+    meter.kept(size)
+    meter.came(size)
+
+
+def _files_of(checkpoint: Checkpoint, shape: ModelShape, layers: range) -> list[str]:
+    """Weight files that hold something of these layers; a single file holds all."""
+    if not (checkpoint.directory / INDEX).is_file():
+        return [SINGLE]
+    return [need.name for need in plan_shards(checkpoint.weight_map(), shape, layers).files]
+
+
+def _size(checkpoint: Checkpoint, name: str) -> tuple[int, bool]:
+    """Bytes of a file, and whether it is here; zero where the hub does not say."""
+    from huggingface_hub import hf_hub_download
+
+    assert checkpoint.hub_id is not None
+    try:
+        facts = hf_hub_download(checkpoint.hub_id, name, cache_dir=checkpoint.cache, dry_run=True)
+    except (OSError, ValueError):
+        return 0, False  # the fetch itself will say what is wrong
+    return facts.file_size or 0, facts.is_cached
+
+
+def _fetch(checkpoint: Checkpoint, name: str, came: Came) -> Path:
+    """A file of the right checksum."""
+    for attempt in range(FETCHES):
+        path = checkpoint.weight_file(name, bar_class(came), again=attempt > 0)
+        if _is_right(path):
+            return path
+    raise WeightsError(
+        f"{name} of {checkpoint.name} came damaged {FETCHES} times from the hub: try again later"
+    )
+
+
+def _is_right(path: Path) -> bool:
+    """Whether a file is what the hub's etag says; true where the etag is no checksum."""
+    name = path.resolve().name
+    if not LARGE_FILE_NAME.fullmatch(name):
+        return True
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while data := file.read(READ_BYTES):
+            digest.update(data)
+    return digest.hexdigest() == name
+
+
+def bar_class(came: Came) -> type[Any]:
+    """What the hub's client takes for a progress bar."""
+    from huggingface_hub.utils import tqdm
+
+    class Bar(tqdm):  # type: ignore[misc]
+        """Draws nothing."""
+
+        def __init__(self, *arguments: Any, **options: Any) -> None:
+            super().__init__(*arguments, **{**options, "disable": True})
+
+        def update(self, n: float | None = 1) -> None:
+            """So many bytes more."""
+            came(int(n or 0))
+
+    return Bar
+
+
+def _plan(paths: dict[str, Path], shape: ModelShape, layers: range) -> ShardPlan:
+    """By what the files really hold."""
+    weight_map = {
+        tensor.name: name for name, path in paths.items() for tensor in read_header(path).tensors
+    }
+    return plan_shards(weight_map, shape, layers)
+
+
+def _show(view: Path, checkpoint: Checkpoint, plan: ShardPlan, paths: dict[str, Path]) -> None:
+    small = {
+        path.name: path.resolve()
+        for pattern in SMALL_FILES
+        for path in checkpoint.directory.glob(pattern)
+        if path.name != INDEX
+    }
+    held = {need.name: paths[need.name].resolve() for need in plan.files}
+    make_view(view, {**small, **held}, plan.weight_map)

@@ -1,0 +1,184 @@
+"""One part on the disk: written piece by piece, and sure of each piece.
+
+While it grows it is called NAME.partial, so nobody takes it for the whole. Beside it lies
+NAME.journal: a line for each piece that came from a block whose checksum was right, with the
+checksum of the piece itself. After a start every piece that the journal names is read again and
+compared. That costs a second for each GB, where fetching a GB takes minutes, and it buys three
+things. A byte that has changed on the disk is noticed, in a finished file too. Nothing has to be
+flushed for each piece: after a power cut the journal may name what never reached the disk, and the
+comparison finds it. And a journal torn at any byte does no harm: a line that is not whole does not
+count, one that is wrong does not match.
+
+Trusting the journal was rejected for these reasons; hashing only what is new would save the second.
+"""
+
+import hashlib
+import json
+import os
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from molink_agent.weights.layout import Part
+
+__all__ = ["PartFile"]
+
+JOURNAL_LINE = re.compile(r"(\d{1,12}) ([0-9a-f]{64})")
+"""Block number, checksum of our piece of it."""
+
+READ_BYTES = 2**20
+"""At once while comparing: an agent that has finished shall not keep the memory of a block."""
+
+
+@dataclass(slots=True)
+class PartFile:
+    """A part in a directory. Its methods block: call them in a thread, one at a time."""
+
+    directory: Path
+    part: Part
+    block_bytes: int
+    held: dict[int, str] = field(default_factory=dict)
+    """Pieces that are known to be good, by block; empty before `verify`."""
+    wanted: frozenset[int] = field(init=False)
+    """Blocks that hold some of it."""
+
+    def __post_init__(self) -> None:
+        self.wanted = frozenset(self.part.blocks(self.block_bytes))
+
+    @property
+    def path(self) -> Path:
+        """The finished file."""
+        return self.directory / self.part.name
+
+    @property
+    def partial(self) -> Path:
+        """While it grows."""
+        return self.directory / f"{self.part.name}.partial"
+
+    @property
+    def journal(self) -> Path:
+        """What is good in it."""
+        return self.directory / f"{self.part.name}.journal"
+
+    @property
+    def missing(self) -> set[int]:
+        """Numbers of the blocks still to be fetched."""
+        return {block for block in self.wanted if block not in self.held}
+
+    def missing_bytes(self) -> int:
+        """That this file has still to grow by, or to overwrite."""
+        cuts = (cut for one in self.missing for cut in self.part.cuts(one, self.block_bytes))
+        return sum(cut.stop - cut.start for cut in cuts)
+
+    def verify(self) -> None:
+        """Find out which pieces are good; what is not is forgotten. A finished file with a bad
+        piece stops being one."""
+        claimed = self._read_journal()
+        found = self.path if self.path.exists() else self.partial
+        if claimed is None or not found.exists():
+            self._begin()
+            return
+        with found.open("rb") as file:
+            right = file.read(len(self.part.prefix)) == self.part.prefix
+            right = right and os.fstat(file.fileno()).st_size <= self.part.size
+            self.held = {
+                block: digest
+                for block, digest in (claimed if right else {}).items()
+                if self._piece_digest(file.fileno(), block) == digest
+            }
+        if not right:
+            self._begin()
+        elif self.missing or found == self.partial:
+            found.replace(self.partial)
+            self._write_journal()
+        else:
+            self.partial.unlink(missing_ok=True)
+
+    def take(self, block: int, data: bytes) -> int:
+        """Write what a block (whole, and of the right checksum) gives to this part; bytes that are
+        new. Raises OSError; what was held before stays."""
+        if block not in self.wanted or block in self.held:
+            return 0
+        view, digest = memoryview(data), hashlib.sha256()
+        cuts = self.part.cuts(block, self.block_bytes)
+        descriptor = os.open(self.partial, os.O_WRONLY)
+        try:
+            for cut in cuts:
+                _write_all(descriptor, view[cut.start : cut.stop], cut.local)
+                digest.update(view[cut.start : cut.stop])
+        finally:
+            os.close(descriptor)
+        _append(self.journal, f"{block} {digest.hexdigest()}\n")
+        self.held[block] = digest.hexdigest()
+        return sum(cut.stop - cut.start for cut in cuts)
+
+    def finish(self) -> None:
+        """Give a complete file its name. Raises OSError when the disk has not taken it after
+        all."""
+        assert not self.missing
+        if self.partial.exists():
+            descriptor = os.open(self.partial, os.O_RDWR)
+            try:
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+            self.partial.replace(self.path)
+
+    def _begin(self) -> None:
+        """From nothing."""
+        self.held = {}
+        self.directory.mkdir(parents=True, exist_ok=True)
+        self.path.unlink(missing_ok=True)
+        self.journal.unlink(missing_ok=True)
+        self.partial.write_bytes(self.part.prefix)
+        self._write_journal()
+
+    def _identity(self) -> str:
+        """First line of the journal: of which bytes it speaks."""
+        runs = hashlib.sha256(repr((self.part.prefix, self.part.runs)).encode()).hexdigest()
+        facts = {"of": self.part.source.sha256, "block": self.block_bytes, "runs": runs}
+        return json.dumps(facts)
+
+    def _read_journal(self) -> dict[int, str] | None:
+        """None when there is none for this part."""
+        try:
+            lines = self.journal.read_bytes().decode("ascii", "replace").split("\n")
+        except OSError:
+            return None
+        if lines[0] != self._identity():
+            return None
+        found = (JOURNAL_LINE.fullmatch(line) for line in lines[1:-1])
+        claimed = {int(match[1]): match[2] for match in found if match}
+        return {block: digest for block, digest in claimed.items() if block in self.wanted}
+
+    def _write_journal(self) -> None:
+        lines = [self._identity(), *(f"{block} {digest}" for block, digest in self.held.items())]
+        draft = self.journal.with_name(f"{self.journal.name}.new")
+        draft.write_text("".join(f"{line}\n" for line in lines), encoding="ascii")
+        draft.replace(self.journal)
+
+    def _piece_digest(self, descriptor: int, block: int) -> str:
+        """Empty where the disk cannot read it."""
+        digest = hashlib.sha256()
+        try:
+            for cut in self.part.cuts(block, self.block_bytes):
+                end = cut.local + cut.stop - cut.start
+                for at in range(cut.local, end, READ_BYTES):
+                    digest.update(os.pread(descriptor, min(READ_BYTES, end - at), at))
+        except OSError:
+            return ""
+        return digest.hexdigest()
+
+
+def _write_all(descriptor: int, data: memoryview, offset: int) -> None:
+    while data:
+        written = os.pwrite(descriptor, data, offset)
+        data, offset = data[written:], offset + written
+
+
+def _append(path: Path, line: str) -> None:
+    descriptor = os.open(path, os.O_WRONLY | os.O_APPEND)
+    try:
+        os.write(descriptor, line.encode())
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,114 @@
+"""The table of contents of a safetensors file, read and written.
+
+Eight bytes say how long the JSON is that follows; it gives each tensor's type, shape and place in
+the data behind it. With this table alone one knows which bytes of a file a stage needs, and with a
+shorter one in front of just these bytes they are a safetensors file again. The data of the new file
+keeps the order of the old one, and is cut nowhere but between tensors, so tensors stay aligned.
+
+No torch here, and not the safetensors package: it reads tables only of files that are whole.
+"""
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from molink.errors import CheckpointError
+
+__all__ = ["SafetensorsHeader", "StoredTensor", "encode_header", "parse_header", "read_header"]
+
+HEADER_BYTES_MAX = 100_000_000
+"""The limit of the safetensors format itself; a larger number means that the file is something
+else."""
+
+LENGTH_BYTES = 8
+"""Of the number in front."""
+
+ALIGNMENT_BYTES = 8
+"""To which the table is filled up with spaces, as the format's own library does."""
+
+METADATA = "__metadata__"
+
+
+@dataclass(frozen=True, slots=True)
+class StoredTensor:
+    """One entry of the table."""
+
+    name: str
+    dtype: str
+    """In the format's words, such as "BF16"."""
+    shape: tuple[int, ...]
+    start: int
+    """First byte, counted from the beginning of the file."""
+    stop: int
+    """Byte after the last."""
+
+
+@dataclass(frozen=True, slots=True)
+class SafetensorsHeader:
+    """The whole table."""
+
+    tensors: tuple[StoredTensor, ...]
+    """As they lie in the file."""
+    metadata: Mapping[str, str]
+    content: Mapping[str, Any]
+    """The JSON itself."""
+    data_start: int
+    """Bytes in front of the data."""
+
+
+def read_header(path: Path) -> SafetensorsHeader:
+    """The table of a file. Raises CheckpointError when it is no safetensors file."""
+    try:
+        with path.open("rb") as file:
+            size = int.from_bytes(file.read(LENGTH_BYTES), "little")
+            if not 0 < size <= HEADER_BYTES_MAX:
+                raise ValueError("no safetensors header")
+            content = json.loads(file.read(size))
+        return parse_header(content, LENGTH_BYTES + size)
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"{path} is not a readable safetensors file ({error})") from error
+
+
+def parse_header(content: Any, data_start: int) -> SafetensorsHeader:
+    """The table from its JSON. Raises ValueError for anything else."""
+    if not isinstance(content, dict):
+        raise ValueError("its header is not a JSON object")
+    tensors = [
+        _tensor(name, entry, data_start) for name, entry in content.items() if name != METADATA
+    ]
+    metadata = content.get(METADATA) or {}
+    if not isinstance(metadata, dict):
+        raise ValueError("its metadata are not a JSON object")
+    tensors.sort(key=lambda tensor: (tensor.start, tensor.stop))
+    return SafetensorsHeader(tuple(tensors), metadata, content, data_start)
+
+
+def encode_header(tensors: Iterable[StoredTensor], metadata: Mapping[str, str]) -> bytes:
+    """The beginning of a file that holds these tensors one behind the other."""
+    content: dict[str, Any] = {METADATA: dict(metadata)} if metadata else {}
+    end = 0
+    for tensor in tensors:
+        begin, end = end, end + tensor.stop - tensor.start
+        entry = {"dtype": tensor.dtype, "shape": tensor.shape, "data_offsets": (begin, end)}
+        content[tensor.name] = entry
+    text = json.dumps(content, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % ALIGNMENT_BYTES)
+    return len(text).to_bytes(LENGTH_BYTES, "little") + text
+
+
+def _tensor(name: str, entry: Any, data_start: int) -> StoredTensor:
+    try:
+        start, stop = entry["data_offsets"]
+        dtype, shape = entry["dtype"], tuple(entry["shape"])
+    except (KeyError, TypeError, ValueError) as error:
+        raise ValueError(f"its entry of {name!r} is not one of a tensor") from error
+    numbers = (start, stop, *shape)
+    if not isinstance(dtype, str) or not all(
+        isinstance(number, int) and number >= 0 for number in numbers
+    ):
+        raise ValueError(f"its entry of {name!r} is not one of a tensor")
+    if start > stop:
+        raise ValueError(f"its entry of {name!r} ends before it begins")
+    return StoredTensor(name, dtype, shape, data_start + start, data_start + stop)
