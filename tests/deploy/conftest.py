@@ -1,6 +1,5 @@
 """A home directory of its own for a script, on a PATH that holds only what a test puts there."""
 
-import os
 import shutil
 import subprocess
 from dataclasses import dataclass
@@ -11,10 +10,10 @@ import pytest
 ROOT = Path(__file__).parents[2]
 INSTALL = ROOT / "deploy" / "install.sh"
 
-TOOLS = (
-    "awk basename cat cut df dirname env grep id ln mkdir mktemp mv readlink rm rmdir sed sh sort "
-    "tail tr"
-).split()
+TOOLS = [
+    *("awk", "basename", "cat", "dirname", "env", "grep", "id", "ln", "mkdir", "mktemp"),
+    *("readlink", "rm", "rmdir", "sed", "sh", "sort", "tail"),
+]
 """What every Linux has; Python, nvidia-smi, uname and the package managers are each test's own."""
 
 SCRIPT_S_MAX = 60
@@ -42,9 +41,7 @@ class Sandbox:
         file.chmod(0o755)
 
     def fake_python(self, version="3.12.3", without_venv=0, too_old=0, name="python3") -> None:
-        self.fake(
-            name, PYTHON.format(version=version, without_venv=without_venv, too_old=too_old)
-        )
+        self.fake(name, PYTHON.format(version=version, without_venv=without_venv, too_old=too_old))
 
     def fake_disk(self, free_mib: int) -> None:
         self.fake("df", f"echo header; echo /dev/x 1 1 {free_mib * 1024} 1% /home")
@@ -78,9 +75,8 @@ def sandbox(tmp_path):
     for tool in TOOLS:
         found = shutil.which(tool, path="/usr/bin:/bin")
         assert found, tool
-        os.symlink(found, bin_directory / tool)
+        (bin_directory / tool).symlink_to(found)
     place = Sandbox(home, bin_directory)
-    (bin_directory / "df").unlink()
     place.fake_disk(free_mib=100_000)
     place.fake_uname("6.1.0-18-amd64")
     return place

@@ -8,13 +8,16 @@ import os
 import subprocess
 import sys
 import sysconfig
+import tomllib
 import zipfile
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PACKAGES = ("molink", "agent/molink_agent")
+PACKAGES = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"][
+    "targets"
+]["wheel"]["packages"]
 MADE = {".local/share/molink", ".local/share/molink/venv", ".local/bin/molink"}
 
 
