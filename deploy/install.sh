@@ -386,7 +386,7 @@ say_next() {
 uninstall_all() {
     remove_services
     if [ -f "$root/with-pipx" ] && has pipx; then
-        pipx uninstall molink || note "pipx has no molink any more"
+        pipx uninstall molink || note "pipx did not know it any more"
     fi
     if is_our_link; then
         rm -f "$link"
