@@ -337,10 +337,12 @@ install_with_venv() {
         "$python" -m venv --clear "$venv"
     fi
     install_torch
+    again=no
+    [ ! -x "$venv/bin/molink" ] || again=yes
     pip install --upgrade "$source"
-    case $source in
+    case $again$source in
         # The same version again is no upgrade to pip, so a wheel's code is replaced in any case.
-        *.whl) pip install --force-reinstall --no-deps "$source" ;;
+        yes*.whl) pip install --force-reinstall --no-deps "$source" ;;
     esac
     ln -sfn "$venv/bin/molink" "$link"
     "$link" --version

@@ -1,6 +1,6 @@
 #!/bin/sh
 # What a container of MoLink runs: `agent` alone is an agent that joins once and then stays a member;
-# everything else is given to molink as it stands.
+# everything else is a command line of MoLink's.
 #
 # Options for joining (--device cpu, --memory-gb 16) are put behind `agent`.
 set -eu

@@ -12,7 +12,7 @@ INSTALL = ROOT / "deploy" / "install.sh"
 
 TOOLS = [
     *("awk", "basename", "cat", "dirname", "env", "grep", "id", "ln", "mkdir", "mktemp"),
-    *("readlink", "rm", "rmdir", "sed", "sh", "sort", "tail"),
+    *("readlink", "rm", "rmdir", "sed", "sh", "sort", "tail", "tr"),
 ]
 """What every Linux has; Python, nvidia-smi, uname and the package managers are each test's own."""
 

@@ -48,7 +48,7 @@ ALWAYS = {"--help", "--version"}
 INVOCATION = re.compile(r"(?<![\w./:=-])(?:\S*/)?molink((?: [a-z]+)+)([^`\n'\"|;]*)")
 
 PROGRAM_OF_OTHERS = re.compile(r"^\s*(?:kubectl|docker (?!run))")
-"""Whose lines have words of their own behind a thing called molink."""
+"""Whose words may be followed by a thing called molink; ours begin behind ` -- `."""
 
 
 def code_of(page: str) -> str:
@@ -62,9 +62,8 @@ def invocations(text: str) -> list[tuple[str, set[str]]]:
     """Commands, as the longest path that is expected, with the options that follow."""
     found = []
     for line in text.splitlines():
-        if PROGRAM_OF_OTHERS.match(line) and " -- molink " not in line:
-            continue
-        for words, rest in INVOCATION.findall(line):
+        own = line.partition(" -- ")[2] if PROGRAM_OF_OTHERS.match(line) else line
+        for words, rest in INVOCATION.findall(own):
             found.append(parsed(words.split(), set(re.findall(r"--[a-z-]+", rest))))
     return found
 

@@ -119,6 +119,12 @@ def test_pipx_keeps_the_environment_when_asked(offline, tmp_path):
     assert log[1] == "uninstall molink"
 
 
+def test_the_source_archive_carries_what_installs_it():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    included = project["tool"]["hatch"]["build"]["targets"]["sdist"]["include"]
+    assert {"deploy", "windows"} <= set(included)
+
+
 def test_services_go_too_but_only_ours(sandbox):
     units = sandbox.home / ".config/systemd/user"
     units.mkdir(parents=True)

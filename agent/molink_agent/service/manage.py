@@ -54,7 +54,7 @@ def install_service(data_dir: Path) -> list[str]:
                 f"systemctl --user {' '.join(arguments)}: {answer.reason} "
                 f"`journalctl --user -u {unit}` may tell more."
             )
-    return [f"The agent runs as {unit} and starts with your session.", _lingering_sentence()]
+    return [f"The agent runs as {unit} and starts with your session.", _when_it_ends()]
 
 
 def remove_service(data_dir: Path) -> list[str]:
@@ -117,7 +117,12 @@ def _lingering() -> bool:
     return answer.output.strip() == "Linger=yes"
 
 
-def _lingering_sentence() -> str:
+def _when_it_ends() -> str:
+    if Surroundings.look().wsl:
+        return (
+            "WSL ends it seconds after its last window is closed; the task of "
+            "windows/install.ps1 starts the agent at logon and keeps it."
+        )
     if _lingering():
         return "It goes on when you log out."
     return "It ends when you log out; to let it go on and start with the PC: loginctl enable-linger"

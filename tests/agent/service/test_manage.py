@@ -72,6 +72,11 @@ def test_installing_twice_changes_nothing_more(desk):
     assert desk.unit.read_text() == text
 
 
+def test_in_wsl_the_service_does_not_suffice_and_it_says_so(desk, monkeypatch):
+    monkeypatch.setattr("platform.release", lambda: "5.15.153.1-microsoft-standard-WSL2")
+    assert "WSL ends it seconds after" in install_service(desk.data_dir)[-1]
+
+
 def test_two_agents_of_one_account_are_two_services(desk):
     install_service(desk.data_dir)
     install_service(desk.home / "second")
