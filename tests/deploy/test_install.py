@@ -55,7 +55,7 @@ def offline(sandbox, tmp_path):
     write_wheel(wheels, "torch", "2.9.0", {"torch.py": b""})
     sandbox.fake("python3", f'exec "{sys.executable}" "$@"')
     environment = {"PIP_NO_INDEX": "1", "PIP_NO_DEPS": "1", "PIP_FIND_LINKS": str(wheels)}
-    environment["PIP_CONFIG_FILE"] = os.devnull
+    environment |= {"PIP_CONFIG_FILE": os.devnull, "PIP_NO_COMPILE": "1"}
     return sandbox, environment
 
 
