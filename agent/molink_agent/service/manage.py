@@ -1,0 +1,153 @@
+"""Install, remove and look at the agent's service.
+
+Each function may be repeated: what is there already is replaced, what is gone already is no error.
+"""
+
+import os
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from molink.errors import UserError
+from molink_agent.service.surroundings import Surroundings, why_no_manager
+from molink_agent.service.systemctl import STOP_WITHIN_S, ask_loginctl, ask_systemctl
+from molink_agent.service.unit import MADE_BY, unit_name, unit_text
+
+__all__ = ["ServiceStatus", "install_service", "remove_service", "service_status"]
+
+PROPERTIES = ("LoadState", "ActiveState", "UnitFileState", "Result", "NRestarts")
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceStatus:
+    """What systemd says of one agent's service."""
+
+    unit: str
+    installed: bool
+    enabled: bool
+    """Starts by itself."""
+    active: bool
+    """Runs now."""
+    lingering: bool
+    """Goes on when the user logs out."""
+    restarts: int
+    problem: str = ""
+    """One sentence with a remedy; empty when all is well."""
+
+
+def install_service(data_dir: Path) -> list[str]:
+    """Write, enable and start the unit; returns what was done and what is left to do, for a person.
+
+    Raises UserError where there is no systemd user instance, or it refuses.
+    """
+    _check_manager()
+    unit = _unit(data_dir)
+    file = _unit_directory() / unit
+    if file.exists() and not _is_ours(file):
+        raise UserError(f"{file} is not ours: move it away, then try again.")
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(unit_text(_agent_command(data_dir)), encoding="utf-8")
+    for arguments in (["daemon-reload"], ["enable", unit], ["restart", unit]):
+        answer = ask_systemctl(*arguments, timeout_s=STOP_WITHIN_S)
+        if answer.code:
+            raise UserError(
+                f"systemctl --user {' '.join(arguments)}: {answer.reason} "
+                f"`journalctl --user -u {unit}` may tell more."
+            )
+    return [f"The agent runs as {unit} and starts with your session.", _when_it_ends()]
+
+
+def remove_service(data_dir: Path) -> list[str]:
+    """Stop and remove the unit; returns what was done. Works without systemd, too."""
+    unit = _unit(data_dir)
+    file = _unit_directory() / unit
+    if not file.exists():
+        return [f"There is no service {unit}."]
+    if not _is_ours(file):
+        raise UserError(f"{file} is not ours: remove it yourself if you want it gone.")
+    answer = ask_systemctl("disable", "--now", unit, timeout_s=STOP_WITHIN_S)
+    file.unlink()
+    ask_systemctl("daemon-reload")
+    ask_systemctl("reset-failed", unit)
+    if answer.code:
+        return [f"{unit} is removed; systemd did not confirm that it has ended: {answer.reason}"]
+    return [f"{unit} is stopped and removed."]
+
+
+def service_status(data_dir: Path) -> ServiceStatus:
+    """How the service is doing; never raises."""
+    unit = _unit(data_dir)
+    installed = (_unit_directory() / unit).exists()
+    answer = ask_systemctl("show", unit, f"--property={','.join(PROPERTIES)}")
+    facts = dict(line.split("=", 1) for line in answer.output.splitlines() if "=" in line)
+    restarts = facts.get("NRestarts", "")
+    return ServiceStatus(
+        unit=unit,
+        installed=installed,
+        enabled=facts.get("UnitFileState") == "enabled",
+        active=facts.get("ActiveState") in ("active", "reloading", "activating"),
+        lingering=_lingering(),
+        restarts=int(restarts) if restarts.isdecimal() else 0,
+        problem=_problem(unit, installed, answer.code, facts),
+    )
+
+
+def _problem(unit: str, installed: bool, code: int, facts: dict[str, str]) -> str:
+    if not installed:
+        return "It is not installed: `molink agent service install` does it."
+    if code or not facts:
+        return why_no_manager(Surroundings.look())
+    if facts.get("ActiveState") == "failed":
+        return (
+            f"It has failed ({facts.get('Result', 'unknown')}): `journalctl --user -u {unit}` "
+            "tells why, `molink agent doctor` what to do."
+        )
+    return ""
+
+
+def _check_manager() -> None:
+    """Raises UserError where systemd runs no services for this user."""
+    if ask_systemctl("show-environment").code:
+        raise UserError(why_no_manager(Surroundings.look()))
+
+
+def _lingering() -> bool:
+    here = Surroundings.look()
+    answer = ask_loginctl("show-user", here.user, "--property=Linger")
+    return answer.output.strip() == "Linger=yes"
+
+
+def _when_it_ends() -> str:
+    if Surroundings.look().wsl:
+        return (
+            "WSL ends it seconds after its last window is closed; the task of "
+            "windows/install.ps1 starts the agent at logon and keeps it."
+        )
+    if _lingering():
+        return "It goes on when you log out."
+    return "It ends when you log out; to let it go on and start with the PC: loginctl enable-linger"
+
+
+def _agent_command(data_dir: Path) -> list[str]:
+    """The `molink` beside this Python; its module where there is none (a checkout)."""
+    molink = Path(sys.executable).parent / "molink"
+    program = [str(molink)] if molink.exists() else [sys.executable, "-m", "molink.cli.main"]
+    return [*program, "agent", "run", "--data-dir", str(data_dir.absolute())]
+
+
+def _unit(data_dir: Path) -> str:
+    return unit_name(data_dir.absolute(), _xdg("XDG_DATA_HOME", ".local/share") / "molink-agent")
+
+
+def _unit_directory() -> Path:
+    return _xdg("XDG_CONFIG_HOME", ".config") / "systemd" / "user"
+
+
+def _xdg(variable: str, usual: str) -> Path:
+    """A directory of the XDG standard, which ignores a relative one."""
+    wanted = os.environ.get(variable, "")
+    return Path(wanted) if wanted.startswith("/") else Path.home() / usual
+
+
+def _is_ours(file: Path) -> bool:
+    return file.read_text(encoding="utf-8", errors="replace").startswith(MADE_BY)

@@ -1,0 +1,107 @@
+"""The text of the systemd user unit that runs one agent.
+
+The agent supervises its stages itself, so systemd has one thing to do: start it, and start it again
+when it crashes. Everything in the unit that limits is a backstop behind the owner's own limits,
+which the agent obeys and which change while it runs; a unit would have to be rewritten for that.
+
+Pure: paths in, text out.
+"""
+
+import hashlib
+from collections.abc import Sequence
+from pathlib import Path
+
+from molink.errors import UserError
+
+__all__ = ["MADE_BY", "UNIT_NAME", "unit_name", "unit_text"]
+
+UNIT_NAME = "molink-agent.service"
+"""Of the agent with the usual data directory."""
+
+MADE_BY = "# Made by molink agent service install"
+"""First line of every unit of ours: no other file is ever overwritten or removed."""
+
+RESTART_AFTER_S = 15
+"""A crash at start, over and over, then costs about one second of a core in fifteen."""
+
+STOP_WITHIN_S = 60
+"""A stage finishes its step and says goodbye in far less; systemd's own limit at logout is 90 s."""
+
+EXIT_USER_ERROR = 2
+"""The agent's exit code for what only its owner can put right: a new start changes nothing."""
+
+NICENESS = 10
+"""Half way down: what the owner does goes first, yet an idle PC is used in full."""
+
+CPU_WEIGHT = 20
+"""A fifth of an ordinary program's share when both want all of the CPU."""
+
+MEMORY_MAX_PERCENT = 90
+"""Of the PC's memory: a leak ends the stage before it ends the owner's session. What the owner
+lends is less, and the agent keeps to that."""
+
+OOM_SCORE = 500
+"""Of -1000 to 1000: when memory runs out in spite of that, ours is what the kernel takes first."""
+
+NAME_HASH_BYTES = 4
+"""Two data directories of one account share a name once in 4 billion."""
+
+_UNIT = f"""\
+{MADE_BY}: changes are lost when it runs again.
+[Unit]
+Description=MoLink agent: lends this PC to a cluster that serves language models
+StartLimitIntervalSec=0
+
+[Service]
+Type=exec
+ExecStart={{command}}
+Environment=PYTHONUNBUFFERED=1
+Restart=on-failure
+RestartSec={RESTART_AFTER_S}
+RestartPreventExitStatus={EXIT_USER_ERROR}
+KillMode=mixed
+TimeoutStopSec={STOP_WITHIN_S}
+Nice={NICENESS}
+CPUWeight={CPU_WEIGHT}
+IOSchedulingClass=best-effort
+IOSchedulingPriority=7
+MemoryMax={MEMORY_MAX_PERCENT}%
+OOMScoreAdjust={OOM_SCORE}
+OOMPolicy=continue
+NoNewPrivileges=yes
+UMask=0077
+
+[Install]
+WantedBy=default.target
+"""
+# KillMode=mixed: only the agent is told to stop, and stops its stages in order; what is left after
+# that is killed. OOMPolicy=continue: a stage that the kernel took is replaced by the agent, not by
+# a new start of everything.
+
+
+def unit_name(data_dir: Path, usual_data_dir: Path) -> str:
+    """The unit's file name: one for each data directory, so that several agents can be services."""
+    if data_dir == usual_data_dir:
+        return UNIT_NAME
+    key = hashlib.blake2b(str(data_dir).encode(), digest_size=NAME_HASH_BYTES).hexdigest()
+    return f"molink-agent-{key}.service"
+
+
+def unit_text(command: Sequence[str]) -> str:
+    """The unit that runs `command`, whose first word is an absolute path.
+
+    Raises UserError for a path that a unit cannot hold.
+    """
+    if not Path(command[0]).is_absolute():
+        raise UserError(f"A service needs the absolute path of its program, got {command[0]!r}.")
+    if "$" in command[0]:
+        raise UserError(f"systemd cannot start a program with $ in its path: {command[0]}")
+    return _UNIT.format(command=" ".join(map(_quoted, command)))
+
+
+def _quoted(argument: str) -> str:
+    """In double quotes, with the characters that systemd would read as its own doubled."""
+    if not argument.isprintable():
+        raise UserError(f"A service's command cannot hold the character codes of {argument!r}.")
+    escaped = argument.replace("\\", "\\\\").replace('"', '\\"')
+    return '"' + escaped.replace("%", "%%").replace("$", "$$") + '"'

@@ -1,0 +1,156 @@
+"""Which steps lead from this Windows PC, as it is, to an agent that starts at logon?
+
+Facts in, steps out. A step is something that install.ps1 knows how to do, with a sentence that it
+shows first; running the installer again takes up where it was left, because what is done already
+makes no step.
+
+Pure: no registry, no clock, no wsl.exe.
+"""
+
+from dataclasses import dataclass
+from enum import Enum
+
+__all__ = ["Do", "Step", "WindowsFacts", "can_mirror", "parse_version", "plan_steps"]
+
+BUILD_WSL2_MIN = 19041
+"""Windows 10 2004: the first whose `wsl --install` brings WSL2."""
+
+BUILD_MIRRORED_MIN = 22621
+"""Windows 11 22H2: the first with mirrored networking."""
+
+WSL_MIRRORED_MIN = (2, 0, 0)
+"""The first WSL with mirrored networking outside of its previews."""
+
+
+class Do(Enum):
+    """What install.ps1 carries out; each is a case of its `switch`."""
+
+    STOP = "stop"
+    """Nothing can go on before the owner has done what the sentence says."""
+    NOTE = "note"
+    UPDATE_WSL = "update-wsl"
+    CONVERT_DISTRIBUTION = "convert-distribution"
+    SET_MIRRORED = "set-mirrored"
+    RESTART_WSL = "restart-wsl"
+    INSTALL_PACKAGES = "install-packages"
+    INSTALL_AGENT = "install-agent"
+    REGISTER_TASK = "register-task"
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One thing to do."""
+
+    do: Do
+    says: str
+    """Shown to the owner before it is done."""
+
+
+@dataclass(frozen=True, slots=True)
+class WindowsFacts:
+    """What is known of the PC before MoLink is installed."""
+
+    build: int
+    """Of Windows: 22631 is Windows 11 23H2."""
+    virtualisation: bool
+    """Switched on in the firmware, or a hypervisor runs already."""
+    wsl_version: tuple[int, ...] | None
+    """Of WSL itself; None: the old one that came with Windows and cannot tell."""
+    distribution: str
+    distribution_wsl: int
+    """1 or 2: how this distribution runs."""
+    mirrored: bool
+    """.wslconfig says so already."""
+    python_complete: bool
+    """The distribution's Python can make virtual environments."""
+    has_apt: bool
+    task_registered: bool = False
+
+
+def parse_version(text: str) -> tuple[int, ...] | None:
+    """`2.3.26.0` as numbers; None for anything else."""
+    parts = text.strip().split(".")
+    if not all(part.isascii() and part.isdecimal() for part in parts):
+        return None
+    return tuple(int(part) for part in parts)
+
+
+def can_mirror(facts: WindowsFacts) -> bool:
+    """Whether this Windows has mirrored networking, if need be after an update of WSL."""
+    return facts.build >= BUILD_MIRRORED_MIN
+
+
+def plan_steps(facts: WindowsFacts) -> tuple[Step, ...]:
+    """In the order in which they are to be done; one STOP alone when nothing can be."""
+    obstacle = _obstacle(facts)
+    if obstacle:
+        return (Step(Do.STOP, obstacle),)
+    return (
+        *_wsl_steps(facts),
+        *_network_steps(facts),
+        *_package_steps(facts),
+        Step(Do.INSTALL_AGENT, f"Installing MoLink inside {facts.distribution}."),
+        *_task_steps(facts),
+    )
+
+
+def _obstacle(facts: WindowsFacts) -> str:
+    if facts.build < BUILD_WSL2_MIN:
+        return (
+            f"Windows build {facts.build} has no WSL2: update Windows to build {BUILD_WSL2_MIN} "
+            "(Windows 10 2004) or newer."
+        )
+    if not facts.virtualisation:
+        return (
+            "Virtualisation is off: switch it on in the PC's firmware (often called VT-x, AMD-V or "
+            "SVM), then run this again."
+        )
+    return ""
+
+
+def _wsl_steps(facts: WindowsFacts) -> list[Step]:
+    steps = []
+    if facts.wsl_version is None or facts.wsl_version < WSL_MIRRORED_MIN:
+        steps.append(Step(Do.UPDATE_WSL, "Updating WSL: this one is older than 2.0."))
+    if facts.distribution_wsl == 1:
+        says = f"Moving {facts.distribution} from WSL1 to WSL2: WSL1 has no GPU. It takes minutes."
+        steps.append(Step(Do.CONVERT_DISTRIBUTION, says))
+    return steps
+
+
+def _network_steps(facts: WindowsFacts) -> list[Step]:
+    if facts.mirrored and can_mirror(facts):
+        return []
+    if not can_mirror(facts):
+        says = (
+            "This Windows has no mirrored networking (that needs Windows 11 22H2), so WSL stays "
+            "behind its own NAT and neighbours reach this PC through the relay."
+        )
+        return [Step(Do.NOTE, says)]
+    return [
+        Step(
+            Do.SET_MIRRORED,
+            "Setting networkingMode=mirrored in .wslconfig, so that neighbours can reach this PC "
+            "directly; other settings there stay.",
+        ),
+        Step(
+            Do.RESTART_WSL,
+            "Restarting WSL, which ends everything that runs in it (Docker Desktop, too).",
+        ),
+    ]
+
+
+def _package_steps(facts: WindowsFacts) -> list[Step]:
+    if facts.python_complete:
+        return []
+    if facts.has_apt:
+        says = f"Installing Python's venv module inside {facts.distribution}."
+        return [Step(Do.INSTALL_PACKAGES, says)]
+    says = f"{facts.distribution} lacks a Python 3.11 with venv; the installer says how to get it."
+    return [Step(Do.NOTE, says)]
+
+
+def _task_steps(facts: WindowsFacts) -> list[Step]:
+    verb = "Renewing" if facts.task_registered else "Registering"
+    says = f"{verb} the task that starts the agent when you log on."
+    return [Step(Do.REGISTER_TASK, says)]

@@ -1,0 +1,132 @@
+"""Mirrored networking in `.wslconfig`, and back, without touching what else its owner wrote there.
+
+The file belongs to the owner, and other programs (Docker Desktop) edit it too. So we do not parse
+and print it anew: lines are kept as they are, what we replace stays as a comment, what we add says
+that it is ours, and removing puts back the very text that was there before.
+
+The rules are WSL's own: names in any case, comments with #, a backslash at the end of a setting
+continues it, of two settings with one name the first counts.
+"""
+
+import re
+from collections.abc import Iterator
+
+__all__ = ["is_mirrored", "with_mirrored", "without_ours"]
+
+SECTION = "wsl2"
+KEY = "networkingmode"
+SETTING = "networkingMode=mirrored"
+HEADER = f"[{SECTION}]"
+
+OURS = "# MoLink added the next line"
+KEPT = "# MoLink keeps for later: "
+
+_HEADER = re.compile(r"[ \t]*\[([A-Za-z][A-Za-z0-9]*)\][ \t]*(?:#.*)?")
+_SETTING = re.compile(r"[ \t]*([A-Za-z][A-Za-z0-9]*)[ \t]*=[ \t]*(.*)")
+_QUOTED = re.compile(r'"(?:[^"\\]|\\.)*"')
+_VALUE = re.compile(r'"?([^"#]*?)"?[ \t]*(?:#.*)?')
+
+Lines = list[str]
+"""Physical lines without their ends."""
+
+
+def is_mirrored(text: str) -> bool:
+    """Whether WSL takes mirrored networking from this file."""
+    first = next(_networking_settings(_lines(text)), None)
+    value = _VALUE.fullmatch(first[2]) if first else None
+    return value is not None and value[1].strip().lower() == "mirrored"
+
+
+def with_mirrored(text: str) -> str:
+    """The same file with mirrored networking; the very same where it has that already."""
+    if is_mirrored(text):
+        return text
+    lines = _lines(text)
+    spans = [(first, last) for first, last, _ in _networking_settings(lines)]
+    place = spans[0][0] if spans else _line_after_header(lines)
+    for first, last in reversed(spans):
+        lines[first:last] = [KEPT + line for line in lines[first:last]]
+    if place is None:
+        place = len(lines)
+        lines[place:place] = [OURS, HEADER, OURS, SETTING]
+    else:
+        lines[place:place] = [OURS, SETTING]
+    return _text(lines, text)
+
+
+def without_ours(text: str) -> str:
+    """The file as it was before `with_mirrored`, as far as it was not changed since."""
+    lines = _lines(text)
+    kept: Lines = []
+    position = 0
+    while position < len(lines):
+        line, following = lines[position], lines[position + 1 : position + 2]
+        if line == OURS:
+            ours = following == [SETTING] or (
+                following == [HEADER] and _section_is_empty(lines, position + 2)
+            )
+            position += 2 if ours else 1
+            continue
+        kept.append(line.removeprefix(KEPT))
+        position += 1
+    return text if kept == lines else _text(kept, text)
+
+
+def _networking_settings(lines: Lines) -> Iterator[tuple[int, int, str]]:
+    """First line, line after the last, and value of every networkingMode in [wsl2], in order."""
+    for first, last, section in _logical_lines(lines):
+        found = _SETTING.fullmatch(lines[first])
+        if found and section == SECTION and found[1].lower() == KEY:
+            yield first, last, found[2]
+
+
+def _logical_lines(lines: Lines) -> Iterator[tuple[int, int, str]]:
+    """Every line with its continuations, as [first, last), and the section it lies in."""
+    section = ""
+    first = 0
+    while first < len(lines):
+        last = first + 1
+        if header := _HEADER.fullmatch(lines[first]):
+            section = header[1].lower()
+        elif _SETTING.fullmatch(lines[first]):
+            while last < len(lines) and _goes_on(lines[last - 1]):
+                last += 1
+        yield first, last, section
+        first = last
+
+
+def _goes_on(line: str) -> bool:
+    """Whether it ends in a backslash that is neither escaped itself nor in a comment."""
+    if "#" in _QUOTED.sub("", line):
+        return False
+    return (len(line) - len(line.rstrip("\\"))) % 2 == 1
+
+
+def _line_after_header(lines: Lines) -> int | None:
+    """Where the first [wsl2] section begins; None when there is none."""
+    for first, last, section in _logical_lines(lines):
+        if section == SECTION and _HEADER.fullmatch(lines[first]):
+            return last
+    return None
+
+
+def _section_is_empty(lines: Lines, start: int) -> bool:
+    """Whether the section that begins at `start` holds no setting but ours."""
+    for line in lines[start:]:
+        if _HEADER.fullmatch(line):
+            return True
+        if _SETTING.fullmatch(line) and line != SETTING:
+            return False
+    return True
+
+
+def _lines(text: str) -> Lines:
+    """Only the line ends that WSL knows: Python's splitlines takes others too."""
+    lines = re.split(r"\r?\n", text)
+    return lines[:-1] if lines[-1] == "" else lines
+
+
+def _text(lines: Lines, before: str) -> str:
+    """With the line ends that the file had; a new one gets those of Windows."""
+    end = "\n" if "\n" in before and "\r\n" not in before else "\r\n"
+    return "".join(line + end for line in lines)

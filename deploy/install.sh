@@ -1,0 +1,475 @@
+#!/bin/sh
+# Installs MoLink for one user, on Linux or inside WSL2. Never needs root.
+#
+# First it looks at everything that an installation can fail on, and says of each in one sentence
+# what is missing and how to get it. Only when nothing is missing does it make anything: a virtual
+# environment in ~/.local/share/molink, and the link ~/.local/bin/molink. --uninstall removes both.
+# Running it again repairs or upgrades.
+set -eu
+
+PYTHON_MINOR_MIN=11
+# The oldest Python 3 with everything that MoLink uses (tomllib, asyncio.TaskGroup).
+DISK_MIB_CUDA=12288
+# torch with CUDA unpacks to about 6 GiB, and pip keeps what it downloads beside it meanwhile.
+DISK_MIB_CPU=3072
+# torch without CUDA unpacks to about 1 GiB, everything else to less than half of that.
+DRIVER_CUDA_13=580
+# The first NVIDIA driver that runs programs of CUDA 13, which PyPI's torch is built with.
+DRIVER_CUDA_12=525
+# The first that runs programs of CUDA 12; torch's own index has builds for it.
+CAPABILITY_CUDA_13=75
+# Compute capability x 10 of the oldest GPUs that CUDA 13 knows (Turing: RTX 20, GTX 16).
+TORCH_REQUIREMENT='torch>=2.9'
+# As in pyproject.toml.
+INDEX_CPU=https://download.pytorch.org/whl/cpu
+INDEX_CUDA_12=https://download.pytorch.org/whl/cu126
+EXIT_MISSING=2
+
+usage() {
+    cat <<END
+Usage: install.sh [--check | --uninstall [--purge]] [--from PATH_OR_WHEEL] [--python PYTHON]
+                  [--torch auto|cpu|cuda] [--torch-index URL] [--pipx]
+
+  --check        say what is missing, change nothing (exit 0: all there, 2: something is missing)
+  --from         what to install: a checkout or a wheel; without it the checkout of this script
+  --python       the Python to use; without it the first on PATH that is new enough
+  --torch        which build of torch; auto takes CUDA where an NVIDIA driver runs
+  --torch-index  take torch from this package index
+  --pipx         let pipx keep the environment
+  --uninstall    remove the services, the environment and the link
+  --purge        with --uninstall: also what the agent keeps (its key, its limits, model weights)
+END
+}
+
+ok() { printf 'ok       %s\n' "$*"; }
+note() { printf 'note     %s\n' "$*"; }
+missing() {
+    printf 'missing  %s\n' "$*"
+    missing_count=$((missing_count + 1))
+}
+fail() {
+    printf 'install.sh: %s\n' "$*" >&2
+    exit "$EXIT_MISSING"
+}
+has() { command -v "$1" >/dev/null 2>&1; }
+
+# --- what is there -----------------------------------------------------------------------------
+
+package_manager() {
+    for manager in apt-get dnf pacman; do
+        if has "$manager"; then
+            echo "$manager"
+            return
+        fi
+    done
+    echo other
+}
+
+find_python() {
+    for candidate in ${python_wanted:-python3 python3.14 python3.13 python3.12 python3.11}; do
+        if has "$candidate" && "$candidate" -c "import sys
+sys.exit(sys.version_info < (3, $PYTHON_MINOR_MIN))" 2>/dev/null; then
+            command -v "$candidate"
+            return
+        fi
+    done
+}
+
+how_to_get_python() {
+    case $(package_manager) in
+        apt-get) echo "sudo apt install python3 python3-venv (Debian 12, Ubuntu 24.04 or newer;" \
+            "on Ubuntu 22.04: python3.11 python3.11-venv)" ;;
+        dnf) echo "sudo dnf install python3.12" ;;
+        pacman) echo "sudo pacman -S python" ;;
+        *) echo "install it with your system's package manager" ;;
+    esac
+}
+
+how_to_get_venv() {
+    case $(package_manager) in
+        apt-get) echo "sudo apt install $("$python" -c 'import sys
+print("python%d.%d-venv" % sys.version_info[:2])')" ;;
+        dnf) echo "sudo dnf reinstall python3-libs" ;;
+        pacman) echo "sudo pacman -S python" ;;
+        *) echo "install the venv module of this Python with your system's package manager" ;;
+    esac
+}
+
+how_to_get_driver() {
+    case $(package_manager) in
+        apt-get) echo "on Ubuntu: sudo ubuntu-drivers install; on Debian: sudo apt install" \
+            "nvidia-driver (needs the non-free components)" ;;
+        dnf) echo "enable RPM Fusion, then: sudo dnf install akmod-nvidia" ;;
+        pacman) echo "sudo pacman -S nvidia-open" ;;
+        *) echo "see NVIDIA's download page" ;;
+    esac
+}
+
+wsl_kind() {
+    case $(uname -r) in
+        *[Mm]icrosoft*WSL2* | *WSL2*) echo wsl2 ;;
+        *-Microsoft*) echo wsl1 ;;
+        *microsoft*) echo wsl2 ;;
+        *) echo none ;;
+    esac
+}
+
+nvidia_smi() {
+    for candidate in nvidia-smi /usr/lib/wsl/lib/nvidia-smi; do
+        if has "$candidate"; then
+            command -v "$candidate"
+            return
+        fi
+    done
+}
+
+nearest_directory() {
+    directory=$1
+    while [ ! -d "$directory" ]; do
+        directory=$(dirname "$directory")
+    done
+    echo "$directory"
+}
+
+# --- the checks --------------------------------------------------------------------------------
+
+check_python() {
+    python=$(find_python)
+    if [ -z "$python" ]; then
+        missing "Python 3.$PYTHON_MINOR_MIN or newer${python_wanted:+ ($python_wanted is not)}:" \
+            "$(how_to_get_python)"
+        return
+    fi
+    ok "Python $("$python" -c 'import platform
+print(platform.python_version())') ($python)"
+    if "$python" -c 'import ensurepip, venv' 2>/dev/null; then
+        ok "Python's venv module"
+    else
+        missing "Python's venv module: $(how_to_get_venv)"
+    fi
+}
+
+check_pipx() {
+    if [ "$with_pipx" = no ]; then
+        return
+    elif has pipx; then
+        ok "pipx"
+    else
+        missing "pipx, which --pipx asks for: install it with your system's package manager," \
+            "or leave --pipx out"
+    fi
+}
+
+check_wsl() {
+    case $(wsl_kind) in
+        wsl1) missing "WSL2 (this distribution runs under WSL1, which has no GPU): in Windows," \
+            "wsl --set-version ${WSL_DISTRO_NAME:-NAME} 2" ;;
+        wsl2)
+            ok "WSL2"
+            if [ ! -d "/run/systemd/system" ]; then
+                note "systemd is off in this WSL: windows/install.ps1 starts the agent at logon" \
+                    "without it; to have it, put [boot] systemd=true into /etc/wsl.conf and run" \
+                    "wsl --shutdown in Windows"
+            fi
+            ;;
+    esac
+}
+
+# Sets torch_choice to cpu, cuda12 or cuda13.
+check_gpu() {
+    torch_choice=cpu
+    smi=$(nvidia_smi)
+    if [ -z "$smi" ]; then
+        say_no_driver
+    elif ! facts=$("$smi" --query-gpu=driver_version,compute_cap --format=csv,noheader 2>/dev/null)
+    then
+        note "nvidia-smi is there but fails: restart the PC if the driver was just updated; until" \
+            "it works, torch comes without CUDA and the CPU is lent"
+    else
+        choose_cuda "$facts"
+    fi
+}
+
+say_no_driver() {
+    if [ "$(wsl_kind)" = wsl2 ]; then
+        note "no NVIDIA driver in sight, so the CPU is lent; if this PC has an NVIDIA GPU, install" \
+            "its driver in Windows (never inside WSL)"
+    elif has lspci && lspci 2>/dev/null | grep -i 'nvidia' | grep -qiE 'vga|3d|display'; then
+        note "there is an NVIDIA GPU but no driver, so only the CPU would be lent:" \
+            "$(how_to_get_driver), restart, then run this again"
+    else
+        note "no NVIDIA driver, so the CPU is lent; for a GPU: $(how_to_get_driver)"
+    fi
+}
+
+# The best GPU decides: nvidia-smi prints a line "DRIVER, MAJOR.MINOR" for each.
+choose_cuda() {
+    driver=$(printf '%s\n' "$1" | sed -n '1s/\..*//p')
+    capability=$(printf '%s\n' "$1" | sed 's/.*, *//; s/\.//' | sort -n | tail -n 1)
+    case $driver$capability in
+        '' | *[!0-9]*) driver=0 capability=0 ;;
+    esac
+    if [ "$driver" -ge "$DRIVER_CUDA_13" ] && [ "$capability" -ge "$CAPABILITY_CUDA_13" ]; then
+        torch_choice=cuda13
+        ok "NVIDIA driver $driver, for torch with CUDA 13"
+    elif [ "$driver" -ge "$DRIVER_CUDA_12" ]; then
+        torch_choice=cuda12
+        ok "NVIDIA driver $driver, for torch with CUDA 12"
+    else
+        note "the NVIDIA driver ($driver) is older than $DRIVER_CUDA_12, so the CPU is lent; for" \
+            "the GPU: $(how_to_get_driver)"
+    fi
+}
+
+# What the person asked for goes before what was found. Sets torch_index; empty: PyPI's build.
+choose_torch() {
+    case $torch_wanted in
+        cpu) torch_choice=cpu ;;
+        cuda) [ "$torch_choice" = cuda12 ] || torch_choice=cuda13 ;;
+    esac
+    case $(uname -m)-$torch_choice in
+        x86_64-cpu) torch_index=$INDEX_CPU ;;
+        x86_64-cuda12) torch_index=$INDEX_CUDA_12 ;;
+        *) torch_index= ;;
+    esac
+    torch_index=${torch_index_wanted:-$torch_index}
+    ok "torch for $torch_choice from ${torch_index:-PyPI}"
+}
+
+check_disk() {
+    need=$DISK_MIB_CUDA
+    [ "$torch_choice" != cpu ] || need=$DISK_MIB_CPU
+    place=$(nearest_directory "$root")
+    free=$(df -Pk "$place" | awk 'NR == 2 { print int($4 / 1024) }')
+    if [ "${free:-0}" -ge "$need" ]; then
+        ok "disk: $free MiB free at $place, $need needed; model weights come on top"
+    else
+        missing "$((need - ${free:-0})) MiB of disk at $place ($need needed, ${free:-0} free):" \
+            "remove something there, or set XDG_DATA_HOME to a bigger disk"
+    fi
+    [ -w "$place" ] || missing "the right to write to $place: check who owns it"
+}
+
+check_source() {
+    source=$source_wanted
+    here=$(cd "$(dirname "$0")/.." 2>/dev/null && pwd) || here=
+    if [ -z "$source" ] && [ -n "$here" ] && is_checkout "$here"; then
+        source=$here
+    fi
+    if [ -z "$source" ]; then
+        missing "something to install: say --from CHECKOUT or --from WHEEL"
+    elif is_checkout "$source" || { [ -f "$source" ] && [ "${source%.whl}" != "$source" ]; }; then
+        ok "installs from $source"
+    else
+        missing "something to install at $source: --from takes a checkout of MoLink or a wheel"
+    fi
+}
+
+is_checkout() {
+    [ -f "$1/pyproject.toml" ] && grep -q '^name = "molink"' "$1/pyproject.toml"
+}
+
+check_link() {
+    if [ -e "$link" ] && ! is_our_link && [ ! -f "$root/with-pipx" ]; then
+        missing "the name $link, which something else has: move that away"
+    fi
+    if [ "$(id -u)" = 0 ]; then
+        note "this is root: MoLink will be installed for root alone; better run this as the user" \
+            "who lends the PC"
+    fi
+}
+
+is_our_link() {
+    [ -L "$link" ] && [ "$(readlink "$link")" = "$venv/bin/molink" ]
+}
+
+check_helpful() {
+    has mosquitto || note "mosquitto is not installed: only who runs a coordinator profits from it"
+    has cc || note "no C compiler: CPUs with AVX512-BF16 compute faster with one"
+}
+
+check_all() {
+    missing_count=0
+    check_wsl
+    check_python
+    check_pipx
+    check_gpu
+    choose_torch
+    check_disk
+    check_source
+    check_link
+    check_helpful
+    if [ "$missing_count" -gt 0 ]; then
+        fail "$missing_count missing, see above; nothing was changed. Run this again afterwards."
+    fi
+}
+
+# --- doing it ----------------------------------------------------------------------------------
+
+install_all() {
+    mkdir -p "$root" "$(dirname "$link")"
+    trap 'say_unfinished; remove_temporary' EXIT
+    trap 'exit 130' INT TERM
+    # /tmp often lies in memory and cannot hold what pip unpacks.
+    TMPDIR=$(mktemp -d "$root/tmp.XXXXXX")
+    export TMPDIR
+    if [ "$with_pipx" = yes ]; then
+        install_with_pipx
+    else
+        install_with_venv
+    fi
+    trap - EXIT
+    remove_temporary
+    say_next
+}
+
+say_unfinished() {
+    echo "install.sh: the installation did not finish, the reason is above. Run it again to go on." >&2
+}
+
+remove_temporary() {
+    rm -rf "$root"/tmp.??????
+}
+
+install_with_venv() {
+    # An environment whose Python has gone (a system upgrade) or was left half made is made anew.
+    if ! "$venv/bin/python" -m pip --version >/dev/null 2>&1; then
+        "$python" -m venv --clear "$venv"
+    fi
+    install_torch
+    again=no
+    [ ! -x "$venv/bin/molink" ] || again=yes
+    pip install --upgrade "$source"
+    case $again$source in
+        # The same version again is no upgrade to pip, so a wheel's code is replaced in any case.
+        yes*.whl) pip install --force-reinstall --no-deps "$source" ;;
+    esac
+    ln -sfn "$venv/bin/molink" "$link"
+    "$link" --version
+}
+
+pip() {
+    "$venv/bin/python" -m pip --disable-pip-version-check --no-input "$@"
+}
+
+# From an index of torch's own before everything else, or pip would take PyPI's build.
+install_torch() {
+    if [ -f "$venv/torch-index" ] && [ "$(cat "$venv/torch-index")" != "$torch_index" ]; then
+        pip uninstall --yes torch
+    fi
+    if [ -n "$torch_index" ]; then
+        pip install --index-url "$torch_index" "$TORCH_REQUIREMENT"
+    fi
+    printf '%s' "$torch_index" >"$venv/torch-index"
+}
+
+install_with_pipx() {
+    set -- install --force --python "$python"
+    if [ -n "$torch_index" ]; then
+        set -- "$@" --pip-args="--extra-index-url $torch_index"
+    fi
+    pipx "$@" "$source"
+    : >"$root/with-pipx"
+}
+
+say_next() {
+    command=molink
+    has molink || command=$link
+    echo
+    echo "MoLink is installed. To lend this PC:    $command agent join INVITE"
+    echo "To serve a model to which others join:  $command up MODEL --port 8000"
+    if [ "$command" != molink ]; then
+        echo "To call it just \"molink\", log in again or run: export PATH=\"\$HOME/.local/bin:\$PATH\""
+    fi
+}
+
+# --- undoing it --------------------------------------------------------------------------------
+
+uninstall_all() {
+    remove_services
+    if [ -f "$root/with-pipx" ] && has pipx; then
+        pipx uninstall molink || note "pipx did not know it any more"
+    fi
+    if is_our_link; then
+        rm -f "$link"
+    fi
+    rm -rf "$venv" "$root/with-pipx"
+    remove_temporary
+    rmdir "$root" 2>/dev/null || true
+    remove_or_keep "$data/molink-agent" "${XDG_CACHE_HOME:-$HOME/.cache}/molink" \
+        "${XDG_STATE_HOME:-$HOME/.local/state}/molink"
+    echo "MoLink is removed."
+}
+
+# Only units that carry the line which `molink agent service install` writes.
+remove_services() {
+    for unit in "${XDG_CONFIG_HOME:-$HOME/.config}"/systemd/user/molink-agent*.service; do
+        if [ -f "$unit" ] && grep -q '^# Made by molink agent service install' "$unit"; then
+            systemctl --user disable --now "$(basename "$unit")" 2>/dev/null ||
+                note "systemd did not answer; the service ends when you log out"
+            rm -f "$unit"
+            systemctl --user daemon-reload 2>/dev/null || true
+        fi
+    done
+}
+
+remove_or_keep() {
+    for kept in "$@"; do
+        if [ -e "$kept" ] && [ "$purge" = yes ]; then
+            rm -rf "$kept"
+        elif [ -e "$kept" ]; then
+            note "kept $kept; to remove it too: rm -r '$kept'"
+        fi
+    done
+}
+
+# --- the command line --------------------------------------------------------------------------
+
+action=install purge=no with_pipx=no python_wanted='' source_wanted=''
+torch_wanted=auto torch_index_wanted=''
+
+while [ $# -gt 0 ]; do
+    case $1 in
+        --from | --python | --torch | --torch-index)
+            [ $# -ge 2 ] || fail "$1 needs a value (install.sh --help shows which)."
+            ;;
+    esac
+    case $1 in
+        --check) action=check ;;
+        --uninstall) action=uninstall ;;
+        --purge) purge=yes ;;
+        --pipx) with_pipx=yes ;;
+        --from) source_wanted=$2 && shift ;;
+        --python) python_wanted=$2 && shift ;;
+        --torch) torch_wanted=$2 && shift ;;
+        --torch-index) torch_index_wanted=$2 && shift ;;
+        -h | --help) usage && exit 0 ;;
+        *) fail "there is no option $1 (install.sh --help shows what there is)." ;;
+    esac
+    shift
+done
+case $torch_wanted in
+    auto | cpu | cuda) ;;
+    *) fail "--torch takes auto, cpu or cuda, got $torch_wanted." ;;
+esac
+[ -n "${HOME:-}" ] || fail "HOME is not set: run this as the user who lends the PC."
+if [ "$purge" = yes ] && [ "$action" != uninstall ]; then
+    fail "--purge goes with --uninstall."
+fi
+
+data=${XDG_DATA_HOME:-$HOME/.local/share}
+root=$data/molink
+venv=$root/venv
+link=$HOME/.local/bin/molink
+
+case $action in
+    check)
+        check_all
+        ok "nothing is missing"
+        ;;
+    install)
+        check_all
+        install_all
+        ;;
+    uninstall) uninstall_all ;;
+esac

@@ -1,0 +1,183 @@
+"""Installing and removing with a systemctl of the tests' own, which keeps a log."""
+
+import dataclasses
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from molink.errors import UserError
+from molink_agent.service import install_service, remove_service, service_status, systemctl
+from molink_agent.service.surroundings import Surroundings, why_no_manager
+
+PLAIN = Surroundings(wsl=False, container=False, systemd_booted=False, user="ada", user_id=1000)
+
+
+@dataclass
+class Desk:
+    """A home, and programs that answer as told."""
+
+    home: Path
+    bin: Path
+
+    def program(self, name: str, script: str) -> None:
+        file = self.bin / name
+        file.write_text(f'#!/bin/sh\nprintf "%s\\n" "$*" >>"{self.home}/{name}.log"\n{script}\n')
+        file.chmod(0o755)
+
+    def asked(self, name: str = "systemctl") -> list[str]:
+        lines = (self.home / f"{name}.log").read_text().splitlines()
+        return [line.removeprefix("--user --no-pager ") for line in lines]
+
+    @property
+    def data_dir(self) -> Path:
+        return self.home / ".local/share/molink-agent"
+
+    @property
+    def unit(self) -> Path:
+        return self.home / ".config/systemd/user/molink-agent.service"
+
+
+@pytest.fixture
+def desk(tmp_path, monkeypatch):
+    home, bin_directory = tmp_path / "home", tmp_path / "bin"
+    home.mkdir()
+    bin_directory.mkdir()
+    for variable in ("XDG_DATA_HOME", "XDG_CONFIG_HOME"):
+        monkeypatch.delenv(variable, raising=False)
+    monkeypatch.setenv("HOME", str(home))
+    monkeypatch.setenv("PATH", f"{bin_directory}:/bin:/usr/bin")
+    desk = Desk(home, bin_directory)
+    desk.program("systemctl", "exit 0")
+    desk.program("loginctl", "echo Linger=no")
+    return desk
+
+
+def test_install_writes_enables_and_starts(desk):
+    sentences = install_service(desk.data_dir)
+    text = desk.unit.read_text()
+    assert f'"agent" "run" "--data-dir" "{desk.data_dir}"' in text
+    assert f'ExecStart="{Path(sys.executable).parent}' in text
+    unit = desk.unit.name
+    assert desk.asked()[1:] == ["daemon-reload", f"enable {unit}", f"restart {unit}"]
+    assert "loginctl enable-linger" in " ".join(sentences)
+
+
+def test_installing_twice_changes_nothing_more(desk):
+    install_service(desk.data_dir)
+    text = desk.unit.read_text()
+    desk.program("loginctl", "echo Linger=yes")
+    assert "It goes on when you log out." in install_service(desk.data_dir)
+    assert desk.unit.read_text() == text
+
+
+def test_in_wsl_the_service_does_not_suffice_and_it_says_so(desk, monkeypatch):
+    monkeypatch.setattr("platform.release", lambda: "5.15.153.1-microsoft-standard-WSL2")
+    assert "WSL ends it seconds after" in install_service(desk.data_dir)[-1]
+
+
+def test_two_agents_of_one_account_are_two_services(desk):
+    install_service(desk.data_dir)
+    install_service(desk.home / "second")
+    assert len(list(desk.unit.parent.glob("*.service"))) == 2
+    remove_service(desk.home / "second")
+    assert list(desk.unit.parent.glob("*.service")) == [desk.unit]
+
+
+def test_remove_takes_everything_back(desk):
+    install_service(desk.data_dir)
+    assert remove_service(desk.data_dir) == ["molink-agent.service is stopped and removed."]
+    assert not desk.unit.exists()
+    assert "disable --now molink-agent.service" in desk.asked()
+    assert remove_service(desk.data_dir) == ["There is no service molink-agent.service."]
+
+
+def test_remove_works_when_systemd_has_gone(desk):
+    install_service(desk.data_dir)
+    desk.program("systemctl", "echo 'Failed to connect to bus' >&2; exit 1")
+    (sentence,) = remove_service(desk.data_dir)
+    assert "Failed to connect to bus" in sentence
+    assert not desk.unit.exists()
+
+
+def test_somebody_elses_unit_is_left_alone(desk):
+    desk.unit.parent.mkdir(parents=True)
+    desk.unit.write_text("[Unit]\n")
+    for change in (install_service, remove_service):
+        with pytest.raises(UserError, match="is not ours"):
+            change(desk.data_dir)
+    assert desk.unit.read_text() == "[Unit]\n"
+
+
+def test_without_a_manager_nothing_is_written(desk):
+    desk.program("systemctl", "echo 'Failed to connect to bus' >&2; exit 1")
+    with pytest.raises(UserError, match="`molink agent run` in a terminal"):
+        install_service(desk.data_dir)
+    assert not desk.unit.exists()
+
+
+def test_what_systemd_refuses_is_said_with_its_reason(desk):
+    desk.program("systemctl", 'case "$*" in *restart*) echo "Job failed." >&2; exit 1;; esac')
+    with pytest.raises(UserError, match=r"Job failed\. `journalctl --user -u"):
+        install_service(desk.data_dir)
+
+
+def test_status_reads_what_systemd_says(desk):
+    install_service(desk.data_dir)
+    said = (
+        "LoadState=loaded\nActiveState=active\nUnitFileState=enabled\nResult=success\nNRestarts=3"
+    )
+    desk.program("systemctl", f"echo '{said}'")
+    status = service_status(desk.data_dir)
+    assert (status.installed, status.enabled, status.active, status.restarts) == (True,) * 3 + (3,)
+    assert not status.lingering
+    assert not status.problem
+    desk.program("systemctl", "printf 'ActiveState=failed\\nResult=exit-code\\nNRestarts=\\n'")
+    failed = service_status(desk.data_dir)
+    assert not failed.active
+    assert "(exit-code): `journalctl --user" in failed.problem
+
+
+def test_status_of_what_is_not_installed_says_how(desk):
+    desk.program("systemctl", "echo UnitFileState=; exit 0")
+    status = service_status(desk.data_dir)
+    assert not status.installed
+    assert "molink agent service install" in status.problem
+
+
+def test_status_without_systemd_never_raises(desk, monkeypatch):
+    install_service(desk.data_dir)
+    for program in ("systemctl", "loginctl"):
+        (desk.bin / program).unlink()
+    monkeypatch.setenv("PATH", str(desk.bin))
+    assert "`molink agent run`" in service_status(desk.data_dir).problem
+
+
+def test_a_manager_that_hangs_is_given_up(desk, monkeypatch):
+    desk.program("systemctl", "exec sleep 30")
+    assert systemctl.ask_systemctl("show", timeout_s=0.2).code == systemctl.EXIT_TOO_LATE
+
+
+@pytest.mark.parametrize(
+    ("changed", "remedy"),
+    [
+        ({"wsl": True}, "/etc/wsl.conf, run `wsl --shutdown`"),
+        ({"container": True}, "Let it run `molink agent run` as its own command"),
+        ({"systemd_booted": True}, "export XDG_RUNTIME_DIR=/run/user/1000"),
+        ({"systemd_booted": True, "wsl": True}, "sudo loginctl enable-linger ada"),
+        ({}, "its own service manager"),
+    ],
+)
+def test_each_surrounding_has_its_remedy(changed, remedy):
+    sentence = why_no_manager(dataclasses.replace(PLAIN, **changed))
+    assert remedy in sentence
+    assert "`molink agent run` in a terminal" in sentence
+
+
+def test_a_login_without_a_way_to_the_bus_is_given_one(tmp_path):
+    found = systemctl._environment({"A": "b"}, tmp_path)
+    assert found["XDG_RUNTIME_DIR"] == str(tmp_path)
+    kept = systemctl._environment({"XDG_RUNTIME_DIR": "/x"}, tmp_path)
+    assert kept["XDG_RUNTIME_DIR"] == "/x"
+    assert "XDG_RUNTIME_DIR" not in systemctl._environment({}, tmp_path / "none")

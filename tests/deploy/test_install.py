@@ -1,0 +1,139 @@
+"""install.sh for real, from a wheel of this checkout, without the network: install, repair, remove.
+
+The wheel is put together here because a build would need its backend from the network, and stands
+beside an empty `torch`; what MoLink depends on is borrowed from the environment that runs the test.
+"""
+
+import os
+import subprocess
+import sys
+import sysconfig
+import tomllib
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PACKAGES = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"][
+    "targets"
+]["wheel"]["packages"]
+MADE = {".local/share/molink", ".local/share/molink/venv", ".local/bin/molink"}
+
+
+def write_wheel(directory: Path, name: str, version: str, files: dict[str, bytes]) -> Path:
+    stem = f"{name}-{version}"
+    about = {
+        "METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n",
+        "WHEEL": "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+        "entry_points.txt": "[console_scripts]\nmolink = molink.cli.main:main\n",
+        "RECORD": "",
+    }
+    wheel = directory / f"{stem}-py3-none-any.whl"
+    with zipfile.ZipFile(wheel, "w") as archive:
+        for path, content in files.items():
+            archive.writestr(path, content)
+        for path, text in about.items():
+            archive.writestr(f"{stem}.dist-info/{path}", text)
+    return wheel
+
+
+def sources() -> dict[str, bytes]:
+    """What the installed environment needs: our code, and a way to the libraries of this one."""
+    files = {"borrowed.pth": sysconfig.get_paths()["purelib"].encode()}
+    for package in PACKAGES:
+        for file in (ROOT / package).rglob("*.py"):
+            files[str(file.relative_to((ROOT / package).parent))] = file.read_bytes()
+    return files
+
+
+@pytest.fixture
+def offline(sandbox, tmp_path):
+    """A sandbox with a real Python, and the environment that makes pip look only here."""
+    wheels = tmp_path / "wheels"
+    wheels.mkdir()
+    write_wheel(wheels, "torch", "2.9.0", {"torch.py": b""})
+    sandbox.fake("python3", f'exec "{sys.executable}" "$@"')
+    environment = {"PIP_NO_INDEX": "1", "PIP_NO_DEPS": "1", "PIP_FIND_LINKS": str(wheels)}
+    environment |= {"PIP_CONFIG_FILE": os.devnull, "PIP_NO_COMPILE": "1"}
+    return sandbox, environment
+
+
+def test_install_repair_and_remove(offline, tmp_path):
+    sandbox, environment = offline
+    wheel = write_wheel(tmp_path, "molink", "9.8.7", sources())
+    done = sandbox.run("--from", wheel, **environment)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "molink agent join INVITE" in done.stdout
+    assert 'export PATH="$HOME/.local/bin:$PATH"' in done.stdout
+    assert sandbox.made() >= MADE
+    assert not [path for path in sandbox.made() if "tmp." in path]
+    assert runs(sandbox)
+    assert (sandbox.home / ".local/share/molink/venv/torch-index").read_text().endswith("/cpu")
+
+    write_wheel(tmp_path, "molink", "9.8.7", {**sources(), "molink_agent/new.py": b'"""New."""'})
+    again = sandbox.run("--from", wheel, **environment)
+    assert again.returncode == 0, again.stdout + again.stderr
+    assert any(path.endswith("molink_agent/new.py") for path in sandbox.made())
+
+    agent = sandbox.home / ".local/share/molink-agent"
+    agent.mkdir()
+    removed = sandbox.run("--uninstall")
+    assert removed.returncode == 0
+    assert f"kept {agent}" in removed.stdout
+    assert not sandbox.made() & MADE
+    assert sandbox.run("--uninstall", "--purge").returncode == 0
+    assert not agent.exists()
+
+
+def runs(sandbox) -> bool:
+    """Whether the link starts the installed code."""
+    command = [sandbox.home / ".local/bin/molink", "--version"]
+    environment = {"PATH": "/usr/bin:/bin"}
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+    return done.returncode == 0 and done.stdout.startswith("molink")
+
+
+def test_what_cannot_be_had_ends_with_a_sentence_and_leaves_no_link(offline, tmp_path):
+    sandbox, environment = offline
+    sandbox.fake("python3", 'case "$*" in *" venv "*) echo broken >&2; exit 1;; esac; exit 0')
+    wheel = write_wheel(tmp_path, "molink", "9.8.7", {})
+    done = sandbox.run("--from", wheel, **environment)
+    assert done.returncode != 0
+    assert "Run it again to go on" in done.stderr
+    assert not (sandbox.home / ".local/bin/molink").exists()
+    assert not [path for path in sandbox.made() if "tmp." in path]
+
+
+def test_pipx_keeps_the_environment_when_asked(offline, tmp_path):
+    sandbox, environment = offline
+    sandbox.fake("pipx", 'printf "%s\\n" "$*" >>"$HOME/pipx.log"')
+    wheel = write_wheel(tmp_path, "molink", "9.8.7", {})
+    done = sandbox.run("--pipx", "--from", wheel, **environment)
+    assert done.returncode == 0, done.stderr
+    assert sandbox.run("--uninstall").returncode == 0
+    log = (sandbox.home / "pipx.log").read_text().splitlines()
+    assert log[0].startswith("install --force --python")
+    assert "--extra-index-url https://download.pytorch.org/whl/cpu" in log[0]
+    assert log[0].endswith(str(wheel))
+    assert log[1] == "uninstall molink"
+
+
+def test_the_source_archive_carries_what_installs_it():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    included = project["tool"]["hatch"]["build"]["targets"]["sdist"]["include"]
+    assert {"deploy", "windows"} <= set(included)
+
+
+def test_services_go_too_but_only_ours(sandbox):
+    units = sandbox.home / ".config/systemd/user"
+    units.mkdir(parents=True)
+    ours, other = units / "molink-agent-1a2b3c4d.service", units / "molink-agent.service"
+    ours.write_text("# Made by molink agent service install\n[Unit]\n")
+    other.write_text("[Unit]\n")
+    sandbox.fake("systemctl", 'printf "%s\\n" "$*" >>"$HOME/systemctl.log"')
+    assert sandbox.run("--uninstall").returncode == 0
+    assert other.exists()
+    assert not ours.exists()
+    log = (sandbox.home / "systemctl.log").read_text()
+    assert log == f"--user disable --now {ours.name}\n--user daemon-reload\n"

@@ -1,0 +1,258 @@
+#Requires -Version 5.1
+<#
+.SYNOPSIS
+Lends this Windows PC to a MoLink cluster: WSL2, the agent inside it, and its start at logon.
+
+.DESCRIPTION
+Run it in a PowerShell that was opened with "Run as administrator", by the account that will lend
+the PC. It may be run again at any time: it takes up where it was left, repairs and upgrades.
+
+What has to be decided before there is a Linux is decided here. Everything else is decided by
+"python3 -m molink_agent.windows" inside the distribution, and only carried out here.
+
+.EXAMPLE
+powershell -ExecutionPolicy Bypass -File windows\install.ps1
+
+.EXAMPLE
+powershell -ExecutionPolicy Bypass -File windows\install.ps1 -Uninstall
+#>
+[CmdletBinding()]
+param(
+    # The WSL distribution to use; it is installed if it is not there.
+    [string]$Distribution = 'Ubuntu-24.04',
+    # A wheel of MoLink, or a checkout; without it the checkout that this script lies in.
+    [string]$From = '',
+    # Show the steps, change nothing.
+    [switch]$Check,
+    # Remove the task, the agent and our lines in .wslconfig. WSL itself stays.
+    [switch]$Uninstall,
+    # With -Uninstall: also the agent's key, its limits and the model weights.
+    [switch]$Purge,
+    # Do not ask before WSL is restarted.
+    [switch]$Yes
+)
+
+Set-StrictMode -Version 2.0
+$ErrorActionPreference = 'Stop'
+$env:WSL_UTF8 = '1'
+
+$TaskName = 'MoLink agent'
+$BuildMin = 19041
+$ExitUserError = 2
+
+# One sentence for a person, and the exit code that the whole project uses for it.
+function Stop-WithSentence([string]$Sentence) {
+    [Console]::Error.WriteLine("molink: $Sentence")
+    exit $ExitUserError
+}
+
+# Standard output of a program as text. Windows PowerShell takes any word on a program's standard
+# error for a failure as soon as that is redirected, unless it is told to go on.
+function Get-OutputOf([string]$Program, [string[]]$Arguments) {
+    $ErrorActionPreference = 'Continue'
+    $lines = & $Program @Arguments 2>$null
+    return ($lines -join "`n")
+}
+
+# ---- before there is a Linux -------------------------------------------------------------------
+
+function Get-WindowsBuild {
+    return [Environment]::OSVersion.Version.Build
+}
+
+function Test-Virtualisation {
+    $computer = Get-CimInstance -ClassName Win32_ComputerSystem
+    $processor = Get-CimInstance -ClassName Win32_Processor | Select-Object -First 1
+    return [bool]($computer.HypervisorPresent -or $processor.VirtualizationFirmwareEnabled)
+}
+
+function Assert-Administrator {
+    $identity = [Security.Principal.WindowsIdentity]::GetCurrent()
+    $principal = New-Object Security.Principal.WindowsPrincipal($identity)
+    if (-not $principal.IsInRole([Security.Principal.WindowsBuiltInRole]::Administrator)) {
+        Stop-WithSentence 'Open PowerShell with "Run as administrator" and run this again.'
+    }
+}
+
+function Assert-WindowsCanRunWsl {
+    if ((Get-WindowsBuild) -lt $BuildMin) {
+        Stop-WithSentence "This Windows has no WSL2: update it to build $BuildMin or newer."
+    }
+    if (-not (Test-Virtualisation)) {
+        Stop-WithSentence 'Virtualisation is off: switch on VT-x, AMD-V or SVM in the firmware.'
+    }
+}
+
+# The names of the distributions; empty when WSL is not there.
+function Get-Distributions {
+    if (-not (Get-Command wsl.exe -ErrorAction SilentlyContinue)) { return @() }
+    $text = Get-OutputOf 'wsl.exe' @('--list', '--quiet')
+    return @($text -split "`r?`n" | ForEach-Object { $_.Trim() } | Where-Object { $_ })
+}
+
+# Enables the Windows features, installs the distribution and lets the person name its first user.
+function Install-Distribution {
+    Write-Host "Installing WSL2 with $Distribution. It asks for a user name and a password of your"
+    Write-Host 'choice; when you see its prompt, type: exit'
+    & wsl.exe --install -d $Distribution
+    if ((Get-Distributions) -notcontains $Distribution) {
+        Stop-WithSentence 'Restart Windows, then run this again: WSL is being set up.'
+    }
+}
+
+# ---- inside the Linux --------------------------------------------------------------------------
+
+function Invoke-InLinux([string[]]$Command) {
+    & wsl.exe -d $Distribution --exec @Command
+    if ($LASTEXITCODE -ne 0) {
+        Stop-WithSentence "This failed inside ${Distribution}: $($Command -join ' ')"
+    }
+}
+
+function Get-FromLinux([string[]]$Command) {
+    $text = Get-OutputOf 'wsl.exe' (@('-d', $Distribution, '--exec') + $Command)
+    if ($LASTEXITCODE -ne 0) {
+        Stop-WithSentence "This failed inside ${Distribution}: $($Command -join ' ')"
+    }
+    return $text.Trim()
+}
+
+function Get-LinuxPath([string]$WindowsPath) {
+    return Get-FromLinux @('wslpath', '-a', '-u', $WindowsPath.Replace('\', '/'))
+}
+
+# What is installed, as Linux sees it.
+function Get-Source {
+    if ($From) { return Get-LinuxPath (Resolve-Path $From).Path }
+    return Get-LinuxPath (Split-Path -Parent $PSScriptRoot)
+}
+
+# The decisions, made by the distribution's own Python from the sources (a wheel is on its path as
+# a whole, a checkout with the folder of the agent).
+function Get-AskCommand([string[]]$Question) {
+    $source = Get-Source
+    return @('env', "PYTHONPATH=${source}:$source/agent", 'python3', '-m',
+        'molink_agent.windows') + $Question
+}
+
+function Get-WslVersion {
+    $text = Get-OutputOf 'wsl.exe' @('--version')
+    if ($text -match '(\d+\.\d+\.\d+(\.\d+)?)') { return $Matches[1] }
+    return 'unknown'
+}
+
+# 1 or 2, from the table of `wsl --list --verbose`: its words are translated, its numbers are not.
+function Get-DistributionWsl {
+    $text = Get-OutputOf 'wsl.exe' @('--list', '--verbose')
+    $pattern = '(?m)^[\s*]*' + [regex]::Escape($Distribution) + '\s+\S.*?(\d)\s*$'
+    if ($text -match $pattern) { return $Matches[1] }
+    return '2'
+}
+
+function Get-WslConfigPath {
+    return (Get-LinuxPath $env:USERPROFILE) + '/.wslconfig'
+}
+
+function Test-Task {
+    return [bool](Get-ScheduledTask -TaskName $TaskName -ErrorAction SilentlyContinue)
+}
+
+function Get-Steps {
+    $virtualisation = if (Test-Virtualisation) { 'on' } else { 'off' }
+    $registered = if (Test-Task) { 'yes' } else { 'no' }
+    $question = @('plan', '--build', "$(Get-WindowsBuild)", '--virtualisation', $virtualisation,
+        '--wsl-version', (Get-WslVersion), '--distribution', $Distribution,
+        '--distribution-wsl', (Get-DistributionWsl), '--wslconfig', (Get-WslConfigPath),
+        '--task-registered', $registered)
+    return (Get-FromLinux (Get-AskCommand $question) | ConvertFrom-Json).steps
+}
+
+# ---- the steps ---------------------------------------------------------------------------------
+
+function Restart-Wsl {
+    if (-not $Yes) {
+        $answer = Read-Host 'Restart WSL now? Everything that runs in it ends. [y/N]'
+        if ($answer -notmatch '^[yY]') {
+            Write-Host 'Not restarted: the network changes when Windows is restarted.'
+            return
+        }
+    }
+    & wsl.exe --shutdown
+}
+
+function Install-Packages {
+    $run = @('-d', $Distribution, '-u', 'root', '--exec', 'apt-get')
+    & wsl.exe @run update
+    & wsl.exe @run install -y python3-venv
+    if ($LASTEXITCODE -ne 0) { Stop-WithSentence "apt-get failed inside $Distribution." }
+}
+
+# The script for Linux, which lies beside this one's folder.
+function Get-LinuxInstaller {
+    return (Get-LinuxPath (Split-Path -Parent $PSScriptRoot)) + '/deploy/install.sh'
+}
+
+function Install-Agent {
+    Invoke-InLinux @('sh', (Get-LinuxInstaller), '--from', (Get-Source))
+}
+
+function Register-Task {
+    $sid = [Security.Principal.WindowsIdentity]::GetCurrent().User.Value
+    $question = @('task-xml', '--user-sid', $sid, '--distribution', $Distribution)
+    $xml = Get-FromLinux (Get-AskCommand $question)
+    Register-ScheduledTask -TaskName $TaskName -Xml $xml -Force | Out-Null
+}
+
+function Invoke-Step($Step) {
+    Write-Host $Step.says
+    if ($Check) { return }
+    switch ($Step.do) {
+        'stop' { exit $ExitUserError }
+        'note' { }
+        'update-wsl' { & wsl.exe --update }
+        'convert-distribution' { & wsl.exe --set-version $Distribution 2 }
+        'set-mirrored' { Invoke-InLinux (Get-AskCommand @('wslconfig', (Get-WslConfigPath))) }
+        'restart-wsl' { Restart-Wsl }
+        'install-packages' { Install-Packages }
+        'install-agent' { Install-Agent }
+        'register-task' { Register-Task }
+        default { Stop-WithSentence "This script is older than its Python: $($Step.do)." }
+    }
+}
+
+function Show-Next {
+    Write-Host ''
+    Write-Host 'MoLink is installed. Join with the invite that you were given:'
+    Write-Host "    wsl -d $Distribution --exec bash -lc 'molink agent join INVITE'"
+    Write-Host 'From your next logon on the agent starts by itself; to start it now:'
+    Write-Host "    Start-ScheduledTask -TaskName '$TaskName'"
+}
+
+function Install-All {
+    if (-not $Check) { Assert-Administrator }
+    Assert-WindowsCanRunWsl
+    if ((Get-Distributions) -notcontains $Distribution) {
+        if ($Check) { Stop-WithSentence "WSL2 with $Distribution would be installed first." }
+        Install-Distribution
+    }
+    foreach ($step in Get-Steps) { Invoke-Step $step }
+    if (-not $Check) { Show-Next }
+}
+
+function Uninstall-All {
+    Assert-Administrator
+    if (Test-Task) {
+        Stop-ScheduledTask -TaskName $TaskName
+        Unregister-ScheduledTask -TaskName $TaskName -Confirm:$false
+    }
+    if ((Get-Distributions) -contains $Distribution) {
+        $options = @('--uninstall')
+        if ($Purge) { $options += '--purge' }
+        Invoke-InLinux (@('sh', (Get-LinuxInstaller)) + $options)
+        Invoke-InLinux (Get-AskCommand @('wslconfig', (Get-WslConfigPath), '--remove'))
+        Write-Host "WSL and $Distribution stay; to remove the distribution with all that is in it:"
+        Write-Host "    wsl --unregister $Distribution"
+    }
+}
+
+if ($Uninstall) { Uninstall-All } else { Install-All }
