@@ -1,0 +1,169 @@
+"""Look at everything at once; each look has its time limit, and none can end the others."""
+
+import asyncio
+import json
+import os
+import socket
+import sys
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from molink.errors import UserError
+from molink_agent.doctor.clock_question import clock_facts
+from molink_agent.doctor.facts import DoctorFacts, PortTrial, TorchAnswer
+from molink_agent.known import Known
+from molink_agent.limits.limits import Limits
+from molink_agent.limits.limits_file import LimitsFile
+from molink_agent.probe.commands import Ask, answer_of
+from molink_agent.probe.gpus import GpuProbe, GpuReport
+from molink_agent.probe.input_idle import ask_input_idle, input_sources
+from molink_agent.probe.machine import read_machine
+from molink_agent.probe.nat import NatAnswer, ask_stun
+from molink_agent.probe.wsl import read_wsl
+
+__all__ = ["ask_torch", "gather", "try_port", "why_unreachable"]
+
+TORCH_WITHIN_S = 60.0
+"""Importing torch for the first time reads 3 GB: half a minute from a hard disk."""
+
+CONNECT_WITHIN_S = 5.0
+"""Home links answer in 0.2 s; after a lost packet the system tries again at 1 and 3 s."""
+
+TORCH_QUESTION = """
+import json
+try:
+    import torch
+except Exception as error:
+    print(json.dumps({"problem": f"torch cannot be imported ({error})"}))
+else:
+    answer = {"version": torch.__version__, "cuda": torch.version.cuda or "", "gpus": []}
+    for index in range(torch.cuda.device_count()):
+        try:
+            torch.zeros(1, device=f"cuda:{index}").add_(1).item()
+            answer["gpus"].append(torch.cuda.get_device_name(index))
+        except Exception as error:
+            answer["problem"] = f"cuda:{index}: {error}"
+    print(json.dumps(answer))
+"""
+"""Only computing something shows whether this build has code for the card."""
+
+PROBLEM_CHARACTERS_MAX = 200
+"""torch explains itself in paragraphs; the first line tells."""
+
+AGENT_SOCKET = "agent.sock"
+WEIGHTS_DIRECTORY = "weights"
+
+
+async def gather(data_dir: Path, ask: Ask = answer_of) -> DoctorFacts:
+    """All facts about this PC and the agent whose data are in `data_dir`."""
+    known = Known.load(data_dir)
+    limits, limits_problem = _read_limits(data_dir)
+    wsl = await read_wsl(ask=ask)
+    async with asyncio.TaskGroup() as group:
+        gpus = group.create_task(asyncio.to_thread(_read_gpus, wsl is not None))
+        torch = group.create_task(ask_torch(ask))
+        clock = group.create_task(clock_facts(known.coordinator_url, ask))
+        broker = group.create_task(why_unreachable(known.broker_host, known.broker_port))
+        nat = group.create_task(_ask_nat(known))
+        sources = input_sources(os.environ, wsl=wsl is not None)
+        idle = group.create_task(ask_input_idle(sources, ask))
+    return DoctorFacts(
+        machine=read_machine(data_dir),
+        gpus=gpus.result(),
+        torch=torch.result(),
+        port=try_port(known.data_port, agent_runs=_agent_runs(data_dir)),
+        limits=limits,
+        limits_problem=limits_problem,
+        known=known,
+        wsl=wsl,
+        clock=clock.result(),
+        broker_problem=broker.result(),
+        nat=nat.result(),
+        input_idle=idle.result(),
+        weights_bytes=_bytes_under(data_dir / WEIGHTS_DIRECTORY),
+    )
+
+
+async def ask_torch(ask: Ask = answer_of) -> TorchAnswer:
+    """In a process of its own: the agent never loads torch."""
+    said = await ask(sys.executable, "-c", TORCH_QUESTION, timeout_s=TORCH_WITHIN_S)
+    try:
+        answer = json.loads((said or "").strip().splitlines()[-1])
+        problem = str(answer.get("problem", "")).strip().splitlines()[:1]
+        return TorchAnswer(
+            str(answer.get("version", "")),
+            str(answer.get("cuda", "")),
+            tuple(str(name) for name in answer.get("gpus", ())),
+            "".join(problem)[:PROBLEM_CHARACTERS_MAX],
+        )
+    except (ValueError, IndexError, AttributeError):
+        return TorchAnswer(
+            problem=f"torch did not answer within {TORCH_WITHIN_S:.0f} s, or crashed"
+        )
+
+
+async def why_unreachable(host: str, port: int) -> str:
+    """Empty when a TCP connection was taken, or when there is nobody to call."""
+    if not host:
+        return ""
+    try:
+        async with asyncio.timeout(CONNECT_WITHIN_S):
+            _, writer = await asyncio.open_connection(host, port)
+    except TimeoutError:
+        return f"no answer within {CONNECT_WITHIN_S:.0f} s"
+    except OSError as error:
+        return os.strerror(error.errno) if (error.errno or 0) > 0 else error.strerror or str(error)
+    except UnicodeError:
+        return "that is no host name"
+    writer.close()
+    return ""
+
+
+def try_port(port: int, *, agent_runs: bool) -> PortTrial:
+    """Listen there for a moment."""
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as trial:
+        trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            trial.bind(("", port))
+            trial.listen(1)
+        except OSError as error:
+            return PortTrial(port, error.strerror or str(error), agent_runs)
+    return PortTrial(port, agent_runs=agent_runs)
+
+
+def _read_limits(data_dir: Path) -> tuple[Limits, str]:
+    file = LimitsFile(data_dir)
+    try:
+        return file.read(), ""
+    except UserError as error:
+        return Limits(), str(error)
+
+
+def _read_gpus(wsl: bool) -> GpuReport:
+    probe = GpuProbe(wsl=wsl)
+    try:
+        return probe.read()
+    finally:
+        probe.close()
+
+
+async def _ask_nat(known: Known) -> NatAnswer | None:
+    host = urlsplit(known.coordinator_url).hostname or known.broker_host
+    if not host or not known.stun_port:
+        return None
+    return await ask_stun(host, known.stun_port)
+
+
+def _agent_runs(data_dir: Path) -> bool:
+    """Whether somebody answers at its socket."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as caller:
+        caller.settimeout(CONNECT_WITHIN_S)
+        try:
+            caller.connect(str(data_dir / AGENT_SOCKET))
+        except OSError:
+            return False
+    return True
+
+
+def _bytes_under(directory: Path) -> int:
+    return sum(path.stat().st_size for path in directory.rglob("*") if path.is_file())

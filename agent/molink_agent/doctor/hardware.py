@@ -1,0 +1,146 @@
+"""Checks of the PC itself: driver, torch, memory, WSL, disk, and what its owner lends."""
+
+from molink_agent.doctor.facts import DoctorFacts
+from molink_agent.doctor.finding import Finding, fail, ok, skip, warn
+from molink_agent.limits.lent import lent_devices, lent_disk_bytes
+from molink_agent.limits.limits import GB
+from molink_agent.probe.gpus import NO_DRIVER
+
+__all__ = ["disk", "driver", "idle", "limits", "torch", "vram", "wsl"]
+
+VRAM_USEFUL_BYTES = 2 * GB
+"""Four layers of an 8B model with their KV; under it a card seldom gains a ring anything."""
+
+DISK_USEFUL_BYTES = 20 * GB
+"""A whole 8B model in 16 bits and the next version of it: what a PC may be asked to hold."""
+
+MIRRORED = (
+    "In %UserProfile%\\.wslconfig on Windows write [wsl2] and below it networkingMode=mirrored, "
+    "then run `wsl --shutdown` (Windows 11 22H2 or newer)."
+)
+
+
+def driver(facts: DoctorFacts) -> Finding:
+    """Is there an NVIDIA driver, new enough for torch?"""
+    name, gpus = "driver, CUDA", facts.gpus
+    if facts.limits.device == "cpu":
+        return ok(name, "not needed: device = cpu")
+    if not gpus.gpus:
+        return _no_gpu(facts, name)
+    cuda = "unknown" if gpus.cuda is None else f"{gpus.cuda[0]}.{gpus.cuda[1]}"
+    found = f"driver {gpus.driver or 'unknown'} runs CUDA up to {cuda}"
+    built = facts.torch.cuda.partition(".")[0]
+    if gpus.cuda is not None and built.isdecimal() and int(built) > gpus.cuda[0]:
+        where = "on Windows" if facts.wsl else "on this PC"
+        found = f"{found}, torch needs {facts.torch.cuda}"
+        return fail(name, found, f"Update the NVIDIA driver {where}.")
+    return ok(name, found)
+
+
+def _no_gpu(facts: DoctorFacts, name: str) -> Finding:
+    reason = facts.gpus.reason or "the driver sees no GPU"
+    if reason != NO_DRIVER:
+        remedy = "Restart the PC; if that does not help, install the driver anew."
+    elif facts.wsl is not None:
+        remedy = "Install the NVIDIA driver on Windows; inside WSL none must be installed."
+    else:
+        remedy = "With an NVIDIA card: install its driver (`sudo ubuntu-drivers install`)."
+    if facts.wants_gpu:
+        return fail(name, reason, remedy)
+    return warn(name, f"{reason}; the CPU is lent", remedy)
+
+
+def torch(facts: DoctorFacts) -> Finding:
+    """Can torch compute on the cards that the driver sees?"""
+    name, answer = "torch, GPU", facts.torch
+    if not answer.version:
+        return fail(name, answer.problem, "Install MoLink anew: torch comes with it.")
+    if facts.limits.device == "cpu" or not facts.gpus.gpus:
+        return ok(name, f"torch {answer.version}, on the CPU")
+    if not answer.cuda:
+        return fail(
+            name,
+            f"torch {answer.version} was built without CUDA",
+            "Install a torch with CUDA: see https://pytorch.org/get-started/locally.",
+        )
+    if len(answer.gpus) < len(facts.gpus.gpus):
+        found = f"torch {answer.version} computes on {len(answer.gpus)} of {len(facts.gpus.gpus)}"
+        remedy = "Install a torch for this card and driver, or set device = cpu."
+        return fail(name, f"{found} GPUs: {answer.problem or 'no reason given'}", remedy)
+    return ok(name, f"torch {answer.version} computes on {', '.join(answer.gpus)}")
+
+
+def vram(facts: DoctorFacts) -> Finding:
+    """How much memory does the device that is lent have for us?"""
+    lent = lent_devices(facts.limits, facts.machine, facts.gpus)
+    name = "VRAM free" if facts.lends_gpu else "memory free"
+    if not lent:
+        found = f"device = {facts.limits.device} is not on this PC"
+        return fail(name, found, "`molink agent set device auto`")
+    found = "; ".join(
+        f"{one.device}: {_gb(one.lent_bytes)} of {_gb(one.total_bytes)} to lend" for one in lent
+    )
+    best = max(lent, key=lambda one: one.lent_bytes)
+    if best.lent_bytes >= VRAM_USEFUL_BYTES:
+        return ok(name, found)
+    if best.bound_by == "free memory":
+        return warn(name, found, "Close programs that fill it, or lend another device.")
+    return warn(
+        name, found, f"`molink agent set {best.bound_by} {VRAM_USEFUL_BYTES // GB}` or more"
+    )
+
+
+def wsl(facts: DoctorFacts) -> Finding:
+    """Is WSL the kind that has a GPU and a network that neighbours reach?"""
+    here = facts.wsl
+    if here is None:
+        return ok("WSL", "a Linux of its own")
+    found = f"WSL {here.version}, networking {here.networking}"
+    if here.version == 1:
+        remedy = "In PowerShell: `wsl --set-version NAME 2`, NAME as `wsl --list` shows it."
+        return fail("WSL", f"{found}: it has no GPU", remedy)
+    if here.networking == "none":
+        return fail("WSL", found, MIRRORED)
+    if here.networking == "unknown":
+        return warn("WSL", found, "In PowerShell: `wsl --update`.")
+    if here.networking in ("mirrored", "bridged"):
+        return ok("WSL", found)
+    return warn("WSL", f"{found}: neighbours reach it through the relay only", MIRRORED)
+
+
+def disk(facts: DoctorFacts) -> Finding:
+    """Is there room for weights?"""
+    free, here = facts.machine.disk_free_bytes, facts.weights_bytes
+    lent = lent_disk_bytes(facts.limits, free, here)
+    found = f"{_gb(lent)} to lend, {_gb(here)} of it with weights already"
+    if lent >= DISK_USEFUL_BYTES:
+        return ok("disk", found)
+    capped = facts.limits.disk_gb is not None and lent >= int(facts.limits.disk_gb * GB)
+    free_some = f"Free some: {_gb(DISK_USEFUL_BYTES)} hold an 8B model and its successor."
+    remedy = f"`molink agent set disk_gb {DISK_USEFUL_BYTES // GB}`" if capped else free_some
+    return warn("disk", found, remedy) if lent >= GB else fail("disk", found, remedy)
+
+
+def limits(facts: DoctorFacts) -> Finding:
+    """Is limits.toml understood?"""
+    if facts.limits_problem:
+        return fail("limits", facts.limits_problem, "Mend the line, or remove the file.")
+    return ok("limits", "understood")
+
+
+def idle(facts: DoctorFacts) -> Finding:
+    """Can it be told whether somebody uses the PC?"""
+    name, answer = "idle time", facts.input_idle
+    if facts.limits.only_when_idle_minutes is None:
+        return skip(name, "not needed: only_when_idle_minutes is not set")
+    if answer.seconds is None:
+        return fail(
+            name,
+            "nobody tells when this PC was last used, so it is never lent",
+            "Install xprintidle (X11), or `molink agent set only_when_idle_minutes none`.",
+        )
+    return ok(name, f"{answer.seconds:.0f} s since the last input, says {answer.source}")
+
+
+def _gb(size: int) -> str:
+    return f"{size / GB:.1f} GB"

@@ -1,0 +1,101 @@
+"""Checks of what connects the PC to the others: clock, broker, data port, NAT, upload."""
+
+from molink_agent.doctor.facts import DoctorFacts
+from molink_agent.doctor.finding import Finding, fail, ok, skip, warn
+from molink_agent.probe.clock import HOUR_S, clock_trouble
+from molink_agent.probe.nat import NatKind
+
+__all__ = ["broker", "clock", "data_port", "nat", "upload"]
+
+NOT_JOINED = "not joined yet"
+
+UPLOAD_USEFUL_MBPS = 5.0
+"""A decode step of 16 users in an 8B model is 128 KB a hop: 0.2 s at 5 Mbit/s, at the edge of what
+reading speed bears."""
+
+FORWARD = "Switch UPnP on in the router, or forward the data port there; else the relay carries it."
+
+
+def clock(facts: DoctorFacts) -> Finding:
+    """Does the PC's time agree with the coordinator's?"""
+    offset_s = facts.clock.offset_s
+    if offset_s is None:
+        return _clock_alone(facts)
+    trouble = clock_trouble(offset_s)
+    if trouble is None:
+        return ok("clock", f"{abs(offset_s):.1f} s off the coordinator's")
+    found, _, remedy = trouble.partition(": ")
+    result = fail if abs(offset_s) >= HOUR_S else warn
+    return result("clock", found, remedy[:1].upper() + remedy[1:])
+
+
+def _clock_alone(facts: DoctorFacts) -> Finding:
+    why = "the coordinator did not tell its time" if facts.joined else NOT_JOINED
+    if facts.clock.synchronized is False:
+        remedy = "`sudo timedatectl set-ntp true`"
+        return warn("clock", f"not set by the network; {why}", remedy)
+    if facts.clock.synchronized:
+        return ok("clock", f"set by the network; {why}")
+    return skip("clock", f"cannot be compared: {why}")
+
+
+def broker(facts: DoctorFacts) -> Finding:
+    """Is the coordinator's broker there?"""
+    if not facts.joined:
+        return skip("broker", NOT_JOINED)
+    address = f"{facts.known.broker_host}:{facts.known.broker_port}"
+    if not facts.broker_problem:
+        return ok("broker", f"{address} answers")
+    return fail(
+        "broker",
+        f"{address}: {facts.broker_problem}",
+        "Check this PC's network, then ask the operator whether the coordinator runs.",
+    )
+
+
+def data_port(facts: DoctorFacts) -> Finding:
+    """Can neighbours be listened to?"""
+    trial = facts.port
+    name = str(trial.port) if trial.port else "any free port"
+    if not facts.limits.direct:
+        return ok("data port", "not needed: direct = false, all links are relayed")
+    if trial.agent_runs and trial.port:
+        return ok("data port", f"{name}, held by the agent that runs")
+    if not trial.problem:
+        return ok("data port", f"{name} can be opened")
+    return fail(
+        "data port",
+        f"{name}: {trial.problem}",
+        "End the program that holds it, or start the agent with another port.",
+    )
+
+
+def nat(facts: DoctorFacts) -> Finding:
+    """Which router stands in between?"""
+    if facts.nat is None:
+        return skip("NAT", NOT_JOINED if not facts.joined else "the coordinator answers no STUN")
+    kind = facts.nat.kind
+    seen = f", seen as {facts.nat.outside[0]}" if facts.nat.outside else ""
+    if kind is NatKind.OPEN:
+        return ok("NAT", f"none{seen}")
+    if kind is NatKind.CONE:
+        return ok("NAT", f"the same outside port for everybody{seen}")
+    if kind is NatKind.SYMMETRIC:
+        return warn("NAT", f"another outside port for each neighbour{seen}", FORWARD)
+    if kind is NatKind.BLOCKED:
+        return warn("NAT", "UDP is blocked: the kind of NAT cannot be told", FORWARD)
+    return warn("NAT", f"unknown{seen}", FORWARD)
+
+
+def upload(facts: DoctorFacts) -> Finding:
+    """How much can the PC send?"""
+    profile, cap = facts.known.profile, facts.limits.upload_mbps
+    if profile is None or profile.upload_mbps == 0:
+        return skip("upload", "not measured: the agent does that when it has joined")
+    found = f"{profile.upload_mbps:.1f} Mbit/s"
+    if cap is not None and cap <= profile.upload_mbps:
+        found = f"{cap:g} Mbit/s, the owner's cap"
+    if min(profile.upload_mbps, cap or profile.upload_mbps) >= UPLOAD_USEFUL_MBPS:
+        return ok("upload", found)
+    remedy = "Use a cable instead of Wi-Fi, end other uploads, or raise upload_mbps."
+    return warn("upload", found, remedy)

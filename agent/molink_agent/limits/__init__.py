@@ -1,0 +1,1 @@
+"""What the PC's owner lends, and whether now is a time to lend it."""

@@ -1,0 +1,128 @@
+"""How many bytes of each device may a stage use? The least of the owner's cap and of what is free
+but a reserve.
+
+What our own stage already holds counts as free: else the offer would shrink as soon as it is taken.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from molink_agent.limits.limits import GB, Limits
+from molink_agent.probe.gpus import Gpu, GpuReport
+from molink_agent.probe.machine import Machine
+
+__all__ = ["Lent", "lent_devices", "lent_disk_bytes", "lent_threads", "nothing_left"]
+
+VRAM_RESERVE_BYTES = GB // 2
+"""What a window system takes for another screen, a browser for another page, while we run."""
+
+MEMORY_RESERVE_SHARE = 0.1
+MEMORY_RESERVE_BYTES_MAX = 2 * GB
+"""A tenth of the memory stays free whatever happens, on large PCs 2 GB: what opening a browser
+takes. Under it Linux begins to swap out what its owner will want next."""
+
+DISK_RESERVE_BYTES = 2 * GB
+"""Logs, updates, and the owner's next download."""
+
+THREADS_SHARE = 0.5
+"""Of the processor's threads: one for each core where cores have two, and the owner's programs stay
+quick. Decode is bound by memory, and more threads gain it little."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lent:
+    """What of one device."""
+
+    device: str
+    """"cpu" or "cuda:N"."""
+    name: str
+    total_bytes: int
+    lent_bytes: int
+    bound_by: str
+    """"vram_gb" or "memory_gb" where the owner's cap decides, "free memory" where the PC does."""
+    threads: int = 1
+
+
+def lent_devices(
+    limits: Limits,
+    machine: Machine,
+    gpus: GpuReport,
+    own_bytes: Mapping[str, int] | None = None,
+) -> tuple[Lent, ...]:
+    """The devices that are lent, by `limits.device`; empty when that one is not there.
+
+    `own_bytes`: what our stages hold, by device, where they say it themselves.
+    """
+    own = own_bytes or {}
+    wanted = limits.device
+    cards = [_gpu(limits, gpu, own.get(f"cuda:{gpu.index}", 0)) for gpu in gpus.gpus]
+    if wanted == "cpu" or (wanted == "auto" and not cards):
+        return (_cpu(limits, machine, own.get("cpu", 0)),)
+    return tuple(card for card in cards if wanted in ("auto", card.device))
+
+
+def lent_threads(limits: Limits, machine: Machine) -> int:
+    """Compute threads of a stage on the CPU; never more than there are."""
+    half = max(1, int(machine.cpu_threads * THREADS_SHARE))
+    return half if limits.threads is None else min(limits.threads, machine.cpu_threads)
+
+
+def lent_disk_bytes(limits: Limits, free_bytes: int, own_bytes: int) -> int:
+    """For weights in all, of which `own_bytes` are there already."""
+    room = max(0, free_bytes + own_bytes - DISK_RESERVE_BYTES)
+    return room if limits.disk_gb is None else min(room, int(limits.disk_gb * GB))
+
+
+def nothing_left(
+    limits: Limits, lent: tuple[Lent, ...], disk_bytes: int, layer_bytes: int, model: str
+) -> str | None:
+    """A sentence when not one layer of `model` (`layer_bytes` each) fits; None when one does."""
+    if not lent:
+        return (
+            f"device = {limits.device!r} is not on this PC: set it to auto, "
+            "or see `molink agent doctor` for what is."
+        )
+    best = max(lent, key=lambda one: one.lent_bytes)
+    if best.lent_bytes < layer_bytes:
+        return _too_small(best, layer_bytes, model)
+    if disk_bytes < layer_bytes:
+        return (
+            f"The disk that is lent ({_gb(disk_bytes)}) holds not one layer of {model} "
+            f"({_gb(layer_bytes)}): raise disk_gb, or free some."
+        )
+    return None
+
+
+def _too_small(best: Lent, layer_bytes: int, model: str) -> str:
+    needs = f"but one layer of {model} needs {_gb(layer_bytes)}"
+    if best.bound_by == "free memory":
+        return (
+            f"{best.device} has {_gb(best.lent_bytes)} to lend, {needs}: "
+            "close other programs, or lend another device."
+        )
+    return f"{best.bound_by} leaves {_gb(best.lent_bytes)} on {best.device}, {needs}: raise it."
+
+
+def _gpu(limits: Limits, gpu: Gpu, own_bytes: int) -> Lent:
+    free = gpu.free_bytes + max(own_bytes, gpu.own_bytes) - VRAM_RESERVE_BYTES
+    size, bound_by = _least(limits.vram_gb, "vram_gb", min(free, gpu.memory_bytes))
+    return Lent(f"cuda:{gpu.index}", gpu.name, gpu.memory_bytes, size, bound_by)
+
+
+def _cpu(limits: Limits, machine: Machine, own_bytes: int) -> Lent:
+    reserve = min(MEMORY_RESERVE_BYTES_MAX, int(machine.memory_bytes * MEMORY_RESERVE_SHARE))
+    free = min(machine.memory_available_bytes + own_bytes, machine.memory_bytes) - reserve
+    size, bound_by = _least(limits.memory_gb, "memory_gb", free)
+    threads = lent_threads(limits, machine)
+    return Lent("cpu", machine.cpu_name, machine.memory_bytes, size, bound_by, threads)
+
+
+def _least(cap_gb: float | None, key: str, free_bytes: int) -> tuple[int, str]:
+    free_bytes = max(0, free_bytes)
+    if cap_gb is None or cap_gb * GB > free_bytes:
+        return free_bytes, "free memory"
+    return int(cap_gb * GB), key
+
+
+def _gb(size: int) -> str:
+    return f"{size / GB:.2f} GB"

@@ -1,0 +1,123 @@
+"""limits.toml: read, changed by `molink agent set`, and noticed when somebody edits it.
+
+It is written whole, each key with its meaning above it, keys that are not set as comments: the
+file is its own manual, and the same limits are always the same text. A library that keeps the
+owner's own comments was rejected: a dependency for the sake of a file of ten lines.
+
+A file that was broken while the agent runs changes nothing: the limits that were read last go on,
+and what is wrong is told.
+"""
+
+import contextlib
+import os
+import tomllib
+from pathlib import Path
+
+from molink.errors import UserError
+from molink_agent.limits.limits import KEYS, Key, Limits, limits_of, with_value
+
+__all__ = ["LIMITS_FILE", "LimitsFile", "limits_text"]
+
+LIMITS_FILE = "limits.toml"
+"""In the agent's data directory."""
+
+FILE_BYTES_MAX = 65_536
+"""Ours has under 2 KB; something of another size is another file."""
+
+HEAD = """\
+# What this PC lends. The agent notices changes within seconds; `molink agent set KEY VALUE`
+# writes this file anew, without comments of your own. A line with # in front is not set.
+"""
+
+
+def limits_text(limits: Limits) -> str:
+    """The file's text."""
+    return HEAD + "".join(_entry(key, limits) for key in KEYS)
+
+
+class LimitsFile:
+    """One agent's file, and what was last read of it."""
+
+    def __init__(self, data_dir: Path) -> None:
+        self.path = data_dir / LIMITS_FILE
+        self.limits = Limits()
+        """As last read."""
+        self.problem = ""
+        """What is wrong with the file as it is now; empty: nothing."""
+        self._stamp: tuple[int, ...] | None = None
+
+    def read(self) -> Limits:
+        """From the file; without one the defaults. Raises UserError when it says something
+        else."""
+        self._stamp = self._stamp_now()
+        self.limits = self._parse()
+        self.problem = ""
+        return self.limits
+
+    def reload(self) -> bool:
+        """Look whether the file was touched since; True when the limits are others now. Never
+        raises: a mistake is in `problem`."""
+        if self._stamp_now() == self._stamp:
+            return False
+        before = self.limits
+        try:
+            return self.read() != before
+        except UserError as error:
+            self.problem = str(error)
+            return False
+
+    def set(self, name: str, text: str) -> Limits:
+        """Change one key as typed and write the file. Raises UserError, and then nothing was
+        changed."""
+        changed = with_value(self.read(), name, text)
+        self.write(changed)
+        return changed
+
+    def write(self, limits: Limits) -> None:
+        """Replace the file; whoever reads it meanwhile finds the old one or the new one."""
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        new = self.path.with_name(f"{self.path.name}.{os.getpid()}.new")
+        try:
+            with new.open("w", encoding="utf-8") as file:
+                file.write(limits_text(limits))
+                file.flush()
+                os.fsync(file.fileno())
+            new.replace(self.path)
+        except OSError as error:
+            with contextlib.suppress(OSError):
+                new.unlink(missing_ok=True)
+            raise UserError(f"{self.path} cannot be written: {error.strerror}.") from None
+        self.limits, self.problem = limits, ""
+        self._stamp = self._stamp_now()
+
+    def _stamp_now(self) -> tuple[int, ...] | None:
+        try:
+            status = self.path.stat()
+        except OSError:
+            return None
+        return status.st_mtime_ns, status.st_size, status.st_ino
+
+    def _parse(self) -> Limits:
+        try:
+            with self.path.open("rb") as file:
+                data = file.read(FILE_BYTES_MAX + 1)
+        except FileNotFoundError:
+            return Limits()
+        except OSError as error:
+            raise UserError(f"{self.path} cannot be read: {error.strerror}.") from None
+        if len(data) > FILE_BYTES_MAX:
+            raise UserError(f"{self.path} is too large for limits: remove it to start anew.")
+        try:
+            return limits_of(tomllib.loads(data.decode("utf-8")), str(self.path))
+        except tomllib.TOMLDecodeError as error:
+            raise UserError(f"{self.path} is not valid TOML: {error}.") from None
+        except UnicodeDecodeError:
+            raise UserError(f"{self.path} is not UTF-8 text: save it as such.") from None
+
+
+def _entry(key: Key, limits: Limits) -> str:
+    value = getattr(limits, key.name)
+    line = f"{key.name} = {key.example}"
+    if value == getattr(Limits(), key.name):
+        return f"\n# {key.meaning}\n# {line}\n"
+    return f"\n# {key.meaning}\n{key.name} = {key.kind.to_toml(value)}\n"

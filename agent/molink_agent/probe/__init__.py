@@ -1,0 +1,1 @@
+"""What the agent can find out about its PC: devices, memory, network, clock, who uses it."""

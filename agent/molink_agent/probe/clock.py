@@ -1,0 +1,67 @@
+"""How far is this PC's clock from the coordinator's?
+
+Read off one request and its answer: the coordinator's time was true about half way between the
+two, so the error is at most half the round trip. Nothing in the ring needs clocks to agree; but
+expiries, certificates and the hours that the owner set do, and whoever reads two logs.
+"""
+
+from dataclasses import dataclass
+
+__all__ = ["ClockReading", "clock_trouble"]
+
+CLOCK_OFF_S = 60.0
+"""From here on people notice: logs do not fit together, an invite seems to expire too early."""
+
+HOUR_S = 3600.0
+
+ZONE_ERROR_S = 300.0
+"""Off by whole hours to within this: the time zone is wrong, not the clock."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClockReading:
+    """One request to the coordinator that was answered with its time."""
+
+    sent_unix_s: float
+    """This PC's clock when the request left."""
+    round_trip_s: float
+    """Until the answer was here, by a clock that nobody sets."""
+    coordinator_unix_s: float
+    """As told in the answer."""
+
+    @property
+    def offset_s(self) -> float:
+        """Add it to this PC's clock for the coordinator's time."""
+        return self.coordinator_unix_s - (self.sent_unix_s + self.round_trip_s / 2)
+
+    @property
+    def error_s(self) -> float:
+        """How wrong `offset_s` may be, either way."""
+        return self.round_trip_s / 2
+
+
+def clock_trouble(offset_s: float) -> str | None:
+    """A sentence when the clock is off by more than people bear; None when it is not."""
+    if abs(offset_s) < CLOCK_OFF_S:
+        return None
+    way = "behind" if offset_s > 0 else "ahead of"
+    off = f"This PC's clock is {_span(abs(offset_s))} {way} the coordinator's"
+    if _is_whole_hours(abs(offset_s)):
+        return (
+            f"{off}, by whole hours: check the time zone, and where Windows shares the PC "
+            "let only one system set the clock (`timedatectl set-local-rtc 0`)."
+        )
+    return f"{off}: let the network set it (`sudo timedatectl set-ntp true`)."
+
+
+def _is_whole_hours(off_s: float) -> bool:
+    hours = round(off_s / HOUR_S)
+    return hours >= 1 and abs(off_s - hours * HOUR_S) <= ZONE_ERROR_S
+
+
+def _span(seconds: float) -> str:
+    if seconds < HOUR_S:
+        return f"{seconds / 60:.0f} min"
+    if seconds < 48 * HOUR_S:
+        return f"{seconds / HOUR_S:.1f} hours"
+    return f"{seconds / HOUR_S / 24:.0f} days"

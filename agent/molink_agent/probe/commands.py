@@ -1,0 +1,72 @@
+"""Ask another program, without ever waiting for it longer than its answer is worth.
+
+Desktops, drivers and Windows are asked through small programs of theirs: each may be missing, hang
+or say pages. So each is a process of its own that is ended, with what it started, once its time is
+up. Calling their libraries in our process was rejected: one that hangs would hang the agent.
+"""
+
+import asyncio
+import contextlib
+import os
+import signal
+from asyncio.subprocess import DEVNULL, PIPE, Process
+from collections.abc import Awaitable, Callable
+
+__all__ = ["Ask", "answer_of"]
+
+Ask = Callable[..., Awaitable[str | None]]
+"""The shape of `answer_of`, for doubles."""
+
+ANSWER_WITHIN_S = 5.0
+"""PowerShell takes about two seconds to start on a slow disk; everything else answers at once."""
+
+ANSWER_BYTES_MAX = 65_536
+"""All that is asked for is a number or a line; whoever says more is something else."""
+
+END_WITHIN_S = 1.0
+"""A killed process ends at once; only one that fled to a session of its own holds the pipe longer,
+and is not waited for."""
+
+
+async def answer_of(*command: str, timeout_s: float = ANSWER_WITHIN_S) -> str | None:
+    """What `command` prints; None when it is missing, fails, says too much or takes too long."""
+    try:
+        process = await asyncio.create_subprocess_exec(
+            *command, stdin=DEVNULL, stdout=PIPE, stderr=DEVNULL, start_new_session=True
+        )
+    except OSError:
+        return None
+    try:
+        return await asyncio.wait_for(_whole_answer(process), timeout_s)
+    except TimeoutError:
+        return None
+    finally:
+        await _end(process)
+
+
+async def _whole_answer(process: Process) -> str | None:
+    assert process.stdout is not None
+    said = b""
+    while len(said) <= ANSWER_BYTES_MAX:
+        piece = await process.stdout.read(ANSWER_BYTES_MAX)
+        if not piece:
+            failed = await process.wait() != 0
+            return None if failed else said.decode("utf-8", errors="replace")
+        said += piece
+    return None
+
+
+async def _end(process: Process) -> None:
+    """Also what it started: they share its session. Its pipe is emptied, since asyncio does not
+    believe in the end of a process before the end of its pipe."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, signal.SIGKILL)
+    with contextlib.suppress(TimeoutError):
+        await asyncio.wait_for(_rest(process), END_WITHIN_S)
+
+
+async def _rest(process: Process) -> None:
+    assert process.stdout is not None
+    while await process.stdout.read(ANSWER_BYTES_MAX):
+        pass
+    await process.wait()

@@ -1,0 +1,138 @@
+"""A mirror for agents: tells each under which address the internet sees it (STUN, RFC 8489).
+
+Two UDP ports answer. A home router that gives one and the same outside port for both maps
+independently of the other end, so that neighbours could reach it too; one that gives another for
+each does not. The second port is named in every answer of the first (OTHER-ADDRESS); its address
+there means nothing, since a server seldom knows its own public one.
+
+An answer has 44 bytes, a question 20 at least, and answers per second are bounded: whoever
+forges the sender's address gains nothing here.
+"""
+
+import asyncio
+import struct
+import time
+from types import TracebackType
+from typing import Any, Self, cast
+
+from aioice import stun
+
+__all__ = ["StunServer", "parse_stun", "serve_stun"]
+
+ANSWERS_PER_S_MAX = 500
+"""A thousand agents that all ask twice within four seconds of a restart; 40 KB/s of upload."""
+
+REQUEST_BYTES_MAX = 548
+"""What RFC 8489 says a STUN message over UDP should not exceed; ours have 20."""
+
+ANY_ADDRESS = "0.0.0.0"
+
+
+class StunServer:
+    """Both ports, until closed. An async context manager."""
+
+    def __init__(self, first: asyncio.DatagramTransport, second: asyncio.DatagramTransport) -> None:
+        self._transports = (first, second)
+
+    @property
+    def port(self) -> int:
+        """The port to be told to agents."""
+        return _port(self._transports[0])
+
+    @property
+    def other_port(self) -> int:
+        """The port that the answers name."""
+        return _port(self._transports[1])
+
+    def close(self) -> None:
+        """Answer nobody any more."""
+        for transport in self._transports:
+            transport.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+async def serve_stun(host: str, port: int, other_port: int = 0) -> StunServer:
+    """Answer on UDP `port` and `other_port` (0: any free one) of `host`, an IPv4 address of this
+    machine. Raises OSError when a port is taken."""
+    loop = asyncio.get_running_loop()
+    answers = _Answers()
+    second, _ = await loop.create_datagram_endpoint(
+        lambda: _Mirror(answers, 0), local_addr=(host, other_port)
+    )
+    try:
+        first, _ = await loop.create_datagram_endpoint(
+            lambda: _Mirror(answers, _port(second)), local_addr=(host, port)
+        )
+    except OSError:
+        second.close()
+        raise
+    return StunServer(first, second)
+
+
+def parse_stun(data: bytes) -> stun.Message | None:
+    """None for anything that is no STUN message: whoever sends may lie."""
+    if len(data) > REQUEST_BYTES_MAX:
+        return None
+    try:
+        return stun.parse_message(data)
+    except (ValueError, struct.error):
+        return None
+
+
+class _Answers:
+    """Counts the answers of this second, of both ports."""
+
+    def __init__(self) -> None:
+        self._second = 0
+        self._count = 0
+
+    def one_more(self, now_s: float) -> bool:
+        """Whether another may be given."""
+        if int(now_s) != self._second:
+            self._second, self._count = int(now_s), 0
+        self._count += 1
+        return self._count <= ANSWERS_PER_S_MAX
+
+
+class _Mirror(asyncio.DatagramProtocol):
+    """One port."""
+
+    def __init__(self, answers: _Answers, other_port: int) -> None:
+        self._answers = answers
+        self._other_port = other_port
+        self._transport: asyncio.DatagramTransport | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.DatagramTransport, transport)
+
+    def datagram_received(self, data: bytes, addr: tuple[str | Any, int]) -> None:
+        request = parse_stun(data)
+        asked = request is not None and request.message_class == stun.Class.REQUEST
+        if not asked or request is None or request.message_method != stun.Method.BINDING:
+            return
+        if self._transport is not None and self._answers.one_more(time.monotonic()):
+            self._transport.sendto(self._answer(request, (addr[0], addr[1])), addr)
+
+    def _answer(self, request: stun.Message, sender: tuple[str, int]) -> bytes:
+        attributes: dict[str, Any] = {"XOR-MAPPED-ADDRESS": sender}
+        if self._other_port:
+            attributes["OTHER-ADDRESS"] = (ANY_ADDRESS, self._other_port)
+        return bytes(
+            stun.Message(
+                stun.Method.BINDING, stun.Class.RESPONSE, request.transaction_id, attributes
+            )
+        )
+
+
+def _port(transport: asyncio.DatagramTransport) -> int:
+    return int(transport.get_extra_info("sockname")[1])

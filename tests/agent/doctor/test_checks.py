@@ -1,0 +1,268 @@
+"""Each check, over PCs that never were: how it judges, and that it says what to do."""
+
+from dataclasses import replace
+
+import pytest
+
+from molink.control.messages import Profile
+from molink_agent.doctor import hardware, network
+from molink_agent.doctor.contribution import contribution
+from molink_agent.doctor.facts import ClockFacts, DoctorFacts, PortTrial, TorchAnswer
+from molink_agent.doctor.finding import Result
+from molink_agent.doctor.report import CHECKS, examine
+from molink_agent.known import Known, ModelSize
+from molink_agent.limits.limits import GB, Limits
+from molink_agent.probe.gpus import NO_DRIVER, Gpu, GpuReport
+from molink_agent.probe.input_idle import InputIdle
+from molink_agent.probe.nat import NatAnswer, NatKind
+from molink_agent.probe.wsl import Wsl
+from tests.agent.pcs import CARD, ONE_CARD, pc
+
+NO_GPU = GpuReport(reason=NO_DRIVER)
+TORCH = TorchAnswer("2.9.0", "12.8", ("RTX 3060",))
+KNOWN = Known(broker_host="198.51.100.2", broker_port=1883, coordinator_url="http://198.51.100.2")
+
+GOOD = DoctorFacts(machine=pc(), gpus=ONE_CARD, torch=TORCH, port=PortTrial(0))
+
+
+def profile(upload_mbps: float) -> Profile:
+    return Profile(
+        devices=(),
+        cpu_threads=1,
+        memory_bytes=1,
+        disk_free_bytes=1,
+        upload_mbps=upload_mbps,
+        download_mbps=0,
+    )
+
+
+def judged(check, **changes) -> Result:
+    finding = check(replace(GOOD, **changes))
+    must_say = finding.result in (Result.WARN, Result.FAIL)
+    assert bool(finding.remedy) == must_say, finding
+    assert finding.found
+    return finding.result
+
+
+def found(check, **changes) -> str:
+    finding = check(replace(GOOD, **changes))
+    return f"{finding.found} {finding.remedy}"
+
+
+def test_a_good_pc_that_has_not_joined_fails_nothing():
+    results = {one.check: one.result for one in examine(GOOD)}
+    assert len(results) == len(CHECKS)
+    assert set(results.values()) == {Result.OK, Result.SKIP}
+
+
+@pytest.mark.parametrize(
+    "changes, result",
+    [
+        ({}, Result.OK),
+        ({"gpus": NO_GPU}, Result.WARN),
+        ({"gpus": NO_GPU, "limits": Limits(device="cpu")}, Result.OK),
+        ({"gpus": NO_GPU, "limits": Limits(device="cuda:0")}, Result.FAIL),
+        ({"torch": replace(TORCH, cuda="13.0")}, Result.FAIL),
+        ({"torch": replace(TORCH, cuda="12.9")}, Result.OK),
+        ({"torch": replace(TORCH, cuda="")}, Result.OK),
+    ],
+)
+def test_driver(changes, result):
+    assert judged(hardware.driver, **changes) is result
+
+
+def test_under_wsl_the_driver_belongs_to_windows():
+    assert "on Windows" in found(hardware.driver, gpus=NO_GPU, wsl=Wsl(2, "mirrored"))
+    old = found(hardware.driver, torch=replace(TORCH, cuda="13.0"), wsl=Wsl(2, "mirrored"))
+    assert "on Windows" in old
+
+
+@pytest.mark.parametrize(
+    "changes, result",
+    [
+        ({}, Result.OK),
+        ({"torch": TorchAnswer(problem="torch cannot be imported")}, Result.FAIL),
+        ({"torch": TorchAnswer("2.9.0+cpu")}, Result.FAIL),
+        ({"torch": TorchAnswer("2.9.0+cpu"), "gpus": NO_GPU}, Result.OK),
+        ({"torch": TorchAnswer("2.9.0+cpu"), "limits": Limits(device="cpu")}, Result.OK),
+        ({"torch": replace(TORCH, gpus=(), problem="no kernel image")}, Result.FAIL),
+    ],
+)
+def test_torch(changes, result):
+    assert judged(hardware.torch, **changes) is result
+
+
+@pytest.mark.parametrize(
+    "changes, result, says",
+    [
+        ({}, Result.OK, "cuda:0: 9.5 GB of 12.0 GB"),
+        ({"limits": Limits(vram_gb=1)}, Result.WARN, "set vram_gb 2"),
+        ({"gpus": GpuReport((replace(CARD, free_bytes=GB),))}, Result.WARN, "Close programs"),
+        ({"gpus": NO_GPU}, Result.OK, "cpu: 18.0 GB of 32.0 GB"),
+        ({"gpus": NO_GPU, "limits": Limits(memory_gb=1)}, Result.WARN, "set memory_gb 2"),
+        ({"limits": Limits(device="cuda:3")}, Result.FAIL, "set device auto"),
+    ],
+)
+def test_vram(changes, result, says):
+    assert judged(hardware.vram, **changes) is result
+    assert says in found(hardware.vram, **changes)
+
+
+@pytest.mark.parametrize(
+    "wsl, result",
+    [
+        (None, Result.OK),
+        (Wsl(2, "mirrored"), Result.OK),
+        (Wsl(2, "nat"), Result.WARN),
+        (Wsl(2, "virtioproxy"), Result.WARN),
+        (Wsl(2, "unknown"), Result.WARN),
+        (Wsl(2, "none"), Result.FAIL),
+        (Wsl(1, "unknown"), Result.FAIL),
+    ],
+)
+def test_wsl(wsl, result):
+    assert judged(hardware.wsl, wsl=wsl) is result
+
+
+@pytest.mark.parametrize(
+    "changes, result, says",
+    [
+        ({}, Result.OK, "198.0 GB to lend"),
+        ({"machine": pc(disk_free_bytes=12 * GB)}, Result.WARN, "Free some"),
+        ({"limits": Limits(disk_gb=5)}, Result.WARN, "set disk_gb 20"),
+        ({"machine": pc(disk_free_bytes=2 * GB)}, Result.FAIL, "Free some"),
+    ],
+)
+def test_disk(changes, result, says):
+    assert judged(hardware.disk, **changes) is result
+    assert says in found(hardware.disk, **changes)
+
+
+def test_limits_that_cannot_be_read_fail():
+    assert judged(hardware.limits) is Result.OK
+    assert judged(hardware.limits, limits_problem="limits.toml: ...") is Result.FAIL
+
+
+@pytest.mark.parametrize(
+    "changes, result",
+    [
+        ({}, Result.SKIP),
+        ({"limits": Limits(only_when_idle_minutes=5)}, Result.FAIL),
+        (
+            {
+                "limits": Limits(only_when_idle_minutes=5),
+                "input_idle": InputIdle(3.0, "GNOME"),
+            },
+            Result.OK,
+        ),
+    ],
+)
+def test_idle(changes, result):
+    assert judged(hardware.idle, **changes) is result
+
+
+@pytest.mark.parametrize(
+    "clock, result",
+    [
+        (ClockFacts(offset_s=0.4), Result.OK),
+        (ClockFacts(offset_s=-300), Result.WARN),
+        (ClockFacts(offset_s=7200), Result.FAIL),
+        (ClockFacts(synchronized=True), Result.OK),
+        (ClockFacts(synchronized=False), Result.WARN),
+        (ClockFacts(), Result.SKIP),
+    ],
+)
+def test_clock(clock, result):
+    assert judged(network.clock, clock=clock) is result
+
+
+def test_broker():
+    assert judged(network.broker) is Result.SKIP
+    assert found(network.broker) == "not joined yet "
+    assert judged(network.broker, known=KNOWN) is Result.OK
+    assert judged(network.broker, known=KNOWN, broker_problem="Connection refused") is Result.FAIL
+    assert "198.51.100.2:1883: Connection refused" in found(
+        network.broker, known=KNOWN, broker_problem="Connection refused"
+    )
+
+
+@pytest.mark.parametrize(
+    "changes, result",
+    [
+        ({}, Result.OK),
+        ({"port": PortTrial(7000, "Address already in use")}, Result.FAIL),
+        ({"port": PortTrial(7000, "Address already in use", agent_runs=True)}, Result.OK),
+        ({"port": PortTrial(7000, "in use"), "limits": Limits(direct=False)}, Result.OK),
+    ],
+)
+def test_data_port(changes, result):
+    assert judged(network.data_port, **changes) is result
+
+
+@pytest.mark.parametrize(
+    "kind, result",
+    [
+        (NatKind.OPEN, Result.OK),
+        (NatKind.CONE, Result.OK),
+        (NatKind.SYMMETRIC, Result.WARN),
+        (NatKind.BLOCKED, Result.WARN),
+        (NatKind.UNKNOWN, Result.WARN),
+    ],
+)
+def test_nat(kind, result):
+    assert judged(network.nat, nat=NatAnswer(kind, ("203.0.113.7", 6000)), known=KNOWN) is result
+
+
+def test_nat_without_somebody_to_ask():
+    assert "not joined" in found(network.nat)
+    assert "no STUN" in found(network.nat, known=KNOWN)
+
+
+@pytest.mark.parametrize(
+    "mbps, cap, result, says",
+    [
+        (None, None, Result.SKIP, "not measured"),
+        (0, None, Result.SKIP, "not measured"),
+        (40, None, Result.OK, "40.0 Mbit/s"),
+        (40, 10, Result.OK, "10 Mbit/s, the owner's cap"),
+        (40, 2, Result.WARN, "raise upload_mbps"),
+        (3, None, Result.WARN, "3.0 Mbit/s"),
+    ],
+)
+def test_upload(mbps, cap, result, says):
+    known = KNOWN.model_copy(update={"profile": None if mbps is None else profile(mbps)})
+    changes = {"known": known, "limits": Limits(upload_mbps=cap)}
+    assert judged(network.upload, **changes) is result
+    assert says in found(network.upload, **changes)
+
+
+def test_contribution_before_joining_is_of_a_typical_model():
+    assert found(contribution).startswith("about 17 of 32 layers of a typical 8B model (")
+
+
+def test_contribution_is_of_the_cluster_s_model():
+    model = ModelSize(name="demo", layers=12, layer_bytes=1_000_000)
+    known = KNOWN.model_copy(update={"model": model})
+    assert found(contribution, known=known) == "about 12 of 12 layers of demo "
+
+
+def test_a_processor_without_bfloat16_holds_half_as_many():
+    limits = Limits(device="cpu", memory_gb=8)
+    assert "about 14 of 32" in found(contribution, limits=limits)
+    slow = pc(multiplies_bfloat16=False)
+    assert "about 7 of 32" in found(contribution, limits=limits, machine=slow)
+
+
+def test_two_cards_hold_more_than_one():
+    two = GpuReport((CARD, Gpu(1, "RTX", 12 * GB, 5 * GB)))
+    assert "about 25 of 32" in found(contribution, gpus=two)
+
+
+def test_the_disk_bounds_it_too():
+    assert "about 2 of 32" in found(contribution, machine=pc(disk_free_bytes=3 * GB))
+
+
+def test_limits_that_leave_nothing_fail():
+    assert judged(contribution, limits=Limits(vram_gb=0)) is Result.FAIL
+    assert "raise it" in found(contribution, limits=Limits(vram_gb=0)).lower()
+    assert judged(contribution, limits=Limits(device="cuda:9")) is Result.FAIL

@@ -1,0 +1,95 @@
+"""How much of each device is lent: the least of the cap and of what is free."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from molink_agent.limits.lent import (
+    DISK_RESERVE_BYTES,
+    MEMORY_RESERVE_BYTES_MAX,
+    VRAM_RESERVE_BYTES,
+    lent_devices,
+    lent_disk_bytes,
+    lent_threads,
+    nothing_left,
+)
+from molink_agent.limits.limits import GB, Limits
+from molink_agent.probe.gpus import Gpu, GpuReport
+from tests.agent.pcs import CARD, ONE_CARD, pc
+
+NO_GPU = GpuReport(reason="none")
+CAPS = st.one_of(st.none(), st.floats(0, 64))
+SIZES = st.integers(0, 64 * GB)
+
+
+def test_a_card_is_lent_but_a_reserve():
+    (lent,) = lent_devices(Limits(), pc(), ONE_CARD)
+    assert (lent.device, lent.lent_bytes) == ("cuda:0", CARD.free_bytes - VRAM_RESERVE_BYTES)
+    assert lent.bound_by == "free memory"
+
+
+def test_the_owner_s_cap_decides_where_it_is_less():
+    (lent,) = lent_devices(Limits(vram_gb=6), pc(), ONE_CARD)
+    assert (lent.lent_bytes, lent.bound_by) == (6 * GB, "vram_gb")
+    (lent,) = lent_devices(Limits(memory_gb=2), pc(), NO_GPU)
+    assert (lent.device, lent.lent_bytes, lent.bound_by) == ("cpu", 2 * GB, "memory_gb")
+
+
+def test_what_our_stage_holds_counts_as_free():
+    full = GpuReport((Gpu(0, "RTX", 12 * GB, GB),))
+    (lent,) = lent_devices(Limits(vram_gb=6), pc(), full, {"cuda:0": 9 * GB})
+    assert lent.lent_bytes == 6 * GB
+    (lent,) = lent_devices(Limits(), pc(memory_available_bytes=GB), NO_GPU, {"cpu": 5 * GB})
+    assert lent.lent_bytes == 6 * GB - MEMORY_RESERVE_BYTES_MAX
+
+
+@pytest.mark.parametrize(
+    "device, found",
+    [("auto", ["cuda:0", "cuda:1"]), ("cpu", ["cpu"]), ("cuda:1", ["cuda:1"]), ("cuda:2", [])],
+)
+def test_the_owner_chooses_the_device(device, found):
+    two = GpuReport((CARD, Gpu(1, "RTX", 8 * GB, 8 * GB)))
+    lent = lent_devices(Limits(device=device), pc(), two)
+    assert [one.device for one in lent] == found
+
+
+def test_half_of_the_processor_is_lent():
+    assert lent_threads(Limits(), pc()) == 8
+    assert lent_threads(Limits(), pc(cpu_threads=1)) == 1
+    assert lent_threads(Limits(threads=64), pc()) == 16
+
+
+def test_weights_that_are_there_count_as_room():
+    assert lent_disk_bytes(Limits(), 10 * GB, 5 * GB) == 15 * GB - DISK_RESERVE_BYTES
+    assert lent_disk_bytes(Limits(disk_gb=4), 10 * GB, 5 * GB) == 4 * GB
+    assert lent_disk_bytes(Limits(), GB, 0) == 0
+
+
+@given(CAPS, CAPS, SIZES, SIZES, SIZES)
+def test_never_more_than_the_cap_the_device_or_what_is_free(vram, memory, free, available, own):
+    limits = Limits(vram_gb=vram, memory_gb=memory)
+    gpus = GpuReport((Gpu(0, "RTX", 64 * GB, free),))
+    machine = pc(memory_bytes=64 * GB, memory_available_bytes=available)
+    for device, cap, left in (("auto", vram, free), ("cpu", memory, available)):
+        wanted = Limits(vram, memory, device=device)
+        (lent,) = lent_devices(wanted, machine, gpus, {"cpu": own, "cuda:0": own})
+        assert 0 <= lent.lent_bytes <= min(64 * GB, left + own)
+        assert cap is None or lent.lent_bytes <= cap * GB
+    assert limits.vram_gb == vram
+
+
+def test_limits_that_leave_nothing_are_told():
+    layer = 436_224_000
+
+    def says(limits, machine=None, gpus=NO_GPU, disk=100 * GB):
+        lent = lent_devices(limits, machine or pc(), gpus)
+        return nothing_left(limits, lent, disk, layer, "some-8b")
+
+    assert says(Limits()) is None
+    assert says(Limits(memory_gb=0.1)) == (
+        "memory_gb leaves 0.10 GB on cpu, but one layer of some-8b needs 0.41 GB: raise it."
+    )
+    assert "vram_gb leaves 0.00 GB" in says(Limits(vram_gb=0), gpus=ONE_CARD)
+    assert "close other programs" in says(Limits(), pc(memory_available_bytes=GB))
+    assert "disk_gb" in says(Limits(), disk=GB // 4)
+    assert "is not on this PC" in says(Limits(device="cuda:7"))

@@ -1,0 +1,45 @@
+"""Other programs are asked, and ended when they do not answer."""
+
+import sys
+import time
+
+import psutil
+
+from molink_agent.probe.commands import ANSWER_BYTES_MAX, answer_of
+
+
+async def test_what_is_printed_is_the_answer():
+    assert await answer_of("echo", "42") == "42\n"
+
+
+async def test_a_missing_program_has_no_answer():
+    assert await answer_of("no-such-program-anywhere") is None
+
+
+async def test_a_program_that_fails_has_no_answer():
+    assert await answer_of("sh", "-c", "echo 42; exit 3") is None
+
+
+async def test_a_program_that_says_too_much_is_ended():
+    endless = f"while True: print('x' * {ANSWER_BYTES_MAX})"
+    assert await answer_of(sys.executable, "-c", endless) is None
+
+
+async def test_a_program_that_hangs_is_ended_with_what_it_started(tmp_path):
+    note = tmp_path / "pid"
+    hangs = f"sleep 600 & echo $! > {note}; wait"
+    started = time.monotonic()
+    assert await answer_of("sh", "-c", hangs, timeout_s=0.3) is None
+    assert time.monotonic() - started < 5
+    child = int(note.read_text())
+    ended = not psutil.pid_exists(child) or psutil.Process(child).status() == psutil.STATUS_ZOMBIE
+    assert ended
+
+
+async def test_a_program_that_flees_is_not_waited_for(tmp_path):
+    note = tmp_path / "pid"
+    flees = f"setsid sh -c 'echo $$ > {note}; exec sleep 600' & wait"
+    started = time.monotonic()
+    assert await answer_of("sh", "-c", flees, timeout_s=0.3) is None
+    assert time.monotonic() - started < 5
+    psutil.Process(int(note.read_text())).kill()
