@@ -112,6 +112,8 @@ class Device(Message):
     free_bytes: Bytes
     """That its owner lends of it now: the least of what is free and of the cap."""
     threads: Annotated[int, Field(ge=1, le=1024)] = 1
+    element_bytes: Literal[2, 4] = 2
+    """Of a weight or a key in the number format that this device computes in by itself."""
 
 
 class StepCost(Message):

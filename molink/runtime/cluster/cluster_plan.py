@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from molink.runtime.cluster.node_book import Node
+from molink_scheduler.placement import Forecast
 
 __all__ = ["ClusterPlan", "PlannedRing", "PlannedStage", "Planner"]
 
@@ -31,6 +32,8 @@ class PlannedRing:
     ttft_s: float
     tokens_per_s: float
     bottleneck: str
+    forecast: Forecast | None = None
+    """All that the planner knows of it."""
 
     @property
     def node_ids(self) -> frozenset[str]:
@@ -60,5 +63,7 @@ class Planner(Protocol):
     def plan(self, nodes: Sequence[Node]) -> ClusterPlan:
         """The best rings of these nodes, all of which are measured."""
 
-    def is_worth(self, present: Sequence[PlannedRing], plan: ClusterPlan) -> str:
+    def is_worth(
+        self, present: Sequence[PlannedRing], plan: ClusterPlan, nodes: Sequence[Node]
+    ) -> str:
         """Why the plan is worth the interruption; empty when it is not."""

@@ -196,9 +196,9 @@ class ClusterManager:
         if any(life.state is not RingState.SERVING for life in serving):
             return
         self._improved_at = now
-        plan = self.planner.plan([node for node in self.book if node.may_serve])
-        self.plan = plan
-        if self.planner.is_worth([life.plan for life in serving], plan):
+        nodes = [node for node in self.book if node.may_serve]
+        self.plan = plan = self.planner.plan(nodes)
+        if self.planner.is_worth([life.plan for life in serving], plan, nodes):
             for life in serving:
                 self._handing_over.add(life.number)
                 self._start_task(self._hand_over(life, plan))

@@ -163,7 +163,7 @@ def _manager(
     manager = ClusterManager(
         ManagerSettings(settings.min_nodes, settings.wire),
         hub.book,
-        ModelPlanner.of(model.checkpoint, model.description, settings),
+        ModelPlanner.of(model.path, model.description, settings),
         service,
         assigner,
         lambda epoch: CoordinatorDoor(terms, epoch),

@@ -40,7 +40,7 @@ class EvenPlanner:
         left = {name: "one too many" for ring in rings if len(ring) < self.size for name in ring}
         return ClusterPlan(tuple(whole), left, "" if whole else "2 GiB are missing.")
 
-    def is_worth(self, present, plan):
+    def is_worth(self, present, plan, nodes):
         return self.worth
 
     def _ring(self, names):
