@@ -354,7 +354,8 @@ pip() {
 
 # From an index of torch's own before everything else, or pip would take PyPI's build.
 install_torch() {
-    if [ -f "$venv/torch-index" ] && [ "$(cat "$venv/torch-index")" != "$torch_index" ]; then
+    if [ -f "$venv/torch-index" ]; then
+        [ "$(cat "$venv/torch-index")" != "$torch_index" ] || return 0
         pip uninstall --yes torch
     fi
     if [ -n "$torch_index" ]; then
