@@ -6,6 +6,7 @@ many. Every socket here is non-blocking, sends at once (no Nagle) and notices a 
 """
 
 import asyncio
+import resource
 import socket
 import struct
 from contextlib import suppress
@@ -19,6 +20,7 @@ __all__ = [
     "address_of",
     "connect",
     "listen",
+    "raise_file_limit",
     "receive_exactly",
     "split_address",
     "tune",
@@ -153,3 +155,10 @@ def abandon(connection: socket.socket) -> None:
     with suppress(OSError):
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     connection.close()
+
+
+def raise_file_limit() -> None:
+    """As many descriptors as this process may have: 1,024, the usual soft limit, are 400 links."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with suppress(ValueError, OSError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

@@ -52,7 +52,8 @@ class PortMapper:
         self._held: set[int] = set()
         """Mapped, at the gateway."""
         self._news = asyncio.Event()
-        self._thread: threading.Thread | None = None
+        self._asking = False
+        """Whether a question has no answer yet; perhaps nobody waits for it any more."""
         self.mapped: dict[int, str] = {}
         """host:port at the router, by this PC's port."""
         self.trouble = "the router has not been asked yet"
@@ -108,7 +109,7 @@ class PortMapper:
                 self._gateway = gateway
                 return public
         self._gateway = None
-        raise OSError("; ".join(dict.fromkeys(troubles)))
+        raise OSError("; ".join(dict.fromkeys(troubles)) or "no kind of router is to be asked")
 
     async def _map(self, port: int, public: str) -> None:
         assert self._gateway is not None
@@ -130,34 +131,28 @@ class PortMapper:
         A daemon thread, because the loop's own pool would be waited for at exit. As long as an
         older question has no answer, no new one is asked.
         """
-        if self._thread is not None and self._thread.is_alive():
+        if self._asking:
             raise TimeoutError("the router has not answered an older question")
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[Result] = loop.create_future()
 
+        def deliver(set_it: Callable[[Any], None], value: Any) -> None:
+            self._asking = False
+            if not answer.done():
+                set_it(value)
+
         def work() -> None:
             try:
-                result = ask(*arguments)
+                what: tuple[Callable[[Any], None], Any] = (answer.set_result, ask(*arguments))
             except Exception as error:
-                _hand_over(loop, answer.set_exception, answer, _as_os_error(error))
-            else:
-                _hand_over(loop, answer.set_result, answer, result)
+                what = (answer.set_exception, _as_os_error(error))
+            with suppress(RuntimeError):  # The loop may be gone.
+                loop.call_soon_threadsafe(deliver, *what)
 
-        self._thread = threading.Thread(target=work, name="router", daemon=True)
-        self._thread.start()
+        self._asking = True
+        threading.Thread(target=work, name="router", daemon=True).start()
         async with asyncio.timeout(self._periods.answer_s):
             return await answer
-
-
-def _hand_over(
-    loop: asyncio.AbstractEventLoop,
-    deliver: Callable[[Any], None],
-    answer: "asyncio.Future[Any]",
-    value: Any,
-) -> None:
-    """Back to the loop, unless nobody waits any more."""
-    with suppress(RuntimeError):
-        loop.call_soon_threadsafe(lambda: None if answer.done() else deliver(value))
 
 
 def _as_os_error(error: Exception) -> OSError:

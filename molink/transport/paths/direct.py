@@ -86,7 +86,7 @@ ZEROMQ_GREETING_BYTES = 10
 """0xFF, eight bytes, 0x7F: what every ZeroMQ socket sends at once, encrypted link or not."""
 
 
-async def is_zeromq(connection: socket.socket, within_s: float = DIRECT_WITHIN_S) -> None:
+async def is_zeromq(connection: socket.socket, within_s: float) -> None:
     """The proof of a link's port. Raises OSError when something else listens.
 
     Which node's it is only the CURVE handshake of the stage can tell: who has the private address
@@ -99,5 +99,8 @@ async def is_zeromq(connection: socket.socket, within_s: float = DIRECT_WITHIN_S
         raise ConnectionError("this port is not a link's")
 
 
-find_link_port = partial(first_direct, prove=is_zeromq)
-"""`first_direct` for the port of a link."""
+async def find_link_port(
+    addresses: Sequence[str], within_s: float = DIRECT_WITHIN_S
+) -> tuple[str, socket.socket] | None:
+    """`first_direct` for the port of a link."""
+    return await first_direct(addresses, partial(is_zeromq, within_s=within_s), within_s)

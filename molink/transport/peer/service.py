@@ -109,10 +109,10 @@ class PeerService:
 
     async def stop(self) -> None:
         """End it with all connections."""
-        self._door.close()
         for task in tuple(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._door.close()
 
     @property
     def address(self) -> str:

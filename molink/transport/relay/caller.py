@@ -113,10 +113,10 @@ class RelayDoor:
 
     async def close(self) -> None:
         """End it with all connections through it."""
-        self._door.close()
         for task in tuple(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._door.close()
 
     @property
     def address(self) -> str:

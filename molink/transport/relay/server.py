@@ -12,15 +12,12 @@ but the splices, at most two pieces for each (`splice`).
 """
 
 import asyncio
-import resource
 import socket
 from collections.abc import Callable
-from contextlib import suppress
-from dataclasses import dataclass
-from types import TracebackType
 
 from molink.errors import FrameError
 from molink.transport.preamble import Hello, RefusedError, Signed, is_signed, sentence
+from molink.transport.relay.counts import RelayCounts, RelayStatistics
 from molink.transport.relay.members import Members
 from molink.transport.relay.protocol import (
     PING_PERIOD_S,
@@ -36,9 +33,9 @@ from molink.transport.relay.protocol import (
     relay_token,
 )
 from molink.transport.relay.splice import Splicer
-from molink.transport.sockets import accept_from, address_of, connect, listen
+from molink.transport.sockets import accept_from, address_of, connect, listen, raise_file_limit
 
-__all__ = ["CONNECTIONS_MAX", "STRANGERS_MAX", "RelayServer", "RelayStatistics"]
+__all__ = ["CONNECTIONS_MAX", "STRANGERS_MAX", "RelayServer"]
 
 CONNECTIONS_MAX = 8192
 """Registrations, joined pairs and strangers together: a thousand nodes with seven links each, far
@@ -51,26 +48,6 @@ ones delays honest nodes only if it replaces 256 within their round trip."""
 
 CALLED_WITHIN_S = 10.0
 """For the receiver to connect: its handshakes over a slow line, one packet lost."""
-
-
-@dataclass(frozen=True, slots=True)
-class RelayStatistics:
-    """What a relay has done since it started, and holds now."""
-
-    registered: int
-    joined: int
-    """Pairs of connections that are joined now."""
-    held_bytes: int
-    """Read from one end and not yet taken by the other, now."""
-    bytes_carried: int
-    dials: int
-    """That were joined."""
-    refused: int
-    """Dials that were not, for whatever reason."""
-    unroutable: int
-    """Of those: the receiver is not registered, has no such port, or did not come."""
-    spoofed: int
-    """Requests in a name whose proof was wrong."""
 
 
 class RelayServer:
@@ -91,31 +68,26 @@ class RelayServer:
         self._forwards: dict[tuple[str, str], str] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._strangers: dict[asyncio.Task[None], None] = {}
-        self._dials = self._refused = self._unroutable = self._spoofed = 0
+        self._counts = RelayCounts()
 
     async def start(self) -> None:
         """Raises UserError when it cannot listen there."""
-        _raise_file_limit()
+        raise_file_limit()
         self._door = listen(*self._where)
         self._tasks = {asyncio.create_task(self._accept()), asyncio.create_task(self._ping())}
 
     async def stop(self) -> None:
         """End every connection."""
-        self._door.close()
         for task in tuple(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._door.close()
 
     async def __aenter__(self) -> "RelayServer":
         await self.start()
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        where: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *error: object) -> None:
         await self.stop()
 
     @property
@@ -136,10 +108,10 @@ class RelayServer:
             self._splicer.open_count,
             self._splicer.held_bytes,
             self._splicer.bytes_carried,
-            self._dials,
-            self._refused,
-            self._unroutable,
-            self._spoofed,
+            self._counts.dials,
+            self._counts.refused,
+            self._counts.unroutable,
+            self._counts.spoofed,
         )
 
     def forward(self, to: str, port_name: str, address: str) -> None:
@@ -215,7 +187,7 @@ class RelayServer:
 
     def _check(self, request: Signed, hello: Hello) -> None:
         if not is_signed(request, relay_token(self._secret, request.node_id), hello.nonce):
-            self._spoofed += 1
+            self._counts.spoofed += 1
             raise RefusedError(
                 f"the proof is not that of {request.node_id}: this relay has another secret than "
                 "the coordinator, or somebody uses this name"
@@ -251,7 +223,7 @@ class RelayServer:
                     far_end = await self._far_end(request)
                     await self._join(connection, far_end)
             except RefusedError:
-                self._refused += 1
+                self._counts.refused += 1
                 raise
 
     async def _far_end(self, request: Dial) -> socket.socket:
@@ -265,23 +237,16 @@ class RelayServer:
             RELAY_FRAMES.write_now(far_end, Joined())
             return far_end
         except RefusedError:
-            self._unroutable += 1
+            self._counts.unroutable += 1
             raise
         except OSError as error:
-            self._unroutable += 1
+            self._counts.unroutable += 1
             raise RefusedError(f"{request.to} did not come: {error or 'too slow'}") from None
 
     async def _join(self, connection: socket.socket, far_end: socket.socket) -> None:
         try:
             await RELAY_FRAMES.write(connection, Joined())
-            self._dials += 1
+            self._counts.dials += 1
             await self._splicer.join(connection, far_end)
         finally:
             far_end.close()
-
-
-def _raise_file_limit() -> None:
-    """As many descriptors as this process may have: 1,024, the usual soft limit, are 400 links."""
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    with suppress(ValueError, OSError):
-        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

@@ -1,4 +1,4 @@
-"""Keeps this PC reachable through a relay, for as long as the agent lives.
+"""Keeps a PC reachable through a relay, for as long as its agent lives.
 
 One registration stays open; when somebody calls, a new connection to the relay is joined with a
 port of this PC, by the port's name: only ports that the agent has opened can be named. However hard
