@@ -155,6 +155,8 @@ class PeerAddress(Message):
     node_id: NodeId
     public_key: Key
     addresses: Annotated[tuple[Address, ...], Field(max_length=16)]
+    token: Annotated[str, Field(max_length=64)] = ""
+    """Lets this node measure that one (`transport.peer.protocol.probe_token`)."""
 
 
 class ProbeOrder(Message):
@@ -167,6 +169,8 @@ class ProbeOrder(Message):
     config: dict[str, Any] = {}
     """The model's config.json: all that timing a layer of random weights needs."""
     peers: Annotated[tuple[PeerAddress, ...], Field(max_length=64)]
+    coordinator_token: Annotated[str, Field(max_length=64)] = ""
+    """Lets it measure the way to the coordinator, through the coordinator's relay; empty: no."""
 
 
 class PathMeasured(Message):

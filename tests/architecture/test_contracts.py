@@ -20,6 +20,7 @@ OPTIONS = {
     ),
     "demo": "--chat --prompt",
     "generate": "--url --max-tokens --temperature --top-p --top-k --seed --stop",
+    "relay": "--host --port --secret-file",
     "chat": "--url --system --max-tokens --temperature --top-p --top-k --seed --stop",
     "bench": (
         "--url --concurrency --requests --input-tokens --output-tokens --seed --temperature "

@@ -1,0 +1,107 @@
+"""Measures the way to neighbours, as the coordinator orders it: direct where that works, else
+through the relay.
+
+One after the other, or each would find only its share of the line.
+"""
+
+import asyncio
+import socket
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from molink.control.messages import PathMeasured, PathReport, PeerAddress, ProbeOrder
+from molink.transport.paths.direct import first_direct
+from molink.transport.peer.measuring import Asking, Measured, greet_peer, measure
+from molink.transport.peer.protocol import PEER_PORT_NAME
+from molink.transport.preamble import RefusedError
+from molink.transport.relay.caller import RelayCaller
+from molink.transport.relay.protocol import COORDINATOR
+
+__all__ = ["Prober"]
+
+RTT_MS_MAX, RATE_MBPS_MAX = 60_000.0, 100_000.0
+"""What a message may say (`control.messages`)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prober:
+    """What this node needs in order to measure."""
+
+    node_id: str
+    relay: RelayCaller | None = None
+    upload_cap_mbps: float | None = None
+    """The owner's: no measurement sends more."""
+    bulk_s: float = 1.0
+    """Of sending, for each rate."""
+
+    async def round(self, order: ProbeOrder) -> PathReport:
+        """Measure the way to everybody in `order`. Raises nothing that a network can cause."""
+        paths = [await self.peer(peer) for peer in order.peers]
+        return PathReport(round=order.round, paths=tuple(paths))
+
+    async def peer(self, peer: PeerAddress) -> PathMeasured:
+        """Direct over its addresses, else through the relay; `none` when neither works."""
+        asking = Asking(self.node_id, peer.token)
+        direct = await self._direct(peer.addresses, asking)
+        if direct is not None:
+            address, measured = direct
+            return self._told(peer.node_id, "direct", address, measured)
+        relayed = await self._relayed(peer.node_id, asking)
+        if relayed is not None and self.relay is not None:
+            return self._told(peer.node_id, "relay", self.relay.address, relayed)
+        return PathMeasured(to=peer.node_id, path="none", rtt_ms=0, rate_mbps=0)
+
+    async def coordinator(self, token: str) -> Measured | None:
+        """The way to the coordinator's peer service, which its relay forwards to.
+
+        `token`: of this node for the coordinator's service. None: it cannot be reached.
+        """
+        return await self._relayed(COORDINATOR, Asking(self.node_id, token))
+
+    async def _direct(
+        self, addresses: Sequence[str], asking: Asking
+    ) -> tuple[str, Measured] | None:
+        async def prove(connection: socket.socket) -> None:
+            await greet_peer(connection, asking)
+
+        found = await first_direct(addresses, prove)
+        if found is None:
+            return None
+        measured = await self._measure(found[1])
+        return None if measured is None else (found[0], measured)
+
+    async def _relayed(self, to: str, asking: Asking) -> Measured | None:
+        if self.relay is None:
+            return None
+        try:
+            connection = await self.relay.dial(to, PEER_PORT_NAME)
+        except (OSError, RefusedError):
+            return None
+        try:
+            await greet_peer(connection, asking)
+        except (OSError, RefusedError):
+            connection.close()
+            return None
+        except asyncio.CancelledError:
+            connection.close()
+            raise
+        return await self._measure(connection)
+
+    async def _measure(self, connection: socket.socket) -> Measured | None:
+        cap = self.upload_cap_mbps
+        cap_bytes_per_s = None if cap is None else cap * 1e6 / 8
+        try:
+            return await measure(connection, self.bulk_s, cap_bytes_per_s)
+        except OSError:
+            return None
+
+    def _told(self, to: str, path: str, address: str, measured: Measured) -> PathMeasured:
+        return PathMeasured.model_validate(
+            {
+                "to": to,
+                "path": path,
+                "address": address,
+                "rtt_ms": min(measured.rtt_s * 1e3, RTT_MS_MAX),
+                "rate_mbps": min(measured.rate_bytes_per_s * 8 / 1e6, RATE_MBPS_MAX),
+            }
+        )

@@ -1,0 +1,1 @@
+"""What every node offers its neighbours besides its stage: to be measured, within limits."""

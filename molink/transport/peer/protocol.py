@@ -1,0 +1,102 @@
+"""How one node measures the way to another.
+
+    the service: Hello(nonce)
+    the node:    Measure(its id, a nonce of its own, proof)
+    the service: Ready(proof over the node's nonce), once nobody else is being served
+    then frames, each answered by the same:     Echo(number)
+    or once:     Bulk(), then bytes until the node has enough; the service counts them: Received(n)
+
+Who may measure whom is decided by the coordinator, when it orders it: the order brings a token for
+the pair, an HMAC of the asking node's id under the asked node's probe key, and that key is an HMAC
+of its owner's id under a secret of the coordinator. So the service checks a token with nothing but
+its own key, no node can make a token for another pair, and the coordinator stores none. Public keys
+would do as well (a Diffie-Hellman of the two nodes' keys), but every service would have to know
+who is a member now. Tokens never travel (`molink.transport.preamble`); the service proves its own
+knowledge as well, because a private address may belong to another PC in another home.
+"""
+
+import hashlib
+import hmac
+from dataclasses import dataclass
+
+from molink.transport.preamble import Frames, Hello, Signed
+
+__all__ = [
+    "PEER_FRAMES",
+    "PEER_PORT_NAME",
+    "Bulk",
+    "Echo",
+    "Measure",
+    "PeerFrame",
+    "Ready",
+    "Received",
+    "Sorry",
+    "probe_key",
+    "probe_token",
+]
+
+PEER_PORT_NAME = "peer"
+"""Of the service, at a relay."""
+
+
+@dataclass(frozen=True, slots=True)
+class Measure(Signed):
+    """Serve me."""
+
+    nonce: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Ready(Signed):
+    """Go ahead; the proof is over the asking node's nonce, `node_id` is its id again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sorry:
+    """Why not."""
+
+    sentence: str
+
+
+@dataclass(frozen=True, slots=True)
+class Echo:
+    """Say the same."""
+
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class Bulk:
+    """What follows is no frame."""
+
+
+@dataclass(frozen=True, slots=True)
+class Received:
+    """So many bytes have come by now."""
+
+    bytes_total: int
+
+
+PeerFrame = Hello | Measure | Ready | Sorry | Echo | Bulk | Received
+
+PEER_FRAMES: Frames[PeerFrame] = Frames(
+    {
+        "hello": Hello,
+        "measure": Measure,
+        "ready": Ready,
+        "sorry": Sorry,
+        "echo": Echo,
+        "bulk": Bulk,
+        "received": Received,
+    }
+)
+
+
+def probe_key(secret: bytes, node_id: str) -> str:
+    """The key of a node's (or of the coordinator's) own service."""
+    return hmac.new(secret, b"molink probe " + node_id.encode(), hashlib.sha256).hexdigest()
+
+
+def probe_token(key: str, asking: str) -> str:
+    """What `asking` signs with at the service whose probe key is `key`."""
+    return hmac.new(key.encode(), b"asks " + asking.encode(), hashlib.sha256).hexdigest()

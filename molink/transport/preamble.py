@@ -1,0 +1,172 @@
+"""The few frames with which two ends agree what a connection is for, before bytes flow freely.
+
+A frame is two bytes of length and a msgpack array `[kind, field, ...]`; the kinds of a protocol are
+an explicit table of small frozen dataclasses whose fields are texts, bytes and whole numbers, each
+bounded. Lines of JSON would be as good for a person with netcat, but a length lets the reader take
+exactly the frame and leave the next byte, which may be the payload's first, in the socket.
+
+Whoever opens a connection is greeted with a nonce and signs what it asks for with a key that both
+know: HMAC over the nonce and the frame. So no key crosses the wire, which is not encrypted here
+(the payload is, end to end), and what was overheard is of no use on another connection.
+"""
+
+import asyncio
+import hashlib
+import hmac
+import secrets
+import socket
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Any, Generic, TypeVar
+
+import msgpack
+
+from molink.errors import FrameError, MolinkError
+from molink.transport.sockets import receive_exactly
+
+__all__ = [
+    "FRAME_BYTES_MAX",
+    "NONCE_BYTES",
+    "PREAMBLE_WITHIN_S",
+    "Frames",
+    "Hello",
+    "RefusedError",
+    "Signed",
+    "is_signed",
+    "sentence",
+    "sign",
+]
+
+LENGTH = struct.Struct(">H")
+
+FRAME_BYTES_MAX = 1024
+"""The longest kind is under 500."""
+
+FIELD_LENGTH_MAX = 300
+"""Of a text or of bytes: a sentence for a person is the longest."""
+
+NUMBER_MAX = 2**50
+
+NONCE_BYTES = 16
+"""Never drawn twice."""
+
+PREAMBLE_WITHIN_S = 5.0
+"""For each frame of a preamble: a slow round trip with a lost packet in it."""
+
+Kinds = TypeVar("Kinds")
+
+
+class RefusedError(MolinkError):
+    """Raised when the far end does not do what a node asks; the message says why not."""
+
+
+@dataclass(frozen=True, slots=True)
+class Hello:
+    """First words of whoever was connected to: sign with this."""
+
+    nonce: bytes
+
+    @classmethod
+    def draw(cls) -> "Hello":
+        """A new one."""
+        return cls(secrets.token_bytes(NONCE_BYTES))
+
+
+@dataclass(frozen=True, slots=True)
+class Signed:
+    """What a node asks for, with the proof that it is this node."""
+
+    node_id: str
+    proof: bytes
+
+
+S = TypeVar("S", bound=Signed)
+
+
+class Frames(Generic[Kinds]):
+    """Reads and writes the frames of one protocol."""
+
+    def __init__(self, kinds: Mapping[str, type[Any]]) -> None:
+        self._kinds = dict(kinds)
+        self._names = {kind: name for name, kind in self._kinds.items()}
+
+    def encode(self, frame: Kinds) -> bytes:
+        """Length and body."""
+        values = [getattr(frame, field.name) for field in fields(frame)]  # type: ignore[arg-type]
+        body: bytes = msgpack.packb([self._names[type(frame)], *values])
+        assert len(body) <= FRAME_BYTES_MAX, f"a frame of {len(body)} bytes"
+        return LENGTH.pack(len(body)) + body
+
+    def decode(self, body: bytes) -> Kinds:
+        """The frame in `body`. Raises FrameError when it does not follow the schema."""
+        try:
+            name, *values = msgpack.unpackb(body)
+            kind = self._kinds[name]
+        except (ValueError, TypeError, KeyError, msgpack.UnpackException) as error:
+            raise FrameError(f"malformed frame: {error}") from error
+        if len(values) != len(fields(kind)):
+            raise FrameError(f"a {name} frame with {len(values)} fields")
+        for field, value in zip(fields(kind), values, strict=True):
+            if type(value) is not field.type or not _bounded(value):
+                raise FrameError(f"a {name} frame with a wrong {field.name}")
+        frame: Kinds = kind(*values)
+        return frame
+
+    async def read(
+        self, connection: socket.socket, within_s: float | None = PREAMBLE_WITHIN_S
+    ) -> Kinds:
+        """The next frame, and not a byte more.
+
+        Raises FrameError when it does not follow the schema or is too long, OSError (TimeoutError
+        among them) when none comes.
+        """
+        async with asyncio.timeout(within_s):
+            (size,) = LENGTH.unpack(await receive_exactly(connection, LENGTH.size))
+            if size > FRAME_BYTES_MAX:
+                raise FrameError(f"a frame of {size} bytes: at most {FRAME_BYTES_MAX}")
+            return self.decode(await receive_exactly(connection, size))
+
+    async def write(self, connection: socket.socket, frame: Kinds) -> None:
+        """Send a frame. Raises OSError, TimeoutError among them, when it cannot leave."""
+        async with asyncio.timeout(PREAMBLE_WITHIN_S):
+            await asyncio.get_running_loop().sock_sendall(connection, self.encode(frame))
+
+    def write_now(self, connection: socket.socket, frame: Kinds) -> bool:
+        """Send a frame if the kernel takes it whole; False when the peer has stopped reading.
+
+        For connections that several tasks write to: nothing can come between two halves.
+        """
+        encoded = self.encode(frame)
+        try:
+            return connection.send(encoded) == len(encoded)
+        except OSError:
+            return False
+
+
+def _bounded(value: str | bytes | int) -> bool:
+    if isinstance(value, int):
+        return 0 <= value <= NUMBER_MAX
+    return len(value) <= FIELD_LENGTH_MAX
+
+
+def sentence(text: str) -> str:
+    """`text` cut to what a frame may carry."""
+    return text if len(text) <= FIELD_LENGTH_MAX else text[: FIELD_LENGTH_MAX - 1] + "…"
+
+
+def sign(frame: S, key: str, nonce: bytes) -> S:
+    """The frame with its proof. `key` is what both ends know; it does not travel."""
+    return replace(frame, proof=_proof(frame, key, nonce))
+
+
+def is_signed(frame: Signed, key: str, nonce: bytes) -> bool:
+    """Whether whoever sent this frame knows the key and has seen this nonce."""
+    return hmac.compare_digest(frame.proof, _proof(frame, key, nonce))
+
+
+def _proof(frame: Signed, key: str, nonce: bytes) -> bytes:
+    """HMAC over the nonce, the kind and every field but the proof itself."""
+    values = [getattr(frame, field.name) for field in fields(frame) if field.name != "proof"]
+    signed = msgpack.packb([nonce, type(frame).__name__, *values])
+    return hmac.digest(key.encode(), signed, hashlib.sha256)

@@ -1,0 +1,1 @@
+"""Carries links between nodes that cannot reach each other, without reading them."""

@@ -1,0 +1,252 @@
+"""The relay: nodes register and dial, two connections are joined, nothing is read.
+
+What it may know of its users is whether they are members: any member may dial any other. Which
+pairs belong together changes with every placement, and a relay on a rented server would have to be
+told; but it would protect nothing, because the receiver decides who may speak: its ZeroMQ port by
+CURVE keys that the coordinator vouches for, its peer service by a token for each pair. Against a
+member that dials for the sake of dialling there are limits at the caller (`members`), and the
+receiver's own.
+
+Every connection is a task; a node that is removed has its tasks cancelled. Nothing here keeps bytes
+but the splices, at most two pieces for each (`splice`).
+"""
+
+import asyncio
+import socket
+from collections.abc import Callable
+
+from molink.errors import FrameError
+from molink.transport.preamble import Hello, RefusedError, Signed, is_signed, sentence
+from molink.transport.relay.counts import RelayCounts, RelayStatistics
+from molink.transport.relay.members import Members
+from molink.transport.relay.protocol import (
+    PING_PERIOD_S,
+    RELAY_FRAMES,
+    SILENT_S,
+    Answer,
+    Dial,
+    Joined,
+    Ping,
+    Refused,
+    Register,
+    Registered,
+    relay_token,
+)
+from molink.transport.relay.splice import Splicer
+from molink.transport.sockets import accept_from, address_of, connect, listen, raise_file_limit
+
+__all__ = ["CONNECTIONS_MAX", "STRANGERS_MAX", "RelayServer"]
+
+CONNECTIONS_MAX = 8192
+"""Registrations, joined pairs and strangers together: a thousand nodes with seven links each, far
+more than the relay's own line could carry. At most twice a piece of `splice` is held for each:
+1 GiB, if every receiver is stuck at once both ways."""
+
+STRANGERS_MAX = 256
+"""Connections that have not proven themselves. The next one ends the oldest: so a flood of silent
+ones delays honest nodes only if it replaces 256 within their round trip."""
+
+CALLED_WITHIN_S = 10.0
+"""For the receiver to connect: its handshakes over a slow line, one packet lost."""
+
+
+class RelayServer:
+    """Listens from `start` to `stop`; also an async context manager."""
+
+    def __init__(
+        self,
+        secret: bytes,
+        host: str = "0.0.0.0",
+        port: int = 0,
+        authorised: Callable[[str], bool] = lambda node_id: True,
+    ) -> None:
+        """`authorised` may refuse nodes although their token is right: those that were removed."""
+        self._secret, self._authorised = secret, authorised
+        self._where = (host, port)
+        self._members = Members()
+        self._splicer = Splicer()
+        self._forwards: dict[tuple[str, str], str] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._strangers: dict[asyncio.Task[None], None] = {}
+        self._counts = RelayCounts()
+
+    async def start(self) -> None:
+        """Raises UserError when it cannot listen there."""
+        raise_file_limit()
+        self._door = listen(*self._where)
+        self._tasks = {asyncio.create_task(self._accept()), asyncio.create_task(self._ping())}
+
+    async def stop(self) -> None:
+        """End every connection."""
+        for task in tuple(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._door.close()
+
+    async def __aenter__(self) -> "RelayServer":
+        await self.start()
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        await self.stop()
+
+    @property
+    def address(self) -> str:
+        """host:port that it listens at."""
+        return address_of(self._door)
+
+    @property
+    def port(self) -> int:
+        """That it listens at."""
+        return int(self._door.getsockname()[1])
+
+    @property
+    def statistics(self) -> RelayStatistics:
+        """A snapshot."""
+        return RelayStatistics(
+            len(self._members.registered),
+            self._splicer.open_count,
+            self._splicer.held_bytes,
+            self._splicer.bytes_carried,
+            self._counts.dials,
+            self._counts.refused,
+            self._counts.unroutable,
+            self._counts.spoofed,
+        )
+
+    def forward(self, to: str, port_name: str, address: str) -> None:
+        """Join dials to this port with `host:port` itself, without a registration.
+
+        A coordinator that holds its relay in its own process names its links and its peer service
+        here: so nodes need to reach one port of it, and it need not register with itself.
+        """
+        self._forwards[to, port_name] = address
+
+    def forward_no_more(self, to: str, port_name: str) -> None:
+        """Undo `forward` for connections to come."""
+        self._forwards.pop((to, port_name), None)
+
+    def forbid(self, node_id: str) -> None:
+        """End all that a node has here; `authorised` keeps it from coming back."""
+        self._members.end(node_id)
+
+    async def _accept(self) -> None:
+        while True:
+            connection = await accept_from(self._door)
+            if len(self._tasks) >= CONNECTIONS_MAX:
+                connection.close()
+                continue
+            task = asyncio.create_task(self._serve(connection))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+            self._strangers[task] = None
+            task.add_done_callback(lambda gone: self._strangers.pop(gone, None))
+            if len(self._strangers) > STRANGERS_MAX:
+                next(iter(self._strangers)).cancel()
+
+    async def _ping(self) -> None:
+        while True:
+            await asyncio.sleep(PING_PERIOD_S)
+            for node_id in tuple(self._members.registered):
+                self._members.tell(node_id, Ping())
+
+    async def _serve(self, connection: socket.socket) -> None:
+        """One connection from its first frame to its end."""
+        handed_on = False
+        try:
+            handed_on = await self._serve_known(connection)
+        except RefusedError as error:
+            refusal = Refused(sentence(str(error)))
+            RELAY_FRAMES.write_now(connection, refusal)
+        except (FrameError, OSError):
+            pass
+        finally:
+            if not handed_on:
+                connection.close()
+
+    async def _serve_known(self, connection: socket.socket) -> bool:
+        """Do what a node asks; True when somebody else has the connection now."""
+        hello = Hello.draw()
+        await RELAY_FRAMES.write(connection, hello)
+        request = await RELAY_FRAMES.read(connection)
+        if not isinstance(request, Signed):
+            raise RefusedError("register, dial or answer first")
+        self._check(request, hello)
+        self._no_stranger()
+        match request:
+            case Register():
+                with self._members.working_for(request.node_id):
+                    await self._keep(request.node_id, connection)
+            case Dial():
+                await self._dial(request, connection)
+            case Answer():
+                if not self._members.answered(request.node_id, request.ticket, connection):
+                    raise RefusedError("nobody waits for this connection any more")
+                return True
+        return False
+
+    def _check(self, request: Signed, hello: Hello) -> None:
+        if not is_signed(request, relay_token(self._secret, request.node_id), hello.nonce):
+            self._counts.spoofed += 1
+            raise RefusedError(
+                f"the proof is not that of {request.node_id}: this relay has another secret than "
+                "the coordinator, or somebody uses this name"
+            )
+        if not self._authorised(request.node_id):
+            raise RefusedError(f"{request.node_id} is not a member of this cluster")
+
+    def _no_stranger(self) -> None:
+        task = asyncio.current_task()
+        self._strangers.pop(task, None)  # type: ignore[arg-type]
+
+    async def _keep(self, node_id: str, connection: socket.socket) -> None:
+        """Listen to a registered node until it goes."""
+        await RELAY_FRAMES.write(connection, Registered())
+        self._members.register(node_id, connection)
+        try:
+            while True:
+                match await RELAY_FRAMES.read(connection, SILENT_S):
+                    case Refused(why, ticket):
+                        self._members.declined(node_id, ticket, why)
+                    case Ping():
+                        pass
+                    case other:
+                        raise FrameError(f"a registered node sent {type(other).__name__}")
+        finally:
+            self._members.leave(node_id, connection)
+
+    async def _dial(self, request: Dial, connection: socket.socket) -> None:
+        """Find the far end, join it with the caller, and carry until they end."""
+        with self._members.working_for(request.node_id, request.to):
+            try:
+                with self._members.dialling(request.node_id, request.to):
+                    far_end = await self._far_end(request)
+                    await self._join(connection, far_end)
+            except RefusedError:
+                self._counts.refused += 1
+                raise
+
+    async def _far_end(self, request: Dial) -> socket.socket:
+        address = self._forwards.get((request.to, request.port_name))
+        members = self._members
+        try:
+            if address is not None:
+                return await connect(address)
+            with members.calling(request.node_id, request.to, request.port_name) as pending:
+                far_end = await pending.arrival(CALLED_WITHIN_S)
+            RELAY_FRAMES.write_now(far_end, Joined())
+            return far_end
+        except RefusedError:
+            self._counts.unroutable += 1
+            raise
+        except OSError as error:
+            self._counts.unroutable += 1
+            raise RefusedError(f"{request.to} did not come: {error or 'too slow'}") from None
+
+    async def _join(self, connection: socket.socket, far_end: socket.socket) -> None:
+        try:
+            await RELAY_FRAMES.write(connection, Joined())
+            self._counts.dials += 1
+            await self._splicer.join(connection, far_end)
+        finally:
+            far_end.close()

@@ -1,0 +1,142 @@
+"""Two connections joined byte for byte.
+
+Each direction is a pump: when its source can be read, one piece is taken and handed to the sink at
+once. What the sink's kernel does not take is kept, and nothing more is read until it has gone: so a
+slow receiver slows the sender down through TCP itself, and no direction ever holds more than one
+piece. One direction that ends is half closed at its sink while the other goes on.
+
+Callbacks on the sockets, not a coroutine for each direction: `loop.sock_recv_into` and
+`sock_sendall` in a loop cost twice the processor time, because each wait enters and removes the
+socket in epoll. All pumps of a loop read into one buffer, so an idle connection costs no memory.
+"""
+
+import asyncio
+import socket
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+__all__ = ["PIECE_BYTES", "Splicer"]
+
+PIECE_BYTES = 64 * 1024
+"""Read at a time, and the most that a direction ever holds: some five messages of a decode step. A
+larger one would let a fast connection keep the others waiting, a smaller one costs more calls."""
+
+
+class Splicer:
+    """Everything that is joined within one event loop, and how much it has carried."""
+
+    def __init__(self) -> None:
+        self.buffer = memoryview(bytearray(PIECE_BYTES))
+        self.bytes_carried = 0
+        self.held_bytes = 0
+        """Read from a source and not yet taken by its sink."""
+        self.open_count = 0
+
+    async def join(self, one: socket.socket, other: socket.socket) -> None:
+        """Carry bytes both ways until both have ended or one is broken; closes both sockets.
+
+        Cancelling it closes both. Raises nothing that a peer can cause.
+        """
+        over = asyncio.get_running_loop().create_future()
+        pumps = (_Pump(self, one, other), _Pump(self, other, one))
+
+        def ended(broken: bool) -> None:
+            if not over.done() and (broken or all(pump.ended for pump in pumps)):
+                over.set_result(None)
+
+        self.open_count += 1
+        try:
+            for pump in pumps:
+                pump.start(ended)
+            await over
+        finally:
+            self.open_count -= 1
+            for pump in pumps:
+                pump.stop()
+            one.close()
+            other.close()
+
+
+def _ignore(broken: bool) -> None:
+    raise AssertionError("a pump that was not started")
+
+
+@dataclass(slots=True, eq=False)
+class _Pump:
+    """One direction."""
+
+    splicer: Splicer
+    source: socket.socket
+    sink: socket.socket
+    ended: bool = False
+    _on_end: Callable[[bool], None] = _ignore
+    _left: memoryview = field(default_factory=lambda: memoryview(b""))
+    _loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.get_running_loop)
+
+    def start(self, on_end: Callable[[bool], None]) -> None:
+        self._on_end = on_end
+        self._loop.add_reader(self.source, self._read)
+
+    def stop(self) -> None:
+        """Let go of both sockets."""
+        self.ended = True
+        self._loop.remove_reader(self.source)
+        self._loop.remove_writer(self.sink)
+        self._hold(memoryview(b""))
+
+    def _read(self) -> None:
+        try:
+            count = self.source.recv_into(self.splicer.buffer)
+        except (BlockingIOError, InterruptedError):
+            return
+        except OSError:
+            self._end(broken=True)
+            return
+        if count == 0:
+            self._finish()
+            return
+        sent = self._send(self.splicer.buffer[:count])
+        if sent is not None and sent < count:
+            self._hold(memoryview(bytes(self.splicer.buffer[sent:count])))
+            self._loop.remove_reader(self.source)
+            self._loop.add_writer(self.sink, self._write)
+
+    def _write(self) -> None:
+        sent = self._send(self._left)
+        if sent is None:
+            return
+        self._hold(self._left[sent:])
+        if not self._left:
+            self._loop.remove_writer(self.sink)
+            self._loop.add_reader(self.source, self._read)
+
+    def _send(self, piece: memoryview) -> int | None:
+        """How much the sink took; None when it is gone and this direction with it."""
+        try:
+            sent = self.sink.send(piece)
+        except (BlockingIOError, InterruptedError):
+            return 0
+        except OSError:
+            self._end(broken=False)
+            return None
+        self.splicer.bytes_carried += sent
+        return sent
+
+    def _hold(self, left: memoryview) -> None:
+        self.splicer.held_bytes += len(left) - len(self._left)
+        self._left = left
+
+    def _finish(self) -> None:
+        """The source has said its last: tell the sink so."""
+        try:
+            self.sink.shutdown(socket.SHUT_WR)
+        except OSError:
+            self._end(broken=True)
+        else:
+            self._end(broken=False)
+
+    def _end(self, broken: bool) -> None:
+        """A sink that is gone ends one direction; what it said before it went may still arrive
+        through the other. A source that broke ends both: nothing can come, nothing can be told."""
+        self.stop()
+        self._on_end(broken)

@@ -1,0 +1,183 @@
+"""The service that lets itself be measured, and those who measure: results, and every limit."""
+
+import asyncio
+import socket
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from molink.transport.peer import service as service_module
+from molink.transport.peer.measuring import Asking, greet_peer, measure
+from molink.transport.peer.protocol import PEER_FRAMES, Bulk, Echo, probe_key, probe_token
+from molink.transport.peer.service import (
+    ALLOWANCE_BYTES,
+    ALLOWANCE_BYTES_PER_S,
+    BULK_BYTES_MAX,
+    Allowance,
+    PeerService,
+)
+from molink.transport.preamble import RefusedError
+from molink.transport.sockets import address_of, connect
+from tests.transport.relay.nodes import ANNA, BERT, CARL, SECRET, WITHIN_S, EchoPort, until
+
+KEY = probe_key(SECRET, BERT)
+
+
+def asking(node_id: str, key: str = KEY) -> Asking:
+    return Asking(node_id, probe_token(key, node_id))
+
+
+@pytest.fixture
+async def bert():
+    service = PeerService(KEY, "127.0.0.1")
+    await service.start()
+    yield service
+    await service.stop()
+
+
+async def greeted(service: PeerService, who: str = ANNA) -> socket.socket:
+    connection = await connect(service.address)
+    await greet_peer(connection, asking(who))
+    return connection
+
+
+async def test_a_round_trip_and_a_rate_are_measured(bert):
+    measured = await measure(await greeted(bert), bulk_s=0.3)
+    assert 0 < measured.rtt_s < 1
+    assert measured.rate_bytes_per_s > 1e6
+    await until(lambda: bert.bytes_received > 0)
+    assert bert.bytes_received <= BULK_BYTES_MAX
+    assert (bert.measurements, bert.spoofed) == (1, 0)
+
+
+async def test_the_owners_cap_is_kept(bert):
+    cap_bytes_per_s = 1e6
+    measured = await measure(await greeted(bert), bulk_s=0.5, cap_bytes_per_s=cap_bytes_per_s)
+    assert measured.rate_bytes_per_s < 1.5 * cap_bytes_per_s
+    assert bert.bytes_received < 0.5 * cap_bytes_per_s + 100_000
+
+
+@pytest.mark.parametrize(
+    "wrong", [asking(ANNA, probe_key(SECRET, CARL)), Asking(CARL, asking(ANNA).token)]
+)
+async def test_a_token_is_for_one_pair(bert, wrong):
+    connection = await connect(bert.address)
+    with pytest.raises(RefusedError, match="proof"):
+        await greet_peer(connection, wrong)
+    assert (bert.spoofed, bert.measurements) == (1, 0)
+    connection.close()
+
+
+async def test_another_nodes_service_is_not_taken_for_the_peers(bert):
+    """Somebody else's PC at the same private address knows no token of this pair."""
+
+    async def pretend(reader, writer):
+        from molink.transport.peer.protocol import Ready
+        from molink.transport.preamble import Hello
+
+        writer.write(PEER_FRAMES.encode(Hello.draw()))
+        await reader.read(100)
+        writer.write(PEER_FRAMES.encode(Ready(ANNA, b"a guess")))
+
+    stranger = await asyncio.start_server(pretend, "127.0.0.1", 0)
+    connection = await connect(address_of(stranger.sockets[0]))
+    with pytest.raises(ConnectionError, match="another node"):
+        await greet_peer(connection, asking(ANNA))
+    connection.close()
+    stranger.close()
+
+
+async def test_what_is_no_peer_service_is_an_error():
+    async with EchoPort() as port:
+        connection = await connect(port.address)
+        connection.send(b"\0\1\0")
+        with pytest.raises(ConnectionError):
+            await greet_peer(connection, asking(ANNA))
+        connection.close()
+
+
+async def test_one_is_served_at_a_time_and_the_next_waits_its_turn(bert):
+    first = await greeted(bert)
+    second = await connect(bert.address)
+    waiting = asyncio.create_task(greet_peer(second, asking(CARL)))
+    await until(lambda: bert._waiting == 1)
+    assert not waiting.done()
+    first.close()
+    async with asyncio.timeout(WITHIN_S):
+        await waiting
+    assert bert.measurements == 2
+    second.close()
+
+
+async def test_too_many_that_wait_are_told_to_come_later(bert, monkeypatch):
+    monkeypatch.setattr(service_module, "WAITING_MAX", 1)
+    first, second, third = await greeted(bert), await connect(bert.address), None
+    waiting = asyncio.create_task(greet_peer(second, asking(CARL)))
+    await until(lambda: bert._waiting == 1)
+    third = await connect(bert.address)
+    with pytest.raises(RefusedError, match="come later"):
+        await greet_peer(third, asking(ANNA))
+    waiting.cancel()
+    for one in (first, second, third):
+        one.close()
+
+
+async def test_who_takes_too_long_is_cut_off(bert, monkeypatch):
+    monkeypatch.setattr(service_module, "MEASURE_S_MAX", 0.1)
+    connection = await greeted(bert)
+    async with asyncio.timeout(WITHIN_S):
+        assert await asyncio.get_running_loop().sock_recv(connection, 1) == b""
+    connection.close()
+
+
+async def test_echoes_are_counted(bert):
+    connection = await greeted(bert)
+    with pytest.raises(OSError):
+        for number in range(service_module.ECHOES_MAX + 1):
+            await PEER_FRAMES.write(connection, Echo(number))
+            assert await PEER_FRAMES.read(connection) == Echo(number)
+    assert number == service_module.ECHOES_MAX
+    connection.close()
+
+
+async def test_nobody_can_send_more_than_the_limit(bert, monkeypatch):
+    monkeypatch.setattr(service_module, "BULK_BYTES_MAX", 100_000)
+    connection = await greeted(bert)
+    await PEER_FRAMES.write(connection, Bulk())
+    with pytest.raises(OSError):
+        async with asyncio.timeout(WITHIN_S):
+            while True:
+                await asyncio.get_running_loop().sock_sendall(connection, bytes(65536))
+    assert bert.bytes_received == 100_000
+    connection.close()
+
+
+async def test_without_allowance_the_round_trip_is_still_told(bert):
+    bert._allowance.left_bytes = -1e9
+    measured = await measure(await greeted(bert), bulk_s=0.3)
+    assert measured.rtt_s > 0
+    assert measured.rate_bytes_per_s == 0 == bert.bytes_received
+
+
+async def test_silent_strangers_are_few(bert, monkeypatch):
+    monkeypatch.setattr(service_module, "STRANGERS_MAX", 2)
+    silent = [await connect(bert.address) for _ in range(3)]
+    loop = asyncio.get_running_loop()
+    greetings = [await loop.sock_recv(one, 100) for one in silent]
+    assert [bool(greeting) for greeting in greetings] == [True, True, False]
+    for one in silent:
+        one.close()
+
+
+@given(st.lists(st.tuples(st.floats(0, 1000), st.integers(0, BULK_BYTES_MAX)), max_size=60))
+def test_the_allowance_bounds_what_comes_in_any_time(asked):
+    now, taken = 0.0, 0
+    allowance = Allowance(lambda: now)
+    for passed_s, wanted in asked:
+        now += passed_s
+        size = min(wanted, allowance.for_one())
+        assert 0 <= size <= BULK_BYTES_MAX
+        allowance.take(size)
+        taken += size
+        assert taken <= ALLOWANCE_BYTES + now * ALLOWANCE_BYTES_PER_S + 1
