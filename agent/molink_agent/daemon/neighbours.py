@@ -5,16 +5,14 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
-from molink.transport.home_addresses import home_addresses
+from molink.control.messages import PathReport, ProbeOrder, Services
+from molink.transport.home_addresses import candidates, home_addresses
 from molink.transport.peer.measuring import Measured
 from molink.transport.peer.protocol import PEER_PORT_NAME
 from molink.transport.peer.service import PeerService
-
-from molink.control.messages import PathReport, ProbeOrder, Services
 from molink_agent.daemon.options import AgentOptions
 from molink_agent.daemon.ways import RingWays
 from molink_agent.limits.limits_file import LimitsFile
-from molink_agent.paths.addresses import candidates
 from molink_agent.paths.mapping import PortMapper
 from molink_agent.paths.measure import Prober
 

@@ -4,8 +4,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from molink.runtime.cluster.node_book import Node
 from molink_scheduler.placement import Forecast
+
+from molink.runtime.cluster.node_book import Node
 
 __all__ = ["ClusterPlan", "PlannedRing", "PlannedStage", "Planner"]
 

@@ -117,7 +117,7 @@ def test_the_agents_paths_never_load_torch():
         "import sys\n"
         "import molink_agent.paths.measure, molink_agent.paths.mapping\n"
         "import molink.transport.relay.receiver, molink_agent.paths.links\n"
-        "import molink_agent.paths.addresses\n"
+        "import molink.transport.home_addresses\n"
         "heavy = {'torch', 'transformers', 'zmq', 'numpy'} & set(sys.modules)\n"
         "sys.exit(f'loaded {heavy}' if heavy else 0)"
     )

@@ -4,7 +4,7 @@ import socket
 from dataclasses import dataclass
 
 from molink.control.messages import Profile
-from molink_agent.paths.addresses import ADDRESSES_MAX, candidates, home_addresses
+from molink.transport.home_addresses import ADDRESSES_MAX, candidates, home_addresses
 
 
 @dataclass
