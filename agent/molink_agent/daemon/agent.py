@@ -16,7 +16,7 @@ from molink.control.identity import KeyPair
 from pydantic import BaseModel
 
 from molink import __version__
-from molink.control.client import ControlClient, Will
+from molink.control.client import ControlClient
 from molink.control.messages import (
     Accepted,
     Assignment,
@@ -113,7 +113,7 @@ class Agent:
                 answer.username,
                 answer.password,
                 client_id=self.node_id,
-                will=Will(PRESENCE, self.node_id, self._presence(online=False)),
+                will=(PRESENCE, self.node_id, self._presence(online=False)),
                 subscriptions=[topic.of(self.node_id) for topic in TOLD_TOPICS],
             ) as self.client:
                 await self._live(self.client)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from molink.config.up_settings import UpSettings
 from molink.control.broker import Broker, open_broker
-from molink.control.client import ControlClient, Will
+from molink.control.client import ControlClient
 from molink.control.messages import CoordinatorPresence, WeightsSource
 from molink.control.registry import Registry
 from molink.control.topics import COORDINATOR as COORDINATOR_TOPIC
@@ -107,9 +107,7 @@ async def _started_broker(
     settings: UpSettings, registry: Registry, stack: AsyncExitStack
 ) -> Broker:
     """With every member let in."""
-    broker = open_broker(
-        settings.broker, settings.host, settings.broker_port, settings.data_dir / "broker"
-    )
+    broker = open_broker(settings.broker, settings.host, settings.broker_port, settings.data_dir)
     for member in registry.list_nodes():
         if member.removed is None:
             await broker.allow(member.node_id, member.password)
@@ -133,7 +131,7 @@ async def _hub(
             broker.address,
             broker.coordinator.username,
             broker.coordinator.password,
-            will=Will(COORDINATOR_TOPIC, "", gone),
+            will=(COORDINATOR_TOPIC, "", gone),
             subscriptions=[topic.of_all for topic in SAID_TOPICS],
         )
     )
