@@ -163,6 +163,7 @@ class Agent:
                 self._check_accepted(message)
             case Services():
                 await self.neighbours.use(message)
+                await self._addresses_changed()
             case LinkKeys():
                 self.host.allow(message.allowed)
             case ProbeOrder():

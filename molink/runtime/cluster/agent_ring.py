@@ -99,6 +99,10 @@ def _join_fields(
 ) -> dict[str, Any]:
     following = (index + 1) % len(stages)
     is_tail = following == 0
+    next_link = link_to(stages[following].node, loaded[following].port, "ring", terms.relay)
+    if following == index:  # A ring of one PC closes on itself.
+        loopback = (f"127.0.0.1:{loaded[index].port}",)
+        next_link = next_link.model_copy(update={"addresses": loopback, "relay": ""})
     return {
         "join": {
             "kv_tokens_capacity": capacity,
@@ -107,7 +111,7 @@ def _join_fields(
             "span_tokens": terms.span_tokens,
             "policy": terms.policy,
         },
-        "next_link": link_to(stages[following].node, loaded[following].port, "ring", terms.relay),
+        "next_link": next_link,
         "coordinator_link": _coordinator_link(terms) if is_tail else None,
     }
 
