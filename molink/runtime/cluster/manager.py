@@ -106,10 +106,15 @@ class ClusterManager:
             self._build(now)
             self._release_strays()
         self.service.progress = progress_sentence(
-            list(self.book), self.lives, self.plan, self.settings.min_nodes
+            list(self.book), self.lives, self.plan, self.nodes_wanted
         )
 
     # -- what has ended and who is free ----------------------------------------------------------
+
+    @property
+    def nodes_wanted(self) -> int:
+        """To begin with as many as the operator asked for; after a loss with those that are left."""
+        return 1 if self._next_ring else self.settings.min_nodes
 
     @property
     def members(self) -> set[str]:
@@ -175,7 +180,7 @@ class ClusterManager:
     def _build(self, now: float) -> None:
         free = self.free
         serving = [life for life in self.lives if life.state is not RingState.ENDED]
-        if not serving and len(free) < self.settings.min_nodes:
+        if not serving and len(free) < self.nodes_wanted:
             return
         if free:
             plan = self.planner.plan(free)
