@@ -16,6 +16,9 @@ from molink.runtime.supervision import StageHealth, StageLoaded, health_from_fie
 
 __all__ = ["AgentStage", "Tell"]
 
+PROGRESS_FROM = {"downloading": 0.0, "loading": 0.5}
+"""Each is half of the way, as far as anybody knows beforehand."""
+
 Tell = Callable[[Node, Assignment], Awaitable[None]]
 """Publishes an assignment; its revision is given by whoever keeps count."""
 
@@ -97,8 +100,8 @@ class AgentStage:
             fact = self.node.current_fact
             if fact is not None and fact.kind == kind:
                 return fact
-            if fact is not None and fact.kind in ("downloading", "loading"):
-                progressed(fact.fraction)
+            if fact is not None and fact.kind in PROGRESS_FROM:
+                progressed(PROGRESS_FROM[fact.kind] + fact.fraction / len(PROGRESS_FROM))
             await self._next_change()
 
     def _check_alive(self) -> None:

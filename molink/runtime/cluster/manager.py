@@ -113,7 +113,7 @@ class ClusterManager:
 
     @property
     def nodes_wanted(self) -> int:
-        """To begin with as many as the operator asked for; after a loss with those that are left."""
+        """To begin with as many as the operator asked for; after a loss whoever is left."""
         return 1 if self._next_ring else self.settings.min_nodes
 
     @property
