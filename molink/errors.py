@@ -2,8 +2,10 @@
 
 __all__ = [
     "CheckpointError",
+    "ControlError",
     "FrameError",
     "InvalidRequestError",
+    "JoinRefusedError",
     "MolinkError",
     "RingError",
     "StageError",
@@ -52,3 +54,12 @@ class StageError(MolinkError):
 
 class RingError(MolinkError):
     """Raised when the ring cannot serve a request now: it is starting, draining or broken (503)."""
+
+
+class ControlError(MolinkError):
+    """Raised when an agent and the coordinator cannot understand, reach or trust each other."""
+
+
+class JoinRefusedError(ControlError):
+    """Raised when a node may not join: its invite or the node itself is not, or no longer,
+    welcome."""
