@@ -5,6 +5,7 @@ __all__ = [
     "ControlError",
     "FrameError",
     "InvalidRequestError",
+    "JoinRefusedError",
     "MolinkError",
     "RingError",
     "StageError",
@@ -48,10 +49,6 @@ class FrameError(MolinkError):
     """Raised when a peer sent a frame that does not follow the schema or exceeds a limit."""
 
 
-class ControlError(MolinkError):
-    """Raised when the control plane cannot be used: the broker refuses us, or does not run."""
-
-
 class StageError(MolinkError):
     """Raised when a stage process failed: it could not load, or died while it served."""
 
@@ -63,3 +60,12 @@ class RingError(MolinkError):
 class WeightsError(MolinkError):
     """Raised when the weights of a stage cannot be fetched: the disk is full, or what arrives is
     refused, damaged or nothing at all, too often."""
+
+
+class ControlError(MolinkError):
+    """Raised when an agent and the coordinator cannot understand, reach or trust each other."""
+
+
+class JoinRefusedError(ControlError):
+    """Raised when a node may not join: its invite or the node itself is not, or no longer,
+    welcome."""

@@ -1,0 +1,73 @@
+"""Files that hold secrets: a key pair, the answer to a join.
+
+They are replaced as a whole, so that a power cut leaves the old one or the new one, and made so
+that only their owner may read them. A file that everybody may read is refused rather than repaired:
+by then somebody may have read it, and only a person knows whether that matters. Its group may read
+it, because Kubernetes gives every file of a volume to a group at each mount.
+"""
+
+import os
+import stat
+import tempfile
+from pathlib import Path
+
+from molink.errors import UserError
+
+__all__ = ["PRIVATE_BYTES_MAX", "read_private", "write_private"]
+
+PRIVATE_BYTES_MAX = 64 * 1024
+"""Twenty times what we write; a larger file is not ours."""
+
+OWNER_ONLY = 0o600
+
+
+def read_private(path: Path) -> str | None:
+    """The file's text; None when there is no such file.
+
+    Raises UserError when it cannot be read, is no text of ours, or anybody may read it.
+    """
+    try:
+        with path.open("rb") as file:
+            mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
+            content = file.read(PRIVATE_BYTES_MAX + 1)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise UserError(f"{path} cannot be read ({error.strerror}): check its owner.") from None
+    if mode & stat.S_IRWXO:
+        raise UserError(
+            f"{path} holds a secret and every user of this PC may read it: run chmod 600 {path}, "
+            "or delete it and join again if somebody may have."
+        )
+    try:
+        if len(content) > PRIVATE_BYTES_MAX:
+            raise ValueError
+        return content.decode()
+    except ValueError:
+        raise UserError(f"{path} was not written by MoLink: move it away.") from None
+
+
+def write_private(path: Path, text: str) -> None:
+    """Replace the file as a whole; its folder is made where there is none.
+
+    Raises UserError when it cannot be written.
+    """
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=path.parent) as directory:
+            written = Path(directory) / path.name
+            _write_durably(written, text)
+            written.replace(path)
+    except OSError as error:
+        raise UserError(
+            f"{path} cannot be written ({error.strerror}): choose another folder or make room."
+        ) from None
+
+
+def _write_durably(path: Path, text: str) -> None:
+    """Readable for the owner from its first moment, and on the disk before it takes its place."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, OWNER_ONLY)
+    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
