@@ -15,8 +15,8 @@ import click
 from molink import __version__
 from molink.cli.client import bench, chat, generate
 from molink.cli.demo import demo
-from molink.cli.relay import relay
 from molink.cli.members import invite, node
+from molink.cli.relay import relay
 from molink.cli.serve import serve
 from molink.cli.up import up
 from molink.errors import MolinkError

@@ -58,13 +58,13 @@ def up(data_dir: str | None, wait: bool, public_host: str, **options: Any) -> No
     Prints the command with which a PC joins. Requests are answered with 503 and the reason until
     enough PCs are there.
     """
-    from pathlib import Path
-
+    from molink.cli.members import DATA_FOLDER
     from molink.cli.stop_signals import until_stopped
-    from molink.config.up_settings import UpSettings, default_data_dir
+    from molink.config.data_dir import data_dir as data_folder
+    from molink.config.up_settings import UpSettings
     from molink.transport.home_addresses import home_addresses
 
-    directory = Path(data_dir) if data_dir else default_data_dir()
+    directory = data_folder(DATA_FOLDER, data_dir)
     host = options["host"]
     if not public_host:
         public_host = host if host != "0.0.0.0" else next(iter(home_addresses()), "127.0.0.1")

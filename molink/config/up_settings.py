@@ -1,7 +1,6 @@
 """What `molink up` was asked for, checked as far as it can be without opening the model."""
 
 import math
-import os
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,16 +10,10 @@ from molink_scheduler.codec_choice import WIRE_CHOICES
 from molink_scheduler.micro_batches import MICRO_BATCH_COUNT_MAX
 from molink_scheduler.transmission import POLICIES, POLICY_DEFAULT
 
-__all__ = ["UpSettings", "default_data_dir"]
+__all__ = ["UpSettings"]
 
 MIN_NODES_MAX = 1024
 TPOT_MS_MAX = 60_000.0
-
-
-def default_data_dir() -> Path:
-    """Where a coordinator keeps its registry, by the rules of freedesktop.org."""
-    base = os.environ.get("XDG_DATA_HOME")
-    return (Path(base) if base else Path.home() / ".local" / "share") / "molink"
 
 
 @dataclass(frozen=True, slots=True)

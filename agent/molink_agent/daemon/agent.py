@@ -12,11 +12,11 @@ import time
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from molink.control.identity import KeyPair
 from pydantic import BaseModel
 
 from molink import __version__
 from molink.control.client import ControlClient
+from molink.control.identity import KeyPair
 from molink.control.messages import (
     Accepted,
     Assignment,
