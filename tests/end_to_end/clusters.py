@@ -1,0 +1,145 @@
+"""A coordinator and its agents as real processes, each with a data directory of its own."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import psutil
+
+from molink_agent.daemon.measuring import STEPS_FILE
+
+READY_WITHIN_S = 120
+STOP_WITHIN_S = 30
+
+
+def command_line(*arguments: str) -> list[str]:
+    return [sys.executable, "-m", "molink.cli.main", *arguments]
+
+
+@dataclass
+class Program:
+    """A running `molink` with what it prints."""
+
+    process: subprocess.Popen
+    lines: list[str] = field(default_factory=list)
+    _news: threading.Condition = field(default_factory=threading.Condition)
+
+    def __post_init__(self):
+        threading.Thread(target=self._read, daemon=True).start()
+
+    def _read(self):
+        for line in self.process.stdout:
+            with self._news:
+                self.lines.append(line.rstrip())
+                self._news.notify_all()
+        with self._news:
+            self._news.notify_all()
+
+    def line(self, start: str) -> str:
+        """The first line that begins so; fails when the program ends without."""
+
+        def found():
+            return [line for line in self.lines if line.startswith(start)]
+
+        with self._news:
+            done = self._news.wait_for(
+                lambda: found() or self.process.poll() is not None, READY_WITHIN_S
+            )
+        assert done and found(), (start, self.lines)
+        return found()[0]
+
+    def ended(self) -> int:
+        return self.process.wait(timeout=STOP_WITHIN_S)
+
+    def kill(self):
+        """As a power cut: the agent and its stage at once."""
+        family = [*psutil.Process(self.process.pid).children(recursive=True)]
+        for one in (*family, psutil.Process(self.process.pid)):
+            one.send_signal(signal.SIGKILL)
+        psutil.wait_procs(family, timeout=10)
+        self.process.wait()
+
+
+@dataclass
+class Cluster:
+    """`molink up` and the agents that joined."""
+
+    folder: Path
+    model: Path
+    up: Program
+    url: str
+    invite: str
+    stack: ExitStack
+    agents: dict[str, Program] = field(default_factory=dict)
+
+    def data_dir(self, name: str) -> Path:
+        return self.folder / name
+
+    def join(self, name: str, *options: str, known_steps: bool = False) -> Program:
+        """Start an agent; with `known_steps` it need not time a layer first."""
+        if known_steps:
+            self._write_steps(name)
+        directory = str(self.data_dir(name))
+        fixed = ("--data-dir", directory, "--listen", "127.0.0.1", "--no-map-ports")
+        arguments = ("agent", "join", self.invite, "--name", name, *fixed, *options)
+        self.agents[name] = self.stack.enter_context(running(*arguments, "--device", "cpu"))
+        return self.agents[name]
+
+    def agent(self, command: str, name: str, *arguments: str):
+        """`molink agent COMMAND` for the agent of this name."""
+        line = command_line("agent", command, *arguments, "--data-dir", str(self.data_dir(name)))
+        return subprocess.run(line, capture_output=True, text=True, timeout=READY_WITHIN_S)
+
+    def operator(self, *arguments: str):
+        """A command of the operator, such as `node list`."""
+        line = command_line(*arguments, "--data-dir", str(self.folder / "coordinator"))
+        return subprocess.run(line, capture_output=True, text=True, timeout=READY_WITHIN_S)
+
+    def _write_steps(self, name: str):
+        directory = self.data_dir(name)
+        directory.mkdir(exist_ok=True)
+        times = {"decode_fixed_s": 1e-3, "decode_row_s": 1e-5, "prefill_row_s": 1e-4}
+        keys = {f"{self.model.name} on cpu with {n} threads": times for n in range(1, 65)}
+        (directory / STEPS_FILE).write_text(json.dumps(keys))
+
+
+@contextmanager
+def running(*arguments: str):
+    """A `molink` command until the block ends; nothing of it is left behind."""
+    process = subprocess.Popen(
+        command_line(*arguments),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env={**os.environ, "PYTHONUNBUFFERED": "1"},
+    )
+    program = Program(process)
+    try:
+        yield program
+    finally:
+        alive = process.poll() is None
+        family = psutil.Process(process.pid).children(recursive=True) if alive else []
+        if alive:
+            process.send_signal(signal.SIGTERM)
+            program.ended()
+        psutil.wait_procs(family, timeout=10)
+
+
+@contextmanager
+def cluster(folder: Path, model: Path, *options: str):
+    """`molink up` on free ports of loopback; agents are ended before it."""
+    ports = ("--port", "0", "--broker-port", "0", "--relay-port", "0", "--host", "127.0.0.1")
+    place = ("--data-dir", str(folder / "coordinator"))
+    with (
+        running("up", str(model), *ports, *place, *options) as up,
+        ExitStack() as stack,
+    ):
+        invite = up.line("molink agent join").split()[-1]
+        url = up.line("listening").split()[-1]
+        yield Cluster(folder, model, up, url, invite, stack)

@@ -1,0 +1,188 @@
+"""Agents join with an invite, form a ring, and answer as one model would, whoever leaves."""
+
+import asyncio
+import json
+import shutil
+
+import pytest
+
+from tests.end_to_end.clusters import cluster, running
+
+PROMPTS = [[1, 5, 9], [1, 20, 21, 22, 23, 24], [1] + [7, 8] * 20, [1, 90]]
+MAX_TOKENS = 24
+LONG_TOKENS = 300
+
+SMALL_GB = "0.00016"
+"""About three layers of the tiny model with the KV of a user: no PC can hold it alone."""
+
+
+def body(prompt, tokens=MAX_TOKENS):
+    return {
+        "prompt_token_ids": prompt,
+        "max_tokens": tokens,
+        "temperature": 0,
+        "ignore_eos": True,
+    }
+
+
+async def nodes_of(tools, made):
+    report = await tools.get(made.url, "/cluster")
+    return {node["name"]: node for node in report["nodes"]}
+
+
+async def states_of(tools, made):
+    return {name: node["state"] for name, node in (await nodes_of(tools, made)).items()}
+
+
+async def answers(tools, made, prompts=PROMPTS, tokens=MAX_TOKENS):
+    posts = [tools.post(made.url, "/generate", body(prompt, tokens)) for prompt in prompts]
+    found = await asyncio.gather(*posts)
+    assert [status for status, _ in found] == [200] * len(prompts), found
+    return [answer["token_ids"] for _, answer in found]
+
+
+@pytest.fixture(scope="module")
+def three(tmp_path_factory, tiny_llama):
+    """Three small PCs in one ring over Mosquitto; each has timed a layer by itself."""
+    options = ("--broker", "mosquitto", "--min-nodes", "3", "--wait", "--dtype", "float32")
+    folder = tmp_path_factory.mktemp("three")
+    with cluster(folder, tiny_llama, *options) as made:
+        for name in ("anna", "ben", "cleo"):
+            made.join(name, "--memory-gb", SMALL_GB, "--threads", "1")
+        made.up.line("ready")
+        yield made
+
+
+async def test_a_ring_of_agents_answers_as_the_whole_model_does(three, tools, tiny_llama):
+    expected = tools.greedy_reference(tiny_llama, PROMPTS, MAX_TOKENS)
+    assert await answers(tools, three) == expected
+
+
+async def test_cluster_tells_of_every_node(three, tools):
+    nodes = await nodes_of(tools, three)
+    assert set(nodes) == {"anna", "ben", "cleo"}
+    held = sorted(node["layers"] for node in nodes.values() if node["layers"])
+    assert held[0][0] == 0 and held[-1][1] == 6 and len(held) >= 2
+    for node in nodes.values():
+        assert node["state"] in ("serving", "standby")
+        assert node["device"] == "cpu"
+        assert node["profile"]["steps"]["decode_fixed_s"] > 0
+    serving = [node for node in nodes.values() if node["state"] == "serving"]
+    assert all(set(node["paths"].values()) == {"direct"} for node in serving)
+
+
+def test_an_owner_sees_what_the_pc_does(three):
+    told = json.loads(three.agent("status", "anna", "--json").stdout)
+    assert told["name"] == "anna"
+    assert told["state"] in ("serving", "standby")
+    assert "anna" in three.agent("status", "anna").stdout
+
+
+def test_an_operator_sees_who_has_joined(three):
+    listed = json.loads(three.operator("node", "list", "--json").stdout)
+    assert {node["name"] for node in listed} == {"anna", "ben", "cleo"}
+
+
+async def test_an_answer_survives_a_pc_that_is_switched_off(three, tools, tiny_llama):
+    """A fourth PC joins, a member dies in the middle of an answer, and not a token is lost."""
+    three.join("dan", "--memory-gb", SMALL_GB, "--threads", "1", known_steps=True)
+
+    async def dan_is_ready():
+        return (await states_of(tools, three)).get("dan") in ("standby", "serving")
+
+    await tools.eventually(dan_is_ready, within_s=60)
+    expected = tools.greedy_reference(tiny_llama, [PROMPTS[1]], LONG_TOKENS)
+    asked = asyncio.create_task(answers(tools, three, [PROMPTS[1]], LONG_TOKENS))
+
+    async def someone_computes():
+        report = await tools.get(three.url, "/cluster")
+        return report["requests"]["running"] and [
+            node["name"] for node in report["nodes"] if node["layers"]
+        ]
+
+    members = await tools.eventually(someone_computes, within_s=60)
+    three.agents[members[0]].kill()
+    assert await asked == expected
+    assert (await states_of(tools, three))[members[0]] == "lost"
+
+
+async def test_a_copied_data_directory_ends_the_older_agent(three, tools):
+    states = await states_of(tools, three)
+    name = next(name for name, state in states.items() if state != "lost")
+    copy = three.folder / "copy"
+    shutil.copytree(three.data_dir(name), copy, ignore=shutil.ignore_patterns("*.sock", "*.lock"))
+    with running("agent", "run", "--data-dir", str(copy)):
+        assert three.agents[name].ended() == 2
+    assert "Another agent" in "\n".join(three.agents[name].lines)
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory, tiny_llama):
+    """Two PCs over the embedded broker; nobody may connect to one of them."""
+    options = ("--broker", "embedded", "--min-nodes", "2", "--wait", "--dtype", "float32")
+    folder = tmp_path_factory.mktemp("pair")
+    with cluster(folder, tiny_llama, *options) as made:
+        memory = ("--memory-gb", "0.00025", "--threads", "1")
+        made.join("open", *memory, known_steps=True)
+        made.join("closed", *memory, "--relay-only", known_steps=True)
+        made.up.line("ready")
+        yield made
+
+
+async def test_links_that_cannot_be_direct_go_through_the_relay(pair, tools, tiny_llama):
+    nodes = await nodes_of(tools, pair)
+    assert nodes["open"]["paths"]["next"] == "relay"
+    assert nodes["closed"]["paths"]["next"] == "direct"
+    expected = tools.greedy_reference(tiny_llama, PROMPTS, MAX_TOKENS)
+    assert await answers(tools, pair) == expected
+
+
+async def test_a_paused_pc_is_drained_and_taken_back(pair, tools):
+    assert pair.agent("drain", "closed").returncode == 0
+    assert (await states_of(tools, pair))["closed"] == "paused"
+    status, refused = await tools.post(pair.url, "/generate", body([1, 2]))
+    assert status == 503
+    assert "does not fit" in refused["error"]["message"] or "miss" in refused["error"]["message"]
+    assert pair.agent("resume", "closed").returncode == 0
+
+    async def serves():
+        return (await tools.get(pair.url, "/health")).get("status") == "ok"
+
+    await tools.eventually(serves, within_s=60)
+
+
+async def test_limits_are_changed_live(pair, tools):
+    assert pair.agent("set", "open", "upload_mbps", "50").returncode == 0
+
+    async def is_told():
+        return (await nodes_of(tools, pair))["open"]["profile"]["upload_cap_mbps"] == 50
+
+    await tools.eventually(is_told)
+    wrong = pair.agent("set", "open", "uplod_mbps", "50")
+    assert wrong.returncode == 2
+    assert "upload_mbps" in wrong.stderr
+
+
+def test_an_invite_that_is_revoked_or_damaged_lets_nobody_in(pair, tmp_path):
+    made = pair.operator("invite", "--name", "short").stdout.split()[-1]
+    assert pair.operator("invite", "revoke", "short").returncode == 0
+    for text, word in ((made, "revoked"), (made[:-5], "invite"), (made[:-1] + "!", "invite")):
+        with running("agent", "join", text, "--data-dir", str(tmp_path / "x")) as joining:
+            assert joining.ended() == 2
+        assert word in joining.lines[-1]
+
+
+async def test_a_removed_node_is_gone_at_once(pair, tools):
+    removed = pair.operator("node", "remove", "open")
+    assert removed.returncode == 0
+    assert pair.agents["open"].ended() == 2
+
+    async def is_gone():
+        return "open" not in await states_of(tools, pair)
+
+    await tools.eventually(is_gone)
+
+
+def test_a_pc_that_leaves_ends_its_agent(pair):
+    assert pair.agent("leave", "closed").returncode == 0
+    assert pair.agents["closed"].ended() == 0
