@@ -181,7 +181,9 @@ class _Ring:
             ttft_s=ttft_s(self.problem, self.path, self.counts),
             tokens_per_s=max(1, users) / tpot_s,
             delay_s=self.path.delay_s,
-            bottleneck=self._bottleneck(max(1, users), users_memory, (tpot_s, count)),
+            bottleneck=(
+                self._bottleneck(users, users_memory, (tpot_s, count)) if users else self._slow()
+            ),
             stages=self._stages(max(1, users), tokens, (tpot_s, count)),
         )
 
@@ -227,6 +229,10 @@ class _Ring:
             return f"{what}, busy {share:.0%} of the time"
         delay_ms = 1e3 * self.path.delay_s
         return f"delay: {delay_ms:.0f} ms of every token are links; {what} is busy {share:.0%}"
+
+    def _slow(self) -> str:
+        trip_ms, delay_ms = 1e3 * self.cycle(1)[0], 1e3 * self.path.delay_s
+        return f"the way round: {delay_ms:.0f} of a lonely token's {trip_ms:.0f} ms are links"
 
     def _memory_bottleneck(self, names: list[str]) -> str:
         tokens = self.kv_tokens()

@@ -21,6 +21,9 @@ ORDERS_MAX = 24
 """Shorter ways that are judged in full in one go; the search comes back for more."""
 
 
+SHORT_RING = 8
+"""Nodes of a ring of which every exchange of two is judged in full: 28."""
+
 GAIN_MIN = 1e-9
 """Share of the way that is no gain but rounding."""
 
@@ -63,11 +66,22 @@ def insertions(ways: Ways, order: Order, node: int) -> list[Order]:
 
 
 def reorders(ways: Ways, order: Order) -> Iterator[Order]:
-    """The same nodes in another order: shorter ways, shortest first, and all other ends."""
+    """The same nodes in another order: shorter ways, shortest first, and all other ends; of a short
+    ring all that differ by two nodes."""
     better = sorted(_shorter(ways, order))
     for _, other in better[:ORDERS_MAX]:
         yield other
     yield from _other_ends(order)
+    if len(order) <= SHORT_RING:
+        yield from _swapped(order)
+
+
+def _swapped(order: Order) -> Iterator[Order]:
+    """Each two nodes in each other's place: the slowest link may get faster on a longer way, and
+    with unequal layers the nodes' sizes must match what comes where."""
+    for b in range(1, len(order)):
+        for a in range(b):
+            yield (*order[:a], order[b], *order[a + 1 : b], order[a], *order[b + 1 :])
 
 
 def _other_ends(order: Order) -> Iterator[Order]:

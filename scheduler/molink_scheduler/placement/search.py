@@ -8,22 +8,24 @@ taken apart and grown anew from other recipes, as often as the effort allows: th
 how many rings there are.
 
 Exact methods were rejected: HiGHS needs up to 11 s for 30 nodes, one ring and a linear objective,
-and users within a bound are not linear (docs/decisions, 10). What is spent is counted in stages
-looked at, so the same facts give the same plan on every machine.
+and users within a bound are not linear (docs/decisions, 10). Of a handful of nodes every ring is
+tried instead (`exhaustive`). What is spent is counted in stages looked at, so the same facts give
+the same plan on every machine.
 """
 
 from collections.abc import Sequence
 
 from molink_scheduler.placement.chance import Chance
 from molink_scheduler.placement.cluster import Cluster, best_of, merit
+from molink_scheduler.placement.exhaustive import NODES_MAX, best_rings
 from molink_scheduler.placement.grow import Recipe, grow
 from molink_scheduler.placement.neighbourhood import Ways, reorders
 from molink_scheduler.placement.objective import WORST, Objective, Placed
 from molink_scheduler.placement.shortage import fullest_order
 
-__all__ = ["EFFORT_MAX", "search"]
+__all__ = ["EFFORT_MAX", "local_search", "search"]
 
-EFFORT_MAX = 200_000
+EFFORT_MAX = 300_000
 """Stages looked at: about a second of CPython 3.11 on a slow server core (docs/placement.md)."""
 
 STARTS = 3
@@ -61,6 +63,19 @@ def search(
 ) -> list[Placed]:
     """The best rings found, at most `rings_max` of them (None: as many as pay); none when the nodes
     cannot hold the model."""
+    if len(objective.problem.nodes) <= NODES_MAX:
+        return best_rings(objective, rings_max or NODES_MAX)
+    return local_search(objective, recipes, rings_max, effort_max, seed)
+
+
+def local_search(
+    objective: Objective,
+    recipes: Sequence[Recipe],
+    rings_max: int | None = None,
+    effort_max: int = EFFORT_MAX,
+    seed: int = 1,
+) -> list[Placed]:
+    """The same, however few nodes there are."""
     return _Search(objective, recipes, rings_max, effort_max, Chance(seed)).run()
 
 
