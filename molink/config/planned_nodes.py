@@ -185,9 +185,9 @@ def _device(where: str, name: str, table: Table) -> Gpu:
 def _pair(
     path: Path, names: set[str], table: Table
 ) -> tuple[frozenset[str], tuple[float | None, float | None]]:
-    between = table.get("between")
+    between: Any = table.get("between", ())
     named = isinstance(between, list) and all(isinstance(name, str) for name in between)
-    if not named or len(set(between)) != 2 or len(between) != 2 or not set(between) <= names:
+    if not named or len(between) != 2 or len(names & set(between)) != 2:
         raise UserError(f'a link of {path} needs between = ["one PC", "another"] of its PCs.')
     where = f"the link of {' and '.join(between)} in {path}"
     _check_keys(where, table, LINK_KEYS)

@@ -124,11 +124,11 @@ def worth_changing(
     lasts_s = max(0.0, horizon_s - cost.prepare_s - cost.pause_s)
     gained = (after - before) * lasts_s
     lost = min(cost.affected_users, before) * min(cost.pause_s, horizon_s)
-    return _decided(present, new, gained - lost, before * horizon_s, lost, lasts_s)
+    return _decided(present, new, gained - lost, before * horizon_s, lost, lasts_s / horizon_s)
 
 
 def _decided(
-    present: Plan, new: Plan, net: float, served: float, lost: float, lasts_s: float
+    present: Plan, new: Plan, net: float, served: float, lost: float, lasts_share: float
 ) -> Decision:
     if net > 0 and net >= GAIN_MIN * served:
         more = new.users - present.users
@@ -136,9 +136,9 @@ def _decided(
             True, f"{_users(new)} instead of {present.users} ({more:+d}) outweigh the pause"
         )
     faster = _faster(present, new)
-    cheap = lasts_s > 0 and lost <= PAUSE_SHARE_MAX * served
-    if new.users >= present.users and faster >= FASTER_MIN and cheap:
-        return Decision(True, f"as many users wait {faster:.0%} less")
+    cheap = lost <= PAUSE_SHARE_MAX * served
+    if new.users >= present.users and faster * lasts_share >= FASTER_MIN and cheap:
+        return Decision(True, f"no fewer users wait {faster:.0%} less")
     if new.users > present.users:
         return Decision(
             False,

@@ -59,7 +59,7 @@ class Forecast:
     tpot_s: float
     """At that load."""
     tpot_alone_s: float
-    """Of a lonely user."""
+    """Of a lonely user, whose prompt is done."""
     ttft_s: float
     """Of a typical prompt on an idle ring."""
     tokens_per_s: float
@@ -177,7 +177,7 @@ class _Ring:
             users_memory=users_memory,
             micro_batches=count,
             tpot_s=tpot_s,
-            tpot_alone_s=self.cycle(1)[0],
+            tpot_alone_s=self.model.cycle_s(1, 1),
             ttft_s=ttft_s(self.problem, self.path, self.counts),
             tokens_per_s=max(1, users) / tpot_s,
             delay_s=self.path.delay_s,
@@ -231,7 +231,7 @@ class _Ring:
         return f"delay: {delay_ms:.0f} ms of every token are links; {what} is busy {share:.0%}"
 
     def _slow(self) -> str:
-        trip_ms, delay_ms = 1e3 * self.cycle(1)[0], 1e3 * self.path.delay_s
+        trip_ms, delay_ms = 1e3 * self.model.cycle_s(1, 1), 1e3 * self.path.delay_s
         return f"the way round: {delay_ms:.0f} of a lonely token's {trip_ms:.0f} ms are links"
 
     def _memory_bottleneck(self, names: list[str]) -> str:

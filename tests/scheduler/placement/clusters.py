@@ -1,14 +1,14 @@
-"""Random clusters: small ones with every kind of trouble, and large ones as homes have them."""
+"""Small random clusters with every kind of trouble; large ones are those of the benchmark."""
 
 from random import Random
 
+from molink.bench.placement_clusters import home_cluster, round_cluster
 from molink_scheduler.placement import Goal, LinkFacts, ModelCost, Network, NodeFacts
 from molink_scheduler.placement.problem import Problem
 
-GIB = 2**30
+__all__ = ["GIB", "home_cluster", "round_cluster", "small_cluster"]
 
-HOME_GPUS = ((11, 2.1), (22, 0.95), (12, 1.5), (30, 0.5), (7, 2.4))
-"""GiB lent, and milliseconds for reading a layer of 436 MB: RTX 3060, 3090, 4070, 5090, 2070."""
+GIB = 2**30
 
 
 def small_cluster(seed, nodes, layers, mixed=None):
@@ -55,58 +55,3 @@ def small_cluster(seed, nodes, layers, mixed=None):
         kv_tokens_max=120,
     )
     return Problem(model, facts, Network(links), goal)
-
-
-def home_cluster(seed, nodes, layers, goal=None, table_bytes=10**9):
-    """Home GPUs with home uplinks in three regions; layers of 436 MB, 4 KB of KV in each."""
-    r = Random(seed)
-    model = ModelCost((436 * 10**6,) * layers, 4096, 8192, table_bytes, table_bytes)
-    facts = []
-    for number in range(nodes):
-        gib, layer_ms = r.choice(HOME_GPUS)
-        layer_s = layer_ms * 1e-3 * r.uniform(0.9, 1.1)
-        upload = r.choice([20, 40, 100, 300]) * 125e3
-        facts.append(
-            NodeFacts(
-                id=f"n{number}",
-                memory_bytes=gib * GIB,
-                decode_fixed_s=layer_s,
-                decode_row_s=layer_s * 0.03,
-                prefill_row_s=layer_s * 0.012,
-                step_fixed_s=1e-3,
-                head_row_s=1e-4,
-                upload_bytes_per_s=upload,
-            )
-        )
-    return Problem(model, facts, Network(home_links(r, facts)), goal or Goal())
-
-
-def home_links(r, facts):
-    """Each home has its own way to its region; regions are 35 ms apart."""
-    homes = [(r.choice("ABC"), r.uniform(1, 8)) for _ in facts]
-    links = {}
-    for a, (region, way_ms) in zip(facts, homes, strict=True):
-        for b, (other, other_ms) in zip(facts, homes, strict=True):
-            between_ms = (4 if region == other else 35) * r.uniform(0.8, 1.2)
-            if a.id < b.id:
-                link = LinkFacts(1e9, (way_ms + other_ms + between_ms) / 1e3)
-                links[a.id, b.id] = links[b.id, a.id] = link
-    return links
-
-
-def round_cluster(seed, nodes, layers=80):
-    """For the round objective: no tables, wires or prompts, links alike in both directions."""
-    r = Random(seed)
-    rooms = [4, 6, 8, 12, 16, 24] if nodes >= 30 else [8, 12, 16, 24, 24]
-    facts = [
-        NodeFacts(
-            id=f"n{number}",
-            memory_bytes=r.choice(rooms) * 101 + 50,
-            decode_fixed_s=r.choice([0.25, 0.4, 0.6, 0.9, 1.5]) * 1e-3 * r.uniform(0.85, 1.15),
-            decode_row_s=0,
-            prefill_row_s=0,
-        )
-        for number in range(nodes)
-    ]
-    model = ModelCost((100,) * layers, 1, 1)
-    return Problem(model, facts, Network(home_links(r, facts)), Goal(context_tokens=1))

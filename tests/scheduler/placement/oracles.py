@@ -1,10 +1,6 @@
-"""Optima found another way: by trying everything, and by a solver."""
+"""Optima found by trying everything."""
 
 from itertools import combinations, pairwise, permutations
-
-import numpy as np
-from scipy.optimize import Bounds, LinearConstraint, milp
-from scipy.sparse import coo_array
 
 from molink_scheduler.prompt_line import SPAN_TOKENS
 
@@ -102,66 +98,3 @@ def best_of_rings(problem):
         return known[free]
 
     return max(best.values(), default=0), most(everybody)
-
-
-def round_optimum(problem, weight, at_most=np.inf, limit_s=60.0):
-    """The least round trip plus weight x slowest stage, by HiGHS; None if it is above `at_most`.
-
-    Variables: for each node whether it is used and how many layers it has; for each ordered pair
-    whether it is a link; the slowest stage. Exactly one used node is the source of a flow that
-    loses one unit at each used node, which leaves no second circle. `at_most` only shortens the
-    proof. For problems without tables and wires, whose ring has two nodes or more.
-    """
-    n, layers = len(problem.nodes), problem.layers
-    arcs = [(i, j) for i in range(n) for j in range(n) if i != j]
-    used, has, source, link = 0, n, 2 * n, 3 * n
-    flow, slowest = link + len(arcs), link + 2 * len(arcs)
-    size = slowest + 1
-    price = [node.decode_fixed_s + node.decode_row_s for node in problem.nodes]
-    each = problem.model.layer_bytes[0] + problem.goal.context_tokens * problem.model.kv_bytes
-    room = [min(layers, node.memory_bytes // each) for node in problem.nodes]
-    cost = np.zeros(size)
-    cost[has : has + n] = price
-    cost[link : link + len(arcs)] = [problem.delay_s[i][j] for i, j in arcs]
-    cost[slowest] = weight
-    rows, columns, values, low, high = [], [], [], [], []
-
-    def constrain(terms, least, most):
-        for column, value in terms:
-            rows.append(len(low))
-            columns.append(column)
-            values.append(value)
-        low.append(least)
-        high.append(most)
-
-    out = [[e for e, (i, _) in enumerate(arcs) if i == node] for node in range(n)]
-    into = [[e for e, (_, j) in enumerate(arcs) if j == node] for node in range(n)]
-    constrain([(has + i, 1) for i in range(n)], layers, layers)
-    constrain([(source + i, 1) for i in range(n)], 1, 1)
-    for i in range(n):
-        constrain([(has + i, 1), (used + i, -room[i])], -np.inf, 0)
-        constrain([(has + i, 1), (used + i, -1)], 0, np.inf)
-        constrain([(has + i, price[i]), (slowest, -1)], -np.inf, 0)
-        constrain([(source + i, 1), (used + i, -1)], -np.inf, 0)
-        constrain([*((link + e, 1) for e in out[i]), (used + i, -1)], 0, 0)
-        constrain([*((link + e, 1) for e in into[i]), (used + i, -1)], 0, 0)
-        kept = [(flow + e, 1) for e in into[i]] + [(flow + e, -1) for e in out[i]]
-        constrain([*kept, (used + i, -1), (source + i, n)], 0, np.inf)
-        # The source is the used node with the smallest number: circles have no beginning.
-        constrain([(used + i, 1), *((source + j, -1) for j in range(i + 1))], -np.inf, 0)
-    for e in range(len(arcs)):
-        constrain([(flow + e, 1), (link + e, -n)], -np.inf, 0)
-    constrain([(column, cost[column]) for column in np.flatnonzero(cost)], -np.inf, at_most)
-    top = np.ones(size)
-    top[has : has + n], top[flow : flow + len(arcs)], top[slowest] = room, n, np.inf
-    whole = np.ones(size)
-    whole[flow:] = 0
-    matrix = coo_array((values, (rows, columns)), shape=(len(low), size)).tocsr()
-    found = milp(
-        cost,
-        constraints=LinearConstraint(matrix, low, high),
-        bounds=Bounds(np.zeros(size), top),
-        integrality=whole,
-        options={"time_limit": limit_s, "mip_rel_gap": 0.0},
-    )
-    return found.fun if found.status == 0 else None

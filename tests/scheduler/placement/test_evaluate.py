@@ -57,7 +57,7 @@ def test_prompts_take_devices_and_links_but_not_the_trip():
     chatty = replace(GOAL, prompt_tokens=100)
     assert ring(chatty).tpot_alone_s == pytest.approx(ring().tpot_alone_s)
     assert 0 < ring(chatty).users < ring().users
-    assert ring(chatty).bottleneck == "the link from anna to ben, busy 88% of the time"
+    assert ring(chatty).bottleneck == "the link from anna to ben, busy 100% of the time"
 
 
 def test_the_first_token_waits_for_the_slowest_stage_once_for_each_span():

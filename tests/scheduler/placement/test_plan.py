@@ -1,6 +1,8 @@
 """Whole plans: who is left over and why, what is missing, and nodes that lie."""
 
+import re
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 from hypothesis import given, settings
@@ -45,7 +47,7 @@ def test_every_layer_has_one_place_in_each_ring():
     for ring in plan.rings:
         ends = [stage.layers for stage in ring.stages]
         assert ends[0][0] == 0 and ends[-1][1] == 8
-        assert all(a[1] == b[0] for a, b in zip(ends, ends[1:], strict=False))
+        assert all(a[1] == b[0] for a, b in pairwise(ends))
     names = [stage.node_id for ring in plan.rings for stage in ring.stages]
     assert len(set(names)) == len(names) == len(plan.layers_of)
 
@@ -78,10 +80,14 @@ def test_too_little_memory_for_a_layer():
 
 
 def test_a_node_that_would_slow_everyone_waits():
-    plan = planned(node("big", 20), node("far", 6, network_name := 30.0))
-    assert network_name and "far" in reasons(plan)
-    assert reasons(plan)["far"].startswith("would lengthen every token by ")
-    assert reasons(plan)["far"].endswith((" and add no users", " users"))
+    plan = planned(node("big", 20), node("slow", 6, layer_ms=60.0))
+    users = plan.users
+    assert users > 10 and set(reasons(plan)) == {"slow"}
+    told = re.fullmatch(
+        r"would lengthen every token by 80 ms and cost (\d+) of (\d+) users",
+        reasons(plan)["slow"],
+    )
+    assert told and int(told[2]) == users > int(told[1]) > 0
 
 
 def test_a_standby_says_how_much_it_would_lengthen_a_token():

@@ -2,6 +2,7 @@
 
 import pytest
 
+from molink.bench.round_optimum import round_optimum
 from molink_scheduler.placement.bound import users_bound
 from molink_scheduler.placement.cluster import merit
 from molink_scheduler.placement.facts import Goal
@@ -9,7 +10,7 @@ from molink_scheduler.placement.grow import recipes_for_round, recipes_for_users
 from molink_scheduler.placement.objective import RoundObjective, UsersObjective
 from molink_scheduler.placement.search import local_search, search
 from tests.scheduler.placement.clusters import home_cluster, round_cluster, small_cluster
-from tests.scheduler.placement.oracles import best_of_rings, best_of_subsets, round_optimum
+from tests.scheduler.placement.oracles import best_of_rings, best_of_subsets
 
 WEIGHT = 5.0
 
@@ -72,7 +73,8 @@ def test_the_solver_finds_what_trying_everything_finds():
     def note_cost(problem, order, counts):
         rooms = [problem.nodes[node].memory_bytes // 101 for node in order]
         if len(order) > 1 and all(n <= room for n, room in zip(counts, rooms, strict=True)):
-            steps = [n * problem.fixed_s[node] for n, node in zip(counts, order, strict=True)]
+            prices = [problem.fixed_s[node] + problem.row_s[node] for node in order]
+            steps = [n * price for n, price in zip(counts, prices, strict=True)]
             hops = zip(order, order[1:] + order[:1], strict=True)
             delay = sum(problem.delay_s[a][b] for a, b in hops)
             costs.append(sum(steps) + delay + WEIGHT * max(steps))
