@@ -16,6 +16,7 @@ from molink import __version__
 from molink.cli.client import bench, chat, generate
 from molink.cli.demo import demo
 from molink.cli.members import invite, node
+from molink.cli.plan import plan
 from molink.cli.relay import relay
 from molink.cli.serve import serve
 from molink.cli.up import up
@@ -56,7 +57,7 @@ def cli() -> None:
     """Serve large language models over a ring of home PCs joined by slow links."""
 
 
-for command in (serve, up, relay, demo, generate, chat, bench, invite, node):
+for command in (serve, up, relay, demo, generate, chat, bench, invite, node, plan):
     cli.add_command(command)
 
 

@@ -19,6 +19,7 @@ OPTIONS = {
         "--kv-tokens --micro-batches --policy --upload-mbps --wire --span-tokens"
     ),
     "demo": "--chat --prompt",
+    "plan": "--nodes --tpot-ms --context-tokens --rings --json",
     "generate": "--url --max-tokens --temperature --top-p --top-k --seed --stop",
     "relay": "--host --port --secret-file",
     "chat": "--url --system --max-tokens --temperature --top-p --top-k --seed --stop",

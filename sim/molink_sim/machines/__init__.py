@@ -1,11 +1,11 @@
 """How long a stage computes: model shapes, devices, a roofline with named parts, profiles."""
 
-from molink_sim.machines.gpu import Gpu, gpu, known_gpus
+from molink.machines.gpu import Gpu, gpu, known_gpus
+from molink.machines.model_config import known_models, model_shape
+from molink.machines.model_shape import ModelShape
+from molink.machines.roofline import RooflineCost, StepParts, stage_cost
 from molink_sim.machines.memory import kv_tokens
-from molink_sim.machines.model_config import known_models, model_shape
-from molink_sim.machines.model_shape import ModelShape
 from molink_sim.machines.read_profile import read_profile
-from molink_sim.machines.roofline import RooflineCost, StepParts, stage_cost
 
 __all__ = [
     "Gpu",

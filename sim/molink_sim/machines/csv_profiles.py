@@ -17,11 +17,11 @@ from pathlib import Path
 from statistics import median
 
 from molink.errors import UserError
+from molink.machines.gpu import Gpu
+from molink.machines.model_shape import ModelShape
+from molink.machines.roofline import RooflineCost, stage_cost
 from molink_scheduler.batch import BatchClass
-from molink_sim.machines.gpu import Gpu
 from molink_sim.machines.interpolation import Curve
-from molink_sim.machines.model_shape import ModelShape
-from molink_sim.machines.roofline import RooflineCost, stage_cost
 
 __all__ = ["HelixCost", "VidurCost", "read_helix", "read_vidur"]
 

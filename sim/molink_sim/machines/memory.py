@@ -1,9 +1,9 @@
 """How many tokens of KV a stage can hold: what its weights leave of the device's memory."""
 
 from molink.errors import UserError
-from molink_sim.machines.gpu import Gpu
-from molink_sim.machines.model_shape import ModelShape
-from molink_sim.machines.roofline import check_layers
+from molink.machines.gpu import Gpu
+from molink.machines.model_shape import ModelShape
+from molink.machines.roofline import check_layers
 
 __all__ = ["SHARE_DEFAULT", "kv_tokens"]
 

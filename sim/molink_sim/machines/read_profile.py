@@ -3,8 +3,8 @@
 from pathlib import Path
 
 from molink.errors import UserError
+from molink.machines.gpu import Gpu
 from molink_sim.machines.csv_profiles import HELIX_DECODE, HELIX_PROMPT, read_helix, read_vidur
-from molink_sim.machines.gpu import Gpu
 from molink_sim.machines.stage_profile import read_stage_profile
 from molink_sim.scenario import StepCost
 

@@ -18,9 +18,9 @@ from dataclasses import astuple, dataclass
 from math import hypot
 
 from molink.errors import UserError
+from molink.machines.gpu import Gpu
+from molink.machines.model_shape import ModelShape
 from molink_scheduler.batch import DECODE, BatchClass
-from molink_sim.machines.gpu import Gpu
-from molink_sim.machines.model_shape import ModelShape
 
 __all__ = ["RooflineCost", "StepParts", "check_layers", "stage_cost"]
 

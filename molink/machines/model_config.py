@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from molink.errors import UserError
-from molink_sim.machines.known_models import KNOWN_CONFIGS
-from molink_sim.machines.model_shape import ModelShape
+from molink.machines.known_models import KNOWN_CONFIGS
+from molink.machines.model_shape import ModelShape
 
 __all__ = ["known_models", "model_shape"]
 

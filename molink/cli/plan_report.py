@@ -1,0 +1,92 @@
+"""A plan for people, and for programs. Whoever made it: a file of PCs or a running cluster."""
+
+import json
+from dataclasses import asdict
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from molink_scheduler.placement import Forecast, Plan
+
+__all__ = ["plan_json", "print_plan"]
+
+GIB = 2**30
+
+
+def print_plan(plan: Plan, model: str, console: Console) -> None:
+    """A table and two sentences for each ring, then one for each standby."""
+    for number, ring in enumerate(plan.rings):
+        console.print(_table(ring, f"{model}, ring {number}"))
+        for line in _ring_lines(plan, ring):
+            _say(console, line)
+    if len(plan.rings) > 1:
+        _say(console, f"All {len(plan.rings)} rings: {_load(plan.users, plan.tokens_per_s)}.")
+    for standby in plan.standbys:
+        _say(console, f"Standby: {standby.name} {standby.reason}.")
+
+
+def _table(ring: Forecast, title: str) -> Table:
+    table = Table(title=title, title_justify="left")
+    table.add_column("PC", overflow="fold")
+    for head in ("layers", "weights", "used of lent", "KV tokens", "step", "busy", "link"):
+        table.add_column(head, justify="right", no_wrap=True)
+    last = len(ring.stages) - 1
+    for place, stage in enumerate(ring.stages):
+        table.add_row(
+            stage.name,
+            f"{stage.layers[0]}-{stage.layers[1]}",
+            f"{stage.weights_bytes / GIB:.1f} GiB",
+            f"{stage.used_bytes / GIB:.1f}/{stage.memory_bytes / GIB:.1f}",
+            f"{stage.kv_tokens:,}",
+            _milliseconds(stage.step_s),
+            f"{stage.busy_share:.0%}",
+            "" if place == last else f"{stage.link_busy_share:.0%}",
+        )
+    return table
+
+
+def _ring_lines(plan: Plan, ring: Forecast) -> list[str]:
+    bound = _milliseconds(plan.goal.tpot_s)
+    alone = (
+        f"A user alone waits {ring.ttft_s:.2f} s for the first token of "
+        f"{plan.goal.prompt_tokens:,}, then {_milliseconds(ring.tpot_alone_s)} for each"
+    )
+    if ring.users == 0:
+        return [f"No user within {bound} per token. {alone}.", f"Bottleneck: {ring.bottleneck}."]
+    return [
+        f"Within {bound} per token: {_load(ring.users, ring.tokens_per_s)} in "
+        f"{ring.micro_batches} micro-batches, one token each {_milliseconds(ring.tpot_s)}. "
+        f"{alone}.",
+        f"Bottleneck: {ring.bottleneck}.",
+    ]
+
+
+def _load(users: int, tokens_per_s: float) -> str:
+    return f"{users} user{'s' * (users != 1)} at once, {tokens_per_s:.0f} tokens/s"
+
+
+def _milliseconds(seconds: float) -> str:
+    value = 1e3 * seconds
+    return f"{value:.0f} ms" if value >= 10 else f"{value:.1f} ms"
+
+
+def _say(console: Console, line: str) -> None:
+    console.print(line, markup=False, highlight=False)
+
+
+def plan_json(plan: Plan, model: str) -> str:
+    """The same and more, seconds and bytes."""
+    return json.dumps(_as_dict(plan, model), indent=2)
+
+
+def _as_dict(plan: Plan, model: str) -> dict[str, Any]:
+    return {
+        "model": model,
+        "goal": asdict(plan.goal),
+        "users": plan.users,
+        "tokens_per_s": plan.tokens_per_s,
+        "ttft_s": plan.ttft_s,
+        "rings": [asdict(ring) for ring in plan.rings],
+        "standbys": [asdict(standby) for standby in plan.standbys],
+    }

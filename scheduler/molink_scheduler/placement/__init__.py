@@ -1,0 +1,26 @@
+"""Which nodes in which order hold which layers, in one or several rings. See docs/placement.md."""
+
+from molink_scheduler.placement.change import ChangeCost, Decision, change_cost, worth_changing
+from molink_scheduler.placement.evaluate import Forecast, StageForecast, forecast
+from molink_scheduler.placement.facts import Goal, LinkFacts, ModelCost, Network, NodeFacts
+from molink_scheduler.placement.plan import Plan, Standby, make_plan
+from molink_scheduler.placement.shortage import Shortage
+
+__all__ = [
+    "ChangeCost",
+    "Decision",
+    "Forecast",
+    "Goal",
+    "LinkFacts",
+    "ModelCost",
+    "Network",
+    "NodeFacts",
+    "Plan",
+    "Shortage",
+    "StageForecast",
+    "Standby",
+    "change_cost",
+    "forecast",
+    "make_plan",
+    "worth_changing",
+]

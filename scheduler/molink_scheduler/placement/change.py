@@ -1,0 +1,162 @@
+"""Is another plan worth its change?
+
+Everybody on a ring whose stages change waits while weights are loaded and their prompts are
+computed once more, and before that the layers have to be downloaded. Against that stands what the
+new plan serves more, for as long as it can be expected to last: PCs come and go, so nothing counts
+that lies beyond a horizon. Both are counted in seconds of users, and a change needs a margin,
+because forecasts err and a cluster that keeps changing serves nobody.
+
+Where as many users are served as before, a change must shorten what they wait for by a good deal.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import inf
+
+from molink_scheduler.placement.evaluate import Forecast
+from molink_scheduler.placement.facts import ModelCost
+from molink_scheduler.placement.plan import Plan
+
+__all__ = ["ChangeCost", "Decision", "change_cost", "worth_changing"]
+
+HORIZON_S = 1800.0
+"""How long a plan counts: half an hour, about as long as a volunteer's PC stays as it is."""
+
+GAIN_MIN = 0.1
+"""Share of what the present plan serves within the horizon that a change must bring."""
+
+FASTER_MIN = 0.2
+"""Share of the time per token or to the first token that a change must save where it brings no
+users."""
+
+PAUSE_SHARE_MAX = 0.01
+"""Of all that is served within the horizon, what a merely faster plan may cost."""
+
+LOAD_BYTES_PER_S = 500e6
+"""From a PC's SSD into its device; unpacking takes more than reading."""
+
+DOWNLOAD_FLOOR_BYTES_PER_S = 12_500.0
+"""Less is no rate: 0.1 Mbps, as for links."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeCost:
+    """What a change takes."""
+
+    affected_users: int
+    """On rings of the present plan that do not stay as they are."""
+    pause_s: float
+    """Without service, for those."""
+    prepare_s: float = 0.0
+    """Before the change can be made; the present plan serves meanwhile."""
+    download_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """Whether to change."""
+
+    change: bool
+    sentence: str
+    """For the log and for GET /cluster."""
+
+
+def change_cost(
+    present: Plan,
+    new: Plan,
+    model: ModelCost,
+    held: Mapping[str, frozenset[int]],
+    download_bytes_per_s: Mapping[str, float],
+) -> ChangeCost:
+    """Of the step from one plan to the other.
+
+    `held` tells which layers a node has on its disk, by id; what it holds now counts too. A node
+    without a rate downloads for ever, so a plan that needs it is never worth its change.
+    """
+    stay = {_shape(ring) for ring in present.rings} & {_shape(ring) for ring in new.rings}
+    loads, downloads, slowest_s = [0], 0, 0.0
+    for stage in (one for ring in new.rings if _shape(ring) not in stay for one in ring.stages):
+        start, end = stage.layers
+        have = held.get(stage.node_id, frozenset()) | _layers(present, stage.node_id)
+        missing = sum(model.layer_bytes[n] for n in range(start, end) if n not in have)
+        rate = download_bytes_per_s.get(stage.node_id, 0.0)
+        if missing:
+            slow = rate < DOWNLOAD_FLOOR_BYTES_PER_S
+            slowest_s = max(slowest_s, inf if slow else missing / rate)
+        loads.append(stage.weights_bytes)
+        downloads += missing
+    changed = [ring for ring in present.rings if _shape(ring) not in stay]
+    affected = sum(ring.users for ring in changed)
+    again_s = max([ring.ttft_s for ring in new.rings], default=0.0)
+    pause_s = max(loads) / LOAD_BYTES_PER_S + again_s if changed else 0.0
+    return ChangeCost(affected, pause_s, slowest_s, downloads)
+
+
+def _shape(ring: Forecast) -> tuple[tuple[str, tuple[int, int]], ...]:
+    return tuple((stage.node_id, stage.layers) for stage in ring.stages)
+
+
+def _layers(plan: Plan, node_id: str) -> frozenset[int]:
+    start, end = plan.layers_of.get(node_id, (0, 0))
+    return frozenset(range(start, end))
+
+
+def worth_changing(
+    present: Plan | None,
+    new: Plan,
+    cost: ChangeCost,
+    wanted_users: int | None = None,
+    horizon_s: float = HORIZON_S,
+) -> Decision:
+    """Whether to change from the present plan (None: nobody is served) to the new one.
+
+    `wanted_users` is how many there are to serve: room for more is worth nothing now. None: as many
+    as there is room for.
+    """
+    if present is None or not present.rings:
+        return Decision(True, f"nobody is served now, and {_users(new)} could be")
+    if {_shape(ring) for ring in present.rings} == {_shape(ring) for ring in new.rings}:
+        return Decision(False, "the present plan is still the best one known")
+    before, after = (
+        plan.users if wanted_users is None else min(plan.users, wanted_users)
+        for plan in (present, new)
+    )
+    lasts_s = max(0.0, horizon_s - cost.prepare_s - cost.pause_s)
+    gained = (after - before) * lasts_s
+    lost = min(cost.affected_users, before) * min(cost.pause_s, horizon_s)
+    return _decided(present, new, gained - lost, before * horizon_s, lost, lasts_s / horizon_s)
+
+
+def _decided(
+    present: Plan, new: Plan, net: float, served: float, lost: float, lasts_share: float
+) -> Decision:
+    if net > 0 and net >= GAIN_MIN * served:
+        more = new.users - present.users
+        return Decision(
+            True, f"{_users(new)} instead of {present.users} ({more:+d}) outweigh the pause"
+        )
+    faster = _faster(present, new)
+    cheap = lost <= PAUSE_SHARE_MAX * served
+    if new.users >= present.users and faster * lasts_share >= FASTER_MIN and cheap:
+        return Decision(True, f"no fewer users wait {faster:.0%} less")
+    if new.users > present.users:
+        return Decision(
+            False,
+            f"{new.users - present.users} users more are not worth the change: less than "
+            f"{GAIN_MIN:.0%} over the next half hour, its pause and downloads taken off",
+        )
+    return Decision(False, f"it would serve {_users(new)}, the present plan {present.users}")
+
+
+def _faster(present: Plan, new: Plan) -> float:
+    """Share of the wait that the new plan saves: of the first token, or of each where none is
+    within the bound."""
+    if present.users == 0 and new.users == 0:
+        before, after = (min(r.tpot_alone_s for r in plan.rings) for plan in (present, new))
+    else:
+        before, after = present.ttft_s, new.ttft_s
+    return 1 - after / before if before > 0 else 0.0
+
+
+def _users(plan: Plan) -> str:
+    return f"{plan.users} users" if plan.users != 1 else "1 user"

@@ -1,0 +1,242 @@
+"""What will this ring do? A forecast from the facts, for any order and any split.
+
+Decode is predicted by the head's own cost model (`round_model`), with the number of micro-batches
+that makes a cycle shortest; where prompts and decode together ask more of a device or a link than
+a cycle has time for, the cycle is as long as they take. So a forecast and the plan that a search
+makes (`fit`) are the same arithmetic, and what the head later measures can be held against it.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate, pairwise
+
+from molink_scheduler.placement.facts import Goal, ModelCost, Network, NodeFacts
+from molink_scheduler.placement.fit import MICRO_BATCHES_PER_STAGE, stage_works
+from molink_scheduler.placement.problem import Path, Problem
+from molink_scheduler.placement.split import ROUNDING, Counts
+from molink_scheduler.placement.timing import ttft_s
+from molink_scheduler.prompt_line import SPAN_TOKENS
+from molink_scheduler.round_model import HopCost, RoundModel, StageCost
+
+__all__ = ["Forecast", "StageForecast", "forecast"]
+
+BUSY_SHARE = 0.8
+"""Of a device or link that holds a ring back; below it, delay does."""
+
+
+@dataclass(frozen=True, slots=True)
+class StageForecast:
+    """One stage at the load of the forecast."""
+
+    node_id: str
+    name: str
+    layers: tuple[int, int]
+    """[start, end)."""
+    weights_bytes: int
+    kv_tokens: int
+    """For which the memory lent suffices, or that a stage offers at most."""
+    memory_bytes: int
+    """Lent."""
+    used_bytes: int
+    """By weights and the KV of the users of the forecast."""
+    step_s: float
+    """Of decode, for one micro-batch."""
+    busy_share: float
+    """Of the time, decode and prompts."""
+    link_busy_share: float
+    """Of the link to the next stage."""
+
+
+@dataclass(frozen=True, slots=True)
+class Forecast:
+    """A ring at one load."""
+
+    users: int
+    """Served at once: the most within the bound unless a number was asked for."""
+    users_memory: int
+    """For so many the smallest KV suffices."""
+    micro_batches: int
+    tpot_s: float
+    """At that load."""
+    tpot_alone_s: float
+    """Of a lonely user, whose prompt is done."""
+    ttft_s: float
+    """Of a typical prompt on an idle ring."""
+    tokens_per_s: float
+    """Of all users together."""
+    delay_s: float
+    """Of each token: what the links take whatever the load."""
+    bottleneck: str
+    stages: tuple[StageForecast, ...]
+
+
+def forecast(
+    model: ModelCost,
+    nodes: Sequence[NodeFacts],
+    counts: Sequence[int],
+    network: Network,
+    goal: Goal,
+    users: int | None = None,
+) -> Forecast:
+    """Of a ring of these nodes, head first, with so many layers each.
+
+    With `users` the load is so many; without, the most within the goal's bound. Raises ValueError
+    when the layers are not those of the model.
+    """
+    if len(counts) != len(nodes) or min(counts) < 1 or sum(counts) != model.layers:
+        raise ValueError("each node takes a layer or more, all together those of the model")
+    return _Ring(Problem(model, nodes, network, goal), tuple(counts)).forecast(users)
+
+
+class _Ring:
+    """A ring whose split is decided."""
+
+    def __init__(self, problem: Problem, counts: Counts) -> None:
+        self.problem, self.counts = problem, counts
+        order = tuple(range(len(counts)))
+        self.path = Path(problem, order)
+        self.ends = [0, *accumulate(counts)]
+        self.works = stage_works(problem, counts)
+        self.wires = [problem.wire_row_s[a][b] for a, b in pairwise(order)]
+        self.model = RoundModel(self._stage_costs(), self._hop_costs())
+        self.prompt_row_s = [
+            work * problem.prefill_s[i] + step_s / SPAN_TOKENS
+            for i, work, step_s in zip(order, self.works, self.path.steps_s, strict=True)
+        ]
+
+    def _stage_costs(self) -> tuple[StageCost, ...]:
+        nodes, last = self.problem.nodes, len(self.counts) - 1
+        return tuple(
+            StageCost(
+                self.path.steps_s[place] + work * node.decode_fixed_s,
+                work * node.decode_row_s + (node.head_row_s if place == last else 0.0),
+            )
+            for place, (node, work) in enumerate(zip(nodes, self.works, strict=True))
+        )
+
+    def _hop_costs(self) -> tuple[HopCost, ...]:
+        delays = self.problem.delay_s
+        hops = [HopCost(delays[a][a + 1], wire_s) for a, wire_s in enumerate(self.wires)]
+        home = [HopCost(delays[len(self.wires)][0], 0.0)] if self.wires else []
+        return (*hops, *home)
+
+    def kv_tokens(self) -> list[int]:
+        """For which each stage has room."""
+        most, model = self.problem.goal.kv_tokens_max, self.problem.model
+        free = [
+            memory - self.problem.bytes_before[end] + self.problem.bytes_before[start]
+            for memory, (start, end) in zip(
+                self.path.memory_bytes, pairwise(self.ends), strict=True
+            )
+        ]
+        tokens = [room // (n * model.kv_bytes) for room, n in zip(free, self.counts, strict=True)]
+        return [max(0, min(most, room)) for room in tokens]
+
+    def cycle(self, users: int) -> tuple[float, int]:
+        """Seconds until all users have one more token, and the micro-batches of the shortest."""
+        most = min(users, MICRO_BATCHES_PER_STAGE * len(self.counts))
+        return min((self._cycle_s(users, count), count) for count in range(1, max(1, most) + 1))
+
+    def _cycle_s(self, users: int, count: int) -> float:
+        together = self.busy_s(users, count) + self.wire_s(users, count)
+        return max(self.model.cycle_s(users, count), *together)
+
+    def busy_s(self, users: int, count: int) -> list[float]:
+        """Of each device in one cycle."""
+        rows, prompt_rows = -(-users // count), users * self.problem.goal.prompt_rows_per_token
+        return [
+            count * (stage.fixed_s + rows * stage.row_s) + prompt_rows * prompt_row_s
+            for stage, prompt_row_s in zip(self.model.stages, self.prompt_row_s, strict=True)
+        ]
+
+    def wire_s(self, users: int, count: int) -> list[float]:
+        """Of each link in one cycle."""
+        rows = count * -(-users // count) + users * self.problem.goal.prompt_rows_per_token
+        return [rows * wire_s for wire_s in self.wires]
+
+    def most_users(self, users_memory: int) -> int:
+        """Within the bound; by halving, since a cycle never gets shorter with more users."""
+        bound_s = self.problem.goal.tpot_s * (1 + 2 * ROUNDING)
+        low, high = 0, users_memory
+        while low < high:
+            middle = (low + high + 1) // 2
+            if self.cycle(middle)[0] <= bound_s:
+                low = middle
+            else:
+                high = middle - 1
+        return low
+
+    def forecast(self, asked: int | None) -> Forecast:
+        tokens = self.kv_tokens()
+        users_memory = min(tokens) // self.problem.goal.context_tokens
+        most = self.most_users(users_memory)
+        users = most if asked is None else max(0, asked)
+        tpot_s, count = self.cycle(max(1, users))
+        return Forecast(
+            users=users,
+            users_memory=users_memory,
+            micro_batches=count,
+            tpot_s=tpot_s,
+            tpot_alone_s=self.model.cycle_s(1, 1),
+            ttft_s=ttft_s(self.problem, self.path, self.counts),
+            tokens_per_s=max(1, users) / tpot_s,
+            delay_s=self.path.delay_s,
+            bottleneck=(
+                self._bottleneck(users, users_memory, (tpot_s, count)) if users else self._slow()
+            ),
+            stages=self._stages(max(1, users), tokens, (tpot_s, count)),
+        )
+
+    def _stages(
+        self, users: int, tokens: list[int], cycle: tuple[float, int]
+    ) -> tuple[StageForecast, ...]:
+        cycle_s, count = cycle
+        model, rows = self.problem.model, -(-users // count)
+        busy = [time / cycle_s for time in self.busy_s(users, count)]
+        wires = [time / cycle_s for time in self.wire_s(users, count)] + [0.0]
+        kept = users * self.problem.goal.context_tokens * model.kv_bytes
+        return tuple(
+            StageForecast(
+                node_id=node.id,
+                name=node.name,
+                layers=(self.ends[place], self.ends[place + 1]),
+                weights_bytes=model.stage_bytes(self.ends[place], self.ends[place + 1]),
+                kv_tokens=tokens[place],
+                memory_bytes=node.memory_bytes,
+                used_bytes=model.stage_bytes(self.ends[place], self.ends[place + 1])
+                + kept * self.counts[place],
+                step_s=self.model.stages[place].fixed_s + rows * self.model.stages[place].row_s,
+                busy_share=busy[place],
+                link_busy_share=wires[place],
+            )
+            for place, node in enumerate(self.problem.nodes)
+        )
+
+    def _bottleneck(self, users: int, users_memory: int, cycle: tuple[float, int]) -> str:
+        cycle_s, count = cycle
+        names = [node.name for node in self.problem.nodes]
+        if users >= users_memory:
+            return self._memory_bottleneck(names)
+        parts = [
+            (time / cycle_s, f"the device of {name}")
+            for time, name in zip(self.busy_s(users, count), names, strict=True)
+        ]
+        for place, time in enumerate(self.wire_s(users, count)):
+            what = f"the link from {names[place]} to {names[place + 1]}"
+            parts.append((time / cycle_s, what))
+        share, what = max(parts)
+        if share >= BUSY_SHARE:
+            return f"{what}, busy {share:.0%} of the time"
+        delay_ms = 1e3 * self.path.delay_s
+        return f"delay: {delay_ms:.0f} ms of every token are links; {what} is busy {share:.0%}"
+
+    def _slow(self) -> str:
+        trip_ms, delay_ms = 1e3 * self.model.cycle_s(1, 1), 1e3 * self.path.delay_s
+        return f"the way round: {delay_ms:.0f} of a lonely token's {trip_ms:.0f} ms are links"
+
+    def _memory_bottleneck(self, names: list[str]) -> str:
+        tokens = self.kv_tokens()
+        least = min(tokens)
+        if least >= self.problem.goal.kv_tokens_max:
+            return f"the {least:,} tokens of KV that a stage offers at most"
+        return f"the memory of {names[tokens.index(least)]}, full with {least:,} tokens"

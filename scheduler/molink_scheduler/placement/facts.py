@@ -1,0 +1,195 @@
+"""What a placement is computed from: a model's costs, what each node lends, the links, the goal.
+
+Nodes say these numbers of themselves, and a node may lie. So whatever is built here lies within
+what a PC or a link can be: no rate is zero, no time infinite, nothing is NaN, and the arithmetic
+that follows needs no checks of its own. A number that is none counts as the worst there is.
+
+Seconds, bytes and bytes per second throughout. Pure.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from molink_scheduler.link_facts import RATE_FLOOR_BYTES_PER_S, RATE_MAX_BYTES_PER_S
+
+__all__ = ["Goal", "LinkFacts", "ModelCost", "Network", "NodeFacts"]
+
+TIME_MAX_S = 3600.0
+"""Of one step or one trip: as long as messages of the control plane allow."""
+
+MEMORY_MAX_BYTES = 2**50
+"""A pebibyte, beyond every PC; sums of such numbers are still exact."""
+
+ROWS_PER_S_MAX = 1e9
+"""No device computes a row in less than a nanosecond."""
+
+KV_TOKENS_MAX = 131_072
+"""No stage offers more (`molink.executor.memory`), whatever its memory."""
+
+
+OVERHEADS = ("step_fixed_s", "head_row_s", "head_fixed_s")
+
+
+def _between(value: float, low: float, high: float, worst: float) -> float:
+    """The nearest number from `low` to `high`; `worst` for what is no number."""
+    return worst if math.isnan(value) else min(max(value, low), high)
+
+
+def _seconds(value: float) -> float:
+    return _between(value, 0.0, TIME_MAX_S, worst=TIME_MAX_S)
+
+
+@dataclass(frozen=True, slots=True)
+class ModelCost:
+    """What the model takes of a node, layer by layer."""
+
+    layer_bytes: tuple[int, ...]
+    """Weights of each layer, as they are loaded; experts included."""
+    kv_bytes: int
+    """Keys and values of one token in one layer."""
+    row_bytes: int
+    """One row of activations on the wire."""
+    head_bytes: int = 0
+    """What the first stage has beside its layers: the embedding table."""
+    tail_bytes: int = 0
+    """What the last stage has beside its layers: the output matrix, norms."""
+    tied: bool = False
+    """The output matrix is the embedding table: a node that is head and tail has it once."""
+    layer_work: tuple[float, ...] = ()
+    """What a row takes in each layer, in that of the layer which nodes measure; empty: as much in
+    all. It differs where some layers have experts and others none."""
+
+    def __post_init__(self) -> None:
+        if not self.layer_bytes or min(*self.layer_bytes, self.kv_bytes, self.row_bytes) < 1:
+            raise ValueError("a model has layers, and bytes in each, in KV and in a row")
+        if min(self.head_bytes, self.tail_bytes) < 0:
+            raise ValueError("tables have no less than 0 bytes")
+        if self.layer_work and len(self.layer_work) != len(self.layer_bytes):
+            raise ValueError("layer_work has a number for each layer, or none at all")
+        if not all(0 < work < 1e3 for work in self.layer_work):
+            raise ValueError("a layer's work is above 0, and below 1,000 measured layers")
+
+    @property
+    def layers(self) -> int:
+        """How many there are."""
+        return len(self.layer_bytes)
+
+    @property
+    def uniform(self) -> bool:
+        """Whether all layers cost the same."""
+        return len(set(self.layer_bytes)) == 1 and set(self.layer_work) <= {1.0}
+
+    def ends_bytes(self, is_head: bool, is_tail: bool) -> int:
+        """Weights beside the layers."""
+        if is_head and is_tail and self.tied:
+            return max(self.head_bytes, self.tail_bytes)
+        return self.head_bytes * is_head + self.tail_bytes * is_tail
+
+    def stage_bytes(self, start: int, end: int) -> int:
+        """Weights of the stage with layers [start, end)."""
+        ends = self.ends_bytes(start == 0, end == self.layers)
+        return sum(self.layer_bytes[start:end]) + ends
+
+
+@dataclass(frozen=True, slots=True)
+class NodeFacts:
+    """What a PC lends, and how fast it is."""
+
+    id: str
+    memory_bytes: int
+    """For weights and KV; what activations and its owner need is taken off already."""
+    decode_fixed_s: float
+    """Of a layer's decode step, whatever the rows: its weights are read."""
+    decode_row_s: float
+    """Of a layer, for each row of decode."""
+    prefill_row_s: float
+    """Of a layer, for each row of a prompt."""
+    step_fixed_s: float = 0.0
+    """Of a stage's step, however many layers it has: start, software of the hop."""
+    head_row_s: float = 0.0
+    """Output matrix and sampling of one row, on the tail."""
+    head_fixed_s: float = 0.0
+    """Of the output matrix whatever the rows, on the tail; 0 where `head_row_s` has it."""
+    upload_bytes_per_s: float = RATE_MAX_BYTES_PER_S
+    """Measured or the owner's cap, whichever is less."""
+    name: str = ""
+    """For people; empty: the id."""
+
+    def __post_init__(self) -> None:
+        put = object.__setattr__
+        memory = _between(self.memory_bytes, 0, MEMORY_MAX_BYTES, worst=0)
+        put(self, "memory_bytes", int(memory))
+        for key in ("decode_fixed_s", "decode_row_s", "prefill_row_s", *OVERHEADS):
+            put(self, key, _seconds(getattr(self, key)))
+        put(self, "decode_row_s", max(self.decode_row_s, 1 / ROWS_PER_S_MAX))
+        put(self, "prefill_row_s", max(self.prefill_row_s, 1 / ROWS_PER_S_MAX))
+        put(self, "upload_bytes_per_s", _rate(self.upload_bytes_per_s))
+        put(self, "name", self.name or self.id)
+
+
+def _rate(value: float) -> float:
+    floor = RATE_FLOOR_BYTES_PER_S
+    return _between(value, floor, RATE_MAX_BYTES_PER_S, worst=floor)
+
+
+@dataclass(frozen=True, slots=True)
+class LinkFacts:
+    """The way from one node to another."""
+
+    rate_bytes_per_s: float
+    one_way_s: float
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "rate_bytes_per_s", _rate(self.rate_bytes_per_s))
+        object.__setattr__(self, "one_way_s", _seconds(self.one_way_s))
+
+
+UNMEASURED = LinkFacts(RATE_MAX_BYTES_PER_S, 0.015)
+"""Between two homes that have not met: their uploads bound the rate, 30 ms there and back."""
+
+
+@dataclass(frozen=True, slots=True)
+class Network:
+    """Links between ordered pairs of node ids."""
+
+    links: Mapping[tuple[str, str], LinkFacts] = field(default_factory=dict)
+    default: LinkFacts = UNMEASURED
+
+    def link(self, sender: NodeFacts, receiver: NodeFacts) -> LinkFacts:
+        """What can be sent from one to the other, the sender's upload cap included."""
+        found = self.links.get((sender.id, receiver.id), self.default)
+        rate = min(found.rate_bytes_per_s, sender.upload_bytes_per_s)
+        return LinkFacts(rate, found.one_way_s)
+
+
+@dataclass(frozen=True, slots=True)
+class Goal:
+    """What users are to feel, and what they ask for."""
+
+    tpot_s: float = 0.25
+    """Most between two tokens of an answer: three words a second, about as fast as people read."""
+    context_tokens: int = 2048
+    """KV that a user keeps, prompt and answer."""
+    prompt_tokens: int = 1024
+    """Of a typical request. With `answer_tokens` of the next field: the mix of the traces that the
+    paper uses (1,155 in, 211 out), in round numbers."""
+    answer_tokens: int = 256
+    kv_tokens_max: int = KV_TOKENS_MAX
+
+    def __post_init__(self) -> None:
+        counts = (self.context_tokens, self.answer_tokens, self.kv_tokens_max)
+        if not 0 < self.tpot_s < math.inf or min(counts) < 1 or self.prompt_tokens < 0:
+            raise ValueError("a goal has a time and numbers of tokens above 0")
+        if self.context_tokens > self.kv_tokens_max:
+            raise ValueError(f"one user keeps {self.kv_tokens_max} tokens at most")
+
+    @property
+    def prompt_rows_per_token(self) -> float:
+        """Rows of prompts that come with each token of an answer."""
+        return self.prompt_tokens / self.answer_tokens
+
+    @property
+    def users_max(self) -> int:
+        """Of one ring, for the KV that a stage offers at most."""
+        return self.kv_tokens_max // self.context_tokens

@@ -1,0 +1,93 @@
+"""The facts of a placement as tables of numbers, and what an order of nodes makes of them.
+
+A search asks for thousands of rings, so names and objects are left behind once: nodes are numbers,
+links are two matrices, and what depends only on the order of a ring (its delay, its wires) is added
+up when the order is first seen.
+
+The last stage's link to the first carries drawn tokens and no activations: it has a delay, but
+nobody's upload fills it. So a ring begins somewhere: at the end of it is the place for the slowest
+upload.
+"""
+
+from collections.abc import Sequence
+from itertools import accumulate, pairwise
+
+from molink_scheduler.placement.facts import Goal, ModelCost, Network, NodeFacts
+from molink_scheduler.prompt_line import SPAN_TOKENS
+
+__all__ = ["Order", "Path", "Problem"]
+
+Order = tuple[int, ...]
+"""Numbers of nodes, head first."""
+
+
+class Problem:
+    """Everything that is given. Immutable by custom."""
+
+    __slots__ = (
+        "bytes_before",
+        "delay_s",
+        "fixed_s",
+        "goal",
+        "layers",
+        "model",
+        "network",
+        "nodes",
+        "prefill_s",
+        "row_s",
+        "uniform",
+        "wire_row_s",
+        "work_before",
+    )
+
+    def __init__(
+        self, model: ModelCost, nodes: Sequence[NodeFacts], network: Network, goal: Goal
+    ) -> None:
+        """Raises ValueError when two nodes have the same id."""
+        if len({node.id for node in nodes}) < len(nodes):
+            raise ValueError("two nodes have the same id")
+        self.model, self.nodes, self.goal, self.network = model, tuple(nodes), goal, network
+        self.layers, self.uniform = model.layers, model.uniform
+        self.bytes_before = list(accumulate(model.layer_bytes, initial=0))
+        """Weights of the first n layers."""
+        work = model.layer_work or (1.0,) * model.layers
+        self.work_before = list(accumulate(work, initial=0.0))
+        """Work of the first n layers."""
+        self.fixed_s = [node.decode_fixed_s for node in nodes]
+        self.row_s = [node.decode_row_s for node in nodes]
+        self.prefill_s = [
+            max(node.prefill_row_s, node.decode_fixed_s / SPAN_TOKENS) for node in nodes
+        ]
+        """For each row: in a span, too, a layer's weights are read."""
+        self.delay_s: list[list[float]] = []
+        self.wire_row_s: list[list[float]] = []
+        for sender in nodes:
+            links = [network.link(sender, receiver) for receiver in nodes]
+            self.delay_s.append([link.one_way_s for link in links])
+            self.wire_row_s.append([model.row_bytes / link.rate_bytes_per_s for link in links])
+
+
+class Path:
+    """What the order alone decides."""
+
+    __slots__ = ("delay_s", "memory_bytes", "order", "step_s", "steps_s", "wire_max_s", "wire_s")
+
+    def __init__(self, problem: Problem, order: Order) -> None:
+        nodes, last = problem.nodes, len(order) - 1
+        self.order = order
+        wires = [problem.wire_row_s[a][b] for a, b in pairwise(order)]
+        self.wire_s = sum(wires)
+        """Of one row on all links."""
+        self.wire_max_s = max(wires, default=0.0)
+        delays = [problem.delay_s[a][b] for a, b in pairwise(order)]
+        self.delay_s = sum(delays) + (problem.delay_s[order[-1]][order[0]] if last else 0.0)
+        """Of a trip, the way back included."""
+        self.steps_s = [nodes[i].step_fixed_s for i in order]
+        self.steps_s[-1] += nodes[order[-1]].head_fixed_s
+        self.step_s = sum(self.steps_s)
+        model = problem.model
+        self.memory_bytes = [
+            nodes[i].memory_bytes - model.ends_bytes(place == 0, place == last)
+            for place, i in enumerate(order)
+        ]
+        """For layers and KV, in order; below 0 where not even the tables fit."""

@@ -1,0 +1,216 @@
+"""Which nodes, in which order, in which rings? A local search over several starts.
+
+Every move changes one or two rings, and each changed ring is judged exactly: its best split, then
+the users that it can serve. Moves are: another order (2-opt, or-opt, other ends), a node more, a
+node less, a node in place of another one (from those left over, or from another ring), a node that
+goes over to another ring. The best move of a kind is taken, until none helps. Then some rings are
+taken apart and grown anew from other recipes, as often as the effort allows: that is what changes
+how many rings there are.
+
+Exact methods were rejected: HiGHS needs up to 11 s for 30 nodes, one ring and a linear objective,
+and users within a bound are not linear (docs/decisions, 10). Of a handful of nodes every ring is
+tried instead (`exhaustive`). What is spent is counted in stages looked at, so the same facts give
+the same plan on every machine.
+"""
+
+from collections.abc import Sequence
+
+from molink_scheduler.placement.chance import Chance
+from molink_scheduler.placement.cluster import Cluster, best_of, merit
+from molink_scheduler.placement.exhaustive import NODES_MAX, best_rings
+from molink_scheduler.placement.grow import Recipe, grow
+from molink_scheduler.placement.neighbourhood import Ways, reorders
+from molink_scheduler.placement.objective import WORST, Objective, Placed
+from molink_scheduler.placement.shortage import fullest_order
+
+__all__ = ["EFFORT_MAX", "local_search", "search"]
+
+EFFORT_MAX = 300_000
+"""Stages looked at: about a second of CPython 3.11 on a slow server core (docs/placement.md)."""
+
+STARTS = 3
+"""Of the starts grown, so many are polished; more took effort from what follows."""
+
+STARTS_SHARE = 0.4
+"""Of the effort, all starts together."""
+
+FREED_MAX = 3
+"""Rings taken apart at once."""
+
+TOURNAMENT = 2
+"""Of so many rings the one that makes the least of its nodes is taken apart."""
+
+RECIPES_TRIED = 5
+"""For each ring that is grown anew."""
+
+SLACK = 0.01
+"""Share of the best's users that a state may lack for the search to go on from it."""
+
+IDLE_ROUNDS_MAX = 200
+"""Rounds without a gain after which no more is expected."""
+
+SEEDS = 3
+"""First nodes tried for each recipe where there is to be one ring only: the others follow from
+it."""
+
+
+def search(
+    objective: Objective,
+    recipes: Sequence[Recipe],
+    rings_max: int | None = None,
+    effort_max: int = EFFORT_MAX,
+    seed: int = 1,
+) -> list[Placed]:
+    """The best rings found, at most `rings_max` of them (None: as many as pay); none when the nodes
+    cannot hold the model."""
+    if len(objective.problem.nodes) <= NODES_MAX:
+        return best_rings(objective, rings_max or NODES_MAX)
+    return local_search(objective, recipes, rings_max, effort_max, seed)
+
+
+def local_search(
+    objective: Objective,
+    recipes: Sequence[Recipe],
+    rings_max: int | None = None,
+    effort_max: int = EFFORT_MAX,
+    seed: int = 1,
+) -> list[Placed]:
+    """The same, however few nodes there are."""
+    return _Search(objective, recipes, rings_max, effort_max, Chance(seed)).run()
+
+
+class _Search:
+    def __init__(
+        self,
+        objective: Objective,
+        recipes: Sequence[Recipe],
+        rings_max: int | None,
+        effort_max: int,
+        chance: Chance,
+    ) -> None:
+        self._objective, self._recipes, self._chance = objective, recipes, chance
+        self._nodes = range(len(objective.problem.nodes))
+        layers = objective.problem.layers
+        self._worth = [
+            max([1e-6, *(recipe.users * recipe.rooms[node] / layers for recipe in recipes)])
+            for node in self._nodes
+        ]
+        """Users that a node could bring to the ring that suits it best."""
+        self._rings_max = rings_max or len(self._nodes)
+        self._effort_max = self._limit = effort_max
+
+    def run(self) -> list[Placed]:
+        starts = self._starts()
+        best: list[Placed] = []
+        for number, rings in enumerate(starts[:STARTS]):
+            share = STARTS_SHARE * (number + 1) / STARTS
+            self._limit = max(self._objective.effort, int(share * self._effort_max))
+            polished = self._polished(rings)
+            if merit(polished).beats(merit(best)):
+                best = polished
+        self._limit = self._effort_max
+        return self._ruin_and_recreate(best) if best else []
+
+    def _spent(self) -> bool:
+        return self._objective.effort >= self._limit
+
+    def _starts(self) -> list[list[Placed]]:
+        """Best first."""
+        self._limit = int(self._effort_max * STARTS_SHARE / 2)
+        seeds = SEEDS if self._rings_max == 1 else 1
+        starts = [
+            self._grown(list(self._nodes), recipe, self._rings_max, seed)
+            for seed in range(seeds)
+            for recipe in self._recipes
+            if not self._spent()
+        ]
+        starts = [rings for rings in starts if rings]
+        if not starts:
+            fullest = fullest_order(self._objective.problem)
+            placed = fullest and self._objective.best(fullest)
+            starts = [[placed]] if placed else []
+        starts.sort(key=lambda rings: (-merit(rings).users, merit(rings).cost))
+        return starts
+
+    def _grown(
+        self, pool: list[int], recipe: Recipe, rings_max: int, seed: int = 0
+    ) -> list[Placed]:
+        """As many rings as the recipe makes of the pool."""
+        rings: list[Placed] = []
+        problem = self._objective.problem
+        while len(rings) < rings_max:
+            self._objective.effort += len(pool)
+            order = grow(problem, recipe, pool, seed)
+            if order is None:
+                break
+            placed = self._objective.best(order)
+            if placed is None:  # The tables find no room: perhaps on other ends.
+                others = reorders(Ways(problem, recipe.rows), order)
+                placed = best_of(self._objective, others, WORST)
+            if placed is None or (rings and not placed.score.users):
+                break
+            rings.append(placed)
+            pool = [node for node in pool if node not in set(placed.order)]
+        return rings
+
+    def _polished(self, rings: list[Placed]) -> list[Placed]:
+        cluster = Cluster(self._objective, rings, self._nodes, self._spent)
+        while not self._spent():
+            for number in range(len(cluster.rings)):
+                cluster.polish(number)
+            if not cluster.exchange(self._chance, range(len(cluster.rings))):
+                break
+        return [ring for ring in cluster.rings if ring.score.users] or cluster.rings[:1]
+
+    def _ruin_and_recreate(self, best: list[Placed]) -> list[Placed]:
+        """Goes on from states a little worse than the best, too: rings have to fit each other, and
+        often two must change before anything is gained."""
+        idle, now = 0, best
+        while not self._spent() and self._recipes and idle < IDLE_ROUNDS_MAX:
+            other, idle = self._recreated(now), idle + 1
+            if merit(other).beats(merit(best)):
+                best, now, idle = other, other, 0
+            elif merit(other).users >= merit(best).users * (1 - SLACK):
+                now = other
+        return best
+
+    def _recreated(self, rings: list[Placed]) -> list[Placed]:
+        """The same cluster with a few rings grown anew from what they and nobody had."""
+        kept = list(rings)
+        for _ in range(min(len(rings), 1 + self._chance.below(FREED_MAX))):
+            kept.remove(min(self._some(kept), key=self._efficiency))
+        used = {node for ring in kept for node in ring.order}
+        pool = [node for node in self._nodes if node not in used]
+        grown = self._regrown(pool, self._rings_max - len(kept))
+        cluster = Cluster(self._objective, [*kept, *grown], self._nodes, self._spent)
+        new = range(len(kept), len(cluster.rings))
+        for number in new:
+            cluster.polish(number)
+        cluster.exchange(self._chance, new)
+        return [ring for ring in cluster.rings if ring.score.users] or cluster.rings[:1]
+
+    def _some(self, rings: list[Placed]) -> list[Placed]:
+        return [self._chance.of(rings) for _ in range(TOURNAMENT)]
+
+    def _regrown(self, pool: list[int], rings_max: int) -> list[Placed]:
+        """Rings of the pool, each the best of several recipes and first nodes: the one with the
+        most users for what its nodes could bring elsewhere."""
+        rings: list[Placed] = []
+        while len(rings) < rings_max:
+            tried = [
+                ring
+                for _ in range(RECIPES_TRIED)
+                for ring in self._grown(
+                    pool, self._chance.of(self._recipes), 1, self._chance.below(len(pool) + 1)
+                )
+            ]
+            tried = [ring for ring in tried if ring.score.users or not rings]
+            if not tried:
+                break
+            best = max(tried, key=lambda ring: (self._efficiency(ring), -ring.score.cost))
+            rings.append(best)
+            pool = [node for node in pool if node not in set(best.order)]
+        return rings
+
+    def _efficiency(self, ring: Placed) -> float:
+        return ring.score.users / sum([self._worth[node] for node in ring.order])

@@ -1,0 +1,86 @@
+"""Can these nodes hold the model at all, and if not, how much is missing?
+
+Each node takes as many layers, with one user's KV in each, as its memory allows; the first stage
+also holds the embeddings and the last one the output matrix, so of all pairs of nodes those become
+the ends that lose the fewest layers by it. For equal layers that is exact. Layers that differ count
+as the largest of them, so a cluster that is said to lack something may lack a little less.
+"""
+
+from dataclasses import dataclass
+
+from molink_scheduler.placement.problem import Order, Problem
+
+__all__ = ["Shortage", "fullest_order", "shortage"]
+
+GIB = 2**30
+
+
+@dataclass(frozen=True, slots=True)
+class Shortage:
+    """What is missing."""
+
+    layers: int
+    """That find no room; 0: only the order of unequal layers stands in the way."""
+    bytes: int
+    lent_bytes: int
+    sentence: str
+
+
+def shortage(problem: Problem) -> Shortage | None:
+    """None when the nodes can hold the model and one user."""
+    order = fullest_order(problem)
+    held = _held(problem, order) if order is not None else 0
+    if held >= problem.layers:
+        return None
+    lent = sum(node.memory_bytes for node in problem.nodes)
+    layers = problem.layers - held
+    missing = layers * _each(problem)
+    if order is None:
+        missing += max(problem.model.head_bytes, problem.model.tail_bytes)
+    count = len(problem.nodes)
+    who = "no PC is" if count == 0 else "this PC is" if count == 1 else f"these {count} PCs are"
+    sentence = (
+        f"{who} not enough: of {problem.layers} layers {held} find room in the "
+        f"{lent / GIB:.1f} GiB lent, and {missing / GIB:.1f} GiB more are needed for the other "
+        f"{layers} with the KV of one user."
+    ).replace("no PC is not enough", "no PC lends anything")
+    return Shortage(layers, missing, lent, sentence)
+
+
+def fullest_order(problem: Problem) -> Order | None:
+    """The ring that holds the most layers, its nodes from the largest down between the ends; None
+    when no node can take a layer."""
+    alone = [_room(problem, node, False, False) for node in range(len(problem.nodes))]
+    free = sorted((node for node, room in enumerate(alone) if room), key=lambda n: -alone[n])
+    free = free[: problem.layers]
+    pairs = [(a, b) for a in _best_ends(problem, free, 0) for b in _best_ends(problem, free, 1)]
+    orders = [(a, *(n for n in free if n not in (a, b)), b) for a, b in pairs if a != b]
+    orders += [(node,) for node in free if _room(problem, node, True, True)]
+    return max(orders, key=lambda order: _held(problem, order), default=None)
+
+
+def _best_ends(problem: Problem, free: list[int], end: int) -> list[int]:
+    """Two nodes that lose the fewest layers as head (0) or tail (1), and still have one."""
+
+    def loss(node: int) -> int:
+        with_table = _room(problem, node, end == 0, end == 1)
+        return _room(problem, node, False, False) - with_table if with_table else problem.layers
+
+    return sorted(free, key=loss)[:2]
+
+
+def _held(problem: Problem, order: Order) -> int:
+    """Layers for which this ring has room; 0 when a node has none."""
+    last = len(order) - 1
+    rooms = [_room(problem, node, place == 0, place == last) for place, node in enumerate(order)]
+    return min(problem.layers, sum(rooms)) if min(rooms) else 0
+
+
+def _room(problem: Problem, node: int, is_head: bool, is_tail: bool) -> int:
+    free = problem.nodes[node].memory_bytes - problem.model.ends_bytes(is_head, is_tail)
+    return max(0, min(problem.layers, free // _each(problem)))
+
+
+def _each(problem: Problem) -> int:
+    """A layer with one user's KV."""
+    return max(problem.model.layer_bytes) + problem.goal.context_tokens * problem.model.kv_bytes

@@ -1,0 +1,158 @@
+"""How many layers does each node of a ring take? Exactly, in two ways.
+
+*Equal layers* (`fill`): only how many each takes matters. Every node has a most that memory and
+time allow, and a price for each layer; one to each, then the rest to the cheapest first. That is
+optimal: in any other split a layer could move from a dearer node to a cheaper one that has room.
+
+*Unequal layers* (`contiguous`): which layers matters too, since a stage takes neighbours. Dynamic
+programming over (stages, layers before): the cheapest way to have given the first b layers to the
+first s nodes comes from the cheapest way to have given a < b of them to one node fewer. A node's
+price is its rate times the work of layers a..b, a difference of prefix sums, and the a that its
+limits allow for b form a window that only moves forward; so the least over the window is kept in a
+queue and all of it takes stages x layers steps. A greedy cut was rejected here: it finds a split
+when there is one, not the cheapest.
+
+`slowest_weighed` puts a price on the slowest stage as well: whatever the optimum is, its slowest
+stage takes one of the times that a node can take with n layers. For each of these as a limit, the
+cheapest split is found as above; the best sum is the optimum. Limits are tried from the lowest that
+has a split, until the limit alone costs more than the best found.
+"""
+
+from collections import deque
+from collections.abc import Sequence
+from math import inf
+
+__all__ = ["Counts", "contiguous", "fill", "slowest_weighed"]
+
+Counts = tuple[int, ...]
+"""Layers of each stage, in order of the ring; each at least 1."""
+
+ROUNDING = 1e-9
+"""Share by which a limit may be passed: sums of floats are not exact."""
+
+
+def fill(prices: Sequence[float], rooms: Sequence[int], layers: int) -> Counts | None:
+    """The cheapest split of equal layers; None when there is none."""
+    left = layers - len(prices)
+    if left < 0 or sum(rooms) < layers or min(rooms) < 1:
+        return None
+    counts = [1] * len(prices)
+    for place in sorted(range(len(prices)), key=prices.__getitem__):
+        if left == 0:
+            break
+        more = min(left, rooms[place] - 1)
+        counts[place] += more
+        left -= more
+    return tuple(counts) if left == 0 else None
+
+
+def contiguous(
+    prices: Sequence[float],
+    works_max: Sequence[float],
+    sizes_max: Sequence[float],
+    work_before: Sequence[float],
+    size_before: Sequence[float],
+) -> Counts | None:
+    """The cheapest split of unequal layers; None when there is none.
+
+    Stage s pays prices[s] for each unit of its layers' work, and takes no more than works_max[s] of
+    it, nor more than sizes_max[s] of their size. `work_before[n]` and `size_before[n]` are sums
+    over the first n layers.
+    """
+    layers = len(work_before) - 1
+    cost = [0.0] + [inf] * layers
+    origins: list[list[int]] = []
+    for price, work_max, size_max in zip(prices, works_max, sizes_max, strict=True):
+        starts = _window_starts(work_max, size_max, work_before, size_before)
+        cost, origin = _one_stage(cost, price, starts, work_before)
+        origins.append(origin)
+    if cost[layers] == inf:
+        return None
+    return _traced(origins, layers)
+
+
+def _window_starts(
+    work_max: float, size_max: float, work_before: Sequence[float], size_before: Sequence[float]
+) -> list[int]:
+    """For each end, the first start that the limits allow (the end itself: none)."""
+    starts, start = [], 0
+    for end in range(len(work_before)):
+        while start < end and (
+            work_before[end] - work_before[start] > work_max * (1 + ROUNDING)
+            or size_before[end] - size_before[start] > size_max
+        ):
+            start += 1
+        starts.append(start)
+    return starts
+
+
+def _one_stage(
+    before: Sequence[float], price: float, starts: Sequence[int], work_before: Sequence[float]
+) -> tuple[list[float], list[int]]:
+    """Cheapest cost of each end with one stage more, and where that stage begins."""
+    cost, origin = [inf] * len(before), [0] * len(before)
+    window: deque[tuple[float, int]] = deque()
+    for end in range(1, len(before)):
+        if before[end - 1] < inf:
+            offer = before[end - 1] - price * work_before[end - 1]
+            while window and window[-1][0] >= offer:
+                window.pop()
+            window.append((offer, end - 1))
+        while window and window[0][1] < starts[end]:
+            window.popleft()
+        if window:
+            cost[end] = window[0][0] + price * work_before[end]
+            origin[end] = window[0][1]
+    return cost, origin
+
+
+def _traced(origins: Sequence[Sequence[int]], layers: int) -> Counts:
+    counts, end = [], layers
+    for origin in reversed(origins):
+        counts.append(end - origin[end])
+        end = origin[end]
+    return tuple(reversed(counts))
+
+
+def slowest_weighed(
+    prices: Sequence[float], rooms: Sequence[int], layers: int, weight: float, below: float = inf
+) -> tuple[float, Counts] | None:
+    """The split of equal layers with the least sum of n x price plus weight x the largest of them,
+    and that cost; None when nothing costs less than `below`."""
+    free = fill(prices, rooms, layers)
+    if free is None:
+        return None
+    least = _total(prices, free)
+    rate = sum(1 / max(price, 1e-12) for price in prices)
+    best: tuple[float, Counts] | None = None
+    for limit in _limits(prices, rooms, layers, max(max(prices), layers / rate)):
+        if least + weight * limit >= below * (1 - ROUNDING):
+            break
+        within = [
+            min(room, int(limit / max(price, 1e-12) * (1 + ROUNDING)))
+            for room, price in zip(rooms, prices, strict=True)
+        ]
+        counts = fill(prices, within, layers)
+        if counts is None:
+            continue
+        slowest = max(n * price for n, price in zip(counts, prices, strict=True))
+        cost = _total(prices, counts) + weight * slowest
+        if cost < below:
+            best, below = (cost, counts), cost
+    return best
+
+
+def _limits(
+    prices: Sequence[float], rooms: Sequence[int], layers: int, least: float
+) -> list[float]:
+    """Times that a stage can take, from the least that the slowest one can."""
+    times = {
+        n * price
+        for price, room in zip(prices, rooms, strict=True)
+        for n in range(1, min(room, layers) + 1)
+    }
+    return sorted(time for time in times if time >= least * (1 - ROUNDING))
+
+
+def _total(prices: Sequence[float], counts: Counts) -> float:
+    return sum(n * price for n, price in zip(counts, prices, strict=True))

@@ -1,0 +1,105 @@
+"""`molink plan`: what it prints, and one sentence for each mistake."""
+
+import json
+
+import pytest
+from click.testing import CliRunner
+
+from molink.cli.main import cli
+from molink.errors import UserError
+
+PC = '[[nodes]]\nname = "{}"\ngpu = "{}"\nupload_mbps = {}\ndownload_mbps = 100\none_way_ms = 8\n'
+THREE = PC.format("anna", "rtx3060", 40) + PC.format("ben", "rtx4090", 20)
+OLD = (
+    '[[nodes]]\nname = "old"\nlends_gib = 2\ndecode_fixed_ms = 40\ndecode_row_ms = 2\n'
+    "prefill_row_ms = 1\nupload_mbps = 5\ndownload_mbps = 50\n"
+)
+TINY = OLD.replace('"old"', '"tiny"').replace("lends_gib = 2", "lends_gib = 0.2")
+
+
+@pytest.fixture
+def nodes(tmp_path):
+    path = tmp_path / "nodes.toml"
+    path.write_text(THREE + OLD + TINY)
+    return path
+
+
+def run(*arguments):
+    result = CliRunner().invoke(cli, ["plan", *map(str, arguments)], catch_exceptions=False)
+    return result.output
+
+
+def refused(*arguments):
+    with pytest.raises(UserError) as error:
+        run(*arguments)
+    return str(error.value)
+
+
+def test_rings_and_standbys_in_words(nodes):
+    output = run("qwen-7b", "--nodes", nodes)
+    flat = " ".join(output.split())
+    assert "qwen-7b, ring 0" in output
+    assert "anna │ 0-10 │" in flat and "ben │ 10-32 │" in flat
+    assert "Within 250 ms per token: 17 users at once, " in flat
+    assert "Bottleneck: the memory of ben, full with 36,187 tokens." in flat
+    assert "Standby: old would lengthen every token by " in flat
+    assert "Standby: tiny lends too little memory for one layer" in flat
+
+
+def test_it_fits_eighty_columns(nodes):
+    assert max(map(len, run("qwen-7b", "--nodes", nodes).splitlines())) <= 80
+
+
+def test_json_has_all_of_it(nodes):
+    plan = json.loads(run("qwen-7b", "--nodes", nodes, "--json"))
+    (ring,) = plan["rings"]
+    assert plan["users"] == ring["users"] == 17
+    assert [stage["layers"] for stage in ring["stages"]] == [[0, 10], [10, 32]]
+    assert ring["tpot_alone_s"] <= ring["tpot_s"] <= plan["goal"]["tpot_s"] == 0.25
+    assert [standby["name"] for standby in plan["standbys"]] == ["old", "tiny"]
+
+
+def test_options_change_the_plan(nodes):
+    def users(*options):
+        return json.loads(run("qwen-7b", "--nodes", nodes, "--json", *options))["users"]
+
+    assert users("--context-tokens", 4096) < 17 < users("--context-tokens", 512)
+    assert users("--tpot-ms", 20) == 0
+    demo = "molink/models/demo"
+    rings = [
+        len(json.loads(run(demo, "--nodes", nodes, "--json", "--rings", n))["rings"])
+        for n in ("auto", 1, 2)
+    ]
+    assert rings[0] >= 2 and rings[1:] == [1, 2]
+
+
+def test_nobody_within_the_bound_is_said(nodes):
+    flat = " ".join(run("qwen-7b", "--nodes", nodes, "--tpot-ms", 20).split())
+    assert "No user within 20 ms per token." in flat
+    assert "of a lonely token's" in flat
+
+
+def test_a_model_that_is_too_large(nodes):
+    sentence = refused("llama-2-70b", "--nodes", nodes)
+    assert sentence.startswith("llama-2-70b does not fit: these 4 PCs are not enough: of 80 layers")
+    assert "GiB more are needed for the other" in sentence
+
+
+@pytest.mark.parametrize(
+    "options, sentence",
+    [
+        (("--tpot-ms", 0), "--tpot-ms takes a number above 0"),
+        (("--tpot-ms", "nan"), "--tpot-ms takes a number above 0"),
+        (("--context-tokens", 0), "--context-tokens takes 1 to 131072 tokens, got 0"),
+        (("--context-tokens", 200_000), "--context-tokens takes 1 to 131072 tokens"),
+        (("--rings", 0), "--rings takes auto or a number from 1 up, got 0"),
+        (("--rings", "many"), "--rings takes auto or a whole number"),
+    ],
+)
+def test_one_sentence_for_each_mistake(nodes, options, sentence):
+    assert sentence in refused("qwen-7b", "--nodes", nodes, *options)
+
+
+def test_files_that_are_not_there(nodes, tmp_path):
+    assert "cannot read the PCs" in refused("qwen-7b", "--nodes", tmp_path / "none.toml")
+    assert "there is no model directory" in refused(tmp_path / "a" / "b", "--nodes", nodes)

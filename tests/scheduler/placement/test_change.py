@@ -1,0 +1,116 @@
+"""When a better plan is worth what the change costs."""
+
+from dataclasses import replace
+from math import inf
+
+import pytest
+
+from molink_scheduler.placement import (
+    ChangeCost,
+    Goal,
+    LinkFacts,
+    ModelCost,
+    Network,
+    NodeFacts,
+    Plan,
+    change_cost,
+    forecast,
+    worth_changing,
+)
+
+MODEL = ModelCost((10**9,) * 4, kv_bytes=4096, row_bytes=8192)
+NETWORK = Network(default=LinkFacts(12.5e6, 0.01))
+NODES = [NodeFacts(name, 20 * 10**9, 1e-3, 1e-5, 1e-5) for name in "abcd"]
+GOAL = Goal(prompt_tokens=256)
+
+
+def ring(names, counts, users=None, ttft_s=None):
+    nodes = [node for node in NODES if node.id in names]
+    found = forecast(MODEL, nodes, counts, NETWORK, GOAL)
+    return replace(
+        found,
+        users=found.users if users is None else users,
+        ttft_s=found.ttft_s if ttft_s is None else ttft_s,
+    )
+
+
+def plan(*rings):
+    return Plan(GOAL, rings)
+
+
+NOW = plan(ring("ab", [2, 2], users=20, ttft_s=1.0))
+FREE = ChangeCost(0, 0.0)
+
+
+def test_nobody_served_is_always_worth_a_change():
+    assert worth_changing(None, NOW, FREE).change
+    assert worth_changing(plan(), NOW, FREE).change
+
+
+def test_the_same_plan_is_no_change():
+    decision = worth_changing(NOW, NOW, FREE)
+    assert not decision.change and "still the best" in decision.sentence
+
+
+@pytest.mark.parametrize("users, change", [(21, False), (22, True), (30, True), (19, False)])
+def test_more_users_must_be_a_tenth_more(users, change):
+    new = plan(ring("abc", [1, 1, 2], users=users, ttft_s=1.0))
+    decision = worth_changing(NOW, new, FREE)
+    assert decision.change is change
+    assert str(users - 20 if users > 20 else users) in decision.sentence
+
+
+def test_a_pause_is_taken_off():
+    """Ten more users for half an hour are 18,000 s of users; a pause takes 20 for each second."""
+    new = plan(ring("abc", [1, 1, 2], users=30))
+    assert worth_changing(NOW, new, ChangeCost(20, 300.0)).change
+    assert not worth_changing(NOW, new, ChangeCost(20, 600.0)).change
+
+
+def test_a_download_that_takes_longer_than_the_horizon_brings_nothing():
+    new = plan(ring("abc", [1, 1, 2], users=40))
+    assert worth_changing(NOW, new, ChangeCost(0, 0.0, prepare_s=600.0)).change
+    assert not worth_changing(NOW, new, ChangeCost(0, 0.0, prepare_s=1790.0)).change
+    assert not worth_changing(NOW, new, ChangeCost(0, 0.0, prepare_s=inf)).change
+
+
+def test_room_that_nobody_wants_is_worth_nothing():
+    new = plan(ring("abc", [1, 1, 2], users=40, ttft_s=1.0))
+    assert not worth_changing(NOW, new, FREE, wanted_users=12).change
+    assert worth_changing(NOW, new, FREE, wanted_users=35).change
+
+
+@pytest.mark.parametrize(
+    "ttft_s, pause_s, change", [(0.7, 0.0, True), (0.9, 0.0, False), (0.7, 60.0, False)]
+)
+def test_a_faster_plan_must_be_a_good_deal_faster(ttft_s, pause_s, change):
+    new = plan(ring("abc", [1, 1, 2], users=20, ttft_s=ttft_s))
+    assert worth_changing(NOW, new, ChangeCost(20, pause_s)).change is change
+
+
+def test_below_the_bound_the_time_per_token_counts():
+    slow = plan(replace(NOW.rings[0], users=0, tpot_alone_s=1.0))
+    other = ring("abc", [1, 1, 2], users=0)
+    assert worth_changing(slow, plan(replace(other, tpot_alone_s=0.7)), FREE).change
+    assert not worth_changing(slow, plan(replace(other, tpot_alone_s=0.9)), FREE).change
+
+
+def test_a_ring_beside_the_others_costs_nobody_a_pause():
+    new = plan(NOW.rings[0], ring("cd", [2, 2]))
+    cost = change_cost(NOW, new, MODEL, {}, {"c": 1e7, "d": 2e7})
+    assert (cost.affected_users, cost.pause_s) == (0, 0.0)
+    assert (cost.download_bytes, cost.prepare_s) == (4 * 10**9, 200.0)
+    assert worth_changing(NOW, new, cost).change
+
+
+def test_layers_that_a_node_has_are_not_downloaded():
+    new = plan(ring("abc", [1, 2, 1]))  # b had layers 2 and 3 and takes 1 and 2; c comes in
+    cost = change_cost(NOW, new, MODEL, {"c": frozenset({3})}, {"b": 1e7})
+    assert (cost.download_bytes, cost.prepare_s) == (10**9, 100.0)
+    assert cost.affected_users == 20
+    assert cost.pause_s == pytest.approx(2 * 10**9 / 500e6 + new.rings[0].ttft_s)
+
+
+def test_a_node_that_cannot_download_is_never_ready():
+    new = plan(ring("abc", [1, 1, 2]))
+    assert change_cost(NOW, new, MODEL, {}, {"b": 1e7, "c": 0.0}).prepare_s == inf
