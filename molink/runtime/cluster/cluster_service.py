@@ -20,7 +20,7 @@ from molink_scheduler.ring_choice import RingLoad, choose_ring
 __all__ = ["ClusterService", "ServingRing"]
 
 NEXT_RING_WAIT_S = 120.0
-"""How long a request that has begun waits for another ring: weights from disk and links take
+"""How long an accepted request waits for another ring: weights from disk and links take
 seconds, a download of a replacement's layers minutes, and a user has gone by then."""
 
 MOVES_MAX = 8
@@ -74,8 +74,8 @@ class ClusterService:
     async def generate(self, request: GenerationRequest) -> AsyncGenerator[TokenEvent, None]:
         """Stream one sequence over as many rings as it takes; closing the generator cancels it."""
         output: tuple[int, ...] = ()
-        for _ in range(MOVES_MAX):
-            ring = await self._ring_for(request, begun=bool(output))
+        for moves in range(MOVES_MAX):
+            ring = await self._ring_for(request, accepted=moves > 0)
             try:
                 async with aclosing(ring.coordinator.generate(request, output)) as events:
                     async for event in events:
@@ -94,12 +94,12 @@ class ClusterService:
         first = reports[0] if reports else {"model": self.card.name, "stages": [], "links": []}
         return first | {"rings": reports, "unready_reason": self.unready_reason} | self.report()
 
-    async def _ring_for(self, request: GenerationRequest, *, begun: bool) -> ServingRing:
-        """The ring that ends it soonest. One that has begun waits for a ring; a new one is
-        refused."""
+    async def _ring_for(self, request: GenerationRequest, *, accepted: bool) -> ServingRing:
+        """The ring that ends it soonest. A request that one ring has accepted waits for the next;
+        a new one is refused while there is none."""
         deadline = time.monotonic() + NEXT_RING_WAIT_S
         while not (rings := [ring for ring in self.rings if ring.is_open]):
-            if not begun and not self.rings:
+            if not accepted and not self.rings:
                 raise RingError(self.progress)
             changed = self._changed
             try:
