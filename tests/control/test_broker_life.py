@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
@@ -151,8 +152,8 @@ async def _retained_names(broker):
 
 
 @pytest.fixture
-async def mosquitto(tmp_path):
-    broker = MosquittoBroker(find_mosquitto(), "127.0.0.1", 0, tmp_path)
+async def mosquitto(data_dir):
+    broker = MosquittoBroker(find_mosquitto(), "127.0.0.1", 0, data_dir)
     await broker.start()
     yield broker
     await broker.stop()
@@ -211,23 +212,33 @@ async def test_a_foreign_client_id_is_still_ignored_after_a_reload(mosquitto):
     attacker.die()
 
 
-def test_its_files_are_for_nobody_else(tmp_path):
+def status_of(process_id):
+    return Path(f"/proc/{process_id}/status").read_text()
+
+
+async def test_it_does_not_run_as_root(mosquitto):
+    status = status_of(mosquitto.process_id)
+    (uids,) = (line.split()[1:] for line in status.splitlines() if line.startswith("Uid:"))
+    assert "0" not in uids
+
+
+def test_its_files_are_for_nobody_else(data_dir):
     async def write():
-        broker = MosquittoBroker(find_mosquitto(), "127.0.0.1", 0, tmp_path)
+        broker = MosquittoBroker(find_mosquitto(), "127.0.0.1", 0, data_dir)
         await broker.allow("n1", PASSWORD)
         await broker.start()
         await broker.stop()
 
     asyncio.run(write())
-    folder = tmp_path / "broker"
+    folder = data_dir / "broker"
     assert folder.stat().st_mode & 0o777 == 0o700
     for name in ("mosquitto.conf", "users", "rules"):
         assert (folder / name).stat().st_mode & 0o777 == 0o600
     assert PASSWORD not in (folder / "users").read_text()
 
 
-async def test_a_taken_port_is_a_users_error(broker, kind, tmp_path):
-    second = open_broker(kind, "127.0.0.1", broker.address.port, tmp_path / "second")
+async def test_a_taken_port_is_a_users_error(broker, kind, data_dir):
+    second = open_broker(kind, "127.0.0.1", broker.address.port, data_dir / "second")
     with pytest.raises(UserError, match=r"listen|did not start"):
         await second.start()
     await second.stop()
@@ -248,9 +259,9 @@ asyncio.run(main())
 """
 
 
-def test_mosquitto_does_not_outlive_a_parent_that_is_killed(tmp_path):
+def test_mosquitto_does_not_outlive_a_parent_that_is_killed(data_dir):
     parent = subprocess.Popen(
-        [sys.executable, "-c", KEEPS_A_BROKER, str(tmp_path)], stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", KEEPS_A_BROKER, str(data_dir)], stdout=subprocess.PIPE, text=True
     )
     with parent:
         watched = os.pidfd_open(int(parent.stdout.readline()))
@@ -260,8 +271,8 @@ def test_mosquitto_does_not_outlive_a_parent_that_is_killed(tmp_path):
     assert readable
 
 
-async def test_tls(kind, tmp_path, certificate):
-    broker = open_broker(kind, "127.0.0.1", 0, tmp_path, certificate)
+async def test_tls(kind, data_dir, certificate):
+    broker = open_broker(kind, "127.0.0.1", 0, data_dir, certificate)
     await broker.allow("n1", PASSWORD)
     await broker.start()
     try:
