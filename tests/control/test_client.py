@@ -149,7 +149,7 @@ async def test_what_found_no_room_is_asked_for_again(open_client):
     async with open_client("coordinator", subscriptions=everything, waiting_max=4) as reader:
         await until(lambda: reader.dropped_count == 6)
         assert reader.dropped_count == 6
-        reader._waiting_max = 100
+        reader._inbox.waiting_max = 100
         seen = set()
         async with asyncio.timeout(15):
             async for received in reader.messages():
