@@ -201,6 +201,17 @@ async def test_many_changes_at_once_cost_few_reloads(mosquitto, monkeypatch):
     client.die()
 
 
+async def test_whoever_is_allowed_while_it_starts_can_connect(data_dir):
+    broker = MosquittoBroker(find_mosquitto(), "127.0.0.1", 0, data_dir)
+    starting = asyncio.create_task(broker.start())
+    await asyncio.sleep(0)
+    await asyncio.gather(starting, broker.allow("n1", PASSWORD))
+    client = await RawClient.connect(broker.address, "n1", PASSWORD)
+    assert client.code == 0
+    client.die()
+    await broker.stop()
+
+
 async def test_a_foreign_client_id_is_still_ignored_after_a_reload(mosquitto):
     await mosquitto.allow("n1", PASSWORD)
     await mosquitto.allow("n2", PASSWORD)
