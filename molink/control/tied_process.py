@@ -15,16 +15,19 @@ from pathlib import Path
 __all__ = ["tied"]
 
 _SCRIPT = """
-import ctypes, os, signal, sys
+import ctypes, os, resource, signal, sys
 parent, uid, gid = (int(word) for word in sys.argv[1:4])
 if uid >= 0:
     os.setgroups([]); os.setgid(gid); os.setuid(uid)
+_, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 ctypes.CDLL(None).prctl(1, signal.SIGKILL, 0, 0, 0)
 if os.getppid() != parent:
     sys.exit(1)
 os.execv(sys.argv[4], sys.argv[4:])
 """
-"""1 is PR_SET_PDEATHSIG; the parent may have died before it was set."""
+"""1 is PR_SET_PDEATHSIG; the parent may have died before it was set. A shell's usual 1,024 open
+files are too few for a thousand connections; the kernel lets anybody have more."""
 
 
 def tied(command: list[str], account: pwd.struct_passwd | None = None) -> list[str]:

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import resource
 import select
 import signal
 import subprocess
@@ -227,10 +228,30 @@ def status_of(process_id):
     return Path(f"/proc/{process_id}/status").read_text()
 
 
+def open_files_of(process_id):
+    lines = Path(f"/proc/{process_id}/limits").read_text().splitlines()
+    (line,) = (one for one in lines if one.startswith("Max open files"))
+    return int(line.split()[3])
+
+
 async def test_it_does_not_run_as_root(mosquitto):
     status = status_of(mosquitto.process_id)
     (uids,) = (line.split()[1:] for line in status.splitlines() if line.startswith("Uid:"))
     assert "0" not in uids
+
+
+@pytest.fixture
+def few_files():
+    """A shell's usual limit, of this process and the children that it starts."""
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (1024, before[1]))
+    yield
+    resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+
+async def test_it_may_have_many_connections(few_files, broker, kind):
+    process_id = broker.process_id if kind == "mosquitto" else os.getpid()
+    assert open_files_of(process_id) > 1024
 
 
 def test_its_files_are_for_nobody_else(data_dir):
