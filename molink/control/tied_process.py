@@ -20,7 +20,8 @@ parent, uid, gid = (int(word) for word in sys.argv[1:4])
 if uid >= 0:
     os.setgroups([]); os.setgid(gid); os.setuid(uid)
 _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+files = 65536 if most < 0 else min(most, 65536)
+resource.setrlimit(resource.RLIMIT_NOFILE, (files, most))
 ctypes.CDLL(None).prctl(1, signal.SIGKILL, 0, 0, 0)
 if os.getppid() != parent:
     sys.exit(1)
