@@ -19,7 +19,6 @@ import tempfile
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,8 +27,8 @@ import psutil
 
 from molink.bench.control.agents import agent_name
 from molink.bench.control.broker_host import HOST, Hosted
+from molink.bench.control.table import table
 from molink.bench.control.watch import Watch
-from molink.bench.markdown import markdown_table, milliseconds
 from molink.bench.spread import percentile
 from molink.control.broker import BrokerAddress
 from molink.control.client import ControlClient
@@ -40,22 +39,22 @@ __all__ = ["main"]
 
 _SEEN_TIMEOUT_S = 60.0
 _NOTICED_TIMEOUT_S = 15.0
+_BETWEEN_LOSSES_S = 0.7
+"""Mosquitto looks for silent clients every five seconds: so the losses fall anywhere in them."""
 _SETTLE_S = 2.0
 """After the joins, before anything counts."""
 
 
-@(
-    click.command()
-    @ click.option(
-        "--agents", multiple=True, type=click.IntRange(10), default=(1000,), show_default=True
-    )
-    @ click.option(
-        "--broker", "brokers", multiple=True, default=("mosquitto", "embedded"), show_default=True
-    )
+@click.command()
+@click.option(
+    "--agents", multiple=True, type=click.IntRange(10), default=(1000,), show_default=True
+)
+@click.option(
+    "--broker", "brokers", multiple=True, default=("mosquitto", "embedded"), show_default=True
 )
 @click.option("--at-once", default=40, show_default=True, help="Agents that join together.")
 @click.option("--steady-s", default=10.0, show_default=True, help="How long the load is measured.")
-@click.option("--lost", default=3, show_default=True, help="Agents killed, and as many frozen.")
+@click.option("--lost", default=4, show_default=True, help="Agents killed, and as many frozen.")
 @click.option("--out", type=click.Path(path_type=Path), required=True, help="Folder for the JSON.")
 def main(
     agents: tuple[int, ...],
@@ -77,7 +76,7 @@ def main(
             report = {"experiment": "control_scale", "machine": machine, "figures": one}
             path = out / f"control-{kind}-{count}.json"
             path.write_text(json.dumps(report, indent=2) + "\n")
-    click.echo(f"\n{_table(figures)}\n")
+    click.echo(f"\n{table(figures)}\n")
 
 
 def _allow_many_files() -> None:
@@ -123,6 +122,7 @@ async def _with_swarm(hosted: Hosted, load: Load, watch: Watch) -> dict[str, Any
         await watch.until(lambda: len(watch.present) == joined["joined"], _SEEN_TIMEOUT_S)
         await asyncio.sleep(_SETTLE_S)
         steady = await _steady(hosted, swarm, load, watch)
+        steady["lost_in_steady_state"] = len(watch.willed_s)
         looking = asyncio.create_task(watch.look())
         notices = await _lose(swarm, load, watch)
         looking.cancel()
@@ -168,15 +168,16 @@ async def _lose(
     swarm: asyncio.subprocess.Process, load: Load, watch: Watch
 ) -> dict[str, list[float | None]]:
     """Seconds until each lost agent was missed, by its last will and by its silence."""
-    notices: dict[str, list[float | None]] = {}
+    lost: list[tuple[str, str, float]] = []
+    assert swarm.stdin is not None
     for number in range(2 * load.lost):
-        order = "kill" if number < load.lost else "freeze"
-        name = agent_name(number)
-        assert swarm.stdin is not None
+        order, name = ("freeze", "kill")[number % 2], agent_name(number)
         swarm.stdin.write(f"{order} {name}\n".encode())
-        lost_s = float(await _line(swarm))
-        missed = partial(watch.has_missed, name)
-        await watch.until(missed, _NOTICED_TIMEOUT_S)
+        lost.append((order, name, float(await _line(swarm))))
+        await asyncio.sleep(_BETWEEN_LOSSES_S)
+    await watch.until(lambda: all(watch.has_missed(one[1]) for one in lost), _NOTICED_TIMEOUT_S)
+    notices: dict[str, list[float | None]] = {}
+    for order, name, lost_s in lost:
         for how, seen_s in (("will", watch.willed_s), ("silence", watch.silent_s)):
             took_s = seen_s[name] - lost_s if name in seen_s else None
             notices.setdefault(f"{order}_{how}_s", []).append(took_s)
@@ -205,44 +206,6 @@ async def _line(process: asyncio.subprocess.Process) -> bytes:
     if not line:
         raise UserError("a process of the benchmark has ended: what it said stands above")
     return line
-
-
-def _table(figures: list[dict[str, Any]]) -> str:
-    head = (
-        "broker",
-        "agents",
-        "joined",
-        "joins/s",
-        "CPU of a core",
-        "memory, MB",
-        "delay p50, ms",
-        "p99, ms",
-        "killed: will, s",
-        "frozen: will, s",
-        "frozen: silence, s",
-    )
-    return markdown_table(head, [_row(one) for one in figures])
-
-
-def _row(one: dict[str, Any]) -> list[str]:
-    return [
-        one["broker"],
-        f"{one['agents']:,}",
-        f"{one['joined']:,}",
-        f"{one['joins_per_s']:,.0f}",
-        f"{one['broker_cpu']:.1%}",
-        f"{one['broker_memory_mb']:.0f}",
-        milliseconds(one["delay_p50_s"]),
-        milliseconds(one["delay_p99_s"]),
-        _longest(one["kill_will_s"]),
-        _longest(one["freeze_will_s"]),
-        _longest(one["freeze_silence_s"]),
-    ]
-
-
-def _longest(times_s: list[float | None]) -> str:
-    known = [one for one in times_s if one is not None]
-    return f"{max(known):.2f}" if len(known) == len(times_s) else "never"
 
 
 if __name__ == "__main__":

@@ -15,7 +15,6 @@ client that was killed comes at once; for one that froze see `heartbeats.py`.
 
 import asyncio
 import logging
-from collections import deque
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from random import Random, SystemRandom
@@ -27,7 +26,8 @@ from pydantic import BaseModel
 from molink.control.addresses import BrokerAddress
 from molink.control.backoff import Backoff
 from molink.control.connection import Refused, Will, connection, is_refusal
-from molink.control.received import Received, UnreadableError, read_message
+from molink.control.inbox import WAITING_MAX, Inbox
+from molink.control.received import Received
 from molink.control.topics import Topic
 from molink.errors import ControlError
 
@@ -40,10 +40,10 @@ Message = TypeVar("Message", bound=BaseModel)
 REFUSALS_MAX = 3
 """A coordinator that has just started may not have told its broker of all its nodes yet."""
 RECONNECT_FIRST_S, RECONNECT_LONGEST_S = 0.5, 10.0
-WAITING_MAX = 20_000
-"""Messages that wait to be read: twenty seconds of a thousand nodes' heartbeats. When it is full,
-new ones are dropped, and the retained ones are asked for again once there is room."""
 _REPEATED_AT_ONCE = 100
+_LASTED_S = 10.0
+"""A connection that broke sooner counts as a failed attempt: two nodes with one id, a copied data
+directory, push each other out, and should do so ever more slowly."""
 
 
 class ControlClient:
@@ -53,19 +53,11 @@ class ControlClient:
         self._subscriptions = subscriptions
         self._said: dict[str, tuple[bytes, int]] = {}
         """Topic to the last retained message, with its QoS."""
-        self._waiting: deque[aiomqtt.Message] = deque()
-        self._waiting_max = waiting_max
-        self._changed = asyncio.Event()
-        """Something waits to be read, or the connection has ended for good."""
+        self._inbox = Inbox(waiting_max)
         self._settled = asyncio.Event()
         """Connected, or refused for good."""
         self._connection: aiomqtt.Client | None = None
         self._failure: ControlError | None = None
-        self._missed = False
-        self.invalid_count = 0
-        """Messages that were dropped because they could not be read."""
-        self.dropped_count = 0
-        """Messages that were dropped because too many waited."""
         self.connection_count = 0
         """How often it has connected."""
 
@@ -94,7 +86,11 @@ class ControlClient:
 
         async def stay() -> None:
             identity = (username, password, client_id or username)
-            await client._stay_connected(address, identity, will, backoff)
+            try:
+                await client._stay_connected(address, identity, will, backoff)
+            except Exception as error:  # else everybody would wait for ever
+                client._fail(f"The connection to the broker at {address} failed: {error!r}.")
+                raise
 
         task = asyncio.create_task(stay())
         try:
@@ -103,6 +99,16 @@ class ControlClient:
         finally:
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
+
+    @property
+    def invalid_count(self) -> int:
+        """Messages that were dropped because they could not be read."""
+        return self._inbox.invalid_count
+
+    @property
+    def dropped_count(self) -> int:
+        """Messages that were dropped because too many waited."""
+        return self._inbox.dropped_count
 
     @property
     def connected(self) -> bool:
@@ -132,16 +138,12 @@ class ControlClient:
     async def messages(self) -> AsyncIterator[Received]:
         """All that arrives, across breaks; for one reader. Raises ControlError once refused."""
         while True:
-            while self._waiting:
-                received = self._read(self._waiting.popleft())
-                if received is not None:
-                    yield received
+            for received in self._inbox.read():
+                yield received
             if self._failure is not None:
                 raise self._failure
             await self._ask_again()
-            if not self._waiting:
-                self._changed.clear()
-                await self._changed.wait()
+            await self._inbox.changed()
 
     async def _say(self, topic: Topic[Message], node_id: str, payload: bytes) -> None:
         path = topic.of(node_id)
@@ -156,35 +158,10 @@ class ControlClient:
         except aiomqtt.MqttError as error:
             log.debug("not sent now: %s: %s", path, error)
 
-    def _read(self, message: aiomqtt.Message) -> Received | None:
-        payload = message.payload
-        if not isinstance(payload, bytes) or not payload:
-            return None
-        try:
-            return read_message(str(message.topic), payload, message.retain)
-        except UnreadableError as error:
-            self.invalid_count += 1
-            log.log(
-                logging.WARNING if self.invalid_count == 1 else logging.DEBUG,
-                "a control message is dropped: %s",
-                error,
-            )
-            return None
-
-    def _arrived(self, message: aiomqtt.Message) -> None:
-        if len(self._waiting) >= self._waiting_max:
-            self.dropped_count += 1
-            self._missed = True
-            return
-        self._waiting.append(message)
-        self._changed.set()
-
     async def _ask_again(self) -> None:
         """Have the broker send retained messages once more, after some were dropped."""
-        if not self._missed or self._connection is None:
+        if self._connection is None or not self._inbox.has_missed():
             return
-        self._missed = False
-        log.warning("%d control messages were dropped: too many waited", self.dropped_count)
         try:
             await self._subscribe(self._connection)
         except aiomqtt.MqttError as error:
@@ -200,7 +177,7 @@ class ControlClient:
         refusals = 0
         while self._failure is None:
             try:
-                async with connection(address, identity, will, self._arrived) as (mqtt, broken):
+                async with connection(address, identity, will, self._inbox.put) as (mqtt, broken):
                     refusals = 0
                     await self._serve(mqtt, broken, backoff)
             except (aiomqtt.MqttError, OSError) as error:
@@ -222,13 +199,18 @@ class ControlClient:
         self, mqtt: aiomqtt.Client, broken: "asyncio.Task[None]", backoff: Backoff
     ) -> None:
         """Until the connection breaks."""
+        started_s = asyncio.get_running_loop().time()
         await self._subscribe(mqtt)
         self._connection = mqtt
         await self._repeat(mqtt)
         self.connection_count += 1
-        backoff.reset()
         self._settled.set()
-        await broken
+        log.info("connected to the broker")
+        try:
+            await broken
+        finally:
+            if asyncio.get_running_loop().time() - started_s > _LASTED_S:
+                backoff.reset()
 
     async def _subscribe(self, mqtt: aiomqtt.Client) -> None:
         for topic_filter in self._subscriptions:
@@ -247,4 +229,4 @@ class ControlClient:
     def _fail(self, sentence: str) -> None:
         self._failure = ControlError(sentence)
         self._settled.set()
-        self._changed.set()
+        self._inbox.wake()

@@ -6,6 +6,7 @@ comes back, and the coordinator tells nodes what its own database holds.
 
 import hmac
 import logging
+import resource
 import secrets
 from pathlib import Path
 
@@ -47,6 +48,7 @@ class EmbeddedBroker:
 
     async def start(self) -> None:
         """Listen. Raises UserError when the address cannot be had."""
+        _allow_many_connections()
         broker = RepairedBroker(self._config(), self._knows)
         try:
             await broker.start()
@@ -90,3 +92,12 @@ class EmbeddedBroker:
             keyfile=self._tls.key if self._tls else None,
         )
         return BrokerConfig(listeners={"default": listener}, plugins={})
+
+
+def _allow_many_connections() -> None:
+    """A shell's usual 1,024 open files are too few; the kernel lets anybody have more."""
+    soft, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = 2 * _CONNECTIONS_MAX
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        more = wanted if most == resource.RLIM_INFINITY else min(wanted, most)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, more), most))

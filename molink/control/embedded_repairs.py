@@ -18,7 +18,7 @@ from collections.abc import Callable
 from typing import Any
 
 from amqtt.adapters import BufferReader
-from amqtt.broker import Broker, RetainedApplicationMessage
+from amqtt.broker import Broker
 from amqtt.contexts import BrokerConfig
 from amqtt.errors import AMQTTError
 from amqtt.mqtt.connack import NOT_AUTHORIZED, ConnackPacket
@@ -36,7 +36,8 @@ from molink.control.permissions import (
     may_read,
     may_write,
 )
-from molink.control.topic_tree import TopicTree, matches
+from molink.control.retained import Retained, RetainedMessages
+from molink.control.topic_tree import TopicTree
 
 __all__ = ["RepairedBroker"]
 
@@ -58,7 +59,7 @@ class RepairedBroker(Broker):  # type: ignore[misc]
         super().__init__(config)
         self._knows = knows
         self._tree = TopicTree()
-        self._retained_by: dict[str, set[str]] = {}
+        self._retained = RetainedMessages()
         self._handlers: type[ClientHandler] = type("Handler", (ClientHandler,), {"requests": self})
 
     @property
@@ -178,14 +179,8 @@ class RepairedBroker(Broker):  # type: ignore[misc]
                 self._sessions[client_id][1].send(topic, data, min(qos, granted), False)
 
     def _retain(self, username: str, topic: str, data: bytes, qos: int) -> None:
-        topics = self._retained_by.setdefault(username, set())
-        if not data:
-            self._retained_messages.pop(topic, None)
-            for one in self._retained_by.values():
-                one.discard(topic)
-        elif username == COORDINATOR_NAME or topic in topics or len(topics) < _RETAINED_MAX:
-            topics.add(topic)
-            self._retained_messages[topic] = RetainedApplicationMessage(None, topic, data, qos)
+        limit = None if username == COORDINATOR_NAME else _RETAINED_MAX
+        self._retained.put(Retained(topic, bytes(data), qos, username), limit)
 
     async def _broadcast_message(
         self, session: Session | None, topic: str, data: bytes, force_qos: int | None = None
@@ -216,8 +211,7 @@ class RepairedBroker(Broker):  # type: ignore[misc]
         self._tree.remove(session.client_id, topic_filter)
 
     def send_retained(self, session: Session, topic_filter: str, qos: int) -> None:
-        """All that match, in the order in which they came."""
+        """All that match."""
         handler = self._sessions[session.client_id][1]
-        for topic, message in self._retained_messages.items():
-            if matches(topic_filter, topic):
-                handler.send(topic, message.data, min(qos, message.qos), True)
+        for message in self._retained.matching(topic_filter):
+            handler.send(message.topic, message.data, min(qos, message.qos), True)

@@ -56,6 +56,11 @@ class PromptWriter(StreamWriterAdapter):  # type: ignore[misc]
         """Whether the client has not read for so long that it should go."""
         return self._transport.get_write_buffer_size() > _HELD_BYTES_MAX
 
+    def write(self, data: bytes) -> None:
+        """Unless the connection is lost already, which its reader is about to notice."""
+        if not self._transport.is_closing():
+            super().write(data)
+
     async def drain(self) -> None:
         """The buffer has its own limit."""
 

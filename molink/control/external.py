@@ -49,7 +49,10 @@ class ExternalBroker:
 
 
 def _parse(url: str) -> tuple[BrokerAddress, Credentials]:
-    parts = urlsplit(url)
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        raise UserError(f"The host of the broker's URL cannot be read: use {_FORM}.") from None
     if parts.scheme not in _DEFAULT_PORTS:
         raise UserError(f"The broker's URL does not begin with mqtt:// or mqtts://: use {_FORM}.")
     if parts.path.strip("/") or parts.query or parts.fragment:

@@ -60,6 +60,7 @@ class MosquittoBroker:
         self._files.hashes[COORDINATOR_NAME] = password_hash(self._coordinator.password)
         self._process: MosquittoProcess | None = None
         self._tasks: list[asyncio.Task[None]] = []
+        self._started = False
         self._version = self._loaded = 0
         """Of the users: as they should be, and as the broker has them."""
         self._changed = asyncio.Event()
@@ -83,7 +84,7 @@ class MosquittoBroker:
 
     async def start(self) -> None:
         """Start it and wait until it listens. Raises UserError when it does not."""
-        chosen = self._port
+        self._started, chosen = True, self._port
         for attempt in range(_PORT_ATTEMPTS):
             self._port = chosen or _free_port(self._host)
             try:
@@ -91,6 +92,7 @@ class MosquittoBroker:
                 break
             except ControlError as error:
                 if chosen or attempt == _PORT_ATTEMPTS - 1:
+                    self._started = False
                     raise UserError(str(error)) from None
         self._tasks = [asyncio.create_task(self._supervise()), asyncio.create_task(self._reload())]
 
@@ -99,7 +101,7 @@ class MosquittoBroker:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        self._tasks = []
+        self._started, self._tasks = False, []
         if self._process is not None:
             await self._process.stop()
             self._process = None
@@ -151,7 +153,7 @@ class MosquittoBroker:
         """Wait until the broker has the users as they are now, or later ones."""
         self._version += 1
         version = self._version
-        if not self._tasks:
+        if not self._started:
             return
         self._changed.set()
         try:

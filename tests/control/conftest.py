@@ -1,5 +1,7 @@
 import asyncio
 import subprocess
+import tempfile
+from pathlib import Path
 from random import Random
 
 import pytest
@@ -33,9 +35,23 @@ def kind(request):
 
 
 @pytest.fixture
-async def broker(kind, tmp_path):
+def data_dir():
+    """That any user may enter, so that a Mosquitto started by root gives root up."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        folder.chmod(0o755)
+        yield folder
+
+
+@pytest.fixture(autouse=True)
+def quick_reconnects(monkeypatch):
+    monkeypatch.setattr("molink.control.client.RECONNECT_FIRST_S", 0.05)
+
+
+@pytest.fixture
+async def broker(kind, data_dir):
     """Running, of either kind, with nodes n1, n2 and n10."""
-    one = open_broker(kind, "127.0.0.1", 0, tmp_path)
+    one = open_broker(kind, "127.0.0.1", 0, data_dir)
     for name in ("n1", "n2", "n10"):
         await one.allow(name, PASSWORD)
     await one.start()

@@ -1,6 +1,7 @@
 """A client that says exactly what a test wants said, right or wrong, and nothing on its own."""
 
 import asyncio
+import contextlib
 import struct
 from collections import deque
 from dataclasses import dataclass, field
@@ -107,6 +108,11 @@ class RawClient:
         await self.answer(PINGRESP)
         messages, self.messages = list(self.messages), deque()
         return messages
+
+    def say_no_more(self):
+        """Close its half, if the broker has not closed both yet."""
+        with contextlib.suppress(OSError):
+            self.writer.write_eof()
 
     async def closed(self):
         """Wait until the broker has closed the connection."""

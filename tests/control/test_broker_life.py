@@ -1,20 +1,14 @@
 """Joining, leaving, dying, restarting. Both brokers, the same tests."""
 
 import asyncio
-import os
-import select
-import signal
-import subprocess
-import sys
 import time
 
 import pytest
 
 from molink.control.broker import BrokerAddress, open_broker
 from molink.control.client import ControlClient
-from molink.control.mosquitto import MosquittoBroker, find_mosquitto
 from molink.control.topics import ASSIGNMENT, HEALTH, PRESENCE
-from molink.errors import ControlError, UserError
+from molink.errors import UserError
 from tests.control.conftest import PASSWORD, health, presence, until
 from tests.control.raw_client import RawClient
 
@@ -150,118 +144,15 @@ async def _retained_names(broker):
     return [PRESENCE.message.model_validate_json(payload).name]
 
 
-@pytest.fixture
-async def mosquitto(tmp_path):
-    broker = MosquittoBroker(find_mosquitto(), "127.0.0.1", 0, tmp_path)
-    await broker.start()
-    yield broker
-    await broker.stop()
-
-
-async def test_mosquitto_is_started_again_when_it_is_killed(mosquitto):
-    await mosquitto.allow("n1", PASSWORD)
-    address = mosquitto.address
-    async with ControlClient.open(address, "n1", PASSWORD) as node:
-        for _ in range(2):
-            killed = mosquitto.process_id
-            os.kill(killed, signal.SIGKILL)
-            await until(lambda killed=killed: mosquitto.process_id not in (killed, None))
-            await mosquitto.allow("n2", PASSWORD)
-            client = await RawClient.connect(address, "n2", PASSWORD)
-            assert client.code == 0
-            client.die()
-        await until(lambda: node.connected)
-    assert mosquitto.address == address
-
-
-async def test_a_frozen_mosquitto_makes_allow_fail_with_a_sentence(mosquitto, monkeypatch):
-    monkeypatch.setattr("molink.control.mosquitto._CHANGE_TIMEOUT_S", 0.2)
-    os.kill(mosquitto.process_id, signal.SIGSTOP)
-    try:
-        with pytest.raises(ControlError, match="does not take new users"):
-            await mosquitto.allow("n1", PASSWORD)
-    finally:
-        os.kill(mosquitto.process_id, signal.SIGCONT)
-
-
-async def test_many_changes_at_once_cost_few_reloads(mosquitto, monkeypatch):
-    reloads = []
-    reload = mosquitto._process.reload
-
-    async def counted():
-        reloads.append(None)
-        return await reload()
-
-    monkeypatch.setattr(mosquitto._process, "reload", counted)
-    await asyncio.gather(*(mosquitto.allow(f"x{number}", PASSWORD) for number in range(40)))
-    assert 1 <= len(reloads) <= 3
-    client = await RawClient.connect(mosquitto.address, "x39", PASSWORD)
-    assert client.code == 0
-    client.die()
-
-
-async def test_a_foreign_client_id_is_still_ignored_after_a_reload(mosquitto):
-    await mosquitto.allow("n1", PASSWORD)
-    await mosquitto.allow("n2", PASSWORD)
-    victim = await RawClient.connect(mosquitto.address, "n2", PASSWORD)
-    attacker = await RawClient.connect(mosquitto.address, "n1", PASSWORD, client_id="n2")
-    assert attacker.code == 0
-    assert await victim.received() == []
-    victim.die()
-    attacker.die()
-
-
-def test_its_files_are_for_nobody_else(tmp_path):
-    async def write():
-        broker = MosquittoBroker(find_mosquitto(), "127.0.0.1", 0, tmp_path)
-        await broker.allow("n1", PASSWORD)
-        await broker.start()
-        await broker.stop()
-
-    asyncio.run(write())
-    folder = tmp_path / "broker"
-    assert folder.stat().st_mode & 0o777 == 0o700
-    for name in ("mosquitto.conf", "users", "rules"):
-        assert (folder / name).stat().st_mode & 0o777 == 0o600
-    assert PASSWORD not in (folder / "users").read_text()
-
-
-async def test_a_taken_port_is_a_users_error(broker, kind, tmp_path):
-    second = open_broker(kind, "127.0.0.1", broker.address.port, tmp_path / "second")
+async def test_a_taken_port_is_a_users_error(broker, kind, data_dir):
+    second = open_broker(kind, "127.0.0.1", broker.address.port, data_dir / "second")
     with pytest.raises(UserError, match=r"listen|did not start"):
         await second.start()
     await second.stop()
 
 
-KEEPS_A_BROKER = """
-import asyncio, sys
-from pathlib import Path
-from molink.control.mosquitto import MosquittoBroker, find_mosquitto
-
-async def main():
-    broker = MosquittoBroker(find_mosquitto(), "127.0.0.1", 0, Path(sys.argv[1]))
-    await broker.start()
-    print(broker.process_id, flush=True)
-    await asyncio.Event().wait()
-
-asyncio.run(main())
-"""
-
-
-def test_mosquitto_does_not_outlive_a_parent_that_is_killed(tmp_path):
-    parent = subprocess.Popen(
-        [sys.executable, "-c", KEEPS_A_BROKER, str(tmp_path)], stdout=subprocess.PIPE, text=True
-    )
-    with parent:
-        watched = os.pidfd_open(int(parent.stdout.readline()))
-        parent.kill()
-        readable, _, _ = select.select([watched], [], [], 10)
-        os.close(watched)
-    assert readable
-
-
-async def test_tls(kind, tmp_path, certificate):
-    broker = open_broker(kind, "127.0.0.1", 0, tmp_path, certificate)
+async def test_tls(kind, data_dir, certificate):
+    broker = open_broker(kind, "127.0.0.1", 0, data_dir, certificate)
     await broker.allow("n1", PASSWORD)
     await broker.start()
     try:

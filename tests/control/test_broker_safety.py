@@ -2,6 +2,7 @@
 
 import aiomqtt
 import pytest
+from aiomqtt.exceptions import MqttConnectError
 
 from tests.control.conftest import PASSWORD
 from tests.control.raw_client import RawClient, connect_packet, packet, text
@@ -68,7 +69,6 @@ async def test_what_a_node_may_not_write_reaches_nobody(raw, coordinator, topic)
         TOLD.format("n10"),
         TOLD.format("+"),
         SAID.format("n2"),
-        "molink/v1/node/n1+/told/#",
         "molink/v1/node/+/told/#",
         "molink/#",
         "#",
@@ -80,8 +80,7 @@ async def test_what_a_node_may_not_read_is_not_sent_to_it(raw, coordinator, topi
     await coordinator.publish(TOLD.format("n10"), "retained secret", retain=True)
     node = await raw("n1")
     await node.subscribe(TOLD.format("n1"))
-    if "+" not in topic_filter.replace("/+", "").replace("+/", ""):
-        await node.subscribe(topic_filter)
+    await node.subscribe(topic_filter)
     await coordinator.publish(TOLD.format("n2"), "secret")
     await coordinator.publish(TOLD.format("n10"), "secret")
     await coordinator.publish(SAID.format("n2"), "secret")
@@ -141,7 +140,7 @@ async def test_mqtt_5_is_answered_at_once(broker, kind):
     if kind == "mosquitto":
         async with client:
             return
-    with pytest.raises(aiomqtt.MqttConnectError, match="Unsupported protocol version"):
+    with pytest.raises(MqttConnectError, match="Unsupported protocol version"):
         async with client:
             pass
 
@@ -161,7 +160,7 @@ async def test_mqtt_5_is_answered_at_once(broker, kind):
 async def test_garbage_ends_only_its_own_connection(broker, raw, coordinator, garbage):
     stranger = await RawClient.dial(broker.address)
     stranger.writer.write(garbage)
-    stranger.writer.write_eof()
+    stranger.say_no_more()
     await stranger.closed()
     node = await raw("n1")
     await node.publish(SAID.format("n1"), "here")
@@ -182,8 +181,16 @@ async def test_garbage_ends_only_its_own_connection(broker, raw, coordinator, ga
 async def test_a_node_that_breaks_the_protocol_harms_nobody(raw, coordinator, evil, kind):
     node = await raw("n1", will=(SAID.format("n1"), "gone"))
     node.writer.write(evil)
-    node.writer.write_eof()
-    assert await coordinator.message() == (SAID.format("n1"), "gone", False)
+    node.say_no_more()
+    await node.closed()
+    other = await raw("n2")
+    await other.publish(SAID.format("n2"), "here")
+    came = [await coordinator.message()]
+    if came[0][0] == SAID.format("n1"):
+        came.append(await coordinator.message())
+    assert came[-1] == (SAID.format("n2"), "here", False)
+    assert came[:-1] in ([], [(SAID.format("n1"), "gone", False)])
+    assert len(came) == 2 or kind == "mosquitto"  # which sends no will for a second CONNECT
 
 
 async def test_what_was_said_before_a_goodbye_arrives(raw, coordinator):

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import socket
 from random import Random
 
 import pytest
@@ -13,6 +14,11 @@ from molink.errors import ControlError
 from tests.control.conftest import PASSWORD, coordinator_presence, health, presence, until
 
 SAID = "molink/v1/node/n1/said/presence"
+
+
+def cut(client):
+    """As when the line breaks."""
+    client._connection._client.socket().shutdown(socket.SHUT_RDWR)
 
 
 async def test_messages_arrive_as_values(open_client):
@@ -50,7 +56,7 @@ async def test_a_cleared_message_is_gone(open_client):
 async def test_the_last_will_is_what_was_given(open_client, raw, coordinator):
     will = (PRESENCE, "n1", presence(online=False))
     async with open_client("n1", will=will) as node:
-        node._connection._client._sock.close()
+        cut(node)
         topic, payload, _ = await coordinator.message()
         assert (topic, PRESENCE.message.model_validate_json(payload)) == (SAID, will[2])
         await until(lambda: node.connection_count == 2)
@@ -79,7 +85,7 @@ async def test_a_broken_connection_is_mended_and_the_last_states_repeated(open_c
         watcher = await raw("coordinator")
         await watcher.publish(SAID, "", retain=True)
         await watcher.subscribe(SAID)
-        node._connection._client._sock.close()
+        cut(node)
         _, payload, _ = await watcher.message()
         assert PRESENCE.message.model_validate_json(payload).name == "new"
         await node.until_connected()
@@ -143,7 +149,7 @@ async def test_what_found_no_room_is_asked_for_again(open_client):
     async with open_client("coordinator", subscriptions=everything, waiting_max=4) as reader:
         await until(lambda: reader.dropped_count == 6)
         assert reader.dropped_count == 6
-        reader._waiting_max = 100
+        reader._inbox.waiting_max = 100
         seen = set()
         async with asyncio.timeout(15):
             async for received in reader.messages():

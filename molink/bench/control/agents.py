@@ -2,7 +2,7 @@
 
     python -m molink.bench.control.agents COUNT AT_ONCE DOOR PORT
 
-Joins them, prints one line of JSON (`Swarm.joined`), then lets each say how it is once a second,
+Joins them, prints one line of JSON, and lets each that has joined say how it is once a second,
 spread over the second. Lines that it understands: `kill NAME`, `freeze NAME`; each is answered by
 the time (`time.monotonic`, one clock for all processes) at which it was done.
 """
@@ -55,11 +55,10 @@ class Swarm:
         self.staying.add(asyncio.create_task(self.agents[name].stay()))
 
     async def speak(self) -> None:
-        """For ever."""
-        agents = list(self.agents.values())
+        """For ever; also while others join, or the broker takes them for lost."""
         started_s = time.monotonic()
         for number in count():
-            for agent in agents[number % _SLICES :: _SLICES]:
+            for agent in list(self.agents.values())[number % _SLICES :: _SLICES]:
                 agent.say_health()
             due_s = started_s + (number + 1) * _HEALTH_S / _SLICES
             await asyncio.sleep(max(0.0, due_s - time.monotonic()))
@@ -67,10 +66,10 @@ class Swarm:
 
 async def _main(total: int, at_once: int, door: int, port: int) -> None:
     swarm = Swarm()
+    speaking = asyncio.create_task(swarm.speak())
     took_s = await swarm.join(total, at_once, door, port)
     joined = {"joined": len(swarm.agents), "took_s": took_s, "first_error": swarm.first_error}
     print(json.dumps(joined), flush=True)
-    speaking = asyncio.create_task(swarm.speak())
     while line := await asyncio.to_thread(sys.stdin.readline):
         order, name = line.split()
         agent = swarm.agents[name]

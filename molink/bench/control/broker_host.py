@@ -18,7 +18,7 @@ from pathlib import Path
 from molink.control.broker import Broker, open_broker
 from molink.control.mosquitto import MosquittoBroker
 
-__all__ = ["HOST", "Hosted", "password_of"]
+__all__ = ["HOST", "Hosted", "let_in", "password_of"]
 
 HOST = "127.0.0.1"
 
@@ -41,9 +41,10 @@ def password_of(name: str) -> str:
     return f"made-up-token-of-{name}"
 
 
-async def _let_in(
+async def let_in(
     broker: Broker, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
 ) -> None:
+    """Answer one knock."""
     name = (await reader.readline()).decode().strip()
     await broker.allow(name, password_of(name))
     writer.write(b"allowed\n")
@@ -53,7 +54,7 @@ async def _let_in(
 async def _serve(kind: str, directory: Path) -> None:
     broker = open_broker(kind, HOST, 0, directory)
     await broker.start()
-    door = await asyncio.start_server(partial(_let_in, broker), HOST, 0)
+    door = await asyncio.start_server(partial(let_in, broker), HOST, 0)
     hosted = Hosted(
         broker.address.port,
         door.sockets[0].getsockname()[1],
