@@ -7,6 +7,7 @@ seconds on a clock that never jumps.
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from molink.control.heartbeats import Heartbeats
 from molink.control.messages import (
     Assignment,
     NodeHealth,
@@ -19,11 +20,7 @@ from molink.control.messages import (
     StageFact,
 )
 
-__all__ = ["HEARTBEAT_MISSED_S", "NODES_MAX", "Node", "NodeBook"]
-
-HEARTBEAT_MISSED_S = 4.0
-"""Health comes every second: three missed and half a second for the way. With the broker's will,
-which a killed node's broken connection triggers at once, a loss is known within 5 s."""
+__all__ = ["NODES_MAX", "Node", "NodeBook"]
 
 NODES_MAX = 4096
 """Beyond it joins are refused: a coordinator that plans for more has never been tried."""
@@ -47,7 +44,6 @@ class Node:
     wish: NodeWish | None = None
     assignment: Assignment | None = None
     """What it was last told."""
-    heard_at: float = 0.0
     lost: bool = False
 
     @property
@@ -113,6 +109,7 @@ class NodeBook:
     """All nodes that were heard of since the coordinator started."""
 
     nodes: dict[str, Node] = field(default_factory=dict)
+    _heartbeats: Heartbeats = field(default_factory=Heartbeats)
 
     def __iter__(self) -> Iterator[Node]:
         return iter(self.nodes.values())
@@ -142,14 +139,14 @@ class NodeBook:
                 node.wish = message
             case _:
                 return False
-        node.heard_at = now
+        if node.is_here:
+            self._heartbeats.heard(node_id, now)
         return True
 
     def notice_silence(self, now: float) -> list[Node]:
         """The nodes that have missed their heartbeats since the last call; they count as lost."""
-        silent = [
-            node for node in self if node.is_here and now - node.heard_at > HEARTBEAT_MISSED_S
-        ]
+        fallen = self._heartbeats.fallen_silent(now)
+        silent = [self.nodes[node_id] for node_id in fallen if node_id in self.nodes]
         for node in silent:
             node.lost = True
         return silent
@@ -157,10 +154,12 @@ class NodeBook:
     def excuse_silence(self, now: float) -> None:
         """Nobody could be heard until now (the broker was away): count silence from here."""
         for node in self:
-            node.heard_at = now
+            if node.is_here:
+                self._heartbeats.heard(node.node_id, now)
 
     def drop(self, node_id: str) -> None:
         """A node was removed: whoever holds its entry sees that it is not here."""
+        self._heartbeats.forget(node_id)
         node = self.nodes.pop(node_id, None)
         if node is not None:
             node.lost, node.presence = True, None

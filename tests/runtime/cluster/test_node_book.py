@@ -1,7 +1,8 @@
 """What the coordinator knows of its nodes, from what they say."""
 
+from molink.control.heartbeats import SILENT_AFTER_S
 from molink.control.messages import Assignment, NodeHealth, NodeState, NodeWish, StageFact
-from molink.runtime.cluster.node_book import HEARTBEAT_MISSED_S, NodeBook
+from molink.runtime.cluster.node_book import NodeBook
 from tests.runtime.cluster.examples import HERE, PROFILE, WORK
 
 GONE = HERE.model_copy(update={"online": False})
@@ -45,10 +46,10 @@ def test_the_owners_wish_decides():
 
 def test_silence_longer_than_the_heartbeats_allow_is_a_loss_and_a_word_ends_it():
     book, node = book_with(HERE, PROFILE)
-    assert not book.notice_silence(HEARTBEAT_MISSED_S)
-    assert book.notice_silence(HEARTBEAT_MISSED_S + 0.1) == [node]
+    assert not book.notice_silence(SILENT_AFTER_S)
+    assert book.notice_silence(SILENT_AFTER_S + 0.1) == [node]
     assert node.state is NodeState.LOST
-    assert not book.notice_silence(HEARTBEAT_MISSED_S + 9)
+    assert not book.notice_silence(SILENT_AFTER_S + 9)
     health = NodeHealth(incarnation=HERE.incarnation, state=NodeState.STANDBY, uptime_s=1)
     book.take("n", health, 20.0)
     assert node.state is NodeState.STANDBY
@@ -57,7 +58,7 @@ def test_silence_longer_than_the_heartbeats_allow_is_a_loss_and_a_word_ends_it()
 def test_nobody_is_lost_for_the_time_in_which_nobody_could_be_heard():
     book, node = book_with(HERE, PROFILE)
     book.excuse_silence(100.0)
-    assert not book.notice_silence(100.0 + HEARTBEAT_MISSED_S)
+    assert not book.notice_silence(100.0 + SILENT_AFTER_S)
     assert node.is_here
 
 
