@@ -1,6 +1,6 @@
 """Options that more than one subcommand takes."""
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from typing import Any
 
 import click
@@ -9,7 +9,7 @@ from molink.errors import UserError
 from molink_scheduler.codec_choice import WIRE_CHOICES
 from molink_scheduler.transmission import POLICIES, POLICY_DEFAULT
 
-__all__ = ["only", "ring_options"]
+__all__ = ["ring_options", "some_ring_options"]
 
 Command = Callable[..., Any]
 
@@ -105,22 +105,23 @@ def ring_options(command: Command) -> Command:
     return command
 
 
-def only(options: Callable[[Command], Command], names: Collection[str]) -> Command:
-    """Of a set of options those with these parameter names."""
+def some_ring_options(*names: str) -> Callable[[Command], Command]:
+    """Of these options those with the given parameter names."""
 
     def add(command: Command) -> Command:
-        options(bare := _Bare())
-        chosen = [one for one in bare.__click_params__ if one.name in names]
-        command.__click_params__ = [*getattr(command, "__click_params__", ()), *chosen]
+        for option in reversed(_RING_OPTIONS):
+            if _name_of(option) in names:
+                command = option(command)
         return command
 
     return add
 
 
-class _Bare:
-    """Collects options as click's decorators leave them."""
+def _name_of(option: Callable[[Command], Command]) -> str:
+    """The name of the parameter that an option becomes."""
 
-    __click_params__: list[click.Parameter]
+    def bare() -> None:
+        """Takes the option and nothing else."""
 
-    def __init__(self) -> None:
-        self.__click_params__ = []
+    (parameter,) = getattr(option(bare), "__click_params__")  # noqa: B009 - click's own mark
+    return str(parameter.name)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from molink.cli.options import only, ring_options
+from molink.cli.options import some_ring_options
 
 if TYPE_CHECKING:
     from molink.config.up_settings import UpSettings
@@ -51,7 +51,7 @@ SHARED = ("dtype", "model_len_max", "micro_batch_count", "policy", "wire", "span
 @click.option(
     "--data-dir", metavar="FOLDER", help="Keys, invites, nodes; without it $XDG_DATA_HOME/molink."
 )
-@only(ring_options, SHARED)
+@some_ring_options(*SHARED)
 def up(data_dir: str | None, wait: bool, public_host: str, **options: Any) -> None:
     """Serve MODEL over the PCs that join: a local directory, a Hugging Face hub id, or `demo`.
 

@@ -112,7 +112,8 @@ async def why_unreachable(host: str, port: int) -> str:
     except TimeoutError:
         return f"no answer within {CONNECT_WITHIN_S:.0f} s"
     except OSError as error:
-        return os.strerror(error.errno) if (error.errno or 0) > 0 else error.strerror or str(error)
+        number = error.errno or 0
+        return os.strerror(number) if number > 0 else error.strerror or str(error)
     except UnicodeError:
         return "that is no host name"
     writer.close()
