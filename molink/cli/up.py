@@ -37,8 +37,16 @@ SHARED = ("dtype", "model_len_max", "micro_batch_count", "policy", "wire", "span
     help="mqtt://USER:PASSWORD@HOST:PORT, or which one to start; without it Mosquitto where it "
     "is installed.",
 )
-@click.option("--broker-port", default=1883, show_default=True, help="0 takes a free one.")
-@click.option("--relay-port", default=1884, show_default=True, help="0 takes a free one.")
+@click.option("--broker-port", default=8001, show_default=True, help="0 takes a free one.")
+@click.option("--relay-port", default=8002, show_default=True, help="0 takes a free one.")
+@click.option("--tls-cert", default="", metavar="FILE", help="PEM: encrypt the broker's traffic.")
+@click.option("--tls-key", default="", metavar="FILE", help="PEM: its private key.")
+@click.option(
+    "--tls-ca",
+    default="",
+    metavar="FILE",
+    help="PEM: who signed it, where not every system trusts them; a self-signed one itself.",
+)
 @click.option("--min-nodes", default=1, show_default=True, help="PCs to wait for before a plan.")
 @click.option("--wait", is_flag=True, help="Say ready only when a ring serves.")
 @click.option(

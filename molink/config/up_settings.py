@@ -28,8 +28,13 @@ class UpSettings:
     """Where agents reach it; empty: the first address of this PC's network, or `host`."""
     broker: str | None = None
     """A URL, mosquitto, embedded, or None for the best that is installed."""
-    broker_port: int = 1883
-    relay_port: int = 1884
+    broker_port: int = 8001
+    relay_port: int = 8002
+    tls_cert: str = ""
+    """PEM files for the broker; empty: no TLS."""
+    tls_key: str = ""
+    tls_ca: str = ""
+    """Who signed the certificate; empty: an authority that every system trusts."""
     min_nodes: int = 1
     dtype: str = "auto"
     model_len_max: int | None = None
@@ -49,6 +54,8 @@ class UpSettings:
             ("--relay-port", self.relay_port),
         ):
             _check(option, port, 0, 65535)
+        if bool(self.tls_cert) != bool(self.tls_key):
+            raise UserError("--tls-cert and --tls-key belong together: give both or neither.")
         _check("--min-nodes", self.min_nodes, 1, MIN_NODES_MAX)
         if self.model_len_max is not None:
             _check("--max-model-len", self.model_len_max, 2, 2**31)

@@ -55,7 +55,7 @@ class StageHandle:
 
         Raises UserError when `command` is no program.
         """
-        environment = {"OMP_NUM_THREADS": str(load.threads)}
+        environment = {"OMP_NUM_THREADS": str(load.threads), "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
         try:
             child = await ChildProcess.start(STAGE_MODULE, (), environment, command)
         except OSError as error:

@@ -18,6 +18,11 @@ OPTIONS = {
         "--host --port --link --hosts --nodes --layers --dtype --device --threads --max-model-len "
         "--kv-tokens --micro-batches --policy --upload-mbps --wire --span-tokens"
     ),
+    "up": (
+        "--host --port --public-host --broker --broker-port --relay-port --tls-cert --tls-key "
+        "--tls-ca --min-nodes --wait --tpot-ms --context-tokens --data-dir --dtype "
+        "--max-model-len --micro-batches --policy --wire --span-tokens"
+    ),
     "demo": "--chat --prompt",
     "plan": "--nodes --tpot-ms --context-tokens --rings --json",
     "generate": "--url --max-tokens --temperature --top-p --top-k --seed --stop",

@@ -11,6 +11,7 @@ import secrets
 import time
 from dataclasses import asdict, dataclass, field
 from typing import Any
+from urllib.parse import urlsplit
 
 from pydantic import BaseModel
 
@@ -51,6 +52,7 @@ from molink_agent.daemon.neighbours import Neighbours
 from molink_agent.daemon.owner import LOOK_S, Owner
 from molink_agent.daemon.stage_host import StageHost
 from molink_agent.daemon.this_pc import ThisPc
+from molink_agent.probe.nat import ask_stun
 
 __all__ = ["Agent", "LeftError", "ReplacedError"]
 
@@ -83,6 +85,7 @@ class Agent:
     client: ControlClient | None = None
     _said_profile: Profile | None = None
     _said_wish: NodeWish | None = None
+    _stun_port: int = 0
     _probe: "asyncio.Task[None] | None" = None
 
     @property
@@ -164,12 +167,20 @@ class Agent:
             case Services():
                 await self.neighbours.use(message)
                 await self._addresses_changed()
+                self._stun_port = message.stun_port
             case LinkKeys():
-                self.host.allow(message.allowed)
+                self.host.allow(message)
             case ProbeOrder():
                 await self._start_probe(message)
             case Assignment():
                 await self.host.take(message)
+
+    async def _ask_nat(self) -> None:
+        """Which kind of router is between this PC and the coordinator."""
+        if self._stun_port:
+            host = urlsplit(self.membership.url).hostname or ""
+            answer = await ask_stun(host, self._stun_port)
+            self.pc.measured_now(nat=str(answer.kind))
 
     def _check_accepted(self, accepted: Accepted) -> None:
         later = accepted.started_unix_s > self.started_unix_s
@@ -195,6 +206,7 @@ class Agent:
             report, coordinator = await self.neighbours.measure(order)
             await self.client.publish(PATHS, self.node_id, report)
             self.pc.measured_ways(report, coordinator)
+            await self._ask_nat()
             await self._say_profile()
         except MolinkError as error:
             log.warning("the probe failed: %s", error)
@@ -241,6 +253,7 @@ class Agent:
         if self.client is not None and profile != self._said_profile:
             self._said_profile = profile
             await self.client.publish(PROFILE, self.node_id, profile)
+            await asyncio.to_thread(self.pc.remember, self.membership, profile)
 
     async def _say_wish(self) -> None:
         wish = self.owner.wish

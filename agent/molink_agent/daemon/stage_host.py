@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
-from molink.control.messages import Assignment, StageFact, StageWork
+from molink.control.messages import Assignment, LinkKeys, StageFact, StageWork
 from molink.errors import MolinkError, StageError
 from molink.runtime.stage_handle import StageHandle
 from molink.runtime.supervision import LoadStage, StageHealth
@@ -52,6 +52,7 @@ class StageHost:
     _said: float = 0.0
     _allowed: tuple[str, ...] = ()
     """Whose links it accepts: public keys, Z85."""
+    _keys_revision: int = -1
     _background: set[asyncio.Task[None]] = field(default_factory=set)
 
     @property
@@ -70,11 +71,14 @@ class StageHost:
         """Of our own processes that compute."""
         return frozenset({self.handle.pid}) if self.handle is not None else frozenset()
 
-    def allow(self, keys: tuple[str, ...]) -> None:
-        """Whose links the stage accepts from now on, open ones too."""
-        self._allowed = keys
+    def allow(self, told: LinkKeys) -> None:
+        """Whose links the stage accepts from now on, open ones too; what is older than the last is
+        a broker's memory."""
+        if told.revision <= self._keys_revision:
+            return
+        self._keys_revision, self._allowed = told.revision, told.allowed
         if self.handle is not None:
-            self.handle.set_allowed(keys)
+            self.handle.set_allowed(told.allowed)
 
     @property
     def busy(self) -> bool:

@@ -1,12 +1,14 @@
 """What this PC is and lends, as the coordinator is told: hardware, caps, measurements together."""
 
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from molink.transport.peer.measuring import Measured as MeasuredWay
-
 from molink.control.messages import PathReport, ProbeOrder, Profile, StepCost
+from molink.transport.peer.measuring import Measured as MeasuredWay
 from molink_agent.daemon.measuring import StepTimes
+from molink_agent.daemon.membership import Membership
+from molink_agent.known import Known
 from molink_agent.limits.lent import Lent, lent_devices, lent_disk_bytes
 from molink_agent.limits.limits_file import LimitsFile
 from molink_agent.probe.gpus import GpuProbe
@@ -43,6 +45,18 @@ class ThisPc:
         """A layer's times on the first lent device. Raises StageError."""
         first = self.lent()[0]
         return await StepTimes(self.data_dir).of(order, first.device, first.threads)
+
+    def remember(self, membership: Membership, profile: Profile) -> None:
+        """Keep what the doctor may know while the agent does not run."""
+        broker = membership.broker
+        known = Known(
+            broker_host=broker.host,
+            broker_port=broker.port,
+            coordinator_url=membership.url,
+            profile=profile,
+        )
+        with suppress(OSError):  # A full disk is the doctor's to find, not a reason to stop.
+            known.save(self.data_dir)
 
     def measured_now(self, **news: object) -> None:
         """Something new is known; names as of `probe.profile.Measured`."""

@@ -14,6 +14,7 @@ from molink.transport.peer.protocol import PEER_PORT_NAME
 from molink.transport.peer.service import PeerService
 from molink.transport.relay.protocol import COORDINATOR, relay_token
 from molink.transport.relay.server import RelayServer
+from molink.transport.stun import StunServer, serve_stun
 
 __all__ = ["OwnServices"]
 
@@ -30,6 +31,7 @@ class OwnServices:
     relay: RelayServer
     peer: PeerService
     probing: Probing
+    stun: StunServer
     relay_address: str
     """host:port for nodes."""
     _relay_secret: bytes
@@ -51,10 +53,12 @@ class OwnServices:
         peer = PeerService(probing.key_of(COORDINATOR), "127.0.0.1")
         await peer.start()
         relay.forward(COORDINATOR, PEER_PORT_NAME, peer.address)
-        return cls(relay, peer, probing, f"{settings.public_host}:{relay.port}", secret)
+        stun = await serve_stun(settings.host, 0)
+        return cls(relay, peer, probing, stun, f"{settings.public_host}:{relay.port}", secret)
 
     async def stop(self) -> None:
         """End every connection."""
+        self.stun.close()
         await self.peer.stop()
         await self.relay.stop()
 
@@ -68,6 +72,7 @@ class OwnServices:
             relay=self.relay_address,
             relay_token=self.relay_token(node_id),
             probe_key=self.probing.key_of(node_id),
+            stun_port=self.stun.port,
         )
 
     def forbid(self, node_id: str) -> None:

@@ -12,7 +12,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 
 from molink.config.up_settings import UpSettings
-from molink.control.broker import Broker, open_broker
+from molink.control.broker import Broker, TlsFiles, open_broker
 from molink.control.client import ControlClient
 from molink.control.messages import CoordinatorPresence, WeightsSource
 from molink.control.registry import Registry
@@ -107,7 +107,12 @@ async def _started_broker(
     settings: UpSettings, registry: Registry, stack: AsyncExitStack
 ) -> Broker:
     """With every member let in."""
-    broker = open_broker(settings.broker, settings.host, settings.broker_port, settings.data_dir)
+    tls = None
+    if settings.tls_cert:
+        tls = TlsFiles(settings.tls_cert, settings.tls_key, settings.tls_ca)
+    broker = open_broker(
+        settings.broker, settings.host, settings.broker_port, settings.data_dir, tls
+    )
     for member in registry.list_nodes():
         if member.removed is None:
             await broker.allow(member.node_id, member.password)
