@@ -144,7 +144,7 @@ async def test_a_paused_pc_is_drained_and_taken_back(pair, tools):
     async def says_what_is_missing():
         status, refused = await tools.post(pair.url, "/generate", body([1, 2]))
         assert status == 503
-        return "missing" in refused["error"]["message"]
+        return "more are needed" in refused["error"]["message"]
 
     await tools.eventually(says_what_is_missing)
     assert pair.agent("resume", "closed").returncode == 0

@@ -87,7 +87,7 @@ class ModelPlanner:
         facts = [self._facts(node) for node in nodes]
         found = make_plan(self.cost, facts, _network(nodes), self.goal)
         if isinstance(found, Shortage):
-            return ClusterPlan((), {}, found.sentence)
+            return ClusterPlan((), {}, found.sentence[:1].upper() + found.sentence[1:])
         standbys = {one.node_id: f"It {one.reason}." for one in found.standbys}
         return ClusterPlan(tuple(_planned(ring) for ring in found.rings), standbys)
 
