@@ -14,6 +14,7 @@ throw out the neighbours that may stay.
 """
 
 import logging
+import math
 import threading
 import time
 from collections import deque
@@ -164,10 +165,10 @@ class CurveGuard:
         self._zap.close()
         self._rung.close()
 
-    def _patience_ms(self) -> float | None:
+    def _patience_ms(self) -> int | None:
         if not self._waiting:
             return None
-        return max(0.0, self._waiting[0].until - time.monotonic()) * 1e3
+        return math.ceil(max(0.0, self._waiting[0].until - time.monotonic()) * 1e3)
 
     def _take(self, frames: list[bytes]) -> None:
         """Answer a question, or let it wait where a later list may answer otherwise."""

@@ -22,6 +22,7 @@ closed in `pump`, which only the link's thread calls, so that it never polls a c
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 import zmq
@@ -113,7 +114,8 @@ class PacedLink:
     def greet(self) -> None:
         """Ask whether somebody listens."""
         with self._lock:
-            self.socket.send(encode_hello())
+            with suppress(zmq.Again):  # A connection that ZeroMQ has given up takes nothing more.
+                self.socket.send(encode_hello(), zmq.NOBLOCK)
             self._drain()
 
     def send(self, frames: Sequence[Frame], batch_class: BatchClass, tokens: int) -> bool:

@@ -13,6 +13,7 @@ The clock is an argument; `PacedLink.pump` asks under its lock, and swaps the co
 """
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -96,7 +97,8 @@ class PathMove:
         if now > self.began_at + GREET_S:
             self.fail(f"nobody answers at {self.address}")
         elif now >= self.wake_at:
-            self.socket.send(encode_hello(), zmq.NOBLOCK)
+            with suppress(zmq.Again):  # A connection that ZeroMQ has given up takes nothing more.
+                self.socket.send(encode_hello(), zmq.NOBLOCK)
             self.wake_at = now + HELLO_PERIOD_S
 
     def _is_answered(self) -> bool:

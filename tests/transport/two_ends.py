@@ -22,7 +22,7 @@ HEADER = b"header"
 
 def keys(number: int, *allowed: str) -> CurveKeys:
     """The pair of this number, the same in every test."""
-    pair = KeyPair.of_secret(number.to_bytes(32, "big"))
+    pair = KeyPair.of_secret(number.to_bytes(16, "big") + bytes(16))
     return CurveKeys(pair.public_z85, pair.secret_z85, allowed)
 
 
