@@ -101,7 +101,7 @@ def grow(problem: Problem, recipe: Recipe, pool: Iterable[int], seed: int = 0) -
     free = [node for node in pool if recipe.rooms[node] >= 1]
     if sum([recipe.rooms[node] for node in free]) < problem.layers:
         return None
-    near = {node: _nearest(problem, node, free) for node in free}
+    near = _nearest(problem, free)
     order: Order = ()
     left = problem.layers
     while left > 0:
@@ -118,8 +118,15 @@ def grow(problem: Problem, recipe: Recipe, pool: Iterable[int], seed: int = 0) -
     return order
 
 
-def _nearest(problem: Problem, node: int, free: list[int]) -> float:
-    return min([problem.delay_s[node][other] for other in free if other != node], default=0.0)
+def _nearest(problem: Problem, free: list[int]) -> dict[int, float]:
+    """Delay from each of them to the nearest other one."""
+    there = set(free)
+    return {
+        node: next(
+            (problem.delay_s[node][other] for other in problem.nearest[node] if other in there), 0.0
+        )
+        for node in free
+    }
 
 
 def _seconds(

@@ -31,6 +31,7 @@ class Problem:
         "goal",
         "layers",
         "model",
+        "nearest",
         "network",
         "nodes",
         "prefill_s",
@@ -65,6 +66,12 @@ class Problem:
             links = [network.link(sender, receiver) for receiver in nodes]
             self.delay_s.append([link.one_way_s for link in links])
             self.wire_row_s.append([model.row_bytes / link.rate_bytes_per_s for link in links])
+        everybody = range(len(nodes))
+        self.nearest = [
+            sorted([other for other in everybody if other != node], key=delays.__getitem__)
+            for node, delays in enumerate(self.delay_s)
+        ]
+        """The others of each node, those with the shortest delay first."""
 
 
 class Path:

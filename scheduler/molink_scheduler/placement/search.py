@@ -40,10 +40,10 @@ FREED_MAX = 3
 TOURNAMENT = 2
 """Of so many rings the one that makes the least of its nodes is taken apart."""
 
-RECIPES_TRIED = 5
+RECIPES_TRIED = 8
 """For each ring that is grown anew."""
 
-SLACK = 0.01
+SLACK = 0.005
 """Share of the best's users that a state may lack for the search to go on from it."""
 
 IDLE_ROUNDS_MAX = 200
@@ -124,6 +124,8 @@ class _Search:
             for recipe in self._recipes
             if not self._spent()
         ]
+        if self._rings_max > 1 and self._recipes:
+            starts.append(self._regrown(list(self._nodes), self._rings_max))
         starts = [rings for rings in starts if rings]
         if not starts:
             fullest = fullest_order(self._objective.problem)
