@@ -30,7 +30,7 @@ import zmq
 from molink.bench.markdown import markdown_table
 from molink.transport.relay.protocol import relay_token
 
-__all__ = ["RelayFigures", "main"]
+__all__ = ["SECRET", "RelayFigures", "main", "start_relay"]
 
 MESSAGE_BYTES = 16 * 1024
 """A decode micro-batch of two rows of a 4,096-wide model in 16 bits."""
@@ -48,6 +48,16 @@ WAITING_MESSAGES = 64
 """Between two threads of ours and the network: a link's pacer lets far less be under way."""
 
 PATHS = ("direct", "relay")
+
+LABELS = {
+    "latency_p50_ms": "one message of 16 KB, one way, p50, ms",
+    "latency_p99_ms": "p99, ms",
+    "mb_per_s": "messages of 16 KB, MB/s",
+    "large_mb_per_s": "messages of 1 MB, MB/s",
+    "relay_ms_per_s": "relay's processor time at 100 Mbps, ms per s",
+    "agents_ms_per_s": "both agents', ms per s",
+    "relay_fast_share": "relay's share of a core, as fast as it goes",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +108,9 @@ def _measure(path: str) -> RelayFigures:
         context = stack.enter_context(zmq.Context())
         sender, receiver = _sockets(context)
         port = receiver.bind_to_random_port("tcp://127.0.0.1")
-        address, relay, agents = f"127.0.0.1:{port}", None, []
+        address = f"127.0.0.1:{port}"
+        relay: psutil.Process | None = None
+        agents: list[psutil.Process] = []
         if path == "relay":
             address, relay, agents = stack.enter_context(_relayed(address))
         sender.connect(f"tcp://{address}")
@@ -182,15 +194,21 @@ def _used_s(*processes: psutil.Process | None) -> float:
 
 
 @contextmanager
-def _relayed(address: str) -> Iterator[tuple[str, psutil.Process, list[psutil.Process]]]:
-    """(where the sender connects, the relay, the two agents)."""
+def start_relay() -> Iterator[tuple[psutil.Process, str]]:
+    """`molink relay` in a process of its own, and its host:port."""
     with ExitStack() as stack:
-        folder = stack.enter_context(tempfile.TemporaryDirectory())
-        secret = Path(folder) / "secret"
+        secret = Path(stack.enter_context(tempfile.TemporaryDirectory())) / "secret"
         secret.write_text(SECRET)
         where = ["--host", "127.0.0.1", "--port", "0", "--secret-file", str(secret)]
         relay, ready = stack.enter_context(_process("molink.cli.main", "relay", *where))
-        at = ready.split()[-1]
+        yield relay, ready.split()[-1]
+
+
+@contextmanager
+def _relayed(address: str) -> Iterator[tuple[str, psutil.Process, list[psutil.Process]]]:
+    """(where the sender connects, the relay, the two agents)."""
+    with ExitStack() as stack:
+        relay, at = stack.enter_context(start_relay())
         module = "molink.bench.apparatus.relay_ends"
         token = relay_token(SECRET.encode(), RECEIVER)
         receiver, _ = stack.enter_context(
@@ -224,10 +242,11 @@ def _median(runs: Sequence[RelayFigures]) -> dict[str, float]:
 
 
 def _table(medians: dict[str, dict[str, float]]) -> str:
-    header = ["figure", *PATHS]
-    names = medians[PATHS[0]]
-    rows = [[name, *(f"{medians[path][name]:,.3g}" for path in PATHS)] for name in names]
-    return markdown_table(header, rows)
+    rows = [
+        [label, *(f"{medians[path][name]:,.3g}" for path in PATHS)]
+        for name, label in LABELS.items()
+    ]
+    return markdown_table(["", *PATHS], rows)
 
 
 if __name__ == "__main__":

@@ -6,8 +6,9 @@ slow receiver slows the sender down through TCP itself, and no direction ever ho
 piece. One direction that ends is half closed at its sink while the other goes on.
 
 Callbacks on the sockets, not a coroutine for each direction: `loop.sock_recv_into` and
-`sock_sendall` in a loop cost twice the processor time, because each wait enters and removes the
-socket in epoll. All pumps of a loop read into one buffer, so an idle connection costs no memory.
+`sock_sendall` in a loop cost twice the processor time at 100 Mbps (75 ms in a second against 35),
+because each wait enters and removes the socket in epoll; only on a line that is always full are
+they equal. All pumps of a loop read into one buffer, so an idle connection costs no memory.
 """
 
 import asyncio

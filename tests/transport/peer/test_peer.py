@@ -1,7 +1,9 @@
 """The service that lets itself be measured, and those who measure: results, and every limit."""
 
 import asyncio
+import json
 import socket
+import sys
 
 import pytest
 from hypothesis import given
@@ -49,6 +51,24 @@ async def test_a_round_trip_and_a_rate_are_measured(bert):
     await until(lambda: bert.bytes_received > 0)
     assert bert.bytes_received <= BULK_BYTES_MAX
     assert (bert.measurements, bert.spoofed) == (1, 0)
+
+
+@pytest.mark.parametrize(("mbps", "one_way_ms"), [(5, 20), (100, 30)])
+async def test_a_home_link_is_measured_as_what_it_is(bert, mbps, one_way_ms):
+    emulator = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "molink.transport.emulator"),
+        *(f"0,{mbps},{one_way_ms}", bert.address),
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+    )
+    (port,) = json.loads(await emulator.stdout.readline())["ports"]
+    connection = await connect(f"127.0.0.1:{port}")
+    await greet_peer(connection, asking(ANNA))
+    measured = await measure(connection, bulk_s=0.7)
+    emulator.stdin.close()
+    await emulator.wait()
+    assert measured.rate_bytes_per_s * 8 / 1e6 == pytest.approx(mbps, rel=0.15)
+    assert 2 * one_way_ms <= measured.rtt_s * 1e3 < 2 * one_way_ms + 20
 
 
 async def test_the_owners_cap_is_kept(bert):
