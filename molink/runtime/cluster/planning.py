@@ -8,6 +8,13 @@ measured them.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from molink.config.up_settings import UpSettings
+from molink.control.messages import Device, Profile
+from molink.executor.description import ModelDescription
+from molink.executor.layer_sizes import planned_model
+from molink.runtime.cluster.cluster_plan import ClusterPlan, PlannedRing, PlannedStage
+from molink.runtime.cluster.node_book import Node
+from molink_scheduler.link_facts import RATE_MAX_BYTES_PER_S
 from molink_scheduler.placement import (
     Forecast,
     Goal,
@@ -21,14 +28,6 @@ from molink_scheduler.placement import (
     make_plan,
     worth_changing,
 )
-
-from molink.config.up_settings import UpSettings
-from molink.control.messages import Device, Profile
-from molink.executor.description import ModelDescription
-from molink.executor.layer_sizes import planned_model
-from molink.runtime.cluster.cluster_plan import ClusterPlan, PlannedRing, PlannedStage
-from molink.runtime.cluster.node_book import Node
-from molink_scheduler.link_facts import RATE_MAX_BYTES_PER_S
 
 __all__ = ["ModelPlanner", "goal_of"]
 
