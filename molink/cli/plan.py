@@ -9,7 +9,7 @@ from molink.cli.options import auto_or_count
 from molink.errors import UserError
 
 if TYPE_CHECKING:
-    from molink_scheduler.placement import Goal
+    from molink_scheduler.placement import Goal, Plan
 
 __all__ = ["plan"]
 
@@ -18,15 +18,23 @@ CONTEXT_TOKENS_MAX = 131_072
 
 TPOT_MS_MAX = 60_000.0
 
+PLAN_TIMEOUT_S = 30.0
+"""A plan of a hundred PCs takes two seconds."""
+
 
 @click.command()
-@click.argument("model")
+@click.argument("model", required=False)
 @click.option(
     "--nodes",
     "nodes_path",
-    required=True,
     type=click.Path(path_type=Path),
     help="The PCs: a TOML file with [[nodes]], see docs/placement.md.",
+)
+@click.option(
+    "--url",
+    metavar="URL",
+    help="Instead of MODEL and --nodes: of a running coordinator, with its model and its PCs as "
+    "they were measured.",
 )
 @click.option(
     "--tpot-ms",
@@ -51,8 +59,9 @@ TPOT_MS_MAX = 60_000.0
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the plan as JSON.")
 def plan(
-    model: str,
-    nodes_path: Path,
+    model: str | None,
+    nodes_path: Path | None,
+    url: str | None,
     tpot_ms: float,
     context_tokens: int,
     rings_max: int | None,
@@ -65,22 +74,57 @@ def plan(
     from rich.console import Console
 
     from molink.cli.plan_report import plan_json, print_plan
+
+    if rings_max is not None and rings_max < 1:
+        raise UserError(f"--rings takes auto or a number from 1 up, got {rings_max}.")
+    if url is not None:
+        if model is not None or nodes_path is not None:
+            raise UserError("--url asks a coordinator for its own model and PCs: give it alone.")
+        name, found = _asked(url)
+    elif model is None or nodes_path is None:
+        raise UserError("Give MODEL and --nodes FILE, or --url of a running coordinator.")
+    else:
+        name, found = _made(model, nodes_path, _goal(tpot_ms, context_tokens), rings_max)
+    if as_json:
+        click.echo(plan_json(found, name))
+    else:
+        print_plan(found, name, Console())
+
+
+def _made(model: str, nodes_path: Path, goal: "Goal", rings_max: int | None) -> "tuple[str, Plan]":
     from molink.config.planned_nodes import read_planned_nodes
     from molink.executor.layer_sizes import planned_model
     from molink_scheduler.placement import Shortage, make_plan
 
-    if rings_max is not None and rings_max < 1:
-        raise UserError(f"--rings takes auto or a number from 1 up, got {rings_max}.")
-    goal = _goal(tpot_ms, context_tokens)
     planned, nodes = planned_model(model), read_planned_nodes(nodes_path)
     facts = nodes.facts(planned.shape, goal.context_tokens)
     found = make_plan(planned.cost, facts, nodes.network(), goal, rings_max)
     if isinstance(found, Shortage):
         raise UserError(f"{planned.name} does not fit: {found.sentence}")
-    if as_json:
-        click.echo(plan_json(found, planned.name))
-    else:
-        print_plan(found, planned.name, Console())
+    return planned.name, found
+
+
+def _asked(url: str) -> "tuple[str, Plan]":
+    """Of a running coordinator."""
+    import json
+    from urllib.error import URLError
+    from urllib.request import urlopen
+
+    from molink.cli.plan_report import plan_from_fields
+
+    address = f"{url.rstrip('/')}/plan"
+    try:
+        if not address.startswith(("http://", "https://")):
+            raise ValueError("it begins with neither http:// nor https://")
+        with urlopen(address, timeout=PLAN_TIMEOUT_S) as answer:
+            fields = json.load(answer)
+        if "shortage" in fields:
+            raise UserError(f"{fields['model']} does not fit: {fields['shortage']}")
+        return str(fields["model"]), plan_from_fields(fields["plan"])
+    except (URLError, OSError, ValueError, TypeError, KeyError) as error:
+        raise UserError(
+            f"No coordinator answers at {address} ({error}): give the URL that `molink up` printed."
+        ) from None
 
 
 def _goal(tpot_ms: float, context_tokens: int) -> "Goal":

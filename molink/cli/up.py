@@ -84,6 +84,7 @@ async def _up(settings: "UpSettings", *, wait: bool) -> None:
     """Until cancelled by a signal, or until the broker refuses us (ControlError)."""
     from molink.api import create_app, start_api
     from molink.api.agents import add_join_route
+    from molink.api.plan import add_plan_route
     from molink.api.server import check_port_free, free_port
     from molink.api.weights import WeightsShelf, add_weights_routes
     from molink.runtime.cluster.start import start_cluster
@@ -94,6 +95,7 @@ async def _up(settings: "UpSettings", *, wait: bool) -> None:
         cluster = await stack.enter_async_context(start_cluster(settings, port))
         app = create_app(cluster.service)
         add_join_route(app, cluster.desk)
+        add_plan_route(app, cluster.service.card.name, cluster.plan)
         registry = cluster.registry
         shelf = WeightsShelf(
             cluster.checkpoint, settings.data_dir / "weights", name=cluster.service.card.name

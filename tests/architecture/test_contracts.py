@@ -24,7 +24,7 @@ OPTIONS = {
         "--max-model-len --micro-batches --policy --wire --span-tokens"
     ),
     "demo": "--chat --prompt",
-    "plan": "--nodes --tpot-ms --context-tokens --rings --json",
+    "plan": "--nodes --url --tpot-ms --context-tokens --rings --json",
     "generate": "--url --max-tokens --temperature --top-p --top-k --seed --stop",
     "relay": "--host --port --secret-file",
     "chat": "--url --system --max-tokens --temperature --top-p --top-k --seed --stop",

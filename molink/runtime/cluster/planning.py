@@ -83,12 +83,16 @@ class ModelPlanner:
         """The best rings of these nodes, all of which are measured."""
         if not nodes:
             return ClusterPlan((), {}, "No PC is ready.")
-        facts = [self._facts(node) for node in nodes]
-        found = make_plan(self.cost, facts, _network(nodes), self.goal)
+        found = self.placement(nodes)
         if isinstance(found, Shortage):
             return ClusterPlan((), {}, found.sentence[:1].upper() + found.sentence[1:])
         standbys = {one.node_id: f"It {one.reason}." for one in found.standbys}
         return ClusterPlan(tuple(_planned(ring) for ring in found.rings), standbys)
+
+    def placement(self, nodes: Sequence[Node]) -> Plan | Shortage:
+        """The same with all that the placement knows."""
+        facts = [self._facts(node) for node in nodes]
+        return make_plan(self.cost, facts, _network(nodes), self.goal)
 
     def is_worth(
         self, present: Sequence[PlannedRing], plan: ClusterPlan, nodes: Sequence[Node]

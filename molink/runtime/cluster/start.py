@@ -7,7 +7,7 @@ order.
 
 import asyncio
 import secrets
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 
@@ -35,6 +35,7 @@ from molink.runtime.cluster.planning import ModelPlanner
 from molink.runtime.model_card import load_tokenizer, model_card
 from molink.runtime.serving import checked_model_len, model_path, public_name
 from molink.transport.relay.protocol import COORDINATOR
+from molink_scheduler.placement import Plan, Shortage
 
 __all__ = ["Cluster", "start_cluster"]
 
@@ -48,6 +49,8 @@ class Cluster:
     registry: Registry
     checkpoint: Checkpoint
     manager: ClusterManager
+    plan: Callable[[], Plan | Shortage]
+    """What would be best with the nodes that are here now."""
     running: "asyncio.Task[None]"
     """Ends only by an error: the broker refuses us, or a bug."""
 
@@ -80,7 +83,8 @@ async def start_cluster(settings: UpSettings, api_port: int) -> AsyncIterator[Cl
         hub = await _hub(broker, registry, own, stack)
         url = f"http://{settings.public_host}:{api_port}"
         registry.url = url
-        service, manager = _manager(settings, model, hub, own, url)
+        planner = ModelPlanner.of(model.path, model.description, settings)
+        service, manager = _manager(settings, model, hub, own, planner, url)
         accounting = Accounting(ledger, hub.book, service)
         service.report = lambda: {
             "nodes": nodes_report(list(hub.book), manager.plan, ledger.all()),
@@ -93,6 +97,7 @@ async def start_cluster(settings: UpSettings, api_port: int) -> AsyncIterator[Cl
             registry,
             model.checkpoint,
             manager,
+            lambda: planner.placement([node for node in hub.book if node.may_serve]),
             running,
         )
 
@@ -147,7 +152,12 @@ async def _hub(
 
 
 def _manager(
-    settings: UpSettings, model: _Model, hub: ControlHub, own: OwnServices, url: str
+    settings: UpSettings,
+    model: _Model,
+    hub: ControlHub,
+    own: OwnServices,
+    planner: ModelPlanner,
+    url: str,
 ) -> tuple[ClusterService, ClusterManager]:
     length = checked_model_len(settings.model_len_max, model.description)
     card = model_card(model.name, model.description, length, load_tokenizer(model.description))
@@ -166,7 +176,7 @@ def _manager(
     manager = ClusterManager(
         ManagerSettings(settings.min_nodes, settings.wire),
         hub.book,
-        ModelPlanner.of(model.path, model.description, settings),
+        planner,
         service,
         assigner,
         lambda epoch: CoordinatorDoor(terms, epoch),
