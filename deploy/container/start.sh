@@ -17,7 +17,7 @@ case ${1:-}:${2:-} in
             echo "start.sh: not a member yet: set MOLINK_INVITE to what \`molink invite\` prints." >&2
             exit 2
         fi
-        exec molink agent join "$MOLINK_INVITE" "$@"
+        exec molink agent join "$@"
         ;;
 esac
 exec molink "$@"

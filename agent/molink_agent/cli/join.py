@@ -22,7 +22,7 @@ NAME_CHARACTERS_MAX = 60
 
 
 @click.command()
-@click.argument("invite")
+@click.argument("invite", envvar="MOLINK_INVITE")
 @data_dir_option
 @click.option("--name", help="What the operator sees; without it this PC's host name.")
 @click.option("--device", help="auto, cpu or cuda:N.")
@@ -45,7 +45,7 @@ def join(
     then_run: bool,
     **limits: str | None,
 ) -> None:
-    """Join the cluster of INVITE and lend this PC until Ctrl-C.
+    """Join the cluster of INVITE (or of $MOLINK_INVITE) and lend this PC until Ctrl-C.
 
     What is lent can be changed at any time: `molink agent set`.
     """
