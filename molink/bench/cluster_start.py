@@ -7,6 +7,7 @@ ten times a second. Every agent is limited to so little memory that the model ta
 of it shares this machine: on PCs of their own the agents would not wait for each other's processor.
 """
 
+import asyncio
 import json
 import statistics
 import time
@@ -19,13 +20,20 @@ from typing import Any
 import click
 
 from molink.bench.apparatus.agents import AgentsRun, agents_run
+from molink.bench.apparatus.home_lines import home_lines
+from molink.bench.apparatus.home_network import check_available
 from molink.bench.markdown import markdown_table
+from molink.config.link_shape import LinkShape
+from molink.config.ring_hosts import RingHosts
 from molink.errors import UserError
 
 __all__ = ["main"]
 
 LOOK_S = 0.1
 GIVE_UP_S = 180.0
+
+QUEUE_BYTES = 1024 * 1024
+"""Of each home's upload: what home routers have."""
 
 PARTS = {
     "joined_s": "joined",
@@ -36,6 +44,17 @@ PARTS = {
     "first_token_s": "first token",
 }
 """Moments, each counted from the start of the agents, the last agent's where each has its own."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """As typed."""
+
+    model: str
+    agents: int
+    memory_gb: str
+    relay_only: bool
+    link: str | None
 
 
 @dataclass(slots=True)
@@ -55,6 +74,7 @@ class Moments:
 @click.option("--agents", default=3, show_default=True, help="Started at once.")
 @click.option("--memory-gb", default="0.012", show_default=True, help="Lent by each.")
 @click.option("--relay-only", is_flag=True, help="Nobody may connect to the last agent.")
+@click.option("--link", metavar="MBPS:MS", help="Of every home, real TCP; needs root.")
 @click.option("--rounds", default=3, show_default=True, help="Of which medians are taken.")
 @click.option("--json", "json_file", type=click.Path(path_type=Path), help="Also write this file.")
 def main(
@@ -62,25 +82,38 @@ def main(
     agents: int,
     memory_gb: str,
     relay_only: bool,
+    link: str | None,
     rounds: int,
     json_file: Path | None,
 ) -> None:
     """Measure MODEL's way from an invite to the first token."""
-    runs = [asdict(_round(model, agents, memory_gb, relay_only)) for _ in range(rounds)]
+    settings = Settings(model, agents, memory_gb, relay_only, link)
+    runs = [asdict(asyncio.run(_round(settings))) for _ in range(rounds)]
     middle = {part: statistics.median(run[part] for run in runs) for part in PARTS}
     click.echo(_table(middle))
     if json_file is not None:
-        report = {"agents": agents, "relay_only": relay_only, "medians": middle, "runs": runs}
+        report = {**asdict(settings), "medians": middle, "runs": runs}
         json_file.write_text(json.dumps(report, indent=2) + "\n")
 
 
-def _round(model: str, agents: int, memory_gb: str, relay_only: bool) -> Moments:
-    with agents_run(model, ("--min-nodes", str(agents))) as run:
+async def _round(settings: Settings) -> Moments:
+    if settings.link is None:
+        return await asyncio.to_thread(_started, settings, None)
+    check_available()
+    plain = LinkShape.parse(settings.link)
+    shape = LinkShape(plain.rate_mbps, plain.one_way_ms, QUEUE_BYTES)
+    async with home_lines(shape, settings.agents, "cubic") as lines:
+        return await asyncio.to_thread(_started, settings, lines.hosts)
+
+
+def _started(settings: Settings, hosts: RingHosts | None) -> Moments:
+    agents = settings.agents
+    with agents_run(settings.model, ("--min-nodes", str(agents)), hosts) as run:
         started_s = time.perf_counter()
         for number in range(agents):
-            closed = ("--relay-only",) if relay_only and number == agents - 1 else ()
-            options = ("--device", "cpu", "--memory-gb", memory_gb, "--threads", "1", *closed)
-            run.join(f"pc{number}", *options)
+            closed = ("--relay-only",) if settings.relay_only and number == agents - 1 else ()
+            limits = ("--memory-gb", settings.memory_gb, "--threads", "1")
+            run.join(f"pc{number}", "--device", "cpu", *limits, *closed)
         moments = Moments()
         moments.joined_s = max(agent.line("joined")[0] for agent in run.agents) - started_s
         _watch(run, moments, started_s, agents)

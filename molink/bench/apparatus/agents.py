@@ -13,6 +13,7 @@ from pathlib import Path
 
 import psutil
 
+from molink.config.ring_hosts import LOCAL_ADDRESS, RingHosts, StageHost
 from molink.errors import UserError
 
 __all__ = ["AgentsRun", "Command", "agents_run"]
@@ -68,34 +69,41 @@ class AgentsRun:
     url: str
     invite: str
     _stack: ExitStack
+    homes: Sequence[StageHost] = ()
+    """Where agents run, in the order in which they join; empty: all on loopback."""
     agents: list[Command] = field(default_factory=list)
 
     def join(self, name: str, *options: str) -> Command:
-        """Start an agent that listens on loopback."""
-        place = ("--data-dir", str(self.folder / name), "--listen", "127.0.0.1", "--no-map-ports")
+        """Start an agent that listens at its home's address."""
+        home = self.homes[len(self.agents)] if self.homes else StageHost()
+        place = ("--data-dir", str(self.folder / name), "--listen", home.address, "--no-map-ports")
         arguments = ("agent", "join", self.invite, "--name", name, *place, *options)
-        self.agents.append(self._stack.enter_context(_running(arguments)))
+        self.agents.append(self._stack.enter_context(_running(arguments, home.command)))
         return self.agents[-1]
 
 
 @contextmanager
-def agents_run(model: str, up_options: Sequence[str]) -> Iterator[AgentsRun]:
-    """A coordinator on free ports of loopback, with data that are thrown away."""
+def agents_run(
+    model: str, up_options: Sequence[str], hosts: RingHosts | None = None
+) -> Iterator[AgentsRun]:
+    """A coordinator on free ports, with data that are thrown away; on loopback, or at home."""
+    listen = hosts.coordinator_address if hosts is not None else LOCAL_ADDRESS
     with tempfile.TemporaryDirectory(prefix="molink-bench-") as folder, ExitStack() as stack:
-        ports = ("--port", "0", "--broker-port", "0", "--relay-port", "0", "--host", "127.0.0.1")
+        ports = ("--port", "0", "--broker-port", "0", "--relay-port", "0", "--host", listen)
         place = ("--data-dir", f"{folder}/coordinator")
         up = stack.enter_context(_running(("up", model, *ports, *place, *up_options)))
         invite = up.line("molink agent join")[1].split()[-1]
         url = up.line("listening")[1].split()[-1]
         agents = stack.enter_context(ExitStack())
-        yield AgentsRun(Path(folder), up, url, invite, agents)
+        homes = hosts.stages if hosts is not None else ()
+        yield AgentsRun(Path(folder), up, url, invite, agents, homes)
 
 
 @contextmanager
-def _running(arguments: Sequence[str]) -> Iterator[Command]:
+def _running(arguments: Sequence[str], within: Sequence[str] = ()) -> Iterator[Command]:
     started_s = time.perf_counter()
     process = subprocess.Popen(
-        [sys.executable, "-m", "molink.cli.main", *arguments],
+        [*within, sys.executable, "-m", "molink.cli.main", *arguments],
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         text=True,
