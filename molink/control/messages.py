@@ -111,6 +111,8 @@ class Device(Message):
     """Of the device."""
     free_bytes: Bytes
     """That its owner lends of it now: the least of what is free and of the cap."""
+    cap_bytes: Bytes | None = None
+    """The owner's; what holds a stage today must fit into it, too."""
     threads: Annotated[int, Field(ge=1, le=1024)] = 1
     element_bytes: Literal[2, 4] = 2
     """Of a weight or a key in the number format that this device computes in by itself."""

@@ -15,6 +15,7 @@ from molink.runtime.supervision import (
     MovePath,
     OutgoingLink,
     SetAllowed,
+    SetUploadCap,
     StageFailed,
     StageHealth,
     StageLoaded,
@@ -101,6 +102,10 @@ class StageHandle:
     def set_allowed(self, keys: Sequence[str]) -> None:
         """Whom its links accept from now on, as public keys in Z85."""
         self._tell(SetAllowed(tuple(keys)))
+
+    def set_upload_cap(self, bytes_per_s: float | None) -> None:
+        """What it uploads at most from now on."""
+        self._tell(SetUploadCap(bytes_per_s))
 
     def move_path(self, link: OutgoingLink, address: str) -> None:
         """Lead a link that leaves it to another address of the same neighbour."""

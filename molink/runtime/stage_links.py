@@ -20,6 +20,7 @@ from molink.runtime.supervision import (
     OutgoingLink,
     PathMoved,
     SetAllowed,
+    SetUploadCap,
     Steering,
 )
 from molink.transport.curve import CurveGuard, CurveKeys, peer_of
@@ -57,6 +58,7 @@ class StageLinks:
     _thread: LinkThread
     _guard: CurveGuard | None = None
     """None: the links are not encrypted."""
+    _budget: UploadBudget = field(default_factory=lambda: UploadBudget(None))
     _epoch: int = 0
     _messages_refused: int = 0
     _next: PacedLink | None = None
@@ -80,7 +82,9 @@ class StageLinks:
     def connect(self, command: JoinRing) -> None:
         """Open the links that leave here. Raises StageError when a neighbour does not answer."""
         self._epoch = command.epoch
-        budget = UploadBudget(command.upload_bytes_per_s)
+        budget = self._budget
+        if command.upload_bytes_per_s is not None:
+            budget.set_cap(command.upload_bytes_per_s)
         pacer = LinkPacer(command.next_memory, budget)
         self._next = self._open(
             "next", command.next_address, command.next_key, command.policy, pacer
@@ -101,6 +105,9 @@ class StageLinks:
                     log.warning("%s has links that are not encrypted: anybody may speak", self.name)
             case MovePath(name, address):
                 self._move(name, address, tell)
+            case SetUploadCap(bytes_per_s):
+                self._budget.set_cap(bytes_per_s)
+                self._thread.wake()
 
     def send_next(
         self, message: Message, batch_class: BatchClass = BatchClass.DECODE, tokens: int = 0

@@ -25,6 +25,7 @@ from molink.runtime.supervision import (
     LoadStage,
     MovePath,
     SetAllowed,
+    SetUploadCap,
     StageFailed,
     Steering,
     decode_line,
@@ -96,7 +97,7 @@ class Supervisor:
         match decode_line(line):
             case LoadStage() | JoinRing() as command:
                 self._queue.put(command)
-            case SetAllowed() | MovePath() as steering:
+            case SetAllowed() | MovePath() | SetUploadCap() as steering:
                 self._take_steering(steering)
             case fact:
                 raise StageError(f"a supervisor sends commands, not {type(fact).__name__}")
@@ -106,7 +107,7 @@ class Supervisor:
             if self._obey is not None:
                 self._obey(command)
                 return
-            subject = command.link if isinstance(command, MovePath) else SetAllowed
+            subject = command.link if isinstance(command, MovePath) else type(command)
             self._early[subject] = command
 
 

@@ -6,6 +6,7 @@ that no stage outlives whoever started it. Tokens and tensors never pass here.
 """
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, get_args
@@ -26,6 +27,7 @@ __all__ = [
     "PackingHealth",
     "PathMoved",
     "SetAllowed",
+    "SetUploadCap",
     "StageFailed",
     "StageHealth",
     "StageLoaded",
@@ -100,6 +102,18 @@ class SetAllowed:
 
     def __post_init__(self) -> None:
         check_keys(self.keys)
+
+
+@dataclass(frozen=True, slots=True)
+class SetUploadCap:
+    """Command: upload no more than this from now on, activations included."""
+
+    bytes_per_s: float | None
+    """None: no cap."""
+
+    def __post_init__(self) -> None:
+        if self.bytes_per_s is not None and not 0 < self.bytes_per_s < math.inf:
+            raise ValueError("an upload cap is above 0 bytes a second")
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,7 +238,7 @@ class StageFailed:
     """Whether the operator's input was wrong (exit code 2) rather than something of ours."""
 
 
-Steering = SetAllowed | MovePath
+Steering = SetAllowed | MovePath | SetUploadCap
 """Commands that a stage takes at any time, and at once."""
 
 Command = LoadStage | JoinRing | Steering
@@ -234,6 +248,7 @@ _KINDS: dict[str, type[Command | Fact]] = {
     "load_stage": LoadStage,
     "join_ring": JoinRing,
     "set_allowed": SetAllowed,
+    "set_upload_cap": SetUploadCap,
     "move_path": MovePath,
     "load_progressed": LoadProgressed,
     "stage_loaded": StageLoaded,

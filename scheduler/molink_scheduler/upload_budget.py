@@ -45,9 +45,14 @@ class UploadBudget:
     _filled_at: float = field(init=False, default=-math.inf)
 
     def __post_init__(self) -> None:
-        cap = self.cap_bytes_per_s
+        self.set_cap(self.cap_bytes_per_s)
+
+    def set_cap(self, cap_bytes_per_s: float | None) -> None:
+        """Another cap from now on, with a full bucket. Raises ValueError for one that is none."""
+        cap = cap_bytes_per_s
         if cap is not None and not (math.isfinite(cap) and cap > 0):
             raise ValueError(f"an upload cap must be above 0 bytes per second, got {cap}")
+        self.cap_bytes_per_s = cap
         self._tokens = self._bucket_bytes
 
     def piece_bytes_max(self, *, urgent: bool = False) -> int:

@@ -12,7 +12,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from molink.control.identity import KeyPair
-
     from molink_agent.daemon.membership import Membership
 
 __all__ = ["join", "run"]
@@ -49,10 +48,9 @@ def join(
 
     What is lent can be changed at any time: `molink agent set`.
     """
+    from molink.cli.stop_signals import until_stopped
     from molink.control.identity import load_or_make_key
     from molink.control.invites import Invite
-
-    from molink.cli.stop_signals import until_stopped
     from molink_agent.daemon.membership import join_cluster
     from molink_agent.daemon.options import AgentOptions
 
@@ -73,9 +71,8 @@ def join(
 @data_dir_option
 def run(data_dir: str | None) -> None:
     """Lend this PC as it was joined, until Ctrl-C; the service runs this."""
-    from molink.control.identity import load_or_make_key
-
     from molink.cli.stop_signals import until_stopped
+    from molink.control.identity import load_or_make_key
     from molink.errors import UserError
     from molink_agent.daemon.membership import load_membership
 

@@ -240,6 +240,8 @@ class Agent:
     async def look_now(self) -> None:
         """See what the owner allows, and say it."""
         changed = await self.owner.look()
+        if changed:
+            self.host.limits_changed()
         if changed or self._said_profile is None:
             await self._say_profile()
         await self._say_wish()

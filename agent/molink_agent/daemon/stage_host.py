@@ -80,6 +80,11 @@ class StageHost:
         if self.handle is not None:
             self.handle.set_allowed(told.allowed)
 
+    def limits_changed(self) -> None:
+        """The owner has set another upload cap, perhaps: it holds at once."""
+        if self.handle is not None:
+            self.handle.set_upload_cap(self.ways.upload_bytes_per_s())
+
     @property
     def busy(self) -> bool:
         """Whether a ring counts on this PC."""

@@ -73,6 +73,7 @@ def _device(lent: Lent, machine: Machine) -> Device:
         name=lent.name[:NAME_CHARACTERS_MAX],
         memory_bytes=lent.total_bytes,
         free_bytes=lent.lent_bytes,
+        cap_bytes=lent.lent_bytes if lent.bound_by != "free memory" else None,
         threads=min(lent.threads, THREADS_MAX),
         element_bytes=4 if kind == "cpu" and not machine.multiplies_bfloat16 else 2,
     )

@@ -4,9 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from molink_scheduler.placement import Forecast
-
 from molink.runtime.cluster.node_book import Node
+from molink_scheduler.placement import Forecast
 
 __all__ = ["ClusterPlan", "PlannedRing", "PlannedStage", "Planner"]
 
@@ -63,6 +62,9 @@ class Planner(Protocol):
 
     def plan(self, nodes: Sequence[Node]) -> ClusterPlan:
         """The best rings of these nodes, all of which are measured."""
+
+    def outgrown(self, ring: PlannedRing, node: Node) -> bool:
+        """Whether a member's owner has set a cap in which its part of the ring does not fit."""
 
     def is_worth(
         self, present: Sequence[PlannedRing], plan: ClusterPlan, nodes: Sequence[Node]

@@ -151,9 +151,10 @@ class ClusterManager:
     # -- leaving ---------------------------------------------------------------------------------
 
     def _let_go(self) -> None:
-        """Rings with a member that wants to leave are replaced, or drained where they cannot be."""
+        """Rings with a member that wants to leave, or to lend less, are replaced, or drained where
+        they cannot be."""
         for life in self.lives:
-            leaving = [stage.node for stage in life.stages if stage.node.wants != "serve"]
+            leaving = [stage.node for stage in life.stages if self._leaves(life, stage.node)]
             if not leaving or life.number in self._handing_over:
                 continue
             if life.state is not RingState.SERVING:
@@ -163,6 +164,9 @@ class ClusterManager:
             staying = [stage.node for stage in life.stages if stage.node.may_serve]
             plan = self.planner.plan([*staying, *self.free])
             self._start_task(self._hand_over(life, plan))
+
+    def _leaves(self, life: RingLife, node: Node) -> bool:
+        return node.wants != "serve" or self.planner.outgrown(life.plan, node)
 
     async def _hand_over(self, life: RingLife, plan: ClusterPlan) -> None:
         """Let newcomers of the plan load while the ring serves, then end it; the next step plans

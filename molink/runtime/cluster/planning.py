@@ -94,6 +94,21 @@ class ModelPlanner:
         facts = [self._facts(node) for node in nodes]
         return make_plan(self.cost, facts, _network(nodes), self.goal)
 
+    def outgrown(self, ring: PlannedRing, node: Node) -> bool:
+        """Whether a member's owner has set a cap in which its part of the ring does not fit."""
+        device = node.profile.devices[0] if node.profile is not None else None
+        if device is None or device.cap_bytes is None or ring.forecast is None:
+            return False
+        held = [
+            stage.weights_bytes + stage.kv_tokens * self._kv_bytes(stage.layers)
+            for stage in ring.forecast.stages
+            if stage.node_id == node.node_id
+        ]
+        return sum(held) > self._memory_bytes(device, device.cap_bytes)
+
+    def _kv_bytes(self, layers: tuple[int, int]) -> int:
+        return self.cost.kv_bytes * (layers[1] - layers[0])
+
     def is_worth(
         self, present: Sequence[PlannedRing], plan: ClusterPlan, nodes: Sequence[Node]
     ) -> str:
@@ -114,7 +129,7 @@ class ModelPlanner:
         layer_bytes = sum(self.cost.layer_bytes) / self.cost.layers
         return NodeFacts(
             id=node.node_id,
-            memory_bytes=self._memory_bytes(device),
+            memory_bytes=self._memory_bytes(device, device.free_bytes),
             decode_fixed_s=steps.decode_fixed_s,
             decode_row_s=steps.decode_row_s,
             prefill_row_s=steps.prefill_row_s,
@@ -125,11 +140,11 @@ class ModelPlanner:
             name=node.name,
         )
 
-    def _memory_bytes(self, device: Device) -> int:
+    def _memory_bytes(self, device: Device, lent_bytes: int) -> int:
         """In bytes of the model as it is stored: a CPU without 16-bit arithmetic holds weights and
         KV twice as large."""
         wanted = ELEMENT_BYTES.get(self.dtype, device.element_bytes)
-        return device.free_bytes * self.stored_element_bytes // wanted
+        return lent_bytes * self.stored_element_bytes // wanted
 
 
 def _network(nodes: Sequence[Node]) -> Network:

@@ -32,6 +32,7 @@ class EvenPlanner:
 
     size: int
     worth: str = ""
+    shrunk: set = field(default_factory=set)
 
     def plan(self, nodes):
         names = sorted(node.node_id for node in nodes)
@@ -39,6 +40,9 @@ class EvenPlanner:
         whole = [self._ring(ring) for ring in rings if len(ring) == self.size]
         left = {name: "one too many" for ring in rings if len(ring) < self.size for name in ring}
         return ClusterPlan(tuple(whole), left, "" if whole else "2 GiB are missing.")
+
+    def outgrown(self, ring, node):
+        return node.node_id in self.shrunk
 
     def is_worth(self, present, plan, nodes):
         return self.worth
@@ -286,6 +290,18 @@ async def test_without_a_replacement_the_ring_is_drained_and_says_what_is_missin
             await anext(w.service.generate(request()))
         w.say("a", NodeWish(wish="serve"))
         await w.until(lambda: w.members() == [["a", "b"]])
+
+
+async def test_a_ring_is_built_anew_when_a_member_lends_less_than_it_holds(monkeypatch):
+    async with world(monkeypatch, size=2) as w:
+        w.join("a", "b")
+        await w.until(lambda: w.serving)
+        w.planner.shrunk.add("a")
+        w.say("a", PROFILE)
+        await w.until(lambda: not w.serving)
+        w.planner.shrunk.clear()
+        await w.until(lambda: w.members() == [["a", "b"]])
+        assert len(w.coordinators) == 2
 
 
 async def test_a_better_plan_for_all_is_taken_only_when_it_is_worth_it(monkeypatch):
