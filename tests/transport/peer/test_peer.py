@@ -68,7 +68,7 @@ async def test_a_home_link_is_measured_as_what_it_is(bert, mbps, one_way_ms):
     emulator.stdin.close()
     await emulator.wait()
     assert measured.rate_bytes_per_s * 8 / 1e6 == pytest.approx(mbps, rel=0.15)
-    assert 2 * one_way_ms <= measured.rtt_s * 1e3 < 2 * one_way_ms + 20
+    assert 2 * one_way_ms <= measured.rtt_s * 1e3 < 2 * one_way_ms + 60
 
 
 async def test_the_owners_cap_is_kept(bert):
