@@ -47,13 +47,13 @@ ASK = "ask whoever runs the cluster for a new one."
 
 def invites(db: sqlite3.Connection) -> list[InviteRecord]:
     """All, oldest first."""
-    rows = db.execute(f"SELECT {INVITE_COLUMNS} FROM invites ORDER BY created, id")
+    rows = db.execute(f"SELECT {INVITE_COLUMNS} FROM invites ORDER BY created, rowid")
     return [InviteRecord.of_row(row) for row in rows]
 
 
 def nodes(db: sqlite3.Connection) -> list[NodeRecord]:
     """All, removed ones too, oldest first."""
-    rows = db.execute(f"SELECT {NODE_COLUMNS} FROM nodes ORDER BY joined, id")
+    rows = db.execute(f"SELECT {NODE_COLUMNS} FROM nodes ORDER BY joined, rowid")
     return [NodeRecord.of_row(row) for row in rows]
 
 

@@ -103,12 +103,11 @@ class LinkThread:
         poller.register(self._wake[0], select.POLLIN)
         for link in self.inbound:
             poller.register(link.descriptor, select.POLLIN)
-        registered = 0
+        registered: set[int] = set()
         while not self._stopped:
-            for outbound in self.outbound[registered:]:
-                poller.register(outbound.descriptor, select.POLLIN)
-            registered = len(self.outbound)
-            wakes = [link.pump() for link in self.outbound]
+            outbound = self.outbound
+            wakes = [link.pump() for link in outbound]
+            registered = _register_anew(poller, outbound, registered)
             for inbound in self.inbound:
                 self._drain(inbound)
             events = poller.poll(_milliseconds_until(wakes))
@@ -139,6 +138,18 @@ class LinkThread:
         if not self.frames_refused:
             log.warning("a peer sent something else than a chunk (%s); it is dropped", error)
         self.frames_refused += 1
+
+
+def _register_anew(
+    poller: "select.poll", links: Sequence[PacedLink], registered: set[int]
+) -> set[int]:
+    """The descriptors of these links, polled from now on; those that were closed no longer."""
+    present = {descriptor for link in links for descriptor in link.descriptors}
+    for descriptor in registered - present:
+        poller.unregister(descriptor)
+    for descriptor in present - registered:
+        poller.register(descriptor, select.POLLIN)
+    return present
 
 
 def _milliseconds_until(wakes: Sequence[float | None]) -> float:

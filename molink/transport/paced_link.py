@@ -14,20 +14,28 @@ thread may lose its processor for tens of milliseconds anywhere, above all while
 lock. When one moment, read on entry, stood for all that a call did, acknowledgements seemed to come
 25 ms too early, the base round trip fell from 61 to 34 ms, and the window with it: for ten seconds
 the link carried a third of what it could.
+
+A link may take another way while it is in use (`move_to`, `path_move`); its sockets are opened and
+closed in `pump`, which only the link's thread calls, so that it never polls a closed one.
 """
 
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 import zmq
 
 from molink.errors import FrameError
+from molink.transport.curve import CurvePeer
+from molink.transport.link_statistics import LinkStatistics
 from molink.transport.links import set_link_options
+from molink.transport.outgoing import Frame, Outgoing
+from molink.transport.path_move import MoveOutcome, PathMove, PathMoves
 from molink.wire.chunks import Ack, ChunkHeader, decode_link_frame, encode_hello
 from molink_scheduler.batch import BatchClass
-from molink_scheduler.link_pacer import LinkPacer, LinkSnapshot
+from molink_scheduler.link_pacer import LinkPacer
 from molink_scheduler.link_sender import LinkSender
 from molink_scheduler.transmission import Chunk, Transfer, TransmissionQueue
 
@@ -38,47 +46,6 @@ TRANSFERS_WAITING_MAX = 4096
 
 FILLER_BYTES = 32 * 1024
 """Of one filler: little enough to end soon after the measurement does."""
-
-Frame = bytes | memoryview
-
-
-@dataclass(frozen=True, slots=True)
-class LinkStatistics:
-    """What has left, and what the link is like now."""
-
-    name: str
-    messages_sent: int
-    bytes_sent: int
-    waiting: tuple[int, int]
-    """Transfers of each class that wait, decode first."""
-    queued_bytes: tuple[int, int]
-    """Their bytes."""
-    chunk_bytes: int
-    pacer: LinkSnapshot
-
-
-@dataclass(slots=True)
-class _Outgoing:
-    """The bytes of a transfer."""
-
-    header: Frame
-    buffer: Frame
-
-    @property
-    def size_bytes(self) -> int:
-        return len(self.header) + len(self.buffer)
-
-    @property
-    def is_filler(self) -> bool:
-        """Whether it only measures the link; nobody's traffic, so it is not counted as sent."""
-        return not self.header
-
-    def piece(self, start: int, end: int) -> Frame:
-        """Bytes [start, end) of header and buffer laid end to end."""
-        split = len(self.header)
-        if start >= split:
-            return memoryview(self.buffer)[start - split : end - split]
-        return bytes(self.header[start:end]) + bytes(self.buffer[: max(0, end - split)])
 
 
 @dataclass(slots=True)
@@ -91,8 +58,13 @@ class PacedLink:
     is_open: bool = False
     """Whether the far end has answered."""
     clock: Callable[[], float] = time.monotonic
+    address: str = ""
+    """Where it leads now."""
+    descriptors: tuple[int, ...] = ()
+    """Readable when an acknowledgement may have arrived; others after a `pump`."""
+    _moves: PathMoves = field(default_factory=lambda: PathMoves(_no_socket))
     _lock: threading.Lock = field(default_factory=threading.Lock)
-    _outgoing: dict[int, _Outgoing] = field(default_factory=dict)
+    _outgoing: dict[int, Outgoing] = field(default_factory=dict)
     _next_transfer: int = 0
     _messages_sent: int = 0
     _bytes_sent: int = 0
@@ -105,27 +77,50 @@ class PacedLink:
         address: str,
         queue: TransmissionQueue,
         pacer: LinkPacer,
+        peer: CurvePeer | None = None,
     ) -> "PacedLink":
-        """Connect to `tcp://host:port`; returns at once, `is_open` turns True with the answer."""
-        socket = context.socket(zmq.DEALER)
-        set_link_options(socket)
-        socket.connect(address)
-        return cls(name, socket, LinkSender(queue, pacer))
+        """Connect to `tcp://host:port`; returns at once, `is_open` turns True with the answer.
 
-    @property
-    def descriptor(self) -> int:
-        """Readable when an acknowledgement may have arrived."""
-        return int(self.socket.getsockopt(zmq.FD))
+        With a `peer` the link is encrypted and speaks to the owner of its key only.
+        """
+
+        def open_socket() -> "zmq.Socket[bytes]":
+            socket = context.socket(zmq.DEALER)
+            set_link_options(socket)
+            if peer is not None:
+                peer.protect(socket)
+            return socket
+
+        socket, sender = open_socket(), LinkSender(queue, pacer)
+        socket.connect(address)
+        link = cls(name, socket, sender, address=address, _moves=PathMoves(open_socket))
+        link._note_descriptors()
+        return link
+
+    def move_to(self, address: str, done: Callable[[MoveOutcome], None]) -> None:
+        """Lead to another address of the same far end, once that answers and nothing is in flight.
+
+        Returns at once. Whoever calls it wakes the link's thread, in which `done` is called; a
+        move that is still under way is given up for this one.
+        """
+        with self._lock:
+            self._moves.want(address, done)
+
+    def close(self) -> None:
+        """Close its connections; the link's thread must have ended."""
+        for socket in self._sockets:
+            socket.close()
 
     def greet(self) -> None:
         """Ask whether somebody listens."""
         with self._lock:
-            self.socket.send(encode_hello())
+            with suppress(zmq.Again):  # A connection that ZeroMQ has given up takes nothing more.
+                self.socket.send(encode_hello(), zmq.NOBLOCK)
             self._drain()
 
     def send(self, frames: Sequence[Frame], batch_class: BatchClass, tokens: int) -> bool:
         """Let a message wait, and send what may go now; False when something is left waiting."""
-        outgoing = _Outgoing(frames[0], frames[1] if len(frames) > 1 else b"")
+        outgoing = Outgoing(frames[0], frames[1] if len(frames) > 1 else b"")
         with self._lock:
             assert len(self._outgoing) < TRANSFERS_WAITING_MAX, f"the link {self.name} is stuck"
             transfer_id = self._next_transfer
@@ -151,7 +146,14 @@ class PacedLink:
         """Take acknowledgements, send what may go; when to call again if nothing arrives."""
         with self._lock:
             self._drain()
-            return self.sender.next_wake(self._send_chunks())
+            ended = self._advance_move()
+            wake_at = self.sender.next_wake(self._send_chunks())
+            move = self._moves.current
+        for one in ended:
+            one.tell()
+        if move is None or wake_at is None or move.holds:
+            return wake_at if move is None else move.wake_at
+        return min(wake_at, move.wake_at)
 
     def statistics(self) -> LinkStatistics:
         """A snapshot."""
@@ -193,6 +195,30 @@ class PacedLink:
         """A decode step has begun that will want this link; when its result is expected."""
         self.sender.hold.ready_at = ready_at
 
+    @property
+    def _sockets(self) -> list["zmq.Socket[bytes]"]:
+        move = self._moves.current
+        return [self.socket] if move is None else [self.socket, move.socket]
+
+    def _advance_move(self) -> list[PathMove]:
+        """Take the next step of a move; those that have ended are to be told of it."""
+        if self._moves.is_idle:
+            return []
+        now = self.clock()
+        ended = self._moves.advance(self.pacer.in_flight_bytes, now)
+        for move in ended:
+            left = move.socket
+            if move.phase == "drained":
+                left, self.socket, self.address = self.socket, move.socket, move.address
+                self.pacer.path_changed(now)
+                self._drain()  # Or the descriptor would never signal again.
+            left.close()
+        self._note_descriptors()
+        return ended
+
+    def _note_descriptors(self) -> None:
+        self.descriptors = tuple(int(one.getsockopt(zmq.FD)) for one in self._sockets)
+
     def _drain(self) -> None:
         while True:
             try:
@@ -216,6 +242,8 @@ class PacedLink:
         opened, and nobody would be told.
         """
         now = self.clock()
+        if self._moves.holds:
+            return now
         while (leaving := self.sender.next_chunk(now)) is not None:
             self._send_chunk(*leaving, now)
             now = self.clock()
@@ -237,3 +265,7 @@ class PacedLink:
         self.sender.sent(sequence, chunk, size_bytes, now)
         if chunk.last:
             del self._outgoing[chunk.transfer_id]
+
+
+def _no_socket() -> "zmq.Socket[bytes]":
+    raise NotImplementedError("this link was made from a socket and leads nowhere else")

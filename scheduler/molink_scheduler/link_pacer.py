@@ -177,6 +177,21 @@ class LinkPacer:
         self._progress_at, self._stalls = now, 0
         self.estimator.forget_in_flight(now)
 
+    def path_changed(self, now: float) -> None:
+        """The connection takes another way to the same peer; nothing may be in flight.
+
+        The round trip of the old way would be learned as a queue on a longer one, and its rate is
+        too much for a slower one, so all begins as to a peer never met. A rate that was lower than
+        what one would begin with there stays: it may well be the uplink's, which both ways share.
+        """
+        assert not self._flights, "what is in flight would be acknowledged on the old way"
+        rate = min(self.estimator.rate_bytes_per_s, CAUTIOUS.rate_bytes_per_s)
+        self.estimator = LinkEstimator(LinkMemory(rate, CAUTIOUS.rtt_s))
+        self._window = LinkWindow(self.estimator, self.budget)
+        self._window.start_ramp()
+        self._open_since = self._paced_until = -math.inf
+        self._progress_at, self._stalls = now, 0
+
     def remembered(self) -> LinkMemory:
         """What to start from when this peer is met again."""
         return LinkMemory(self.estimator.rate_bytes_per_s, self.estimator.base_rtt_s)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from molink_scheduler.link_facts import LinkMemory
+from molink_scheduler.link_facts import CAUTIOUS, LinkMemory
 from molink_scheduler.link_pacer import LinkPacer
 from molink_scheduler.link_window import CHUNK_BYTES_MAX, CHUNK_BYTES_MIN
 from molink_scheduler.upload_budget import UploadBudget
@@ -251,3 +251,31 @@ def test_messages_with_pauses_between_neither_wait_nor_spoil_what_is_known(
     assert link.pacer.estimator.base_rtt_s >= 0.85 * known.rtt_s
     bare_s = size_bytes / known.rate_bytes_per_s + one_way_s
     assert max(delay for _, delay in link.urgent_delays) <= bare_s + 0.02
+
+
+@pytest.mark.parametrize(("known_mbps", "begins_mbps"), [(100, 8), (2, 2)])
+def test_on_another_way_a_link_begins_as_to_a_peer_never_met(known_mbps, begins_mbps):
+    pacer = LinkPacer(LinkMemory(known_mbps * MBPS, 0.01))
+    pacer.sent(0, 1000, 1.0)
+    pacer.acknowledged(0, 1.01)
+    pacer.path_changed(2.0)
+    assert pacer.remembered() == LinkMemory(begins_mbps * MBPS, CAUTIOUS.rtt_s)
+    pacer.sent(1, 1000, 2.0)
+    pacer.acknowledged(1, 2.5)
+    assert pacer.estimator.base_rtt_s == pytest.approx(0.5, abs=0.01)
+    assert pacer.estimator.queueing_delay_s == 0 and pacer.acks_refused == 0
+
+
+@seeded
+@given(rates_mbps, delays_s, rates_mbps, delays_s)
+def test_a_link_that_took_another_way_learns_it_like_a_new_one(mbps, one_way_s, after, later_s):
+    """No memory of the old way keeps the rate away from the new one's."""
+    link = FakeLink([(0, mbps)], one_way_s).run(3)
+    moved = FakeLink([(0, after)], later_s)
+    newest = next(link.sequences) - 1
+    if link.pacer.in_flight_bytes:
+        link.pacer.acknowledged(newest, 3.5)
+    link.pacer.path_changed(0.0)
+    moved.pacer, moved.sequences = link.pacer, link.sequences
+    moved.run(4)
+    assert moved.converged_at(0, 4, after) <= 3

@@ -1,0 +1,259 @@
+"""Who may speak on this process's links, when they are encrypted.
+
+Every encrypted link is CURVE: the sender knows the receiver's key beforehand, the receiver is told
+the sender's by the handshake and asks the guard. ZeroMQ puts that question on a socket of its own
+(ZAP), one for each context, which a thread of the guard answers.
+
+A key that is not on the list is not refused but kept waiting, because the list may be a moment
+behind a ring that forms; with the key's turn the connection opens at once. After a while it is told
+to come again (300) rather than to stay away (400): a ZeroMQ client that was sent away never returns
+by itself, and one that was told to come again does so only after its handshake has run out of time.
+A handshake is not enough. A key that is struck off keeps the connections that it has; therefore the
+receiver asks of every message whose it is. Closing and binding anew was rejected: it would also
+throw out the neighbours that may stay.
+"""
+
+import logging
+import math
+import threading
+import time
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+import zmq
+from zmq.utils import z85
+
+__all__ = ["CurveGuard", "CurveKeys", "CurvePeer", "check_keys", "peer_of"]
+
+RAW_KEY_BYTES = 32
+KEY_CHARACTERS = 40
+"""Of a CURVE key in Z85."""
+
+KEYS_MAX = 64
+"""On the list: a ring's neighbours, the coordinator, and those of the ring that forms next."""
+
+ZAP_ADDRESS = "inproc://zeromq.zap.01"
+"""Where ZeroMQ asks; the same in every context."""
+
+DOMAIN = b"molink"
+"""Without a domain ZeroMQ asks nobody."""
+
+CURVE_REQUEST_FRAMES = 9
+"""Connection, empty, version, request id, domain, address, identity, mechanism, key."""
+
+HEARTBEAT_MS = 1000
+HEARTBEAT_TIMEOUT_MS = 3000
+"""A frozen or unplugged neighbour is noticed in three to four seconds, else not in ten."""
+
+HANDSHAKE_MS = 5000
+"""A relay or a far link needs one or two seconds; a peer that says nothing holds a connection."""
+
+WAIT_S = 4.0
+"""How long a key that is not allowed is kept waiting: until just before its handshake ends."""
+
+WAITING_MAX = 64
+"""Keys kept waiting at a time; each holds a connection. Allowed keys never wait behind them."""
+
+RECONNECT_MAX_MS = 1000
+"""A sender that came too early tries again at least so often: as long as a ring may wait for it."""
+
+CLOSE_S = 5.0
+"""The thread only answers questions; one that takes longer to end hangs."""
+
+log = logging.getLogger(__name__)
+
+Context = zmq.Context["zmq.Socket[bytes]"]
+Socket = zmq.Socket[bytes]
+
+
+@dataclass(frozen=True, slots=True)
+class CurveKeys:
+    """One process's own pair and whom it accepts, in Z85. Raises ValueError for what is no key."""
+
+    public: str
+    secret: str = field(repr=False)
+    allowed: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        check_keys((self.public, self.secret))
+        check_keys(self.allowed)
+
+
+def check_keys(keys: Iterable[str]) -> None:
+    """Raises ValueError when these are more than KEYS_MAX, or one is no key in Z85."""
+    listed = list(keys)
+    if len(listed) > KEYS_MAX:
+        raise ValueError(f"at most {KEYS_MAX} keys may be allowed")
+    for key in listed:
+        if not isinstance(key, str) or len(key) != KEY_CHARACTERS or not key.isascii():
+            raise ValueError("a CURVE key has 40 characters of Z85")
+
+
+class CurveGuard:
+    """The keys of one context's links; its list may be changed at any time, from any thread."""
+
+    def __init__(self, context: Context, keys: CurveKeys) -> None:
+        self._keys = keys
+        self._allowed = frozenset(keys.allowed)
+        self._zap: Socket = context.socket(zmq.ROUTER)
+        self._zap.linger = 0
+        self._zap.bind(ZAP_ADDRESS)
+        self._bell, self._rung = _pair(context)
+        self._bell_lock = threading.Lock()
+        self._closing = False
+        self._waiting: deque[_Question] = deque()
+        self._thread = threading.Thread(target=self._run, name="curve guard", daemon=True)
+        self._thread.start()
+
+    @property
+    def public_key(self) -> str:
+        """Our own, in Z85."""
+        return self._keys.public
+
+    @property
+    def allowed(self) -> frozenset[str]:
+        """Whom we accept now."""
+        return self._allowed
+
+    def allow(self, keys: Iterable[str]) -> None:
+        """Accept these from now on and nobody else, on connections that stand too. Raises
+        ValueError for what is no key."""
+        listed = tuple(keys)
+        check_keys(listed)
+        self._allowed = frozenset(listed)
+        self._ring()
+
+    def protect_listener(self, socket: Socket) -> None:
+        """Make a socket, before it binds, accept allowed keys only."""
+        _set_common(socket)
+        socket.curve_server = True
+        socket.curve_secretkey = self._keys.secret.encode()
+        socket.zap_domain = DOMAIN
+
+    def protect_sender(self, socket: Socket, receiver_key: str) -> None:
+        """Make a socket, before it connects, speak to the owner of `receiver_key` only."""
+        _set_common(socket)
+        socket.reconnect_ivl_max = RECONNECT_MAX_MS
+        socket.curve_serverkey = receiver_key.encode()
+        socket.curve_publickey = self._keys.public.encode()
+        socket.curve_secretkey = self._keys.secret.encode()
+
+    def close(self) -> None:
+        """End the thread and its sockets; links of this context open no more."""
+        self._closing = True
+        self._ring()
+        self._thread.join(CLOSE_S)
+        self._bell.close()
+
+    def _ring(self) -> None:
+        """Let the thread look at the list again."""
+        with self._bell_lock:
+            self._bell.send(b"")
+
+    def _run(self) -> None:
+        poller = zmq.Poller()
+        poller.register(self._zap, zmq.POLLIN)
+        poller.register(self._rung, zmq.POLLIN)
+        while not self._closing:
+            ready = dict(poller.poll(self._patience_ms()))
+            if self._rung in ready:
+                self._rung.recv()
+            if self._zap in ready:
+                self._take(self._zap.recv_multipart())
+            self._look_again(time.monotonic())
+        self._zap.close()
+        self._rung.close()
+
+    def _patience_ms(self) -> int | None:
+        if not self._waiting:
+            return None
+        return math.ceil(max(0.0, self._waiting[0].until - time.monotonic()) * 1e3)
+
+    def _take(self, frames: list[bytes]) -> None:
+        """Answer a question, or let it wait where a later list may answer otherwise."""
+        is_curve = len(frames) == CURVE_REQUEST_FRAMES and frames[7:8] == [b"CURVE"]
+        if not is_curve or len(frames[8]) != RAW_KEY_BYTES:
+            self._answer(frames[:4], None)
+            return
+        key = z85.encode(frames[8]).decode()
+        question = _Question(frames[:4], key, time.monotonic() + WAIT_S)
+        if key in self._allowed:
+            self._answer(question.envelope, key)
+        elif len(self._waiting) < WAITING_MAX:
+            self._waiting.append(question)
+        else:
+            self._answer(question.envelope, None)
+
+    def _look_again(self, now: float) -> None:
+        """Answer those who wait and are allowed now, or have waited long enough."""
+        for question in tuple(self._waiting):
+            if question.key in self._allowed:
+                self._answer(question.envelope, question.key)
+            elif now >= question.until:
+                log.info("the key %s asked to connect and is not allowed here", question.key)
+                self._answer(question.envelope, None)
+            else:
+                continue
+            self._waiting.remove(question)
+
+    def _answer(self, envelope: list[bytes], key: str | None) -> None:
+        """Yes with the key as user id, or come again."""
+        if key is not None:
+            self._zap.send_multipart([*envelope, b"200", b"OK", key.encode(), b""])
+        else:
+            self._zap.send_multipart([*envelope, b"300", b"not allowed yet", b"", b""])
+
+
+@dataclass(frozen=True, slots=True)
+class _Question:
+    """May this key connect?"""
+
+    envelope: list[bytes]
+    """Connection, empty, version, request id: an answer begins like its question."""
+    key: str
+    until: float
+    """When it has waited long enough."""
+
+
+@dataclass(frozen=True, slots=True)
+class CurvePeer:
+    """The far end that a sender insists on."""
+
+    guard: CurveGuard
+    key: str
+    """Its public key in Z85."""
+
+    def protect(self, socket: Socket) -> None:
+        """Make a socket, before it connects, speak to this far end only."""
+        self.guard.protect_sender(socket, self.key)
+
+
+def peer_of(guard: CurveGuard | None, key: str | None) -> CurvePeer | None:
+    """The far end of a link that leaves here; None: neither is given, the link is plain.
+
+    Raises ValueError when only one of them is given, so that no link is plain by an oversight, or
+    when the key is none.
+    """
+    if guard is None and key is None:
+        return None
+    if guard is None or key is None:
+        raise ValueError("its own links and its neighbour's key must both be given or both be not")
+    check_keys((key,))
+    return CurvePeer(guard, key)
+
+
+def _set_common(socket: Socket) -> None:
+    socket.heartbeat_ivl = HEARTBEAT_MS
+    socket.heartbeat_timeout = HEARTBEAT_TIMEOUT_MS
+    socket.heartbeat_ttl = HEARTBEAT_TIMEOUT_MS
+    socket.handshake_ivl = HANDSHAKE_MS
+
+
+def _pair(context: Context) -> tuple[Socket, Socket]:
+    """Two ends within this process: what is sent into the one wakes whoever polls the other."""
+    ends: tuple[Socket, Socket] = (context.socket(zmq.PAIR), context.socket(zmq.PAIR))
+    address = f"inproc://curve-guard-{id(ends)}"
+    ends[0].bind(address)
+    ends[1].connect(address)
+    return ends
