@@ -4,15 +4,17 @@ The same link thread as in a stage; what arrives is handed into the event loop.
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 import zmq
 
 from molink.errors import FrameError, RingError
+from molink.transport.curve import CurveGuard, CurveKeys, peer_of
 from molink.transport.link_thread import LinkThread
 from molink.transport.links import InboundLink
 from molink.transport.paced_link import PacedLink
+from molink.transport.path_move import MoveOutcome
 from molink.wire.frames import decode_message, encode_message
 from molink.wire.messages import Cancel, Message, Sampled, SetWire, Submit
 from molink_scheduler.batch import BatchClass
@@ -38,24 +40,32 @@ class CoordinatorLinks:
     """Called in the event loop for every batch that the tail finished."""
     frames_refused: int = 0
     head: PacedLink | None = None
+    _guard: CurveGuard | None = None
+    """None: the links are not encrypted."""
     _thread: LinkThread | None = None
 
     @classmethod
-    def bind(cls, host: str, epoch: int) -> "CoordinatorLinks":
-        """Listen for the tail; needs a running event loop."""
+    def bind(cls, host: str, epoch: int, keys: CurveKeys | None = None) -> "CoordinatorLinks":
+        """Listen for the tail; with `keys`, encrypted. Needs a running event loop."""
         context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-        inbound = InboundLink.bind(context, host)
-        links = cls(epoch, inbound, context, asyncio.get_running_loop())
+        guard = CurveGuard(context, keys) if keys is not None else None
+        inbound = InboundLink.bind(context, host, guard)
+        links = cls(epoch, inbound, context, asyncio.get_running_loop(), _guard=guard)
         links._thread = LinkThread([inbound], links._deliver)
         links._thread.start()
         return links
 
-    async def connect(self, head_address: str, memory: LinkMemory | None = None) -> None:
-        """Open the link to the head; `memory` is what was last known of it. Raises RingError when
-        it does not answer."""
+    async def connect(
+        self, head_address: str, memory: LinkMemory | None = None, head_key: str | None = None
+    ) -> None:
+        """Open the link to the head; `memory` is what was last known of it, `head_key` the head's
+        public key in Z85 where links are encrypted.
+
+        Raises RingError when it does not answer, ValueError when keys are given for one end only.
+        """
         assert self._thread is not None
-        queue, pacer = make_transmission(), LinkPacer(memory)
-        self.head = PacedLink.connect(self._context, "head", head_address, queue, pacer)
+        queue, pacer, peer = make_transmission(), LinkPacer(memory), peer_of(self._guard, head_key)
+        self.head = PacedLink.connect(self._context, "head", head_address, queue, pacer, peer)
         if not await asyncio.to_thread(self._thread.open, self.head, OPEN_TIMEOUT_S):
             raise RingError("The head does not answer: check its link.")
 
@@ -65,13 +75,33 @@ class CoordinatorLinks:
         if not self.head.send(encode_message(message, self.epoch), BatchClass.DECODE, 0):
             self._thread.wake()
 
+    def allow(self, keys: Iterable[str]) -> None:
+        """Hear these keys (Z85) from now on and nobody else; the links must be encrypted. Raises
+        ValueError for what is no key."""
+        assert self._guard is not None, "links that are not encrypted hear everybody"
+        self._guard.allow(keys)
+
+    async def move_head(self, address: str) -> MoveOutcome:
+        """Lead the link to the head to another address of it; requests go on meanwhile."""
+        assert self.head is not None and self._thread is not None, "connect comes first"
+        outcome: asyncio.Future[MoveOutcome] = self._loop.create_future()
+
+        def done(how: MoveOutcome) -> None:
+            self._loop.call_soon_threadsafe(_settle, outcome, how)
+
+        self.head.move_to(address, done)
+        self._thread.wake()
+        return await outcome
+
     def close(self) -> None:
         """Close both links."""
         assert self._thread is not None
         self._thread.stop()
         self.inbound.socket.close()
         if self.head is not None:
-            self.head.socket.close()
+            self.head.close()
+        if self._guard is not None:
+            self._guard.close()
         self._context.term()
 
     def _deliver(self, frames: list[memoryview]) -> None:
@@ -90,3 +120,9 @@ class CoordinatorLinks:
             self.frames_refused += 1
             return None
         return message
+
+
+def _settle(future: "asyncio.Future[MoveOutcome]", outcome: MoveOutcome) -> None:
+    """Nobody may wait any more."""
+    if not future.done():
+        future.set_result(outcome)

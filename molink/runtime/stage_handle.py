@@ -12,6 +12,9 @@ from molink.runtime.supervision import (
     JoinRing,
     LoadProgressed,
     LoadStage,
+    MovePath,
+    OutgoingLink,
+    SetAllowed,
     StageFailed,
     StageHealth,
     StageLoaded,
@@ -84,6 +87,14 @@ class StageHandle:
         await self._reported.wait()
         assert self.health is not None, "the event follows the report"
         return self.health
+
+    def set_allowed(self, keys: Sequence[str]) -> None:
+        """Whom its links accept from now on, as public keys in Z85."""
+        self._tell(SetAllowed(tuple(keys)))
+
+    def move_path(self, link: OutgoingLink, address: str) -> None:
+        """Lead a link that leaves it to another address of the same neighbour."""
+        self._tell(MovePath(link, address))
 
     def _tell(self, command: Command) -> None:
         self.child.write_line(encode_line(command))

@@ -7,16 +7,26 @@ the pacer allows.
 
 import logging
 import queue
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 import zmq
 
 from molink.errors import FrameError, StageError
-from molink.runtime.supervision import JoinRing
+from molink.runtime.supervision import (
+    Fact,
+    JoinRing,
+    MovePath,
+    OutgoingLink,
+    PathMoved,
+    SetAllowed,
+    Steering,
+)
+from molink.transport.curve import CurveGuard, CurveKeys, peer_of
 from molink.transport.link_thread import LinkThread
 from molink.transport.links import InboundLink
 from molink.transport.paced_link import LinkStatistics, PacedLink
+from molink.transport.path_move import MoveOutcome
 from molink.wire.frames import decode_message, encode_message
 from molink.wire.messages import Message
 from molink_scheduler.batch import BatchClass
@@ -45,6 +55,8 @@ class StageLinks:
     _context: "zmq.Context[zmq.Socket[bytes]]"
     _inbox: "queue.SimpleQueue[Frames]"
     _thread: LinkThread
+    _guard: CurveGuard | None = None
+    """None: the links are not encrypted."""
     _epoch: int = 0
     _messages_refused: int = 0
     _next: PacedLink | None = None
@@ -52,26 +64,43 @@ class StageLinks:
     _pending: list[Frames] = field(default_factory=list)
 
     @classmethod
-    def bind(cls, name: str, host: str, is_head: bool) -> "StageLinks":
-        """Listen for the neighbours that will connect."""
+    def bind(
+        cls, name: str, host: str, is_head: bool, keys: CurveKeys | None = None
+    ) -> "StageLinks":
+        """Listen for the neighbours that will connect; with `keys`, encrypted."""
         context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        guard = CurveGuard(context, keys) if keys is not None else None
         count = 2 if is_head else 1
-        inbound = [InboundLink.bind(context, host) for _ in range(count)]
+        inbound = [InboundLink.bind(context, host, guard) for _ in range(count)]
         inbox: queue.SimpleQueue[Frames] = queue.SimpleQueue()
         thread = LinkThread(inbound, inbox.put)
         thread.start()
-        return cls(name, inbound, context, inbox, thread)
+        return cls(name, inbound, context, inbox, thread, guard)
 
     def connect(self, command: JoinRing) -> None:
         """Open the links that leave here. Raises StageError when a neighbour does not answer."""
         self._epoch = command.epoch
         budget = UploadBudget(command.upload_bytes_per_s)
         pacer = LinkPacer(command.next_memory, budget)
-        self._next = self._open("next", command.next_address, command.policy, pacer)
+        self._next = self._open(
+            "next", command.next_address, command.next_key, command.policy, pacer
+        )
         if command.coordinator_address is not None:
-            address = command.coordinator_address
+            address, key = command.coordinator_address, command.coordinator_key
             pacer = LinkPacer(command.coordinator_memory, budget)
-            self._coordinator = self._open("coordinator", address, command.policy, pacer)
+            self._coordinator = self._open("coordinator", address, key, command.policy, pacer)
+
+    def obey(self, command: Steering, tell: Callable[[Fact], None]) -> None:
+        """Take a command about the links at once, from any thread; `tell` hears how a move ended,
+        in the links' thread."""
+        match command:
+            case SetAllowed(keys):
+                if self._guard is not None:
+                    self._guard.allow(keys)
+                else:
+                    log.warning("%s has links that are not encrypted: anybody may speak", self.name)
+            case MovePath(name, address):
+                self._move(name, address, tell)
 
     def send_next(
         self, message: Message, batch_class: BatchClass = BatchClass.DECODE, tokens: int = 0
@@ -121,9 +150,11 @@ class StageLinks:
 
     @property
     def frames_refused(self) -> int:
-        """Messages and pieces dropped: malformed, of another epoch, or not to be carried out."""
+        """Messages and pieces dropped: malformed, of another epoch, of a key that is no longer
+        allowed, or not to be carried out."""
         thread = self._thread
-        return self._messages_refused + thread.frames_refused + thread.chunks_refused
+        strangers = sum(link.messages_refused for link in self.inbound)
+        return self._messages_refused + strangers + thread.frames_refused + thread.chunks_refused
 
     @property
     def next_rate_bytes_per_s(self) -> float:
@@ -135,8 +166,26 @@ class StageLinks:
         links = (self._next, self._coordinator)
         return [link.statistics() for link in links if link is not None]
 
-    def _open(self, name: str, address: str, policy: str, pacer: LinkPacer) -> PacedLink:
-        link = PacedLink.connect(self._context, name, address, make_transmission(policy), pacer)
+    def _move(self, name: OutgoingLink, address: str, tell: Callable[[Fact], None]) -> None:
+        def done(outcome: MoveOutcome) -> None:
+            tell(PathMoved(name, outcome.address, outcome.moved, outcome.reason))
+
+        link = self._next if name == "next" else self._coordinator
+        if link is None or not link.is_open:
+            done(MoveOutcome(address, False, "there is no such link here yet"))
+            return
+        link.move_to(address, done)
+        self._thread.wake()
+
+    def _open(
+        self, name: str, address: str, key: str | None, policy: str, pacer: LinkPacer
+    ) -> PacedLink:
+        try:
+            peer = peer_of(self._guard, key)
+        except ValueError as error:
+            raise StageError(f"{self.name} cannot encrypt its link: {error}.") from None
+        queue_ = make_transmission(policy)
+        link = PacedLink.connect(self._context, name, address, queue_, pacer, peer)
         if not self._thread.open(link, OPEN_TIMEOUT_S):
             raise StageError(f"{self.name} got no answer from its neighbour: check the link.")
         return link

@@ -15,15 +15,18 @@ import signal
 import sys
 import threading
 import traceback
+from collections.abc import Callable
 from typing import BinaryIO
 
 from molink.errors import MolinkError, StageError, UserError
 from molink.runtime.supervision import (
-    Command,
     Fact,
     JoinRing,
     LoadStage,
+    MovePath,
+    SetAllowed,
     StageFailed,
+    Steering,
     decode_line,
     encode_line,
 )
@@ -35,12 +38,21 @@ EXIT_FAILED = 3
 
 
 class Supervisor:
-    """The other end of our standard streams."""
+    """The other end of our standard streams.
+
+    LoadStage and JoinRing come once each, in this order, and are waited for. What steers a running
+    stage is obeyed by the thread that reads it; what comes before there are links to steer is kept,
+    the last of each kind.
+    """
 
     def __init__(self, commands: BinaryIO, facts: BinaryIO) -> None:
         self._commands = commands
         self._facts = facts
-        self._queue: queue.SimpleQueue[Command | Fact] = queue.SimpleQueue()
+        self._facts_lock = threading.Lock()
+        self._queue: queue.SimpleQueue[LoadStage | JoinRing] = queue.SimpleQueue()
+        self._steering_lock = threading.Lock()
+        self._early: dict[object, Steering] = {}
+        self._obey: Callable[[Steering], None] | None = None
         threading.Thread(target=self._read, daemon=True).start()
 
     def expect_load(self) -> LoadStage:
@@ -50,20 +62,52 @@ class Supervisor:
         return command
 
     def expect_join(self) -> JoinRing:
-        """The second and last command."""
+        """The second command."""
         command = self._queue.get()
         assert isinstance(command, JoinRing), f"expected JoinRing, got {command}"
         return command
 
+    def steer(self, obey: Callable[[Steering], None]) -> None:
+        """From now on `obey` is called with each command that steers a running stage."""
+        with self._steering_lock:
+            self._obey = obey
+            for command in self._early.values():
+                obey(command)
+
     def tell(self, fact: Fact) -> None:
-        """Report to the supervisor."""
-        self._facts.write(encode_line(fact))
-        self._facts.flush()
+        """Report to the supervisor; from any thread."""
+        with self._facts_lock:
+            self._facts.write(encode_line(fact))
+            self._facts.flush()
 
     def _read(self) -> None:
-        for line in self._commands:
-            self._queue.put(decode_line(line))
-        os._exit(0)
+        """End the process when the input closes, or brings what is no command."""
+        code = EXIT_FAILED
+        try:
+            for line in self._commands:
+                self._take(line)
+            code = 0
+        except Exception:
+            traceback.print_exc()
+        finally:
+            os._exit(code)
+
+    def _take(self, line: bytes) -> None:
+        match decode_line(line):
+            case LoadStage() | JoinRing() as command:
+                self._queue.put(command)
+            case SetAllowed() | MovePath() as steering:
+                self._take_steering(steering)
+            case fact:
+                raise StageError(f"a supervisor sends commands, not {type(fact).__name__}")
+
+    def _take_steering(self, command: Steering) -> None:
+        with self._steering_lock:
+            if self._obey is not None:
+                self._obey(command)
+                return
+            subject = command.link if isinstance(command, MovePath) else SetAllowed
+            self._early[subject] = command
 
 
 def _private_stdout() -> BinaryIO:
@@ -88,7 +132,7 @@ def main() -> None:
         load = supervisor.expect_load()
         from molink.runtime.stage_start import start_stage
 
-        loop = start_stage(load, supervisor.tell, supervisor.expect_join)
+        loop = start_stage(load, supervisor.tell, supervisor.expect_join, supervisor.steer)
         loop.run()
     except Exception as error:
         supervisor.tell(_failure(error))

@@ -19,6 +19,7 @@ from molink.runtime.supervision import (
     LoadStage,
     StageLoaded,
     StageReady,
+    Steering,
 )
 from molink.runtime.tail import EndRules
 from molink.runtime.tensor_buffers import dtype_name
@@ -39,15 +40,21 @@ COMPUTE_NICENESS = 5
 
 
 def start_stage(
-    load: LoadStage, tell: Callable[[Fact], None], expect_join: Callable[[], JoinRing]
+    load: LoadStage,
+    tell: Callable[[Fact], None],
+    expect_join: Callable[[], JoinRing],
+    steer: Callable[[Callable[[Steering], None]], None],
 ) -> StageLoop:
-    """Load, report, wait for the ring, connect. Raises UserError or StageError with one
-    sentence."""
+    """Load, report, wait for the ring, connect; the links are steered from when they listen.
+
+    Raises UserError or StageError with one sentence.
+    """
     torch.set_num_threads(load.threads)
     executor = _load_executor(load, tell)
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     name = f"layers {load.layers[0]}-{load.layers[1]}"
-    links = StageLinks.bind(name, load.address, executor.is_head)
+    links = StageLinks.bind(name, load.address, executor.is_head, load.keys)
+    steer(lambda command: links.obey(command, tell))
     tell(_loaded(executor, links))
     join = expect_join()
     links.connect(join)

@@ -7,9 +7,10 @@ that no stage outlives whoever started it. Tokens and tensors never pass here.
 
 import json
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, Literal, get_args
 
 from molink.errors import FrameError
+from molink.transport.curve import CurveKeys, check_keys
 from molink_scheduler.link_facts import LinkMemory
 
 __all__ = [
@@ -19,14 +20,23 @@ __all__ = [
     "LinkHealth",
     "LoadProgressed",
     "LoadStage",
+    "MovePath",
+    "OutgoingLink",
     "PackingHealth",
+    "PathMoved",
+    "SetAllowed",
     "StageFailed",
     "StageHealth",
     "StageLoaded",
     "StageReady",
+    "Steering",
     "decode_line",
     "encode_line",
 ]
+
+
+OutgoingLink = Literal["next", "coordinator"]
+"""Names of the links that leave a stage."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +56,8 @@ class LoadStage:
     """Where its links listen, an IPv4 address or a name of the stage's own machine."""
     stages_here: int = 1
     """How many stages of the ring share its machine's memory."""
+    keys: CurveKeys | None = None
+    """Its own pair, and whom its links accept; None: its links are not encrypted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +84,32 @@ class JoinRing:
     """What was last known of the link to the next stage..."""
     coordinator_memory: LinkMemory | None = None
     """...and of that to the coordinator."""
+    next_key: str | None = None
+    """The next stage's public key in Z85; None where links are not encrypted..."""
+    coordinator_key: str | None = None
+    """...and the coordinator's."""
+
+
+@dataclass(frozen=True, slots=True)
+class SetAllowed:
+    """Command: accept these keys (Z85) from now on and nobody else, on open links too."""
+
+    keys: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        check_keys(self.keys)
+
+
+@dataclass(frozen=True, slots=True)
+class MovePath:
+    """Command: lead a link to another address of the same neighbour; PathMoved answers."""
+
+    link: OutgoingLink
+    address: str
+
+    def __post_init__(self) -> None:
+        if self.link not in get_args(OutgoingLink) or not isinstance(self.address, str):
+            raise ValueError("a path is of one of the links that leave, and leads to an address")
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +136,18 @@ class StageLoaded:
 @dataclass(frozen=True, slots=True)
 class StageReady:
     """Fact: every link that leaves here was answered."""
+
+
+@dataclass(frozen=True, slots=True)
+class PathMoved:
+    """Fact: how a MovePath ended; the link carried on meanwhile."""
+
+    link: OutgoingLink
+    address: str
+    moved: bool
+    """Whether it leads there; else it leads where it did before."""
+    reason: str
+    """One clause for a person, when it does not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,15 +222,21 @@ class StageFailed:
     """Whether the operator's input was wrong (exit code 2) rather than something of ours."""
 
 
-Command = LoadStage | JoinRing
-Fact = LoadProgressed | StageLoaded | StageReady | StageHealth | StageFailed
+Steering = SetAllowed | MovePath
+"""Commands that a stage takes at any time, and at once."""
+
+Command = LoadStage | JoinRing | Steering
+Fact = LoadProgressed | StageLoaded | StageReady | PathMoved | StageHealth | StageFailed
 
 _KINDS: dict[str, type[Command | Fact]] = {
     "load_stage": LoadStage,
     "join_ring": JoinRing,
+    "set_allowed": SetAllowed,
+    "move_path": MovePath,
     "load_progressed": LoadProgressed,
     "stage_loaded": StageLoaded,
     "stage_ready": StageReady,
+    "path_moved": PathMoved,
     "stage_health": StageHealth,
     "stage_failed": StageFailed,
 }
@@ -209,6 +265,11 @@ def decode_line(line: bytes) -> Command | Fact:
         if kind is LoadStage:
             start, end = fields["layers"]
             fields["layers"] = (start, end)
+            if fields.get("keys") is not None:
+                keys = fields["keys"]
+                fields["keys"] = CurveKeys(**keys | {"allowed": tuple(keys["allowed"])})
+        if kind is SetAllowed:
+            fields["keys"] = tuple(fields["keys"])
         return kind(**fields)
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise FrameError(f"not a line between a stage and its supervisor: {line[:80]!r}") from error

@@ -5,6 +5,7 @@ import pytest
 from molink.errors import FrameError
 from molink.runtime import supervision
 from molink.runtime.supervision import decode_line, encode_line
+from molink.transport.curve import CurveKeys
 from molink_scheduler.link_facts import LinkMemory
 
 LINK = supervision.LinkHealth(
@@ -24,6 +25,8 @@ LINK = supervision.LinkHealth(
     acks_refused=0,
 )
 
+KEYS = ("a" * 40, "b" * 40)
+
 PACKED = supervision.PackingHealth("int8", 200, 104, 0.01)
 
 
@@ -31,6 +34,13 @@ PACKED = supervision.PackingHealth("int8", 200, 104, 0.01)
     "value",
     [
         supervision.LoadStage("demo", (0, 4), "cpu", "auto", 1, None, "127.0.0.1"),
+        supervision.LoadStage(
+            *("demo", (0, 4), "cpu", "auto", 1, None, "127.0.0.1"), keys=CurveKeys(*KEYS, KEYS)
+        ),
+        supervision.SetAllowed(()),
+        supervision.SetAllowed(KEYS),
+        supervision.MovePath("next", "tcp://a:1"),
+        supervision.PathMoved("coordinator", "tcp://a:1", False, "nobody answers"),
         supervision.LoadProgressed(0.5),
         supervision.StageLoaded(1, None, "cpu", "float32", 128, 10),
         supervision.StageReady(),
@@ -41,6 +51,8 @@ PACKED = supervision.PackingHealth("int8", 200, 104, 0.01)
         supervision.JoinRing(
             *(1, "tcp://a:1", None, 64, None, (1, 2), 128, "molink", None),
             next_memory=LinkMemory(1e6, 0.1),
+            next_key=KEYS[0],
+            coordinator_key=KEYS[1],
         ),
         supervision.StageFailed("It is broken.", user_fault=True),
     ],
@@ -52,8 +64,24 @@ def test_a_line_comes_back_as_it_was(value):
 
 
 @pytest.mark.parametrize(
-    "line", [b"", b"{}", b"[]", b'{"kind": "exit"}', b'{"kind": "stage_ready", "more": 1}', b"\xff"]
+    "line",
+    [
+        b"",
+        b"{}",
+        b"[]",
+        b'{"kind": "exit"}',
+        b'{"kind": "stage_ready", "more": 1}',
+        b"\xff",
+        b'{"kind": "set_allowed", "keys": ["short"]}',
+        b'{"kind": "set_allowed", "keys": 7}',
+        b'{"kind": "move_path", "link": "back", "address": "tcp://a:1"}',
+    ],
 )
 def test_anything_else_is_refused(line):
     with pytest.raises(FrameError):
         decode_line(line)
+
+
+def test_a_stage_never_shows_the_secret_half_of_its_keys():
+    load = supervision.LoadStage("demo", (0, 4), "cpu", "auto", 1, None, "a", keys=CurveKeys(*KEYS))
+    assert KEYS[1] not in repr(load) and KEYS[1].encode() in encode_line(load)
