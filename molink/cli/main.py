@@ -15,6 +15,7 @@ import click
 from molink import __version__
 from molink.cli.client import bench, chat, generate
 from molink.cli.demo import demo
+from molink.cli.members import invite, node
 from molink.cli.serve import serve
 from molink.errors import MolinkError
 
@@ -53,7 +54,7 @@ def cli() -> None:
     """Serve large language models over a ring of home PCs joined by slow links."""
 
 
-for command in (serve, demo, generate, chat, bench):
+for command in (serve, demo, generate, chat, bench, invite, node):
     cli.add_command(command)
 
 

@@ -1,0 +1,174 @@
+"""`molink invite` and `molink node`: who may join the cluster, and who has.
+
+They open the coordinator's registry on disk, so they work on its machine whether it runs or not;
+one that runs notices what they wrote.
+"""
+
+import json
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from molink.control.registry import Registry
+    from molink.control.registry_records import InviteRecord, NodeRecord
+
+__all__ = ["invite", "node"]
+
+DATA_FOLDER = "molink"
+"""Under $XDG_DATA_HOME; `molink up` keeps its registry there too."""
+
+Command = Callable[..., Any]
+
+data_dir_option = click.option(
+    "--data-dir",
+    metavar="FOLDER",
+    help="Where the coordinator keeps its registry; without it $XDG_DATA_HOME/molink.",
+)
+json_option = click.option("--json", "as_json", is_flag=True, help="As JSON, for programs.")
+
+
+@click.group(invoke_without_command=True)
+@click.option(
+    "--expires", default="24h", show_default=True, metavar="24h", help="30m, 24h, 7d: until when."
+)
+@click.option("--uses", default=5, show_default=True, help="How many PCs may join with it.")
+@click.option("--name", default="", help="To tell invites apart in lists.")
+@click.option(
+    "--url", help="Where agents reach the coordinator; without it as molink up said last."
+)
+@data_dir_option
+@click.pass_context
+def invite(
+    context: click.Context,
+    expires: str,
+    uses: int,
+    name: str,
+    url: str | None,
+    data_dir: str | None,
+) -> None:
+    """Print the command with which volunteers join; keep it as secret as a password."""
+    if context.invoked_subcommand is not None:
+        context.obj = data_dir
+        return
+    from molink.config.duration import duration_s
+
+    expires_s = duration_s("--expires", expires)
+    with _registry(data_dir, make=url is not None) as registry:
+        made = registry.make_invite(expires_s, uses, name, time.time(), url)
+    click.echo(f"molink agent join {made.text}")
+
+
+@invite.command("list")
+@json_option
+@data_dir_option
+def list_invites(as_json: bool, data_dir: str | None) -> None:
+    """Show invites, those that ended lately too; never their secrets."""
+    with _registry(data_dir) as registry:
+        now = time.time()
+        rows = [_invite_fields(one, now) for one in registry.list_invites()]
+    _show(rows, as_json, "There are no invites: molink invite makes one.")
+
+
+@invite.command("revoke")
+@click.argument("invite", metavar="ID|NAME")
+@data_dir_option
+def revoke_invite(invite: str, data_dir: str | None) -> None:
+    """Let nobody else join with this invite; who has joined stays."""
+    with _registry(data_dir) as registry:
+        gone = registry.revoke(invite, time.time())
+    click.echo(f"Invite {gone.invite_id} is revoked; it had {gone.uses_left} uses left.")
+
+
+@click.group()
+def node() -> None:
+    """See and remove the PCs that have joined."""
+
+
+@node.command("list")
+@json_option
+@data_dir_option
+def list_nodes(as_json: bool, data_dir: str | None) -> None:
+    """Show every PC that has ever joined, removed ones too."""
+    with _registry(data_dir) as registry:
+        rows = [_node_fields(one) for one in registry.list_nodes()]
+    _show(rows, as_json, "No PC has joined yet: molink invite prints what its owner runs.")
+
+
+@node.command("remove")
+@click.argument("node", metavar="ID|NAME")
+@data_dir_option
+def remove_node(node: str, data_dir: str | None) -> None:
+    """Throw a PC out; its key is refused from now on, even with a new invite."""
+    with _registry(data_dir) as registry:
+        now = time.time()
+        gone = registry.remove_node(node, now)
+        invites = [one for one in registry.list_invites() if one.invite_id == gone.invite_id]
+    click.echo(f"Node {gone.node_id} ({gone.name}) is removed.")
+    if any(one.state(now) == "usable" for one in invites):
+        click.echo(
+            f"Its owner could join anew: molink invite revoke {gone.invite_id} prevents that."
+        )
+
+
+@contextmanager
+def _registry(data_dir: str | None, *, make: bool = False) -> Iterator["Registry"]:
+    from molink.config.data_dir import data_dir as folder
+    from molink.control.registry import Registry
+
+    before_subcommand = click.get_current_context().obj
+    registry = Registry.open(folder(DATA_FOLDER, data_dir or before_subcommand), make=make)
+    try:
+        yield registry
+    finally:
+        registry.close()
+
+
+def _invite_fields(invite: "InviteRecord", now: float) -> dict[str, Any]:
+    return {
+        "id": invite.invite_id,
+        "name": invite.name,
+        "state": invite.state(now),
+        "uses_left": invite.uses_left,
+        "uses_total": invite.uses_total,
+        "created": _time(invite.created),
+        "expires": _time(invite.expires),
+    }
+
+
+def _node_fields(node: "NodeRecord") -> dict[str, Any]:
+    return {
+        "id": node.node_id,
+        "name": node.name,
+        "joined": _time(node.joined),
+        "invite": node.invite_id,
+        "removed": None if node.removed is None else _time(node.removed),
+    }
+
+
+def _time(unix_s: float) -> str:
+    """In this PC's time zone, to the minute, with the zone's offset."""
+    return datetime.fromtimestamp(unix_s).astimezone().isoformat(" ", "minutes")
+
+
+def _show(rows: Sequence[dict[str, Any]], as_json: bool, nothing: str) -> None:
+    """A table, or a list of objects for programs."""
+    if as_json:
+        click.echo(json.dumps(rows, indent=2))
+        return
+    if not rows:
+        click.echo(nothing)
+        return
+    lines = [list(rows[0]), *([_cell(value) for value in row.values()] for row in rows)]
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    for line in lines:
+        cells = [cell.ljust(width) for cell, width in zip(line, widths, strict=True)]
+        click.echo("  ".join(cells).rstrip())
+
+
+def _cell(value: object) -> str:
+    return "-" if value in (None, "") else str(value)

@@ -1,0 +1,143 @@
+"""`molink invite` and `molink node` over a registry on disk."""
+
+import json
+import time
+
+import pytest
+from click.testing import CliRunner
+
+from molink.cli.main import cli
+from molink.cli.members import _time
+from molink.config.data_dir import data_dir
+from molink.config.duration import duration_s
+from molink.control.identity import KeyPair
+from molink.control.invites import Invite
+from molink.control.joining import request_to_join
+from molink.control.registry import Registry
+from molink.errors import UserError
+
+URL = "http://10.0.0.1:8000"
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+    return tmp_path / "molink"
+
+
+@pytest.fixture
+def registry(home):
+    registry = Registry.open(home)
+    registry.url = URL
+    yield registry
+    registry.close()
+
+
+def run(*words: str) -> str:
+    result = CliRunner().invoke(cli, words, catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
+def made(*words: str) -> Invite:
+    line = run("invite", *words)
+    assert line.startswith("molink agent join molink1-") and line.count("\n") == 1
+    return Invite.parse(line.split()[-1])
+
+
+def join(registry: Registry, invite: Invite, number: int = 1, name: str = "attic"):
+    request = request_to_join(invite, name, "0.1", 0.0)
+    public = KeyPair.of_secret(number.to_bytes(32, "big")).public
+    return registry.admit(public, request, time.time()).node
+
+
+def test_an_invite_is_one_line_that_lets_somebody_in(registry):
+    invite = made("--expires", "30m", "--uses", "2", "--name", "lan party")
+    assert invite.url == URL
+    (listed,) = registry.list_invites()
+    assert (listed.uses_total, listed.name) == (2, "lan party")
+    assert listed.expires - listed.created == 1800
+    assert join(registry, invite).name == "attic"
+
+
+def test_without_a_cluster_every_command_says_what_to_do(home):
+    for words in (["invite"], ["invite", "list"], ["node", "list"], ["node", "remove", "x"]):
+        with pytest.raises(UserError, match="run molink up first"):
+            CliRunner().invoke(cli, words, catch_exceptions=False)
+    assert not home.exists()
+
+
+def test_with_an_address_an_invite_needs_no_molink_up(home, tmp_path):
+    elsewhere = tmp_path / "elsewhere"
+    invite = made("--url", "https://ring.example.org/", "--data-dir", str(elsewhere))
+    assert invite.url == "https://ring.example.org" and not home.exists()
+    assert Registry.open(elsewhere).coordinator.public == invite.coordinator_key
+
+
+def test_the_folder_may_stand_before_the_subcommand(home, tmp_path):
+    elsewhere = str(tmp_path / "elsewhere")
+    invite = made("--url", URL, "--data-dir", elsewhere)
+    assert invite.invite_id in run("invite", "--data-dir", elsewhere, "list")
+
+
+def test_invites_are_listed_without_their_secrets(registry):
+    assert "There are no invites" in run("invite", "list")
+    invite = made("--name", "lan party")
+    (row,) = json.loads(run("invite", "list", "--json"))
+    assert row.keys() >= {"id", "name", "state", "uses_left", "uses_total", "created", "expires"}
+    assert (row["id"], row["state"], row["uses_left"]) == (invite.invite_id, "usable", 5)
+    header, line = run("invite", "list").splitlines()
+    assert header.split()[:3] == ["id", "name", "state"]
+    assert line.startswith(f"{invite.invite_id}  lan party  usable")
+    assert line.index("usable") == header.index("state")
+
+
+@pytest.mark.parametrize("by_name", [False, True])
+def test_an_invite_is_revoked(registry, by_name):
+    invite = made("--name", "party")
+    assert "is revoked" in run("invite", "revoke", "party" if by_name else invite.invite_id)
+    assert json.loads(run("invite", "list", "--json"))[0]["state"] == "revoked"
+    with pytest.raises(UserError, match="no usable invite"):
+        CliRunner().invoke(cli, ["invite", "revoke", "party"], catch_exceptions=False)
+
+
+def test_nodes_are_listed_and_removed(registry):
+    assert "No PC has joined yet" in run("node", "list")
+    node = join(registry, made())
+    (row,) = json.loads(run("node", "list", "--json"))
+    assert (row["id"], row["name"], row["removed"]) == (node.node_id, "attic", None)
+    told = run("node", "remove", "attic")
+    assert f"molink invite revoke {node.invite_id}" in told
+    assert json.loads(run("node", "list", "--json"))[0]["removed"] is not None
+    assert registry.changed_elsewhere() and registry.member(node.node_id) is None
+    assert node.password not in run("node", "list", "--json") + run("node", "list")
+
+
+def test_a_removed_node_whose_invite_is_spent_needs_no_further_advice(registry):
+    node = join(registry, made("--uses", "1"))
+    assert "revoke" not in run("node", "remove", node.node_id)
+
+
+def test_times_carry_their_zone():
+    assert _time(0.0).count(":") >= 2 and _time(0.0)[-6] in "+-"
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("90s", 90), ("30m", 1800), ("24h", 86400), ("1.5d", 129600)]
+)
+def test_lengths_of_time(text, seconds):
+    assert duration_s("--expires", text) == seconds
+
+
+@pytest.mark.parametrize("text", ["", "24", "h", "-1h", "1w", "24 h", "9" * 400 + "d", "1h\n"])
+def test_what_is_no_length_of_time(text):
+    with pytest.raises(UserError, match="--expires takes a length of time"):
+        duration_s("--expires", text)
+
+
+def test_a_given_folder_counts_before_the_users_own(tmp_path, monkeypatch):
+    assert data_dir("molink") == tmp_path / "molink"
+    assert data_dir("molink", "/srv/ring").as_posix() == "/srv/ring"
+    monkeypatch.delenv("XDG_DATA_HOME")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert data_dir("molink") == tmp_path / ".local/share/molink"
