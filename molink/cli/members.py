@@ -53,6 +53,7 @@ def invite(
 ) -> None:
     """Print the command with which volunteers join; keep it as secret as a password."""
     if context.invoked_subcommand is not None:
+        context.obj = data_dir
         return
     from molink.config.duration import duration_s
 
@@ -119,7 +120,8 @@ def _registry(data_dir: str | None, *, make: bool = False) -> Iterator["Registry
     from molink.config.data_dir import data_dir as folder
     from molink.control.registry import Registry
 
-    registry = Registry.open(folder(DATA_FOLDER, data_dir), make=make)
+    before_subcommand = click.get_current_context().obj
+    registry = Registry.open(folder(DATA_FOLDER, data_dir or before_subcommand), make=make)
     try:
         yield registry
     finally:

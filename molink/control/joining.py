@@ -8,12 +8,13 @@ trusting clocks, which on home PCs are off by hours.
 import os
 from typing import Annotated
 
-from pydantic import ConfigDict, Field
+from pydantic import ConfigDict, Field, ValidationError
 
+from molink.control.invites import Invite
 from molink.control.messages import Key, Message, NodeId
-from molink.errors import ControlError
+from molink.errors import ControlError, UserError
 
-__all__ = ["JoinAnswer", "JoinRequest", "check_answer", "new_challenge"]
+__all__ = ["JoinAnswer", "JoinRequest", "check_answer", "request_to_join"]
 
 CHALLENGE_BYTES = 16
 
@@ -22,7 +23,8 @@ Challenge = Annotated[str, Field(pattern=r"^[0-9a-f]{32}$")]
 
 UnixTime = Annotated[float, Field(ge=0, le=1e11, allow_inf_nan=False)]
 Secret = Annotated[str, Field(min_length=16, max_length=100, repr=False)]
-Name = Annotated[str, Field(min_length=1, max_length=60, pattern=r"^[^\x00-\x1f\x7f]+$")]
+Name = Annotated[str, Field(min_length=1, max_length=60, pattern=r"^[^\x00-\x1f\x7f-\x9f]+$")]
+"""A name is printed on terminals: no control characters."""
 
 
 class Confidential(Message):
@@ -68,9 +70,22 @@ class JoinAnswer(Confidential):
     coordinator_public_key: Key
 
 
-def new_challenge() -> str:
-    """From the system's randomness."""
-    return os.urandom(CHALLENGE_BYTES).hex()
+def request_to_join(invite: Invite | None, name: str, version: str, now: float) -> JoinRequest:
+    """A new request with a challenge of its own; without an invite for a node that has joined.
+
+    Raises UserError when a node cannot be called `name`.
+    """
+    try:
+        return JoinRequest(
+            challenge=os.urandom(CHALLENGE_BYTES).hex(),
+            invite_id=None if invite is None else invite.invite_id,
+            invite_secret=None if invite is None else invite.secret.value.hex(),
+            name=name,
+            version=version,
+            time_unix_s=now,
+        )
+    except ValidationError:
+        raise UserError(f"A node cannot be called {name!r:.80}: give 1 to 60 characters.") from None
 
 
 def check_answer(request: JoinRequest, answer: JoinAnswer, own_node_id: str) -> None:

@@ -12,7 +12,7 @@ from molink.config.data_dir import data_dir
 from molink.config.duration import duration_s
 from molink.control.identity import KeyPair
 from molink.control.invites import Invite
-from molink.control.joining import JoinRequest, new_challenge
+from molink.control.joining import request_to_join
 from molink.control.registry import Registry
 from molink.errors import UserError
 
@@ -46,14 +46,7 @@ def made(*words: str) -> Invite:
 
 
 def join(registry: Registry, invite: Invite, number: int = 1, name: str = "attic"):
-    request = JoinRequest(
-        challenge=new_challenge(),
-        invite_id=invite.invite_id,
-        invite_secret=invite.secret.value.hex(),
-        name=name,
-        version="0.1",
-        time_unix_s=0.0,
-    )
+    request = request_to_join(invite, name, "0.1", 0.0)
     public = KeyPair.of_secret(number.to_bytes(32, "big")).public
     return registry.admit(public, request, time.time()).node
 
@@ -79,6 +72,12 @@ def test_with_an_address_an_invite_needs_no_molink_up(home, tmp_path):
     invite = made("--url", "https://ring.example.org/", "--data-dir", str(elsewhere))
     assert invite.url == "https://ring.example.org" and not home.exists()
     assert Registry.open(elsewhere).coordinator.public == invite.coordinator_key
+
+
+def test_the_folder_may_stand_before_the_subcommand(home, tmp_path):
+    elsewhere = str(tmp_path / "elsewhere")
+    invite = made("--url", URL, "--data-dir", elsewhere)
+    assert invite.invite_id in run("invite", "--data-dir", elsewhere, "list")
 
 
 def test_invites_are_listed_without_their_secrets(registry):

@@ -5,7 +5,7 @@ import threading
 import pytest
 
 from molink.control.identity import KeyPair
-from molink.control.joining import JoinRequest, new_challenge
+from molink.control.joining import JoinRequest, request_to_join
 from molink.control.registry import Registry
 from molink.control.registry_rules import EXPIRES_S_MAX, INVITES_MAX, NODES_MAX
 from molink.control.registry_schema import MIGRATIONS, open_database
@@ -29,14 +29,7 @@ def key(number: int) -> bytes:
 
 
 def request(invite=None, name="pc") -> JoinRequest:
-    return JoinRequest(
-        challenge=new_challenge(),
-        invite_id=None if invite is None else invite.invite_id,
-        invite_secret=None if invite is None else invite.secret.value.hex(),
-        name=name,
-        version="0.1",
-        time_unix_s=0.0,
-    )
+    return request_to_join(invite, name, "0.1", 0.0)
 
 
 def make(registry, uses=5, name="", expires_s=HOUR_S):
@@ -71,7 +64,8 @@ def test_everything_outlives_a_restart(registry, tmp_path):
 
 def test_the_file_is_private_and_holds_no_secret_of_an_invite(registry, tmp_path):
     secret = make(registry).secret.value
-    assert registry.path.stat().st_mode & 0o077 == 0
+    assert len(list(tmp_path.iterdir())) == 3
+    assert all(file.stat().st_mode & 0o077 == 0 for file in tmp_path.iterdir())
     content = b"".join(file.read_bytes() for file in tmp_path.iterdir())
     assert secret not in content and secret.hex().encode() not in content
 

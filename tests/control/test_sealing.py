@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from molink.control.identity import KeyPair, key_to_z85
-from molink.control.joining import JoinAnswer, JoinRequest, check_answer, new_challenge
+from molink.control.joining import JoinAnswer, JoinRequest, check_answer, request_to_join
 from molink.control.sealing import SEALED_BYTES_MAX, open_answer, open_sealed, seal
-from molink.errors import ControlError
+from molink.errors import ControlError, UserError
 
 AGENT, COORDINATOR, STRANGER = (KeyPair.of_secret(bytes([n]) * 32) for n in (1, 2, 3))
 
@@ -72,7 +72,7 @@ def test_a_request_handed_back_is_no_answer():
 
 
 def test_an_answer_to_another_request_is_refused():
-    other = ANSWER.model_copy(update={"challenge": new_challenge()})
+    other = ANSWER.model_copy(update={"challenge": "1" * 32})
     with pytest.raises(ControlError, match="another request"):
         check_answer(REQUEST, other, AGENT.node_id)
     with pytest.raises(ControlError, match="another request"):
@@ -116,3 +116,14 @@ def test_nothing_is_sealed_for_a_key_that_is_none():
         seal(REQUEST, AGENT, bytes(32))
     with pytest.raises(ControlError, match="no key"):
         seal(REQUEST, AGENT, b"short")
+
+
+def test_every_request_has_a_challenge_of_its_own():
+    challenges = {request_to_join(None, "pc", "0.1", 0.0).challenge for _ in range(9)}
+    assert len(challenges) == 9
+
+
+@pytest.mark.parametrize("name", ["", "x" * 61, "two\nlines", "\x9b31m"])
+def test_a_name_that_no_node_can_have_is_one_sentence(name):
+    with pytest.raises(UserError, match="cannot be called"):
+        request_to_join(None, name, "0.1", 0.0)
