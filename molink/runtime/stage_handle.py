@@ -14,6 +14,7 @@ from molink.runtime.supervision import (
     LoadStage,
     MovePath,
     OutgoingLink,
+    PathMoved,
     SetAllowed,
     SetUploadCap,
     StageFailed,
@@ -38,6 +39,8 @@ class StageHandle:
     child: ChildProcess
     loaded: StageLoaded | None = None
     health: StageHealth | None = None
+    path_moved: Callable[[PathMoved], None] = field(default=lambda moved: None)
+    """Hears how each `move_path` ended."""
     _reported: asyncio.Event = field(default_factory=asyncio.Event)
 
     @property
@@ -88,9 +91,12 @@ class StageHandle:
     async def watch(self) -> None:
         """Take in health reports; raises StageError when the stage is gone."""
         while True:
-            if isinstance(fact := await self._next_fact(), StageHealth):
-                self.health = fact
-                self._reported.set()
+            match await self._next_fact():
+                case StageHealth() as health:
+                    self.health = health
+                    self._reported.set()
+                case PathMoved() as moved:
+                    self.path_moved(moved)
 
     async def next_health(self) -> StageHealth:
         """The next report, while somebody watches."""

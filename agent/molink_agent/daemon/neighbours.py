@@ -30,6 +30,7 @@ class Neighbours:
     mapper: PortMapper = field(default_factory=PortMapper)
     _service: PeerService | None = None
     _key: str = ""
+    _stage_ports: tuple[int, ...] = ()
 
     async def run(self, changed: Callable[[], Awaitable[None]]) -> None:
         """Until cancelled: keep the router's mapping, and tell when addresses have changed."""
@@ -54,9 +55,18 @@ class Neighbours:
             host = self.options.listen if self.limits.limits.direct else "127.0.0.1"
             self._service = PeerService(self._key, host, self.options.data_port)
             await self._service.start()
-            self.mapper.want([self._service.port])
+            self._want_ports()
+            self.ways.listening = self._stage_listens
         if self._service is not None and self.ways.receiver is not None:
             self.ways.receiver.open(PEER_PORT_NAME, f"127.0.0.1:{self._service.port}")
+
+    def _stage_listens(self, ports: tuple[int, ...]) -> None:
+        self._stage_ports = ports
+        self._want_ports()
+
+    def _want_ports(self) -> None:
+        own = [self._service.port] if self._service is not None else []
+        self.mapper.want([*own, *self._stage_ports])
 
     async def measure(self, order: ProbeOrder) -> tuple[PathReport, Measured | None]:
         """The ways to these peers, and to the coordinator."""

@@ -133,6 +133,7 @@ class StageHost:
             directory = await self.get_weights(work, self._progress(assignment, "downloading"))
             load = self.make_load(work, directory, self._allowed)
             self.handle = await StageHandle.start("This PC's stage", load)
+            self.handle.path_moved = self.ways.path_moved
             self._said = 0.0
             await self.handle.wait_loaded(self._progress(assignment, "loading"))
             self._work = work

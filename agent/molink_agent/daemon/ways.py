@@ -9,14 +9,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from molink.control.messages import Assignment, Services, StageLink
+from molink.errors import StageError
+from molink.runtime.supervision import JoinRing, OutgoingLink, PathMoved, StageLoaded
 from molink.transport.paths.choose import Path
 from molink.transport.paths.keeper import LinkEnd, PathKeeper
 from molink.transport.relay.caller import RelayCaller
 from molink.transport.relay.receiver import RelayReceiver
-
-from molink.control.messages import Assignment, Services, StageLink
-from molink.errors import StageError
-from molink.runtime.supervision import JoinRing, OutgoingLink, StageLoaded
 
 __all__ = ["RingWays"]
 
@@ -42,6 +41,8 @@ class RingWays:
     """The owner's cap, as it is now."""
     move: Callable[[OutgoingLink, str], None] = field(default=lambda link, address: None)
     """Tells the stage."""
+    listening: Callable[[tuple[int, ...]], None] = field(default=lambda ports: None)
+    """Hears at which ports the stage listens: a router may have to let neighbours in."""
     caller: RelayCaller | None = None
     receiver: RelayReceiver | None = None
     _receiving: "asyncio.Task[None] | None" = None
@@ -59,6 +60,8 @@ class RingWays:
 
     def listen(self, loaded: StageLoaded) -> None:
         """The stage listens: whoever asks the relay for its ports is led there."""
+        ports = [loaded.port, loaded.coordinator_port]
+        self.listening(tuple(port for port in ports if port is not None))
         if self.receiver is None:
             return
         self.receiver.open("ring", f"127.0.0.1:{loaded.port}")
@@ -88,6 +91,12 @@ class RingWays:
     def paths(self) -> dict[str, str]:
         """Of each outgoing link "direct" or "relay"."""
         return {name: way.keeper.path.kind for name, way in self._ways.items()}
+
+    def path_moved(self, moved: PathMoved) -> None:
+        """The stage has moved a link, or could not: then the keeper looks for another way."""
+        way = self._ways.get(moved.link)
+        if way is not None and not moved.moved:
+            way.keeper.failed(way.keeper.path)
 
     async def leave(self) -> None:
         """The stage is in no ring any more."""
