@@ -2,7 +2,6 @@
 
 from aiohttp import web
 
-from molink.control.sealing import SEALED_BYTES_MAX
 from molink.errors import ControlError, JoinRefusedError
 from molink.runtime.cluster.joining import JoinDesk
 
@@ -15,7 +14,7 @@ def add_join_route(app: web.Application, desk: JoinDesk) -> None:
     """Serve `POST /agents/join`: 200 with the answer, 403 with the reason, 400 for other things."""
 
     async def join(request: web.Request) -> web.Response:
-        body = await request.content.read(SEALED_BYTES_MAX + 1)
+        body = await request.read()  # Bounded by the application's own limit.
         try:
             answer = await desk.join(body)
         except JoinRefusedError as error:

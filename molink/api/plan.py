@@ -13,14 +13,17 @@ __all__ = ["PLAN_PATH", "add_plan_route"]
 PLAN_PATH = "/plan"
 
 
-def add_plan_route(app: web.Application, model: str, plan: Callable[[], Plan | Shortage]) -> None:
+Prepare = Callable[[], Callable[[], Plan | Shortage]]
+
+
+def add_plan_route(app: web.Application, model: str, plan: Prepare) -> None:
     """Serve the plan as JSON: `{"model", "plan"}`, or `{"model", "shortage"}` with a sentence.
 
-    `plan` may compute for seconds; it runs in a thread.
+    `plan` takes what is known now, at once; what it returns may compute for seconds, in a thread.
     """
 
     async def get_plan(request: web.Request) -> web.Response:
-        found = await asyncio.to_thread(plan)
+        found = await asyncio.to_thread(plan())
         if isinstance(found, Shortage):
             return web.json_response({"model": model, "shortage": found.sentence})
         return web.json_response({"model": model, "plan": asdict(found)})

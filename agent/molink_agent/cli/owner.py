@@ -60,8 +60,9 @@ def leave(data_dir: str | None) -> None:
 @click.argument("value")
 @data_dir_option
 def set_limit(key: str, value: str, data_dir: str | None) -> None:
-    """Change a limit of what is lent, at once: `set upload_mbps 10`, `set hours "18:00-02:00"`;
-    the value `none` takes it back."""
+    """Change a limit of what is lent: `set upload_mbps 10`, `set hours "18:00-02:00"`; the value
+    `none` takes it back. Upload, memory, hours and idle time hold at once; device, threads and
+    direct from the next ring on."""
     from molink.errors import UserError
     from molink_agent.daemon.local_socket import SOCKET_NAME
     from molink_agent.limits.limits_file import LimitsFile

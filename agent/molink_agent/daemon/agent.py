@@ -56,6 +56,9 @@ from molink_agent.probe.nat import ask_stun
 
 __all__ = ["Agent", "LeftError", "ReplacedError"]
 
+TAKE_BACK_S = 180.0
+"""For a ring to find a replacement (a minute) and to let answers end (half of one), twice over."""
+
 BEAT_S = 1.0
 """The coordinator calls a node lost after four seconds without a word."""
 
@@ -86,6 +89,9 @@ class Agent:
     _said_profile: Profile | None = None
     _said_wish: NodeWish | None = None
     _stun_port: int = 0
+    _wanted_back_at: float | None = None
+    _probed: ProbeOrder | None = None
+    """Carried out: a broker repeats it at every connection."""
     _probe: "asyncio.Task[None] | None" = None
 
     @property
@@ -108,27 +114,38 @@ class Agent:
 
         Raises ControlError when the broker refuses it, ReplacedError.
         """
-        self.started_unix_s = time.time() + self.membership.clock_offset_s
-        answer = self.membership.answer
+        self.started_unix_s = self.pc.next_start(time.time() + self.membership.clock_offset_s)
         try:
-            async with ControlClient.open(
-                self.membership.broker,
-                answer.username,
-                answer.password,
-                client_id=self.node_id,
-                will=(PRESENCE, self.node_id, self._presence(online=False)),
-                subscriptions=[topic.of(self.node_id) for topic in TOLD_TOPICS],
-            ) as self.client:
-                await self._live(self.client)
+            async with asyncio.TaskGroup() as group:
+                group.create_task(self._look())
+                group.create_task(self._be_a_member())
+        except ExceptionGroup as failures:
+            raise failures.exceptions[0] from None
         finally:
             await self._end()
 
+    async def _be_a_member(self) -> None:
+        answer = self.membership.answer
+        async with ControlClient.open(
+            self.membership.broker,
+            answer.username,
+            answer.password,
+            client_id=self.node_id,
+            will=(PRESENCE, self.node_id, self._presence(online=False)),
+            subscriptions=[topic.of(self.node_id) for topic in TOLD_TOPICS],
+        ) as self.client:
+            try:
+                await self._live(self.client)
+            finally:
+                self.client = None
+
     async def _live(self, client: ControlClient) -> None:
         await client.publish(PRESENCE, self.node_id, self._presence(online=True))
-        await self._say_wish()
+        self._said_wish = self._said_profile = None
+        await self.look_now()
         try:
             async with asyncio.TaskGroup() as group:
-                for loop in (self._hear(client), self._beat(client), self._look()):
+                for loop in (self._hear(client), self._beat(client)):
                     group.create_task(loop)
                 group.create_task(self.neighbours.run(self._addresses_changed))
         except ExceptionGroup as failures:
@@ -191,6 +208,9 @@ class Agent:
             )
 
     async def _start_probe(self, order: ProbeOrder) -> None:
+        if order == self._probed:
+            return
+        self._probed = order
         if self._probe is not None:
             self._probe.cancel()
             await asyncio.gather(self._probe, return_exceptions=True)
@@ -210,6 +230,8 @@ class Agent:
             await self._say_profile()
         except MolinkError as error:
             log.warning("the probe failed: %s", error)
+        except Exception:
+            log.exception("the probe failed")
 
     async def _steps(self, order: ProbeOrder) -> StepCost:
         return await self.pc.time_steps(order)
@@ -233,9 +255,23 @@ class Agent:
         """What the owner allows; ends the agent once it has left."""
         while True:
             await self.look_now()
+            await self._take_back()
             if self.owner.leaving and not self.host.busy:
                 raise LeftError("This PC has left the cluster.")
             await asyncio.sleep(LOOK_S)
+
+    async def _take_back(self) -> None:
+        """An owner who wants the PC gets it: when the ring lets go, or when it has had its time, or
+        at once when there is no coordinator to ask."""
+        now = time.monotonic()
+        if self.owner.wish.wish == "serve":
+            self._wanted_back_at = None
+            return
+        self._wanted_back_at = self._wanted_back_at or now
+        alone = self.client is None or not self.client.connected
+        if self.host.busy and (alone or now - self._wanted_back_at > TAKE_BACK_S):
+            log.warning("the stage is ended: the owner wants this PC")
+            await self.host.forsake()
 
     async def look_now(self) -> None:
         """See what the owner allows, and say it."""

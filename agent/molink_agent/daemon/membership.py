@@ -7,16 +7,16 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import aiohttp
-from molink.control.identity import KeyPair, key_from_z85
-from molink.control.invites import Invite
-from molink.control.joining import JoinAnswer, JoinRequest, check_answer, new_challenge
-from molink.control.private_file import read_private, write_private
-from molink.control.sealing import SEALED_BYTES_MAX, open_answer, seal
 from pydantic import ValidationError
 
 from molink import __version__
 from molink.control.addresses import BrokerAddress
+from molink.control.identity import KeyPair, key_from_z85
+from molink.control.invites import Invite
+from molink.control.joining import JoinAnswer, JoinRequest, check_answer, new_challenge
 from molink.control.messages import Message
+from molink.control.private_file import read_private, write_private
+from molink.control.sealing import SEALED_BYTES_MAX, open_answer, seal
 from molink.errors import ControlError, JoinRefusedError, UserError
 from molink_agent.probe.clock import ClockReading
 
@@ -126,7 +126,7 @@ async def _post(url: str, body: bytes) -> bytes:
             aiohttp.ClientSession(timeout=timeout) as session,
             session.post(url, data=body) as response,
         ):
-            answer = await response.content.read(SEALED_BYTES_MAX + 1)
+            answer = await _whole(response.content)
             if response.status == 200:
                 return answer
             raise await _refusal(response.status, answer)
@@ -135,6 +135,16 @@ async def _post(url: str, body: bytes) -> bytes:
             f"The coordinator at {url.removesuffix(JOIN_PATH)} cannot be reached "
             f"({type(error).__name__}): is it running, and is this PC online?"
         ) from None
+
+
+async def _whole(content: aiohttp.StreamReader) -> bytes:
+    """All of it, unless it is longer than an answer can be."""
+    parts = b""
+    async for piece in content.iter_any():
+        parts += piece
+        if len(parts) > SEALED_BYTES_MAX:
+            break
+    return parts
 
 
 async def _refusal(status: int, answer: bytes) -> ControlError:

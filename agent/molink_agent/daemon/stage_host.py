@@ -6,6 +6,7 @@ same layers and has not been in a ring yet.
 """
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
@@ -28,6 +29,8 @@ MakeLoad = Callable[[StageWork, str, tuple[str, ...]], LoadStage]
 whose links it accepts."""
 
 Say = Callable[[StageFact], Awaitable[None]]
+
+log = logging.getLogger(__name__)
 
 FRACTION_STEP = 0.05
 """Progress is said when it has grown by so much: twenty messages for a download."""
@@ -98,6 +101,14 @@ class StageHost:
         self.assignment = assignment
         self._task = asyncio.create_task(self._carry_out(assignment))
 
+    async def forsake(self) -> None:
+        """End the stage although a ring counts on it."""
+        assignment = self.assignment
+        await self._cancel()
+        if assignment is not None:
+            self.assignment = assignment.model_copy(update={"work": None, "join": None})
+            await self._give_up(self.assignment, "Its owner has taken the PC back.")
+
     async def stop(self) -> None:
         """End the stage and whatever is under way."""
         await self._cancel()
@@ -110,14 +121,22 @@ class StageHost:
         try:
             if assignment.work is None:
                 await self.stop_process(assignment)
-            elif assignment.join is None or not self._is_loaded(assignment.work):
+            elif assignment.join is None:
                 await self._load(assignment, assignment.work)
-            else:
+            elif self._is_loaded(assignment.work):
                 await self._join(assignment)
+            else:
+                raise StageError("This PC's stage ended before it joined its ring.")
         except (MolinkError, OSError) as error:
-            await self._end_process()
-            self.state = "standby"
-            await self._fact(assignment, "failed", message=str(error)[:500])
+            await self._give_up(assignment, str(error))
+        except Exception as error:
+            log.exception("an assignment could not be carried out")
+            await self._give_up(assignment, f"The agent stopped on {type(error).__name__}.")
+
+    async def _give_up(self, assignment: Assignment, why: str) -> None:
+        await self._end_process()
+        self.state = "standby"
+        await self._fact(assignment, "failed", message=why[:500])
 
     async def stop_process(self, assignment: Assignment) -> None:
         """Hold nothing."""
@@ -146,8 +165,8 @@ class StageHost:
         handle = self.handle
         assert handle is not None, "only a loaded stage joins"
         command = await self.ways.join_command(assignment)
+        self._epoch = assignment.epoch  # From here on it is of no use to another ring.
         await handle.join(command)
-        self._epoch = assignment.epoch
         self.state = "serving"
         await self._fact(assignment, "ready")
         await handle.watch()
@@ -185,7 +204,16 @@ class StageHost:
             await asyncio.gather(task, return_exceptions=True)
 
     async def _end_process(self) -> None:
+        """To its end, also when whoever asked is cancelled: two stages would not fit."""
         handle, self.handle, self._work, self._epoch = self.handle, None, None, None
+        ending = asyncio.ensure_future(self._ended(handle))
+        try:
+            await asyncio.shield(ending)
+        except asyncio.CancelledError:
+            await ending
+            raise
+
+    async def _ended(self, handle: StageHandle | None) -> None:
         await self.ways.leave()
         if handle is not None:
             await handle.child.stop()

@@ -1,10 +1,12 @@
 """What this PC is and lends, as the coordinator is told: hardware, caps, measurements together."""
 
+import asyncio
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from molink.control.messages import PathReport, ProbeOrder, Profile, StepCost
+from molink.errors import StageError
 from molink.transport.peer.measuring import Measured as MeasuredWay
 from molink_agent.daemon.measuring import StepTimes
 from molink_agent.daemon.membership import Membership
@@ -16,6 +18,8 @@ from molink_agent.probe.machine import read_machine
 from molink_agent.probe.profile import Measured, compose_profile
 
 __all__ = ["ThisPc"]
+
+STARTED_FILE = "started"
 
 
 @dataclass(slots=True)
@@ -41,9 +45,25 @@ class ThisPc:
         lent = self.lent(own_bytes)
         return compose_profile(self.limits.limits, machine, lent, self.measured, disk)
 
+    def next_start(self, now_unix_s: float) -> float:
+        """When the agent starts, as others will compare it: later than ever before, even where a
+        clock was set back."""
+        path = self.data_dir / STARTED_FILE
+        try:
+            before = float(path.read_text())
+        except (OSError, ValueError):
+            before = 0.0
+        started_s = max(now_unix_s, before + 1.0)
+        with suppress(OSError):
+            path.write_text(f"{started_s!r}\n")
+        return started_s
+
     async def time_steps(self, order: ProbeOrder) -> StepCost:
         """A layer's times on the first lent device. Raises StageError."""
-        first = self.lent()[0]
+        lent = await asyncio.to_thread(self.lent)
+        if not lent:
+            raise StageError("No device is lent: see `molink agent doctor`.")
+        first = lent[0]
         return await StepTimes(self.data_dir).of(order, first.device, first.threads)
 
     def remember(self, membership: Membership, profile: Profile) -> None:

@@ -78,5 +78,5 @@ class Accounting:
             return self.ledger.bytes_since(
                 node.node_id, sum(int(one["bytes_sent"]) for one in links)
             )
-        except (TypeError, KeyError, ValueError):
+        except (TypeError, KeyError, ValueError, OverflowError):
             return 0  # Of another version: not counted.

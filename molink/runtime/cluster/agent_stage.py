@@ -9,6 +9,8 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from pydantic import TypeAdapter, ValidationError
+
 from molink.control.messages import Assignment, StageFact, StageWork
 from molink.errors import FrameError, StageError
 from molink.runtime.cluster.node_book import Node
@@ -18,6 +20,8 @@ __all__ = ["AgentStage", "Tell"]
 
 PROGRESS_FROM = {"downloading": 0.0, "loading": 0.5}
 """Each is half of the way, as far as anybody knows beforehand."""
+
+_LOADED = TypeAdapter(StageLoaded)
 
 Tell = Callable[[Node, Assignment], Awaitable[None]]
 """Publishes an assignment; its revision is given by whoever keeps count."""
@@ -41,6 +45,8 @@ class AgentStage:
     loaded: StageLoaded | None = None
     health: StageHealth | None = None
     pid: int | None = None
+    failed: bool = False
+    """Whether the node has said that its stage cannot be."""
     incarnation: str = field(init=False)
     """Of the agent that was told."""
     _changed: asyncio.Event = field(default_factory=asyncio.Event)
@@ -68,10 +74,7 @@ class AgentStage:
         await self.allow_links(self.node, self.neighbours)
         await self.tell(self.node, self._assignment())
         fact = await self._fact("loaded", progressed)
-        try:
-            self.loaded = StageLoaded(**fact.line)
-        except TypeError as error:
-            raise StageError(f"{self.name} says something unknown of its stage: {error}") from None
+        self.loaded = _loaded(self.name, fact.line)
         return self.loaded
 
     async def join(self, assignment_fields: dict[str, Any]) -> None:
@@ -109,8 +112,12 @@ class AgentStage:
             raise StageError(f"{self.name} is lost.")
         if self.node.presence is None or self.node.presence.incarnation != self.incarnation:
             raise StageError(f"{self.name} has started anew.")
+        told = self.node.assignment
+        if told is not None and told.epoch != self.epoch:
+            raise StageError(f"{self.name} was given something else to do.")
         fact = self.node.current_fact
         if fact is not None and fact.kind in ("failed", "stopped"):
+            self.failed = fact.kind == "failed"
             raise StageError(f"{self.name}: {fact.message or 'its stage ended.'}")
 
     async def _next_change(self) -> None:
@@ -135,3 +142,15 @@ class AgentStage:
             stages=self.stages,
             work=self.work,
         )
+
+
+def _loaded(name: str, line: dict[str, Any]) -> StageLoaded:
+    """From what a node says. Raises StageError for anything else than a loaded stage."""
+    try:
+        return _LOADED.validate_python(line)
+    except ValidationError as error:
+        problem = error.errors()[0]
+        where = ".".join(str(part) for part in problem["loc"])
+        raise StageError(
+            f"{name} says something impossible of its stage ({where}: {problem['msg']})."
+        ) from None

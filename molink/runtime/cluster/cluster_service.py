@@ -94,11 +94,18 @@ class ClusterService:
         first = reports[0] if reports else {"model": self.card.name, "stages": [], "links": []}
         return first | {"rings": reports, "unready_reason": self.unready_reason} | self.report()
 
+    def _open_rings(self, tokens: int) -> list[ServingRing]:
+        """Those that can hold a request of so many tokens; if none can, all: one says so."""
+        rings = [ring for ring in self.rings if ring.is_open]
+        holding = [ring for ring in rings if ring.coordinator.card.model_len_max >= tokens]
+        return holding or rings
+
     async def _ring_for(self, request: GenerationRequest, *, accepted: bool) -> ServingRing:
         """The ring that ends it soonest. A request that one ring has accepted waits for the next;
         a new one is refused while there is none."""
         deadline = time.monotonic() + NEXT_RING_WAIT_S
-        while not (rings := [ring for ring in self.rings if ring.is_open]):
+        tokens = len(request.prompt_token_ids) + request.sampling.max_tokens
+        while not (rings := self._open_rings(tokens)):
             if not accepted and not self.rings:
                 raise RingError(self.progress)
             changed = self._changed
@@ -111,5 +118,4 @@ class ClusterService:
             RingLoad(ring.coordinator.outstanding_tokens, max(1e-3, ring.tokens_per_s))
             for ring in rings
         ]
-        tokens = len(request.prompt_token_ids) + request.sampling.max_tokens
         return rings[choose_ring(loads, tokens)]

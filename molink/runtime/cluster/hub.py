@@ -35,6 +35,7 @@ from molink.control.topics import (
     SERVICES,
     WISH,
 )
+from molink.errors import ControlError
 from molink.runtime.cluster.node_book import NODES_MAX, Node, NodeBook
 from molink.runtime.cluster.probing import Probing
 
@@ -42,6 +43,9 @@ __all__ = ["SAID_TOPICS", "ControlHub"]
 
 SAID_TOPICS = (PRESENCE, PROFILE, PATHS, FACT, WISH, HEALTH)
 """All that a node says. Presence first: what is retained of the others belongs to it."""
+
+RECONNECT_S = 15.0
+"""After the broker was away: nodes wait up to ten seconds between two attempts to reach it."""
 
 TICK_S = 0.5
 """Between two looks at silence and at the registry."""
@@ -67,16 +71,21 @@ class ControlHub:
     """Beside: its way through the relay ends."""
     strangers_count: int = 0
     """Messages of nodes that the registry does not know."""
-    _was_connected: bool = True
+    _excused_until: float = 0.0
+    _forbidden: set[str] = field(default_factory=set)
     _told_keys: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
     async def run(self, model: str) -> None:
         """Until cancelled. Raises ControlError when the broker refuses us."""
         presence = CoordinatorPresence(online=True, session=self.session, model=model)
         await self.client.publish(COORDINATOR, "", presence)
-        async with asyncio.TaskGroup() as group:
-            group.create_task(self._hear())
-            group.create_task(self._tick())
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(self._hear())
+                group.create_task(self._tick())
+        finally:
+            gone = presence.model_copy(update={"online": False})
+            await asyncio.shield(self.client.publish(COORDINATOR, "", gone))
 
     async def tell(self, node: Node, assignment: Assignment) -> None:
         """Publish an assignment, the keys of those who will connect first."""
@@ -95,10 +104,25 @@ class ControlHub:
             if not self._is_member(received.node_id):
                 self.strangers_count += 1
                 continue
-            self.book.take(received.node_id, received.message, time.monotonic())
+            if self._is_stale(received):
+                continue
+            now = time.monotonic()
+            self.book.take(received.node_id, received.message, now, live=not received.retained)
             if isinstance(received.message, Presence):
                 await self._greet(received)
             self.noticed(received.node_id)
+
+    def _is_stale(self, received: Received) -> bool:
+        """A broker that was restarted may still hold the wills of its end: whoever serves and does
+        not come back is noticed by its silence."""
+        message = received.message
+        return (
+            received.retained
+            and isinstance(message, Presence)
+            and not message.online
+            and received.node_id in self.book.nodes
+            and self.book.nodes[received.node_id].is_here
+        )
 
     def _is_member(self, node_id: str) -> bool:
         if node_id in self.book.nodes:
@@ -138,14 +162,20 @@ class ControlHub:
             await asyncio.sleep(TICK_S)
 
     def _watch_connection(self, now: float) -> None:
-        if not self.client.connected or not self._was_connected:
+        if not self.client.connected:
+            self._excused_until = now + RECONNECT_S
+        if now < self._excused_until:
             self.book.excuse_silence(now)
-        self._was_connected = self.client.connected
 
     async def _drop_removed(self) -> None:
-        for node_id in list(self.book.nodes):
-            if self.registry.member(node_id) is None:
-                self.book.drop(node_id)
-                self.noticed(node_id)
-                self.removed(node_id)
-                await self.broker.forbid(node_id)
+        for member in self.registry.list_nodes():
+            if member.removed is None or member.node_id in self._forbidden:
+                continue
+            self._forbidden.add(member.node_id)
+            self.book.drop(member.node_id)
+            self.noticed(member.node_id)
+            self.removed(member.node_id)
+            try:
+                await self.broker.forbid(member.node_id)
+            except ControlError as error:
+                log.warning("%s is removed, but the broker did not hear: %s", member.name, error)

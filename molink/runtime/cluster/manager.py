@@ -37,6 +37,15 @@ everybody else. A slow PC loads its probe in ten seconds."""
 CHANGE_PERIOD_S = 60.0
 """Between two changes that only make things better; losses are answered at once."""
 
+REST_FIRST_S, REST_MAX_S = 60.0, 3600.0
+"""For a node whose stage has failed; doubles with each failure."""
+
+PRELOAD_BETTER_S = 3600.0
+"""For a better plan nobody waits; a download over a home line takes half an hour."""
+
+PRELOAD_LEAVING_S = 60.0
+"""An owner who wants the PC back does not wait for somebody else's download."""
+
 RETRY_S = 5.0
 """After a ring that failed: the same nodes may fail again, and again at once."""
 
@@ -73,6 +82,13 @@ class ClusterManager:
     _handing_over: set[int] = field(default_factory=set)
     """Numbers of rings whose replacement is being prepared."""
     _next_ring: int = 0
+    last_failure: str = ""
+    """Why the latest ring has failed; empty when it has not."""
+    _failures: dict[str, int] = field(default_factory=dict)
+    _resting: dict[str, float] = field(default_factory=dict)
+    """Nodes that are left out, and until when."""
+    _fruitless: object = None
+    """What a plan was made for that brought no ring: the same again would bring none either."""
     _background: set[asyncio.Future[None]] = field(default_factory=set)
 
     def noticed(self, node_id: str) -> None:
@@ -106,7 +122,7 @@ class ClusterManager:
             self._build(now)
             self._release_strays()
         self.service.progress = progress_sentence(
-            list(self.book), self.lives, self.plan, self.nodes_wanted
+            list(self.book), self.lives, self.plan, self.nodes_wanted, self.last_failure
         )
 
     # -- what has ended and who is free ----------------------------------------------------------
@@ -125,15 +141,36 @@ class ClusterManager:
     def free(self) -> list[Node]:
         """Nodes that a plan may use now."""
         members = self.members
-        return [node for node in self.book if node.may_serve and node.node_id not in members]
+        now = time.monotonic()
+        return [
+            node
+            for node in self.book
+            if node.may_serve
+            and node.node_id not in members
+            and self._resting.get(node.node_id, 0.0) <= now
+        ]
 
     def _bury(self, now: float) -> None:
         for life in [life for life in self.lives if life.state is RingState.ENDED]:
             self.lives.remove(life)
             self._tasks.pop(life.number, None)
             self._handing_over.discard(life.number)
-            if life.failure and not any(not stage.node.is_here for stage in life.stages):
-                self._not_before = now + RETRY_S
+            if life.failure:
+                self.last_failure = life.failure
+                self._let_rest(life, now)
+            else:
+                self.last_failure = ""
+
+    def _let_rest(self, life: RingLife, now: float) -> None:
+        """Whose stage has failed is left out for a while, longer each time: nobody else can know
+        that its disk is full."""
+        failed = [stage.node for stage in life.stages if stage.failed]
+        for node in failed:
+            count = self._failures.get(node.node_id, 0)
+            self._failures[node.node_id] = count + 1
+            self._resting[node.node_id] = now + min(REST_MAX_S, REST_FIRST_S * 2**count)
+        if not failed and all(stage.node.is_here for stage in life.stages):
+            self._not_before = now + RETRY_S
 
     def _watch_settling(self, now: float) -> None:
         """A change among those who are here starts the wait anew."""
@@ -146,7 +183,8 @@ class ClusterManager:
     def _is_settled(self, now: float) -> bool:
         waited_s = now - self._settled_since
         joining = any(node.state is NodeState.JOINING for node in self.book if node.is_here)
-        return waited_s >= (MEASURING_WAIT_S if joining else SETTLE_S)
+        first = not self._next_ring  # Later one that cannot measure must not delay a repair.
+        return waited_s >= (MEASURING_WAIT_S if joining and first else SETTLE_S)
 
     # -- leaving ---------------------------------------------------------------------------------
 
@@ -163,21 +201,27 @@ class ClusterManager:
             self._handing_over.add(life.number)
             staying = [stage.node for stage in life.stages if stage.node.may_serve]
             plan = self.planner.plan([*staying, *self.free])
-            self._start_task(self._hand_over(life, plan))
+            self._start_task(self._hand_over([life], plan, PRELOAD_LEAVING_S))
 
     def _leaves(self, life: RingLife, node: Node) -> bool:
         return node.wants != "serve" or self.planner.outgrown(life.plan, node)
 
-    async def _hand_over(self, life: RingLife, plan: ClusterPlan) -> None:
-        """Let newcomers of the plan load while the ring serves, then end it; the next step plans
+    async def _hand_over(
+        self, lives: Sequence[RingLife], plan: ClusterPlan, within_s: float
+    ) -> None:
+        """Let newcomers of the plan load while the rings serve, then end them; the next step plans
         with everybody, and finds them loaded."""
-        members = {stage.node.node_id for stage in life.stages}
-        stages = [stage for ring in plan.rings for stage in self.assigner.stages(ring, 0)]
-        coming = [stage for stage in stages if stage.node.node_id not in members]
-        self.assigner.preloading += coming
-        with suppress(StageError):  # The plan that follows the drain finds out by itself.
-            await gathered(stage.load(lambda fraction: None) for stage in coming)
-        life.drain()
+        try:
+            members = self.members
+            stages = [stage for ring in plan.rings for stage in self.assigner.stages(ring, 0)]
+            coming = [stage for stage in stages if stage.node.node_id not in members]
+            self.assigner.preloading += coming
+            with suppress(StageError, TimeoutError):  # The next plan finds out by itself.
+                async with asyncio.timeout(within_s):
+                    await gathered(stage.load(lambda fraction: None) for stage in coming)
+        finally:
+            for life in lives:
+                life.drain()
 
     # -- building --------------------------------------------------------------------------------
 
@@ -186,11 +230,13 @@ class ClusterManager:
         serving = [life for life in self.lives if life.state is not RingState.ENDED]
         if not serving and len(free) < self.nodes_wanted:
             return
-        if free:
+        asked = frozenset((node.node_id, node.profile, node.paths_round) for node in free)
+        if free and asked != self._fruitless:
             plan = self.planner.plan(free)
+            self._fruitless = None if plan.rings else asked
             self._start(plan, keep_reasons=bool(serving))
-            if not plan.rings and serving:
-                self._improve(serving, now)
+        if free and serving and asked == self._fruitless:
+            self._improve(serving, now)
 
     def _start(self, plan: ClusterPlan, *, keep_reasons: bool) -> None:
         if plan.rings or not keep_reasons:
@@ -208,9 +254,8 @@ class ClusterManager:
         nodes = [node for node in self.book if node.may_serve]
         self.plan = plan = self.planner.plan(nodes)
         if self.planner.is_worth([life.plan for life in serving], plan, nodes):
-            for life in serving:
-                self._handing_over.add(life.number)
-                self._start_task(self._hand_over(life, plan))
+            self._handing_over |= {life.number for life in serving}
+            self._start_task(self._hand_over(serving, plan, PRELOAD_BETTER_S))
 
     def _release_strays(self) -> None:
         """Once nothing is being handed over, whoever was loaded in vain stands by."""

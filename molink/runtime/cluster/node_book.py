@@ -120,26 +120,29 @@ class NodeBook:
             self.nodes[node_id] = Node(node_id)
         return self.nodes[node_id]
 
-    def take(self, node_id: str, message: object, now: float) -> bool:
-        """Note what a node says; False for a message that is not for a coordinator."""
+    def take(self, node_id: str, message: object, now: float, *, live: bool = True) -> bool:
+        """Note what a node says; False for a message that is not for a coordinator.
+
+        What is not `live` was said before we listened: it tells of a node, but not that it lives.
+        """
         node = self.node(node_id)
         match message:
             case Presence():
-                _take_presence(node, message)
+                _take_presence(node, message, live=live)
             case Profile():
                 node.profile = message
             case PathReport():
                 node.paths = {path.to: path for path in message.paths}
                 node.paths_round = message.round
             case StageFact():
-                node.fact = message
+                _take_fact(node, message)
             case NodeHealth():
                 node.health, node.lost = message, False
             case NodeWish():
                 node.wish = message
             case _:
                 return False
-        if node.is_here:
+        if node.is_here and live:
             self._heartbeats.heard(node_id, now)
         return True
 
@@ -165,13 +168,28 @@ class NodeBook:
             node.lost, node.presence = True, None
 
 
-def _take_presence(node: Node, message: Presence) -> None:
+def _take_fact(node: Node, message: StageFact) -> None:
+    """Progress that comes late does not undo what it led to."""
+    before = node.fact
+    is_late = (
+        before is not None
+        and before.revision == message.revision
+        and before.kind in ("loaded", "ready")
+        and message.kind in ("downloading", "loading")
+    )
+    if not is_late:
+        node.fact = message
+
+
+def _take_presence(node: Node, message: Presence, *, live: bool) -> None:
     """A new incarnation holds nothing of what the one before held."""
     before = node.presence
     if before is not None and not message.online and before.incarnation != message.incarnation:
         return  # The will of an agent that another has replaced.
-    node.presence = message
-    if message.online:
+    if before is None:
+        node.lost = not live
+    elif message.online and live:
         node.lost = False
+    node.presence = message
     if before is not None and before.incarnation != message.incarnation:
         node.fact = node.health = None

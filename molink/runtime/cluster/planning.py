@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from molink.config.up_settings import UpSettings
-from molink.control.messages import Device, Profile
+from molink.control.messages import Device, PathMeasured, Profile
 from molink.executor.description import ModelDescription
 from molink.executor.layer_sizes import planned_model
 from molink.runtime.cluster.cluster_plan import ClusterPlan, PlannedRing, PlannedStage
@@ -41,6 +41,9 @@ DOWNLOAD_GUESS_MBPS = 20.0
 CONTEXT_TOKENS_USUAL = 2048
 CONTEXT_SHARE = 4
 """Of the model's length: a quarter, where that is less than usual."""
+
+NO_WAY_S = 60.0
+"""One way, where none was found."""
 
 ELEMENT_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 
@@ -152,10 +155,16 @@ def _network(nodes: Sequence[Node]) -> Network:
     links = {}
     for node in nodes:
         for to, path in node.paths.items():
-            if to in here and path.path != "none":
-                rate = path.rate_mbps * 1e6 / 8 or RATE_MAX_BYTES_PER_S
-                links[node.node_id, to] = LinkFacts(rate, path.rtt_ms / 2e3)
+            if to in here:
+                links[node.node_id, to] = _link(path)
     return Network(links)
+
+
+def _link(path: PathMeasured) -> LinkFacts:
+    """What was not reached at all is taken for the worst link there is."""
+    if path.path == "none":
+        return LinkFacts(0.0, NO_WAY_S)
+    return LinkFacts(path.rate_mbps * 1e6 / 8 or RATE_MAX_BYTES_PER_S, path.rtt_ms / 2e3)
 
 
 def _upload_bytes_per_s(profile: Profile) -> float:

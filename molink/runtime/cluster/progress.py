@@ -11,7 +11,11 @@ __all__ = ["progress_sentence"]
 
 
 def progress_sentence(
-    nodes: Sequence[Node], lives: Sequence[RingLife], plan: ClusterPlan, min_nodes: int
+    nodes: Sequence[Node],
+    lives: Sequence[RingLife],
+    plan: ClusterPlan,
+    min_nodes: int,
+    last_failure: str = "",
 ) -> str:
     """The nearest thing that is being waited for."""
     if lives:
@@ -28,4 +32,6 @@ def progress_sentence(
     ready = [node for node in here if node.may_serve]
     if len(ready) < min_nodes:
         return f"{len(ready)} of at least {min_nodes} PCs are ready: let more join."
+    if last_failure:
+        return f"The last ring has failed: {last_failure} Another is tried soon."
     return plan.shortage or f"{len(ready)} PCs are ready; a plan is being made."

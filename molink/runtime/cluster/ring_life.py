@@ -5,6 +5,7 @@ However it ends, its members are told to stand by, unless they were told somethi
 """
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -20,8 +21,13 @@ from molink.runtime.coordinator import Coordinator
 
 __all__ = ["Door", "RingLife", "RingState"]
 
+log = logging.getLogger(__name__)
+
 BUILD_TIMEOUT_S = 3600.0
 """Loading includes a download over a home line: 5 GB at 20 Mbps take 35 minutes."""
+
+OPEN_TIMEOUT_S = 180.0
+"""From joined to serving: a path to the head, and the check of a codec over slow links."""
 
 DRAIN_S = 30.0
 """Running answers may end where they are; what is left then goes on in another ring."""
@@ -94,9 +100,12 @@ class RingLife:
             if ring is not None:
                 await self._serve(ring)
         except TimeoutError:
-            self.failure = f"it took over {BUILD_TIMEOUT_S / 60:.0f} minutes to load"
+            self.failure = "It took too long to load or to answer."
         except MolinkError as error:
             self.failure = str(error)
+        except Exception as error:  # What a node says may be impossible in new ways.
+            log.exception("ring %d has failed", self.number)
+            self.failure = f"It stopped on {type(error).__name__}."
         finally:
             self.state = RingState.ENDED
             await asyncio.shield(self._release())
@@ -119,11 +128,13 @@ class RingLife:
         self.changed()
 
     async def _serve(self, ring: AgentRing) -> None:
-        coordinator = await self.door.connect(ring)
+        async with asyncio.timeout(OPEN_TIMEOUT_S):
+            coordinator = await self.door.connect(ring)
         watching = asyncio.create_task(coordinator.watch())
         serving = ServingRing(self.number, coordinator, self.plan.tokens_per_s)
         try:
-            await coordinator.choose_wire(self.wire)
+            async with asyncio.timeout(OPEN_TIMEOUT_S):
+                await coordinator.choose_wire(self.wire)
             if not self._drain.is_set():
                 self.state = RingState.SERVING
             self._open(serving)

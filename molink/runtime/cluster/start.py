@@ -10,6 +10,7 @@ import secrets
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 
 from molink.config.up_settings import UpSettings
 from molink.control.broker import Broker, TlsFiles, open_broker
@@ -49,7 +50,7 @@ class Cluster:
     registry: Registry
     checkpoint: Checkpoint
     manager: ClusterManager
-    plan: Callable[[], Plan | Shortage]
+    plan: Callable[[], Callable[[], Plan | Shortage]]
     """What would be best with the nodes that are here now."""
     running: "asyncio.Task[None]"
     """Ends only by an error: the broker refuses us, or a bug."""
@@ -97,7 +98,7 @@ async def start_cluster(settings: UpSettings, api_port: int) -> AsyncIterator[Cl
             registry,
             model.checkpoint,
             manager,
-            lambda: planner.placement([node for node in hub.book if node.may_serve]),
+            lambda: partial(planner.placement, [node for node in hub.book if node.may_serve]),
             running,
         )
 
