@@ -13,7 +13,7 @@ from molink import __version__
 from molink.control.addresses import BrokerAddress
 from molink.control.identity import KeyPair, key_from_z85
 from molink.control.invites import Invite
-from molink.control.joining import JoinAnswer, JoinRequest, check_answer, new_challenge
+from molink.control.joining import JoinAnswer, JoinRequest, check_answer, request_to_join
 from molink.control.messages import Message
 from molink.control.private_file import read_private, write_private
 from molink.control.sealing import SEALED_BYTES_MAX, open_answer, seal
@@ -56,26 +56,14 @@ async def join_cluster(invite: Invite, pair: KeyPair, name: str, data_dir: Path)
 
     Raises JoinRefusedError with the coordinator's reason, UserError when it cannot be reached.
     """
-    request = JoinRequest(
-        challenge=new_challenge(),
-        invite_id=invite.invite_id,
-        invite_secret=invite.secret.value.hex(),
-        name=name,
-        version=__version__,
-        time_unix_s=time.time(),
-    )
+    request = request_to_join(invite, name, __version__, time.time())
     return await _ask(invite.url, invite.coordinator_key, request, pair, data_dir)
 
 
 async def rejoin(membership: Membership, pair: KeyPair, data_dir: Path) -> Membership:
     """Ask again without an invite: the broker may have another port or password by now. Raises as
     above."""
-    request = JoinRequest(
-        challenge=new_challenge(),
-        name=membership.name,
-        version=__version__,
-        time_unix_s=time.time(),
-    )
+    request = request_to_join(None, membership.name, __version__, time.time())
     key = key_from_z85(membership.answer.coordinator_public_key)
     return await _ask(membership.url, key, request, pair, data_dir)
 

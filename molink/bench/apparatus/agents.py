@@ -51,7 +51,7 @@ class Command:
         with self._news:
             self._news.wait_for(lambda: bool(found()), LINE_WITHIN_S)
         if not found():
-            raise UserError(f"{self.process.args} printed no {start!r}: {self.lines[-3:]}")
+            raise UserError(f"{self.process.args!r} printed no {start!r}: {self.lines[-3:]}")
         return found()[0]
 
     @property

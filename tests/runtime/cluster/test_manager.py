@@ -57,6 +57,7 @@ class FakeCoordinator:
     """Yields one token for each that is put into `tokens`."""
 
     lost: asyncio.Future
+    card: ModelCard = CARD
     unready_reason: str | None = None
     outstanding_tokens: int = 0
     idle: asyncio.Event = field(default_factory=asyncio.Event)
