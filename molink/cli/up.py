@@ -48,7 +48,7 @@ SHARED = ("dtype", "model_len_max", "micro_batch_count", "policy", "wire", "span
     help="PEM: who signed it, where not every system trusts them; a self-signed one itself.",
 )
 @click.option("--min-nodes", default=1, show_default=True, help="PCs to wait for before a plan.")
-@click.option("--wait", is_flag=True, help="Say ready only when a ring serves.")
+@click.option("--wait", is_flag=True, help="Say `ready URL` when a ring serves.")
 @click.option(
     "--tpot-ms",
     default=250.0,
@@ -116,10 +116,10 @@ async def _announce(cluster: Any, settings: "UpSettings", port: int, *, wait: bo
     invite = cluster.registry.make_invite(INVITE_S, uses, "", time.time())
     print(f"listening http://{settings.public_host}:{port}", flush=True)
     print(f"molink agent join {invite.text}", flush=True)
-    if wait:
-        serving = asyncio.ensure_future(cluster.service.until_ready())
-        await asyncio.wait({serving, cluster.running}, return_when=asyncio.FIRST_COMPLETED)
-        serving.cancel()
-        if cluster.running.done():
-            return
-    print(f"ready http://{settings.public_host}:{port}", flush=True)
+    if not wait:
+        return
+    serving = asyncio.ensure_future(cluster.service.until_ready())
+    await asyncio.wait({serving, cluster.running}, return_when=asyncio.FIRST_COMPLETED)
+    serving.cancel()
+    if not cluster.running.done():
+        print(f"ready http://{settings.public_host}:{port}", flush=True)

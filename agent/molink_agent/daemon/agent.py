@@ -291,7 +291,7 @@ class Agent:
         if self.client is not None and profile != self._said_profile:
             self._said_profile = profile
             await self.client.publish(PROFILE, self.node_id, profile)
-            await asyncio.to_thread(self.pc.remember, self.membership, profile)
+            await asyncio.to_thread(self.pc.remember, self.membership, profile, self._stun_port)
 
     async def _say_wish(self) -> None:
         wish = self.owner.wish

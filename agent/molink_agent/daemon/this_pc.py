@@ -66,13 +66,14 @@ class ThisPc:
         first = lent[0]
         return await StepTimes(self.data_dir).of(order, first.device, first.threads)
 
-    def remember(self, membership: Membership, profile: Profile) -> None:
+    def remember(self, membership: Membership, profile: Profile, stun_port: int) -> None:
         """Keep what the doctor may know while the agent does not run."""
         broker = membership.broker
         known = Known(
             broker_host=broker.host,
             broker_port=broker.port,
             coordinator_url=membership.url,
+            stun_port=stun_port,
             profile=profile,
         )
         with suppress(OSError):  # A full disk is the doctor's to find, not a reason to stop.
