@@ -26,14 +26,20 @@ def adopt(objective: Objective, found: Sequence[Placed]) -> tuple[list[Placed], 
     rings = list(found)
     used = {node for ring in rings for node in ring.order}
     pool = set(range(len(objective.problem.nodes))) - used
-    for node in sorted(pool):
-        for number, ring in enumerate(rings):
-            larger = best_of(objective, _with(objective.problem, ring, node), ring.score)
-            if larger is not None:
-                rings[number] = larger
-                pool.remove(node)
-                break
+    while any(_adopted(objective, rings, node, pool) for node in sorted(pool)):
+        pass
     return rings, pool
+
+
+def _adopted(objective: Objective, rings: list[Placed], node: int, pool: set[int]) -> bool:
+    """Whether a ring has taken the node."""
+    for number, ring in enumerate(rings):
+        larger = best_of(objective, _with(objective.problem, ring, node), ring.score)
+        if larger is not None:
+            rings[number] = larger
+            pool.remove(node)
+            return True
+    return False
 
 
 def _with(problem: Problem, ring: Placed, node: int) -> list[Order]:
