@@ -39,8 +39,7 @@ PARTS = {
     "joined_s": "joined",
     "measured_s": "a layer timed",
     "loading_s": "placed",
-    "loaded_s": "weights fetched and loaded",
-    "serving_s": "links open",
+    "serving_s": "weights fetched, layers loaded, links open",
     "first_token_s": "first token",
 }
 """Moments, each counted from the start of the agents, the last agent's where each has its own."""
@@ -64,7 +63,6 @@ class Moments:
     joined_s: float = 0.0
     measured_s: float = 0.0
     loading_s: float = 0.0
-    loaded_s: float = 0.0
     serving_s: float = 0.0
     first_token_s: float = 0.0
 
@@ -133,11 +131,8 @@ def _watch(run: AgentsRun, moments: Moments, started_s: float, agents: int) -> N
         held = [node for node in nodes if node["layers"]]
         if held:
             moments.loading_s = moments.loading_s or now_s
-            if all(node["loaded"] is None or node["state"] == "serving" for node in held):
-                moments.loaded_s = moments.loaded_s or now_s
         if report["unready_reason"] is None:
             moments.serving_s = now_s
-            moments.loaded_s = moments.loaded_s or now_s
             return
         if now_s > GIVE_UP_S:
             raise UserError(f"nothing serves after {GIVE_UP_S:g} s: {report['unready_reason']}")
