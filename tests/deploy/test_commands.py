@@ -36,9 +36,19 @@ EXPECTED = {
     "invite revoke": set(),
     "node list": {"--json"},
     "node remove": set(),
-    "plan": {"--json"},
+    "plan": {"--json", "--nodes", "--url"},
     "relay": {"--port", "--secret-file"},
-    "up": {"--host", "--port", "--broker", "--min-nodes", "--wait", "--data-dir"},
+    "up": {
+        "--host",
+        "--port",
+        "--public-host",
+        "--broker",
+        "--min-nodes",
+        "--wait",
+        "--data-dir",
+        "--tls-cert",
+        "--tls-key",
+    },
 }
 """The one list of what may be named here. Where the command line has a command already, it must
 have these options; where it has not yet, its test is skipped."""
