@@ -6,10 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from molink.control.identity import KeyPair
-from molink.transport.curve import CurveKeys
-
 from molink.control.messages import StageFact, StageWork
 from molink.runtime.supervision import LoadStage, OutgoingLink
+from molink.transport.curve import CurveKeys
 from molink_agent.daemon.agent import Agent
 from molink_agent.daemon.membership import Membership
 from molink_agent.daemon.neighbours import Neighbours

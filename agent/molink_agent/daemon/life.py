@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 from molink.control.identity import KeyPair
-
 from molink.errors import ControlError, JoinRefusedError, MolinkError, UserError
 from molink_agent.daemon.agent import Agent, LeftError
 from molink_agent.daemon.assemble import assemble
