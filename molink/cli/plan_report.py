@@ -57,7 +57,8 @@ def _ring_lines(plan: Plan, ring: Forecast) -> list[str]:
         return [f"No user within {bound} per token. {alone}.", f"Bottleneck: {ring.bottleneck}."]
     return [
         f"Within {bound} per token: {_load(ring.users, ring.tokens_per_s)} in "
-        f"{ring.micro_batches} micro-batches, one token each {_milliseconds(ring.tpot_s)}. "
+        f"{ring.micro_batches} micro-batch{'es' * (ring.micro_batches != 1)}, "
+        f"one token each {_milliseconds(ring.tpot_s)}. "
         f"{alone}.",
         f"Bottleneck: {ring.bottleneck}.",
     ]
