@@ -46,6 +46,11 @@ class DoorTerms:
     relay_token: str
     """The coordinator's own."""
 
+    @property
+    def own_host(self) -> str:
+        """Where this process reaches what listens here."""
+        return "127.0.0.1" if self.listen_host == "0.0.0.0" else self.listen_host
+
 
 @dataclass(slots=True)
 class CoordinatorDoor:
@@ -71,7 +76,7 @@ class CoordinatorDoor:
         keys = CurveKeys(pair.public_z85, pair.secret_z85, allowed)
         self._links = CoordinatorLinks.bind(self.terms.listen_host, self.epoch, keys)
         port = self._links.inbound.port
-        self.terms.relay.forward(COORDINATOR, self._port_name, f"127.0.0.1:{port}")
+        self.terms.relay.forward(COORDINATOR, self._port_name, f"{self.terms.own_host}:{port}")
         return replace(
             self.terms.join,
             coordinator_addresses=(f"{self.terms.public_host}:{port}",),
@@ -109,7 +114,7 @@ class CoordinatorDoor:
     def _keep_path(self, link: StageLink) -> None:
         caller = None
         if link.relay:
-            address = f"127.0.0.1:{self.terms.relay.port}"
+            address = f"{self.terms.own_host}:{self.terms.relay.port}"
             caller = RelayCaller(address, COORDINATOR, self.terms.relay_token)
         end = LinkEnd(link.to, link.port_name, link.addresses)
         self._keeping = asyncio.create_task(PathKeeper(end, caller, self._moved).run())

@@ -1,0 +1,49 @@
+"""Where the coordinator finds its own relay and its own ports."""
+
+from dataclasses import replace
+
+import pytest
+
+from molink.control.identity import KeyPair
+from molink.runtime.cluster.agent_ring import JoinTerms
+from molink.runtime.cluster.door import CoordinatorDoor, DoorTerms
+from molink.runtime.service import ModelCard
+from molink.transport.relay.caller import RelayCaller
+from molink.transport.relay.protocol import COORDINATOR, relay_token
+from molink.transport.relay.server import RelayServer
+
+SECRET = b"s" * 32
+
+
+class Tail:
+    """As much of a stage as the door asks for."""
+
+    def __init__(self):
+        self.node = self
+        self.public_key = KeyPair.generate().public_z85
+
+
+@pytest.mark.parametrize("listen, reached", [("0.0.0.0", "127.0.0.1"), ("127.0.0.2", "127.0.0.2")])
+async def test_a_tail_reaches_the_coordinator_through_its_relay_wherever_it_listens(
+    listen, reached
+):
+    async with RelayServer(SECRET, listen, 0) as relay:
+        terms = DoorTerms(
+            keys=KeyPair.generate(),
+            card=ModelCard("m", 0, 100, 64, (), None),
+            join=JoinTerms(None, None, "molink", "k" * 40, (), "", ""),
+            listen_host=listen,
+            public_host="192.0.2.1",
+            relay=relay,
+            relay_token=relay_token(SECRET, COORDINATOR),
+        )
+        assert terms.own_host == reached
+        door = CoordinatorDoor(terms, epoch=7)
+        told = await door.open([Tail()])
+        assert replace(told, coordinator_addresses=()) == replace(
+            terms.join, coordinator_port_name="sampled-7"
+        )
+        address = f"{reached}:{relay.port}"
+        caller = RelayCaller(address, COORDINATOR, terms.relay_token)
+        (await caller.dial(COORDINATOR, "sampled-7")).close()
+        await door.close()
