@@ -72,6 +72,11 @@ class _Hands:
             keys=CurveKeys(self.pair.public_z85, self.pair.secret_z85, allowed),
         )
 
+    def stage_host(self) -> str:
+        """Where this PC itself reaches what it listens at."""
+        everywhere = self.options.listen == "0.0.0.0" or not self.limits.limits.direct
+        return "127.0.0.1" if everywhere else self.options.listen
+
     def upload_bytes_per_s(self) -> float | None:
         """The owner's cap."""
         cap = self.limits.limits.upload_mbps
@@ -84,6 +89,7 @@ def assemble(data_dir: Path, pair: KeyPair, membership: Membership) -> Agent:
     limits.read()
     hands = _Hands(data_dir, pair, membership, limits, options)
     ways = RingWays(pair.node_id, hands.upload_bytes_per_s)
+    ways.stage_host = hands.stage_host
     wsl = wsl_version(os.uname().release) is not None
     gpus = GpuProbe(wsl=wsl)
     pc = ThisPc(data_dir, limits, gpus, Measured(clock_offset_s=membership.clock_offset_s))

@@ -58,7 +58,9 @@ class Neighbours:
             self._want_ports()
             self.ways.listening = self._stage_listens
         if self._service is not None and self.ways.receiver is not None:
-            self.ways.receiver.open(PEER_PORT_NAME, f"127.0.0.1:{self._service.port}")
+            self.ways.receiver.open(
+                PEER_PORT_NAME, f"{self.ways.stage_host()}:{self._service.port}"
+            )
 
     def _stage_listens(self, ports: tuple[int, ...]) -> None:
         self._stage_ports = ports

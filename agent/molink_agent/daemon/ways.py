@@ -41,6 +41,8 @@ class RingWays:
     """The owner's cap, as it is now."""
     move: Callable[[OutgoingLink, str], None] = field(default=lambda link, address: None)
     """Tells the stage."""
+    stage_host: Callable[[], str] = field(default=lambda: "127.0.0.1")
+    """Where this PC itself reaches its stage."""
     listening: Callable[[tuple[int, ...]], None] = field(default=lambda ports: None)
     """Hears at which ports the stage listens: a router may have to let neighbours in."""
     caller: RelayCaller | None = None
@@ -64,9 +66,10 @@ class RingWays:
         self.listening(tuple(port for port in ports if port is not None))
         if self.receiver is None:
             return
-        self.receiver.open("ring", f"127.0.0.1:{loaded.port}")
+        host = self.stage_host()
+        self.receiver.open("ring", f"{host}:{loaded.port}")
         if loaded.coordinator_port is not None:
-            self.receiver.open("requests", f"127.0.0.1:{loaded.coordinator_port}")
+            self.receiver.open("requests", f"{host}:{loaded.coordinator_port}")
 
     async def join_command(self, assignment: Assignment) -> JoinRing:
         """Find the first path of each link. Raises StageError when one has none."""

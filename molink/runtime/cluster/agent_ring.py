@@ -17,6 +17,9 @@ from molink.runtime.supervision import StageLoaded
 
 __all__ = ["AgentRing", "JoinTerms", "build_ring", "link_to"]
 
+ADDRESSES_MAX = 16
+"""Of a link, as messages allow."""
+
 
 @dataclass(frozen=True, slots=True)
 class JoinTerms:
@@ -101,8 +104,8 @@ def _join_fields(
     is_tail = following == 0
     next_link = link_to(stages[following].node, loaded[following].port, "ring", terms.relay)
     if following == index:  # A ring of one PC closes on itself.
-        loopback = (f"127.0.0.1:{loaded[index].port}",)
-        next_link = next_link.model_copy(update={"addresses": loopback, "relay": ""})
+        ways = (f"127.0.0.1:{loaded[index].port}", *next_link.addresses)
+        next_link = next_link.model_copy(update={"addresses": ways[:ADDRESSES_MAX], "relay": ""})
     return {
         "join": {
             "kv_tokens_capacity": capacity,
