@@ -210,8 +210,6 @@ class StageWork(Message):
     device: Annotated[str, Field(max_length=20)]
     dtype: Annotated[str, Field(max_length=20)]
     kv_tokens: int | None = None
-    memory_bytes: Bytes | None = None
-    """What weights and KV may take together; None: what is free."""
     threads: Annotated[int, Field(ge=1, le=1024)] = 1
     weights: WeightsSource
 

@@ -72,7 +72,7 @@ async def test_noise_is_not_answered():
 
 @given(st.binary(max_size=700))
 def test_nothing_that_is_sent_breaks_the_reader(data):
-    parse_stun(data)
+    assert parse_stun(data) is None or len(data) >= 20
 
 
 @given(st.binary(max_size=60))

@@ -13,9 +13,10 @@ from molink.control.messages import Assignment, Services, StageLink
 from molink.errors import StageError
 from molink.runtime.supervision import JoinRing, OutgoingLink, PathMoved, StageLoaded
 from molink.transport.paths.choose import Path
-from molink.transport.paths.keeper import LinkEnd, PathKeeper
+from molink.transport.paths.keeper import PathKeeper
 from molink.transport.relay.caller import RelayCaller
 from molink.transport.relay.receiver import RelayReceiver
+from molink_agent.paths.links import keeper_of
 
 __all__ = ["RingWays"]
 
@@ -121,8 +122,7 @@ class RingWays:
                 self.move(name, f"tcp://{path.address}")
             found.set()
 
-        end = LinkEnd(link.to, link.port_name, link.addresses)
-        keeper = PathKeeper(end, self.caller if link.relay else None, moved)
+        keeper = keeper_of(link, self.caller, moved)
         self._ways[name] = way = _Way(keeper, asyncio.create_task(keeper.run()), found)
         try:
             async with asyncio.timeout(PATH_WITHIN_S):

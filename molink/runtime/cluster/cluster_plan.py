@@ -35,11 +35,6 @@ class PlannedRing:
     forecast: Forecast | None = None
     """All that the planner knows of it."""
 
-    @property
-    def node_ids(self) -> frozenset[str]:
-        """Its members."""
-        return frozenset(stage.node_id for stage in self.stages)
-
 
 @dataclass(frozen=True, slots=True)
 class ClusterPlan:

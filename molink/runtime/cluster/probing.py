@@ -60,10 +60,6 @@ class Probing:
         for node in here:
             await client.publish(PROBE, node.node_id, self._order(node, here))
 
-    def is_measured(self, nodes: Sequence[Node]) -> bool:
-        """Whether all who were asked in the latest round have answered."""
-        return all(node.paths_round >= self.round for node in nodes if node.is_here)
-
     def _order(self, node: Node, here: Sequence[Node]) -> ProbeOrder:
         return ProbeOrder(
             round=self.round,

@@ -130,6 +130,8 @@ class World:
         self.allowed = {}
         self.numbers = iter(range(1, 10**6))
         self.stuck = set()
+        self.broken = set()
+        """Nodes whose stages cannot be."""
         assigner = Assigner(
             self.book,
             WeightsSource(model="m"),
@@ -164,6 +166,8 @@ class World:
             return
         if assignment.work is None:
             fact = StageFact(revision=assignment.revision, kind="stopped")
+        elif node.node_id in self.broken:
+            fact = StageFact(revision=assignment.revision, kind="failed", message="disk full")
         elif assignment.join is None:
             line = asdict(StageLoaded(5000, 5001, "cpu", "float32", 64, 1))
             fact = StageFact(revision=assignment.revision, kind="loaded", line=line)
@@ -326,6 +330,16 @@ async def test_a_stage_that_fails_ends_the_ring_and_it_is_tried_again(monkeypatc
         w.coordinators[0].lost.set_result(RingError("a: out of memory"))
         w.say("a", StageFact(revision=revision, kind="failed", message="out of memory"))
         await w.until(lambda: len(w.coordinators) == 2 and w.serving)
+
+
+async def test_a_node_whose_stage_fails_is_left_out_and_the_others_serve(monkeypatch):
+    async with world(monkeypatch, size=2) as w:
+        w.broken.add("a")
+        w.join("a", "b", "c")
+        await w.until(lambda: w.members() == [["b", "c"]])
+        loads = [told for name, told in w.told if name == "a" and told.work is not None]
+        assert len(loads) == 1, "it is not tried again at once"
+        assert "disk full" in w.manager.last_failure
 
 
 async def test_a_request_that_came_before_any_ring_is_refused_with_the_reason(monkeypatch):
