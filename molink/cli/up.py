@@ -57,6 +57,11 @@ SHARED = ("dtype", "model_len_max", "micro_batch_count", "policy", "wire", "span
 )
 @click.option("--context-tokens", type=int, help="KV that a plan keeps for each user.")
 @click.option(
+    "--weights-mbps",
+    type=float,
+    help="Cap on what PCs fetch of weights from here, all together; without it what the line has.",
+)
+@click.option(
     "--data-dir", metavar="FOLDER", help="Keys, invites, nodes; without it $XDG_DATA_HOME/molink."
 )
 @some_ring_options(*SHARED)
@@ -100,7 +105,12 @@ async def _up(settings: "UpSettings", *, wait: bool) -> None:
         shelf = WeightsShelf(
             cluster.checkpoint, settings.data_dir / "weights", name=cluster.service.card.name
         )
-        add_weights_routes(app, shelf, lambda token: registry.member_of_token(token) is not None)
+        add_weights_routes(
+            app,
+            shelf,
+            lambda token: registry.member_of_token(token) is not None,
+            bytes_per_s_max=settings.weights_bytes_per_s,
+        )
         await shelf.start()
         stack.push_async_callback(shelf.close)
         runner = await start_api(app, settings.host, port)

@@ -46,6 +46,8 @@ class UpSettings:
     """Users are counted as served up to this time between two tokens."""
     context_tokens: int | None = None
     """KV that a user is planned with; None: a quarter of the model's length, at most 2,048."""
+    weights_mbps: float | None = None
+    """Cap on all downloads of weights from here together: tokens share the line with them."""
 
     def __post_init__(self) -> None:
         for option, port in (
@@ -71,6 +73,13 @@ class UpSettings:
             raise UserError(f"--policy must be one of {', '.join(POLICIES)}, got {self.policy!r}.")
         if not (math.isfinite(self.tpot_ms) and 1 <= self.tpot_ms <= TPOT_MS_MAX):
             raise UserError(f"--tpot-ms must be 1 to {TPOT_MS_MAX:g}, got {self.tpot_ms:g}.")
+        if self.weights_mbps is not None and not 0 < self.weights_mbps < math.inf:
+            raise UserError(f"--weights-mbps must be above 0, got {self.weights_mbps:g}.")
+
+    @property
+    def weights_bytes_per_s(self) -> float | None:
+        """The cap in bytes; None: none."""
+        return None if self.weights_mbps is None else self.weights_mbps * 1e6 / 8
 
 
 def _check(option: str, value: int, low: int, high: int) -> None:

@@ -20,8 +20,8 @@ OPTIONS = {
     ),
     "up": (
         "--host --port --public-host --broker --broker-port --relay-port --tls-cert --tls-key "
-        "--tls-ca --min-nodes --wait --tpot-ms --context-tokens --data-dir --dtype "
-        "--max-model-len --micro-batches --policy --wire --span-tokens"
+        "--tls-ca --min-nodes --wait --tpot-ms --context-tokens --weights-mbps "
+        "--data-dir --dtype --max-model-len --micro-batches --policy --wire --span-tokens"
     ),
     "demo": "--chat --prompt",
     "plan": "--nodes --url --tpot-ms --context-tokens --rings --json",
