@@ -60,18 +60,18 @@ class Problem:
             max(node.prefill_row_s, node.decode_fixed_s / SPAN_TOKENS) for node in nodes
         ]
         """For each row: in a span, too, a layer's weights are read."""
-        self.delay_s: list[list[float]] = []
-        self.wire_row_s: list[list[float]] = []
-        for sender in nodes:
-            links = [network.link(sender, receiver) for receiver in nodes]
-            self.delay_s.append([link.one_way_s for link in links])
-            self.wire_row_s.append([model.row_bytes / link.rate_bytes_per_s for link in links])
-        everybody = range(len(nodes))
-        self.nearest = [
-            sorted([other for other in everybody if other != node], key=delays.__getitem__)
-            for node, delays in enumerate(self.delay_s)
+        links = [[network.link(sender, receiver) for receiver in nodes] for sender in nodes]
+        self.delay_s = [[link.one_way_s for link in row] for row in links]
+        self.wire_row_s = [
+            [model.row_bytes / link.rate_bytes_per_s for link in row] for row in links
         ]
+        self.nearest = [_nearest(node, delays) for node, delays in enumerate(self.delay_s)]
         """The others of each node, those with the shortest delay first."""
+
+
+def _nearest(node: int, delays_s: Sequence[float]) -> list[int]:
+    others = [other for other in range(len(delays_s)) if other != node]
+    return sorted(others, key=delays_s.__getitem__)
 
 
 class Path:

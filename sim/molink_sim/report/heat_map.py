@@ -24,6 +24,9 @@ SHADES = "YlGnBu"
 PALE_UNTIL = 0.6
 """Of the scale: on darker cells the text is white."""
 
+_Cells = dict[tuple[int, int], tuple[Point, Point]]
+"""Of one panel, by row and column: the first number that was tried, and the one that is enough."""
+
 
 def enough(points: list[Point]) -> Point:
     """Of a figure over the number of micro-batches: the first that is within 2 % of the best."""
@@ -48,15 +51,16 @@ def plot_micro_batches(
         UserError: without matplotlib, or if no run has all four parameters and the figure.
     """
     columns, rows = sorted(sweep.values(across)), sorted(sweep.values(down))
-    cells: dict[Parameter, dict[tuple[int, int], tuple[Point, Point]]] = {
-        panel: {
-            (row, column): (points[0], enough(points))
+
+    def cells_of(panel: Parameter) -> _Cells:
+        lines = {
+            (row, column): sweep.only(**{panels: panel, down: y, across: x}).line(count, figure)
             for row, y in enumerate(rows)
             for column, x in enumerate(columns)
-            if (points := sweep.only(**{panels: panel, down: y, across: x}).line(count, figure))
         }
-        for panel in sweep.values(panels)
-    }
+        return {at: (points[0], enough(points)) for at, points in lines.items() if points}
+
+    cells = {panel: cells_of(panel) for panel in sweep.values(panels)}
     counts = [chosen.x for one in cells.values() for _, chosen in one.values()]
     if not counts:
         raise UserError(f"no run has {panels}, {down}, {across}, {count} and {figure}")
@@ -71,7 +75,7 @@ def plot_micro_batches(
 
 def _panel(
     axis: Any,
-    cells: dict[tuple[int, int], tuple[Point, Point]],
+    cells: _Cells,
     shape: tuple[int, int],
     limits: tuple[float, float],
 ) -> None:
