@@ -17,6 +17,8 @@ from molink.control.profile_messages import (
     PeerAddress,
     ProbeOrder,
     Profile,
+    RateSeen,
+    RatesSeen,
     StepCost,
 )
 
@@ -38,6 +40,8 @@ __all__ = [
     "Presence",
     "ProbeOrder",
     "Profile",
+    "RateSeen",
+    "RatesSeen",
     "Services",
     "StageFact",
     "StageLink",

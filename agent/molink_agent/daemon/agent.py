@@ -29,6 +29,7 @@ from molink.control.messages import (
     Presence,
     ProbeOrder,
     Profile,
+    RatesSeen,
     Services,
     StageFact,
     StepCost,
@@ -43,6 +44,7 @@ from molink.control.topics import (
     PRESENCE,
     PROBE,
     PROFILE,
+    SEEN,
     SERVICES,
     WISH,
     Topic,
@@ -150,6 +152,7 @@ class Agent:
                 for loop in (self._hear(client), self._beat(client)):
                     group.create_task(loop)
                 group.create_task(self.neighbours.run(self._addresses_changed))
+                group.create_task(self.neighbours.tell_seen(self._say_seen))
         except ExceptionGroup as failures:
             raise failures.exceptions[0] from None
         finally:
@@ -299,6 +302,10 @@ class Agent:
         if self.client is not None and wish != self._said_wish:
             self._said_wish = wish
             await self.client.publish(WISH, self.node_id, wish)
+
+    async def _say_seen(self, seen: RatesSeen) -> None:
+        if self.client is not None:
+            await self.client.publish(SEEN, self.node_id, seen)
 
     async def say_fact(self, fact: StageFact) -> None:
         """How far the stage is."""

@@ -17,6 +17,7 @@ from molink.runtime.cluster.cluster_plan import ClusterPlan, PlannedRing, Planne
 from molink.runtime.cluster.cluster_service import ClusterService
 from molink.runtime.cluster.handover import Handover
 from molink.runtime.cluster.node_book import Node, NodeBook
+from molink.runtime.cluster.pace_watch import PaceWatch
 from molink.runtime.cluster.progress import Waiting, progress_sentence
 from molink.runtime.cluster.readiness import Readiness
 from molink.runtime.cluster.resting import Resting
@@ -69,9 +70,15 @@ class ClusterManager:
     _fruitless: object = None
     """What a plan was made for that brought no ring: the same again would bring none either."""
     _handover: Handover = field(init=False)
+    _watch: PaceWatch = field(init=False)
+    _slow: frozenset[str] = frozenset()
+    """Who takes longer than it has told..."""
+    _known_slow: frozenset[str] = frozenset()
+    """...and who did when everybody was last planned for."""
 
     def __post_init__(self) -> None:
         self._handover = Handover(self.planner, self.assigner, lambda: self.members)
+        self._watch = PaceWatch(self.planner)
 
     def noticed(self, node_id: str) -> None:
         """A node has said something, or has gone."""
@@ -100,6 +107,7 @@ class ClusterManager:
         self._bury(now)
         nodes, serving = list(self.book), bool(self._serving)
         self.readiness.look(nodes, now)
+        self._slow = self._watch.look(self.lives, nodes, now)
         self._handover.let_go(self.lives, self.free(now))
         first = not self._next_ring
         is_time = self.readiness.is_time(nodes, now, first=first, serving=serving)
@@ -168,12 +176,13 @@ class ClusterManager:
         free, serving = self.free(now), self._serving
         if not serving and len(free) < self.nodes_wanted:
             return
-        asked = frozenset((node.node_id, node.profile, node.paths_round) for node in free)
+        asked = frozenset((one.node_id, one.profile, one.paths_round, one.pace) for one in free)
         if free and asked != self._fruitless:
             plan = self.planner.plan(free)
             self._fruitless = None if plan.rings else asked
             self._start(plan, keep_reasons=bool(serving))
-        if free and serving and asked == self._fruitless:
+        unused = bool(free) and asked == self._fruitless
+        if serving and (unused or not self._slow <= self._known_slow):
             self._improve(serving, now)
 
     def _start(self, plan: ClusterPlan, *, keep_reasons: bool) -> None:
@@ -188,7 +197,7 @@ class ClusterManager:
             return
         if any(life.state is not RingState.SERVING for life in serving):
             return
-        self._improved_at = now
+        self._improved_at, self._known_slow = now, self._slow
         nodes = [node for node in self.book if node.may_serve]
         self.plan = plan = self.planner.plan(nodes)
         if self.planner.is_worth([life.plan for life in serving], plan, nodes):

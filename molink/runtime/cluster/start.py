@@ -148,6 +148,7 @@ async def _hub(
         )
     )
     book = NodeBook()
+    own.peer.saw = lambda node_id, rate: book.saw(node_id, rate * 8 / 1e6)
     return ControlHub(
         client, broker, registry, book, own.probing, session, own.of_node, removed=own.forbid
     )
