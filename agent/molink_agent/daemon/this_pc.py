@@ -7,12 +7,12 @@ from pathlib import Path
 
 from molink.control.messages import PathReport, ProbeOrder, Profile, StepCost
 from molink.errors import StageError
-from molink.transport.peer.measuring import Measured as MeasuredWay
 from molink_agent.daemon.measuring import StepTimes
 from molink_agent.daemon.membership import Membership
 from molink_agent.known import Known
 from molink_agent.limits.lent import Lent, lent_devices, lent_disk_bytes
 from molink_agent.limits.limits_file import LimitsFile
+from molink_agent.paths.measure import CoordinatorWay
 from molink_agent.probe.gpus import GpuProbe
 from molink_agent.probe.machine import read_machine
 from molink_agent.probe.profile import Measured, compose_profile
@@ -83,11 +83,14 @@ class ThisPc:
         """Something new is known; names as of `probe.profile.Measured`."""
         self.measured = replace(self.measured, **news)  # type: ignore[arg-type]
 
-    def measured_ways(self, report: PathReport, coordinator: MeasuredWay | None) -> None:
-        """How far others are: the best rate to anybody is what the line carries."""
+    def measured_ways(self, report: PathReport, coordinator: CoordinatorWay | None) -> None:
+        """How far others are: the best rate to anybody is what the line carries. A download that
+        could not be measured now is what it was."""
         rates = [path.rate_mbps for path in report.paths]
         if coordinator is not None:
-            rates.append(coordinator.rate_bytes_per_s * 8 / 1e6)
+            rates.append(coordinator.upload_bytes_per_s * 8 / 1e6)
             self.measured_now(coordinator_rtt_ms=coordinator.rtt_s * 1e3)
+            down = coordinator.download_bytes_per_s * 8 / 1e6
+            self.measured_now(download_mbps=down or self.measured.download_mbps)
         if rates:
             self.measured_now(upload_mbps=max(rates))

@@ -18,6 +18,7 @@ from molink.control.messages import (
     CoordinatorPresence,
     LinkKeys,
     Presence,
+    Profile,
     Services,
 )
 from molink.control.received import Received
@@ -32,6 +33,7 @@ from molink.control.topics import (
     PATHS,
     PRESENCE,
     PROFILE,
+    SEEN,
     SERVICES,
     WISH,
 )
@@ -41,7 +43,7 @@ from molink.runtime.cluster.probing import Probing
 
 __all__ = ["SAID_TOPICS", "ControlHub"]
 
-SAID_TOPICS = (PRESENCE, PROFILE, PATHS, FACT, WISH, HEALTH)
+SAID_TOPICS = (PRESENCE, PROFILE, PATHS, SEEN, FACT, WISH, HEALTH)
 """All that a node says. Presence first: what is retained of the others belongs to it."""
 
 RECONNECT_S = 15.0
@@ -110,6 +112,8 @@ class ControlHub:
             self.book.take(received.node_id, received.message, now, live=not received.retained)
             if isinstance(received.message, Presence):
                 await self._greet(received)
+            if isinstance(received.message, Profile):
+                await self.probing.look(self.client, list(self.book), now)
             self.noticed(received.node_id)
 
     def _is_stale(self, received: Received) -> bool:

@@ -50,7 +50,7 @@ class OwnServices:
         )
         await relay.start()
         probing = Probing(model, config, _secret(registry, PROBE_SECRET))
-        peer = PeerService(probing.key_of(COORDINATOR), "127.0.0.1")
+        peer = PeerService(probing.key_of(COORDINATOR), "127.0.0.1", gives=True)
         await peer.start()
         relay.forward(COORDINATOR, PEER_PORT_NAME, peer.address)
         stun = await serve_stun(settings.host, 0)

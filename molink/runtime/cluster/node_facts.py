@@ -1,0 +1,119 @@
+"""From nodes in the book to the facts of a placement: what they say, as far as it is believed."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from molink.control.messages import Device, PathMeasured, Profile, StepCost
+from molink.runtime.cluster.claims import believed_rate, believed_upload, paced
+from molink.runtime.cluster.doubts import rates_seen
+from molink.runtime.cluster.node_book import Node
+from molink_scheduler.link_facts import RATE_MAX_BYTES_PER_S
+from molink_scheduler.placement import LinkFacts, ModelCost, Network, NodeFacts
+
+__all__ = ["ELEMENT_BYTES", "FactsMaker", "download_bytes_per_s"]
+
+HOP_SOFTWARE_S = 0.002
+"""Of a stage's step beside its layers: unpacking, packing, two thread wake-ups and the link's
+thread (1.3 to 2.4 ms in docs/benchmarks/ring.md)."""
+
+DOWNLOAD_GUESS_MBPS = 20.0
+"""Of a node that could not measure it: slow enough that a change is not made light of."""
+
+NO_WAY_S = 60.0
+"""One way, where none was found."""
+
+ELEMENT_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
+
+
+@dataclass(frozen=True, slots=True)
+class FactsMaker:
+    """For one model."""
+
+    cost: ModelCost
+    stored_element_bytes: int
+    dtype: str
+    """As `--dtype`."""
+
+    def of(self, nodes: Sequence[Node]) -> tuple[list[NodeFacts], Network]:
+        """Of measured nodes, and the links between them."""
+        seen = rates_seen(nodes)
+        return [self._node(node, seen) for node in nodes], _network(nodes, seen)
+
+    def told_decode_s(self, node: Node, layers: tuple[int, int], rows: int) -> float:
+        """What a stage's decode step of so many rows would take by the node's own word."""
+        steps = _steps(node)
+        work = sum(self.cost.layer_work[slice(*layers)]) or layers[1] - layers[0]
+        step_s = HOP_SOFTWARE_S + work * (steps.decode_fixed_s + rows * steps.decode_row_s)
+        is_tail = layers[1] == self.cost.layers
+        return step_s + (rows * self._head_row_s(steps) if is_tail else 0.0)
+
+    def told_row_s(self, node: Node, layers: tuple[int, int]) -> float:
+        """The same of a row of a prompt."""
+        work = sum(self.cost.layer_work[slice(*layers)]) or layers[1] - layers[0]
+        return work * _steps(node).prefill_row_s
+
+    def memory_bytes(self, device: Device, lent_bytes: int) -> int:
+        """In bytes of the model as it is stored: a CPU without 16-bit arithmetic holds weights and
+        KV twice as large."""
+        wanted = ELEMENT_BYTES.get(self.dtype, device.element_bytes)
+        return lent_bytes * self.stored_element_bytes // wanted
+
+    def _node(self, node: Node, seen: dict[tuple[str, str], float]) -> NodeFacts:
+        profile = node.profile
+        assert profile is not None, "only measured nodes are planned"
+        device, steps = profile.devices[0], paced(_steps(node), node.pace)
+        rates = [rate for (sender, _), rate in seen.items() if sender == node.node_id]
+        return NodeFacts(
+            id=node.node_id,
+            memory_bytes=self.memory_bytes(device, device.free_bytes),
+            decode_fixed_s=steps.decode_fixed_s,
+            decode_row_s=steps.decode_row_s,
+            prefill_row_s=steps.prefill_row_s,
+            step_fixed_s=HOP_SOFTWARE_S,
+            head_row_s=self._head_row_s(steps),
+            upload_bytes_per_s=_upload_bytes_per_s(profile, rates),
+            name=node.name,
+        )
+
+    def _head_row_s(self, steps: StepCost) -> float:
+        """As told, or as long as reading the output matrix takes by the time of a layer."""
+        layer_bytes = sum(self.cost.layer_bytes) / self.cost.layers
+        return steps.head_row_s or steps.decode_fixed_s * self.cost.tail_bytes / layer_bytes
+
+
+def _steps(node: Node) -> StepCost:
+    profile = node.profile
+    assert profile is not None and profile.steps is not None, "only measured nodes are planned"
+    return profile.steps
+
+
+def _network(nodes: Sequence[Node], seen: dict[tuple[str, str], float]) -> Network:
+    here = {node.node_id for node in nodes}
+    return Network(
+        {
+            (node.node_id, to): _link(path, seen.get((node.node_id, to)))
+            for node in nodes
+            for to, path in node.paths.items()
+            if to in here
+        }
+    )
+
+
+def _link(path: PathMeasured, seen_mbps: float | None) -> LinkFacts:
+    """What was not reached at all is taken for the worst link there is."""
+    if path.path == "none":
+        return LinkFacts(0.0, NO_WAY_S)
+    rate = believed_rate(path.rate_mbps, seen_mbps) * 1e6 / 8
+    return LinkFacts(rate or RATE_MAX_BYTES_PER_S, path.rtt_ms / 2e3)
+
+
+def _upload_bytes_per_s(profile: Profile, seen_mbps: Sequence[float]) -> float:
+    believed = believed_upload(profile.upload_mbps, seen_mbps)
+    cap = profile.upload_cap_mbps
+    return (believed if cap is None else min(believed, cap)) * 1e6 / 8
+
+
+def download_bytes_per_s(node: Node) -> float:
+    """As measured, or guessed."""
+    mbps = node.profile.download_mbps if node.profile is not None else 0.0
+    return (mbps or DOWNLOAD_GUESS_MBPS) * 1e6 / 8
