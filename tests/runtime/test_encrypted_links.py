@@ -97,7 +97,10 @@ def test_a_neighbour_that_is_struck_off_is_counted_and_not_heard(stages):
     assert list(stages.peer.receive()) == []
     stages.peer.obey(SetAllowed((public(STAGE),)), stages.facts.put)
     stages.stage.send_next(Forget(Release(6)))
-    assert stages.arrived() == [6]
+    heard: list[int] = []
+    while len(heard) < 2:
+        heard += stages.arrived()
+    assert heard == [5, 6]  # The one that was not heard is repeated.
 
 
 def test_a_path_moves_on_command(stages):
