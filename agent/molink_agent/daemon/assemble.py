@@ -15,7 +15,7 @@ from molink_agent.daemon.neighbours import Neighbours
 from molink_agent.daemon.options import AgentOptions
 from molink_agent.daemon.owner import Owner
 from molink_agent.daemon.stage_host import StageHost
-from molink_agent.daemon.this_pc import ThisPc
+from molink_agent.daemon.this_pc import WEIGHTS_DIR, ThisPc
 from molink_agent.daemon.ways import RingWays
 from molink_agent.limits.lent import lent_disk_bytes
 from molink_agent.limits.limits_file import LimitsFile
@@ -28,8 +28,6 @@ from molink_agent.probe.wsl import wsl_version
 from molink_agent.weights import CoordinatorSource, HubSource, WeightsLimits, ensure_weights
 
 __all__ = ["assemble"]
-
-WEIGHTS_DIR = "weights"
 
 
 @dataclass(slots=True)
