@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from molink.control.messages import Device, PathMeasured, Profile, StepCost
+from molink.control.messages import Device, ModelSize, PathMeasured, Profile, StepCost
 from molink.runtime.cluster.claims import believed_rate, believed_upload, paced
 from molink.runtime.cluster.doubts import rates_seen
 from molink.runtime.cluster.node_book import Node
@@ -38,6 +38,16 @@ class FactsMaker:
         """Of measured nodes, and the links between them."""
         seen = rates_seen(nodes)
         return [self._node(node, seen) for node in nodes], _network(nodes, seen)
+
+    def model_size(self, name: str) -> ModelSize:
+        """What nodes are told, so that they know when they lend too little."""
+        return ModelSize(
+            name=name,
+            layers=self.cost.layers,
+            layer_bytes=min(self.cost.layer_bytes),
+            element_bytes=4 if self.stored_element_bytes == 4 else 2,
+            computed_bytes=4 if self.dtype == "float32" else 2 if self.dtype != "auto" else None,
+        )
 
     def told_decode_s(self, node: Node, layers: tuple[int, int], rows: int) -> float:
         """What a stage's decode step of so many rows would take by the node's own word."""

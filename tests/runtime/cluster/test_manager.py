@@ -7,7 +7,14 @@ from dataclasses import asdict, dataclass, field
 
 import pytest
 
-from molink.control.messages import NodeHealth, NodeWish, StageFact, WeightsSource
+from molink.control.messages import (
+    NodeHealth,
+    NodeWish,
+    PathMeasured,
+    PathReport,
+    StageFact,
+    WeightsSource,
+)
 from molink.errors import RingError
 from molink.runtime.cluster import manager as manager_module
 from molink.runtime.cluster import pace_watch as pace_watch_module
@@ -29,6 +36,7 @@ from tests.runtime.cluster.examples import HERE, PROFILE
 TERMS = JoinTerms(None, None, "molink", "k" * 40, ("127.0.0.1:1",), "sampled-1", "")
 CARD = ModelCard("m", 0, 100, 64, (), None)
 LAYERS = 4
+ANNA_AND_BERT = {"a" * 16, "b" * 16}
 RAW = PackingHealth("raw", 0, 0, 0.0)
 HEALTH = asdict(
     StageHealth(0, 1.0, 0.5, 200, None, None, 0, RAW, RAW, 0, None, None, 0.1, 0.01, ())
@@ -238,6 +246,19 @@ async def test_rings_are_built_when_enough_nodes_are_there(monkeypatch):
         await w.until(lambda: len(w.serving) == 2)
         assert w.members() == [["a", "b"], ["c", "d"]]
         assert w.service.unready_reason is None
+
+
+async def test_the_first_plan_waits_for_the_ways_and_says_so(monkeypatch):
+    async with world(monkeypatch, size=2) as w:
+        w.manager.readiness.asked_of = lambda node, nodes: ANNA_AND_BERT - {node.node_id}
+        w.join(*ANNA_AND_BERT)
+        await w.until(lambda: "2 of them still measure the ways" in w.service.progress)
+        assert not w.told
+        for one in ANNA_AND_BERT:
+            (other,) = ANNA_AND_BERT - {one}
+            path = PathMeasured(to=other, path="direct", rtt_ms=1, rate_mbps=20)
+            w.say(one, PathReport(round=1, paths=(path,)))
+        await w.until(lambda: w.serving)
 
 
 async def test_each_stage_is_told_where_the_next_one_listens(monkeypatch):
