@@ -20,7 +20,7 @@ from molink.runtime.cluster.cluster_service import ClusterService
 from molink.runtime.cluster.node_book import Node, NodeBook
 from molink.runtime.cluster.progress import progress_sentence
 from molink.runtime.cluster.ring_life import Door, RingLife, RingState
-from molink.runtime.local_ring import gathered
+from molink.runtime.gathered import gathered
 
 __all__ = ["ClusterManager", "ManagerSettings"]
 
