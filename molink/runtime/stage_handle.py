@@ -24,7 +24,7 @@ from molink.runtime.supervision import (
     encode_line,
 )
 
-__all__ = ["StageHandle"]
+__all__ = ["STAGE_MODULE", "StageHandle"]
 
 STAGE_MODULE = "molink.runtime.stage_main"
 
