@@ -6,7 +6,7 @@ round, and a copy here for the user.
 """
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -60,6 +60,8 @@ class Coordinator:
     unready_reason: str | None = None
     wire: CodecDecision = field(default_factory=lambda: choose_codec("raw", None))
     """How activations are packed, and why."""
+    report: Callable[[], dict[str, Any]] = field(default=dict)
+    """What GET /cluster says beside the ring."""
     tokens_told: int = 0
     """Handed to users since the start."""
     _live: dict[int, _Live] = field(default_factory=dict)
@@ -142,7 +144,7 @@ class Coordinator:
     def cluster(self) -> dict[str, Any]:
         """The body of GET /cluster."""
         report = ring_report(self.card.name, self.ring, self.links, len(self._live))
-        return report | {"wire": asdict(self.wire)}
+        return report | {"wire": asdict(self.wire)} | self.report()
 
     def _submit(self, request: GenerationRequest, output: tuple[int, ...]) -> tuple[int, _Live]:
         if self.unready_reason is not None:

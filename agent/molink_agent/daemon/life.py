@@ -97,7 +97,7 @@ def status_of(agent: Agent) -> dict[str, Any]:
         "id": agent.node_id,
         "name": agent.membership.name,
         "cluster": agent.membership.url,
-        "connected": agent.client is not None and agent.client.connected,
+        "connected": agent.connected,
         "state": str(agent.state),
         "reason": agent.owner.wish.reason or (assignment.reason if assignment else ""),
         "until": agent.owner.now.until.isoformat() if agent.owner.now.until else None,

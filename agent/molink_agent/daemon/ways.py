@@ -7,10 +7,10 @@ is told, and moves when nothing is in flight.
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
 
 from molink.control.messages import Assignment, Services, StageLink
 from molink.errors import StageError
+from molink.runtime.node.ways import join_terms
 from molink.runtime.supervision import JoinRing, OutgoingLink, PathMoved, StageLoaded
 from molink.transport.paths.choose import Path
 from molink.transport.paths.keeper import PathKeeper
@@ -88,7 +88,7 @@ class RingWays:
             next_memory=None,
             next_key=assignment.next_link.public_key,
             coordinator_key=tail_link.public_key if tail_link else None,
-            **_terms(assignment.join),
+            **join_terms(assignment.join),
         )
 
     @property
@@ -144,21 +144,3 @@ class RingWays:
         if receiving is not None:
             receiving.cancel()
             await asyncio.gather(receiving, return_exceptions=True)
-
-
-def _terms(join: dict[str, Any]) -> dict[str, Any]:
-    """The fields of JoinRing that the coordinator decides. Raises StageError for what is none."""
-    try:
-        return {
-            "kv_tokens_capacity": int(join["kv_tokens_capacity"]),
-            "micro_batch_count": _count(join["micro_batch_count"]),
-            "micro_batch_candidates": tuple(int(one) for one in join["micro_batch_candidates"]),
-            "span_tokens": _count(join["span_tokens"]),
-            "policy": str(join["policy"]),
-        }
-    except (KeyError, TypeError, ValueError):
-        raise StageError("The coordinator speaks another version: update MoLink.") from None
-
-
-def _count(value: Any) -> int | None:
-    return None if value is None else int(value)

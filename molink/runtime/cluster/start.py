@@ -6,7 +6,6 @@ order.
 """
 
 import asyncio
-import secrets
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
@@ -14,10 +13,8 @@ from functools import partial
 
 from molink.config.up_settings import UpSettings
 from molink.control.broker import Broker, TlsFiles, open_broker
-from molink.control.client import ControlClient
-from molink.control.messages import CoordinatorPresence, WeightsSource
+from molink.control.messages import WeightsSource
 from molink.control.registry import Registry
-from molink.control.topics import COORDINATOR as COORDINATOR_TOPIC
 from molink.executor.checkpoint import Checkpoint, open_checkpoint
 from molink.executor.description import ModelDescription, describe
 from molink.runtime.cluster.accounting import Accounting
@@ -25,8 +22,8 @@ from molink.runtime.cluster.agent_ring import JoinTerms
 from molink.runtime.cluster.assigner import Assigner
 from molink.runtime.cluster.cluster_service import ClusterService
 from molink.runtime.cluster.door import CoordinatorDoor, DoorTerms
-from molink.runtime.cluster.hub import SAID_TOPICS, ControlHub
-from molink.runtime.cluster.joining import JoinDesk
+from molink.runtime.cluster.hub import ControlHub
+from molink.runtime.cluster.joining import JoinDesk, let_in
 from molink.runtime.cluster.ledger import Ledger
 from molink.runtime.cluster.manager import ClusterManager, ManagerSettings
 from molink.runtime.cluster.node_book import NodeBook
@@ -35,7 +32,7 @@ from molink.runtime.cluster.own_services import OwnServices
 from molink.runtime.cluster.planning import ModelPlanner
 from molink.runtime.cluster.readiness import Readiness
 from molink.runtime.model_card import load_tokenizer, model_card
-from molink.runtime.serving import checked_model_len, model_path, public_name
+from molink.runtime.served_model import checked_model_len, model_path, public_name
 from molink.transport.relay.protocol import COORDINATOR
 from molink_scheduler.placement import Plan, Shortage
 
@@ -82,7 +79,9 @@ async def start_cluster(settings: UpSettings, api_port: int) -> AsyncIterator[Cl
         broker = await _started_broker(settings, registry, stack)
         own = await OwnServices.start(settings, registry, model.name, model.checkpoint.config())
         stack.push_async_callback(own.stop)
-        hub = await _hub(broker, registry, own, stack)
+        hub = await stack.enter_async_context(ControlHub.open(broker, registry, NodeBook()))
+        hub.services_of, hub.probing, hub.removed = own.of_node, own.probing, own.forbid
+        own.peer.saw = lambda node_id, rate: hub.book.saw(node_id, rate * 8 / 1e6)
         url = f"http://{settings.public_host}:{api_port}"
         registry.url = url
         planner = ModelPlanner.of(model.path, model.description, settings)
@@ -121,9 +120,7 @@ async def _started_broker(
     broker = open_broker(
         settings.broker, settings.host, settings.broker_port, settings.data_dir, tls
     )
-    for member in registry.list_nodes():
-        if member.removed is None:
-            await broker.allow(member.node_id, member.password)
+    await let_in(broker, registry)
     await broker.start()
     stack.push_async_callback(broker.stop)
     return broker
@@ -132,27 +129,6 @@ async def _started_broker(
 def _told_host(settings: UpSettings, broker: Broker) -> str:
     """Of somebody else's broker its own host; ours is where the coordinator is."""
     return broker.address.host if "://" in (settings.broker or "") else settings.public_host
-
-
-async def _hub(
-    broker: Broker, registry: Registry, own: OwnServices, stack: AsyncExitStack
-) -> ControlHub:
-    session = secrets.token_hex(8)
-    gone = CoordinatorPresence(online=False, session=session)
-    client = await stack.enter_async_context(
-        ControlClient.open(
-            broker.address,
-            broker.coordinator.username,
-            broker.coordinator.password,
-            will=(COORDINATOR_TOPIC, "", gone),
-            subscriptions=[topic.of_all for topic in SAID_TOPICS],
-        )
-    )
-    book = NodeBook()
-    own.peer.saw = lambda node_id, rate: book.saw(node_id, rate * 8 / 1e6)
-    return ControlHub(
-        client, broker, registry, book, own.probing, session, own.of_node, removed=own.forbid
-    )
 
 
 def _manager(
@@ -184,7 +160,7 @@ def _manager(
         service,
         assigner,
         lambda epoch: CoordinatorDoor(terms, epoch),
-        Readiness(hub.probing.asked_of),
+        Readiness(own.probing.asked_of),
     )
     hub.noticed = manager.noticed
     return service, manager

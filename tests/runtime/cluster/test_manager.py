@@ -29,7 +29,8 @@ from molink.runtime.cluster.node_book import NodeBook
 from molink.runtime.cluster.pace_watch import KEPT_S, PaceWatch
 from molink.runtime.cluster.ring_life import RingState
 from molink.runtime.service import GenerationRequest, ModelCard, TokenEvent
-from molink.runtime.supervision import PackingHealth, StageHealth, StageLoaded
+from molink.runtime.stage_health import PackingHealth, StageHealth
+from molink.runtime.supervision import StageLoaded
 from molink_scheduler.request import SamplingParams
 from tests.runtime.cluster.examples import HERE, PROFILE
 
