@@ -6,7 +6,7 @@ measured them.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from molink.config.up_settings import UpSettings
 from molink.control.messages import Device, PathMeasured, Profile
@@ -25,6 +25,7 @@ from molink_scheduler.placement import (
     Plan,
     Shortage,
     change_cost,
+    even_plan,
     make_plan,
     worth_changing,
 )
@@ -53,12 +54,13 @@ def goal_of(settings: UpSettings, description: ModelDescription) -> Goal:
     length = min(settings.model_len_max or description.model_len_max, description.model_len_max)
     usual = max(16, min(CONTEXT_TOKENS_USUAL, length // CONTEXT_SHARE))
     context = settings.context_tokens or usual
-    answer = max(1, context // 8)
+    prompt = context // 2 if settings.prompt_tokens is None else settings.prompt_tokens
     return Goal(
         tpot_s=settings.tpot_ms / 1e3,
         context_tokens=context,
-        prompt_tokens=context // 2,
-        answer_tokens=answer,
+        prompt_tokens=prompt,
+        answer_tokens=settings.answer_tokens or max(1, context // 8),
+        micro_batches=settings.micro_batch_count,
     )
 
 
@@ -71,6 +73,8 @@ class ModelPlanner:
     stored_element_bytes: int
     dtype: str
     """As `--dtype`."""
+    split: str = "planned"
+    """As `--split`."""
 
     @classmethod
     def of(cls, path: str, description: ModelDescription, settings: UpSettings) -> "ModelPlanner":
@@ -80,7 +84,12 @@ class ModelPlanner:
             goal_of(settings, description),
             ELEMENT_BYTES.get(description.dtype, 2),
             settings.dtype,
+            settings.split,
         )
+
+    def splitting(self, split: str | None) -> "ModelPlanner":
+        """The same, for another way to split; None: as it is."""
+        return self if split is None else replace(self, split=split)
 
     def plan(self, nodes: Sequence[Node]) -> ClusterPlan:
         """The best rings of these nodes, all of which are measured."""
@@ -95,7 +104,8 @@ class ModelPlanner:
     def placement(self, nodes: Sequence[Node]) -> Plan | Shortage:
         """The same with all that the placement knows."""
         facts = [self._facts(node) for node in nodes]
-        return make_plan(self.cost, facts, _network(nodes), self.goal)
+        find = even_plan if self.split == "even" else make_plan
+        return find(self.cost, facts, _network(nodes), self.goal)
 
     def outgrown(self, ring: PlannedRing, node: Node) -> bool:
         """Whether a member's owner has set a cap in which its part of the ring does not fit."""
@@ -129,7 +139,7 @@ class ModelPlanner:
         profile = node.profile
         assert profile is not None and profile.steps is not None, "only measured nodes are planned"
         device, steps = profile.devices[0], profile.steps
-        layer_bytes = sum(self.cost.layer_bytes) / self.cost.layers
+        output = self.cost.tail_bytes * self.cost.layers / sum(self.cost.layer_bytes)
         return NodeFacts(
             id=node.node_id,
             memory_bytes=self._memory_bytes(device, device.free_bytes),
@@ -137,8 +147,8 @@ class ModelPlanner:
             decode_row_s=steps.decode_row_s,
             prefill_row_s=steps.prefill_row_s,
             step_fixed_s=HOP_SOFTWARE_S,
-            head_row_s=steps.head_row_s
-            or steps.decode_fixed_s * self.cost.tail_bytes / layer_bytes,
+            head_row_s=steps.head_row_s or steps.decode_row_s * output,
+            head_fixed_s=0.0 if steps.head_row_s else steps.decode_fixed_s * output,
             upload_bytes_per_s=_upload_bytes_per_s(profile),
             name=node.name,
         )

@@ -50,8 +50,8 @@ class Cluster:
     registry: Registry
     checkpoint: Checkpoint
     manager: ClusterManager
-    plan: Callable[[], Callable[[], Plan | Shortage]]
-    """What would be best with the nodes that are here now."""
+    plan: Callable[[str | None], Callable[[], Plan | Shortage]]
+    """What would be best with the nodes that are here now, split as told (None: as we do)."""
     running: "asyncio.Task[None]"
     """Ends only by an error: the broker refuses us, or a bug."""
 
@@ -98,7 +98,9 @@ async def start_cluster(settings: UpSettings, api_port: int) -> AsyncIterator[Cl
             registry,
             model.checkpoint,
             manager,
-            lambda: partial(planner.placement, [node for node in hub.book if node.may_serve]),
+            lambda split: partial(
+                planner.splitting(split).placement, [node for node in hub.book if node.may_serve]
+            ),
             running,
         )
 

@@ -177,9 +177,14 @@ class Goal:
     """Together about the mix of Azure's conversation trace as the benchmarks cut it: 763 in, 232
     out (`molink.bench.trace_mix`)."""
     kv_tokens_max: int = KV_TOKENS_MAX
+    micro_batches: int | None = None
+    """That the head is told to keep; None: it takes as many as make a cycle shortest."""
 
     def __post_init__(self) -> None:
-        counts = (self.context_tokens, self.answer_tokens, self.kv_tokens_max)
+        counts = (
+            *(self.context_tokens, self.answer_tokens, self.kv_tokens_max),
+            1 if self.micro_batches is None else self.micro_batches,
+        )
         if not 0 < self.tpot_s < math.inf or min(counts) < 1 or self.prompt_tokens < 0:
             raise ValueError("a goal has a time and numbers of tokens above 0")
         if self.context_tokens > self.kv_tokens_max:
