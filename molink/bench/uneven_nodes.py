@@ -66,7 +66,7 @@ class Settings:
 @click.command()
 @click.argument("model")
 @click.option("--memory-gb", default=0.055, show_default=True, help="Lent by the smallest agent.")
-@click.option("--tpot-ms", default=40.0, show_default=True, help="Bound of the plan.")
+@click.option("--tpot-ms", default=250.0, show_default=True, help="Bound of the plan.")
 @click.option("--rounds", default=3, show_default=True, help="Of which medians are taken.")
 @click.option("--json", "json_file", type=click.Path(path_type=Path), help="Also write this file.")
 def main(model: str, memory_gb: float, tpot_ms: float, rounds: int, json_file: Path | None) -> None:
@@ -119,7 +119,7 @@ async def _loaded(run: AgentsRun, split: str, serving: dict[str, Any]) -> dict[s
         raise UserError("the largest agent can serve alone: take a model with larger tables")
     (forecast,) = plan["rings"]
     _check_same(forecast, serving)
-    users, most = forecast["users"], best["rings"][0]["users"]
+    users, most = max(1, forecast["users"]), max(1, best["rings"][0]["users"])
     alone = await _load(run.url, 1, 1)
     own = await _load(run.url, users, REQUESTS_PER_USER)
     many = own if most == users else await _load(run.url, most, REQUESTS_PER_USER)

@@ -217,5 +217,8 @@ class Member:
 
     def _load(self, assignment: dict[str, Any]) -> None:
         self.assignments += 1
-        kind = "stopped" if assignment["work"] is None else "downloading"
-        self._say(FACT, StageFact(revision=assignment["revision"], kind=kind))
+        revision, work = assignment["revision"], assignment["work"]
+        if work is None:
+            self._say(FACT, StageFact(revision=revision, kind="stopped"))
+        else:
+            self._say(FACT, StageFact(revision=revision, kind="downloading"))

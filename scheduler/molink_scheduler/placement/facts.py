@@ -158,9 +158,15 @@ class Network:
 
     def link(self, sender: NodeFacts, receiver: NodeFacts) -> LinkFacts:
         """What can be sent from one to the other, the sender's upload cap included."""
-        found = self.links.get((sender.id, receiver.id), self.default)
-        rate = min(found.rate_bytes_per_s, sender.upload_bytes_per_s)
-        return LinkFacts(rate, found.one_way_s)
+        return _capped(self.links.get((sender.id, receiver.id), self.default), sender)
+
+    def usual(self, sender: NodeFacts) -> LinkFacts:
+        """To whomever it has not measured."""
+        return _capped(self.default, sender)
+
+
+def _capped(link: LinkFacts, sender: NodeFacts) -> LinkFacts:
+    return LinkFacts(min(link.rate_bytes_per_s, sender.upload_bytes_per_s), link.one_way_s)
 
 
 @dataclass(frozen=True, slots=True)
