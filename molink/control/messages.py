@@ -1,22 +1,35 @@
 """What travels on the control plane. It is checked where it arrives: whoever sends may lie.
 
-Numbers that a node says of itself are bounded here by what no PC
-exceeds; whether they are true, its neighbours and its own stage's steps tell. Unknown keys are
-ignored, so that an older coordinator understands a newer agent.
+Unknown keys are ignored, so that an older coordinator understands a newer agent. What nodes measure
+and lend stands in `profile_messages`, and is known by these names too.
 """
 
 from enum import StrEnum
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
+
+from molink.control.message_base import Address, Key, Message, NodeId, Sentence
+from molink.control.profile_messages import (
+    Device,
+    PathMeasured,
+    PathReport,
+    PeerAddress,
+    ProbeOrder,
+    Profile,
+    StepCost,
+)
 
 __all__ = [
     "Accepted",
     "Assignment",
     "CoordinatorPresence",
     "Device",
+    "Key",
     "LinkKeys",
+    "Message",
     "NodeHealth",
+    "NodeId",
     "NodeState",
     "NodeWish",
     "PathMeasured",
@@ -32,28 +45,6 @@ __all__ = [
     "StepCost",
     "WeightsSource",
 ]
-
-GIB = 2**30
-
-NodeId = Annotated[str, Field(pattern=r"^[a-z2-7]{16}$")]
-"""First 80 bits of the BLAKE2b of the node's public key in base32, lower case."""
-
-Key = Annotated[str, Field(min_length=40, max_length=40)]
-"""A CURVE public key in Z85."""
-
-Seconds = Annotated[float, Field(ge=0, le=3600, allow_inf_nan=False)]
-Bytes = Annotated[int, Field(ge=0, le=2**50)]
-Mbps = Annotated[float, Field(ge=0, le=100_000, allow_inf_nan=False)]
-Milliseconds = Annotated[float, Field(ge=0, le=60_000, allow_inf_nan=False)]
-Sentence = Annotated[str, Field(max_length=500)]
-Address = Annotated[str, Field(max_length=300, pattern=r"^[A-Za-z0-9.\-:\[\]]+:\d{1,5}$")]
-"""host:port."""
-
-
-class Message(BaseModel):
-    """Never changed once made."""
-
-    model_config = ConfigDict(frozen=True, extra="ignore")
 
 
 class NodeState(StrEnum):
@@ -99,98 +90,6 @@ class Services(Message):
     """By which its peer service knows who may measure."""
     stun_port: Annotated[int, Field(ge=0, le=65535)] = 0
     """UDP, at the coordinator's host; 0: it answers none."""
-
-
-class Device(Message):
-    """What would hold a stage."""
-
-    kind: Literal["cpu", "cuda"]
-    index: Annotated[int, Field(ge=0, le=63)] = 0
-    name: Annotated[str, Field(max_length=100)]
-    memory_bytes: Bytes
-    """Of the device."""
-    free_bytes: Bytes
-    """That its owner lends of it now: the least of what is free and of the cap."""
-    cap_bytes: Bytes | None = None
-    """The owner's; what holds a stage today must fit into it, too."""
-    threads: Annotated[int, Field(ge=1, le=1024)] = 1
-    element_bytes: Literal[2, 4] = 2
-    """Of a weight or a key in the number format that this device computes in by itself."""
-
-
-class StepCost(Message):
-    """Measured times of one decoder layer of the cluster's model: t(rows) = fixed + rows x row."""
-
-    model: Annotated[str, Field(max_length=300)]
-    decode_fixed_s: Seconds
-    decode_row_s: Seconds
-    prefill_row_s: Seconds
-    head_row_s: Seconds = 0.0
-    """Output matrix and sampling of one row, on the tail only."""
-
-
-class Profile(Message):
-    """The PC and what is lent of it."""
-
-    devices: Annotated[tuple[Device, ...], Field(max_length=16)]
-    cpu_threads: Annotated[int, Field(ge=1, le=4096)]
-    memory_bytes: Bytes
-    disk_free_bytes: Bytes
-    upload_mbps: Mbps
-    """Measured to the coordinator, or the owner's cap if that is less; 0: unknown."""
-    download_mbps: Mbps
-    upload_cap_mbps: Mbps | None = None
-    coordinator_rtt_ms: Milliseconds | None = None
-    nat: Annotated[str, Field(max_length=60)] = "unknown"
-    addresses: Annotated[tuple[Address, ...], Field(max_length=16)] = ()
-    """Where its peer service may be reached directly, best first."""
-    direct: bool = True
-    """Whether it lets anybody connect at all; without it every link that leads here is relayed."""
-    clock_offset_s: float = 0.0
-    steps: StepCost | None = None
-    """None until it has measured the cluster's model."""
-
-
-class PeerAddress(Message):
-    """Somebody to measure."""
-
-    node_id: NodeId
-    public_key: Key
-    addresses: Annotated[tuple[Address, ...], Field(max_length=16)]
-    token: Annotated[str, Field(max_length=64)] = ""
-    """Lets this node measure that one (`transport.peer.protocol.probe_token`)."""
-
-
-class ProbeOrder(Message):
-    """Measure the way to these; answers come as a PathReport."""
-
-    round: int
-    """Counts up: a node measures once for each."""
-    model: Annotated[str, Field(max_length=300)]
-    """Of which a layer's step times are wanted."""
-    config: dict[str, Any] = {}
-    """The model's config.json: all that timing a layer of random weights needs."""
-    peers: Annotated[tuple[PeerAddress, ...], Field(max_length=64)]
-    coordinator_token: Annotated[str, Field(max_length=64)] = ""
-    """Lets it measure the way to the coordinator, through the coordinator's relay; empty: no."""
-
-
-class PathMeasured(Message):
-    """The way from this node to another."""
-
-    to: NodeId
-    path: Literal["direct", "relay", "none"]
-    address: Annotated[str, Field(max_length=300)] = ""
-    rtt_ms: Milliseconds
-    rate_mbps: Mbps
-    """What this node can send there; 0: not measured."""
-
-
-class PathReport(Message):
-    """All that a node has measured in a round."""
-
-    round: int
-    paths: Annotated[tuple[PathMeasured, ...], Field(max_length=64)]
 
 
 class WeightsSource(Message):
@@ -255,7 +154,7 @@ class StageFact(Message):
     """Of the assignment."""
     kind: Literal["downloading", "loading", "loaded", "ready", "failed", "stopped"]
     fraction: Annotated[float, Field(ge=0, le=1)] = 0.0
-    line: dict[str, Any] = {}
+    line: dict[str, Any] = Field(default_factory=dict)
     """Of "loaded": the fields of `runtime.supervision.StageLoaded`."""
     message: Sentence = ""
 
@@ -268,7 +167,7 @@ class NodeHealth(Message):
     uptime_s: Annotated[float, Field(ge=0)]
     stage: dict[str, Any] | None = None
     """Fields of `runtime.supervision.StageHealth`."""
-    paths: dict[str, str] = {}
+    paths: dict[str, str] = Field(default_factory=dict)
     """Outgoing link's name to "direct" or "relay"."""
 
 

@@ -9,6 +9,7 @@ import asyncio
 import logging
 import secrets
 import time
+from collections.abc import Awaitable, Callable
 from dataclasses import asdict, dataclass, field
 from typing import Any
 from urllib.parse import urlsplit
@@ -93,6 +94,7 @@ class Agent:
     _probed: ProbeOrder | None = None
     """Carried out: a broker repeats it at every connection."""
     _probe: "asyncio.Task[None] | None" = None
+    _timing: "asyncio.Task[None] | None" = None
 
     @property
     def node_id(self) -> str:
@@ -155,9 +157,8 @@ class Agent:
             await asyncio.shield(client.publish(PRESENCE, self.node_id, farewell))
 
     async def _end(self) -> None:
-        if self._probe is not None:
-            self._probe.cancel()
-            await asyncio.gather(self._probe, return_exceptions=True)
+        await _cancel(self._probe)
+        await _cancel(self._timing)
         await self.host.stop()
         await self.neighbours.stop()
 
@@ -208,30 +209,30 @@ class Agent:
             )
 
     async def _start_probe(self, order: ProbeOrder) -> None:
-        if order == self._probed:
+        """The ways as the latest order says; a layer of the same model is timed only once."""
+        before, self._probed = self._probed, order
+        if order == before:
             return
-        self._probed = order
-        if self._probe is not None:
-            self._probe.cancel()
-            await asyncio.gather(self._probe, return_exceptions=True)
-        self._probe = asyncio.create_task(self._measure(order))
+        if before is None or _times_another(order, before) or _is_over(self._timing):
+            await _cancel(self._timing)
+            self._timing = asyncio.create_task(_tried(self._time_layer, order))
+        await _cancel(self._probe)
+        if order.peers or order.coordinator_token:
+            self._probe = asyncio.create_task(_tried(self._measure_ways, order))
 
-    async def _measure(self, order: ProbeOrder) -> None:
-        """A layer's times first: a plan waits for them; neighbours can be guessed."""
+    async def _time_layer(self, order: ProbeOrder) -> None:
+        self.pc.measured_now(steps=await self._steps(order))
+        await self._say_profile()
+
+    async def _measure_ways(self, order: ProbeOrder) -> None:
+        """Beside the timing of a layer: what takes longest there is loading torch, and sending
+        takes no processor to speak of."""
         assert self.client is not None
-        try:
-            steps = await self._steps(order)
-            self.pc.measured_now(steps=steps)
-            await self._say_profile()
-            report, coordinator = await self.neighbours.measure(order)
-            await self.client.publish(PATHS, self.node_id, report)
-            self.pc.measured_ways(report, coordinator)
-            await self._ask_nat()
-            await self._say_profile()
-        except MolinkError as error:
-            log.warning("the probe failed: %s", error)
-        except Exception:
-            log.exception("the probe failed")
+        report, coordinator = await self.neighbours.measure(order)
+        await self.client.publish(PATHS, self.node_id, report)
+        self.pc.measured_ways(report, coordinator)
+        await self._ask_nat()
+        await self._say_profile()
 
     async def _steps(self, order: ProbeOrder) -> StepCost:
         return await self.pc.time_steps(order)
@@ -307,3 +308,27 @@ class Agent:
 
 class LeftError(MolinkError):
     """Raised when the owner's wish to leave is fulfilled."""
+
+
+def _times_another(order: ProbeOrder, before: ProbeOrder) -> bool:
+    return (order.model, order.config) != (before.model, before.config)
+
+
+def _is_over(task: "asyncio.Task[None] | None") -> bool:
+    return task is None or task.done()
+
+
+async def _tried(probe: Callable[[ProbeOrder], Awaitable[None]], order: ProbeOrder) -> None:
+    """A probe that fails costs this PC its place in a plan, not the agent its life."""
+    try:
+        await probe(order)
+    except MolinkError as error:
+        log.warning("the probe failed: %s", error)
+    except Exception:
+        log.exception("the probe failed")
+
+
+async def _cancel(task: "asyncio.Task[None] | None") -> None:
+    if task is not None:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)

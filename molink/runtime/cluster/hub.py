@@ -18,6 +18,7 @@ from molink.control.messages import (
     CoordinatorPresence,
     LinkKeys,
     Presence,
+    Profile,
     Services,
 )
 from molink.control.received import Received
@@ -110,6 +111,8 @@ class ControlHub:
             self.book.take(received.node_id, received.message, now, live=not received.retained)
             if isinstance(received.message, Presence):
                 await self._greet(received)
+            if isinstance(received.message, Profile):
+                await self.probing.look(self.client, list(self.book), now)
             self.noticed(received.node_id)
 
     def _is_stale(self, received: Received) -> bool:

@@ -1,7 +1,8 @@
 """Whom each node shall measure, and when: neighbours that may become each other's ring.
 
 All pairs of a small cluster, of a large one so many for each node, spread evenly, so that one
-round costs a node some seconds of its line and no more.
+round costs a node some seconds of its line and no more. A newcomer is told of the model at once,
+and times a layer while the others are waited for.
 """
 
 from collections.abc import Mapping, Sequence
@@ -40,15 +41,28 @@ class Probing:
     _known: frozenset[tuple[str, tuple[str, ...]]] = frozenset()
     _changed_at: float = 0.0
     _ordered: frozenset[tuple[str, tuple[str, ...]]] = frozenset()
-    _ordered_at: float = field(default=0.0)
+    _ordered_at: float = 0.0
+    _asked: dict[str, frozenset[str]] = field(default_factory=dict)
+    """Whom each node was last ordered to measure."""
+    _timing: dict[str, str] = field(default_factory=dict)
+    """Nodes that were told of the model, and the incarnations of their agents then."""
 
     def key_of(self, node_id: str) -> str:
         """With which a node's own peer service checks who asks."""
         return probe_key(self.secret, node_id)
 
+    def asked_of(self, node: Node, nodes: Sequence[Node]) -> frozenset[str]:
+        """Whom `node` measures, or will once it is ordered to."""
+        if node.node_id in self._asked:
+            return self._asked[node.node_id]
+        return _ids(
+            peers_of(node, [one for one in nodes if one.is_here and one.profile is not None])
+        )
+
     async def look(self, client: ControlClient, nodes: Sequence[Node], now: float) -> None:
         """Order a round if it is time."""
         here = [node for node in nodes if node.is_here and node.profile is not None]
+        await self._order_timing(client, here)
         known = frozenset((node.node_id, node.profile.addresses) for node in here if node.profile)
         if known != self._known:
             self._known, self._changed_at = known, now
@@ -57,17 +71,34 @@ class Probing:
             return
         self._ordered, self._ordered_at = known, now
         self.round += 1
+        self._asked = {node.node_id: _ids(peers_of(node, here)) for node in here}
         for node in here:
-            await client.publish(PROBE, node.node_id, self._order(node, here))
+            order = self._order(node, peers_of(node, here), self._own_token(node))
+            await client.publish(PROBE, node.node_id, order)
 
-    def _order(self, node: Node, here: Sequence[Node]) -> ProbeOrder:
+    async def _order_timing(self, client: ControlClient, here: Sequence[Node]) -> None:
+        """An agent that has just started times a layer first: that takes longest."""
+        for node in here:
+            incarnation = node.presence.incarnation if node.presence is not None else ""
+            if self._timing.get(node.node_id) == incarnation:
+                continue
+            self._timing[node.node_id] = incarnation
+            if not node.is_measured:
+                await client.publish(PROBE, node.node_id, self._order(node))
+
+    def _order(self, node: Node, peers: Sequence[Node] = (), own_token: str = "") -> ProbeOrder:
+        """With neither peers nor a token only a layer is timed."""
         return ProbeOrder(
             round=self.round,
             model=self.model,
             config=dict(self.config),
-            coordinator_token=probe_token(self.key_of(COORDINATOR), node.node_id),
-            peers=tuple(self._address(peer, node) for peer in peers_of(node, here)),
+            coordinator_token=own_token,
+            peers=tuple(self._address(peer, node) for peer in peers),
         )
+
+    def _own_token(self, node: Node) -> str:
+        """Lets it measure the way to the coordinator."""
+        return probe_token(self.key_of(COORDINATOR), node.node_id)
 
     def _address(self, peer: Node, asking: Node) -> PeerAddress:
         assert peer.profile is not None, "only nodes with a profile are measured"
@@ -84,3 +115,7 @@ def peers_of(node: Node, here: Sequence[Node]) -> list[Node]:
     ordered = sorted(here, key=lambda one: one.node_id)
     at = ordered.index(node)
     return [*ordered[at + 1 :], *ordered[:at]][:PEERS_MAX]
+
+
+def _ids(nodes: Sequence[Node]) -> frozenset[str]:
+    return frozenset(node.node_id for node in nodes)

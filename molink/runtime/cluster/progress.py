@@ -1,20 +1,30 @@
 """Why nothing serves yet, in one sentence for whoever gets the 503."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from molink.control.messages import NodeState
 from molink.runtime.cluster.cluster_plan import ClusterPlan
 from molink.runtime.cluster.node_book import Node
 from molink.runtime.cluster.ring_life import RingLife
 
-__all__ = ["progress_sentence"]
+__all__ = ["Waiting", "progress_sentence"]
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """What the manager waits for."""
+
+    min_nodes: int
+    measuring_ways: int = 0
+    """Nodes that still measure the ways to others."""
 
 
 def progress_sentence(
     nodes: Sequence[Node],
     lives: Sequence[RingLife],
     plan: ClusterPlan,
-    min_nodes: int,
+    waiting: Waiting,
     last_failure: str = "",
 ) -> str:
     """The nearest thing that is being waited for."""
@@ -30,8 +40,13 @@ def progress_sentence(
     if measuring:
         return f"{len(here)} PCs have joined, {len(measuring)} of them measure what they can do."
     ready = [node for node in here if node.may_serve]
-    if len(ready) < min_nodes:
-        return f"{len(ready)} of at least {min_nodes} PCs are ready: let more join."
+    if len(ready) < waiting.min_nodes:
+        return f"{len(ready)} of at least {waiting.min_nodes} PCs are ready: let more join."
+    if waiting.measuring_ways:
+        return (
+            f"{len(ready)} PCs are ready, {waiting.measuring_ways} of them still measure the ways "
+            "to the others."
+        )
     if last_failure:
         return f"The last ring has failed: {last_failure} Another is tried soon."
     return plan.shortage or f"{len(ready)} PCs are ready; a plan is being made."

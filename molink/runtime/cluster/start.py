@@ -33,6 +33,7 @@ from molink.runtime.cluster.node_book import NodeBook
 from molink.runtime.cluster.nodes_report import nodes_report
 from molink.runtime.cluster.own_services import OwnServices
 from molink.runtime.cluster.planning import ModelPlanner
+from molink.runtime.cluster.readiness import Readiness
 from molink.runtime.model_card import load_tokenizer, model_card
 from molink.runtime.serving import checked_model_len, model_path, public_name
 from molink.transport.relay.protocol import COORDINATOR
@@ -183,6 +184,7 @@ def _manager(
         service,
         assigner,
         lambda epoch: CoordinatorDoor(terms, epoch),
+        Readiness(hub.probing.asked_of),
     )
     hub.noticed = manager.noticed
     return service, manager

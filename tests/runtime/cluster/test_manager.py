@@ -9,6 +9,7 @@ import pytest
 from molink.control.messages import NodeWish, StageFact, WeightsSource
 from molink.errors import RingError
 from molink.runtime.cluster import manager as manager_module
+from molink.runtime.cluster import readiness as readiness_module
 from molink.runtime.cluster.agent_ring import JoinTerms
 from molink.runtime.cluster.assigner import Assigner
 from molink.runtime.cluster.cluster_plan import ClusterPlan, PlannedRing, PlannedStage
@@ -195,7 +196,7 @@ class World:
 
 @asynccontextmanager
 async def world(monkeypatch, size, min_nodes=1):
-    monkeypatch.setattr(manager_module, "SETTLE_S", 0.0)
+    monkeypatch.setattr(readiness_module, "SETTLE_S", 0.0)
     monkeypatch.setattr(manager_module, "RETRY_S", 0.0)
     monkeypatch.setattr(manager_module, "CHANGE_PERIOD_S", 0.0)
     made = World(size, min_nodes)

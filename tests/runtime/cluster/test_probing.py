@@ -1,0 +1,85 @@
+"""Whom each node is ordered to measure, and when."""
+
+import asyncio
+from dataclasses import dataclass, field
+
+from molink.runtime.cluster.node_book import NodeBook
+from molink.runtime.cluster.probing import AGAIN_S, PEERS_MAX, QUIET_S, Probing, peers_of
+from tests.runtime.cluster.examples import HERE, PROFILE
+
+UNMEASURED = PROFILE.model_copy(update={"steps": None})
+IDS = [letter * 16 for letter in "abcdefghijklmnopqrst"]
+
+
+@dataclass
+class Desk:
+    """Orders a round, and keeps what was ordered."""
+
+    book: NodeBook = field(default_factory=NodeBook)
+    probing: Probing = field(default_factory=lambda: Probing("m", {"layers": 4}, b"s"))
+    told: list = field(default_factory=list)
+
+    async def publish(self, topic, node_id, order):
+        self.told.append((node_id, order))
+
+    def join(self, *ids, profile=UNMEASURED, incarnation="a" * 12):
+        for one in ids:
+            self.book.node(one).public_key = "k" * 40
+            here = HERE.model_copy(update={"incarnation": incarnation})
+            self.book.take(one, here, 0.0)
+            self.book.take(one, profile, 0.0)
+
+    def look(self, now):
+        """What is ordered now: node to the peers that it shall measure."""
+        self.told.clear()
+        asyncio.run(self.probing.look(self, list(self.book), now))
+        return {
+            node_id: {peer.node_id for peer in order.peers} if order.coordinator_token else None
+            for node_id, order in self.told
+        }
+
+
+def test_a_newcomer_times_a_layer_at_once_and_measures_ways_a_quiet_second_later():
+    desk = Desk()
+    desk.look(1000.0)
+    desk.join(IDS[0], IDS[1])
+    assert desk.look(1001.0) == {IDS[0]: None, IDS[1]: None}, "a layer's times only"
+    assert desk.told[0][1].config == {"layers": 4}
+    assert desk.look(1001.0 + QUIET_S - 0.01) == {}
+    assert desk.look(1001.0 + QUIET_S) == {IDS[0]: {IDS[1]}, IDS[1]: {IDS[0]}}
+    assert desk.look(1010.0) == {}
+
+
+def test_an_agent_that_has_started_anew_is_told_of_the_model_again():
+    desk = Desk()
+    desk.look(1000.0)
+    desk.join(IDS[0])
+    desk.look(1001.0)
+    desk.look(1003.0)
+    desk.join(IDS[0], incarnation="b" * 12)
+    assert desk.look(1004.0) == {IDS[0]: None}
+    desk.join(IDS[0], profile=PROFILE, incarnation="c" * 12)
+    assert desk.look(1005.0) == {}, "it has told its times"
+
+
+def test_a_lonely_node_measures_the_way_to_the_coordinator():
+    desk = Desk()
+    desk.look(1000.0)
+    desk.join(IDS[0], profile=PROFILE)
+    desk.look(1001.0)
+    assert desk.look(1002.0) == {IDS[0]: set()}
+    assert desk.look(1003.0 + AGAIN_S) == {IDS[0]: set()}, "home lines change"
+
+
+def test_who_was_asked_for_which_ways_is_known_before_and_after_the_order():
+    desk = Desk()
+    desk.look(1000.0)
+    desk.join(*IDS, profile=PROFILE)
+    node, nodes = desk.book.node(IDS[3]), list(desk.book)
+    expected = {peer.node_id for peer in peers_of(node, nodes)}
+    assert len(expected) == PEERS_MAX
+    assert desk.probing.asked_of(node, nodes) == expected
+    desk.look(1001.0)
+    assert desk.look(1002.0)[IDS[3]] == expected == desk.probing.asked_of(node, nodes)
+    desk.book.drop(IDS[4])
+    assert desk.probing.asked_of(node, list(desk.book)) == expected, "as it was ordered"
