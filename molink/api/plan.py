@@ -3,8 +3,7 @@
 `GET /plan?split=even` tells what an even split would do with them.
 """
 
-import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import asdict
 
 from aiohttp import web
@@ -17,14 +16,13 @@ __all__ = ["PLAN_PATH", "add_plan_route"]
 PLAN_PATH = "/plan"
 
 
-Prepare = Callable[[str | None], Callable[[], Plan | Shortage]]
+FindPlan = Callable[[str | None], Awaitable[Plan | Shortage]]
 
 
-def add_plan_route(app: web.Application, model: str, plan: Prepare) -> None:
+def add_plan_route(app: web.Application, model: str, plan: FindPlan) -> None:
     """Serve the plan as JSON: `{"model", "plan"}`, or `{"model", "shortage"}` with a sentence.
 
-    `plan` takes the way to split (None: the coordinator's own) and what is known now, at once; what
-    it returns may compute for seconds, in a thread.
+    `plan` takes the way to split (None: the coordinator's own); it may take seconds.
     """
 
     async def get_plan(request: web.Request) -> web.Response:
@@ -32,7 +30,7 @@ def add_plan_route(app: web.Application, model: str, plan: Prepare) -> None:
         if split is not None and split not in SPLITS:
             ways = ", ".join(SPLITS)
             raise InvalidRequestError(f"split must be one of {ways}, got {split!r:.80}.", "split")
-        found = await asyncio.to_thread(plan(split))
+        found = await plan(split)
         if isinstance(found, Shortage):
             return web.json_response({"model": model, "shortage": found.sentence})
         return web.json_response({"model": model, "plan": asdict(found)})

@@ -129,7 +129,7 @@ def _asked(url: str, split: str | None) -> "tuple[str, Plan]":
     from urllib.error import URLError
     from urllib.request import urlopen
 
-    from molink.cli.plan_report import plan_from_fields
+    from molink_scheduler.placement.fields import plan_from_fields
 
     address = f"{url.rstrip('/')}/plan{f'?split={split}' if split else ''}"
     try:

@@ -55,8 +55,9 @@ class ClusterPlan:
 class Planner(Protocol):
     """Makes plans for one model."""
 
-    def plan(self, nodes: Sequence[Node]) -> ClusterPlan:
-        """The best rings of these nodes, all of which are measured."""
+    async def plan(self, nodes: Sequence[Node]) -> ClusterPlan:
+        """The best rings of these nodes, all of which are measured; may take seconds. Raises
+        StageError when it cannot be made."""
 
     def outgrown(self, ring: PlannedRing, node: Node) -> bool:
         """Whether a member's owner has set a cap in which its part of the ring does not fit."""

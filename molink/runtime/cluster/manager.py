@@ -17,6 +17,7 @@ from molink.runtime.cluster.cluster_plan import ClusterPlan, PlannedRing, Planne
 from molink.runtime.cluster.cluster_service import ClusterService
 from molink.runtime.cluster.handover import Handover
 from molink.runtime.cluster.node_book import Node, NodeBook
+from molink.runtime.cluster.plan_desk import PlanDesk
 from molink.runtime.cluster.progress import Waiting, progress_sentence
 from molink.runtime.cluster.readiness import Readiness
 from molink.runtime.cluster.resting import Resting
@@ -69,9 +70,11 @@ class ClusterManager:
     _fruitless: object = None
     """What a plan was made for that brought no ring: the same again would bring none either."""
     _handover: Handover = field(init=False)
+    _desk: PlanDesk = field(init=False)
 
     def __post_init__(self) -> None:
-        self._handover = Handover(self.planner, self.assigner, lambda: self.members)
+        self._desk = PlanDesk(self.planner, self._changed.set)
+        self._handover = Handover(self._desk, self.assigner, lambda: self.members)
 
     def noticed(self, node_id: str) -> None:
         """A node has said something, or has gone."""
@@ -91,6 +94,7 @@ class ClusterManager:
                     async with asyncio.timeout(TICK_S):
                         await self._changed.wait()
         finally:
+            await self._desk.close()
             for task in self._tasks.values():
                 task.cancel()
             await asyncio.gather(*self._tasks.values(), return_exceptions=True)
@@ -170,7 +174,9 @@ class ClusterManager:
             return
         asked = frozenset((node.node_id, node.profile, node.paths_round) for node in free)
         if free and asked != self._fruitless:
-            plan = self.planner.plan(free)
+            plan = self._desk.plan("rings of the free", free)
+            if plan is None:
+                return
             self._fruitless = None if plan.rings else asked
             self._start(plan, keep_reasons=bool(serving))
         if free and serving and asked == self._fruitless:
@@ -188,9 +194,11 @@ class ClusterManager:
             return
         if any(life.state is not RingState.SERVING for life in serving):
             return
-        self._improved_at = now
         nodes = [node for node in self.book if node.may_serve]
-        self.plan = plan = self.planner.plan(nodes)
+        plan = self._desk.plan("rings of all", nodes)
+        if plan is None:
+            return
+        self._improved_at, self.plan = now, plan
         if self.planner.is_worth([life.plan for life in serving], plan, nodes):
             self._handover.improve(serving, plan)
 

@@ -14,6 +14,7 @@ from molink.executor.description import ModelDescription
 from molink.executor.layer_sizes import planned_model
 from molink.runtime.cluster.cluster_plan import ClusterPlan, PlannedRing, PlannedStage
 from molink.runtime.cluster.node_book import Node
+from molink.runtime.cluster.plan_process import plan_beside
 from molink_scheduler.link_facts import RATE_MAX_BYTES_PER_S
 from molink_scheduler.placement import (
     Forecast,
@@ -25,10 +26,9 @@ from molink_scheduler.placement import (
     Plan,
     Shortage,
     change_cost,
-    even_plan,
-    make_plan,
     worth_changing,
 )
+from molink_scheduler.placement.fields import PlacementQuestion
 
 __all__ = ["ModelPlanner", "goal_of"]
 
@@ -91,21 +91,20 @@ class ModelPlanner:
         """The same, for another way to split; None: as it is."""
         return self if split is None else replace(self, split=split)
 
-    def plan(self, nodes: Sequence[Node]) -> ClusterPlan:
-        """The best rings of these nodes, all of which are measured."""
+    async def plan(self, nodes: Sequence[Node]) -> ClusterPlan:
+        """The best rings of these nodes, all of which are measured. Raises StageError."""
         if not nodes:
             return ClusterPlan((), {}, "No PC is ready.")
-        found = self.placement(nodes)
+        found = await plan_beside(self.question(nodes))
         if isinstance(found, Shortage):
             return ClusterPlan((), {}, found.sentence[:1].upper() + found.sentence[1:])
         standbys = {one.node_id: f"It {one.reason}." for one in found.standbys}
         return ClusterPlan(tuple(_planned(ring) for ring in found.rings), standbys)
 
-    def placement(self, nodes: Sequence[Node]) -> Plan | Shortage:
-        """The same with all that the placement knows."""
-        facts = [self._facts(node) for node in nodes]
-        find = even_plan if self.split == "even" else make_plan
-        return find(self.cost, facts, _network(nodes), self.goal)
+    def question(self, nodes: Sequence[Node]) -> PlacementQuestion:
+        """What the placement is asked."""
+        facts = tuple(self._facts(node) for node in nodes)
+        return PlacementQuestion(self.cost, facts, _network(nodes), self.goal, self.split)
 
     def outgrown(self, ring: PlannedRing, node: Node) -> bool:
         """Whether a member's owner has set a cap in which its part of the ring does not fit."""

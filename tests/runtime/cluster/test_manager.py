@@ -35,7 +35,7 @@ class EvenPlanner:
     worth: str = ""
     shrunk: set = field(default_factory=set)
 
-    def plan(self, nodes):
+    async def plan(self, nodes):
         names = sorted(node.node_id for node in nodes)
         rings = [names[at : at + self.size] for at in range(0, len(names), self.size)]
         whole = [self._ring(ring) for ring in rings if len(ring) == self.size]
