@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
+from molink.runtime.cluster.agent_stage import AgentStage
 from molink.runtime.cluster.assigner import Assigner
 from molink.runtime.cluster.cluster_plan import ClusterPlan, PlannedRing, Planner
 from molink.runtime.cluster.cluster_service import ClusterService
@@ -27,6 +28,10 @@ __all__ = ["ClusterManager", "ManagerSettings"]
 
 TICK_S = 0.5
 """Silence is noticed this much late at most."""
+
+PAUSE_TO_LOOK = 9.0
+"""A look at everything takes a thousand nodes' coordinator milliseconds, and something always
+changes there: looking takes a tenth of the time at most."""
 
 CHANGE_PERIOD_S = 60.0
 """Between two changes that only make things better; losses are answered at once."""
@@ -58,6 +63,8 @@ class ClusterManager:
     lives: list[RingLife] = field(default_factory=list)
     plan: ClusterPlan = field(default_factory=lambda: ClusterPlan(()))
     """The latest, with the reasons of standbys."""
+    _stages: dict[str, AgentStage] = field(default_factory=dict)
+    """Of the rings that live, by their nodes."""
     _tasks: dict[int, asyncio.Task[None]] = field(default_factory=dict)
     _changed: asyncio.Event = field(default_factory=asyncio.Event)
     _not_before: float = 0.0
@@ -78,8 +85,9 @@ class ClusterManager:
 
     def noticed(self, node_id: str) -> None:
         """A node has said something, or has gone."""
-        stages = [stage for life in self.lives for stage in life.stages]
-        for stage in (*stages, *self.assigner.preloading):
+        if node_id in self._stages:
+            self._stages[node_id].notice()
+        for stage in self.assigner.preloading:
             if stage.node.node_id == node_id:
                 stage.notice()
         self._changed.set()
@@ -88,8 +96,10 @@ class ClusterManager:
         """Until cancelled; then every ring is drained at once and its nodes stand by."""
         try:
             while True:
-                self.step(time.monotonic())
                 self._changed.clear()
+                began = time.monotonic()
+                self.step(began)
+                await asyncio.sleep(PAUSE_TO_LOOK * (time.monotonic() - began))
                 with suppress(TimeoutError):
                     async with asyncio.timeout(TICK_S):
                         await self._changed.wait()
@@ -151,6 +161,8 @@ class ClusterManager:
         for life in [life for life in self.lives if life.state is RingState.ENDED]:
             self.lives.remove(life)
             self._tasks.pop(life.number, None)
+            for stage in life.stages:
+                self._stages.pop(stage.node.node_id, None)
             self._handover.ended(life)
             if life.failure:
                 self.last_failure = life.failure
@@ -216,4 +228,5 @@ class ClusterManager:
             changed=self._changed.set,
         )
         self.lives.append(life)
+        self._stages |= {stage.node.node_id: stage for stage in stages}
         self._tasks[number] = asyncio.create_task(life.live())
