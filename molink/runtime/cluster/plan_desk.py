@@ -32,48 +32,67 @@ class PlanDesk:
     planner: Planner
     made: Callable[[], None]
     """A plan is there: ask for it."""
-    _making: dict[Hashable, "asyncio.Task[ClusterPlan | None]"] = field(default_factory=dict)
-    _made_at: dict[Hashable, float] = field(default_factory=dict)
+    _orders: dict[Hashable, "_Order"] = field(default_factory=dict)
 
     def plan(self, purpose: Hashable, nodes: Sequence[Node]) -> ClusterPlan | None:
         """The best rings of these nodes; None while that is not known yet."""
-        making = self._making.get(purpose)
-        if making is None:
+        order = self._orders.get(purpose)
+        if order is not None and not order.task.done():
+            return None
+        plan = None if order is None else self._checked(order, nodes)
+        if plan is None:
             self._order(purpose, nodes)
-            return None
-        if not making.done():
-            return None
-        plan = self._taken(purpose)
-        if plan is None or not _nodes_of(plan) <= {node.node_id for node in nodes}:
-            self._order(purpose, nodes)
-            return None
+        else:
+            del self._orders[purpose]
         return plan
 
     async def close(self) -> None:
         """Make no more."""
-        for task in self._making.values():
+        tasks = [order.task for order in self._orders.values()]
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*self._making.values(), return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
 
     def _order(self, purpose: Hashable, nodes: Sequence[Node]) -> None:
-        async def make() -> ClusterPlan | None:
-            try:
-                return await self.planner.plan(nodes)
-            except MolinkError as error:
-                log.warning("no plan: %s", error)
-                await asyncio.sleep(RETRY_S)
-                return None
-            finally:
-                self._made_at[purpose] = asyncio.get_running_loop().time()
-                self.made()
+        order = _Order(_facts(nodes), asyncio.create_task(self._make(nodes)))
+        order.task.add_done_callback(lambda task: order.note_time())
+        order.task.add_done_callback(lambda task: self.made())
+        self._orders[purpose] = order
 
-        self._making[purpose] = asyncio.create_task(make())
+    async def _make(self, nodes: Sequence[Node]) -> ClusterPlan | None:
+        try:
+            return await self.planner.plan(nodes)
+        except MolinkError as error:
+            log.warning("no plan: %s", error)
+            await asyncio.sleep(RETRY_S)
+            return None
 
-    def _taken(self, purpose: Hashable) -> ClusterPlan | None:
-        """The plan that was made; None when it is too old or could not be made."""
-        task, made_at = self._making.pop(purpose), self._made_at.pop(purpose)
-        return task.result() if asyncio.get_running_loop().time() - made_at < FRESH_S else None
+    def _checked(self, order: "_Order", nodes: Sequence[Node]) -> ClusterPlan | None:
+        """The plan that was made, unless it is out of date. That there is no ring holds only for
+        those very nodes."""
+        plan = order.task.result()
+        if plan is None or _now() - order.made_at > FRESH_S:
+            return None
+        used = {stage.node_id for ring in plan.rings for stage in ring.stages}
+        fits = used <= {node.node_id for node in nodes} if used else order.facts == _facts(nodes)
+        return plan if fits else None
 
 
-def _nodes_of(plan: ClusterPlan) -> set[str]:
-    return {stage.node_id for ring in plan.rings for stage in ring.stages}
+@dataclass(slots=True)
+class _Order:
+    """A plan in the making, or made."""
+
+    facts: frozenset[tuple[object, ...]]
+    task: "asyncio.Task[ClusterPlan | None]"
+    made_at: float = 0.0
+
+    def note_time(self) -> None:
+        self.made_at = _now()
+
+
+def _facts(nodes: Sequence[Node]) -> frozenset[tuple[object, ...]]:
+    return frozenset((node.node_id, node.profile, node.paths_round) for node in nodes)
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()
