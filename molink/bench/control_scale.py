@@ -23,7 +23,7 @@ import psutil
 
 from molink.bench.control.agents import agent_name
 from molink.bench.control.broker_host import HOST, Hosted
-from molink.bench.control.processes import allow_many_files, line_of, running
+from molink.bench.control.processes import line_of, running
 from molink.bench.control.table import table
 from molink.bench.control.watch import Watch
 from molink.bench.spread import percentile
@@ -31,6 +31,7 @@ from molink.control.broker import BrokerAddress
 from molink.control.client import ControlClient
 from molink.control.topics import ROOT
 from molink.errors import UserError
+from molink.transport.sockets import raise_file_limit
 
 __all__ = ["main"]
 
@@ -62,7 +63,7 @@ def main(
     out: Path,
 ) -> None:
     """Measure what a broker takes, and what it costs."""
-    allow_many_files()
+    raise_file_limit()
     out.mkdir(parents=True, exist_ok=True)
     machine = {"cores": os.cpu_count(), "system": platform.platform()}
     figures = []

@@ -27,9 +27,10 @@ import click
 import psutil
 
 from molink.bench.apparatus.agents import AgentsRun, agents_run
-from molink.bench.control.processes import allow_many_files, line_of, running
+from molink.bench.control.processes import line_of, running
 from molink.bench.markdown import markdown_table, milliseconds
 from molink.errors import UserError
+from molink.transport.sockets import raise_file_limit
 
 __all__ = ["main"]
 
@@ -79,7 +80,7 @@ def main(
     out: Path,
 ) -> None:
     """Measure what agents cost the coordinator of MODEL."""
-    allow_many_files()
+    raise_file_limit()
     out.mkdir(parents=True, exist_ok=True)
     machine = {"cores": os.cpu_count(), "system": platform.platform()}
     found = []

@@ -1,14 +1,13 @@
 """Processes of the control plane's benchmarks: told by lines, ended by the end of their input."""
 
 import asyncio
-import resource
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from molink.errors import UserError
 
-__all__ = ["allow_many_files", "line_of", "running"]
+__all__ = ["line_of", "running"]
 
 
 @asynccontextmanager
@@ -34,9 +33,3 @@ async def line_of(process: asyncio.subprocess.Process) -> bytes:
     if not line:
         raise UserError("a process of the benchmark has ended: what it said stands above")
     return line
-
-
-def allow_many_files() -> None:
-    """A shell's usual 1,024 are too few for a thousand connections."""
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

@@ -102,9 +102,12 @@ class Probing:
             self._places[node.node_id] = places = _places([node, *peers])
             self._asked[node.node_id] = _ids(peers)
             if again or places != before.get(node.node_id):
-                orders.append((node.node_id, self._order(node, peers, self._own_token(node))))
+                orders.append((node, peers))
         for start in range(0, len(orders), ORDERS_AT_ONCE):
-            some = orders[start : start + ORDERS_AT_ONCE]
+            some = [
+                (node.node_id, self._order(node, peers, self._own_token(node)))
+                for node, peers in orders[start : start + ORDERS_AT_ONCE]
+            ]
             await asyncio.gather(*(client.publish(PROBE, *order) for order in some))
 
     async def order_timing(self, client: ControlClient, here: Sequence[Node]) -> None:
