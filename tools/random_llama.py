@@ -1,10 +1,10 @@
 """Write the random llama of the speed benchmarks: 88M parameters, bf16.
 
-    python tools/random_llama.py DIRECTORY [LAYERS]
+    python tools/random_llama.py DIRECTORY [LAYERS [VOCABULARY]]
 
 Hidden size 768, 12 layers, 12 heads, 4 KV heads, intermediate size 2048, vocabulary 8192. Its text
 means nothing; its steps cost what those of a real model of this shape cost. Fewer layers put the
-same bytes on every link with less compute between them.
+same bytes on every link with less compute between them; a larger vocabulary makes the ends heavier.
 """
 
 import sys
@@ -16,10 +16,10 @@ from transformers import LlamaConfig, LlamaForCausalLM
 SEED = 0
 
 
-def main(directory: Path, layers: int = 12) -> None:
+def main(directory: Path, layers: int = 12, vocabulary: int = 8192) -> None:
     torch.manual_seed(SEED)
     config = LlamaConfig(
-        vocab_size=8192,
+        vocab_size=vocabulary,
         hidden_size=768,
         num_hidden_layers=layers,
         intermediate_size=2048,

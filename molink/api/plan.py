@@ -1,29 +1,36 @@
-"""What would be best with the PCs that are here now: `GET /plan`, asked by `molink plan --url`."""
+"""What would be best with the PCs that are here now: `GET /plan`, asked by `molink plan --url`.
 
-import asyncio
-from collections.abc import Callable
+`GET /plan?split=even` tells what an even split would do with them.
+"""
+
+from collections.abc import Awaitable, Callable
 from dataclasses import asdict
 
 from aiohttp import web
 
-from molink_scheduler.placement import Plan, Shortage
+from molink.errors import InvalidRequestError
+from molink_scheduler.placement import SPLITS, Plan, Shortage
 
 __all__ = ["PLAN_PATH", "add_plan_route"]
 
 PLAN_PATH = "/plan"
 
 
-Prepare = Callable[[], Callable[[], Plan | Shortage]]
+FindPlan = Callable[[str | None], Awaitable[Plan | Shortage]]
 
 
-def add_plan_route(app: web.Application, model: str, plan: Prepare) -> None:
+def add_plan_route(app: web.Application, model: str, plan: FindPlan) -> None:
     """Serve the plan as JSON: `{"model", "plan"}`, or `{"model", "shortage"}` with a sentence.
 
-    `plan` takes what is known now, at once; what it returns may compute for seconds, in a thread.
+    `plan` takes the way to split (None: the coordinator's own); it may take seconds.
     """
 
     async def get_plan(request: web.Request) -> web.Response:
-        found = await asyncio.to_thread(plan())
+        split = request.query.get("split")
+        if split is not None and split not in SPLITS:
+            ways = ", ".join(SPLITS)
+            raise InvalidRequestError(f"split must be one of {ways}, got {split!r:.80}.", "split")
+        found = await plan(split)
         if isinstance(found, Shortage):
             return web.json_response({"model": model, "shortage": found.sentence})
         return web.json_response({"model": model, "plan": asdict(found)})

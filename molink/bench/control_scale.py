@@ -13,11 +13,7 @@ import asyncio
 import json
 import os
 import platform
-import resource
-import sys
 import tempfile
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,6 +23,7 @@ import psutil
 
 from molink.bench.control.agents import agent_name
 from molink.bench.control.broker_host import HOST, Hosted
+from molink.bench.control.processes import line_of, running
 from molink.bench.control.table import table
 from molink.bench.control.watch import Watch
 from molink.bench.spread import percentile
@@ -34,6 +31,7 @@ from molink.control.broker import BrokerAddress
 from molink.control.client import ControlClient
 from molink.control.topics import ROOT
 from molink.errors import UserError
+from molink.transport.sockets import raise_file_limit
 
 __all__ = ["main"]
 
@@ -65,7 +63,7 @@ def main(
     out: Path,
 ) -> None:
     """Measure what a broker takes, and what it costs."""
-    _allow_many_files()
+    raise_file_limit()
     out.mkdir(parents=True, exist_ok=True)
     machine = {"cores": os.cpu_count(), "system": platform.platform()}
     figures = []
@@ -77,11 +75,6 @@ def main(
             path = out / f"control-{kind}-{count}.json"
             path.write_text(json.dumps(report, indent=2) + "\n")
     click.echo(f"\n{table(figures)}\n")
-
-
-def _allow_many_files() -> None:
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,8 +90,8 @@ class Load:
 async def _measure(kind: str, load: Load) -> dict[str, Any]:
     with tempfile.TemporaryDirectory(prefix="molink-control-") as directory:
         os.chmod(directory, 0o755)  # noqa: PTH101
-        async with _process("broker_host", kind, directory) as host:
-            hosted = Hosted(**json.loads(await _line(host)))
+        async with running("broker_host", kind, directory) as host:
+            hosted = Hosted(**json.loads(await line_of(host)))
             address = BrokerAddress(HOST, hosted.port)
             subscriptions = [f"{ROOT}/node/+/said/#"]
             async with ControlClient.open(
@@ -117,8 +110,8 @@ async def _measure(kind: str, load: Load) -> dict[str, Any]:
 
 async def _with_swarm(hosted: Hosted, load: Load, watch: Watch) -> dict[str, Any]:
     numbers = (load.agents, load.at_once, hosted.door, hosted.port)
-    async with _process("agents", *(str(number) for number in numbers)) as swarm:
-        joined = json.loads(await _line(swarm))
+    async with running("agents", *(str(number) for number in numbers)) as swarm:
+        joined = json.loads(await line_of(swarm))
         await watch.until(lambda: len(watch.present) == joined["joined"], _SEEN_TIMEOUT_S)
         await asyncio.sleep(_SETTLE_S)
         steady = await _steady(hosted, swarm, load, watch)
@@ -173,7 +166,7 @@ async def _lose(
     for number in range(2 * load.lost):
         order, name = ("freeze", "kill")[number % 2], agent_name(number)
         swarm.stdin.write(f"{order} {name}\n".encode())
-        lost.append((order, name, float(await _line(swarm))))
+        lost.append((order, name, float(await line_of(swarm))))
         await asyncio.sleep(_BETWEEN_LOSSES_S)
     await watch.until(lambda: all(watch.has_missed(one[1]) for one in lost), _NOTICED_TIMEOUT_S)
     notices: dict[str, list[float | None]] = {}
@@ -182,30 +175,6 @@ async def _lose(
             took_s = seen_s[name] - lost_s if name in seen_s else None
             notices.setdefault(f"{order}_{how}_s", []).append(took_s)
     return notices
-
-
-@asynccontextmanager
-async def _process(module: str, *words: str) -> AsyncIterator[asyncio.subprocess.Process]:
-    """One of ours; ends when its standard input does."""
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", f"molink.bench.control.{module}", *words),
-        stdin=asyncio.subprocess.PIPE,
-        stdout=asyncio.subprocess.PIPE,
-    )
-    try:
-        yield process
-    finally:
-        assert process.stdin is not None
-        process.stdin.close()
-        await process.wait()
-
-
-async def _line(process: asyncio.subprocess.Process) -> bytes:
-    assert process.stdout is not None
-    line = await process.stdout.readline()
-    if not line:
-        raise UserError("a process of the benchmark has ended: what it said stands above")
-    return line
 
 
 if __name__ == "__main__":

@@ -49,6 +49,16 @@ PLAN_TIMEOUT_S = 30.0
     help="KV that a user keeps, prompt and answer together.",
 )
 @click.option(
+    "--prompt-tokens", default=768, show_default=True, help="Of the request that is planned for."
+)
+@click.option("--answer-tokens", default=256, show_default=True, help="Of its answer.")
+@click.option(
+    "--split",
+    type=click.Choice(["planned", "even"]),
+    help="even: one ring of all PCs in their order with equal layers, to be compared; without it "
+    "planned, of a coordinator as it was started.",
+)
+@click.option(
     "--rings",
     "rings_max",
     default="auto",
@@ -64,6 +74,9 @@ def plan(
     url: str | None,
     tpot_ms: float,
     context_tokens: int,
+    prompt_tokens: int,
+    answer_tokens: int,
+    split: str | None,
     rings_max: int | None,
     as_json: bool,
 ) -> None:
@@ -80,39 +93,45 @@ def plan(
     if url is not None:
         if model is not None or nodes_path is not None:
             raise UserError("--url asks a coordinator for its own model and PCs: give it alone.")
-        name, found = _asked(url)
+        name, found = _asked(url, split)
     elif model is None or nodes_path is None:
         raise UserError("Give MODEL and --nodes FILE, or --url of a running coordinator.")
     else:
-        name, found = _made(model, nodes_path, _goal(tpot_ms, context_tokens), rings_max)
+        goal = _goal(tpot_ms, context_tokens, prompt_tokens, answer_tokens)
+        name, found = _made(model, nodes_path, goal, split, rings_max)
     if as_json:
         click.echo(plan_json(found, name))
     else:
         print_plan(found, name, Console())
 
 
-def _made(model: str, nodes_path: Path, goal: "Goal", rings_max: int | None) -> "tuple[str, Plan]":
+def _made(
+    model: str, nodes_path: Path, goal: "Goal", split: str | None, rings_max: int | None
+) -> "tuple[str, Plan]":
     from molink.config.planned_nodes import read_planned_nodes
     from molink.executor.layer_sizes import planned_model
-    from molink_scheduler.placement import Shortage, make_plan
+    from molink_scheduler.placement import Shortage, even_plan, make_plan
 
     planned, nodes = planned_model(model), read_planned_nodes(nodes_path)
     facts = nodes.facts(planned.shape, goal.context_tokens)
-    found = make_plan(planned.cost, facts, nodes.network(), goal, rings_max)
+    if split == "even":
+        found = even_plan(planned.cost, facts, nodes.network(), goal)
+    else:
+        found = make_plan(planned.cost, facts, nodes.network(), goal, rings_max)
     if isinstance(found, Shortage):
         raise UserError(f"{planned.name} does not fit: {found.sentence}")
     return planned.name, found
 
 
-def _asked(url: str) -> "tuple[str, Plan]":
+def _asked(url: str, split: str | None) -> "tuple[str, Plan]":
     """Of a running coordinator."""
     import json
     from urllib.error import URLError
     from urllib.request import urlopen
 
-    from molink.cli.plan_report import plan_from_fields
+    from molink_scheduler.placement.fields import plan_from_fields
 
-    address = f"{url.rstrip('/')}/plan"
+    address = f"{url.rstrip('/')}/plan{f'?split={split}' if split else ''}"
     try:
         if not address.startswith(("http://", "https://")):
             raise ValueError("it begins with neither http:// nor https://")
@@ -127,7 +146,7 @@ def _asked(url: str) -> "tuple[str, Plan]":
         ) from None
 
 
-def _goal(tpot_ms: float, context_tokens: int) -> "Goal":
+def _goal(tpot_ms: float, context_tokens: int, prompt_tokens: int, answer_tokens: int) -> "Goal":
     from molink_scheduler.placement import Goal
 
     if not 0 < tpot_ms <= TPOT_MS_MAX:
@@ -136,4 +155,15 @@ def _goal(tpot_ms: float, context_tokens: int) -> "Goal":
         raise UserError(
             f"--context-tokens takes 1 to {CONTEXT_TOKENS_MAX} tokens, got {context_tokens}."
         )
-    return Goal(tpot_s=tpot_ms / 1e3, context_tokens=context_tokens)
+    for option, tokens, least in (
+        ("--prompt-tokens", prompt_tokens, 0),
+        ("--answer-tokens", answer_tokens, 1),
+    ):
+        if not least <= tokens <= CONTEXT_TOKENS_MAX:
+            raise UserError(f"{option} takes {least} to {CONTEXT_TOKENS_MAX} tokens, got {tokens}.")
+    return Goal(
+        tpot_s=tpot_ms / 1e3,
+        context_tokens=context_tokens,
+        prompt_tokens=prompt_tokens,
+        answer_tokens=answer_tokens,
+    )

@@ -1,16 +1,15 @@
 """A plan for people, and for programs. Whoever made it: a file of PCs or a running cluster."""
 
 import json
-from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
-from molink_scheduler.placement import Forecast, Goal, Plan, StageForecast, Standby
+from molink_scheduler.placement import Forecast, Plan
 
-__all__ = ["plan_from_fields", "plan_json", "print_plan"]
+__all__ = ["plan_json", "print_plan"]
 
 GIB = 2**30
 
@@ -92,19 +91,3 @@ def _as_dict(plan: Plan, model: str) -> dict[str, Any]:
         "rings": [asdict(ring) for ring in plan.rings],
         "standbys": [asdict(standby) for standby in plan.standbys],
     }
-
-
-def plan_from_fields(fields: Mapping[str, Any]) -> Plan:
-    """The plan that a coordinator has told (`asdict`). Raises TypeError or KeyError for another
-    thing."""
-    rings = [
-        Forecast(**{**ring, "stages": tuple(StageForecast(**_pair(one)) for one in ring["stages"])})
-        for ring in fields["rings"]
-    ]
-    standbys = [Standby(**one) for one in fields["standbys"]]
-    return Plan(Goal(**fields["goal"]), tuple(rings), tuple(standbys))
-
-
-def _pair(stage: Mapping[str, Any]) -> dict[str, Any]:
-    start, end = stage["layers"]
-    return {**stage, "layers": (start, end)}

@@ -56,6 +56,15 @@ SHARED = ("dtype", "model_len_max", "micro_batch_count", "policy", "wire", "span
     help="Time between two tokens up to which a plan counts a user as served.",
 )
 @click.option("--context-tokens", type=int, help="KV that a plan keeps for each user.")
+@click.option("--prompt-tokens", type=int, help="Of the request that is planned for.")
+@click.option("--answer-tokens", type=int, help="Of its answer.")
+@click.option(
+    "--split",
+    type=click.Choice(["planned", "even"]),
+    default="planned",
+    show_default=True,
+    help="Layers as a plan finds best, or evenly over all PCs in the order in which they came.",
+)
 @click.option(
     "--weights-mbps",
     type=float,

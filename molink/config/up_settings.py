@@ -8,12 +8,15 @@ from molink.config.serve_settings import SPAN_TOKENS_MAX
 from molink.errors import UserError
 from molink_scheduler.codec_choice import WIRE_CHOICES
 from molink_scheduler.micro_batches import MICRO_BATCH_COUNT_MAX
+from molink_scheduler.placement import SPLITS
 from molink_scheduler.transmission import POLICIES, POLICY_DEFAULT
 
 __all__ = ["UpSettings"]
 
 MIN_NODES_MAX = 1024
 TPOT_MS_MAX = 60_000.0
+TOKENS_MAX = 131_072
+"""As much KV as a stage offers at most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +51,12 @@ class UpSettings:
     """KV that a user is planned with; None: a quarter of the model's length, at most 2,048."""
     weights_mbps: float | None = None
     """Cap on all downloads of weights from here together: tokens share the line with them."""
+    prompt_tokens: int | None = None
+    """Of the request that is planned for; None: half of `context_tokens`."""
+    answer_tokens: int | None = None
+    """Of its answer; None: an eighth."""
+    split: str = "planned"
+    """How the layers are divided: as a plan finds best, or evenly."""
 
     def __post_init__(self) -> None:
         for option, port in (
@@ -59,14 +68,18 @@ class UpSettings:
         if bool(self.tls_cert) != bool(self.tls_key):
             raise UserError("--tls-cert and --tls-key belong together: give both or neither.")
         _check("--min-nodes", self.min_nodes, 1, MIN_NODES_MAX)
-        if self.model_len_max is not None:
-            _check("--max-model-len", self.model_len_max, 2, 2**31)
-        if self.micro_batch_count is not None:
-            _check("--micro-batches", self.micro_batch_count, 1, MICRO_BATCH_COUNT_MAX)
-        if self.span_tokens is not None:
-            _check("--span-tokens", self.span_tokens, 1, SPAN_TOKENS_MAX)
-        if self.context_tokens is not None:
-            _check("--context-tokens", self.context_tokens, 16, 131_072)
+        for option, tokens, least, most in (
+            ("--max-model-len", self.model_len_max, 2, 2**31),
+            ("--micro-batches", self.micro_batch_count, 1, MICRO_BATCH_COUNT_MAX),
+            ("--span-tokens", self.span_tokens, 1, SPAN_TOKENS_MAX),
+            ("--context-tokens", self.context_tokens, 16, TOKENS_MAX),
+            ("--prompt-tokens", self.prompt_tokens, 0, TOKENS_MAX),
+            ("--answer-tokens", self.answer_tokens, 1, TOKENS_MAX),
+        ):
+            if tokens is not None:
+                _check(option, tokens, least, most)
+        if self.split not in SPLITS:
+            raise UserError(f"--split must be one of {', '.join(SPLITS)}, got {self.split!r}.")
         if self.wire not in WIRE_CHOICES:
             raise UserError(f"--wire must be one of {', '.join(WIRE_CHOICES)}, got {self.wire!r}.")
         if self.policy not in POLICIES:

@@ -22,6 +22,9 @@ Challenge = Annotated[str, Field(pattern=r"^[0-9a-f]{32}$")]
 """Drawn by the agent for each request."""
 
 UnixTime = Annotated[float, Field(ge=0, le=1e11, allow_inf_nan=False)]
+BrokerPassword = Annotated[str, Field(min_length=1, max_length=100, repr=False)]
+"""Of somebody else's broker it is what its operator chose."""
+
 Secret = Annotated[str, Field(min_length=16, max_length=100, repr=False)]
 Name = Annotated[str, Field(min_length=1, max_length=60, pattern=r"^[^\x00-\x1f\x7f-\x9f]+$")]
 """A name is printed on terminals: no control characters."""
@@ -62,7 +65,7 @@ class JoinAnswer(Confidential):
     broker_ca: Annotated[str, Field(max_length=20_000)] = ""
     """PEM of the authority that vouches for the broker; empty: the system's."""
     username: Annotated[str, Field(max_length=60)]
-    password: Secret
+    password: BrokerPassword
     weights_token: Secret
     """Shown to the coordinator when weights are fetched."""
     time_unix_s: UnixTime

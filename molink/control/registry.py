@@ -31,6 +31,9 @@ FILE_NAME = "registry.db"
 KEEP_ENDED_S = 30 * 24 * 3600.0
 """Expired and revoked invites stay in the list for so long, and their users hear why they ended."""
 
+REVISIONS_RESERVED = 1000
+"""At once; 2**63 are enough for a start every second."""
+
 SECRET_KEY, URL, REVISION = "coordinator_secret_key", "coordinator_url", "assignment_revision"
 """Settings of our own; others may keep theirs under other names."""
 
@@ -43,6 +46,8 @@ class Registry:
     _connection: sqlite3.Connection
     _lock: threading.RLock = field(default_factory=threading.RLock)
     _data_version: int = 0
+    _revisions: range = range(0)
+    """Reserved and not yet given."""
 
     @classmethod
     def open(cls, data_dir: Path, *, make: bool = True) -> "Registry":
@@ -94,10 +99,18 @@ class Registry:
             db.execute("INSERT OR REPLACE INTO settings VALUES (?, ?)", (name, value))
 
     def next_revision(self) -> int:
-        """1, 2, 3, ... over everything that this registry's coordinators ever assign."""
-        with self._transaction() as db:
-            revision = int(_setting(db, REVISION) or 0) + 1
-            db.execute("INSERT OR REPLACE INTO settings VALUES (?, ?)", (REVISION, str(revision)))
+        """Rises by one over everything that this registry's coordinators ever assign, and by more
+        from one start to the next: numbers are reserved in blocks, since a plan for a thousand
+        nodes takes thousands, and each transaction waits for the disk."""
+        with self._lock:
+            if not self._revisions:
+                with self._transaction() as db:
+                    first = int(_setting(db, REVISION) or 0) + 1
+                    last = first + REVISIONS_RESERVED - 1
+                    row = (REVISION, str(last))
+                    db.execute("INSERT OR REPLACE INTO settings VALUES (?, ?)", row)
+                self._revisions = range(first, last + 1)
+            revision, self._revisions = self._revisions[0], self._revisions[1:]
             return revision
 
     def changed_elsewhere(self) -> bool:

@@ -20,11 +20,15 @@ OPTIONS = {
     ),
     "up": (
         "--host --port --public-host --broker --broker-port --relay-port --tls-cert --tls-key "
-        "--tls-ca --min-nodes --wait --tpot-ms --context-tokens --weights-mbps "
-        "--data-dir --dtype --max-model-len --micro-batches --policy --wire --span-tokens"
+        "--tls-ca --min-nodes --wait --tpot-ms --context-tokens --prompt-tokens --answer-tokens "
+        "--split --weights-mbps --data-dir --dtype --max-model-len --micro-batches --policy --wire "
+        "--span-tokens"
     ),
     "demo": "--chat --prompt",
-    "plan": "--nodes --url --tpot-ms --context-tokens --rings --json",
+    "plan": (
+        "--nodes --url --tpot-ms --context-tokens --prompt-tokens --answer-tokens --split --rings "
+        "--json"
+    ),
     "generate": "--url --max-tokens --temperature --top-p --top-k --seed --stop",
     "relay": "--host --port --secret-file",
     "chat": "--url --system --max-tokens --temperature --top-p --top-k --seed --stop",

@@ -73,6 +73,25 @@ def test_options_change_the_plan(nodes):
     assert rings[0] >= 2 and rings[1:] == [1, 2]
 
 
+def test_an_even_split_stands_beside_the_planned_one(tmp_path):
+    path = tmp_path / "two.toml"
+    path.write_text(THREE)
+    planned, even = (
+        json.loads(run("qwen-7b", "--nodes", path, "--json", "--split", split))
+        for split in ("planned", "even")
+    )
+    assert [stage["layers"] for stage in even["rings"][0]["stages"]] == [[0, 16], [16, 32]]
+    assert even["users"] < planned["users"]
+
+
+def test_a_plan_is_made_for_the_load_that_is_told(nodes):
+    def users(*options):
+        return json.loads(run("qwen-7b", "--nodes", nodes, "--json", *options))["users"]
+
+    assert users("--prompt-tokens", 0) >= users() == 17
+    assert users("--prompt-tokens", 20_000, "--answer-tokens", 10) < 17
+
+
 def test_nobody_within_the_bound_is_said(nodes):
     flat = " ".join(run("qwen-7b", "--nodes", nodes, "--tpot-ms", 20).split())
     assert "No user within 20 ms per token." in flat
@@ -92,6 +111,9 @@ def test_a_model_that_is_too_large(nodes):
         (("--tpot-ms", "nan"), "--tpot-ms takes a number above 0"),
         (("--context-tokens", 0), "--context-tokens takes 1 to 131072 tokens, got 0"),
         (("--context-tokens", 200_000), "--context-tokens takes 1 to 131072 tokens"),
+        (("--prompt-tokens", -1), "--prompt-tokens takes 0 to 131072 tokens, got -1"),
+        (("--answer-tokens", 0), "--answer-tokens takes 1 to 131072 tokens, got 0"),
+        (("--split", "even"), "does not fit: an even split gives tiny 8 of 32 layers, "),
         (("--rings", 0), "--rings takes auto or a number from 1 up, got 0"),
         (("--rings", "many"), "--rings takes auto or a whole number"),
     ],

@@ -1,14 +1,14 @@
 import asyncio
-import subprocess
 import tempfile
 from pathlib import Path
 from random import Random
 
 import pytest
 
-from molink.control.broker import TlsFiles, open_broker
+from molink.control.broker import open_broker
 from molink.control.client import ControlClient
 from molink.control.messages import CoordinatorPresence, NodeHealth, NodeState, Presence
+from tests.certificates import self_signed
 from tests.control.raw_client import RawClient
 
 PASSWORD = "a-random-token-of-a-node"
@@ -97,12 +97,7 @@ def open_client(broker):
 @pytest.fixture(scope="session")
 def certificate(tmp_path_factory):
     """Self-signed, for a host name that is not 127.0.0.1."""
-    folder = tmp_path_factory.mktemp("tls")
-    files = TlsFiles(str(folder / "cert.pem"), str(folder / "key.pem"), str(folder / "cert.pem"))
-    words = "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2"
-    where = ["-subj", "/CN=coordinator", "-keyout", files.key, "-out", files.certificate]
-    subprocess.run([*words.split(), *where], check=True, capture_output=True)
-    return files
+    return self_signed(tmp_path_factory.mktemp("tls"))
 
 
 async def until(check):

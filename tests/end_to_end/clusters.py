@@ -3,15 +3,18 @@
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
+import time
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import psutil
 
+from molink.control.mosquitto_files import password_hash
 from molink_agent.daemon.measuring import STEPS_FILE
 
 READY_WITHIN_S = 120
@@ -76,7 +79,14 @@ class Cluster:
     url: str
     invite: str
     stack: ExitStack
+    arguments: tuple[str, ...]
+    """Of `molink`, with which it was started."""
     agents: dict[str, Program] = field(default_factory=dict)
+
+    def start_again(self):
+        """The coordinator is killed and started anew; agents stay as they are."""
+        self.up.kill()
+        self.up = self.stack.enter_context(running(*self.arguments))
 
     def data_dir(self, name: str) -> Path:
         return self.folder / name
@@ -136,10 +146,53 @@ def cluster(folder: Path, model: Path, *options: str):
     """`molink up` on free ports of loopback; agents are ended before it."""
     ports = ("--port", "0", "--broker-port", "0", "--relay-port", "0", "--host", "127.0.0.1")
     place = ("--data-dir", str(folder / "coordinator"))
-    with (
-        running("up", str(model), *ports, *place, *options) as up,
-        ExitStack() as stack,
-    ):
+    arguments = ("up", str(model), *ports, *place, *options)
+    with running(*arguments) as up, ExitStack() as stack:
         invite = up.line("molink agent join").split()[-1]
         url = up.line("listening").split()[-1]
-        yield Cluster(folder, model, up, url, invite, stack)
+        yield Cluster(folder, model, up, url, invite, stack, arguments)
+
+
+def free_ports(count: int) -> list[int]:
+    """Of loopback, for what must come back at the same place."""
+    with ExitStack() as stack:
+        probes = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for probe in probes:
+            probe.bind(("127.0.0.1", 0))
+        return [probe.getsockname()[1] for probe in probes]
+
+
+@dataclass
+class Mosquitto:
+    """A broker that the coordinator did not start, and that forgets everything when it ends."""
+
+    program: str
+    folder: Path
+    port: int
+    user: str = "club"
+    password: str = "short"
+    process: subprocess.Popen | None = None
+
+    @property
+    def url(self) -> str:
+        return f"mqtt://{self.user}:{self.password}@127.0.0.1:{self.port}"
+
+    def start(self):
+        users, config = self.folder / "users", self.folder / "mosquitto.conf"
+        users.write_text(f"{self.user}:{password_hash(self.password)}\n")
+        users.chmod(0o600)
+        lines = [f"listener {self.port} 127.0.0.1", f"password_file {users}"]
+        lines += ["user root"] if os.geteuid() == 0 else []
+        config.write_text("\n".join([*lines, "allow_anonymous false", "persistence false", ""]))
+        self.process = subprocess.Popen([self.program, "-c", str(config)], stderr=subprocess.PIPE)
+        deadline = time.monotonic() + READY_WITHIN_S
+        while not self._listens() and time.monotonic() < deadline:
+            time.sleep(0.02)
+
+    def kill(self):
+        self.process.kill()
+        self.process.communicate()
+
+    def _listens(self) -> bool:
+        with socket.socket() as probe:
+            return probe.connect_ex(("127.0.0.1", self.port)) == 0

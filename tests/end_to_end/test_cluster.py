@@ -7,7 +7,8 @@ import shutil
 import pytest
 
 from molink.control.mosquitto import find_mosquitto
-from tests.end_to_end.clusters import cluster, running
+from tests.certificates import self_signed
+from tests.end_to_end.clusters import Mosquitto, cluster, free_ports, running
 
 PROMPTS = [[1, 5, 9], [1, 20, 21, 22, 23, 24], [1] + [7, 8] * 20, [1, 90]]
 MAX_TOKENS = 24
@@ -121,10 +122,56 @@ async def test_a_copied_data_directory_ends_the_older_agent(three, tools):
 
 
 @pytest.fixture(scope="module")
+def one(tmp_path_factory, tiny_llama):
+    """One PC over somebody else's broker, and that broker."""
+    program = find_mosquitto()
+    if program is None:
+        pytest.skip("mosquitto is not installed: apt install mosquitto")
+    folder = tmp_path_factory.mktemp("one")
+    broker = Mosquitto(program, folder, *free_ports(1))
+    broker.start()
+    options = ("--broker", broker.url, "--wait", "--dtype", "float32")
+    with cluster(folder, tiny_llama, *options) as made:
+        made.join("anna", known_steps=True)
+        made.up.line("ready")
+        yield made, broker
+    broker.kill()
+
+
+async def test_answers_go_on_while_somebody_elses_broker_is_started_anew(one, tools, tiny_llama):
+    made, broker = one
+    expected = tools.greedy_reference(tiny_llama, [PROMPTS[1]], LONG_TOKENS)
+    asked = asyncio.create_task(answers(tools, made, [PROMPTS[1]], LONG_TOKENS))
+
+    async def computes():
+        return (await tools.get(made.url, "/cluster"))["requests"]["running"]
+
+    await tools.eventually(computes)
+    broker.kill()
+    broker.start()
+    assert await asked == expected
+
+    async def is_back():
+        return json.loads(made.agent("status", "anna", "--json").stdout)["connected"]
+
+    await tools.eventually(is_back)
+    assert await answers(tools, made) == tools.greedy_reference(tiny_llama, PROMPTS, MAX_TOKENS)
+    report = await tools.get(made.url, "/cluster")
+    assert [ring["ring"] for ring in report["rings"]] == [0], "the ring has served all the time"
+    assert (await states_of(tools, made)) == {"anna": "serving"}
+
+
+@pytest.fixture(scope="module")
 def pair(tmp_path_factory, tiny_llama):
-    """Two PCs over the embedded broker; nobody may connect to one of them."""
-    options = ("--broker", "embedded", "--min-nodes", "2", "--wait", "--dtype", "float32")
+    """Two PCs over the embedded broker, with TLS; nobody may connect to one of them."""
     folder = tmp_path_factory.mktemp("pair")
+    tls = self_signed(folder)
+    port, broker_port, relay_port = (str(port) for port in free_ports(3))
+    options = (
+        *("--broker", "embedded", "--min-nodes", "2", "--wait", "--dtype", "float32"),
+        *("--tls-cert", tls.certificate, "--tls-key", tls.key, "--tls-ca", tls.ca),
+        *("--port", port, "--broker-port", broker_port, "--relay-port", relay_port),
+    )
     with cluster(folder, tiny_llama, *options) as made:
         memory = ("--memory-gb", "0.00025", "--threads", "1")
         made.join("open", *memory, known_steps=True)
@@ -137,6 +184,15 @@ async def test_links_that_cannot_be_direct_go_through_the_relay(pair, tools, tin
     nodes = await nodes_of(tools, pair)
     assert nodes["open"]["paths"]["next"] == "relay"
     assert nodes["closed"]["paths"]["next"] == "direct"
+    expected = tools.greedy_reference(tiny_llama, PROMPTS, MAX_TOKENS)
+    assert await answers(tools, pair) == expected
+
+
+async def test_agents_come_back_to_a_coordinator_that_was_killed(pair, tools, tiny_llama):
+    """With it its broker dies, and all that was retained there; agents are not started anew."""
+    pair.start_again()
+    pair.up.line("ready")
+    assert all(agent.process.poll() is None for agent in pair.agents.values())
     expected = tools.greedy_reference(tiny_llama, PROMPTS, MAX_TOKENS)
     assert await answers(tools, pair) == expected
 

@@ -5,18 +5,24 @@ at the clock once a second for each. The packets on the wire are the same.
 """
 
 import asyncio
-import struct
 import time
 from dataclasses import dataclass
 
 from molink.bench.control.broker_host import HOST, password_of
-from molink.control.connection import KEEPALIVE_S
+from molink.bench.control.packets import (
+    CONNACK,
+    PUBACK,
+    SUBACK,
+    connect,
+    publish,
+    read_packet,
+    subscribe,
+)
 from molink.control.messages import NodeHealth, NodeState, Presence, Profile
 from molink.control.topics import COORDINATOR, HEALTH, PRESENCE, PROFILE
 
 __all__ = ["Agent"]
 
-_CONNACK, _PUBACK, _SUBACK = 2, 4, 9
 _JOIN_TIMEOUT_S = 30.0
 
 
@@ -36,15 +42,15 @@ class Agent:
             await _knock(name, door)
             agent = cls(name, *await asyncio.open_connection(HOST, port))
             agent.writer.write(_connect(name))
-            answer = await agent._answer(_CONNACK)
+            answer = await agent._answer(CONNACK)
             if answer[1]:
                 raise ConnectionRefusedError(f"refused with {answer[1]}")
             agent._subscribe()
-            await agent._answer(_SUBACK)
+            await agent._answer(SUBACK)
             agent._say(PRESENCE.of(name), _presence(name, True), 1, True)
             agent._say(PROFILE.of(name), _PROFILE, 2, True)
-            await agent._answer(_PUBACK)
-            await agent._answer(_PUBACK)
+            await agent._answer(PUBACK)
+            await agent._answer(PUBACK)
         return agent
 
     async def stay(self) -> None:
@@ -71,28 +77,15 @@ class Agent:
         self.writer.transport.pause_reading()  # type: ignore[attr-defined]
 
     def _subscribe(self) -> None:
-        filters = (f"molink/v1/node/{self.name}/told/#", COORDINATOR.path)
-        body = b"".join(_text(one) + b"\x01" for one in filters)
-        self.writer.write(_packet(0x82, b"\0\x01" + body))
+        self.writer.write(subscribe(f"molink/v1/node/{self.name}/told/#", COORDINATOR.path))
 
     def _say(self, topic: str, payload: bytes, packet_id: int, retained: bool) -> None:
-        qos = 2 if packet_id else 0
-        ids = struct.pack("!H", packet_id) if packet_id else b""
-        self.writer.write(_packet(0x30 | qos | retained, _text(topic) + ids + payload))
+        self.writer.write(publish(topic, payload, packet_id, retained=retained))
 
     async def _answer(self, wanted: int) -> bytes:
-        while True:
-            kind = (await self.reader.readexactly(1))[0] >> 4
-            length = shift = 0
-            while True:
-                (digit,) = await self.reader.readexactly(1)
-                length |= (digit & 0x7F) << shift
-                shift += 7
-                if digit < 0x80:
-                    break
-            body = await self.reader.readexactly(length)
-            if kind == wanted:
-                return body
+        while (packet := await read_packet(self.reader)).kind != wanted:
+            pass
+        return packet.body
 
 
 async def _knock(name: str, door: int) -> None:
@@ -124,24 +117,4 @@ def _presence(name: str, online: bool) -> bytes:
 
 
 def _connect(name: str) -> bytes:
-    flags = 0xC2 | 0x2C  # user, password, clean session; a retained last will with QoS 1
-    head = _text("MQTT") + bytes((4, flags)) + struct.pack("!H", KEEPALIVE_S)
-    will = _text(PRESENCE.of(name)) + _bytes(_presence(name, False))
-    return _packet(0x10, head + _text(name) + will + _text(name) + _text(password_of(name)))
-
-
-def _text(value: str) -> bytes:
-    return _bytes(value.encode())
-
-
-def _bytes(value: bytes) -> bytes:
-    return struct.pack("!H", len(value)) + value
-
-
-def _packet(head: int, body: bytes) -> bytes:
-    length, rest = bytearray(), len(body)
-    while True:
-        rest, digit = divmod(rest, 128)
-        length.append(digit | (0x80 if rest else 0))
-        if not rest:
-            return bytes((head,)) + bytes(length) + body
+    return connect(name, name, password_of(name), PRESENCE.of(name), _presence(name, False))

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from molink.control.messages import NodeState
@@ -41,6 +41,10 @@ class Accounting:
         """Write down what has come since the last call."""
         elapsed_s, self._at = now - self._at, now
         tokens = self._new_token_layers(lives)
+        with self.ledger.together():
+            self._settle(elapsed_s, tokens)
+
+    def _settle(self, elapsed_s: float, tokens: Mapping[str, int]) -> None:
         for node in self.book:
             if not node.is_here:
                 continue

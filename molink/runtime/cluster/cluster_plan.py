@@ -56,8 +56,9 @@ class ClusterPlan:
 class Planner(Protocol):
     """Makes plans for one model."""
 
-    def plan(self, nodes: Sequence[Node]) -> ClusterPlan:
-        """The best rings of these nodes, all of which are measured."""
+    async def plan(self, nodes: Sequence[Node]) -> ClusterPlan:
+        """The best rings of these nodes, all of which are measured; may take seconds. Raises
+        StageError when it cannot be made."""
 
     def pace(self, stage: PlannedStage, node: Node, rows: int, seen: StepsSeen) -> Pace | None:
         """How a member's steps compare with what it has told; None: it cannot be told yet.

@@ -13,8 +13,9 @@ from typing import Any
 
 from molink.errors import StageError
 from molink.runtime.cluster.assigner import Assigner
-from molink.runtime.cluster.cluster_plan import ClusterPlan, Planner
+from molink.runtime.cluster.cluster_plan import ClusterPlan
 from molink.runtime.cluster.node_book import Node
+from molink.runtime.cluster.plan_desk import PlanDesk
 from molink.runtime.cluster.ring_life import RingLife, RingState
 from molink.runtime.gathered import gathered
 
@@ -31,7 +32,7 @@ PRELOAD_LEAVING_S = 60.0
 class Handover:
     """Rings whose replacement is being prepared."""
 
-    planner: Planner
+    desk: PlanDesk
     assigner: Assigner
     members: Callable[[], set[str]]
     """Nodes of rings that live."""
@@ -59,7 +60,9 @@ class Handover:
                 life.drain()
                 continue
             staying = [stage.node for stage in life.stages if stage.node.may_serve]
-            self._begin([life], self.planner.plan([*staying, *free]), PRELOAD_LEAVING_S)
+            plan = self.desk.plan(("instead of", life.epoch), [*staying, *free])
+            if plan is not None:
+                self._begin([life], plan, PRELOAD_LEAVING_S)
 
     def improve(self, lives: Sequence[RingLife], plan: ClusterPlan) -> None:
         """Replace rings by a plan that is better."""
@@ -74,7 +77,7 @@ class Handover:
             self._start(self.assigner.stand_by(node))
 
     def _leaves(self, life: RingLife, node: Node) -> bool:
-        return node.wants != "serve" or self.planner.outgrown(life.plan, node)
+        return node.wants != "serve" or self.desk.planner.outgrown(life.plan, node)
 
     def _begin(self, lives: Sequence[RingLife], plan: ClusterPlan, within_s: float) -> None:
         self._rings |= {life.number for life in lives}

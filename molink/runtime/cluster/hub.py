@@ -19,6 +19,7 @@ from molink.control.messages import (
     Assignment,
     CoordinatorPresence,
     LinkKeys,
+    NodeHealth,
     Presence,
     Profile,
     Services,
@@ -53,6 +54,10 @@ RECONNECT_S = 15.0
 
 TICK_S = 0.5
 """Between two looks at silence and at the registry."""
+
+LATE_S = TICK_S + 2.0
+"""A look that comes later than this: this PC was suspended or overloaded, and what nodes have said
+meanwhile still waits to be read."""
 
 log = logging.getLogger(__name__)
 
@@ -131,12 +136,15 @@ class ControlHub:
             if self._is_stale(received):
                 continue
             now = time.monotonic()
+            node = self.book.node(received.node_id)
+            is_news = not (node.is_here and isinstance(received.message, NodeHealth))
             self.book.take(received.node_id, received.message, now, live=not received.retained)
             if isinstance(received.message, Presence):
                 await self._greet(received)
-            if isinstance(received.message, Profile):
-                await self._look_at_ways(now)
-            self.noticed(received.node_id)
+            if isinstance(received.message, Profile) and self.probing is not None:
+                await self.probing.order_timing(self.client, [node])
+            if is_news or node.is_assigned:
+                self.noticed(received.node_id)
 
     def _is_stale(self, received: Received) -> bool:
         """A broker that was restarted may still hold the wills of its end: whoever serves and does
@@ -167,16 +175,21 @@ class ControlHub:
             accepted = Accepted(
                 incarnation=presence.incarnation, started_unix_s=presence.started_unix_s
             )
-            await self.client.publish(ACCEPTED, received.node_id, accepted)
-            await self.client.publish(
-                SERVICES, received.node_id, self.services_of(received.node_id)
+            services = self.services_of(received.node_id)
+            await asyncio.gather(
+                self.client.publish(ACCEPTED, received.node_id, accepted),
+                self.client.publish(SERVICES, received.node_id, services),
             )
 
     # -- silence, removals, probes ---------------------------------------------------------------
 
     async def _tick(self) -> None:
+        ticked_at = time.monotonic()
         while True:
             now = time.monotonic()
+            if now - ticked_at > LATE_S:
+                self.book.excuse_silence(now)  # It was we who did not hear.
+            ticked_at = now
             self._watch_connection(now)
             if self.client.connected and not self.lasting:
                 for node in self.book.notice_silence(now):

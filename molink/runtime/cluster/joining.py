@@ -1,7 +1,9 @@
 """Lets nodes in: a sealed request becomes a member, a broker user and a sealed answer."""
 
+import asyncio
 import time
 from dataclasses import dataclass
+from functools import partial
 
 from molink.control.broker import Broker
 from molink.control.joining import JoinAnswer, JoinRequest
@@ -38,7 +40,8 @@ class JoinDesk:
         """
         own = self.registry.coordinator
         request, public_key = open_sealed(sealed, own, JoinRequest)
-        member = self.registry.admit(public_key, request, time.time()).node
+        admit = partial(self.registry.admit, public_key, request, time.time())
+        member = (await asyncio.to_thread(admit)).node  # It waits for the disk.
         credentials = await self.broker.allow(member.node_id, member.password)
         address = self.broker.address
         answer = JoinAnswer(

@@ -7,7 +7,8 @@ handed to users, and only bytes are the node's word.
 """
 
 import sqlite3
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -52,6 +53,7 @@ class Ledger:
         data_dir.mkdir(parents=True, exist_ok=True)
         db = sqlite3.connect(data_dir / LEDGER_FILE, isolation_level=None)
         db.execute("PRAGMA journal_mode=WAL")
+        db.execute("PRAGMA synchronous=NORMAL")  # A power cut may take what came last.
         db.execute(_SCHEMA)
         return cls(db)
 
@@ -68,6 +70,15 @@ class Ledger:
             "bytes_sent = bytes_sent + excluded.bytes_sent",
             (node_id, name, given.uptime_s, given.token_layers, given.bytes_sent),
         )
+
+    @contextmanager
+    def together(self) -> Iterator[None]:
+        """What is added in the block is written at once."""
+        self._db.execute("BEGIN")
+        try:
+            yield
+        finally:
+            self._db.execute("COMMIT")
 
     def bytes_since(self, node_id: str, reported: int) -> int:
         """Of a counter that a stage reports: what has come since its last report, bounded."""

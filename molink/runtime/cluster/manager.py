@@ -12,12 +12,14 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
+from molink.runtime.cluster.agent_stage import AgentStage
 from molink.runtime.cluster.assigner import Assigner
 from molink.runtime.cluster.cluster_plan import ClusterPlan, PlannedRing, Planner
 from molink.runtime.cluster.cluster_service import ClusterService
 from molink.runtime.cluster.handover import Handover
 from molink.runtime.cluster.node_book import Node, NodeBook
 from molink.runtime.cluster.pace_watch import PaceWatch
+from molink.runtime.cluster.plan_desk import PlanDesk
 from molink.runtime.cluster.progress import Waiting, progress_sentence
 from molink.runtime.cluster.readiness import Readiness
 from molink.runtime.cluster.resting import Resting
@@ -27,6 +29,10 @@ __all__ = ["ClusterManager", "ManagerSettings"]
 
 TICK_S = 0.5
 """Silence is noticed this much late at most."""
+
+PAUSE_TO_LOOK = 9.0
+"""A look at everything takes a thousand nodes' coordinator milliseconds, and something always
+changes there: looking takes a tenth of the time at most."""
 
 CHANGE_PERIOD_S = 60.0
 """Between two changes that only make things better; losses are answered at once."""
@@ -58,6 +64,8 @@ class ClusterManager:
     lives: list[RingLife] = field(default_factory=list)
     plan: ClusterPlan = field(default_factory=lambda: ClusterPlan(()))
     """The latest, with the reasons of standbys."""
+    _stages: dict[str, AgentStage] = field(default_factory=dict)
+    """Of the rings that live, by their nodes."""
     _tasks: dict[int, asyncio.Task[None]] = field(default_factory=dict)
     _changed: asyncio.Event = field(default_factory=asyncio.Event)
     _not_before: float = 0.0
@@ -70,6 +78,7 @@ class ClusterManager:
     _fruitless: object = None
     """What a plan was made for that brought no ring: the same again would bring none either."""
     _handover: Handover = field(init=False)
+    _desk: PlanDesk = field(init=False)
     _watch: PaceWatch = field(init=False)
     _slow: frozenset[str] = frozenset()
     """Who takes longer than it has told..."""
@@ -77,13 +86,15 @@ class ClusterManager:
     """...and who did when everybody was last planned for."""
 
     def __post_init__(self) -> None:
-        self._handover = Handover(self.planner, self.assigner, lambda: self.members)
+        self._desk = PlanDesk(self.planner, self._changed.set)
+        self._handover = Handover(self._desk, self.assigner, lambda: self.members)
         self._watch = PaceWatch(self.planner)
 
     def noticed(self, node_id: str) -> None:
         """A node has said something, or has gone."""
-        stages = [stage for life in self.lives for stage in life.stages]
-        for stage in (*stages, *self.assigner.preloading):
+        if node_id in self._stages:
+            self._stages[node_id].notice()
+        for stage in self.assigner.preloading:
             if stage.node.node_id == node_id:
                 stage.notice()
         self._changed.set()
@@ -92,12 +103,15 @@ class ClusterManager:
         """Until cancelled; then every ring is drained at once and its nodes stand by."""
         try:
             while True:
-                self.step(time.monotonic())
                 self._changed.clear()
+                began = time.monotonic()
+                self.step(began)
+                await asyncio.sleep(PAUSE_TO_LOOK * (time.monotonic() - began))
                 with suppress(TimeoutError):
                     async with asyncio.timeout(TICK_S):
                         await self._changed.wait()
         finally:
+            await self._desk.close()
             for task in self._tasks.values():
                 task.cancel()
             await asyncio.gather(*self._tasks.values(), return_exceptions=True)
@@ -155,6 +169,8 @@ class ClusterManager:
         for life in [life for life in self.lives if life.state is RingState.ENDED]:
             self.lives.remove(life)
             self._tasks.pop(life.number, None)
+            for stage in life.stages:
+                self._stages.pop(stage.node.node_id, None)
             self._handover.ended(life)
             if life.failure:
                 self.last_failure = life.failure
@@ -178,7 +194,9 @@ class ClusterManager:
             return
         asked = frozenset((one.node_id, one.profile, one.paths_round, one.pace) for one in free)
         if free and asked != self._fruitless:
-            plan = self.planner.plan(free)
+            plan = self._desk.plan("rings of the free", free)
+            if plan is None:
+                return
             self._fruitless = None if plan.rings else asked
             self._start(plan, keep_reasons=bool(serving))
         unused = bool(free) and asked == self._fruitless
@@ -197,9 +215,11 @@ class ClusterManager:
             return
         if any(life.state is not RingState.SERVING for life in serving):
             return
-        self._improved_at, self._known_slow = now, self._slow
         nodes = [node for node in self.book if node.may_serve]
-        self.plan = plan = self.planner.plan(nodes)
+        plan = self._desk.plan("rings of all", nodes)
+        if plan is None:
+            return
+        self._improved_at, self._known_slow, self.plan = now, self._slow, plan
         if self.planner.is_worth([life.plan for life in serving], plan, nodes):
             self._handover.improve(serving, plan)
 
@@ -217,4 +237,5 @@ class ClusterManager:
             changed=self._changed.set,
         )
         self.lives.append(life)
+        self._stages |= {stage.node.node_id: stage for stage in stages}
         self._tasks[number] = asyncio.create_task(life.live())

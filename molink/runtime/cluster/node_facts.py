@@ -37,7 +37,11 @@ class FactsMaker:
     def of(self, nodes: Sequence[Node]) -> tuple[list[NodeFacts], Network]:
         """Of measured nodes, and the links between them."""
         seen = rates_seen(nodes)
-        return [self._node(node, seen) for node in nodes], _network(nodes, seen)
+        rates: dict[str, list[float]] = {}
+        for (sender, _), rate in seen.items():
+            rates.setdefault(sender, []).append(rate)
+        facts = [self._node(node, rates.get(node.node_id, ())) for node in nodes]
+        return facts, _network(nodes, seen)
 
     def model_size(self, name: str) -> ModelSize:
         """What nodes are told, so that they know when they lend too little."""
@@ -55,7 +59,10 @@ class FactsMaker:
         work = sum(self.cost.layer_work[slice(*layers)]) or layers[1] - layers[0]
         step_s = HOP_SOFTWARE_S + work * (steps.decode_fixed_s + rows * steps.decode_row_s)
         is_tail = layers[1] == self.cost.layers
-        return step_s + (rows * self._head_row_s(steps) if is_tail else 0.0)
+        if not is_tail:
+            return step_s
+        fixed_s, row_s = self._head_s(steps)
+        return step_s + fixed_s + rows * row_s
 
     def told_row_s(self, node: Node, layers: tuple[int, int]) -> float:
         """The same of a row of a prompt."""
@@ -68,11 +75,12 @@ class FactsMaker:
         wanted = ELEMENT_BYTES.get(self.dtype, device.element_bytes)
         return lent_bytes * self.stored_element_bytes // wanted
 
-    def _node(self, node: Node, seen: dict[tuple[str, str], float]) -> NodeFacts:
+    def _node(self, node: Node, seen_mbps: Sequence[float]) -> NodeFacts:
+        """`seen_mbps`: what others have seen it send."""
         profile = node.profile
         assert profile is not None, "only measured nodes are planned"
         device, steps = profile.devices[0], paced(_steps(node), node.pace)
-        rates = [rate for (sender, _), rate in seen.items() if sender == node.node_id]
+        head_fixed_s, head_row_s = self._head_s(steps)
         return NodeFacts(
             id=node.node_id,
             memory_bytes=self.memory_bytes(device, device.free_bytes),
@@ -80,15 +88,19 @@ class FactsMaker:
             decode_row_s=steps.decode_row_s,
             prefill_row_s=steps.prefill_row_s,
             step_fixed_s=HOP_SOFTWARE_S,
-            head_row_s=self._head_row_s(steps),
-            upload_bytes_per_s=_upload_bytes_per_s(profile, rates),
+            head_row_s=head_row_s,
+            head_fixed_s=head_fixed_s,
+            upload_bytes_per_s=_upload_bytes_per_s(profile, seen_mbps),
             name=node.name,
         )
 
-    def _head_row_s(self, steps: StepCost) -> float:
-        """As told, or as long as reading the output matrix takes by the time of a layer."""
-        layer_bytes = sum(self.cost.layer_bytes) / self.cost.layers
-        return steps.head_row_s or steps.decode_fixed_s * self.cost.tail_bytes / layer_bytes
+    def _head_s(self, steps: StepCost) -> tuple[float, float]:
+        """What the output matrix adds to a step and to each row: as told, or as a layer of as many
+        bytes."""
+        if steps.head_row_s:
+            return 0.0, steps.head_row_s
+        output = self.cost.tail_bytes * self.cost.layers / sum(self.cost.layer_bytes)
+        return steps.decode_fixed_s * output, steps.decode_row_s * output
 
 
 def _steps(node: Node) -> StepCost:

@@ -14,6 +14,7 @@ from molink.runtime.cluster.cluster_plan import ClusterPlan, PlannedRing, Planne
 from molink.runtime.cluster.doubts import doubts, rates_seen
 from molink.runtime.cluster.node_book import Node
 from molink.runtime.cluster.node_facts import ELEMENT_BYTES, FactsMaker, download_bytes_per_s
+from molink.runtime.cluster.plan_process import plan_beside
 from molink_scheduler.placement import (
     Forecast,
     Goal,
@@ -22,9 +23,9 @@ from molink_scheduler.placement import (
     Shortage,
     change_cost,
     forecast,
-    make_plan,
     worth_changing,
 )
+from molink_scheduler.placement.fields import PlacementQuestion
 
 __all__ = ["ModelPlanner", "goal_of"]
 
@@ -38,12 +39,13 @@ def goal_of(settings: UpSettings, description: ModelDescription) -> Goal:
     length = min(settings.model_len_max or description.model_len_max, description.model_len_max)
     usual = max(16, min(CONTEXT_TOKENS_USUAL, length // CONTEXT_SHARE))
     context = settings.context_tokens or usual
-    answer = max(1, context // 8)
+    prompt = context // 2 if settings.prompt_tokens is None else settings.prompt_tokens
     return Goal(
         tpot_s=settings.tpot_ms / 1e3,
         context_tokens=context,
-        prompt_tokens=context // 2,
-        answer_tokens=answer,
+        prompt_tokens=prompt,
+        answer_tokens=settings.answer_tokens or max(1, context // 8),
+        micro_batches=settings.micro_batch_count,
     )
 
 
@@ -53,24 +55,30 @@ class ModelPlanner:
 
     facts: FactsMaker
     goal: Goal
+    split: str = "planned"
+    """As `--split`."""
 
     @classmethod
     def of(cls, path: str, description: ModelDescription, settings: UpSettings) -> "ModelPlanner":
         """For the model at a path or on the hub. Raises UserError when its sizes are not known."""
         stored = ELEMENT_BYTES.get(description.dtype, 2)
         facts = FactsMaker(planned_model(path).cost, stored, settings.dtype)
-        return cls(facts, goal_of(settings, description))
+        return cls(facts, goal_of(settings, description), settings.split)
 
     @property
     def cost(self) -> ModelCost:
         """Of the model."""
         return self.facts.cost
 
-    def plan(self, nodes: Sequence[Node]) -> ClusterPlan:
-        """The best rings of these nodes, all of which are measured."""
+    def splitting(self, split: str | None) -> "ModelPlanner":
+        """The same, for another way to split; None: as it is."""
+        return self if split is None else replace(self, split=split)
+
+    async def plan(self, nodes: Sequence[Node]) -> ClusterPlan:
+        """The best rings of these nodes, all of which are measured. Raises StageError."""
         if not nodes:
             return ClusterPlan((), {}, "No PC is ready.")
-        found = self.placement(nodes)
+        found = await plan_beside(self.question(nodes))
         if isinstance(found, Shortage):
             return ClusterPlan((), {}, found.sentence[:1].upper() + found.sentence[1:])
         seen, by_id = rates_seen(nodes), {node.node_id: node for node in nodes}
@@ -80,10 +88,10 @@ class ModelPlanner:
         }
         return ClusterPlan(tuple(_planned(ring) for ring in found.rings), standbys)
 
-    def placement(self, nodes: Sequence[Node]) -> Plan | Shortage:
-        """The same with all that the placement knows."""
+    def question(self, nodes: Sequence[Node]) -> PlacementQuestion:
+        """What the placement is asked."""
         facts, network = self.facts.of(nodes)
-        return make_plan(self.cost, facts, network, self.goal)
+        return PlacementQuestion(self.cost, tuple(facts), network, self.goal, self.split)
 
     def pace(self, stage: PlannedStage, node: Node, rows: int, seen: StepsSeen) -> Pace | None:
         """How a member's steps compare with what it has told; None: it cannot be told yet."""

@@ -1,10 +1,12 @@
 """Whom each node shall measure, and when: neighbours that may become each other's ring.
 
 All pairs of a small cluster, of a large one so many for each node, spread evenly, so that one
-round costs a node some seconds of its line and no more. A newcomer is told of the model at once,
-and times a layer while the others are waited for.
+round costs a node some seconds of its line and no more; whoever has the same neighbours as before
+is left in peace. A newcomer is told of the model at once, and times a layer while the others are
+waited for.
 """
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -28,6 +30,13 @@ AGAIN_S = 6 * 3600.0
 """Home lines change by the hour; a round costs each node a dozen seconds of upload."""
 
 
+ORDERS_AT_ONCE = 50
+"""Each waits for the broker's acknowledgement; a thousand one after the other took seconds."""
+
+Places = frozenset[tuple[str, tuple[str, ...]]]
+"""Nodes and where they are."""
+
+
 @dataclass(slots=True)
 class Probing:
     """Orders a round when somebody has come, and every few hours."""
@@ -38,12 +47,18 @@ class Probing:
     secret: bytes
     """Of which tokens between nodes are made."""
     round: int = 0
-    _known: frozenset[tuple[str, tuple[str, ...]]] = frozenset()
+    _known: Places = frozenset()
     _changed_at: float = 0.0
-    _ordered: frozenset[tuple[str, tuple[str, ...]]] = frozenset()
+    _ordered: Places = frozenset()
     _ordered_at: float = 0.0
+    """When everybody was."""
+    _places: dict[str, Places] = field(default_factory=dict)
+    """Of each node with those whom it was last ordered to measure."""
     _asked: dict[str, frozenset[str]] = field(default_factory=dict)
     """Whom each node was last ordered to measure."""
+    _asked_about: Sequence[Node] = ()
+    _to_be_asked: dict[str, Sequence[Node]] = field(default_factory=dict)
+    """Whom each of those would be ordered to measure: one list is asked about for all its nodes."""
     _timing: dict[str, str] = field(default_factory=dict)
     """Nodes that were told of the model, and the incarnations of their agents then."""
 
@@ -55,28 +70,47 @@ class Probing:
         """Whom `node` measures, or will once it is ordered to."""
         if node.node_id in self._asked:
             return self._asked[node.node_id]
-        return _ids(
-            peers_of(node, [one for one in nodes if one.is_here and one.profile is not None])
-        )
+        if nodes is not self._asked_about:
+            here = [one for one in nodes if one.is_here and one.profile is not None]
+            self._asked_about, self._to_be_asked = nodes, _circle(here)
+        return _ids(self._to_be_asked.get(node.node_id, ()))
 
     async def look(self, client: ControlClient, nodes: Sequence[Node], now: float) -> None:
         """Order a round if it is time."""
         here = [node for node in nodes if node.is_here and node.profile is not None]
-        await self._order_timing(client, here)
-        known = frozenset((node.node_id, node.profile.addresses) for node in here if node.profile)
+        await self.order_timing(client, here)
+        known = _places(here)
         if known != self._known:
             self._known, self._changed_at = known, now
         is_news = bool(known - self._ordered) and now - self._changed_at >= QUIET_S
-        if not is_news and now - self._ordered_at < AGAIN_S:
+        again = now - self._ordered_at >= AGAIN_S
+        if not is_news and not again:
             return
-        self._ordered, self._ordered_at = known, now
+        self._ordered, self._ordered_at = known, now if again else self._ordered_at
         self.round += 1
-        self._asked = {node.node_id: _ids(peers_of(node, here)) for node in here}
-        for node in here:
-            order = self._order(node, peers_of(node, here), self._own_token(node))
-            await client.publish(PROBE, node.node_id, order)
+        await self._order_ways(client, here, again=again)
 
-    async def _order_timing(self, client: ControlClient, here: Sequence[Node]) -> None:
+    async def _order_ways(
+        self, client: ControlClient, here: Sequence[Node], *, again: bool
+    ) -> None:
+        """Have everybody measure the ways to others, or those whose neighbours are others now."""
+        circle = _circle(here)
+        before, self._places = self._places, {}
+        orders = []
+        for node in here:
+            peers = circle[node.node_id]
+            self._places[node.node_id] = places = _places([node, *peers])
+            self._asked[node.node_id] = _ids(peers)
+            if again or places != before.get(node.node_id):
+                orders.append((node, peers))
+        for start in range(0, len(orders), ORDERS_AT_ONCE):
+            some = [
+                (node.node_id, self._order(node, peers, self._own_token(node)))
+                for node, peers in orders[start : start + ORDERS_AT_ONCE]
+            ]
+            await asyncio.gather(*(client.publish(PROBE, *order) for order in some))
+
+    async def order_timing(self, client: ControlClient, here: Sequence[Node]) -> None:
         """An agent that has just started times a layer first: that takes longest."""
         for node in here:
             incarnation = node.presence.incarnation if node.presence is not None else ""
@@ -112,9 +146,19 @@ class Probing:
 
 def peers_of(node: Node, here: Sequence[Node]) -> list[Node]:
     """Whom `node` measures: the next PEERS_MAX others in the order of ids, round about."""
+    return list(_circle(here)[node.node_id])
+
+
+def _circle(here: Sequence[Node]) -> dict[str, Sequence[Node]]:
+    """Of every node."""
     ordered = sorted(here, key=lambda one: one.node_id)
-    at = ordered.index(node)
-    return [*ordered[at + 1 :], *ordered[:at]][:PEERS_MAX]
+    count = min(PEERS_MAX, len(ordered) - 1)
+    twice = ordered + ordered
+    return {node.node_id: twice[at + 1 : at + 1 + count] for at, node in enumerate(ordered)}
+
+
+def _places(nodes: Sequence[Node]) -> Places:
+    return frozenset((node.node_id, node.profile.addresses) for node in nodes if node.profile)
 
 
 def _ids(nodes: Sequence[Node]) -> frozenset[str]:

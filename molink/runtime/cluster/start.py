@@ -6,10 +6,9 @@ order.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
-from functools import partial
 
 from molink.config.up_settings import UpSettings
 from molink.control.broker import Broker, TlsFiles, open_broker
@@ -29,6 +28,7 @@ from molink.runtime.cluster.manager import ClusterManager, ManagerSettings
 from molink.runtime.cluster.node_book import NodeBook
 from molink.runtime.cluster.nodes_report import nodes_report
 from molink.runtime.cluster.own_services import OwnServices
+from molink.runtime.cluster.plan_process import plan_beside
 from molink.runtime.cluster.planning import ModelPlanner
 from molink.runtime.cluster.readiness import Readiness
 from molink.runtime.model_card import load_tokenizer, model_card
@@ -48,8 +48,8 @@ class Cluster:
     registry: Registry
     checkpoint: Checkpoint
     manager: ClusterManager
-    plan: Callable[[], Callable[[], Plan | Shortage]]
-    """What would be best with the nodes that are here now."""
+    plan: Callable[[str | None], Awaitable[Plan | Shortage]]
+    """What would be best with the nodes that are here now, split as told (None: as we do)."""
     running: "asyncio.Task[None]"
     """Ends only by an error: the broker refuses us, or a bug."""
 
@@ -99,7 +99,9 @@ async def start_cluster(settings: UpSettings, api_port: int) -> AsyncIterator[Cl
             registry,
             model.checkpoint,
             manager,
-            lambda: partial(planner.placement, [node for node in hub.book if node.may_serve]),
+            lambda split: plan_beside(
+                planner.splitting(split).question([node for node in hub.book if node.may_serve])
+            ),
             running,
         )
 

@@ -2,11 +2,13 @@
 
 from molink_scheduler.placement.change import ChangeCost, Decision, change_cost, worth_changing
 from molink_scheduler.placement.evaluate import Forecast, StageForecast, forecast
+from molink_scheduler.placement.even import SPLITS, even_plan
 from molink_scheduler.placement.facts import Goal, LinkFacts, ModelCost, Network, NodeFacts
 from molink_scheduler.placement.plan import Plan, Standby, make_plan
 from molink_scheduler.placement.shortage import Shortage
 
 __all__ = [
+    "SPLITS",
     "ChangeCost",
     "Decision",
     "Forecast",
@@ -20,6 +22,7 @@ __all__ = [
     "StageForecast",
     "Standby",
     "change_cost",
+    "even_plan",
     "forecast",
     "make_plan",
     "worth_changing",

@@ -134,8 +134,11 @@ class _Ring:
 
     def cycle(self, users: int) -> tuple[float, int]:
         """Seconds until all users have one more token, and the micro-batches of the shortest."""
-        most = min(users, MICRO_BATCHES_PER_STAGE * len(self.counts))
-        return min((self._cycle_s(users, count), count) for count in range(1, max(1, most) + 1))
+        told = self.problem.goal.micro_batches
+        most = min(users, told or MICRO_BATCHES_PER_STAGE * len(self.counts))
+        least = 1 if told is None else most
+        counts = range(max(1, least), max(1, most) + 1)
+        return min((self._cycle_s(users, count), count) for count in counts)
 
     def _cycle_s(self, users: int, count: int) -> float:
         together = self.busy_s(users, count) + self.wire_s(users, count)

@@ -158,9 +158,15 @@ class Network:
 
     def link(self, sender: NodeFacts, receiver: NodeFacts) -> LinkFacts:
         """What can be sent from one to the other, the sender's upload cap included."""
-        found = self.links.get((sender.id, receiver.id), self.default)
-        rate = min(found.rate_bytes_per_s, sender.upload_bytes_per_s)
-        return LinkFacts(rate, found.one_way_s)
+        return _capped(self.links.get((sender.id, receiver.id), self.default), sender)
+
+    def usual(self, sender: NodeFacts) -> LinkFacts:
+        """To whomever it has not measured."""
+        return _capped(self.default, sender)
+
+
+def _capped(link: LinkFacts, sender: NodeFacts) -> LinkFacts:
+    return LinkFacts(min(link.rate_bytes_per_s, sender.upload_bytes_per_s), link.one_way_s)
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,9 +183,14 @@ class Goal:
     """Together about the mix of Azure's conversation trace as the benchmarks cut it: 763 in, 232
     out (`molink.bench.trace_mix`)."""
     kv_tokens_max: int = KV_TOKENS_MAX
+    micro_batches: int | None = None
+    """That the head is told to keep; None: it takes as many as make a cycle shortest."""
 
     def __post_init__(self) -> None:
-        counts = (self.context_tokens, self.answer_tokens, self.kv_tokens_max)
+        counts = (
+            *(self.context_tokens, self.answer_tokens, self.kv_tokens_max),
+            1 if self.micro_batches is None else self.micro_batches,
+        )
         if not 0 < self.tpot_s < math.inf or min(counts) < 1 or self.prompt_tokens < 0:
             raise ValueError("a goal has a time and numbers of tokens above 0")
         if self.context_tokens > self.kv_tokens_max:

@@ -62,7 +62,7 @@ def fit(problem: Problem, path: Path, users: int) -> Fit | None:
     if rooms is None:
         return None
     rows = 0
-    for count in range(_fewest(problem, path, users, bound_s), _most(path, users) + 1):
+    for count in _counts(problem, path, users, bound_s):
         if rows == -(-users // count):
             continue
         rows = -(-users // count)
@@ -85,8 +85,13 @@ def hold(problem: Problem, path: Path) -> Fit | None:
     return None if counts is None else Fit(0, 1, counts)
 
 
-def _most(path: Path, users: int) -> int:
-    return min(users, MICRO_BATCHES_PER_STAGE * len(path.order))
+def _counts(problem: Problem, path: Path, users: int, bound_s: float) -> range:
+    """Numbers of micro-batches that may do."""
+    told = problem.goal.micro_batches
+    if told is not None:
+        return range(min(told, users), min(told, users) + 1)
+    most = min(users, MICRO_BATCHES_PER_STAGE * len(path.order))
+    return range(_fewest(problem, path, users, bound_s), most + 1)
 
 
 def _fewest(problem: Problem, path: Path, users: int, bound_s: float) -> int:

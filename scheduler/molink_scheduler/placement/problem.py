@@ -60,13 +60,22 @@ class Problem:
             max(node.prefill_row_s, node.decode_fixed_s / SPAN_TOKENS) for node in nodes
         ]
         """For each row: in a span, too, a layer's weights are read."""
-        links = [[network.link(sender, receiver) for receiver in nodes] for sender in nodes]
-        self.delay_s = [[link.one_way_s for link in row] for row in links]
-        self.wire_row_s = [
-            [model.row_bytes / link.rate_bytes_per_s for link in row] for row in links
-        ]
+        usual = [network.usual(node) for node in nodes]
+        self.delay_s = [[link.one_way_s] * len(nodes) for link in usual]
+        self.wire_row_s = [[model.row_bytes / link.rate_bytes_per_s] * len(nodes) for link in usual]
+        self._measured_links()
         self.nearest = [_nearest(node, delays) for node, delays in enumerate(self.delay_s)]
         """The others of each node, those with the shortest delay first."""
+
+    def _measured_links(self) -> None:
+        """Into the tables; a thousand nodes have a million links, of which few are measured."""
+        numbers = {node.id: number for number, node in enumerate(self.nodes)}
+        for sender, receiver in self.network.links:
+            if sender in numbers and receiver in numbers:
+                a, b = numbers[sender], numbers[receiver]
+                link = self.network.link(self.nodes[a], self.nodes[b])
+                self.delay_s[a][b] = link.one_way_s
+                self.wire_row_s[a][b] = self.model.row_bytes / link.rate_bytes_per_s
 
 
 def _nearest(node: int, delays_s: Sequence[float]) -> list[int]:

@@ -107,7 +107,9 @@ class Line:
     def arrives_from(self, left_at: float) -> float:
         """The earliest moment at which bytes can arrive that leave then or later; the delay must
         not change."""
-        return left_at + self.schedule.one_way_at(left_at) * self.delays_per_message + self.software_s
+        return (
+            left_at + self.schedule.one_way_at(left_at) * self.delays_per_message + self.software_s
+        )
 
     def acknowledged_at(self, now: float) -> float:
         """When an acknowledgement given at the far end now is back."""

@@ -54,7 +54,7 @@ class EvenPlanner:
     paces: dict = field(default_factory=dict)
     plans: int = 0
 
-    def plan(self, nodes):
+    async def plan(self, nodes):
         self.plans += 1
         names = sorted(node.node_id for node in nodes)
         rings = [names[at : at + self.size] for at in range(0, len(names), self.size)]

@@ -67,9 +67,9 @@ def test_who_was_found_slow_is_planned_so():
     assert nodes[BERT].decode_fixed_s == STEPS.decode_fixed_s
 
 
-def test_a_pace_is_held_against_the_stage_that_serves():
+async def test_a_pace_is_held_against_the_stage_that_serves():
     book = cluster(ANNA, BERT)
-    plan = PLANNER.plan(list(book))
+    plan = await PLANNER.plan(list(book))
     forecast = plan.rings[0].forecast
     rows = -(-forecast.users // forecast.micro_batches)
     for stage, foreseen in zip(plan.rings[0].stages, forecast.stages, strict=True):
@@ -81,17 +81,17 @@ def test_a_pace_is_held_against_the_stage_that_serves():
         assert PLANNER.pace(stage, node, rows, replace(seen, steps=1)) is None
 
 
-def test_a_ring_with_a_liar_is_changed_once_it_is_found_out():
+async def test_a_ring_with_a_liar_is_changed_once_it_is_found_out():
     book = cluster(ANNA, BERT, CARL)
     nodes = list(book)
     fast = STEPS.model_copy(update={"decode_fixed_s": STEPS.decode_fixed_s / 10})
     book.take(ANNA, LENT.model_copy(update={"steps": fast}), 0.0)
-    before = PLANNER.plan(nodes)
+    before = await PLANNER.plan(nodes)
     (ring,) = before.rings
     assert ANNA in {stage.node_id for stage in ring.stages}
-    assert not PLANNER.is_worth(before.rings, PLANNER.plan(nodes), nodes)
+    assert not PLANNER.is_worth(before.rings, await PLANNER.plan(nodes), nodes)
     book.node(ANNA).pace = Pace(200.0, 200.0)
-    after = PLANNER.plan(nodes)
+    after = await PLANNER.plan(nodes)
     assert {stage.node_id for stage in after.rings[0].stages} == {BERT, CARL}
     assert "200.0 times as long as it has told" in after.standbys[ANNA]
     assert PLANNER.is_worth(before.rings, after, nodes)

@@ -83,3 +83,22 @@ def test_who_was_asked_for_which_ways_is_known_before_and_after_the_order():
     assert desk.look(1002.0)[IDS[3]] == expected == desk.probing.asked_of(node, nodes)
     desk.book.drop(IDS[4])
     assert desk.probing.asked_of(node, list(desk.book)) == expected, "as it was ordered"
+
+
+def test_only_those_whose_neighbours_are_others_now_measure_anew():
+    desk = Desk()
+    desk.look(1000.0)
+    many = [a + b + "a" * 14 for a in "abcdef" for b in "abcdefgh"]
+    desk.join(*many, profile=PROFILE)
+    desk.look(1001.0)
+    assert set(desk.look(1002.0)) == set(many)
+    desk.join("azaaaaaaaaaaaaaa", profile=PROFILE)
+    desk.look(1003.0)
+    ordered = desk.look(1004.0)
+    assert len(ordered) == PEERS_MAX + 1
+    assert all("azaaaaaaaaaaaaaa" in {node, *peers} for node, peers in ordered.items())
+    moved = PROFILE.model_copy(update={"addresses": ("10.0.0.9:1",)})
+    desk.join(many[0], profile=moved)
+    desk.look(1005.0)
+    assert len(desk.look(1006.0)) == PEERS_MAX + 1
+    assert len(desk.look(1002.0 + AGAIN_S)) == len(many) + 1, "home lines change"

@@ -1,0 +1,45 @@
+"""The benchmark of uneven nodes is run by hand; here what it makes of its samples."""
+
+import pytest
+from click.testing import CliRunner
+
+from molink.bench import uneven_nodes
+from molink.bench.uneven_nodes import main
+from molink.errors import UserError
+
+STAGES = [{"name": "pc0", "layers": [0, 3]}, {"name": "pc1", "layers": [3, 4]}]
+
+
+def one(tpot_s, tokens_per_s):
+    load = {"tpot_s": {"mean": tpot_s}, "tokens_per_s": tokens_per_s}
+    forecast = {"users": 4, "tpot_s": 0.02, "tpot_alone_s": 0.01, "tokens_per_s": 200.0}
+    return {
+        "forecast": forecast | {"stages": STAGES},
+        "alone": {"tpot_s": {"mean": 0.009}, "tokens_per_s": 100.0},
+        "own": load,
+        "many": load,
+    }
+
+
+def test_it_is_a_command():
+    result = CliRunner().invoke(main, ["--help"])
+    assert result.exit_code == 0
+    assert all(option in result.output for option in ("--memory-gb", "--rounds", "--json"))
+
+
+def test_forecasts_stand_beside_what_was_measured():
+    runs = {"planned": [one(0.022, 300.0)], "even": [one(0.03, 100.0)]}
+    middle = {
+        split: uneven_nodes._medians([uneven_nodes._figures(r) for r in found])
+        for split, found in runs.items()
+    }
+    planned, even = uneven_nodes._table(middle, runs).splitlines()[-2:]
+    assert planned.startswith("| planned | pc0 3, pc1 1 | 4 | 20.0 | 22.0 | +10% | 10.0 | 9.0 |")
+    assert planned.endswith("| -10% | 300 |")
+    assert "| +50% |" in even
+
+
+def test_another_ring_than_the_one_forecast_is_no_measurement():
+    serving = {"nodes": [{"name": "pc0", "layers": [0, 4]}, {"name": "pc1", "layers": None}]}
+    with pytest.raises(UserError, match="another ring serves"):
+        uneven_nodes._check_same({"stages": STAGES}, serving)
