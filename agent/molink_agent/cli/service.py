@@ -2,12 +2,13 @@
 
 import click
 
+from molink.cli.sentence_group import SentenceGroup
 from molink_agent.cli.options import data_dir_option, directory
 
 __all__ = ["service"]
 
 
-@click.group()
+@click.group(cls=SentenceGroup)
 def service() -> None:
     """Run the agent as a service of your account (systemd)."""
 
@@ -38,4 +39,12 @@ def status(data_dir: str | None) -> None:
     """Whether it is installed and runs."""
     from molink_agent.service import service_status
 
-    click.echo(str(service_status(directory(data_dir))))
+    found = service_status(directory(data_dir))
+    if found.installed:
+        runs = "runs" if found.active else "does not run"
+        starts = "starts by itself" if found.enabled else "does not start by itself"
+        lasts = "goes on" if found.lingering else "ends"
+        click.echo(f"{found.unit} {runs}, {starts}, {lasts} when you log out")
+        click.echo(f"started again after a crash: {found.restarts} times")
+    if found.problem:
+        click.echo(found.problem)

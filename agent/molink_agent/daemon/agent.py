@@ -86,6 +86,8 @@ class Agent:
     started_unix_s: float = 0.0
     """On the coordinator's clock."""
     client: ControlClient | None = None
+    fact: StageFact | None = None
+    """How far the stage was when that was said last."""
     _said_profile: Profile | None = None
     _said_wish: NodeWish | None = None
     _stun_port: int = 0
@@ -98,6 +100,11 @@ class Agent:
     def node_id(self) -> str:
         """Its own."""
         return self.pair.node_id
+
+    @property
+    def profile(self) -> Profile | None:
+        """As the coordinator was told last."""
+        return self._said_profile
 
     @property
     def state(self) -> NodeState:
@@ -301,6 +308,7 @@ class Agent:
 
     async def say_fact(self, fact: StageFact) -> None:
         """How far the stage is."""
+        self.fact = fact
         if self.client is not None:
             await self.client.publish(FACT, self.node_id, fact)
 

@@ -18,11 +18,17 @@ from molink.control.messages import Message
 from molink.control.private_file import read_private, write_private
 from molink.control.sealing import SEALED_BYTES_MAX, open_answer, seal
 from molink.errors import ControlError, JoinRefusedError, UserError
+from molink_agent.data_dir import MEMBERSHIP_FILE
 from molink_agent.probe.clock import ClockReading
 
-__all__ = ["MEMBERSHIP_FILE", "Membership", "join_cluster", "load_membership", "rejoin"]
+__all__ = [
+    "Membership",
+    "forget_membership",
+    "join_cluster",
+    "load_membership",
+    "rejoin",
+]
 
-MEMBERSHIP_FILE = "membership.json"
 JOIN_PATH = "/agents/join"
 JOIN_TIMEOUT_S = 30.0
 """A coordinator behind a slow line answers in a second."""
@@ -79,6 +85,11 @@ def load_membership(data_dir: Path) -> Membership | None:
         raise UserError(
             f"{data_dir / MEMBERSHIP_FILE} is damaged: join again with an invite."
         ) from None
+
+
+def forget_membership(data_dir: Path) -> None:
+    """After leaving: from now on an invite is needed again. The key stays."""
+    (data_dir / MEMBERSHIP_FILE).unlink(missing_ok=True)
 
 
 async def _ask(

@@ -34,6 +34,7 @@ from molink.runtime.cluster.nodes_report import nodes_report
 from molink.runtime.cluster.own_services import OwnServices
 from molink.runtime.cluster.planning import ModelPlanner
 from molink.runtime.model_card import load_tokenizer, model_card
+from molink.runtime.service import ModelCard
 from molink.runtime.serving import checked_model_len, model_path, public_name
 from molink.transport.relay.protocol import COORDINATOR
 from molink_scheduler.placement import Plan, Shortage
@@ -64,6 +65,7 @@ class _Model:
     name: str
     checkpoint: Checkpoint
     description: ModelDescription
+    card: ModelCard
 
 
 @asynccontextmanager
@@ -72,7 +74,8 @@ async def start_cluster(settings: UpSettings, api_port: int) -> AsyncIterator[Cl
 
     Raises UserError for what the operator can mend, ControlError when the broker cannot be had.
     """
-    model = _model(settings)
+    model = await asyncio.to_thread(_model, settings)
+    planner = await asyncio.to_thread(ModelPlanner.of, model.path, model.description, settings)
     async with AsyncExitStack() as stack:
         registry = Registry.open(settings.data_dir)
         stack.callback(registry.close)
@@ -84,7 +87,6 @@ async def start_cluster(settings: UpSettings, api_port: int) -> AsyncIterator[Cl
         hub = await _hub(broker, registry, own, stack)
         url = f"http://{settings.public_host}:{api_port}"
         registry.url = url
-        planner = ModelPlanner.of(model.path, model.description, settings)
         service, manager = _manager(settings, model, hub, own, planner, url)
         accounting = Accounting(ledger, hub.book, service)
         service.report = lambda: {
@@ -104,9 +106,14 @@ async def start_cluster(settings: UpSettings, api_port: int) -> AsyncIterator[Cl
 
 
 def _model(settings: UpSettings) -> _Model:
+    """Takes seconds: done before the broker is asked to hear from us every few."""
     path = model_path(settings.model)
+    name = public_name(path)
     checkpoint = open_checkpoint(path)
-    return _Model(path, public_name(path), checkpoint, describe(checkpoint))
+    description = describe(checkpoint)
+    length = checked_model_len(settings.model_len_max, description)
+    card = model_card(name, description, length, load_tokenizer(description))
+    return _Model(path, name, checkpoint, description, card)
 
 
 async def _started_broker(
@@ -160,9 +167,7 @@ def _manager(
     planner: ModelPlanner,
     url: str,
 ) -> tuple[ClusterService, ClusterManager]:
-    length = checked_model_len(settings.model_len_max, model.description)
-    card = model_card(model.name, model.description, length, load_tokenizer(model.description))
-    service = ClusterService(card)
+    service = ClusterService(model.card)
     weights_url = "" if model.checkpoint.hub_id else f"{url}/weights"
     assigner = Assigner(
         hub.book,
