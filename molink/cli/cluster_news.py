@@ -30,6 +30,7 @@ class ClusterNews:
         """Of each node, by id."""
         self._names: dict[str, str] = {}
         self._ready = False
+        self._trouble = ""
 
     def update(self, report: Report) -> list[str]:
         """What is new since the last time."""
@@ -37,7 +38,7 @@ class ClusterNews:
         lines = [self._removed(node_id) for node_id in self._told.keys() - nodes.keys()]
         for node_id, node in nodes.items():
             lines += self._of_node(node_id, node)
-        return lines + self._of_rings(report)
+        return lines + self._of_relay(report) + self._of_rings(report)
 
     def _removed(self, node_id: str) -> str:
         del self._told[node_id]
@@ -50,6 +51,10 @@ class ClusterNews:
         self._told[node_id], self._names[node_id] = sentence, str(node["name"])
         came = "is here and " if before is None else ""
         return [f"{node['name']} {came}{sentence}"]
+
+    def _of_relay(self, report: Report) -> list[str]:
+        before, self._trouble = self._trouble, str(report.get("relay", {}).get("trouble", ""))
+        return [self._trouble] if self._trouble and self._trouble != before else []
 
     def _of_rings(self, report: Report) -> list[str]:
         was_ready, self._ready = self._ready, report["unready_reason"] is None

@@ -103,7 +103,7 @@ def list_nodes(as_json: bool, data_dir: str | None) -> None:
     if not as_json:
         rows = [_node_row(row) for row in rows]
     _show(rows, as_json, "No PC has joined yet: molink invite prints what its owner runs.")
-    if live is None:
+    if live is None and not as_json:
         click.echo(f"What they do now is not known: no coordinator answers at {url}.", err=True)
 
 

@@ -49,6 +49,18 @@ SHARED = ("dtype", "model_len_max", "micro_batch_count", "policy", "wire", "span
 )
 @click.option("--broker-port", default=8001, show_default=True, help="0 takes a free one.")
 @click.option("--relay-port", default=8002, show_default=True, help="0 takes a free one.")
+@click.option(
+    "--relay",
+    default="",
+    metavar="HOST:PORT",
+    help="Of a `molink relay` elsewhere, as nodes reach it; without it one runs here.",
+)
+@click.option(
+    "--relay-secret-file",
+    default="",
+    metavar="FILE",
+    help="The secret that it was started with.",
+)
 @click.option("--tls-cert", default="", metavar="FILE", help="PEM: encrypt the broker's traffic.")
 @click.option("--tls-key", default="", metavar="FILE", help="PEM: its private key.")
 @click.option(

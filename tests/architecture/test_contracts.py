@@ -19,9 +19,10 @@ OPTIONS = {
         "--kv-tokens --micro-batches --policy --upload-mbps --wire --span-tokens"
     ),
     "up": (
-        "--host --port --public-host --broker --broker-port --relay-port --tls-cert --tls-key "
-        "--tls-ca --min-nodes --wait --tpot-ms --context-tokens --data-dir --dtype "
-        "--max-model-len --micro-batches --policy --wire --span-tokens"
+        "--host --port --public-host --broker --broker-port --relay-port --relay "
+        "--relay-secret-file --tls-cert --tls-key --tls-ca --min-nodes --wait --tpot-ms "
+        "--context-tokens --data-dir --dtype --max-model-len --micro-batches --policy --wire "
+        "--span-tokens"
     ),
     "demo": "--chat --prompt",
     "plan": "--nodes --url --tpot-ms --context-tokens --rings --json",

@@ -19,8 +19,6 @@ def status_lines(status: Status) -> Iterator[str]:
     """A headline, then one thing in each line."""
     yield f"{status['name']} ({status['id']}) in {status['cluster']}"
     yield f"state:   {status['state']} - {now_sentence(status)}"
-    if not status["connected"]:
-        yield "         not connected to the coordinator now; it tries again by itself"
     if status["paths"]:
         yield "links:   " + ", ".join(f"{name} {kind}" for name, kind in status["paths"].items())
     yield f"lends:   {_lent(status)}"

@@ -36,7 +36,6 @@ from molink.runtime.cluster.planning import ModelPlanner
 from molink.runtime.model_card import load_tokenizer, model_card
 from molink.runtime.service import ModelCard
 from molink.runtime.serving import checked_model_len, model_path, public_name
-from molink.transport.relay.protocol import COORDINATOR
 from molink_scheduler.placement import Plan, Shortage
 
 __all__ = ["Cluster", "start_cluster"]
@@ -91,6 +90,7 @@ async def start_cluster(settings: UpSettings, api_port: int) -> AsyncIterator[Cl
         accounting = Accounting(ledger, hub.book, service)
         service.report = lambda: {
             "nodes": nodes_report(list(hub.book), manager.plan, ledger.all()),
+            "relay": {"address": own.relay.address, "trouble": own.relay.trouble},
         }
         running = asyncio.create_task(_run(hub, manager, accounting, model.name))
         stack.push_async_callback(_cancel, running)
@@ -202,7 +202,7 @@ def _door_terms(
         coordinator_key=keys.public_z85,
         coordinator_addresses=(),
         coordinator_port_name="",
-        relay=own.relay_address,
+        relay=own.relay.address,
     )
     return DoorTerms(
         keys=keys,
@@ -211,7 +211,6 @@ def _door_terms(
         listen_host=settings.host,
         public_host=settings.public_host,
         relay=own.relay,
-        relay_token=own.relay_token(COORDINATOR),
     )
 
 
