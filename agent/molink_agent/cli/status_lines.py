@@ -18,7 +18,7 @@ Status = Mapping[str, Any]
 def status_lines(status: Status) -> Iterator[str]:
     """A headline, then one thing in each line."""
     yield f"{status['name']} ({status['id']}) in {status['cluster']}"
-    yield f"state:   {status['state']} - {now_sentence(status)}"
+    yield f"state:   {now_sentence(status)}"
     if status["paths"]:
         yield "links:   " + ", ".join(f"{name} {kind}" for name, kind in status["paths"].items())
     yield f"lends:   {_lent(status)}"
@@ -53,6 +53,8 @@ def _value(value: Any) -> str:
 
 
 def _given(given: Mapping[str, Any]) -> str:
+    if not any(given.values()):
+        return "nothing yet"
     return (
         f"{_duration(given['uptime_s'])} of serving, {given['token_layers']:,} tokens x layers, "
         f"{given['bytes_sent'] / MB:,.1f} MB sent"

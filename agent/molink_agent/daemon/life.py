@@ -187,10 +187,11 @@ def _alone(data_dir: Path) -> Iterator[None]:
 
 
 class _ToOnlooker(logging.Handler):
-    """Warnings are for whoever looks on, too."""
+    """The agent's own warnings are for whoever looks on, too; a lost broker is told anyhow."""
 
     def __init__(self, onlooker: Onlooker) -> None:
         super().__init__(logging.WARNING)
+        self.addFilter(logging.Filter("molink_agent"))
         self._onlooker = onlooker
 
     def emit(self, record: logging.LogRecord) -> None:

@@ -1,31 +1,28 @@
 """What the agent does, in sentences for its owner: in the terminal, in its log, in the journal.
 
 Made from the answer of `molink agent status`, so that whoever looks on sees what whoever asks is
-told. Pure.
+told. Each begins with the state's own name, as guides and GET /cluster call it. Pure.
 """
 
 from collections.abc import Mapping
 from typing import Any
 
-__all__ = ["Narration", "held_layers", "now_sentence"]
+__all__ = ["Narration", "now_sentence"]
 
 Status = Mapping[str, Any]
 
 DOING = {
-    "joining": "measures what this PC can do for the model: a minute at most",
-    "standby": "stands by: the coordinator gives it layers when they are needed",
-    "loading": "loads {held}",
-    "serving": "serves {held}",
-    "draining": "finishes or hands over what others count on",
-    "paused": "is paused",
+    "joining": "measuring what this PC can do for the model, a minute at most",
+    "standby": "ready, until the coordinator needs it",
+    "loading": "{held}",
+    "serving": "{held}, on {device}",
+    "draining": "finishing or handing over what others count on",
+    "paused": "until it is lent again",
 }
-"""In each state, behind the name of the PC or by itself."""
+"""In each state, unless there is a reason to tell."""
 
-LOADING = {
-    "downloading": "downloads the weights of {held}: {fraction:.0%}",
-    "loading": "loads {held}: {fraction:.0%}",
-}
-"""While it is under way."""
+LOADING = {"downloading": "downloading the weights of {held}", "loading": "{held}"}
+"""While it can be said how far it is."""
 
 
 class Narration:
@@ -50,19 +47,17 @@ class Narration:
 def now_sentence(status: Status) -> str:
     """How it is, with the progress of what is loading."""
     if not status["connected"]:
-        return "Waits for the coordinator."
+        return f"{status['state']}: not connected to the coordinator now; it tries again by itself"
     loaded = status["loaded"]
     if status["state"] == "loading" and loaded is not None and loaded["kind"] in LOADING:
-        sentence = LOADING[loaded["kind"]].format(
-            held=held_layers(status), fraction=loaded["fraction"]
-        )
-        return _begun(sentence)
+        what = LOADING[loaded["kind"]].format(held=_held(status))
+        return f"loading: {what}, {loaded['fraction']:.0%}"
     busy = f", busy {status['busy_share']:.0%} of the time" if status["state"] == "serving" else ""
-    return f"{_begun(_doing(status))}{busy}"
+    return f"{_doing(status)}{busy}"
 
 
-def held_layers(status: Status) -> str:
-    """As people count them: both ends are held."""
+def _held(status: Status) -> str:
+    """Layers as people count them: both ends are held."""
     if status["layers"] is None:
         return "no layers"
     start, end = status["layers"]
@@ -71,21 +66,16 @@ def held_layers(status: Status) -> str:
 
 def _connection(status: Status, was_told: bool) -> str:
     if status["connected"]:
-        return f"is connected to {status['cluster']}"
-    return "has lost the coordinator; it is tried again, nothing has to be done" * was_told
+        return f"connected to {status['cluster']}"
+    return "the coordinator is out of reach; it is tried again, nothing has to be done" * was_told
 
 
 def _doing(status: Status) -> str:
-    device = f" on {status['device']}" if status["state"] == "serving" else ""
-    sentence = DOING[status["state"]].format(held=held_layers(status)) + device
-    return f"{sentence}: {status['reason']}" if status["reason"] else sentence
+    usual = DOING[status["state"]].format(held=_held(status), device=status["device"])
+    return f"{status['state']}: {status['reason'] or usual}"
 
 
 def _trouble(status: Status) -> str:
     loaded = status["loaded"]
     failed = loaded is not None and loaded["kind"] == "failed"
     return f"the stage has failed: {loaded['message']}" if failed else ""
-
-
-def _begun(sentence: str) -> str:
-    return sentence[:1].upper() + sentence[1:]

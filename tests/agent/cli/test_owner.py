@@ -10,6 +10,7 @@ from molink.errors import UserError
 from molink_agent.cli import main
 from molink_agent.cli.status_lines import status_lines
 from molink_agent.daemon.local_socket import SOCKET_NAME, answering
+from molink_agent.daemon.narration import now_sentence
 from molink_agent.data_dir import MEMBERSHIP_FILE
 from molink_agent.limits.limits import KEYS, Limits, plain_limits, with_value
 
@@ -105,7 +106,7 @@ def test_status_says_what_is_lent_and_given():
     lines = list(status_lines(STATUS | {"given": given, "limits": limits}))
     assert lines == [
         "attic (aaaaaaaaaaaaaaaa) in ftp://nobody",
-        "state:   serving - Serves layers 0 to 3 of demo on cpu, busy 25% of the time",
+        "state:   serving: layers 0 to 3 of demo, on cpu, busy 25% of the time",
         "links:   next direct, coordinator relay",
         "lends:   cpu 8.0 of 16.0 GB",
         "limits:  hours 18:00-02:00, direct no",
@@ -116,6 +117,6 @@ def test_status_says_what_is_lent_and_given():
 def test_status_of_an_agent_that_has_just_started():
     status = STATUS | {"connected": False, "lends": [], "paths": {}}
     lines = list(status_lines(status))
-    assert lines[1] == "state:   serving - Waits for the coordinator."
+    assert lines[1] == "state:   " + now_sentence(status)
     assert "lends:   nothing yet" in lines
     assert lines[-1].startswith("limits:  none of your own")

@@ -30,22 +30,24 @@ def test_each_change_is_told_once():
     told = Narration()
     assert told.update(status(connected=False)) == []
     assert told.update(status(state="joining")) == [
-        "is connected to http://a:1",
-        "measures what this PC can do for the model: a minute at most",
+        "connected to http://a:1",
+        "joining: measuring what this PC can do for the model, a minute at most",
     ]
     assert told.update(status(state="joining")) == []
-    assert told.update(loading("downloading", 0.1)) == ["loads layers 0 to 3 of demo"]
+    assert told.update(loading("downloading", 0.1)) == ["loading: layers 0 to 3 of demo"]
     assert told.update(loading("loading", 0.9)) == []
-    assert told.update(status(state="serving", **HOLDS)) == ["serves layers 0 to 3 of demo on cpu"]
-    assert told.update(status(state="paused", reason="On battery.")) == ["is paused: On battery."]
+    assert told.update(status(state="serving", **HOLDS)) == [
+        "serving: layers 0 to 3 of demo, on cpu"
+    ]
+    assert told.update(status(state="paused", reason="On battery.")) == ["paused: On battery."]
 
 
 def test_a_lost_coordinator_is_told_and_its_return_too():
     told = Narration()
     told.update(status())
     (lost,) = told.update(status(connected=False))
-    assert "has lost the coordinator" in lost
-    assert told.update(status()) == ["is connected to http://a:1"]
+    assert "out of reach" in lost
+    assert told.update(status()) == ["connected to http://a:1"]
 
 
 def test_why_a_stage_failed_is_told():
@@ -65,10 +67,10 @@ def test_a_mistake_in_the_limits_is_told():
 
 
 def test_progress_is_shown_where_there_is_some():
-    assert now_sentence(status(connected=False)) == "Waits for the coordinator."
+    assert "not connected" in now_sentence(status(connected=False))
     sentence = now_sentence(loading("downloading", 0.25))
-    assert sentence == "Downloads the weights of layers 0 to 3 of demo: 25%"
-    assert now_sentence(loading("loading", 0.5)) == "Loads layers 0 to 3 of demo: 50%"
-    assert now_sentence(loading("loaded")) == "Loads layers 0 to 3 of demo"
+    assert sentence == "loading: downloading the weights of layers 0 to 3 of demo, 25%"
+    assert now_sentence(loading("loading", 0.5)) == "loading: layers 0 to 3 of demo, 50%"
+    assert now_sentence(loading("loaded")) == "loading: layers 0 to 3 of demo"
     serving = now_sentence(status(state="serving", busy_share=0.5, **HOLDS))
-    assert serving == "Serves layers 0 to 3 of demo on cpu, busy 50% of the time"
+    assert serving == "serving: layers 0 to 3 of demo, on cpu, busy 50% of the time"
