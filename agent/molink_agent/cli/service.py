@@ -1,5 +1,7 @@
 """`molink agent service`: keep the agent running after logon."""
 
+import asyncio
+
 import click
 
 from molink.cli.sentence_group import SentenceGroup
@@ -17,9 +19,22 @@ def service() -> None:
 @data_dir_option
 def install(data_dir: str | None) -> None:
     """Start the agent at logon, and again when it crashes."""
-    from molink_agent.service import install_service
+    from molink.errors import UserError
+    from molink_agent.daemon.local_socket import agent_runs
+    from molink_agent.data_dir import MEMBERSHIP_FILE
+    from molink_agent.service import install_service, service_status
 
-    for line in install_service(directory(data_dir)):
+    where = directory(data_dir)
+    if not (where / MEMBERSHIP_FILE).exists():
+        raise UserError(
+            f"This PC has not joined a cluster (nothing is kept in {where}): `molink agent join "
+            "INVITE` first; with --no-run it ends when it has joined."
+        )
+    if asyncio.run(agent_runs(where)) and not service_status(where).active:
+        raise UserError(
+            "An agent runs in a terminal: end it there with Ctrl-C, then install the service."
+        )
+    for line in install_service(where):
         click.echo(line)
 
 

@@ -94,6 +94,22 @@ def test_help_of_set_shows_every_limit_with_a_value_that_is_taken(home):
         with_value(Limits(), key.name, key.typed.strip('"'))
 
 
+async def test_a_service_is_not_put_beside_an_agent_in_a_terminal(home, monkeypatch):
+    monkeypatch.setenv("PATH", "")  # No systemctl: whatever it says is not the service.
+    with pytest.raises(UserError, match="Ctrl-C"):
+        await with_agent(home, "service", "install")
+
+
+def test_a_service_of_an_agent_that_never_joined_would_do_nothing(tmp_path):
+    with pytest.raises(UserError, match="molink agent join INVITE"):
+        run(tmp_path, "service", "install")
+
+
+def test_the_service_is_described_in_words(home, monkeypatch):
+    monkeypatch.setenv("PATH", "")
+    assert run(home, "service", "status").output.startswith("It is not installed: `molink agent")
+
+
 async def test_status_for_programs_has_what_was_given(home):
     result, asked = await with_agent(home, "status", "--json")
     assert asked == ["status"]
