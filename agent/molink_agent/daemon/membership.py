@@ -1,6 +1,7 @@
 """Joining: the one request by which this PC becomes a node, and what is kept of the answer."""
 
 import asyncio
+import os
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -132,8 +133,21 @@ async def _post(url: str, body: bytes) -> bytes:
     except (aiohttp.ClientError, TimeoutError, OSError) as error:
         raise UserError(
             f"The coordinator at {url.removesuffix(JOIN_PATH)} cannot be reached "
-            f"({type(error).__name__}): is it running, and is this PC online?"
+            f"({_why(error)}): is it running, and is this PC online or in its network?"
         ) from None
+
+
+def _why(error: Exception) -> str:
+    """In words; aiohttp's own are made for programs."""
+    match error:
+        case TimeoutError():
+            return f"no answer within {JOIN_TIMEOUT_S:.0f} s"
+        case aiohttp.ClientConnectorDNSError():
+            return "its name is not known"
+        case aiohttp.ClientConnectorError(os_error=OSError(errno=int(number))) if number > 0:
+            return os.strerror(number)
+        case _:
+            return str(error) or type(error).__name__
 
 
 async def _whole(content: aiohttp.StreamReader) -> bytes:
