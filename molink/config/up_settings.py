@@ -1,6 +1,7 @@
 """What `molink up` was asked for, checked as far as it can be without opening the model."""
 
 import math
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,6 +19,8 @@ TPOT_MS_MAX = 60_000.0
 TOKENS_MAX = 131_072
 """As much KV as a stage offers at most."""
 
+ADDRESS = re.compile(r"[^\s:/]+:\d{1,5}")
+
 
 @dataclass(frozen=True, slots=True)
 class UpSettings:
@@ -33,6 +36,9 @@ class UpSettings:
     """A URL, mosquitto, embedded, or None for the best that is installed."""
     broker_port: int = 8001
     relay_port: int = 8002
+    relay: str = ""
+    """host:port of a relay that runs elsewhere; empty: one is started here."""
+    relay_secret_file: str = ""
     tls_cert: str = ""
     """PEM files for the broker; empty: no TLS."""
     tls_key: str = ""
@@ -67,6 +73,12 @@ class UpSettings:
             _check(option, port, 0, 65535)
         if bool(self.tls_cert) != bool(self.tls_key):
             raise UserError("--tls-cert and --tls-key belong together: give both or neither.")
+        if bool(self.relay) != bool(self.relay_secret_file):
+            raise UserError(
+                "--relay and --relay-secret-file belong together: give both or neither."
+            )
+        if self.relay and not ADDRESS.fullmatch(self.relay):
+            raise UserError(f"--relay takes HOST:PORT, got {self.relay!r}.")
         _check("--min-nodes", self.min_nodes, 1, MIN_NODES_MAX)
         for option, tokens, least, most in (
             ("--max-model-len", self.model_len_max, 2, 2**31),

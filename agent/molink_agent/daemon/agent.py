@@ -104,6 +104,11 @@ class Agent:
         return self.voice.connected
 
     @property
+    def profile(self) -> Profile | None:
+        """As the coordinator was told last."""
+        return self._said_profile
+
+    @property
     def state(self) -> NodeState:
         """As the owner sees it."""
         wish = self.owner.wish.wish

@@ -193,7 +193,7 @@ class ControlHub:
             self._watch_connection(now)
             if self.client.connected and not self.lasting:
                 for node in self.book.notice_silence(now):
-                    log.warning("%s is lost: no word for seconds", node.name)
+                    log.info("%s is lost: no word for seconds", node.name)
                     self.noticed(node.node_id)
             if self.registry.changed_elsewhere():
                 await self._drop_removed()

@@ -33,7 +33,7 @@ from molink.runtime.cluster.planning import ModelPlanner
 from molink.runtime.cluster.readiness import Readiness
 from molink.runtime.model_card import load_tokenizer, model_card
 from molink.runtime.served_model import checked_model_len, model_path, public_name
-from molink.transport.relay.protocol import COORDINATOR
+from molink.runtime.service import ModelCard
 from molink_scheduler.placement import Plan, Shortage
 
 __all__ = ["Cluster", "start_cluster"]
@@ -62,6 +62,7 @@ class _Model:
     name: str
     checkpoint: Checkpoint
     description: ModelDescription
+    card: ModelCard
 
 
 @asynccontextmanager
@@ -70,7 +71,8 @@ async def start_cluster(settings: UpSettings, api_port: int) -> AsyncIterator[Cl
 
     Raises UserError for what the operator can mend, ControlError when the broker cannot be had.
     """
-    model = _model(settings)
+    model = await asyncio.to_thread(_model, settings)
+    planner = await asyncio.to_thread(ModelPlanner.of, model.path, model.description, settings)
     async with AsyncExitStack() as stack:
         registry = Registry.open(settings.data_dir)
         stack.callback(registry.close)
@@ -84,12 +86,12 @@ async def start_cluster(settings: UpSettings, api_port: int) -> AsyncIterator[Cl
         own.peer.saw = lambda node_id, rate: hub.book.saw(node_id, rate * 8 / 1e6)
         url = f"http://{settings.public_host}:{api_port}"
         registry.url = url
-        planner = ModelPlanner.of(model.path, model.description, settings)
         own.model = planner.facts.model_size(model.name)
         service, manager = _manager(settings, model, hub, own, planner, url)
         accounting = Accounting(ledger, hub.book, service)
         service.report = lambda: {
             "nodes": nodes_report(list(hub.book), manager.plan, ledger.all()),
+            "relay": {"address": own.relay.address, "trouble": own.relay.trouble},
         }
         running = asyncio.create_task(_run(hub, manager, accounting, model.name))
         stack.push_async_callback(_cancel, running)
@@ -107,9 +109,14 @@ async def start_cluster(settings: UpSettings, api_port: int) -> AsyncIterator[Cl
 
 
 def _model(settings: UpSettings) -> _Model:
+    """Takes seconds: done before the broker is asked to hear from us every few."""
     path = model_path(settings.model)
+    name = public_name(path)
     checkpoint = open_checkpoint(path)
-    return _Model(path, public_name(path), checkpoint, describe(checkpoint))
+    description = describe(checkpoint)
+    length = checked_model_len(settings.model_len_max, description)
+    card = model_card(name, description, length, load_tokenizer(description))
+    return _Model(path, name, checkpoint, description, card)
 
 
 async def _started_broker(
@@ -141,9 +148,7 @@ def _manager(
     planner: ModelPlanner,
     url: str,
 ) -> tuple[ClusterService, ClusterManager]:
-    length = checked_model_len(settings.model_len_max, model.description)
-    card = model_card(model.name, model.description, length, load_tokenizer(model.description))
-    service = ClusterService(card)
+    service = ClusterService(model.card)
     weights_url = "" if model.checkpoint.hub_id else f"{url}/weights"
     assigner = Assigner(
         hub.book,
@@ -179,7 +184,7 @@ def _door_terms(
         coordinator_key=keys.public_z85,
         coordinator_addresses=(),
         coordinator_port_name="",
-        relay=own.relay_address,
+        relay=own.relay.address,
     )
     return DoorTerms(
         keys=keys,
@@ -188,7 +193,6 @@ def _door_terms(
         listen_host=settings.host,
         public_host=settings.public_host,
         relay=own.relay,
-        relay_token=own.relay_token(COORDINATOR),
     )
 
 

@@ -39,6 +39,8 @@ class NodeVoice:
     """On the coordinator's clock."""
     client: ControlClient | None = None
     """While it is a member."""
+    fact: StageFact | None = None
+    """How far the stage was when that was said last."""
 
     @property
     def connected(self) -> bool:
@@ -75,6 +77,7 @@ class NodeVoice:
 
     async def say_fact(self, fact: StageFact) -> None:
         """How far the stage is."""
+        self.fact = fact
         await self.say(FACT, fact)
 
     def health(self, host: StageHost, state: NodeState) -> NodeHealth:

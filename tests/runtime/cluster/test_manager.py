@@ -253,7 +253,7 @@ async def test_the_first_plan_waits_for_the_ways_and_says_so(monkeypatch):
     async with world(monkeypatch, size=2) as w:
         w.manager.readiness.asked_of = lambda node, nodes: ANNA_AND_BERT - {node.node_id}
         w.join(*ANNA_AND_BERT)
-        await w.until(lambda: "2 of them still measure the ways" in w.service.progress)
+        await w.until(lambda: "2 of them still measuring the ways" in w.service.progress)
         assert not w.told
         for one in ANNA_AND_BERT:
             (other,) = ANNA_AND_BERT - {one}
