@@ -28,7 +28,7 @@ from molink_scheduler.events import (
     SendRelease,
 )
 from molink_scheduler.head_settings import HeadSettings
-from molink_scheduler.kv_blocks import blocks_for
+from molink_scheduler.kv_blocks import BLOCK_TOKENS, blocks_for
 from molink_scheduler.kv_ledger import KvLedger
 from molink_scheduler.micro_batches import MicroBatches
 from molink_scheduler.prompt_line import PromptLine
@@ -149,15 +149,16 @@ class HeadScheduler:
             self.circle.trip_ended(event.micro_batch, event.stamps, self.prompts.load, now)
         sampled = {token.request_id: token for token in event.sampled}
         releases: list[SendRelease] = []
+        sequences, is_prefill = self._sequences, event.batch_class is PREFILL
         for span in event.spans:
-            sequence = self._sequences.get(span.request_id)
+            sequence = sequences.get(span.request_id)
             if sequence is None or not sequence.take_returned(span):
                 continue  # A duplicate, or older than the sequence's present life.
-            if event.batch_class is PREFILL:
+            if is_prefill:
                 self.prompts.returned(span)
             if (token := sampled.get(span.request_id)) is not None:
                 self._take_token(sequence, token)
-            if sequence.stopping:
+            if sequence.cancelled or sequence.preempting:
                 releases += self._settle(sequence)
         return releases
 
@@ -212,6 +213,8 @@ class HeadScheduler:
     def _make_room(self, sequence: Sequence, releases: list[SendRelease]) -> bool:
         """Take the block that the next token needs; False when the sequence must sit out for
         now."""
+        if sequence.planned_tokens % BLOCK_TOKENS:
+            return True  # The last block has room, and it is the sequence's since it was planned.
         tokens = sequence.planned_tokens + 1
         if not self.kv.blocks_missing(sequence.request_id, tokens):
             return True
@@ -242,5 +245,7 @@ class HeadScheduler:
             self._next_batch_id, batch_class, group, tuple(spans), tuple(admissions), self.wire
         )
         self._next_batch_id += 1
-        token_ids = (self._sequences[s.request_id].known[s.start : s.end] for s in batch.spans)
-        return RunBatch(batch, tuple(token for span_ids in token_ids for token in span_ids))
+        token_ids: list[int] = []
+        for span in batch.spans:
+            token_ids += self._sequences[span.request_id].known[span.start : span.end]
+        return RunBatch(batch, tuple(token_ids))

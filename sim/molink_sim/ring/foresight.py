@@ -15,18 +15,23 @@ beforehand: there all happens in its time (`can_foresee`).
 
 import math
 from dataclasses import dataclass, field
+from typing import TypeGuard
 
 from molink_scheduler.batch import DECODE, PREFILL, BatchClass
 from molink_scheduler.stage_order import StageOrder
 from molink_sim.network.foreseen import ForeseenLink
 from molink_sim.network.ideal import IdealLink
 from molink_sim.network.link import Link
-from molink_sim.ring.messages import Activations, Message
+from molink_scheduler.round_tracker import StageStamp
+from molink_sim.ring.messages import Activations, Message, activations_bytes
 from molink_sim.ring.sources import QueueSource
 from molink_sim.ring.stage import Stage
 from molink_sim.scenario import RingSpec, SystemSpec
 
 __all__ = ["ForeseeingStage", "can_foresee"]
+
+NOTHING: tuple[float, None] = (math.inf, None)
+"""What arrives where nothing is on its way."""
 
 
 def can_foresee(system: SystemSpec, ring: RingSpec) -> bool:
@@ -45,6 +50,12 @@ class ForeseeingStage(Stage):
     _order: StageOrder[Activations] = field(init=False)
     _inbound: ForeseenLink = field(init=False)
     _outbound: IdealLink = field(init=False)
+    _onward: ForeseenLink | None = field(init=False)
+    """The same where a stage that looks ahead follows."""
+    _rate: float = field(init=False)
+    """Of the outbound link."""
+    _is_clear: bool = field(init=False, default=True)
+    """Whether it neither computes in its time nor has anything to look at."""
     _free_at: float = field(init=False, default=-math.inf)
     """The device is taken until then by what was computed ahead of time."""
     _is_turn_due: bool = field(init=False, default=False)
@@ -55,6 +66,8 @@ class ForeseeingStage(Stage):
     def __post_init__(self) -> None:
         assert isinstance(self.source, QueueSource) and isinstance(self.link, IdealLink)
         self._order, self._outbound = self.source.order, self.link
+        self._onward = self.link if isinstance(self.link, ForeseenLink) else None
+        self._rate = self.link.rate_bytes_per_s
 
     def hear_from(self, link: Link) -> None:
         """This link leads here."""
@@ -63,12 +76,9 @@ class ForeseeingStage(Stage):
 
     def foresee(self, message: Message, at: float) -> bool:
         """As `FarEnd` says: decode that finds the device free and nobody there."""
-        if at < self._free_at or self._is_busy or self._inbox or self._order:
+        if at < self._free_at or not self._is_clear or not _is_decode(message):
             return False
-        if not isinstance(message, Activations) or message.batch.batch_class is not DECODE:
-            return False
-        self._order.take_at_once(message.batch, at)
-        self._start(message, at)
+        self._pass(message, at)
         return True
 
     def expect(self, at: float) -> None:
@@ -87,37 +97,55 @@ class ForeseeingStage(Stage):
         certain_until = self._inbound.settle(now)
         arriving = self._inbound.arriving
         while True:
-            arrives = arriving[0][0] if arriving else math.inf
-            is_turn = self._is_turn_due and self._free_at <= arrives
-            at = self._free_at if is_turn else arrives
-            if at > now and not (at < certain_until and self._is_plain(is_turn)):
+            at, message = arriving[0] if arriving else NOTHING
+            if self._is_turn_due and self._free_at <= at:
+                at, message = self._free_at, None
+            if at > now and (at >= certain_until or not self._is_plain(message)):
                 break
-            if is_turn:
+            if message is None:
                 self._turn(at)
             else:
-                self._arrived(arriving.popleft()[1], at)
+                arriving.popleft()
+                self._take(message, at)
+        self._is_clear = not (self._is_busy or self._inbox or self._order)
         self.expect(min(at, self._inbound.next_arrival()))
 
-    def _is_plain(self, is_turn: bool) -> bool:
-        """Whether no prefill is about: that begins in its time."""
-        if self._is_busy or self._order.prefill_waits:
+    def _is_plain(self, message: Message | None) -> bool:
+        """Whether decode alone is about: prefill begins in its time."""
+        if self._is_busy or self._order.prefill_waits or _is_prefill(message):
             return False
-        coming = self._inbox if is_turn else [*self._inbox, self._inbound.arriving[0][1]]
-        return not any(map(_is_prefill, coming))
-
-    def _arrived(self, message: Message, at: float) -> None:
-        if self._is_busy:
-            self.receive(message)
-            return
-        self._inbox.append(message)
-        if at < self._free_at:
-            self._is_turn_due = True
-        else:
-            self._turn(at)
+        return not (self._is_turn_due and any(map(_is_prefill, self._inbox)))
 
     def _turn(self, at: float) -> None:
+        """The device is free for what arrived while it was taken."""
         self._is_turn_due = False
         self._go_on(at)
+
+    def _take(self, message: Message, at: float) -> None:
+        if self._is_busy:
+            self.receive(message)
+        elif at < self._free_at:
+            self._inbox.append(message)
+            self._is_turn_due = True
+        elif self._inbox or self._order or not _is_decode(message):
+            self._inbox.append(message)
+            self._go_on(at)
+        else:
+            self._pass(message, at)
+
+    def _pass(self, work: Activations, now: float) -> None:
+        """Decode begins on a device that is free, where nobody waits, and ends."""
+        rows = work.rows
+        self._order.take_at_once(work.batch, now)
+        step_s = self.cost.step_s(DECODE, rows, work.kv_tokens, len(work.batch.spans))
+        self._free_at = ends_at = now + step_s
+        self.usage.add(now, ends_at, DECODE, rows)
+        work.stamps.append(StageStamp(step_s, self._rate))
+        if self._onward is not None:
+            size_bytes = activations_bytes(work, self.row_bytes)
+            self._onward.send_decode(ends_at, work, size_bytes, rows)
+        else:
+            self._send_onward(work, ends_at)
 
     def _start(self, work: Activations, now: float) -> None:
         batch = work.batch
@@ -156,5 +184,9 @@ class ForeseeingStage(Stage):
             self._advance(now)
 
 
-def _is_prefill(message: Message) -> bool:
+def _is_decode(message: Message) -> TypeGuard[Activations]:
+    return isinstance(message, Activations) and message.batch.batch_class is DECODE
+
+
+def _is_prefill(message: Message | None) -> bool:
     return isinstance(message, Activations) and message.batch.batch_class is PREFILL

@@ -204,16 +204,18 @@ class Stage:
         """What was computed leaves the stage, and it learns from the time that this took."""
         is_decode = work.batch.batch_class is DECODE
         if is_decode:
-            stamp = StageStamp(step_s, self.link.rate_bytes_per_s)
-            work = Activations(work.batch, work.rows, work.kv_tokens, (*work.stamps, stamp))
-        if self.tail is None:
-            self._send_activations(work, now)
-        else:
-            self._send_sampled(work, self.tail, now)
+            work.stamps.append(StageStamp(step_s, self.link.rate_bytes_per_s))
+        self._send_onward(work, now)
         if is_decode:
             self._decode_step_s += STEP_WEIGHT * (step_s - self._decode_step_s)
         else:
             self.source.prefill_computed(work, step_s, now)
+
+    def _send_onward(self, work: Activations, now: float) -> None:
+        if self.tail is None:
+            self._send_activations(work, now)
+        else:
+            self._send_sampled(work, self.tail, now)
 
     def _send_activations(self, work: Activations, now: float) -> None:
         if self.forecasts is not Forecasts.NONE:
@@ -228,7 +230,7 @@ class Stage:
         tail.admit(batch.admissions)
         tokens = tail.draw(batch.spans)
         returned = BatchReturned(
-            batch.batch_class, batch.micro_batch, batch.spans, tokens, work.stamps
+            batch.batch_class, batch.micro_batch, batch.spans, tokens, tuple(work.stamps)
         )
         self._send(returned, DECODE, sampled_bytes(returned), 0, now)
         if tokens:
