@@ -8,10 +8,12 @@ from molink.runtime.supervision import PathMoved
 from molink.transport.paths.choose import Path
 from molink_agent.daemon.ways import RingWays, _Way
 
+RELAYED = Path("relay", "127.0.0.1:9")
+
 
 @dataclass
 class FakeKeeper:
-    path: Path = Path("relay", "127.0.0.1:9")
+    path: Path = RELAYED
     failures: list[Path] = field(default_factory=list)
 
     def failed(self, path: Path) -> None:
