@@ -71,6 +71,7 @@ class Coordinator:
 
     def __post_init__(self) -> None:
         self.links.sampled = self._take_sampled
+        self.links.head_lost = lambda reason: self._lose(RingError(reason))
         self._idle.set()
 
     async def watch(self) -> None:
@@ -78,8 +79,7 @@ class Coordinator:
         try:
             await self.ring.watch()
         except MolinkError as error:
-            self.end(f"{error} {self.remedy}".rstrip())
-            self.lost.set_result(error)
+            self._lose(error)
 
     def end(self, reason: str) -> None:
         """Fail what runs and refuse what comes."""
@@ -145,6 +145,12 @@ class Coordinator:
         """The body of GET /cluster."""
         report = ring_report(self.card.name, self.ring, self.links, len(self._live))
         return report | {"wire": asdict(self.wire)} | self.report()
+
+    def _lose(self, error: MolinkError) -> None:
+        """A stage is gone, or the way to the head."""
+        if not self.lost.done():
+            self.end(f"{error} {self.remedy}".rstrip())
+            self.lost.set_result(error)
 
     def _submit(self, request: GenerationRequest, output: tuple[int, ...]) -> tuple[int, _Live]:
         if self.unready_reason is not None:

@@ -152,7 +152,8 @@ class StageReady:
 
 @dataclass(frozen=True, slots=True)
 class PathMoved:
-    """Fact: how a MovePath ended; the link carried on meanwhile."""
+    """Fact: how a MovePath ended, the link carried on meanwhile; or, unasked and not moved, that
+    nothing is acknowledged at this address any more and another way is wanted."""
 
     link: OutgoingLink
     address: str

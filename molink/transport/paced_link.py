@@ -5,9 +5,6 @@ may have come or time has passed. Both may come from different threads, so a loc
 connection and the core's state; it is held for the tens of microseconds that one decision and one
 send take, and nothing blocks under it.
 
-ZeroMQ's descriptor signals edges only, and sending may consume the edge of an acknowledgement that
-has come in: therefore every call drains acknowledgements.
-
 A link may take another connection while it is in use: because it is told to (`move_to`), or because
 nothing is acknowledged any more (the core's `LinkSilence`). Connections are opened and closed in
 `pump`, which only the link's thread calls.
@@ -107,8 +104,7 @@ class PacedLink:
         stream = self._stream
         with self._lock:
             stream.offer(frames, batch_class, tokens)
-            stream.drain()
-            stream.send()
+            stream.exchange()
             return not stream.transfers_waiting
 
     def fill(self) -> None:
@@ -128,7 +124,7 @@ class PacedLink:
         with self._lock:
             self._stream.drain()
             ended = self._advance_move()
-            asked_at = self._stream.send()
+            asked_at = self._stream.exchange()
             step = self._look(asked_at) if asked_at >= self.sender.silence.look_at else None
             wake_at = self.sender.next_wake(asked_at)
             move = self.connections.moves.current

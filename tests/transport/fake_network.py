@@ -56,6 +56,10 @@ class FakeConnection:
     def getsockopt(self, option: int) -> int:
         return 0
 
+    def get(self, option: int) -> int:
+        assert option == zmq.EVENTS
+        return zmq.POLLIN if self.inbox else 0
+
     def send(self, frame: bytes, flags: int) -> None:
         self.send_multipart([frame], flags)
 

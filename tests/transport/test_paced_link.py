@@ -44,6 +44,10 @@ class Wire:
         ack = encode_ack((header.sequence,))
         self.acks.append((self.processor.now + ROUND_TRIP_S, ack))
 
+    def get(self, option: int) -> int:
+        self.processor.preempt()
+        return zmq.POLLIN if self.acks and self.acks[0][0] <= self.processor.now else 0
+
     def recv(self, flags: int) -> bytes:
         self.processor.preempt()
         if not self.acks or self.acks[0][0] > self.processor.now:

@@ -31,6 +31,8 @@ class _Way:
     keeper: PathKeeper
     task: "asyncio.Task[None]"
     found: asyncio.Event = field(default_factory=asyncio.Event)
+    asked: str = ""
+    """Where the stage was told to lead it, until it has said how that ended."""
 
 
 @dataclass(slots=True)
@@ -97,9 +99,13 @@ class RingWays:
         return {name: way.keeper.path.kind for name, way in self._ways.items()}
 
     def path_moved(self, moved: PathMoved) -> None:
-        """The stage has moved a link, or could not: then the keeper looks for another way."""
+        """The stage has moved a link, or could not, or nothing comes through any more: then the
+        keeper looks for another way. What is said of a way that is being left changes nothing."""
         way = self._ways.get(moved.link)
-        if way is not None and not moved.moved:
+        if way is None or way.asked not in ("", moved.address):
+            return
+        way.asked = ""
+        if not moved.moved:
             way.keeper.failed(way.keeper.path)
 
     async def leave(self) -> None:
@@ -119,7 +125,8 @@ class RingWays:
             if path.kind == "none":
                 return
             if self._joined and found.is_set():
-                self.move(name, f"tcp://{path.address}")
+                self._ways[name].asked = address = f"tcp://{path.address}"
+                self.move(name, address)
             found.set()
 
         keeper = keeper_of(link, self.caller, moved)

@@ -57,6 +57,7 @@ class CoordinatorDoor:
     path: Path = field(default_factory=lambda: Path("none"))
     """To the head."""
     _links: CoordinatorLinks | None = None
+    _keeper: PathKeeper | None = None
     _keeping: asyncio.Task[None] | None = None
     _found: asyncio.Event = field(default_factory=asyncio.Event)
     _lost: asyncio.Future[MolinkError] | None = None
@@ -89,6 +90,7 @@ class CoordinatorDoor:
                 await self._found.wait()
         except TimeoutError:
             raise RingError("The coordinator finds no way to the ring's head.") from None
+        self._links.head_silent = lambda: self._failed(self.path)
         await self._links.connect(f"tcp://{self.path.address}", None, link.public_key)
         fitting = min(self.terms.card.model_len_max, ring.kv_tokens_capacity)
         card = replace(self.terms.card, model_len_max=fitting)
@@ -110,7 +112,8 @@ class CoordinatorDoor:
     def _keep_path(self, link: StageLink) -> None:
         caller = self.terms.relay.caller if link.relay else None
         end = LinkEnd(link.to, link.port_name, link.addresses)
-        self._keeping = asyncio.create_task(PathKeeper(end, caller, self._moved).run())
+        self._keeper = PathKeeper(end, caller, self._moved)
+        self._keeping = asyncio.create_task(self._keeper.run())
 
     async def _moved(self, path: Path) -> None:
         if path.kind == "none":
@@ -118,4 +121,11 @@ class CoordinatorDoor:
         is_first, self.path = self.path.kind == "none", path
         self._found.set()
         if not is_first and self._links is not None and self._links.head is not None:
-            await self._links.move_head(f"tcp://{path.address}")
+            outcome = await self._links.move_head(f"tcp://{path.address}")
+            if not outcome.moved:
+                self._failed(path)
+
+    def _failed(self, path: Path) -> None:
+        """Nothing comes through to the head that way."""
+        if self._keeper is not None:
+            self._keeper.failed(path)
