@@ -2,10 +2,12 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from molink.runtime.cluster.node_book import Node
-from molink_scheduler.placement import Forecast
+
+if TYPE_CHECKING:
+    from molink_scheduler.placement import Forecast
 
 __all__ = ["ClusterPlan", "PlannedRing", "PlannedStage", "Planner"]
 
@@ -32,7 +34,7 @@ class PlannedRing:
     ttft_s: float
     tokens_per_s: float
     bottleneck: str
-    forecast: Forecast | None = None
+    forecast: "Forecast | None" = None
     """All that the planner knows of it."""
 
 
