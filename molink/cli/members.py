@@ -93,7 +93,8 @@ def node() -> None:
 @json_option
 @data_dir_option
 def list_nodes(as_json: bool, data_dir: str | None) -> None:
-    """Show every PC that has ever joined, removed ones too."""
+    """Show every PC that has ever joined, removed ones too, and its further devices (`pc` is the id
+    of the PC that they belong to)."""
     with _registry(data_dir) as registry:
         rows = [_node_fields(one) for one in registry.list_nodes()]
     _show(rows, as_json, "No PC has joined yet: molink invite prints what its owner runs.")
@@ -103,12 +104,15 @@ def list_nodes(as_json: bool, data_dir: str | None) -> None:
 @click.argument("node", metavar="ID|NAME")
 @data_dir_option
 def remove_node(node: str, data_dir: str | None) -> None:
-    """Throw a PC out; its key is refused from now on, even with a new invite."""
+    """Throw a PC out with all its devices; its key is refused from now on, even with a new
+    invite."""
     with _registry(data_dir) as registry:
         now = time.time()
         gone = registry.remove_node(node, now)
+        devices = [one for one in registry.list_nodes() if one.pc == gone.node_id]
         invites = [one for one in registry.list_invites() if one.invite_id == gone.invite_id]
-    click.echo(f"Node {gone.node_id} ({gone.name}) is removed.")
+    further = f", with {len(devices) - 1} further devices" if len(devices) > 1 else ""
+    click.echo(f"Node {gone.node_id} ({gone.name}) is removed{further}.")
     if any(one.state(now) == "usable" for one in invites):
         click.echo(
             f"Its owner could join anew: molink invite revoke {gone.invite_id} prevents that."
@@ -145,6 +149,7 @@ def _node_fields(node: "NodeRecord") -> dict[str, Any]:
         "id": node.node_id,
         "name": node.name,
         "joined": _time(node.joined),
+        "pc": None if node.is_pc else node.pc,
         "invite": node.invite_id,
         "removed": None if node.removed is None else _time(node.removed),
     }

@@ -109,7 +109,7 @@ async def _drained(data_dir: str | None, timeout_s: float) -> None:
         async with asyncio.timeout(timeout_s):
             while True:
                 answer = await ask_agent(directory(data_dir), {"command": "status"})
-                if answer["layers"] is None:
+                if all(device["layers"] is None for device in answer["devices"]):
                     return
                 await asyncio.sleep(0.5)
     except TimeoutError:
@@ -124,17 +124,30 @@ def _show(answer: dict[str, Any], *, as_json: bool) -> None:
         click.echo(json.dumps(answer))
         return
     click.echo(f"{answer['name']} ({answer['id']}) in {answer['cluster']}")
-    click.echo(f"state: {answer['state']}" + (f" - {answer['reason']}" if answer["reason"] else ""))
-    if not answer["connected"]:
-        click.echo("not connected to the coordinator now; it tries again by itself")
-    if answer["layers"] is not None:
-        start, end = answer["layers"]
-        click.echo(f"holds: layers {start} to {end - 1} of {answer['model']} on {answer['device']}")
-        links = ", ".join(f"{name} {kind}" for name, kind in answer["paths"].items())
-        click.echo(f"links: {links or 'none yet'}; busy {answer['busy_share']:.0%} of the time")
+    devices = answer["devices"]
+    for device in devices:
+        _show_device(device, is_alone=len(devices) == 1)
     caps = {
         key: value for key, value in answer["limits"].items() if value not in (None, [], "auto")
     }
     click.echo("limits: " + ", ".join(f"{key} {value}" for key, value in caps.items()))
     if answer["limits_problem"]:
         click.echo(f"limits.toml: {answer['limits_problem']}")
+
+
+def _show_device(device: dict[str, Any], *, is_alone: bool) -> None:
+    """What one device does; where there are several, as which node."""
+    if not is_alone:
+        click.echo(f"{device['device'] or 'no device'}: {device['name']} ({device['id']})")
+    margin = "" if is_alone else "  "
+    reason = f" - {device['reason']}" if device["reason"] else ""
+    click.echo(f"{margin}state: {device['state']}{reason}")
+    if not device["connected"]:
+        click.echo(f"{margin}not connected to the coordinator now; it tries again by itself")
+    if device["layers"] is None:
+        return
+    start, end = device["layers"]
+    where = f" on {device['device']}" if is_alone else ""
+    click.echo(f"{margin}holds: layers {start} to {end - 1} of {device['model']}{where}")
+    links = ", ".join(f"{name} {kind}" for name, kind in device["paths"].items())
+    click.echo(f"{margin}links: {links or 'none yet'}; busy {device['busy_share']:.0%} of the time")

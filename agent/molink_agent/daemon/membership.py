@@ -1,6 +1,7 @@
 """Joining: the one request by which this PC becomes a node, and what is kept of the answer."""
 
 import asyncio
+import shutil
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,9 +21,21 @@ from molink.control.sealing import SEALED_BYTES_MAX, open_answer, seal
 from molink.errors import ControlError, JoinRefusedError, UserError
 from molink_agent.probe.clock import ClockReading
 
-__all__ = ["MEMBERSHIP_FILE", "Membership", "join_cluster", "load_membership", "rejoin"]
+__all__ = [
+    "MEMBERSHIP_FILE",
+    "SEATS_DIR",
+    "Membership",
+    "forget_membership",
+    "join_cluster",
+    "join_seat",
+    "load_membership",
+    "rejoin",
+]
 
 MEMBERSHIP_FILE = "membership.json"
+SEATS_DIR = "seats"
+"""In it a directory for each further device, by its number."""
+
 JOIN_PATH = "/agents/join"
 JOIN_TIMEOUT_S = 30.0
 """A coordinator behind a slow line answers in a second."""
@@ -44,6 +57,11 @@ class Membership(Message):
         host = answer.broker_host or urlsplit(self.url).hostname or ""
         return BrokerAddress(host, answer.broker_port, answer.broker_tls, answer.broker_ca)
 
+    def belongs_to(self, pc: "Membership", name: str) -> bool:
+        """Whether this is of a seat, now called `name`, in the cluster in which its PC is."""
+        keys = (self.answer.coordinator_public_key, pc.answer.coordinator_public_key)
+        return self.url == pc.url and self.name == name and keys[0] == keys[1]
+
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
@@ -58,6 +76,15 @@ async def join_cluster(invite: Invite, pair: KeyPair, name: str, data_dir: Path)
     """
     request = request_to_join(invite, name, __version__, time.time())
     return await _ask(invite.url, invite.coordinator_key, request, pair, data_dir)
+
+
+async def join_seat(pc: Membership, pair: KeyPair, name: str, directory: Path) -> Membership:
+    """Join with a further device of a PC that is in, and keep what was answered in `directory`.
+    Raises as above."""
+    token = pc.answer.weights_token
+    request = request_to_join(None, name, __version__, time.time(), token)
+    key = key_from_z85(pc.answer.coordinator_public_key)
+    return await _ask(pc.url, key, request, pair, directory)
 
 
 async def rejoin(membership: Membership, pair: KeyPair, data_dir: Path) -> Membership:
@@ -79,6 +106,12 @@ def load_membership(data_dir: Path) -> Membership | None:
         raise UserError(
             f"{data_dir / MEMBERSHIP_FILE} is damaged: join again with an invite."
         ) from None
+
+
+def forget_membership(data_dir: Path) -> None:
+    """This PC has left, with all its devices."""
+    (data_dir / MEMBERSHIP_FILE).unlink(missing_ok=True)
+    shutil.rmtree(data_dir / SEATS_DIR, ignore_errors=True)
 
 
 async def _ask(

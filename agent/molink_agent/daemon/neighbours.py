@@ -1,19 +1,18 @@
-"""How this PC is reached, and how it measures others: its peer service, its addresses at the
-router, its prober."""
+"""How one seat is reached, and how it measures others: its peer service, its addresses, its
+prober."""
 
-import asyncio
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from molink.control.messages import PathReport, ProbeOrder, Services
 from molink.transport.home_addresses import candidates, home_addresses
 from molink.transport.peer.measuring import Measured
 from molink.transport.peer.protocol import PEER_PORT_NAME
 from molink.transport.peer.service import PeerService
+from molink_agent.daemon.household import Household
 from molink_agent.daemon.options import AgentOptions
+from molink_agent.daemon.router_ports import RouterPorts
 from molink_agent.daemon.ways import RingWays
 from molink_agent.limits.limits_file import LimitsFile
-from molink_agent.paths.mapping import PortMapper
 from molink_agent.paths.measure import Prober
 
 __all__ = ["Neighbours"]
@@ -21,33 +20,22 @@ __all__ = ["Neighbours"]
 
 @dataclass(slots=True)
 class Neighbours:
-    """Between this PC and the others."""
+    """Between one seat and the others."""
 
     node_id: str
     options: AgentOptions
+    """Its `data_port` is this seat's."""
     limits: LimitsFile
     ways: RingWays
-    mapper: PortMapper = field(default_factory=PortMapper)
+    ports: RouterPorts
+    household: Household
     _service: PeerService | None = None
     _key: str = ""
     _stage_ports: tuple[int, ...] = ()
 
-    async def run(self, changed: Callable[[], Awaitable[None]]) -> None:
-        """Until cancelled: keep the router's mapping, and tell when addresses have changed."""
-        if not self.options.map_ports or not self.limits.limits.direct:
-            await asyncio.Event().wait()
-        mapping = asyncio.create_task(self.mapper.run())
-        try:
-            while True:
-                await self.mapper.changed.wait()
-                self.mapper.changed.clear()
-                await changed()
-        finally:
-            mapping.cancel()
-            await asyncio.gather(mapping, return_exceptions=True)
-
     async def use(self, services: Services) -> None:
-        """The coordinator has told its relay and this PC's keys."""
+        """The coordinator has told its relay and this seat's keys. Raises UserError when the data
+        port is taken."""
         await self.ways.use(services)
         if services.probe_key and services.probe_key != self._key:
             await self._stop_service()
@@ -57,10 +45,11 @@ class Neighbours:
             await self._service.start()
             self._want_ports()
             self.ways.listening = self._stage_listens
-        if self._service is not None and self.ways.receiver is not None:
-            self.ways.receiver.open(
-                PEER_PORT_NAME, f"{self.ways.stage_host()}:{self._service.port}"
-            )
+        if self._service is not None:
+            address = f"{self.ways.stage_host()}:{self._service.port}"
+            self.household.listens(self.node_id, PEER_PORT_NAME, address)
+            if self.ways.receiver is not None:
+                self.ways.receiver.open(PEER_PORT_NAME, address)
 
     def _stage_listens(self, ports: tuple[int, ...]) -> None:
         self._stage_ports = ports
@@ -68,15 +57,26 @@ class Neighbours:
 
     def _want_ports(self) -> None:
         own = [self._service.port] if self._service is not None else []
-        self.mapper.want([*own, *self._stage_ports])
+        self.ports.want(self.node_id, [*own, *self._stage_ports])
 
     async def measure(self, order: ProbeOrder) -> tuple[PathReport, Measured | None]:
-        """The ways to these peers, and to the coordinator."""
-        prober = Prober(self.node_id, self.ways.caller, self.limits.limits.upload_mbps)
-        coordinator = None
-        if order.coordinator_token:
-            coordinator = await prober.coordinator(order.coordinator_token)
-        return await prober.round(order), coordinator
+        """The ways to these peers, and to the coordinator; when no other seat uses the line.
+
+        The owner's cap holds for what leaves the PC; other seats are measured without it.
+        """
+        async with self.household.line:
+            prober = Prober(self.node_id, self.ways.caller, self.limits.limits.upload_mbps)
+            coordinator = None
+            if order.coordinator_token:
+                coordinator = await prober.coordinator(order.coordinator_token)
+            inside = Prober(self.node_id, self.ways.caller)
+            paths = [
+                await inside.peer(self.household.nearer_peer(peer))
+                if peer.node_id in self.household
+                else await prober.peer(peer)
+                for peer in order.peers
+            ]
+        return PathReport(round=order.round, paths=tuple(paths)), coordinator
 
     @property
     def addresses(self) -> tuple[str, ...]:
@@ -85,7 +85,7 @@ class Neighbours:
             return ()
         port = self._service.port
         home = home_addresses() or ["127.0.0.1"]
-        return candidates(port, home, self.mapper.mapped.get(port), bound_to=self.options.listen)
+        return candidates(port, home, self.ports.mapped.get(port), bound_to=self.options.listen)
 
     async def stop(self) -> None:
         """End everything."""

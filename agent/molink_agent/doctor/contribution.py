@@ -41,5 +41,5 @@ def layers_that_fit(model: ModelSize, lent: Lent, facts: DoctorFacts) -> int:
 
 def _layer_bytes_held(model: ModelSize, lent: Lent, facts: DoctorFacts) -> int:
     """In fp32 on a CPU that does not multiply bfloat16."""
-    twice = lent.device == "cpu" and not facts.machine.multiplies_bfloat16
+    twice = lent.computes_on == "cpu" and not facts.machine.multiplies_bfloat16
     return model.layer_bytes * (2 if twice else 1)

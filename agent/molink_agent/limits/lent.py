@@ -34,13 +34,18 @@ class Lent:
     """What of one device."""
 
     device: str
-    """"cpu" or "cuda:N"."""
+    """"cpu" or "cuda:N"; of stages that share the CPU the second is "cpu:1"."""
     name: str
     total_bytes: int
     lent_bytes: int
     bound_by: str
     """"vram_gb" or "memory_gb" where the owner's cap decides, "free memory" where the PC does."""
     threads: int = 1
+
+    @property
+    def computes_on(self) -> str:
+        """As a stage is told: however many share the CPU, there is one."""
+        return "cpu" if self.device.startswith("cpu") else self.device
 
 
 def lent_devices(
@@ -49,20 +54,23 @@ def lent_devices(
     gpus: GpuReport,
     own_bytes: Mapping[str, int] | None = None,
 ) -> tuple[Lent, ...]:
-    """The devices that are lent, by `limits.device`; empty when that one is not there.
+    """The devices that are lent, by `limits.device` and in its order, those that are there.
 
     `own_bytes`: what our stages hold, by device, where they say it themselves.
     """
     own = own_bytes or {}
-    wanted = limits.device
-    cards = [_gpu(limits, gpu, own.get(f"cuda:{gpu.index}", 0)) for gpu in gpus.gpus]
-    if wanted == "cpu" or (wanted == "auto" and not cards):
-        return (_cpu(limits, machine, own.get("cpu", 0)),)
-    return tuple(card for card in cards if wanted in ("auto", card.device))
+    names = {f"cuda:{gpu.index}": gpu for gpu in gpus.gpus}
+    cards = {name: _gpu(limits, gpu, own.get(name, 0)) for name, gpu in names.items()}
+    wanted = limits.device_names
+    if wanted == ("auto",):
+        wanted = tuple(cards) or ("cpu",)
+    parts = iter(_cpu_parts(limits, machine, own, wanted.count("cpu")))
+    found = [next(parts, None) if name == "cpu" else cards.get(name) for name in wanted]
+    return tuple(one for one in found if one is not None)
 
 
 def lent_threads(limits: Limits, machine: Machine) -> int:
-    """Compute threads of a stage on the CPU; never more than there are."""
+    """Compute threads of all stages on the CPU; never more than there are."""
     half = max(1, int(machine.cpu_threads * THREADS_SHARE))
     return half if limits.threads is None else min(limits.threads, machine.cpu_threads)
 
@@ -109,12 +117,25 @@ def _gpu(limits: Limits, gpu: Gpu, own_bytes: int) -> Lent:
     return Lent(f"cuda:{gpu.index}", gpu.name, gpu.memory_bytes, size, bound_by)
 
 
-def _cpu(limits: Limits, machine: Machine, own_bytes: int) -> Lent:
-    reserve = min(MEMORY_RESERVE_BYTES_MAX, int(machine.memory_bytes * MEMORY_RESERVE_SHARE))
-    free = min(machine.memory_available_bytes + own_bytes, machine.memory_bytes) - reserve
-    size, bound_by = _least(limits.memory_gb, "memory_gb", free)
+def _cpu_parts(limits: Limits, machine: Machine, own: Mapping[str, int], wanted: int) -> list[Lent]:
+    """So many equal parts of the memory and the threads, or as many as there are threads."""
     threads = lent_threads(limits, machine)
-    return Lent("cpu", machine.cpu_name, machine.memory_bytes, size, bound_by, threads)
+    count = min(wanted, threads)
+    reserve = min(MEMORY_RESERVE_BYTES_MAX, int(machine.memory_bytes * MEMORY_RESERVE_SHARE))
+    held = sum(size for name, size in own.items() if name.startswith("cpu"))
+    free = min(machine.memory_available_bytes + held, machine.memory_bytes) - reserve
+    size, bound_by = _least(limits.memory_gb, "memory_gb", free)
+    return [
+        Lent(
+            device=f"cpu:{part}" if part else "cpu",
+            name=machine.cpu_name,
+            total_bytes=machine.memory_bytes // count,
+            lent_bytes=size // count,
+            bound_by=bound_by,
+            threads=threads // count + (part < threads % count),
+        )
+        for part in range(count)
+    ]
 
 
 def _least(cap_gb: float | None, key: str, free_bytes: int) -> tuple[int, str]:

@@ -26,6 +26,7 @@ from molink_scheduler.placement import (
     Shortage,
     change_cost,
     make_plan,
+    plan_on_shared_lines,
     worth_changing,
 )
 
@@ -95,7 +96,10 @@ class ModelPlanner:
     def placement(self, nodes: Sequence[Node]) -> Plan | Shortage:
         """The same with all that the placement knows."""
         facts = [self._facts(node) for node in nodes]
-        return make_plan(self.cost, facts, _network(nodes), self.goal)
+        network = _network(nodes)
+        return plan_on_shared_lines(
+            facts, lambda them: make_plan(self.cost, them, network, self.goal)
+        )
 
     def outgrown(self, ring: PlannedRing, node: Node) -> bool:
         """Whether a member's owner has set a cap in which its part of the ring does not fit."""
@@ -141,6 +145,7 @@ class ModelPlanner:
             or steps.decode_fixed_s * self.cost.tail_bytes / layer_bytes,
             upload_bytes_per_s=_upload_bytes_per_s(profile),
             name=node.name,
+            pc=node.pc,
         )
 
     def _memory_bytes(self, device: Device, lent_bytes: int) -> int:

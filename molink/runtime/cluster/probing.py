@@ -80,7 +80,9 @@ class Probing:
 
 
 def peers_of(node: Node, here: Sequence[Node]) -> list[Node]:
-    """Whom `node` measures: the next PEERS_MAX others in the order of ids, round about."""
+    """Whom `node` measures: its PC's other devices, then the next others in the order of ids, round
+    about, PEERS_MAX in all."""
     ordered = sorted(here, key=lambda one: one.node_id)
     at = ordered.index(node)
-    return [*ordered[at + 1 :], *ordered[:at]][:PEERS_MAX]
+    others = [*ordered[at + 1 :], *ordered[:at]]
+    return sorted(others, key=lambda one: one.pc != node.pc)[:PEERS_MAX]

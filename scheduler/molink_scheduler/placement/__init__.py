@@ -4,6 +4,7 @@ from molink_scheduler.placement.change import ChangeCost, Decision, change_cost,
 from molink_scheduler.placement.evaluate import Forecast, StageForecast, forecast
 from molink_scheduler.placement.facts import Goal, LinkFacts, ModelCost, Network, NodeFacts
 from molink_scheduler.placement.plan import Plan, Standby, make_plan
+from molink_scheduler.placement.shared_lines import plan_on_shared_lines
 from molink_scheduler.placement.shortage import Shortage
 
 __all__ = [
@@ -22,5 +23,6 @@ __all__ = [
     "change_cost",
     "forecast",
     "make_plan",
+    "plan_on_shared_lines",
     "worth_changing",
 ]

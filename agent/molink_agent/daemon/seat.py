@@ -1,0 +1,245 @@
+"""One lent device in the cluster: a node of its own, from its admission to its end.
+
+The coordinator knows seats and nothing of PCs: each has keys, presence, a profile with one device,
+an assignment and a stage process. What it is told is carried out by its parts: `stage_host` the
+assignments, `ways` the paths, `probe_errand` the measurements. What its PC's owner allows, the
+`agent` sees to.
+"""
+
+import asyncio
+import logging
+import secrets
+import time
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import BaseModel
+
+from molink.control.addresses import Credentials
+from molink.control.client import ControlClient
+from molink.control.messages import (
+    Accepted,
+    Assignment,
+    LinkKeys,
+    NodeState,
+    NodeWish,
+    PathReport,
+    ProbeOrder,
+    Profile,
+    Services,
+)
+from molink.control.topics import (
+    ACCEPTED,
+    ASSIGNMENT,
+    HEALTH,
+    LINK_KEYS,
+    PATHS,
+    PROBE,
+    PROFILE,
+    SERVICES,
+    WISH,
+    Topic,
+)
+from molink.errors import ControlError, JoinRefusedError, UserError
+from molink_agent.daemon.admission import Admission
+from molink_agent.daemon.membership import Membership
+from molink_agent.daemon.owner import Owner
+from molink_agent.daemon.probe_errand import ProbeErrand
+from molink_agent.daemon.stage_host import StageHost
+from molink_agent.daemon.this_pc import ThisPc
+from molink_agent.daemon.voice import NodeVoice
+
+__all__ = ["ReplacedError", "Seat"]
+
+TAKE_BACK_S = 180.0
+"""For a ring to find a replacement (a minute) and to let answers end (half of one), twice over."""
+
+BEAT_S = 1.0
+"""The coordinator calls a node lost after four seconds without a word."""
+
+TOLD_TOPICS: tuple[Topic[Any], ...] = (ACCEPTED, SERVICES, LINK_KEYS, PROBE, ASSIGNMENT)
+
+NOT_LENT = NodeWish(wish="pause", reason="No device is lent here now: see `molink agent doctor`.")
+
+log = logging.getLogger(__name__)
+
+
+class ReplacedError(UserError):
+    """Raised when another agent with the same keys has started later."""
+
+
+@dataclass(slots=True)
+class Seat:
+    """Made of its parts by `assemble`; `run` is its life."""
+
+    number: int
+    """0: the PC itself, which has joined with the invite."""
+    voice: NodeVoice
+    admission: Admission
+    pc: ThisPc
+    owner: Owner
+    host: StageHost
+    errand: ProbeErrand
+    refused: str = ""
+    """Why the coordinator does not let it in; empty: it does."""
+    _said_profile: Profile | None = None
+    _said_wish: NodeWish | None = None
+    _wanted_back_at: float | None = None
+
+    @property
+    def node_id(self) -> str:
+        """Its own."""
+        return self.voice.node_id
+
+    @property
+    def device(self) -> str:
+        """What it lends; empty: nothing now."""
+        return self.errand.device
+
+    @property
+    def wish(self) -> NodeWish:
+        """What the coordinator is told that the owner wants."""
+        wish = self.owner.wish
+        return NOT_LENT if wish.wish == "serve" and not self.device else wish
+
+    @property
+    def state(self) -> NodeState:
+        """As the owner sees it."""
+        if self.wish.wish != "serve":
+            return NodeState.DRAINING if self.host.busy else NodeState.PAUSED
+        if self.host.state == "standby":
+            is_measured = self.errand.measured.steps is not None
+            return NodeState.STANDBY if is_measured else NodeState.JOINING
+        return NodeState(self.host.state)
+
+    async def run(self) -> None:
+        """Until cancelled, or until another agent has its keys.
+
+        Raises ReplacedError, UserError, and for the first seat JoinRefusedError when the cluster
+        does not want it; a further seat just ends then.
+        """
+        try:
+            membership = await self.admission.enter()
+            while True:
+                membership = await self._member_until_refused(membership)
+        except JoinRefusedError as error:
+            if self.number == 0:
+                raise
+            log.warning("%s is not let in: %s", self.voice.name, error)
+            self.refused = str(error)
+        finally:
+            await self._end()
+            await self.errand.neighbours.stop()
+
+    async def sit(self, device: str) -> None:
+        """Lend this device from the next ring on."""
+        if device != self.device:
+            self._said_profile = None
+        await self.errand.sit(device)
+
+    async def look(self, *, limits_changed: bool) -> None:
+        """Obey what the owner allows now, and say it. Raises ControlError when the broker refuses
+        us."""
+        if limits_changed:
+            self.host.limits_changed()
+        if limits_changed or self._said_profile is None:
+            await self.say_profile()
+        await self._say_wish()
+        await self._take_back(time.monotonic())
+
+    # -- membership ------------------------------------------------------------------------------
+
+    async def _member_until_refused(self, membership: Membership) -> Membership:
+        """Be a member; what the coordinator answers when its broker does not let us in."""
+        try:
+            await self._be_a_member(membership)
+        except ControlError as error:
+            log.warning("%s Asking the coordinator.", error)
+        await self._end()
+        return await self.admission.again()
+
+    async def _end(self) -> None:
+        """Hold nothing, and be as one that has just started."""
+        await self.errand.stop()
+        await self.host.stop()
+        self.host.assignment = None
+        self.voice.incarnation = secrets.token_hex(8)
+
+    async def _be_a_member(self, membership: Membership) -> None:
+        identity = Credentials(membership.answer.username, membership.answer.password)
+        async with self.voice.speaking(membership.broker, identity, TOLD_TOPICS) as client:
+            self._said_wish = self._said_profile = None
+            await self.look(limits_changed=False)
+            try:
+                async with asyncio.TaskGroup() as group:
+                    group.create_task(self._hear(client))
+                    group.create_task(self._beat())
+            except ExceptionGroup as failures:
+                raise failures.exceptions[0] from None
+
+    # -- what it is told -------------------------------------------------------------------------
+
+    async def _hear(self, client: ControlClient) -> None:
+        async for received in client.messages():
+            await self._obey(received.message)
+
+    async def _obey(self, message: BaseModel) -> None:
+        match message:
+            case Accepted():
+                self._check_accepted(message)
+            case Services():
+                await self.errand.use(message)
+            case LinkKeys():
+                self.host.allow(message)
+            case ProbeOrder():
+                await self.errand.take(message)
+            case Assignment():
+                await self.host.take(message)
+
+    def _check_accepted(self, accepted: Accepted) -> None:
+        later = accepted.started_unix_s > self.voice.started_unix_s
+        if accepted.incarnation != self.voice.incarnation and later:
+            raise ReplacedError(
+                "Another agent has joined with this agent's keys: do not copy a data directory; "
+                "delete the copy there, and join it with an invite of its own."
+            )
+
+    # -- what it says ----------------------------------------------------------------------------
+
+    async def _beat(self) -> None:
+        while True:
+            await self.voice.say(HEALTH, self.voice.health(self.host, self.state))
+            await asyncio.sleep(BEAT_S)
+
+    async def say_profile(self) -> None:
+        """What it lends, if that has changed."""
+        profile = await asyncio.to_thread(self.pc.profile, self.device, self.errand.measured)
+        membership = self.admission.kept
+        if membership is None or self.voice.client is None or profile == self._said_profile:
+            return
+        self._said_profile = profile
+        await self.voice.say(PROFILE, profile)
+        if self.number == 0:
+            await asyncio.to_thread(self.pc.remember, membership, profile, self.errand.stun_port)
+
+    async def say_paths(self, report: PathReport) -> None:
+        """What it has measured."""
+        await self.voice.say(PATHS, report)
+
+    async def _say_wish(self) -> None:
+        wish = self.wish
+        if self.voice.client is not None and wish != self._said_wish:
+            self._said_wish = wish
+            await self.voice.say(WISH, wish)
+
+    async def _take_back(self, now: float) -> None:
+        """An owner who wants the PC gets it: when the ring lets go, or when it has had its time, or
+        at once when there is no coordinator to ask."""
+        if self.wish.wish == "serve":
+            self._wanted_back_at = None
+            return
+        self._wanted_back_at = self._wanted_back_at or now
+        is_over = now - self._wanted_back_at > TAKE_BACK_S
+        if self.host.busy and (is_over or not self.voice.connected):
+            log.warning("the stage is ended: the owner wants this PC")
+            await self.host.forsake()
