@@ -43,7 +43,9 @@ class JoinRequest(Confidential):
         default=None, repr=False
     )
     """Hexadecimal."""
-    pc_token: Secret | None = None
+    pc_token: Annotated[str, Field(min_length=16, max_length=100)] | None = Field(
+        default=None, repr=False
+    )
     """Of a PC's further device instead of an invite: the weights token of the PC, which nobody
     else has."""
     name: Name

@@ -165,16 +165,19 @@ class Devices:
     """Which devices hold stages, one each: names apart by commas, `cpu` as often as there shall be
     stages on it."""
 
-    allowed: str = "auto, or some of cpu and cuda:N with commas between them, no card twice"
+    allowed: str = "auto, cpu or cuda:N, several with commas between them"
 
     def of_toml(self, value: Any) -> str:
         """The names as they were given, without spaces."""
         text = value if isinstance(value, str) else ""
         names = [NUMBERLESS.get(name, name) for name in text.lower().replace(" ", "").split(",")]
+        if names == ["auto"]:
+            return "auto"
         cards = [name for name in names if name != "cpu"]
-        known = all(re.fullmatch(r"cuda:\d{1,2}", name) for name in cards)
-        if names != ["auto"] and not (known and len(set(cards)) == len(cards)):
-            raise ValueError(f"{value!r} is not that")
+        if not all(re.fullmatch(r"cuda:\d{1,2}", name) for name in cards):
+            raise ValueError(f"{value!r} is no device")
+        if len(set(cards)) < len(cards):
+            raise ValueError(f"{value!r} names a card twice")
         if len(names) > DEVICES_MAX:
             raise ValueError(f"{len(names)} devices are more than {DEVICES_MAX}")
         return ",".join(names)
