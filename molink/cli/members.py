@@ -111,8 +111,9 @@ def remove_node(node: str, data_dir: str | None) -> None:
         gone = registry.remove_node(node, now)
         devices = [one for one in registry.list_nodes() if one.pc == gone.node_id]
         invites = [one for one in registry.list_invites() if one.invite_id == gone.invite_id]
-    further = f", with {len(devices) - 1} further devices" if len(devices) > 1 else ""
-    click.echo(f"Node {gone.node_id} ({gone.name}) is removed{further}.")
+    further = len(devices) - 1
+    ending = f", with {further} further device{'s' * (further > 1)}" if further else ""
+    click.echo(f"Node {gone.node_id} ({gone.name}) is removed{ending}.")
     if any(one.state(now) == "usable" for one in invites):
         click.echo(
             f"Its owner could join anew: molink invite revoke {gone.invite_id} prevents that."
