@@ -60,23 +60,15 @@ class Neighbours:
         self.ports.want(self.node_id, [*own, *self._stage_ports])
 
     async def measure(self, order: ProbeOrder) -> tuple[PathReport, Measured | None]:
-        """The ways to these peers, and to the coordinator; when no other seat uses the line.
-
-        The owner's cap holds for what leaves the PC; other seats are measured without it.
-        """
-        async with self.household.line:
-            prober = Prober(self.node_id, self.ways.caller, self.limits.limits.upload_mbps)
+        """The ways to these peers, and to the coordinator, once no other seat measures."""
+        home, cap_mbps = self.household, self.limits.limits.upload_mbps
+        prober = Prober(self.node_id, self.ways.caller, cap_mbps, home.members)
+        async with home.line:
             coordinator = None
             if order.coordinator_token:
                 coordinator = await prober.coordinator(order.coordinator_token)
-            inside = Prober(self.node_id, self.ways.caller)
-            paths = [
-                await inside.peer(self.household.nearer_peer(peer))
-                if peer.node_id in self.household
-                else await prober.peer(peer)
-                for peer in order.peers
-            ]
-        return PathReport(round=order.round, paths=tuple(paths)), coordinator
+            peers = tuple(home.nearer_peer(peer) for peer in order.peers)
+            return await prober.round(order.model_copy(update={"peers": peers})), coordinator
 
     @property
     def addresses(self) -> tuple[str, ...]:
