@@ -29,6 +29,7 @@ from molink_agent.limits.use_watch import UseWatch
 from molink_agent.probe.gpus import GpuProbe
 from molink_agent.probe.input_idle import input_sources
 from molink_agent.probe.profile import Measured
+from molink_agent.probe.visible_cards import VISIBLE_VARIABLE
 from molink_agent.probe.wsl import wsl_version
 
 __all__ = ["assemble", "seat_name"]
@@ -137,7 +138,7 @@ def assemble(data_dir: Path, pair: KeyPair, membership: Membership) -> Agent:
     limits, options = LimitsFile(data_dir), AgentOptions.load(data_dir)
     limits.read()
     wsl = wsl_version(os.uname().release) is not None
-    gpus = GpuProbe(wsl=wsl)
+    gpus = GpuProbe(wsl=wsl, visible=os.environ.get(VISIBLE_VARIABLE))
     pc = ThisPc(data_dir, limits, gpus, Measured(clock_offset_s=membership.clock_offset_s))
     watch = UseWatch(input_sources(os.environ, wsl=wsl), gpus, wsl=wsl)
     owner = Owner(data_dir, limits, watch, lambda: agent.pids)

@@ -87,9 +87,7 @@ class Prober:
             raise
         return await self._measure(connection, self.upload_cap_mbps)
 
-    async def _measure(
-        self, connection: socket.socket, cap_mbps: float | None
-    ) -> Measured | None:
+    async def _measure(self, connection: socket.socket, cap_mbps: float | None) -> Measured | None:
         cap_bytes_per_s = None if cap_mbps is None else cap_mbps * 1e6 / 8
         try:
             return await measure(connection, self.bulk_s, cap_bytes_per_s)

@@ -24,9 +24,7 @@ def membership(name: str = "attic", node_id: str = PAIR.node_id, **changes) -> M
         time_unix_s=0.0,
         coordinator_public_key=PAIR.public_z85,
     )
-    made = Membership(
-        url="http://127.0.0.1:9", name=name, answer=answer, clock_offset_s=0.0
-    )
+    made = Membership(url="http://127.0.0.1:9", name=name, answer=answer, clock_offset_s=0.0)
     return made.model_copy(update=changes)
 
 

@@ -12,9 +12,7 @@ from molink_agent.daemon.status import answer_owner, status_of
 from tests.agent.daemon.agents import PAIR, Lives, agent_with
 from tests.agent.probe.fake_nvml import FakeCard
 
-WORK = StageWork(
-    layers=(0, 2), device="cuda:1", dtype="float32", weights=WeightsSource(model="m")
-)
+WORK = StageWork(layers=(0, 2), device="cuda:1", dtype="float32", weights=WeightsSource(model="m"))
 
 
 def devices(agent) -> list[str]:

@@ -4,8 +4,14 @@ import asyncio
 
 import pytest
 
-from molink.control.messages import PathMeasured, PathReport, ProbeOrder, StepCost
-from molink.control.messages import StageWork, WeightsSource
+from molink.control.messages import (
+    PathMeasured,
+    PathReport,
+    ProbeOrder,
+    StageWork,
+    StepCost,
+    WeightsSource,
+)
 from molink.errors import JoinRefusedError, UserError
 from molink.transport.peer.measuring import Measured
 from molink_agent.daemon import admission, shelf
@@ -118,9 +124,7 @@ def test_the_way_to_another_seat_says_nothing_of_the_line(tmp_path):
     assert agent.pc.measured.upload_mbps == 40
 
 
-async def test_seats_fetch_one_after_the_other_and_keep_each_other_s_weights(
-    tmp_path, monkeypatch
-):
+async def test_seats_fetch_one_after_the_other_and_keep_each_other_s_weights(tmp_path, monkeypatch):
     calls, inside = [], []
 
     async def ensure_weights(source, layers, directory, limits, progress):
