@@ -74,7 +74,6 @@ class Agent:
         Raises LeftError, JoinRefusedError, ReplacedError, UserError.
         """
         self.started_unix_s = self.pc.next_start(time.time() + self.pc.measured.clock_offset_s)
-        await self.owner.look()
         try:
             async with asyncio.TaskGroup() as self._group:
                 await self.look_now()

@@ -3,10 +3,12 @@
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from molink.control.identity import KeyPair
 from molink.control.messages import StageWork
+from molink.control.topics import PATHS
 from molink.runtime.supervision import LoadStage, OutgoingLink
 from molink.transport.curve import CurveKeys
 from molink_agent.daemon.admission import Admission
@@ -114,7 +116,7 @@ class _Carpenter:
         ways.move = move
         errand = self._errand(number, ways)
         seat = Seat(number, voice, admission, self.pc, self.owner, host, errand)
-        errand.say_profile, errand.say_paths = seat.say_profile, seat.say_paths
+        errand.say_profile, errand.say_paths = seat.say_profile, partial(voice.say, PATHS)
         return seat
 
     def _admission(self, number: int) -> Admission:

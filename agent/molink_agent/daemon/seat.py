@@ -10,7 +10,7 @@ import asyncio
 import logging
 import secrets
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from pydantic import BaseModel
@@ -23,7 +23,6 @@ from molink.control.messages import (
     LinkKeys,
     NodeState,
     NodeWish,
-    PathReport,
     ProbeOrder,
     Profile,
     Services,
@@ -33,7 +32,6 @@ from molink.control.topics import (
     ASSIGNMENT,
     HEALTH,
     LINK_KEYS,
-    PATHS,
     PROBE,
     PROFILE,
     SERVICES,
@@ -85,6 +83,8 @@ class Seat:
     _said_profile: Profile | None = None
     _said_wish: NodeWish | None = None
     _wanted_back_at: float | None = None
+    _telling: asyncio.Lock = field(default_factory=asyncio.Lock)
+    """Held while a profile is put together and said: an older one must not come last."""
 
     @property
     def node_id(self) -> str:
@@ -213,18 +213,18 @@ class Seat:
 
     async def say_profile(self) -> None:
         """What it lends, if that has changed."""
-        profile = await asyncio.to_thread(self.pc.profile, self.device, self.errand.measured)
-        membership = self.admission.kept
-        if membership is None or self.voice.client is None or profile == self._said_profile:
-            return
-        self._said_profile = profile
-        await self.voice.say(PROFILE, profile)
-        if self.number == 0:
-            await asyncio.to_thread(self.pc.remember, membership, profile, self.errand.stun_port)
+        async with self._telling:
+            profile = await asyncio.to_thread(self.pc.profile, self.device, self.errand.measured)
+            if self.voice.client is None or profile == self._said_profile:
+                return
+            self._said_profile = profile
+            await self.voice.say(PROFILE, profile)
+            if self.number == 0:
+                await self._remember(profile)
 
-    async def say_paths(self, report: PathReport) -> None:
-        """What it has measured."""
-        await self.voice.say(PATHS, report)
+    async def _remember(self, profile: Profile) -> None:
+        stun_port = self.errand.stun_port
+        await asyncio.to_thread(self.pc.remember, self.admission.pc(), profile, stun_port)
 
     async def _say_wish(self) -> None:
         wish = self.wish
