@@ -122,20 +122,24 @@ def _cpu_parts(limits: Limits, machine: Machine, own: Mapping[str, int], wanted:
     threads = lent_threads(limits, machine)
     count = min(wanted, threads)
     reserve = min(MEMORY_RESERVE_BYTES_MAX, int(machine.memory_bytes * MEMORY_RESERVE_SHARE))
+    left = machine.memory_available_bytes - reserve
     held = sum(size for name, size in own.items() if name.startswith("cpu"))
-    free = min(machine.memory_available_bytes + held, machine.memory_bytes) - reserve
-    size, bound_by = _least(limits.memory_gb, "memory_gb", free)
-    return [
-        Lent(
-            device=f"cpu:{part}" if part else "cpu",
-            name=machine.cpu_name,
-            total_bytes=machine.memory_bytes // count,
-            lent_bytes=size // count,
-            bound_by=bound_by,
-            threads=threads // count + (part < threads % count),
-        )
-        for part in range(count)
-    ]
+    free = min(left + held, machine.memory_bytes - reserve)
+    in_all = _least(limits.memory_gb, "memory_gb", free)
+    parts = []
+    for part in range(count):
+        name = f"cpu:{part}" if part else "cpu"
+        size, bound_by = _part_bytes(in_all, count, left + own.get(name, 0))
+        own_threads = threads // count + (part < threads % count)
+        total = machine.memory_bytes // count
+        parts.append(Lent(name, machine.cpu_name, total, size, bound_by, own_threads))
+    return parts
+
+
+def _part_bytes(in_all: tuple[int, str], count: int, room_bytes: int) -> tuple[int, str]:
+    """An even part, but nothing of what another part's stage holds."""
+    size, bound_by = in_all[0] // count, in_all[1]
+    return (size, bound_by) if size <= room_bytes else (max(0, room_bytes), "free memory")
 
 
 def _least(cap_gb: float | None, key: str, free_bytes: int) -> tuple[int, str]:

@@ -84,6 +84,14 @@ def test_what_one_of_them_holds_is_not_taken_from_the_others():
     assert before == after and sum(one.lent_bytes for one in after) <= 12 * GB
 
 
+def test_no_part_counts_on_what_another_holds():
+    """One stage had the CPU for itself before it was divided."""
+    machine = pc(memory_available_bytes=4 * GB)
+    first, second = lent_devices(Limits(device="cpu,cpu"), machine, NO_GPU, {"cpu": 14 * GB})
+    assert first.lent_bytes == 8 * GB and second.lent_bytes == 4 * GB - MEMORY_RESERVE_BYTES_MAX
+    assert {first.bound_by, second.bound_by} == {"free memory"}
+
+
 def test_half_of_the_processor_is_lent():
     assert lent_threads(Limits(), pc()) == 8
     assert lent_threads(Limits(), pc(cpu_threads=1)) == 1
