@@ -33,6 +33,7 @@ def _entry(node: Node, plan: ClusterPlan, given: Contribution) -> dict[str, Any]
     return {
         "id": node.node_id,
         "name": node.name,
+        "pc": node.pc,
         "state": str(node.state),
         "reason": _reason(node, plan),
         "ring": assignment.ring if assignment is not None and work is not None else None,
