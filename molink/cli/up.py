@@ -112,7 +112,8 @@ async def _up(settings: "UpSettings", *, wait: bool) -> None:
     from molink.cli.running_line import RunningLine
     from molink.runtime.cluster.start import start_cluster
 
-    check_port_free(settings.host, settings.port)
+    for option, wanted in settings.ports():
+        check_port_free(settings.host, wanted, option)
     port = settings.port or free_port(settings.host)
     async with AsyncExitStack() as stack:
         shown = stack.enter_context(RunningLine())

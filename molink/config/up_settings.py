@@ -54,11 +54,7 @@ class UpSettings:
     """KV that a user is planned with; None: a quarter of the model's length, at most 2,048."""
 
     def __post_init__(self) -> None:
-        for option, port in (
-            ("--port", self.port),
-            ("--broker-port", self.broker_port),
-            ("--relay-port", self.relay_port),
-        ):
+        for option, port in self.ports():
             _check(option, port, 0, 65535)
         if bool(self.tls_cert) != bool(self.tls_key):
             raise UserError("--tls-cert and --tls-key belong together: give both or neither.")
@@ -83,6 +79,16 @@ class UpSettings:
             raise UserError(f"--policy must be one of {', '.join(POLICIES)}, got {self.policy!r}.")
         if not (math.isfinite(self.tpot_ms) and 1 <= self.tpot_ms <= TPOT_MS_MAX):
             raise UserError(f"--tpot-ms must be 1 to {TPOT_MS_MAX:g}, got {self.tpot_ms:g}.")
+
+    def ports(self) -> list[tuple[str, int]]:
+        """What is listened at here, with the option that chooses it; a broker or a relay of
+        somebody else needs none."""
+        found = [("--port", self.port)]
+        if "://" not in (self.broker or ""):
+            found.append(("--broker-port", self.broker_port))
+        if not self.relay:
+            found.append(("--relay-port", self.relay_port))
+        return found
 
 
 def _check(option: str, value: int, low: int, high: int) -> None:
