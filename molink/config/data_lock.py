@@ -12,7 +12,7 @@ __all__ = ["only_one"]
 
 @contextmanager
 def only_one(what: str, lock: Path) -> Iterator[None]:
-    """Hold a lock file in a data directory, which is made; the kernel lets go when the process ends.
+    """Hold a lock file in a data directory, which is made; it ends with the process.
 
     Raises UserError when another process holds it, or when it cannot be written; `what` begins the
     sentence, as in "An agent".
