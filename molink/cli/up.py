@@ -118,20 +118,25 @@ def up(data_dir: str | None, wait: bool, public_host: str, **options: Any) -> No
 
 async def _up(settings: "UpSettings", *, wait: bool) -> None:
     """Until cancelled by a signal, or until the broker refuses us (ControlError)."""
+    from molink.cli.running_line import RunningLine
+
+    with RunningLine() as shown:
+        shown.now(f"Starting, and reading {settings.model}: some seconds.")
+        await _serve(settings, shown, wait=wait)
+
+
+async def _serve(settings: "UpSettings", shown: "RunningLine", *, wait: bool) -> None:
     from molink.api import create_app, start_api
     from molink.api.agents import add_join_route
     from molink.api.plan import add_plan_route
     from molink.api.server import check_port_free, free_port
     from molink.api.weights import WeightsShelf, add_weights_routes
-    from molink.cli.running_line import RunningLine
     from molink.runtime.cluster.start import start_cluster
 
     for option, wanted in settings.ports():
         check_port_free(settings.host, wanted, option)
     port = settings.port or free_port(settings.host)
     async with AsyncExitStack() as stack:
-        shown = stack.enter_context(RunningLine())
-        shown.now(f"Reads {settings.model} and starts the broker and the relay.")
         cluster = await stack.enter_async_context(start_cluster(settings, port))
         app = create_app(cluster.service)
         add_join_route(app, cluster.desk)
