@@ -9,23 +9,12 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from molink.control.messages import Profile
+from molink.control.messages import ModelSize, Profile
 
 __all__ = ["KNOWN_FILE", "Known", "ModelSize"]
 
 KNOWN_FILE = "known.json"
 """In the agent's data directory."""
-
-
-class ModelSize(BaseModel):
-    """Of the cluster's model."""
-
-    model_config = ConfigDict(frozen=True)
-
-    name: str = Field(max_length=300)
-    layers: int = Field(ge=1)
-    layer_bytes: int = Field(ge=1)
-    """A decoder layer's weights as they are stored (16 bits a number)."""
 
 
 class Known(BaseModel):

@@ -19,6 +19,7 @@ import asyncio
 import json
 import os
 import platform
+import signal
 import statistics
 import time
 import urllib.request
@@ -71,6 +72,7 @@ class Settings:
 @click.option("--json", "json_file", type=click.Path(path_type=Path), help="Also write this file.")
 def main(model: str, memory_gb: float, tpot_ms: float, rounds: int, json_file: Path | None) -> None:
     """Compare MODEL's planned and even split over three uneven agents."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # Agents are ended as well.
     settings = Settings(model, memory_gb, tpot_ms)
     runs: dict[str, list[dict[str, Any]]] = {split: [] for split in SPLITS}
     for number in range(rounds):
@@ -123,7 +125,10 @@ async def _loaded(run: AgentsRun, split: str, serving: dict[str, Any]) -> dict[s
     alone = await _load(run.url, 1, 1)
     own = await _load(run.url, users, REQUESTS_PER_USER)
     many = own if most == users else await _load(run.url, most, REQUESTS_PER_USER)
-    return {"forecast": forecast, "users_of_planned": most} | {
+    return {
+        "forecast": forecast,
+        "users_of_planned": most,
+        "steps": {node["name"]: node["profile"]["steps"] for node in serving["nodes"]},
         "alone": alone,
         "own": own,
         "many": many,

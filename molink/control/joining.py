@@ -11,7 +11,7 @@ from typing import Annotated
 from pydantic import ConfigDict, Field, ValidationError
 
 from molink.control.invites import Invite
-from molink.control.messages import Key, Message, NodeId
+from molink.control.messages import Key, Message, ModelSize, NodeId
 from molink.errors import ControlError, UserError
 
 __all__ = ["JoinAnswer", "JoinRequest", "check_answer", "request_to_join"]
@@ -71,6 +71,8 @@ class JoinAnswer(Confidential):
     time_unix_s: UnixTime
     """The coordinator's clock."""
     coordinator_public_key: Key
+    model: ModelSize | None = None
+    """What is served when this node joins; None: of an older coordinator."""
 
 
 def request_to_join(invite: Invite | None, name: str, version: str, now: float) -> JoinRequest:

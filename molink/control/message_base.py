@@ -1,6 +1,6 @@
 """What every message of the control plane is made of: its base, and fields with their bounds."""
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -11,6 +11,7 @@ __all__ = [
     "Mbps",
     "Message",
     "Milliseconds",
+    "ModelSize",
     "NodeId",
     "Seconds",
     "Sentence",
@@ -35,3 +36,21 @@ class Message(BaseModel):
     """Never changed once made."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
+
+
+class ModelSize(Message):
+    """Of the cluster's model: what a PC must lend at least to be of use."""
+
+    name: Annotated[str, Field(max_length=300)]
+    layers: Annotated[int, Field(ge=1)]
+    layer_bytes: Annotated[int, Field(ge=1)]
+    """The smallest decoder layer's weights as they are stored."""
+    element_bytes: Literal[2, 4] = 2
+    """Of a number as it is stored."""
+    computed_bytes: Literal[2, 4] | None = None
+    """Of a number as every stage holds it; None: as each device likes it best."""
+
+    def held_bytes(self, device_element_bytes: int) -> int:
+        """One layer in a device that by itself computes in numbers of so many bytes."""
+        wanted = self.computed_bytes or device_element_bytes
+        return self.layer_bytes * wanted // self.element_bytes

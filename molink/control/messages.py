@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from molink.control.message_base import Address, Key, Message, NodeId, Sentence
+from molink.control.message_base import Address, Key, Message, ModelSize, NodeId, Sentence
 from molink.control.profile_messages import (
     Device,
     PathMeasured,
@@ -17,6 +17,8 @@ from molink.control.profile_messages import (
     PeerAddress,
     ProbeOrder,
     Profile,
+    RateSeen,
+    RatesSeen,
     StepCost,
 )
 
@@ -28,6 +30,7 @@ __all__ = [
     "Key",
     "LinkKeys",
     "Message",
+    "ModelSize",
     "NodeHealth",
     "NodeId",
     "NodeState",
@@ -38,6 +41,8 @@ __all__ = [
     "Presence",
     "ProbeOrder",
     "Profile",
+    "RateSeen",
+    "RatesSeen",
     "Services",
     "StageFact",
     "StageLink",
@@ -90,6 +95,8 @@ class Services(Message):
     """By which its peer service knows who may measure."""
     stun_port: Annotated[int, Field(ge=0, le=65535)] = 0
     """UDP, at the coordinator's host; 0: it answers none."""
+    model: ModelSize | None = None
+    """What it serves; None: of an older coordinator."""
 
 
 class WeightsSource(Message):

@@ -26,6 +26,8 @@ __all__ = [
     "PeerAddress",
     "ProbeOrder",
     "Profile",
+    "RateSeen",
+    "RatesSeen",
     "StepCost",
 ]
 
@@ -68,6 +70,7 @@ class Profile(Message):
     upload_mbps: Mbps
     """Measured to the coordinator, or the owner's cap if that is less; 0: unknown."""
     download_mbps: Mbps
+    """Measured from the coordinator; 0: unknown."""
     upload_cap_mbps: Mbps | None = None
     coordinator_rtt_ms: Milliseconds | None = None
     nat: Annotated[str, Field(max_length=60)] = "unknown"
@@ -120,3 +123,17 @@ class PathReport(Message):
 
     round: int
     paths: Annotated[tuple[PathMeasured, ...], Field(max_length=64)]
+
+
+class RateSeen(Message):
+    """What a neighbour has sent here while it measured the way."""
+
+    sender: NodeId
+    rate_mbps: Mbps
+
+
+class RatesSeen(Message):
+    """How fast neighbours' bytes came, by this node's own count: what they say of themselves is
+    held against it."""
+
+    rates: Annotated[tuple[RateSeen, ...], Field(max_length=64)]

@@ -21,6 +21,7 @@ from molink.control.messages import (
     Presence,
     ProbeOrder,
     Profile,
+    RatesSeen,
     Services,
     StageFact,
 )
@@ -38,6 +39,7 @@ __all__ = [
     "PROBE",
     "PROFILE",
     "ROOT",
+    "SEEN",
     "SERVICES",
     "WISH",
     "Topic",
@@ -78,6 +80,8 @@ PROFILE = Topic(f"{ROOT}/node/{{node}}/said/profile", Profile, qos=1, retained=T
 """What the PC is and what its owner lends of it."""
 PATHS = Topic(f"{ROOT}/node/{{node}}/said/paths", PathReport, qos=1, retained=True)
 """How far its neighbours are, as it has measured them."""
+SEEN = Topic(f"{ROOT}/node/{{node}}/said/seen", RatesSeen, qos=1, retained=True)
+"""What neighbours could send it, by its own count."""
 HEALTH = Topic(f"{ROOT}/node/{{node}}/said/health", NodeHealth, qos=0, retained=False)
 """How its stage is doing, about once a second; also the heartbeat."""
 FACT = Topic(f"{ROOT}/node/{{node}}/said/fact", StageFact, qos=1, retained=True)
@@ -101,6 +105,7 @@ ALL_TOPICS: tuple[Topic[BaseModel], ...] = (  # type: ignore[assignment]
     PRESENCE,
     PROFILE,
     PATHS,
+    SEEN,
     HEALTH,
     FACT,
     WISH,

@@ -25,9 +25,16 @@ from molink.runtime.supervision import (
     encode_line,
 )
 
-__all__ = ["StageHandle"]
+__all__ = ["StageHandle", "start_process"]
 
 STAGE_MODULE = "molink.runtime.stage_main"
+
+
+async def start_process(threads: int, command: Sequence[str] = ()) -> ChildProcess:
+    """A stage's process, which loads torch and waits to be told. Raises OSError when `command` is
+    no program."""
+    environment = {"OMP_NUM_THREADS": str(threads), "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
+    return await ChildProcess.start(STAGE_MODULE, (), environment, command)
 
 
 @dataclass(slots=True)
@@ -59,15 +66,19 @@ class StageHandle:
 
         Raises UserError when `command` is no program.
         """
-        environment = {"OMP_NUM_THREADS": str(load.threads), "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
         try:
-            child = await ChildProcess.start(STAGE_MODULE, (), environment, command)
+            child = await start_process(load.threads, command)
         except OSError as error:
             if not command:
                 raise
             raise UserError(
                 f"{name}: the command {command[0]!r} of --hosts cannot be run: {error.strerror}."
             ) from None
+        return cls.of(name, load, child)
+
+    @classmethod
+    def of(cls, name: str, load: LoadStage, child: ChildProcess) -> "StageHandle":
+        """Of a process that has been told nothing yet; it is told what to load."""
         handle = cls(name, load, child)
         handle._tell(load)
         return handle

@@ -130,9 +130,9 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     supervisor = Supervisor(sys.stdin.buffer, _private_stdout())
     try:
-        load = supervisor.expect_load()
-        from molink.runtime.stage_start import start_stage
+        from molink.runtime.stage_start import start_stage  # Seconds; weights may come meanwhile.
 
+        load = supervisor.expect_load()
         loop = start_stage(load, supervisor.tell, supervisor.expect_join, supervisor.steer)
         loop.run()
     except Exception as error:

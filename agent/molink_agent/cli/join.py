@@ -63,6 +63,7 @@ def join(
     called = (name or platform.node() or "unnamed")[:NAME_CHARACTERS_MAX]
     membership = asyncio.run(join_cluster(parsed, pair, called, where))
     _greet(membership)
+    _warn_of_nothing_lent(where, membership)
     if then_run:
         asyncio.run(until_stopped(_run(where, pair, membership)))
 
@@ -102,6 +103,26 @@ def _greet(membership: "Membership") -> None:
     trouble = clock_trouble(membership.clock_offset_s)
     if trouble is not None:
         print(trouble, flush=True)
+
+
+def _warn_of_nothing_lent(where: "Path", membership: "Membership") -> None:
+    """The PC joins all the same: its owner may change the limits while it runs."""
+    from molink_agent.daemon.this_pc import ThisPc
+    from molink_agent.limits.limits_file import LimitsFile
+    from molink_agent.probe.gpus import GpuProbe
+    from molink_agent.probe.profile import Measured
+
+    if membership.answer.model is None:
+        return
+    limits = LimitsFile(where)
+    limits.read()
+    probe = GpuProbe()
+    try:
+        shortage = ThisPc(where, limits, probe, Measured()).shortage(membership.answer.model)
+    finally:
+        probe.close()
+    if shortage:
+        print(f"Nothing is lent yet: {shortage}", flush=True)
 
 
 async def _run(where: "Path", pair: "KeyPair", membership: "Membership") -> None:

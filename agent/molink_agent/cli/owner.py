@@ -71,10 +71,12 @@ def set_limit(key: str, value: str, data_dir: str | None) -> None:
     LimitsFile(where).set(key, value)
     if (where / SOCKET_NAME).exists():
         try:
-            _ask(data_dir, command="status")
+            shortage = _ask(data_dir, command="look").get("shortage")
         except UserError as error:
             click.echo(f"saved; {error}")
             return
+        if shortage:
+            click.echo(f"nothing is lent now: {shortage}")
     click.echo(f"saved in {where / 'limits.toml'}")
 
 

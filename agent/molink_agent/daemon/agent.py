@@ -29,6 +29,7 @@ from molink.control.messages import (
     Presence,
     ProbeOrder,
     Profile,
+    RatesSeen,
     Services,
     StageFact,
     StepCost,
@@ -43,11 +44,13 @@ from molink.control.topics import (
     PRESENCE,
     PROBE,
     PROFILE,
+    SEEN,
     SERVICES,
     WISH,
     Topic,
 )
 from molink.errors import MolinkError, UserError
+from molink_agent.daemon.enough import Enough
 from molink_agent.daemon.membership import Membership
 from molink_agent.daemon.neighbours import Neighbours
 from molink_agent.daemon.owner import LOOK_S, Owner
@@ -87,6 +90,7 @@ class Agent:
     started_unix_s: float = 0.0
     """On the coordinator's clock."""
     client: ControlClient | None = None
+    enough: Enough = field(init=False)
     _said_profile: Profile | None = None
     _said_wish: NodeWish | None = None
     _stun_port: int = 0
@@ -95,6 +99,9 @@ class Agent:
     """Carried out: a broker repeats it at every connection."""
     _probe: "asyncio.Task[None] | None" = None
     _timing: "asyncio.Task[None] | None" = None
+
+    def __post_init__(self) -> None:
+        self.enough = Enough(self.pc.shortage, self.membership.answer.model)
 
     @property
     def node_id(self) -> str:
@@ -150,6 +157,7 @@ class Agent:
                 for loop in (self._hear(client), self._beat(client)):
                     group.create_task(loop)
                 group.create_task(self.neighbours.run(self._addresses_changed))
+                group.create_task(self.neighbours.tell_seen(self._say_seen))
         except ExceptionGroup as failures:
             raise failures.exceptions[0] from None
         finally:
@@ -183,6 +191,7 @@ class Agent:
             case Accepted():
                 self._check_accepted(message)
             case Services():
+                self.enough.model = message.model
                 await self.neighbours.use(message)
                 await self._addresses_changed()
                 self._stun_port = message.stun_port
@@ -219,6 +228,11 @@ class Agent:
         await _cancel(self._probe)
         if order.peers or order.coordinator_token:
             self._probe = asyncio.create_task(_tried(self._measure_ways, order))
+
+    def _time_again(self) -> None:
+        """With other limits it may succeed, where there was no device before."""
+        if self._probed is not None and _is_over(self._timing):
+            self._timing = asyncio.create_task(_tried(self._time_layer, self._probed))
 
     async def _time_layer(self, order: ProbeOrder) -> None:
         self.pc.measured_now(steps=await self._steps(order))
@@ -281,6 +295,11 @@ class Agent:
             self.host.limits_changed()
         if changed or self._said_profile is None:
             await self._say_profile()
+        holds = self.host.busy or self.host.state != "standby"
+        await self.enough.look(time.monotonic(), changed=changed, busy=holds)
+        self.owner.shortage = self.enough.sentence
+        if changed and self.pc.measured.steps is None:
+            self._time_again()
         await self._say_wish()
 
     async def _addresses_changed(self) -> None:
@@ -292,13 +311,19 @@ class Agent:
         if self.client is not None and profile != self._said_profile:
             self._said_profile = profile
             await self.client.publish(PROFILE, self.node_id, profile)
-            await asyncio.to_thread(self.pc.remember, self.membership, profile, self._stun_port)
+            await asyncio.to_thread(
+                self.pc.remember, self.membership, profile, self._stun_port, self.enough.model
+            )
 
     async def _say_wish(self) -> None:
         wish = self.owner.wish
         if self.client is not None and wish != self._said_wish:
             self._said_wish = wish
             await self.client.publish(WISH, self.node_id, wish)
+
+    async def _say_seen(self, seen: RatesSeen) -> None:
+        if self.client is not None:
+            await self.client.publish(SEEN, self.node_id, seen)
 
     async def say_fact(self, fact: StageFact) -> None:
         """How far the stage is."""

@@ -2,12 +2,13 @@
 
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from molink.control.identity import KeyPair
 from molink.control.messages import StageFact, StageWork
 from molink.runtime.supervision import LoadStage, OutgoingLink
+from molink.runtime.warm_stage import WarmStage
 from molink.transport.curve import CurveKeys
 from molink_agent.daemon.agent import Agent
 from molink_agent.daemon.membership import Membership
@@ -15,7 +16,7 @@ from molink_agent.daemon.neighbours import Neighbours
 from molink_agent.daemon.options import AgentOptions
 from molink_agent.daemon.owner import Owner
 from molink_agent.daemon.stage_host import StageHost
-from molink_agent.daemon.this_pc import ThisPc
+from molink_agent.daemon.this_pc import WEIGHTS_DIR, ThisPc
 from molink_agent.daemon.ways import RingWays
 from molink_agent.limits.lent import lent_disk_bytes
 from molink_agent.limits.limits_file import LimitsFile
@@ -29,8 +30,6 @@ from molink_agent.weights import CoordinatorSource, HubSource, WeightsLimits, en
 
 __all__ = ["assemble"]
 
-WEIGHTS_DIR = "weights"
-
 
 @dataclass(slots=True)
 class _Hands:
@@ -41,6 +40,7 @@ class _Hands:
     membership: Membership
     limits: LimitsFile
     options: AgentOptions
+    warm: WarmStage = field(default_factory=WarmStage)
 
     async def get_weights(self, work: StageWork, report: Callable[[float], None]) -> str:
         """Download what is missing of a stage's layers."""
@@ -50,13 +50,18 @@ class _Hands:
         directory = self.data_dir / WEIGHTS_DIR
         free = disk_free_bytes(self.data_dir)
         cap = lent_disk_bytes(self.limits.limits, free, 0) if self.limits.limits.disk_gb else None
-        path = await ensure_weights(
-            source,
-            range(*work.layers),
-            directory,
-            WeightsLimits(disk_bytes_max=cap),
-            lambda fraction, rate: report(fraction),
-        )
+        await self.warm.begin(work.threads)
+        try:
+            path = await ensure_weights(
+                source,
+                range(*work.layers),
+                directory,
+                WeightsLimits(disk_bytes_max=cap),
+                lambda fraction, rate: report(fraction),
+            )
+        except BaseException:
+            await self.warm.drop()
+            raise
         return str(path)
 
     def make_load(self, work: StageWork, directory: str, allowed: tuple[str, ...]) -> LoadStage:
@@ -97,7 +102,7 @@ def assemble(data_dir: Path, pair: KeyPair, membership: Membership) -> Agent:
     async def say(fact: StageFact) -> None:
         await agent.say_fact(fact)
 
-    host = StageHost(hands.get_weights, hands.make_load, ways, say)
+    host = StageHost(hands.get_weights, hands.make_load, ways, say, hands.warm.start)
 
     def move(link: OutgoingLink, address: str) -> None:
         if host.handle is not None:

@@ -71,7 +71,7 @@ async def _answer(agent: Agent, asked: dict[str, Any]) -> dict[str, Any]:
     """Of `molink agent status` and its siblings."""
     owner = agent.owner
     match asked:
-        case {"command": "status"}:
+        case {"command": "status" | "look"}:
             pass
         case {"command": "pause"}:
             owner.pause()
@@ -110,6 +110,7 @@ def status_of(agent: Agent) -> dict[str, Any]:
         "upload_mbps": agent.pc.measured.upload_mbps,
         "limits": {key: _plain(value) for key, value in asdict(agent.owner.limits.limits).items()},
         "limits_problem": agent.owner.limits.problem,
+        "shortage": agent.owner.shortage,
     }
 
 

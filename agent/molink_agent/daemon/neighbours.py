@@ -5,16 +5,15 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
-from molink.control.messages import PathReport, ProbeOrder, Services
+from molink.control.messages import PathReport, ProbeOrder, RateSeen, RatesSeen, Services
 from molink.transport.home_addresses import candidates, home_addresses
-from molink.transport.peer.measuring import Measured
 from molink.transport.peer.protocol import PEER_PORT_NAME
 from molink.transport.peer.service import PeerService
 from molink_agent.daemon.options import AgentOptions
 from molink_agent.daemon.ways import RingWays
 from molink_agent.limits.limits_file import LimitsFile
 from molink_agent.paths.mapping import PortMapper
-from molink_agent.paths.measure import Prober
+from molink_agent.paths.measure import RATE_MBPS_MAX, CoordinatorWay, Prober
 
 __all__ = ["Neighbours"]
 
@@ -31,6 +30,8 @@ class Neighbours:
     _service: PeerService | None = None
     _key: str = ""
     _stage_ports: tuple[int, ...] = ()
+    _measured: asyncio.Event = field(default_factory=asyncio.Event)
+    """Somebody has measured the way here."""
 
     async def run(self, changed: Callable[[], Awaitable[None]]) -> None:
         """Until cancelled: keep the router's mapping, and tell when addresses have changed."""
@@ -54,6 +55,7 @@ class Neighbours:
             self._key = services.probe_key
             host = self.options.listen if self.limits.limits.direct else "127.0.0.1"
             self._service = PeerService(self._key, host, self.options.data_port)
+            self._service.saw = lambda sender, rate: self._measured.set()
             await self._service.start()
             self._want_ports()
             self.ways.listening = self._stage_listens
@@ -70,13 +72,23 @@ class Neighbours:
         own = [self._service.port] if self._service is not None else []
         self.mapper.want([*own, *self._stage_ports])
 
-    async def measure(self, order: ProbeOrder) -> tuple[PathReport, Measured | None]:
+    async def measure(self, order: ProbeOrder) -> tuple[PathReport, CoordinatorWay | None]:
         """The ways to these peers, and to the coordinator."""
         prober = Prober(self.node_id, self.ways.caller, self.limits.limits.upload_mbps)
-        coordinator = None
-        if order.coordinator_token:
-            coordinator = await prober.coordinator(order.coordinator_token)
-        return await prober.round(order), coordinator
+        return await prober.round(order)
+
+    async def tell_seen(self, say: Callable[[RatesSeen], Awaitable[None]]) -> None:
+        """Until cancelled: say what others could send here, whenever one has measured."""
+        while True:
+            await self._measured.wait()
+            self._measured.clear()
+            rates = [
+                RateSeen(sender=sender, rate_mbps=min(rate * 8 / 1e6, RATE_MBPS_MAX))
+                for sender, rate in (
+                    self._service.seen if self._service is not None else {}
+                ).items()
+            ]
+            await say(RatesSeen(rates=tuple(rates)))
 
     @property
     def addresses(self) -> tuple[str, ...]:

@@ -30,6 +30,9 @@ whose links it accepts."""
 
 Say = Callable[[StageFact], Awaitable[None]]
 
+Start = Callable[[str, LoadStage], Awaitable[StageHandle]]
+"""Starts the stage of this name."""
+
 log = logging.getLogger(__name__)
 
 FRACTION_STEP = 0.05
@@ -44,6 +47,7 @@ class StageHost:
     make_load: MakeLoad
     ways: RingWays
     say: Say
+    start: Start = StageHandle.start
     state: HostState = "standby"
     assignment: Assignment | None = None
     handle: StageHandle | None = None
@@ -151,7 +155,7 @@ class StageHost:
             self._said = 0.0
             directory = await self.get_weights(work, self._progress(assignment, "downloading"))
             load = self.make_load(work, directory, self._allowed)
-            self.handle = await StageHandle.start("This PC's stage", load)
+            self.handle = await self.start("This PC's stage", load)
             self.handle.path_moved = self.ways.path_moved
             self._said = 0.0
             await self.handle.wait_loaded(self._progress(assignment, "loading"))

@@ -5,21 +5,22 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from molink.control.messages import PathReport, ProbeOrder, Profile, StepCost
+from molink.control.messages import ModelSize, PathReport, ProbeOrder, Profile, StepCost
 from molink.errors import StageError
-from molink.transport.peer.measuring import Measured as MeasuredWay
 from molink_agent.daemon.measuring import StepTimes
 from molink_agent.daemon.membership import Membership
 from molink_agent.known import Known
-from molink_agent.limits.lent import Lent, lent_devices, lent_disk_bytes
+from molink_agent.limits.lent import Lent, lent_devices, lent_disk_bytes, nothing_left
 from molink_agent.limits.limits_file import LimitsFile
+from molink_agent.paths.measure import CoordinatorWay
 from molink_agent.probe.gpus import GpuProbe
-from molink_agent.probe.machine import read_machine
+from molink_agent.probe.machine import bytes_under, read_machine
 from molink_agent.probe.profile import Measured, compose_profile
 
-__all__ = ["ThisPc"]
+__all__ = ["WEIGHTS_DIR", "ThisPc"]
 
 STARTED_FILE = "started"
+WEIGHTS_DIR = "weights"
 
 
 @dataclass(slots=True)
@@ -45,6 +46,17 @@ class ThisPc:
         lent = self.lent(own_bytes)
         return compose_profile(self.limits.limits, machine, lent, self.measured, disk)
 
+    def shortage(self, model: ModelSize, margin: float = 1.0) -> str:
+        """Why not one layer of the cluster's model fits into what is lent; empty when one does.
+
+        To be asked while no stage runs: what one holds counts as taken.
+        """
+        machine = read_machine(self.data_dir)
+        own = bytes_under(self.data_dir / WEIGHTS_DIR)
+        disk = lent_disk_bytes(self.limits.limits, machine.disk_free_bytes, own)
+        lent = lent_devices(self.limits.limits, machine, self.gpus.read(self.own_pids))
+        return nothing_left(self.limits.limits, lent, disk, model, margin) or ""
+
     def next_start(self, now_unix_s: float) -> float:
         """When the agent starts, as others will compare it: later than ever before, even where a
         clock was set back."""
@@ -66,7 +78,9 @@ class ThisPc:
         first = lent[0]
         return await StepTimes(self.data_dir).of(order, first.device, first.threads)
 
-    def remember(self, membership: Membership, profile: Profile, stun_port: int) -> None:
+    def remember(
+        self, membership: Membership, profile: Profile, stun_port: int, model: ModelSize | None
+    ) -> None:
         """Keep what the doctor may know while the agent does not run."""
         broker = membership.broker
         known = Known(
@@ -74,6 +88,7 @@ class ThisPc:
             broker_port=broker.port,
             coordinator_url=membership.url,
             stun_port=stun_port,
+            model=model,
             profile=profile,
         )
         with suppress(OSError):  # A full disk is the doctor's to find, not a reason to stop.
@@ -83,11 +98,14 @@ class ThisPc:
         """Something new is known; names as of `probe.profile.Measured`."""
         self.measured = replace(self.measured, **news)  # type: ignore[arg-type]
 
-    def measured_ways(self, report: PathReport, coordinator: MeasuredWay | None) -> None:
-        """How far others are: the best rate to anybody is what the line carries."""
+    def measured_ways(self, report: PathReport, coordinator: CoordinatorWay | None) -> None:
+        """How far others are: the best rate to anybody is what the line carries. A download that
+        could not be measured now is what it was."""
         rates = [path.rate_mbps for path in report.paths]
         if coordinator is not None:
-            rates.append(coordinator.rate_bytes_per_s * 8 / 1e6)
+            rates.append(coordinator.upload_bytes_per_s * 8 / 1e6)
             self.measured_now(coordinator_rtt_ms=coordinator.rtt_s * 1e3)
+            down = coordinator.download_bytes_per_s * 8 / 1e6
+            self.measured_now(download_mbps=down or self.measured.download_mbps)
         if rates:
             self.measured_now(upload_mbps=max(rates))

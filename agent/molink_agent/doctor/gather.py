@@ -17,7 +17,7 @@ from molink_agent.limits.limits_file import LimitsFile
 from molink_agent.probe.commands import Ask, answer_of
 from molink_agent.probe.gpus import GpuProbe, GpuReport
 from molink_agent.probe.input_idle import ask_input_idle, input_sources
-from molink_agent.probe.machine import read_machine
+from molink_agent.probe.machine import bytes_under, read_machine
 from molink_agent.probe.nat import NatAnswer, ask_stun
 from molink_agent.probe.wsl import read_wsl
 
@@ -80,7 +80,7 @@ async def gather(data_dir: Path, ask: Ask = answer_of) -> DoctorFacts:
         broker_problem=broker.result(),
         nat=nat.result(),
         input_idle=idle.result(),
-        weights_bytes=_bytes_under(data_dir / WEIGHTS_DIRECTORY),
+        weights_bytes=bytes_under(data_dir / WEIGHTS_DIRECTORY),
     )
 
 
@@ -164,7 +164,3 @@ def _agent_runs(data_dir: Path) -> bool:
         except OSError:
             return False
     return True
-
-
-def _bytes_under(directory: Path) -> int:
-    return sum(path.stat().st_size for path in directory.rglob("*") if path.is_file())

@@ -7,6 +7,7 @@ What our own stage already holds counts as free: else the offer would shrink as 
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from molink.control.messages import ModelSize
 from molink_agent.limits.limits import GB, Limits
 from molink_agent.probe.gpus import Gpu, GpuReport
 from molink_agent.probe.machine import Machine
@@ -41,6 +42,8 @@ class Lent:
     bound_by: str
     """"vram_gb" or "memory_gb" where the owner's cap decides, "free memory" where the PC does."""
     threads: int = 1
+    element_bytes: int = 2
+    """Of a number that it computes with by itself."""
 
 
 def lent_devices(
@@ -74,21 +77,25 @@ def lent_disk_bytes(limits: Limits, free_bytes: int, own_bytes: int) -> int:
 
 
 def nothing_left(
-    limits: Limits, lent: tuple[Lent, ...], disk_bytes: int, layer_bytes: int, model: str
+    limits: Limits, lent: tuple[Lent, ...], disk_bytes: int, model: ModelSize, margin: float = 1.0
 ) -> str | None:
-    """A sentence when not one layer of `model` (`layer_bytes` each) fits; None when one does."""
+    """A sentence when not one layer of `model` fits; None when one does.
+
+    `margin` times a layer is asked for: who was told once is not told otherwise for a few bytes.
+    """
     if not lent:
         return (
             f"device = {limits.device!r} is not on this PC: set it to auto, "
             "or see `molink agent doctor` for what is."
         )
-    best = max(lent, key=lambda one: one.lent_bytes)
-    if best.lent_bytes < layer_bytes:
-        return _too_small(best, layer_bytes, model)
-    if disk_bytes < layer_bytes:
+    best = max(lent, key=lambda one: one.lent_bytes / one.element_bytes)
+    layer_bytes = model.held_bytes(best.element_bytes)
+    if best.lent_bytes < margin * layer_bytes:
+        return _too_small(best, layer_bytes, model.name)
+    if disk_bytes < margin * model.layer_bytes:
         return (
-            f"The disk that is lent ({_gb(disk_bytes)}) holds not one layer of {model} "
-            f"({_gb(layer_bytes)}): raise disk_gb, or free some."
+            f"The disk that is lent ({_gb(disk_bytes)}) holds not one layer of {model.name} "
+            f"({_gb(model.layer_bytes)}): raise disk_gb, or free some."
         )
     return None
 
@@ -114,7 +121,10 @@ def _cpu(limits: Limits, machine: Machine, own_bytes: int) -> Lent:
     free = min(machine.memory_available_bytes + own_bytes, machine.memory_bytes) - reserve
     size, bound_by = _least(limits.memory_gb, "memory_gb", free)
     threads = lent_threads(limits, machine)
-    return Lent("cpu", machine.cpu_name, machine.memory_bytes, size, bound_by, threads)
+    element_bytes = 2 if machine.multiplies_bfloat16 else 4
+    return Lent(
+        "cpu", machine.cpu_name, machine.memory_bytes, size, bound_by, threads, element_bytes
+    )
 
 
 def _least(cap_gb: float | None, key: str, free_bytes: int) -> tuple[int, str]:
@@ -125,4 +135,5 @@ def _least(cap_gb: float | None, key: str, free_bytes: int) -> tuple[int, str]:
 
 
 def _gb(size: int) -> str:
-    return f"{size / GB:.2f} GB"
+    """As the limits are typed; small models have layers of a few MB."""
+    return f"{size / GB:.2f} GB" if size >= GB / 100 or not size else f"{size / GB:.2g} GB"

@@ -11,16 +11,25 @@ from dataclasses import dataclass
 
 from molink.control.messages import PathMeasured, PathReport, PeerAddress, ProbeOrder
 from molink.transport.paths.direct import first_direct
-from molink.transport.peer.measuring import Asking, Measured, greet_peer, measure
+from molink.transport.peer.measuring import Asking, Measured, greet_peer, measure, measure_download
 from molink.transport.peer.protocol import PEER_PORT_NAME
 from molink.transport.preamble import RefusedError
 from molink.transport.relay.caller import RelayCaller
 from molink.transport.relay.protocol import COORDINATOR
 
-__all__ = ["Prober"]
+__all__ = ["CoordinatorWay", "Prober"]
 
 RTT_MS_MAX, RATE_MBPS_MAX = 60_000.0, 100_000.0
 """What a message may say (`control.messages`)."""
+
+
+@dataclass(frozen=True, slots=True)
+class CoordinatorWay:
+    """The way to the coordinator and back; a rate of 0 was not measured."""
+
+    rtt_s: float
+    upload_bytes_per_s: float
+    download_bytes_per_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,10 +43,19 @@ class Prober:
     bulk_s: float = 1.0
     """Of sending, for each rate."""
 
-    async def round(self, order: ProbeOrder) -> PathReport:
-        """Measure the way to everybody in `order`. Raises nothing that a network can cause."""
-        paths = [await self.peer(peer) for peer in order.peers]
-        return PathReport(round=order.round, paths=tuple(paths))
+    async def round(self, order: ProbeOrder) -> tuple[PathReport, CoordinatorWay | None]:
+        """Measure the way to everybody in `order`. Raises nothing that a network can cause.
+
+        The coordinator's turn is where ids begin anew, so that of nodes that start together each
+        measures somebody else at a time.
+        """
+        after = [peer for peer in order.peers if peer.node_id > self.node_id]
+        before = [peer for peer in order.peers if peer.node_id <= self.node_id]
+        paths = [await self.peer(peer) for peer in after]
+        token = order.coordinator_token
+        way = await self.coordinator(token) if token else None
+        paths += [await self.peer(peer) for peer in before]
+        return PathReport(round=order.round, paths=tuple(paths)), way
 
     async def peer(self, peer: PeerAddress) -> PathMeasured:
         """Direct over its addresses, else through the relay; `none` when neither works."""
@@ -51,12 +69,18 @@ class Prober:
             return self._told(peer.node_id, "relay", self.relay.address, relayed)
         return PathMeasured(to=peer.node_id, path="none", rtt_ms=0, rate_mbps=0)
 
-    async def coordinator(self, token: str) -> Measured | None:
-        """The way to the coordinator's peer service, which its relay forwards to.
+    async def coordinator(self, token: str) -> CoordinatorWay | None:
+        """The way to the coordinator's peer service, which its relay forwards to, and back.
 
         `token`: of this node for the coordinator's service. None: it cannot be reached.
         """
-        return await self._relayed(COORDINATOR, Asking(self.node_id, token))
+        asking = Asking(self.node_id, token)
+        up = await self._relayed(COORDINATOR, asking)
+        if up is None:
+            return None
+        back = await self._dialled(COORDINATOR, asking)
+        down = 0.0 if back is None else await measure_download(back, self.bulk_s)
+        return CoordinatorWay(up.rtt_s, up.rate_bytes_per_s, down)
 
     async def _direct(
         self, addresses: Sequence[str], asking: Asking
@@ -71,6 +95,11 @@ class Prober:
         return None if measured is None else (found[0], measured)
 
     async def _relayed(self, to: str, asking: Asking) -> Measured | None:
+        connection = await self._dialled(to, asking)
+        return None if connection is None else await self._measure(connection)
+
+    async def _dialled(self, to: str, asking: Asking) -> socket.socket | None:
+        """A greeted connection to a peer service, through the relay."""
         if self.relay is None:
             return None
         try:
@@ -85,7 +114,7 @@ class Prober:
         except asyncio.CancelledError:
             connection.close()
             raise
-        return await self._measure(connection)
+        return connection
 
     async def _measure(self, connection: socket.socket) -> Measured | None:
         cap = self.upload_cap_mbps

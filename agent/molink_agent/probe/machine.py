@@ -1,5 +1,6 @@
 """The PC apart from its GPUs: processor, memory, disk, battery."""
 
+import contextlib
 import os
 import platform
 from collections.abc import Callable
@@ -11,7 +12,14 @@ import psutil
 
 from molink_agent.probe.container import ContainerLimits, container_limits
 
-__all__ = ["Machine", "cpu_facts", "disk_free_bytes", "read_machine", "runs_on_battery"]
+__all__ = [
+    "Machine",
+    "bytes_under",
+    "cpu_facts",
+    "disk_free_bytes",
+    "read_machine",
+    "runs_on_battery",
+]
 
 CPUINFO = Path("/proc/cpuinfo")
 
@@ -63,6 +71,15 @@ def disk_free_bytes(directory: Path) -> int:
         return int(psutil.disk_usage(str(there[0])).free) if there else 0
     except OSError:
         return 0
+
+
+def bytes_under(directory: Path) -> int:
+    """Of all files in it; 0 where there is none."""
+    found = 0
+    for path in directory.rglob("*"):
+        with contextlib.suppress(OSError):  # A download may just have ended.
+            found += path.stat().st_size if path.is_file() else 0
+    return found
 
 
 def cpu_facts(cpuinfo: str) -> tuple[str, bool]:

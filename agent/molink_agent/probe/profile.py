@@ -49,7 +49,7 @@ def compose_profile(
     upload = min(measured.upload_mbps, MBPS_MAX)
     rtt = measured.coordinator_rtt_ms
     return Profile(
-        devices=tuple(_device(one, machine) for one in lent[:DEVICES_MAX]),
+        devices=tuple(_device(one) for one in lent[:DEVICES_MAX]),
         cpu_threads=machine.cpu_threads,
         memory_bytes=machine.memory_bytes,
         disk_free_bytes=machine.disk_free_bytes if disk_bytes is None else disk_bytes,
@@ -65,7 +65,7 @@ def compose_profile(
     )
 
 
-def _device(lent: Lent, machine: Machine) -> Device:
+def _device(lent: Lent) -> Device:
     kind, _, index = lent.device.partition(":")
     return Device(
         kind="cpu" if kind == "cpu" else "cuda",
@@ -75,5 +75,5 @@ def _device(lent: Lent, machine: Machine) -> Device:
         free_bytes=lent.lent_bytes,
         cap_bytes=lent.lent_bytes if lent.bound_by != "free memory" else None,
         threads=min(lent.threads, THREADS_MAX),
-        element_bytes=4 if kind == "cpu" and not machine.multiplies_bfloat16 else 2,
+        element_bytes=4 if lent.element_bytes == 4 else 2,
     )

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from molink.runtime.cluster.claims import Pace, StepsSeen
 from molink.runtime.cluster.node_book import Node
 from molink_scheduler.placement import Forecast
 
@@ -58,6 +59,12 @@ class Planner(Protocol):
     async def plan(self, nodes: Sequence[Node]) -> ClusterPlan:
         """The best rings of these nodes, all of which are measured; may take seconds. Raises
         StageError when it cannot be made."""
+
+    def pace(self, stage: PlannedStage, node: Node, rows: int, seen: StepsSeen) -> Pace | None:
+        """How a member's steps compare with what it has told; None: it cannot be told yet.
+
+        `rows`: of a decode micro-batch, at most.
+        """
 
     def outgrown(self, ring: PlannedRing, node: Node) -> bool:
         """Whether a member's owner has set a cap in which its part of the ring does not fit."""

@@ -34,6 +34,7 @@ from molink.control.topics import (
     PATHS,
     PRESENCE,
     PROFILE,
+    SEEN,
     SERVICES,
     WISH,
 )
@@ -43,7 +44,7 @@ from molink.runtime.cluster.probing import Probing
 
 __all__ = ["SAID_TOPICS", "ControlHub"]
 
-SAID_TOPICS = (PRESENCE, PROFILE, PATHS, FACT, WISH, HEALTH)
+SAID_TOPICS = (PRESENCE, PROFILE, PATHS, SEEN, FACT, WISH, HEALTH)
 """All that a node says. Presence first: what is retained of the others belongs to it."""
 
 RECONNECT_S = 15.0

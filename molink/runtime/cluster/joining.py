@@ -7,6 +7,7 @@ from functools import partial
 
 from molink.control.broker import Broker
 from molink.control.joining import JoinAnswer, JoinRequest
+from molink.control.messages import ModelSize
 from molink.control.registry import Registry
 from molink.control.sealing import open_sealed, seal
 
@@ -21,6 +22,8 @@ class JoinDesk:
     broker: Broker
     broker_host: str
     """What agents are told; empty: the host of the URL by which they came."""
+    model: ModelSize | None = None
+    """That is served."""
 
     async def join(self, sealed: bytes) -> bytes:
         """The answer to a request, sealed for who asked.
@@ -46,5 +49,6 @@ class JoinDesk:
             weights_token=member.weights_token,
             time_unix_s=time.time(),
             coordinator_public_key=own.public_z85,
+            model=self.model,
         )
         return seal(answer, own, public_key)

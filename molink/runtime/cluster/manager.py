@@ -18,6 +18,7 @@ from molink.runtime.cluster.cluster_plan import ClusterPlan, PlannedRing, Planne
 from molink.runtime.cluster.cluster_service import ClusterService
 from molink.runtime.cluster.handover import Handover
 from molink.runtime.cluster.node_book import Node, NodeBook
+from molink.runtime.cluster.pace_watch import PaceWatch
 from molink.runtime.cluster.plan_desk import PlanDesk
 from molink.runtime.cluster.progress import Waiting, progress_sentence
 from molink.runtime.cluster.readiness import Readiness
@@ -78,10 +79,16 @@ class ClusterManager:
     """What a plan was made for that brought no ring: the same again would bring none either."""
     _handover: Handover = field(init=False)
     _desk: PlanDesk = field(init=False)
+    _watch: PaceWatch = field(init=False)
+    _slow: frozenset[str] = frozenset()
+    """Who takes longer than it has told..."""
+    _known_slow: frozenset[str] = frozenset()
+    """...and who did when everybody was last planned for."""
 
     def __post_init__(self) -> None:
         self._desk = PlanDesk(self.planner, self._changed.set)
         self._handover = Handover(self._desk, self.assigner, lambda: self.members)
+        self._watch = PaceWatch(self.planner)
 
     def noticed(self, node_id: str) -> None:
         """A node has said something, or has gone."""
@@ -114,6 +121,7 @@ class ClusterManager:
         self._bury(now)
         nodes, serving = list(self.book), bool(self._serving)
         self.readiness.look(nodes, now)
+        self._slow = self._watch.look(self.lives, nodes, now)
         self._handover.let_go(self.lives, self.free(now))
         first = not self._next_ring
         is_time = self.readiness.is_time(nodes, now, first=first, serving=serving)
@@ -184,14 +192,15 @@ class ClusterManager:
         free, serving = self.free(now), self._serving
         if not serving and len(free) < self.nodes_wanted:
             return
-        asked = frozenset((node.node_id, node.profile, node.paths_round) for node in free)
+        asked = frozenset((one.node_id, one.profile, one.paths_round, one.pace) for one in free)
         if free and asked != self._fruitless:
             plan = self._desk.plan("rings of the free", free)
             if plan is None:
                 return
             self._fruitless = None if plan.rings else asked
             self._start(plan, keep_reasons=bool(serving))
-        if free and serving and asked == self._fruitless:
+        unused = bool(free) and asked == self._fruitless
+        if serving and (unused or not self._slow <= self._known_slow):
             self._improve(serving, now)
 
     def _start(self, plan: ClusterPlan, *, keep_reasons: bool) -> None:
@@ -210,7 +219,7 @@ class ClusterManager:
         plan = self._desk.plan("rings of all", nodes)
         if plan is None:
             return
-        self._improved_at, self.plan = now, plan
+        self._improved_at, self._known_slow, self.plan = now, self._slow, plan
         if self.planner.is_worth([life.plan for life in serving], plan, nodes):
             self._handover.improve(serving, plan)
 

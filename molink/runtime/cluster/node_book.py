@@ -17,10 +17,15 @@ from molink.control.messages import (
     PathReport,
     Presence,
     Profile,
+    RatesSeen,
     StageFact,
 )
+from molink.runtime.cluster.claims import AS_TOLD, Pace
 
 __all__ = ["NODES_MAX", "Node", "NodeBook"]
+
+SEEN_MAX = 256
+"""Senders that a node's counts are kept of, the latest."""
 
 NODES_MAX = 4096
 """Beyond it joins are refused: a coordinator that plans for more has never been tried."""
@@ -39,6 +44,12 @@ class Node:
     """To each neighbour."""
     paths_round: int = -1
     """Of the latest report."""
+    seen: dict[str, float] = field(default_factory=dict)
+    """Sender to the Mbps that this node has received from it, by its own count."""
+    coordinator_saw_mbps: float = 0.0
+    """The same of this node's bytes, by the coordinator's count; 0: none yet."""
+    pace: Pace = AS_TOLD
+    """Of its steps, as they were seen while it served."""
     fact: StageFact | None = None
     health: NodeHealth | None = None
     wish: NodeWish | None = None
@@ -134,6 +145,8 @@ class NodeBook:
             case PathReport():
                 node.paths = {path.to: path for path in message.paths}
                 node.paths_round = message.round
+            case RatesSeen():
+                _take_seen(node, message)
             case StageFact():
                 _take_fact(node, message)
             case NodeHealth():
@@ -145,6 +158,11 @@ class NodeBook:
         if node.is_here and live:
             self._heartbeats.heard(node_id, now)
         return True
+
+    def saw(self, node_id: str, rate_mbps: float) -> None:
+        """The coordinator itself has received bytes of a node at this rate."""
+        if node_id in self.nodes:
+            self.nodes[node_id].coordinator_saw_mbps = rate_mbps
 
     def notice_silence(self, now: float) -> list[Node]:
         """The nodes that have missed their heartbeats since the last call; they count as lost."""
@@ -166,6 +184,15 @@ class NodeBook:
         node = self.nodes.pop(node_id, None)
         if node is not None:
             node.lost, node.presence = True, None
+
+
+def _take_seen(node: Node, message: RatesSeen) -> None:
+    """Beside what it has seen before: an agent that starts anew forgets its counts."""
+    for rate in message.rates:
+        node.seen.pop(rate.sender, None)
+        node.seen[rate.sender] = rate.rate_mbps
+    while len(node.seen) > SEEN_MAX:
+        node.seen.pop(next(iter(node.seen)))
 
 
 def _take_fact(node: Node, message: StageFact) -> None:

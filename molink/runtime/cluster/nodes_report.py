@@ -5,6 +5,7 @@ from typing import Any
 
 from molink.control.messages import Profile
 from molink.runtime.cluster.cluster_plan import ClusterPlan
+from molink.runtime.cluster.doubts import doubts, rates_seen
 from molink.runtime.cluster.ledger import Contribution
 from molink.runtime.cluster.node_book import Node
 
@@ -18,7 +19,11 @@ def nodes_report(
 ) -> list[dict[str, Any]]:
     """One entry for each node, by name."""
     ordered = sorted(nodes, key=lambda node: (node.name, node.node_id))
-    return [_entry(node, plan, given.get(node.node_id, NOTHING)) for node in ordered]
+    seen = rates_seen(nodes)
+    return [
+        _entry(node, plan, given.get(node.node_id, NOTHING)) | {"doubts": doubts(node, nodes, seen)}
+        for node in ordered
+    ]
 
 
 def _entry(node: Node, plan: ClusterPlan, given: Contribution) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from molink.config.up_settings import UpSettings
-from molink.control.messages import Services
+from molink.control.messages import ModelSize, Services
 from molink.control.registry import Registry
 from molink.runtime.cluster.probing import Probing
 from molink.transport.peer.protocol import PEER_PORT_NAME
@@ -35,6 +35,8 @@ class OwnServices:
     relay_address: str
     """host:port for nodes."""
     _relay_secret: bytes
+    model: ModelSize | None = None
+    """That is served, once its sizes are known."""
 
     @classmethod
     async def start(
@@ -50,7 +52,7 @@ class OwnServices:
         )
         await relay.start()
         probing = Probing(model, config, _secret(registry, PROBE_SECRET))
-        peer = PeerService(probing.key_of(COORDINATOR), "127.0.0.1")
+        peer = PeerService(probing.key_of(COORDINATOR), "127.0.0.1", gives=True)
         await peer.start()
         relay.forward(COORDINATOR, PEER_PORT_NAME, peer.address)
         stun = await serve_stun(settings.host, 0)
@@ -73,6 +75,7 @@ class OwnServices:
             relay_token=self.relay_token(node_id),
             probe_key=self.probing.key_of(node_id),
             stun_port=self.stun.port,
+            model=self.model,
         )
 
     def forbid(self, node_id: str) -> None:

@@ -1,52 +1,37 @@
-"""From what nodes say of themselves to the facts of a placement, and from the plan back.
+"""From the nodes in the book to rings: the placement's answers, as the manager needs them.
 
-The placement itself is pure (`molink_scheduler.placement`); here its inputs are put together: a
-layer's times as each node has measured them, memory as it is lent, links as neighbours have
-measured them.
+The placement itself is pure (`molink_scheduler.placement`); `node_facts` puts its inputs together.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from molink.config.up_settings import UpSettings
-from molink.control.messages import Device, PathMeasured, Profile
 from molink.executor.description import ModelDescription
 from molink.executor.layer_sizes import planned_model
+from molink.runtime.cluster.claims import Pace, StepsSeen, pace_of
 from molink.runtime.cluster.cluster_plan import ClusterPlan, PlannedRing, PlannedStage
+from molink.runtime.cluster.doubts import doubts, rates_seen
 from molink.runtime.cluster.node_book import Node
+from molink.runtime.cluster.node_facts import ELEMENT_BYTES, FactsMaker, download_bytes_per_s
 from molink.runtime.cluster.plan_process import plan_beside
-from molink_scheduler.link_facts import RATE_MAX_BYTES_PER_S
 from molink_scheduler.placement import (
     Forecast,
     Goal,
-    LinkFacts,
     ModelCost,
-    Network,
-    NodeFacts,
     Plan,
     Shortage,
     change_cost,
+    forecast,
     worth_changing,
 )
 from molink_scheduler.placement.fields import PlacementQuestion
 
 __all__ = ["ModelPlanner", "goal_of"]
 
-HOP_SOFTWARE_S = 0.002
-"""Of a stage's step beside its layers: unpacking, packing, two thread wake-ups and the link's
-thread (1.3 to 2.4 ms in docs/benchmarks/ring.md)."""
-
-DOWNLOAD_GUESS_MBPS = 20.0
-"""Of a node that has not told: slow enough that a change is not made light of."""
-
 CONTEXT_TOKENS_USUAL = 2048
 CONTEXT_SHARE = 4
 """Of the model's length: a quarter, where that is less than usual."""
-
-NO_WAY_S = 60.0
-"""One way, where none was found."""
-
-ELEMENT_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 
 
 def goal_of(settings: UpSettings, description: ModelDescription) -> Goal:
@@ -68,24 +53,22 @@ def goal_of(settings: UpSettings, description: ModelDescription) -> Goal:
 class ModelPlanner:
     """Plans for one model."""
 
-    cost: ModelCost
+    facts: FactsMaker
     goal: Goal
-    stored_element_bytes: int
-    dtype: str
-    """As `--dtype`."""
     split: str = "planned"
     """As `--split`."""
 
     @classmethod
     def of(cls, path: str, description: ModelDescription, settings: UpSettings) -> "ModelPlanner":
         """For the model at a path or on the hub. Raises UserError when its sizes are not known."""
-        return cls(
-            planned_model(path).cost,
-            goal_of(settings, description),
-            ELEMENT_BYTES.get(description.dtype, 2),
-            settings.dtype,
-            settings.split,
-        )
+        stored = ELEMENT_BYTES.get(description.dtype, 2)
+        facts = FactsMaker(planned_model(path).cost, stored, settings.dtype)
+        return cls(facts, goal_of(settings, description), settings.split)
+
+    @property
+    def cost(self) -> ModelCost:
+        """Of the model."""
+        return self.facts.cost
 
     def splitting(self, split: str | None) -> "ModelPlanner":
         """The same, for another way to split; None: as it is."""
@@ -98,13 +81,23 @@ class ModelPlanner:
         found = await plan_beside(self.question(nodes))
         if isinstance(found, Shortage):
             return ClusterPlan((), {}, found.sentence[:1].upper() + found.sentence[1:])
-        standbys = {one.node_id: f"It {one.reason}." for one in found.standbys}
+        seen, by_id = rates_seen(nodes), {node.node_id: node for node in nodes}
+        standbys = {
+            one.node_id: " ".join((f"It {one.reason}.", *doubts(by_id[one.node_id], nodes, seen)))
+            for one in found.standbys
+        }
         return ClusterPlan(tuple(_planned(ring) for ring in found.rings), standbys)
 
     def question(self, nodes: Sequence[Node]) -> PlacementQuestion:
         """What the placement is asked."""
-        facts = tuple(self._facts(node) for node in nodes)
-        return PlacementQuestion(self.cost, facts, _network(nodes), self.goal, self.split)
+        facts, network = self.facts.of(nodes)
+        return PlacementQuestion(self.cost, tuple(facts), network, self.goal, self.split)
+
+    def pace(self, stage: PlannedStage, node: Node, rows: int, seen: StepsSeen) -> Pace | None:
+        """How a member's steps compare with what it has told; None: it cannot be told yet."""
+        decode_s = self.facts.told_decode_s(node, stage.layers, rows)
+        row_s = self.facts.told_row_s(node, stage.layers)
+        return pace_of(decode_s, row_s, seen, node.pace)
 
     def outgrown(self, ring: PlannedRing, node: Node) -> bool:
         """Whether a member's owner has set a cap in which its part of the ring does not fit."""
@@ -116,7 +109,7 @@ class ModelPlanner:
             for stage in ring.forecast.stages
             if stage.node_id == node.node_id
         ]
-        return sum(held) > self._memory_bytes(device, device.cap_bytes)
+        return sum(held) > self.facts.memory_bytes(device, device.cap_bytes)
 
     def _kv_bytes(self, layers: tuple[int, int]) -> int:
         return self.cost.kv_bytes * (layers[1] - layers[0])
@@ -125,66 +118,31 @@ class ModelPlanner:
         self, present: Sequence[PlannedRing], plan: ClusterPlan, nodes: Sequence[Node]
     ) -> str:
         """Why the plan is worth the interruption; empty when it is not."""
-        now, then = self._placement(present), self._placement(plan.rings)
-        rates = {node.node_id: _download_bytes_per_s(node) for node in nodes}
+        by_id = {node.node_id: node for node in nodes}
+        as_known = [self._forecast_now(ring, by_id) for ring in present if ring.forecast]
+        now, then = Plan(self.goal, tuple(as_known)), self._placement(plan.rings)
+        rates = {node.node_id: download_bytes_per_s(node) for node in nodes}
         cost = change_cost(now, then, self.cost, {}, rates)
         decision = worth_changing(now, then, cost)
         return decision.sentence if decision.change else ""
 
+    def _forecast_now(self, ring: PlannedRing, nodes: Mapping[str, Node]) -> Forecast:
+        """Of a ring that serves, by what is known of its members today; their memory is in use,
+        so what they lent when it was planned still counts."""
+        planned = ring.forecast
+        assert planned is not None, "only forecast rings are compared"
+        if any(stage.node_id not in nodes for stage in ring.stages):
+            return planned
+        facts, network = self.facts.of([nodes[stage.node_id] for stage in ring.stages])
+        lent = [
+            replace(one, memory_bytes=stage.memory_bytes)
+            for one, stage in zip(facts, planned.stages, strict=True)
+        ]
+        counts = [stage.layers[1] - stage.layers[0] for stage in ring.stages]
+        return forecast(self.cost, lent, counts, network, self.goal)
+
     def _placement(self, rings: Sequence[PlannedRing]) -> Plan:
         return Plan(self.goal, tuple(ring.forecast for ring in rings if ring.forecast is not None))
-
-    def _facts(self, node: Node) -> NodeFacts:
-        profile = node.profile
-        assert profile is not None and profile.steps is not None, "only measured nodes are planned"
-        device, steps = profile.devices[0], profile.steps
-        output = self.cost.tail_bytes * self.cost.layers / sum(self.cost.layer_bytes)
-        return NodeFacts(
-            id=node.node_id,
-            memory_bytes=self._memory_bytes(device, device.free_bytes),
-            decode_fixed_s=steps.decode_fixed_s,
-            decode_row_s=steps.decode_row_s,
-            prefill_row_s=steps.prefill_row_s,
-            step_fixed_s=HOP_SOFTWARE_S,
-            head_row_s=steps.head_row_s or steps.decode_row_s * output,
-            head_fixed_s=0.0 if steps.head_row_s else steps.decode_fixed_s * output,
-            upload_bytes_per_s=_upload_bytes_per_s(profile),
-            name=node.name,
-        )
-
-    def _memory_bytes(self, device: Device, lent_bytes: int) -> int:
-        """In bytes of the model as it is stored: a CPU without 16-bit arithmetic holds weights and
-        KV twice as large."""
-        wanted = ELEMENT_BYTES.get(self.dtype, device.element_bytes)
-        return lent_bytes * self.stored_element_bytes // wanted
-
-
-def _network(nodes: Sequence[Node]) -> Network:
-    here = {node.node_id for node in nodes}
-    links = {}
-    for node in nodes:
-        for to, path in node.paths.items():
-            if to in here:
-                links[node.node_id, to] = _link(path)
-    return Network(links)
-
-
-def _link(path: PathMeasured) -> LinkFacts:
-    """What was not reached at all is taken for the worst link there is."""
-    if path.path == "none":
-        return LinkFacts(0.0, NO_WAY_S)
-    return LinkFacts(path.rate_mbps * 1e6 / 8 or RATE_MAX_BYTES_PER_S, path.rtt_ms / 2e3)
-
-
-def _upload_bytes_per_s(profile: Profile) -> float:
-    known = [cap for cap in (profile.upload_mbps or None, profile.upload_cap_mbps) if cap]
-    return min(known) * 1e6 / 8 if known else RATE_MAX_BYTES_PER_S
-
-
-def _download_bytes_per_s(node: Node) -> float:
-    profile = node.profile
-    mbps = profile.download_mbps if profile is not None else 0.0
-    return (mbps or DOWNLOAD_GUESS_MBPS) * 1e6 / 8
 
 
 def _planned(ring: Forecast) -> PlannedRing:

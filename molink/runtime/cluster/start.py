@@ -86,6 +86,7 @@ async def start_cluster(settings: UpSettings, api_port: int) -> AsyncIterator[Cl
         url = f"http://{settings.public_host}:{api_port}"
         registry.url = url
         planner = ModelPlanner.of(model.path, model.description, settings)
+        own.model = planner.facts.model_size(model.name)
         service, manager = _manager(settings, model, hub, own, planner, url)
         accounting = Accounting(ledger, hub.book, service)
         service.report = lambda: {
@@ -95,7 +96,7 @@ async def start_cluster(settings: UpSettings, api_port: int) -> AsyncIterator[Cl
         stack.push_async_callback(_cancel, running)
         yield Cluster(
             service,
-            JoinDesk(registry, broker, _told_host(settings, broker)),
+            JoinDesk(registry, broker, _told_host(settings, broker), own.model),
             registry,
             model.checkpoint,
             manager,
@@ -150,6 +151,7 @@ async def _hub(
         )
     )
     book = NodeBook()
+    own.peer.saw = lambda node_id, rate: book.saw(node_id, rate * 8 / 1e6)
     return ControlHub(
         client, broker, registry, book, own.probing, session, own.of_node, removed=own.forbid
     )

@@ -13,24 +13,26 @@ import asyncio
 import secrets
 import socket
 import statistics
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from molink.errors import FrameError
+from molink.transport.peer.allowance import BULK_BYTES_MAX
+from molink.transport.peer.arrivals import Arrivals
 from molink.transport.peer.protocol import (
     PEER_FRAMES,
     Bulk,
     Echo,
+    Give,
     Measure,
     Ready,
     Received,
     Sorry,
 )
-from molink.transport.peer.service import BULK_BYTES_MAX
+from molink.transport.peer.service import GIVE_BYTES_MAX
 from molink.transport.preamble import NONCE_BYTES, Hello, RefusedError, is_signed, sign
 from molink.transport.sockets import abandon
 
-__all__ = ["BULK_S", "Asking", "Measured", "greet_peer", "measure"]
+__all__ = ["BULK_S", "Asking", "Measured", "greet_peer", "measure", "measure_download"]
 
 ECHOES = 9
 """Their median is what a message meets; a single lost packet or a busy moment does not move it."""
@@ -47,11 +49,10 @@ FIRST_PIECE_BYTES = 64 * 1024
 
 PIECE_BYTES = 32 * 1024
 
-START_SHARE = 0.3
-"""Of the time of sending: what is reported before is the start and does not count."""
+RECEIVE_BYTES = 64 * 1024
 
-REPORTS_MIN = 3
-"""Fewer say nothing about a rate."""
+GIVEN_NOTED_BYTES = 16 * 1024
+"""As fine as a service counts (`service.ACKNOWLEDGED_EVERY_BYTES`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +111,36 @@ async def measure(
         abandon(connection)
 
 
+async def measure_download(connection: socket.socket, within_s: float = BULK_S) -> float:
+    """Bytes per second that the coordinator's service can send here, over a connection that
+    `greet_peer` has prepared; closes it.
+
+    Counted on this side, by this clock. 0: not measured, or that service gives nothing now.
+    """
+    loop = asyncio.get_running_loop()
+    arrivals = Arrivals(loop.time, loop.time())
+    try:
+        async with asyncio.timeout(within_s):
+            await PEER_FRAMES.write(connection, Give())
+            await _take(connection, arrivals)
+    except OSError:
+        pass  # Enough, or over: what was counted counts.
+    finally:
+        abandon(connection)
+    return arrivals.rate_bytes_per_s
+
+
+async def _take(connection: socket.socket, arrivals: Arrivals) -> None:
+    """Count bytes until there are no more, or as many as a service gives."""
+    loop = asyncio.get_running_loop()
+    piece = bytearray(RECEIVE_BYTES)
+    total = 0
+    while total < GIVE_BYTES_MAX and (count := await loop.sock_recv_into(connection, piece)):
+        total += count
+        if total - arrivals.bytes_total >= GIVEN_NOTED_BYTES:
+            arrivals.note(total)
+
+
 async def _round_trip(connection: socket.socket) -> float:
     """Median of a few echoes."""
     loop = asyncio.get_running_loop()
@@ -127,20 +158,15 @@ async def _round_trip(connection: socket.socket) -> float:
 class _Reports:
     """What the far end has counted, and when we heard of it."""
 
-    clock: Callable[[], float]
-    heard: list[tuple[float, int]]
+    arrivals: Arrivals
     more: asyncio.Event
     over: bool = False
-
-    @property
-    def bytes_total(self) -> int:
-        return self.heard[-1][1] if self.heard else 0
 
     async def listen(self, connection: socket.socket) -> None:
         """Until the connection ends, or something else comes."""
         try:
             while isinstance(report := await PEER_FRAMES.read(connection), Received):
-                self.heard.append((self.clock(), report.bytes_total))
+                self.arrivals.note(report.bytes_total)
                 self.more.set()
         except (OSError, FrameError):
             pass
@@ -148,22 +174,12 @@ class _Reports:
             self.over = True
             self.more.set()
 
-    def rate(self, began_s: float) -> float:
-        """Bytes per second between the end of the start and the last report."""
-        if len(self.heard) < REPORTS_MIN:
-            return 0.0
-        last_s, last_bytes = self.heard[-1]
-        start_s = began_s + START_SHARE * (last_s - began_s)
-        first_s, first_bytes = next((at, n) for at, n in self.heard if at >= start_s)
-        return (last_bytes - first_bytes) / (last_s - first_s) if last_s > first_s else 0.0
-
 
 async def _rate(connection: socket.socket, bulk_s: float, cap: float | None) -> float:
     loop = asyncio.get_running_loop()
     await PEER_FRAMES.write(connection, Bulk())
-    reports = _Reports(loop.time, [], asyncio.Event())
+    reports = _Reports(Arrivals(loop.time, loop.time()), asyncio.Event())
     listening = asyncio.create_task(reports.listen(connection))
-    began_s = loop.time()
     try:
         async with asyncio.timeout(bulk_s):
             await _send(connection, reports, cap)
@@ -173,7 +189,7 @@ async def _rate(connection: socket.socket, bulk_s: float, cap: float | None) -> 
     finally:
         listening.cancel()
         await asyncio.gather(listening, return_exceptions=True)
-    return reports.rate(began_s)
+    return reports.arrivals.rate_bytes_per_s
 
 
 async def _send(connection: socket.socket, reports: _Reports, cap: float | None) -> None:
@@ -181,7 +197,7 @@ async def _send(connection: socket.socket, reports: _Reports, cap: float | None)
     loop = asyncio.get_running_loop()
     piece, sent, began_s = bytes(PIECE_BYTES), 0, loop.time()
     while sent < BULK_BYTES_MAX and not reports.over:
-        if sent + PIECE_BYTES > 2 * reports.bytes_total + FIRST_PIECE_BYTES:
+        if sent + PIECE_BYTES > 2 * reports.arrivals.bytes_total + FIRST_PIECE_BYTES:
             reports.more.clear()
             await reports.more.wait()
             continue

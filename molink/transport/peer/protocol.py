@@ -5,6 +5,7 @@
     the service: Ready(proof over the node's nonce), once nobody else is being served
     then frames, each answered by the same:     Echo(number)
     or once:     Bulk(), then bytes until the node has enough; the service counts them: Received(n)
+    or once, at the coordinator's own service:  Give(), answered by bytes until the node closes
 
 Who may measure whom is decided by the coordinator, when it orders it: the order brings a token for
 the pair, an HMAC of the asking node's id under the asked node's probe key, and that key is an HMAC
@@ -26,6 +27,7 @@ __all__ = [
     "PEER_PORT_NAME",
     "Bulk",
     "Echo",
+    "Give",
     "Measure",
     "PeerFrame",
     "Ready",
@@ -71,13 +73,18 @@ class Bulk:
 
 
 @dataclass(frozen=True, slots=True)
+class Give:
+    """Send me what is no frame."""
+
+
+@dataclass(frozen=True, slots=True)
 class Received:
     """So many bytes have come by now."""
 
     bytes_total: int
 
 
-PeerFrame = Hello | Measure | Ready | Sorry | Echo | Bulk | Received
+PeerFrame = Hello | Measure | Ready | Sorry | Echo | Bulk | Give | Received
 
 PEER_FRAMES: Frames[PeerFrame] = Frames(
     {
@@ -87,6 +94,7 @@ PEER_FRAMES: Frames[PeerFrame] = Frames(
         "sorry": Sorry,
         "echo": Echo,
         "bulk": Bulk,
+        "give": Give,
         "received": Received,
     }
 )

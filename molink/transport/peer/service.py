@@ -3,19 +3,22 @@
 One measurement at a time, because two would each find half of the line; the next ones wait their
 turn, a few of them. Each has so many seconds and bytes, and all together draw on an allowance that
 fills slowly: whoever steals a token cannot keep a volunteer's line busy. Bytes are counted and
-dropped as they come.
+dropped as they come, and how fast each node's came is kept: that is what it can send here, whatever
+it says itself. Only the coordinator's own service also sends.
 """
 
 import asyncio
 import socket
 from collections.abc import Callable
-from dataclasses import dataclass, field
 
 from molink.errors import FrameError
+from molink.transport.peer.allowance import Allowance
+from molink.transport.peer.arrivals import Arrivals
 from molink.transport.peer.protocol import (
     PEER_FRAMES,
     Bulk,
     Echo,
+    Give,
     Measure,
     PeerFrame,
     Ready,
@@ -24,12 +27,9 @@ from molink.transport.peer.protocol import (
     probe_token,
 )
 from molink.transport.preamble import Hello, is_signed, sign
-from molink.transport.sockets import accept_from, address_of, listen
+from molink.transport.sockets import abandon, accept_from, address_of, listen
 
-__all__ = ["BULK_BYTES_MAX", "Allowance", "PeerService"]
-
-BULK_BYTES_MAX = 16 * 2**20
-"""Of one measurement: a second of 134 Mbps; what is faster is measured in less than a second."""
+__all__ = ["GIVE_BYTES_MAX", "PeerService"]
 
 ECHOES_MAX = 32
 """More than a median needs."""
@@ -37,11 +37,15 @@ ECHOES_MAX = 32
 MEASURE_S_MAX = 6.0
 """Of one measurement: echoes over a slow line, a second of bytes, and the rest of its window."""
 
-ALLOWANCE_BYTES = 8 * BULK_BYTES_MAX
-"""A round in which eight neighbours measure at once at full length."""
+GIVE_BYTES_MAX = 8 * 2**20
+"""Of one measurement of a download: a second of 67 Mbps, about what a home takes and more than a
+coordinator at home has."""
 
-ALLOWANCE_BYTES_PER_S = 256 * 1024
-"""2 Mbps on average, at worst: a home's downlink does not notice."""
+GIVE_S_MAX = 1.5
+"""A second, and the start of the connection."""
+
+SEEN_MAX = 64
+"""Nodes whose rate is kept, the latest: five times as many as one round brings."""
 
 WAITING_MAX = 16
 """For their turn; the last waits some half a minute, whoever comes then is told to come later."""
@@ -56,30 +60,6 @@ ACKNOWLEDGED_EVERY_BYTES = 16 * 1024
 frames for the largest measurement."""
 
 
-@dataclass(slots=True)
-class Allowance:
-    """Bytes that may still come, refilled with time."""
-
-    clock: Callable[[], float]
-    left_bytes: float = ALLOWANCE_BYTES
-    _filled_at: float = field(init=False)
-
-    def __post_init__(self) -> None:
-        self._filled_at = self.clock()
-
-    def for_one(self) -> int:
-        """What the next measurement may send."""
-        now = self.clock()
-        self.left_bytes += (now - self._filled_at) * ALLOWANCE_BYTES_PER_S
-        self.left_bytes = min(self.left_bytes, ALLOWANCE_BYTES)
-        self._filled_at = now
-        return min(int(self.left_bytes), BULK_BYTES_MAX)
-
-    def take(self, size_bytes: int) -> None:
-        """So much has come."""
-        self.left_bytes -= size_bytes
-
-
 class PeerService:
     """Listens from `start` to `stop`."""
 
@@ -89,9 +69,11 @@ class PeerService:
         host: str = "0.0.0.0",
         port: int = 0,
         clock: Callable[[], float] | None = None,
+        *,
+        gives: bool = False,
     ) -> None:
-        """`key` is this node's `probe_key`."""
-        self._key, self._where, self._clock = key, (host, port), clock
+        """`key` is this node's `probe_key`; `gives`: whether others may measure their download."""
+        self._key, self._where, self._clock, self._gives = key, (host, port), clock, gives
         self._tasks: set[asyncio.Task[None]] = set()
         self._strangers = self._waiting = 0
         self._turn = asyncio.Semaphore(1)
@@ -100,10 +82,15 @@ class PeerService:
         self.bytes_received = 0
         self.spoofed = 0
         """Refused because the proof was wrong."""
+        self.seen: dict[str, float] = {}
+        """Node to the bytes per second that it has sent here, by this side's count."""
+        self.saw: Callable[[str, float], None] = lambda node_id, rate: None
+        """Hears of each such rate."""
 
     async def start(self) -> None:
         """Raises UserError when it cannot listen there."""
-        self._allowance = Allowance(self._clock or asyncio.get_running_loop().time)
+        clock = self._clock or asyncio.get_running_loop().time
+        self._allowance, self._to_give = Allowance(clock), Allowance(clock)
         self._door = listen(*self._where)
         self._tasks.add(asyncio.create_task(self._accept()))
 
@@ -187,28 +174,62 @@ class PeerService:
                 case Echo():
                     await PEER_FRAMES.write(connection, frame)
                 case Bulk():
-                    await self._count(connection)
+                    arrivals = await self._count(connection)
+                    self._note(request.node_id, arrivals.rate_bytes_per_s)
+                    return
+                case Give() if self._gives:
+                    await self._give(connection)
                     return
                 case _:
                     raise FrameError("neither echo nor bulk")
 
-    async def _count(self, connection: socket.socket) -> None:
+    async def _count(self, connection: socket.socket) -> Arrivals:
         """Take bytes, say how many, as many as are allowed."""
         allowed_bytes = self._allowance.for_one()
         loop = asyncio.get_running_loop()
+        arrivals = Arrivals(loop.time, loop.time())
         piece = bytearray(PIECE_BYTES)
-        total = said = 0
+        total = 0
         while total < allowed_bytes:
-            count = await loop.sock_recv_into(
-                connection, memoryview(piece)[: allowed_bytes - total]
-            )
+            count = await _received(connection, memoryview(piece)[: allowed_bytes - total])
             if not count:
                 break
             total += count
             self._allowance.take(count)
             self.bytes_received += count
-            if total - said >= ACKNOWLEDGED_EVERY_BYTES:
-                said = total
+            if total - arrivals.bytes_total >= ACKNOWLEDGED_EVERY_BYTES:
+                arrivals.note(total)
                 if not PEER_FRAMES.write_now(connection, Received(total)):
                     break
         PEER_FRAMES.write_now(connection, Received(total))
+        return arrivals
+
+    def _note(self, node_id: str, rate_bytes_per_s: float) -> None:
+        if rate_bytes_per_s <= 0:
+            return
+        self.seen.pop(node_id, None)
+        self.seen[node_id] = rate_bytes_per_s
+        while len(self.seen) > SEEN_MAX:
+            self.seen.pop(next(iter(self.seen)))
+        self.saw(node_id, rate_bytes_per_s)
+
+    async def _give(self, connection: socket.socket) -> None:
+        """Send for a while; what has not left by then never does."""
+        left_bytes = min(self._to_give.for_one(), GIVE_BYTES_MAX)
+        loop, piece = asyncio.get_running_loop(), bytes(PIECE_BYTES)
+        try:
+            async with asyncio.timeout(GIVE_S_MAX):
+                while left_bytes > 0:
+                    self._to_give.take(min(left_bytes, PIECE_BYTES))
+                    await loop.sock_sendall(connection, piece[:left_bytes])
+                    left_bytes -= PIECE_BYTES
+        except OSError:
+            abandon(connection)
+
+
+async def _received(connection: socket.socket, room: memoryview) -> int:
+    """Bytes that have come; 0 when there are no more, however that came about."""
+    try:
+        return await asyncio.get_running_loop().sock_recv_into(connection, room)
+    except OSError:
+        return 0

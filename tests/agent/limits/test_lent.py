@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from molink.control.messages import ModelSize
 from molink_agent.limits.lent import (
     DISK_RESERVE_BYTES,
     MEMORY_RESERVE_BYTES_MAX,
@@ -79,11 +80,11 @@ def test_never_more_than_the_cap_the_device_or_what_is_free(vram, memory, free, 
 
 
 def test_limits_that_leave_nothing_are_told():
-    layer = 436_224_000
+    model = ModelSize(name="some-8b", layers=32, layer_bytes=436_224_000)
 
-    def says(limits, machine=None, gpus=NO_GPU, disk=100 * GB):
+    def says(limits, machine=None, gpus=NO_GPU, disk=100 * GB, margin=1.0):
         lent = lent_devices(limits, machine or pc(), gpus)
-        return nothing_left(limits, lent, disk, layer, "some-8b")
+        return nothing_left(limits, lent, disk, model, margin)
 
     assert says(Limits()) is None
     assert says(Limits(memory_gb=0.1)) == (
@@ -93,3 +94,26 @@ def test_limits_that_leave_nothing_are_told():
     assert "close other programs" in says(Limits(), pc(memory_available_bytes=GB))
     assert "disk_gb" in says(Limits(), disk=GB // 4)
     assert "is not on this PC" in says(Limits(device="cuda:7"))
+    assert says(Limits(memory_gb=0.42)) is None
+    assert "raise it" in says(Limits(memory_gb=0.42), margin=1.1)
+    slow = pc(multiplies_bfloat16=False)
+    assert "one layer of some-8b needs 0.81 GB" in says(Limits(memory_gb=0.5), slow)
+
+
+@pytest.mark.parametrize(
+    ("stored", "computed", "device", "held"),
+    [(2, None, 2, 100), (2, None, 4, 200), (4, None, 4, 100), (4, 2, 4, 50), (2, 4, 2, 200)],
+)
+def test_a_layer_takes_as_much_as_its_numbers_do(stored, computed, device, held):
+    model = ModelSize(
+        name="m", layers=2, layer_bytes=100, element_bytes=stored, computed_bytes=computed
+    )
+    assert model.held_bytes(device) == held
+
+
+def test_small_amounts_are_told_so_that_they_can_be_typed():
+    model = ModelSize(name="demo", layers=12, layer_bytes=1_000_000)
+    (lent,) = lent_devices(Limits(memory_gb=0.00025), pc(), NO_GPU)
+    assert nothing_left(Limits(memory_gb=0.00025), (lent,), GB, model) == (
+        "memory_gb leaves 0.00025 GB on cpu, but one layer of demo needs 0.00093 GB: raise it."
+    )

@@ -25,8 +25,8 @@ async def relay():
 
 
 @asynccontextmanager
-async def serving(node_id):
-    service = PeerService(probe_key(SECRET, node_id), "127.0.0.1")
+async def serving(node_id, *, gives=False):
+    service = PeerService(probe_key(SECRET, node_id), "127.0.0.1", gives=gives)
     await service.start()
     yield service
     await service.stop()
@@ -90,7 +90,8 @@ async def test_no_way_at_all_is_said(relay):
 async def test_a_round_measures_everybody(relay):
     async with serving(BERT) as bert, serving(CARL) as carl, registered(relay, CARL, carl.address):
         order = ProbeOrder(round=7, model="demo", peers=(peer(BERT, bert.address), peer(CARL)))
-        report = await prober(relay).round(order)
+        report, way = await prober(relay).round(order)
+    assert way is None, "it was not asked for"
     assert report.round == 7
     assert [(one.to, one.path) for one in report.paths] == [(BERT, "direct"), (CARL, "relay")]
     assert PathReport.model_validate_json(report.model_dump_json()) == report
@@ -105,10 +106,11 @@ async def test_the_owners_upload_cap_holds_for_measurements(relay):
 async def test_the_coordinator_is_measured_through_its_own_relay(relay):
     token = probe_token(probe_key(SECRET, "coordinator"), ANNA)
     assert await prober(relay).coordinator(token) is None
-    async with serving("coordinator") as service:
+    async with serving("coordinator", gives=True) as service:
         relay.forward("coordinator", PEER_PORT_NAME, service.address)
-        measured = await prober(relay).coordinator(token)
-    assert measured.rtt_s > 0 and measured.rate_bytes_per_s > 1e6
+        way = await prober(relay).coordinator(token)
+    assert way.rtt_s > 0 and way.upload_bytes_per_s > 1e6
+    assert way.download_bytes_per_s > 1e6
     assert await prober().coordinator(token) is None
 
 

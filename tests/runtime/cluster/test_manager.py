@@ -1,30 +1,46 @@
 """The manager's loop over nodes that answer at once: rings come, go and are handed over."""
 
 import asyncio
+import time
 from contextlib import asynccontextmanager, suppress
 from dataclasses import asdict, dataclass, field
 
 import pytest
 
-from molink.control.messages import NodeWish, StageFact, WeightsSource
+from molink.control.messages import (
+    NodeHealth,
+    NodeWish,
+    PathMeasured,
+    PathReport,
+    StageFact,
+    WeightsSource,
+)
 from molink.errors import RingError
 from molink.runtime.cluster import manager as manager_module
+from molink.runtime.cluster import pace_watch as pace_watch_module
 from molink.runtime.cluster import readiness as readiness_module
 from molink.runtime.cluster.agent_ring import JoinTerms
 from molink.runtime.cluster.assigner import Assigner
+from molink.runtime.cluster.claims import AS_TOLD, Pace
 from molink.runtime.cluster.cluster_plan import ClusterPlan, PlannedRing, PlannedStage
 from molink.runtime.cluster.cluster_service import ClusterService
 from molink.runtime.cluster.manager import ClusterManager, ManagerSettings
 from molink.runtime.cluster.node_book import NodeBook
+from molink.runtime.cluster.pace_watch import KEPT_S, PaceWatch
 from molink.runtime.cluster.ring_life import RingState
 from molink.runtime.service import GenerationRequest, ModelCard, TokenEvent
-from molink.runtime.supervision import StageLoaded
+from molink.runtime.supervision import PackingHealth, StageHealth, StageLoaded
 from molink_scheduler.request import SamplingParams
 from tests.runtime.cluster.examples import HERE, PROFILE
 
 TERMS = JoinTerms(None, None, "molink", "k" * 40, ("127.0.0.1:1",), "sampled-1", "")
 CARD = ModelCard("m", 0, 100, 64, (), None)
 LAYERS = 4
+ANNA_AND_BERT = {"a" * 16, "b" * 16}
+RAW = PackingHealth("raw", 0, 0, 0.0)
+HEALTH = asdict(
+    StageHealth(0, 1.0, 0.5, 200, None, None, 0, RAW, RAW, 0, None, None, 0.1, 0.01, ())
+)
 
 
 @dataclass
@@ -34,8 +50,11 @@ class EvenPlanner:
     size: int
     worth: str = ""
     shrunk: set = field(default_factory=set)
+    paces: dict = field(default_factory=dict)
+    plans: int = 0
 
     async def plan(self, nodes):
+        self.plans += 1
         names = sorted(node.node_id for node in nodes)
         rings = [names[at : at + self.size] for at in range(0, len(names), self.size)]
         whole = [self._ring(ring) for ring in rings if len(ring) == self.size]
@@ -44,6 +63,9 @@ class EvenPlanner:
 
     def outgrown(self, ring, node):
         return node.node_id in self.shrunk
+
+    def pace(self, stage, node, rows, seen):
+        return self.paces.get(node.node_id)
 
     def is_worth(self, present, plan, nodes):
         return self.worth
@@ -197,6 +219,7 @@ class World:
 @asynccontextmanager
 async def world(monkeypatch, size, min_nodes=1):
     monkeypatch.setattr(readiness_module, "SETTLE_S", 0.0)
+    monkeypatch.setattr(pace_watch_module, "LOOK_S", 0.0)
     monkeypatch.setattr(manager_module, "RETRY_S", 0.0)
     monkeypatch.setattr(manager_module, "CHANGE_PERIOD_S", 0.0)
     made = World(size, min_nodes)
@@ -223,6 +246,19 @@ async def test_rings_are_built_when_enough_nodes_are_there(monkeypatch):
         await w.until(lambda: len(w.serving) == 2)
         assert w.members() == [["a", "b"], ["c", "d"]]
         assert w.service.unready_reason is None
+
+
+async def test_the_first_plan_waits_for_the_ways_and_says_so(monkeypatch):
+    async with world(monkeypatch, size=2) as w:
+        w.manager.readiness.asked_of = lambda node, nodes: ANNA_AND_BERT - {node.node_id}
+        w.join(*ANNA_AND_BERT)
+        await w.until(lambda: "2 of them still measure the ways" in w.service.progress)
+        assert not w.told
+        for one in ANNA_AND_BERT:
+            (other,) = ANNA_AND_BERT - {one}
+            path = PathMeasured(to=other, path="direct", rtt_ms=1, rate_mbps=20)
+            w.say(one, PathReport(round=1, paths=(path,)))
+        await w.until(lambda: w.serving)
 
 
 async def test_each_stage_is_told_where_the_next_one_listens(monkeypatch):
@@ -321,6 +357,35 @@ async def test_a_better_plan_for_all_is_taken_only_when_it_is_worth_it(monkeypat
         assert w.serving == [first]
         w.planner.worth = "twice the users"
         await w.until(lambda: w.members() == [["a", "b", "c"]])
+
+
+async def test_a_member_that_is_found_slow_has_everybody_planned_for_anew(monkeypatch):
+    async with world(monkeypatch, size=2) as w:
+        w.join("a", "b")
+        await w.until(lambda: w.serving)
+        health = NodeHealth(incarnation="a" * 12, state="serving", uptime_s=1, stage=HEALTH)
+        w.planner.paces["a"] = AS_TOLD
+        w.say("a", health)
+        await w.until(lambda: w.serving[0].stages[0].health is not None)
+        w.manager.step(time.monotonic())
+        assert w.planner.plans == 1, "nobody is free, and nobody is slow"
+        w.planner.paces["a"] = Pace(9.0, 9.0)
+        await w.until(lambda: w.planner.plans == 2)
+        assert w.book.node("a").pace == Pace(9.0, 9.0)
+        w.manager.step(time.monotonic())
+        assert w.planner.plans == 2, "once for each that is found out"
+
+
+async def test_who_serves_no_more_is_believed_again_after_an_hour(monkeypatch):
+    async with world(monkeypatch, size=1) as w:
+        w.join("a")
+        await w.until(lambda: w.serving)
+        w.planner.paces["a"] = Pace(9.0, 9.0)
+        w.say("a", NodeHealth(incarnation="a" * 12, state="serving", uptime_s=1, stage=HEALTH))
+        watch, nodes = PaceWatch(w.planner), list(w.book)
+        assert watch.look(w.manager.lives, nodes, 1000.0) == {"a"}
+        assert watch.look([], nodes, 1000.0 + KEPT_S) == {"a"}
+        assert watch.look([], nodes, 1001.0 + KEPT_S) == set()
 
 
 async def test_a_stage_that_fails_ends_the_ring_and_it_is_tried_again(monkeypatch):

@@ -1,95 +1,97 @@
-"""From what nodes say to what a placement is asked."""
+"""Plans of nodes in the book: what they say, as far as it is believed."""
 
 from dataclasses import replace
 
 import pytest
 
-from molink.config.up_settings import UpSettings
-from molink.control.messages import PathMeasured
-from molink.errors import UserError
-from molink.runtime.cluster.node_book import Node
-from molink.runtime.cluster.planning import ModelPlanner, goal_of
+from molink.control.messages import PathMeasured, PathReport, RateSeen, RatesSeen
+from molink.runtime.cluster.claims import STEPS_MIN, UPLOAD_UNSEEN_MBPS, Pace, StepsSeen
+from molink.runtime.cluster.node_book import NodeBook
+from molink.runtime.cluster.node_facts import FactsMaker
+from molink.runtime.cluster.planning import ModelPlanner
 from molink_scheduler.placement import Goal, ModelCost
 from tests.runtime.cluster.examples import HERE, PROFILE, STEPS
 
-COST = ModelCost((1000,) * 4, kv_bytes=10, row_bytes=64, head_bytes=2000, tail_bytes=3000)
-PLANNER = ModelPlanner(COST, Goal(context_tokens=16), 2, "auto")
+MIB = 2**20
+COST = ModelCost(layer_bytes=(100 * MIB,) * 8, kv_bytes=4096, row_bytes=8192)
+PLANNER = ModelPlanner(FactsMaker(COST, 2, "bfloat16"), Goal(0.25, 256, 64, 32))
+ANNA, BERT, CARL = "a" * 16, "b" * 16, "c" * 16
+DEVICE = PROFILE.devices[0].model_copy(update={"free_bytes": 700 * MIB})
+LENT = PROFILE.model_copy(update={"devices": (DEVICE,), "upload_mbps": 50.0})
 
 
-def node(name, **profile):
-    path = PathMeasured(to="b" * 16, path="direct", rtt_ms=10, rate_mbps=80)
-    told = PROFILE.model_copy(update=profile)
-    return Node(name, presence=HERE, profile=told, paths={"b": path}, public_key="k" * 40)
+def cluster(*ids, mbps=50.0):
+    book = NodeBook()
+    for node_id in ids:
+        book.take(node_id, HERE.model_copy(update={"name": node_id[0]}), 0.0)
+        book.take(node_id, LENT, 0.0)
+        others = [other for other in ids if other != node_id]
+        paths = [PathMeasured(to=to, path="direct", rtt_ms=20, rate_mbps=mbps) for to in others]
+        book.take(node_id, PathReport(round=1, paths=tuple(paths)), 0.0)
+        rates = tuple(RateSeen(sender=other, rate_mbps=mbps) for other in others)
+        book.take(node_id, RatesSeen(rates=rates), 0.0)
+    return book
 
 
-def test_a_node_is_as_fast_as_it_says():
-    (facts,) = PLANNER.question([node("a")]).nodes
-    assert (facts.id, facts.name) == ("a", "anna")
-    assert (facts.decode_fixed_s, facts.decode_row_s) == (0.001, 1e-5)
-    assert facts.upload_bytes_per_s == 20e6 / 8
+def facts(book):
+    made, network = PLANNER.facts.of(list(book))
+    return {one.id: one for one in made}, network
 
 
-def test_the_output_matrix_is_read_once_in_a_step_unless_it_was_timed():
-    """It weighs as much as three layers."""
-    (guessed,) = PLANNER.question([node("a")]).nodes
-    assert guessed.head_fixed_s == pytest.approx(3 * 0.001)
-    assert guessed.head_row_s == pytest.approx(3 * 1e-5)
-    timed = STEPS.model_copy(update={"head_row_s": 0.007})
-    (told,) = PLANNER.question([node("a", steps=timed)]).nodes
-    assert (told.head_fixed_s, told.head_row_s) == (0.0, 0.007)
+def test_a_link_counts_as_its_receiver_saw_it():
+    book = cluster(ANNA, BERT)
+    book.take(BERT, RatesSeen(rates=(RateSeen(sender=ANNA, rate_mbps=8.0),)), 0.0)
+    nodes, network = facts(book)
+    assert network.link(nodes[ANNA], nodes[BERT]).rate_bytes_per_s == pytest.approx(1e6)
+    assert network.link(nodes[BERT], nodes[ANNA]).rate_bytes_per_s == pytest.approx(50e6 / 8)
+    assert nodes[ANNA].upload_bytes_per_s == pytest.approx(1e6), "nobody else has seen it send"
 
 
-def test_ways_between_those_who_are_planned_for():
-    links = PLANNER.question([node("a"), node("b")]).network.links
-    assert set(links) == {("a", "b"), ("b", "b")}
-    assert (links["a", "b"].one_way_s, links["a", "b"].rate_bytes_per_s) == (0.005, 10e6)
+def test_an_upload_that_nobody_has_seen_is_a_usual_one():
+    book = NodeBook()
+    book.take(ANNA, HERE, 0.0)
+    book.take(ANNA, LENT.model_copy(update={"upload_mbps": 9000.0}), 0.0)
+    assert facts(book)[0][ANNA].upload_bytes_per_s == UPLOAD_UNSEEN_MBPS * 1e6 / 8
+    book.saw(ANNA, 800.0)
+    assert facts(book)[0][ANNA].upload_bytes_per_s == 100e6
+    book.take(ANNA, LENT.model_copy(update={"upload_cap_mbps": 4.0}), 0.0)
+    assert facts(book)[0][ANNA].upload_bytes_per_s == 0.5e6
 
 
-async def test_a_plan_comes_from_a_process_beside_and_a_shortage_is_a_sentence():
-    plan = await PLANNER.plan([node("a")])
-    assert [stage.layers for stage in plan.rings[0].stages] == [(0, 4)]
-    small = replace(PLANNER, cost=replace(COST, layer_bytes=(2**34,) * 4))
-    assert (await small.plan([node("a")])).shortage.startswith("This PC is not enough")
-    assert (await PLANNER.plan([])).shortage == "No PC is ready."
+def test_who_was_found_slow_is_planned_so():
+    book = cluster(ANNA, BERT)
+    book.node(ANNA).pace = Pace(5.0, 7.0)
+    nodes, _ = facts(book)
+    assert nodes[ANNA].decode_fixed_s == pytest.approx(5 * STEPS.decode_fixed_s)
+    assert nodes[ANNA].prefill_row_s == pytest.approx(7 * STEPS.prefill_row_s)
+    assert nodes[BERT].decode_fixed_s == STEPS.decode_fixed_s
 
 
-async def test_an_even_split_is_made_when_it_is_told():
-    nodes = [node(name) for name in "cab"]
-    assert PLANNER.splitting(None) is PLANNER
-    (ring,) = (await PLANNER.splitting("even").plan(nodes)).rings
-    assert [(one.node_id, one.layers) for one in ring.stages] == [
-        ("c", (0, 2)),
-        ("a", (2, 3)),
-        ("b", (3, 4)),
-    ]
+async def test_a_pace_is_held_against_the_stage_that_serves():
+    book = cluster(ANNA, BERT)
+    plan = await PLANNER.plan(list(book))
+    forecast = plan.rings[0].forecast
+    rows = -(-forecast.users // forecast.micro_batches)
+    for stage, foreseen in zip(plan.rings[0].stages, forecast.stages, strict=True):
+        node = book.node(stage.node_id)
+        told_s = PLANNER.facts.told_decode_s(node, stage.layers, rows)
+        assert told_s == pytest.approx(foreseen.step_s), "as the forecast counts"
+        seen = StepsSeen(STEPS_MIN, 10 * told_s, 0.0)
+        assert PLANNER.pace(stage, node, rows, seen).decode == pytest.approx(10)
+        assert PLANNER.pace(stage, node, rows, replace(seen, steps=1)) is None
 
 
-@pytest.mark.parametrize(
-    "options, expected",
-    [
-        ({}, (512, 256, 64, None)),
-        ({"context_tokens": 100}, (100, 50, 12, None)),
-        ({"prompt_tokens": 0, "answer_tokens": 7}, (512, 0, 7, None)),
-        ({"micro_batch_count": 3}, (512, 256, 64, 3)),
-    ],
-)
-def test_the_load_that_is_planned_for(tmp_path, options, expected):
-    class Description:
-        model_len_max = 2048
-
-    goal = goal_of(UpSettings("m", tmp_path, **options), Description())
-    told = (goal.context_tokens, goal.prompt_tokens, goal.answer_tokens, goal.micro_batches)
-    assert told == expected
-
-
-@pytest.mark.parametrize(
-    "options, sentence",
-    [
-        ({"split": "odd"}, "--split must be one of planned, even, got 'odd'"),
-        ({"prompt_tokens": -1}, "--prompt-tokens must be 0 to 131072"),
-        ({"answer_tokens": 0}, "--answer-tokens must be 1 to 131072"),
-    ],
-)
-def test_a_load_or_a_split_that_cannot_be(tmp_path, options, sentence):
-    with pytest.raises(UserError, match=sentence):
-        UpSettings("m", tmp_path, **options)
+async def test_a_ring_with_a_liar_is_changed_once_it_is_found_out():
+    book = cluster(ANNA, BERT, CARL)
+    nodes = list(book)
+    fast = STEPS.model_copy(update={"decode_fixed_s": STEPS.decode_fixed_s / 10})
+    book.take(ANNA, LENT.model_copy(update={"steps": fast}), 0.0)
+    before = await PLANNER.plan(nodes)
+    (ring,) = before.rings
+    assert ANNA in {stage.node_id for stage in ring.stages}
+    assert not PLANNER.is_worth(before.rings, await PLANNER.plan(nodes), nodes)
+    book.node(ANNA).pace = Pace(200.0, 200.0)
+    after = await PLANNER.plan(nodes)
+    assert {stage.node_id for stage in after.rings[0].stages} == {BERT, CARL}
+    assert "200.0 times as long as it has told" in after.standbys[ANNA]
+    assert PLANNER.is_worth(before.rings, after, nodes)

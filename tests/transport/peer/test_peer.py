@@ -9,16 +9,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from molink.transport.peer import allowance as allowance_module
 from molink.transport.peer import service as service_module
-from molink.transport.peer.measuring import Asking, greet_peer, measure
-from molink.transport.peer.protocol import PEER_FRAMES, Bulk, Echo, probe_key, probe_token
-from molink.transport.peer.service import (
+from molink.transport.peer.allowance import (
     ALLOWANCE_BYTES,
     ALLOWANCE_BYTES_PER_S,
     BULK_BYTES_MAX,
     Allowance,
-    PeerService,
 )
+from molink.transport.peer.arrivals import REPORTS_MIN, START_SHARE, Arrivals
+from molink.transport.peer.measuring import Asking, greet_peer, measure, measure_download
+from molink.transport.peer.protocol import PEER_FRAMES, Bulk, Echo, Give, probe_key, probe_token
+from molink.transport.peer.service import GIVE_BYTES_MAX, SEEN_MAX, PeerService
 from molink.transport.preamble import RefusedError
 from molink.transport.sockets import address_of, connect
 from tests.transport.relay.nodes import ANNA, BERT, CARL, SECRET, WITHIN_S, EchoPort, until
@@ -53,6 +55,48 @@ async def test_a_round_trip_and_a_rate_are_measured(bert):
     assert (bert.measurements, bert.spoofed) == (1, 0)
 
 
+async def test_the_service_keeps_what_it_has_seen_whatever_the_sender_says(bert):
+    heard = []
+    bert.saw = lambda node_id, rate: heard.append((node_id, rate))
+    measured = await measure(await greeted(bert), bulk_s=0.3, cap_bytes_per_s=4e6)
+    await until(lambda: heard)
+    assert bert.seen == dict(heard)
+    assert bert.seen[ANNA] == pytest.approx(measured.rate_bytes_per_s, rel=0.3)
+    for number in range(SEEN_MAX + 5):
+        bert._note(f"node {number}", 1.0)
+    assert len(bert.seen) == SEEN_MAX and ANNA not in bert.seen
+
+
+async def test_a_download_is_measured_where_a_service_gives(bert):
+    assert await measure_download(await greeted(bert), 0.3) == 0.0, "volunteers send nothing"
+    giver = PeerService(KEY, "127.0.0.1", gives=True)
+    await giver.start()
+    assert await measure_download(await greeted(giver), 0.5) > 1e6
+    giver._to_give.left_bytes = 0.0
+    assert await measure_download(await greeted(giver), 0.5) == 0.0
+    await giver.stop()
+
+
+async def test_what_is_given_is_bounded_in_bytes_and_seconds(monkeypatch):
+    monkeypatch.setattr(service_module, "GIVE_BYTES_MAX", 200_000)
+    monkeypatch.setattr(service_module, "GIVE_S_MAX", 0.2)
+    giver = PeerService(KEY, "127.0.0.1", gives=True)
+    await giver.start()
+    connection = await greeted(giver)
+    await PEER_FRAMES.write(connection, Give())
+    loop, total = asyncio.get_running_loop(), 0
+    async with asyncio.timeout(WITHIN_S):
+        while piece := await loop.sock_recv(connection, 65536):
+            total += len(piece)
+    assert total == 200_000
+    monkeypatch.setattr(service_module, "GIVE_BYTES_MAX", GIVE_BYTES_MAX)
+    silent = await greeted(giver)
+    await PEER_FRAMES.write(silent, Give())
+    await until(lambda: not giver._turn.locked())
+    silent.close()
+    await giver.stop()
+
+
 @pytest.mark.parametrize(("mbps", "one_way_ms"), [(5, 20), (100, 30)])
 async def test_a_home_link_is_measured_as_what_it_is(bert, mbps, one_way_ms):
     emulator = await asyncio.create_subprocess_exec(
@@ -68,6 +112,8 @@ async def test_a_home_link_is_measured_as_what_it_is(bert, mbps, one_way_ms):
     emulator.stdin.close()
     await emulator.wait()
     assert measured.rate_bytes_per_s * 8 / 1e6 == pytest.approx(mbps, rel=0.15)
+    await until(lambda: bert.seen)
+    assert bert.seen[ANNA] * 8 / 1e6 == pytest.approx(mbps, rel=0.2)
     assert 2 * one_way_ms <= measured.rtt_s * 1e3 < 2 * one_way_ms + 60
 
 
@@ -162,7 +208,7 @@ async def test_echoes_are_counted(bert):
 
 
 async def test_nobody_can_send_more_than_the_limit(bert, monkeypatch):
-    monkeypatch.setattr(service_module, "BULK_BYTES_MAX", 100_000)
+    monkeypatch.setattr(allowance_module, "BULK_BYTES_MAX", 100_000)
     connection = await greeted(bert)
     await PEER_FRAMES.write(connection, Bulk())
     with pytest.raises(OSError):
@@ -201,3 +247,22 @@ def test_the_allowance_bounds_what_comes_in_any_time(asked):
         allowance.take(size)
         taken += size
         assert taken <= ALLOWANCE_BYTES + now * ALLOWANCE_BYTES_PER_S + 1
+
+
+@given(
+    st.floats(1e3, 1e9),
+    st.lists(st.floats(0.001, 1.0), min_size=REPORTS_MIN, max_size=50),
+)
+def test_steady_bytes_are_counted_at_their_rate(rate, gaps):
+    """However unevenly they are counted."""
+    now, total = 0.0, 0.0
+    arrivals = Arrivals(lambda: now, 0.0)
+    for gap_s in gaps:
+        now += gap_s
+        total += rate * gap_s
+        arrivals.note(total)
+    first_s = next(at for at, _ in arrivals.counted if at >= START_SHARE * now)
+    if first_s < now:
+        assert arrivals.rate_bytes_per_s == pytest.approx(rate, rel=1e-6)
+    else:
+        assert arrivals.rate_bytes_per_s == 0.0
