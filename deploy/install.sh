@@ -284,9 +284,15 @@ is_our_link() {
 }
 
 check_helpful() {
-    has mosquitto || note "mosquitto is not installed: only who runs a coordinator profits from it"
+    has_mosquitto || note "mosquitto is not installed: only who runs a coordinator profits from it"
     has cc || note "no C compiler: CPUs with AVX512-BF16 compute faster with one"
 }
+
+# Debian puts it where a user's PATH does not lead.
+has_mosquitto() (
+    PATH=$PATH:/usr/sbin:/usr/local/sbin
+    has mosquitto
+)
 
 check_all() {
     missing_count=0
@@ -336,7 +342,11 @@ install_with_venv() {
     if ! "$venv/bin/python" -m pip --version >/dev/null 2>&1; then
         "$python" -m venv --clear "$venv"
     fi
+    echo
+    echo "1 of 2: torch, the biggest part"
     install_torch
+    echo
+    echo "2 of 2: MoLink and its libraries"
     again=no
     [ ! -x "$venv/bin/molink" ] || again=yes
     pip install --upgrade "$source"
@@ -396,7 +406,10 @@ uninstall_all() {
     fi
     rm -rf "$venv" "$root/with-pipx"
     remove_temporary
-    rmdir "$root" 2>/dev/null || true
+    if [ -d "$root" ] && ! rmdir "$root" 2>/dev/null; then
+        note "kept $root: the keys, invites and members of a cluster that was run from here;" \
+            "to remove it too: rm -r '$root'"
+    fi
     remove_or_keep "$data/molink-agent" "${XDG_CACHE_HOME:-$HOME/.cache}/molink" \
         "${XDG_STATE_HOME:-$HOME/.local/state}/molink"
     echo "MoLink is removed."

@@ -4,7 +4,10 @@ from pathlib import Path
 
 from molink.config.data_dir import data_dir
 
-__all__ = ["default_data_dir"]
+__all__ = ["MEMBERSHIP_FILE", "default_data_dir"]
+
+MEMBERSHIP_FILE = "membership.json"
+"""There while the agent is a member of a cluster."""
 
 
 def default_data_dir() -> Path:

@@ -104,26 +104,13 @@ def main(out: Path, rounds: int) -> None:
 
 
 def _measure(path: str) -> RelayFigures:
-    with ExitStack() as stack:
-        context = stack.enter_context(zmq.Context())
-        sender, receiver = _sockets(context)
-        port = receiver.bind_to_random_port("tcp://127.0.0.1")
-        address = f"127.0.0.1:{port}"
-        relay: psutil.Process | None = None
-        agents: list[psutil.Process] = []
-        if path == "relay":
-            address, relay, agents = stack.enter_context(_relayed(address))
-        sender.connect(f"tcp://{address}")
-        latencies_s = _latencies(sender, receiver)
-        relay_s, agents_s = _used_s(relay), _used_s(*agents)
-        _stream(sender, receiver, MESSAGE_BYTES, int(STEADY_MBPS / 8 * 1e6 * STEADY_S), STEADY_MBPS)
-        relay_s, agents_s = _used_s(relay) - relay_s, _used_s(*agents) - agents_s
-        fast_from_s = _used_s(relay)
-        fast_s = _stream(sender, receiver, MESSAGE_BYTES, FAST_BYTES)
-        share = (_used_s(relay) - fast_from_s) / fast_s
-        large_s = _stream(sender, receiver, LARGE_BYTES, FAST_BYTES)
-        sender.close(linger=0)
-        receiver.close(linger=0)
+    with _opened(path) as link:
+        latencies_s = _latencies(link.sender, link.receiver)
+        relay_s, agents_s = _used_at_a_steady_rate_s(link)
+        fast_from_s = _used_s(link.relay)
+        fast_s = _stream(link.sender, link.receiver, MESSAGE_BYTES, FAST_BYTES)
+        share = (_used_s(link.relay) - fast_from_s) / fast_s
+        large_s = _stream(link.sender, link.receiver, LARGE_BYTES, FAST_BYTES)
     return RelayFigures(
         path,
         round(statistics.median(latencies_s) * 1e3, 3),
@@ -134,6 +121,41 @@ def _measure(path: str) -> RelayFigures:
         round(agents_s / STEADY_S * 1e3, 1),
         round(share, 3),
     )
+
+
+@dataclass(frozen=True, slots=True)
+class _Link:
+    """Two connected sockets, and who carries between them."""
+
+    sender: "zmq.Socket[bytes]"
+    receiver: "zmq.Socket[bytes]"
+    relay: psutil.Process | None
+    agents: list[psutil.Process]
+
+
+@contextmanager
+def _opened(path: str) -> Iterator[_Link]:
+    with ExitStack() as stack:
+        context = stack.enter_context(zmq.Context())
+        sender, receiver = _sockets(context)
+        port = receiver.bind_to_random_port("tcp://127.0.0.1")
+        address = f"127.0.0.1:{port}"
+        relay: psutil.Process | None = None
+        agents: list[psutil.Process] = []
+        if path == "relay":
+            address, relay, agents = stack.enter_context(_relayed(address))
+        sender.connect(f"tcp://{address}")
+        yield _Link(sender, receiver, relay, agents)
+        sender.close(linger=0)
+        receiver.close(linger=0)
+
+
+def _used_at_a_steady_rate_s(link: _Link) -> tuple[float, float]:
+    """Processor seconds of the relay and of the agents in STEADY_S."""
+    relay_s, agents_s = _used_s(link.relay), _used_s(*link.agents)
+    total_bytes = int(STEADY_MBPS / 8 * 1e6 * STEADY_S)
+    _stream(link.sender, link.receiver, MESSAGE_BYTES, total_bytes, STEADY_MBPS)
+    return _used_s(link.relay) - relay_s, _used_s(*link.agents) - agents_s
 
 
 def _sockets(context: "zmq.Context[zmq.Socket[bytes]]") -> "list[zmq.Socket[bytes]]":

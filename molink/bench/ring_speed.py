@@ -20,6 +20,7 @@ import psutil
 
 from molink.bench.load import LoadSettings, run_load
 from molink.bench.server_process import ServerProcess
+from molink.runtime.stage_handle import STAGE_MODULE
 
 __all__ = ["main"]
 
@@ -88,7 +89,8 @@ async def _serving(model: str, options: list[str]) -> AsyncIterator[ServerProces
 
 def _stage_rss_mb(server: ServerProcess) -> list[float]:
     children = psutil.Process(server.pid).children(recursive=True)
-    return [child.memory_info().rss / 1e6 for child in children]
+    stages = [child for child in children if STAGE_MODULE in child.cmdline()]
+    return [stage.memory_info().rss / 1e6 for stage in stages]
 
 
 def _medians(runs: list[Figures]) -> Figures:

@@ -15,6 +15,7 @@ from math import inf
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from molink_scheduler.placement.problem import Problem
 
@@ -22,6 +23,9 @@ __all__ = ["round_optimum"]
 
 Term = tuple[int, float]
 """A variable's number and its factor."""
+
+Vector = NDArray[np.float64]
+"""A number for each variable."""
 
 
 @dataclass(slots=True)
@@ -66,19 +70,13 @@ def round_optimum(
     from scipy.optimize import Bounds, LinearConstraint, milp
     from scipy.sparse import coo_array
 
-    n, v = len(problem.nodes), _Variables(len(problem.nodes))
+    v, room = _Variables(len(problem.nodes)), _rooms(problem)
     price = [a + b for a, b in zip(problem.fixed_s, problem.row_s, strict=True)]
-    room = _rooms(problem)
-    cost = np.zeros(v.count)
-    cost[v.has : v.has + n] = price
-    cost[v.link : v.flow] = [problem.delay_s[i][j] for i, j in v.arcs]
-    cost[v.slowest] = weight
+    cost = _cost(problem, weight, price, v)
     rows = _constraints(problem.layers, price, room, v)
     rows.add([(int(column), cost[column]) for column in np.flatnonzero(cost)], -inf, at_most)
-    top, whole = np.ones(v.count), np.ones(v.count)
-    top[v.has : v.has + n], top[v.flow : v.slowest], top[v.slowest] = room, n, inf
-    whole[v.flow :] = 0
     matrix = coo_array((rows.values, (rows.rows, rows.columns)), shape=(len(rows.low), v.count))
+    top, whole = _limits(room, v)
     found: Any = milp(
         cost,
         constraints=LinearConstraint(matrix.tocsr(), rows.low, rows.high),
@@ -87,6 +85,24 @@ def round_optimum(
         options={"time_limit": limit_s, "mip_rel_gap": 0.0},
     )
     return float(found.fun) if found.status == 0 else None
+
+
+def _cost(problem: Problem, weight: float, price: list[float], v: _Variables) -> Vector:
+    """Of one of each variable, in seconds."""
+    cost = np.zeros(v.count)
+    cost[v.has : v.has + len(price)] = price
+    cost[v.link : v.flow] = [problem.delay_s[i][j] for i, j in v.arcs]
+    cost[v.slowest] = weight
+    return cost
+
+
+def _limits(room: list[int], v: _Variables) -> tuple[Vector, Vector]:
+    """The most of each variable, and 1 where it is a whole number."""
+    top, whole = np.ones(v.count), np.ones(v.count)
+    top[v.has : v.has + len(room)] = room
+    top[v.flow : v.slowest], top[v.slowest] = len(room), inf
+    whole[v.flow :] = 0
+    return top, whole
 
 
 def _rooms(problem: Problem) -> list[int]:

@@ -9,14 +9,14 @@ format and reads it.
 
 import json
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from molink.bench.software_times import hop_times
 from molink.bench.stages_together import slowdown_together
 from molink.errors import UserError
-from molink.executor.description import describe
+from molink.executor.description import ModelDescription, describe
 from molink.executor.stage import StageExecutor, StageOptions
 from molink.executor.step_timing import StepTimer, TimedStep
 
@@ -85,40 +85,63 @@ def measure_profile(model: str, advance: Callable[[], None]) -> dict[str, Any]:
     description = describe(model)
     if description.layers < 3:
         raise UserError(f"{model} has {description.layers} layers: a profile takes three or more.")
+    middle, *ends = _roles(description)
+    timer = _load(model, middle)
+    profile = _heading(description, timer) | {"middle": _measure(timer, middle, advance)}
+    after_idle = _after_idle(timer)
+    del timer  # Its memory is wanted for the next ones.
+    profile |= {role.name: _measure(_load(model, role), role, advance) for role in ends}
+    pc = {
+        "slowdown_together": slowdown_together(model, middle.layers, description.model_len_max),
+        "after_idle": after_idle,
+        **asdict(hop_times()),
+    }
+    return profile | {"pc": pc}
+
+
+@dataclass(frozen=True, slots=True)
+class _Role:
+    """One stage of the ring that is measured, and the steps that are timed on it."""
+
+    name: str
+    layers: range
+    decode: list[Shape]
+    prefill: list[Shape]
+
+
+def _roles(description: ModelDescription) -> tuple[_Role, _Role, _Role]:
+    """Middle, head and tail, as long as each other."""
     longest, count = description.model_len_max, description.layers
     layers = min(LAYERS_MAX, count // 3)
     ends = (
         [(rows, CONTEXT_OF_ENDS) for rows in DECODE_ROWS],
         [(rows, 0) for rows in PREFILL_ROWS if rows <= longest],
     )
-    roles = {
-        "middle": (range(layers, 2 * layers), decode_grid(longest), prefill_grid(longest)),
-        "head": (range(layers), *ends),
-        "tail": (range(count - layers, count), *ends),
-    }
-    profile: dict[str, Any] = {
+    return (
+        _Role("middle", range(layers, 2 * layers), decode_grid(longest), prefill_grid(longest)),
+        _Role("head", range(layers), *ends),
+        _Role("tail", range(count - layers, count), *ends),
+    )
+
+
+def _load(model: str, role: _Role) -> StepTimer:
+    """The architecture is tested once, with the layers that are the most usual."""
+    options = StageOptions(kv_tokens=KV_TOKENS, self_test=role.name == "middle")
+    return StepTimer(StageExecutor.load(model, role.layers, options))
+
+
+def _heading(description: ModelDescription, timer: StepTimer) -> dict[str, Any]:
+    """What was measured, and on what."""
+    stage = timer.stage
+    return {
         "format": FORMAT,
         "version": VERSION,
         "model": Path(description.name).name,
         "hidden_size": description.hidden_size,
-        "layers": layers,
-        "model_layers": count,
-    }
-    for role, (held, decode, prefill) in roles.items():
-        options = StageOptions(kv_tokens=KV_TOKENS, self_test=role == "middle")
-        stage = StageExecutor.load(model, held, options)
-        profile |= {"device": str(stage.device), "dtype": str(stage.dtype).removeprefix("torch.")}
-        profile[role] = _measure(StepTimer(stage), decode, prefill, advance)
-        if role == "middle":
-            after_idle = _after_idle(StepTimer(stage))
-    del stage  # Its memory is wanted for those that are measured together.
-    held = range(layers, 2 * layers)
-    return profile | {
-        "pc": {
-            "slowdown_together": slowdown_together(model, held, longest),
-            "after_idle": after_idle,
-            **asdict(hop_times()),
-        }
+        "layers": len(stage.layers),
+        "model_layers": description.layers,
+        "device": str(stage.device),
+        "dtype": str(stage.dtype).removeprefix("torch."),
     }
 
 
@@ -132,9 +155,9 @@ def _after_idle(timer: StepTimer) -> list[tuple[float, float]]:
     ]
 
 
-def _measure(
-    timer: StepTimer, decode: list[Shape], prefill: list[Shape], advance: Callable[[], None]
-) -> dict[str, Any]:
+def _measure(timer: StepTimer, role: _Role, advance: Callable[[], None]) -> dict[str, Any]:
+    """The role's steps; each one's rows, context and seconds."""
+
     def timed(measure: Callable[[int, int], TimedStep], shapes: list[Shape]) -> list[Any]:
         points = []
         for rows, context in shapes:
@@ -142,6 +165,6 @@ def _measure(
             advance()
         return points
 
-    points = {"decode": timed(timer.decode, decode)}
+    points = {"decode": timed(timer.decode, role.decode)}
     timer.forget()
-    return points | {"prefill": timed(timer.prefill, prefill)}
+    return points | {"prefill": timed(timer.prefill, role.prefill)}

@@ -18,6 +18,7 @@ from molink.cli.demo import demo
 from molink.cli.members import invite, node
 from molink.cli.plan import plan
 from molink.cli.relay import relay
+from molink.cli.sentence_group import SentenceGroup
 from molink.cli.serve import serve
 from molink.cli.up import up
 from molink.errors import MolinkError
@@ -29,7 +30,7 @@ EXIT_USER_ERROR = 2
 COMMANDS_GROUP = "molink.commands"
 
 
-class MolinkGroup(click.Group):
+class MolinkGroup(SentenceGroup):
     """Our own commands, then those of other packages."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:

@@ -6,7 +6,7 @@ one that runs notices what they wrote.
 
 import json
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
@@ -93,10 +93,18 @@ def node() -> None:
 @json_option
 @data_dir_option
 def list_nodes(as_json: bool, data_dir: str | None) -> None:
-    """Show every PC that has ever joined, removed ones too."""
+    """Show every PC that has ever joined, removed ones too, and what each does now."""
+    from molink.cli.live_nodes import live_nodes
+
     with _registry(data_dir) as registry:
-        rows = [_node_fields(one) for one in registry.list_nodes()]
+        records, url = registry.list_nodes(), registry.url
+    live = live_nodes(url) if records else {}
+    rows = [_node_fields(one, live or {}) for one in records]
+    if not as_json:
+        rows = [_node_row(row) for row in rows]
     _show(rows, as_json, "No PC has joined yet: molink invite prints what its owner runs.")
+    if live is None and not as_json:
+        click.echo(f"What they do now is not known: no coordinator answers at {url}.", err=True)
 
 
 @node.command("remove")
@@ -140,13 +148,33 @@ def _invite_fields(invite: "InviteRecord", now: float) -> dict[str, Any]:
     }
 
 
-def _node_fields(node: "NodeRecord") -> dict[str, Any]:
+def _node_fields(node: "NodeRecord", live: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    now = live.get(node.node_id, {})
     return {
         "id": node.node_id,
         "name": node.name,
         "joined": _time(node.joined),
         "invite": node.invite_id,
         "removed": None if node.removed is None else _time(node.removed),
+        "state": now.get("state"),
+        "layers": now.get("layers"),
+        "device": now.get("device"),
+        "reason": now.get("reason"),
+    }
+
+
+def _node_row(node: Mapping[str, Any]) -> dict[str, Any]:
+    """For people: what it does comes before where it is from."""
+    layers = node["layers"]
+    return {
+        "id": node["id"],
+        "name": node["name"],
+        "state": "removed" if node["removed"] else node["state"],
+        "layers": f"{layers[0]}-{layers[1]}" if layers else None,
+        "device": node["device"],
+        "joined": node["joined"],
+        "invite": node["invite"],
+        "reason": node["reason"],
     }
 
 

@@ -82,7 +82,7 @@ def plan(
 ) -> None:
     """Show how MODEL would be spread over a set of PCs, and forecast what they would do with it.
 
-    MODEL is a directory, a hub id, a config.json or a known model such as qwen-7b.
+    MODEL is a directory, a hub id, a config.json, `demo` or a known model such as qwen-7b.
     """
     from rich.console import Console
 
@@ -110,9 +110,11 @@ def _made(
 ) -> "tuple[str, Plan]":
     from molink.config.planned_nodes import read_planned_nodes
     from molink.executor.layer_sizes import planned_model
+    from molink.models import DEMO_MODEL_DIR
     from molink_scheduler.placement import Shortage, even_plan, make_plan
 
-    planned, nodes = planned_model(model), read_planned_nodes(nodes_path)
+    nodes = read_planned_nodes(nodes_path)
+    planned = planned_model(str(DEMO_MODEL_DIR) if model == "demo" else model)
     facts = nodes.facts(planned.shape, goal.context_tokens)
     if split == "even":
         found = even_plan(planned.cost, facts, nodes.network(), goal)
@@ -141,8 +143,10 @@ def _asked(url: str, split: str | None) -> "tuple[str, Plan]":
             raise UserError(f"{fields['model']} does not fit: {fields['shortage']}")
         return str(fields["model"]), plan_from_fields(fields["plan"])
     except (URLError, OSError, ValueError, TypeError, KeyError) as error:
+        why = getattr(error, "reason", error)  # Of a URLError; its own text is made for programs.
         raise UserError(
-            f"No coordinator answers at {address} ({error}): give the URL that `molink up` printed."
+            f"No coordinator answers at {address} ({getattr(why, 'strerror', None) or why}): give "
+            "the URL that `molink up` printed."
         ) from None
 
 

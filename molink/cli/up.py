@@ -9,6 +9,7 @@ import click
 from molink.cli.options import some_ring_options
 
 if TYPE_CHECKING:
+    from molink.cli.running_line import RunningLine
     from molink.config.up_settings import UpSettings
 
 __all__ = ["up"]
@@ -16,6 +17,15 @@ __all__ = ["up"]
 INVITE_S = 24 * 3600.0
 INVITE_USES_MIN = 5
 """The printed invite is as `molink invite` makes them; for more PCs at a start, as many uses."""
+
+LOOK_S = 1.0
+"""Between two looks at what has changed, for the person in front of it."""
+
+NEXT_STEP = """\
+Type that line on each PC that shall help; MoLink must be installed there. It lets {uses} PCs in
+within {hours:.0f} hours, `molink invite` prints another. Ctrl-C ends this in order; who has joined
+stays a member.
+"""
 
 SHARED = ("dtype", "model_len_max", "micro_batch_count", "policy", "wire", "span_tokens")
 """Options of `molink serve` that mean the same here."""
@@ -39,6 +49,18 @@ SHARED = ("dtype", "model_len_max", "micro_batch_count", "policy", "wire", "span
 )
 @click.option("--broker-port", default=8001, show_default=True, help="0 takes a free one.")
 @click.option("--relay-port", default=8002, show_default=True, help="0 takes a free one.")
+@click.option(
+    "--relay",
+    default="",
+    metavar="HOST:PORT",
+    help="Of a `molink relay` elsewhere, as nodes reach it; without it one runs here.",
+)
+@click.option(
+    "--relay-secret-file",
+    default="",
+    metavar="FILE",
+    help="The secret that it was started with.",
+)
 @click.option("--tls-cert", default="", metavar="FILE", help="PEM: encrypt the broker's traffic.")
 @click.option("--tls-key", default="", metavar="FILE", help="PEM: its private key.")
 @click.option(
@@ -64,6 +86,11 @@ SHARED = ("dtype", "model_len_max", "micro_batch_count", "policy", "wire", "span
     default="planned",
     show_default=True,
     help="Layers as a plan finds best, or evenly over all PCs in the order in which they came.",
+)
+@click.option(
+    "--weights-mbps",
+    type=float,
+    help="Cap on what PCs fetch of weights from here, all together; without it what the line has.",
 )
 @click.option(
     "--data-dir", metavar="FOLDER", help="Keys, invites, nodes; without it $XDG_DATA_HOME/molink."
@@ -96,11 +123,14 @@ async def _up(settings: "UpSettings", *, wait: bool) -> None:
     from molink.api.plan import add_plan_route
     from molink.api.server import check_port_free, free_port
     from molink.api.weights import WeightsShelf, add_weights_routes
+    from molink.cli.running_line import RunningLine
     from molink.runtime.cluster.start import start_cluster
 
     check_port_free(settings.host, settings.port)
     port = settings.port or free_port(settings.host)
     async with AsyncExitStack() as stack:
+        shown = stack.enter_context(RunningLine())
+        shown.now(f"Reads {settings.model} and starts the broker and the relay.")
         cluster = await stack.enter_async_context(start_cluster(settings, port))
         app = create_app(cluster.service)
         add_join_route(app, cluster.desk)
@@ -109,26 +139,62 @@ async def _up(settings: "UpSettings", *, wait: bool) -> None:
         shelf = WeightsShelf(
             cluster.checkpoint, settings.data_dir / "weights", name=cluster.service.card.name
         )
-        add_weights_routes(app, shelf, lambda token: registry.member_of_token(token) is not None)
+        add_weights_routes(
+            app,
+            shelf,
+            lambda token: registry.member_of_token(token) is not None,
+            bytes_per_s_max=settings.weights_bytes_per_s,
+        )
         await shelf.start()
         stack.push_async_callback(shelf.close)
         runner = await start_api(app, settings.host, port)
         stack.push_async_callback(runner.cleanup)
-        await _announce(cluster, settings, port, wait=wait)
-        await cluster.running
+        _announce(cluster, settings, port, shown)
+        await _until_it_ends(cluster, settings, port, shown, wait=wait)
 
 
-async def _announce(cluster: Any, settings: "UpSettings", port: int, *, wait: bool) -> None:
+def _announce(cluster: Any, settings: "UpSettings", port: int, shown: "RunningLine") -> None:
     import time
 
     uses = max(INVITE_USES_MIN, settings.min_nodes)
     invite = cluster.registry.make_invite(INVITE_S, uses, "", time.time())
-    print(f"listening http://{settings.public_host}:{port}", flush=True)
-    print(f"molink agent join {invite.text}", flush=True)
-    if not wait:
-        return
-    serving = asyncio.ensure_future(cluster.service.until_ready())
-    await asyncio.wait({serving, cluster.running}, return_when=asyncio.FIRST_COMPLETED)
-    serving.cancel()
-    if not cluster.running.done():
-        print(f"ready http://{settings.public_host}:{port}", flush=True)
+    shown.out(f"listening http://{settings.public_host}:{port}")
+    shown.out(f"molink agent join {invite.text}")
+    shown.advise(NEXT_STEP.format(uses=uses, hours=INVITE_S / 3600))
+
+
+async def _until_it_ends(
+    cluster: Any, settings: "UpSettings", port: int, shown: "RunningLine", *, wait: bool
+) -> None:
+    """Say what changes; raises what ends the cluster."""
+    tasks = {asyncio.ensure_future(_tell(cluster, shown))}
+    if wait:
+        url = f"http://{settings.public_host}:{port}"
+        tasks.add(asyncio.ensure_future(_say_ready(cluster, url, shown)))
+    try:
+        ended, _ = await asyncio.wait(
+            {cluster.running, *tasks}, return_when=asyncio.FIRST_EXCEPTION
+        )
+        for task in ended:
+            task.result()
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def _tell(cluster: Any, shown: "RunningLine") -> None:
+    from molink.cli.cluster_news import ClusterNews, cluster_now
+
+    news = ClusterNews()
+    while True:
+        report = cluster.service.cluster()
+        for line in news.update(report):
+            shown.say(line)
+        shown.now(cluster_now(report))
+        await asyncio.sleep(LOOK_S)
+
+
+async def _say_ready(cluster: Any, url: str, shown: "RunningLine") -> None:
+    await cluster.service.until_ready()
+    shown.out(f"ready {url}")

@@ -1,6 +1,7 @@
 """What `molink up` was asked for, checked as far as it can be without opening the model."""
 
 import math
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,6 +19,8 @@ TPOT_MS_MAX = 60_000.0
 TOKENS_MAX = 131_072
 """As much KV as a stage offers at most."""
 
+ADDRESS = re.compile(r"[^\s:/]+:\d{1,5}")
+
 
 @dataclass(frozen=True, slots=True)
 class UpSettings:
@@ -33,6 +36,9 @@ class UpSettings:
     """A URL, mosquitto, embedded, or None for the best that is installed."""
     broker_port: int = 8001
     relay_port: int = 8002
+    relay: str = ""
+    """host:port of a relay that runs elsewhere; empty: one is started here."""
+    relay_secret_file: str = ""
     tls_cert: str = ""
     """PEM files for the broker; empty: no TLS."""
     tls_key: str = ""
@@ -49,6 +55,8 @@ class UpSettings:
     """Users are counted as served up to this time between two tokens."""
     context_tokens: int | None = None
     """KV that a user is planned with; None: a quarter of the model's length, at most 2,048."""
+    weights_mbps: float | None = None
+    """Cap on all downloads of weights from here together: tokens share the line with them."""
     prompt_tokens: int | None = None
     """Of the request that is planned for; None: half of `context_tokens`."""
     answer_tokens: int | None = None
@@ -65,6 +73,12 @@ class UpSettings:
             _check(option, port, 0, 65535)
         if bool(self.tls_cert) != bool(self.tls_key):
             raise UserError("--tls-cert and --tls-key belong together: give both or neither.")
+        if bool(self.relay) != bool(self.relay_secret_file):
+            raise UserError(
+                "--relay and --relay-secret-file belong together: give both or neither."
+            )
+        if self.relay and not ADDRESS.fullmatch(self.relay):
+            raise UserError(f"--relay takes HOST:PORT, got {self.relay!r}.")
         _check("--min-nodes", self.min_nodes, 1, MIN_NODES_MAX)
         for option, tokens, least, most in (
             ("--max-model-len", self.model_len_max, 2, 2**31),
@@ -84,6 +98,13 @@ class UpSettings:
             raise UserError(f"--policy must be one of {', '.join(POLICIES)}, got {self.policy!r}.")
         if not (math.isfinite(self.tpot_ms) and 1 <= self.tpot_ms <= TPOT_MS_MAX):
             raise UserError(f"--tpot-ms must be 1 to {TPOT_MS_MAX:g}, got {self.tpot_ms:g}.")
+        if self.weights_mbps is not None and not 0 < self.weights_mbps < math.inf:
+            raise UserError(f"--weights-mbps must be above 0, got {self.weights_mbps:g}.")
+
+    @property
+    def weights_bytes_per_s(self) -> float | None:
+        """The cap in bytes; None: none."""
+        return None if self.weights_mbps is None else self.weights_mbps * 1e6 / 8
 
 
 def _check(option: str, value: int, low: int, high: int) -> None:

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Protocol
 
 from molink.control.addresses import BrokerAddress, Credentials, TlsFiles
-from molink.control.embedded import EmbeddedBroker
 from molink.control.external import ExternalBroker
 from molink.control.mosquitto import MosquittoBroker, find_mosquitto
 from molink.errors import UserError
@@ -74,4 +73,6 @@ def open_broker(
         )
     if choice is None:
         log.info("mosquitto is not installed: the broker runs inside this process")
+    from molink.control.embedded import EmbeddedBroker  # A library of 0.2 s, seldom needed.
+
     return EmbeddedBroker(host, port, tls)

@@ -5,6 +5,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 __all__ = [
+    "SENTENCE_CHARACTERS_MAX",
     "Address",
     "Bytes",
     "Key",
@@ -27,7 +28,8 @@ Seconds = Annotated[float, Field(ge=0, le=3600, allow_inf_nan=False)]
 Bytes = Annotated[int, Field(ge=0, le=2**50)]
 Mbps = Annotated[float, Field(ge=0, le=100_000, allow_inf_nan=False)]
 Milliseconds = Annotated[float, Field(ge=0, le=60_000, allow_inf_nan=False)]
-Sentence = Annotated[str, Field(max_length=500)]
+SENTENCE_CHARACTERS_MAX = 500
+Sentence = Annotated[str, Field(max_length=SENTENCE_CHARACTERS_MAX)]
 Address = Annotated[str, Field(max_length=300, pattern=r"^[A-Za-z0-9.\-:\[\]]+:\d{1,5}$")]
 """host:port."""
 

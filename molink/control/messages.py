@@ -9,7 +9,15 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from molink.control.message_base import Address, Key, Message, ModelSize, NodeId, Sentence
+from molink.control.message_base import (
+    SENTENCE_CHARACTERS_MAX,
+    Address,
+    Key,
+    Message,
+    ModelSize,
+    NodeId,
+    Sentence,
+)
 from molink.control.profile_messages import (
     Device,
     PathMeasured,
@@ -23,6 +31,7 @@ from molink.control.profile_messages import (
 )
 
 __all__ = [
+    "SENTENCE_CHARACTERS_MAX",
     "Accepted",
     "Assignment",
     "CoordinatorPresence",
@@ -164,6 +173,8 @@ class StageFact(Message):
     line: dict[str, Any] = Field(default_factory=dict)
     """Of "loaded": the fields of `runtime.supervision.StageLoaded`."""
     message: Sentence = ""
+    user_fault: bool = False
+    """Of "failed": whether what was asked for cannot be, as opposed to this node."""
 
 
 class NodeHealth(Message):

@@ -49,6 +49,7 @@ class MosquittoProcess:
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.DEVNULL,
             stderr=asyncio.subprocess.PIPE,
+            start_new_session=True,  # A terminal's Ctrl-C is for us: we end it when all have left.
         )
         mosquitto = cls(process)
         try:

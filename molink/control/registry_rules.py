@@ -102,8 +102,8 @@ def admitted_again(db: sqlite3.Connection, known: NodeRecord, name: str) -> Node
     removed."""
     if known.removed is not None:
         raise JoinRefusedError(
-            "This node was removed from the cluster: ask whoever runs it; to come back it needs a "
-            "new key and a new invite."
+            "This node was removed from the cluster: ask whoever runs it. To come back it needs a "
+            "new invite, and a new key: join with --data-dir and an empty folder."
         )
     db.execute("UPDATE nodes SET name = ? WHERE id = ?", (name, known.node_id))
     again = node(db, known.node_id)

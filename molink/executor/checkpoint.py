@@ -177,7 +177,10 @@ def _hub_message(what: str, error: Exception) -> str:
         return f"there is no {what} on the hub, and no directory of that name"
     if kind == "GatedRepoError":
         return f"{what} has terms: accept them on the hub and log in with `hf auth login`"
-    return f"{what} is no directory, is not in the hub's cache, and the hub cannot be reached"
+    return (
+        f"{what} is no directory, is not in the hub's cache, and the hub cannot be reached: check "
+        "the name, and whether this machine is online"
+    )
 
 
 def _hub_answers() -> bool:

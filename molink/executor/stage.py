@@ -99,9 +99,7 @@ class StageExecutor:
         dtype = choose_dtype(options.dtype, device, description.dtype)
         config = load_model_config(checkpoint)
         if options.self_test:
-            from molink.executor.self_test import check_architecture  # it stands on this module
-
-            check_architecture(config, description)
+            _test(config, description)
         share = LOADING_SHARE_OF_PROGRESS
         weights = load_model(checkpoint, config, part, dtype, lambda done: progress(share * done))
         stage = cls(weights.to(device), part, description, device, dtype)
@@ -280,3 +278,10 @@ def _sampling_rows(batch: Batch) -> tuple[list[Span], list[int]]:
             samplers.append(span)
             rows.append(end - 1)
     return samplers, rows
+
+
+def _test(config: Any, description: ModelDescription) -> None:
+    """Raises UnsupportedModelError for an architecture whose stages compute something else."""
+    from molink.executor.self_test import check_architecture  # it stands on this module
+
+    check_architecture(config, description)

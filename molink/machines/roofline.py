@@ -14,7 +14,7 @@ All fields of a cost are seconds, worked out once: a step then costs a few multi
 matters when a thousand nodes are simulated.
 """
 
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
 from math import hypot
 
 from molink.errors import UserError
@@ -47,7 +47,12 @@ class StepParts:
     @property
     def total_s(self) -> float:
         """The step."""
-        return _total_s(*astuple(self))
+        return (
+            hypot(self.weights_s, self.flops_s)
+            + max(self.kv_s, self.attention_flops_s)
+            + self.output_s
+            + self.overhead_s
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +76,10 @@ class RooflineCost:
 
     def step_s(self, batch_class: BatchClass, rows: int, kv_tokens: int, sequences: int) -> float:
         """Seconds of one step, see `StepCost`."""
-        return _total_s(*self._parts_s(batch_class, rows, kv_tokens, sequences))
+        weights_s, flops_s, kv_s, attention_s, output_s, overhead_s = self._parts_s(
+            batch_class, rows, kv_tokens, sequences
+        )
+        return hypot(weights_s, flops_s) + max(kv_s, attention_s) + output_s + overhead_s
 
     def parts(
         self, batch_class: BatchClass, rows: int, kv_tokens: int, sequences: int
@@ -83,8 +91,10 @@ class RooflineCost:
         self, batch_class: BatchClass, rows: int, kv_tokens: int, sequences: int
     ) -> _PartsS:
         """In the order of `StepParts`."""
-        experts = self.shape.experts_hit(rows)
-        pairs = _attended_pairs(batch_class, rows, kv_tokens, sequences)
+        shape = self.shape
+        experts = 1 if shape.experts == 1 else shape.experts_hit(rows)
+        is_decode = batch_class is DECODE
+        pairs = kv_tokens if is_decode else _attended_pairs(rows, kv_tokens, sequences)
         return (
             self.dense_weights_s + experts * self.expert_weights_s,
             rows * self.row_flops_s,
@@ -128,23 +138,9 @@ def check_layers(shape: ModelShape, layers: int) -> None:
         raise UserError(f"a stage of {shape.name} takes 1 to {shape.layers} layers, got {layers}.")
 
 
-def _total_s(
-    weights_s: float,
-    flops_s: float,
-    kv_s: float,
-    attention_flops_s: float,
-    output_s: float,
-    overhead_s: float,
-) -> float:
-    """Of the parts of `StepParts`."""
-    return hypot(weights_s, flops_s) + max(kv_s, attention_flops_s) + output_s + overhead_s
-
-
-def _attended_pairs(batch_class: BatchClass, rows: int, kv_tokens: int, sequences: int) -> float:
-    """Row times key, over the batch: a row of a span attends to itself and all before it.
+def _attended_pairs(rows: int, kv_tokens: int, sequences: int) -> float:
+    """Row times key, over a batch of spans: a row attends to itself and all before it.
 
     Spans of one batch count as equally long.
     """
-    if batch_class is DECODE:
-        return kv_tokens
     return rows * (kv_tokens - rows / 2) / max(1, sequences)

@@ -6,7 +6,7 @@ round, and a copy here for the user.
 """
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -60,6 +60,8 @@ class Coordinator:
     unready_reason: str | None = None
     wire: CodecDecision = field(default_factory=lambda: choose_codec("raw", None))
     """How activations are packed, and why."""
+    report: Callable[[], dict[str, Any]] = field(default=dict)
+    """What GET /cluster says beside the ring."""
     tokens_told: int = 0
     """Handed to users since the start."""
     _live: dict[int, _Live] = field(default_factory=dict)
@@ -69,6 +71,7 @@ class Coordinator:
 
     def __post_init__(self) -> None:
         self.links.sampled = self._take_sampled
+        self.links.head_lost = lambda reason: self._lose(RingError(reason))
         self._idle.set()
 
     async def watch(self) -> None:
@@ -76,8 +79,7 @@ class Coordinator:
         try:
             await self.ring.watch()
         except MolinkError as error:
-            self.end(f"{error} {self.remedy}".rstrip())
-            self.lost.set_result(error)
+            self._lose(error)
 
     def end(self, reason: str) -> None:
         """Fail what runs and refuse what comes."""
@@ -142,7 +144,13 @@ class Coordinator:
     def cluster(self) -> dict[str, Any]:
         """The body of GET /cluster."""
         report = ring_report(self.card.name, self.ring, self.links, len(self._live))
-        return report | {"wire": asdict(self.wire)}
+        return report | {"wire": asdict(self.wire)} | self.report()
+
+    def _lose(self, error: MolinkError) -> None:
+        """A stage is gone, or the way to the head."""
+        if not self.lost.done():
+            self.end(f"{error} {self.remedy}".rstrip())
+            self.lost.set_result(error)
 
     def _submit(self, request: GenerationRequest, output: tuple[int, ...]) -> tuple[int, _Live]:
         if self.unready_reason is not None:

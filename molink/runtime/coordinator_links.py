@@ -20,6 +20,7 @@ from molink.wire.messages import Cancel, Message, Sampled, SetWire, Submit
 from molink_scheduler.batch import BatchClass
 from molink_scheduler.link_facts import LinkMemory
 from molink_scheduler.link_pacer import LinkPacer
+from molink_scheduler.link_silence import GiveUp, Reconnect, SilenceStep
 from molink_scheduler.transmission import make_transmission
 
 __all__ = ["CoordinatorLinks"]
@@ -38,6 +39,10 @@ class CoordinatorLinks:
     _loop: asyncio.AbstractEventLoop
     sampled: Callable[[Sampled], None] = field(default=lambda message: None)
     """Called in the event loop for every batch that the tail finished."""
+    head_silent: Callable[[], None] = field(default=lambda: None)
+    """Called there when nothing is acknowledged by the head, and another way is wanted."""
+    head_lost: Callable[[str], None] = field(default=lambda reason: None)
+    """Called there once when the link to the head is given up; `reason` is a sentence."""
     frames_refused: int = 0
     head: PacedLink | None = None
     _guard: CurveGuard | None = None
@@ -66,6 +71,7 @@ class CoordinatorLinks:
         assert self._thread is not None
         queue, pacer, peer = make_transmission(), LinkPacer(memory), peer_of(self._guard, head_key)
         self.head = PacedLink.connect(self._context, "head", head_address, queue, pacer, peer)
+        self.head.on_silence = self._head_silent
         if not await asyncio.to_thread(self._thread.open, self.head, OPEN_TIMEOUT_S):
             raise RingError("The head does not answer: check its link.")
 
@@ -103,6 +109,15 @@ class CoordinatorLinks:
         if self._guard is not None:
             self._guard.close()
         self._context.term()
+
+    def _head_silent(self, step: SilenceStep) -> None:
+        """In the link thread: the way to the head seems dead."""
+        match step:
+            case Reconnect(ask_others=True):
+                self._loop.call_soon_threadsafe(lambda: self.head_silent())
+            case GiveUp(silent_s):
+                reason = f"For {silent_s:.0f} s the head has acknowledged nothing over any way."
+                self._loop.call_soon_threadsafe(lambda: self.head_lost(reason))
 
     def _deliver(self, frames: list[memoryview]) -> None:
         """In the link thread."""

@@ -1,6 +1,6 @@
 """A link's statistics as they are reported to the supervisor and shown in GET /cluster."""
 
-from molink.runtime.supervision import LinkHealth
+from molink.runtime.stage_health import LinkHealth
 from molink.transport.paced_link import LinkStatistics
 
 __all__ = ["link_health"]

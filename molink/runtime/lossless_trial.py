@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 from molink.runtime.ring import RingStage
-from molink.runtime.supervision import LinkHealth, PackingHealth, StageHealth
+from molink.runtime.stage_health import LinkHealth, PackingHealth, StageHealth
 from molink_scheduler.codec_choice import LosslessTrial
 
 __all__ = ["await_trial", "trial_of"]

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 import torch
 
 from molink.errors import FrameError
-from molink.runtime.supervision import PackingHealth
+from molink.runtime.stage_health import PackingHealth
 from molink.runtime.tensor_buffers import tensor_from_buffer, tensor_to_buffer
 from molink.wire.messages import Activations, TensorHeader
 

@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from molink.config.link_shape import LinkShape
-from molink.runtime.supervision import StageHealth, StageLoaded
+from molink.runtime.stage_health import StageHealth
+from molink.runtime.supervision import StageLoaded
 
 __all__ = ["COORDINATOR", "Ring", "RingFacts", "RingStage"]
 

@@ -1,15 +1,14 @@
 """The links of a running ring as their senders last told of them."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 
 from molink.runtime.coordinator_links import CoordinatorLinks
 from molink.runtime.known_links import KnownLink
 from molink.runtime.link_health import link_health
-from molink.runtime.local_ring import LocalRing
 from molink.runtime.ring import COORDINATOR, Ring
-from molink.runtime.supervision import LinkHealth
+from molink.runtime.stage_health import LinkHealth
 
 __all__ = ["RingLink", "known_links", "ring_links"]
 
@@ -34,10 +33,11 @@ def ring_links(ring: Ring, coordinator: CoordinatorLinks) -> Iterator[RingLink]:
 
 
 def known_links(
-    ring: LocalRing, coordinator: CoordinatorLinks, now: float
+    ring: Ring, coordinator: CoordinatorLinks, address_of: Callable[[int], str], now: float
 ) -> Iterator[tuple[str, str, KnownLink]]:
-    """Source, target and state of each link, to be remembered."""
+    """Source, target and state of each link, to be remembered; `address_of` a stage's place or
+    COORDINATOR."""
     for link in ring_links(ring, coordinator):
-        places = ring.plan.address(link.source), ring.plan.address(link.target)
+        places = address_of(link.source), address_of(link.target)
         with suppress(ValueError, TypeError):  # What a stage says of its link may be impossible.
             yield *places, KnownLink(link.health.rate_mbps, link.health.rtt_ms, now)

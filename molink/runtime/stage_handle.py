@@ -1,11 +1,11 @@
 """One stage as its supervisor sees it: started, loaded, joined, watched."""
 
-import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from molink.errors import StageError, UserError
 from molink.runtime.child_process import ChildProcess
+from molink.runtime.stage_health import StageHealth
 from molink.runtime.supervision import (
     Command,
     Fact,
@@ -18,14 +18,13 @@ from molink.runtime.supervision import (
     SetAllowed,
     SetUploadCap,
     StageFailed,
-    StageHealth,
     StageLoaded,
     StageReady,
     decode_line,
     encode_line,
 )
 
-__all__ = ["StageHandle", "start_process"]
+__all__ = ["STAGE_MODULE", "StageHandle", "start_process"]
 
 STAGE_MODULE = "molink.runtime.stage_main"
 
@@ -48,17 +47,13 @@ class StageHandle:
     health: StageHealth | None = None
     path_moved: Callable[[PathMoved], None] = field(default=lambda moved: None)
     """Hears how each `move_path` ended."""
-    _reported: asyncio.Event = field(default_factory=asyncio.Event)
+    reported: Callable[[], None] = field(default=lambda: None)
+    """Hears that `health` is new."""
 
     @property
     def pid(self) -> int:
         """Of its process."""
         return self.child.pid
-
-    @property
-    def layers(self) -> tuple[int, int]:
-        """[start, end)."""
-        return self.load.layers
 
     @classmethod
     async def start(cls, name: str, load: LoadStage, command: Sequence[str] = ()) -> "StageHandle":
@@ -105,16 +100,9 @@ class StageHandle:
             match await self._next_fact():
                 case StageHealth() as health:
                     self.health = health
-                    self._reported.set()
+                    self.reported()
                 case PathMoved() as moved:
                     self.path_moved(moved)
-
-    async def next_health(self) -> StageHealth:
-        """The next report, while somebody watches."""
-        self._reported.clear()
-        await self._reported.wait()
-        assert self.health is not None, "the event follows the report"
-        return self.health
 
     def set_allowed(self, keys: Sequence[str]) -> None:
         """Whom its links accept from now on, as public keys in Z85."""

@@ -9,6 +9,7 @@ import logging
 import queue
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 
 import zmq
 
@@ -32,6 +33,7 @@ from molink.wire.frames import decode_message, encode_message
 from molink.wire.messages import Message
 from molink_scheduler.batch import BatchClass
 from molink_scheduler.link_pacer import LinkPacer
+from molink_scheduler.link_silence import GiveUp, Reconnect, SilenceStep
 from molink_scheduler.transmission import make_transmission
 from molink_scheduler.upload_budget import UploadBudget
 
@@ -59,11 +61,14 @@ class StageLinks:
     _guard: CurveGuard | None = None
     """None: the links are not encrypted."""
     _budget: UploadBudget = field(default_factory=lambda: UploadBudget(None))
+    _tell: Callable[[Fact], None] = field(default=lambda fact: None)
     _epoch: int = 0
     _messages_refused: int = 0
     _next: PacedLink | None = None
     _coordinator: PacedLink | None = None
     _pending: list[Frames] = field(default_factory=list)
+    _lost: str | None = None
+    """Why this stage cannot go on, once a link is given up."""
 
     @classmethod
     def bind(
@@ -79,9 +84,11 @@ class StageLinks:
         thread.start()
         return cls(name, inbound, context, inbox, thread, guard)
 
-    def connect(self, command: JoinRing) -> None:
-        """Open the links that leave here. Raises StageError when a neighbour does not answer."""
+    def connect(self, command: JoinRing, tell: Callable[[Fact], None] = lambda fact: None) -> None:
+        """Open the links that leave here; `tell` hears in the links' thread when one is silent and
+        wants another way. Raises StageError when a neighbour does not answer."""
         self._epoch = command.epoch
+        self._tell = tell
         budget = self._budget
         if command.upload_bytes_per_s is not None:
             budget.set_cap(command.upload_bytes_per_s)
@@ -139,7 +146,10 @@ class StageLinks:
             return
 
     def receive(self) -> Iterator[Message]:
-        """All messages that have arrived, of this epoch and well-formed."""
+        """All messages that have arrived, of this epoch and well-formed. Raises StageError when a
+        link that leaves here is lost."""
+        if self._lost is not None:
+            raise StageError(self._lost)
         while True:
             try:
                 frames = self._pending.pop() if self._pending else self._inbox.get_nowait()
@@ -173,6 +183,21 @@ class StageLinks:
         links = (self._next, self._coordinator)
         return [link.statistics() for link in links if link is not None]
 
+    def _silent(self, link: PacedLink, step: SilenceStep) -> None:
+        """In the links' thread: a way seems dead, and what the link does about it."""
+        match step:
+            case Reconnect(ask_others):
+                log.warning("%s: nothing is acknowledged on the link %r", self.name, link.name)
+                if ask_others:
+                    name: OutgoingLink = "next" if link.name == "next" else "coordinator"
+                    reason = "nothing that is sent there is acknowledged"
+                    self._tell(PathMoved(name, link.address, False, reason))
+            case GiveUp(silent_s):
+                self._lost = (
+                    f"{self.name} has lost its link {link.name!r}: for {silent_s:.0f} s nothing "
+                    "was acknowledged over any way."
+                )
+
     def _move(self, name: OutgoingLink, address: str, tell: Callable[[Fact], None]) -> None:
         def done(outcome: MoveOutcome) -> None:
             tell(PathMoved(name, outcome.address, outcome.moved, outcome.reason))
@@ -193,6 +218,7 @@ class StageLinks:
             raise StageError(f"{self.name} cannot encrypt its link: {error}.") from None
         queue_ = make_transmission(policy)
         link = PacedLink.connect(self._context, name, address, queue_, pacer, peer)
+        link.on_silence = partial(self._silent, link)
         if not self._thread.open(link, OPEN_TIMEOUT_S):
             raise StageError(f"{self.name} got no answer from its neighbour: check the link.")
         return link

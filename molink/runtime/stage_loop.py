@@ -19,8 +19,8 @@ from molink.executor.sampling import DrawnToken
 from molink.executor.stage import StageExecutor
 from molink.runtime.link_health import link_health
 from molink.runtime.packing import Packing
+from molink.runtime.stage_health import StageHealth
 from molink.runtime.stage_links import StageLinks
-from molink.runtime.supervision import StageHealth
 from molink.runtime.tail import EndRules
 from molink.runtime.work_sources import Pieces, Work, WorkSource
 from molink.wire.messages import Activations, Forget, Sampled, TokenSample

@@ -57,7 +57,7 @@ def start_stage(
     steer(lambda command: links.obey(command, tell))
     tell(_loaded(executor, links))
     join = expect_join()
-    links.connect(join)
+    links.connect(join, tell)
     _yield_to_links()
     tell(StageReady())
     packing = Packing(executor.hidden_size)

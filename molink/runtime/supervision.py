@@ -1,17 +1,17 @@
 """How a stage process talks with its supervisor: one JSON object a line over its standard streams.
 
-The supervisor (the local ring here, a volunteer's agent later) sends commands to the child's
+The supervisor (a `StageHost` of `molink serve` or of an agent) sends commands to the child's
 standard input and reads facts from its standard output; when the input closes the child ends, so
 that no stage outlives whoever started it. Tokens and tensors never pass here.
 """
 
 import json
 import math
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, get_args
 
 from molink.errors import FrameError
+from molink.runtime.stage_health import StageHealth, health_from_fields
 from molink.transport.curve import CurveKeys, check_keys
 from molink_scheduler.link_facts import LinkMemory
 
@@ -19,23 +19,19 @@ __all__ = [
     "Command",
     "Fact",
     "JoinRing",
-    "LinkHealth",
     "LoadProgressed",
     "LoadStage",
     "MovePath",
     "OutgoingLink",
-    "PackingHealth",
     "PathMoved",
     "SetAllowed",
     "SetUploadCap",
     "StageFailed",
-    "StageHealth",
     "StageLoaded",
     "StageReady",
     "Steering",
     "decode_line",
     "encode_line",
-    "health_from_fields",
 ]
 
 
@@ -156,7 +152,8 @@ class StageReady:
 
 @dataclass(frozen=True, slots=True)
 class PathMoved:
-    """Fact: how a MovePath ended; the link carried on meanwhile."""
+    """Fact: how a MovePath ended, the link carried on meanwhile; or, unasked and not moved, that
+    nothing is acknowledged at this address any more and another way is wanted."""
 
     link: OutgoingLink
     address: str
@@ -164,68 +161,6 @@ class PathMoved:
     """Whether it leads there; else it leads where it did before."""
     reason: str
     """One clause for a person, when it does not."""
-
-
-@dataclass(frozen=True, slots=True)
-class LinkHealth:
-    """What has left on one link since the start, what waits for it, and what it is like now."""
-
-    name: str
-    messages_sent: int
-    bytes_sent: int
-    decode_waiting: int
-    prefill_waiting: int
-    decode_queued_bytes: int
-    prefill_queued_bytes: int
-    chunk_bytes: int
-    rate_mbps: float
-    rtt_ms: float
-    queueing_delay_ms: float
-    in_flight_bytes: int
-    foreign_upload: bool
-    acks_refused: int
-
-
-@dataclass(frozen=True, slots=True)
-class PackingHealth:
-    """What one codec did to activations since it came into use, on one side of a link."""
-
-    codec: str
-    raw_bytes: int
-    """Of the unpacked rows."""
-    packed_bytes: int
-    seconds: float
-    """Spent on packing, or on unpacking."""
-
-
-@dataclass(frozen=True, slots=True)
-class StageHealth:
-    """Fact: how the stage is doing, about twice a second while it works."""
-
-    kv_tokens_used: int
-    busy_s: float
-    """Seconds of computing since the start."""
-    busy_share: float
-    """Part of the time since the last report."""
-    steps: int
-    requests_running: int | None
-    """Only on the head."""
-    requests_waiting: int | None
-    frames_refused: int
-    """Messages dropped: malformed, of another epoch, or not to be carried out here."""
-    packed: PackingHealth
-    """Activations that left."""
-    unpacked: PackingHealth
-    """Activations that came."""
-    bytes_saved: int
-    """What packing has saved since the start."""
-    decode_round_s: float | None
-    """Smoothed time between two visits of a micro-batch."""
-    micro_batch_count: int | None
-    """Only on the head."""
-    decode_step_s: float
-    prefill_row_s: float
-    links: tuple[LinkHealth, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -288,13 +223,3 @@ def decode_line(line: bytes) -> Command | Fact:
         return kind(**fields)
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise FrameError(f"not a line between a stage and its supervisor: {line[:80]!r}") from error
-
-
-def health_from_fields(fields: Mapping[str, Any]) -> StageHealth:
-    """A report from what JSON holds of it. Raises FrameError when it is none."""
-    try:
-        sides = {side: PackingHealth(**fields[side]) for side in ("packed", "unpacked")}
-        links = tuple(LinkHealth(**link) for link in fields["links"])
-        return StageHealth(**{**fields, **sides, "links": links})
-    except (TypeError, KeyError) as error:
-        raise FrameError(f"not a report of a stage's health: {error}") from error

@@ -2,7 +2,9 @@
 
 from dataclasses import dataclass
 
+from molink_scheduler.batch import BatchClass
 from molink_scheduler.link_pacer import LinkSnapshot
+from molink_scheduler.link_sender import LinkSender
 
 __all__ = ["LinkStatistics"]
 
@@ -20,3 +22,19 @@ class LinkStatistics:
     """Their bytes."""
     chunk_bytes: int
     pacer: LinkSnapshot
+
+    @classmethod
+    def of(
+        cls, name: str, messages_sent: int, bytes_sent: int, sender: LinkSender
+    ) -> "LinkStatistics":
+        """A snapshot."""
+        queue, decode, prefill = sender.queue, BatchClass.DECODE, BatchClass.PREFILL
+        return cls(
+            name,
+            messages_sent,
+            bytes_sent,
+            (queue.waiting_count(decode), queue.waiting_count(prefill)),
+            (queue.queued_bytes(decode), queue.queued_bytes(prefill)),
+            queue.chunk_bytes_now,
+            sender.pacer.snapshot(),
+        )

@@ -18,7 +18,14 @@ from dataclasses import dataclass, field
 from molink.errors import FrameError
 from molink.transport.links import HELLO_PERIOD_S, InboundLink
 from molink.transport.paced_link import PacedLink
-from molink.wire.chunks import ChunkHeader, Reassembly, decode_link_frame, encode_ack
+from molink.wire.chunks import (
+    ChunkHeader,
+    Reassembly,
+    decode_link_frame,
+    encode_ack,
+    encode_missing,
+    encode_welcome,
+)
 
 __all__ = ["LinkThread"]
 
@@ -116,6 +123,7 @@ class LinkThread:
 
     def _drain(self, link: InboundLink) -> None:
         """Take all chunks that have arrived, acknowledge them, deliver what is complete."""
+        reassembly = self._reassembly[link.port]
         while (frames := link.receive()) is not None:
             try:
                 header = decode_link_frame(frames[0])
@@ -123,16 +131,15 @@ class LinkThread:
                 self._refuse(error)
                 continue
             if not isinstance(header, ChunkHeader):
-                link.answer([encode_ack(())])
+                link.answer([encode_welcome(reassembly.next_sequence)])
                 continue
-            link.answer([encode_ack((header.sequence,))])
-            if len(frames) == 2:
-                self._take(link, header, frames[1])
-
-    def _take(self, link: InboundLink, header: ChunkHeader, piece: bytes | memoryview) -> None:
-        message = self._reassembly[link.port].take(header, piece)
-        if message is not None and len(message[0]):  # Fillers have no header.
-            self.deliver(message)
+            if header.sequence <= reassembly.next_sequence:
+                link.answer([encode_ack((header.sequence,))])
+            else:
+                link.answer([encode_missing(reassembly.next_sequence)])
+            message = reassembly.take(header, frames[1] if len(frames) == 2 else b"")
+            if message is not None and len(message[0]):  # Fillers have no header.
+                self.deliver(message)
 
     def _refuse(self, error: FrameError) -> None:
         if not self.frames_refused:
@@ -144,7 +151,7 @@ def _register_anew(
     poller: "select.poll", links: Sequence[PacedLink], registered: set[int]
 ) -> set[int]:
     """The descriptors of these links, polled from now on; those that were closed no longer."""
-    present = {descriptor for link in links for descriptor in link.descriptors}
+    present = {descriptor for link in links for descriptor in link.connections.descriptors}
     for descriptor in registered - present:
         poller.unregister(descriptor)
     for descriptor in present - registered:

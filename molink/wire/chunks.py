@@ -6,8 +6,14 @@ Every chunk has a number of its own, rising by one on each link, by which the re
 acknowledges it. Chunks of one transfer arrive in order; transfers of different classes
 interleave.
 
-Whatever does not fit (an unknown transfer, a gap, more bytes than announced) is dropped with
-its transfer and counted, and the link goes on.
+Each number is taken once, and in its turn. A chunk that has come before is acknowledged again and
+dropped: a sender whose connection died repeats what it has no answer for. A chunk beyond the next
+one is dropped too, and the sender told which one is missing: something between has gone down with a
+connection. So the numbers alone see to it that nothing is lost or doubled, however many connections
+a link uses up.
+
+Whatever does not fit its transfer (an unknown one, more bytes than announced) is dropped with it
+and counted, and the link goes on.
 """
 
 from collections.abc import Sequence
@@ -23,13 +29,17 @@ __all__ = [
     "Ack",
     "ChunkHeader",
     "LinkHello",
+    "Missing",
     "Reassembly",
+    "Welcome",
     "decode_link_frame",
     "encode_ack",
     "encode_hello",
+    "encode_missing",
+    "encode_welcome",
 ]
 
-CHUNK, ACK, HELLO = 64, 65, 66
+CHUNK, ACK, HELLO, WELCOME, MISSING = 64, 65, 66, 67, 68
 """Kinds on a link, apart from those of whole messages."""
 
 TRANSFER_BYTES_MAX = HEADER_BYTES_MAX + BUFFER_BYTES_MAX
@@ -73,8 +83,27 @@ class Ack:
 
 @dataclass(frozen=True, slots=True)
 class LinkHello:
-    """Opens a link: repeated until anything comes back, because a connection may be accepted by a
-    proxy before the far end listens. The receiver answers with an empty Ack."""
+    """Opens a connection: repeated until anything comes back, because a connection may be accepted
+    by a proxy before the far end listens."""
+
+
+@dataclass(frozen=True, slots=True)
+class Welcome:
+    """Answer to a hello."""
+
+    first: int
+    """The receiver has all chunks before this number."""
+
+
+@dataclass(frozen=True, slots=True)
+class Missing:
+    """Answer to a chunk that came too early."""
+
+    first: int
+    """The receiver has all chunks before this number, and not this one."""
+
+
+LinkFrame = ChunkHeader | Ack | LinkHello | Welcome | Missing
 
 
 def encode_hello() -> bytes:
@@ -89,7 +118,19 @@ def encode_ack(sequences: Sequence[int]) -> bytes:
     return packed
 
 
-def decode_link_frame(frame: Frame) -> ChunkHeader | Ack | LinkHello:
+def encode_welcome(first: int) -> bytes:
+    """One frame that answers a hello."""
+    packed: bytes = msgpack.packb((PROTOCOL_VERSION, WELCOME, (first,)))
+    return packed
+
+
+def encode_missing(first: int) -> bytes:
+    """One frame that says which chunk is missing."""
+    packed: bytes = msgpack.packb((PROTOCOL_VERSION, MISSING, (first,)))
+    return packed
+
+
+def decode_link_frame(frame: Frame) -> LinkFrame:
     """What the first frame of anything on a link says. Raises FrameError when it is none."""
     try:
         version, kind, fields = msgpack.unpackb(frame, use_list=False)
@@ -101,14 +142,18 @@ def decode_link_frame(frame: Frame) -> ChunkHeader | Ack | LinkHello:
             return LinkHello()
         if kind == CHUNK:
             return _checked(ChunkHeader(*_integers(fields)))
+        if kind in (WELCOME, MISSING):
+            (first,) = _integers(fields)
+            return Welcome(first) if kind == WELCOME else Missing(first)
     except (ValueError, TypeError, msgpack.UnpackException) as error:
         raise FrameError(f"malformed link frame: {error}") from error
     raise FrameError(f"unknown kind {kind!r} on a link")
 
 
 def _integers(values: Any) -> tuple[int, ...]:
-    if not all(type(value) is int and value >= 0 for value in values):
-        raise FrameError("expected integers")
+    for value in values:  # Of every chunk and every acknowledgement: twice as quick as `all`.
+        if type(value) is not int or value < 0:
+            raise FrameError("expected integers")
     return tuple(values)
 
 
@@ -134,16 +179,20 @@ class Reassembly:
     """Transfers of one link on their way in."""
 
     chunks_refused: int = 0
+    """That did not fit their transfer."""
+    chunks_out_of_turn: int = 0
+    """That had come before, or came too early."""
+    next_sequence: int = 0
+    """Number of the chunk that is taken next."""
     _open: dict[int, _Open] = field(default_factory=dict)
     _open_bytes: int = 0
-    _next_sequence: int = 0
 
     def take(self, header: ChunkHeader, piece: Frame) -> list[memoryview] | None:
         """The message's frames when this piece completes it."""
-        if header.sequence < self._next_sequence:
-            self._refuse(None)  # A duplicate.
+        if header.sequence != self.next_sequence:
+            self.chunks_out_of_turn += 1
             return None
-        self._next_sequence = header.sequence + 1
+        self.next_sequence += 1
         if header.offset == 0 and len(piece) == header.transfer_bytes:
             return _frames(memoryview(piece), header.header_bytes)
         transfer = self._begin(header) if header.offset == 0 else self._open.get(header.transfer_id)

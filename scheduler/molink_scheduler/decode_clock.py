@@ -32,6 +32,7 @@ class DecodeClock:
     """The rhythm of the micro-batches that pass a stage."""
 
     _last_seen: dict[int, float] = field(default_factory=dict)
+    """In order of time."""
     _round_s: float | None = None
     _late: set[int] = field(default_factory=set)
     """Places whose last visit came more than a round late."""
@@ -42,14 +43,17 @@ class DecodeClock:
         return self._round_s
 
     def seen(self, place: int, now: float) -> None:
-        """A micro-batch arrived."""
-        last, round_s = self._last_seen.get(place), self._round_s
+        """A micro-batch arrived; visits are told in order of time."""
+        last, round_s = self._last_seen.pop(place, None), self._round_s
         self._last_seen[place] = now
         if last is None:
             return
         elapsed_s = now - last
         if round_s is None:
             self._round_s = elapsed_s
+        elif elapsed_s <= ROUNDS_UNTIL_EMPTY * round_s:
+            self._late.discard(place)
+            self._round_s = round_s + WEIGHT_OF_NEWEST * (elapsed_s - round_s)
         elif not self._is_pause(place, elapsed_s, round_s):
             self._round_s = round_s + WEIGHT_OF_NEWEST * (elapsed_s - round_s)
 
@@ -58,14 +62,14 @@ class DecodeClock:
         if self._round_s is None:
             return None
         full_s = ROUNDS_UNTIL_EMPTY * self._round_s
-        live = [last for last in self._last_seen.values() if now - last <= full_s]
-        return max(now, min(live) + self._round_s) if live else None
+        for last in self._last_seen.values():
+            if now - last <= full_s:
+                return max(now, last + self._round_s)
+        return None
 
     def _is_pause(self, place: int, elapsed_s: float, round_s: float) -> bool:
-        """Whether nobody was on the place for a part of the time since its last visit."""
-        if elapsed_s <= ROUNDS_UNTIL_EMPTY * round_s:
-            self._late.discard(place)
-            return False
+        """Whether nobody was on the place for a part of the time since its last visit, which was
+        late."""
         was_late = place in self._late
         self._late.add(place)
         return not was_late or elapsed_s > max(ROUNDS_UNTIL_PAUSE * round_s, PAUSE_S_MIN)

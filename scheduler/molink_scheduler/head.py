@@ -1,11 +1,11 @@
 """What does the ring compute next? The head answers each time that its device is free.
 
 Batching is continuous: a sequence circles with the decode micro-batches from its first token until
-it ends, so every round has exactly the members that are alive. What the device has left over goes
-to prompts, cut into spans that follow one another down the ring (`prompt_line`). When running
-requests outgrow the smallest KV capacity on the ring, the newest is preempted: its blocks are
-released, its tokens kept, and it is recomputed when there is room (vLLM's recompute preemption;
-swapping was rejected because a home PC's host memory is not ours to fill).
+it ends (`decode_circle`), so every round has exactly the members that are alive. What the device
+has left over goes to prompts, cut into spans that follow one another down the ring (`prompt_line`).
+When running requests outgrow the smallest KV capacity on the ring, the newest is preempted: its
+blocks are released, its tokens kept, and it is recomputed when there is room (vLLM's recompute
+preemption; swapping was rejected because a home PC's host memory is not ours to fill).
 
 Pure: `handle` takes what happened, `next_batch` is asked when the device is free; both return what
 to do.
@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import assert_never
 
 from molink_scheduler.batch import DECODE, PREFILL, Admission, Batch, BatchClass, Release, Span
+from molink_scheduler.decode_circle import DecodeCircle
 from molink_scheduler.decode_clock import DecodeClock
 from molink_scheduler.events import (
     BatchReturned,
@@ -27,12 +28,10 @@ from molink_scheduler.events import (
     SendRelease,
 )
 from molink_scheduler.head_settings import HeadSettings
-from molink_scheduler.kv_blocks import blocks_for
+from molink_scheduler.kv_blocks import BLOCK_TOKENS, blocks_for
 from molink_scheduler.kv_ledger import KvLedger
-from molink_scheduler.micro_batch_choice import MicroBatchChoice
 from molink_scheduler.micro_batches import MicroBatches
 from molink_scheduler.prompt_line import PromptLine
-from molink_scheduler.round_tracker import RoundTracker
 from molink_scheduler.sequence import Sequence
 
 __all__ = ["HeadScheduler", "HeadSettings"]
@@ -49,33 +48,28 @@ class HeadScheduler:
     settings: HeadSettings
     kv: KvLedger = field(init=False)
     _sequences: dict[int, Sequence] = field(init=False, default_factory=dict)
-    _decoding: set[int] = field(init=False, default_factory=set)
-    """Who circles with the micro-batches..."""
-    _at_home: dict[int, Sequence] = field(init=False, default_factory=dict)
-    """...and could depart now, in the order in which they came home: who has waited longest departs
-    first."""
-    micro_batches: MicroBatches = field(init=False)
     clock: DecodeClock = field(init=False, default_factory=DecodeClock)
+    circle: DecodeCircle = field(init=False)
     prompts: PromptLine = field(init=False)
     wire: str = "raw"
     """Codec of the activations of batches planned from now on."""
-    tracker: RoundTracker = field(init=False)
-    _choice: MicroBatchChoice | None = field(init=False, default=None)
     _next_batch_id: int = field(init=False, default=0)
     _decodes_in_a_row: int = field(init=False, default=0)
 
     def __post_init__(self) -> None:
         self.kv = KvLedger(blocks_for(self.settings.kv_tokens_capacity))
-        self.micro_batches = MicroBatches(self.settings.micro_batch_count or 1)
-        self.tracker = RoundTracker(self.settings.row_bytes)
-        if self.settings.micro_batch_count is None:
-            self._choice = MicroBatchChoice(self.settings.micro_batch_candidates, count=1)
+        self.circle = DecodeCircle(self.settings, self.clock)
         self.prompts = PromptLine(self.settings, self.kv, self.clock)
 
     @property
     def running_count(self) -> int:
         """Requests that hold KV."""
         return len(self._sequences) - self.prompts.waiting_count
+
+    @property
+    def micro_batches(self) -> MicroBatches:
+        """How many circle, and which places they take."""
+        return self.circle.micro_batches
 
     @property
     def waiting_count(self) -> int:
@@ -152,18 +146,19 @@ class HeadScheduler:
 
     def _return(self, event: BatchReturned, now: float) -> list[SendRelease]:
         if event.batch_class is DECODE and self._is_awaited(event):
-            self._round_ended(event, now)
+            self.circle.trip_ended(event.micro_batch, event.stamps, self.prompts.load, now)
         sampled = {token.request_id: token for token in event.sampled}
         releases: list[SendRelease] = []
+        sequences, is_prefill = self._sequences, event.batch_class is PREFILL
         for span in event.spans:
-            sequence = self._sequences.get(span.request_id)
+            sequence = sequences.get(span.request_id)
             if sequence is None or not sequence.take_returned(span):
                 continue  # A duplicate, or older than the sequence's present life.
-            if event.batch_class is PREFILL:
+            if is_prefill:
                 self.prompts.returned(span)
             if (token := sampled.get(span.request_id)) is not None:
                 self._take_token(sequence, token)
-            if sequence.stopping:
+            if sequence.cancelled or sequence.preempting:
                 releases += self._settle(sequence)
         return releases
 
@@ -176,27 +171,13 @@ class HeadScheduler:
                 return True
         return False
 
-    def _round_ended(self, event: BatchReturned, now: float) -> None:
-        self.micro_batches.returned(event.micro_batch)
-        self.clock.seen(event.micro_batch, now)
-        trip_s = self.tracker.returned(event.micro_batch, event.stamps, now)
-        if self._choice is not None and trip_s is not None:
-            self.micro_batches.count = self._choice.trip_ended(
-                self.clock.round_s or trip_s,
-                len(self._decoding),
-                self.tracker.model,
-                now,
-                self.prompts.load.share(now),
-            )
-
     def _take_token(self, sequence: Sequence, token: SampledToken) -> None:
         sequence.known.append(token.token_id)
         if token.finished:
             sequence.cancelled = True
         else:
             sequence.decoding = True
-            self._decoding.add(sequence.request_id)
-            self._at_home[sequence.request_id] = sequence
+            self.circle.came_home(sequence)
 
     def _settle(self, sequence: Sequence) -> list[SendRelease]:
         """Release a sequence that has ended or is preempted, once nothing of it is in flight."""
@@ -219,35 +200,21 @@ class HeadScheduler:
 
     def _release(self, sequence: Sequence) -> list[SendRelease]:
         self.prompts.leave(sequence)
-        self._decoding.discard(sequence.request_id)
-        self._at_home.pop(sequence.request_id, None)
+        self.circle.leave(sequence.request_id)
         self.kv.release(sequence.request_id)
         return [SendRelease(Release(sequence.request_id))]
 
     # -- planning -------------------------------------------------------------------------------
 
     def _decode_batch(self, releases: list[SendRelease], now: float) -> RunBatch | None:
-        place = self.micro_batches.free_place()
-        if place is None:
-            return None
-        spans: list[Span] = []
-        share = self.micro_batches.share(len(self._decoding), len(self._at_home))
-        for request_id, sequence in list(self._at_home.items()):
-            if len(spans) == share:
-                break
-            # Asked for each anew: making room for one may have preempted another.
-            if request_id in self._at_home and self._make_room(sequence, releases):
-                del self._at_home[request_id]
-                spans.append(sequence.take_span(1))
-        if not spans:
-            return None
-        self.micro_batches.departed(place)
-        self.tracker.departed(place, len(spans), now)
-        return self._run(DECODE, place, spans, [])
+        departure = self.circle.depart(lambda one: self._make_room(one, releases), now)
+        return self._run(DECODE, departure.place, departure.spans, []) if departure else None
 
     def _make_room(self, sequence: Sequence, releases: list[SendRelease]) -> bool:
         """Take the block that the next token needs; False when the sequence must sit out for
         now."""
+        if sequence.planned_tokens % BLOCK_TOKENS:
+            return True  # The last block has room, and it is the sequence's since it was planned.
         tokens = sequence.planned_tokens + 1
         if not self.kv.blocks_missing(sequence.request_id, tokens):
             return True
@@ -278,5 +245,7 @@ class HeadScheduler:
             self._next_batch_id, batch_class, group, tuple(spans), tuple(admissions), self.wire
         )
         self._next_batch_id += 1
-        token_ids = (self._sequences[s.request_id].known[s.start : s.end] for s in batch.spans)
-        return RunBatch(batch, tuple(token for span_ids in token_ids for token in span_ids))
+        token_ids: list[int] = []
+        for span in batch.spans:
+            token_ids += self._sequences[span.request_id].known[span.start : span.end]
+        return RunBatch(batch, tuple(token_ids))

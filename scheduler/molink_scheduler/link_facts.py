@@ -11,6 +11,8 @@ __all__ = [
     "RATE_MIN_BYTES_PER_S",
     "Departure",
     "LinkMemory",
+    "LinkSnapshot",
+    "Repeat",
 ]
 
 RATE_MIN_BYTES_PER_S = 125_000.0
@@ -59,3 +61,26 @@ class Departure(NamedTuple):
     """Believed at that moment: against it, not against its neighbours, a chunk came back soon."""
     app_limited: bool
     """Whether the sender had paused, so that the sample may be too low."""
+
+
+class Repeat(NamedTuple):
+    """A chunk that must leave once more, on another connection."""
+
+    sequence: int
+    size_bytes: int
+    """As it was sent, its header among them."""
+    urgent: bool
+
+
+@dataclass(frozen=True, slots=True)
+class LinkSnapshot:
+    """One link in `GET /cluster`."""
+
+    rate_mbps: float
+    rtt_ms: float
+    """Without queueing and without the chunk's own time."""
+    queueing_delay_ms: float
+    in_flight_bytes: int
+    chunk_bytes: int
+    foreign_upload: bool
+    acks_refused: int

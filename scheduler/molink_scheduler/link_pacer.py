@@ -17,7 +17,8 @@ gained nothing while busy, which is why the window and not the pace rules there.
 import math
 from dataclasses import dataclass, field
 
-from molink_scheduler.link_estimator import CAUTIOUS, Departure, LinkEstimator, LinkMemory
+from molink_scheduler.link_estimator import LinkEstimator
+from molink_scheduler.link_facts import CAUTIOUS, Departure, LinkMemory, LinkSnapshot, Repeat
 from molink_scheduler.link_window import LinkWindow
 from molink_scheduler.upload_budget import UploadBudget
 
@@ -39,25 +40,9 @@ STALL_S_MIN = 1.0
 """Without an acknowledgement for so long..."""
 
 STALL_ROUNDS = 4.0
-"""...and so many round trips, queueing included, one more chunk may go: an acknowledgement is late
-and not lost (TCP is reliable), but its sender may have restarted, and the link must not stand."""
-
-STALL_DOUBLINGS_MAX = 6
-"""Each further chunk waits twice as long, up to 64 times; a live link is reset long before."""
-
-
-@dataclass(frozen=True, slots=True)
-class LinkSnapshot:
-    """One link in `GET /cluster`."""
-
-    rate_mbps: float
-    rtt_ms: float
-    """Without queueing and without the chunk's own time."""
-    queueing_delay_ms: float
-    in_flight_bytes: int
-    chunk_bytes: int
-    foreign_upload: bool
-    acks_refused: int
+"""...and so many round trips, queueing included, one more chunk may go, and each further one after
+twice the wait: late acknowledgements must not stop a link. One whose way is dead is connected anew
+(`link_silence`) before a third chunk."""
 
 
 @dataclass(slots=True)
@@ -103,6 +88,23 @@ class LinkPacer:
         return self.estimator.in_flight_bytes
 
     @property
+    def oldest(self) -> int | None:
+        """Number of the first chunk that is not acknowledged; None: nothing is in flight."""
+        return next(iter(self._flights), None)
+
+    @property
+    def silent_since(self) -> float:
+        """When the last acknowledgement came, or what is in flight began to leave, if later."""
+        return self._progress_at
+
+    @property
+    def answer_s(self) -> float:
+        """How long all that is in flight takes there, and its acknowledgement back."""
+        estimator = self.estimator
+        wire_s = estimator.in_flight_bytes / estimator.rate_bytes_per_s
+        return estimator.base_rtt_s + estimator.queueing_delay_s + wire_s
+
+    @property
     def drain_s(self) -> float:
         """How long the bottleneck is busy with what is in flight and one chunk more."""
         estimator = self.estimator
@@ -127,7 +129,7 @@ class LinkPacer:
         if not self._flights:
             self._progress_at = now
         elif self._stalled(now):
-            self._progress_at, self._stalls = now, min(self._stalls + 1, STALL_DOUBLINGS_MAX)
+            self._stalls += 1
         paused = self._open_since is not None and now - self._open_since > PAUSE_S
         departure = self.estimator.departed(size_bytes, now, paused=paused)
         self._flights[sequence] = (departure, urgent)
@@ -138,11 +140,12 @@ class LinkPacer:
         self._paced_until = earliest + size_bytes / self._window.pace(now)
         self._open_since = self._opens_at(now)
 
-    def acknowledged(self, sequence: int, now: float) -> None:
-        """The far end has this chunk and all before it; anything unknown is dropped and counted."""
+    def acknowledged(self, sequence: int, now: float) -> bool:
+        """The far end has this chunk and all before it; False: of anything unknown, which is
+        dropped and counted."""
         if sequence not in self._flights:
             self.acks_refused += 1
-            return
+            return False
         waited_for = self._open_since is None or self._open_since > now
         departure = self._settle(sequence, now)
         self._progress_at, self._stalls = now, 0
@@ -150,6 +153,7 @@ class LinkPacer:
         opens_at = self._opens_at(now)
         if opens_at is None or self._open_since is None:
             self._open_since = opens_at
+        return True
 
     def next_wake(self, now: float, *, urgent: bool = False) -> float | None:
         """When room may appear without an acknowledgement; None when there is room, or nothing
@@ -169,13 +173,22 @@ class LinkPacer:
         if self._open_since is not None:
             self._open_since = max(self._open_since, until)
 
-    def reset(self, now: float) -> None:
-        """The connection was made anew: what was in flight is gone, the estimate stays."""
+    def take_back(self, first: int, now: float) -> list[Repeat]:
+        """The far end has all chunks before number `first`, and of the others nobody knows: nothing
+        is in flight now, and these must leave once more, in this order. The estimate stays."""
+        lost = [
+            Repeat(sequence, departure.size_bytes, urgent)
+            for sequence, (departure, urgent) in self._flights.items()
+            if sequence >= first
+        ]
+        if lost:
+            self._newest_sequence = lost[0].sequence - 1
         self._flights.clear()
         self._urgent_bytes = 0
         self._open_since = self._paced_until = -math.inf
         self._progress_at, self._stalls = now, 0
         self.estimator.forget_in_flight(now)
+        return lost
 
     def path_changed(self, now: float) -> None:
         """The connection takes another way to the same peer; nothing may be in flight.
@@ -225,7 +238,7 @@ class LinkPacer:
             return math.inf
         loaded_s = self.estimator.base_rtt_s + self.estimator.queueing_delay_s
         wait_s = max(STALL_S_MIN, STALL_ROUNDS * loaded_s)
-        return self._progress_at + wait_s * (1 << self._stalls)
+        return self._progress_at + wait_s * ((2 << self._stalls) - 1)
 
     def _stalled(self, now: float) -> bool:
         return now >= self._stall_at

@@ -52,10 +52,10 @@ class Sequence:
 
     def take_span(self, tokens_max: int) -> Span:
         """Plan the next at most `tokens_max` pending tokens."""
-        start = self.planned_tokens
-        end = min(len(self.known), start + tokens_max)
+        start, known = self.planned_tokens, len(self.known)
+        end = known if known - start <= tokens_max else start + tokens_max
         self.planned_tokens = end
-        return Span(self.request_id, start, end, samples=end == len(self.known))
+        return Span(self.request_id, start, end, end == known)
 
     def awaits(self, span: Span) -> bool:
         """Whether a span is the next one out."""
@@ -63,7 +63,7 @@ class Sequence:
 
     def take_returned(self, span: Span) -> bool:
         """Note that a span came back; False, and nothing noted, when it is not the next one out."""
-        if not self.awaits(span):
+        if span.start != self.returned_tokens or span.end > self.planned_tokens:
             return False
         self.returned_tokens = span.end
         return True

@@ -57,6 +57,16 @@ class StageOrder(Generic[Work]):
         """Rows of prefill that have arrived and are not computed."""
         return sum(batch.tokens for batch, _ in self._prefill) - self._first_rows_done
 
+    @property
+    def decode_waits(self) -> bool:
+        """Whether decode has arrived and is not computed."""
+        return bool(self._decode)
+
+    @property
+    def prefill_waits(self) -> bool:
+        """The same of prefill."""
+        return bool(self._prefill)
+
     def push(self, batch: Batch, work: Work, now: float) -> None:
         """Add a batch that has arrived."""
         if batch.batch_class is DECODE:
@@ -76,6 +86,12 @@ class StageOrder(Generic[Work]):
             return []
         self._decodes_in_a_row = 0
         return self._take_rows(self.budget.rows_now(now))
+
+    def take_at_once(self, batch: Batch, now: float) -> None:
+        """`push` and `next_pieces` of decode that finds the device free and nobody waiting."""
+        assert not self._decode and not self._prefill
+        self.budget.clock.seen(batch.micro_batch, now)
+        self._decodes_in_a_row = 0
 
     def next_decode(self) -> list[Piece[Work]]:
         """What may interrupt a prefill step that is under way; empty when no decode waits."""

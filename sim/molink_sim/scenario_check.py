@@ -15,9 +15,11 @@ from molink_sim.scenario import (
     FaultSpec,
     LateMessages,
     LinkSpec,
+    OnePc,
     RingSpec,
     Scenario,
     SlowNode,
+    StageSpec,
     SystemSpec,
 )
 
@@ -62,26 +64,33 @@ def _check_ring(number: int, ring: RingSpec) -> None:
     )
     _check(ring.row_bytes >= 1, f"Rows of ring {number} must have at least one byte.")
     _check_delay(f"the coordinator's delay to ring {number}", ring.coordinator_one_way_s)
-    if (pc := ring.on_one_pc) is not None:
-        _check(
-            bool(pc.slowdown_together) and all(1 <= s < math.inf for s in pc.slowdown_together),
-            f"Stages of ring {number} that share cores take at least as long as alone.",
-        )
-        _check_delay(f"the chunk's share of the PC of ring {number}", pc.chunk_s)
+    if ring.on_one_pc is not None:
+        _check_pc(number, ring.on_one_pc)
     for index, stage in enumerate(ring.stages):
-        place = f"stage {index} of ring {number}"
-        _check(stage.kv_tokens >= 1, f"The KV memory of {place} must hold at least one token.")
-        _check(
-            stage.upload_mbps is None or 0 < stage.upload_mbps < math.inf,
-            f"The upload of {place} must be above 0 Mbps.",
-        )
-        _check(
-            all(a[0] < b[0] for a, b in pairwise(stage.after_idle))
-            and all(0 <= part < math.inf for pair in stage.after_idle for part in pair),
-            f"Idle times of {place} must rise, and cost 0 s or more.",
-        )
+        _check_stage(f"stage {index} of ring {number}", stage)
     for index, link in enumerate(ring.links):
         _check_link(f"link {index} of ring {number}", link)
+
+
+def _check_pc(number: int, pc: OnePc) -> None:
+    _check(
+        bool(pc.slowdown_together) and all(1 <= s < math.inf for s in pc.slowdown_together),
+        f"Stages of ring {number} that share cores take at least as long as alone.",
+    )
+    _check_delay(f"the chunk's share of the PC of ring {number}", pc.chunk_s)
+
+
+def _check_stage(name: str, stage: StageSpec) -> None:
+    _check(stage.kv_tokens >= 1, f"The KV memory of {name} must hold at least one token.")
+    _check(
+        stage.upload_mbps is None or 0 < stage.upload_mbps < math.inf,
+        f"The upload of {name} must be above 0 Mbps.",
+    )
+    _check(
+        all(a[0] < b[0] for a, b in pairwise(stage.after_idle))
+        and all(0 <= part < math.inf for pair in stage.after_idle for part in pair),
+        f"Idle times of {name} must rise, and cost 0 s or more.",
+    )
 
 
 def _check_link(name: str, link: LinkSpec) -> None:

@@ -19,9 +19,11 @@ OPTIONS = {
         "--kv-tokens --micro-batches --policy --upload-mbps --wire --span-tokens"
     ),
     "up": (
-        "--host --port --public-host --broker --broker-port --relay-port --tls-cert --tls-key "
-        "--tls-ca --min-nodes --wait --tpot-ms --context-tokens --prompt-tokens --answer-tokens "
-        "--split --data-dir --dtype --max-model-len --micro-batches --policy --wire --span-tokens"
+        "--host --port --public-host --broker --broker-port --relay-port --relay "
+        "--relay-secret-file --tls-cert --tls-key --tls-ca --min-nodes --wait --tpot-ms "
+        "--context-tokens --prompt-tokens --answer-tokens --split --weights-mbps --data-dir "
+        "--dtype --max-model-len --micro-batches --policy --wire "
+        "--span-tokens"
     ),
     "demo": "--chat --prompt",
     "plan": (

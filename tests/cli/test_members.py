@@ -20,6 +20,14 @@ URL = "http://10.0.0.1:8000"
 
 
 @pytest.fixture(autouse=True)
+def live(monkeypatch):
+    """What the coordinator tells of its nodes; None: it does not run."""
+    told = {"nodes": None}
+    monkeypatch.setattr("molink.cli.live_nodes.live_nodes", lambda url: told["nodes"])
+    return told
+
+
+@pytest.fixture(autouse=True)
 def home(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
     return tmp_path / "molink"
@@ -111,6 +119,23 @@ def test_nodes_are_listed_and_removed(registry):
     assert json.loads(run("node", "list", "--json"))[0]["removed"] is not None
     assert registry.changed_elsewhere() and registry.member(node.node_id) is None
     assert node.password not in run("node", "list", "--json") + run("node", "list")
+
+
+def test_a_list_of_nodes_says_what_each_does_now(registry, live):
+    node = join(registry, made())
+    assert "no coordinator answers at http://10.0.0.1:8000" in run("node", "list")
+    now = {"state": "standby", "layers": None, "device": "cpu", "reason": "would slow the ring"}
+    live["nodes"] = {node.node_id: now}
+    header, line = run("node", "list").splitlines()
+    assert header.split()[2:5] == ["state", "layers", "device"]
+    assert line.split()[:5] == [node.node_id, "attic", "standby", "-", "cpu"]
+    assert line.endswith("would slow the ring")
+    live["nodes"] = {node.node_id: now | {"state": "serving", "layers": [0, 4]}}
+    assert " serving  0-4 " in run("node", "list")
+    (row,) = json.loads(run("node", "list", "--json"))
+    assert (row["state"], row["layers"]) == ("serving", [0, 4])
+    run("node", "remove", "attic")
+    assert " removed  " in run("node", "list")
 
 
 def test_a_removed_node_whose_invite_is_spent_needs_no_further_advice(registry):

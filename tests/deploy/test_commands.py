@@ -29,8 +29,10 @@ EXPECTED = {
     "agent run": {"--data-dir"},
     "agent service install": {"--data-dir"},
     "agent service remove": {"--data-dir"},
+    "agent service status": {"--data-dir"},
     "agent set": {"--data-dir"},
     "agent status": {"--json", "--data-dir"},
+    "generate": {"--max-tokens"},
     "invite": {"--expires", "--uses", "--name"},
     "invite list": set(),
     "invite revoke": set(),
@@ -43,6 +45,10 @@ EXPECTED = {
         "--port",
         "--public-host",
         "--broker",
+        "--broker-port",
+        "--relay",
+        "--relay-port",
+        "--relay-secret-file",
         "--min-nodes",
         "--wait",
         "--data-dir",
@@ -63,8 +69,9 @@ PROGRAM_OF_OTHERS = re.compile(r"^\s*(?:kubectl|docker (?!run))")
 
 def code_of(page: str) -> str:
     """What stands in code blocks and between backticks, a line each."""
-    blocks = re.findall(r"```\n(.*?)```", page, re.DOTALL)
-    spans = re.findall(r"(?<!`)`([^`]+)`(?!`)", re.sub(r"```\n.*?```", "", page, flags=re.DOTALL))
+    fenced = r"```(?:\w+)?\n(.*?)```"
+    blocks = re.findall(fenced, page, re.DOTALL)
+    spans = re.findall(r"(?<!`)`([^`]+)`(?!`)", re.sub(fenced, "", page, flags=re.DOTALL))
     return "\n".join([*blocks, *(span.replace("\n", " ") for span in spans)])
 
 

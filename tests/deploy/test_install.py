@@ -137,3 +137,13 @@ def test_services_go_too_but_only_ours(sandbox):
     assert not ours.exists()
     log = (sandbox.home / "systemctl.log").read_text()
     assert log == f"--user disable --now {ours.name}\n--user daemon-reload\n"
+
+
+def test_what_a_coordinator_keeps_is_never_removed_with_the_programs(sandbox):
+    kept = sandbox.home / ".local/share/molink"
+    (kept / "venv").mkdir(parents=True)
+    (kept / "registry.db").touch()
+    done = sandbox.run("--uninstall", "--purge")
+    assert done.returncode == 0
+    assert f"note     kept {kept}: the keys, invites and members" in done.stdout
+    assert [file.name for file in kept.iterdir()] == ["registry.db"]

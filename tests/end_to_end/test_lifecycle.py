@@ -4,12 +4,25 @@ import os
 import signal
 import socket
 import time
+from pathlib import Path
 
 import aiohttp
 import psutil
 import pytest
 
+from molink.control.mosquitto import find_mosquitto
+
 STOP_WITHIN_S = 5.0
+
+BROKER = ["mosquitto"] if find_mosquitto() is not None else []
+"""Of the broker's processes; one that is not Mosquitto runs within the server."""
+
+
+def program_of(process: psutil.Process) -> str:
+    """The last word of the module or program that a child runs."""
+    words = process.cmdline()
+    name = words[words.index("-m") + 1] if "-m" in words else Path(words[0]).name
+    return name.rpartition(".")[2]
 
 
 async def test_cluster_lists_stages_links_and_requests(tools, tiny_server):
@@ -36,6 +49,11 @@ async def test_cluster_lists_stages_links_and_requests(tools, tiny_server):
         ("stage 2", "coordinator"),
     ]
     assert set(cluster["requests"]) == {"running", "waiting"}
+    assert [(node["name"], node["state"], node["layers"]) for node in cluster["nodes"]] == [
+        ("stage 0", "serving", [0, 1]),
+        ("stage 1", "serving", [1, 4]),
+        ("stage 2", "serving", [4, 6]),
+    ]
 
 
 async def test_a_client_that_goes_away_frees_its_place(tools, tiny_server):
@@ -62,11 +80,13 @@ async def test_a_client_that_goes_away_frees_its_place(tools, tiny_server):
 def test_a_stop_signal_ends_every_process(tools, tiny_llama, how):
     with tools.serving(str(tiny_llama), "--nodes", "2", "--link", "1000:1") as server:
         children = server.children()
-        assert len(children) == 3  # two stages and the link emulator
+        assert sorted(map(program_of, children)) == sorted(
+            ["stage_main", "stage_main", "emulator", *BROKER]
+        )
         started = time.monotonic()
         assert server.stop(how) == 0
         gone, alive = psutil.wait_procs(children, timeout=STOP_WITHIN_S)
-        assert not alive and len(gone) == 3
+        assert not alive and len(gone) == len(children)
         assert time.monotonic() - started < STOP_WITHIN_S
         assert not server.stderr
 
@@ -106,7 +126,8 @@ async def test_a_link_emulator_that_dies_ends_the_server(tools, tiny_llama):
 
 def test_layers_alone_say_how_many_nodes(tools, tiny_llama):
     with tools.serving(str(tiny_llama), "--layers", "0-2,2-6") as server:
-        assert len(server.children()) == 2
+        programs = [program_of(child) for child in server.children()]
+        assert programs.count("stage_main") == 2
 
 
 def refused(tools, *arguments: str) -> str:

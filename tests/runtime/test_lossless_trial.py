@@ -3,7 +3,7 @@
 import pytest
 
 from molink.runtime.lossless_trial import trial_of
-from molink.runtime.supervision import LinkHealth, PackingHealth, StageHealth
+from molink.runtime.stage_health import LinkHealth, PackingHealth, StageHealth
 
 NOTHING = PackingHealth("raw", 0, 0, 0.0)
 

@@ -11,9 +11,10 @@ import torch
 from molink.executor.stage import StepOutput
 from molink.runtime import stage_loop
 from molink.runtime.packing import Packing
+from molink.runtime.stage_health import StageHealth
 from molink.runtime.stage_links import StageLinks
 from molink.runtime.stage_loop import StageLoop
-from molink.runtime.supervision import JoinRing, StageHealth
+from molink.runtime.supervision import JoinRing
 from molink.runtime.tail import EndRules
 from molink.runtime.work_sources import QueueSource
 from molink.wire.codecs import CODECS

@@ -4,11 +4,12 @@ import pytest
 
 from molink.errors import FrameError
 from molink.runtime import supervision
+from molink.runtime.stage_health import LinkHealth, PackingHealth, StageHealth
 from molink.runtime.supervision import decode_line, encode_line
 from molink.transport.curve import CurveKeys
 from molink_scheduler.link_facts import LinkMemory
 
-LINK = supervision.LinkHealth(
+LINK = LinkHealth(
     name="next",
     messages_sent=1,
     bytes_sent=2,
@@ -27,7 +28,7 @@ LINK = supervision.LinkHealth(
 
 KEYS = ("a" * 40, "b" * 40)
 
-PACKED = supervision.PackingHealth("int8", 200, 104, 0.01)
+PACKED = PackingHealth("int8", 200, 104, 0.01)
 
 
 @pytest.mark.parametrize(
@@ -44,9 +45,7 @@ PACKED = supervision.PackingHealth("int8", 200, 104, 0.01)
         supervision.LoadProgressed(0.5),
         supervision.StageLoaded(1, None, "cpu", "float32", 128, 10),
         supervision.StageReady(),
-        supervision.StageHealth(
-            0, 1.5, 0.5, 3, None, 2, 0, PACKED, PACKED, 5, None, 1, 0.1, 0.2, (LINK,)
-        ),
+        StageHealth(0, 1.5, 0.5, 3, None, 2, 0, PACKED, PACKED, 5, None, 1, 0.1, 0.2, (LINK,)),
         supervision.JoinRing(1, "tcp://a:1", None, 64, None, (1, 2), 128, "molink", None),
         supervision.JoinRing(
             *(1, "tcp://a:1", None, 64, None, (1, 2), 128, "molink", None),

@@ -206,17 +206,23 @@ def test_a_late_acknowledgement_stands_for_all_before_it():
     assert pacer.room(now + 1) > 0
 
 
-def test_a_reset_forgets_what_is_in_flight_and_keeps_the_estimate():
+def test_what_is_taken_back_is_no_longer_in_flight_and_the_estimate_stays():
     link = FakeLink([(0, 20)], 0.03).run(3)
     pacer = link.pacer
     before = pacer.snapshot().rate_mbps
-    newest = next(link.sequences) - 1
-    pacer.reset(3.0)
-    assert pacer.in_flight_bytes == 0
+    newest, oldest = next(link.sequences) - 1, pacer.oldest
+    in_flight_bytes = pacer.in_flight_bytes
+    repeats = pacer.take_back(oldest, 3.0)
+    assert pacer.in_flight_bytes == 0 and pacer.oldest is None
+    assert sum(repeat.size_bytes for repeat in repeats) == in_flight_bytes
+    assert [repeat.sequence for repeat in repeats] == list(range(oldest, newest + 1))
     assert pacer.snapshot().rate_mbps == before
     assert pacer.room(3.0) > 0
-    pacer.acknowledged(newest, 3.1)
+    assert not pacer.acknowledged(newest, 3.1)
     assert pacer.acks_refused == 1
+    for repeat in repeats:
+        pacer.sent(repeat.sequence, repeat.size_bytes, 3.2)
+    assert pacer.acknowledged(newest, 3.3) and pacer.in_flight_bytes == 0
 
 
 def test_decode_overdraws_a_full_window_but_not_without_end():

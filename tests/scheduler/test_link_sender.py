@@ -52,3 +52,55 @@ def test_acknowledgements_make_room_and_numbers_rise(link_sender):
             under_way.append((now + 0.06, sequence))
         assert now < 10
     assert numbers == list(range(len(numbers)))
+
+
+def test_after_another_connection_the_unacknowledged_leave_first_under_their_numbers(link_sender):
+    link_sender.offer(Transfer(0, PREFILL, 3_000_000, 300), 0.0)
+    for millisecond in range(50):
+        send_all(link_sender, millisecond / 1000)
+    count = link_sender.pacer._newest_sequence + 1
+    assert link_sender.acknowledged(1, 0.05) and link_sender.oldest == 2
+    link_sender.connected_anew(4, 0.06, other_way=False)
+    repeated, now = [], 0.06
+    while link_sender.is_repeating:
+        assert link_sender.next_chunk(now) is None and now < 1
+        while (repeat := link_sender.next_repeat(now)) is not None:
+            link_sender.repeated(repeat, now)
+            repeated.append(repeat.sequence)
+        now += 0.001
+    assert repeated == list(range(4, count))
+    link_sender.acknowledged(count - 1, now)
+    assert [sequence for sequence, _ in send_all(link_sender, now + 0.1)][:1] == [count]
+
+
+def test_a_connection_that_dies_while_it_repeats_is_followed_by_another(link_sender):
+    link_sender.offer(Transfer(0, PREFILL, 3_000_000, 300), 0.0)
+    for millisecond in range(50):
+        send_all(link_sender, millisecond / 1000)
+    count = link_sender.pacer._newest_sequence + 1
+    link_sender.connected_anew(0, 0.06, other_way=True)
+    for _ in range(3):
+        if (repeat := link_sender.next_repeat(0.06)) is not None:
+            link_sender.repeated(repeat, 0.06)
+    assert link_sender.oldest == 0
+    link_sender.connected_anew(1, 0.07, other_way=True)
+    assert link_sender.oldest == 1
+    repeats, now = [], 0.07
+    while link_sender.is_repeating:
+        assert now < 10
+        while (repeat := link_sender.next_repeat(now)) is not None:
+            link_sender.repeated(repeat, now)
+            link_sender.acknowledged(repeat.sequence, now + 0.001)
+            repeats.append(repeat.sequence)
+        now += 0.002
+    assert repeats == list(range(1, count)) and link_sender.oldest is None
+
+
+def test_a_far_end_that_misses_a_chunk_is_sent_it_once_more_only_once(link_sender):
+    link_sender.offer(Transfer(0, DECODE, 100, 1), 0.0)
+    send_all(link_sender, 0.0)
+    assert link_sender.missing(0, 0.1)
+    assert not link_sender.missing(0, 0.1)  # Said of each chunk that came too early.
+    for unknown in (1, 10**9):
+        assert not link_sender.missing(unknown, 0.1)
+    assert link_sender.pacer.acks_refused == 2

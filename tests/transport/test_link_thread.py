@@ -96,16 +96,19 @@ def test_the_link_counts_what_has_left(ends):
 
 def test_hostile_frames_are_dropped_and_the_link_goes_on(ends):
     link = ends.open("molink")
+    while link.sender.oldest is not None:
+        ends.sender.wake()
+    next_number = link.sender._next_sequence
     hostile = [
         [b"noise"],
         [b"noise", b"more"],
-        [ChunkHeader(10**6, 99, 5, 50, 3).encode(), b"no such transfer"],
-        [ChunkHeader(10**6 + 1, 98, 0, 2**60, 3).encode(), b"too large"],
+        [ChunkHeader(next_number, 99, 5, 50, 3).encode(), b"no such transfer"],
+        [ChunkHeader(next_number + 1, 98, 0, 2**60, 3).encode(), b"too large"],
+        [ChunkHeader(10**6, 97, 0, 5, 3).encode(), b"years too early"],
     ]
     for frames in hostile:
-        link.socket.send_multipart(frames)
-    link.sender._next_sequence = 10**6 + 5
-    link.pacer._newest_sequence = 10**6 + 4
+        link.connections.socket.send_multipart(frames)
+    link.sender._next_sequence = next_number + 1
     link.send([HEADER, b"fine"], BatchClass.DECODE, 1)
     assert ends.next_message() == [HEADER, b"fine"]
     assert ends.receiver.frames_refused == 3

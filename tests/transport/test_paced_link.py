@@ -7,6 +7,7 @@ import zmq
 from hypothesis import given
 from hypothesis import strategies as st
 
+from molink.transport.connections import Connections
 from molink.transport.paced_link import PacedLink
 from molink.wire.chunks import ChunkHeader, decode_link_frame, encode_ack
 from molink_scheduler.batch import BatchClass
@@ -36,12 +37,16 @@ class Wire:
     processor: Processor
     acks: list[tuple[float, bytes]] = field(default_factory=list)
 
-    def send_multipart(self, frames: list[bytes]) -> None:
+    def send_multipart(self, frames: list[bytes], flags: int) -> None:
         self.processor.preempt()
         header = decode_link_frame(frames[0])
         assert isinstance(header, ChunkHeader)
         ack = encode_ack((header.sequence,))
         self.acks.append((self.processor.now + ROUND_TRIP_S, ack))
+
+    def get(self, option: int) -> int:
+        self.processor.preempt()
+        return zmq.POLLIN if self.acks and self.acks[0][0] <= self.processor.now else 0
 
     def recv(self, flags: int) -> bytes:
         self.processor.preempt()
@@ -50,14 +55,17 @@ class Wire:
         return self.acks.pop(0)[1]
 
 
+def link_over(wire: Wire, pacer: LinkPacer, clock=None) -> PacedLink:
+    sender = LinkSender(make_transmission(), pacer)
+    return PacedLink("next", Connections(wire), sender, clock or (lambda: wire.processor.now))
+
+
 @given(st.lists(st.floats(0.0, 0.05), max_size=40))
 def test_no_round_trip_is_shorter_than_the_link(away_s):
     processor = Processor(away_s=away_s)
     wire = Wire(processor)
     pacer = LinkPacer()
-    link = PacedLink(
-        "next", wire, LinkSender(make_transmission(), pacer), clock=lambda: processor.now
-    )
+    link = link_over(wire, pacer)
     for _ in range(20):
         link.send((b"header", bytes(100)), BatchClass.DECODE, 1)
         processor.now += ROUND_TRIP_S / 3
@@ -69,9 +77,7 @@ def test_no_round_trip_is_shorter_than_the_link(away_s):
 def test_a_thread_that_was_away_takes_an_acknowledgement_for_late_and_not_for_early():
     processor = Processor()
     pacer = LinkPacer()
-    link = PacedLink(
-        "next", Wire(processor), LinkSender(make_transmission(), pacer), clock=lambda: processor.now
-    )
+    link = link_over(Wire(processor), pacer)
     link.send((b"header", b""), BatchClass.DECODE, 1)
     processor.now += 0.05
     processor.away_s = [0.03]
@@ -84,11 +90,9 @@ def test_a_thread_that_is_away_before_it_asks_when_to_wake_is_still_woken():
     """A cap lets more go in a moment; by the time that the thread asks, it already has."""
     processor = Processor()
     pacer = LinkPacer(budget=UploadBudget(1e5))
-    link = PacedLink(
-        "next", Wire(processor), LinkSender(make_transmission(), pacer), clock=lambda: processor.now
-    )
+    readings = [0.0] * 3
+    link = link_over(Wire(processor), pacer, lambda: readings.pop(0) if readings else 0.0)
     link.send((b"header", bytes(50_000)), BatchClass.PREFILL, 100)
-    readings = iter([0.1, 5.0, 5.0])  # Whoever reads the clock once more finds the cap open.
-    link.clock = lambda: next(readings)
+    readings[:] = [0.1, 5.0, 5.0]  # Whoever reads the clock once more finds the cap open.
     processor.now = 0.1
     assert link.pump() is not None

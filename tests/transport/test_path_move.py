@@ -8,7 +8,7 @@ import zmq
 
 from molink.transport import path_move
 from molink.transport.path_move import DRAIN_S, GREET_S, MoveOutcome, PathMove, PathMoves
-from molink.wire.chunks import decode_link_frame, encode_hello
+from molink.wire.chunks import decode_link_frame, encode_ack, encode_hello, encode_welcome
 from molink_scheduler.batch import BatchClass
 from tests.transport.two_ends import HEADER, RECEIVER, SENDER, TwoEnds, public
 
@@ -91,12 +91,13 @@ def test_of_two_moves_the_later_counts():
 def test_connections_that_were_left_are_closed():
     with TwoEnds(host="0.0.0.0") as ends:
         link = ends.opened()
-        before = link.socket
+        before = link.connections.socket
         ends.move(link, f"tcp://127.0.0.2:{ends.inbound.port}")
         ends.moved()
-        assert before.closed and not link.socket.closed
+        after = link.connections.socket
+        assert before.closed and not after.closed
         link.close()
-        assert link.socket.closed
+        assert after.closed
 
 
 @dataclass
@@ -131,19 +132,37 @@ def test_nothing_is_held_back_before_the_new_way_answers():
     for tick in range(30):
         assert moves.advance(1000, tick / 10) == [] and not moves.holds
     assert 14 <= socket.hellos <= 16  # Five a second.
-    socket.answers.append(b"")
+    socket.answers += [encode_ack(()), encode_welcome(7)]
     assert moves.advance(1000, 3.0) == [] and moves.holds
     (ended,) = moves.advance(0, 3.1)
-    assert ended.phase == "drained" and moves.is_idle
+    assert ended.phase == "drained" and ended.first == 7 and moves.is_idle
 
 
-def test_a_way_that_stops_acknowledging_ends_the_move():
+def test_a_way_that_stops_acknowledging_is_left_with_what_is_on_it():
     told: list[MoveOutcome] = []
-    moves = a_move(FakeSocket([b""]), told)
+    moves = a_move(FakeSocket([encode_welcome(0)]), told)
     assert moves.advance(1, 0.0) == [] and moves.current.wake_at == DRAIN_S
     (ended,) = moves.advance(1, DRAIN_S)
     ended.tell()
-    assert not told[0].moved and "does not acknowledge" in told[0].reason
+    assert told[0].moved
+
+
+def test_a_way_that_is_known_to_be_dead_is_left_at_once():
+    moves = a_move(FakeSocket([encode_welcome(0)]), [])
+    (ended,) = moves.advance(1000, 0.0, silent=True)
+    assert ended.phase == "drained"
+
+
+def test_what_somebody_asked_for_is_not_displaced_by_the_link_itself():
+    told: list[MoveOutcome] = []
+    moves = PathMoves(FakeSocket)
+    moves.renew("tcp://a:1")
+    moves.advance(0, 0.0)
+    moves.want("tcp://b:1", told.append)
+    moves.renew("tcp://a:1")
+    moves.advance(0, 0.1)
+    moves.renew("tcp://a:1")
+    assert moves.advance(0, 0.2) == [] and moves.current.address == "tcp://b:1"
 
 
 def test_an_unanswered_move_ends_in_time():

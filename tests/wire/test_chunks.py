@@ -1,5 +1,7 @@
 """Pieces become messages again; what does not fit is dropped and counted, and the link goes on."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -9,10 +11,14 @@ from molink.wire.chunks import (
     Ack,
     ChunkHeader,
     LinkHello,
+    Missing,
     Reassembly,
+    Welcome,
     decode_link_frame,
     encode_ack,
     encode_hello,
+    encode_missing,
+    encode_welcome,
 )
 
 
@@ -57,19 +63,31 @@ def _renumber(header: ChunkHeader, sequence: int) -> ChunkHeader:
 def test_a_duplicate_is_dropped_and_counted():
     reassembly, chunks = Reassembly(), chunks_of(1, b"head", bytes(20), 8)
     assert take_all(reassembly, [chunks[0], chunks[0], *chunks[1:]]) == [[b"head", bytes(20)]]
-    assert reassembly.chunks_refused == 1
+    assert (reassembly.chunks_out_of_turn, reassembly.chunks_refused) == (1, 0)
 
 
-@pytest.mark.parametrize("broken", ["gap", "longer", "unknown"])
+@given(st.lists(st.integers(0, 9), max_size=60), st.integers(1, 30))
+def test_however_chunks_are_repeated_each_is_taken_once_and_in_its_turn(starts, length):
+    """Every connection carries a stretch of them, from some number on."""
+    chunks = [chunk for n in range(10) for chunk in chunks_of(n, b"%d" % n, b"", 99, first=n)]
+    reassembly = Reassembly()
+    taken = []
+    for start in [*starts, 0]:
+        taken += take_all(reassembly, chunks[start : start + length])
+    assert taken == [[b"%d" % n] for n in range(len(taken))]
+    assert len(taken) >= min(length, 10)
+
+
+@pytest.mark.parametrize("broken", ["hole", "longer", "unknown"])
 def test_what_does_not_fit_is_dropped_and_the_next_message_arrives(broken):
     reassembly, chunks = Reassembly(), chunks_of(1, b"head", bytes(20), 8)
-    if broken == "gap":
-        del chunks[1]
+    if broken == "hole":
+        chunks[1] = (replace(chunks[1][0], offset=9), chunks[1][1])
     elif broken == "longer":
         chunks[-1] = (chunks[-1][0], bytes(99))
     else:
-        del chunks[0]
-    good = chunks_of(2, b"next", b"!", 99, first=50)
+        chunks[0] = (replace(chunks[0][0], transfer_id=7), chunks[0][1])
+    good = chunks_of(2, b"next", b"!", 99, first=len(chunks))
     assert take_all(reassembly, [*chunks, *good]) == [[b"next", b"!"]]
     assert reassembly.chunks_refused >= 1
 
@@ -87,6 +105,8 @@ def test_link_frames_come_back_as_they_were():
     assert decode_link_frame(header.encode()) == header
     assert decode_link_frame(encode_ack((1, 2))) == Ack((1, 2))
     assert decode_link_frame(encode_hello()) == LinkHello()
+    assert decode_link_frame(encode_welcome(7)) == Welcome(7)
+    assert decode_link_frame(encode_missing(7)) == Missing(7)
 
 
 @given(st.binary(max_size=40))

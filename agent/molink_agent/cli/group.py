@@ -2,6 +2,7 @@
 
 import click
 
+from molink.cli.sentence_group import SentenceGroup
 from molink_agent.cli.join import join, run
 from molink_agent.cli.owner import drain, leave, logs, pause, resume, set_limit, status
 from molink_agent.cli.service import service
@@ -10,7 +11,7 @@ from molink_agent.doctor.command import doctor
 __all__ = ["main"]
 
 
-@click.group()
+@click.group(cls=SentenceGroup)
 def main() -> None:
     """Lend this PC to a cluster, and stay its master."""
 

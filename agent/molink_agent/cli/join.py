@@ -19,6 +19,13 @@ __all__ = ["join", "run"]
 KEY_FILE = "identity.json"
 NAME_CHARACTERS_MAX = 60
 
+NEXT_STEP = """\
+Let it run: it needs no more help. In another terminal `molink agent status{place}` tells how it is,
+`molink agent pause{place}` takes the PC back for a while. Ctrl-C ends it; later
+`molink agent run{place}` starts it again, without an invite.
+"""
+LATER = "`molink agent run{place}` lends this PC from now on, without an invite."
+
 
 @click.command()
 @click.argument("invite", envvar="MOLINK_INVITE")
@@ -62,7 +69,7 @@ def join(
     pair = load_or_make_key(where / KEY_FILE)
     called = (name or platform.node() or "unnamed")[:NAME_CHARACTERS_MAX]
     membership = asyncio.run(join_cluster(parsed, pair, called, where))
-    _greet(membership)
+    _greet(membership, data_dir, stays=then_run)
     _warn_of_nothing_lent(where, membership)
     if then_run:
         asyncio.run(until_stopped(_run(where, pair, membership)))
@@ -96,10 +103,12 @@ def _keep_limits(where: "Path", limits: dict[str, str | None], *, relay_only: bo
         file.set("direct", "false")
 
 
-def _greet(membership: "Membership") -> None:
+def _greet(membership: "Membership", data_dir: str | None, *, stays: bool) -> None:
     from molink_agent.probe.clock import clock_trouble
 
     print(f"joined {membership.url} as {membership.name} ({membership.answer.node_id})", flush=True)
+    place = f" --data-dir {data_dir}" if data_dir else ""
+    click.echo((NEXT_STEP if stays else LATER).format(place=place), err=True)
     trouble = clock_trouble(membership.clock_offset_s)
     if trouble is not None:
         print(trouble, flush=True)
@@ -126,6 +135,8 @@ def _warn_of_nothing_lent(where: "Path", membership: "Membership") -> None:
 
 
 async def _run(where: "Path", pair: "KeyPair", membership: "Membership") -> None:
+    from molink.cli.running_line import RunningLine
     from molink_agent.daemon.life import live
 
-    await live(where, pair, membership)
+    with RunningLine() as shown:
+        await live(where, pair, membership, shown)

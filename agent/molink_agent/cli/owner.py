@@ -2,11 +2,14 @@
 
 import asyncio
 import json
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from molink_agent.cli.options import data_dir_option, directory, json_option
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 __all__ = ["drain", "leave", "logs", "pause", "resume", "set_limit", "status"]
 
@@ -17,8 +20,12 @@ LOG_LINES = 50
 @data_dir_option
 @json_option
 def status(data_dir: str | None, as_json: bool) -> None:
-    """Say what this PC is doing, and what is lent of it."""
-    _show(_ask(data_dir, command="status"), as_json=as_json)
+    """Say what this PC is doing, what is lent of it, and what it has given."""
+    from molink_agent.cli.given import given_so_far
+
+    answer = _ask(data_dir, command="status")
+    given = given_so_far(answer["cluster"], answer["id"]) if answer["connected"] else None
+    _show(answer | {"given": given}, as_json=as_json)
 
 
 @click.command()
@@ -51,33 +58,48 @@ def drain(data_dir: str | None, timeout_s: float) -> None:
 @data_dir_option
 def leave(data_dir: str | None) -> None:
     """Leave the cluster for good; what it was doing finishes or moves, then the agent ends."""
-    _ask(data_dir, command="leave")
-    click.echo("leaving: the agent ends when nothing counts on it any more")
+    from molink_agent.daemon.membership import forget_membership
+
+    where = _joined(data_dir)
+    if _runs(data_dir):
+        _ask(data_dir, command="leave")
+        click.echo("leaving: the agent ends when nothing counts on it any more")
+        return
+    forget_membership(where)
+    click.echo("left: no agent ran here, so for the operator this PC is just gone")
 
 
-@click.command("set")
+class _WithLimits(click.Command):
+    """Its help shows every limit there is."""
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """A list of keys: what each means, and a value to begin with."""
+        from molink_agent.limits.limits import KEYS
+
+        with formatter.section("Limits, each with an example"):
+            formatter.write_dl([(f"{key.name} {key.typed}", key.meaning) for key in KEYS])
+
+
+@click.command("set", cls=_WithLimits)
 @click.argument("key")
 @click.argument("value")
 @data_dir_option
 def set_limit(key: str, value: str, data_dir: str | None) -> None:
-    """Change a limit of what is lent: `set upload_mbps 10`, `set hours "18:00-02:00"`; the value
-    `none` takes it back. Upload, memory, hours and idle time hold at once; device, threads and
-    direct from the next ring on."""
-    from molink.errors import UserError
-    from molink_agent.daemon.local_socket import SOCKET_NAME
+    """Change a limit of what is lent; the value `none` takes it back.
+
+    Upload, memory, hours and idle time hold at once; device, threads and direct from the next ring
+    on.
+    """
     from molink_agent.limits.limits_file import LimitsFile
 
-    where = directory(data_dir)
-    LimitsFile(where).set(key, value)
-    if (where / SOCKET_NAME).exists():
-        try:
-            shortage = _ask(data_dir, command="look").get("shortage")
-        except UserError as error:
-            click.echo(f"saved; {error}")
-            return
-        if shortage:
-            click.echo(f"nothing is lent now: {shortage}")
-    click.echo(f"saved in {where / 'limits.toml'}")
+    file = LimitsFile(directory(data_dir))
+    file.set(key, value)
+    runs = _runs(data_dir)
+    answer = _ask(data_dir, command="look") if runs else {}
+    when = "the agent knows" if runs else "it holds when the agent starts"
+    click.echo(f"{key} = {value} is saved in {file.path}; {when}")
+    if answer.get("shortage"):
+        click.echo(f"nothing is lent now: {answer['shortage']}")
 
 
 @click.command()
@@ -100,7 +122,27 @@ def logs(data_dir: str | None, lines: int) -> None:
 def _ask(data_dir: str | None, **question: str) -> dict[str, Any]:
     from molink_agent.daemon.local_socket import ask_agent
 
-    return asyncio.run(ask_agent(directory(data_dir), question))
+    return asyncio.run(ask_agent(_joined(data_dir), question))
+
+
+def _joined(data_dir: str | None) -> "Path":
+    """The data directory. Raises UserError when there never was a cluster."""
+    from molink.errors import UserError
+    from molink_agent.data_dir import MEMBERSHIP_FILE
+
+    where = directory(data_dir)
+    if not (where / MEMBERSHIP_FILE).exists():
+        raise UserError(
+            f"This PC has not joined a cluster (nothing is kept in {where}): "
+            "`molink agent join INVITE` does it, or give --data-dir."
+        )
+    return where
+
+
+def _runs(data_dir: str | None) -> bool:
+    from molink_agent.daemon.local_socket import agent_runs
+
+    return asyncio.run(agent_runs(directory(data_dir)))
 
 
 async def _drained(data_dir: str | None, timeout_s: float) -> None:
@@ -122,21 +164,10 @@ async def _drained(data_dir: str | None, timeout_s: float) -> None:
 
 
 def _show(answer: dict[str, Any], *, as_json: bool) -> None:
+    from molink_agent.cli.status_lines import status_lines
+
     if as_json:
         click.echo(json.dumps(answer))
         return
-    click.echo(f"{answer['name']} ({answer['id']}) in {answer['cluster']}")
-    click.echo(f"state: {answer['state']}" + (f" - {answer['reason']}" if answer["reason"] else ""))
-    if not answer["connected"]:
-        click.echo("not connected to the coordinator now; it tries again by itself")
-    if answer["layers"] is not None:
-        start, end = answer["layers"]
-        click.echo(f"holds: layers {start} to {end - 1} of {answer['model']} on {answer['device']}")
-        links = ", ".join(f"{name} {kind}" for name, kind in answer["paths"].items())
-        click.echo(f"links: {links or 'none yet'}; busy {answer['busy_share']:.0%} of the time")
-    caps = {
-        key: value for key, value in answer["limits"].items() if value not in (None, [], "auto")
-    }
-    click.echo("limits: " + ", ".join(f"{key} {value}" for key, value in caps.items()))
-    if answer["limits_problem"]:
-        click.echo(f"limits.toml: {answer['limits_problem']}")
+    for line in status_lines(answer):
+        click.echo(line)

@@ -1,13 +1,16 @@
 """`molink agent service`: keep the agent running after logon."""
 
+import asyncio
+
 import click
 
+from molink.cli.sentence_group import SentenceGroup
 from molink_agent.cli.options import data_dir_option, directory
 
 __all__ = ["service"]
 
 
-@click.group()
+@click.group(cls=SentenceGroup)
 def service() -> None:
     """Run the agent as a service of your account (systemd)."""
 
@@ -16,9 +19,22 @@ def service() -> None:
 @data_dir_option
 def install(data_dir: str | None) -> None:
     """Start the agent at logon, and again when it crashes."""
-    from molink_agent.service import install_service
+    from molink.errors import UserError
+    from molink_agent.daemon.local_socket import agent_runs
+    from molink_agent.data_dir import MEMBERSHIP_FILE
+    from molink_agent.service import install_service, service_status
 
-    for line in install_service(directory(data_dir)):
+    where = directory(data_dir)
+    if not (where / MEMBERSHIP_FILE).exists():
+        raise UserError(
+            f"This PC has not joined a cluster (nothing is kept in {where}): `molink agent join "
+            "INVITE` first; with --no-run it ends when it has joined."
+        )
+    if asyncio.run(agent_runs(where)) and not service_status(where).active:
+        raise UserError(
+            "An agent runs in a terminal: end it there with Ctrl-C, then install the service."
+        )
+    for line in install_service(where):
         click.echo(line)
 
 
@@ -38,4 +54,12 @@ def status(data_dir: str | None) -> None:
     """Whether it is installed and runs."""
     from molink_agent.service import service_status
 
-    click.echo(str(service_status(directory(data_dir))))
+    found = service_status(directory(data_dir))
+    if found.installed:
+        runs = "runs" if found.active else "does not run"
+        starts = "starts by itself" if found.enabled else "does not start by itself"
+        lasts = "goes on" if found.lingering else "ends"
+        click.echo(f"{found.unit} {runs}, {starts}, {lasts} when you log out")
+        click.echo(f"started again after a crash: {found.restarts} times")
+    if found.problem:
+        click.echo(found.problem)

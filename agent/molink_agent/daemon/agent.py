@@ -2,46 +2,40 @@
 
 Three loops: what the coordinator tells is carried out, what the owner allows is looked at, and
 every second the coordinator hears that this PC lives. Each thing that is told or said has its own
-place: `stage_host` the assignments, `ways` the paths, `owner` the limits, `measuring` the probes.
+place: `StageHost` the assignments, `NodeVoice` presence and health, `ways` the paths, `owner` the
+limits, `measuring` the probes.
 """
 
 import asyncio
 import logging
-import secrets
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlsplit
 
 from pydantic import BaseModel
 
-from molink import __version__
+from molink.control.addresses import Credentials
 from molink.control.client import ControlClient
-from molink.control.identity import KeyPair
 from molink.control.messages import (
     Accepted,
     Assignment,
     LinkKeys,
-    NodeHealth,
     NodeState,
     NodeWish,
-    Presence,
     ProbeOrder,
     Profile,
     RatesSeen,
     Services,
-    StageFact,
     StepCost,
 )
 from molink.control.topics import (
     ACCEPTED,
     ASSIGNMENT,
-    FACT,
     HEALTH,
     LINK_KEYS,
     PATHS,
-    PRESENCE,
     PROBE,
     PROFILE,
     SEEN,
@@ -50,11 +44,12 @@ from molink.control.topics import (
     Topic,
 )
 from molink.errors import MolinkError, UserError
+from molink.runtime.node.stage_host import StageHost
+from molink.runtime.node.voice import NodeVoice
 from molink_agent.daemon.enough import Enough
 from molink_agent.daemon.membership import Membership
 from molink_agent.daemon.neighbours import Neighbours
 from molink_agent.daemon.owner import LOOK_S, Owner
-from molink_agent.daemon.stage_host import StageHost
 from molink_agent.daemon.this_pc import ThisPc
 from molink_agent.probe.nat import ask_stun
 
@@ -79,17 +74,12 @@ class ReplacedError(UserError):
 class Agent:
     """Made of its parts by `assemble`; `run` is its life."""
 
-    pair: KeyPair
     membership: Membership
+    voice: NodeVoice
     pc: ThisPc
     owner: Owner
     host: StageHost
     neighbours: Neighbours
-    incarnation: str = field(default_factory=lambda: secrets.token_hex(8))
-    started_at: float = field(default_factory=time.monotonic)
-    started_unix_s: float = 0.0
-    """On the coordinator's clock."""
-    client: ControlClient | None = None
     enough: Enough = field(init=False)
     _said_profile: Profile | None = None
     _said_wish: NodeWish | None = None
@@ -106,7 +96,17 @@ class Agent:
     @property
     def node_id(self) -> str:
         """Its own."""
-        return self.pair.node_id
+        return self.voice.node_id
+
+    @property
+    def connected(self) -> bool:
+        """Whether the coordinator can hear it now."""
+        return self.voice.connected
+
+    @property
+    def profile(self) -> Profile | None:
+        """As the coordinator was told last."""
+        return self._said_profile
 
     @property
     def state(self) -> NodeState:
@@ -123,7 +123,8 @@ class Agent:
 
         Raises ControlError when the broker refuses it, ReplacedError.
         """
-        self.started_unix_s = self.pc.next_start(time.time() + self.membership.clock_offset_s)
+        now_unix_s = time.time() + self.membership.clock_offset_s
+        self.voice.started_unix_s = self.pc.next_start(now_unix_s)
         try:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._look())
@@ -135,50 +136,27 @@ class Agent:
 
     async def _be_a_member(self) -> None:
         answer = self.membership.answer
-        async with ControlClient.open(
-            self.membership.broker,
-            answer.username,
-            answer.password,
-            client_id=self.node_id,
-            will=(PRESENCE, self.node_id, self._presence(online=False)),
-            subscriptions=[topic.of(self.node_id) for topic in TOLD_TOPICS],
-        ) as self.client:
-            try:
-                await self._live(self.client)
-            finally:
-                self.client = None
+        identity = Credentials(answer.username, answer.password)
+        async with self.voice.speaking(self.membership.broker, identity, TOLD_TOPICS) as client:
+            await self._live(client)
 
     async def _live(self, client: ControlClient) -> None:
-        await client.publish(PRESENCE, self.node_id, self._presence(online=True))
         self._said_wish = self._said_profile = None
         await self.look_now()
         try:
             async with asyncio.TaskGroup() as group:
-                for loop in (self._hear(client), self._beat(client)):
+                for loop in (self._hear(client), self._beat()):
                     group.create_task(loop)
                 group.create_task(self.neighbours.run(self._addresses_changed))
                 group.create_task(self.neighbours.tell_seen(self._say_seen))
         except ExceptionGroup as failures:
             raise failures.exceptions[0] from None
-        finally:
-            farewell = self._presence(online=False, reason="The agent was stopped.")
-            await asyncio.shield(client.publish(PRESENCE, self.node_id, farewell))
 
     async def _end(self) -> None:
         await _cancel(self._probe)
         await _cancel(self._timing)
         await self.host.stop()
         await self.neighbours.stop()
-
-    def _presence(self, *, online: bool, reason: str = "") -> Presence:
-        return Presence(
-            name=self.membership.name,
-            incarnation=self.incarnation,
-            started_unix_s=self.started_unix_s,
-            version=__version__,
-            online=online,
-            reason=reason,
-        )
 
     # -- what it is told -------------------------------------------------------------------------
 
@@ -210,8 +188,8 @@ class Agent:
             self.pc.measured_now(nat=str(answer.kind))
 
     def _check_accepted(self, accepted: Accepted) -> None:
-        later = accepted.started_unix_s > self.started_unix_s
-        if accepted.incarnation != self.incarnation and later:
+        later = accepted.started_unix_s > self.voice.started_unix_s
+        if accepted.incarnation != self.voice.incarnation and later:
             raise ReplacedError(
                 "Another agent has joined with this agent's keys: do not copy a data directory; "
                 "delete the copy there, and join it with an invite of its own."
@@ -241,9 +219,8 @@ class Agent:
     async def _measure_ways(self, order: ProbeOrder) -> None:
         """Beside the timing of a layer: what takes longest there is loading torch, and sending
         takes no processor to speak of."""
-        assert self.client is not None
         report, coordinator = await self.neighbours.measure(order)
-        await self.client.publish(PATHS, self.node_id, report)
+        await self.voice.say(PATHS, report)
         self.pc.measured_ways(report, coordinator)
         await self._ask_nat()
         await self._say_profile()
@@ -253,17 +230,9 @@ class Agent:
 
     # -- what it says ----------------------------------------------------------------------------
 
-    async def _beat(self, client: ControlClient) -> None:
+    async def _beat(self) -> None:
         while True:
-            stage = self.host.health
-            health = NodeHealth(
-                incarnation=self.incarnation,
-                state=self.state,
-                uptime_s=time.monotonic() - self.started_at,
-                stage=asdict(stage) if stage is not None else None,
-                paths=self.host.ways.paths,
-            )
-            await client.publish(HEALTH, self.node_id, health)
+            await self.voice.say(HEALTH, self.voice.health(self.host, self.state))
             await asyncio.sleep(BEAT_S)
 
     async def _look(self) -> None:
@@ -283,8 +252,7 @@ class Agent:
             self._wanted_back_at = None
             return
         self._wanted_back_at = self._wanted_back_at or now
-        alone = self.client is None or not self.client.connected
-        if self.host.busy and (alone or now - self._wanted_back_at > TAKE_BACK_S):
+        if self.host.busy and (not self.connected or now - self._wanted_back_at > TAKE_BACK_S):
             log.warning("the stage is ended: the owner wants this PC")
             await self.host.forsake()
 
@@ -308,27 +276,21 @@ class Agent:
 
     async def _say_profile(self) -> None:
         profile = await asyncio.to_thread(self.pc.profile, self.host.weights_bytes)
-        if self.client is not None and profile != self._said_profile:
+        if self.voice.client is not None and profile != self._said_profile:
             self._said_profile = profile
-            await self.client.publish(PROFILE, self.node_id, profile)
+            await self.voice.say(PROFILE, profile)
             await asyncio.to_thread(
                 self.pc.remember, self.membership, profile, self._stun_port, self.enough.model
             )
 
     async def _say_wish(self) -> None:
         wish = self.owner.wish
-        if self.client is not None and wish != self._said_wish:
+        if self.voice.client is not None and wish != self._said_wish:
             self._said_wish = wish
-            await self.client.publish(WISH, self.node_id, wish)
+            await self.voice.say(WISH, wish)
 
     async def _say_seen(self, seen: RatesSeen) -> None:
-        if self.client is not None:
-            await self.client.publish(SEEN, self.node_id, seen)
-
-    async def say_fact(self, fact: StageFact) -> None:
-        """How far the stage is."""
-        if self.client is not None:
-            await self.client.publish(FACT, self.node_id, fact)
+        await self.voice.say(SEEN, seen)
 
 
 class LeftError(MolinkError):

@@ -6,7 +6,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from molink.control.identity import KeyPair
-from molink.control.messages import StageFact, StageWork
+from molink.control.messages import StageWork
+from molink.runtime.node.stage_host import StageHost
+from molink.runtime.node.voice import NodeVoice
+from molink.runtime.stage_handle import StageHandle
 from molink.runtime.supervision import LoadStage, OutgoingLink
 from molink.runtime.warm_stage import WarmStage
 from molink.transport.curve import CurveKeys
@@ -15,7 +18,6 @@ from molink_agent.daemon.membership import Membership
 from molink_agent.daemon.neighbours import Neighbours
 from molink_agent.daemon.options import AgentOptions
 from molink_agent.daemon.owner import Owner
-from molink_agent.daemon.stage_host import StageHost
 from molink_agent.daemon.this_pc import WEIGHTS_DIR, ThisPc
 from molink_agent.daemon.ways import RingWays
 from molink_agent.limits.lent import lent_disk_bytes
@@ -64,9 +66,11 @@ class _Hands:
             raise
         return str(path)
 
-    def make_load(self, work: StageWork, directory: str, allowed: tuple[str, ...]) -> LoadStage:
-        """The stage's first command."""
-        return LoadStage(
+    async def start_stage(
+        self, work: StageWork, directory: str, allowed: tuple[str, ...]
+    ) -> StageHandle:
+        """Start the stage's process and tell it what to load."""
+        load = LoadStage(
             model=directory,
             layers=work.layers,
             device=work.device,
@@ -76,6 +80,7 @@ class _Hands:
             address=self.options.listen if self.limits.limits.direct else "127.0.0.1",
             keys=CurveKeys(self.pair.public_z85, self.pair.secret_z85, allowed),
         )
+        return await self.warm.start("This PC's stage", load)
 
     def stage_host(self) -> str:
         """Where this PC itself reaches what it listens at."""
@@ -99,10 +104,8 @@ def assemble(data_dir: Path, pair: KeyPair, membership: Membership) -> Agent:
     gpus = GpuProbe(wsl=wsl)
     pc = ThisPc(data_dir, limits, gpus, Measured(clock_offset_s=membership.clock_offset_s))
 
-    async def say(fact: StageFact) -> None:
-        await agent.say_fact(fact)
-
-    host = StageHost(hands.get_weights, hands.make_load, ways, say, hands.warm.start)
+    voice = NodeVoice(pair.node_id, membership.name)
+    host = StageHost(hands.get_weights, hands.start_stage, ways, voice.say_fact)
 
     def move(link: OutgoingLink, address: str) -> None:
         if host.handle is not None:
@@ -111,12 +114,11 @@ def assemble(data_dir: Path, pair: KeyPair, membership: Membership) -> Agent:
     ways.move = move
     watch = UseWatch(input_sources(os.environ, wsl=wsl), gpus, wsl=wsl)
     owner = Owner(data_dir, limits, watch, lambda: host.pids)
-    agent = Agent(
-        pair=pair,
+    return Agent(
         membership=membership,
+        voice=voice,
         pc=pc,
         owner=owner,
         host=host,
         neighbours=Neighbours(pair.node_id, options, limits, ways),
     )
-    return agent

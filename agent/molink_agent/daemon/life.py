@@ -6,19 +6,21 @@ import logging
 import logging.handlers
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from molink.control.identity import KeyPair
+from molink.control.messages import Profile
 from molink.errors import ControlError, JoinRefusedError, MolinkError, UserError
 from molink_agent.daemon.agent import Agent, LeftError
 from molink_agent.daemon.assemble import assemble
 from molink_agent.daemon.local_socket import SOCKET_NAME, answering
-from molink_agent.daemon.membership import MEMBERSHIP_FILE, Membership, rejoin
+from molink_agent.daemon.membership import Membership, forget_membership, rejoin
+from molink_agent.daemon.narration import Narration, now_sentence
+from molink_agent.limits.limits import plain_limits
 
-__all__ = ["LOG_FILE", "live"]
+__all__ = ["LOG_FILE", "Onlooker", "live"]
 
 LOG_FILE = "agent.log"
 LOG_BYTES_MAX, LOG_FILES_MAX = 2**20, 3
@@ -29,27 +31,63 @@ LOCK_FILE = "agent.lock"
 RETRY_FIRST_S, RETRY_LONGEST_S = 1.0, 60.0
 """Between two attempts to reach a coordinator that was there before."""
 
+LOOK_S = 1.0
+"""Between two looks at what has changed, for whoever looks on and for the log."""
+
 log = logging.getLogger(__name__)
 
 
-async def live(data_dir: Path, pair: KeyPair, membership: Membership) -> None:
+class Onlooker(Protocol):
+    """Somebody in front of the agent's terminal, or its journal."""
+
+    def say(self, sentence: str) -> None:
+        """Something happened."""
+
+    def now(self, sentence: str) -> None:
+        """How it is."""
+
+
+async def live(data_dir: Path, pair: KeyPair, membership: Membership, onlooker: Onlooker) -> None:
     """Until cancelled, left, removed or replaced. Raises UserError or ControlError with the
     reason."""
-    with _alone(data_dir), _logged(data_dir):
+    with _alone(data_dir), _logged(data_dir, onlooker):
         while True:
             agent = assemble(data_dir, pair, membership)
             try:
                 async with answering(data_dir / SOCKET_NAME, partial(_answer, agent)):
-                    await agent.run()
+                    await _watched(agent, onlooker)
             except LeftError as left:
-                (data_dir / MEMBERSHIP_FILE).unlink(missing_ok=True)
-                print(left, flush=True)
+                forget_membership(data_dir)
+                log.info("%s", left)
+                onlooker.say(str(left))
                 return
-            except UserError:
+            except UserError as error:
+                log.info("ended: %s", error)
                 raise
             except ControlError as error:
                 log.warning("%s Asking the coordinator.", error)
                 membership = await _asked_again(membership, pair, data_dir)
+
+
+async def _watched(agent: Agent, onlooker: Onlooker) -> None:
+    """The agent's life, told."""
+    telling = asyncio.ensure_future(_tell(agent, onlooker))
+    try:
+        await agent.run()
+    finally:
+        telling.cancel()
+        await asyncio.gather(telling, return_exceptions=True)
+
+
+async def _tell(agent: Agent, onlooker: Onlooker) -> None:
+    narration = Narration()
+    while True:
+        status = status_of(agent)
+        for sentence in narration.update(status):
+            log.info("%s", sentence)
+            onlooker.say(sentence)
+        onlooker.now(now_sentence(status))
+        await asyncio.sleep(LOOK_S)
 
 
 async def _asked_again(membership: Membership, pair: KeyPair, data_dir: Path) -> Membership:
@@ -80,8 +118,8 @@ async def _answer(agent: Agent, asked: dict[str, Any]) -> dict[str, Any]:
             owner.leaving = False
         case {"command": "leave"}:
             owner.leaving = True
-        case {"command": "set", "key": str(key), "value": str(value)}:
-            owner.limits.set(key, value)
+        case {"command": "look"}:  # At limits that were just changed.
+            pass
         case _:
             raise UserError("The agent is of another version: restart it.")
     if asked["command"] != "status":
@@ -97,25 +135,43 @@ def status_of(agent: Agent) -> dict[str, Any]:
         "id": agent.node_id,
         "name": agent.membership.name,
         "cluster": agent.membership.url,
-        "connected": agent.client is not None and agent.client.connected,
+        "connected": agent.connected,
         "state": str(agent.state),
         "reason": agent.owner.wish.reason or (assignment.reason if assignment else ""),
         "until": agent.owner.now.until.isoformat() if agent.owner.now.until else None,
         "layers": list(work.layers) if work is not None else None,
         "model": work.weights.model if work is not None else None,
         "device": work.device if work is not None else None,
+        "loaded": _loaded(agent),
         "paths": agent.host.ways.paths,
         "kv_tokens_used": health.kv_tokens_used if health is not None else 0,
         "busy_share": health.busy_share if health is not None else 0.0,
         "upload_mbps": agent.pc.measured.upload_mbps,
-        "limits": {key: _plain(value) for key, value in asdict(agent.owner.limits.limits).items()},
+        "lends": _lends(agent.profile),
+        "limits": plain_limits(agent.owner.limits.limits),
         "limits_problem": agent.owner.limits.problem,
         "shortage": agent.owner.shortage,
     }
 
 
-def _plain(value: Any) -> Any:
-    return [str(one) for one in value] if isinstance(value, tuple) else value
+def _loaded(agent: Agent) -> dict[str, Any] | None:
+    """How far the stage is; None before it was given one."""
+    fact, assignment = agent.voice.fact, agent.host.assignment
+    if fact is None or assignment is None or fact.revision != assignment.revision:
+        return None
+    return {"kind": fact.kind, "fraction": fact.fraction, "message": fact.message}
+
+
+def _lends(profile: Profile | None) -> list[dict[str, Any]]:
+    """Of each device what the coordinator was told."""
+    return [
+        {
+            "device": device.kind if device.kind == "cpu" else f"{device.kind}:{device.index}",
+            "lent_bytes": device.free_bytes,
+            "total_bytes": device.memory_bytes,
+        }
+        for device in (profile.devices if profile is not None else ())
+    ]
 
 
 @contextmanager
@@ -131,19 +187,34 @@ def _alone(data_dir: Path) -> Iterator[None]:
         yield
 
 
+class _ToOnlooker(logging.Handler):
+    """The agent's own warnings are for whoever looks on, too; a lost broker is told anyhow."""
+
+    def __init__(self, onlooker: Onlooker) -> None:
+        super().__init__(logging.WARNING)
+        self.addFilter(logging.Filter("molink_agent"))
+        self._onlooker = onlooker
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._onlooker.say(record.getMessage())
+
+
 @contextmanager
-def _logged(data_dir: Path) -> Iterator[None]:
-    handler = logging.handlers.RotatingFileHandler(
+def _logged(data_dir: Path, onlooker: Onlooker) -> Iterator[None]:
+    file = logging.handlers.RotatingFileHandler(
         data_dir / LOG_FILE, maxBytes=LOG_BYTES_MAX, backupCount=LOG_FILES_MAX - 1
     )
-    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    file.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    handlers = (file, _ToOnlooker(onlooker))
     root = logging.getLogger()
     before = root.level
-    root.addHandler(handler)
+    for handler in handlers:
+        root.addHandler(handler)
     root.setLevel(logging.INFO)
     try:
         yield
     finally:
-        root.removeHandler(handler)
+        for handler in handlers:
+            root.removeHandler(handler)
+            handler.close()
         root.setLevel(before)
-        handler.close()

@@ -13,7 +13,7 @@ from typing import Any
 
 from molink.errors import MolinkError, UserError
 
-__all__ = ["SOCKET_NAME", "answering", "ask_agent"]
+__all__ = ["SOCKET_NAME", "agent_runs", "answering", "ask_agent"]
 
 SOCKET_NAME = "agent.sock"
 
@@ -62,6 +62,16 @@ async def _answered(answer: Answer, question: Any) -> dict[str, Any]:
         return await answer(question)
     except MolinkError as error:
         return {"error": str(error)}
+
+
+async def agent_runs(data_dir: Path) -> bool:
+    """Whether somebody listens there; a socket alone may be left from a crash."""
+    try:
+        _, writer = await asyncio.open_unix_connection(data_dir / SOCKET_NAME)
+    except OSError:
+        return False
+    writer.close()
+    return True
 
 
 async def ask_agent(data_dir: Path, question: dict[str, Any]) -> dict[str, Any]:

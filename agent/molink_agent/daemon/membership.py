@@ -1,6 +1,7 @@
 """Joining: the one request by which this PC becomes a node, and what is kept of the answer."""
 
 import asyncio
+import os
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,11 +19,17 @@ from molink.control.messages import Message
 from molink.control.private_file import read_private, write_private
 from molink.control.sealing import SEALED_BYTES_MAX, open_answer, seal
 from molink.errors import ControlError, JoinRefusedError, UserError
+from molink_agent.data_dir import MEMBERSHIP_FILE
 from molink_agent.probe.clock import ClockReading
 
-__all__ = ["MEMBERSHIP_FILE", "Membership", "join_cluster", "load_membership", "rejoin"]
+__all__ = [
+    "Membership",
+    "forget_membership",
+    "join_cluster",
+    "load_membership",
+    "rejoin",
+]
 
-MEMBERSHIP_FILE = "membership.json"
 JOIN_PATH = "/agents/join"
 JOIN_TIMEOUT_S = 30.0
 """A coordinator behind a slow line answers in a second."""
@@ -81,6 +88,11 @@ def load_membership(data_dir: Path) -> Membership | None:
         ) from None
 
 
+def forget_membership(data_dir: Path) -> None:
+    """After leaving: from now on an invite is needed again. The key stays."""
+    (data_dir / MEMBERSHIP_FILE).unlink(missing_ok=True)
+
+
 async def _ask(
     url: str, coordinator_key: bytes, request: JoinRequest, pair: KeyPair, data_dir: Path
 ) -> Membership:
@@ -121,8 +133,21 @@ async def _post(url: str, body: bytes) -> bytes:
     except (aiohttp.ClientError, TimeoutError, OSError) as error:
         raise UserError(
             f"The coordinator at {url.removesuffix(JOIN_PATH)} cannot be reached "
-            f"({type(error).__name__}): is it running, and is this PC online?"
+            f"({_why(error)}): is it running, and is this PC online or in its network?"
         ) from None
+
+
+def _why(error: Exception) -> str:
+    """In words; aiohttp's own are made for programs."""
+    match error:
+        case TimeoutError():
+            return f"no answer within {JOIN_TIMEOUT_S:.0f} s"
+        case aiohttp.ClientConnectorDNSError():
+            return "its name is not known"
+        case aiohttp.ClientConnectorError(os_error=OSError(errno=int(number))) if number > 0:
+            return os.strerror(number)
+        case _:
+            return str(error) or type(error).__name__
 
 
 async def _whole(content: aiohttp.StreamReader) -> bytes:

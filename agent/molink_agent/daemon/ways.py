@@ -7,10 +7,10 @@ is told, and moves when nothing is in flight.
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
 
 from molink.control.messages import Assignment, Services, StageLink
 from molink.errors import StageError
+from molink.runtime.node.ways import join_terms
 from molink.runtime.supervision import JoinRing, OutgoingLink, PathMoved, StageLoaded
 from molink.transport.paths.choose import Path
 from molink.transport.paths.keeper import PathKeeper
@@ -31,6 +31,8 @@ class _Way:
     keeper: PathKeeper
     task: "asyncio.Task[None]"
     found: asyncio.Event = field(default_factory=asyncio.Event)
+    asked: str = ""
+    """Where the stage was told to lead it, until it has said how that ended."""
 
 
 @dataclass(slots=True)
@@ -88,7 +90,7 @@ class RingWays:
             next_memory=None,
             next_key=assignment.next_link.public_key,
             coordinator_key=tail_link.public_key if tail_link else None,
-            **_terms(assignment.join),
+            **join_terms(assignment.join),
         )
 
     @property
@@ -97,9 +99,13 @@ class RingWays:
         return {name: way.keeper.path.kind for name, way in self._ways.items()}
 
     def path_moved(self, moved: PathMoved) -> None:
-        """The stage has moved a link, or could not: then the keeper looks for another way."""
+        """The stage has moved a link, or could not, or nothing comes through any more: then the
+        keeper looks for another way. What is said of a way that is being left changes nothing."""
         way = self._ways.get(moved.link)
-        if way is not None and not moved.moved:
+        if way is None or way.asked not in ("", moved.address):
+            return
+        way.asked = ""
+        if not moved.moved:
             way.keeper.failed(way.keeper.path)
 
     async def leave(self) -> None:
@@ -119,7 +125,8 @@ class RingWays:
             if path.kind == "none":
                 return
             if self._joined and found.is_set():
-                self.move(name, f"tcp://{path.address}")
+                self._ways[name].asked = address = f"tcp://{path.address}"
+                self.move(name, address)
             found.set()
 
         keeper = keeper_of(link, self.caller, moved)
@@ -144,21 +151,3 @@ class RingWays:
         if receiving is not None:
             receiving.cancel()
             await asyncio.gather(receiving, return_exceptions=True)
-
-
-def _terms(join: dict[str, Any]) -> dict[str, Any]:
-    """The fields of JoinRing that the coordinator decides. Raises StageError for what is none."""
-    try:
-        return {
-            "kv_tokens_capacity": int(join["kv_tokens_capacity"]),
-            "micro_batch_count": _count(join["micro_batch_count"]),
-            "micro_batch_candidates": tuple(int(one) for one in join["micro_batch_candidates"]),
-            "span_tokens": _count(join["span_tokens"]),
-            "policy": str(join["policy"]),
-        }
-    except (KeyError, TypeError, ValueError):
-        raise StageError("The coordinator speaks another version: update MoLink.") from None
-
-
-def _count(value: Any) -> int | None:
-    return None if value is None else int(value)

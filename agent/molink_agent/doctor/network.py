@@ -73,7 +73,7 @@ def data_port(facts: DoctorFacts) -> Finding:
 def nat(facts: DoctorFacts) -> Finding:
     """Which router stands in between?"""
     if facts.nat is None:
-        return skip("NAT", NOT_JOINED if not facts.joined else "the coordinator answers no STUN")
+        return skip("NAT", NOT_JOINED if not facts.joined else "not told yet by the coordinator")
     kind = facts.nat.kind
     seen = f", seen as {facts.nat.outside[0]}" if facts.nat.outside else ""
     if kind is NatKind.OPEN:
@@ -91,7 +91,8 @@ def upload(facts: DoctorFacts) -> Finding:
     """How much can the PC send?"""
     profile, cap = facts.known.profile, facts.limits.upload_mbps
     if profile is None or profile.upload_mbps == 0:
-        return skip("upload", "not measured: the agent does that when it has joined")
+        why = "the agent is about to" if facts.joined else "the agent does it once joined"
+        return skip("upload", f"not measured: {why}")
     found = f"{profile.upload_mbps:.1f} Mbit/s"
     if cap is not None and cap <= profile.upload_mbps:
         found = f"{cap:g} Mbit/s, the owner's cap"

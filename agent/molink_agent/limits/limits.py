@@ -13,7 +13,7 @@ from molink.errors import UserError
 from molink_agent.limits.hours import LendingHours
 from molink_agent.limits.values import Device, Flag, Hours, Number, ValueKind, Whole
 
-__all__ = ["GB", "KEYS", "Key", "Limits", "limits_of", "with_value"]
+__all__ = ["GB", "KEYS", "Key", "Limits", "limits_of", "plain_limits", "with_value"]
 
 GB = 2**30
 
@@ -46,6 +46,12 @@ class Key:
     meaning: str
     example: str
     """A value in TOML, shown while the key is not set."""
+
+    @property
+    def typed(self) -> str:
+        """The example as somebody types it after `molink agent set KEY`."""
+        bare = self.example.strip("[]").replace('", "', ",").strip('"')
+        return f'"{bare}"' if " " in bare else bare
 
 
 KEYS = (
@@ -106,6 +112,12 @@ def with_value(limits: Limits, name: str, text: str) -> Limits:
         return replace(limits, **{name: key.kind.of_text(text.strip())})
     except ValueError as error:
         raise _mistake(key, error, "molink agent set") from None
+
+
+def plain_limits(limits: Limits) -> dict[str, Any]:
+    """Every key as JSON holds it; hours as they were written."""
+    plain = {key.name: getattr(limits, key.name) for key in KEYS}
+    return plain | {"hours": [entry.text for entry in limits.hours]}
 
 
 def _key(name: str, source: str) -> Key:

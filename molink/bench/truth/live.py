@@ -9,7 +9,7 @@ began, what GET /cluster said before and after, and how much of the PC others to
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import asdict
 from random import Random
@@ -30,6 +30,9 @@ from molink.errors import UserError
 
 __all__ = ["run_live"]
 
+_Plan = Sequence[tuple[PlannedTruth, PlannedRequest]]
+"""What is asked, and as whose request."""
+
 
 async def run_live(scenario: TruthScenario, model: str, number: int) -> dict[str, Any]:
     """One round on a fresh ring; its `number` seeds the prompts' tokens.
@@ -39,26 +42,30 @@ async def run_live(scenario: TruthScenario, model: str, number: int) -> dict[str
     async with _serving(scenario, model, number) as ring:
         plan = _plan(ring, scenario)
         before = await ring.settled_cluster()
-        watch = OthersWatch.start(ring.server.pid)
-        began_s = time.perf_counter()
-        records = await asyncio.gather(*(_ask(ring, one, began_s) for _, one in plan))
-        wall_s = time.perf_counter() - began_s
-        others_cores = watch.cores()
+        asked = await _asked(ring, plan)
         after = await ring.settled_cluster()
+    return asked | {"busy_s": _busy_s(before, after), "before": before, "after": after}
+
+
+async def _asked(ring: Ring, plan: _Plan) -> dict[str, Any]:
+    """Every request at its time: what their users saw, and what else went on meanwhile."""
+    watch = OthersWatch.start(ring.server.pid)
+    began_s = time.perf_counter()
+    records = await asyncio.gather(*(_ask(ring, one, began_s) for _, one in plan))
+    wall_s = time.perf_counter() - began_s
+    others_cores = watch.cores()
     requests = [
         _seen(planned, record, began_s) for (planned, _), record in zip(plan, records, strict=True)
     ]
-    return {
-        "requests": requests,
-        "wall_s": wall_s,
-        "others_cores": others_cores,
-        "busy_s": [
-            late["busy_s"] - early["busy_s"]
-            for early, late in zip(before["stages"], after["stages"], strict=True)
-        ],
-        "before": before,
-        "after": after,
-    }
+    return {"requests": requests, "wall_s": wall_s, "others_cores": others_cores}
+
+
+def _busy_s(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[float]:
+    """Of each stage, between two answers of GET /cluster."""
+    return [
+        late["busy_s"] - early["busy_s"]
+        for early, late in zip(before["stages"], after["stages"], strict=True)
+    ]
 
 
 @asynccontextmanager
@@ -74,7 +81,7 @@ async def _serving(scenario: TruthScenario, model: str, seed: int) -> AsyncItera
         await server.stop()
 
 
-def _plan(ring: Ring, scenario: TruthScenario) -> Sequence[tuple[PlannedTruth, PlannedRequest]]:
+def _plan(ring: Ring, scenario: TruthScenario) -> _Plan:
     """All prompts are made before the clock starts."""
 
     def prompt(one: PlannedTruth) -> PlannedRequest:

@@ -92,16 +92,10 @@ class TruthScenario:
 
 def read_scenario(path: Path) -> TruthScenario:
     """Raises UserError, one sentence, for the first thing in the file that is wrong."""
-    try:
-        data = tomllib.loads(path.read_text())
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise UserError(f"cannot read the scenario {path} ({error}): give a TOML file.") from error
-    where = str(path)
+    where, data = str(path), _read(path)
     refuse_unknown(where, data, KEYS)
     serve = _table(where, data, "serve", SERVE_KEYS)
-    loads = tuple(read_load(where, one) for one in tables(where, data, "load"))
-    if not loads:
-        raise UserError(f"{where} asks for nothing: give at least one [[load]].")
+    loads = _loads(where, data)
     return TruthScenario(
         name=path.stem,
         about=text(where, data, "about", ""),
@@ -115,6 +109,20 @@ def read_scenario(path: Path) -> TruthScenario:
         kv_tokens=whole(where, data, "kv_tokens", KV_TOKENS, least=16, most=2**31),
         loads=loads,
     )
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text())
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise UserError(f"cannot read the scenario {path} ({error}): give a TOML file.") from error
+
+
+def _loads(where: str, data: Mapping[str, Any]) -> tuple[Load, ...]:
+    loads = tuple(read_load(where, one) for one in tables(where, data, "load"))
+    if not loads:
+        raise UserError(f"{where} asks for nothing: give at least one [[load]].")
+    return loads
 
 
 def _link(where: str, data: Mapping[str, Any]) -> LinkShape:

@@ -1,21 +1,21 @@
-"""A ring of stages that agents host: all load, then all join, then it serves.
+"""A ring of stages that nodes host: all load, then all join, then it serves.
 
-The counterpart of `local_ring`. Here nothing is started: nodes are told, and tell when they are
-done.
+Nothing is started here: nodes are told, and tell when they are done.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from molink.control.messages import StageLink
+from molink.errors import StageError
 from molink.runtime.cluster.agent_stage import AgentStage
 from molink.runtime.cluster.node_book import Node
-from molink.runtime.local_ring import gathered
+from molink.runtime.gathered import gathered
 from molink.runtime.ring import RingFacts
 from molink.runtime.supervision import StageLoaded
 
-__all__ = ["AgentRing", "JoinTerms", "build_ring", "link_to"]
+__all__ = ["AgentRing", "JoinTerms", "RingRoutes", "build_ring", "link_to"]
 
 ADDRESSES_MAX = 16
 """Of a link, as messages allow."""
@@ -36,6 +36,24 @@ class JoinTerms:
     """Of that port, at the relay."""
     relay: str
     """host:port, or empty."""
+    upload_mbps: float | None = None
+    """Cap of every node; None: none, or each its own."""
+
+
+@dataclass(frozen=True, slots=True)
+class RingRoutes:
+    """Every link of a ring, as whoever sends on it is told where it leads."""
+
+    requests: StageLink
+    """The coordinator to the head."""
+    next_of: tuple[StageLink, ...]
+    """Each stage to the one after it, the tail to the head."""
+    sampled: StageLink
+    """The tail to the coordinator."""
+
+
+Detour = Callable[[RingRoutes], Awaitable[RingRoutes]]
+"""Leads links through something between, once it is known where they end."""
 
 
 @dataclass(slots=True)
@@ -45,37 +63,38 @@ class AgentRing:
     facts: RingFacts
     stages: list[AgentStage]
     kv_tokens_capacity: int
-    relay: str = ""
-    """host:port that leads to its nodes too."""
+    requests_link: StageLink
+    """From the coordinator to the head."""
 
     async def watch(self) -> None:
         """Follow the stages; raises StageError as soon as one is gone."""
         await gathered(stage.watch() for stage in self.stages)
 
-    @property
-    def requests_link(self) -> StageLink:
-        """From the coordinator to the head."""
-        head = self.stages[0]
-        assert head.loaded is not None and head.loaded.coordinator_port is not None
-        return link_to(head.node, head.loaded.coordinator_port, "requests", self.relay)
+
+async def _no_detour(routes: RingRoutes) -> RingRoutes:
+    return routes
 
 
 async def build_ring(
-    stages: Sequence[AgentStage], terms: JoinTerms, progressed: Callable[[int, float], None]
+    stages: Sequence[AgentStage],
+    terms: JoinTerms,
+    progressed: Callable[[int, float], None],
+    detour: Detour = _no_detour,
 ) -> AgentRing:
-    """Load and join all stages. Raises StageError when one cannot."""
+    """Load and join all stages. Raises StageError or UserError when one cannot."""
 
     def report(index: int) -> Callable[[float], None]:
         return lambda fraction: progressed(index, fraction)
 
     loaded = await gathered(stage.load(report(index)) for index, stage in enumerate(stages))
     capacity = min(stage.kv_tokens_capacity for stage in loaded)
+    routes = await detour(_routes(stages, loaded, terms))
     await gathered(
-        stage.join(_join_fields(stages, index, loaded, terms, capacity))
+        stage.join(_join_fields(index, routes, terms, capacity))
         for index, stage in enumerate(stages)
     )
-    facts = RingFacts(stages[0].epoch, terms.policy, None)
-    return AgentRing(facts, list(stages), capacity, terms.relay)
+    facts = RingFacts(stages[0].epoch, terms.policy, terms.upload_mbps)
+    return AgentRing(facts, list(stages), capacity, routes.requests)
 
 
 def link_to(node: Node, port: int, port_name: str, relay: str) -> StageLink:
@@ -93,29 +112,43 @@ def link_to(node: Node, port: int, port_name: str, relay: str) -> StageLink:
     )
 
 
-def _join_fields(
-    stages: Sequence[AgentStage],
-    index: int,
-    loaded: Sequence[StageLoaded],
-    terms: JoinTerms,
-    capacity: int,
-) -> dict[str, Any]:
+def _routes(
+    stages: Sequence[AgentStage], loaded: Sequence[StageLoaded], terms: JoinTerms
+) -> RingRoutes:
+    head_port = loaded[0].coordinator_port
+    if head_port is None:
+        raise StageError(f"{stages[0].name} does not listen for the coordinator.")
+    return RingRoutes(
+        requests=link_to(stages[0].node, head_port, "requests", terms.relay),
+        next_of=tuple(_next_link(stages, index, loaded, terms) for index in range(len(stages))),
+        sampled=_coordinator_link(terms),
+    )
+
+
+def _next_link(
+    stages: Sequence[AgentStage], index: int, loaded: Sequence[StageLoaded], terms: JoinTerms
+) -> StageLink:
     following = (index + 1) % len(stages)
-    is_tail = following == 0
     next_link = link_to(stages[following].node, loaded[following].port, "ring", terms.relay)
-    if following == index:  # A ring of one PC closes on itself.
-        ways = (f"127.0.0.1:{loaded[index].port}", *next_link.addresses)
-        next_link = next_link.model_copy(update={"addresses": ways[:ADDRESSES_MAX], "relay": ""})
+    if following != index:
+        return next_link
+    # A ring of one PC closes on itself.
+    ways = (f"127.0.0.1:{loaded[index].port}", *next_link.addresses)
+    return next_link.model_copy(update={"addresses": ways[:ADDRESSES_MAX], "relay": ""})
+
+
+def _join_fields(index: int, routes: RingRoutes, terms: JoinTerms, capacity: int) -> dict[str, Any]:
+    stages = len(routes.next_of)
     return {
         "join": {
             "kv_tokens_capacity": capacity,
             "micro_batch_count": terms.micro_batch_count,
-            "micro_batch_candidates": tuple(range(1, 2 * len(stages) + 1)),
+            "micro_batch_candidates": tuple(range(1, 2 * stages + 1)),
             "span_tokens": terms.span_tokens,
             "policy": terms.policy,
         },
-        "next_link": next_link,
-        "coordinator_link": _coordinator_link(terms) if is_tail else None,
+        "next_link": routes.next_of[index],
+        "coordinator_link": routes.sampled if index == stages - 1 else None,
     }
 
 

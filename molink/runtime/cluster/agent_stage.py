@@ -1,7 +1,7 @@
-"""One stage that an agent hosts, as its ring sees it: told what to load, joined, watched.
+"""One stage that a node hosts, as its ring sees it: told what to load, joined, watched.
 
-The counterpart of `stage_handle`, whose process is a child; here commands are assignments and facts
-come over the control plane.
+Commands are assignments and facts come over the control plane, whether the node is an agent on
+somebody's PC or a local one of `molink serve`.
 """
 
 import asyncio
@@ -12,14 +12,15 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from molink.control.messages import Assignment, StageFact, StageWork
-from molink.errors import FrameError, StageError
+from molink.errors import FrameError, MolinkError, StageError, UserError
 from molink.runtime.cluster.node_book import Node
-from molink.runtime.supervision import StageHealth, StageLoaded, health_from_fields
+from molink.runtime.stage_health import StageHealth, health_from_fields
+from molink.runtime.supervision import StageLoaded
 
 __all__ = ["AgentStage", "Tell"]
 
-PROGRESS_FROM = {"downloading": 0.0, "loading": 0.5}
-"""Each is half of the way, as far as anybody knows beforehand."""
+DOWNLOAD_SHARE = 0.5
+"""Of the way to a loaded stage, as far as anybody knows beforehand."""
 
 _LOADED = TypeAdapter(StageLoaded)
 
@@ -29,7 +30,7 @@ Tell = Callable[[Node, Assignment], Awaitable[None]]
 
 @dataclass(slots=True)
 class AgentStage:
-    """A stage on somebody's PC."""
+    """A stage on a node."""
 
     node: Node
     work: StageWork
@@ -42,6 +43,8 @@ class AgentStage:
     """Whose links it accepts: public keys, Z85."""
     tell: Tell
     allow_links: Callable[[Node, tuple[str, ...]], Awaitable[None]]
+    downloads: bool = True
+    """Whether its node fetches the weights first."""
     loaded: StageLoaded | None = None
     health: StageHealth | None = None
     pid: int | None = None
@@ -70,7 +73,8 @@ class AgentStage:
         self._changed.set()
 
     async def load(self, progressed: Callable[[float], None]) -> StageLoaded:
-        """Until the layers are there. Raises StageError when they cannot be."""
+        """Until the layers are there. Raises StageError when they cannot be, UserError when its
+        node says that what was asked for cannot be."""
         await self.allow_links(self.node, self.neighbours)
         await self.tell(self.node, self._assignment())
         fact = await self._fact("loaded", progressed)
@@ -103,9 +107,16 @@ class AgentStage:
             fact = self.node.current_fact
             if fact is not None and fact.kind == kind:
                 return fact
-            if fact is not None and fact.kind in PROGRESS_FROM:
-                progressed(PROGRESS_FROM[fact.kind] + fact.fraction / len(PROGRESS_FROM))
+            if fact is not None and fact.kind in ("downloading", "loading"):
+                progressed(self._fraction(fact))
             await self._next_change()
+
+    def _fraction(self, fact: StageFact) -> float:
+        if not self.downloads:
+            return fact.fraction
+        if fact.kind == "downloading":
+            return DOWNLOAD_SHARE * fact.fraction
+        return DOWNLOAD_SHARE + (1 - DOWNLOAD_SHARE) * fact.fraction
 
     def _check_alive(self) -> None:
         if not self.node.is_here:
@@ -118,7 +129,7 @@ class AgentStage:
         fact = self.node.current_fact
         if fact is not None and fact.kind in ("failed", "stopped"):
             self.failed = fact.kind == "failed"
-            raise StageError(f"{self.name}: {fact.message or 'its stage ended.'}")
+            raise _failure(self.name, fact)
 
     async def _next_change(self) -> None:
         self._changed.clear()
@@ -142,6 +153,14 @@ class AgentStage:
             stages=self.stages,
             work=self.work,
         )
+
+
+def _failure(name: str, fact: StageFact) -> MolinkError:
+    """Why a stage is not, with its node's name unless the sentence begins with it."""
+    if fact.user_fault:
+        return UserError(fact.message)
+    message = fact.message or "its stage ended."
+    return StageError(message if message.startswith(f"{name} ") else f"{name}: {message}")
 
 
 def _loaded(name: str, line: dict[str, Any]) -> StageLoaded:

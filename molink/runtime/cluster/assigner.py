@@ -1,6 +1,6 @@
 """From a planned ring to stages that can be told what to do, and the telling."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 
 from molink.control.messages import Assignment, StageWork, WeightsSource
@@ -29,12 +29,21 @@ class Assigner:
 
     def stages(self, plan: PlannedRing, ring: int) -> list[AgentStage]:
         """The stages of a ring in a new epoch, none of them told yet."""
-        epoch = self.next_number()
         nodes = [self.book.nodes[stage.node_id] for stage in plan.stages]
+        works = [
+            self._work(node, stage.layers, stage.kv_tokens)
+            for node, stage in zip(nodes, plan.stages, strict=True)
+        ]
+        return self.stages_of(nodes, works, ring, self.next_number())
+
+    def stages_of(
+        self, nodes: Sequence[Node], works: Sequence[StageWork], ring: int, epoch: int
+    ) -> list[AgentStage]:
+        """The stages of a ring in which each node does this work, none of them told yet."""
         return [
             AgentStage(
                 node=node,
-                work=self._work(node, stage.layers, stage.kv_tokens),
+                work=work,
                 ring=ring,
                 epoch=epoch,
                 place=place,
@@ -43,7 +52,7 @@ class Assigner:
                 tell=self.tell,
                 allow_links=self.allow_links,
             )
-            for place, (node, stage) in enumerate(zip(nodes, plan.stages, strict=True))
+            for place, (node, work) in enumerate(zip(nodes, works, strict=True))
         ]
 
     async def tell(self, node: Node, assignment: Assignment) -> None:

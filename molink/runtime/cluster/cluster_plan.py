@@ -2,11 +2,13 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from molink.runtime.cluster.claims import Pace, StepsSeen
 from molink.runtime.cluster.node_book import Node
-from molink_scheduler.placement import Forecast
+
+if TYPE_CHECKING:
+    from molink_scheduler.placement import Forecast
 
 __all__ = ["ClusterPlan", "PlannedRing", "PlannedStage", "Planner"]
 
@@ -33,7 +35,7 @@ class PlannedRing:
     ttft_s: float
     tokens_per_s: float
     bottleneck: str
-    forecast: Forecast | None = None
+    forecast: "Forecast | None" = None
     """All that the planner knows of it."""
 
 

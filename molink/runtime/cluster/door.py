@@ -16,15 +16,13 @@ from molink.control.messages import StageLink
 from molink.errors import MolinkError, RingError
 from molink.runtime.cluster.agent_ring import AgentRing, JoinTerms
 from molink.runtime.cluster.agent_stage import AgentStage
+from molink.runtime.cluster.coordinator_relay import CoordinatorRelay
 from molink.runtime.coordinator import Coordinator
 from molink.runtime.coordinator_links import CoordinatorLinks
 from molink.runtime.service import ModelCard
 from molink.transport.curve import CurveKeys
 from molink.transport.paths.choose import Path
 from molink.transport.paths.keeper import LinkEnd, PathKeeper
-from molink.transport.relay.caller import RelayCaller
-from molink.transport.relay.protocol import COORDINATOR
-from molink.transport.relay.server import RelayServer
 
 __all__ = ["CoordinatorDoor", "DoorTerms"]
 
@@ -42,9 +40,7 @@ class DoorTerms:
     """But for the coordinator's addresses, which differ from ring to ring."""
     listen_host: str
     public_host: str
-    relay: RelayServer
-    relay_token: str
-    """The coordinator's own."""
+    relay: CoordinatorRelay
 
     @property
     def own_host(self) -> str:
@@ -61,6 +57,7 @@ class CoordinatorDoor:
     path: Path = field(default_factory=lambda: Path("none"))
     """To the head."""
     _links: CoordinatorLinks | None = None
+    _keeper: PathKeeper | None = None
     _keeping: asyncio.Task[None] | None = None
     _found: asyncio.Event = field(default_factory=asyncio.Event)
     _lost: asyncio.Future[MolinkError] | None = None
@@ -76,7 +73,7 @@ class CoordinatorDoor:
         keys = CurveKeys(pair.public_z85, pair.secret_z85, allowed)
         self._links = CoordinatorLinks.bind(self.terms.listen_host, self.epoch, keys)
         port = self._links.inbound.port
-        self.terms.relay.forward(COORDINATOR, self._port_name, f"{self.terms.own_host}:{port}")
+        self.terms.relay.forward(self._port_name, f"{self.terms.own_host}:{port}")
         return replace(
             self.terms.join,
             coordinator_addresses=(f"{self.terms.public_host}:{port}",),
@@ -93,6 +90,7 @@ class CoordinatorDoor:
                 await self._found.wait()
         except TimeoutError:
             raise RingError("The coordinator finds no way to the ring's head.") from None
+        self._links.head_silent = lambda: self._failed(self.path)
         await self._links.connect(f"tcp://{self.path.address}", None, link.public_key)
         fitting = min(self.terms.card.model_len_max, ring.kv_tokens_capacity)
         card = replace(self.terms.card, model_len_max=fitting)
@@ -101,7 +99,7 @@ class CoordinatorDoor:
 
     async def close(self) -> None:
         """Close both links; a second call does nothing."""
-        self.terms.relay.forward_no_more(COORDINATOR, self._port_name)
+        self.terms.relay.forward_no_more(self._port_name)
         keeping, self._keeping = self._keeping, None
         if keeping is not None:
             keeping.cancel()
@@ -112,12 +110,10 @@ class CoordinatorDoor:
             await asyncio.to_thread(links.close)
 
     def _keep_path(self, link: StageLink) -> None:
-        caller = None
-        if link.relay:
-            address = f"{self.terms.own_host}:{self.terms.relay.port}"
-            caller = RelayCaller(address, COORDINATOR, self.terms.relay_token)
+        caller = self.terms.relay.caller if link.relay else None
         end = LinkEnd(link.to, link.port_name, link.addresses)
-        self._keeping = asyncio.create_task(PathKeeper(end, caller, self._moved).run())
+        self._keeper = PathKeeper(end, caller, self._moved)
+        self._keeping = asyncio.create_task(self._keeper.run())
 
     async def _moved(self, path: Path) -> None:
         if path.kind == "none":
@@ -125,4 +121,11 @@ class CoordinatorDoor:
         is_first, self.path = self.path.kind == "none", path
         self._found.set()
         if not is_first and self._links is not None and self._links.head is not None:
-            await self._links.move_head(f"tcp://{path.address}")
+            outcome = await self._links.move_head(f"tcp://{path.address}")
+            if not outcome.moved:
+                self._failed(path)
+
+    def _failed(self, path: Path) -> None:
+        """Nothing comes through to the head that way."""
+        if self._keeper is not None:
+            self._keeper.failed(path)

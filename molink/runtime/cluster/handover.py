@@ -17,7 +17,7 @@ from molink.runtime.cluster.cluster_plan import ClusterPlan
 from molink.runtime.cluster.node_book import Node
 from molink.runtime.cluster.plan_desk import PlanDesk
 from molink.runtime.cluster.ring_life import RingLife, RingState
-from molink.runtime.local_ring import gathered
+from molink.runtime.gathered import gathered
 
 __all__ = ["Handover"]
 

@@ -6,8 +6,10 @@ forgotten within a second: its broker user, its way through the relay, its place
 
 import asyncio
 import logging
+import secrets
 import time
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
 from molink.control.broker import Broker
@@ -62,16 +64,19 @@ log = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class ControlHub:
-    """Made with an open client; `run` serves it."""
+    """Made by `open`; `run` serves it."""
 
     client: ControlClient
     broker: Broker
     registry: Registry
     book: NodeBook
-    probing: Probing
     session: str
-    services_of: Callable[[str], Services]
+    services_of: Callable[[str], Services] = field(default=lambda node_id: Services())
     """What a node is told of relay and measurements."""
+    probing: Probing | None = None
+    """None: nodes measure nothing."""
+    lasting: bool = False
+    """Whether nodes live as long as we do: then neither silence nor a last will is a loss."""
     noticed: Callable[[str], None] = field(default=lambda node_id: None)
     """A node has said something, has gone or was removed."""
     removed: Callable[[str], None] = field(default=lambda node_id: None)
@@ -81,6 +86,23 @@ class ControlHub:
     _excused_until: float = 0.0
     _forbidden: set[str] = field(default_factory=set)
     _told_keys: dict[str, tuple[str, ...]] = field(default_factory=dict)
+
+    @classmethod
+    @asynccontextmanager
+    async def open(
+        cls, broker: Broker, registry: Registry, book: NodeBook, *, lasting: bool = False
+    ) -> AsyncIterator["ControlHub"]:
+        """Connected to a broker that runs; the caller adds what its nodes are to be told. Raises
+        ControlError when the broker refuses us."""
+        session = secrets.token_hex(8)
+        async with ControlClient.open(
+            broker.address,
+            broker.coordinator.username,
+            broker.coordinator.password,
+            will=(COORDINATOR, "", CoordinatorPresence(online=False, session=session)),
+            subscriptions=[topic.of_all for topic in SAID_TOPICS],
+        ) as client:
+            yield cls(client, broker, registry, book, session, lasting=lasting)
 
     async def run(self, model: str) -> None:
         """Until cancelled. Raises ControlError when the broker refuses us."""
@@ -119,7 +141,7 @@ class ControlHub:
             self.book.take(received.node_id, received.message, now, live=not received.retained)
             if isinstance(received.message, Presence):
                 await self._greet(received)
-            if isinstance(received.message, Profile):
+            if isinstance(received.message, Profile) and self.probing is not None:
                 await self.probing.order_timing(self.client, [node])
             if is_news or node.is_assigned:
                 self.noticed(received.node_id)
@@ -129,7 +151,7 @@ class ControlHub:
         not come back is noticed by its silence."""
         message = received.message
         return (
-            received.retained
+            (received.retained or self.lasting)
             and isinstance(message, Presence)
             and not message.online
             and received.node_id in self.book.nodes
@@ -169,14 +191,19 @@ class ControlHub:
                 self.book.excuse_silence(now)  # It was we who did not hear.
             ticked_at = now
             self._watch_connection(now)
-            if self.client.connected:
+            if self.client.connected and not self.lasting:
                 for node in self.book.notice_silence(now):
-                    log.warning("%s is lost: no word for seconds", node.name)
+                    log.info("%s is lost: no word for seconds", node.name)
                     self.noticed(node.node_id)
             if self.registry.changed_elsewhere():
                 await self._drop_removed()
-            await self.probing.look(self.client, list(self.book), now)
+            await self._look_at_ways(now)
             await asyncio.sleep(TICK_S)
+
+    async def _look_at_ways(self, now: float) -> None:
+        """Have them measured, if it is time."""
+        if self.probing is not None:
+            await self.probing.look(self.client, list(self.book), now)
 
     def _watch_connection(self, now: float) -> None:
         if not self.client.connected:

@@ -12,7 +12,14 @@ from molink.control.registry import Registry
 from molink.control.registry_records import NodeRecord
 from molink.control.sealing import open_sealed, seal
 
-__all__ = ["JoinDesk"]
+__all__ = ["JoinDesk", "let_in"]
+
+
+async def let_in(broker: Broker, registry: Registry) -> None:
+    """Make every member of a registry a user of a broker; quickest before it starts."""
+    for member in registry.list_nodes():
+        if member.removed is None:
+            await broker.allow(member.node_id, member.password)
 
 
 @dataclass(slots=True)

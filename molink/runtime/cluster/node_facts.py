@@ -55,9 +55,11 @@ class FactsMaker:
         steps = _steps(node)
         work = sum(self.cost.layer_work[slice(*layers)]) or layers[1] - layers[0]
         step_s = HOP_SOFTWARE_S + work * (steps.decode_fixed_s + rows * steps.decode_row_s)
-        fixed_s, row_s = self._head_s(steps)
         is_tail = layers[1] == self.cost.layers
-        return step_s + (fixed_s + rows * row_s if is_tail else 0.0)
+        if not is_tail:
+            return step_s
+        fixed_s, row_s = self._head_s(steps)
+        return step_s + fixed_s + rows * row_s
 
     def told_row_s(self, node: Node, layers: tuple[int, int]) -> float:
         """The same of a row of a prompt."""
@@ -70,7 +72,8 @@ class FactsMaker:
         wanted = ELEMENT_BYTES.get(self.dtype, device.element_bytes)
         return lent_bytes * self.stored_element_bytes // wanted
 
-    def _node(self, node: Node, rates_mbps: Sequence[float]) -> NodeFacts:
+    def _node(self, node: Node, seen_mbps: Sequence[float]) -> NodeFacts:
+        """`seen_mbps`: what others have seen it send."""
         profile = node.profile
         assert profile is not None, "only measured nodes are planned"
         device, steps = profile.devices[0], paced(_steps(node), node.pace)
@@ -84,17 +87,17 @@ class FactsMaker:
             step_fixed_s=HOP_SOFTWARE_S,
             head_row_s=head_row_s,
             head_fixed_s=head_fixed_s,
-            upload_bytes_per_s=_upload_bytes_per_s(profile, rates_mbps),
+            upload_bytes_per_s=_upload_bytes_per_s(profile, seen_mbps),
             name=node.name,
         )
 
     def _head_s(self, steps: StepCost) -> tuple[float, float]:
-        """Of the output matrix in a step, fixed and for each row: as told, or by the time of a
-        layer, since it is read once in a step like a layer of its size."""
+        """What the output matrix adds to a step and to each row: as told, or as a layer of as many
+        bytes."""
         if steps.head_row_s:
             return 0.0, steps.head_row_s
-        layers = self.cost.tail_bytes * self.cost.layers / sum(self.cost.layer_bytes)
-        return layers * steps.decode_fixed_s, layers * steps.decode_row_s
+        output = self.cost.tail_bytes * self.cost.layers / sum(self.cost.layer_bytes)
+        return steps.decode_fixed_s * output, steps.decode_row_s * output
 
 
 def _steps(node: Node) -> StepCost:

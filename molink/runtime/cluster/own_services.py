@@ -9,11 +9,11 @@ from typing import Any
 from molink.config.up_settings import UpSettings
 from molink.control.messages import ModelSize, Services
 from molink.control.registry import Registry
+from molink.runtime.cluster.coordinator_relay import CoordinatorRelay, start_relay
 from molink.runtime.cluster.probing import Probing
 from molink.transport.peer.protocol import PEER_PORT_NAME
 from molink.transport.peer.service import PeerService
-from molink.transport.relay.protocol import COORDINATOR, relay_token
-from molink.transport.relay.server import RelayServer
+from molink.transport.relay.protocol import COORDINATOR
 from molink.transport.stun import StunServer, serve_stun
 
 __all__ = ["OwnServices"]
@@ -28,13 +28,10 @@ SECRET_BYTES = 32
 class OwnServices:
     """Running from `start` to `stop`."""
 
-    relay: RelayServer
+    relay: CoordinatorRelay
     peer: PeerService
     probing: Probing
     stun: StunServer
-    relay_address: str
-    """host:port for nodes."""
-    _relay_secret: bytes
     model: ModelSize | None = None
     """That is served, once its sizes are known."""
 
@@ -42,21 +39,17 @@ class OwnServices:
     async def start(
         cls, settings: UpSettings, registry: Registry, model: str, config: Mapping[str, Any]
     ) -> "OwnServices":
-        """Raises UserError when the relay's port is taken."""
-        secret = _secret(registry, RELAY_SECRET)
-        relay = RelayServer(
-            secret,
-            settings.host,
-            settings.relay_port,
-            lambda node_id: node_id == COORDINATOR or registry.member(node_id) is not None,
+        """Raises UserError when the relay cannot be had."""
+        relay = await start_relay(
+            settings,
+            _secret(registry, RELAY_SECRET),
+            lambda node_id: registry.member(node_id) is not None,
         )
-        await relay.start()
         probing = Probing(model, config, _secret(registry, PROBE_SECRET))
         peer = PeerService(probing.key_of(COORDINATOR), "127.0.0.1", gives=True)
         await peer.start()
-        relay.forward(COORDINATOR, PEER_PORT_NAME, peer.address)
-        stun = await serve_stun(settings.host, 0)
-        return cls(relay, peer, probing, stun, f"{settings.public_host}:{relay.port}", secret)
+        relay.forward(PEER_PORT_NAME, peer.address)
+        return cls(relay, peer, probing, await serve_stun(settings.host, 0))
 
     async def stop(self) -> None:
         """End every connection."""
@@ -64,15 +57,11 @@ class OwnServices:
         await self.peer.stop()
         await self.relay.stop()
 
-    def relay_token(self, node_id: str) -> str:
-        """With which a node, or the coordinator, proves itself to the relay."""
-        return relay_token(self._relay_secret, node_id)
-
     def of_node(self, node_id: str) -> Services:
         """What a node is told."""
         return Services(
-            relay=self.relay_address,
-            relay_token=self.relay_token(node_id),
+            relay=self.relay.address,
+            relay_token=self.relay.token(node_id),
             probe_key=self.probing.key_of(node_id),
             stun_port=self.stun.port,
             model=self.model,

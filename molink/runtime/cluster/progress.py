@@ -38,15 +38,19 @@ def progress_sentence(
         return "No PC has joined yet: start an agent with the command that `molink up` printed."
     measuring = [node for node in here if node.state is NodeState.JOINING]
     if measuring:
-        return f"{len(here)} PCs have joined, {len(measuring)} of them measure what they can do."
+        return f"{_pcs(len(here))} joined, {len(measuring)} of them still being measured."
     ready = [node for node in here if node.may_serve]
     if len(ready) < waiting.min_nodes:
-        return f"{len(ready)} of at least {waiting.min_nodes} PCs are ready: let more join."
+        return f"{len(ready)} of at least {waiting.min_nodes} PCs ready: let more join."
     if waiting.measuring_ways:
         return (
-            f"{len(ready)} PCs are ready, {waiting.measuring_ways} of them still measure the ways "
+            f"{_pcs(len(ready))} ready, {waiting.measuring_ways} of them still measuring the ways "
             "to the others."
         )
     if last_failure:
         return f"The last ring has failed: {last_failure} Another is tried soon."
-    return plan.shortage or f"{len(ready)} PCs are ready; a plan is being made."
+    return plan.shortage or f"{_pcs(len(ready))} ready; a plan is being made."
+
+
+def _pcs(count: int) -> str:
+    return f"{count} PC{'s' * (count != 1)}"

@@ -6,17 +6,14 @@ order.
 """
 
 import asyncio
-import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 
 from molink.config.up_settings import UpSettings
 from molink.control.broker import Broker, TlsFiles, open_broker
-from molink.control.client import ControlClient
-from molink.control.messages import CoordinatorPresence, WeightsSource
+from molink.control.messages import WeightsSource
 from molink.control.registry import Registry
-from molink.control.topics import COORDINATOR as COORDINATOR_TOPIC
 from molink.executor.checkpoint import Checkpoint, open_checkpoint
 from molink.executor.description import ModelDescription, describe
 from molink.runtime.cluster.accounting import Accounting
@@ -24,8 +21,8 @@ from molink.runtime.cluster.agent_ring import JoinTerms
 from molink.runtime.cluster.assigner import Assigner
 from molink.runtime.cluster.cluster_service import ClusterService
 from molink.runtime.cluster.door import CoordinatorDoor, DoorTerms
-from molink.runtime.cluster.hub import SAID_TOPICS, ControlHub
-from molink.runtime.cluster.joining import JoinDesk
+from molink.runtime.cluster.hub import ControlHub
+from molink.runtime.cluster.joining import JoinDesk, let_in
 from molink.runtime.cluster.ledger import Ledger
 from molink.runtime.cluster.manager import ClusterManager, ManagerSettings
 from molink.runtime.cluster.node_book import NodeBook
@@ -35,8 +32,8 @@ from molink.runtime.cluster.plan_process import plan_beside
 from molink.runtime.cluster.planning import ModelPlanner
 from molink.runtime.cluster.readiness import Readiness
 from molink.runtime.model_card import load_tokenizer, model_card
-from molink.runtime.serving import checked_model_len, model_path, public_name
-from molink.transport.relay.protocol import COORDINATOR
+from molink.runtime.served_model import checked_model_len, model_path, public_name
+from molink.runtime.service import ModelCard
 from molink_scheduler.placement import Plan, Shortage
 
 __all__ = ["Cluster", "start_cluster"]
@@ -65,6 +62,7 @@ class _Model:
     name: str
     checkpoint: Checkpoint
     description: ModelDescription
+    card: ModelCard
 
 
 @asynccontextmanager
@@ -73,7 +71,8 @@ async def start_cluster(settings: UpSettings, api_port: int) -> AsyncIterator[Cl
 
     Raises UserError for what the operator can mend, ControlError when the broker cannot be had.
     """
-    model = _model(settings)
+    model = await asyncio.to_thread(_model, settings)
+    planner = await asyncio.to_thread(ModelPlanner.of, model.path, model.description, settings)
     async with AsyncExitStack() as stack:
         registry = Registry.open(settings.data_dir)
         stack.callback(registry.close)
@@ -82,15 +81,17 @@ async def start_cluster(settings: UpSettings, api_port: int) -> AsyncIterator[Cl
         broker = await _started_broker(settings, registry, stack)
         own = await OwnServices.start(settings, registry, model.name, model.checkpoint.config())
         stack.push_async_callback(own.stop)
-        hub = await _hub(broker, registry, own, stack)
+        hub = await stack.enter_async_context(ControlHub.open(broker, registry, NodeBook()))
+        hub.services_of, hub.probing, hub.removed = own.of_node, own.probing, own.forbid
+        own.peer.saw = lambda node_id, rate: hub.book.saw(node_id, rate * 8 / 1e6)
         url = f"http://{settings.public_host}:{api_port}"
         registry.url = url
-        planner = ModelPlanner.of(model.path, model.description, settings)
         own.model = planner.facts.model_size(model.name)
         service, manager = _manager(settings, model, hub, own, planner, url)
         accounting = Accounting(ledger, hub.book, service)
         service.report = lambda: {
             "nodes": nodes_report(list(hub.book), manager.plan, ledger.all()),
+            "relay": {"address": own.relay.address, "trouble": own.relay.trouble},
         }
         running = asyncio.create_task(_run(hub, manager, accounting, model.name))
         stack.push_async_callback(_cancel, running)
@@ -108,9 +109,14 @@ async def start_cluster(settings: UpSettings, api_port: int) -> AsyncIterator[Cl
 
 
 def _model(settings: UpSettings) -> _Model:
+    """Takes seconds: done before the broker is asked to hear from us every few."""
     path = model_path(settings.model)
+    name = public_name(path)
     checkpoint = open_checkpoint(path)
-    return _Model(path, public_name(path), checkpoint, describe(checkpoint))
+    description = describe(checkpoint)
+    length = checked_model_len(settings.model_len_max, description)
+    card = model_card(name, description, length, load_tokenizer(description))
+    return _Model(path, name, checkpoint, description, card)
 
 
 async def _started_broker(
@@ -123,9 +129,7 @@ async def _started_broker(
     broker = open_broker(
         settings.broker, settings.host, settings.broker_port, settings.data_dir, tls
     )
-    for member in registry.list_nodes():
-        if member.removed is None:
-            await broker.allow(member.node_id, member.password)
+    await let_in(broker, registry)
     await broker.start()
     stack.push_async_callback(broker.stop)
     return broker
@@ -136,27 +140,6 @@ def _told_host(settings: UpSettings, broker: Broker) -> str:
     return broker.address.host if "://" in (settings.broker or "") else settings.public_host
 
 
-async def _hub(
-    broker: Broker, registry: Registry, own: OwnServices, stack: AsyncExitStack
-) -> ControlHub:
-    session = secrets.token_hex(8)
-    gone = CoordinatorPresence(online=False, session=session)
-    client = await stack.enter_async_context(
-        ControlClient.open(
-            broker.address,
-            broker.coordinator.username,
-            broker.coordinator.password,
-            will=(COORDINATOR_TOPIC, "", gone),
-            subscriptions=[topic.of_all for topic in SAID_TOPICS],
-        )
-    )
-    book = NodeBook()
-    own.peer.saw = lambda node_id, rate: book.saw(node_id, rate * 8 / 1e6)
-    return ControlHub(
-        client, broker, registry, book, own.probing, session, own.of_node, removed=own.forbid
-    )
-
-
 def _manager(
     settings: UpSettings,
     model: _Model,
@@ -165,9 +148,7 @@ def _manager(
     planner: ModelPlanner,
     url: str,
 ) -> tuple[ClusterService, ClusterManager]:
-    length = checked_model_len(settings.model_len_max, model.description)
-    card = model_card(model.name, model.description, length, load_tokenizer(model.description))
-    service = ClusterService(card)
+    service = ClusterService(model.card)
     weights_url = "" if model.checkpoint.hub_id else f"{url}/weights"
     assigner = Assigner(
         hub.book,
@@ -186,7 +167,7 @@ def _manager(
         service,
         assigner,
         lambda epoch: CoordinatorDoor(terms, epoch),
-        Readiness(hub.probing.asked_of),
+        Readiness(own.probing.asked_of),
     )
     hub.noticed = manager.noticed
     return service, manager
@@ -203,7 +184,7 @@ def _door_terms(
         coordinator_key=keys.public_z85,
         coordinator_addresses=(),
         coordinator_port_name="",
-        relay=own.relay_address,
+        relay=own.relay.address,
     )
     return DoorTerms(
         keys=keys,
@@ -212,7 +193,6 @@ def _door_terms(
         listen_host=settings.host,
         public_host=settings.public_host,
         relay=own.relay,
-        relay_token=own.relay_token(COORDINATOR),
     )
 
 

@@ -95,10 +95,12 @@ class PathChooser:
     def failed(self, now: float) -> None:
         """The path in use does not carry the link, as the stage says.
 
-        A relayed link stays where it is, since nothing is better: its addresses are tried soon.
+        A relayed link stays where it is until a direct address answers: they are tried at once,
+        those that have failed before too, and one answer is enough.
         """
         if self.path.kind == "relay":
-            self.next_try_at = max(now, self._not_before)
+            self.next_try_at = self._not_before = now
+            self._answers = 1
             return
         if self.path.kind == NOTHING:
             return

@@ -64,11 +64,7 @@ class Problem:
         self.delay_s = [[link.one_way_s] * len(nodes) for link in usual]
         self.wire_row_s = [[model.row_bytes / link.rate_bytes_per_s] * len(nodes) for link in usual]
         self._measured_links()
-        everybody = range(len(nodes))
-        self.nearest = [
-            sorted([other for other in everybody if other != node], key=delays.__getitem__)
-            for node, delays in enumerate(self.delay_s)
-        ]
+        self.nearest = [_nearest(node, delays) for node, delays in enumerate(self.delay_s)]
         """The others of each node, those with the shortest delay first."""
 
     def _measured_links(self) -> None:
@@ -80,6 +76,11 @@ class Problem:
                 link = self.network.link(self.nodes[a], self.nodes[b])
                 self.delay_s[a][b] = link.one_way_s
                 self.wire_row_s[a][b] = self.model.row_bytes / link.rate_bytes_per_s
+
+
+def _nearest(node: int, delays_s: Sequence[float]) -> list[int]:
+    others = [other for other in range(len(delays_s)) if other != node]
+    return sorted(others, key=delays_s.__getitem__)
 
 
 class Path:

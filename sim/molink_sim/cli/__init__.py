@@ -5,6 +5,7 @@
 
 import click
 
+from molink.cli.sentence_group import SentenceGroup
 from molink_sim.cli.compare import compare
 from molink_sim.cli.micro_batches import micro_batches
 from molink_sim.cli.paper import paper
@@ -15,7 +16,9 @@ from molink_sim.cli.swarm import swarm
 __all__ = ["main"]
 
 
-@click.group(name="sim", context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(
+    name="sim", cls=SentenceGroup, context_settings={"help_option_names": ["-h", "--help"]}
+)
 def main() -> None:
     """Simulate rings with the scheduler that ships: runs, curves, tables, forecasts, the truth."""
 

@@ -1,12 +1,15 @@
 """`molink sim compare`: one scenario, simulated and on real processes, and how far they differ."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 if TYPE_CHECKING:
+    from molink.bench.truth.scenario_file import TruthScenario
     from molink_sim.machines.stage_profile import StageProfile
+    from molink_sim.truth import Comparison, RealRound
 
 __all__ = ["compare"]
 
@@ -48,36 +51,33 @@ def compare(
     the same ring with step times measured on this PC. Wants a PC that does nothing else. Exit code
     1 when a mean differs by more than 15 %.
     """
-    from rich.console import Console
-
     from molink.bench.truth.scenario_file import read_scenario
-    from molink_sim.report import print_table, to_json
-    from molink_sim.truth import (
-        compare_figures,
-        comparison_json,
-        comparison_table,
-        disturbed,
-        measured_profile,
-        real_rounds,
-        run_simulated,
-        verdict,
-    )
+    from molink_sim.report import to_json
+    from molink_sim.truth import compare_figures, comparison_json, real_rounds, run_simulated
 
     scenario = read_scenario(scenario_path)
     model = _model(model or scenario.model)
-    profile = measured_profile(profile_path or _profile_path(model, json_path), model)
-    _check_same(profile, model)
+    profile = _profile(profile_path or _profile_path(model, json_path), model)
     simulated = run_simulated(scenario, profile)
     real = real_rounds(scenario_path, model, rounds)
     found = compare_figures([one.requests for one in real], simulated.requests)
-    print_table(comparison_table(scenario, found), Console())
-    click.echo(verdict(found))
-    if (sentence := disturbed(real)) is not None:
-        click.echo(sentence)
+    _show(scenario, found, real)
     if json_path is not None:
         json_path.write_text(to_json(comparison_json(scenario, found, real, simulated)))
     if not found.passes:
         raise SystemExit(1)
+
+
+def _show(scenario: "TruthScenario", found: "Comparison", real: "Sequence[RealRound]") -> None:
+    from rich.console import Console
+
+    from molink_sim.report import print_table
+    from molink_sim.truth import comparison_table, disturbed, verdict
+
+    print_table(comparison_table(scenario, found), Console())
+    click.echo(verdict(found))
+    if (sentence := disturbed(real)) is not None:
+        click.echo(sentence)
 
 
 def _model(model: str | None) -> str:
@@ -91,8 +91,16 @@ def _model(model: str | None) -> str:
     return model
 
 
+def _profile(path: Path, model: str) -> "StageProfile":
+    """Found or measured; one found beside the output may be of another model of this name."""
+    from molink_sim.truth import measured_profile
+
+    profile = measured_profile(path, model)
+    _check_same(profile, model)
+    return profile
+
+
 def _check_same(profile: "StageProfile", model: str) -> None:
-    """A profile found beside the output may be of another model of this name."""
     from molink.errors import UserError
     from molink_sim.machines import model_shape
 

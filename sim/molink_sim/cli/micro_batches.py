@@ -1,10 +1,14 @@
 """`molink sim micro-batches`: where extra micro-batches stop paying."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
+
+if TYPE_CHECKING:
+    from molink_sim.report import Sweep
+    from molink_sim.survey import SurveySetting
 
 __all__ = ["micro_batches"]
 
@@ -65,26 +69,41 @@ def micro_batches(
     A ring is simulated with each number of them, and with the one that it chooses itself. Enough is
     the smallest number whose time per token is within 2 % of the best.
     """
-    from rich.console import Console
-
-    from molink_sim.report import print_table, to_json
-    from molink_sim.survey import SurveySetting, findings, findings_table, survey, survey_json
+    from molink_sim.report import to_json
+    from molink_sim.survey import survey, survey_json
 
     _check_pictures(curves_path, map_path)
-    setting = SurveySetting(
+    setting = _setting(latencies, slowdowns, users, options)
+    sweep = survey(setting)
+    _show(sweep, setting)
+    if json_path is not None:
+        json_path.write_text(to_json(survey_json(setting, sweep)))
+    _draw(sweep, _title(setting), curves_path, map_path)
+
+
+def _setting(
+    latencies: str, slowdowns: str, users: str, options: Mapping[str, Any]
+) -> "SurveySetting":
+    from molink_sim.survey import SurveySetting
+
+    return SurveySetting(
         latencies_ms=_numbers("--latency-ms", latencies, float),
         slowdowns=_numbers("--slowdown", slowdowns, float),
         users=_numbers("--users", users, int),
         **options,
     )
-    sweep = survey(setting)
+
+
+def _show(sweep: "Sweep", setting: "SurveySetting") -> None:
+    from rich.console import Console
+
+    from molink_sim.report import print_table
+    from molink_sim.survey import findings, findings_table
+
     print_table(findings_table(findings(sweep, setting.stages), setting.stages), Console())
-    if json_path is not None:
-        json_path.write_text(to_json(survey_json(setting, sweep)))
-    _draw(sweep, _title(options), curves_path, map_path)
 
 
-def _draw(sweep: Any, title: str, curves_path: Path | None, map_path: Path | None) -> None:
+def _draw(sweep: "Sweep", title: str, curves_path: Path | None, map_path: Path | None) -> None:
     from molink_sim.report import plot_micro_batch_curves, plot_micro_batches
 
     if curves_path is not None:
@@ -117,8 +136,5 @@ def _check_pictures(*paths: Path | None) -> None:
             )
 
 
-def _title(options: dict[str, Any]) -> str:
-    return (
-        f"{options['model']} on {options['stages']} {options['gpu']}, "
-        f"{options['bandwidth_mbps']:g} Mbps"
-    )
+def _title(setting: "SurveySetting") -> str:
+    return f"{setting.model} on {setting.stages} {setting.gpu}, {setting.bandwidth_mbps:g} Mbps"

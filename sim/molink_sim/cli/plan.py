@@ -1,8 +1,12 @@
 """`molink sim plan`: what a set of PCs could do, before anybody joins."""
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
+
+if TYPE_CHECKING:
+    from molink_sim.forecast import Bounds, Plan
 
 __all__ = ["plan"]
 
@@ -31,35 +35,39 @@ def plan(
     json_path: Path | None,
 ) -> None:
     """Can these PCs hold the model, for how many users, how fast, and what holds them back?"""
-    from rich.console import Console
-
-    from molink.errors import UserError
-    from molink_sim.forecast import (
-        make_plan,
-        plan_json,
-        plan_lines,
-        read_nodes,
-        split_table,
-    )
-    from molink_sim.forecast.plan import Bounds, with_one_more
+    from molink_sim.forecast import Bounds, make_plan, plan_json, plan_with_one_more, read_nodes
     from molink_sim.machines import model_shape
-    from molink_sim.report import print_table, to_json
+    from molink_sim.report import to_json
 
     _check(target_rate is None or target_rate > 0, "--target-rate must be above 0.")
     _check(min(tpot_bound_s, ttft_bound_s) > 0, "The bounds must be above 0 s.")
     shape, nodes = model_shape(model), read_nodes(nodes_path)
     bounds = Bounds(ttft_bound_s, tpot_bound_s)
     found = make_plan(shape, nodes, target_rate, bounds, seed)
-    console = Console()
-    print_table(split_table(found, shape.name), console)
-    try:
-        more = make_plan(shape, with_one_more(nodes), found.rate_per_s, bounds, seed)
-    except UserError:
-        more = None  # A layer for each PC is the least: no further one has a place.
-    for line in plan_lines(found, more, bounds):
-        console.print(line, markup=False, highlight=False)
+    _show_split(found, shape.name)
+    more = plan_with_one_more(shape, nodes, found.rate_per_s, bounds, seed)
+    _show_answers(found, more, bounds)
     if json_path is not None:
         json_path.write_text(to_json(plan_json(found, more, bounds)))
+
+
+def _show_split(found: "Plan", model: str) -> None:
+    from rich.console import Console
+
+    from molink_sim.forecast import split_table
+    from molink_sim.report import print_table
+
+    print_table(split_table(found, model), Console())
+
+
+def _show_answers(found: "Plan", more: "Plan | None", bounds: "Bounds") -> None:
+    from rich.console import Console
+
+    from molink_sim.forecast import plan_lines
+
+    console = Console()
+    for line in plan_lines(found, more, bounds):
+        console.print(line, markup=False, highlight=False)
 
 
 def _check(holds: bool, sentence: str) -> None:

@@ -11,7 +11,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from molink_sim.forecast.nodes import Node, NodeSet
+from molink.config.node_file import NodeFile
+from molink.errors import UserError
+from molink_sim.forecast.nodes import device_of, link_of
 from molink_sim.forecast.split import Share, split_layers
 from molink_sim.machines import ModelShape, stage_cost
 from molink_sim.report import summary
@@ -19,7 +21,7 @@ from molink_sim.scenario import RingSpec, Scenario, StageSpec, SystemSpec
 from molink_sim.simulate import simulate
 from molink_sim.workload import generate
 
-__all__ = ["Bounds", "Capacity", "Plan", "make_plan"]
+__all__ = ["Bounds", "Capacity", "Plan", "make_plan", "plan_with_one_more"]
 
 DURATION_S, WARMUP_S, DRAIN_S = 360.0, 60.0, 120.0
 """Of each run: longer than an answer takes, short enough for a dozen of them."""
@@ -66,7 +68,7 @@ class Plan:
 
 
 def make_plan(
-    shape: ModelShape, nodes: NodeSet, rate_per_s: float | None, bounds: Bounds, seed: int = 0
+    shape: ModelShape, nodes: NodeFile, rate_per_s: float | None, bounds: Bounds, seed: int = 0
 ) -> Plan:
     """Split, simulate, judge. Raises UserError when the model does not fit."""
     shares = split_layers(shape, nodes.nodes)
@@ -75,32 +77,43 @@ def make_plan(
     rate = rate_per_s or max(RATE_MIN_PER_S, capacity.rate_per_s)
     run = _run(ring, rate, seed)
     busiest = run if rate >= capacity.rate_per_s else _run(ring, capacity.rate_per_s, seed)
-    return Plan(shares, capacity, rate, run, _bottleneck(nodes, ring, busiest, capacity))
+    return Plan(shares, capacity, rate, run, _bottleneck(ring, busiest, capacity))
 
 
-def with_one_more(nodes: NodeSet) -> NodeSet:
+def plan_with_one_more(
+    shape: ModelShape, nodes: NodeFile, rate_per_s: float, bounds: Bounds, seed: int = 0
+) -> Plan | None:
+    """The forecast with a copy of the fastest PC; None where no further PC has a place, since a
+    layer for each is the least."""
+    try:
+        return make_plan(shape, _with_one_more(nodes), rate_per_s, bounds, seed)
+    except UserError:
+        return None
+
+
+def _with_one_more(nodes: NodeFile) -> NodeFile:
     """The same set and a copy of the PC with the fastest memory, beside its original."""
-    best = max(nodes.nodes, key=lambda node: node.device.bandwidth_gb_per_s)
+    best = max(nodes.nodes, key=lambda node: device_of(node).bandwidth_gb_per_s)
     copy = replace(best, name=f"{best.name} (one more)")
     place = nodes.nodes.index(best) + 1
     return replace(nodes, nodes=(*nodes.nodes[:place], copy, *nodes.nodes[place:]))
 
 
-def _ring(shape: ModelShape, nodes: NodeSet, shares: Sequence[Share]) -> RingSpec:
+def _ring(shape: ModelShape, nodes: NodeFile, shares: Sequence[Share]) -> RingSpec:
     last = len(shares) - 1
     stages = tuple(
         StageSpec(
             share.layers,
-            stage_cost(shape, share.node.device, share.layers, index == 0, index == last),
+            stage_cost(shape, device_of(share.node), share.layers, index == 0, index == last),
             share.kv_tokens,
             share.node.upload_mbps,
             share.node.name,
         )
         for index, share in enumerate(shares)
     )
-    ring: list[Node] = [share.node for share in shares]
+    ring = [share.node for share in shares]
     links = tuple(
-        nodes.link(sender, receiver)
+        link_of(nodes, sender, receiver)
         for sender, receiver in zip(ring, ring[1:] + ring[:1], strict=True)
     )
     return RingSpec(stages, links, shape.row_bytes)
@@ -145,7 +158,7 @@ def _within(run: dict[str, Any], bounds: Bounds) -> bool:
     return in_time and run["tpot_s"]["mean"] <= bounds.tpot_s
 
 
-def _bottleneck(nodes: NodeSet, ring: RingSpec, run: dict[str, Any], capacity: Capacity) -> str:
+def _bottleneck(ring: RingSpec, run: dict[str, Any], capacity: Capacity) -> str:
     """In words."""
     names = [stage.name for stage in ring.stages]
     parts = [(one["busy_share"], f"the GPU of {names[one['stage']]}") for one in run["stages"]]

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from molink_sim.forecast.nodes import device_of
 from molink_sim.forecast.plan import Bounds, Plan
 from molink_sim.report import Table
 
@@ -13,7 +14,7 @@ def split_table(plan: Plan, model: str) -> Table:
     rows = [
         [
             share.node.name,
-            share.node.device.name,
+            device_of(share.node).name,
             str(share.layers),
             f"{share.weights_bytes / 1e9:.1f} GB",
             f"{share.kv_tokens:,}",

@@ -10,11 +10,11 @@ and not decided here.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from molink.config.node_file import ListedNode
 from molink.errors import UserError
 from molink_scheduler.batch import BatchClass
-from molink_sim.forecast.nodes import Node
+from molink_sim.forecast.nodes import device_of
 from molink_sim.machines import ModelShape, kv_tokens, stage_cost
-from molink_sim.machines.memory import SHARE_DEFAULT
 
 __all__ = ["KV_TOKENS_MIN", "Share", "split_layers"]
 
@@ -26,13 +26,13 @@ KV_TOKENS_MIN = 4096
 class Share:
     """What one PC takes."""
 
-    node: Node
+    node: ListedNode
     layers: int
     kv_tokens: int
     weights_bytes: int
 
 
-def split_layers(shape: ModelShape, nodes: Sequence[Node]) -> tuple[Share, ...]:
+def split_layers(shape: ModelShape, nodes: Sequence[ListedNode]) -> tuple[Share, ...]:
     """The layers of each PC, in order. Raises UserError, with the memory that is missing, when the
     model does not fit."""
     if len(nodes) > shape.layers:
@@ -50,32 +50,32 @@ def split_layers(shape: ModelShape, nodes: Sequence[Node]) -> tuple[Share, ...]:
     return tuple(_share(shape, nodes, index, count) for index, count in enumerate(counts))
 
 
-def _share(shape: ModelShape, nodes: Sequence[Node], index: int, layers: int) -> Share:
-    place = _place(nodes, index)
-    tokens = kv_tokens(shape, nodes[index].device, layers, **place)
-    return Share(nodes[index], layers, tokens, shape.stage_bytes(layers, **place))
+def _share(shape: ModelShape, nodes: Sequence[ListedNode], index: int, layers: int) -> Share:
+    node, place = nodes[index], _place(nodes, index)
+    device = device_of(node)
+    tokens = kv_tokens(shape, device, layers, node.lent_bytes / device.memory_bytes, **place)
+    return Share(node, layers, tokens, shape.stage_bytes(layers, **place))
 
 
-def _place(nodes: Sequence[Node], index: int) -> dict[str, bool]:
+def _place(nodes: Sequence[ListedNode], index: int) -> dict[str, bool]:
     return {"is_head": index == 0, "is_tail": index == len(nodes) - 1}
 
 
-def _usable_bytes(shape: ModelShape, nodes: Sequence[Node], index: int) -> int:
+def _usable_bytes(shape: ModelShape, nodes: Sequence[ListedNode], index: int) -> int:
     """For layers and their KV."""
-    usable = round(nodes[index].device.memory_bytes * SHARE_DEFAULT)
-    return usable - shape.stage_bytes(0, **_place(nodes, index))
+    return nodes[index].lent_bytes - shape.stage_bytes(0, **_place(nodes, index))
 
 
 def _bytes_per_layer(shape: ModelShape) -> int:
     return shape.layer_bytes + KV_TOKENS_MIN * shape.kv_token_bytes
 
 
-def _layers_max(shape: ModelShape, nodes: Sequence[Node], index: int) -> int:
+def _layers_max(shape: ModelShape, nodes: Sequence[ListedNode], index: int) -> int:
     layers = _usable_bytes(shape, nodes, index) // _bytes_per_layer(shape)
     return max(0, min(shape.layers, layers))
 
 
-def _check_room(shape: ModelShape, nodes: Sequence[Node], room: Sequence[int]) -> None:
+def _check_room(shape: ModelShape, nodes: Sequence[ListedNode], room: Sequence[int]) -> None:
     missing_layers = shape.layers - sum(room)
     if missing_layers > 0:
         missing = missing_layers * _bytes_per_layer(shape)
@@ -90,7 +90,7 @@ def _check_room(shape: ModelShape, nodes: Sequence[Node], room: Sequence[int]) -
         )
 
 
-def _step_s(shape: ModelShape, nodes: Sequence[Node], index: int, layers: int) -> float:
+def _step_s(shape: ModelShape, nodes: Sequence[ListedNode], index: int, layers: int) -> float:
     """Of decode for one request."""
-    cost = stage_cost(shape, nodes[index].device, layers, **_place(nodes, index))
+    cost = stage_cost(shape, device_of(nodes[index]), layers, **_place(nodes, index))
     return cost.step_s(BatchClass.DECODE, 1, KV_TOKENS_MIN, 1)

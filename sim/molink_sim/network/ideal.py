@@ -1,8 +1,8 @@
 """A link whose order is perfect: strict priority in pieces of one quantum, at the true rate.
 
-What `PacedLink` approaches, without chunks, windows and acknowledgements: a prompt's bytes cost two
-events instead of a hundred. Decode that comes while prefill leaves waits for one piece, which is
-what the pacer's window keeps standing in the queue, pushes the rest back by its own time on the
+What `PacedLink` approaches, without chunks, windows and acknowledgements: a prompt's bytes cost an
+event or two instead of a hundred. Decode that comes while prefill leaves waits for one piece, which
+is what the pacer's window keeps standing in the queue, pushes the rest back by its own time on the
 wire, and that is all. Prefill is never held back for long enough to need a turn of its own
 (`HeldBack`), which is right where decode leaves the wire idle most of the time. Against the paced
 link, at 20 to 400 Mbps: time per token 0.4 to 1.5 % less, time to first token 1.4 to 4.3 % less,
@@ -21,14 +21,14 @@ from molink_sim.clock import Clock
 from molink_sim.network.line import Line
 from molink_sim.network.link import Deliver
 
-__all__ = ["IdealLink"]
+__all__ = ["IdealLink", "WaitingPrefill"]
 
 QUANTUM = Quantum()
 """The pieces of the default policy."""
 
 
 @dataclass(slots=True)
-class _Prefill:
+class WaitingPrefill:
     """A prompt's message; the front of the line is on the wire whenever no decode is."""
 
     message: Any
@@ -45,7 +45,7 @@ class IdealLink:
     deliver: Deliver
     decode_due_at: float | None = None
     decode_ready_at: float = 0.0
-    _prefill: deque[_Prefill] = field(init=False, default_factory=deque)
+    _prefill: deque[WaitingPrefill] = field(init=False, default_factory=deque)
     _prefill_from: float = field(init=False, default=0.0)
     """Since when, or from when on, the front of the line is on the wire."""
     _prefill_until: float = field(init=False, default=-math.inf)
@@ -59,28 +59,41 @@ class IdealLink:
 
     def offer(self, message: Any, batch_class: BatchClass, size_bytes: int, rows: int) -> None:
         """As `Link` says."""
-        if batch_class is DECODE:
-            self._send_decode(message, size_bytes, rows)
-            return
-        self._prefill.append(_Prefill(message, rows, size_bytes))
-        if len(self._prefill) == 1:
-            self._send_prefill(max(self.clock.now, self._decode_until))
+        self.offer_at(self.clock.now, message, batch_class, size_bytes, rows)
 
-    def _send_decode(self, message: Any, size_bytes: int, rows: int) -> None:
+    def offer_at(
+        self, now: float, message: Any, batch_class: BatchClass, size_bytes: int, rows: int
+    ) -> None:
+        """The same at a moment that may be yet to come, if nothing is offered before it."""
+        if batch_class is DECODE:
+            self._send_decode(now, message, size_bytes, rows)
+        else:
+            self._send_prefill(now, WaitingPrefill(message, rows, size_bytes))
+
+    def _send_decode(self, now: float, message: Any, size_bytes: int, rows: int) -> None:
         line = self.line
-        start = self._decode_starts()
+        start = self._decode_starts(now)
         finish = line.schedule.finish(start, size_bytes)
         self._decode_until = finish
         if finish == math.inf:
             return
         line.usage.add(start, finish, DECODE, rows, size_bytes)
-        self.clock.at(line.arrival(finish), self.deliver, message)
+        self._carried(message, line.arrival(finish))
         if self._prefill:
             self._push_back(start, finish)
 
-    def _decode_starts(self) -> float:
+    def _carried(self, message: Any, arrives: float) -> None:
+        """A message has left the wire, or is certain to."""
+        self.clock.at(arrives, self.deliver, message)
+
+    def _send_prefill(self, now: float, prefill: WaitingPrefill) -> None:
+        self._prefill.append(prefill)
+        if len(self._prefill) == 1:
+            self._begin_front(max(now, self._decode_until))
+            self._watch_front()
+
+    def _decode_starts(self, now: float) -> float:
         """After the decode on the wire, else after a piece of prefill, else now."""
-        now = self.clock.now
         if now < self._decode_until:
             return self._decode_until
         if not self._prefill or now <= self._prefill_from:
@@ -101,26 +114,32 @@ class IdealLink:
         if not front_done:
             self._prefill_until = self.line.schedule.finish(finish, front.left_bytes)
 
-    def _count(self, front: _Prefill, start: float, end: float) -> None:
+    def _count(self, front: WaitingPrefill, start: float, end: float) -> None:
         carried = min(front.left_bytes, self.line.schedule.carried_bytes(start, end))
         front.left_bytes -= carried
         self.line.usage.add(start, end, PREFILL, front.rows, int(carried))
 
-    def _send_prefill(self, start: float) -> None:
+    def _begin_front(self, start: float) -> None:
         """The front of the line goes on the wire."""
         self._prefill_from = start
         self._prefill_until = self.line.schedule.finish(start, self._prefill[0].left_bytes)
-        self.clock.at(self._prefill_until, self._prefill_ended)
 
-    def _prefill_ended(self, _: None) -> None:
+    def _watch_front(self) -> None:
+        """Look when the front of the line leaves if no decode comes."""
+        self.clock.at(self._prefill_until, self._look)
+
+    def _look(self, _: None) -> None:
         """The front has left, unless decode pushed it back in the meantime."""
-        now = self.clock.now
-        if now < self._prefill_until:
-            self.clock.at(self._prefill_until, self._prefill_ended)
-            return
-        front = self._prefill.popleft()
-        if front.left_bytes > 0 and self._prefill_from < now:
-            self._count(front, self._prefill_from, now)
-        self.clock.at(self.line.arrival(now), self.deliver, front.message)
+        self._settle(self.clock.now)
         if self._prefill:
-            self._send_prefill(max(now, self._decode_until))
+            self._watch_front()
+
+    def _settle(self, now: float) -> None:
+        """What has left the wire by now goes its way, one after the other."""
+        while self._prefill and (left_at := self._prefill_until) <= now:
+            front = self._prefill.popleft()
+            if front.left_bytes > 0 and self._prefill_from < left_at:
+                self._count(front, self._prefill_from, left_at)
+            self._carried(front.message, self.line.arrival(left_at))
+            if self._prefill:
+                self._begin_front(max(left_at, self._decode_until))

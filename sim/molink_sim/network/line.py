@@ -62,10 +62,16 @@ class Line:
     _last_arrival: float = field(init=False, default=-math.inf)
     _is_even: bool = field(init=False)
     """Neither jitter nor loss."""
+    _is_plain: bool = field(init=False)
+    """Nor any change."""
+    _delay_s: float = field(init=False)
+    """Of a wire that is plain."""
 
     def __post_init__(self) -> None:
         self.schedule = RateSchedule.of(self.spec)
         self._is_even = not (self.spec.jitter_s or self.spec.loss)
+        self._is_plain = self._is_even and not self.spec.changes and self.spec.mbps > 0
+        self._delay_s = self.spec.one_way_s * self.delays_per_message
 
     def rate_at(self, now: float) -> float:
         """Bytes per second that a sender gets; 0 while the wire is cut."""
@@ -94,6 +100,11 @@ class Line:
 
     def arrival(self, left_at: float) -> float:
         """When bytes arrive that have left the wire's near end."""
+        if self._is_plain and self.trouble is None:
+            at = left_at + self._delay_s + self.software_s
+            if at > self._last_arrival:
+                self._last_arrival = at
+            return self._last_arrival
         one_way_s = self.schedule.one_way_at(left_at)
         at = left_at + one_way_s * self.delays_per_message + self.software_s
         if not self._is_even:
@@ -103,6 +114,10 @@ class Line:
             at += self.trouble.late_s(left_at)
         self._last_arrival = max(self._last_arrival, self.schedule.after_cut(at))
         return self._last_arrival
+
+    def arrives_from(self, left_at: float) -> float:
+        """The earliest moment at which bytes can arrive that leave a plain wire then or later."""
+        return left_at + self._delay_s + self.software_s
 
     def acknowledged_at(self, now: float) -> float:
         """When an acknowledgement given at the far end now is back."""

@@ -6,6 +6,7 @@ from molink_scheduler.priority_queues import PriorityQueues
 from molink_scheduler.transfer import LinkView
 from molink_scheduler.transmission import TransmissionQueue, make_transmission
 from molink_sim.clock import Clock
+from molink_sim.network.foreseen import ForeseenLink
 from molink_sim.network.ideal import IdealLink
 from molink_sim.network.line import Line
 from molink_sim.network.link import Deliver, Link
@@ -24,10 +25,12 @@ NEVER = 1 << 62
 """A limit that the paper does not have."""
 
 
-def make_link(system: SystemSpec, clock: Clock, line: Line, deliver: Deliver) -> Link:
-    """A link at rest, as the system's settings want it."""
+def make_link(
+    system: SystemSpec, clock: Clock, line: Line, deliver: Deliver, *, foreseen: bool = False
+) -> Link:
+    """A link at rest, as the system's settings want it; `foreseen`: its far end looks ahead."""
     if system.paced and system.link_model == "ideal":
-        return IdealLink(clock, line, deliver)
+        return (ForeseenLink if foreseen else IdealLink)(clock, line, deliver)
     if system.paced:
         return PacedLink.over(clock, line, _queue(system.policy), deliver)
     if system.policy == "fifo":

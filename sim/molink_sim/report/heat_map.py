@@ -7,6 +7,7 @@ often than needed. A cell tells the smallest number whose figure is within 2 % o
 that gains over the smallest number that was tried.
 """
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,9 @@ PAYING_SHARE = 0.02
 SHADES = "YlGnBu"
 PALE_UNTIL = 0.6
 """Of the scale: on darker cells the text is white."""
+
+_Cells = dict[tuple[int, int], tuple[Point, Point]]
+"""Of one panel, by row and column: the first number that was tried, and the one that is enough."""
 
 
 def enough(points: list[Point]) -> Point:
@@ -47,14 +51,9 @@ def plot_micro_batches(
     Raises:
         UserError: without matplotlib, or if no run has all four parameters and the figure.
     """
-    columns, rows = sorted(sweep.values(across)), sorted(sweep.values(down))
-    cells: dict[Parameter, dict[tuple[int, int], tuple[Point, Point]]] = {
-        panel: {
-            (row, column): (points[0], enough(points))
-            for row, y in enumerate(rows)
-            for column, x in enumerate(columns)
-            if (points := sweep.only(**{panels: panel, down: y, across: x}).line(count, figure))
-        }
+    x, y = (_Axis(name, sorted(sweep.values(name))) for name in (across, down))
+    cells = {
+        panel: _cells(sweep.only(**{panels: panel}), x, y, count, figure)
         for panel in sweep.values(panels)
     }
     counts = [chosen.x for one in cells.values() for _, chosen in one.values()]
@@ -62,16 +61,33 @@ def plot_micro_batches(
         raise UserError(f"no run has {panels}, {down}, {across}, {count} and {figure}")
     with picture(path, len(cells), title) as axes:
         for axis, (panel, found) in zip(axes, cells.items(), strict=True):
-            _panel(axis, found, (len(rows), len(columns)), (min(counts), max(counts)))
-            axis.set_xticks(range(len(columns)), [f"{value:g}" for value in columns])
-            axis.set_yticks(range(len(rows)), [f"{value:g}" for value in rows])
+            _panel(axis, found, (len(y.values), len(x.values)), (min(counts), max(counts)))
+            axis.set_xticks(range(len(x.values)), [f"{value:g}" for value in x.values])
+            axis.set_yticks(range(len(y.values)), [f"{value:g}" for value in y.values])
             axis.set(xlabel=AXIS_NAMES.get(across, across), ylabel=AXIS_NAMES.get(down, down))
             axis.set_title(f"{panel} {panels}", fontsize=9)
 
 
+@dataclass(frozen=True, slots=True)
+class _Axis:
+    """A parameter and its values, in order."""
+
+    name: str
+    values: list[Parameter]
+
+
+def _cells(sweep: Sweep, x: _Axis, y: _Axis, count: str, figure: str) -> _Cells:
+    lines = {
+        (row, column): sweep.only(**{y.name: down, x.name: across}).line(count, figure)
+        for row, down in enumerate(y.values)
+        for column, across in enumerate(x.values)
+    }
+    return {at: (points[0], enough(points)) for at, points in lines.items() if points}
+
+
 def _panel(
     axis: Any,
-    cells: dict[tuple[int, int], tuple[Point, Point]],
+    cells: _Cells,
     shape: tuple[int, int],
     limits: tuple[float, float],
 ) -> None:

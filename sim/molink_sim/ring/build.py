@@ -22,10 +22,11 @@ from molink_sim.network.paced import PacedLink
 from molink_sim.network.rates import BYTES_PER_MEGABIT
 from molink_sim.network.window import Window
 from molink_sim.ring.device import Device, OwnDevice, SharedDevice
+from molink_sim.ring.foresight import ForeseeingStage, can_foresee
 from molink_sim.ring.iteration_head import IterationHead
 from molink_sim.ring.messages import WIRE_RATIO
 from molink_sim.ring.sources import FifoSource, HeadSource, QueueSource, WorkSource
-from molink_sim.ring.stage import Forecasts, Stage, TellCoordinator
+from molink_sim.ring.stage import Forecasts, Stage
 from molink_sim.ring.tail import Tail
 from molink_sim.scenario import RingSpec, StageSpec, SystemSpec
 from molink_sim.usage import Usage
@@ -37,6 +38,9 @@ _FORECASTS = {"just_in_time": Forecasts.ROUNDS, PAPER_POLICY: Forecasts.STEPS}
 
 SAMPLES_COPY_BYTES = 40
 """What a copy of one token costs the tail's upload."""
+
+
+Sampled = Callable[[tuple[SampledToken, ...]], None]
 
 
 @dataclass(slots=True)
@@ -57,8 +61,10 @@ class RingMaker:
     seed: int
     usage: Callable[[str], Usage]
     """A new one for the lane of this name."""
+    foresight: bool = False
+    """Whether stages may compute ahead of time what is certain (`molink_sim.ring.foresight`)."""
 
-    def ring(self, number: int, spec: RingSpec, sampled: TellCoordinator) -> Ring:
+    def ring(self, number: int, spec: RingSpec, sampled: Sampled) -> Ring:
         """A ring at rest; `sampled` hears of its tokens."""
         count = len(spec.stages)
         lines = [self._line(number, index, spec) for index in range(count)]
@@ -68,6 +74,8 @@ class RingMaker:
         ]
         for stage, following in zip(stages, [*stages[1:], stages[0]], strict=True):
             stage.link.deliver = following.receive
+            if isinstance(following, ForeseeingStage):
+                following.hear_from(stage.link)
         tail = stages[-1]
         tail.tail = Tail()
         tail.tell_coordinator = _Copies(self.clock, lines[-1], spec.coordinator_one_way_s, sampled)
@@ -95,7 +103,10 @@ class RingMaker:
     def _stage(self, number: int, index: int, spec: RingSpec, line: Line, device: Device) -> Stage:
         """With its link, which leads nowhere as long as there is no next stage."""
         stage: StageSpec = spec.stages[index]
-        link = make_link(self.system, self.clock, line, _nowhere)
+        foresight = self.foresight and can_foresee(self.system, spec)
+        is_tail = index == len(spec.stages) - 1
+        foreseen = foresight and not is_tail
+        link = make_link(self.system, self.clock, line, _nowhere, foreseen=foreseen)
         if isinstance(device, SharedDevice) and isinstance(link, PacedLink):
             link.handled = device.handle_chunk
         row_bytes = spec.row_bytes * self.system.tensors_per_hop * WIRE_RATIO[self.system.wire]
@@ -103,7 +114,7 @@ class RingMaker:
         layers = 1 if self.system.prefill_blocks_decode else stage.layers
         forecasts = _FORECASTS.get(self.system.policy, Forecasts.NONE)
         usage = self.usage(f"ring {number} stage {index}")
-        return Stage(
+        return (ForeseeingStage if foresight and index > 0 else Stage)(
             *(self.clock, device, stage.cost, source, link, row_bytes, usage, layers, forecasts),
             after_idle=Curve.through([(0.0, 0.0), *stage.after_idle]) if stage.after_idle else None,
         )
@@ -154,10 +165,10 @@ class _Copies:
     clock: Clock
     line: Line
     one_way_s: float
-    sampled: TellCoordinator
+    sampled: Sampled
 
-    def __call__(self, tokens: tuple[SampledToken, ...]) -> None:
-        left_at = self.clock.now
+    def __call__(self, tokens: tuple[SampledToken, ...], now: float) -> None:
+        left_at = now
         if self.line.uplink is not None:
             left_at = self.line.uplink.finish(SAMPLES_COPY_BYTES * len(tokens), left_at)
         self.clock.at(left_at + self.one_way_s, self.sampled, tokens)

@@ -3,7 +3,7 @@
 The sizes are those of `molink.wire.frames`, fitted to what it encodes for 1 to 32 sequences.
 """
 
-from typing import NamedTuple
+from dataclasses import dataclass, field
 
 from molink_scheduler.batch import Batch
 from molink_scheduler.events import BatchReturned, RequestSubmitted, SendRelease
@@ -37,14 +37,16 @@ WIRE_RATIO = {"raw": 1.0, "lossless": 0.7, "int8": (64 + 2 + 2) / 128, "fp8": (6
 bfloat16 activations to about 70 %."""
 
 
-class Activations(NamedTuple):
+@dataclass(slots=True, eq=False)
+class Activations:
     """A batch between two stages, and what every stage would else count anew."""
 
     batch: Batch
     rows: int
     kv_tokens: int
     """Keys that the batch's rows attend to, in sum over its sequences."""
-    stamps: tuple[StageStamp, ...] = ()
+    stamps: list[StageStamp] = field(default_factory=list)
+    """One list for all of a trip: each stage appends to it."""
 
 
 Message = Activations | SendRelease | BatchReturned | RequestSubmitted

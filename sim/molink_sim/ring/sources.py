@@ -176,4 +176,4 @@ def _joined(pieces: list[Piece[Activations]]) -> Activations:
 
 
 def _kv_tokens(batch: Batch) -> int:
-    return sum(span.end for span in batch.spans)
+    return sum([span.end for span in batch.spans])

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum
 
-from molink_scheduler.batch import DECODE, PREFILL
+from molink_scheduler.batch import DECODE, PREFILL, BatchClass
 from molink_scheduler.events import BatchReturned, SampledToken, SendRelease
 from molink_scheduler.round_tracker import StageStamp
 from molink_sim.clock import Clock
@@ -35,7 +35,8 @@ __all__ = ["Forecasts", "Stage", "TellCoordinator"]
 STEP_WEIGHT = 0.1
 """Of the newest step in the decode time that forecasts use, as in the live loop."""
 
-TellCoordinator = Callable[[tuple[SampledToken, ...]], None]
+TellCoordinator = Callable[[tuple[SampledToken, ...], float], None]
+"""Of tokens that the tail draws, and when it does."""
 
 
 class Forecasts(Enum):
@@ -66,7 +67,7 @@ class Stage:
     forecasts: Forecasts = Forecasts.NONE
     tail: Tail | None = None
     """Only the last stage has one..."""
-    tell_coordinator: TellCoordinator = lambda tokens: None
+    tell_coordinator: TellCoordinator = lambda tokens, now: None
     """...and sends copies of its tokens."""
     after_idle: Curve | None = None
     """Seconds that a step takes longer, over the time that the device was idle before it."""
@@ -86,18 +87,17 @@ class Stage:
         """A message has arrived; a busy device looks at it after its step, or its layer."""
         self._inbox.append(message)
         if not self._is_busy:
-            self._go_on()
+            self._go_on(self.clock.now)
         elif self._prefill is not None:
             self._look_after_layer(self._prefill)
 
-    def _go_on(self) -> None:
+    def _go_on(self, now: float) -> None:
         """The device is free: what now?"""
-        now = self.clock.now
         if self._inbox:
             self._take_messages(now)
         releases, work = self.source.next_work(now)
         if releases:
-            self._release(releases)
+            self._release(releases, now)
         if work is not None:
             self._start(work, now)
         else:
@@ -107,12 +107,12 @@ class Stage:
         messages, self._inbox = self._inbox, []
         for message in messages:
             if releases := self.source.take(message, now):
-                self._release(releases)
+                self._release(releases, now)
 
-    def _release(self, releases: list[SendRelease]) -> None:
+    def _release(self, releases: list[SendRelease], now: float) -> None:
         for command in releases:
             if self.tail is None:
-                self.link.offer(command, DECODE, FORGET_BYTES, 0)
+                self._send(command, DECODE, FORGET_BYTES, 0, now)
             else:
                 self.tail.forget(command.release.request_id)
 
@@ -143,7 +143,7 @@ class Stage:
         work, step_s, began = step
         now = self.clock.now
         self.usage.add(began, now, work.batch.batch_class, work.rows)
-        self._computed(work, self.device.elapsed_s(step_s, now - began))
+        self._computed(work, self.device.elapsed_s(step_s, now - began), now)
 
     def _look_after_layer(self, prefill: PrefillStep) -> None:
         """Decode may have come: look when the present layer is done."""
@@ -167,7 +167,7 @@ class Stage:
             self._take_messages(now)
         releases, work = self.source.next_decode(now)
         if releases:
-            self._release(releases)
+            self._release(releases, now)
         if work is not None:
             prefill.resumed_at = math.inf
             self._start(work, now)
@@ -180,7 +180,8 @@ class Stage:
         if prefill is self._prefill and ends_at == prefill.ends_at:
             self._prefill = None
             self._draw(prefill)
-            self._computed(prefill.work, self.device.elapsed_s(prefill.step_s, prefill.real_s))
+            step_s = self.device.elapsed_s(prefill.step_s, prefill.real_s)
+            self._computed(prefill.work, step_s, self.clock.now)
 
     def _draw(self, prefill: PrefillStep) -> None:
         """Count the time since it was resumed."""
@@ -190,44 +191,56 @@ class Stage:
             is_new, prefill.is_counted = not prefill.is_counted, True
             self.usage.add(since, now, PREFILL, prefill.work.rows, is_new=is_new)
 
-    def _computed(self, work: Activations, step_s: float) -> None:
-        is_decode = work.batch.batch_class is DECODE
-        if is_decode:
-            stamp = StageStamp(step_s, self.link.rate_bytes_per_s)
-            work = Activations(work.batch, work.rows, work.kv_tokens, (*work.stamps, stamp))
-        if self.tail is None:
-            self._send_activations(work)
-        else:
-            self._send_sampled(work, self.tail)
-        if is_decode:
-            self._decode_step_s += STEP_WEIGHT * (step_s - self._decode_step_s)
-        else:
-            self.source.prefill_computed(work, step_s, self.clock.now)
+    def _computed(self, work: Activations, step_s: float, now: float) -> None:
+        self._pass_on(work, step_s, now)
         if self._prefill is not None:
             self._look(self._prefill)
             return
-        self._is_busy, self._idle_since = False, self.clock.now
+        self._is_busy, self._idle_since = False, now
         self.device.end()
-        self._go_on()
+        self._go_on(now)
 
-    def _send_activations(self, work: Activations) -> None:
+    def _pass_on(self, work: Activations, step_s: float, now: float) -> None:
+        """What was computed leaves the stage, and it learns from the time that this took."""
+        is_decode = work.batch.batch_class is DECODE
+        if is_decode:
+            work.stamps.append(StageStamp(step_s, self.link.rate_bytes_per_s))
+        self._send_onward(work, now)
+        if is_decode:
+            self._decode_step_s += STEP_WEIGHT * (step_s - self._decode_step_s)
+        else:
+            self.source.prefill_computed(work, step_s, now)
+
+    def _send_onward(self, work: Activations, now: float) -> None:
+        if self.tail is None:
+            self._send_activations(work, now)
+        else:
+            self._send_sampled(work, self.tail, now)
+
+    def _send_activations(self, work: Activations, now: float) -> None:
         if self.forecasts is not Forecasts.NONE:
-            due_at = self.source.clock.due_at(self.clock.now)
+            due_at = self.source.clock.due_at(now)
             self.link.decode_due_at = None if due_at is None else due_at + self._decode_step_s
         size_bytes = activations_bytes(work, self.row_bytes)
-        self.link.offer(work, work.batch.batch_class, size_bytes, work.rows)
+        self._send(work, work.batch.batch_class, size_bytes, work.rows, now)
 
-    def _send_sampled(self, work: Activations, tail: Tail) -> None:
+    def _send_sampled(self, work: Activations, tail: Tail, now: float) -> None:
         """To the head, which starts the next round, then a copy to the coordinator."""
         batch = work.batch
         tail.admit(batch.admissions)
         tokens = tail.draw(batch.spans)
         returned = BatchReturned(
-            batch.batch_class, batch.micro_batch, batch.spans, tokens, work.stamps
+            batch.batch_class, batch.micro_batch, batch.spans, tokens, tuple(work.stamps)
         )
-        self.link.offer(returned, DECODE, sampled_bytes(returned), 0)
+        self._send(returned, DECODE, sampled_bytes(returned), 0, now)
         if tokens:
-            self.tell_coordinator(tokens)
+            self.tell_coordinator(tokens, now)
+
+    def _send(
+        self, message: Message, batch_class: BatchClass, size_bytes: int, rows: int, now: float
+    ) -> None:
+        """`now` is the present moment here; `molink_sim.ring.foresight` is ahead of it."""
+        self.link.offer(message, batch_class, size_bytes, rows)
 
     def _sleep(self, now: float) -> None:
         until = self.source.wait_until
@@ -237,4 +250,4 @@ class Stage:
 
     def _woken(self, _: None) -> None:
         if not self._is_busy:
-            self._go_on()
+            self._go_on(self.clock.now)

@@ -46,7 +46,5 @@ class Tail:
         return tuple([self._draw(span.request_id) for span in spans if span.samples])
 
     def _draw(self, request_id: int) -> SampledToken:
-        self._left[request_id] -= 1
-        if self._left[request_id] > 0:
-            return self._tokens[request_id]
-        return SampledToken(request_id, TOKEN_ID, finished=True)
+        self._left[request_id] = left = self._left[request_id] - 1
+        return self._tokens[request_id] if left > 0 else SampledToken(request_id, TOKEN_ID, True)

@@ -215,7 +215,7 @@ def test_nat(kind, result):
 
 def test_nat_without_somebody_to_ask():
     assert "not joined" in found(network.nat)
-    assert "no STUN" in found(network.nat, known=KNOWN)
+    assert "not told yet" in found(network.nat, known=KNOWN)
 
 
 @pytest.mark.parametrize(

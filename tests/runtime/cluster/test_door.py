@@ -6,10 +6,10 @@ import pytest
 
 from molink.control.identity import KeyPair
 from molink.runtime.cluster.agent_ring import JoinTerms
+from molink.runtime.cluster.coordinator_relay import RelayHere
 from molink.runtime.cluster.door import CoordinatorDoor, DoorTerms
 from molink.runtime.service import ModelCard
-from molink.transport.relay.caller import RelayCaller
-from molink.transport.relay.protocol import COORDINATOR, relay_token
+from molink.transport.relay.protocol import COORDINATOR
 from molink.transport.relay.server import RelayServer
 
 SECRET = b"s" * 32
@@ -34,8 +34,7 @@ async def test_a_tail_reaches_the_coordinator_through_its_relay_wherever_it_list
             join=JoinTerms(None, None, "molink", "k" * 40, (), "", ""),
             listen_host=listen,
             public_host="192.0.2.1",
-            relay=relay,
-            relay_token=relay_token(SECRET, COORDINATOR),
+            relay=RelayHere(relay, SECRET, listen, "192.0.2.1"),
         )
         assert terms.own_host == reached
         door = CoordinatorDoor(terms, epoch=7)
@@ -43,7 +42,7 @@ async def test_a_tail_reaches_the_coordinator_through_its_relay_wherever_it_list
         assert replace(told, coordinator_addresses=()) == replace(
             terms.join, coordinator_port_name="sampled-7"
         )
-        address = f"{reached}:{relay.port}"
-        caller = RelayCaller(address, COORDINATOR, terms.relay_token)
+        caller = terms.relay.caller
+        assert caller.address == f"{reached}:{relay.port}"
         (await caller.dial(COORDINATOR, "sampled-7")).close()
         await door.close()

@@ -57,9 +57,9 @@ class World:
             None,
             FakeRegistry(),
             self.book,
-            Probing("m", {}, b"s"),
             "session",
             lambda node_id: Services(),
+            Probing("m", {}, b"s"),
             noticed=self.noticed.append,
         )
 

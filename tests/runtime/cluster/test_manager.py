@@ -29,7 +29,8 @@ from molink.runtime.cluster.node_book import NodeBook
 from molink.runtime.cluster.pace_watch import KEPT_S, PaceWatch
 from molink.runtime.cluster.ring_life import RingState
 from molink.runtime.service import GenerationRequest, ModelCard, TokenEvent
-from molink.runtime.supervision import PackingHealth, StageHealth, StageLoaded
+from molink.runtime.stage_health import PackingHealth, StageHealth
+from molink.runtime.supervision import StageLoaded
 from molink_scheduler.request import SamplingParams
 from tests.runtime.cluster.examples import HERE, PROFILE
 
@@ -252,7 +253,7 @@ async def test_the_first_plan_waits_for_the_ways_and_says_so(monkeypatch):
     async with world(monkeypatch, size=2) as w:
         w.manager.readiness.asked_of = lambda node, nodes: ANNA_AND_BERT - {node.node_id}
         w.join(*ANNA_AND_BERT)
-        await w.until(lambda: "2 of them still measure the ways" in w.service.progress)
+        await w.until(lambda: "2 of them still measuring the ways" in w.service.progress)
         assert not w.told
         for one in ANNA_AND_BERT:
             (other,) = ANNA_AND_BERT - {one}

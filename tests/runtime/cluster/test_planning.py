@@ -95,3 +95,13 @@ async def test_a_ring_with_a_liar_is_changed_once_it_is_found_out():
     assert {stage.node_id for stage in after.rings[0].stages} == {BERT, CARL}
     assert "200.0 times as long as it has told" in after.standbys[ANNA]
     assert PLANNER.is_worth(before.rings, after, nodes)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "on_cpu", "on_gpu"),
+    [("auto", 200, 100), ("float32", 200, 200), ("bfloat16", 100, 100)],
+)
+def test_nodes_are_told_what_a_layer_takes_of_them(dtype, on_cpu, on_gpu):
+    size = FactsMaker(COST, 2, dtype).model_size("m")
+    assert (size.layers, size.layer_bytes) == (8, 100 * MIB)
+    assert (size.held_bytes(4), size.held_bytes(2)) == (on_cpu * MIB, on_gpu * MIB)

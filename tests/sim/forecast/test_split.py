@@ -4,14 +4,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from molink.config.node_file import LENT_SHARE, ListedNode
 from molink.errors import UserError
-from molink_sim.forecast import Node, split_layers
+from molink_sim.forecast import split_layers
 from molink_sim.forecast.split import KV_TOKENS_MIN
 from molink_sim.machines import gpu, known_gpus, model_shape
 
 
+def pc(name, gpu_name, lent=LENT_SHARE):
+    device = gpu(gpu_name)
+    return ListedNode(name, 100, 100, 15, round(lent * device.memory_bytes), device)
+
+
 def pcs(*names):
-    return [Node(f"{number} {name}", gpu(name), 100, 100) for number, name in enumerate(names)]
+    return [pc(f"{number} {name}", name) for number, name in enumerate(names)]
 
 
 def test_alike_pcs_share_evenly_but_for_the_tail_with_its_logits():
@@ -24,6 +30,13 @@ def test_alike_pcs_share_evenly_but_for_the_tail_with_its_logits():
 def test_a_slow_pc_takes_less():
     fast, slow, _ = split_layers(model_shape("qwen-7b"), pcs("rtx4090", "rtx3060", "rtx4090"))
     assert fast.layers > 2 * slow.layers
+
+
+def test_who_lends_less_takes_less():
+    shape = model_shape("qwen-7b")
+    all_of_it, half, _ = split_layers(shape, [pc(n, "rtx3060", n != "b" or 0.5) for n in "abc"])
+    assert half.layers < all_of_it.layers
+    assert half.weights_bytes + half.kv_tokens * half.layers * shape.kv_token_bytes <= 6 * 2**30
 
 
 def test_what_does_not_fit_is_told_in_gigabytes():

@@ -15,7 +15,7 @@ events = st.lists(
 )
 
 
-def play(chooser: PathChooser, told) -> list[tuple[float, Path]]:
+def play(chooser: PathChooser, told, *, relay_holds=False) -> list[tuple[float, Path]]:
     """Do what happened, attempting whenever that is due; every path taken, and when."""
     now, moves = 0.0, [(0.0, chooser.path)]
 
@@ -30,7 +30,7 @@ def play(chooser: PathChooser, told) -> list[tuple[float, Path]]:
             chooser.answered(DIRECT, now) if what != "dead" else chooser.silent(now)
             note()
         now = end
-        if what == "failed":
+        if what == "failed" and not (relay_holds and chooser.path.kind == "relay"):
             chooser.failed(now)
             note()
     return moves
@@ -107,6 +107,16 @@ def test_an_answer_during_the_cool_down_moves_nothing():
     assert chooser.next_try_at == 10 + PERIODS.cool_down_s
 
 
+def test_where_the_relay_fails_too_a_direct_path_is_tried_again_at_once():
+    chooser = PathChooser(has_relay=True)
+    chooser.answered(DIRECT, 0)
+    chooser.failed(10)
+    chooser.failed(15)
+    assert (chooser.path.kind, chooser.next_try_at) == ("relay", 15)
+    chooser.answered(DIRECT, 15.1)
+    assert chooser.path.kind == "direct"
+
+
 @given(events, st.booleans())
 def test_a_direct_path_is_only_taken_when_an_address_answered(told, has_relay):
     dead = [("dead", passed_s) for _, passed_s in told]
@@ -123,7 +133,8 @@ def test_with_a_relay_there_is_a_way_from_the_first_attempt_on(told):
 def test_a_link_does_not_flap(told):
     """Between a failure and the next direct path lies the cool-down, and it doubles."""
     failures, failed_at = 0, 0.0
-    for (since, before), (at, after) in pairwise(play(PathChooser(has_relay=True), told)):
+    moves = play(PathChooser(has_relay=True), told, relay_holds=True)
+    for (since, before), (at, after) in pairwise(moves):
         if before.kind == "direct":
             failures = 1 if at - since >= PERIODS.steady_s else failures + 1
             failed_at = at

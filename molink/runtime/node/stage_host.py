@@ -1,6 +1,6 @@
 """Carries out assignments: weights, a stage process, its place in a ring. The latest one wins.
 
-An assignment is the whole of what this PC shall do. So there is one task, which is cancelled when
+An assignment is the whole of what a node shall do. So there is one task, which is cancelled when
 another assignment comes, and one stage process, which is kept where the new assignment wants the
 same layers and has not been in a ring yet.
 """
@@ -11,27 +11,30 @@ from collections.abc import Awaitable, Callable
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
-from molink.control.messages import Assignment, LinkKeys, StageFact, StageWork
-from molink.errors import MolinkError, StageError
+from molink.control.messages import (
+    SENTENCE_CHARACTERS_MAX,
+    Assignment,
+    LinkKeys,
+    StageFact,
+    StageWork,
+)
+from molink.errors import MolinkError, StageError, UserError
+from molink.runtime.node.ways import StageWays
 from molink.runtime.stage_handle import StageHandle
-from molink.runtime.supervision import LoadStage, StageHealth
-from molink_agent.daemon.ways import RingWays
+from molink.runtime.stage_health import StageHealth
 
 __all__ = ["HostState", "StageHost"]
 
 HostState = Literal["standby", "loading", "serving"]
 
 GetWeights = Callable[[StageWork, Callable[[float], None]], Awaitable[str]]
-"""Downloads what a stage needs and returns the directory; reports the fraction done."""
+"""Sees to what a stage needs and returns the directory; reports the fraction done."""
 
-MakeLoad = Callable[[StageWork, str, tuple[str, ...]], LoadStage]
-"""The stage's command, with what only this PC knows: keys, caps, address. Its last argument is
+StartStage = Callable[[StageWork, str, tuple[str, ...]], Awaitable[StageHandle]]
+"""Starts the process, with what only this node knows: keys, caps, address. Its last argument is
 whose links it accepts."""
 
 Say = Callable[[StageFact], Awaitable[None]]
-
-Start = Callable[[str, LoadStage], Awaitable[StageHandle]]
-"""Starts the stage of this name."""
 
 log = logging.getLogger(__name__)
 
@@ -41,13 +44,17 @@ FRACTION_STEP = 0.05
 
 @dataclass(slots=True)
 class StageHost:
-    """The stage of this PC, if it holds one."""
+    """The stage of this node, if it holds one."""
 
     get_weights: GetWeights
-    make_load: MakeLoad
-    ways: RingWays
+    start_stage: StartStage
+    ways: StageWays
     say: Say
-    start: Start = StageHandle.start
+    operators_own: bool = False
+    """Whether whoever runs the coordinator runs this node too: then a mistake that its stage finds
+    is the operator's, and is said to be."""
+    reported: Callable[[], None] = field(default=lambda: None)
+    """Hears that the stage has told how it is."""
     state: HostState = "standby"
     assignment: Assignment | None = None
     handle: StageHandle | None = None
@@ -84,7 +91,7 @@ class StageHost:
         if told.revision <= self._keys_revision:
             return
         self._keys_revision, self._allowed = told.revision, told.allowed
-        if self.handle is not None:
+        if self.handle is not None and self.handle.load.keys is not None:
             self.handle.set_allowed(told.allowed)
 
     def limits_changed(self) -> None:
@@ -130,17 +137,20 @@ class StageHost:
             elif self._is_loaded(assignment.work):
                 await self._join(assignment)
             else:
-                raise StageError("This PC's stage ended before it joined its ring.")
+                raise StageError("Its stage ended before it joined its ring.")
+        except UserError as error:
+            await self._give_up(assignment, str(error), user_fault=self.operators_own)
         except (MolinkError, OSError) as error:
             await self._give_up(assignment, str(error))
         except Exception as error:
             log.exception("an assignment could not be carried out")
-            await self._give_up(assignment, f"The agent stopped on {type(error).__name__}.")
+            await self._give_up(assignment, f"The node stopped on {type(error).__name__}.")
 
-    async def _give_up(self, assignment: Assignment, why: str) -> None:
+    async def _give_up(self, assignment: Assignment, why: str, *, user_fault: bool = False) -> None:
         await self._end_process()
         self.state = "standby"
-        await self._fact(assignment, "failed", message=why[:500])
+        message = why[:SENTENCE_CHARACTERS_MAX]
+        await self._fact(assignment, "failed", message=message, user_fault=user_fault)
 
     async def stop_process(self, assignment: Assignment) -> None:
         """Hold nothing."""
@@ -154,9 +164,9 @@ class StageHost:
             await self._end_process()
             self._said = 0.0
             directory = await self.get_weights(work, self._progress(assignment, "downloading"))
-            load = self.make_load(work, directory, self._allowed)
-            self.handle = await self.start("This PC's stage", load)
+            self.handle = await self.start_stage(work, directory, self._allowed)
             self.handle.path_moved = self.ways.path_moved
+            self.handle.reported = self.reported
             self._said = 0.0
             await self.handle.wait_loaded(self._progress(assignment, "loading"))
             self._work = work
@@ -178,7 +188,7 @@ class StageHost:
     async def _watch_unjoined(self, handle: StageHandle) -> None:
         """Notice when a loaded stage dies before it has joined. Raises StageError."""
         code = await handle.child.process.wait()
-        raise StageError(f"This PC's stage ended before it joined its ring (code {code}).")
+        raise StageError(f"{handle.name} ended before it joined its ring (code {code}).")
 
     def _is_loaded(self, work: StageWork) -> bool:
         """Whether the process holds just this and has been in no ring."""

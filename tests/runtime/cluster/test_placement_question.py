@@ -27,6 +27,7 @@ def test_a_node_is_as_fast_as_it_says():
     (facts,) = PLANNER.question([node("a")]).nodes
     assert (facts.id, facts.name) == ("a", "anna")
     assert (facts.decode_fixed_s, facts.decode_row_s) == (0.001, 1e-5)
+    assert facts.upload_bytes_per_s == 20e6 / 8
 
 
 def test_the_output_matrix_is_read_once_in_a_step_unless_it_was_timed():
@@ -39,12 +40,17 @@ def test_the_output_matrix_is_read_once_in_a_step_unless_it_was_timed():
     assert (told.head_fixed_s, told.head_row_s) == (0.0, 0.007)
 
 
+def test_ways_between_those_who_are_planned_for():
+    links = PLANNER.question([node("a"), node("b")]).network.links
+    assert set(links) == {("a", "b"), ("b", "b")}
+    assert (links["a", "b"].one_way_s, links["a", "b"].rate_bytes_per_s) == (0.005, 10e6)
+
+
 async def test_a_plan_comes_from_a_process_beside_and_a_shortage_is_a_sentence():
     plan = await PLANNER.plan([node("a")])
     assert [stage.layers for stage in plan.rings[0].stages] == [(0, 4)]
-    small = replace(
-        PLANNER, facts=replace(PLANNER.facts, cost=replace(COST, layer_bytes=(2**34,) * 4))
-    )
+    big = replace(COST, layer_bytes=(2**34,) * 4)
+    small = replace(PLANNER, facts=FactsMaker(big, 2, "auto"))
     assert (await small.plan([node("a")])).shortage.startswith("This PC is not enough")
     assert (await PLANNER.plan([])).shortage == "No PC is ready."
 

@@ -1,0 +1,228 @@
+"""The PCs of a plan, from the TOML file that `molink plan` and `molink sim plan` take as --nodes.
+
+[[nodes]]
+name = "anna"
+gpu = "rtx3060"            # or memory_gib, bandwidth_gb_per_s and tflops of its own
+upload_mbps = 40
+download_mbps = 100
+one_way_ms = 12            # to the middle of the internet; between two PCs the sum of both
+lends_gib = 8              # else nine tenths of the device's memory
+
+[[nodes]]                  # measured: one layer of the model, in milliseconds
+name = "ben"
+lends_gib = 20
+decode_fixed_ms = 0.9
+decode_row_ms = 0.02
+prefill_row_ms = 0.01      # and step_fixed_ms, head_row_ms, head_fixed_ms, which are else 0
+upload_mbps = 20
+download_mbps = 50
+
+[[links]]                  # where a pair was measured; both directions
+between = ["anna", "ben"]
+one_way_ms = 7
+rate_mbps = 30             # what gets through, if less than the two say
+
+A PC may have a device and measured times: a plan goes by the times, a simulation, which takes steps
+of any shape, by the device. A field that means nothing is refused: a misspelt one would silently
+plan something else.
+"""
+
+import math
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from molink.errors import UserError
+from molink.machines.estimate import StepTimes
+from molink.machines.gpu import Gpu, gpu
+
+__all__ = ["LENT_SHARE", "NODES_MAX", "LinkBetween", "ListedNode", "NodeFile", "read_node_file"]
+
+NODES_MAX = 256
+"""The longest ring that the simulator takes; a plan of so many takes about two seconds."""
+
+ONE_WAY_MS = 15.0
+"""Of a PC that does not say: 30 ms between two homes."""
+
+LENT_SHARE = 0.9
+"""Of a device's memory where nothing is said; the rest is for activations, driver and display."""
+
+GPU_KEYS = ("memory_gib", "bandwidth_gb_per_s", "tflops")
+DEVICE_KEYS = {"gpu", *GPU_KEYS}
+TIME_KEYS = ("decode_fixed_ms", "decode_row_ms", "prefill_row_ms")
+OVERHEAD_KEYS = ("step_fixed_ms", "head_row_ms", "head_fixed_ms")
+MEASURED_KEYS = {*TIME_KEYS, *OVERHEAD_KEYS}
+LINE_KEYS = {"upload_mbps", "download_mbps", "one_way_ms"}
+NODE_KEYS = {"name", "lends_gib", *DEVICE_KEYS, *MEASURED_KEYS, *LINE_KEYS}
+LINK_KEYS = {"between", "one_way_ms", "rate_mbps"}
+FILE_KEYS = {"nodes", "links"}
+
+Table = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class ListedNode:
+    """One PC as the file has it."""
+
+    name: str
+    upload_mbps: float
+    download_mbps: float
+    one_way_ms: float
+    """To the middle of the internet."""
+    lent_bytes: int
+    device: Gpu | None = None
+    """None: only its step times are known."""
+    times: StepTimes | None = None
+    """None: nobody has measured it. One of the two is there."""
+
+
+@dataclass(frozen=True, slots=True)
+class LinkBetween:
+    """What a message from one PC to another meets."""
+
+    mbps: float
+    one_way_ms: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Pair:
+    """What was measured of two PCs; None: by what they say of themselves."""
+
+    one_way_ms: float | None = None
+    rate_mbps: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class NodeFile:
+    """All PCs in the order of the file, and the pairs that were measured."""
+
+    nodes: tuple[ListedNode, ...]
+    pairs: Mapping[frozenset[str], _Pair]
+
+    def link(self, sender: ListedNode, receiver: ListedNode) -> LinkBetween:
+        """As fast as both lines, and what was measured between them, let it be."""
+        pair = self.pairs.get(frozenset((sender.name, receiver.name)), _Pair())
+        measured_mbps = math.inf if pair.rate_mbps is None else pair.rate_mbps
+        one_way_ms = pair.one_way_ms
+        if one_way_ms is None:
+            one_way_ms = sender.one_way_ms + receiver.one_way_ms
+        return LinkBetween(
+            min(sender.upload_mbps, receiver.download_mbps, measured_mbps), one_way_ms
+        )
+
+
+def read_node_file(path: Path) -> NodeFile:
+    """Raises UserError for a file that does not describe a set of PCs."""
+    try:
+        data = tomllib.loads(path.read_text())
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise UserError(f"cannot read the PCs of {path} ({error}): give a TOML file.") from error
+    _check_keys(str(path), data, FILE_KEYS)
+    tables = _tables(path, data, "nodes")
+    if not 1 <= len(tables) <= NODES_MAX:
+        raise UserError(f"{path} has {len(tables)} PCs: give 1 to {NODES_MAX} as [[nodes]].")
+    nodes = tuple(_node(path, number, table) for number, table in enumerate(tables))
+    names = {node.name for node in nodes}
+    if len(names) < len(nodes):
+        raise UserError(f"two PCs of {path} have the same name: give each its own.")
+    return NodeFile(nodes, dict(_pair(path, names, t) for t in _tables(path, data, "links")))
+
+
+def _tables(path: Path, data: Table, key: str) -> list[Table]:
+    found = data.get(key, [])
+    if not isinstance(found, list) or not all(isinstance(one, dict) for one in found):
+        raise UserError(f"{key} of {path} must be tables: write [[{key}]] above each.")
+    return found
+
+
+def _check_keys(where: str, table: Table, known: set[str]) -> None:
+    unknown = sorted(table.keys() - known)
+    if unknown:
+        raise UserError(
+            f"{where} has {unknown[0]}, which means nothing: there are {', '.join(sorted(known))}."
+        )
+
+
+def _node(path: Path, number: int, table: Table) -> ListedNode:
+    name = table.get("name", f"pc{number}")
+    if not isinstance(name, str) or not name:
+        raise UserError(f"PC {number} of {path} has the name {name!r}: give a text.")
+    where = f"{name} in {path}"
+    _check_keys(where, table, NODE_KEYS)
+    device, times = _device(where, name, table), _times(where, table)
+    return ListedNode(
+        name,
+        _number(where, table, "upload_mbps"),
+        _number(where, table, "download_mbps"),
+        _number(where, table, "one_way_ms", default=ONE_WAY_MS, least=0.0),
+        _lent_bytes(where, table, device),
+        device,
+        times,
+    )
+
+
+def _device(where: str, name: str, table: Table) -> Gpu | None:
+    """None only of a PC whose times were measured."""
+    if "gpu" in table:
+        return gpu(str(table["gpu"]))
+    if table.keys() & MEASURED_KEYS and not table.keys() & DEVICE_KEYS:
+        return None
+    memory, bandwidth, tflops = (_number(where, table, key) for key in GPU_KEYS)
+    return Gpu(name, memory, bandwidth, tflops)
+
+
+def _times(where: str, table: Table) -> StepTimes | None:
+    """Measured ones; None when there are none."""
+    if not table.keys() & MEASURED_KEYS:
+        return None
+    found = {key: _number(where, table, key, least=0.0) for key in TIME_KEYS}
+    found |= {key: _number(where, table, key, default=0.0, least=0.0) for key in OVERHEAD_KEYS}
+    return StepTimes(**{key.removesuffix("_ms") + "_s": ms / 1e3 for key, ms in found.items()})
+
+
+def _lent_bytes(where: str, table: Table, device: Gpu | None) -> int:
+    default = None if device is None else device.memory_gib * LENT_SHARE
+    lent_gib = _number(where, table, "lends_gib", default=default, least=0.0)
+    if device is not None and lent_gib > device.memory_gib:
+        raise UserError(
+            f"{where} has lends_gib {lent_gib:g}, but its device has {device.memory_gib:g} GiB: "
+            "give no more than that."
+        )
+    return round(lent_gib * 2**30)
+
+
+def _pair(path: Path, names: set[str], table: Table) -> tuple[frozenset[str], _Pair]:
+    between: Any = table.get("between", ())
+    named = isinstance(between, list) and all(isinstance(name, str) for name in between)
+    if not named or len(between) != 2 or len(names & set(between)) != 2:
+        raise UserError(f'a link of {path} needs between = ["one PC", "another"] of its PCs.')
+    where = f"the link of {' and '.join(between)} in {path}"
+    _check_keys(where, table, LINK_KEYS)
+    found = {
+        key: _number(where, table, key, least=least)
+        for key, least in (("one_way_ms", 0.0), ("rate_mbps", math.ulp(0.0)))
+        if key in table
+    }
+    if not found:
+        raise UserError(f"{where} says nothing: give it one_way_ms or rate_mbps.")
+    return frozenset(between), _Pair(**found)
+
+
+def _number(
+    where: str,
+    table: Table,
+    key: str,
+    *,
+    default: float | None = None,
+    least: float = math.ulp(0.0),
+) -> float:
+    value = table.get(key, default)
+    if value is None:
+        raise UserError(f"{where} has no {key}: give it (or, for the device, a known gpu).")
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not is_number or not least <= value < math.inf:
+        bound = "above 0" if least > 0 else "from 0 up"
+        raise UserError(f"{where} has {key} {value!r}: give a number {bound}.")
+    return float(value)

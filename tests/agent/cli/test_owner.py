@@ -1,0 +1,138 @@
+"""What an owner types and reads: with an agent that runs, without one, and before there was any."""
+
+import asyncio
+import json
+
+import pytest
+from click.testing import CliRunner
+
+from molink.errors import UserError
+from molink_agent.cli import main
+from molink_agent.cli.status_lines import status_lines
+from molink_agent.daemon.local_socket import SOCKET_NAME, answering
+from molink_agent.daemon.narration import now_sentence
+from molink_agent.data_dir import MEMBERSHIP_FILE
+from molink_agent.limits.limits import KEYS, Limits, plain_limits, with_value
+
+GB = 2**30
+STATUS = {
+    "id": "a" * 16,
+    "name": "attic",
+    "cluster": "ftp://nobody",
+    "connected": True,
+    "state": "serving",
+    "reason": "",
+    "layers": [0, 4],
+    "model": "demo",
+    "device": "cpu",
+    "loaded": None,
+    "paths": {"next": "direct", "coordinator": "relay"},
+    "busy_share": 0.25,
+    "lends": [{"device": "cpu", "lent_bytes": 8 * GB, "total_bytes": 16 * GB}],
+    "limits": plain_limits(Limits()),
+    "limits_problem": "",
+}
+
+
+@pytest.fixture
+def home(tmp_path):
+    (tmp_path / MEMBERSHIP_FILE).write_text("{}")
+    return tmp_path
+
+
+def run(home, *words: str):
+    return CliRunner().invoke(main, [*words, "--data-dir", str(home)], catch_exceptions=False)
+
+
+async def with_agent(home, *words: str):
+    """The command's output, and what the agent was asked."""
+    asked = []
+
+    async def answer(question):
+        asked.append(question["command"])
+        return STATUS
+
+    async with answering(home / SOCKET_NAME, answer):
+        result = await asyncio.to_thread(run, home, *words)
+    return result, asked
+
+
+@pytest.mark.parametrize("command", ["status", "pause", "resume", "drain", "leave"])
+def test_before_joining_each_command_says_how_to_join(tmp_path, command):
+    with pytest.raises(UserError, match="molink agent join INVITE"):
+        run(tmp_path, command)
+
+
+@pytest.mark.parametrize("command", ["status", "pause", "resume", "drain"])
+def test_without_an_agent_each_command_says_how_to_start_it(home, command):
+    with pytest.raises(UserError, match="molink agent run"):
+        run(home, command)
+
+
+async def test_who_leaves_needs_no_agent_for_it(home):
+    result, asked = await with_agent(home, "leave")
+    assert asked == ["leave"] and "leaving" in result.output
+    assert (home / MEMBERSHIP_FILE).exists(), "the agent forgets it when it has ended"
+    left = await asyncio.to_thread(run, home, "leave")
+    assert "left" in left.output
+    assert not (home / MEMBERSHIP_FILE).exists()
+
+
+async def test_an_agent_looks_at_a_limit_as_soon_as_it_is_set(home):
+    result, asked = await with_agent(home, "set", "upload_mbps", "10")
+    assert asked == ["look"]
+    assert result.output.startswith("upload_mbps = 10 is saved") and "knows" in result.output
+    later = await asyncio.to_thread(run, home, "set", "upload_mbps", "20")
+    assert "when the agent starts" in later.output
+    assert "upload_mbps = 20" in (home / "limits.toml").read_text()
+
+
+def test_help_of_set_shows_every_limit_with_a_value_that_is_taken(home):
+    shown = CliRunner().invoke(main, ["set", "--help"]).output
+    for key in KEYS:
+        assert f"{key.name} " in shown
+        with_value(Limits(), key.name, key.typed.strip('"'))
+
+
+async def test_a_service_is_not_put_beside_an_agent_in_a_terminal(home, monkeypatch):
+    monkeypatch.setenv("PATH", "")  # No systemctl: whatever it says is not the service.
+    with pytest.raises(UserError, match="Ctrl-C"):
+        await with_agent(home, "service", "install")
+
+
+def test_a_service_of_an_agent_that_never_joined_would_do_nothing(tmp_path):
+    with pytest.raises(UserError, match="molink agent join INVITE"):
+        run(tmp_path, "service", "install")
+
+
+def test_the_service_is_described_in_words(home, monkeypatch):
+    monkeypatch.setenv("PATH", "")
+    assert run(home, "service", "status").output.startswith("It is not installed: `molink agent")
+
+
+async def test_status_for_programs_has_what_was_given(home):
+    result, asked = await with_agent(home, "status", "--json")
+    assert asked == ["status"]
+    assert json.loads(result.output) == STATUS | {"given": None}
+
+
+def test_status_says_what_is_lent_and_given():
+    given = {"uptime_s": 720, "token_layers": 12345, "bytes_sent": 1_250_000}
+    limits = plain_limits(with_value(with_value(Limits(), "hours", "18:00-02:00"), "direct", "no"))
+    lines = list(status_lines(STATUS | {"given": given, "limits": limits}))
+    assert lines == [
+        "attic (aaaaaaaaaaaaaaaa) in ftp://nobody",
+        "state:   serving: layers 0 to 3 of demo, on cpu, busy 25% of the time",
+        "links:   next direct, coordinator relay",
+        "lends:   cpu 8.0 of 16.0 GB",
+        "limits:  hours 18:00-02:00, direct no",
+        "given:   12 min of serving, 12,345 tokens x layers, 1.2 MB sent",
+    ]
+
+
+def test_status_of_an_agent_that_has_just_started():
+    status = STATUS | {"connected": False, "lends": [], "paths": {}}
+    lines = list(status_lines(status))
+    assert lines[1] == "state:   " + now_sentence(status)
+    assert "lends:   nothing yet" in lines
+    assert lines[-1].startswith("limits:  none of your own")

@@ -1,0 +1,98 @@
+"""Files of PCs, for plans and for simulations, good and bad."""
+
+import pytest
+
+from molink.config.node_file import LENT_SHARE, LinkBetween, read_node_file
+from molink.errors import UserError
+
+NODE = '[[nodes]]\nname = "a"\ngpu = "rtx4090"\nupload_mbps = 10\ndownload_mbps = 20\n'
+MEASURED = (
+    '[[nodes]]\nname = "b"\nlends_gib = 8\ndecode_fixed_ms = 2\ndecode_row_ms = 0.1\n'
+    "prefill_row_ms = 0.05\nupload_mbps = 40\ndownload_mbps = 8\none_way_ms = 5\n"
+)
+LINK = '[[links]]\nbetween = ["a", "b"]\n'
+
+
+@pytest.fixture
+def read(tmp_path):
+    def write(text):
+        path = tmp_path / "nodes.toml"
+        path.write_text(text)
+        return read_node_file(path)
+
+    return write
+
+
+def test_a_device_lends_nine_tenths_unless_told_otherwise(read):
+    (anna,) = read(NODE).nodes
+    assert (anna.device.name, anna.times) == ("rtx4090", None)
+    assert anna.lent_bytes == round(24 * LENT_SHARE * 2**30)
+    (anna,) = read(NODE + "lends_gib = 24").nodes
+    assert anna.lent_bytes == 24 * 2**30
+
+
+def test_a_measured_pc_may_have_a_device_too(read):
+    (ben,) = read(MEASURED).nodes
+    assert ben.device is None and ben.times.decode_fixed_s == pytest.approx(2e-3)
+    (ben,) = read(MEASURED + 'gpu = "rtx3060"').nodes
+    assert ben.device.name == "rtx3060" and ben.times is not None
+    (ben,) = read(MEASURED.replace("lends_gib = 8\n", "") + 'gpu = "rtx3060"').nodes
+    assert ben.lent_bytes == round(12 * LENT_SHARE * 2**30)
+
+
+def test_a_device_of_numbers_of_its_own(read):
+    own = "memory_gib = 10\nbandwidth_gb_per_s = 500\ntflops = 30\n"
+    (anna,) = read(NODE.replace('gpu = "rtx4090"\n', own)).nodes
+    assert (anna.device.name, anna.device.memory_gib, anna.device.tflops) == ("a", 10, 30)
+
+
+def test_links_take_the_least_rate_and_the_measured_delay(read):
+    file = read(NODE + MEASURED)
+    anna, ben = file.nodes
+    assert file.link(anna, ben) == LinkBetween(8, 20)
+    assert file.link(ben, anna) == LinkBetween(20, 20)
+    file = read(NODE + MEASURED + LINK + "one_way_ms = 3")
+    assert file.link(ben, anna) == LinkBetween(20, 3)
+    file = read(NODE + MEASURED + LINK + "rate_mbps = 9")
+    assert (file.link(anna, ben), file.link(ben, anna)) == (LinkBetween(8, 20), LinkBetween(9, 20))
+
+
+@pytest.mark.parametrize(
+    "text, sentence",
+    [
+        ("", "has 0 PCs"),
+        ("x = ", "cannot read"),
+        ("nodes = 3", r"write \[\[nodes\]\]"),
+        (NODE + "[[link]]\n", "link, which means nothing: there are links, nodes"),
+        (NODE + NODE, "same name"),
+        (NODE.replace('"a"', "3"), "has the name 3"),
+        (NODE.replace('"a"', '""'), "has the name ''"),
+        (NODE.replace("rtx4090", "voodoo"), "no GPU 'voodoo' is known"),
+        (NODE.replace('gpu = "rtx4090"\n', ""), "has no memory_gib"),
+        (MEASURED + "memory_gib = 8", "has no bandwidth_gb_per_s"),
+        (NODE.replace("upload_mbps = 10", "upload_mbps = 0"), "upload_mbps 0: give a number above"),
+        (NODE.replace("upload_mbps = 10", 'upload_mbps = "x"'), "upload_mbps 'x'"),
+        (NODE.replace("upload_mbps = 10\n", ""), "has no upload_mbps"),
+        (NODE + "one_way_ms = -1", "one_way_ms -1"),
+        (NODE + "lends_gib = inf", "lends_gib inf"),
+        (NODE + "lends_gib = 25", "lends_gib 25, but its device has 24 GiB"),
+        (NODE + "uplaod = 1", "uplaod, which means nothing"),
+        (MEASURED.replace("lends_gib = 8\n", ""), "has no lends_gib"),
+        (MEASURED.replace("decode_row_ms = 0.1\n", ""), "has no decode_row_ms"),
+        (MEASURED.replace("decode_row_ms = 0.1", "decode_row_ms = -1"), "decode_row_ms -1"),
+        (NODE + MEASURED + LINK, "says nothing"),
+        (NODE + MEASURED + LINK + "one_way = 1", "one_way, which means nothing"),
+        (NODE + MEASURED + LINK + "rate_mbps = 0", "rate_mbps 0: give a number above"),
+        (NODE + LINK + "one_way_ms = 1", "of its PCs"),
+        (NODE + "[[links]]\nbetween = 3", "of its PCs"),
+        (NODE + '[[links]]\nbetween = ["a", "a"]\none_way_ms = 1', "of its PCs"),
+    ],
+)
+def test_one_sentence_for_each_mistake(read, text, sentence):
+    with pytest.raises(UserError, match=sentence):
+        read(text)
+
+
+def test_a_file_that_is_not_there(tmp_path):
+    with pytest.raises(UserError, match="cannot read"):
+        read_node_file(tmp_path / "none.toml")
