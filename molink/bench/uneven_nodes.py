@@ -112,27 +112,32 @@ async def _measured(settings: Settings, split: str) -> dict[str, Any]:
             _wait(run, lambda report: _timed(report) > number, MEASURED_WITHIN_S)  # noqa: B023
             await asyncio.sleep(SETTLE_S)
         serving = _wait(run, lambda report: report["unready_reason"] is None, READY_WITHIN_S)
-        return await _loaded(run, split, serving)
+        return await _loaded(run, serving)
 
 
-async def _loaded(run: AgentsRun, split: str, serving: dict[str, Any]) -> dict[str, Any]:
-    plan, best = _plan(run.url, split), _plan(run.url, "planned")
-    if len(plan["rings"]) != 1 or len(best["rings"]) != 1:
-        raise UserError("the largest agent can serve alone: take a model with larger tables")
-    (forecast,) = plan["rings"]
-    _check_same(forecast, serving)
-    users, most = max(1, forecast["users"]), max(1, best["rings"][0]["users"])
+async def _loaded(run: AgentsRun, serving: dict[str, Any]) -> dict[str, Any]:
+    ring, best = _only(serving["rings"]), _only(_plan(run.url, "planned")["rings"])
+    users, most = max(1, ring["forecast"]["users"]), max(1, best["users"])
     alone = await _load(run.url, 1, 1)
     own = await _load(run.url, users, REQUESTS_PER_USER)
     many = own if most == users else await _load(run.url, most, REQUESTS_PER_USER)
+    if [one["ring"] for one in _get(f"{run.url}/cluster")["rings"]] != [ring["ring"]]:
+        raise UserError("the ring was changed while it was loaded: the machine was busy, perhaps")
     return {
-        "forecast": forecast,
-        "users_of_planned": most,
+        "forecast": ring["forecast"],
+        "layers": {node["name"]: node["layers"] for node in serving["nodes"] if node["layers"]},
         "steps": {node["name"]: node["profile"]["steps"] for node in serving["nodes"]},
+        "users_of_planned": most,
         "alone": alone,
         "own": own,
         "many": many,
     }
+
+
+def _only(rings: list[dict[str, Any]]) -> dict[str, Any]:
+    if len(rings) != 1:
+        raise UserError("the largest agent can serve alone: take a model with larger tables")
+    return rings[0]
 
 
 async def _load(url: str, users: int, each: int) -> dict[str, Any]:
@@ -141,14 +146,6 @@ async def _load(url: str, users: int, each: int) -> dict[str, Any]:
     if report["failed"]:
         raise UserError(f"a request failed: {report['first_error']}")
     return report
-
-
-def _check_same(forecast: dict[str, Any], serving: dict[str, Any]) -> None:
-    """The ring that serves is the one that is forecast."""
-    held = {node["name"]: node["layers"] for node in serving["nodes"] if node["layers"]}
-    planned = {stage["name"]: stage["layers"] for stage in forecast["stages"]}
-    if held != planned:
-        raise UserError(f"another ring serves ({held}) than the one forecast ({planned})")
 
 
 def _timed(report: dict[str, Any]) -> int:
@@ -215,7 +212,7 @@ def _rows(
     for split, one in middle.items():
         yield [
             split,
-            _layers(runs[split][0]["forecast"]),
+            _layers(runs[split][0]["layers"]),
             f"{one['users']:.0f}",
             *_against(one["tpot_forecast_s"], one["tpot_s"]),
             *_against(one["alone_forecast_s"], one["alone_s"]),
@@ -223,10 +220,9 @@ def _rows(
         ]
 
 
-def _layers(forecast: dict[str, Any]) -> str:
-    return ", ".join(
-        f"{stage['name']} {stage['layers'][1] - stage['layers'][0]}" for stage in forecast["stages"]
-    )
+def _layers(held: dict[str, list[int]]) -> str:
+    ordered = sorted(held.items(), key=lambda one: one[1])
+    return ", ".join(f"{name} {end - start}" for name, (start, end) in ordered)
 
 
 def _against(forecast_s: float, measured_s: float) -> list[str]:
