@@ -120,6 +120,7 @@ async def _loaded(run: AgentsRun, serving: dict[str, Any]) -> dict[str, Any]:
     users, most = max(1, ring["forecast"]["users"]), max(1, best["users"])
     alone = await _load(run.url, 1, 1)
     own = await _load(run.url, users, REQUESTS_PER_USER)
+    stages = _get(f"{run.url}/cluster")["rings"][0]["stages"]
     many = own if most == users else await _load(run.url, most, REQUESTS_PER_USER)
     if [one["ring"] for one in _get(f"{run.url}/cluster")["rings"]] != [ring["ring"]]:
         raise UserError("the ring was changed while it was loaded: the machine was busy, perhaps")
@@ -127,6 +128,7 @@ async def _loaded(run: AgentsRun, serving: dict[str, Any]) -> dict[str, Any]:
         "forecast": ring["forecast"],
         "layers": {node["name"]: node["layers"] for node in serving["nodes"] if node["layers"]},
         "steps": {node["name"]: node["profile"]["steps"] for node in serving["nodes"]},
+        "stages_after_own_load": stages,
         "users_of_planned": most,
         "alone": alone,
         "own": own,
