@@ -51,9 +51,6 @@ MEASURED_WITHIN_S, READY_WITHIN_S = 120.0, 120.0
 SETTLE_S = 3.0
 """After the last agent was timed: the ways between them are measured, a second for each."""
 
-REQUESTS_PER_USER = 2
-"""The second begins when the first is answered: so prompts come while others decode."""
-
 
 @dataclass(frozen=True, slots=True)
 class Settings:
@@ -68,7 +65,7 @@ class Settings:
 @click.argument("model")
 @click.option("--memory-gb", default=0.055, show_default=True, help="Lent by the smallest agent.")
 @click.option("--tpot-ms", default=250.0, show_default=True, help="Bound of the plan.")
-@click.option("--rounds", default=3, show_default=True, help="Of which medians are taken.")
+@click.option("--rounds", default=2, show_default=True, help="Of which medians are taken.")
 @click.option("--json", "json_file", type=click.Path(path_type=Path), help="Also write this file.")
 def main(model: str, memory_gb: float, tpot_ms: float, rounds: int, json_file: Path | None) -> None:
     """Compare MODEL's planned and even split over three uneven agents."""
@@ -80,21 +77,26 @@ def main(model: str, memory_gb: float, tpot_ms: float, rounds: int, json_file: P
             one = asyncio.run(_measured(settings, split))
             runs[split].append(one)
             click.echo(f"round {number + 1}, {split}: {json.dumps(_figures(one))}", err=True)
+        _report(settings, runs, json_file)
+
+
+def _report(settings: Settings, runs: dict[str, list[dict[str, Any]]], file: Path | None) -> None:
+    """Of the rounds so far."""
     middle = {split: _medians([_figures(one) for one in found]) for split, found in runs.items()}
     gain = middle["planned"]["tokens_per_s"] / middle["even"]["tokens_per_s"]
     click.echo(f"\n{_table(middle, runs)}\n\nplanned to even: {gain:.2f} x\n")
-    if json_file is not None:
+    if file is not None:
         machine = {"cores": os.cpu_count(), "system": platform.platform()}
         report = {
             "experiment": "uneven_nodes",
             "machine": machine,
-            "settings": asdict(settings) | {"model": Path(model).name, "rounds": rounds},
+            "settings": asdict(settings) | {"model": Path(settings.model).name},
             "load": {"prompt_tokens": PROMPT_TOKENS, "answer_tokens": ANSWER_TOKENS},
             "planned_to_even": gain,
             "medians": middle,
             "runs": runs,
         }
-        json_file.write_text(json.dumps(report, indent=2) + "\n")
+        file.write_text(json.dumps(report, indent=2) + "\n")
 
 
 async def _measured(settings: Settings, split: str) -> dict[str, Any]:
@@ -118,10 +120,10 @@ async def _measured(settings: Settings, split: str) -> dict[str, Any]:
 async def _loaded(run: AgentsRun, serving: dict[str, Any]) -> dict[str, Any]:
     ring, best = _only(serving["rings"]), _only(_plan(run.url, "planned")["rings"])
     users, most = max(1, ring["forecast"]["users"]), max(1, best["users"])
-    alone = await _load(run.url, 1, 1)
-    own = await _load(run.url, users, REQUESTS_PER_USER)
+    alone = await _load(run.url, 1)
+    own = await _load(run.url, users)
     stages = _get(f"{run.url}/cluster")["rings"][0]["stages"]
-    many = own if most == users else await _load(run.url, most, REQUESTS_PER_USER)
+    many = own if most == users else await _load(run.url, most)
     if [one["ring"] for one in _get(f"{run.url}/cluster")["rings"]] != [ring["ring"]]:
         raise UserError("the ring was changed while it was loaded: the machine was busy, perhaps")
     return {
@@ -142,8 +144,9 @@ def _only(rings: list[dict[str, Any]]) -> dict[str, Any]:
     return rings[0]
 
 
-async def _load(url: str, users: int, each: int) -> dict[str, Any]:
-    settings = LoadSettings(url, users, users * each, PROMPT_TOKENS, ANSWER_TOKENS)
+async def _load(url: str, users: int) -> dict[str, Any]:
+    """Each user asks once, all at the same moment."""
+    settings = LoadSettings(url, users, users, PROMPT_TOKENS, ANSWER_TOKENS)
     report = await run_load(settings)
     if report["failed"]:
         raise UserError(f"a request failed: {report['first_error']}")
