@@ -22,9 +22,9 @@ LOOK_S = 1.0
 """Between two looks at what has changed, for the person in front of it."""
 
 NEXT_STEP = """\
-Type that line on each PC that shall help; MoLink must be installed there. It lets {uses} PCs in
-within {hours:.0f} hours, `molink invite` prints another. Ctrl-C ends this in order; who has joined
-stays a member.
+Type that line, whole, on each PC that shall help; MoLink must be installed there. It lets {uses}
+PCs in within {hours:.0f} hours, `molink invite` prints another. Ctrl-C ends this in order; who
+has joined stays a member.
 """
 
 SHARED = ("dtype", "model_len_max", "micro_batch_count", "policy", "wire", "span_tokens")
@@ -126,7 +126,8 @@ async def _up(settings: "UpSettings", *, wait: bool) -> None:
     from molink.cli.running_line import RunningLine
     from molink.runtime.cluster.start import start_cluster
 
-    check_port_free(settings.host, settings.port)
+    for option, wanted in settings.ports():
+        check_port_free(settings.host, wanted, option)
     port = settings.port or free_port(settings.host)
     async with AsyncExitStack() as stack:
         shown = stack.enter_context(RunningLine())
@@ -156,9 +157,15 @@ async def _up(settings: "UpSettings", *, wait: bool) -> None:
 def _announce(cluster: Any, settings: "UpSettings", port: int, shown: "RunningLine") -> None:
     import time
 
+    from molink.errors import UserError
+
     uses = max(INVITE_USES_MIN, settings.min_nodes)
-    invite = cluster.registry.make_invite(INVITE_S, uses, "", time.time())
     shown.out(f"listening http://{settings.public_host}:{port}")
+    try:
+        invite = cluster.registry.make_invite(INVITE_S, uses, "", time.time())
+    except UserError as error:  # Too many are usable: a reason to tell, none to serve nobody.
+        shown.advise(f"No new invite: {error}")
+        return
     shown.out(f"molink agent join {invite.text}")
     shown.advise(NEXT_STEP.format(uses=uses, hours=INVITE_S / 3600))
 

@@ -51,6 +51,8 @@ def _entry(node: Node, plan: ClusterPlan, given: Contribution) -> dict[str, Any]
 
 
 def _reason(node: Node, plan: ClusterPlan) -> str:
+    if not node.is_here and node.wants != "leave":
+        return node.presence.reason if node.presence is not None else ""
     if node.wish is not None and node.wants != "serve":
         return node.wish.reason
     fact = node.current_fact
