@@ -7,30 +7,34 @@ from molink.runtime.cluster.node_book import Node
 
 __all__ = ["doubts", "rates_seen"]
 
-Seen = Mapping[tuple[str, str], float]
-"""(sender, receiver) to Mbps; the coordinator's own count has "" for a receiver."""
+Seen = Mapping[str, Mapping[str, float]]
+"""Sender to receiver to Mbps; the coordinator's own count has "" for a receiver."""
 
 DOUBTS_MAX = 8
 """Of one node; a liar's hundred links are not all named."""
 
 
-def rates_seen(nodes: Sequence[Node]) -> dict[tuple[str, str], float]:
+def rates_seen(nodes: Sequence[Node]) -> dict[str, dict[str, float]]:
     """All that receivers have counted."""
-    found = {(sender, node.node_id): rate for node in nodes for sender, rate in node.seen.items()}
-    own = {(node.node_id, ""): node.coordinator_saw_mbps for node in nodes}
-    return found | {pair: rate for pair, rate in own.items() if rate > 0}
+    found: dict[str, dict[str, float]] = {}
+    for node in nodes:
+        for sender, rate in node.seen.items():
+            found.setdefault(sender, {})[node.node_id] = rate
+        if node.coordinator_saw_mbps > 0:
+            found.setdefault(node.node_id, {})[""] = node.coordinator_saw_mbps
+    return found
 
 
 def doubts(node: Node, nodes: Sequence[Node], seen: Seen) -> list[str]:
     """What a plan counts otherwise than this node says; empty for most."""
-    found = [*_upload(node, seen), *_steps(node), *_links(node, nodes, seen)]
+    rates = seen.get(node.node_id, {})
+    found = [*_upload(node, rates), *_steps(node), *_links(node, nodes, rates)]
     return found[:DOUBTS_MAX]
 
 
-def _upload(node: Node, seen: Seen) -> list[str]:
+def _upload(node: Node, rates: Mapping[str, float]) -> list[str]:
     told = node.profile.upload_mbps if node.profile is not None else 0.0
-    rates = [rate for (sender, _), rate in seen.items() if sender == node.node_id]
-    believed = believed_upload(told, rates)
+    believed = believed_upload(told, list(rates.values()))
     if not is_doubtful(told, believed):
         return []
     what = f"others have seen {believed:.1f}" if rates else "nobody has seen it send"
@@ -44,14 +48,14 @@ def _steps(node: Node) -> list[str]:
     return [f"Its steps take {times:.1f} times as long as it has told, and are planned so."]
 
 
-def _links(node: Node, nodes: Sequence[Node], seen: Seen) -> list[str]:
-    names = {one.node_id: one.name for one in nodes}
+def _links(node: Node, nodes: Sequence[Node], rates: Mapping[str, float]) -> list[str]:
     found = []
     for to, path in node.paths.items():
-        believed = believed_rate(path.rate_mbps, seen.get((node.node_id, to)))
+        believed = believed_rate(path.rate_mbps, rates.get(to))
         if is_doubtful(path.rate_mbps, believed):
+            name = next((one.name for one in nodes if one.node_id == to), to)
             found.append(
-                f"It says that it sends {path.rate_mbps:.1f} Mbps to {names.get(to, to)}, "
+                f"It says that it sends {path.rate_mbps:.1f} Mbps to {name}, "
                 f"who has seen {believed:.1f}."
             )
     return found

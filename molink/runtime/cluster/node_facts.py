@@ -1,6 +1,6 @@
 """From nodes in the book to the facts of a placement: what they say, as far as it is believed."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from molink.control.messages import Device, ModelSize, PathMeasured, Profile, StepCost
@@ -37,10 +37,7 @@ class FactsMaker:
     def of(self, nodes: Sequence[Node]) -> tuple[list[NodeFacts], Network]:
         """Of measured nodes, and the links between them."""
         seen = rates_seen(nodes)
-        rates: dict[str, list[float]] = {}
-        for (sender, _), rate in seen.items():
-            rates.setdefault(sender, []).append(rate)
-        facts = [self._node(node, rates.get(node.node_id, ())) for node in nodes]
+        facts = [self._node(node, [*seen.get(node.node_id, {}).values()]) for node in nodes]
         return facts, _network(nodes, seen)
 
     def model_size(self, name: str) -> ModelSize:
@@ -109,11 +106,11 @@ def _steps(node: Node) -> StepCost:
     return profile.steps
 
 
-def _network(nodes: Sequence[Node], seen: dict[tuple[str, str], float]) -> Network:
+def _network(nodes: Sequence[Node], seen: Mapping[str, Mapping[str, float]]) -> Network:
     here = {node.node_id for node in nodes}
     return Network(
         {
-            (node.node_id, to): _link(path, seen.get((node.node_id, to)))
+            (node.node_id, to): _link(path, seen.get(node.node_id, {}).get(to))
             for node in nodes
             for to, path in node.paths.items()
             if to in here
