@@ -93,7 +93,8 @@ def node() -> None:
 @json_option
 @data_dir_option
 def list_nodes(as_json: bool, data_dir: str | None) -> None:
-    """Show every PC that has ever joined, removed ones too, and what each does now."""
+    """Show every PC that has ever joined, removed ones too, and what each does now; further devices
+    have lines of their own (`pc` is the id of the PC that they belong to)."""
     from molink.cli.live_nodes import live_nodes
 
     with _registry(data_dir) as registry:
@@ -111,12 +112,16 @@ def list_nodes(as_json: bool, data_dir: str | None) -> None:
 @click.argument("node", metavar="ID|NAME")
 @data_dir_option
 def remove_node(node: str, data_dir: str | None) -> None:
-    """Throw a PC out; its key is refused from now on, even with a new invite."""
+    """Throw a PC out with all its devices; its key is refused from now on, even with a new
+    invite."""
     with _registry(data_dir) as registry:
         now = time.time()
         gone = registry.remove_node(node, now)
+        devices = [one for one in registry.list_nodes() if one.pc == gone.node_id]
         invites = [one for one in registry.list_invites() if one.invite_id == gone.invite_id]
-    click.echo(f"Node {gone.node_id} ({gone.name}) is removed.")
+    further = len(devices) - 1
+    ending = f", with {further} further device{'s' * (further > 1)}" if further else ""
+    click.echo(f"Node {gone.node_id} ({gone.name}) is removed{ending}.")
     if any(one.state(now) == "usable" for one in invites):
         click.echo(
             f"Its owner could join anew: molink invite revoke {gone.invite_id} prevents that."
@@ -154,6 +159,7 @@ def _node_fields(node: "NodeRecord", live: Mapping[str, Mapping[str, Any]]) -> d
         "id": node.node_id,
         "name": node.name,
         "joined": _time(node.joined),
+        "pc": None if node.is_pc else node.pc,
         "invite": node.invite_id,
         "removed": None if node.removed is None else _time(node.removed),
         "state": now.get("state"),
@@ -173,6 +179,7 @@ def _node_row(node: Mapping[str, Any]) -> dict[str, Any]:
         "layers": f"{layers[0]}-{layers[1]}" if layers else None,
         "device": node["device"],
         "joined": node["joined"],
+        "pc": node["pc"],
         "invite": node["invite"],
         "reason": node["reason"],
     }

@@ -23,6 +23,9 @@ __all__ = ["KEY_BYTES", "KeyPair", "key_from_z85", "key_to_z85", "load_or_make_k
 KEY_BYTES = 32
 """Of a curve25519 key, public or secret."""
 
+SEAT_PURPOSE = b"molink seat"
+"""Sets a seat's secret apart from whatever else might be derived from a PC's."""
+
 NODE_ID_BYTES = 10
 """80 bits, 16 characters: to be met by chance among a million nodes once in 10**12 clusters."""
 
@@ -71,6 +74,20 @@ class KeyPair:
     def generate(cls) -> "KeyPair":
         """A new pair from the system's randomness."""
         return cls.of_secret(bytes(PrivateKey.generate()))
+
+    def seat(self, number: int) -> "KeyPair":
+        """The pair of a PC's further device; 0 is the PC itself.
+
+        Derived, so that there is one secret to keep, to back up and to lose; from a seat's secret
+        the PC's does not follow.
+        """
+        if number == 0:
+            return self
+        salt = number.to_bytes(hashlib.blake2b.SALT_SIZE, "big")
+        derived = hashlib.blake2b(
+            digest_size=KEY_BYTES, key=self.secret, salt=salt, person=SEAT_PURPOSE
+        )
+        return KeyPair.of_secret(derived.digest())
 
     @property
     def public_z85(self) -> str:

@@ -46,6 +46,11 @@ class JoinRequest(Confidential):
         default=None, repr=False
     )
     """Hexadecimal."""
+    pc_token: Annotated[str, Field(min_length=16, max_length=100)] | None = Field(
+        default=None, repr=False
+    )
+    """Of a PC's further device instead of an invite: the weights token of the PC, which nobody
+    else has."""
     name: Name
     """For people: the PC's host name unless its owner chose another."""
     version: Annotated[str, Field(max_length=40)]
@@ -75,8 +80,11 @@ class JoinAnswer(Confidential):
     """What is served when this node joins; None: of an older coordinator."""
 
 
-def request_to_join(invite: Invite | None, name: str, version: str, now: float) -> JoinRequest:
-    """A new request with a challenge of its own; without an invite for a node that has joined.
+def request_to_join(
+    invite: Invite | None, name: str, version: str, now: float, pc_token: str | None = None
+) -> JoinRequest:
+    """A new request with a challenge of its own; without an invite for a node that has joined, or
+    whose PC has: then `pc_token` is that PC's weights token.
 
     Raises UserError when a node cannot be called `name`.
     """
@@ -85,6 +93,7 @@ def request_to_join(invite: Invite | None, name: str, version: str, now: float) 
             challenge=os.urandom(CHALLENGE_BYTES).hex(),
             invite_id=None if invite is None else invite.invite_id,
             invite_secret=None if invite is None else invite.secret.value.hex(),
+            pc_token=pc_token,
             name=name,
             version=version,
             time_unix_s=now,

@@ -168,7 +168,8 @@ class Registry:
     # -- nodes ----------------------------------------------------------------------------------
 
     def admit(self, public_key: bytes, request: JoinRequest, now: float) -> Membership:
-        """Let in the node whose key sealed this request; one that is in already spends no use.
+        """Let in the node whose key sealed this request; one that is in already spends no use, nor
+        does a further device of a PC that is in.
 
         Raises JoinRefusedError with one sentence for its owner.
         """
@@ -176,8 +177,12 @@ class Registry:
             known = rules.node(db, node_id_of(public_key))
             if known is not None:
                 return Membership(rules.admitted_again(db, known, request.name), is_new=False)
-            invite_id = rules.spend_use(db, request, now)
-            node = rules.add_node(db, public_key, request.name, invite_id, now)
+            if request.pc_token is not None:
+                pc = rules.vouching_pc(db, request.pc_token)
+                invite_id, pc_id = pc.invite_id, pc.node_id
+            else:
+                invite_id, pc_id = rules.spend_use(db, request, now), None
+            node = rules.add_node(db, public_key, request.name, invite_id, now, pc_id)
             return Membership(node, is_new=True)
 
     def list_nodes(self) -> list[NodeRecord]:
@@ -197,19 +202,17 @@ class Registry:
             return rules.member_of_token(db, weights_token)
 
     def remove_node(self, which: str, now: float) -> NodeRecord:
-        """Throw a node out, by its id or its name; its key is refused from now on.
+        """Throw a PC out with all its devices, by the id or the name of any of them; their keys are
+        refused from now on.
 
         Raises UserError when there is no such member, or several have the name.
         """
         with self._transaction() as db:
-            named = [one for one in rules.nodes(db) if which in (one.node_id, one.name)]
-            members = [one for one in named if one.removed is None]
-            if len(members) > 1:
-                raise UserError(f"{len(members)} nodes are called {which!r}: give the node's id.")
-            if not members:
-                raise UserError(f"No node {which!r} belongs to the cluster: see molink node list.")
-            db.execute("UPDATE nodes SET removed = ? WHERE id = ?", (now, members[0].node_id))
-            return members[0]
+            pc = rules.one_pc(db, which)
+            db.execute(
+                "UPDATE nodes SET removed = ? WHERE pc = ? AND removed IS NULL", (now, pc.node_id)
+            )
+            return pc
 
     @contextmanager
     def _transaction(self) -> Iterator[sqlite3.Connection]:

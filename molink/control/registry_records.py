@@ -14,7 +14,7 @@ __all__ = [
 ]
 
 INVITE_COLUMNS = "id, name, created, expires, uses_total, uses_left, revoked"
-NODE_COLUMNS = "id, name, public_key, password, weights_token, joined, invite_id, removed"
+NODE_COLUMNS = "id, name, public_key, password, weights_token, joined, invite_id, removed, pc"
 """As the records' fields follow each other."""
 
 InviteState = Literal["usable", "used up", "expired", "revoked"]
@@ -62,6 +62,13 @@ class NodeRecord:
     invite_id: str
     removed: float | None
     """When it was thrown out; None: it belongs to the cluster."""
+    pc: str
+    """Id of the PC's first device: its own, unless it is a further device of that PC."""
+
+    @property
+    def is_pc(self) -> bool:
+        """Whether it has joined with an invite, and vouches for its PC's further devices."""
+        return self.pc == self.node_id
 
     @classmethod
     def of_row(cls, row: Sequence[Any]) -> "NodeRecord":

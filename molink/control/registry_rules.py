@@ -7,6 +7,7 @@ committing to it; whoever is refused has changed nothing.
 import hmac
 import secrets
 import sqlite3
+from dataclasses import astuple
 
 from molink.control.identity import key_to_z85, node_id_of
 from molink.control.invites import InviteSecret
@@ -24,7 +25,9 @@ __all__ = [
     "node",
     "nodes",
     "one_invite",
+    "one_pc",
     "spend_use",
+    "vouching_pc",
 ]
 
 EXPIRES_S_MAX = 366 * 24 * 3600.0
@@ -32,6 +35,9 @@ EXPIRES_S_MAX = 366 * 24 * 3600.0
 
 NODES_MAX = 1000
 """Members of a cluster, and uses of one invite; brokers were measured up to here."""
+
+DEVICES_MAX = 16
+"""Of one PC, as many as a profile names: more than mainboards have slots."""
 
 INVITES_MAX = 1000
 """Usable at the same time: the list is read by a person."""
@@ -124,24 +130,66 @@ def spend_use(db: sqlite3.Connection, request: JoinRequest, now: float) -> str:
             raise JoinRefusedError(f"This invite has expired: {ASK}")
         case "used up":
             raise JoinRefusedError(f"All uses of this invite are spent: {ASK}")
-    members = db.execute("SELECT count(*) FROM nodes WHERE removed IS NULL").fetchone()[0]
-    if members >= NODES_MAX:
-        raise JoinRefusedError(f"The cluster is full with {NODES_MAX} nodes: try again later.")
+    _check_not_full(db)
     db.execute("UPDATE invites SET uses_left = uses_left - 1 WHERE id = ?", (invite.invite_id,))
     return invite.invite_id
 
 
+def vouching_pc(db: sqlite3.Connection, pc_token: str) -> NodeRecord:
+    """The PC that lets in a further device of its own, without a use of an invite.
+
+    Raises JoinRefusedError when the token is no PC's, or it has enough devices.
+    """
+    pc = member_of_token(db, pc_token)
+    if pc is None or not pc.is_pc:
+        raise JoinRefusedError("The coordinator does not know this PC: join with an invite.")
+    query = "SELECT count(*) FROM nodes WHERE pc = ? AND removed IS NULL"
+    if db.execute(query, (pc.node_id,)).fetchone()[0] >= DEVICES_MAX:
+        raise JoinRefusedError(f"A PC lends {DEVICES_MAX} devices at most: name fewer.")
+    _check_not_full(db)
+    return pc
+
+
+def one_pc(db: sqlite3.Connection, which: str) -> NodeRecord:
+    """The member PC of this id or name; one of its devices stands for it.
+
+    Raises UserError when there is none, or several have the name.
+    """
+    named = [one for one in nodes(db) if which in (one.node_id, one.name)]
+    pcs = {one.pc for one in named if one.removed is None}
+    if len(pcs) > 1:
+        raise UserError(f"{len(pcs)} nodes are called {which!r}: give the node's id.")
+    if not pcs:
+        raise UserError(f"No node {which!r} belongs to the cluster: see molink node list.")
+    pc = node(db, pcs.pop())
+    assert pc is not None, "a device belongs to a PC that has joined"
+    return pc
+
+
 def add_node(
-    db: sqlite3.Connection, public_key: bytes, name: str, invite_id: str, now: float
+    db: sqlite3.Connection,
+    public_key: bytes,
+    name: str,
+    invite_id: str,
+    now: float,
+    pc: str | None = None,
 ) -> NodeRecord:
-    """A new member, with a password and a token of its own."""
+    """A new member, with a password and a token of its own; `pc`: whose further device it is."""
     password, token = (secrets.token_urlsafe(PASSWORD_BYTES) for _ in range(2))
     node_id, key = node_id_of(public_key), key_to_z85(public_key)
-    db.execute(
-        "INSERT INTO nodes VALUES (?, ?, ?, ?, ?, ?, ?, NULL)",
-        (node_id, name, key, password, token, now, invite_id),
+    record = NodeRecord(
+        node_id, name, key, password, token, now, invite_id, removed=None, pc=pc or node_id
     )
-    return NodeRecord(node_id, name, key, password, token, now, invite_id, removed=None)
+    db.execute(
+        f"INSERT INTO nodes ({NODE_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", astuple(record)
+    )
+    return record
+
+
+def _check_not_full(db: sqlite3.Connection) -> None:
+    members = db.execute("SELECT count(*) FROM nodes WHERE removed IS NULL").fetchone()[0]
+    if members >= NODES_MAX:
+        raise JoinRefusedError(f"The cluster is full with {NODES_MAX} nodes: try again later.")
 
 
 def _shown(db: sqlite3.Connection, request: JoinRequest) -> InviteRecord:

@@ -42,6 +42,10 @@ MIGRATIONS = (
         removed REAL
     );
     """,
+    """
+    ALTER TABLE nodes ADD COLUMN pc TEXT;
+    UPDATE nodes SET pc = id;
+    """,
 )
 """Times are seconds since 1970; `revoked` and `removed` are NULL while that has not happened."""
 

@@ -10,6 +10,7 @@ import os
 
 os.environ.setdefault("GOMP_SPINCOUNT", "0")
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+os.environ["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"
 # Before torch is imported, as in a stage: else a shared core is measured spinning.
 
 import json

@@ -138,6 +138,21 @@ def test_a_list_of_nodes_says_what_each_does_now(registry, live):
     assert " removed  " in run("node", "list")
 
 
+def test_a_pc_is_listed_and_removed_with_its_further_devices(registry):
+    pc = join(registry, made())
+    second = KeyPair.of_secret((1).to_bytes(32, "big")).seat(1).public
+    asked = request_to_join(None, "attic (2)", "0.1", 0.0, pc.weights_token)
+    device = registry.admit(second, asked, time.time()).node
+    rows = json.loads(run("node", "list", "--json"))
+    assert [(row["id"], row["pc"]) for row in rows] == [
+        (pc.node_id, None),
+        (device.node_id, pc.node_id),
+    ]
+    told = run("node", "remove", "attic (2)")
+    assert f"Node {pc.node_id} (attic) is removed, with 1 further device." in told
+    assert registry.member(device.node_id) is None
+
+
 def test_a_removed_node_whose_invite_is_spent_needs_no_further_advice(registry):
     node = join(registry, made("--uses", "1"))
     assert "revoke" not in run("node", "remove", node.node_id)

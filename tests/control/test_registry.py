@@ -130,6 +130,64 @@ def test_a_node_is_removed_by_its_name_if_only_one_has_it(registry):
         registry.remove_node("attic", NOW)
 
 
+def seat(number: int, of: int = 1) -> bytes:
+    return KeyPair.of_secret(of.to_bytes(32, "big")).seat(number).public
+
+
+def seat_request(pc_token: str, name="pc (2)") -> JoinRequest:
+    return request_to_join(None, name, "0.1", 0.0, pc_token)
+
+
+def test_a_pc_vouches_for_its_further_devices_without_a_use(registry):
+    pc = registry.admit(key(1), request(make(registry, uses=1)), NOW).node
+    member = registry.admit(seat(1), seat_request(pc.weights_token), NOW)
+    assert member.is_new and member.node.pc == pc.pc == pc.node_id
+    assert (pc.is_pc, member.node.is_pc) == (True, False)
+    assert member.node.invite_id == pc.invite_id and member.node.password != pc.password
+    assert registry.member(member.node.node_id) == member.node
+    again = registry.admit(seat(1), request(None, "renamed (2)"), NOW)
+    assert (again.is_new, again.node.name, again.node.pc) == (False, "renamed (2)", pc.node_id)
+
+
+def test_nobody_else_vouches_and_no_pc_for_too_many(registry, monkeypatch):
+    monkeypatch.setattr("molink.control.registry_rules.DEVICES_MAX", 2)
+    pc = registry.admit(key(1), request(make(registry)), NOW).node
+    second = registry.admit(seat(1), seat_request(pc.weights_token), NOW).node
+    for token in (second.weights_token, pc.password, "x" * 32):
+        with pytest.raises(JoinRefusedError, match="does not know this PC"):
+            registry.admit(seat(2), seat_request(token), NOW)
+    with pytest.raises(JoinRefusedError, match="2 devices at most"):
+        registry.admit(seat(2), seat_request(pc.weights_token), NOW)
+    assert len(registry.list_nodes()) == 2
+
+
+@pytest.mark.parametrize("which", ["pc", "pc (2)", "id of the second"])
+def test_a_pc_is_removed_with_all_its_devices_by_any_of_them(registry, which):
+    invite = make(registry)
+    pc = registry.admit(key(1), request(invite), NOW).node
+    second = registry.admit(seat(1), seat_request(pc.weights_token), NOW).node
+    stays = registry.admit(key(2), request(invite, "other"), NOW).node
+    name = second.node_id if which == "id of the second" else which
+    assert registry.remove_node(name, NOW).node_id == pc.node_id
+    assert [one.removed for one in registry.list_nodes()] == [NOW, NOW, None]
+    assert registry.member(stays.node_id) == stays
+    with pytest.raises(JoinRefusedError, match="removed from the cluster"):
+        registry.admit(seat(1), seat_request(pc.weights_token), NOW)
+    with pytest.raises(JoinRefusedError, match="does not know this PC"):
+        registry.admit(seat(2), seat_request(pc.weights_token), NOW)
+
+
+def test_members_of_a_file_from_before_devices_are_pcs(tmp_path):
+    path = tmp_path / "registry.db"
+    older = open_database(path, MIGRATIONS[:1])
+    older.execute("INSERT INTO nodes VALUES ('a', 'attic', 'k', 'p', 't', 1.0, 'i', NULL)")
+    older.close()
+    registry = Registry.open(tmp_path)
+    (node,) = registry.list_nodes()
+    assert node.pc == "a" and node.is_pc
+    registry.close()
+
+
 def test_an_invite_is_revoked_by_its_name_and_the_name_is_free_again(registry):
     first = make(registry, name="lan party")
     with pytest.raises(UserError, match="'lan party' already"):

@@ -91,14 +91,16 @@ class Cluster:
     def data_dir(self, name: str) -> Path:
         return self.folder / name
 
-    def join(self, name: str, *options: str, known_steps: bool = False) -> Program:
+    def join(
+        self, name: str, *options: str, known_steps: bool = False, device: str = "cpu"
+    ) -> Program:
         """Start an agent; with `known_steps` it need not time a layer first."""
         if known_steps:
             self._write_steps(name)
         directory = str(self.data_dir(name))
         fixed = ("--data-dir", directory, "--listen", "127.0.0.1", "--no-map-ports")
         arguments = ("agent", "join", self.invite, "--name", name, *fixed, *options)
-        self.agents[name] = self.stack.enter_context(running(*arguments, "--device", "cpu"))
+        self.agents[name] = self.stack.enter_context(running(*arguments, "--device", device))
         return self.agents[name]
 
     def agent(self, command: str, name: str, *arguments: str):

@@ -250,3 +250,41 @@ async def test_a_removed_node_is_gone_at_once(pair, tools):
 def test_a_pc_that_leaves_ends_its_agent(pair):
     assert pair.agent("leave", "closed").returncode == 0
     assert pair.agents["closed"].ended() == 0
+
+
+@pytest.fixture(scope="module")
+def one_pc(tmp_path_factory, tiny_llama):
+    """A PC that lends two devices, neither of which can hold the model, and to which nobody may
+    connect."""
+    options = ("--broker", "embedded", "--min-nodes", "2", "--wait", "--dtype", "float32")
+    folder = tmp_path_factory.mktemp("one-pc")
+    with cluster(folder, tiny_llama, *options) as made:
+        both = ("--memory-gb", "0.0005", "--threads", "2", "--relay-only")
+        made.join("twin", *both, known_steps=True, device="cpu,cpu")
+        made.up.line("ready")
+        yield made
+
+
+async def test_two_devices_of_one_pc_are_a_ring(one_pc, tools, tiny_llama):
+    expected = tools.greedy_reference(tiny_llama, PROMPTS, MAX_TOKENS)
+    assert await answers(tools, one_pc) == expected
+    nodes = await nodes_of(tools, one_pc)
+    first, second = nodes["twin"], nodes["twin (2)"]
+    assert first["pc"] == second["pc"] == first["id"]
+    assert sorted(node["layers"] for node in nodes.values())[1][1] == 6
+    assert {node["paths"]["next"] for node in nodes.values()} == {"direct"}
+    told = json.loads(one_pc.agent("status", "twin", "--json").stdout)
+    assert [device["device"] for device in told["devices"]] == ["cpu", "cpu:1"]
+    listed = json.loads(one_pc.operator("node", "list", "--json").stdout)
+    assert [(node["name"], node["pc"]) for node in listed] == [
+        ("twin", None),
+        ("twin (2)", first["id"]),
+    ]
+
+
+async def test_what_an_owner_says_holds_for_all_devices(one_pc, tools):
+    assert one_pc.agent("drain", "twin").returncode == 0
+    assert set((await states_of(tools, one_pc)).values()) == {"paused"}
+    assert one_pc.agent("leave", "twin").returncode == 0
+    assert one_pc.agents["twin"].ended() == 0
+    assert not list(one_pc.data_dir("twin").rglob("membership.json"))

@@ -1,6 +1,7 @@
 """`molink agent join INVITE` and `molink agent run`."""
 
 import asyncio
+import os
 import platform
 from typing import TYPE_CHECKING
 
@@ -32,13 +33,20 @@ OWN_DIRECTORY = "Give --data-dir {data_dir} to each of these commands, too."
 @click.argument("invite", envvar="MOLINK_INVITE")
 @data_dir_option
 @click.option("--name", help="What the operator sees; without it this PC's host name.")
-@click.option("--device", help="auto, cpu or cuda:N.")
-@click.option("--memory-gb", help="Memory for the stage, at most.")
-@click.option("--threads", help="Compute threads of a stage on the CPU.")
+@click.option(
+    "--device", help="auto, or which: cuda:1, cuda:0,cpu, cpu,cpu (two stages on the CPU)."
+)
+@click.option("--memory-gb", help="Main memory of stages on the CPU, at most.")
+@click.option("--threads", help="Threads of stages on the CPU.")
 @click.option("--upload-mbps", help="Upload, at most.")
 @click.option("--relay-only", is_flag=True, help="Let nobody connect straight to this PC.")
 @click.option("--listen", default="0.0.0.0", show_default=True, help="Where neighbours connect.")
-@click.option("--data-port", default=0, show_default=True, help="Of measurements; 0: a free one.")
+@click.option(
+    "--data-port",
+    default=0,
+    show_default=True,
+    help="Of measurements, of further devices the next ones; 0: free ones.",
+)
 @click.option("--map-ports/--no-map-ports", default=True, help="Ask the router to let them in.")
 @click.option("--run/--no-run", "then_run", default=True, help="Go on as `molink agent run`.")
 def join(
@@ -122,12 +130,13 @@ def _warn_of_nothing_lent(where: "Path", membership: "Membership") -> None:
     from molink_agent.limits.limits_file import LimitsFile
     from molink_agent.probe.gpus import GpuProbe
     from molink_agent.probe.profile import Measured
+    from molink_agent.probe.visible_cards import VISIBLE_VARIABLE
 
     if membership.answer.model is None:
         return
     limits = LimitsFile(where)
     limits.read()
-    probe = GpuProbe()
+    probe = GpuProbe(visible=os.environ.get(VISIBLE_VARIABLE))
     try:
         shortage = ThisPc(where, limits, probe, Measured()).shortage(membership.answer.model)
     finally:

@@ -24,7 +24,8 @@ def status(data_dir: str | None, as_json: bool) -> None:
     from molink_agent.cli.given import given_so_far
 
     answer = _ask(data_dir, command="status")
-    given = given_so_far(answer["cluster"], answer["id"]) if answer["connected"] else None
+    own = [device["id"] for device in answer["devices"]]
+    given = given_so_far(answer["cluster"], own) if answer["connected"] else None
     _show(answer | {"given": given}, as_json=as_json)
 
 
@@ -153,7 +154,7 @@ async def _drained(data_dir: str | None, timeout_s: float) -> None:
         async with asyncio.timeout(timeout_s):
             while True:
                 answer = await ask_agent(directory(data_dir), {"command": "status"})
-                if answer["layers"] is None:
+                if all(device["layers"] is None for device in answer["devices"]):
                     return
                 await asyncio.sleep(0.5)
     except TimeoutError:

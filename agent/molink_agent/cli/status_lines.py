@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from molink_agent.daemon.narration import now_sentence
+from molink_agent.daemon.narration import device_sentence
 from molink_agent.limits.limits import Limits, plain_limits
 
 __all__ = ["status_lines"]
@@ -16,17 +16,26 @@ Status = Mapping[str, Any]
 
 
 def status_lines(status: Status) -> Iterator[str]:
-    """A headline, then one thing in each line."""
+    """A headline, then one thing in each line; of each of several devices so many lines."""
     yield f"{status['name']} ({status['id']}) in {status['cluster']}"
-    yield f"state:   {now_sentence(status)}"
-    if status["paths"]:
-        yield "links:   " + ", ".join(f"{name} {kind}" for name, kind in status["paths"].items())
-    yield f"lends:   {_lent(status)}"
+    devices = status["devices"]
+    for device in devices:
+        if len(devices) > 1:
+            yield f"{device['device'] or 'no device'}: {device['name']} ({device['id']})"
+        yield from _device_lines(device, "  " if len(devices) > 1 else "")
     yield f"limits:  {_limits(status['limits'])}"
     if status["limits_problem"]:
         yield f"         {status['limits_problem']}"
     if status.get("given") is not None:
         yield f"given:   {_given(status['given'])}"
+
+
+def _device_lines(device: Status, margin: str) -> Iterator[str]:
+    yield f"{margin}state:   {device_sentence(device)}"
+    if device["paths"]:
+        links = ", ".join(f"{name} {kind}" for name, kind in device["paths"].items())
+        yield f"{margin}links:   {links}"
+    yield f"{margin}lends:   {_lent(device)}"
 
 
 def _lent(status: Status) -> str:

@@ -1,70 +1,75 @@
-"""Puts an agent together from its data directory."""
+"""Puts an agent together from its data directory: what the PC has once, and each seat's parts."""
 
 import os
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 from molink.control.identity import KeyPair
 from molink.control.messages import StageWork
+from molink.control.topics import PATHS
 from molink.runtime.node.stage_host import StageHost
 from molink.runtime.node.voice import NodeVoice
 from molink.runtime.stage_handle import StageHandle
 from molink.runtime.supervision import LoadStage, OutgoingLink
 from molink.runtime.warm_stage import WarmStage
 from molink.transport.curve import CurveKeys
+from molink_agent.daemon.admission import Admission
 from molink_agent.daemon.agent import Agent
-from molink_agent.daemon.membership import Membership
+from molink_agent.daemon.household import Household
+from molink_agent.daemon.membership import SEATS_DIR, Membership
 from molink_agent.daemon.neighbours import Neighbours
 from molink_agent.daemon.options import AgentOptions
 from molink_agent.daemon.owner import Owner
-from molink_agent.daemon.this_pc import WEIGHTS_DIR, ThisPc
+from molink_agent.daemon.probe_errand import ProbeErrand
+from molink_agent.daemon.router_ports import RouterPorts
+from molink_agent.daemon.seat import Seat
+from molink_agent.daemon.shelf import Shelf
+from molink_agent.daemon.this_pc import ThisPc
 from molink_agent.daemon.ways import RingWays
-from molink_agent.limits.lent import lent_disk_bytes
 from molink_agent.limits.limits_file import LimitsFile
 from molink_agent.limits.use_watch import UseWatch
 from molink_agent.probe.gpus import GpuProbe
 from molink_agent.probe.input_idle import input_sources
-from molink_agent.probe.machine import disk_free_bytes
 from molink_agent.probe.profile import Measured
+from molink_agent.probe.visible_cards import VISIBLE_VARIABLE
 from molink_agent.probe.wsl import wsl_version
-from molink_agent.weights import CoordinatorSource, HubSource, WeightsLimits, ensure_weights
 
-__all__ = ["assemble"]
+__all__ = ["assemble", "seat_name"]
+
+NAME_CHARACTERS_MAX = 60
+"""Of a node, as messages allow."""
+
+
+def seat_name(pc: str, number: int) -> str:
+    """For people: the PC's own name, of its second device "NAME (2)"."""
+    ending = f" ({number + 1})" if number else ""
+    return pc[: NAME_CHARACTERS_MAX - len(ending)] + ending
 
 
 @dataclass(slots=True)
 class _Hands:
-    """What a stage host asks of this PC."""
+    """What a seat's stage host asks of this PC."""
 
-    data_dir: Path
+    number: int
     pair: KeyPair
-    membership: Membership
+    admission: Admission
     limits: LimitsFile
     options: AgentOptions
+    shelf: Shelf
     warm: WarmStage = field(default_factory=WarmStage)
 
     async def get_weights(self, work: StageWork, report: Callable[[float], None]) -> str:
-        """Download what is missing of a stage's layers."""
-        weights = work.weights
-        token = self.membership.answer.weights_token
-        source = CoordinatorSource(weights.url, token) if weights.url else HubSource(weights.model)
-        directory = self.data_dir / WEIGHTS_DIR
-        free = disk_free_bytes(self.data_dir)
-        cap = lent_disk_bytes(self.limits.limits, free, 0) if self.limits.limits.disk_gb else None
+        """Download what is missing of a stage's layers, while its process starts."""
+        membership = self.admission.kept
+        assert membership is not None, "only a member is assigned layers"
         await self.warm.begin(work.threads)
         try:
-            path = await ensure_weights(
-                source,
-                range(*work.layers),
-                directory,
-                WeightsLimits(disk_bytes_max=cap),
-                lambda fraction, rate: report(fraction),
-            )
+            return await self.shelf.get(self.number, membership.answer.weights_token, work, report)
         except BaseException:
             await self.warm.drop()
             raise
-        return str(path)
 
     async def start_stage(
         self, work: StageWork, directory: str, allowed: tuple[str, ...]
@@ -87,38 +92,82 @@ class _Hands:
         everywhere = self.options.listen == "0.0.0.0" or not self.limits.limits.direct
         return "127.0.0.1" if everywhere else self.options.listen
 
-    def upload_bytes_per_s(self) -> float | None:
-        """The owner's cap."""
-        cap = self.limits.limits.upload_mbps
-        return None if cap is None else cap * 1e6 / 8
+
+@dataclass(slots=True)
+class _Carpenter:
+    """Makes seats of what the PC has once."""
+
+    data_dir: Path
+    pair: KeyPair
+    """The PC's."""
+    limits: LimitsFile
+    options: AgentOptions
+    pc: ThisPc
+    owner: Owner
+    ports: RouterPorts
+    household: Household
+    shelf: Shelf
+    first: Admission
+
+    def seat(self, number: int) -> Seat:
+        """Not running yet."""
+        admission = self._admission(number)
+        pair = admission.pair
+        self.household.enter(pair.node_id)
+        hands = _Hands(number, pair, admission, self.limits, self.options, self.shelf)
+        ways = RingWays(pair.node_id, self.household)
+        ways.stage_host = hands.stage_host
+        voice = NodeVoice(pair.node_id, admission.name)
+        host = StageHost(hands.get_weights, hands.start_stage, ways, voice.say_fact)
+
+        def move(link: OutgoingLink, address: str) -> None:
+            if host.handle is not None:
+                host.handle.move_path(link, address)
+
+        ways.move = move
+        errand = self._errand(number, ways)
+        seat = Seat(number, voice, admission, self.pc, self.owner, host, errand)
+        errand.say_profile, errand.say_paths = seat.say_profile, partial(voice.say, PATHS)
+        return seat
+
+    def _admission(self, number: int) -> Admission:
+        if number == 0:
+            return self.first
+        directory = self.data_dir / SEATS_DIR / str(number)
+        name = seat_name(self.first.name, number)
+        return Admission(self.pair.seat(number), name, directory, self.first.pc)
+
+    def _errand(self, number: int, ways: RingWays) -> ProbeErrand:
+        port = self.options.data_port
+        options = replace(self.options, data_port=port + number if port else 0)
+        neighbours = Neighbours(
+            ways.node_id, options, self.limits, ways, self.ports, self.household
+        )
+        return ProbeErrand(self.pc, self.household, neighbours, lambda: self.first.pc().url)
 
 
 def assemble(data_dir: Path, pair: KeyPair, membership: Membership) -> Agent:
     """An agent that is not running yet. Raises UserError for files that cannot be read."""
     limits, options = LimitsFile(data_dir), AgentOptions.load(data_dir)
     limits.read()
-    hands = _Hands(data_dir, pair, membership, limits, options)
-    ways = RingWays(pair.node_id, hands.upload_bytes_per_s)
-    ways.stage_host = hands.stage_host
     wsl = wsl_version(os.uname().release) is not None
-    gpus = GpuProbe(wsl=wsl)
+    gpus = GpuProbe(wsl=wsl, visible=os.environ.get(VISIBLE_VARIABLE))
     pc = ThisPc(data_dir, limits, gpus, Measured(clock_offset_s=membership.clock_offset_s))
-
-    voice = NodeVoice(pair.node_id, membership.name)
-    host = StageHost(hands.get_weights, hands.start_stage, ways, voice.say_fact)
-
-    def move(link: OutgoingLink, address: str) -> None:
-        if host.handle is not None:
-            host.handle.move_path(link, address)
-
-    ways.move = move
     watch = UseWatch(input_sources(os.environ, wsl=wsl), gpus, wsl=wsl)
-    owner = Owner(data_dir, limits, watch, lambda: host.pids)
-    return Agent(
-        membership=membership,
-        voice=voice,
-        pc=pc,
-        owner=owner,
-        host=host,
-        neighbours=Neighbours(pair.node_id, options, limits, ways),
+    owner = Owner(data_dir, limits, watch, lambda: agent.pids)
+    ports = RouterPorts(lambda: options.map_ports and limits.limits.direct)
+    household = Household(lambda: _bytes_per_s(limits.limits.upload_mbps))
+    shelf = Shelf(data_dir, limits)
+    first = Admission(pair, membership.name, data_dir, lambda: first.kept or membership, membership)
+    carpenter = _Carpenter(
+        data_dir, pair, limits, options, pc, owner, ports, household, shelf, first
     )
+    agent = Agent(pc, owner, ports, carpenter.seat)
+    household.cap_changed = agent.cap_changed
+    shelf.is_busy = lambda seat: agent.seats[seat].host.busy
+    pc.held_bytes, pc.own_pids = lambda: agent.held_bytes, lambda: agent.pids
+    return agent
+
+
+def _bytes_per_s(mbps: float | None) -> float | None:
+    return None if mbps is None else mbps * 1e6 / 8

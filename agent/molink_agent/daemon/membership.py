@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import shutil
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,12 +24,17 @@ from molink_agent.data_dir import MEMBERSHIP_FILE
 from molink_agent.probe.clock import ClockReading
 
 __all__ = [
+    "SEATS_DIR",
     "Membership",
     "forget_membership",
     "join_cluster",
+    "join_seat",
     "load_membership",
     "rejoin",
 ]
+
+SEATS_DIR = "seats"
+"""In it a directory for each further device, by its number."""
 
 JOIN_PATH = "/agents/join"
 JOIN_TIMEOUT_S = 30.0
@@ -51,6 +57,11 @@ class Membership(Message):
         host = answer.broker_host or urlsplit(self.url).hostname or ""
         return BrokerAddress(host, answer.broker_port, answer.broker_tls, answer.broker_ca)
 
+    def belongs_to(self, pc: "Membership", name: str) -> bool:
+        """Whether this is of a seat, now called `name`, in the cluster in which its PC is."""
+        keys = (self.answer.coordinator_public_key, pc.answer.coordinator_public_key)
+        return self.url == pc.url and self.name == name and keys[0] == keys[1]
+
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
@@ -65,6 +76,15 @@ async def join_cluster(invite: Invite, pair: KeyPair, name: str, data_dir: Path)
     """
     request = request_to_join(invite, name, __version__, time.time())
     return await _ask(invite.url, invite.coordinator_key, request, pair, data_dir)
+
+
+async def join_seat(pc: Membership, pair: KeyPair, name: str, directory: Path) -> Membership:
+    """Join with a further device of a PC that is in, and keep what was answered in `directory`.
+    Raises as above."""
+    token = pc.answer.weights_token
+    request = request_to_join(None, name, __version__, time.time(), token)
+    key = key_from_z85(pc.answer.coordinator_public_key)
+    return await _ask(pc.url, key, request, pair, directory)
 
 
 async def rejoin(membership: Membership, pair: KeyPair, data_dir: Path) -> Membership:
@@ -89,8 +109,9 @@ def load_membership(data_dir: Path) -> Membership | None:
 
 
 def forget_membership(data_dir: Path) -> None:
-    """After leaving: from now on an invite is needed again. The key stays."""
+    """After leaving, with all devices: from now on an invite is needed again. The key stays."""
     (data_dir / MEMBERSHIP_FILE).unlink(missing_ok=True)
+    shutil.rmtree(data_dir / SEATS_DIR, ignore_errors=True)
 
 
 async def _ask(

@@ -1,5 +1,5 @@
-"""How this PC is reached, and how it measures others: its peer service, its addresses at the
-router, its prober."""
+"""How one seat is reached, and how it measures others: its peer service, its addresses, its
+prober."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -9,10 +9,11 @@ from molink.control.messages import PathReport, ProbeOrder, RateSeen, RatesSeen,
 from molink.transport.home_addresses import candidates, home_addresses
 from molink.transport.peer.protocol import PEER_PORT_NAME
 from molink.transport.peer.service import PeerService
+from molink_agent.daemon.household import Household
 from molink_agent.daemon.options import AgentOptions
+from molink_agent.daemon.router_ports import RouterPorts
 from molink_agent.daemon.ways import RingWays
 from molink_agent.limits.limits_file import LimitsFile
-from molink_agent.paths.mapping import PortMapper
 from molink_agent.paths.measure import RATE_MBPS_MAX, CoordinatorWay, Prober
 
 __all__ = ["Neighbours"]
@@ -20,35 +21,24 @@ __all__ = ["Neighbours"]
 
 @dataclass(slots=True)
 class Neighbours:
-    """Between this PC and the others."""
+    """Between one seat and the others."""
 
     node_id: str
     options: AgentOptions
+    """Its `data_port` is this seat's."""
     limits: LimitsFile
     ways: RingWays
-    mapper: PortMapper = field(default_factory=PortMapper)
+    ports: RouterPorts
+    household: Household
     _service: PeerService | None = None
     _key: str = ""
     _stage_ports: tuple[int, ...] = ()
     _measured: asyncio.Event = field(default_factory=asyncio.Event)
     """Somebody has measured the way here."""
 
-    async def run(self, changed: Callable[[], Awaitable[None]]) -> None:
-        """Until cancelled: keep the router's mapping, and tell when addresses have changed."""
-        if not self.options.map_ports or not self.limits.limits.direct:
-            await asyncio.Event().wait()
-        mapping = asyncio.create_task(self.mapper.run())
-        try:
-            while True:
-                await self.mapper.changed.wait()
-                self.mapper.changed.clear()
-                await changed()
-        finally:
-            mapping.cancel()
-            await asyncio.gather(mapping, return_exceptions=True)
-
     async def use(self, services: Services) -> None:
-        """The coordinator has told its relay and this PC's keys."""
+        """The coordinator has told its relay and this seat's keys. Raises UserError when the data
+        port is taken."""
         await self.ways.use(services)
         if services.probe_key and services.probe_key != self._key:
             await self._stop_service()
@@ -59,10 +49,11 @@ class Neighbours:
             await self._service.start()
             self._want_ports()
             self.ways.listening = self._stage_listens
-        if self._service is not None and self.ways.receiver is not None:
-            self.ways.receiver.open(
-                PEER_PORT_NAME, f"{self.ways.stage_host()}:{self._service.port}"
-            )
+        if self._service is not None:
+            address = f"{self.ways.stage_host()}:{self._service.port}"
+            self.household.listens(self.node_id, PEER_PORT_NAME, address)
+            if self.ways.receiver is not None:
+                self.ways.receiver.open(PEER_PORT_NAME, address)
 
     def _stage_listens(self, ports: tuple[int, ...]) -> None:
         self._stage_ports = ports
@@ -70,23 +61,25 @@ class Neighbours:
 
     def _want_ports(self) -> None:
         own = [self._service.port] if self._service is not None else []
-        self.mapper.want([*own, *self._stage_ports])
+        self.ports.want(self.node_id, [*own, *self._stage_ports])
 
     async def measure(self, order: ProbeOrder) -> tuple[PathReport, CoordinatorWay | None]:
-        """The ways to these peers, and to the coordinator."""
-        prober = Prober(self.node_id, self.ways.caller, self.limits.limits.upload_mbps)
-        return await prober.round(order)
+        """The ways to these peers, and to the coordinator, once no other seat measures."""
+        home, cap_mbps = self.household, self.limits.limits.upload_mbps
+        prober = Prober(self.node_id, self.ways.caller, cap_mbps, home.members)
+        async with home.line:
+            peers = tuple(home.nearer_peer(peer) for peer in order.peers)
+            return await prober.round(order.model_copy(update={"peers": peers}))
 
     async def tell_seen(self, say: Callable[[RatesSeen], Awaitable[None]]) -> None:
         """Until cancelled: say what others could send here, whenever one has measured."""
         while True:
             await self._measured.wait()
             self._measured.clear()
+            seen = self._service.seen if self._service is not None else {}
             rates = [
                 RateSeen(sender=sender, rate_mbps=min(rate * 8 / 1e6, RATE_MBPS_MAX))
-                for sender, rate in (
-                    self._service.seen if self._service is not None else {}
-                ).items()
+                for sender, rate in seen.items()
             ]
             await say(RatesSeen(rates=tuple(rates)))
 
@@ -97,7 +90,7 @@ class Neighbours:
             return ()
         port = self._service.port
         home = home_addresses() or ["127.0.0.1"]
-        return candidates(port, home, self.mapper.mapped.get(port), bound_to=self.options.listen)
+        return candidates(port, home, self.ports.mapped.get(port), bound_to=self.options.listen)
 
     async def stop(self) -> None:
         """End everything."""

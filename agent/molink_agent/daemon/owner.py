@@ -37,8 +37,6 @@ class Owner:
     leaving: bool = False
     now: Verdict = field(default_factory=lambda: Verdict(True, "The agent is starting."))
     """The latest answer."""
-    shortage: str = ""
-    """Why what he lends is of no use; empty: it is."""
 
     @property
     def paused(self) -> bool:
@@ -58,8 +56,9 @@ class Owner:
         """What the coordinator is told."""
         if self.leaving:
             return NodeWish(wish="leave", reason="Its owner has taken it out of the cluster.")
-        reason = self.shortage if self.now.allowed else self.now.reason
-        return NodeWish(wish="pause", reason=reason[:500]) if reason else NodeWish(wish="serve")
+        if not self.now.allowed:
+            return NodeWish(wish="pause", reason=self.now.reason[:500])
+        return NodeWish(wish="serve")
 
     async def look(self) -> bool:
         """Look once; True when the limits have changed."""

@@ -1,8 +1,12 @@
-"""What this PC is and lends, as the coordinator is told: hardware, caps, measurements together."""
+"""What this PC is and lends, as the coordinator is told: hardware, caps, measurements together.
+
+What is measured of the PC's line counts for all its seats; what is measured of a device, for one.
+"""
 
 import asyncio
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from molink.control.messages import ModelSize, PathReport, ProbeOrder, Profile, StepCost
@@ -25,37 +29,49 @@ WEIGHTS_DIR = "weights"
 
 @dataclass(slots=True)
 class ThisPc:
-    """One PC with one agent."""
+    """One PC with one agent, however many devices it lends."""
 
     data_dir: Path
     limits: LimitsFile
     gpus: GpuProbe
     measured: Measured
-    own_pids: frozenset[int] = frozenset()
+    """Of the line; what is of one device comes from its seat."""
+    held_bytes: Callable[[], Mapping[str, int]] = field(default=dict)
+    """What our stages hold already, by device."""
+    own_pids: Callable[[], frozenset[int]] = field(default=frozenset)
+    """Of our stages."""
+    timing: asyncio.Lock = field(default_factory=asyncio.Lock)
+    """Held while a layer is timed: two at once would each find half of the PC."""
 
-    def lent(self, own_bytes: int = 0) -> tuple[Lent, ...]:
-        """The devices that are lent now; `own_bytes` is what our stage holds already."""
+    def lent(self) -> tuple[Lent, ...]:
+        """The devices that are lent now."""
         machine = read_machine(self.data_dir)
-        report = self.gpus.read(self.own_pids)
-        return lent_devices(self.limits.limits, machine, report, {"cpu": own_bytes})
+        report = self.gpus.read(self.own_pids())
+        return lent_devices(self.limits.limits, machine, report, self.held_bytes())
 
-    def profile(self, own_bytes: int = 0) -> Profile:
-        """As it is now."""
+    def profile(self, device: str, of_seat: Measured) -> Profile:
+        """Of the seat that lends this device, as it is now; `of_seat` has its addresses and step
+        times."""
         machine = read_machine(self.data_dir)
         disk = lent_disk_bytes(self.limits.limits, machine.disk_free_bytes, 0)
-        lent = self.lent(own_bytes)
-        return compose_profile(self.limits.limits, machine, lent, self.measured, disk)
+        lent = tuple(one for one in self.lent() if one.device == device)
+        known = replace(self.measured, addresses=of_seat.addresses, steps=of_seat.steps)
+        return compose_profile(self.limits.limits, machine, lent, known, disk)
 
-    def shortage(self, model: ModelSize, margin: float = 1.0) -> str:
-        """Why not one layer of the cluster's model fits into what is lent; empty when one does.
+    def shortage(self, model: ModelSize, margin: float = 1.0, device: str | None = None) -> str:
+        """Why not one layer of the cluster's model fits into this device, or (None) into any that
+        is lent; empty when one does, and where only other devices are lent.
 
-        To be asked while no stage runs: what one holds counts as taken.
+        To be asked while no stage runs on it: what one holds counts as taken.
         """
         machine = read_machine(self.data_dir)
         own = bytes_under(self.data_dir / WEIGHTS_DIR)
         disk = lent_disk_bytes(self.limits.limits, machine.disk_free_bytes, own)
-        lent = lent_devices(self.limits.limits, machine, self.gpus.read(self.own_pids))
-        return nothing_left(self.limits.limits, lent, disk, model, margin) or ""
+        lent = self.lent()
+        these = tuple(one for one in lent if device in (None, one.device))
+        if lent and not these:
+            return ""
+        return nothing_left(self.limits.limits, these, disk, model, margin) or ""
 
     def next_start(self, now_unix_s: float) -> float:
         """When the agent starts, as others will compare it: later than ever before, even where a
@@ -70,13 +86,14 @@ class ThisPc:
             path.write_text(f"{started_s!r}\n")
         return started_s
 
-    async def time_steps(self, order: ProbeOrder) -> StepCost:
-        """A layer's times on the first lent device. Raises StageError."""
-        lent = await asyncio.to_thread(self.lent)
-        if not lent:
+    async def time_steps(self, order: ProbeOrder, device: str) -> StepCost:
+        """A layer's times on a lent device. Raises StageError."""
+        lent = {one.device: one for one in await asyncio.to_thread(self.lent)}
+        if device not in lent:
             raise StageError("No device is lent: see `molink agent doctor`.")
-        first = lent[0]
-        return await StepTimes(self.data_dir).of(order, first.device, first.threads)
+        one = lent[device]
+        async with self.timing:
+            return await StepTimes(self.data_dir).of(order, one.computes_on, one.threads)
 
     def remember(
         self, membership: Membership, profile: Profile, stun_port: int, model: ModelSize | None
@@ -95,13 +112,15 @@ class ThisPc:
             known.save(self.data_dir)
 
     def measured_now(self, **news: object) -> None:
-        """Something new is known; names as of `probe.profile.Measured`."""
+        """Something new is known of the line; names as of `probe.profile.Measured`."""
         self.measured = replace(self.measured, **news)  # type: ignore[arg-type]
 
-    def measured_ways(self, report: PathReport, coordinator: CoordinatorWay | None) -> None:
-        """How far others are: the best rate to anybody is what the line carries. A download that
-        could not be measured now is what it was."""
-        rates = [path.rate_mbps for path in report.paths]
+    def measured_ways(
+        self, report: PathReport, coordinator: CoordinatorWay | None, own: Collection[str]
+    ) -> None:
+        """How far others are: the best rate to anybody is what the line carries; `own` seats are
+        not behind it. A download that could not be measured now is what it was."""
+        rates = [path.rate_mbps for path in report.paths if path.to not in own]
         if coordinator is not None:
             rates.append(coordinator.upload_bytes_per_s * 8 / 1e6)
             self.measured_now(coordinator_rtt_ms=coordinator.rtt_s * 1e3)

@@ -1,4 +1,4 @@
-"""The paths of this PC's outgoing links, and the ports of its stage that others reach.
+"""The paths of a stage's outgoing links, and the ports of it that others reach.
 
 For each link a keeper finds a way, direct or through the relay, and a better one later; the stage
 is told, and moves when nothing is in flight.
@@ -16,6 +16,7 @@ from molink.transport.paths.choose import Path
 from molink.transport.paths.keeper import PathKeeper
 from molink.transport.relay.caller import RelayCaller
 from molink.transport.relay.receiver import RelayReceiver
+from molink_agent.daemon.household import Household
 from molink_agent.paths.links import keeper_of
 
 __all__ = ["RingWays"]
@@ -40,8 +41,7 @@ class RingWays:
     """All links of one node's stage."""
 
     node_id: str
-    upload_bytes_per_s: Callable[[], float | None]
-    """The owner's cap, as it is now."""
+    household: Household
     move: Callable[[OutgoingLink, str], None] = field(default=lambda link, address: None)
     """Tells the stage."""
     stage_host: Callable[[], str] = field(default=lambda: "127.0.0.1")
@@ -53,6 +53,10 @@ class RingWays:
     _receiving: "asyncio.Task[None] | None" = None
     _ways: dict[OutgoingLink, _Way] = field(default_factory=dict)
     _joined: bool = False
+
+    def upload_bytes_per_s(self) -> float | None:
+        """This stage's share of the owner's cap, as it is now; None: no cap."""
+        return self.household.share_bytes_per_s(self.node_id)
 
     async def use(self, services: Services) -> None:
         """Register with the coordinator's relay."""
@@ -67,19 +71,21 @@ class RingWays:
         """The stage listens: whoever asks the relay for its ports is led there."""
         ports = [loaded.port, loaded.coordinator_port]
         self.listening(tuple(port for port in ports if port is not None))
-        if self.receiver is None:
-            return
-        host = self.stage_host()
-        self.receiver.open("ring", f"{host}:{loaded.port}")
-        if loaded.coordinator_port is not None:
-            self.receiver.open("requests", f"{host}:{loaded.coordinator_port}")
+        for name, port in zip(("ring", "requests"), ports, strict=True):
+            if port is None:
+                continue
+            address = f"{self.stage_host()}:{port}"
+            self.household.listens(self.node_id, name, address)
+            if self.receiver is not None:
+                self.receiver.open(name, address)
 
     async def join_command(self, assignment: Assignment) -> JoinRing:
         """Find the first path of each link. Raises StageError when one has none."""
         assert assignment.join is not None and assignment.next_link is not None
         await self._close_ways()
+        self.household.joins(self.node_id, assignment)
         tail_link = assignment.coordinator_link
-        next_address = await self._address("next", assignment.next_link)
+        next_address = await self._address("next", self.household.nearer(assignment.next_link))
         coordinator = await self._address("coordinator", tail_link) if tail_link else None
         self._joined = True
         return JoinRing(
@@ -111,6 +117,7 @@ class RingWays:
     async def leave(self) -> None:
         """The stage is in no ring any more."""
         self._joined = False
+        self.household.leaves(self.node_id)
         await self._close_ways()
 
     async def close(self) -> None:

@@ -76,9 +76,9 @@ class DoctorFacts:
     @property
     def wants_gpu(self) -> bool:
         """Whether its owner lends one by name."""
-        return self.limits.device.startswith("cuda")
+        return self.limits.wants_gpu
 
     @property
     def lends_gpu(self) -> bool:
         """Whether a stage would compute on one."""
-        return self.limits.device != "cpu" and bool(self.gpus.gpus)
+        return not self.limits.lends_cpu_only and bool(self.gpus.gpus)

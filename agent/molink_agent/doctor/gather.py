@@ -19,6 +19,7 @@ from molink_agent.probe.gpus import GpuProbe, GpuReport
 from molink_agent.probe.input_idle import ask_input_idle, input_sources
 from molink_agent.probe.machine import bytes_under, read_machine
 from molink_agent.probe.nat import NatAnswer, ask_stun
+from molink_agent.probe.visible_cards import VISIBLE_VARIABLE
 from molink_agent.probe.wsl import read_wsl
 
 __all__ = ["ask_torch", "gather", "try_port", "why_unreachable"]
@@ -141,7 +142,7 @@ def _read_limits(data_dir: Path) -> tuple[Limits, str]:
 
 
 def _read_gpus(wsl: bool) -> GpuReport:
-    probe = GpuProbe(wsl=wsl)
+    probe = GpuProbe(wsl=wsl, visible=os.environ.get(VISIBLE_VARIABLE))
     try:
         return probe.read()
     finally:

@@ -23,7 +23,7 @@ MIRRORED = (
 def driver(facts: DoctorFacts) -> Finding:
     """Is there an NVIDIA driver, new enough for torch?"""
     name, gpus = "driver, CUDA", facts.gpus
-    if facts.limits.device == "cpu":
+    if facts.limits.lends_cpu_only:
         return ok(name, "not needed: device = cpu")
     if not gpus.gpus:
         return _no_gpu(facts, name)
@@ -55,7 +55,7 @@ def torch(facts: DoctorFacts) -> Finding:
     name, answer = "torch, GPU", facts.torch
     if not answer.version:
         return fail(name, answer.problem, "Install MoLink anew: torch comes with it.")
-    if facts.limits.device == "cpu" or not facts.gpus.gpus:
+    if facts.limits.lends_cpu_only or not facts.gpus.gpus:
         return ok(name, f"torch {answer.version}, on the CPU")
     if not answer.cuda:
         return fail(

@@ -35,7 +35,7 @@ class Lent:
     """What of one device."""
 
     device: str
-    """"cpu" or "cuda:N"."""
+    """"cpu" or "cuda:N"; of stages that share the CPU the second is "cpu:1"."""
     name: str
     total_bytes: int
     lent_bytes: int
@@ -45,6 +45,11 @@ class Lent:
     element_bytes: int = 2
     """Of a number that it computes with by itself."""
 
+    @property
+    def computes_on(self) -> str:
+        """As a stage is told: however many share the CPU, there is one."""
+        return "cpu" if self.device.startswith("cpu") else self.device
+
 
 def lent_devices(
     limits: Limits,
@@ -52,20 +57,23 @@ def lent_devices(
     gpus: GpuReport,
     own_bytes: Mapping[str, int] | None = None,
 ) -> tuple[Lent, ...]:
-    """The devices that are lent, by `limits.device`; empty when that one is not there.
+    """The devices that are lent, by `limits.device` and in its order, those that are there.
 
     `own_bytes`: what our stages hold, by device, where they say it themselves.
     """
     own = own_bytes or {}
-    wanted = limits.device
-    cards = [_gpu(limits, gpu, own.get(f"cuda:{gpu.index}", 0)) for gpu in gpus.gpus]
-    if wanted == "cpu" or (wanted == "auto" and not cards):
-        return (_cpu(limits, machine, own.get("cpu", 0)),)
-    return tuple(card for card in cards if wanted in ("auto", card.device))
+    names = {f"cuda:{gpu.index}": gpu for gpu in gpus.gpus}
+    cards = {name: _gpu(limits, gpu, own.get(name, 0)) for name, gpu in names.items()}
+    wanted = limits.device_names
+    if wanted == ("auto",):
+        wanted = tuple(cards) or ("cpu",)
+    parts = iter(_cpu_parts(limits, machine, own, wanted.count("cpu")))
+    found = [next(parts, None) if name == "cpu" else cards.get(name) for name in wanted]
+    return tuple(one for one in found if one is not None)
 
 
 def lent_threads(limits: Limits, machine: Machine) -> int:
-    """Compute threads of a stage on the CPU; never more than there are."""
+    """Compute threads of all stages on the CPU; never more than there are."""
     half = max(1, int(machine.cpu_threads * THREADS_SHARE))
     return half if limits.threads is None else min(limits.threads, machine.cpu_threads)
 
@@ -116,15 +124,31 @@ def _gpu(limits: Limits, gpu: Gpu, own_bytes: int) -> Lent:
     return Lent(f"cuda:{gpu.index}", gpu.name, gpu.memory_bytes, size, bound_by)
 
 
-def _cpu(limits: Limits, machine: Machine, own_bytes: int) -> Lent:
-    reserve = min(MEMORY_RESERVE_BYTES_MAX, int(machine.memory_bytes * MEMORY_RESERVE_SHARE))
-    free = min(machine.memory_available_bytes + own_bytes, machine.memory_bytes) - reserve
-    size, bound_by = _least(limits.memory_gb, "memory_gb", free)
+def _cpu_parts(limits: Limits, machine: Machine, own: Mapping[str, int], wanted: int) -> list[Lent]:
+    """So many equal parts of the memory and the threads, or as many as there are threads."""
     threads = lent_threads(limits, machine)
     element_bytes = 2 if machine.multiplies_bfloat16 else 4
-    return Lent(
-        "cpu", machine.cpu_name, machine.memory_bytes, size, bound_by, threads, element_bytes
-    )
+    count = min(wanted, threads)
+    reserve = min(MEMORY_RESERVE_BYTES_MAX, int(machine.memory_bytes * MEMORY_RESERVE_SHARE))
+    left = machine.memory_available_bytes - reserve
+    held = sum(size for name, size in own.items() if name.startswith("cpu"))
+    free = min(left + held, machine.memory_bytes - reserve)
+    in_all = _least(limits.memory_gb, "memory_gb", free)
+    parts = []
+    for part in range(count):
+        name = f"cpu:{part}" if part else "cpu"
+        size, bound_by = _part_bytes(in_all, count, left + own.get(name, 0))
+        own_threads = threads // count + (part < threads % count)
+        total = machine.memory_bytes // count
+        cpu = machine.cpu_name
+        parts.append(Lent(name, cpu, total, size, bound_by, own_threads, element_bytes))
+    return parts
+
+
+def _part_bytes(in_all: tuple[int, str], count: int, room_bytes: int) -> tuple[int, str]:
+    """An even part, but nothing of what another part's stage holds."""
+    size, bound_by = in_all[0] // count, in_all[1]
+    return (size, bound_by) if size <= room_bytes else (max(0, room_bytes), "free memory")
 
 
 def _least(cap_gb: float | None, key: str, free_bytes: int) -> tuple[int, str]:

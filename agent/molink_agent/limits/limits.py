@@ -11,7 +11,7 @@ from typing import Any
 
 from molink.errors import UserError
 from molink_agent.limits.hours import LendingHours
-from molink_agent.limits.values import Device, Flag, Hours, Number, ValueKind, Whole
+from molink_agent.limits.values import Devices, Flag, Hours, Number, ValueKind, Whole
 
 __all__ = ["GB", "KEYS", "Key", "Limits", "limits_of", "plain_limits", "with_value"]
 
@@ -36,6 +36,21 @@ class Limits:
     device: str = "auto"
     direct: bool = True
 
+    @property
+    def device_names(self) -> tuple[str, ...]:
+        """Of `device`: ("auto",), or each device by its name."""
+        return tuple(self.device.split(","))
+
+    @property
+    def wants_gpu(self) -> bool:
+        """Whether a card is lent by its name."""
+        return any(name.startswith("cuda") for name in self.device_names)
+
+    @property
+    def lends_cpu_only(self) -> bool:
+        """Whether no card is lent, even where there are some."""
+        return set(self.device_names) == {"cpu"}
+
 
 @dataclass(frozen=True, slots=True)
 class Key:
@@ -56,7 +71,7 @@ class Key:
 
 KEYS = (
     Key("vram_gb", Number(0, 4096, "GB"), "Memory of each graphics card, at most.", "6"),
-    Key("memory_gb", Number(0, 65536, "GB"), "Main memory for the stage, at most.", "8"),
+    Key("memory_gb", Number(0, 65536, "GB"), "Main memory of stages on the CPU together.", "8"),
     Key(
         "upload_mbps",
         Number(0.1, 100_000, "Mbit/s"),
@@ -77,8 +92,19 @@ KEYS = (
         "10",
     ),
     Key("pause_on_battery", Flag(), "Pause while a laptop runs on its battery.", "true"),
-    Key("threads", Whole(1, 1024, "threads"), "Compute threads. Without it half of them.", "4"),
-    Key("device", Device(), "auto (graphics cards if there are any), cpu or cuda:N.", '"auto"'),
+    Key(
+        "threads",
+        Whole(1, 1024, "threads"),
+        "Threads of stages on the CPU together. Else half.",
+        "4",
+    ),
+    Key(
+        "device",
+        Devices(),
+        'auto (all graphics cards, without any the CPU), or which: "cuda:1", "cuda:0,cpu"; '
+        '"cpu,cpu" divides the CPU between two stages.',
+        '"auto"',
+    ),
     Key(
         "direct",
         Flag(),

@@ -11,10 +11,16 @@ from typing import Any, Protocol
 
 from molink_agent.limits.hours import HOURS_ALLOWED, LendingHours
 
-__all__ = ["Device", "Flag", "Hours", "Number", "ValueKind", "Whole"]
+__all__ = ["DEVICES_MAX", "Devices", "Flag", "Hours", "Number", "ValueKind", "Whole"]
 
 HOURS_ENTRIES_MAX = 50
 """Seven days in pieces of four hours are 42."""
+
+DEVICES_MAX = 16
+"""Of one PC, as the coordinator admits them (`molink.control.registry_rules`)."""
+
+NUMBERLESS = {"cuda": "cuda:0"}
+"""What people call the only card."""
 
 YES = frozenset({"yes", "true", "on", "1"})
 NO = frozenset({"no", "false", "off", "0"})
@@ -155,20 +161,29 @@ class Hours:
 
 
 @dataclass(frozen=True, slots=True)
-class Device:
-    """Which device holds the stage."""
+class Devices:
+    """Which devices hold stages, one each: names apart by commas, `cpu` as often as there shall be
+    stages on it."""
 
-    allowed: str = "auto, cpu or cuda:N"
+    allowed: str = "auto, cpu or cuda:N, several with commas between them"
 
     def of_toml(self, value: Any) -> str:
-        """One of the names."""
-        name = value.strip().lower() if isinstance(value, str) else ""
-        if not re.fullmatch(r"auto|cpu|cuda(:\d{1,2})?", name):
+        """The names as they were given, without spaces."""
+        text = value if isinstance(value, str) else ""
+        names = [NUMBERLESS.get(name, name) for name in text.lower().replace(" ", "").split(",")]
+        if names == ["auto"]:
+            return "auto"
+        cards = [name for name in names if name != "cpu"]
+        if not all(re.fullmatch(r"cuda:\d{1,2}", name) for name in cards):
             raise ValueError(f"{value!r} is no device")
-        return "cuda:0" if name == "cuda" else name
+        if len(set(cards)) < len(cards):
+            raise ValueError(f"{value!r} names a card twice")
+        if len(names) > DEVICES_MAX:
+            raise ValueError(f"{len(names)} devices are more than {DEVICES_MAX}")
+        return ",".join(names)
 
     def of_text(self, text: str) -> str:
-        """One of the names."""
+        """The same."""
         return self.of_toml(text)
 
     def to_toml(self, value: Any) -> str:

@@ -18,8 +18,8 @@ from molink_agent.paths.gateway import Gateway, NatPmpGateway, UpnpGateway
 
 __all__ = ["MappingPeriods", "PortMapper"]
 
-PORTS_MAX = 16
-"""The peer service and two ports for each of a few stages."""
+PORTS_MAX = 48
+"""The peer service and two ports of a stage, for each of sixteen devices."""
 
 Result = TypeVar("Result")
 

@@ -6,7 +6,6 @@ One after the other, or each would find only its share of the line.
 
 import asyncio
 import socket
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from molink.control.messages import PathMeasured, PathReport, PeerAddress, ProbeOrder
@@ -39,7 +38,9 @@ class Prober:
     node_id: str
     relay: RelayCaller | None = None
     upload_cap_mbps: float | None = None
-    """The owner's: no measurement sends more."""
+    """The owner's: no measurement that leaves the PC sends more."""
+    inside: frozenset[str] = frozenset()
+    """Nodes that are other devices of this PC."""
     bulk_s: float = 1.0
     """Of sending, for each rate."""
 
@@ -60,7 +61,7 @@ class Prober:
     async def peer(self, peer: PeerAddress) -> PathMeasured:
         """Direct over its addresses, else through the relay; `none` when neither works."""
         asking = Asking(self.node_id, peer.token)
-        direct = await self._direct(peer.addresses, asking)
+        direct = await self._direct(peer, asking)
         if direct is not None:
             address, measured = direct
             return self._told(peer.node_id, "direct", address, measured)
@@ -82,21 +83,20 @@ class Prober:
         down = 0.0 if back is None else await measure_download(back, self.bulk_s)
         return CoordinatorWay(up.rtt_s, up.rate_bytes_per_s, down)
 
-    async def _direct(
-        self, addresses: Sequence[str], asking: Asking
-    ) -> tuple[str, Measured] | None:
+    async def _direct(self, peer: PeerAddress, asking: Asking) -> tuple[str, Measured] | None:
         async def prove(connection: socket.socket) -> None:
             await greet_peer(connection, asking)
 
-        found = await first_direct(addresses, prove)
+        found = await first_direct(peer.addresses, prove)
         if found is None:
             return None
-        measured = await self._measure(found[1])
+        cap_mbps = None if peer.node_id in self.inside else self.upload_cap_mbps
+        measured = await self._measure(found[1], cap_mbps)
         return None if measured is None else (found[0], measured)
 
     async def _relayed(self, to: str, asking: Asking) -> Measured | None:
         connection = await self._dialled(to, asking)
-        return None if connection is None else await self._measure(connection)
+        return None if connection is None else await self._measure(connection, self.upload_cap_mbps)
 
     async def _dialled(self, to: str, asking: Asking) -> socket.socket | None:
         """A greeted connection to a peer service, through the relay."""
@@ -116,9 +116,8 @@ class Prober:
             raise
         return connection
 
-    async def _measure(self, connection: socket.socket) -> Measured | None:
-        cap = self.upload_cap_mbps
-        cap_bytes_per_s = None if cap is None else cap * 1e6 / 8
+    async def _measure(self, connection: socket.socket, cap_mbps: float | None) -> Measured | None:
+        cap_bytes_per_s = None if cap_mbps is None else cap_mbps * 1e6 / 8
         try:
             return await measure(connection, self.bulk_s, cap_bytes_per_s)
         except OSError:

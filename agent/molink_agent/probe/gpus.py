@@ -15,6 +15,7 @@ from typing import Any
 import pynvml
 
 from molink_agent.probe.gpu_use import UseReader
+from molink_agent.probe.visible_cards import visible_cards
 
 __all__ = ["Gpu", "GpuProbe", "GpuReport"]
 
@@ -59,8 +60,12 @@ class GpuReport:
 class GpuProbe:
     """Keeps the driver's library open between questions: opening it can wake a sleeping card."""
 
-    def __init__(self, nvml: Any = pynvml, *, wsl: bool = False) -> None:
+    def __init__(
+        self, nvml: Any = pynvml, *, wsl: bool = False, visible: str | None = None
+    ) -> None:
+        """`visible`: as in $CUDA_VISIBLE_DEVICES; None: all cards."""
         self._nvml = nvml
+        self._visible = visible
         self._use = UseReader(nvml, trusted=not wsl)
         self._open = False
 
@@ -69,7 +74,8 @@ class GpuProbe:
         try:
             self._start()
             count = self._nvml.nvmlDeviceGetCount()
-            handles = [self._nvml.nvmlDeviceGetHandleByIndex(index) for index in range(count)]
+            cards = visible_cards(count, self._visible)
+            handles = [self._nvml.nvmlDeviceGetHandleByIndex(index) for index in cards]
         except self._nvml.NVMLError as error:
             self.close()
             return GpuReport(reason=self._reason(error))

@@ -164,7 +164,8 @@ class ControlHub:
         member = self.registry.member(node_id)
         if member is None or len(self.book.nodes) >= NODES_MAX:
             return False
-        self.book.node(node_id).public_key = member.public_key
+        node = self.book.node(node_id)
+        node.public_key, node.pc = member.public_key, member.pc
         return True
 
     async def _greet(self, received: Received) -> None:

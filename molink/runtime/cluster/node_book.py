@@ -33,7 +33,7 @@ NODES_MAX = 4096
 
 @dataclass(slots=True)
 class Node:
-    """One node, as far as it has been heard of."""
+    """One node, as far as it has been heard of: a PC, or a further device of one."""
 
     node_id: str
     public_key: str = ""
@@ -56,6 +56,11 @@ class Node:
     assignment: Assignment | None = None
     """What it was last told."""
     lost: bool = False
+    pc: str = ""
+    """Id of the PC's first device: its own, unless it is a further device of that PC."""
+
+    def __post_init__(self) -> None:
+        self.pc = self.pc or self.node_id
 
     @property
     def name(self) -> str:

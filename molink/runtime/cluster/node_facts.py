@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from molink.control.messages import Device, ModelSize, PathMeasured, Profile, StepCost
 from molink.runtime.cluster.claims import believed_rate, believed_upload, paced
-from molink.runtime.cluster.doubts import rates_seen
+from molink.runtime.cluster.doubts import Sightings
 from molink.runtime.cluster.node_book import Node
 from molink_scheduler.link_facts import RATE_MAX_BYTES_PER_S
 from molink_scheduler.placement import LinkFacts, ModelCost, Network, NodeFacts
@@ -36,9 +36,9 @@ class FactsMaker:
 
     def of(self, nodes: Sequence[Node]) -> tuple[list[NodeFacts], Network]:
         """Of measured nodes, and the links between them."""
-        seen = rates_seen(nodes)
-        facts = [self._node(node, [*seen.get(node.node_id, {}).values()]) for node in nodes]
-        return facts, _network(nodes, seen)
+        seen = Sightings.of(nodes)
+        facts = [self._node(node, seen.uploads.get(node.pc, ())) for node in nodes]
+        return facts, _network(nodes, seen.links)
 
     def model_size(self, name: str) -> ModelSize:
         """What nodes are told, so that they know when they lend too little."""
@@ -73,7 +73,7 @@ class FactsMaker:
         return lent_bytes * self.stored_element_bytes // wanted
 
     def _node(self, node: Node, seen_mbps: Sequence[float]) -> NodeFacts:
-        """`seen_mbps`: what others have seen it send."""
+        """`seen_mbps`: what others have seen its PC send."""
         profile = node.profile
         assert profile is not None, "only measured nodes are planned"
         device, steps = profile.devices[0], paced(_steps(node), node.pace)
@@ -89,6 +89,7 @@ class FactsMaker:
             head_fixed_s=head_fixed_s,
             upload_bytes_per_s=_upload_bytes_per_s(profile, seen_mbps),
             name=node.name,
+            pc=node.pc,
         )
 
     def _head_s(self, steps: StepCost) -> tuple[float, float]:

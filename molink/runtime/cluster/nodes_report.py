@@ -5,7 +5,7 @@ from typing import Any
 
 from molink.control.messages import Profile
 from molink.runtime.cluster.cluster_plan import ClusterPlan
-from molink.runtime.cluster.doubts import doubts, rates_seen
+from molink.runtime.cluster.doubts import Sightings, doubts
 from molink.runtime.cluster.ledger import Contribution
 from molink.runtime.cluster.node_book import Node
 
@@ -19,9 +19,9 @@ def nodes_report(
 ) -> list[dict[str, Any]]:
     """One entry for each node, by name."""
     ordered = sorted(nodes, key=lambda node: (node.name, node.node_id))
-    seen = rates_seen(nodes)
+    seen = Sightings.of(nodes)
     return [
-        _entry(node, plan, given.get(node.node_id, NOTHING)) | {"doubts": doubts(node, nodes, seen)}
+        _entry(node, plan, given.get(node.node_id, NOTHING)) | {"doubts": doubts(node, seen)}
         for node in ordered
     ]
 
@@ -33,6 +33,7 @@ def _entry(node: Node, plan: ClusterPlan, given: Contribution) -> dict[str, Any]
     return {
         "id": node.node_id,
         "name": node.name,
+        "pc": node.pc,
         "state": str(node.state),
         "reason": _reason(node, plan),
         "ring": assignment.ring if assignment is not None and work is not None else None,

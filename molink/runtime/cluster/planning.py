@@ -11,7 +11,7 @@ from molink.executor.description import ModelDescription
 from molink.executor.layer_sizes import planned_model
 from molink.runtime.cluster.claims import Pace, StepsSeen, pace_of
 from molink.runtime.cluster.cluster_plan import ClusterPlan, PlannedRing, PlannedStage
-from molink.runtime.cluster.doubts import doubts, rates_seen
+from molink.runtime.cluster.doubts import Sightings, doubts
 from molink.runtime.cluster.node_book import Node
 from molink.runtime.cluster.node_facts import ELEMENT_BYTES, FactsMaker, download_bytes_per_s
 from molink.runtime.cluster.plan_process import plan_beside
@@ -19,10 +19,13 @@ from molink_scheduler.placement import (
     Forecast,
     Goal,
     ModelCost,
+    Network,
+    NodeFacts,
     Plan,
     Shortage,
     change_cost,
     forecast,
+    plan_on_shared_lines,
     worth_changing,
 )
 from molink_scheduler.placement.fields import PlacementQuestion
@@ -81,9 +84,9 @@ class ModelPlanner:
         found = await plan_beside(self.question(nodes))
         if isinstance(found, Shortage):
             return ClusterPlan((), {}, found.sentence[:1].upper() + found.sentence[1:])
-        seen, by_id = rates_seen(nodes), {node.node_id: node for node in nodes}
+        seen, by_id = Sightings.of(nodes), {node.node_id: node for node in nodes}
         standbys = {
-            one.node_id: " ".join((f"It {one.reason}.", *doubts(by_id[one.node_id], nodes, seen)))
+            one.node_id: " ".join((f"It {one.reason}.", *doubts(by_id[one.node_id], seen)))
             for one in found.standbys
         }
         return ClusterPlan(tuple(_planned(ring) for ring in found.rings), standbys)
@@ -118,25 +121,36 @@ class ModelPlanner:
         self, present: Sequence[PlannedRing], plan: ClusterPlan, nodes: Sequence[Node]
     ) -> str:
         """Why the plan is worth the interruption; empty when it is not."""
-        by_id = {node.node_id: node for node in nodes}
-        as_known = [self._forecast_now(ring, by_id) for ring in present if ring.forecast]
-        now, then = Plan(self.goal, tuple(as_known)), self._placement(plan.rings)
+        now, then = self._as_known(present, nodes), self._placement(plan.rings)
         rates = {node.node_id: download_bytes_per_s(node) for node in nodes}
         cost = change_cost(now, then, self.cost, {}, rates)
         decision = worth_changing(now, then, cost)
         return decision.sentence if decision.change else ""
 
-    def _forecast_now(self, ring: PlannedRing, nodes: Mapping[str, Node]) -> Forecast:
-        """Of a ring that serves, by what is known of its members today; their memory is in use,
-        so what they lent when it was planned still counts."""
+    def _as_known(self, present: Sequence[PlannedRing], nodes: Sequence[Node]) -> Plan:
+        """Of rings that serve, by what is known of their members today; devices of a PC share its
+        line as in a new plan."""
+        members = {stage.node_id for ring in present for stage in ring.stages}
+        facts, network = self.facts.of([node for node in nodes if node.node_id in members])
+
+        def forecasts(known: Sequence[NodeFacts]) -> Plan:
+            by_id = {one.id: one for one in known}
+            rings = (self._forecast_now(ring, by_id, network) for ring in present if ring.forecast)
+            return Plan(self.goal, tuple(rings))
+
+        return plan_on_shared_lines(facts, forecasts)
+
+    def _forecast_now(
+        self, ring: PlannedRing, facts: Mapping[str, NodeFacts], network: Network
+    ) -> Forecast:
+        """Their memory is in use, so what they lent when it was planned still counts."""
         planned = ring.forecast
         assert planned is not None, "only forecast rings are compared"
-        if any(stage.node_id not in nodes for stage in ring.stages):
+        if any(stage.node_id not in facts for stage in ring.stages):
             return planned
-        facts, network = self.facts.of([nodes[stage.node_id] for stage in ring.stages])
         lent = [
-            replace(one, memory_bytes=stage.memory_bytes)
-            for one, stage in zip(facts, planned.stages, strict=True)
+            replace(facts[stage.node_id], memory_bytes=stage.memory_bytes)
+            for stage in planned.stages
         ]
         counts = [stage.layers[1] - stage.layers[0] for stage in ring.stages]
         return forecast(self.cost, lent, counts, network, self.goal)

@@ -145,7 +145,8 @@ class Probing:
 
 
 def peers_of(node: Node, here: Sequence[Node]) -> list[Node]:
-    """Whom `node` measures: the next PEERS_MAX others in the order of ids, round about."""
+    """Whom `node` measures: its PC's other devices, then the next others in the order of ids, round
+    about, PEERS_MAX in all."""
     return list(_circle(here)[node.node_id])
 
 
@@ -154,7 +155,16 @@ def _circle(here: Sequence[Node]) -> dict[str, Sequence[Node]]:
     ordered = sorted(here, key=lambda one: one.node_id)
     count = min(PEERS_MAX, len(ordered) - 1)
     twice = ordered + ordered
-    return {node.node_id: twice[at + 1 : at + 1 + count] for at, node in enumerate(ordered)}
+    pcs: dict[str, list[Node]] = {}
+    for node in ordered:
+        pcs.setdefault(node.pc, []).append(node)
+    circle: dict[str, Sequence[Node]] = {}
+    for at, node in enumerate(ordered):
+        own = [one for one in pcs[node.pc] if one is not node]
+        following = twice[at + 1 : at + 1 + count + len(own)]
+        others = [one for one in following if one.pc != node.pc] if own else following
+        circle[node.node_id] = [*own, *others][:count]
+    return circle
 
 
 def _places(nodes: Sequence[Node]) -> Places:

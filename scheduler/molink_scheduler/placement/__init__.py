@@ -5,6 +5,7 @@ from molink_scheduler.placement.evaluate import Forecast, StageForecast, forecas
 from molink_scheduler.placement.even import SPLITS, even_plan
 from molink_scheduler.placement.facts import Goal, LinkFacts, ModelCost, Network, NodeFacts
 from molink_scheduler.placement.plan import Plan, Standby, make_plan
+from molink_scheduler.placement.shared_lines import plan_on_shared_lines
 from molink_scheduler.placement.shortage import Shortage
 
 __all__ = [
@@ -25,5 +26,6 @@ __all__ = [
     "even_plan",
     "forecast",
     "make_plan",
+    "plan_on_shared_lines",
     "worth_changing",
 ]

@@ -12,6 +12,7 @@ from molink_scheduler.placement.evaluate import Forecast, StageForecast
 from molink_scheduler.placement.even import even_plan
 from molink_scheduler.placement.facts import Goal, LinkFacts, ModelCost, Network, NodeFacts
 from molink_scheduler.placement.plan import Plan, Standby, make_plan
+from molink_scheduler.placement.shared_lines import plan_on_shared_lines
 from molink_scheduler.placement.shortage import Shortage
 
 __all__ = [
@@ -36,7 +37,9 @@ class PlacementQuestion:
     def answer(self) -> Plan | Shortage:
         """Computes for seconds where there are hundreds of nodes."""
         find = even_plan if self.split == "even" else make_plan
-        return find(self.model, self.nodes, self.network, self.goal)
+        return plan_on_shared_lines(
+            self.nodes, lambda nodes: find(self.model, nodes, self.network, self.goal)
+        )
 
 
 def fields_of(value: PlacementQuestion | Plan | Shortage) -> dict[str, Any]:

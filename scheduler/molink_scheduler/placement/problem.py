@@ -10,7 +10,7 @@ upload.
 """
 
 from collections.abc import Sequence
-from itertools import accumulate, pairwise
+from itertools import accumulate, pairwise, permutations
 
 from molink_scheduler.placement.facts import Goal, ModelCost, Network, NodeFacts
 from molink_scheduler.prompt_line import SPAN_TOKENS
@@ -64,6 +64,7 @@ class Problem:
         self.delay_s = [[link.one_way_s] * len(nodes) for link in usual]
         self.wire_row_s = [[model.row_bytes / link.rate_bytes_per_s] * len(nodes) for link in usual]
         self._measured_links()
+        self._links_within_pcs()
         self.nearest = [_nearest(node, delays) for node, delays in enumerate(self.delay_s)]
         """The others of each node, those with the shortest delay first."""
 
@@ -72,10 +73,21 @@ class Problem:
         numbers = {node.id: number for number, node in enumerate(self.nodes)}
         for sender, receiver in self.network.links:
             if sender in numbers and receiver in numbers:
-                a, b = numbers[sender], numbers[receiver]
-                link = self.network.link(self.nodes[a], self.nodes[b])
-                self.delay_s[a][b] = link.one_way_s
-                self.wire_row_s[a][b] = self.model.row_bytes / link.rate_bytes_per_s
+                self._take_link(numbers[sender], numbers[receiver])
+
+    def _links_within_pcs(self) -> None:
+        """Measured or not, they are other ones than between homes."""
+        pcs: dict[str, list[int]] = {}
+        for number, node in enumerate(self.nodes):
+            pcs.setdefault(node.pc, []).append(number)
+        for devices in pcs.values():
+            for a, b in permutations(devices, 2):
+                self._take_link(a, b)
+
+    def _take_link(self, a: int, b: int) -> None:
+        link = self.network.link(self.nodes[a], self.nodes[b])
+        self.delay_s[a][b] = link.one_way_s
+        self.wire_row_s[a][b] = self.model.row_bytes / link.rate_bytes_per_s
 
 
 def _nearest(node: int, delays_s: Sequence[float]) -> list[int]:

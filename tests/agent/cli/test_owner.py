@@ -15,10 +15,9 @@ from molink_agent.data_dir import MEMBERSHIP_FILE
 from molink_agent.limits.limits import KEYS, Limits, plain_limits, with_value
 
 GB = 2**30
-STATUS = {
+DEVICE = {
     "id": "a" * 16,
     "name": "attic",
-    "cluster": "ftp://nobody",
     "connected": True,
     "state": "serving",
     "reason": "",
@@ -29,9 +28,16 @@ STATUS = {
     "paths": {"next": "direct", "coordinator": "relay"},
     "busy_share": 0.25,
     "lends": [{"device": "cpu", "lent_bytes": 8 * GB, "total_bytes": 16 * GB}],
-    "limits": plain_limits(Limits()),
-    "limits_problem": "",
 }
+
+
+def status_of(*devices):
+    """As the agent answers."""
+    limits = {"limits": plain_limits(Limits()), "limits_problem": ""}
+    return {**devices[0], "cluster": "ftp://nobody", **limits, "devices": list(devices)}
+
+
+STATUS = status_of(DEVICE)
 
 
 @pytest.fixture
@@ -131,8 +137,24 @@ def test_status_says_what_is_lent_and_given():
 
 
 def test_status_of_an_agent_that_has_just_started():
-    status = STATUS | {"connected": False, "lends": [], "paths": {}}
+    status = status_of(DEVICE | {"connected": False, "lends": [], "paths": {}})
     lines = list(status_lines(status))
     assert lines[1] == "state:   " + now_sentence(status)
     assert "lends:   nothing yet" in lines
     assert lines[-1].startswith("limits:  none of your own")
+
+
+def test_status_of_several_devices_has_a_part_for_each():
+    further = {"id": "b" * 16, "name": "attic (2)", "device": "cuda:1", "paths": {}}
+    idle = {"state": "standby", "layers": None}
+    lines = list(status_lines(status_of(DEVICE, DEVICE | further | idle)))
+    assert lines[1:] == [
+        "cpu: attic (aaaaaaaaaaaaaaaa)",
+        "  state:   serving: layers 0 to 3 of demo, on cpu, busy 25% of the time",
+        "  links:   next direct, coordinator relay",
+        "  lends:   cpu 8.0 of 16.0 GB",
+        "cuda:1: attic (2) (bbbbbbbbbbbbbbbb)",
+        "  state:   standby: ready, until the coordinator needs it",
+        "  lends:   cpu 8.0 of 16.0 GB",
+        lines[-1],
+    ]

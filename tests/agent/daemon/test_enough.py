@@ -5,12 +5,14 @@ from pathlib import Path
 
 from molink.control.messages import ModelSize
 from molink_agent.daemon.enough import AGAIN_MARGIN, LOOK_S, Enough
-from molink_agent.daemon.owner import Owner
+from molink_agent.daemon.status import status_of
 from molink_agent.daemon.this_pc import ThisPc
 from molink_agent.limits.limits_file import LimitsFile
 from molink_agent.limits.verdict import Verdict
 from molink_agent.probe.gpus import GpuReport
 from molink_agent.probe.profile import Measured
+from tests.agent.daemon.agents import agent_with
+from tests.agent.probe.fake_nvml import FakeCard
 
 MODEL = ModelSize(name="m", layers=4, layer_bytes=100)
 
@@ -78,13 +80,29 @@ async def test_without_a_model_anything_is_enough():
     assert not enough.sentence
 
 
-def test_the_coordinator_hears_of_it_as_of_a_pause(tmp_path):
-    owner = Owner(tmp_path, LimitsFile(tmp_path), watch=None, own_pids=frozenset)
-    assert owner.wish.wish == "serve"
-    owner.shortage = "memory_gb leaves 0.00 GB: raise it."
-    assert (owner.wish.wish, owner.wish.reason) == ("pause", owner.shortage)
-    owner.now = Verdict(False, "Paused by its owner.")
-    assert owner.wish.reason == "Paused by its owner.", "what he has said himself comes first"
+async def test_the_coordinator_hears_of_it_as_of_a_pause(tmp_path):
+    agent, _ = agent_with(tmp_path, FakeCard())
+    seat = agent.first
+    await seat.sit("cuda:0")
+    assert seat.wish.wish == "serve"
+    seat.enough.sentence = "memory_gb leaves 0.00 GB: raise it."
+    assert (seat.wish.wish, seat.wish.reason) == ("pause", seat.enough.sentence)
+    assert status_of(agent)["shortage"] == seat.enough.sentence
+    agent.owner.now = Verdict(False, "Paused by its owner.")
+    assert seat.wish.reason == "Paused by its owner.", "what he has said himself comes first"
+
+
+async def test_a_device_that_is_too_small_pauses_alone(tmp_path):
+    agent, _ = agent_with(tmp_path, FakeCard(), FakeCard())
+    for number in range(2):
+        if number:
+            agent._add_seat()
+        await agent.seats[number].sit(f"cuda:{number}")
+    agent.seats[1].enough.sentence = "cuda:1 is too small."
+    assert [seat.wish.wish for seat in agent.seats] == ["serve", "pause"]
+    assert status_of(agent)["shortage"] == ""
+    await agent.seats[1].sit("cpu")
+    assert agent.seats[1].wish.wish == "serve", "of another device nothing is known yet"
 
 
 @dataclass
@@ -101,6 +119,6 @@ def test_this_pc_tells_what_to_change(tmp_path):
     pc = ThisPc(Path(tmp_path), limits, NoGpus(), Measured())
     large = ModelSize(name="large", layers=4, layer_bytes=2**40)
     assert "raise it" in pc.shortage(large)
-    assert pc.shortage(MODEL) == ""
+    assert pc.shortage(MODEL) == "" == pc.shortage(large, device="cuda:0")
     limits.set("device", "cuda:9")
     assert "is not on this PC" in pc.shortage(MODEL)

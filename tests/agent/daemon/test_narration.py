@@ -74,3 +74,23 @@ def test_progress_is_shown_where_there_is_some():
     assert now_sentence(loading("loaded")) == "loading: layers 0 to 3 of demo"
     serving = now_sentence(status(state="serving", busy_share=0.5, **HOLDS))
     assert serving == "serving: layers 0 to 3 of demo, on cpu, busy 50% of the time"
+
+
+def test_of_several_devices_each_is_told_by_its_name():
+    def both(**changes):
+        first = status(id="a", name="attic", device="cuda:0")
+        second = status(id="b", name="attic (2)", **{"device": "cuda:1", **changes})
+        return first | {"devices": [first, second]}
+
+    told = Narration()
+    assert told.update(both()) == [
+        "connected to http://a:1",
+        "cuda:0: standby: ready, until the coordinator needs it",
+        "cuda:1: standby: ready, until the coordinator needs it",
+    ]
+    paused = both(device=None, state="paused", reason="No device.")
+    assert told.update(paused) == ["attic (2): paused: No device."]
+    assert now_sentence(paused).endswith("; attic (2): paused: No device.")
+    assert told.update(both()) == ["cuda:1: standby: ready, until the coordinator needs it"]
+    refused = both(connected=False, refused="Name fewer.", state="joining", reason="Name fewer.")
+    assert told.update(refused) == ["cuda:1: joining: Name fewer."]

@@ -6,6 +6,7 @@ import pytest
 
 from molink.runtime.supervision import PathMoved
 from molink.transport.paths.choose import Path
+from molink_agent.daemon.household import Household
 from molink_agent.daemon.ways import RingWays, _Way
 
 RELAYED = Path("relay", "127.0.0.1:9")
@@ -27,7 +28,7 @@ def way():
 
 @pytest.fixture
 def ways(way):
-    ways = RingWays("node", lambda: None)
+    ways = RingWays("node", Household(lambda: None))
     ways._ways["next"] = way
     return ways
 

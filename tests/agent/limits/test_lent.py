@@ -54,6 +54,45 @@ def test_the_owner_chooses_the_device(device, found):
     assert [one.device for one in lent] == found
 
 
+@pytest.mark.parametrize(
+    "device, found",
+    [
+        ("cuda:1,cpu", ["cuda:1", "cpu"]),
+        ("cpu,cuda:0,cpu", ["cpu", "cuda:0", "cpu:1"]),
+        ("cuda:2,cuda:1", ["cuda:1"]),
+    ],
+)
+def test_several_devices_are_lent_in_the_owner_s_order(device, found):
+    two = GpuReport((CARD, Gpu(1, "RTX", 8 * GB, 8 * GB)))
+    lent = lent_devices(Limits(device=device), pc(), two)
+    assert [one.device for one in lent] == found
+
+
+def test_stages_that_share_the_cpu_share_memory_and_threads():
+    limits = Limits(device="cpu,cpu,cpu", memory_gb=6, threads=7)
+    lent = lent_devices(limits, pc(), NO_GPU)
+    assert [one.threads for one in lent] == [3, 2, 2]
+    assert [one.lent_bytes for one in lent] == [2 * GB] * 3
+    assert {one.computes_on for one in lent} == {"cpu"}
+    assert len(lent_devices(Limits(device="cpu,cpu,cpu", threads=2), pc(), NO_GPU)) == 2
+
+
+def test_what_one_of_them_holds_is_not_taken_from_the_others():
+    machine = pc(memory_available_bytes=12 * GB)
+    before = lent_devices(Limits(device="cpu,cpu"), machine, NO_GPU)
+    loaded = pc(memory_available_bytes=8 * GB)
+    after = lent_devices(Limits(device="cpu,cpu"), loaded, NO_GPU, {"cpu:1": 4 * GB})
+    assert before == after and sum(one.lent_bytes for one in after) <= 12 * GB
+
+
+def test_no_part_counts_on_what_another_holds():
+    """One stage had the CPU for itself before it was divided."""
+    machine = pc(memory_available_bytes=4 * GB)
+    first, second = lent_devices(Limits(device="cpu,cpu"), machine, NO_GPU, {"cpu": 14 * GB})
+    assert first.lent_bytes == 8 * GB and second.lent_bytes == 4 * GB - MEMORY_RESERVE_BYTES_MAX
+    assert {first.bound_by, second.bound_by} == {"free memory"}
+
+
 def test_half_of_the_processor_is_lent():
     assert lent_threads(Limits(), pc()) == 8
     assert lent_threads(Limits(), pc(cpu_threads=1)) == 1

@@ -22,7 +22,7 @@ from molink.runtime.cluster.claims import (
     pace_of,
     paced,
 )
-from molink.runtime.cluster.doubts import doubts, rates_seen
+from molink.runtime.cluster.doubts import Sightings, doubts
 from molink.runtime.cluster.node_book import SEEN_MAX, NodeBook
 from tests.runtime.cluster.examples import HERE, PROFILE, STEPS
 
@@ -116,7 +116,7 @@ def cluster():
 
 def said_of(book, node_id):
     nodes = list(book)
-    return doubts(book.node(node_id), nodes, rates_seen(nodes))
+    return doubts(book.node(node_id), Sightings.of(nodes))
 
 
 def test_what_neighbours_saw_otherwise_is_said():

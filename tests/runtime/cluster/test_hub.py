@@ -36,6 +36,7 @@ class FakeClient:
 
 @dataclass
 class FakeMember:
+    pc: str
     public_key: str = "k" * 40
 
 
@@ -43,7 +44,7 @@ class FakeRegistry:
     """Knows everybody but strangers."""
 
     def member(self, node_id):
-        return None if node_id == "stranger" else FakeMember()
+        return None if node_id == "stranger" else FakeMember(node_id)
 
     def changed_elsewhere(self):
         return False

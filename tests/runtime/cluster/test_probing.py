@@ -3,7 +3,9 @@
 import asyncio
 from dataclasses import dataclass, field
 
-from molink.runtime.cluster.node_book import NodeBook
+from molink.runtime.cluster.cluster_plan import ClusterPlan
+from molink.runtime.cluster.node_book import Node, NodeBook
+from molink.runtime.cluster.nodes_report import nodes_report
 from molink.runtime.cluster.probing import AGAIN_S, PEERS_MAX, QUIET_S, Probing, peers_of
 from tests.runtime.cluster.examples import HERE, PROFILE
 
@@ -102,3 +104,20 @@ def test_only_those_whose_neighbours_are_others_now_measure_anew():
     desk.look(1005.0)
     assert len(desk.look(1006.0)) == PEERS_MAX + 1
     assert len(desk.look(1002.0 + AGAIN_S)) == len(many) + 1, "home lines change"
+
+
+def test_devices_of_one_pc_measure_each_other_in_however_large_a_cluster():
+    nodes = [Node(f"n{number:02}") for number in range(40)]
+    for number in (0, 17, 39):
+        nodes[number].pc = "n00"
+    for number in (0, 17, 39):
+        peers = [peer.node_id for peer in peers_of(nodes[number], nodes)]
+        own = {"n00", "n17", "n39"} - {nodes[number].node_id}
+        assert set(peers[:2]) == own and len(set(peers)) == PEERS_MAX
+    assert [peer.node_id for peer in peers_of(nodes[38], nodes)][:2] == ["n39", "n00"]
+
+
+def test_the_cluster_tells_which_devices_are_of_one_pc():
+    alone, further = Node("a", presence=HERE), Node("b", presence=HERE, pc="a")
+    report = nodes_report([alone, further], ClusterPlan(()), {})
+    assert [(node["id"], node["pc"]) for node in report] == [("a", "a"), ("b", "a")]

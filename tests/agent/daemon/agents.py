@@ -1,0 +1,49 @@
+"""Agents that are put together and not connected, over graphics cards that tests imagine."""
+
+from dataclasses import dataclass, field
+
+from molink.control.identity import KeyPair
+from molink.control.joining import JoinAnswer
+from molink_agent.daemon.agent import Agent
+from molink_agent.daemon.assemble import assemble
+from molink_agent.daemon.membership import Membership
+from molink_agent.probe.gpus import GpuProbe
+from tests.agent.probe.fake_nvml import FakeNvml
+
+PAIR = KeyPair.of_secret(bytes(range(32)))
+
+
+def membership(name: str = "attic", node_id: str = PAIR.node_id, **changes) -> Membership:
+    answer = JoinAnswer(
+        challenge="0" * 32,
+        node_id=node_id,
+        broker_port=1,
+        username=node_id,
+        password="p" * 32,
+        weights_token="t" * 32,
+        time_unix_s=0.0,
+        coordinator_public_key=PAIR.public_z85,
+    )
+    made = Membership(url="http://127.0.0.1:9", name=name, answer=answer, clock_offset_s=0.0)
+    return made.model_copy(update=changes)
+
+
+def agent_with(data_dir, *cards, **limits: str) -> tuple[Agent, FakeNvml]:
+    """An agent on a PC with these cards, and the driver."""
+    agent = assemble(data_dir, PAIR, membership())
+    driver = FakeNvml(list(cards))
+    agent.pc.gpus = GpuProbe(driver)
+    for key, value in limits.items():
+        agent.owner.limits.set(key, value)
+    return agent, driver
+
+
+@dataclass
+class Lives:
+    """In place of a task group: which seats were started, without running them."""
+
+    started: list[str] = field(default_factory=list)
+
+    def create_task(self, life):
+        self.started.append(life.__name__)
+        life.close()
