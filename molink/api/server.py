@@ -21,8 +21,9 @@ BACKLOG = 1024
 """Connections that may wait to be accepted: a load test opens hundreds at once."""
 
 
-def check_port_free(host: str, port: int) -> None:
-    """Raise UserError when `start_api` could not listen there: known before weights are loaded."""
+def check_port_free(host: str, port: int, option: str = "--port") -> None:
+    """Raise UserError when `start_api` could not listen there: known before weights are loaded.
+    `option` is the one that chooses the port."""
     try:
         found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         for family, kind, protocol, _, address in found:
@@ -30,7 +31,7 @@ def check_port_free(host: str, port: int) -> None:
                 probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
                 probe.bind((address[0], port, *address[2:]))
     except (OSError, OverflowError) as error:
-        raise UserError(_why_not(error, host, port)) from error
+        raise UserError(_why_not(error, host, port, option)) from error
 
 
 def free_port(host: str) -> int:
@@ -55,13 +56,14 @@ async def start_api(app: web.Application, host: str, port: int) -> web.AppRunner
     return runner
 
 
-def _why_not(error: Exception, host: str, port: int) -> str:
+def _why_not(error: Exception, host: str, port: int, option: str = "--port") -> str:
     match error:
         case OSError(errno=errno.EADDRINUSE):
             return (
-                f"port {port} on {host} is in use: stop what listens there or choose another --port"
+                f"port {port} on {host} is in use: stop what listens there or choose another "
+                f"{option}"
             )
         case OSError(errno=errno.EACCES):
-            return f"port {port} needs more rights than yours: choose a --port above 1023"
+            return f"port {port} needs more rights than yours: choose a {option} above 1023"
         case _:
-            return f"cannot listen on {host}:{port} ({error}): check --host and --port"
+            return f"cannot listen on {host}:{port} ({error}): check --host and {option}"

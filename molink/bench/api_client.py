@@ -102,7 +102,7 @@ class ApiClient:
                 why = "got an answer that is not MoLink's from"
             case _:
                 why = "lost the connection to"
-        return UserError(f"{why} {self._url}: check that `molink serve` runs there")
+        return UserError(f"{why} {self._url}: check that `molink serve` or `molink up` runs there")
 
 
 async def _events(content: aiohttp.StreamReader) -> AsyncGenerator[dict[str, Any], None]:

@@ -15,6 +15,7 @@ import asyncio
 import json
 import os
 import platform
+import signal
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -80,6 +81,7 @@ def main(
     out: Path,
 ) -> None:
     """Measure what agents cost the coordinator of MODEL."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # What was started is ended as well.
     raise_file_limit()
     out.mkdir(parents=True, exist_ok=True)
     machine = {"cores": os.cpu_count(), "system": platform.platform()}

@@ -19,6 +19,7 @@ import asyncio
 import json
 import os
 import platform
+import signal
 import statistics
 import time
 import urllib.request
@@ -50,9 +51,6 @@ MEASURED_WITHIN_S, READY_WITHIN_S = 120.0, 120.0
 SETTLE_S = 3.0
 """After the last agent was timed: the ways between them are measured, a second for each."""
 
-REQUESTS_PER_USER = 2
-"""The second begins when the first is answered: so prompts come while others decode."""
-
 
 @dataclass(frozen=True, slots=True)
 class Settings:
@@ -67,10 +65,11 @@ class Settings:
 @click.argument("model")
 @click.option("--memory-gb", default=0.055, show_default=True, help="Lent by the smallest agent.")
 @click.option("--tpot-ms", default=250.0, show_default=True, help="Bound of the plan.")
-@click.option("--rounds", default=3, show_default=True, help="Of which medians are taken.")
+@click.option("--rounds", default=2, show_default=True, help="Of which medians are taken.")
 @click.option("--json", "json_file", type=click.Path(path_type=Path), help="Also write this file.")
 def main(model: str, memory_gb: float, tpot_ms: float, rounds: int, json_file: Path | None) -> None:
     """Compare MODEL's planned and even split over three uneven agents."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # Agents are ended as well.
     settings = Settings(model, memory_gb, tpot_ms)
     runs: dict[str, list[dict[str, Any]]] = {split: [] for split in SPLITS}
     for number in range(rounds):
@@ -78,21 +77,26 @@ def main(model: str, memory_gb: float, tpot_ms: float, rounds: int, json_file: P
             one = asyncio.run(_measured(settings, split))
             runs[split].append(one)
             click.echo(f"round {number + 1}, {split}: {json.dumps(_figures(one))}", err=True)
+        _report(settings, runs, json_file)
+
+
+def _report(settings: Settings, runs: dict[str, list[dict[str, Any]]], file: Path | None) -> None:
+    """Of the rounds so far."""
     middle = {split: _medians([_figures(one) for one in found]) for split, found in runs.items()}
     gain = middle["planned"]["tokens_per_s"] / middle["even"]["tokens_per_s"]
     click.echo(f"\n{_table(middle, runs)}\n\nplanned to even: {gain:.2f} x\n")
-    if json_file is not None:
+    if file is not None:
         machine = {"cores": os.cpu_count(), "system": platform.platform()}
         report = {
             "experiment": "uneven_nodes",
             "machine": machine,
-            "settings": asdict(settings) | {"model": Path(model).name, "rounds": rounds},
+            "settings": asdict(settings) | {"model": Path(settings.model).name},
             "load": {"prompt_tokens": PROMPT_TOKENS, "answer_tokens": ANSWER_TOKENS},
             "planned_to_even": gain,
             "medians": middle,
             "runs": runs,
         }
-        json_file.write_text(json.dumps(report, indent=2) + "\n")
+        file.write_text(json.dumps(report, indent=2) + "\n")
 
 
 async def _measured(settings: Settings, split: str) -> dict[str, Any]:
@@ -110,40 +114,43 @@ async def _measured(settings: Settings, split: str) -> dict[str, Any]:
             _wait(run, lambda report: _timed(report) > number, MEASURED_WITHIN_S)  # noqa: B023
             await asyncio.sleep(SETTLE_S)
         serving = _wait(run, lambda report: report["unready_reason"] is None, READY_WITHIN_S)
-        return await _loaded(run, split, serving)
+        return await _loaded(run, serving)
 
 
-async def _loaded(run: AgentsRun, split: str, serving: dict[str, Any]) -> dict[str, Any]:
-    plan, best = _plan(run.url, split), _plan(run.url, "planned")
-    if len(plan["rings"]) != 1 or len(best["rings"]) != 1:
-        raise UserError("the largest agent can serve alone: take a model with larger tables")
-    (forecast,) = plan["rings"]
-    _check_same(forecast, serving)
-    users, most = max(1, forecast["users"]), max(1, best["rings"][0]["users"])
-    alone = await _load(run.url, 1, 1)
-    own = await _load(run.url, users, REQUESTS_PER_USER)
-    many = own if most == users else await _load(run.url, most, REQUESTS_PER_USER)
-    return {"forecast": forecast, "users_of_planned": most} | {
+async def _loaded(run: AgentsRun, serving: dict[str, Any]) -> dict[str, Any]:
+    ring, best = _only(serving["rings"]), _only(_plan(run.url, "planned")["rings"])
+    users, most = max(1, ring["forecast"]["users"]), max(1, best["users"])
+    alone = await _load(run.url, 1)
+    own = await _load(run.url, users)
+    stages = _get(f"{run.url}/cluster")["rings"][0]["stages"]
+    many = own if most == users else await _load(run.url, most)
+    if [one["ring"] for one in _get(f"{run.url}/cluster")["rings"]] != [ring["ring"]]:
+        raise UserError("the ring was changed while it was loaded: the machine was busy, perhaps")
+    return {
+        "forecast": ring["forecast"],
+        "layers": {node["name"]: node["layers"] for node in serving["nodes"] if node["layers"]},
+        "steps": {node["name"]: node["profile"]["steps"] for node in serving["nodes"]},
+        "stages_after_own_load": stages,
+        "users_of_planned": most,
         "alone": alone,
         "own": own,
         "many": many,
     }
 
 
-async def _load(url: str, users: int, each: int) -> dict[str, Any]:
-    settings = LoadSettings(url, users, users * each, PROMPT_TOKENS, ANSWER_TOKENS)
+def _only(rings: list[dict[str, Any]]) -> dict[str, Any]:
+    if len(rings) != 1:
+        raise UserError("the largest agent can serve alone: take a model with larger tables")
+    return rings[0]
+
+
+async def _load(url: str, users: int) -> dict[str, Any]:
+    """Each user asks once, all at the same moment."""
+    settings = LoadSettings(url, users, users, PROMPT_TOKENS, ANSWER_TOKENS)
     report = await run_load(settings)
     if report["failed"]:
         raise UserError(f"a request failed: {report['first_error']}")
     return report
-
-
-def _check_same(forecast: dict[str, Any], serving: dict[str, Any]) -> None:
-    """The ring that serves is the one that is forecast."""
-    held = {node["name"]: node["layers"] for node in serving["nodes"] if node["layers"]}
-    planned = {stage["name"]: stage["layers"] for stage in forecast["stages"]}
-    if held != planned:
-        raise UserError(f"another ring serves ({held}) than the one forecast ({planned})")
 
 
 def _timed(report: dict[str, Any]) -> int:
@@ -210,7 +217,7 @@ def _rows(
     for split, one in middle.items():
         yield [
             split,
-            _layers(runs[split][0]["forecast"]),
+            _layers(runs[split][0]["layers"]),
             f"{one['users']:.0f}",
             *_against(one["tpot_forecast_s"], one["tpot_s"]),
             *_against(one["alone_forecast_s"], one["alone_s"]),
@@ -218,10 +225,9 @@ def _rows(
         ]
 
 
-def _layers(forecast: dict[str, Any]) -> str:
-    return ", ".join(
-        f"{stage['name']} {stage['layers'][1] - stage['layers'][0]}" for stage in forecast["stages"]
-    )
+def _layers(held: dict[str, list[int]]) -> str:
+    ordered = sorted(held.items(), key=lambda one: one[1])
+    return ", ".join(f"{name} {end - start}" for name, (start, end) in ordered)
 
 
 def _against(forecast_s: float, measured_s: float) -> list[str]:

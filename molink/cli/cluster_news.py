@@ -17,7 +17,7 @@ IN_WORDS = {
     "standby": "stands by",
     "paused": "is paused",
     "draining": "hands over what it was doing",
-    "lost": "is gone: the others go on without it",
+    "lost": "is gone",
 }
 """What a PC in each state does."""
 

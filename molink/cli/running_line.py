@@ -27,11 +27,11 @@ class RunningLine:
     def say(self, sentence: str) -> None:
         """Something happened."""
         line = Text(f"{datetime.now():%H:%M:%S} ", style="dim").append(sentence, style="not dim")
-        self._console.print(line, soft_wrap=True)
+        self._print(line)
 
     def advise(self, text: str) -> None:
         """What can be done now: lines without a time."""
-        self._console.print(Text(text), soft_wrap=True)
+        self._print(Text(text))
 
     def out(self, line: str) -> None:
         """What scripts wait for, on standard output."""
@@ -46,6 +46,10 @@ class RunningLine:
         if self._live is not None and sentence != self._text:
             self._text = sentence
             self._live.update(Text(sentence, style="cyan"), refresh=True)
+
+    def _print(self, text: Text) -> None:
+        """Between words on a terminal; in a log a sentence stays one line."""
+        self._console.print(text, soft_wrap=not self._console.is_terminal)
 
     def __enter__(self) -> "RunningLine":
         if self._console.is_terminal:

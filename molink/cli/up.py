@@ -22,9 +22,9 @@ LOOK_S = 1.0
 """Between two looks at what has changed, for the person in front of it."""
 
 NEXT_STEP = """\
-Type that line on each PC that shall help; MoLink must be installed there. It lets {uses} PCs in
-within {hours:.0f} hours, `molink invite` prints another. Ctrl-C ends this in order; who has joined
-stays a member.
+Type that line, whole, on each PC that shall help; MoLink must be installed there. It lets {uses}
+PCs in within {hours:.0f} hours, `molink invite` prints another. Ctrl-C ends this in order; who
+has joined stays a member.
 """
 
 SHARED = ("dtype", "model_len_max", "micro_batch_count", "policy", "wire", "span_tokens")
@@ -118,19 +118,25 @@ def up(data_dir: str | None, wait: bool, public_host: str, **options: Any) -> No
 
 async def _up(settings: "UpSettings", *, wait: bool) -> None:
     """Until cancelled by a signal, or until the broker refuses us (ControlError)."""
+    from molink.cli.running_line import RunningLine
+
+    with RunningLine() as shown:
+        shown.now(f"Starting, and reading {settings.model}: some seconds.")
+        await _serve(settings, shown, wait=wait)
+
+
+async def _serve(settings: "UpSettings", shown: "RunningLine", *, wait: bool) -> None:
     from molink.api import create_app, start_api
     from molink.api.agents import add_join_route
     from molink.api.plan import add_plan_route
     from molink.api.server import check_port_free, free_port
     from molink.api.weights import WeightsShelf, add_weights_routes
-    from molink.cli.running_line import RunningLine
     from molink.runtime.cluster.start import start_cluster
 
-    check_port_free(settings.host, settings.port)
+    for option, wanted in settings.ports():
+        check_port_free(settings.host, wanted, option)
     port = settings.port or free_port(settings.host)
     async with AsyncExitStack() as stack:
-        shown = stack.enter_context(RunningLine())
-        shown.now(f"Reads {settings.model} and starts the broker and the relay.")
         cluster = await stack.enter_async_context(start_cluster(settings, port))
         app = create_app(cluster.service)
         add_join_route(app, cluster.desk)
@@ -156,9 +162,15 @@ async def _up(settings: "UpSettings", *, wait: bool) -> None:
 def _announce(cluster: Any, settings: "UpSettings", port: int, shown: "RunningLine") -> None:
     import time
 
+    from molink.errors import UserError
+
     uses = max(INVITE_USES_MIN, settings.min_nodes)
-    invite = cluster.registry.make_invite(INVITE_S, uses, "", time.time())
     shown.out(f"listening http://{settings.public_host}:{port}")
+    try:
+        invite = cluster.registry.make_invite(INVITE_S, uses, "", time.time())
+    except UserError as error:  # Too many are usable: a reason to tell, none to serve nobody.
+        shown.advise(f"No new invite: {error}")
+        return
     shown.out(f"molink agent join {invite.text}")
     shown.advise(NEXT_STEP.format(uses=uses, hours=INVITE_S / 3600))
 

@@ -65,11 +65,7 @@ class UpSettings:
     """How the layers are divided: as a plan finds best, or evenly."""
 
     def __post_init__(self) -> None:
-        for option, port in (
-            ("--port", self.port),
-            ("--broker-port", self.broker_port),
-            ("--relay-port", self.relay_port),
-        ):
+        for option, port in self.ports():
             _check(option, port, 0, 65535)
         if bool(self.tls_cert) != bool(self.tls_key):
             raise UserError("--tls-cert and --tls-key belong together: give both or neither.")
@@ -105,6 +101,16 @@ class UpSettings:
     def weights_bytes_per_s(self) -> float | None:
         """The cap in bytes; None: none."""
         return None if self.weights_mbps is None else self.weights_mbps * 1e6 / 8
+
+    def ports(self) -> list[tuple[str, int]]:
+        """What is listened at here, with the option that chooses it; a broker or a relay of
+        somebody else needs none."""
+        found = [("--port", self.port)]
+        if "://" not in (self.broker or ""):
+            found.append(("--broker-port", self.broker_port))
+        if not self.relay:
+            found.append(("--relay-port", self.relay_port))
+        return found
 
 
 def _check(option: str, value: int, low: int, high: int) -> None:

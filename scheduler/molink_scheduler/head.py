@@ -11,7 +11,6 @@ Pure: `handle` takes what happened, `next_batch` is asked when the device is fre
 to do.
 """
 
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import assert_never
 
@@ -207,8 +206,8 @@ class HeadScheduler:
     # -- planning -------------------------------------------------------------------------------
 
     def _decode_batch(self, releases: list[SendRelease], now: float) -> RunBatch | None:
-        departure = self.circle.depart(lambda one: self._make_room(one, releases), now)
-        return self._run(DECODE, departure.place, departure.spans, []) if departure else None
+        gone = self.circle.depart(lambda one: self._make_room(one, releases), now)
+        return None if gone is None else self._run(DECODE, gone.place, gone.spans)
 
     def _make_room(self, sequence: Sequence, releases: list[SendRelease]) -> bool:
         """Take the block that the next token needs; False when the sequence must sit out for
@@ -232,18 +231,16 @@ class HeadScheduler:
 
     def _prefill_batch(self, now: float) -> RunBatch | None:
         spans, admissions = self.prompts.next_spans(now, self.running_count)
-        return self._run(PREFILL, -1, spans, admissions) if spans else None
+        return self._run(PREFILL, -1, spans, tuple(admissions)) if spans else None
 
     def _run(
         self,
         batch_class: BatchClass,
         group: int,
-        spans: Iterable[Span],
-        admissions: Iterable[Admission],
+        spans: list[Span],
+        admissions: tuple[Admission, ...] = (),
     ) -> RunBatch:
-        batch = Batch(
-            self._next_batch_id, batch_class, group, tuple(spans), tuple(admissions), self.wire
-        )
+        batch = Batch(self._next_batch_id, batch_class, group, tuple(spans), admissions, self.wire)
         self._next_batch_id += 1
         token_ids: list[int] = []
         for span in batch.spans:

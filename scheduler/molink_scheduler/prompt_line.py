@@ -52,6 +52,8 @@ class PromptLine:
     """In order of arrival; a preempted request returns to its old place."""
     _under_way: list[Sequence] = field(init=False, default_factory=list)
     _tokens_in_flight: int = field(init=False, default=0)
+    _measured_bytes_per_s: float = field(init=False, default=0.0)
+    """Of the head's link, by which spans are cut."""
 
     def __post_init__(self) -> None:
         rows_max = self.settings.span_tokens or SPAN_TOKENS
@@ -71,6 +73,9 @@ class PromptLine:
 
     def link_measured(self, bytes_per_s: float) -> None:
         """Cut spans so that one occupies the head's link no longer than SPAN_WIRE_S."""
+        if bytes_per_s == self._measured_bytes_per_s:
+            return
+        self._measured_bytes_per_s = bytes_per_s
         if self.settings.span_tokens is None and self.settings.row_bytes and bytes_per_s > 0:
             rows = int(SPAN_WIRE_S * bytes_per_s / self.settings.row_bytes)
             rows = rows // PREFILL_ROWS_MIN * PREFILL_ROWS_MIN

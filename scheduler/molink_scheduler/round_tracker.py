@@ -44,6 +44,8 @@ class RoundTracker:
     _departures: dict[int, tuple[int, float]] = field(default_factory=dict)
     _profiles: list[StepProfile] = field(default_factory=list)
     _rates: list[float] = field(default_factory=list)
+    _wire_row_s: list[float] = field(default_factory=list)
+    """Seconds of wire per row and link between stages."""
     _delay_s: float | None = None
     """Smoothed part of a trip that neither compute nor wire explain."""
 
@@ -59,13 +61,12 @@ class RoundTracker:
         rows, departed_at = departure
         if len(stamps) != len(self._profiles):
             self._profiles = [StepProfile() for _ in stamps]
-        for profile, stamp in zip(self._profiles, stamps, strict=True):
-            profile.observe(rows, stamp.step_s)
-        self._rates = [stamp.wire_bytes_per_s for stamp in stamps]
+        steps_s = [step_s for step_s, _ in stamps]
+        for profile, step_s in zip(self._profiles, steps_s, strict=True):
+            profile.observe(rows, step_s)
+        self._learn_rates([rate for _, rate in stamps])
         trip_s = now - departed_at
-        self._learn_delay(
-            trip_s, [s.step_s for s in stamps], [rows * s for s in self._wire_row_s()]
-        )
+        self._learn_delay(trip_s, steps_s, [rows * row_s for row_s in self._wire_row_s])
         return trip_s
 
     def model(self) -> RoundModel | None:
@@ -73,15 +74,15 @@ class RoundTracker:
         if self._delay_s is None:
             return None
         stages = tuple(StageCost(p.fixed_s, p.row_s) for p in self._profiles)
-        wires = self._wire_row_s()
+        wires = self._wire_row_s
         share_s = self._delay_s / max(1, len(wires))
         return RoundModel(stages, tuple(HopCost(share_s, row_s) for row_s in wires))
 
-    def _wire_row_s(self) -> list[float]:
-        """Seconds of wire per row and link; the last link carries tokens, whose bytes do not
-        count."""
-        between = self._rates[:-1]
-        return [self.row_bytes / rate if rate > 0 else 0.0 for rate in between]
+    def _learn_rates(self, rates: list[float]) -> None:
+        """The last link carries tokens, whose bytes do not count."""
+        if rates != self._rates:
+            self._rates = rates
+            self._wire_row_s = [self.row_bytes / rate if rate > 0 else 0.0 for rate in rates[:-1]]
 
     def _learn_delay(self, trip_s: float, steps_s: list[float], wires_s: list[float]) -> None:
         """What neither steps nor wires explain of a trip; none of it is waiting for others where

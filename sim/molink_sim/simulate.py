@@ -50,10 +50,10 @@ class World:
 
     scenario: Scenario
     watch: Watch | None = None
+    clock: Clock = field(default_factory=Clock)
     foresight: bool = True
     """Whether rings may do ahead of time what is certain; not with faults, or if anybody looks on:
     what comes out is the same, the order in which it is worked out is not."""
-    clock: Clock = field(default_factory=Clock)
     rings: list[Ring] = field(init=False, default_factory=list)
     coordinator: Coordinator = field(init=False)
     _specs: list[RingSpec] = field(init=False)

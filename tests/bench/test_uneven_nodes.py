@@ -7,14 +7,15 @@ from molink.bench import uneven_nodes
 from molink.bench.uneven_nodes import main
 from molink.errors import UserError
 
-STAGES = [{"name": "pc0", "layers": [0, 3]}, {"name": "pc1", "layers": [3, 4]}]
+LAYERS = {"pc1": [3, 4], "pc0": [0, 3]}
 
 
 def one(tpot_s, tokens_per_s):
     load = {"tpot_s": {"mean": tpot_s}, "tokens_per_s": tokens_per_s}
     forecast = {"users": 4, "tpot_s": 0.02, "tpot_alone_s": 0.01, "tokens_per_s": 200.0}
     return {
-        "forecast": forecast | {"stages": STAGES},
+        "forecast": forecast,
+        "layers": LAYERS,
         "alone": {"tpot_s": {"mean": 0.009}, "tokens_per_s": 100.0},
         "own": load,
         "many": load,
@@ -39,7 +40,8 @@ def test_forecasts_stand_beside_what_was_measured():
     assert "| +50% |" in even
 
 
-def test_another_ring_than_the_one_forecast_is_no_measurement():
-    serving = {"nodes": [{"name": "pc0", "layers": [0, 4]}, {"name": "pc1", "layers": None}]}
-    with pytest.raises(UserError, match="another ring serves"):
-        uneven_nodes._check_same({"stages": STAGES}, serving)
+@pytest.mark.parametrize("rings", [[], [{}, {}]])
+def test_two_rings_are_no_comparison(rings):
+    with pytest.raises(UserError, match="larger tables"):
+        uneven_nodes._only(rings)
+    assert uneven_nodes._only([{"ring": 3}]) == {"ring": 3}

@@ -9,11 +9,10 @@ from molink_scheduler.step_profile import StepProfile
 
 def a_clock(round_s=0.1, places=1, until=1.0) -> DecodeClock:
     clock = DecodeClock()
-    for place in range(places):
-        at = place * round_s / places
-        while at <= until:
-            clock.seen(place, at)
-            at += round_s
+    visit, at = 0, 0.0
+    while at <= until:
+        clock.seen(visit % places, at)
+        visit, at = visit + 1, (visit + 1) * round_s / places
     return clock
 
 

@@ -107,3 +107,19 @@ def test_only_decode_interrupts_a_step_and_a_bounded_number_of_times():
         interrupts += [piece.work for piece in pieces]
     assert interrupts == [f"decode {number}" for number in range(DECODES_BEFORE_PREFILL_MAX)]
     assert [piece.work for piece in order.next_pieces(0.0)] == ["span"]
+
+
+@given(st.lists(st.integers(0, 3), max_size=8))
+def test_decode_that_finds_nobody_is_taken_at_once_as_if_it_had_waited(places):
+    at_once, in_turn = an_order(), an_order()
+    for order in (at_once, in_turn):
+        order.push(a_prefill(0, 0, 8), "span", now=0.0)
+        order.push(a_decode(0), "decode", now=0.0)
+        while order.next_pieces(0.0):
+            pass
+    for number, place in enumerate(places):
+        batch, now = a_decode(number, place), 1.0 + number
+        at_once.take_at_once(batch, now)
+        in_turn.push(batch, "decode", now)
+        assert [piece.work for piece in in_turn.next_pieces(now)] == ["decode"]
+    assert at_once == in_turn

@@ -21,11 +21,12 @@ KEY_FILE = "identity.json"
 NAME_CHARACTERS_MAX = 60
 
 NEXT_STEP = """\
-Let it run: it needs no more help. In another terminal `molink agent status{place}` tells how it is,
-`molink agent pause{place}` takes the PC back for a while. Ctrl-C ends it; later
-`molink agent run{place}` starts it again, without an invite.
+Let it run: it needs no more help. In another terminal `molink agent status` tells how it is and
+`molink agent pause` takes the PC back for a while. Ctrl-C ends it; later `molink agent run`
+starts it again, without an invite.
 """
-LATER = "`molink agent run{place}` lends this PC from now on, without an invite."
+LATER = "`molink agent run` lends this PC from now on, without an invite."
+OWN_DIRECTORY = "Give --data-dir {data_dir} to each of these commands, too."
 
 
 @click.command()
@@ -115,8 +116,9 @@ def _greet(membership: "Membership", data_dir: str | None, *, stays: bool) -> No
     from molink_agent.probe.clock import clock_trouble
 
     print(f"joined {membership.url} as {membership.name} ({membership.answer.node_id})", flush=True)
-    place = f" --data-dir {data_dir}" if data_dir else ""
-    click.echo((NEXT_STEP if stays else LATER).format(place=place), err=True)
+    click.echo(NEXT_STEP if stays else LATER, err=True, nl=not stays)
+    if data_dir:
+        click.echo(OWN_DIRECTORY.format(data_dir=data_dir), err=True)
     trouble = clock_trouble(membership.clock_offset_s)
     if trouble is not None:
         print(trouble, flush=True)

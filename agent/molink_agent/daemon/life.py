@@ -1,7 +1,6 @@
 """An agent's process: one for each data directory, with its log and its socket for the owner."""
 
 import asyncio
-import fcntl
 import logging
 import logging.handlers
 from collections.abc import Iterator
@@ -10,6 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Protocol
 
+from molink.config.data_lock import only_one
 from molink.control.identity import KeyPair
 from molink.errors import UserError
 from molink_agent.daemon.agent import Agent, LeftError
@@ -46,7 +46,7 @@ class Onlooker(Protocol):
 async def live(data_dir: Path, pair: KeyPair, membership: Membership, onlooker: Onlooker) -> None:
     """Until cancelled, left, removed or replaced. Raises UserError or ControlError with the
     reason."""
-    with _alone(data_dir), _logged(data_dir, onlooker):
+    with only_one("An agent", data_dir / LOCK_FILE), _logged(data_dir, onlooker):
         agent = assemble(data_dir, pair, membership)
         try:
             async with answering(data_dir / SOCKET_NAME, partial(answer_owner, agent)):
@@ -79,19 +79,6 @@ async def _tell(agent: Agent, onlooker: Onlooker) -> None:
             onlooker.say(sentence)
         onlooker.now(now_sentence(status))
         await asyncio.sleep(LOOK_S)
-
-
-@contextmanager
-def _alone(data_dir: Path) -> Iterator[None]:
-    """One agent for each data directory. Raises UserError when another runs."""
-    with (data_dir / LOCK_FILE).open("w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise UserError(
-                f"An agent runs with {data_dir} already: give each its own --data-dir."
-            ) from None
-        yield
 
 
 class _ToOnlooker(logging.Handler):

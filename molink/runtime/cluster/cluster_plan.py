@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from molink.runtime.cluster.claims import Pace, StepsSeen
 from molink.runtime.cluster.node_book import Node
@@ -37,6 +37,20 @@ class PlannedRing:
     bottleneck: str
     forecast: "Forecast | None" = None
     """All that the planner knows of it."""
+
+    @property
+    def promised(self) -> dict[str, Any] | None:
+        """The forecast in figures, for whoever holds it against what is served; None without."""
+        if self.forecast is None:
+            return None
+        return {
+            "users": self.users,
+            "tpot_s": self.tpot_s,
+            "tpot_alone_s": self.tpot_alone_s,
+            "ttft_s": self.ttft_s,
+            "tokens_per_s": self.tokens_per_s,
+            "bottleneck": self.bottleneck,
+        }
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ told twice and nothing is lost, whether a PC was switched off or a ring made way
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Any
@@ -35,6 +35,8 @@ class ServingRing:
     coordinator: Coordinator
     tokens_per_s: float
     """Forecast, by which rings are compared."""
+    promised: Mapping[str, Any] | None = None
+    """All of the forecast with which it was planned, as GET /cluster tells it; None: of none."""
     draining: bool = False
     """Takes no new requests; those that run end here."""
 
@@ -90,7 +92,10 @@ class ClusterService:
     def cluster(self) -> dict[str, Any]:
         """The body of GET /cluster: the first ring's figures at the top, as of a single ring, then
         all rings and nodes."""
-        reports = [ring.coordinator.cluster() | {"ring": ring.number} for ring in self.rings]
+        reports = [
+            ring.coordinator.cluster() | {"ring": ring.number, "forecast": ring.promised}
+            for ring in self.rings
+        ]
         first = reports[0] if reports else {"model": self.card.name, "stages": [], "links": []}
         return first | {"rings": reports, "unready_reason": self.unready_reason} | self.report()
 

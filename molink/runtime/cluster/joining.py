@@ -2,13 +2,14 @@
 
 import asyncio
 import time
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, field
 
 from molink.control.broker import Broker
+from molink.control.identity import KeyPair
 from molink.control.joining import JoinAnswer, JoinRequest
 from molink.control.messages import ModelSize
 from molink.control.registry import Registry
+from molink.control.registry_records import NodeRecord
 from molink.control.sealing import open_sealed, seal
 
 __all__ = ["JoinDesk", "let_in"]
@@ -31,6 +32,9 @@ class JoinDesk:
     """What agents are told; empty: the host of the URL by which they came."""
     model: ModelSize | None = None
     """That is served."""
+    _admitting: asyncio.Lock = field(default_factory=asyncio.Lock)
+    """Each waits for the disk, in a thread, and holds the registry meanwhile: one at a time, or the
+    event loop would wait for all of them when it asks the registry itself."""
 
     async def join(self, sealed: bytes) -> bytes:
         """The answer to a request, sealed for who asked.
@@ -38,10 +42,9 @@ class JoinDesk:
         Raises JoinRefusedError with a sentence for the node's owner, ControlError for what is no
         request, or when the broker does not answer.
         """
-        own = self.registry.coordinator
-        request, public_key = open_sealed(sealed, own, JoinRequest)
-        admit = partial(self.registry.admit, public_key, request, time.time())
-        member = (await asyncio.to_thread(admit)).node  # It waits for the disk.
+        async with self._admitting:
+            admitted = await asyncio.to_thread(self._admit, sealed)
+        own, public_key, request, member = admitted
         credentials = await self.broker.allow(member.node_id, member.password)
         address = self.broker.address
         answer = JoinAnswer(
@@ -59,3 +62,9 @@ class JoinDesk:
             model=self.model,
         )
         return seal(answer, own, public_key)
+
+    def _admit(self, sealed: bytes) -> tuple[KeyPair, bytes, JoinRequest, NodeRecord]:
+        own = self.registry.coordinator
+        request, public_key = open_sealed(sealed, own, JoinRequest)
+        member = self.registry.admit(public_key, request, time.time()).node
+        return own, public_key, request, member

@@ -1,11 +1,11 @@
 """From nodes in the book to the facts of a placement: what they say, as far as it is believed."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from molink.control.messages import Device, ModelSize, PathMeasured, Profile, StepCost
 from molink.runtime.cluster.claims import believed_rate, believed_upload, paced
-from molink.runtime.cluster.doubts import rates_seen, uploads_seen
+from molink.runtime.cluster.doubts import Sightings
 from molink.runtime.cluster.node_book import Node
 from molink_scheduler.link_facts import RATE_MAX_BYTES_PER_S
 from molink_scheduler.placement import LinkFacts, ModelCost, Network, NodeFacts
@@ -36,10 +36,9 @@ class FactsMaker:
 
     def of(self, nodes: Sequence[Node]) -> tuple[list[NodeFacts], Network]:
         """Of measured nodes, and the links between them."""
-        seen = rates_seen(nodes)
-        uploads = uploads_seen(nodes, seen)
-        facts = [self._node(node, uploads.get(node.pc, ())) for node in nodes]
-        return facts, _network(nodes, seen)
+        seen = Sightings.of(nodes)
+        facts = [self._node(node, seen.uploads.get(node.pc, ())) for node in nodes]
+        return facts, _network(nodes, seen.links)
 
     def model_size(self, name: str) -> ModelSize:
         """What nodes are told, so that they know when they lend too little."""
@@ -108,11 +107,11 @@ def _steps(node: Node) -> StepCost:
     return profile.steps
 
 
-def _network(nodes: Sequence[Node], seen: dict[tuple[str, str], float]) -> Network:
+def _network(nodes: Sequence[Node], seen: Mapping[str, Mapping[str, float]]) -> Network:
     here = {node.node_id for node in nodes}
     return Network(
         {
-            (node.node_id, to): _link(path, seen.get((node.node_id, to)))
+            (node.node_id, to): _link(path, seen.get(node.node_id, {}).get(to))
             for node in nodes
             for to, path in node.paths.items()
             if to in here

@@ -5,7 +5,7 @@ from typing import Any
 
 from molink.control.messages import Profile
 from molink.runtime.cluster.cluster_plan import ClusterPlan
-from molink.runtime.cluster.doubts import doubts, rates_seen
+from molink.runtime.cluster.doubts import Sightings, doubts
 from molink.runtime.cluster.ledger import Contribution
 from molink.runtime.cluster.node_book import Node
 
@@ -19,9 +19,9 @@ def nodes_report(
 ) -> list[dict[str, Any]]:
     """One entry for each node, by name."""
     ordered = sorted(nodes, key=lambda node: (node.name, node.node_id))
-    seen = rates_seen(nodes)
+    seen = Sightings.of(nodes)
     return [
-        _entry(node, plan, given.get(node.node_id, NOTHING)) | {"doubts": doubts(node, nodes, seen)}
+        _entry(node, plan, given.get(node.node_id, NOTHING)) | {"doubts": doubts(node, seen)}
         for node in ordered
     ]
 
@@ -52,6 +52,8 @@ def _entry(node: Node, plan: ClusterPlan, given: Contribution) -> dict[str, Any]
 
 
 def _reason(node: Node, plan: ClusterPlan) -> str:
+    if not node.is_here and node.wants != "leave":
+        return node.presence.reason if node.presence is not None else ""
     if node.wish is not None and node.wants != "serve":
         return node.wish.reason
     fact = node.current_fact

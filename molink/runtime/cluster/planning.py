@@ -11,7 +11,7 @@ from molink.executor.description import ModelDescription
 from molink.executor.layer_sizes import planned_model
 from molink.runtime.cluster.claims import Pace, StepsSeen, pace_of
 from molink.runtime.cluster.cluster_plan import ClusterPlan, PlannedRing, PlannedStage
-from molink.runtime.cluster.doubts import doubts, rates_seen
+from molink.runtime.cluster.doubts import Sightings, doubts
 from molink.runtime.cluster.node_book import Node
 from molink.runtime.cluster.node_facts import ELEMENT_BYTES, FactsMaker, download_bytes_per_s
 from molink.runtime.cluster.plan_process import plan_beside
@@ -84,9 +84,9 @@ class ModelPlanner:
         found = await plan_beside(self.question(nodes))
         if isinstance(found, Shortage):
             return ClusterPlan((), {}, found.sentence[:1].upper() + found.sentence[1:])
-        seen, by_id = rates_seen(nodes), {node.node_id: node for node in nodes}
+        seen, by_id = Sightings.of(nodes), {node.node_id: node for node in nodes}
         standbys = {
-            one.node_id: " ".join((f"It {one.reason}.", *doubts(by_id[one.node_id], nodes, seen)))
+            one.node_id: " ".join((f"It {one.reason}.", *doubts(by_id[one.node_id], seen)))
             for one in found.standbys
         }
         return ClusterPlan(tuple(_planned(ring) for ring in found.rings), standbys)

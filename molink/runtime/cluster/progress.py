@@ -34,6 +34,8 @@ def progress_sentence(
             return f"The PCs are loading the model: {life.loaded_share:.0%} done."
         return "The PCs have loaded the model and are connecting to each other."
     here = [node for node in nodes if node.is_here]
+    if nodes and not here:
+        return f"None of the {_pcs(len(nodes))} that joined before is here now."
     if not here:
         return "No PC has joined yet: start an agent with the command that `molink up` printed."
     measuring = [node for node in here if node.state is NodeState.JOINING]

@@ -131,7 +131,7 @@ class RingLife:
         async with asyncio.timeout(OPEN_TIMEOUT_S):
             coordinator = await self.door.connect(ring)
         watching = asyncio.create_task(coordinator.watch())
-        serving = ServingRing(self.number, coordinator, self.plan.tokens_per_s)
+        serving = ServingRing(self.number, coordinator, self.plan.tokens_per_s, self.plan.promised)
         try:
             async with asyncio.timeout(OPEN_TIMEOUT_S):
                 await coordinator.choose_wire(self.wire)

@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 
+from molink.config.data_lock import only_one
 from molink.config.up_settings import UpSettings
 from molink.control.broker import Broker, TlsFiles, open_broker
 from molink.control.messages import WeightsSource
@@ -37,6 +38,8 @@ from molink.runtime.service import ModelCard
 from molink_scheduler.placement import Plan, Shortage
 
 __all__ = ["Cluster", "start_cluster"]
+
+LOCK_FILE = "coordinator.lock"
 
 
 @dataclass(slots=True)
@@ -74,6 +77,7 @@ async def start_cluster(settings: UpSettings, api_port: int) -> AsyncIterator[Cl
     model = await asyncio.to_thread(_model, settings)
     planner = await asyncio.to_thread(ModelPlanner.of, model.path, model.description, settings)
     async with AsyncExitStack() as stack:
+        stack.enter_context(only_one("A coordinator", settings.data_dir / LOCK_FILE))
         registry = Registry.open(settings.data_dir)
         stack.callback(registry.close)
         ledger = Ledger.open(settings.data_dir)

@@ -50,7 +50,9 @@ class ForeseenLink(IdealLink):
     def send_decode(self, now: float, message: Any, size_bytes: int, rows: int) -> None:
         """`offer_at` of decode; where no prefill waits, in one go."""
         if self._prefill:
-            self.offer_at(now, message, DECODE, size_bytes, rows)
+            if self._prefill_until <= now:
+                self._settle(now)
+            self._send_decode(now, message, size_bytes, rows)
             return
         line = self.line
         start = now if now >= self._decode_until else self._decode_until

@@ -51,6 +51,8 @@ class IdealLink:
     _prefill_until: float = field(init=False, default=-math.inf)
     """When its last byte leaves if no decode comes."""
     _decode_until: float = field(init=False, default=-math.inf)
+    _quantum: tuple[float, float] = field(init=False, default=(0.0, 0.0))
+    """The rate that was last asked for, and the seconds of a piece."""
 
     @property
     def rate_bytes_per_s(self) -> float:
@@ -102,7 +104,9 @@ class IdealLink:
 
     def _quantum_s(self, now: float) -> float:
         rate = max(1.0, self.line.rate_at(now))
-        return QUANTUM.chunk_bytes(now, LinkView(rate, 0.0)) / rate
+        if rate != self._quantum[0]:
+            self._quantum = rate, QUANTUM.chunk_bytes(now, LinkView(rate, 0.0)) / rate
+        return self._quantum[1]
 
     def _push_back(self, start: float, finish: float) -> None:
         """Prefill stops at `start` and goes on at `finish`."""

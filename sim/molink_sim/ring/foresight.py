@@ -106,7 +106,7 @@ class ForeseeingStage(Stage):
                 self._turn(at)
             else:
                 arriving.popleft()
-                self._take(message, at)
+                self._take(message, at, certain_until)
         self._is_clear = not (self._is_busy or self._inbox or self._order)
         self.expect(min(at, self._inbound.next_arrival()))
 
@@ -121,17 +121,26 @@ class ForeseeingStage(Stage):
         self._is_turn_due = False
         self._go_on(at)
 
-    def _take(self, message: Message, at: float) -> None:
+    def _take(self, message: Message, at: float, certain_until: float) -> None:
         if self._is_busy:
             self.receive(message)
-        elif at < self._free_at:
+        elif self._is_turn_due:
             self._inbox.append(message)
-            self._is_turn_due = True
-        elif self._inbox or self._order or not _is_decode(message):
-            self._inbox.append(message)
-            self._go_on(at)
+        elif not self._order and _is_decode(message) and self._is_next(at, certain_until):
+            self._pass(message, max(at, self._free_at))
         else:
-            self._pass(message, at)
+            self._inbox.append(message)
+            if at < self._free_at:
+                self._is_turn_due = True
+            else:
+                self._go_on(at)
+
+    def _is_next(self, at: float, certain_until: float) -> bool:
+        """Whether nothing else arrives before the device is free for what arrives at `at`."""
+        if at >= self._free_at:
+            return True
+        following, _ = self._inbound.arriving[0] if self._inbound.arriving else NOTHING
+        return self._free_at < min(following, certain_until)
 
     def _pass(self, work: Activations, now: float) -> None:
         """Decode begins on a device that is free, where nobody waits, and ends."""

@@ -36,7 +36,6 @@ STEP_WEIGHT = 0.1
 """Of the newest step in the decode time that forecasts use, as in the live loop."""
 
 TellCoordinator = Callable[[tuple[SampledToken, ...], float], None]
-"""Of tokens that the tail draws, and when it does."""
 
 
 class Forecasts(Enum):
@@ -70,7 +69,7 @@ class Stage:
     tell_coordinator: TellCoordinator = lambda tokens, now: None
     """...and sends copies of its tokens."""
     after_idle: Curve | None = None
-    """Seconds that a step takes longer, over the time that the device was idle before it."""
+    """By how many seconds a step is longer, over the idle time before it."""
     _idle_since: float = field(init=False, default=-math.inf)
     _inbox: list[Message] = field(init=False, default_factory=list)
     _is_busy: bool = field(init=False, default=False)
@@ -202,13 +201,12 @@ class Stage:
 
     def _pass_on(self, work: Activations, step_s: float, now: float) -> None:
         """What was computed leaves the stage, and it learns from the time that this took."""
-        is_decode = work.batch.batch_class is DECODE
-        if is_decode:
+        if work.batch.batch_class is DECODE:
             work.stamps.append(StageStamp(step_s, self.link.rate_bytes_per_s))
-        self._send_onward(work, now)
-        if is_decode:
+            self._send_onward(work, now)
             self._decode_step_s += STEP_WEIGHT * (step_s - self._decode_step_s)
         else:
+            self._send_onward(work, now)
             self.source.prefill_computed(work, step_s, now)
 
     def _send_onward(self, work: Activations, now: float) -> None:

@@ -22,7 +22,7 @@ from molink.runtime.cluster.claims import (
     pace_of,
     paced,
 )
-from molink.runtime.cluster.doubts import doubts, rates_seen, uploads_seen
+from molink.runtime.cluster.doubts import Sightings, doubts
 from molink.runtime.cluster.node_book import SEEN_MAX, NodeBook
 from tests.runtime.cluster.examples import HERE, PROFILE, STEPS
 
@@ -116,7 +116,7 @@ def cluster():
 
 def said_of(book, node_id):
     nodes = list(book)
-    return doubts(book.node(node_id), nodes, rates_seen(nodes))
+    return doubts(book.node(node_id), Sightings.of(nodes))
 
 
 def test_what_neighbours_saw_otherwise_is_said():
@@ -166,6 +166,5 @@ def test_devices_of_a_pc_vouch_for_each_other_s_line_only_by_what_leaves_it():
     book.take(BERT, RatesSeen(rates=(inside,)), 0.0)
     assert "nobody has seen it send" in said_of(book, ANNA)[0]
     book.take(CARL, RatesSeen(rates=(RateSeen(sender=BERT, rate_mbps=19.0),)), 0.0)
-    nodes = list(book)
-    assert uploads_seen(nodes, rates_seen(nodes)) == {ANNA: [19.0]}
+    assert Sightings.of(list(book)).uploads == {ANNA: [19.0]}
     assert all("others have seen 19.0" in said_of(book, one)[0] for one in (ANNA, BERT))

@@ -81,6 +81,17 @@ async def test_a_pace_is_held_against_the_stage_that_serves():
         assert PLANNER.pace(stage, node, rows, replace(seen, steps=1)) is None
 
 
+async def test_a_ring_is_served_with_what_was_promised_of_it():
+    (ring,) = (await PLANNER.plan(list(cluster(ANNA, BERT)))).rings
+    forecast = ring.forecast
+    assert ring.promised["users"] == forecast.users > 0
+    assert (ring.promised["tpot_s"], ring.promised["tokens_per_s"]) == (
+        forecast.tpot_s,
+        forecast.tokens_per_s,
+    )
+    assert replace(ring, forecast=None).promised is None
+
+
 async def test_a_ring_with_a_liar_is_changed_once_it_is_found_out():
     book = cluster(ANNA, BERT, CARL)
     nodes = list(book)

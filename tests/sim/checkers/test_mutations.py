@@ -36,9 +36,9 @@ def test_a_sound_world_passes(crowded):
 def test_a_copy_sent_twice_ends_requests_twice(mistakes, monkeypatch):
     send = _Copies.__call__
 
-    def send_twice(self, tokens):
-        send(self, tokens)
-        send(self, tokens)
+    def send_twice(self, tokens, now):
+        send(self, tokens, now)
+        send(self, tokens, now)
 
     monkeypatch.setattr(_Copies, "__call__", send_twice)
     assert "ended 2 times" in mistakes(EndsOnce)[0]
@@ -49,7 +49,7 @@ def test_a_copy_that_is_lost_leaves_a_request_without_an_end(mistakes, monkeypat
     monkeypatch.setattr(
         _Copies,
         "__call__",
-        lambda self, tokens: send(self, tuple(t for t in tokens if t.request_id != 3)),
+        lambda self, tokens, now: send(self, tuple(t for t in tokens if t.request_id != 3), now),
     )
     assert "request 3 ended 0 times" in mistakes(EndsOnce)[0]
     assert "request 3 is still waiting" in mistakes(EverythingFinishes)[0]
@@ -131,7 +131,7 @@ def test_bytes_that_a_wire_adds_or_loses_are_counted(mistakes, monkeypatch, more
 
 
 def test_releases_that_are_not_passed_on_leak_blocks(mistakes, monkeypatch, crowded):
-    monkeypatch.setattr(Stage, "_release", lambda self, releases: None)
+    monkeypatch.setattr(Stage, "_release", lambda self, releases, now: None)
     few = replace(crowded, arrivals=crowded.arrivals[:2])
     assert "ring 0 stage 1 keeps blocks" in mistakes(KvBlocksKept, few)[0]
 

@@ -1,0 +1,87 @@
+"""What `molink up` says, to people and to scripts, and how it ends."""
+
+import asyncio
+import io
+from dataclasses import dataclass, field
+
+import pytest
+from rich.console import Console
+
+from molink.cli.running_line import RunningLine
+from molink.cli.up import _announce, _until_it_ends
+from molink.config.up_settings import UpSettings
+from molink.errors import ControlError, UserError
+
+
+@dataclass
+class Cluster:
+    """As much of one as its operator sees; it is its own registry and service."""
+
+    running: asyncio.Future = field(default_factory=asyncio.Future)
+    ready: asyncio.Event = field(default_factory=asyncio.Event)
+    text: str = "molink1-abc"
+    report: dict = field(
+        default_factory=lambda: {"unready_reason": "No PC has joined yet.", "rings": []}
+    )
+
+    @property
+    def registry(self):
+        return self
+
+    @property
+    def service(self):
+        return self
+
+    def make_invite(self, expires_s, uses, name, now):
+        if not self.text:
+            raise UserError("There are too many invites.")
+        return self
+
+    def cluster(self):
+        return self.report
+
+    async def until_ready(self):
+        await self.ready.wait()
+
+
+@pytest.fixture
+def settings(tmp_path):
+    return UpSettings("demo", tmp_path, public_host="192.0.2.1")
+
+
+def onlooker():
+    written = io.StringIO()
+    return written, RunningLine(Console(file=written, width=200))
+
+
+async def test_the_invite_is_on_standard_output_and_what_to_do_with_it_is_not(settings, capsys):
+    written, shown = onlooker()
+    _announce(Cluster(), settings, 8000, shown)
+    lines = capsys.readouterr().out.splitlines()
+    assert lines == ["listening http://192.0.2.1:8000", "molink agent join molink1-abc"]
+    assert "lets 5 PCs in" in " ".join(written.getvalue().replace("\n", " ").split())
+
+
+async def test_too_many_invites_keep_nobody_from_serving(settings, capsys):
+    written, shown = onlooker()
+    _announce(Cluster(text=""), settings, 8000, shown)
+    assert capsys.readouterr().out == "listening http://192.0.2.1:8000\n"
+    assert written.getvalue() == "No new invite: There are too many invites.\n"
+
+
+async def test_ready_is_said_for_scripts_when_it_is_so(settings, capsys):
+    cluster, (_, shown) = Cluster(), onlooker()
+    ends = asyncio.ensure_future(_until_it_ends(cluster, settings, 8000, shown, wait=True))
+    await asyncio.sleep(0)
+    assert "ready" not in capsys.readouterr().out
+    cluster.ready.set()
+    cluster.running.set_exception(ControlError("the broker is gone"))
+    with pytest.raises(ControlError, match="the broker is gone"):
+        await ends
+    assert capsys.readouterr().out == "ready http://192.0.2.1:8000\n"
+
+
+async def test_a_mistake_of_ours_in_what_is_told_is_not_hidden(settings):
+    _, shown = onlooker()
+    with pytest.raises(KeyError):
+        await _until_it_ends(Cluster(report={}), settings, 8000, shown, wait=False)
