@@ -41,7 +41,7 @@ from molink.control.topics import (
     WISH,
     Topic,
 )
-from molink.errors import ControlError, JoinRefusedError, UserError
+from molink.errors import ControlError, JoinRefusedError
 from molink.runtime.node.stage_host import StageHost
 from molink.runtime.node.voice import NodeVoice
 from molink_agent.daemon.admission import Admission
@@ -49,12 +49,11 @@ from molink_agent.daemon.enough import Enough
 from molink_agent.daemon.membership import Membership
 from molink_agent.daemon.owner import Owner
 from molink_agent.daemon.probe_errand import ProbeErrand
+from molink_agent.daemon.replaced import check_not_replaced
+from molink_agent.daemon.taking_back import TakingBack
 from molink_agent.daemon.this_pc import ThisPc
 
-__all__ = ["ReplacedError", "Seat"]
-
-TAKE_BACK_S = 180.0
-"""For a ring to find a replacement (a minute) and to let answers end (half of one), twice over."""
+__all__ = ["Seat"]
 
 BEAT_S = 1.0
 """The coordinator calls a node lost after four seconds without a word."""
@@ -64,10 +63,6 @@ TOLD_TOPICS: tuple[Topic[Any], ...] = (ACCEPTED, SERVICES, LINK_KEYS, PROBE, ASS
 NOT_LENT = NodeWish(wish="pause", reason="No device is lent here now: see `molink agent doctor`.")
 
 log = logging.getLogger(__name__)
-
-
-class ReplacedError(UserError):
-    """Raised when another agent with the same keys has started later."""
 
 
 @dataclass(slots=True)
@@ -87,7 +82,7 @@ class Seat:
     """Why the coordinator does not let it in; empty: it does."""
     _said_profile: Profile | None = None
     _said_wish: NodeWish | None = None
-    _wanted_back_at: float | None = None
+    _taking_back: TakingBack = field(default_factory=TakingBack)
     _telling: asyncio.Lock = field(default_factory=asyncio.Lock)
     """Held while a profile is put together and said: an older one must not come last."""
 
@@ -169,7 +164,11 @@ class Seat:
         if limits_changed:
             self.errand.time_again()
         await self._say_wish()
-        await self._take_back(time.monotonic())
+        wanted, alone = self.wish.wish != "serve", not self.voice.connected
+        is_due = self._taking_back.is_due(time.monotonic(), wanted=wanted, alone=alone)
+        if is_due and self.host.busy:
+            log.warning("the stage is ended: the owner wants this PC")
+            await self.host.forsake()
 
     def _shortage(self, model: ModelSize, margin: float) -> str:
         return self.pc.shortage(model, margin, self.device)
@@ -215,7 +214,7 @@ class Seat:
     async def _obey(self, message: BaseModel) -> None:
         match message:
             case Accepted():
-                self._check_accepted(message)
+                check_not_replaced(self.voice, message)
             case Services():
                 self.enough.model = message.model
                 await self.errand.use(message)
@@ -225,14 +224,6 @@ class Seat:
                 await self.errand.take(message)
             case Assignment():
                 await self.host.take(message)
-
-    def _check_accepted(self, accepted: Accepted) -> None:
-        later = accepted.started_unix_s > self.voice.started_unix_s
-        if accepted.incarnation != self.voice.incarnation and later:
-            raise ReplacedError(
-                "Another agent has joined with this agent's keys: do not copy a data directory; "
-                "delete the copy there, and join it with an invite of its own."
-            )
 
     # -- what it says ----------------------------------------------------------------------------
 
@@ -264,15 +255,3 @@ class Seat:
 
     async def _say_seen(self, seen: RatesSeen) -> None:
         await self.voice.say(SEEN, seen)
-
-    async def _take_back(self, now: float) -> None:
-        """An owner who wants the PC gets it: when the ring lets go, or when it has had its time, or
-        at once when there is no coordinator to ask."""
-        if self.wish.wish == "serve":
-            self._wanted_back_at = None
-            return
-        self._wanted_back_at = self._wanted_back_at or now
-        is_over = now - self._wanted_back_at > TAKE_BACK_S
-        if self.host.busy and (is_over or not self.voice.connected):
-            log.warning("the stage is ended: the owner wants this PC")
-            await self.host.forsake()

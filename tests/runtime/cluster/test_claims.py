@@ -156,3 +156,15 @@ def test_health_changes_no_pace_by_itself():
     book = cluster()
     book.take(ANNA, NodeHealth(incarnation="a" * 12, state="serving", uptime_s=1.0), 0.0)
     assert book.node(ANNA).pace == AS_TOLD
+
+
+def test_devices_of_a_pc_vouch_for_each_other_s_line_only_by_what_leaves_it():
+    book = cluster()
+    book.take(CARL, HERE, 0.0)
+    book.node(BERT).pc = ANNA
+    inside = RateSeen(sender=ANNA, rate_mbps=9000.0)
+    book.take(BERT, RatesSeen(rates=(inside,)), 0.0)
+    assert "nobody has seen it send" in said_of(book, ANNA)[0]
+    book.take(CARL, RatesSeen(rates=(RateSeen(sender=BERT, rate_mbps=19.0),)), 0.0)
+    assert Sightings.of(list(book)).uploads == {ANNA: [19.0]}
+    assert all("others have seen 19.0" in said_of(book, one)[0] for one in (ANNA, BERT))

@@ -95,3 +95,14 @@ def test_the_load_that_is_planned_for(tmp_path, options, expected):
 def test_a_load_or_a_split_that_cannot_be(tmp_path, options, sentence):
     with pytest.raises(UserError, match=sentence):
         UpSettings("m", tmp_path, **options)
+
+
+def test_an_upload_that_was_seen_of_one_device_is_believed_of_its_pc():
+    first, second, other = (node(name, upload_mbps=500) for name in "abc")
+    second.pc = "a"
+    other.seen, second.seen = {"b": 40.0}, {"a": 9000.0}
+    question = PLANNER.question([first, second, other])
+    assert [one.pc for one in question.nodes] == ["a", "a", "c"]
+    uploads = [one.upload_bytes_per_s for one in question.nodes]
+    assert uploads[:2] == [40e6 / 8] * 2
+    assert question.network.link(*question.nodes[:2]).rate_bytes_per_s > uploads[0]

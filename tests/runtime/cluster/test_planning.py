@@ -116,3 +116,19 @@ def test_nodes_are_told_what_a_layer_takes_of_them(dtype, on_cpu, on_gpu):
     size = FactsMaker(COST, 2, dtype).model_size("m")
     assert (size.layers, size.layer_bytes) == (8, 100 * MIB)
     assert (size.held_bytes(4), size.held_bytes(2)) == (on_cpu * MIB, on_gpu * MIB)
+
+
+async def test_what_serves_is_compared_on_shared_lines_as_it_was_planned():
+    """Two devices of Anna's in turn with others: each sends with half of her line."""
+    dora = "d" * 16
+    book = cluster(ANNA, BERT, CARL, dora)
+    book.node(CARL).pc = ANNA
+    nodes = list(book)
+    plan = await PLANNER.splitting("even").plan(nodes)
+    (planned,) = (ring.forecast for ring in plan.rings)
+    (now,) = PLANNER._as_known(plan.rings, nodes).rings
+    assert (now.ttft_s, now.tokens_per_s) == (planned.ttft_s, planned.tokens_per_s)
+    book.node(CARL).pc = CARL
+    (apart,) = PLANNER._as_known(plan.rings, nodes).rings
+    assert apart.ttft_s < planned.ttft_s
+    assert not PLANNER.is_worth(plan.rings, plan, nodes)

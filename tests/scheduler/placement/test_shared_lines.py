@@ -1,5 +1,7 @@
 """Devices of one PC: near to each other, and with one line between them."""
 
+from dataclasses import replace
+
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -13,6 +15,14 @@ from molink_scheduler.placement import (
     make_plan,
     plan_on_shared_lines,
 )
+from molink_scheduler.placement.even import even_plan
+from molink_scheduler.placement.facts import WITHIN_PC
+from molink_scheduler.placement.fields import (
+    PlacementQuestion,
+    fields_of,
+    question_from_fields,
+)
+from molink_scheduler.placement.problem import Problem
 from molink_scheduler.placement.shared_lines import PASSES_MAX, senders_of
 
 MB = 10**6
@@ -88,3 +98,21 @@ def test_no_line_is_promised_twice(pcs, memory):
         shares = {one.pc: round(2.5 * MB / passes[-1][one.id]) for one in nodes}
         senders = senders_of(plan, {one.id: one.pc for one in nodes})
         assert all(count <= shares[pc] for pc, count in senders.items())
+
+
+def test_a_search_takes_devices_that_were_not_measured_for_near():
+    nodes = [node("a1", "a"), node("b", ""), node("a2", "a")]
+    problem = Problem(MODEL, nodes, NETWORK, GOAL)
+    assert problem.nearest[0] == [2, 1]
+    assert problem.delay_s[0][2] == problem.delay_s[2][0] == WITHIN_PC.one_way_s
+    assert problem.wire_row_s[0][2] < problem.wire_row_s[0][1]
+
+
+def test_a_question_is_answered_on_shared_lines():
+    """By an even split in this order both devices of a send out, each with half of the line."""
+    nodes = (node("a1", "a"), node("b", ""), node("a2", "a"), node("c", ""))
+    question = PlacementQuestion(MODEL, nodes, NETWORK, GOAL, "even")
+    asked = question_from_fields(fields_of(question))
+    halves = [replace(one, upload_bytes_per_s=1.25 * MB) if one.pc == "a" else one for one in nodes]
+    assert asked.answer() == even_plan(MODEL, halves, NETWORK, GOAL)
+    assert asked.answer() != even_plan(MODEL, nodes, NETWORK, GOAL)
