@@ -6,7 +6,7 @@ from molink.control.messages import NodeWish
 from molink.runtime.cluster.cluster_plan import ClusterPlan
 from molink.runtime.cluster.node_book import Node
 from molink.runtime.cluster.nodes_report import nodes_report
-from molink.runtime.cluster.progress import progress_sentence
+from molink.runtime.cluster.progress import Waiting, progress_sentence
 from tests.runtime.cluster.examples import HERE, PROFILE
 
 STOPPED = HERE.model_copy(update={"online": False, "reason": "The agent was stopped."})
@@ -33,9 +33,9 @@ def test_the_reason_is_that_of_the_state(presence, wish, reason):
 
 def test_who_is_gone_is_not_who_never_came():
     plan = ClusterPlan(())
-    assert "No PC has joined yet" in progress_sentence([], [], plan, 1)
+    assert "No PC has joined yet" in progress_sentence([], [], plan, Waiting(1))
     gone = [Node("a" * 16, presence=STOPPED), Node("b" * 16, presence=STOPPED)]
-    said = progress_sentence(gone, [], plan, 1)
+    said = progress_sentence(gone, [], plan, Waiting(1))
     assert said == "None of the 2 PCs that joined before is here now."
     measured = [Node("a" * 16, presence=HERE, profile=PROFILE)]
-    assert progress_sentence(measured, [], plan, 1) == "1 PC ready; a plan is being made."
+    assert progress_sentence(measured, [], plan, Waiting(1)) == "1 PC ready; a plan is being made."
