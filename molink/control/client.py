@@ -25,7 +25,7 @@ from pydantic import BaseModel
 
 from molink.control.addresses import BrokerAddress
 from molink.control.backoff import Backoff
-from molink.control.connection import Refused, Will, connection, is_refusal
+from molink.control.connection import Refused, Will, connection, in_time, is_refusal
 from molink.control.inbox import WAITING_MAX, Inbox
 from molink.control.received import Received
 from molink.control.topics import Topic
@@ -154,7 +154,7 @@ class ControlClient:
         if self._connection is None:
             return
         try:
-            await self._connection.publish(path, payload, topic.qos, topic.retained)
+            await in_time(self._connection.publish(path, payload, topic.qos, topic.retained))
         except aiomqtt.MqttError as error:
             log.debug("not sent now: %s: %s", path, error)
 
@@ -214,7 +214,7 @@ class ControlClient:
 
     async def _subscribe(self, mqtt: aiomqtt.Client) -> None:
         for topic_filter in self._subscriptions:
-            (code,) = await mqtt.subscribe(topic_filter, qos=1)
+            (code,) = await in_time(mqtt.subscribe(topic_filter, qos=1))
             if getattr(code, "value", code) >= 0x80:
                 raise Refused(f"The broker does not let us read {topic_filter}.")
 
@@ -224,7 +224,7 @@ class ControlClient:
         for start in range(0, len(paths), _REPEATED_AT_ONCE):
             chunk = paths[start : start + _REPEATED_AT_ONCE]
             said = [(path, *self._said[path]) for path in chunk]
-            await asyncio.gather(*(mqtt.publish(*one, retain=True) for one in said))
+            await asyncio.gather(*(in_time(mqtt.publish(*one, retain=True)) for one in said))
 
     def _fail(self, sentence: str) -> None:
         self._failure = ControlError(sentence)

@@ -1,9 +1,10 @@
 """One connection of aiomqtt to the broker, from its start to its break."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+import math
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from typing import Any, NoReturn, cast
+from typing import Any, NoReturn, TypeVar, cast
 
 import aiomqtt
 from paho.mqtt.reasoncodes import ReasonCode
@@ -12,7 +13,9 @@ from pydantic import BaseModel
 from molink.control.addresses import BrokerAddress
 from molink.control.topics import Topic
 
-__all__ = ["KEEPALIVE_S", "Refused", "Will", "connection", "is_refusal"]
+__all__ = ["KEEPALIVE_S", "Refused", "Will", "connection", "in_time", "is_refusal"]
+
+Answer = TypeVar("Answer")
 
 Will = tuple[Topic[Any], str, BaseModel]
 """Topic, node id, message: what the broker says for us when we are gone without a word."""
@@ -47,6 +50,19 @@ class _Inbox(asyncio.Queue[aiomqtt.Message]):
         self._arrived(item)
 
 
+async def in_time(answer: Awaitable[Answer]) -> Answer:
+    """What the broker answers to a call of aiomqtt. Raises MqttError when that takes too long.
+
+    aiomqtt's own time-out is `asyncio.wait_for`, which in Python 3.11 swallows a cancellation that
+    comes together with the answer: whoever was cancelled then would live on.
+    """
+    try:
+        async with asyncio.timeout(_TIMEOUT_S):
+            return await answer
+    except TimeoutError:
+        raise aiomqtt.MqttError("the broker did not answer in time") from None
+
+
 def is_refusal(error: Exception) -> bool:
     """Whether trying again is likely to be answered in the same way."""
     code = error.rc if isinstance(error, aiomqtt.MqttCodeError) else None
@@ -61,6 +77,24 @@ async def connection(
     arrived: Callable[[aiomqtt.Message], None],
 ) -> AsyncIterator[tuple[aiomqtt.Client, "asyncio.Task[None]"]]:
     """A connection, and a task that raises MqttError when it breaks. Raises MqttError, OSError."""
+    mqtt = _client(address, identity, will, arrived)
+    await _enter(mqtt)
+    mqtt.timeout = math.inf  # From here on `in_time` has ours.
+    broken = asyncio.create_task(_until_broken(mqtt))
+    try:
+        yield mqtt, broken
+    finally:
+        broken.cancel()
+        await asyncio.gather(broken, return_exceptions=True)
+        await in_time(mqtt.__aexit__(None, None, None))
+
+
+def _client(
+    address: BrokerAddress,
+    identity: tuple[str, str, str],
+    will: Will | None,
+    arrived: Callable[[aiomqtt.Message], None],
+) -> aiomqtt.Client:
     username, password, client_id = identity
     mqtt = aiomqtt.Client(
         address.host,
@@ -77,14 +111,7 @@ async def connection(
         queue_type=cast(Any, lambda maxsize: _Inbox(arrived)),
     )
     mqtt.pending_calls_threshold = _PENDING_CALLS_QUIET
-    await _enter(mqtt)
-    broken = asyncio.create_task(_until_broken(mqtt))
-    try:
-        yield mqtt, broken
-    finally:
-        broken.cancel()
-        await asyncio.gather(broken, return_exceptions=True)
-        await mqtt.__aexit__(None, None, None)
+    return mqtt
 
 
 async def _enter(mqtt: aiomqtt.Client) -> None:

@@ -86,7 +86,8 @@ class MosquittoProcess:
                     signal.SIGTERM if attempt < _STOP_ATTEMPTS else signal.SIGKILL
                 )
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._process.wait(), _STOP_TIMEOUT_S)
+                async with asyncio.timeout(_STOP_TIMEOUT_S):
+                    await self._process.wait()
                 break
         await self._process.wait()
         await self._reader

@@ -81,7 +81,8 @@ class ChildProcess:
 
     async def _ended_within(self, timeout_s: float) -> bool:
         try:
-            await asyncio.wait_for(self.process.wait(), timeout_s)
+            async with asyncio.timeout(timeout_s):
+                await self.process.wait()
         except TimeoutError:
             return False
         return True

@@ -9,6 +9,7 @@ import pytest
 
 from molink.control.broker import BrokerAddress
 from molink.control.client import REFUSALS_MAX, ControlClient
+from molink.control.connection import in_time
 from molink.control.topics import ASSIGNMENT, COORDINATOR, HEALTH, PRESENCE
 from molink.errors import ControlError
 from tests.control.conftest import PASSWORD, coordinator_presence, health, presence, until
@@ -164,3 +165,20 @@ async def test_several_nodes_may_share_a_user_of_somebody_elses_broker(broker, k
     client = ControlClient.open(broker.address, "n1", PASSWORD, client_id="another")
     async with client as node:
         assert node.connected
+
+
+@pytest.mark.parametrize("ticks", range(5))
+async def test_whoever_is_cancelled_as_the_broker_answers_is_cancelled(open_client, ticks):
+    """`asyncio.wait_for` of Python 3.11 gives the answer instead: the caller would live on."""
+    async with open_client("n1") as node:
+        mqtt, answered = node._connection, asyncio.Event()
+        calling = asyncio.ensure_future(in_time(mqtt._wait_for(answered.wait(), None)))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        answered.set()
+        for _ in range(ticks):
+            await asyncio.sleep(0)
+        was_done = calling.done()
+        calling.cancel()
+        await asyncio.wait([calling])
+        assert calling.cancelled() or was_done

@@ -86,7 +86,8 @@ async def ask_agent(data_dir: Path, question: dict[str, Any]) -> dict[str, Any]:
         ) from None
     writer.write(json.dumps(question).encode() + b"\n")
     try:
-        line = await asyncio.wait_for(reader.readline(), ANSWER_TIMEOUT_S)
+        async with asyncio.timeout(ANSWER_TIMEOUT_S):
+            line = await reader.readline()
         answer: dict[str, Any] = json.loads(line)
     except (TimeoutError, ValueError, ConnectionError):
         raise UserError("The agent did not answer: see `molink agent logs`.") from None

@@ -37,7 +37,8 @@ async def answer_of(*command: str, timeout_s: float = ANSWER_WITHIN_S) -> str | 
     except OSError:
         return None
     try:
-        return await asyncio.wait_for(_whole_answer(process), timeout_s)
+        async with asyncio.timeout(timeout_s):
+            return await _whole_answer(process)
     except TimeoutError:
         return None
     finally:
@@ -62,7 +63,8 @@ async def _end(process: Process) -> None:
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, signal.SIGKILL)
     with contextlib.suppress(TimeoutError):
-        await asyncio.wait_for(_rest(process), END_WITHIN_S)
+        async with asyncio.timeout(END_WITHIN_S):
+            await _rest(process)
 
 
 async def _rest(process: Process) -> None:
