@@ -78,7 +78,8 @@ def test_nothing_that_is_sent_breaks_the_reader(data):
 @given(st.binary(max_size=60))
 def test_nor_does_a_good_head_with_a_bad_body(body):
     head = bytes(question())
-    parse_stun(head[:2] + len(body).to_bytes(2, "big") + head[4:] + body)
+    found = parse_stun(head[:2] + len(body).to_bytes(2, "big") + head[4:] + body)
+    assert found is None or found.transaction_id == head[8:20]
 
 
 def test_answers_per_second_are_bounded():

@@ -53,4 +53,6 @@ def test_what_is_said_of_a_path_that_is_being_left_does_not_count_against_the_ne
 
 
 def test_of_a_link_that_is_not_there_nothing_is_made(ways):
+    before = dict(ways.paths)
     ways.path_moved(PathMoved("coordinator", "tcp://a:1", False, "nobody answers"))
+    assert ways.paths == before

@@ -397,6 +397,8 @@ async def test_a_stage_that_fails_ends_the_ring_and_it_is_tried_again(monkeypatc
         w.coordinators[0].lost.set_result(RingError("a: out of memory"))
         w.say("a", StageFact(revision=revision, kind="failed", message="out of memory"))
         await w.until(lambda: len(w.coordinators) == 2 and w.serving)
+        assert w.members() == [["a"]]
+        assert w.book.node("a").assignment.revision > revision
 
 
 async def test_a_node_whose_stage_fails_is_left_out_and_the_others_serve(monkeypatch):
