@@ -3,7 +3,7 @@
 import subprocess
 from pathlib import Path
 
-from molink.control.broker import TlsFiles
+from molink.control.broker.broker import TlsFiles
 
 
 def self_signed(folder: Path) -> TlsFiles:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from molink.control.messages import ModelSize, Profile
+from molink.control.messages.payloads import ModelSize, Profile
 
 __all__ = ["KNOWN_FILE", "Known", "ModelSize"]
 

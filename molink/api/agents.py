@@ -2,8 +2,8 @@
 
 from aiohttp import web
 
+from molink.coordinator.members.joining import JoinDesk
 from molink.errors import ControlError, JoinRefusedError
-from molink.runtime.cluster.joining import JoinDesk
 
 __all__ = ["JOIN_PATH", "add_join_route"]
 

@@ -2,14 +2,14 @@
 
 from aiohttp import web
 
-from molink.api.chat import post_chat_completions
-from molink.api.completions import post_completions
 from molink.api.context import SERVICE, TOKEN_TEXTS
 from molink.api.errors import errors_in_openai_shape
 from molink.api.generate import post_generate
+from molink.api.openai.chat import post_chat_completions
+from molink.api.openai.completions import post_completions
 from molink.api.status import get_cluster, get_health, get_model, get_models
 from molink.api.token_texts import TokenTexts
-from molink.runtime.service import GenerationService
+from molink.serving.service import GenerationService
 
 __all__ = ["BODY_BYTES_MAX", "create_app"]
 

@@ -3,7 +3,7 @@
 from aiohttp import web
 
 from molink.api.token_texts import TokenTexts
-from molink.runtime.service import GenerationService
+from molink.serving.service import GenerationService
 
 __all__ = ["SERVICE", "TOKEN_TEXTS"]
 

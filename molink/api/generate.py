@@ -24,7 +24,7 @@ from molink.api.sequences import Answer, run_sequences
 from molink.api.stopwatch import Stopwatch
 from molink.api.token_texts import finite
 from molink.api.usage import usage
-from molink.runtime.service import (
+from molink.serving.service import (
     GenerationRequest,
     GenerationService,
     ModelCard,

@@ -14,7 +14,7 @@ from jinja2 import TemplateError
 from molink.api.errors import ApiError
 from molink.api.mistakes import NAME_CHARS_SHOWN
 from molink.api.schemas import Message
-from molink.runtime.service import ChatTokenizer, ModelCard
+from molink.serving.service import ChatTokenizer, ModelCard
 
 __all__ = [
     "PROMPTS_MAX",

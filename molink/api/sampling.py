@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from molink.api.errors import ApiError
 from molink.api.prompts import checked_token_ids
 from molink.api.schemas import SamplingBody
-from molink.runtime.service import GenerationRequest, ModelCard
+from molink.serving.service import GenerationRequest, ModelCard
 from molink_scheduler.request import SamplingParams
 
 __all__ = ["choice_seed", "generation_requests", "token_budget"]

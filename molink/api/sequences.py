@@ -12,7 +12,7 @@ from contextlib import aclosing
 from dataclasses import dataclass, field
 
 from molink.errors import RingError
-from molink.runtime.service import (
+from molink.serving.service import (
     GenerationRequest,
     GenerationService,
     TokenEvent,

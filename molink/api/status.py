@@ -7,7 +7,7 @@ from aiohttp import web
 from molink.api.context import SERVICE
 from molink.api.errors import RETRY_AFTER_S
 from molink.api.prompts import check_model
-from molink.runtime.service import ModelCard
+from molink.serving.service import ModelCard
 
 __all__ = ["get_cluster", "get_health", "get_model", "get_models"]
 

@@ -5,7 +5,7 @@ of the tokenizer for each token, so texts are remembered; the vocabulary bounds 
 be. A model without a tokenizer gets `token_id:17`.
 """
 
-from molink.runtime.service import GenerationService
+from molink.serving.service import GenerationService
 
 __all__ = ["LOGPROB_MIN", "TokenTexts", "finite"]
 

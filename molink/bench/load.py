@@ -5,11 +5,11 @@ from dataclasses import asdict, dataclass
 from random import Random
 from typing import Any
 
-from molink.bench.api_client import ApiClient
 from molink.bench.plan import closed_loop, warm_up
 from molink.bench.report import report
 from molink.bench.runner import RequestRecord, run_plan
-from molink.bench.served_model import ServedModel
+from molink.client.api_client import ApiClient
+from molink.client.served_model import ServedModel
 from molink.errors import UserError
 
 __all__ = ["LoadSettings", "run_load"]

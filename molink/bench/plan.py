@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
 
-from molink.bench.trace import TraceRequest
+from molink.workload.trace import TraceRequest
 
 __all__ = ["PlannedRequest", "RequestPlan", "closed_loop", "open_loop", "random_request", "warm_up"]
 

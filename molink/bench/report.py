@@ -12,7 +12,7 @@ from itertools import pairwise
 from typing import Any
 
 from molink.bench.runner import RequestRecord
-from molink.bench.spread import spread
+from molink.workload.spread import spread
 
 __all__ = ["report"]
 

@@ -12,8 +12,8 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import aclosing
 from dataclasses import dataclass, field
 
-from molink.bench.api_client import ApiClient
 from molink.bench.plan import PlannedRequest, RequestPlan
+from molink.client.api_client import ApiClient
 from molink.errors import UserError
 
 __all__ = ["RequestRecord", "run_plan", "send"]

@@ -21,12 +21,12 @@ import zmq
 
 from molink.config.link_schedule import LinkSchedule
 from molink.errors import UserError
-from molink.transport.link_thread import LinkThread
-from molink.transport.links import InboundLink
-from molink.transport.paced_link import PacedLink
+from molink.transport.link.inbound import InboundLink
+from molink.transport.link.paced_link import PacedLink
+from molink.transport.link.thread import LinkThread
 from molink_scheduler.batch import BatchClass
-from molink_scheduler.link_pacer import LinkPacer
-from molink_scheduler.transmission import make_transmission
+from molink_scheduler.link.pacer import LinkPacer
+from molink_scheduler.link.transmission import make_transmission
 
 __all__ = ["HopTimes", "hop_times"]
 

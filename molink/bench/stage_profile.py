@@ -3,7 +3,7 @@
 Three stages of a few layers each, one after another: a middle one over a grid of rows and contexts,
 a head and a tail over the rows only, since what they do beside their layers depends on nothing
 else. Then what a ring on one PC has beside: several stages at once (`stages_together`), steps after
-idle times, software (`software_times`). `molink_sim.machines.stage_profile` tells the file's
+idle times, software (`software_times`). `molink_sim.hardware.stage_profile` tells the file's
 format and reads it.
 """
 
@@ -15,8 +15,8 @@ from typing import Any
 
 from molink.bench.software_times import hop_times
 from molink.bench.stages_together import slowdown_together
+from molink.checkpoint.description import ModelDescription, describe
 from molink.errors import UserError
-from molink.executor.description import ModelDescription, describe
 from molink.executor.stage import StageExecutor, StageOptions
 from molink.executor.step_timing import StepTimer, TimedStep
 

@@ -7,16 +7,16 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from molink.bench.api_client import ApiClient
 from molink.bench.load import WARM_UP_SEED
 from molink.bench.plan import open_loop, warm_up
 from molink.bench.report import report
 from molink.bench.runner import RequestRecord, run_plan
-from molink.bench.served_model import ServedModel
-from molink.bench.trace import TraceRequest, read_trace
-from molink.bench.trace_fit import at_rate, scaled, within
-from molink.bench.trace_mix import generate_trace
+from molink.client.api_client import ApiClient
+from molink.client.served_model import ServedModel
 from molink.errors import UserError
+from molink.workload.trace import TraceRequest, read_trace
+from molink.workload.trace_fit import at_rate, scaled, within
+from molink.workload.trace_mix import generate_trace
 
 __all__ = ["GENERATED", "TraceSettings", "run_trace"]
 

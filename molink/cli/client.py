@@ -145,7 +145,7 @@ async def _print_stream(
     url: str, path: str, body: dict[str, Any], text_of: Callable[[Event], str], pieces: list[str]
 ) -> None:
     """Write the text of an answer's events as they come, and keep it in `pieces`."""
-    from molink.bench.api_client import ApiClient
+    from molink.client.api_client import ApiClient
 
     async with ApiClient(url) as client, aclosing(client.stream(path, body)) as events:
         async for event in events:
@@ -261,7 +261,7 @@ async def _run_with_bar(settings: "LoadSettings | TraceSettings") -> dict[str, A
 def _show(report: dict[str, Any], json_file: Path | None) -> None:
     from rich.console import Console
 
-    from molink.bench.table import print_report
+    from molink.workload.table import print_report
 
     print_report(report, Console())
     if json_file is not None:

@@ -13,8 +13,8 @@ from molink.errors import UserError
 
 if TYPE_CHECKING:
     from molink.config.serve_settings import ServeSettings
-    from molink.runtime.coordinator import Coordinator
-    from molink.runtime.service import GenerationRequest, ModelCard
+    from molink.coordinator.requests.ring_client import Coordinator
+    from molink.serving.service import GenerationRequest, ModelCard
 
 __all__ = ["demo"]
 
@@ -46,7 +46,7 @@ def demo(chat: bool, prompt: str) -> None:
 
 async def _demo(settings: "ServeSettings", prompt: str, chat: bool) -> None:
     from molink.cli.loading_bar import LoadingBar
-    from molink.runtime.serving import start_coordinator
+    from molink.coordinator.local.start import start_coordinator
 
     print(f"Starting {STAGES} stages of the demo model, {LINK} (Mbps:ms) on every link ...")
     async with AsyncExitStack() as stack:
@@ -73,7 +73,7 @@ async def _one_answer(coordinator: "Coordinator", prompt: str) -> None:
 
 
 def _request(card: "ModelCard", prompt: str) -> "GenerationRequest":
-    from molink.runtime.service import GenerationRequest
+    from molink.serving.service import GenerationRequest
     from molink_scheduler.request import SamplingParams
 
     assert card.tokenizer is not None, "the demo model has a tokenizer"

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 if TYPE_CHECKING:
-    from molink.control.registry import Registry
-    from molink.control.registry_records import InviteRecord, NodeRecord
+    from molink.control.registry.records import InviteRecord, NodeRecord
+    from molink.control.registry.registry import Registry
 
 __all__ = ["invite", "node"]
 
@@ -131,7 +131,7 @@ def remove_node(node: str, data_dir: str | None) -> None:
 @contextmanager
 def _registry(data_dir: str | None, *, make: bool = False) -> Iterator["Registry"]:
     from molink.config.data_dir import data_dir as folder
-    from molink.control.registry import Registry
+    from molink.control.registry.registry import Registry
 
     before_subcommand = click.get_current_context().obj
     registry = Registry.open(folder(DATA_FOLDER, data_dir or before_subcommand), make=make)

@@ -7,7 +7,7 @@ import click
 
 from molink.errors import UserError
 from molink_scheduler.codec_choice import WIRE_CHOICES
-from molink_scheduler.transmission import POLICIES, POLICY_DEFAULT
+from molink_scheduler.link.transmission import POLICIES, POLICY_DEFAULT
 
 __all__ = ["ring_options", "some_ring_options"]
 

@@ -108,8 +108,8 @@ def plan(
 def _made(
     model: str, nodes_path: Path, goal: "Goal", split: str | None, rings_max: int | None
 ) -> "tuple[str, Plan]":
+    from molink.checkpoint.layer_sizes import planned_model
     from molink.config.planned_nodes import read_planned_nodes
-    from molink.executor.layer_sizes import planned_model
     from molink.models import DEMO_MODEL_DIR
     from molink_scheduler.placement import Shortage, even_plan, make_plan
 

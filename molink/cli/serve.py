@@ -62,7 +62,7 @@ async def _serve(settings: "ServeSettings") -> None:
     from molink.api import create_app, start_api
     from molink.api.server import check_port_free
     from molink.cli.loading_bar import LoadingBar
-    from molink.runtime.serving import start_coordinator
+    from molink.coordinator.local.start import start_coordinator
 
     check_port_free(settings.host, settings.port)
     async with AsyncExitStack() as stack:

@@ -130,8 +130,8 @@ async def _serve(settings: "UpSettings", shown: "RunningLine", *, wait: bool) ->
     from molink.api.agents import add_join_route
     from molink.api.plan import add_plan_route
     from molink.api.server import check_port_free, free_port
-    from molink.api.weights import WeightsShelf, add_weights_routes
-    from molink.runtime.cluster.start import start_cluster
+    from molink.api.weights.routes import WeightsShelf, add_weights_routes
+    from molink.coordinator.start import start_cluster
 
     for option, wanted in settings.ports():
         check_port_free(settings.host, wanted, option)

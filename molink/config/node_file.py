@@ -35,8 +35,8 @@ from pathlib import Path
 from typing import Any
 
 from molink.errors import UserError
-from molink.machines.estimate import StepTimes
-from molink.machines.gpu import Gpu, gpu
+from molink.hardware.estimate import StepTimes
+from molink.hardware.gpu import Gpu, gpu
 
 __all__ = ["LENT_SHARE", "NODES_MAX", "LinkBetween", "ListedNode", "NodeFile", "read_node_file"]
 

@@ -4,9 +4,9 @@ from dataclasses import asdict, dataclass
 from itertools import permutations
 from pathlib import Path
 
+from molink.checkpoint.model_shape import ModelShape
 from molink.config.node_file import ListedNode, NodeFile, read_node_file
-from molink.machines.estimate import estimated_times
-from molink.machines.model_shape import ModelShape
+from molink.hardware.estimate import estimated_times
 from molink_scheduler.placement import LinkFacts, Network, NodeFacts
 
 __all__ = ["PlannedNodes", "read_planned_nodes"]

@@ -9,8 +9,8 @@ from molink.config.link_schedule import LinkSchedule
 from molink.config.ring_hosts import RingHosts
 from molink.errors import UserError
 from molink_scheduler.codec_choice import WIRE_CHOICES
-from molink_scheduler.micro_batches import MICRO_BATCH_COUNT_MAX
-from molink_scheduler.transmission import POLICIES, POLICY_DEFAULT
+from molink_scheduler.head.micro_batches import MICRO_BATCH_COUNT_MAX
+from molink_scheduler.link.transmission import POLICIES, POLICY_DEFAULT
 
 __all__ = ["ServeSettings"]
 

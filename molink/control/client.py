@@ -27,8 +27,8 @@ from molink.control.addresses import BrokerAddress
 from molink.control.backoff import Backoff
 from molink.control.connection import Refused, Will, connection, in_time, is_refusal
 from molink.control.inbox import WAITING_MAX, Inbox
-from molink.control.received import Received
-from molink.control.topics import Topic
+from molink.control.messages.received import Received
+from molink.control.messages.topics import Topic
 from molink.errors import ControlError
 
 __all__ = ["ControlClient", "Will"]

@@ -11,7 +11,7 @@ from paho.mqtt.reasoncodes import ReasonCode
 from pydantic import BaseModel
 
 from molink.control.addresses import BrokerAddress
-from molink.control.topics import Topic
+from molink.control.messages.topics import Topic
 
 __all__ = ["KEEPALIVE_S", "Refused", "Will", "connection", "in_time", "is_refusal"]
 

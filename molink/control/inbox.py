@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import aiomqtt
 
-from molink.control.received import Received, UnreadableError, read_message
+from molink.control.messages.received import Received, UnreadableError, read_message
 
 __all__ = ["WAITING_MAX", "Inbox"]
 

@@ -22,14 +22,14 @@ from typing import Any
 import torch
 from transformers import AttentionInterface
 
-from molink.executor import native_attention
 from molink.executor.attention_math import (
     AttentionVariant,
     attend_causal,
     attend_packed,
     causal_mask,
 )
-from molink.executor.decode_groups import DecodeGroup, KeyRange, group_decodes
+from molink.executor.cpu import native_attention
+from molink.executor.cpu.decode_groups import DecodeGroup, KeyRange, group_decodes
 from molink.executor.kv_pool import KvPool, LayerKv
 from molink.executor.step_plan import SpanPlace, StepPlan
 

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 
-from molink_scheduler.kv_blocks import BLOCK_TOKENS
+from molink_scheduler.kv.blocks import BLOCK_TOKENS
 
 __all__ = ["KvPool", "LayerKv"]
 

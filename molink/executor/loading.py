@@ -24,9 +24,9 @@ from transformers.core_model_loading import WeightConverter, WeightRenaming, ren
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
 from transformers.utils import logging as transformers_logging
 
+from molink.checkpoint.checkpoint import INDEX, Checkpoint
 from molink.errors import CheckpointError, UnsupportedModelError, UserError
 from molink.executor.attention import ATTENTION_NAME
-from molink.executor.checkpoint import INDEX, Checkpoint
 from molink.executor.pruning import Skip, Zero, stage_class
 
 __all__ = ["Progress", "StagePart", "build_stage_class", "load_model", "load_model_config"]

@@ -11,7 +11,7 @@ import sys
 import psutil
 import torch
 
-from molink_scheduler.kv_blocks import BLOCK_TOKENS
+from molink_scheduler.kv.blocks import BLOCK_TOKENS
 
 __all__ = ["free_memory_bytes", "propose_kv_tokens", "return_freed_memory"]
 

@@ -15,8 +15,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from molink.checkpoint.part_names import ADDED_POSITIONS, AFTER_LAYERS, BEFORE_LAYERS
 from molink.errors import UnsupportedModelError
-from molink.executor.part_names import ADDED_POSITIONS, AFTER_LAYERS, BEFORE_LAYERS
 
 __all__ = ["Skip", "Zero", "decoder_layers", "stage_class"]
 

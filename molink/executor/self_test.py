@@ -18,8 +18,8 @@ from typing import Any
 import torch
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
 
+from molink.checkpoint.description import ModelDescription
 from molink.errors import MolinkError, UnsupportedModelError
-from molink.executor.description import ModelDescription
 from molink.executor.loading import StagePart, build_stage_class
 from molink.executor.sampling import DrawnToken
 from molink.executor.shrinking import shrink_config

@@ -14,20 +14,20 @@ from typing import Any
 
 import torch
 
+from molink.checkpoint.checkpoint import open_checkpoint
+from molink.checkpoint.description import ModelDescription, describe
 from molink.errors import StageError, UnsupportedModelError
 from molink.executor.attention import AttentionStep, active_step
-from molink.executor.checkpoint import open_checkpoint
-from molink.executor.description import ModelDescription, describe
+from molink.executor.cpu.packed_linear import PackedLinear
+from molink.executor.cpu.rewriting import rewrite
 from molink.executor.devices import choose_device, choose_dtype
 from molink.executor.kv_pool import KvPool
 from molink.executor.loading import Progress, StagePart, load_model, load_model_config
 from molink.executor.memory import free_memory_bytes, propose_kv_tokens, return_freed_memory
-from molink.executor.packed_linear import PackedLinear
-from molink.executor.rewriting import rewrite
 from molink.executor.sampling import DrawnToken, SequenceHistory, sample
 from molink.executor.step_plan import plan_step
 from molink_scheduler.batch import Admission, Batch, BatchClass, Release, Span
-from molink_scheduler.kv_blocks import BLOCK_TOKENS, KvBlocks, blocks_for
+from molink_scheduler.kv.blocks import BLOCK_TOKENS, KvBlocks, blocks_for
 from molink_scheduler.request import SamplingParams
 
 __all__ = ["StageExecutor", "StageOptions", "StepOutput"]

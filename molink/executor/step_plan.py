@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from molink_scheduler.batch import Batch, Span
-from molink_scheduler.kv_blocks import BLOCK_TOKENS, KvBlocks
+from molink_scheduler.kv.blocks import BLOCK_TOKENS, KvBlocks
 
 __all__ = ["SpanPlace", "StepPlan", "plan_step"]
 

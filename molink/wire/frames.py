@@ -28,7 +28,7 @@ from molink.wire.messages import (
 )
 from molink_scheduler.batch import Admission, Batch, BatchClass, Release, Span
 from molink_scheduler.request import Request, SamplingParams
-from molink_scheduler.round_tracker import StageStamp
+from molink_scheduler.timing.round_tracker import StageStamp
 
 __all__ = [
     "BUFFER_BYTES_MAX",

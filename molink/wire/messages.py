@@ -14,7 +14,7 @@ from enum import IntEnum
 
 from molink_scheduler.batch import Batch, BatchClass, Release, Span
 from molink_scheduler.request import Request
-from molink_scheduler.round_tracker import StageStamp
+from molink_scheduler.timing.round_tracker import StageStamp
 
 __all__ = [
     "Activations",

@@ -12,7 +12,7 @@ from enum import IntEnum
 from typing import Final
 
 from molink_scheduler.request import SamplingParams
-from molink_scheduler.round_tracker import StageStamp
+from molink_scheduler.timing.round_tracker import StageStamp
 
 __all__ = ["DECODE", "PREFILL", "Admission", "Batch", "BatchClass", "Release", "Span"]
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from molink_scheduler.batch import Batch, BatchClass, Release, Span
 from molink_scheduler.request import Request
-from molink_scheduler.round_tracker import StageStamp
+from molink_scheduler.timing.round_tracker import StageStamp
 
 __all__ = [
     "BatchReturned",

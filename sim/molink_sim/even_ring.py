@@ -1,7 +1,7 @@
 """The ring of an experiment: one model, equal devices, equal links."""
 
 from molink.config.layer_split import even_split
-from molink_sim.machines import gpu, kv_tokens, model_shape, stage_cost
+from molink_sim.hardware import gpu, kv_tokens, model_shape, stage_cost
 from molink_sim.scenario import LinkSpec, RingSpec, StageSpec
 
 __all__ = ["even_ring"]

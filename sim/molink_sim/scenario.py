@@ -39,7 +39,7 @@ class Arrival:
 
 
 class StepCost(Protocol):
-    """How long a stage computes. Implementations live in `molink_sim.machines`."""
+    """How long a stage computes. Implementations live in `molink_sim.hardware`."""
 
     def step_s(self, batch_class: BatchClass, rows: int, kv_tokens: int, sequences: int) -> float:
         """Seconds of one step of `rows` rows of `sequences` sequences.
@@ -118,7 +118,7 @@ class SystemSpec:
 
     name: str = "molink"
     policy: str = "molink"
-    """Of the links: a name of `molink_scheduler.transmission.POLICIES`, or `paper`."""
+    """Of the links: a name of `molink_scheduler.link.transmission.POLICIES`, or `paper`."""
     micro_batches: int | None = None
     """None: as the core chooses."""
     span_tokens: int | None = None

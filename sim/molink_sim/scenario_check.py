@@ -5,8 +5,8 @@ from itertools import pairwise
 
 from molink.errors import UserError
 from molink_scheduler.codec_choice import WIRE_CHOICES
-from molink_scheduler.micro_batches import MICRO_BATCH_COUNT_MAX
-from molink_scheduler.transmission import POLICIES
+from molink_scheduler.head.micro_batches import MICRO_BATCH_COUNT_MAX
+from molink_scheduler.link.transmission import POLICIES
 from molink_sim.network.make import LINK_MODELS, PAPER_POLICY
 from molink_sim.ring.messages import WIRE_RATIO
 from molink_sim.scenario import (

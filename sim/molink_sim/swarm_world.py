@@ -11,7 +11,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, replace
 
 from molink_scheduler.batch import BatchClass
-from molink_scheduler.transmission import POLICIES
+from molink_scheduler.link.transmission import POLICIES
 from molink_sim.faults import draw_faults
 from molink_sim.network.make import LINK_MODELS
 from molink_sim.scenario import (

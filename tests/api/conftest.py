@@ -10,7 +10,7 @@ import pytest
 from jinja2 import Environment
 
 from molink.api import create_app, start_api
-from molink.runtime.service import GenerationRequest, ModelCard, TokenEvent, TokenLogprob
+from molink.serving.service import GenerationRequest, ModelCard, TokenEvent, TokenLogprob
 
 VOCABULARY_SIZE = 300
 EOS = 3

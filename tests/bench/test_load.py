@@ -66,7 +66,7 @@ async def test_a_server_that_is_not_there(settings):
 
 async def test_start_times_hold_requests_back(url):
     """A plan with start times, as a trace would make it."""
-    from molink.bench.api_client import ApiClient
+    from molink.client.api_client import ApiClient
 
     waits_s = []
 

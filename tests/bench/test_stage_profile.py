@@ -11,8 +11,8 @@ from molink.cli.client import bench
 from molink.errors import UserError
 from molink.executor import step_timing
 from molink_scheduler.batch import BatchClass
-from molink_sim.machines import read_profile
-from molink_sim.machines.stage_profile import read_stage_profile
+from molink_sim.hardware import read_profile
+from molink_sim.hardware.stage_profile import read_stage_profile
 from tests.executor.tiny_models import save_tiny
 
 

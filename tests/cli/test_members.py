@@ -11,9 +11,9 @@ from molink.cli.members import _time
 from molink.config.data_dir import data_dir
 from molink.config.duration import duration_s
 from molink.control.identity import KeyPair
-from molink.control.invites import Invite
-from molink.control.joining import request_to_join
-from molink.control.registry import Registry
+from molink.control.messages.invites import Invite
+from molink.control.messages.joining import request_to_join
+from molink.control.registry.registry import Registry
 from molink.errors import UserError
 
 URL = "http://10.0.0.1:8000"

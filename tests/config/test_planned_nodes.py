@@ -2,8 +2,8 @@
 
 import pytest
 
+from molink.checkpoint.model_config import model_shape
 from molink.config.planned_nodes import read_planned_nodes
-from molink.machines.model_config import model_shape
 from molink_scheduler.placement import LinkFacts
 
 NODE = '[[nodes]]\nname = "a"\ngpu = "rtx4090"\nupload_mbps = 10\ndownload_mbps = 20\n'

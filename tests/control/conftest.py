@@ -5,9 +5,9 @@ from random import Random
 
 import pytest
 
-from molink.control.broker import open_broker
+from molink.control.broker.broker import open_broker
 from molink.control.client import ControlClient
-from molink.control.messages import CoordinatorPresence, NodeHealth, NodeState, Presence
+from molink.control.messages.payloads import CoordinatorPresence, NodeHealth, NodeState, Presence
 from tests.certificates import self_signed
 from tests.control.raw_client import RawClient
 

@@ -7,10 +7,10 @@ from random import Random
 
 import pytest
 
-from molink.control.broker import BrokerAddress
+from molink.control.broker.broker import BrokerAddress
 from molink.control.client import REFUSALS_MAX, ControlClient
 from molink.control.connection import in_time
-from molink.control.topics import ASSIGNMENT, COORDINATOR, HEALTH, PRESENCE
+from molink.control.messages.topics import ASSIGNMENT, COORDINATOR, HEALTH, PRESENCE
 from molink.errors import ControlError
 from tests.control.conftest import PASSWORD, coordinator_presence, health, presence, until
 

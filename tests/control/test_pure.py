@@ -7,11 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from molink.control.backoff import Backoff
+from molink.control.broker.retained import Retained, RetainedMessages
+from molink.control.broker.topic_tree import matches
 from molink.control.heartbeats import Heartbeats
-from molink.control.received import UnreadableError, read_message
-from molink.control.retained import Retained, RetainedMessages
-from molink.control.topic_tree import matches
-from molink.control.topics import COORDINATOR, PRESENCE
+from molink.control.messages.received import UnreadableError, read_message
+from molink.control.messages.topics import COORDINATOR, PRESENCE
 from tests.control.conftest import coordinator_presence, presence
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import psutil
 
-from molink.control.mosquitto_files import password_hash
+from molink.control.broker.mosquitto_files import password_hash
 from molink_agent.daemon.measuring import STEPS_FILE
 
 READY_WITHIN_S = 120

@@ -6,7 +6,7 @@ import shutil
 
 import pytest
 
-from molink.control.mosquitto import find_mosquitto
+from molink.control.broker.mosquitto import find_mosquitto
 from tests.certificates import self_signed
 from tests.end_to_end.clusters import Mosquitto, cluster, free_ports, running
 

@@ -10,7 +10,7 @@ import aiohttp
 import psutil
 import pytest
 
-from molink.control.mosquitto import find_mosquitto
+from molink.control.broker.mosquitto import find_mosquitto
 
 STOP_WITHIN_S = 5.0
 
@@ -81,7 +81,7 @@ def test_a_stop_signal_ends_every_process(tools, tiny_llama, how):
     with tools.serving(str(tiny_llama), "--nodes", "2", "--link", "1000:1") as server:
         children = server.children()
         assert sorted(map(program_of, children)) == sorted(
-            ["stage_main", "stage_main", "emulator", *BROKER]
+            ["stage_process", "stage_process", "emulator", *BROKER]
         )
         started = time.monotonic()
         assert server.stop(how) == 0
@@ -127,7 +127,7 @@ async def test_a_link_emulator_that_dies_ends_the_server(tools, tiny_llama):
 def test_layers_alone_say_how_many_nodes(tools, tiny_llama):
     with tools.serving(str(tiny_llama), "--layers", "0-2,2-6") as server:
         programs = [program_of(child) for child in server.children()]
-        assert programs.count("stage_main") == 2
+        assert programs.count("stage_process") == 2
 
 
 def refused(tools, *arguments: str) -> str:

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from molink_scheduler.transmission import POLICIES
+from molink_scheduler.link.transmission import POLICIES
 
 PROMPTS = [[3 + i] * (1 + 17 * i) for i in range(6)]
 MAX_TOKENS = 10

@@ -5,12 +5,12 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from molink.executor import native_attention
 from molink.executor.attention import AttentionStep, active_step, attend
+from molink.executor.cpu import native_attention
 from molink.executor.kv_pool import KvPool
 from molink.executor.step_plan import plan_step
 from molink_scheduler.batch import Batch, BatchClass, Span
-from molink_scheduler.kv_blocks import KvBlocks
+from molink_scheduler.kv.blocks import KvBlocks
 
 HEADS, KV_HEADS, KEY_SIZE, VALUE_SIZE = 6, 2, 32, 32
 LENGTHS = (37, 20, 33, 18)

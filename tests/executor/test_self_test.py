@@ -7,9 +7,9 @@ import torch
 from transformers import AutoConfig
 from transformers.models.qwen2 import modeling_qwen2
 
+from molink.checkpoint.description import describe
 from molink.errors import UnsupportedModelError
 from molink.executor.attention import ATTENTION_NAME
-from molink.executor.description import describe
 from molink.executor.self_test import check_architecture
 from molink.executor.shrinking import shrink_config
 from molink.executor.stage import StageExecutor, StageOptions

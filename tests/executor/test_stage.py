@@ -5,7 +5,7 @@ from safetensors.torch import load_file
 from molink.errors import StageError, UserError
 from molink.executor.stage import StageExecutor, StageOptions
 from molink_scheduler.batch import Admission, Batch, BatchClass, Release, Span
-from molink_scheduler.kv_blocks import OutOfBlocks
+from molink_scheduler.kv.blocks import OutOfBlocks
 from molink_scheduler.request import SamplingParams
 from tests.executor.ring_driver import Job, RingDriver, load_stages
 from tests.executor.tiny_models import LAYERS, save_tiny

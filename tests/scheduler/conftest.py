@@ -8,8 +8,6 @@ from random import Random
 import pytest
 
 from molink_scheduler.batch import Batch, BatchClass, Release
-from molink_scheduler.batch_pieces import join_batches
-from molink_scheduler.decode_clock import DecodeClock
 from molink_scheduler.events import (
     BatchReturned,
     RequestCancelled,
@@ -17,12 +15,14 @@ from molink_scheduler.events import (
     SampledToken,
     SendRelease,
 )
-from molink_scheduler.head import HeadScheduler, HeadSettings
-from molink_scheduler.kv_blocks import KvBlocks, blocks_for
-from molink_scheduler.prefill_budget import PrefillBudget
+from molink_scheduler.head.scheduler import HeadScheduler, HeadSettings
+from molink_scheduler.kv.blocks import KvBlocks, blocks_for
 from molink_scheduler.request import Request, SamplingParams
-from molink_scheduler.stage_order import StageOrder
-from molink_scheduler.step_profile import StepProfile
+from molink_scheduler.stage.batch_pieces import join_batches
+from molink_scheduler.stage.order import StageOrder
+from molink_scheduler.timing.decode_clock import DecodeClock
+from molink_scheduler.timing.prefill_budget import PrefillBudget
+from molink_scheduler.timing.step_profile import StepProfile
 
 
 @dataclass

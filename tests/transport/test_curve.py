@@ -7,7 +7,7 @@ from molink.control.identity import key_from_z85
 from molink.transport import curve
 from molink.transport.curve import KEYS_MAX, WAITING_MAX, CurveGuard, CurveKeys
 from molink_scheduler.batch import BatchClass
-from tests.transport.two_ends import (
+from tests.transport.link.two_ends import (
     HEADER,
     RECEIVER,
     SENDER,

@@ -3,7 +3,7 @@
 import socket
 from dataclasses import dataclass
 
-from molink.control.messages import Profile
+from molink.control.messages.payloads import Profile
 from molink.transport.home_addresses import ADDRESSES_MAX, candidates, home_addresses
 
 

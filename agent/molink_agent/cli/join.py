@@ -66,7 +66,7 @@ def join(
     """
     from molink.cli.stop_signals import until_stopped
     from molink.control.identity import load_or_make_key
-    from molink.control.invites import Invite
+    from molink.control.messages.invites import Invite
     from molink_agent.daemon.membership import join_cluster
     from molink_agent.daemon.options import AgentOptions
 

@@ -7,13 +7,13 @@ from functools import partial
 from pathlib import Path
 
 from molink.control.identity import KeyPair
-from molink.control.messages import StageWork
-from molink.control.topics import PATHS
-from molink.runtime.node.stage_host import StageHost
-from molink.runtime.node.voice import NodeVoice
-from molink.runtime.stage_handle import StageHandle
-from molink.runtime.supervision import LoadStage, OutgoingLink
-from molink.runtime.warm_stage import WarmStage
+from molink.control.messages.payloads import StageWork
+from molink.control.messages.topics import PATHS
+from molink.node.control_session import NodeVoice
+from molink.node.stage_handle import StageHandle
+from molink.node.stage_manager import StageHost
+from molink.node.warm_stage import WarmStage
+from molink.stage_protocol.messages import LoadStage, OutgoingLink
 from molink.transport.curve import CurveKeys
 from molink_agent.daemon.admission import Admission
 from molink_agent.daemon.agent import Agent

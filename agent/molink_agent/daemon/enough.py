@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from molink.control.messages import ModelSize
+from molink.control.messages.payloads import ModelSize
 
 __all__ = ["Enough"]
 

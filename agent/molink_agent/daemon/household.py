@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from molink.control.messages import Assignment, PeerAddress, StageLink
+from molink.control.messages.payloads import Assignment, PeerAddress, StageLink
 from molink.transport.peer.protocol import PEER_PORT_NAME
 
 __all__ = ["Household"]

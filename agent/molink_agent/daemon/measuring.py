@@ -15,13 +15,13 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from molink.control.messages import ProbeOrder, StepCost
+from molink.control.messages.payloads import ProbeOrder, StepCost
 from molink.errors import StageError
 
 __all__ = ["STEPS_FILE", "StepTimes"]
 
 STEPS_FILE = "steps.json"
-PROBE_MODULE = "molink.runtime.step_probe"
+PROBE_MODULE = "molink.stage.step_probe"
 PROBE_TIMEOUT_S = 300.0
 """A layer of a 70B model on an old CPU takes a minute; whoever needs longer is no use."""
 

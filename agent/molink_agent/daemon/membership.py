@@ -14,11 +14,11 @@ from pydantic import ValidationError
 from molink import __version__
 from molink.control.addresses import BrokerAddress
 from molink.control.identity import KeyPair, key_from_z85
-from molink.control.invites import Invite
-from molink.control.joining import JoinAnswer, JoinRequest, check_answer, request_to_join
-from molink.control.messages import Message
+from molink.control.messages.invites import Invite
+from molink.control.messages.joining import JoinAnswer, JoinRequest, check_answer, request_to_join
+from molink.control.messages.payloads import Message
+from molink.control.messages.sealing import SEALED_BYTES_MAX, open_answer, seal
 from molink.control.private_file import read_private, write_private
-from molink.control.sealing import SEALED_BYTES_MAX, open_answer, seal
 from molink.errors import ControlError, JoinRefusedError, UserError
 from molink_agent.data_dir import MEMBERSHIP_FILE
 from molink_agent.probe.clock import ClockReading

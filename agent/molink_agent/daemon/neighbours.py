@@ -5,7 +5,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
-from molink.control.messages import PathReport, ProbeOrder, RateSeen, RatesSeen, Services
+from molink.control.messages.payloads import PathReport, ProbeOrder, RateSeen, RatesSeen, Services
 from molink.transport.home_addresses import candidates, home_addresses
 from molink.transport.peer.protocol import PEER_PORT_NAME
 from molink.transport.peer.service import PeerService

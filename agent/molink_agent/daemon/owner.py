@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 
-from molink.control.messages import NodeWish
+from molink.control.messages.payloads import NodeWish
 from molink_agent.limits.limits_file import LimitsFile
 from molink_agent.limits.use_watch import UseWatch
 from molink_agent.limits.verdict import UseFacts, Verdict, verdict

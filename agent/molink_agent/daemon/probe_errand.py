@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
 from urllib.parse import urlsplit
 
-from molink.control.messages import PathReport, ProbeOrder, Services
+from molink.control.messages.payloads import PathReport, ProbeOrder, Services
 from molink.errors import MolinkError
 from molink_agent.daemon.household import Household
 from molink_agent.daemon.neighbours import Neighbours

@@ -1,8 +1,8 @@
 """Of two agents with the same keys the one that started later stays."""
 
-from molink.control.messages import Accepted
+from molink.control.messages.payloads import Accepted
 from molink.errors import UserError
-from molink.runtime.node.voice import NodeVoice
+from molink.node.control_session import NodeVoice
 
 __all__ = ["ReplacedError", "check_not_replaced"]
 

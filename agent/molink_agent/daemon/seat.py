@@ -17,7 +17,7 @@ from pydantic import BaseModel
 
 from molink.control.addresses import Credentials
 from molink.control.client import ControlClient
-from molink.control.messages import (
+from molink.control.messages.payloads import (
     Accepted,
     Assignment,
     LinkKeys,
@@ -29,7 +29,7 @@ from molink.control.messages import (
     RatesSeen,
     Services,
 )
-from molink.control.topics import (
+from molink.control.messages.topics import (
     ACCEPTED,
     ASSIGNMENT,
     HEALTH,
@@ -42,8 +42,8 @@ from molink.control.topics import (
     Topic,
 )
 from molink.errors import ControlError, JoinRefusedError
-from molink.runtime.node.stage_host import StageHost
-from molink.runtime.node.voice import NodeVoice
+from molink.node.control_session import NodeVoice
+from molink.node.stage_manager import StageHost
 from molink_agent.daemon.admission import Admission
 from molink_agent.daemon.enough import Enough
 from molink_agent.daemon.membership import Membership

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from molink.control.messages import StageWork
+from molink.control.messages.payloads import StageWork
 from molink_agent.daemon.this_pc import WEIGHTS_DIR
 from molink_agent.limits.lent import lent_disk_bytes
 from molink_agent.limits.limits_file import LimitsFile

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from molink.control.messages import Profile
+from molink.control.messages.payloads import Profile
 from molink.errors import UserError
 from molink_agent.daemon.agent import Agent
 from molink_agent.daemon.seat import Seat

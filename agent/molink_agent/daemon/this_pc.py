@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from molink.control.messages import ModelSize, PathReport, ProbeOrder, Profile, StepCost
+from molink.control.messages.payloads import ModelSize, PathReport, ProbeOrder, Profile, StepCost
 from molink.errors import StageError
 from molink_agent.daemon.measuring import StepTimes
 from molink_agent.daemon.membership import Membership

@@ -8,10 +8,10 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from molink.control.messages import Assignment, Services, StageLink
+from molink.control.messages.payloads import Assignment, Services, StageLink
 from molink.errors import StageError
-from molink.runtime.node.ways import join_terms
-from molink.runtime.supervision import JoinRing, OutgoingLink, PathMoved, StageLoaded
+from molink.node.link_routes import join_terms
+from molink.stage_protocol.messages import JoinRing, OutgoingLink, PathMoved, StageLoaded
 from molink.transport.paths.choose import Path
 from molink.transport.paths.keeper import PathKeeper
 from molink.transport.relay.caller import RelayCaller

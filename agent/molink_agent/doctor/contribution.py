@@ -1,6 +1,6 @@
 """What can the cluster expect of this PC? Layers that fit, counted as roughly as it is known."""
 
-from molink.control.messages import ModelSize
+from molink.control.messages.payloads import ModelSize
 from molink_agent.doctor.facts import DoctorFacts
 from molink_agent.doctor.finding import Finding, fail, ok
 from molink_agent.limits.lent import Lent, lent_devices, lent_disk_bytes, nothing_left

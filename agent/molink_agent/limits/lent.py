@@ -7,7 +7,7 @@ What our own stage already holds counts as free: else the offer would shrink as 
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from molink.control.messages import ModelSize
+from molink.control.messages.payloads import ModelSize
 from molink_agent.limits.limits import GB, Limits
 from molink_agent.probe.gpus import Gpu, GpuReport
 from molink_agent.probe.machine import Machine

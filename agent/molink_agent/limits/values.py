@@ -17,7 +17,7 @@ HOURS_ENTRIES_MAX = 50
 """Seven days in pieces of four hours are 42."""
 
 DEVICES_MAX = 16
-"""Of one PC, as the coordinator admits them (`molink.control.registry_rules`)."""
+"""Of one PC, as the coordinator admits them (`molink.control.registry.rules`)."""
 
 NUMBERLESS = {"cuda": "cuda:0"}
 """What people call the only card."""

@@ -3,7 +3,7 @@
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
-from molink.control.messages import StageLink
+from molink.control.messages.payloads import StageLink
 from molink.transport.paths.choose import Path
 from molink.transport.paths.keeper import LinkEnd, PathKeeper
 from molink.transport.relay.caller import RelayCaller

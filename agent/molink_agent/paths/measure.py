@@ -8,7 +8,7 @@ import asyncio
 import socket
 from dataclasses import dataclass
 
-from molink.control.messages import PathMeasured, PathReport, PeerAddress, ProbeOrder
+from molink.control.messages.payloads import PathMeasured, PathReport, PeerAddress, ProbeOrder
 from molink.transport.paths.direct import first_direct
 from molink.transport.peer.measuring import Asking, Measured, greet_peer, measure, measure_download
 from molink.transport.peer.protocol import PEER_PORT_NAME

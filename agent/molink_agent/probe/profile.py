@@ -6,7 +6,7 @@ letters must not keep its PC out.
 
 from dataclasses import dataclass, field
 
-from molink.control.messages import Device, Profile, StepCost
+from molink.control.messages.payloads import Device, Profile, StepCost
 from molink_agent.limits.lent import Lent
 from molink_agent.limits.limits import Limits
 from molink_agent.probe.machine import Machine
@@ -19,7 +19,7 @@ RTT_MS_MAX = 60_000.0
 DEVICES_MAX = 16
 ADDRESSES_MAX = 16
 THREADS_MAX = 1024
-"""What `molink.control.messages` lets pass."""
+"""What `molink.control.messages.payloads` lets pass."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,8 +13,8 @@ from urllib.parse import quote
 import aiohttp
 from pydantic import ValidationError
 
+from molink.checkpoint.weights_manifest import FileEntry, WeightsManifest
 from molink.errors import WeightsError
-from molink.executor.weights_manifest import FileEntry, WeightsManifest
 from molink_agent.weights.source import CoordinatorSource
 
 __all__ = ["BlockClient", "ComeBack", "Unreachable", "open_client"]

@@ -11,8 +11,8 @@ from collections import Counter
 from collections.abc import Sequence
 from contextlib import aclosing
 
+from molink.checkpoint.weights_manifest import FileEntry, WeightsManifest
 from molink.errors import WeightsError
-from molink.executor.weights_manifest import FileEntry, WeightsManifest
 from molink_agent.weights.block_client import BlockClient
 from molink_agent.weights.part_file import PartFile
 from molink_agent.weights.patience import Patience

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from molink.executor.shard_plan import plan_shards
+from molink.checkpoint.shard_plan import plan_shards
 from molink_agent.weights.block_client import open_client
 from molink_agent.weights.download import download
 from molink_agent.weights.hub import fetch_from_hub

@@ -13,10 +13,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from molink.checkpoint.checkpoint import INDEX, SINGLE, SMALL_FILES, Checkpoint, open_checkpoint
+from molink.checkpoint.safetensors_header import read_header
+from molink.checkpoint.shard_plan import ModelShape, ShardPlan, plan_shards, shape_of
 from molink.errors import WeightsError
-from molink.executor.checkpoint import INDEX, SINGLE, SMALL_FILES, Checkpoint, open_checkpoint
-from molink.executor.safetensors_header import read_header
-from molink.executor.shard_plan import ModelShape, ShardPlan, plan_shards, shape_of
 from molink_agent.weights.progress import ProgressMeter
 from molink_agent.weights.room import Room, name_of
 from molink_agent.weights.source import HubSource, Progress, WeightsLimits

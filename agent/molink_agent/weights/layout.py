@@ -13,9 +13,9 @@ gives to it is one *piece* without gaps.
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from molink.executor.safetensors_header import StoredTensor, encode_header
-from molink.executor.shard_plan import FileNeed, Home, ShardPlan
-from molink.executor.weights_manifest import FileEntry, WeightsManifest
+from molink.checkpoint.safetensors_header import StoredTensor, encode_header
+from molink.checkpoint.shard_plan import FileNeed, Home, ShardPlan
+from molink.checkpoint.weights_manifest import FileEntry, WeightsManifest
 
 __all__ = ["Cut", "Part", "Run", "part_name", "parts_of"]
 

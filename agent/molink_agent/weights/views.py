@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from molink.executor.checkpoint import INDEX
+from molink.checkpoint.checkpoint import INDEX
 
 __all__ = ["ModelFolder", "make_view"]
 

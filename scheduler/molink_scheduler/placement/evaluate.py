@@ -10,13 +10,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 
+from molink_scheduler.head.prompt_queue import SPAN_TOKENS
 from molink_scheduler.placement.facts import Goal, ModelCost, Network, NodeFacts
 from molink_scheduler.placement.fit import MICRO_BATCHES_PER_STAGE, stage_works
 from molink_scheduler.placement.problem import Path, Problem
 from molink_scheduler.placement.split import ROUNDING, Counts
 from molink_scheduler.placement.timing import ttft_s
-from molink_scheduler.prompt_line import SPAN_TOKENS
-from molink_scheduler.round_model import HopCost, RoundModel, StageCost
+from molink_scheduler.timing.round_model import HopCost, RoundModel, StageCost
 
 __all__ = ["Forecast", "StageForecast", "forecast"]
 

@@ -11,7 +11,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from molink_scheduler.link_facts import RATE_FLOOR_BYTES_PER_S, RATE_MAX_BYTES_PER_S
+from molink_scheduler.link.facts import RATE_FLOOR_BYTES_PER_S, RATE_MAX_BYTES_PER_S
 
 __all__ = ["Goal", "LinkFacts", "ModelCost", "Network", "NodeFacts"]
 
@@ -190,7 +190,7 @@ class Goal:
     """Of a typical request."""
     answer_tokens: int = 256
     """Together about the mix of Azure's conversation trace as the benchmarks cut it: 763 in, 232
-    out (`molink.bench.trace_mix`)."""
+    out (`molink.workload.trace_mix`)."""
     kv_tokens_max: int = KV_TOKENS_MAX
     micro_batches: int | None = None
     """That the head is told to keep; None: it takes as many as make a cycle shortest."""

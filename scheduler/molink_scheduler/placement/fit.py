@@ -23,9 +23,9 @@ from itertools import accumulate, pairwise
 from math import inf
 from typing import NamedTuple
 
+from molink_scheduler.head.prompt_queue import SPAN_TOKENS
 from molink_scheduler.placement.problem import Path, Problem
 from molink_scheduler.placement.split import ROUNDING, Counts, contiguous, fill
-from molink_scheduler.prompt_line import SPAN_TOKENS
 
 __all__ = ["MICRO_BATCHES_PER_STAGE", "Fit", "fit", "hold", "stage_works", "total_s"]
 

@@ -13,9 +13,9 @@ from collections.abc import Iterable
 from math import inf
 from typing import NamedTuple
 
+from molink_scheduler.head.prompt_queue import SPAN_TOKENS
 from molink_scheduler.placement.neighbourhood import Ways, insertions
 from molink_scheduler.placement.problem import Order, Problem
-from molink_scheduler.prompt_line import SPAN_TOKENS
 
 __all__ = ["Recipe", "grow", "recipes_for_round", "recipes_for_users"]
 

@@ -12,8 +12,8 @@ upload.
 from collections.abc import Sequence
 from itertools import accumulate, pairwise, permutations
 
+from molink_scheduler.head.prompt_queue import SPAN_TOKENS
 from molink_scheduler.placement.facts import Goal, ModelCost, Network, NodeFacts
-from molink_scheduler.prompt_line import SPAN_TOKENS
 
 __all__ = ["Order", "Path", "Problem"]
 

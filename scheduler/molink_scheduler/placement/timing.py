@@ -8,10 +8,10 @@ later. Then one token goes home.
 from itertools import pairwise
 from math import ceil
 
+from molink_scheduler.head.prompt_queue import SPAN_TOKENS
 from molink_scheduler.placement.fit import stage_works
 from molink_scheduler.placement.problem import Path, Problem
 from molink_scheduler.placement.split import Counts
-from molink_scheduler.prompt_line import SPAN_TOKENS
 
 __all__ = ["ttft_s"]
 

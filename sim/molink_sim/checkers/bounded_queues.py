@@ -4,7 +4,7 @@ from typing import Any
 
 from molink_scheduler.batch import Batch, BatchClass
 from molink_scheduler.events import BatchReturned, RequestSubmitted
-from molink_scheduler.head import HeadScheduler
+from molink_scheduler.head.scheduler import HeadScheduler
 from molink_sim.checkers.checker import Checker, Life, Place
 from molink_sim.ring.messages import Activations, Message
 from molink_sim.scenario import Scenario
@@ -12,8 +12,8 @@ from molink_sim.scenario import Scenario
 __all__ = ["MESSAGES_WAITING_MAX", "BoundedQueues"]
 
 MESSAGES_WAITING_MAX = 4096
-"""On one link: `TRANSFERS_WAITING_MAX` of `molink.transport.paced_link`, where reaching it is an
-error."""
+"""On one link: `TRANSFERS_WAITING_MAX` of `molink.transport.link.paced_link`, where reaching it is
+an error."""
 
 
 class BoundedQueues(Checker):

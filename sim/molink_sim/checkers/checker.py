@@ -9,7 +9,7 @@ from typing import Any
 
 from molink_scheduler.batch import BatchClass
 from molink_scheduler.events import SampledToken
-from molink_scheduler.head import HeadScheduler
+from molink_scheduler.head.scheduler import HeadScheduler
 from molink_sim.ring.iteration_head import IterationHead
 from molink_sim.ring.messages import Activations, Message
 from molink_sim.scenario import RingSpec, Scenario

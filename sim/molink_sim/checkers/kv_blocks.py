@@ -5,8 +5,8 @@ core's `KvBlocks`, grown by the spans that the stage computes.
 """
 
 from molink_scheduler.batch import Span
-from molink_scheduler.head import HeadScheduler
-from molink_scheduler.kv_blocks import KvBlocks, OutOfBlocks, blocks_for
+from molink_scheduler.head.scheduler import HeadScheduler
+from molink_scheduler.kv.blocks import KvBlocks, OutOfBlocks, blocks_for
 from molink_sim.checkers.checker import Checker, Life, Place
 from molink_sim.ring.messages import Activations
 from molink_sim.scenario import Scenario

@@ -5,8 +5,8 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from molink_scheduler.batch import BatchClass
-from molink_scheduler.decode_clock import DecodeClock
 from molink_scheduler.events import SampledToken, SendRelease
+from molink_scheduler.timing.decode_clock import DecodeClock
 from molink_sim.checkers.checker import Checker, Life, Place
 from molink_sim.network.link import Deliver, Link
 from molink_sim.network.paced import CHUNK_HEADER_BYTES, PacedLink

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 import click
 
 if TYPE_CHECKING:
-    from molink.bench.truth.scenario_file import TruthScenario
-    from molink_sim.machines.stage_profile import StageProfile
-    from molink_sim.truth import Comparison, RealRound
+    from molink.workload.scenario_file import TruthScenario
+    from molink_sim.hardware.stage_profile import StageProfile
+    from molink_sim.validation import Comparison, RealRound
 
 __all__ = ["compare"]
 
@@ -51,9 +51,9 @@ def compare(
     the same ring with step times measured on this PC. Wants a PC that does nothing else. Exit code
     1 when a mean differs by more than 15 %.
     """
-    from molink.bench.truth.scenario_file import read_scenario
+    from molink.workload.scenario_file import read_scenario
     from molink_sim.report import to_json
-    from molink_sim.truth import compare_figures, comparison_json, real_rounds, run_simulated
+    from molink_sim.validation import compare_figures, comparison_json, real_rounds, run_simulated
 
     scenario = read_scenario(scenario_path)
     model = _model(model or scenario.model)
@@ -72,7 +72,7 @@ def _show(scenario: "TruthScenario", found: "Comparison", real: "Sequence[RealRo
     from rich.console import Console
 
     from molink_sim.report import print_table
-    from molink_sim.truth import comparison_table, disturbed, verdict
+    from molink_sim.validation import comparison_table, disturbed, verdict
 
     print_table(comparison_table(scenario, found), Console())
     click.echo(verdict(found))
@@ -93,7 +93,7 @@ def _model(model: str | None) -> str:
 
 def _profile(path: Path, model: str) -> "StageProfile":
     """Found or measured; one found beside the output may be of another model of this name."""
-    from molink_sim.truth import measured_profile
+    from molink_sim.validation import measured_profile
 
     profile = measured_profile(path, model)
     _check_same(profile, model)
@@ -102,7 +102,7 @@ def _profile(path: Path, model: str) -> "StageProfile":
 
 def _check_same(profile: "StageProfile", model: str) -> None:
     from molink.errors import UserError
-    from molink_sim.machines import model_shape
+    from molink_sim.hardware import model_shape
 
     config = Path(model, "config.json")
     if not config.is_file():

@@ -8,7 +8,7 @@ import click
 
 if TYPE_CHECKING:
     from molink_sim.report import Sweep
-    from molink_sim.survey import SurveySetting
+    from molink_sim.sweep import SurveySetting
 
 __all__ = ["micro_batches"]
 
@@ -70,7 +70,7 @@ def micro_batches(
     the smallest number whose time per token is within 2 % of the best.
     """
     from molink_sim.report import to_json
-    from molink_sim.survey import survey, survey_json
+    from molink_sim.sweep import survey, survey_json
 
     _check_pictures(curves_path, map_path)
     setting = _setting(latencies, slowdowns, users, options)
@@ -84,7 +84,7 @@ def micro_batches(
 def _setting(
     latencies: str, slowdowns: str, users: str, options: Mapping[str, Any]
 ) -> "SurveySetting":
-    from molink_sim.survey import SurveySetting
+    from molink_sim.sweep import SurveySetting
 
     return SurveySetting(
         latencies_ms=_numbers("--latency-ms", latencies, float),
@@ -98,7 +98,7 @@ def _show(sweep: "Sweep", setting: "SurveySetting") -> None:
     from rich.console import Console
 
     from molink_sim.report import print_table
-    from molink_sim.survey import findings, findings_table
+    from molink_sim.sweep import findings, findings_table
 
     print_table(findings_table(findings(sweep, setting.stages), setting.stages), Console())
 

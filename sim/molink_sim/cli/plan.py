@@ -36,7 +36,7 @@ def plan(
 ) -> None:
     """Can these PCs hold the model, for how many users, how fast, and what holds them back?"""
     from molink_sim.forecast import Bounds, make_plan, plan_json, plan_with_one_more, read_nodes
-    from molink_sim.machines import model_shape
+    from molink_sim.hardware import model_shape
     from molink_sim.report import to_json
 
     _check(target_rate is None or target_rate > 0, "--target-rate must be above 0.")

@@ -5,7 +5,7 @@ from typing import Any
 
 import click
 
-from molink_scheduler.transmission import POLICIES
+from molink_scheduler.link.transmission import POLICIES
 
 __all__ = ["run"]
 

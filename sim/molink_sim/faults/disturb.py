@@ -3,7 +3,7 @@
 import random
 from collections.abc import Sequence
 
-from molink_scheduler.head import HeadScheduler
+from molink_scheduler.head.scheduler import HeadScheduler
 from molink_sim.clock import Clock
 from molink_sim.faults.slow_node import SlowCost
 from molink_sim.faults.wire_trouble import Repeated, WireTrouble

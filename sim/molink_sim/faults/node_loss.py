@@ -1,8 +1,8 @@
 """A node is gone, and comes back.
 
 What the product does today: the coordinator sees that a stage is gone, fails every request of the
-ring and ends the ring (`molink.runtime.coordinator`); whoever starts it again begins with empty KV.
-So a loss ends one life of a ring and the return begins the next; there is no replay.
+ring and ends the ring (`molink.coordinator.requests.ring_client`); the next one begins with empty
+KV. So a loss ends one life of a ring and the return begins the next; there is no replay.
 """
 
 from collections.abc import Callable, Sequence
@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from molink_scheduler.batch import BatchClass
-from molink_scheduler.decode_clock import DecodeClock
 from molink_scheduler.events import SendRelease
+from molink_scheduler.timing.decode_clock import DecodeClock
 from molink_sim.clock import Clock
 from molink_sim.network.link import Deliver
 from molink_sim.ring.build import Ring

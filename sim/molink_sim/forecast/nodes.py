@@ -8,7 +8,7 @@ from pathlib import Path
 
 from molink.config.node_file import ListedNode, NodeFile, read_node_file
 from molink.errors import UserError
-from molink_sim.machines import Gpu
+from molink_sim.hardware import Gpu
 from molink_sim.scenario import LinkSpec
 
 __all__ = ["device_of", "link_of", "read_nodes"]

@@ -15,7 +15,7 @@ from molink.config.node_file import NodeFile
 from molink.errors import UserError
 from molink_sim.forecast.nodes import device_of, link_of
 from molink_sim.forecast.split import Share, split_layers
-from molink_sim.machines import ModelShape, stage_cost
+from molink_sim.hardware import ModelShape, stage_cost
 from molink_sim.report import summary
 from molink_sim.scenario import RingSpec, Scenario, StageSpec, SystemSpec
 from molink_sim.simulate import simulate

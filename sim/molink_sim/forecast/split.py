@@ -14,7 +14,7 @@ from molink.config.node_file import ListedNode
 from molink.errors import UserError
 from molink_scheduler.batch import BatchClass
 from molink_sim.forecast.nodes import device_of
-from molink_sim.machines import ModelShape, kv_tokens, stage_cost
+from molink_sim.hardware import ModelShape, kv_tokens, stage_cost
 
 __all__ = ["KV_TOKENS_MIN", "Share", "split_layers"]
 

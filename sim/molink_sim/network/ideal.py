@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from molink_scheduler.batch import DECODE, PREFILL, BatchClass
-from molink_scheduler.chunk_rules import Quantum
-from molink_scheduler.transfer import LinkView
+from molink_scheduler.link.chunk_rules import Quantum
+from molink_scheduler.link.transfer import LinkView
 from molink_sim.clock import Clock
 from molink_sim.network.line import Line
 from molink_sim.network.link import Deliver

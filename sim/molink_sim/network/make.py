@@ -1,10 +1,10 @@
 """The link that a system drives over a wire."""
 
-from molink_scheduler.chunk_rules import JustInTime
-from molink_scheduler.held_back import DECISIONS_MAX, HoldBackLimits
-from molink_scheduler.priority_queues import PriorityQueues
-from molink_scheduler.transfer import LinkView
-from molink_scheduler.transmission import TransmissionQueue, make_transmission
+from molink_scheduler.link.chunk_rules import JustInTime
+from molink_scheduler.link.priority_queues import PriorityQueues
+from molink_scheduler.link.starvation_guard import DECISIONS_MAX, HoldBackLimits
+from molink_scheduler.link.transfer import LinkView
+from molink_scheduler.link.transmission import TransmissionQueue, make_transmission
 from molink_sim.clock import Clock
 from molink_sim.network.foreseen import ForeseenLink
 from molink_sim.network.ideal import IdealLink

@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from molink_scheduler.batch import BatchClass
-from molink_scheduler.link_facts import CAUTIOUS, LinkMemory
-from molink_scheduler.link_pacer import LinkPacer
-from molink_scheduler.link_sender import LinkSender
-from molink_scheduler.transmission import Chunk, Transfer, TransmissionQueue
+from molink_scheduler.link.facts import CAUTIOUS, LinkMemory
+from molink_scheduler.link.pacer import LinkPacer
+from molink_scheduler.link.sender import LinkSender
+from molink_scheduler.link.transmission import Chunk, Transfer, TransmissionQueue
 from molink_sim.clock import Clock
 from molink_sim.network.line import Line
 from molink_sim.network.link import Deliver

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from molink_scheduler.batch import BatchClass
-from molink_scheduler.transmission import LinkView, Transfer, TransmissionQueue
+from molink_scheduler.link.transmission import LinkView, Transfer, TransmissionQueue
 from molink_sim.clock import Clock
 from molink_sim.network.line import Line
 from molink_sim.network.link import Deliver

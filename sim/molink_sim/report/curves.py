@@ -4,9 +4,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from molink.bench.apparatus.plots import cumulative, logarithmic, picture
 from molink.errors import UserError
 from molink_sim.outcome import Outcome
+from molink_sim.report.plots import cumulative, logarithmic, picture
 from molink_sim.report.style import colours, legend
 from molink_sim.report.summary import samples
 from molink_sim.report.sweep import Point, Sweep

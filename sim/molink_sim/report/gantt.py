@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from molink.bench.apparatus.plots import picture
 from molink.errors import UserError
 from molink_sim.outcome import Activity
+from molink_sim.report.plots import picture
 from molink_sim.report.style import DECODE_COLOUR, PREFILL_COLOUR
 
 __all__ = ["in_pipeline_order", "plot_gantt"]

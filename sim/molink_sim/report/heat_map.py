@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from molink.bench.apparatus.plots import picture
 from molink.errors import UserError
 from molink_sim.report.curves import AXIS_NAMES
+from molink_sim.report.plots import picture
 from molink_sim.report.sweep import Parameter, Point, Sweep
 
 __all__ = ["enough", "plot_micro_batches"]

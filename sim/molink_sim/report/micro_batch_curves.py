@@ -8,9 +8,9 @@ chosen.
 from pathlib import Path
 from typing import Any
 
-from molink.bench.apparatus.plots import logarithmic, picture
 from molink.errors import UserError
 from molink_sim.report.heat_map import enough
+from molink_sim.report.plots import logarithmic, picture
 from molink_sim.report.style import colours, legend
 from molink_sim.report.sweep import Parameter, Sweep
 

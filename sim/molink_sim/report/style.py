@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from molink.bench.apparatus.plots import COLOURS, colour
+from molink_sim.report.plots import COLOURS, colour
 
 __all__ = ["DECODE_COLOUR", "PREFILL_COLOUR", "colours", "legend"]
 

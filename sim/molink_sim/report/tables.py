@@ -8,8 +8,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table as RichTable
 
-from molink.bench.markdown import markdown_table
-from molink.bench.table import ROWS
+from molink.workload.markdown import markdown_table
+from molink.workload.table import ROWS
 from molink_sim.report.sweep import Sweep
 
 __all__ = [

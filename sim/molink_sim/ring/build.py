@@ -4,17 +4,17 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from molink_scheduler.decode_clock import DecodeClock
 from molink_scheduler.events import SampledToken
-from molink_scheduler.head import HeadScheduler, HeadSettings
-from molink_scheduler.kv_blocks import BLOCK_TOKENS, blocks_for
-from molink_scheduler.micro_batches import MICRO_BATCH_COUNT_MAX
-from molink_scheduler.prefill_budget import PrefillBudget
-from molink_scheduler.prompt_line import SPAN_TOKENS
-from molink_scheduler.stage_order import StageOrder
-from molink_scheduler.step_profile import StepProfile
+from molink_scheduler.head.micro_batches import MICRO_BATCH_COUNT_MAX
+from molink_scheduler.head.prompt_queue import SPAN_TOKENS
+from molink_scheduler.head.scheduler import HeadScheduler, HeadSettings
+from molink_scheduler.kv.blocks import BLOCK_TOKENS, blocks_for
+from molink_scheduler.stage.order import StageOrder
+from molink_scheduler.timing.decode_clock import DecodeClock
+from molink_scheduler.timing.prefill_budget import PrefillBudget
+from molink_scheduler.timing.step_profile import StepProfile
 from molink_sim.clock import Clock
-from molink_sim.machines.interpolation import Curve
+from molink_sim.hardware.interpolation import Curve
 from molink_sim.network.line import Line, Uplink
 from molink_sim.network.link import Link
 from molink_sim.network.make import PAPER_POLICY, make_link

@@ -59,8 +59,9 @@ class Coordinator:
                 self._finish(request)
 
     def ring_lost(self, ring: int) -> None:
-        """A node is gone: what runs there ends with an error, as `molink.runtime.coordinator`
-        does today (no replay)."""
+        """A node is gone: what runs there ends with an error (no replay).
+
+        As `molink.coordinator.requests.ring_client` does."""
         self.rings[ring].is_up = False
         self._rings_down += 1
         for request in self.requests:

@@ -18,8 +18,8 @@ from dataclasses import dataclass, field
 from typing import TypeGuard
 
 from molink_scheduler.batch import DECODE, PREFILL, BatchClass
-from molink_scheduler.round_tracker import StageStamp
-from molink_scheduler.stage_order import StageOrder
+from molink_scheduler.stage.order import StageOrder
+from molink_scheduler.timing.round_tracker import StageStamp
 from molink_sim.network.foreseen import ForeseenLink
 from molink_sim.network.ideal import IdealLink
 from molink_sim.network.link import Link

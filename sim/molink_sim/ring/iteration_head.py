@@ -6,14 +6,13 @@ planned: the prompts that wait, whole, as many as a step may have tokens, or els
 of its running requests. So a prompt stands in for the decode of its micro-batch, whose users wait
 for as long as the prompt takes round the ring. Under pressure the newest request is recomputed.
 
-A baseline, not a decision of ours: the live head is `molink_scheduler.head`.
+A baseline, not a decision of ours: the live head is `molink_scheduler.head.scheduler`.
 """
 
 from collections import deque
 from dataclasses import dataclass, field
 
 from molink_scheduler.batch import DECODE, PREFILL, Admission, Batch, BatchClass, Release, Span
-from molink_scheduler.decode_clock import DecodeClock
 from molink_scheduler.events import (
     BatchReturned,
     HeadEvent,
@@ -21,8 +20,9 @@ from molink_scheduler.events import (
     RunBatch,
     SendRelease,
 )
-from molink_scheduler.kv_blocks import BLOCK_TOKENS, blocks_for
-from molink_scheduler.sequence import Sequence
+from molink_scheduler.head.sequence import Sequence
+from molink_scheduler.kv.blocks import BLOCK_TOKENS, blocks_for
+from molink_scheduler.timing.decode_clock import DecodeClock
 
 __all__ = ["STEP_TOKENS_MAX", "IterationHead"]
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from molink_scheduler.batch import Batch
 from molink_scheduler.events import BatchReturned, RequestSubmitted, SendRelease
-from molink_scheduler.round_tracker import StageStamp
+from molink_scheduler.timing.round_tracker import StageStamp
 
 __all__ = [
     "FORGET_BYTES",

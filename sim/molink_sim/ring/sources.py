@@ -1,4 +1,4 @@
-"""What feeds a stage's device, as `molink.runtime.work_sources`: messages into the core's events,
+"""What feeds a stage's device, as `molink.stage.work_sources`: messages into the core's events,
 the core's answers into work.
 """
 
@@ -6,11 +6,11 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from molink_scheduler.batch import DECODE, Batch
-from molink_scheduler.batch_pieces import join_batches
-from molink_scheduler.decode_clock import DecodeClock
 from molink_scheduler.events import BatchReturned, RequestSubmitted, RunBatch, SendRelease
-from molink_scheduler.head import HeadScheduler
-from molink_scheduler.stage_order import Piece, StageOrder
+from molink_scheduler.head.scheduler import HeadScheduler
+from molink_scheduler.stage.batch_pieces import join_batches
+from molink_scheduler.stage.order import Piece, StageOrder
+from molink_scheduler.timing.decode_clock import DecodeClock
 from molink_sim.network.link import Link
 from molink_sim.ring.iteration_head import IterationHead
 from molink_sim.ring.messages import Activations, Message

@@ -1,6 +1,6 @@
 """The life of a stage in virtual time: take what has arrived, compute one batch, pass it on.
 
-As `molink.runtime.stage_loop`, step for step; what it asks of the core, and when, is the same. A
+As `molink.stage.loop`, step for step; what it asks of the core, and when, is the same. A
 prefill step is as many equal parts as the stage has layers. Decode that comes meanwhile runs where
 one part ends and the next begins; only then is an event planned for it.
 """
@@ -12,9 +12,9 @@ from enum import Enum
 
 from molink_scheduler.batch import DECODE, PREFILL, BatchClass
 from molink_scheduler.events import BatchReturned, SampledToken, SendRelease
-from molink_scheduler.round_tracker import StageStamp
+from molink_scheduler.timing.round_tracker import StageStamp
 from molink_sim.clock import Clock
-from molink_sim.machines.interpolation import Curve
+from molink_sim.hardware.interpolation import Curve
 from molink_sim.network.link import Link
 from molink_sim.ring.device import Device
 from molink_sim.ring.messages import (

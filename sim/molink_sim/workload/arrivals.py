@@ -3,18 +3,18 @@
 Thinning keeps each request of a busy trace with one probability, so its bursts stay as they are.
 Stretching it instead would make every burst last longer, and the first minutes of a recorded
 service, slow and short, would fill the whole run: a trace begins 300 s into its file
-(`molink.bench.trace_fit`). Poisson arrivals have no bursts beyond chance; on/off arrivals have more
-than the trace, for the question how much burst a system stands.
+(`molink.workload.trace_fit`). Poisson arrivals have no bursts beyond chance; on/off arrivals have
+more than the trace, for the question how much burst a system stands.
 """
 
 import math
 from collections.abc import Iterable, Sequence
 from random import Random
 
-from molink.bench.trace import TraceRequest
-from molink.bench.trace_fit import at_rate
-from molink.bench.trace_mix import generate_trace
 from molink.errors import UserError
+from molink.workload.trace import TraceRequest
+from molink.workload.trace_fit import at_rate
+from molink.workload.trace_mix import generate_trace
 from molink_sim.scenario import Arrival
 
 __all__ = ["generate", "on_off", "poisson", "thin"]
@@ -53,7 +53,7 @@ def thin(
 
 def generate(rate_per_s: float, duration_s: float, seed: int) -> list[Arrival]:
     """Poisson arrivals with the lengths that ship with the project, as the live benchmark's
-    `--trace generated` makes them (`molink.bench.trace_mix`)."""
+    `--trace generated` makes them (`molink.workload.trace_mix`)."""
     _check(rate_per_s, duration_s)
     return _arrivals(generate_trace(Random(f"trace {seed}"), rate_per_s, duration_s))
 

@@ -4,9 +4,9 @@ import csv
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from molink.bench.trace import OWN, TraceRequest, read_trace
-from molink.bench.trace_mix import INPUT_TOKENS_MAX, OUTPUT_TOKENS_MAX
 from molink.errors import UserError
+from molink.workload.trace import OWN, TraceRequest, read_trace
+from molink.workload.trace_mix import INPUT_TOKENS_MAX, OUTPUT_TOKENS_MAX
 from molink_sim.scenario import Arrival
 from molink_sim.workload.mooncake import read_mooncake
 

@@ -14,8 +14,8 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from molink.bench.trace import ROWS_MAX, TraceRequest, in_order
 from molink.errors import UserError
+from molink.workload.trace import ROWS_MAX, TraceRequest, in_order
 
 __all__ = ["read_mooncake"]
 

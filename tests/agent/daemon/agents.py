@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 
 from molink.control.identity import KeyPair
-from molink.control.joining import JoinAnswer
+from molink.control.messages.joining import JoinAnswer
 from molink_agent.daemon.agent import Agent
 from molink_agent.daemon.assemble import assemble
 from molink_agent.daemon.membership import Membership

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from molink.control.messages import Assignment, NodeState, StageWork, WeightsSource
+from molink.control.messages.payloads import Assignment, NodeState, StageWork, WeightsSource
 from molink_agent.cli.owner import _show
 from molink_agent.daemon.agent import DEVICES_EVERY_S
 from molink_agent.daemon.assemble import seat_name

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from molink.control.messages import ModelSize
+from molink.control.messages.payloads import ModelSize
 from molink_agent.daemon.enough import AGAIN_MARGIN, LOOK_S, Enough
 from molink_agent.daemon.status import status_of
 from molink_agent.daemon.this_pc import ThisPc

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from molink.control.messages import Assignment, PeerAddress, StageLink
+from molink.control.messages.payloads import Assignment, PeerAddress, StageLink
 from molink_agent.daemon.household import Household
 
 ANNA, SECOND, BEN = "a" * 16, "b" * 16, "c" * 16

@@ -3,7 +3,7 @@
 import pytest
 
 from molink.control.identity import KeyPair
-from molink.control.invites import Invite
+from molink.control.messages.invites import Invite
 from molink.errors import UserError
 from molink_agent.daemon.membership import forget_membership, join_cluster, load_membership
 

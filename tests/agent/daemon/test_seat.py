@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from molink.control.messages import (
+from molink.control.messages.payloads import (
     PathMeasured,
     PathReport,
     ProbeOrder,

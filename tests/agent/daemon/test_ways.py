@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from molink.runtime.supervision import PathMoved
+from molink.stage_protocol.messages import PathMoved
 from molink.transport.paths.choose import Path
 from molink_agent.daemon.household import Household
 from molink_agent.daemon.ways import RingWays, _Way

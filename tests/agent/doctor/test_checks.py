@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from molink.control.messages import Profile
+from molink.control.messages.payloads import Profile
 from molink_agent.doctor import hardware, network
 from molink_agent.doctor.contribution import contribution
 from molink_agent.doctor.facts import ClockFacts, DoctorFacts, PortTrial, TorchAnswer

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from molink.control.messages import ModelSize
+from molink.control.messages.payloads import ModelSize
 from molink_agent.limits.lent import (
     DISK_RESERVE_BYTES,
     MEMORY_RESERVE_BYTES_MAX,

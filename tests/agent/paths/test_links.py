@@ -2,7 +2,7 @@
 
 import asyncio
 
-from molink.control.messages import StageLink
+from molink.control.messages.payloads import StageLink
 from molink.transport.relay.receiver import Pauses, RelayReceiver
 from molink.transport.relay.server import RelayServer
 from molink_agent.paths.links import keeper_of

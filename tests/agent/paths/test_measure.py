@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from molink.control.messages import PathReport, PeerAddress, ProbeOrder
+from molink.control.messages.payloads import PathReport, PeerAddress, ProbeOrder
 from molink.transport.peer.protocol import PEER_PORT_NAME, probe_key, probe_token
 from molink.transport.peer.service import PeerService
 from molink.transport.relay.receiver import Pauses, RelayReceiver

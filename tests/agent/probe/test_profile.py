@@ -1,6 +1,6 @@
 """What the coordinator is told: within its bounds, whatever the drivers say."""
 
-from molink.control.messages import Profile
+from molink.control.messages.payloads import Profile
 from molink_agent.limits.lent import Lent
 from molink_agent.limits.limits import GB, Limits
 from molink_agent.probe.profile import Measured, compose_profile

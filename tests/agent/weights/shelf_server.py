@@ -11,9 +11,9 @@ from aiohttp import web
 
 from molink.api.errors import errors_in_openai_shape
 from molink.api.server import start_api
-from molink.api.weights import WeightsShelf, add_weights_routes
-from molink.executor.checkpoint import INDEX, open_checkpoint
-from molink.executor.safetensors_header import StoredTensor, encode_header
+from molink.api.weights.routes import WeightsShelf, add_weights_routes
+from molink.checkpoint.checkpoint import INDEX, open_checkpoint
+from molink.checkpoint.safetensors_header import StoredTensor, encode_header
 from molink_agent.weights import CoordinatorSource, WeightsLimits
 
 TOKEN = "node-token"

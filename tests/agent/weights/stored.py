@@ -3,8 +3,8 @@
 import json
 from pathlib import Path
 
-from molink.executor.checkpoint import INDEX
-from molink.executor.safetensors_header import read_header
+from molink.checkpoint.checkpoint import INDEX
+from molink.checkpoint.safetensors_header import read_header
 
 
 def tensors_in(directory: Path) -> dict[str, bytes]:

@@ -8,8 +8,8 @@ from types import SimpleNamespace
 import huggingface_hub
 import pytest
 
+from molink.checkpoint import checkpoint
 from molink.errors import WeightsError
-from molink.executor import checkpoint
 from molink_agent.weights import HubSource, ensure_weights
 from tests.agent.weights.shelf_server import LAYERS, QUICK, write_model
 from tests.agent.weights.stored import needed_of, tensors_in

@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors import numpy as safetensors_numpy
 
-from molink.executor.safetensors_header import StoredTensor, encode_header, parse_header
-from molink.executor.shard_plan import FileNeed, Place, ShardPlan
-from molink.executor.weights_manifest import FileEntry, WeightsManifest
+from molink.checkpoint.safetensors_header import StoredTensor, encode_header, parse_header
+from molink.checkpoint.shard_plan import FileNeed, Place, ShardPlan
+from molink.checkpoint.weights_manifest import FileEntry, WeightsManifest
 from molink_agent.weights.layout import Part, parts_of
 
 HASH = "0" * 64

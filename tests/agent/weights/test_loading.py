@@ -58,9 +58,10 @@ def drawn_by(stages: list[StageExecutor]) -> list:
 def test_the_agents_side_never_loads_torch(tmp_path):
     """Nor transformers: neither by being imported nor by planning."""
     program = (
-        "import sys, molink_agent.weights, molink.executor.checkpoint, molink.executor.shard_plan;"
-        "import molink.executor.weights_manifest, molink_agent.weights.__main__;"
-        "from molink.executor.shard_plan import *;"
+        "import sys, molink_agent.weights, molink.checkpoint.checkpoint;"
+        "import molink.checkpoint.shard_plan;"
+        "import molink.checkpoint.weights_manifest, molink_agent.weights.__main__;"
+        "from molink.checkpoint.shard_plan import *;"
         "plan_shards({'model.layers.0.a': 'x', 'model.layers.1.a': 'x'}, shape_of({}), range(1));"
         "import json; print(json.dumps(sorted({'torch', 'transformers'} & set(sys.modules))))"
     )

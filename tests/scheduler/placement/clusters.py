@@ -2,9 +2,9 @@
 
 from random import Random
 
-from molink.bench.placement_clusters import home_cluster, round_cluster
 from molink_scheduler.placement import Goal, LinkFacts, ModelCost, Network, NodeFacts
 from molink_scheduler.placement.problem import Problem
+from tools.experiments.placement.placement_clusters import home_cluster, round_cluster
 
 __all__ = ["GIB", "home_cluster", "round_cluster", "small_cluster"]
 

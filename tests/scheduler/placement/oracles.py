@@ -2,7 +2,7 @@
 
 from itertools import combinations, pairwise, permutations
 
-from molink_scheduler.prompt_line import SPAN_TOKENS
+from molink_scheduler.head.prompt_queue import SPAN_TOKENS
 
 
 def splits(layers, stages):

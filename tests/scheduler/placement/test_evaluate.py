@@ -8,7 +8,7 @@ from molink_scheduler.placement import Goal, LinkFacts, ModelCost, Network, Node
 from molink_scheduler.placement.grow import recipes_for_users
 from molink_scheduler.placement.objective import UsersObjective
 from molink_scheduler.placement.search import search
-from molink_scheduler.round_model import HopCost, RoundModel, StageCost
+from molink_scheduler.timing.round_model import HopCost, RoundModel, StageCost
 from tests.scheduler.placement.clusters import home_cluster, small_cluster
 from tests.scheduler.placement.oracles import ring_users
 

@@ -4,8 +4,6 @@ from functools import cache
 
 import pytest
 
-from molink.bench.round_optimum import round_optimum
-from molink_scheduler.placement.bound import users_bound
 from molink_scheduler.placement.cluster import merit
 from molink_scheduler.placement.facts import Goal
 from molink_scheduler.placement.grow import recipes_for_round, recipes_for_users
@@ -13,6 +11,8 @@ from molink_scheduler.placement.objective import RoundObjective, UsersObjective
 from molink_scheduler.placement.search import local_search, search
 from tests.scheduler.placement.clusters import home_cluster, round_cluster, small_cluster
 from tests.scheduler.placement.oracles import best_of_rings, best_of_subsets
+from tools.experiments.placement.bound import users_bound
+from tools.experiments.placement.round_optimum import round_optimum
 
 WEIGHT = 5.0
 

@@ -5,11 +5,11 @@ from dataclasses import replace
 import pytest
 
 from molink_scheduler.batch import BatchClass
-from molink_scheduler.kv_blocks import KvBlocks
-from molink_scheduler.kv_ledger import KvLedger
-from molink_scheduler.micro_batches import MicroBatches
-from molink_scheduler.prompt_line import PromptLine
-from molink_scheduler.stage_order import StageOrder
+from molink_scheduler.head.micro_batches import MicroBatches
+from molink_scheduler.head.prompt_queue import PromptLine
+from molink_scheduler.kv.blocks import KvBlocks
+from molink_scheduler.kv.ledger import KvLedger
+from molink_scheduler.stage.order import StageOrder
 from molink_sim.checkers import CHECKERS
 from molink_sim.checkers.bounded_queues import BoundedQueues
 from molink_sim.checkers.bytes_conserved import BytesConserved
@@ -84,7 +84,7 @@ def test_a_token_told_twice_is_one_too_many(mistakes, monkeypatch):
 
 
 def test_a_position_drawn_twice_is_noticed(mistakes, monkeypatch):
-    from molink_scheduler.sequence import Sequence
+    from molink_scheduler.head.sequence import Sequence
 
     take = Sequence.take_span
 

@@ -8,7 +8,7 @@ from molink.config.node_file import LENT_SHARE, ListedNode
 from molink.errors import UserError
 from molink_sim.forecast import split_layers
 from molink_sim.forecast.split import KV_TOKENS_MIN
-from molink_sim.machines import gpu, known_gpus, model_shape
+from molink_sim.hardware import gpu, known_gpus, model_shape
 
 
 def pc(name, gpu_name, lent=LENT_SHARE):

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from molink_scheduler.batch import BatchClass
-from molink_scheduler.transmission import make_transmission
+from molink_scheduler.link.transmission import make_transmission
 from molink_sim.clock import Clock
 from molink_sim.network.line import Line
 from molink_sim.network.paced import PacedLink

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from molink.bench.trace import TraceRequest
-from molink.bench.trace_fit import at_rate
-from molink.bench.trace_mix import generate_trace
 from molink.errors import UserError
+from molink.workload.trace import TraceRequest
+from molink.workload.trace_fit import at_rate
+from molink.workload.trace_mix import generate_trace
 from molink_sim.scenario import Arrival
 from molink_sim.workload import generate, on_off, poisson, thin
 

@@ -1,0 +1,110 @@
+"""`POST /v1/completions`: OpenAI's plain continuation of one or several prompts."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from aiohttp import web
+
+from molink.api.body import read_body
+from molink.api.context import SERVICE, TOKEN_TEXTS
+from molink.api.fields import COMPLETION_UNSUPPORTED
+from molink.api.openai.answer import Job, answer_openai
+from molink.api.prompts import check_model, prompt_list, tokens_of_prompt
+from molink.api.sampling import generation_requests, token_budget
+from molink.api.schemas import CompletionBody
+from molink.api.sequences import Answer
+from molink.api.token_texts import TokenTexts, finite
+from molink.serving.service import GenerationRequest, ModelCard, TokenEvent, TokenLogprob
+
+__all__ = ["DEFAULT_MAX_TOKENS", "CompletionDialect", "post_completions"]
+
+DEFAULT_MAX_TOKENS = 16
+"""OpenAI's default."""
+
+
+async def post_completions(request: web.Request) -> web.StreamResponse:
+    """Handle one request. Choice `p * n + i` is answer i to prompt p."""
+    card = request.app[SERVICE].card
+    body = await read_body(request, CompletionBody, COMPLETION_UNSUPPORTED)
+    check_model(body.model, card)
+    prompts = [await tokens_of_prompt(prompt, card) for prompt in prompt_list(body.prompt)]
+    requests = [one for prompt in prompts for one in _requests(prompt, body, card)]
+    job = Job.of(body, requests, sum(len(prompt) for prompt in prompts))
+    dialect = CompletionDialect(request.app[TOKEN_TEXTS], body.logprobs is not None)
+    return await answer_openai(request, job, dialect)
+
+
+def _requests(
+    prompt: tuple[int, ...], body: CompletionBody, card: ModelCard
+) -> Sequence[GenerationRequest]:
+    max_tokens = token_budget(
+        body.max_tokens, len(prompt), card, default=DEFAULT_MAX_TOKENS, param="max_tokens"
+    )
+    return list(
+        generation_requests(
+            prompt,
+            body,
+            card,
+            max_tokens=max_tokens,
+            logprobs=body.logprobs,
+            choices=body.n or 1,
+        )
+    )
+
+
+class CompletionDialect:
+    """Choices with `text`, and log-probabilities as parallel lists."""
+
+    id_prefix = "cmpl"
+    whole_object = chunk_object = "text_completion"
+
+    def __init__(self, texts: TokenTexts, with_logprobs: bool) -> None:
+        self._texts = texts
+        self._with_logprobs = with_logprobs
+        self._offsets: dict[int, int] = {}
+
+    def choice(self, index: int, answer: Answer) -> dict[str, Any]:
+        """A whole choice."""
+        return self._choice(index, answer.text, answer.logprobs, answer.finish_reason)
+
+    def delta(self, index: int, event: TokenEvent) -> dict[str, Any]:
+        """A choice of a streamed chunk: the same shape with what is new."""
+        return self._choice(index, event.text, event.logprobs, event.finish_reason)
+
+    def _choice(
+        self,
+        index: int,
+        text: str,
+        logprobs: Sequence[TokenLogprob],
+        finish_reason: str | None,
+    ) -> dict[str, Any]:
+        return {
+            "index": index,
+            "text": text,
+            "logprobs": self._lists(index, logprobs) if self._with_logprobs else None,
+            "finish_reason": finish_reason,
+        }
+
+    def _lists(self, index: int, logprobs: Sequence[TokenLogprob]) -> dict[str, list[Any]]:
+        """OpenAI's four lists; `text_offset` counts the characters of the answer's tokens before
+        this one."""
+        tokens = [self._texts.text(one.token_id) for one in logprobs]
+        offset, offsets = self._offsets.get(index, 0), []
+        for one in logprobs:
+            offsets.append(offset)
+            offset += len(self._texts.shown(one.token_id))
+        self._offsets[index] = offset
+        return {
+            "tokens": tokens,
+            "token_logprobs": [finite(one.logprob) for one in logprobs],
+            "top_logprobs": [self._top(one) for one in logprobs],
+            "text_offset": offsets,
+        }
+
+    def _top(self, one: TokenLogprob) -> dict[str, float]:
+        """The likeliest tokens and the chosen one; of tokens with the same text the likelier
+        counts."""
+        top: dict[str, float] = {}
+        for token_id, logprob in (*one.top, (one.token_id, one.logprob)):
+            top.setdefault(self._texts.text(token_id), finite(logprob))
+        return top

@@ -1,0 +1,1 @@
+"""The weights server: nodes fetch the files of their layers here."""

@@ -1,0 +1,156 @@
+"""Which files of the model are offered, and the manifest that describes them.
+
+Hashing runs in a thread of its own from `start` on, weights first found in the cache of earlier
+starts; serving goes on meanwhile, since hashing lets the interpreter go.
+"""
+
+import asyncio
+import logging
+import re
+import threading
+from pathlib import Path
+
+from molink.api.weights.hashing import FileHashes, FileState, HashCache, HashingStopped, hash_file
+from molink.checkpoint.checkpoint import INDEX, SMALL_FILES, Checkpoint
+from molink.checkpoint.description import describe
+from molink.checkpoint.safetensors_header import read_header
+from molink.checkpoint.shard_plan import shape_of
+from molink.checkpoint.weights_manifest import (
+    BLOCK_BYTES,
+    NAME_PATTERN,
+    FileEntry,
+    WeightsManifest,
+)
+from molink.errors import CheckpointError, MolinkError
+
+__all__ = ["WeightsShelf"]
+
+logger = logging.getLogger(__name__)
+
+
+class WeightsShelf:
+    """A model's files, hashed in the background.
+
+    `cache_dir` keeps checksums from one start to the next; `name` is what nodes are told (default:
+    as the operator gave it).
+    """
+
+    def __init__(
+        self,
+        checkpoint: Checkpoint,
+        cache_dir: Path,
+        *,
+        name: str | None = None,
+        block_bytes: int = BLOCK_BYTES,
+    ) -> None:
+        self._checkpoint = checkpoint
+        self._cache = HashCache(cache_dir)
+        self._name = name or checkpoint.name
+        self._block_bytes = block_bytes
+        self._stop = threading.Event()
+        self._task: asyncio.Task[None] | None = None
+        self._bytes_done = 0
+        self._bytes_total = 0
+        self.files: dict[str, tuple[Path, FileState]] = {}
+        """By name; empty until the manifest is there."""
+        self.manifest_json: bytes | None = None
+        """None while files are being hashed."""
+        self.failure: str | None = None
+        """Why there will be none, in one sentence."""
+
+    @property
+    def progress(self) -> float:
+        """Of the hashing, 0 to 1."""
+        if self.manifest_json is not None:
+            return 1.0
+        return self._bytes_done / self._bytes_total if self._bytes_total else 0.0
+
+    async def start(self) -> None:
+        """Begin to hash."""
+        self._task = asyncio.create_task(self._prepare(), name="weights shelf")
+
+    async def ready(self) -> None:
+        """Return when the manifest is there. Raises CheckpointError when there will be none."""
+        if self._task is not None:
+            await asyncio.shield(self._task)
+        if self.failure is not None:
+            raise CheckpointError(self.failure)
+
+    async def close(self) -> None:
+        """Stop hashing."""
+        self._stop.set()
+        if self._task is not None:
+            await self._task
+
+    async def _prepare(self) -> None:
+        try:
+            files, manifest = await asyncio.to_thread(self._build)
+        except HashingStopped:
+            logger.info("hashing of the weights was stopped")
+        except (MolinkError, OSError, ValueError) as error:
+            logger.error("the weights cannot be offered to nodes: %s", error)
+            self.failure = f"The coordinator cannot read its weights: {error}"
+        else:
+            self.files = files
+            self.manifest_json = manifest.model_dump_json().encode()
+
+    # -- in a thread ------------------------------------------------------------------------------
+
+    def _build(self) -> tuple[dict[str, tuple[Path, FileState]], WeightsManifest]:
+        weights = self._weight_files()
+        paths = {**self._small_files(), **weights}
+        states = {name: FileState.of(path) for name, path in paths.items()}
+        self._bytes_total = sum(state.size for state in states.values())
+        manifest = WeightsManifest(
+            model=self._name,
+            layers_total=describe(self._checkpoint).layers,
+            tied=shape_of(self._checkpoint.config()).tied,
+            block_bytes=self._block_bytes,
+            files=tuple(
+                self._entry(name, path, states[name], is_weights=name in weights)
+                for name, path in sorted(paths.items())
+            ),
+        )
+        return {name: (path, states[name]) for name, path in paths.items()}, manifest
+
+    def _weight_files(self) -> dict[str, Path]:
+        names = sorted(set(self._checkpoint.weight_map().values()))
+        for name in names:
+            if not re.fullmatch(NAME_PATTERN, name):
+                raise CheckpointError(f"the weight file {name!r} has a name that is not plain")
+        return {name: self._checkpoint.weight_file(name) for name in names}
+
+    def _small_files(self) -> dict[str, Path]:
+        """All but the index: each node writes the one of what it holds."""
+        found = {
+            path.name: path
+            for pattern in SMALL_FILES
+            for path in self._checkpoint.directory.glob(pattern)
+            if path.is_file() and re.fullmatch(NAME_PATTERN, path.name)
+        }
+        found.pop(INDEX, None)
+        return found
+
+    def _entry(self, name: str, path: Path, state: FileState, *, is_weights: bool) -> FileEntry:
+        header = read_header(path) if is_weights else None
+        hashes = self._hashes(path, state)
+        return FileEntry(
+            name=name,
+            size=state.size,
+            sha256=hashes.sha256,
+            blocks=hashes.blocks,
+            header=None if header is None else dict(header.content),
+            data_start=0 if header is None else header.data_start,
+        )
+
+    def _hashes(self, path: Path, state: FileState) -> FileHashes:
+        kept = self._cache.find(state, self._block_bytes)
+        if kept is not None:
+            self._bytes_done += state.size
+            return kept
+        hashes = hash_file(path, self._block_bytes, self._stop, self._hashed)
+        self._cache.keep(state, self._block_bytes, hashes)
+        return hashes
+
+    def _hashed(self, size: int) -> None:
+        self._bytes_done += size

@@ -1,0 +1,201 @@
+"""The coordinator's shelf of weights: nodes fetch the files of their layers here.
+
+`GET /weights/manifest` says what there is (see `executor.weights_manifest`), `GET
+/weights/files/NAME` gives any range of it. Both want a node's bearer token. Only names of the
+manifest are served, so no path leads out of the model's directory.
+
+Until every file is hashed the manifest is answered with 503 and a time to come back. Giving out
+each file as soon as its sums are known was rejected: the sums come at several times the rate of a
+home upload and are kept for later starts, so little would be won, and a manifest that grows would
+make every node poll and merge.
+
+Bytes are written from here, not by aiohttp's FileResponse: its sendfile would be cheaper, but
+cannot be paced, and the upload of a home coordinator is what has to be shared.
+"""
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+
+from aiohttp import ClientConnectionResetError, hdrs, web
+
+from molink.api.errors import ApiError
+from molink.api.weights.hashing import FileState
+from molink.api.weights.offered_files import WeightsShelf
+from molink.api.weights.pace import DOWNLOADS_MAX, DownloadSlots, NoSlotError, RateCap
+
+__all__ = ["WeightsRoutes", "WeightsShelf", "add_weights_routes"]
+
+CHUNK_BYTES = 256 * 2**10
+"""Written at once: what a cap is spaced by, and under a millisecond of the event loop."""
+
+STALL_S = 60.0
+"""For one chunk to leave; whoever reads slower than 4 KB/s gives the slot back."""
+
+RETRY_AFTER_S = 5
+"""After a 503: hashing a few GB takes about that."""
+
+Authorised = Callable[[str], bool]
+"""Whether a bearer token is one of a node that may fetch weights. Must not block."""
+
+
+class WeightsRoutes:
+    """The handlers, and what they share."""
+
+    def __init__(
+        self, shelf: WeightsShelf, authorised: Authorised, slots: DownloadSlots, cap: RateCap
+    ) -> None:
+        self._shelf = shelf
+        self._authorised = authorised
+        self._slots = slots
+        self._cap = cap
+        self.bytes_sent = 0
+        """Of files, to all nodes."""
+
+    async def get_manifest(self, request: web.Request) -> web.Response:
+        """All files with their checksums."""
+        self._check(request)
+        response = web.Response(body=self._ready(), content_type="application/json")
+        response.enable_compression()
+        return response
+
+    async def get_file(self, request: web.Request) -> web.StreamResponse:
+        """A file, or the range of it that is asked for."""
+        self._check(request)
+        self._ready()
+        name = request.match_info["name"]
+        path, size = self._file(name)
+        start, stop = _range(request, name, size)
+        try:
+            async with self._slots.one():
+                return await self._send(request, path, size, start, stop)
+        except NoSlotError:
+            raise _busy("Other nodes are downloading: come back in a moment.") from None
+
+    def _check(self, request: web.Request) -> None:
+        kind, _, token = request.headers.get(hdrs.AUTHORIZATION, "").partition(" ")
+        if kind.lower() != "bearer" or not token.strip():
+            raise ApiError(
+                "Weights are for this cluster's nodes: send the node's token as a bearer token.",
+                status=401,
+                headers={"WWW-Authenticate": "Bearer"},
+            )
+        if not self._authorised(token.strip()):
+            raise ApiError(
+                "This token is of no node of the cluster: join with an invite first.", status=403
+            )
+
+    def _ready(self) -> bytes:
+        if self._shelf.failure is not None:
+            raise ApiError(self._shelf.failure, status=500, code="weights_unreadable")
+        if self._shelf.manifest_json is None:
+            done = int(100 * self._shelf.progress)
+            raise _busy(f"Checksums of the weights are being computed ({done} %): come back soon.")
+        return self._shelf.manifest_json
+
+    def _file(self, name: str) -> tuple[Path, int]:
+        shelved = self._shelf.files.get(name)
+        if shelved is None:
+            raise ApiError(
+                f"The model has no file {name[:200]!r}: see /weights/manifest.", status=404
+            )
+        path, state = shelved
+        try:
+            same = FileState.of(path) == state
+        except OSError:
+            same = False
+        if not same:
+            raise ApiError(
+                f"{name} has changed on the coordinator's disk since it started: restart it.",
+                status=500,
+                code="weights_changed",
+            )
+        return path, state.size
+
+    async def _send(
+        self, request: web.Request, path: Path, size: int, start: int, stop: int
+    ) -> web.StreamResponse:
+        whole = (start, stop) == (0, size) and hdrs.RANGE not in request.headers
+        response = web.StreamResponse(status=200 if whole else 206)
+        response.content_type = "application/octet-stream"
+        response.content_length = stop - start
+        response.headers[hdrs.ACCEPT_RANGES] = "bytes"
+        if not whole:
+            response.headers[hdrs.CONTENT_RANGE] = f"bytes {start}-{stop - 1}/{size}"
+        await response.prepare(request)
+        if request.method != hdrs.METH_HEAD:
+            try:
+                await self._send_bytes(response, path, start, stop)
+            except TimeoutError:
+                _abort(request)
+        return response
+
+    async def _send_bytes(
+        self, response: web.StreamResponse, path: Path, start: int, stop: int
+    ) -> None:
+        file = await asyncio.to_thread(path.open, "rb")
+        try:
+            await asyncio.to_thread(file.seek, start)
+            while start < stop:
+                data = await asyncio.to_thread(file.read, min(CHUNK_BYTES, stop - start))
+                if not data:
+                    raise ClientConnectionResetError(f"{path} became shorter while it was read")
+                await self._cap.take(len(data))
+                async with asyncio.timeout(STALL_S):
+                    await response.write(data)
+                start += len(data)
+                self.bytes_sent += len(data)
+        finally:
+            await asyncio.to_thread(file.close)
+
+
+def add_weights_routes(
+    app: web.Application,
+    shelf: WeightsShelf,
+    authorised: Authorised,
+    *,
+    downloads_max: int = DOWNLOADS_MAX,
+    bytes_per_s_max: float | None = None,
+) -> WeightsRoutes:
+    """Serve `shelf` under /weights/ to those whose token is `authorised`.
+
+    `bytes_per_s_max` caps all downloads together. The app needs the middleware of `create_app`,
+    which turns refusals into answers. What is returned counts the bytes that went out.
+    """
+    routes = WeightsRoutes(
+        shelf, authorised, DownloadSlots(downloads_max), RateCap(bytes_per_s_max)
+    )
+    app.add_routes(
+        [
+            web.get("/weights/manifest", routes.get_manifest),
+            web.get("/weights/files/{name}", routes.get_file),
+        ]
+    )
+    return routes
+
+
+def _abort(request: web.Request) -> None:
+    """Let go of a node that reads nothing any more, and of what waits to be sent to it."""
+    if request.transport is not None:
+        request.transport.abort()
+    raise ClientConnectionResetError("the node reads nothing any more")
+
+
+def _busy(message: str) -> ApiError:
+    headers = {"Retry-After": str(RETRY_AFTER_S)}
+    return ApiError(message, status=503, code="weights_busy", headers=headers)
+
+
+def _range(request: web.Request, name: str, size: int) -> tuple[int, int]:
+    """First byte and the one after the last."""
+    try:
+        start, stop, _ = request.http_range.indices(size)
+    except ValueError:
+        start, stop = size, size
+    if start >= stop and size > 0:
+        raise ApiError(
+            f"{name} has {size} bytes: ask for a range that lies in them.",
+            status=416,
+            headers={"Content-Range": f"bytes */{size}"},
+        )
+    return start, stop

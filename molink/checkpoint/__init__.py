@@ -1,0 +1,1 @@
+"""A model on disk and on paper, read without torch: description, sizes, shards, manifest."""

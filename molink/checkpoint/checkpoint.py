@@ -1,0 +1,197 @@
+"""Where is a model, and which of its files hold what?
+
+A MODEL is a directory or a hub id. From the hub only the small files come first (config, tokenizer,
+index); weight files follow when somebody asks for them by name, so that a stage downloads no more
+than the shards of its layers. Fetching the whole snapshot was rejected: it would be the download of
+the entire model on every PC of the ring.
+
+Only safetensors are read. Pickled checkpoints can run code when they are opened, so they are
+refused.
+
+No torch here: the coordinator asks these questions too, and does not load it.
+"""
+
+import json
+import os
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from molink.checkpoint.safetensors_header import read_header
+from molink.errors import CheckpointError
+
+__all__ = ["INDEX", "SINGLE", "SMALL_FILES", "Checkpoint", "open_checkpoint"]
+
+INDEX = "model.safetensors.index.json"
+SINGLE = "model.safetensors"
+
+SMALL_FILES = (
+    "*.json",
+    "*.jinja",
+    "*.model",
+    "*.txt",
+)
+"""Config, tokenizer, chat template and index: what can be fetched before it is known which layers
+are ours.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """A model whose small files are on this machine."""
+
+    name: str
+    """As the user gave it."""
+    directory: Path
+    hub_id: str | None
+    """None for a local directory, whose weight files are all there or missing."""
+    cache: Path | None = None
+    """Where files from the hub are kept; None: where its client keeps them for everybody."""
+
+    def config(self) -> dict[str, Any]:
+        """The parsed config.json."""
+        return _read_json(self.directory / "config.json", self.name)
+
+    def weight_map(self) -> dict[str, str]:
+        """File name of every tensor."""
+        if (self.directory / INDEX).is_file():
+            return _index_weight_map(self.directory / INDEX, self.name)
+        single = self.weight_file(SINGLE)
+        return dict.fromkeys(tensor_names(single), SINGLE)
+
+    def weight_file(self, name: str, bar: type[Any] | None = None, *, again: bool = False) -> Path:
+        """Path of one weight file, downloaded if need be, or `again` in any case. `bar` is the
+        class of progress bar that the hub's client shall use."""
+        path = self.directory / name
+        if path.is_file() and not again:
+            return path
+        if self.hub_id is not None:
+            return _download(self.hub_id, name, self._options(bar, again))
+        if name == SINGLE:
+            raise CheckpointError(
+                f"{self.name} holds neither {SINGLE} nor {INDEX}; "
+                "MoLink reads safetensors checkpoints only"
+            )
+        raise CheckpointError(f"{self.name} lacks the weight file {name} that its index names")
+
+    def _options(self, bar: type[Any] | None, again: bool) -> dict[str, Any]:
+        """For the hub's client; only those that differ from its own."""
+        options: dict[str, Any] = {"force_download": True} if again else {}
+        return options | ({"tqdm_class": bar} if bar else {}) | _kept_in(self.cache)
+
+
+def open_checkpoint(model: str, cache: Path | None = None) -> Checkpoint:
+    """Find a model by directory or hub id, which is kept in `cache`. Raises CheckpointError when it
+    is neither.
+    """
+    directory = Path(model).expanduser()
+    if directory.is_dir():
+        _check_readable(directory, model)
+        return Checkpoint(model, directory, None)
+    if not _looks_like_hub_id(model):
+        raise CheckpointError(
+            f"there is no model directory {model}; give a directory or a hub id such as owner/name"
+        )
+    return Checkpoint(model, _fetch_small_files(model, cache), model, cache)
+
+
+def tensor_names(path: Path) -> list[str]:
+    """Names in a safetensors file, from its header alone."""
+    return [tensor.name for tensor in read_header(path).tensors]
+
+
+def _check_readable(directory: Path, model: str) -> None:
+    try:
+        names = {path.name for path in directory.iterdir()}
+    except OSError as error:
+        raise CheckpointError(
+            f"the model directory {model} cannot be read ({error.strerror})"
+        ) from error
+    if "config.json" not in names:
+        raise CheckpointError(f"{model} holds no config.json, so it is not a model directory")
+
+
+def _looks_like_hub_id(model: str) -> bool:
+    return model.count("/") <= 1 and not model.startswith((".", "/", "~")) and "\\" not in model
+
+
+def _index_weight_map(path: Path, name: str) -> dict[str, str]:
+    weight_map = _read_json(path, name).get("weight_map")
+    if not isinstance(weight_map, Mapping) or not all(
+        isinstance(file, str) and Path(file).name == file for file in weight_map.values()
+    ):
+        raise CheckpointError(f"{path} holds no weight map from tensor names to file names")
+    return dict(weight_map)
+
+
+def _read_json(path: Path, name: str) -> dict[str, Any]:
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"{path.name} of {name} cannot be read ({error})") from error
+    if not isinstance(value, dict):
+        raise CheckpointError(f"{path.name} of {name} is not a JSON object")
+    return value
+
+
+# -- the hub --------------------------------------------------------------------------------------
+
+
+def _fetch_small_files(hub_id: str, cache: Path | None) -> Path:
+    from huggingface_hub import snapshot_download
+
+    try:
+        directory = snapshot_download(
+            hub_id,
+            allow_patterns=list(SMALL_FILES),
+            local_files_only=not _hub_answers(),
+            **_kept_in(cache),
+        )
+    except (OSError, ValueError) as error:
+        raise CheckpointError(_hub_message(hub_id, error)) from error
+    path = Path(directory)
+    if not (path / "config.json").is_file():
+        raise CheckpointError(f"{hub_id} holds no config.json, so it is not a model")
+    return path
+
+
+def _download(hub_id: str, name: str, options: dict[str, Any]) -> Path:
+    from huggingface_hub import hf_hub_download
+
+    try:
+        return Path(hf_hub_download(hub_id, name, local_files_only=not _hub_answers(), **options))
+    except (OSError, ValueError) as error:
+        raise CheckpointError(_hub_message(f"{name} of {hub_id}", error)) from error
+
+
+def _kept_in(cache: Path | None) -> dict[str, Any]:
+    return {} if cache is None else {"cache_dir": cache}
+
+
+def _hub_message(what: str, error: Exception) -> str:
+    kind = type(error).__name__
+    if kind in ("RepositoryNotFoundError", "HFValidationError", "RemoteEntryNotFoundError"):
+        return f"there is no {what} on the hub, and no directory of that name"
+    if kind == "GatedRepoError":
+        return f"{what} has terms: accept them on the hub and log in with `hf auth login`"
+    return (
+        f"{what} is no directory, is not in the hub's cache, and the hub cannot be reached: check "
+        "the name, and whether this machine is online"
+    )
+
+
+def _hub_answers() -> bool:
+    """Whether asking the hub can work; its client retries an unknown host for 23 s."""
+    if os.environ.get("HF_HUB_OFFLINE", "").upper() in ("1", "TRUE", "YES", "ON"):
+        return False
+    if any(name.lower() in ("https_proxy", "all_proxy") for name in os.environ):
+        return True
+    host = urlsplit(os.environ.get("HF_ENDPOINT", "https://huggingface.co")).hostname
+    try:
+        socket.getaddrinfo(host, 443)
+    except OSError:
+        return False
+    return True

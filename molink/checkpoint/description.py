@@ -1,0 +1,167 @@
+"""What a model is, as far as everybody on the ring must agree: layers, sizes, limits, end tokens.
+
+Read from config.json without torch. The same fact has several names there (`n_layer`,
+`num_hidden_layers`), and a checkpoint may leave out what its class defaults; only for those is the
+transformers config class asked, which loads torch as a side effect.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from molink.checkpoint.checkpoint import Checkpoint, open_checkpoint
+from molink.errors import CheckpointError, UnsupportedModelError
+
+__all__ = ["ModelDescription", "describe"]
+
+ALIASES = {
+    "num_hidden_layers": ("n_layer", "n_layers", "num_layers"),
+    "hidden_size": ("n_embd", "d_model"),
+    "vocab_size": (),
+    "max_position_embeddings": ("n_positions", "max_seq_len", "seq_length", "n_ctx"),
+}
+"""Our name for a fact, then its older names in configs of single architectures."""
+
+MODEL_LEN_UNBOUNDED = 32768
+"""For architectures that state no length (relative positions only)."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelDescription:
+    """Facts of a checkpoint that do not depend on who loads which layers."""
+
+    name: str
+    directory: Path
+    """Where config.json and the tokenizer's files are."""
+    model_type: str
+    layers: int
+    hidden_size: int
+    vocabulary_size: int
+    model_len_max: int
+    """Most positions for which the stages compute what the architecture means."""
+    eos_token_ids: tuple[int, ...]
+    dtype: str
+    """Of the stored weights: "bfloat16", "float16" or "float32"."""
+
+
+def describe(model: str | Checkpoint) -> ModelDescription:
+    """Describe a model directory or hub id. Raises CheckpointError or UnsupportedModelError."""
+    checkpoint = open_checkpoint(model) if isinstance(model, str) else model
+    facts = ConfigFacts(checkpoint)
+    return ModelDescription(
+        name=checkpoint.name,
+        directory=checkpoint.directory,
+        model_type=facts.model_type,
+        layers=facts.number("num_hidden_layers"),
+        hidden_size=facts.number("hidden_size"),
+        vocabulary_size=facts.number("vocab_size"),
+        model_len_max=facts.model_len_max(),
+        eos_token_ids=facts.eos_token_ids(),
+        dtype=facts.dtype(),
+    )
+
+
+class ConfigFacts:
+    """Looks facts up in a config, its text part, and the defaults of its class, in that order."""
+
+    def __init__(self, checkpoint: Checkpoint) -> None:
+        self._checkpoint = checkpoint
+        whole = checkpoint.config()
+        text = whole.get("text_config")
+        self._whole = whole
+        self._text: dict[str, Any] = text if isinstance(text, dict) else whole
+        if not isinstance(whole.get("model_type"), str):
+            raise CheckpointError(f"config.json of {checkpoint.name} names no model_type")
+
+    @property
+    def model_type(self) -> str:
+        """The architecture's name."""
+        return str(self._whole["model_type"])
+
+    def number(self, name: str) -> int:
+        """A positive integer under one of its names."""
+        value = self._find(name)
+        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            raise CheckpointError(
+                f"config.json of {self._checkpoint.name} gives no usable {name} ({value!r})"
+            )
+        return value
+
+    def model_len_max(self) -> int:
+        """The stated length; where rope factors change with the length, only up to where they do.
+
+        `longrope` switches every position to other factors once a sequence is longer than the
+        original length, and `dynamic` rescales with each longer sequence: in a batch one long
+        request would change the others. Up to that length both are plain rope and exact, so that is
+        what is served.
+        """
+        stated = self._find("max_position_embeddings") or MODEL_LEN_UNBOUNDED
+        return min([int(stated), *self._rope_switch_lengths(int(stated))])
+
+    def eos_token_ids(self) -> tuple[int, ...]:
+        """End tokens of generation_config.json where it names some, else of the config."""
+        generation = self._checkpoint.directory / "generation_config.json"
+        value = _json_or_empty(generation).get("eos_token_id")
+        if value is None:
+            value = self._whole.get("eos_token_id", self._text.get("eos_token_id"))
+        ids = value if isinstance(value, list) else [value]
+        return tuple(token for token in ids if isinstance(token, int))
+
+    def dtype(self) -> str:
+        """What config.json says of the stored weights."""
+        value = self._whole.get("dtype") or self._whole.get("torch_dtype")
+        value = value or self._text.get("dtype") or self._text.get("torch_dtype") or "float32"
+        return str(value).removeprefix("torch.")
+
+    def _find(self, name: str) -> Any:
+        for key in (name, *ALIASES[name]):
+            if self._text.get(key) is not None:
+                return self._text[key]
+        return getattr(self._class_config, name, None)
+
+    @cached_property
+    def _class_config(self) -> Any:
+        """The transformers config, which knows the class's defaults."""
+        from transformers import AutoConfig
+
+        try:
+            return AutoConfig.from_pretrained(
+                self._checkpoint.directory, trust_remote_code=False
+            ).get_text_config()
+        except (ValueError, KeyError, OSError, TypeError) as error:
+            raise UnsupportedModelError(
+                f"transformers does not know the architecture {self.model_type!r} "
+                f"of {self._checkpoint.name}"
+            ) from error
+
+    def _rope_switch_lengths(self, stated: int) -> list[int]:
+        lengths = []
+        for rope in _rope_dicts(self._text):
+            kind = str(rope.get("rope_type") or rope.get("type") or "default")
+            if kind == "longrope" or "dynamic" in kind:
+                original = rope.get("original_max_position_embeddings")
+                original = original or self._text.get("original_max_position_embeddings")
+                lengths.append(int(original or stated))
+        return lengths
+
+
+def _rope_dicts(text: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """The rope settings of a config: one dictionary, or one per layer type."""
+    found: list[Mapping[str, Any]] = []
+    for key in ("rope_parameters", "rope_scaling"):
+        value = text.get(key)
+        if isinstance(value, Mapping):
+            found.append(value)
+            found += [part for part in value.values() if isinstance(part, Mapping)]
+    return found
+
+
+def _json_or_empty(path: Path) -> dict[str, Any]:
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return value if isinstance(value, dict) else {}

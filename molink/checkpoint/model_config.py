@@ -1,0 +1,195 @@
+"""A model's shape from its Hugging Face `config.json`, read as plain JSON.
+
+The names of the same number differ between families, so each is looked for under every name that is
+in use. All layers count as alike: families whose first layers have no experts (DeepSeek) come out a
+little off. Loading the config with transformers was rejected: it needs torch-sized imports, and
+code from the hub for families that it does not know.
+"""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from molink.checkpoint.known_models import KNOWN_CONFIGS
+from molink.checkpoint.model_shape import ModelShape
+from molink.errors import UserError
+
+__all__ = ["known_models", "model_shape"]
+
+Config = Mapping[str, Any]
+
+WITHOUT_GATE = (
+    *("gpt2", "gpt_neo", "gpt_neox", "gpt_bigcode", "gptj", "codegen"),
+    *("opt", "phi", "falcon", "bloom", "mpt", "starcoder2"),
+)
+"""Model types whose MLP has two matrices."""
+
+TIED_WHEN_SILENT = ("gpt2", "gpt_bigcode", "opt", "bloom", "mpt", "gemma", "gemma2", "gemma3_text")
+"""Model types whose configs leave `tie_word_embeddings` out because it is true."""
+
+DTYPE_BYTES = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2}
+
+CONFIG_BYTES_MAX = 4_000_000
+"""Of a config.json; real ones have a few kilobytes."""
+
+
+def known_models() -> tuple[str, ...]:
+    """Names that `model_shape` takes without a file."""
+    return tuple(sorted(KNOWN_CONFIGS))
+
+
+def model_shape(name_or_path: str | Path) -> ModelShape:
+    """The shape of a known model, or of a config.json or the directory that holds one.
+
+    Raises UserError when it is neither, or when the file does not tell the shape.
+    """
+    name = str(name_or_path)
+    if name.lower() in KNOWN_CONFIGS:
+        return _shape(name.lower(), KNOWN_CONFIGS[name.lower()])
+    path = Path(name_or_path)
+    if path.is_dir():
+        return _shape(path.name, _read(path / "config.json"))
+    if path.is_file():
+        return _shape(path.parent.name or path.stem, _read(path))
+    raise UserError(
+        f"no model {name}: give a config.json, a directory that holds one, or one of "
+        f"{', '.join(known_models())}."
+    )
+
+
+def _read(path: Path) -> Config:
+    try:
+        if path.stat().st_size > CONFIG_BYTES_MAX:
+            raise UserError(f"{path} is too large for a config.json: give that of a model.")
+        config = json.loads(path.read_text())
+    except OSError as error:
+        raise UserError(f"cannot read {path} ({error.strerror}): check the path.") from error
+    except ValueError as error:
+        raise UserError(f"{path} is not JSON ({error}): give a model's config.json.") from error
+    if not isinstance(config, dict):
+        raise UserError(f"{path} holds no JSON object: give a model's config.json.")
+    inner = config.get("text_config") or config.get("llm_config")
+    return {**config, **inner} if isinstance(inner, dict) else config
+
+
+def _shape(name: str, config: Config) -> ModelShape:
+    hidden = _count(name, config, "hidden_size", "n_embd", "d_model", "dim")
+    heads = _count(name, config, "num_attention_heads", "n_head", "n_heads", "num_heads")
+    kv_heads = _kv_heads(name, config, heads)
+    head_size = _count(name, config, "head_dim", "kv_channels", default=hidden // heads)
+    experts, per_token, shared = _experts(name, config)
+    dtype_bytes = DTYPE_BYTES.get(str(config.get("dtype") or config.get("torch_dtype")), 2)
+    return ModelShape(
+        name=name,
+        layers=_count(name, config, "num_hidden_layers", "n_layer", "num_layers", "n_layers"),
+        hidden_size=hidden,
+        intermediate_size=_intermediate(name, config, hidden, experts),
+        heads=heads,
+        kv_heads=kv_heads,
+        head_size=head_size,
+        vocabulary=_count(name, config, "vocab_size"),
+        tied_embeddings=_tied(config),
+        **_attention(name, config, hidden, heads, kv_heads, head_size),
+        mlp_matrices=2 if config.get("model_type") in WITHOUT_GATE else 3,
+        experts=experts,
+        experts_per_token=per_token,
+        shared_intermediate_size=shared,
+        dtype_bytes=dtype_bytes,
+        weight_bytes=_weight_bytes(config, dtype_bytes),
+    )
+
+
+def _kv_heads(name: str, config: Config, heads: int) -> int:
+    if config.get("multi_query") and not config.get("new_decoder_architecture"):
+        return 1
+    return _count(name, config, "num_key_value_heads", "num_kv_heads", default=heads)
+
+
+def _tied(config: Config) -> bool:
+    return bool(config.get("tie_word_embeddings", config.get("model_type") in TIED_WHEN_SILENT))
+
+
+def _attention(
+    name: str, config: Config, hidden: int, heads: int, kv_heads: int, head_size: int
+) -> dict[str, int]:
+    """The three numbers of ModelShape that depend on how attention is built."""
+    if config.get("kv_lora_rank"):
+        return _latent_attention(name, config, hidden, heads)
+    projections = 2 * heads * head_size + 2 * kv_heads * head_size
+    return {
+        "attention_parameters": hidden * projections,
+        "attention_width": 2 * heads * head_size,
+        "kv_values": 2 * kv_heads * head_size,
+    }
+
+
+def _latent_attention(name: str, config: Config, hidden: int, heads: int) -> dict[str, int]:
+    """DeepSeek's: low-rank projections; the stage keeps keys and values unpacked, as it computes
+    them."""
+    rank = _count(name, config, "kv_lora_rank")
+    rotated = _count(name, config, "qk_rope_head_dim")
+    plain = _count(name, config, "qk_nope_head_dim")
+    value = _count(name, config, "v_head_dim")
+    key = plain + rotated
+    queries = hidden * heads * key
+    if config.get("q_lora_rank"):
+        queries = _count(name, config, "q_lora_rank") * (hidden + heads * key)
+    keys_values = hidden * (rank + rotated) + rank * heads * (plain + value)
+    return {
+        "attention_parameters": queries + keys_values + heads * value * hidden,
+        "attention_width": heads * (key + value),
+        "kv_values": heads * (key + value),
+    }
+
+
+def _intermediate(name: str, config: Config, hidden: int, experts: int) -> int:
+    if experts > 1 and config.get("moe_intermediate_size"):
+        return _count(name, config, "moe_intermediate_size")
+    names = ("intermediate_size", "n_inner", "ffn_dim", "ffn_hidden_size", "hidden_dim")
+    width = _count(name, config, *names, default=4 * hidden)
+    return width // 2 if config.get("model_type") == "qwen" else width  # counts gate and up
+
+
+def _experts(name: str, config: Config) -> tuple[int, int, int]:
+    """Experts of a layer, how many of them a row passes, and the width of the shared one."""
+    names = ("num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts")
+    experts = _count(name, config, *names, default=1)
+    if experts == 1:
+        return 1, 1, 0
+    names = ("num_experts_per_tok", "num_experts_per_token", "experts_per_token", "moe_top_k")
+    per_token = _count(name, config, *names)
+    if per_token > experts:
+        raise UserError(f"{name} chooses {per_token} of {experts} experts: check its config.json.")
+    return experts, per_token, _shared_width(name, config)
+
+
+def _shared_width(name: str, config: Config) -> int:
+    if config.get("shared_expert_intermediate_size"):
+        return _count(name, config, "shared_expert_intermediate_size")
+    if config.get("n_shared_experts"):
+        experts = _count(name, config, "n_shared_experts")
+        return experts * _count(name, config, "moe_intermediate_size")
+    return 0
+
+
+def _weight_bytes(config: Config, dtype_bytes: int) -> float:
+    """Of one weight, by the quantization that the checkpoint declares."""
+    quantization = config.get("quantization_config") or {}
+    if quantization.get("bits"):
+        return _count("quantization", quantization, "bits") / 8
+    if quantization.get("load_in_4bit") or quantization.get("quant_method") == "mxfp4":
+        return 0.5
+    if quantization.get("load_in_8bit") or quantization.get("quant_method") == "fp8":
+        return 1.0
+    return float(dtype_bytes)
+
+
+def _count(model: str, config: Config, *names: str, default: int | None = None) -> int:
+    """The first of `names` that the config has; a whole number of at least 1."""
+    value = next((config[name] for name in names if config.get(name) is not None), default)
+    if value is None:
+        raise UserError(f"the config of {model} has no {names[0]}: give that of a text model.")
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise UserError(f"the config of {model} has {names[0]} {value!r}: it takes a whole number.")
+    return value

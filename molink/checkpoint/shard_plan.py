@@ -1,0 +1,192 @@
+"""Which files of a checkpoint, and which tensors in them, does a stage need?
+
+Asked by whoever fetches weights before any of them are there: from tensor names alone, without
+torch. A tensor's *home* is a layer or a place around the layers. The list of layers gives itself
+away: of all dotted prefixes that are followed by a number, it is the one that counts through all
+layers of the model. What lies around it is told by the names that pruning goes by; a tensor that no
+name explains goes to everybody. So the plan may hold too much and never too little: what the loader
+then takes, by the paths of real modules, is a part of it (a test compares them on every tiny
+architecture).
+
+Asking the loader itself was rejected: it needs torch and a skeleton of the model, some hundred
+megabytes and seconds in an agent that shall idle in 80 MB.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from molink.checkpoint.description import ALIASES
+from molink.checkpoint.part_names import (
+    ADDED_POSITIONS,
+    AFTER_LAYERS,
+    BEFORE_LAYERS,
+    OUTPUT_MATRICES,
+    TOKEN_EMBEDDINGS,
+)
+from molink.errors import UserError
+
+__all__ = [
+    "FileNeed",
+    "Home",
+    "ModelShape",
+    "Place",
+    "ShardPlan",
+    "homes_of_tensors",
+    "plan_shards",
+    "shape_of",
+]
+
+
+class Place(StrEnum):
+    """Where a tensor belongs that is of no layer."""
+
+    EMBEDDING = "embedding"
+    """Token embeddings."""
+    FIRST = "first"
+    """Else in front of the layers."""
+    LAST = "last"
+    """Behind the layers, in front of the output matrix."""
+    OUTPUT = "output"
+    """The output matrix."""
+    SHARED = "shared"
+    """Nobody knows: every stage gets it."""
+
+
+Home = int | Place
+"""A layer's number, or a place around the layers."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelShape:
+    """What config.json says that matters here."""
+
+    layers_total: int | None
+    """None: it leaves that to its class; then the longest list counts."""
+    tied: bool | None
+    """Whether the output matrix is the token embeddings; None: it leaves that to its class."""
+
+
+@dataclass(frozen=True, slots=True)
+class FileNeed:
+    """What is needed of one weight file."""
+
+    name: str
+    tensors: tuple[str, ...]
+    """Sorted; never empty."""
+    whole: bool
+    """Whether that is all that the file holds."""
+
+
+@dataclass(frozen=True, slots=True)
+class ShardPlan:
+    """What a stage needs of a checkpoint."""
+
+    layers: range
+    files: tuple[FileNeed, ...]
+    """By name."""
+    homes: Mapping[str, Home]
+    """Of each needed tensor."""
+
+    @property
+    def weight_map(self) -> dict[str, str]:
+        """File name of every needed tensor: the checkpoint's index, cut."""
+        return {tensor: need.name for need in self.files for tensor in need.tensors}
+
+
+def shape_of(config: Mapping[str, Any]) -> ModelShape:
+    """The shape in a parsed config.json."""
+    text = config.get("text_config")
+    facts = text if isinstance(text, dict) else config
+    names = ("num_hidden_layers", *ALIASES["num_hidden_layers"])
+    counts = [facts[name] for name in names if isinstance(facts.get(name), int)]
+    tied = facts.get("tie_word_embeddings", config.get("tie_word_embeddings"))
+    return ModelShape(counts[0] if counts else None, tied if isinstance(tied, bool) else None)
+
+
+def plan_shards(weight_map: Mapping[str, str], shape: ModelShape, layers: range) -> ShardPlan:
+    """What the stage of `layers` needs of the files in `weight_map` (tensor name to file name).
+
+    Raises UserError for layers that the model does not have.
+    """
+    homes = homes_of_tensors(weight_map, shape.layers_total)
+    total = shape.layers_total or 1 + max(
+        (home for home in homes.values() if isinstance(home, int)), default=layers.stop - 1
+    )
+    if not 0 <= layers.start < layers.stop <= total or layers.step != 1:
+        raise UserError(f"a stage owns some of {total} layers, got [{layers.start}, {layers.stop})")
+    wanted = _homes_of_stage(set(homes.values()), layers, total, shape.tied)
+    needed = {name: home for name, home in homes.items() if home in wanted}
+    return ShardPlan(layers, _by_file(weight_map, needed), needed)
+
+
+def homes_of_tensors(names: Iterable[str], layers_total: int | None) -> dict[str, Home]:
+    """The home of every tensor; layers from `layers_total` on are extras that no stage loads."""
+    names = list(names)
+    root = _layer_list(names, layers_total)
+    return {name: Place.SHARED if root is None else _home(name, root) for name in names}
+
+
+def _layer_list(names: Iterable[str], layers_total: int | None) -> str | None:
+    """The dotted prefix (with its last dot) before the layers' numbers; None when it is not
+    plain."""
+    numbers: dict[str, set[int]] = {}
+    for name in names:
+        steps = name.split(".")
+        at = next((index for index, step in enumerate(steps) if step.isdecimal()), None)
+        if at is not None:
+            prefix = "".join(f"{step}." for step in steps[:at])
+            numbers.setdefault(prefix, set()).add(int(steps[at]))
+    if layers_total is None:
+        layers_total = max((len(found) for found in numbers.values()), default=0)
+    whole = set(range(layers_total))
+    lists = [prefix for prefix, found in numbers.items() if whole and whole <= found]
+    return lists[0] if len(lists) == 1 else None
+
+
+def _home(name: str, root: str) -> Home:
+    """`root` is the prefix of layers, such as "model.layers."; what is around them shares its
+    beginning "model." or stands at the top."""
+    if name.startswith(root):
+        number = name[len(root) :].split(".", 1)[0]
+        return int(number) if number.isdecimal() else Place.SHARED
+    around = "".join(f"{step}." for step in root.split(".")[:-2])
+    steps = name.removeprefix(around).split(".")
+    if OUTPUT_MATRICES & set(steps):
+        return Place.OUTPUT
+    return _place(steps[0]) if name.startswith(around) else Place.SHARED
+
+
+def _place(module: str) -> Place:
+    if module in TOKEN_EMBEDDINGS:
+        return Place.EMBEDDING
+    if module in ADDED_POSITIONS or module in BEFORE_LAYERS:
+        return Place.FIRST
+    return Place.LAST if module in AFTER_LAYERS else Place.SHARED
+
+
+def _homes_of_stage(homes: set[Home], layers: range, total: int, tied: bool | None) -> set[Home]:
+    """A tail without an output matrix of its own multiplies with the embeddings. Where both are
+    stored and the config is silent, it gets both: one of them too many is better than too few."""
+    wanted: set[Home] = {Place.SHARED, *layers}
+    if layers.start == 0:
+        wanted |= {Place.EMBEDDING, Place.FIRST}
+    if layers.stop == total:
+        wanted |= {Place.LAST, Place.OUTPUT}
+        if tied is not False or Place.OUTPUT not in homes:
+            wanted.add(Place.EMBEDDING)
+    return wanted
+
+
+def _by_file(weight_map: Mapping[str, str], needed: Mapping[str, Home]) -> tuple[FileNeed, ...]:
+    held: dict[str, int] = {}
+    wanted: dict[str, list[str]] = {}
+    for tensor, file in weight_map.items():
+        held[file] = held.get(file, 0) + 1
+        if tensor in needed:
+            wanted.setdefault(file, []).append(tensor)
+    return tuple(
+        FileNeed(file, tuple(sorted(wanted[file])), len(wanted[file]) == held[file])
+        for file in sorted(wanted)
+    )

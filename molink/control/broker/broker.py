@@ -1,0 +1,78 @@
+"""The broker of the control plane: a Mosquitto of our own, one in this process, or somebody else's.
+
+Mosquitto is preferred where it is installed (the container image and the installer bring it): it
+has been hardened in public for a decade and keeps its state on disk. amqtt, a library, stands in
+where it is not, repaired where it must be (`embedded_repairs.py`); docs/benchmarks/control.md says
+how far that goes. Both are held to the same tests. A cloud service is used by its URL.
+"""
+
+import logging
+from pathlib import Path
+from typing import Protocol
+
+from molink.control.addresses import BrokerAddress, Credentials, TlsFiles
+from molink.control.broker.external import ExternalBroker
+from molink.control.broker.mosquitto import MosquittoBroker, find_mosquitto
+from molink.errors import UserError
+
+__all__ = ["Broker", "BrokerAddress", "Credentials", "TlsFiles", "open_broker"]
+
+log = logging.getLogger(__name__)
+
+
+class Broker(Protocol):
+    """What the coordinator asks of a broker."""
+
+    async def start(self) -> None:
+        """Listen. Raises UserError when that cannot be."""
+
+    async def stop(self) -> None:
+        """End it; a second call does nothing."""
+
+    @property
+    def address(self) -> BrokerAddress:
+        """Where it listens; the port is known once it has started."""
+
+    @property
+    def coordinator(self) -> Credentials:
+        """May read and write everything."""
+
+    async def allow(self, username: str, password: str) -> Credentials:
+        """Let a node connect, now and until it is forbidden; return what it connects with.
+
+        When this returns it can connect. Before `start` it costs nothing: that is how a coordinator
+        lets in all the nodes that it knows. `password` is a random token of at least 16 bytes.
+        Raises UserError for a name that is no node id, ControlError when the broker does not
+        answer.
+        """
+
+    async def forbid(self, username: str) -> None:
+        """Never again, and end the connection that it may have; its last will is not sent."""
+
+
+def open_broker(
+    choice: str | None, host: str, port: int, data_dir: Path, tls: TlsFiles | None = None
+) -> Broker:
+    """The broker that an operator has asked for, not yet started.
+
+    `choice` is a URL, "mosquitto", "embedded", or None for the best that is installed. Port 0 picks
+    a free one. Raises UserError when it cannot be had.
+    """
+    if choice is not None and "://" in choice:
+        return ExternalBroker(choice)
+    if choice not in (None, "mosquitto", "embedded"):
+        raise UserError(
+            f"{choice!r} is no broker: give mosquitto, embedded, or mqtt://USER:PASSWORD@HOST."
+        )
+    program = None if choice == "embedded" else find_mosquitto()
+    if program is not None:
+        return MosquittoBroker(program, host, port, data_dir, tls)
+    if choice == "mosquitto":
+        raise UserError(
+            "Mosquitto is not installed: install the package mosquitto, or use embedded."
+        )
+    if choice is None:
+        log.info("mosquitto is not installed: the broker runs inside this process")
+    from molink.control.broker.embedded import EmbeddedBroker  # A library of 0.2 s, seldom needed.
+
+    return EmbeddedBroker(host, port, tls)

@@ -1,0 +1,190 @@
+"""Mosquitto as a child that is watched: started again when it dies, told when users change.
+
+Mosquitto reads its users on SIGHUP and drops clients whose user is gone, so a user file and a
+signal are all it takes. A reload checks every client that is connected; forty nodes that join at
+once should cost one reload, not forty. So whoever changes the users waits for the next reload, and
+reloads are at least `RELOAD_PERIOD_S` apart.
+
+The broker keeps retained messages in its directory and comes back on its old port; clients come
+back by themselves and repeat what they had said, so nothing is lost when it dies.
+"""
+
+import asyncio
+import logging
+import os
+import secrets
+import shutil
+import socket
+import time
+from pathlib import Path
+from random import Random
+
+from molink.control.addresses import BrokerAddress, Credentials, TlsFiles
+from molink.control.backoff import Backoff
+from molink.control.broker.mosquitto_files import MosquittoFiles, password_hash, service_account
+from molink.control.broker.mosquitto_process import MosquittoProcess
+from molink.control.broker.permissions import COORDINATOR_NAME, check_username
+from molink.errors import ControlError, UserError
+
+__all__ = ["RELOAD_PERIOD_S", "MosquittoBroker", "find_mosquitto"]
+
+log = logging.getLogger(__name__)
+
+RELOAD_PERIOD_S = 0.1
+_CHANGE_TIMEOUT_S = 20.0
+"""A reload takes milliseconds; this allows for a broker that has died and is being started
+again."""
+_RESTART_FIRST_S, _RESTART_LONGEST_S = 0.1, 5.0
+_LIVED_WELL_S = 30.0
+"""After so long a death is no longer put down to the start before it."""
+_PORT_ATTEMPTS = 5
+"""Somebody may take a free port between our finding and its using it."""
+
+
+def find_mosquitto() -> str | None:
+    """Its path; Debian puts it where a user's PATH does not lead."""
+    return shutil.which("mosquitto") or shutil.which("mosquitto", path="/usr/sbin:/usr/local/sbin")
+
+
+class MosquittoBroker:
+    """A `Broker` of our own in a process of its own."""
+
+    def __init__(
+        self, program: str, host: str, port: int, data_dir: Path, tls: TlsFiles | None = None
+    ) -> None:
+        directory = (data_dir / "broker").resolve()
+        self._program, self._tls = program, tls
+        self._host, self._port = host, port
+        self._files = MosquittoFiles(directory, service_account(directory))
+        self._coordinator = Credentials(COORDINATOR_NAME, secrets.token_urlsafe(32))
+        self._files.hashes[COORDINATOR_NAME] = password_hash(self._coordinator.password)
+        self._process: MosquittoProcess | None = None
+        self._tasks: list[asyncio.Task[None]] = []
+        self._started = False
+        self._version = self._loaded = 0
+        """Of the users: as they should be, and as the broker has them."""
+        self._changed = asyncio.Event()
+        self._reloaded = asyncio.Condition()
+
+    @property
+    def address(self) -> BrokerAddress:
+        """Where it listens; the port is known once it has started."""
+        ca = Path(self._tls.ca).read_text() if self._tls and self._tls.ca else ""
+        return BrokerAddress(self._host, self._port, self._tls is not None, ca)
+
+    @property
+    def coordinator(self) -> Credentials:
+        """Drawn anew for every start of the coordinator."""
+        return self._coordinator
+
+    @property
+    def process_id(self) -> int | None:
+        """Of the child that runs now."""
+        return self._process.process_id if self._process else None
+
+    async def start(self) -> None:
+        """Start it and wait until it listens. Raises UserError when it does not."""
+        self._started, chosen = True, self._port
+        for attempt in range(_PORT_ATTEMPTS):
+            self._port = chosen or _free_port(self._host)
+            try:
+                self._process = await self._launch()
+                break
+            except ControlError as error:
+                if chosen or attempt == _PORT_ATTEMPTS - 1:
+                    self._started = False
+                    raise UserError(str(error)) from None
+        self._tasks = [asyncio.create_task(self._supervise()), asyncio.create_task(self._reload())]
+
+    async def stop(self) -> None:
+        """End it; what is retained is written to its directory first."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._started, self._tasks = False, []
+        if self._process is not None:
+            await self._process.stop()
+            self._process = None
+
+    async def allow(self, username: str, password: str) -> Credentials:
+        """See `Broker.allow`."""
+        check_username(username)
+        self._files.hashes[username] = password_hash(password)
+        await self._users_changed()
+        return Credentials(username, password)
+
+    async def forbid(self, username: str) -> None:
+        """See `Broker.forbid`: the reload drops the connection, since its user is gone."""
+        check_username(username)
+        if self._files.hashes.pop(username, None) is not None:
+            await self._users_changed()
+
+    async def _launch(self) -> MosquittoProcess:
+        self._files.write_config(self._host, self._port, self._tls)
+        version = self._version
+        self._files.write_users()
+        process = await MosquittoProcess.start(
+            self._program, self._files.config, self._files.account
+        )
+        await self._have_loaded(version)
+        return process
+
+    async def _supervise(self) -> None:
+        """Start it again whenever it has died."""
+        backoff = Backoff(_RESTART_FIRST_S, _RESTART_LONGEST_S, Random(os.getpid()))
+        while True:
+            started_s = time.monotonic()
+            assert self._process is not None
+            code = await self._process.ended()
+            if time.monotonic() - started_s > _LIVED_WELL_S:
+                backoff.reset()
+            log.warning("mosquitto has ended (%s) and is started again", code)
+            self._process = await self._relaunch(backoff)
+
+    async def _relaunch(self, backoff: Backoff) -> MosquittoProcess:
+        while True:
+            await asyncio.sleep(backoff.next_s())
+            try:
+                return await self._launch()
+            except ControlError as error:
+                log.warning("%s", error)
+
+    async def _users_changed(self) -> None:
+        """Wait until the broker has the users as they are now, or later ones."""
+        self._version += 1
+        version = self._version
+        if not self._started:
+            return
+        self._changed.set()
+        try:
+            async with asyncio.timeout(_CHANGE_TIMEOUT_S), self._reloaded:
+                await self._reloaded.wait_for(lambda: self._loaded >= version)
+        except TimeoutError:
+            raise ControlError("The broker does not take new users: see the log.") from None
+
+    async def _reload(self) -> None:
+        """Serve whoever waits, at most once each `RELOAD_PERIOD_S`."""
+        while True:
+            await self._changed.wait()
+            self._changed.clear()
+            while self._loaded < self._version:
+                version = self._version
+                self._files.write_users()
+                if self._process is not None and await self._process.reload():
+                    await self._have_loaded(version)
+                await asyncio.sleep(RELOAD_PERIOD_S)
+
+    async def _have_loaded(self, version: int) -> None:
+        async with self._reloaded:
+            self._loaded = max(self._loaded, version)
+            self._reloaded.notify_all()
+
+
+def _free_port(host: str) -> int:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as probe:
+        try:
+            probe.bind((host, 0))
+        except OSError as error:
+            raise UserError(f"The broker cannot listen on {host}: {error.strerror}.") from None
+        return int(probe.getsockname()[1])

@@ -1,0 +1,139 @@
+"""What Mosquitto reads: its configuration, the users it lets in, and what they may do.
+
+Everything lies in one directory that nobody else can enter. Passwords are random tokens, so their
+hashes are not stretched: PBKDF2 with one iteration. Mosquitto checks every connected client again
+at each reload, and a thousand of them must not take it a second.
+"""
+
+import base64
+import hashlib
+import logging
+import os
+import pwd
+import secrets
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from molink.control.addresses import TlsFiles
+from molink.control.broker.permissions import mosquitto_rules
+
+__all__ = ["MosquittoFiles", "password_hash", "service_account"]
+
+log = logging.getLogger(__name__)
+
+_ITERATIONS = 1
+_SALT_BYTES = 12
+PACKET_BYTES_MAX = 2**20
+"""Our largest message, an assignment or a profile, is some tens of KB."""
+_QUEUED_MAX = 100_000
+"""Messages that wait for one client: the coordinator of a thousand nodes is sent six thousand
+retained ones when it subscribes, and Mosquitto drops what exceeds this (1,000 unless told)."""
+_INFLIGHT_MAX = 1000
+"""Of them sent and not yet acknowledged; 20 unless told, which a long way slows to 20 per round
+trip."""
+_AUTOSAVE_S = 30
+"""What a killed broker forgets at most; clients repeat what they said when they come back."""
+
+
+@dataclass(slots=True)
+class MosquittoFiles:
+    """The directory, and whom it lets in."""
+
+    directory: Path
+    account: pwd.struct_passwd | None
+    """Who must be able to read it; None: we."""
+    hashes: dict[str, str] = field(default_factory=dict)
+    """By username."""
+
+    @property
+    def config(self) -> Path:
+        """For the command line."""
+        return self.directory / "mosquitto.conf"
+
+    def write_config(self, host: str, port: int, tls: TlsFiles | None) -> None:
+        """Everything but the users."""
+        self.directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self.directory.chmod(0o700)
+        if self.account is not None:
+            os.chown(self.directory, self.account.pw_uid, self.account.pw_gid)
+        lines = [f"listener {port} {host}", *self._tls_lines(tls), *self._common_lines()]
+        self._write("mosquitto.conf", "\n".join(lines) + "\n")
+        self._write("rules", mosquitto_rules())
+
+    def write_users(self) -> None:
+        """As they are now; whoever reads sees the old file or the new one."""
+        lines = (f"{name}:{hashed}\n" for name, hashed in self.hashes.items())
+        self._write("users", "".join(lines))
+
+    def _tls_lines(self, tls: TlsFiles | None) -> list[str]:
+        if tls is None:
+            return []
+        self._write("certificate.pem", Path(tls.certificate).read_text())
+        self._write("key.pem", Path(tls.key).read_text())
+        names = (("certfile", "certificate.pem"), ("keyfile", "key.pem"))
+        return [f"{option} {self.directory / name}" for option, name in names]
+
+    def _common_lines(self) -> list[str]:
+        return [
+            *(["user root"] if os.geteuid() == 0 and self.account is None else []),
+            "allow_anonymous false",
+            f"password_file {self.directory / 'users'}",
+            f"acl_file {self.directory / 'rules'}",
+            "use_username_as_clientid true",
+            "set_tcp_nodelay true",
+            "persistence true",
+            f"persistence_location {self.directory}/",
+            f"autosave_interval {_AUTOSAVE_S}",
+            f"max_packet_size {PACKET_BYTES_MAX}",
+            f"max_queued_messages {_QUEUED_MAX}",
+            f"max_inflight_messages {_INFLIGHT_MAX}",
+            "connection_messages false",
+            "log_dest stderr",
+            *(f"log_type {kind}" for kind in ("error", "warning", "notice", "information")),
+        ]
+
+    def _write(self, name: str, text: str) -> None:
+        path = self.directory / f"{name}.new"
+        path.unlink(missing_ok=True)
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(descriptor, "w") as file:
+            file.write(text)
+        if self.account is not None:
+            os.chown(path, self.account.pw_uid, self.account.pw_gid)
+        path.replace(self.directory / name)
+
+
+def password_hash(password: str) -> str:
+    """As Mosquitto 2.0 keeps it: $7$ITERATIONS$SALT$HASH, PBKDF2 with SHA-512."""
+    salt = secrets.token_bytes(_SALT_BYTES)
+    digest = hashlib.pbkdf2_hmac("sha512", password.encode(), salt, _ITERATIONS, 64)
+    texts = (base64.b64encode(part).decode() for part in (salt, digest))
+    return "$".join(("", "7", str(_ITERATIONS), *texts))
+
+
+def service_account(directory: Path) -> pwd.struct_passwd | None:
+    """Whom a broker started by root should run as: `mosquitto`, if that user can get to
+    `directory`.
+
+    None when we are not root, and also when there is no such user or a directory above is closed to
+    it: then the broker runs as root, and a warning says so.
+    """
+    if os.geteuid() != 0:
+        return None
+    try:
+        account = pwd.getpwnam("mosquitto")
+    except KeyError:
+        log.warning("there is no user mosquitto: the broker runs as root")
+        return None
+    above = [one for one in directory.resolve().parents if one.exists()]
+    if all(_may_enter(one, account) for one in above):
+        return account
+    log.warning("user mosquitto cannot get to %s: the broker runs as root", directory)
+    return None
+
+
+def _may_enter(directory: Path, account: pwd.struct_passwd) -> bool:
+    status = directory.stat()
+    return bool(status.st_mode & 0o001) or (
+        status.st_uid == account.pw_uid and bool(status.st_mode & 0o100)
+    )

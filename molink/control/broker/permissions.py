@@ -1,0 +1,81 @@
+"""Who may write and read what. Pure; the same rules for every broker that is ours.
+
+A node writes its own `said/#`, reads its own `told/#` and what the coordinator says to all; the
+coordinator may do everything. Whole levels are compared: a test of prefixes would let `n1` read
+what is meant for `n10`. A filter is allowed only if all that it could match is, so a node that asks
+for `molink/v1/node/+/told/#` is refused rather than given a part.
+"""
+
+import re
+
+from molink.control.messages.topics import ROOT
+from molink.errors import UserError
+
+__all__ = [
+    "COORDINATOR_NAME",
+    "check_username",
+    "is_filter",
+    "is_topic",
+    "may_read",
+    "may_write",
+    "mosquitto_rules",
+]
+
+COORDINATOR_NAME = "coordinator"
+"""Eleven letters; a node id has sixteen."""
+
+_USERNAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
+_LEVELS_MAX = 32
+"""Of a topic; ours have six. A filter tree of a hostile depth costs memory for nothing."""
+
+
+def check_username(username: str) -> None:
+    """Raise UserError for a name that could mean something in a topic or a password file."""
+    if not _USERNAME.fullmatch(username) or username == COORDINATOR_NAME:
+        raise UserError(f"{username!r} is no node id: letters, digits, - and _ only, at most 64.")
+
+
+def is_topic(topic: str) -> bool:
+    """Whether a message may have it at all."""
+    return is_filter(topic) and not any(mark in topic for mark in "+#")
+
+
+def is_filter(topic_filter: str) -> bool:
+    """Whether wildcards stand where MQTT allows them, as whole levels; nothing of the broker's
+    own."""
+    levels = topic_filter.split("/")
+    if not topic_filter or topic_filter.startswith("$") or "\0" in topic_filter:
+        return False
+    if len(levels) > _LEVELS_MAX or "#" in levels[:-1]:
+        return False
+    return all(level in ("+", "#") or not set(level) & {"+", "#"} for level in levels)
+
+
+def may_write(username: str, topic: str) -> bool:
+    """Whether that user may send under that topic."""
+    return username == COORDINATOR_NAME or _lies_under(topic, f"{ROOT}/node/{username}/said")
+
+
+def may_read(username: str, topic_filter: str) -> bool:
+    """Whether that user may have all that the filter matches."""
+    if username == COORDINATOR_NAME:
+        return True
+    readable = (f"{ROOT}/node/{username}/told", f"{ROOT}/coordinator/said")
+    return any(_lies_under(topic_filter, root) for root in readable)
+
+
+def _lies_under(topic: str, root: str) -> bool:
+    above = root.split("/")
+    return topic.split("/")[: len(above)] == above
+
+
+def mosquitto_rules() -> str:
+    """The same in Mosquitto's words; `%u` is the user's name, so the file never changes."""
+    return f"""\
+user {COORDINATOR_NAME}
+topic readwrite #
+
+pattern write {ROOT}/node/%u/said/#
+pattern read {ROOT}/node/%u/told/#
+pattern read {ROOT}/coordinator/said/#
+"""

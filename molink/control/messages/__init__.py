@@ -1,0 +1,1 @@
+"""What travels on the control plane: topics, payloads, invites, sealed joins."""

@@ -1,0 +1,108 @@
+"""The one request by which a node joins, and its answer; `sealing` closes both.
+
+The request proves that its sender has the key by being sealed with it, so it needs no signature.
+The answer repeats the request's challenge: an old answer that somebody kept is told apart without
+trusting clocks, which on home PCs are off by hours.
+"""
+
+import os
+from typing import Annotated
+
+from pydantic import ConfigDict, Field, ValidationError
+
+from molink.control.messages.invites import Invite
+from molink.control.messages.payloads import Key, Message, ModelSize, NodeId
+from molink.errors import ControlError, UserError
+
+__all__ = ["JoinAnswer", "JoinRequest", "check_answer", "request_to_join"]
+
+CHALLENGE_BYTES = 16
+
+Challenge = Annotated[str, Field(pattern=r"^[0-9a-f]{32}$")]
+"""Drawn by the agent for each request."""
+
+UnixTime = Annotated[float, Field(ge=0, le=1e11, allow_inf_nan=False)]
+BrokerPassword = Annotated[str, Field(min_length=1, max_length=100, repr=False)]
+"""Of somebody else's broker it is what its operator chose."""
+
+Secret = Annotated[str, Field(min_length=16, max_length=100, repr=False)]
+Name = Annotated[str, Field(min_length=1, max_length=60, pattern=r"^[^\x00-\x1f\x7f-\x9f]+$")]
+"""A name is printed on terminals: no control characters."""
+
+
+class Confidential(Message):
+    """A message whose values no error may show."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore", hide_input_in_errors=True)
+
+
+class JoinRequest(Confidential):
+    """Let me in. Who asks is the key that the request was sealed with."""
+
+    challenge: Challenge
+    invite_id: Annotated[str, Field(pattern=r"^[0-9a-f]{16}$")] | None = None
+    """None: a node that has joined before asks again."""
+    invite_secret: Annotated[str, Field(pattern=r"^[0-9a-f]{32}$")] | None = Field(
+        default=None, repr=False
+    )
+    """Hexadecimal."""
+    pc_token: Annotated[str, Field(min_length=16, max_length=100)] | None = Field(
+        default=None, repr=False
+    )
+    """Of a PC's further device instead of an invite: the weights token of the PC, which nobody
+    else has."""
+    name: Name
+    """For people: the PC's host name unless its owner chose another."""
+    version: Annotated[str, Field(max_length=40)]
+    time_unix_s: UnixTime
+    """The agent's clock."""
+
+
+class JoinAnswer(Confidential):
+    """Welcome: all that the agent needs from now on. It is kept beside the key."""
+
+    challenge: Challenge
+    node_id: NodeId
+    broker_host: Annotated[str, Field(max_length=255)] = ""
+    """Empty: the host of the coordinator's URL."""
+    broker_port: Annotated[int, Field(ge=1, le=65535)]
+    broker_tls: bool = False
+    broker_ca: Annotated[str, Field(max_length=20_000)] = ""
+    """PEM of the authority that vouches for the broker; empty: the system's."""
+    username: Annotated[str, Field(max_length=60)]
+    password: BrokerPassword
+    weights_token: Secret
+    """Shown to the coordinator when weights are fetched."""
+    time_unix_s: UnixTime
+    """The coordinator's clock."""
+    coordinator_public_key: Key
+    model: ModelSize | None = None
+    """What is served when this node joins; None: of an older coordinator."""
+
+
+def request_to_join(
+    invite: Invite | None, name: str, version: str, now: float, pc_token: str | None = None
+) -> JoinRequest:
+    """A new request with a challenge of its own; without an invite for a node that has joined, or
+    whose PC has: then `pc_token` is that PC's weights token.
+
+    Raises UserError when a node cannot be called `name`.
+    """
+    try:
+        return JoinRequest(
+            challenge=os.urandom(CHALLENGE_BYTES).hex(),
+            invite_id=None if invite is None else invite.invite_id,
+            invite_secret=None if invite is None else invite.secret.value.hex(),
+            pc_token=pc_token,
+            name=name,
+            version=version,
+            time_unix_s=now,
+        )
+    except ValidationError:
+        raise UserError(f"A node cannot be called {name!r:.80}: give 1 to 60 characters.") from None
+
+
+def check_answer(request: JoinRequest, answer: JoinAnswer, own_node_id: str) -> None:
+    """Raises ControlError when the answer is to another request or another node."""
+    if answer.challenge != request.challenge or answer.node_id != own_node_id:
+        raise ControlError("The coordinator answered another request: try again.")

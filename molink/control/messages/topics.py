@@ -1,0 +1,124 @@
+"""Every topic of the control plane, with what it carries, how surely, and who may write it.
+
+All topics of a node lie under `molink/v1/node/ID/`, so that a broker's rule for a node is two
+patterns of whole levels: it writes its own `said/#`, it reads its own `told/#`. A test of prefixes
+would let `n1` read what is meant for `n10`.
+"""
+
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from pydantic import BaseModel
+
+from molink.control.messages.payloads import (
+    Accepted,
+    Assignment,
+    CoordinatorPresence,
+    LinkKeys,
+    NodeHealth,
+    NodeWish,
+    PathReport,
+    Presence,
+    ProbeOrder,
+    Profile,
+    RatesSeen,
+    Services,
+    StageFact,
+)
+
+__all__ = [
+    "ACCEPTED",
+    "ALL_TOPICS",
+    "ASSIGNMENT",
+    "COORDINATOR",
+    "FACT",
+    "HEALTH",
+    "LINK_KEYS",
+    "PATHS",
+    "PRESENCE",
+    "PROBE",
+    "PROFILE",
+    "ROOT",
+    "SEEN",
+    "SERVICES",
+    "WISH",
+    "Topic",
+    "node_of",
+]
+
+ROOT = "molink/v1"
+
+Message = TypeVar("Message", bound=BaseModel)
+
+
+@dataclass(frozen=True, slots=True)
+class Topic(Generic[Message]):
+    """One kind of message about one node (or, without a node, about the coordinator)."""
+
+    path: str
+    """`{node}` stands for the node's id."""
+    message: type[Message]
+    qos: int
+    """1 for what must arrive (a receiver takes the same message twice without harm), 0 for what the
+    next one replaces."""
+    retained: bool
+    """Whether who comes later must find the last one: states, not events."""
+
+    def of(self, node_id: str) -> str:
+        """The topic of one node."""
+        return self.path.format(node=node_id)
+
+    @property
+    def of_all(self) -> str:
+        """The filter of every node's."""
+        return self.path.format(node="+")
+
+
+PRESENCE = Topic(f"{ROOT}/node/{{node}}/said/presence", Presence, qos=1, retained=True)
+"""Joined, in which state; the last will says lost."""
+PROFILE = Topic(f"{ROOT}/node/{{node}}/said/profile", Profile, qos=1, retained=True)
+"""What the PC is and what its owner lends of it."""
+PATHS = Topic(f"{ROOT}/node/{{node}}/said/paths", PathReport, qos=1, retained=True)
+"""How far its neighbours are, as it has measured them."""
+SEEN = Topic(f"{ROOT}/node/{{node}}/said/seen", RatesSeen, qos=1, retained=True)
+"""What neighbours could send it, by its own count."""
+HEALTH = Topic(f"{ROOT}/node/{{node}}/said/health", NodeHealth, qos=0, retained=False)
+"""How its stage is doing, about once a second; also the heartbeat."""
+FACT = Topic(f"{ROOT}/node/{{node}}/said/fact", StageFact, qos=1, retained=True)
+"""How far it is with its assignment."""
+WISH = Topic(f"{ROOT}/node/{{node}}/said/wish", NodeWish, qos=1, retained=True)
+"""Drain: the owner wants to pause or leave; or to be used again."""
+ASSIGNMENT = Topic(f"{ROOT}/node/{{node}}/told/assignment", Assignment, qos=1, retained=True)
+"""Which layers to hold, in which ring; the whole state, not a change of it."""
+ACCEPTED = Topic(f"{ROOT}/node/{{node}}/told/accepted", Accepted, qos=1, retained=True)
+"""Which of two agents with one id stays."""
+LINK_KEYS = Topic(f"{ROOT}/node/{{node}}/told/link-keys", LinkKeys, qos=1, retained=True)
+"""Whose links it accepts: public keys that the coordinator vouches for."""
+SERVICES = Topic(f"{ROOT}/node/{{node}}/told/services", Services, qos=1, retained=True)
+"""Relay, measurements, STUN: where, and with which keys."""
+PROBE = Topic(f"{ROOT}/node/{{node}}/told/probe", ProbeOrder, qos=1, retained=True)
+"""Which neighbours to measure, and where they are."""
+COORDINATOR = Topic(f"{ROOT}/coordinator/said/presence", CoordinatorPresence, qos=1, retained=True)
+"""Every node may read it."""
+
+ALL_TOPICS: tuple[Topic[BaseModel], ...] = (  # type: ignore[assignment]
+    PRESENCE,
+    PROFILE,
+    PATHS,
+    SEEN,
+    HEALTH,
+    FACT,
+    WISH,
+    ASSIGNMENT,
+    ACCEPTED,
+    LINK_KEYS,
+    SERVICES,
+    PROBE,
+    COORDINATOR,
+)
+
+
+def node_of(topic: str) -> str | None:
+    """The node id in a topic; None when it is of no node."""
+    levels = topic.split("/")
+    return levels[3] if len(levels) > 4 and levels[2] == "node" else None

@@ -1,0 +1,237 @@
+"""Who belongs to the cluster: the coordinator's key, its invites, its nodes. One SQLite file.
+
+The coordinator and the `molink invite` and `molink node` commands open the same file at the same
+time; WAL and immediate transactions make that safe, and `changed_elsewhere` tells the coordinator
+that a command has written. An HTTP API for these commands was rejected: they must work while the
+coordinator is down, and whoever may read the file is the operator anyway.
+
+Every write is one transaction, so that of two nodes which show the last use of an invite one is
+refused. Times are arguments: seconds since 1970 by the coordinator's clock.
+"""
+
+import sqlite3
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from molink.control.identity import KeyPair, node_id_of
+from molink.control.messages.invites import Invite, checked_url
+from molink.control.messages.joining import JoinRequest
+from molink.control.registry import rules
+from molink.control.registry.records import InviteRecord, Membership, NodeRecord
+from molink.control.registry.schema import open_database
+from molink.errors import ControlError, UserError
+
+__all__ = ["Registry"]
+
+FILE_NAME = "registry.db"
+
+KEEP_ENDED_S = 30 * 24 * 3600.0
+"""Expired and revoked invites stay in the list for so long, and their users hear why they ended."""
+
+REVISIONS_RESERVED = 1000
+"""At once; 2**63 are enough for a start every second."""
+
+SECRET_KEY, URL, REVISION = "coordinator_secret_key", "coordinator_url", "assignment_revision"
+"""Settings of our own; others may keep theirs under other names."""
+
+
+@dataclass(slots=True)
+class Registry:
+    """One open registry; its methods may be called from any thread."""
+
+    path: Path
+    _connection: sqlite3.Connection
+    _lock: threading.RLock = field(default_factory=threading.RLock)
+    _data_version: int = 0
+    _revisions: range = range(0)
+    """Reserved and not yet given."""
+
+    @classmethod
+    def open(cls, data_dir: Path, *, make: bool = True) -> "Registry":
+        """The registry in the coordinator's data folder.
+
+        Raises UserError when it cannot be opened, or with `make` False when there is none.
+        """
+        path = data_dir / FILE_NAME
+        if not make and not path.exists():
+            raise UserError(
+                f"There is no cluster in {data_dir}: run molink up first, or give --data-dir."
+            )
+        registry = cls(path, open_database(path))
+        registry.changed_elsewhere()
+        return registry
+
+    def close(self) -> None:
+        """Close the file."""
+        with self._lock:
+            self._connection.close()
+
+    # -- the coordinator itself -----------------------------------------------------------------
+
+    @property
+    def coordinator(self) -> KeyPair:
+        """The coordinator's key pair, made on first use; invites carry its public half."""
+        with self._transaction() as db:
+            new = KeyPair.generate().secret.hex()
+            db.execute("INSERT OR IGNORE INTO settings VALUES (?, ?)", (SECRET_KEY, new))
+            return KeyPair.of_secret(bytes.fromhex(_setting(db, SECRET_KEY) or ""))
+
+    @property
+    def url(self) -> str | None:
+        """Where agents reach the coordinator; None before the first `molink up`."""
+        return self.setting(URL)
+
+    @url.setter
+    def url(self, url: str) -> None:
+        self.set_setting(URL, checked_url(url))
+
+    def setting(self, name: str) -> str | None:
+        """A value that was kept under this name."""
+        with self._transaction() as db:
+            return _setting(db, name)
+
+    def set_setting(self, name: str, value: str) -> None:
+        """Keep a value."""
+        with self._transaction() as db:
+            db.execute("INSERT OR REPLACE INTO settings VALUES (?, ?)", (name, value))
+
+    def next_revision(self) -> int:
+        """Rises by one over everything that this registry's coordinators ever assign, and by more
+        from one start to the next: numbers are reserved in blocks, since a plan for a thousand
+        nodes takes thousands, and each transaction waits for the disk."""
+        with self._lock:
+            if not self._revisions:
+                with self._transaction() as db:
+                    first = int(_setting(db, REVISION) or 0) + 1
+                    last = first + REVISIONS_RESERVED - 1
+                    row = (REVISION, str(last))
+                    db.execute("INSERT OR REPLACE INTO settings VALUES (?, ?)", row)
+                self._revisions = range(first, last + 1)
+            revision, self._revisions = self._revisions[0], self._revisions[1:]
+            return revision
+
+    def changed_elsewhere(self) -> bool:
+        """Whether another process has written since the last call; costs microseconds."""
+        with self._lock:
+            before = self._data_version
+            self._data_version = self._connection.execute("PRAGMA data_version").fetchone()[0]
+            return self._data_version != before
+
+    # -- invites --------------------------------------------------------------------------------
+
+    def make_invite(
+        self, expires_s: float, uses: int, name: str, now: float, url: str | None = None
+    ) -> Invite:
+        """A new invite to `url`, or to where the coordinator said that it is.
+
+        Raises UserError when that is not known, a value is out of range or the name is taken.
+        """
+        rules.check_wishes(expires_s, uses, name)
+        address = url or self.url
+        if address is None:
+            raise UserError(
+                "The coordinator's address is not known yet: run molink up first, or give --url."
+            )
+        invite = Invite.make(address, self.coordinator.public)
+        with self._transaction() as db:
+            db.execute(
+                "DELETE FROM invites WHERE coalesce(revoked, expires) < ?", (now - KEEP_ENDED_S,)
+            )
+            rules.check_room(db, name, now)
+            db.execute(
+                "INSERT INTO invites VALUES (?, ?, ?, ?, ?, ?, ?, NULL)",
+                (invite.invite_id, invite.secret.digest, name, now, now + expires_s, uses, uses),
+            )
+        return invite
+
+    def list_invites(self) -> list[InviteRecord]:
+        """All that have not ended long ago, oldest first."""
+        with self._transaction() as db:
+            return rules.invites(db)
+
+    def revoke(self, which: str, now: float) -> InviteRecord:
+        """Nobody joins any more with the invite of this id or name; who has joined stays.
+
+        Raises UserError when there is none.
+        """
+        with self._transaction() as db:
+            invite = rules.one_invite(db, which, now)
+            db.execute(
+                "UPDATE invites SET revoked = coalesce(revoked, ?) WHERE id = ?",
+                (now, invite.invite_id),
+            )
+            return rules.one_invite(db, invite.invite_id, now)
+
+    # -- nodes ----------------------------------------------------------------------------------
+
+    def admit(self, public_key: bytes, request: JoinRequest, now: float) -> Membership:
+        """Let in the node whose key sealed this request; one that is in already spends no use, nor
+        does a further device of a PC that is in.
+
+        Raises JoinRefusedError with one sentence for its owner.
+        """
+        with self._transaction() as db:
+            known = rules.node(db, node_id_of(public_key))
+            if known is not None:
+                return Membership(rules.admitted_again(db, known, request.name), is_new=False)
+            if request.pc_token is not None:
+                pc = rules.vouching_pc(db, request.pc_token)
+                invite_id, pc_id = pc.invite_id, pc.node_id
+            else:
+                invite_id, pc_id = rules.spend_use(db, request, now), None
+            node = rules.add_node(db, public_key, request.name, invite_id, now, pc_id)
+            return Membership(node, is_new=True)
+
+    def list_nodes(self) -> list[NodeRecord]:
+        """All that ever joined, oldest first; see `removed`."""
+        with self._transaction() as db:
+            return rules.nodes(db)
+
+    def member(self, node_id: str) -> NodeRecord | None:
+        """The node of this id, if it belongs to the cluster."""
+        with self._transaction() as db:
+            node = rules.node(db, node_id)
+            return node if node is not None and node.removed is None else None
+
+    def member_of_token(self, weights_token: str) -> NodeRecord | None:
+        """The node that this weights token was given to, if it belongs to the cluster."""
+        with self._transaction() as db:
+            return rules.member_of_token(db, weights_token)
+
+    def remove_node(self, which: str, now: float) -> NodeRecord:
+        """Throw a PC out with all its devices, by the id or the name of any of them; their keys are
+        refused from now on.
+
+        Raises UserError when there is no such member, or several have the name.
+        """
+        with self._transaction() as db:
+            pc = rules.one_pc(db, which)
+            db.execute(
+                "UPDATE nodes SET removed = ? WHERE pc = ? AND removed IS NULL", (now, pc.node_id)
+            )
+            return pc
+
+    @contextmanager
+    def _transaction(self) -> Iterator[sqlite3.Connection]:
+        """All or nothing, and alone. Raises ControlError when the file cannot be used."""
+        with self._lock:
+            try:
+                self._connection.execute("BEGIN IMMEDIATE")
+                try:
+                    yield self._connection
+                except BaseException:
+                    self._connection.execute("ROLLBACK")
+                    raise
+                self._connection.execute("COMMIT")
+            except sqlite3.Error as error:
+                raise ControlError(
+                    f"{self.path} cannot be used ({error}): is its disk full or gone?"
+                ) from None
+
+
+def _setting(db: sqlite3.Connection, name: str) -> str | None:
+    row = db.execute("SELECT value FROM settings WHERE name = ?", (name,)).fetchone()
+    return str(row["value"]) if row is not None else None

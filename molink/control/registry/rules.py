@@ -1,0 +1,206 @@
+"""Within one transaction of the registry: who may join, and what may be asked of it.
+
+Every function takes the connection of a transaction that its caller has begun, and leaves
+committing to it; whoever is refused has changed nothing.
+"""
+
+import hmac
+import secrets
+import sqlite3
+from dataclasses import astuple
+
+from molink.control.identity import key_to_z85, node_id_of
+from molink.control.messages.invites import InviteSecret
+from molink.control.messages.joining import JoinRequest
+from molink.control.registry.records import INVITE_COLUMNS, NODE_COLUMNS, InviteRecord, NodeRecord
+from molink.errors import JoinRefusedError, UserError
+
+__all__ = [
+    "add_node",
+    "admitted_again",
+    "check_room",
+    "check_wishes",
+    "invites",
+    "member_of_token",
+    "node",
+    "nodes",
+    "one_invite",
+    "one_pc",
+    "spend_use",
+    "vouching_pc",
+]
+
+EXPIRES_S_MAX = 366 * 24 * 3600.0
+"""An invite is a password that lies in chats: after a year a new one is no trouble."""
+
+NODES_MAX = 1000
+"""Members of a cluster, and uses of one invite; brokers were measured up to here."""
+
+DEVICES_MAX = 16
+"""Of one PC, as many as a profile names: more than mainboards have slots."""
+
+INVITES_MAX = 1000
+"""Usable at the same time: the list is read by a person."""
+
+NAME_MAX = 60
+"""Of an invite, as of a node."""
+
+PASSWORD_BYTES = 24
+"""Of a broker password and a weights token: 192 bits, 32 characters."""
+
+ASK = "ask whoever runs the cluster for a new one."
+
+
+def invites(db: sqlite3.Connection) -> list[InviteRecord]:
+    """All, oldest first."""
+    rows = db.execute(f"SELECT {INVITE_COLUMNS} FROM invites ORDER BY created, rowid")
+    return [InviteRecord.of_row(row) for row in rows]
+
+
+def nodes(db: sqlite3.Connection) -> list[NodeRecord]:
+    """All, removed ones too, oldest first."""
+    rows = db.execute(f"SELECT {NODE_COLUMNS} FROM nodes ORDER BY joined, rowid")
+    return [NodeRecord.of_row(row) for row in rows]
+
+
+def node(db: sqlite3.Connection, node_id: str) -> NodeRecord | None:
+    """The node of this id, removed or not."""
+    row = db.execute(f"SELECT {NODE_COLUMNS} FROM nodes WHERE id = ?", (node_id,)).fetchone()
+    return NodeRecord.of_row(row) if row is not None else None
+
+
+def member_of_token(db: sqlite3.Connection, weights_token: str) -> NodeRecord | None:
+    """The node that this token was given to, unless it was removed."""
+    query = f"SELECT {NODE_COLUMNS} FROM nodes WHERE weights_token = ? AND removed IS NULL"
+    row = db.execute(query, (weights_token,)).fetchone()
+    return NodeRecord.of_row(row) if row is not None else None
+
+
+def check_wishes(expires_s: float, uses: int, name: str) -> None:
+    """Raises UserError when no invite can be like this."""
+    if not 0 < expires_s <= EXPIRES_S_MAX:
+        raise UserError("An invite expires after at least a moment and at most a year (--expires).")
+    if not 1 <= uses <= NODES_MAX:
+        raise UserError(f"An invite has 1 to {NODES_MAX} uses, got {uses} (--uses).")
+    if len(name) > NAME_MAX or not (name.isprintable() and name == name.strip()):
+        raise UserError(f"An invite's name has at most {NAME_MAX} characters on one line (--name).")
+
+
+def check_room(db: sqlite3.Connection, name: str, now: float) -> None:
+    """Raises UserError when there are too many usable invites, or one of this name."""
+    usable = [one for one in invites(db) if one.state(now) == "usable"]
+    if len(usable) >= INVITES_MAX:
+        raise UserError(f"There are {INVITES_MAX} invites: revoke some (molink invite revoke ID).")
+    if name and any(one.name == name for one in usable):
+        raise UserError(f"There is an invite {name!r} already: revoke it or choose another --name.")
+
+
+def one_invite(db: sqlite3.Connection, which: str, now: float) -> InviteRecord:
+    """Of this id, or the usable one of this name. Raises UserError when there is none."""
+    for invite in invites(db):
+        if invite.invite_id == which or (invite.name == which and invite.state(now) == "usable"):
+            return invite
+    raise UserError(f"There is no usable invite {which!r:.80}: see molink invite list.")
+
+
+def admitted_again(db: sqlite3.Connection, known: NodeRecord, name: str) -> NodeRecord:
+    """A node that asks again, under the name it has now. Raises JoinRefusedError when it was
+    removed."""
+    if known.removed is not None:
+        raise JoinRefusedError(
+            "This node was removed from the cluster: ask whoever runs it. To come back it needs a "
+            "new invite, and a new key: join with --data-dir and an empty folder."
+        )
+    db.execute("UPDATE nodes SET name = ? WHERE id = ?", (name, known.node_id))
+    again = node(db, known.node_id)
+    assert again is not None, "it was just updated"
+    return again
+
+
+def spend_use(db: sqlite3.Connection, request: JoinRequest, now: float) -> str:
+    """Take one use of the invite that the request shows; its id.
+
+    Raises JoinRefusedError when it shows none that is usable, or the cluster is full.
+    """
+    invite = _shown(db, request)
+    match invite.state(now):
+        case "revoked":
+            raise JoinRefusedError(f"This invite was withdrawn: {ASK}")
+        case "expired":
+            raise JoinRefusedError(f"This invite has expired: {ASK}")
+        case "used up":
+            raise JoinRefusedError(f"All uses of this invite are spent: {ASK}")
+    _check_not_full(db)
+    db.execute("UPDATE invites SET uses_left = uses_left - 1 WHERE id = ?", (invite.invite_id,))
+    return invite.invite_id
+
+
+def vouching_pc(db: sqlite3.Connection, pc_token: str) -> NodeRecord:
+    """The PC that lets in a further device of its own, without a use of an invite.
+
+    Raises JoinRefusedError when the token is no PC's, or it has enough devices.
+    """
+    pc = member_of_token(db, pc_token)
+    if pc is None or not pc.is_pc:
+        raise JoinRefusedError("The coordinator does not know this PC: join with an invite.")
+    query = "SELECT count(*) FROM nodes WHERE pc = ? AND removed IS NULL"
+    if db.execute(query, (pc.node_id,)).fetchone()[0] >= DEVICES_MAX:
+        raise JoinRefusedError(f"A PC lends {DEVICES_MAX} devices at most: name fewer.")
+    _check_not_full(db)
+    return pc
+
+
+def one_pc(db: sqlite3.Connection, which: str) -> NodeRecord:
+    """The member PC of this id or name; one of its devices stands for it.
+
+    Raises UserError when there is none, or several have the name.
+    """
+    named = [one for one in nodes(db) if which in (one.node_id, one.name)]
+    pcs = {one.pc for one in named if one.removed is None}
+    if len(pcs) > 1:
+        raise UserError(f"{len(pcs)} nodes are called {which!r}: give the node's id.")
+    if not pcs:
+        raise UserError(f"No node {which!r} belongs to the cluster: see molink node list.")
+    pc = node(db, pcs.pop())
+    assert pc is not None, "a device belongs to a PC that has joined"
+    return pc
+
+
+def add_node(
+    db: sqlite3.Connection,
+    public_key: bytes,
+    name: str,
+    invite_id: str,
+    now: float,
+    pc: str | None = None,
+) -> NodeRecord:
+    """A new member, with a password and a token of its own; `pc`: whose further device it is."""
+    password, token = (secrets.token_urlsafe(PASSWORD_BYTES) for _ in range(2))
+    node_id, key = node_id_of(public_key), key_to_z85(public_key)
+    record = NodeRecord(
+        node_id, name, key, password, token, now, invite_id, removed=None, pc=pc or node_id
+    )
+    db.execute(
+        f"INSERT INTO nodes ({NODE_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", astuple(record)
+    )
+    return record
+
+
+def _check_not_full(db: sqlite3.Connection) -> None:
+    members = db.execute("SELECT count(*) FROM nodes WHERE removed IS NULL").fetchone()[0]
+    if members >= NODES_MAX:
+        raise JoinRefusedError(f"The cluster is full with {NODES_MAX} nodes: try again later.")
+
+
+def _shown(db: sqlite3.Connection, request: JoinRequest) -> InviteRecord:
+    """The invite whose id and secret the request holds. A wrong secret is told like a wrong id."""
+    if request.invite_id is None or request.invite_secret is None:
+        raise JoinRefusedError(
+            "This PC has not joined this cluster yet: join with an invite from whoever runs it."
+        )
+    digest = InviteSecret(bytes.fromhex(request.invite_secret)).digest
+    query = f"SELECT {INVITE_COLUMNS}, secret_digest FROM invites WHERE id = ?"
+    row = db.execute(query, (request.invite_id,)).fetchone()
+    if row is None or not hmac.compare_digest(digest, row["secret_digest"]):
+        raise JoinRefusedError(f"The coordinator does not know this invite: {ASK}")
+    return InviteRecord.of_row(row[:-1])

@@ -1,0 +1,129 @@
+"""The fixed plan of `molink serve`: which layers each stage holds, where, and what is known of it.
+
+Nothing is measured for it. Layers are split evenly or as `--layers` says, and every stage is asked
+for what the operator asked for.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from molink.checkpoint.description import ModelDescription
+from molink.config.layer_split import even_split, parse_layers
+from molink.config.link_schedule import LinkSchedule
+from molink.config.ring_hosts import RingHosts
+from molink.config.serve_settings import ServeSettings
+from molink.control.messages.payloads import Profile, StageWork, WeightsSource
+from molink.coordinator.requests.known_links import KnownLinks
+from molink.coordinator.requests.ring import COORDINATOR
+from molink.errors import UserError
+from molink.serving.served_model import public_name
+from molink.stage_protocol.messages import LoadStage
+from molink_scheduler.link.facts import LinkMemory
+from molink_scheduler.link.upload_budget import check_cap
+
+__all__ = ["RingPlan", "fixed_plan", "stage_name"]
+
+DECODE_HEADER_BYTES = 250
+"""Frames around one decoded row: chunk and batch headers, acknowledgement."""
+
+DECODE_TOKENS_PER_S_MIN = 5.0
+"""What one decode stream needs: slower than people read, an answer is no use."""
+
+NO_PORT = 0
+"""Of an address in a profile: a local node has no peer service, its stage's ports are its own."""
+
+
+@dataclass(frozen=True, slots=True)
+class RingPlan:
+    """What to start."""
+
+    path: str
+    """Of the model, as every stage finds it: a directory, or a hub id."""
+    works: tuple[StageWork, ...]
+    hosts: RingHosts
+    """Where they run; all here when there is a `link`."""
+    link: LinkSchedule | None = None
+    upload_mbps: float | None = None
+    known: KnownLinks = field(default_factory=KnownLinks)
+    """What links start from; nothing between processes of one machine."""
+
+    def address(self, place: int) -> str:
+        """Of a stage's host, or of the coordinator's."""
+        hosts = self.hosts
+        return hosts.coordinator_address if place == COORDINATOR else hosts.stages[place].address
+
+    def memory(self, source: int, target: int) -> LinkMemory | None:
+        """What is known of a link; None: nothing."""
+        return self.known.memory(self.address(source), self.address(target))
+
+    def load(self, place: int) -> LoadStage:
+        """The first command of a stage."""
+        work, address = self.works[place], self.address(place)
+        return LoadStage(
+            model=self.path,
+            layers=work.layers,
+            device=work.device,
+            dtype=work.dtype,
+            threads=work.threads,
+            kv_tokens=work.kv_tokens,
+            address=address,
+            stages_here=sum(host.address == address for host in self.hosts.stages),
+        )
+
+    def profile(self, place: int) -> Profile:
+        """All that is known of a node that nobody measures: where it is, and what it is lent."""
+        return Profile(
+            devices=(),
+            cpu_threads=self.works[place].threads,
+            memory_bytes=0,
+            disk_free_bytes=0,
+            upload_mbps=0,
+            download_mbps=0,
+            upload_cap_mbps=self.upload_mbps,
+            addresses=(f"{self.address(place)}:{NO_PORT}",),
+        )
+
+
+def stage_name(place: int) -> str:
+    """Of the stage and of the node that hosts it."""
+    return f"stage {place}"
+
+
+def fixed_plan(settings: ServeSettings, path: str, description: ModelDescription) -> RingPlan:
+    """Even, or as `--layers` says. Raises UserError for options that do not fit the model."""
+    _check_upload(settings, description)
+    return RingPlan(
+        path=path,
+        works=tuple(_work(settings, path, layers) for layers in _ranges(settings, description)),
+        hosts=settings.hosts or RingHosts.local(settings.nodes),
+        link=settings.link,
+        upload_mbps=settings.upload_mbps,
+    )
+
+
+def _ranges(settings: ServeSettings, description: ModelDescription) -> Sequence[tuple[int, int]]:
+    if settings.layers is None:
+        return even_split(description.layers, settings.nodes)
+    return parse_layers(settings.layers, description.layers, settings.nodes)
+
+
+def _work(settings: ServeSettings, path: str, layers: tuple[int, int]) -> StageWork:
+    return StageWork(
+        layers=layers,
+        device=settings.device,
+        dtype=settings.dtype,
+        kv_tokens=settings.kv_tokens,
+        threads=settings.threads,
+        weights=WeightsSource(model=public_name(path)),
+    )
+
+
+def _check_upload(settings: ServeSettings, description: ModelDescription) -> None:
+    if settings.upload_mbps is None:
+        return
+    element_bytes = 4 if settings.dtype == "float32" else 2
+    message_bytes = description.hidden_size * element_bytes + DECODE_HEADER_BYTES
+    try:
+        check_cap(settings.upload_mbps * 1e6 / 8, message_bytes * DECODE_TOKENS_PER_S_MIN)
+    except ValueError as error:
+        raise UserError(f"--upload-mbps {settings.upload_mbps:g}: {error}.") from None

@@ -1,0 +1,227 @@
+"""Who is there, and what each node has said of itself: the control plane's messages, kept by node.
+
+Nothing here decides; `manager` asks. Pure but for the caller's clock: times are arguments, in
+seconds on a clock that never jumps.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from molink.control.heartbeats import Heartbeats
+from molink.control.messages.payloads import (
+    Assignment,
+    NodeHealth,
+    NodeState,
+    NodeWish,
+    PathMeasured,
+    PathReport,
+    Presence,
+    Profile,
+    RatesSeen,
+    StageFact,
+)
+from molink.coordinator.members.reported_vs_measured import AS_TOLD, Pace
+
+__all__ = ["NODES_MAX", "Node", "NodeBook"]
+
+SEEN_MAX = 256
+"""Senders that a node's counts are kept of, the latest."""
+
+NODES_MAX = 4096
+"""Beyond it joins are refused: a coordinator that plans for more has never been tried."""
+
+
+@dataclass(slots=True)
+class Node:
+    """One node, as far as it has been heard of: a PC, or a further device of one."""
+
+    node_id: str
+    public_key: str = ""
+    """CURVE, Z85; empty: not vouched for, and in no ring."""
+    presence: Presence | None = None
+    profile: Profile | None = None
+    paths: dict[str, PathMeasured] = field(default_factory=dict)
+    """To each neighbour."""
+    paths_round: int = -1
+    """Of the latest report."""
+    seen: dict[str, float] = field(default_factory=dict)
+    """Sender to the Mbps that this node has received from it, by its own count."""
+    coordinator_saw_mbps: float = 0.0
+    """The same of this node's bytes, by the coordinator's count; 0: none yet."""
+    pace: Pace = AS_TOLD
+    """Of its steps, as they were seen while it served."""
+    fact: StageFact | None = None
+    health: NodeHealth | None = None
+    wish: NodeWish | None = None
+    assignment: Assignment | None = None
+    """What it was last told."""
+    lost: bool = False
+    pc: str = ""
+    """Id of the PC's first device: its own, unless it is a further device of that PC."""
+
+    def __post_init__(self) -> None:
+        self.pc = self.pc or self.node_id
+
+    @property
+    def name(self) -> str:
+        """For people."""
+        return self.presence.name if self.presence is not None else self.node_id
+
+    @property
+    def is_here(self) -> bool:
+        """Whether it is connected and alive."""
+        return self.presence is not None and self.presence.online and not self.lost
+
+    @property
+    def may_serve(self) -> bool:
+        """Whether its owner lends it now and it has told what it can do."""
+        return self.is_here and self.wants == "serve" and self.is_measured
+
+    @property
+    def wants(self) -> str:
+        """Its owner's wish."""
+        return self.wish.wish if self.wish is not None else "serve"
+
+    @property
+    def is_measured(self) -> bool:
+        """Whether a plan can count on it."""
+        profile = self.profile
+        return profile is not None and profile.steps is not None and bool(profile.devices)
+
+    @property
+    def is_assigned(self) -> bool:
+        """Whether it was told to hold layers."""
+        return self.assignment is not None and self.assignment.work is not None
+
+    @property
+    def current_fact(self) -> StageFact | None:
+        """How far it is with what it was last told."""
+        fact, told = self.fact, self.assignment
+        if fact is None or told is None or fact.revision != told.revision:
+            return None
+        return fact
+
+    @property
+    def state(self) -> NodeState:
+        """As GET /cluster shows it."""
+        if not self.is_here:
+            return NodeState.LOST
+        if self.is_assigned:
+            return self._assigned_state()
+        if self.wants != "serve":
+            return NodeState.PAUSED
+        return NodeState.STANDBY if self.is_measured else NodeState.JOINING
+
+    def _assigned_state(self) -> NodeState:
+        if self.wants != "serve":
+            return NodeState.DRAINING
+        fact = self.current_fact
+        is_ready = fact is not None and fact.kind == "ready"
+        return NodeState.SERVING if is_ready else NodeState.LOADING
+
+
+@dataclass(slots=True)
+class NodeBook:
+    """All nodes that were heard of since the coordinator started."""
+
+    nodes: dict[str, Node] = field(default_factory=dict)
+    _heartbeats: Heartbeats = field(default_factory=Heartbeats)
+
+    def __iter__(self) -> Iterator[Node]:
+        return iter(self.nodes.values())
+
+    def node(self, node_id: str) -> Node:
+        """The entry of a node, made when it is the first time."""
+        if node_id not in self.nodes:
+            self.nodes[node_id] = Node(node_id)
+        return self.nodes[node_id]
+
+    def take(self, node_id: str, message: object, now: float, *, live: bool = True) -> bool:
+        """Note what a node says; False for a message that is not for a coordinator.
+
+        What is not `live` was said before we listened: it tells of a node, but not that it lives.
+        """
+        node = self.node(node_id)
+        match message:
+            case Presence():
+                _take_presence(node, message, live=live)
+            case Profile():
+                node.profile = message
+            case PathReport():
+                node.paths = {path.to: path for path in message.paths}
+                node.paths_round = message.round
+            case RatesSeen():
+                _take_seen(node, message)
+            case StageFact():
+                _take_fact(node, message)
+            case NodeHealth():
+                node.health, node.lost = message, False
+            case NodeWish():
+                node.wish = message
+            case _:
+                return False
+        if node.is_here and live:
+            self._heartbeats.heard(node_id, now)
+        return True
+
+    def saw(self, node_id: str, rate_mbps: float) -> None:
+        """The coordinator itself has received bytes of a node at this rate."""
+        if node_id in self.nodes:
+            self.nodes[node_id].coordinator_saw_mbps = rate_mbps
+
+    def notice_silence(self, now: float) -> list[Node]:
+        """The nodes that have missed their heartbeats since the last call; they count as lost."""
+        fallen = self._heartbeats.fallen_silent(now)
+        silent = [self.nodes[node_id] for node_id in fallen if node_id in self.nodes]
+        for node in silent:
+            node.lost = True
+        return silent
+
+    def excuse_silence(self, now: float) -> None:
+        """Nobody could be heard until now (the broker was away): count silence from here."""
+        for node in self:
+            if node.is_here:
+                self._heartbeats.heard(node.node_id, now)
+
+    def drop(self, node_id: str) -> None:
+        """A node was removed: whoever holds its entry sees that it is not here."""
+        self._heartbeats.forget(node_id)
+        node = self.nodes.pop(node_id, None)
+        if node is not None:
+            node.lost, node.presence = True, None
+
+
+def _take_seen(node: Node, message: RatesSeen) -> None:
+    """Beside what it has seen before: an agent that starts anew forgets its counts."""
+    for rate in message.rates:
+        node.seen.pop(rate.sender, None)
+        node.seen[rate.sender] = rate.rate_mbps
+    while len(node.seen) > SEEN_MAX:
+        node.seen.pop(next(iter(node.seen)))
+
+
+def _take_fact(node: Node, message: StageFact) -> None:
+    """Progress that comes late does not undo what it led to."""
+    before = node.fact
+    is_late = (
+        before is not None
+        and before.revision == message.revision
+        and before.kind in ("loaded", "ready")
+        and message.kind in ("downloading", "loading")
+    )
+    if not is_late:
+        node.fact = message
+
+
+def _take_presence(node: Node, message: Presence, *, live: bool) -> None:
+    """A new incarnation holds nothing of what the one before held."""
+    before = node.presence
+    if before is not None and not message.online and before.incarnation != message.incarnation:
+        return  # The will of an agent that another has replaced.
+    if before is None:
+        node.lost = not live
+    elif message.online and live:
+        node.lost = False
+    node.presence = message
+    if before is not None and before.incarnation != message.incarnation:
+        node.fact = node.health = None

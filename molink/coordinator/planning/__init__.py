@@ -1,0 +1,1 @@
+"""From the nodes that are there to the rings that they could form."""

@@ -1,0 +1,174 @@
+"""From the nodes in the book to rings: the placement's answers, as the manager needs them.
+
+The placement itself is pure (`molink_scheduler.placement`); `node_facts` puts its inputs together.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from molink.checkpoint.description import ModelDescription
+from molink.checkpoint.layer_sizes import planned_model
+from molink.config.up_settings import UpSettings
+from molink.coordinator.members.discrepancies import Sightings, doubts
+from molink.coordinator.members.node_book import Node
+from molink.coordinator.members.reported_vs_measured import Pace, StepsSeen, pace_of
+from molink.coordinator.planning.cluster_plan import ClusterPlan, PlannedRing, PlannedStage
+from molink.coordinator.planning.node_facts import ELEMENT_BYTES, FactsMaker, download_bytes_per_s
+from molink.coordinator.planning.plan_process import plan_beside
+from molink_scheduler.placement import (
+    Forecast,
+    Goal,
+    ModelCost,
+    Network,
+    NodeFacts,
+    Plan,
+    Shortage,
+    change_cost,
+    forecast,
+    plan_on_shared_lines,
+    worth_changing,
+)
+from molink_scheduler.placement.fields import PlacementQuestion
+
+__all__ = ["ModelPlanner", "goal_of"]
+
+CONTEXT_TOKENS_USUAL = 2048
+CONTEXT_SHARE = 4
+"""Of the model's length: a quarter, where that is less than usual."""
+
+
+def goal_of(settings: UpSettings, description: ModelDescription) -> Goal:
+    """What users are to feel, and how long their requests are taken to be."""
+    length = min(settings.model_len_max or description.model_len_max, description.model_len_max)
+    usual = max(16, min(CONTEXT_TOKENS_USUAL, length // CONTEXT_SHARE))
+    context = settings.context_tokens or usual
+    prompt = context // 2 if settings.prompt_tokens is None else settings.prompt_tokens
+    return Goal(
+        tpot_s=settings.tpot_ms / 1e3,
+        context_tokens=context,
+        prompt_tokens=prompt,
+        answer_tokens=settings.answer_tokens or max(1, context // 8),
+        micro_batches=settings.micro_batch_count,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class ModelPlanner:
+    """Plans for one model."""
+
+    facts: FactsMaker
+    goal: Goal
+    split: str = "planned"
+    """As `--split`."""
+
+    @classmethod
+    def of(cls, path: str, description: ModelDescription, settings: UpSettings) -> "ModelPlanner":
+        """For the model at a path or on the hub. Raises UserError when its sizes are not known."""
+        stored = ELEMENT_BYTES.get(description.dtype, 2)
+        facts = FactsMaker(planned_model(path).cost, stored, settings.dtype)
+        return cls(facts, goal_of(settings, description), settings.split)
+
+    @property
+    def cost(self) -> ModelCost:
+        """Of the model."""
+        return self.facts.cost
+
+    def splitting(self, split: str | None) -> "ModelPlanner":
+        """The same, for another way to split; None: as it is."""
+        return self if split is None else replace(self, split=split)
+
+    async def plan(self, nodes: Sequence[Node]) -> ClusterPlan:
+        """The best rings of these nodes, all of which are measured. Raises StageError."""
+        if not nodes:
+            return ClusterPlan((), {}, "No PC is ready.")
+        found = await plan_beside(self.question(nodes))
+        if isinstance(found, Shortage):
+            return ClusterPlan((), {}, found.sentence[:1].upper() + found.sentence[1:])
+        seen, by_id = Sightings.of(nodes), {node.node_id: node for node in nodes}
+        standbys = {
+            one.node_id: " ".join((f"It {one.reason}.", *doubts(by_id[one.node_id], seen)))
+            for one in found.standbys
+        }
+        return ClusterPlan(tuple(_planned(ring) for ring in found.rings), standbys)
+
+    def question(self, nodes: Sequence[Node]) -> PlacementQuestion:
+        """What the placement is asked."""
+        facts, network = self.facts.of(nodes)
+        return PlacementQuestion(self.cost, tuple(facts), network, self.goal, self.split)
+
+    def pace(self, stage: PlannedStage, node: Node, rows: int, seen: StepsSeen) -> Pace | None:
+        """How a member's steps compare with what it has told; None: it cannot be told yet."""
+        decode_s = self.facts.told_decode_s(node, stage.layers, rows)
+        row_s = self.facts.told_row_s(node, stage.layers)
+        return pace_of(decode_s, row_s, seen, node.pace)
+
+    def outgrown(self, ring: PlannedRing, node: Node) -> bool:
+        """Whether a member's owner has set a cap in which its part of the ring does not fit."""
+        device = node.profile.devices[0] if node.profile is not None else None
+        if device is None or device.cap_bytes is None or ring.forecast is None:
+            return False
+        held = [
+            stage.weights_bytes + stage.kv_tokens * self._kv_bytes(stage.layers)
+            for stage in ring.forecast.stages
+            if stage.node_id == node.node_id
+        ]
+        return sum(held) > self.facts.memory_bytes(device, device.cap_bytes)
+
+    def _kv_bytes(self, layers: tuple[int, int]) -> int:
+        return self.cost.kv_bytes * (layers[1] - layers[0])
+
+    def is_worth(
+        self, present: Sequence[PlannedRing], plan: ClusterPlan, nodes: Sequence[Node]
+    ) -> str:
+        """Why the plan is worth the interruption; empty when it is not."""
+        now, then = self._as_known(present, nodes), self._placement(plan.rings)
+        rates = {node.node_id: download_bytes_per_s(node) for node in nodes}
+        cost = change_cost(now, then, self.cost, {}, rates)
+        decision = worth_changing(now, then, cost)
+        return decision.sentence if decision.change else ""
+
+    def _as_known(self, present: Sequence[PlannedRing], nodes: Sequence[Node]) -> Plan:
+        """Of rings that serve, by what is known of their members today; devices of a PC share its
+        line as in a new plan."""
+        members = {stage.node_id for ring in present for stage in ring.stages}
+        facts, network = self.facts.of([node for node in nodes if node.node_id in members])
+
+        def forecasts(known: Sequence[NodeFacts]) -> Plan:
+            by_id = {one.id: one for one in known}
+            rings = (self._forecast_now(ring, by_id, network) for ring in present if ring.forecast)
+            return Plan(self.goal, tuple(rings))
+
+        return plan_on_shared_lines(facts, forecasts)
+
+    def _forecast_now(
+        self, ring: PlannedRing, facts: Mapping[str, NodeFacts], network: Network
+    ) -> Forecast:
+        """Their memory is in use, so what they lent when it was planned still counts."""
+        planned = ring.forecast
+        assert planned is not None, "only forecast rings are compared"
+        if any(stage.node_id not in facts for stage in ring.stages):
+            return planned
+        lent = [
+            replace(facts[stage.node_id], memory_bytes=stage.memory_bytes)
+            for stage in planned.stages
+        ]
+        counts = [stage.layers[1] - stage.layers[0] for stage in ring.stages]
+        return forecast(self.cost, lent, counts, network, self.goal)
+
+    def _placement(self, rings: Sequence[PlannedRing]) -> Plan:
+        return Plan(self.goal, tuple(ring.forecast for ring in rings if ring.forecast is not None))
+
+
+def _planned(ring: Forecast) -> PlannedRing:
+    return PlannedRing(
+        stages=tuple(
+            PlannedStage(stage.node_id, stage.layers, stage.kv_tokens) for stage in ring.stages
+        ),
+        users=ring.users,
+        tpot_s=ring.tpot_s,
+        tpot_alone_s=ring.tpot_alone_s,
+        ttft_s=ring.ttft_s,
+        tokens_per_s=ring.tokens_per_s,
+        bottleneck=ring.bottleneck,
+        forecast=ring,
+    )

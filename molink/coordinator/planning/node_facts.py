@@ -1,0 +1,139 @@
+"""From nodes in the book to the facts of a placement: what they say, as far as it is believed."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from molink.control.messages.payloads import Device, ModelSize, PathMeasured, Profile, StepCost
+from molink.coordinator.members.discrepancies import Sightings
+from molink.coordinator.members.node_book import Node
+from molink.coordinator.members.reported_vs_measured import believed_rate, believed_upload, paced
+from molink_scheduler.link.facts import RATE_MAX_BYTES_PER_S
+from molink_scheduler.placement import LinkFacts, ModelCost, Network, NodeFacts
+
+__all__ = ["ELEMENT_BYTES", "FactsMaker", "download_bytes_per_s"]
+
+HOP_SOFTWARE_S = 0.002
+"""Of a stage's step beside its layers: unpacking, packing, two thread wake-ups and the link's
+thread (1.3 to 2.4 ms in docs/benchmarks/ring.md)."""
+
+DOWNLOAD_GUESS_MBPS = 20.0
+"""Of a node that could not measure it: slow enough that a change is not made light of."""
+
+NO_WAY_S = 60.0
+"""One way, where none was found."""
+
+ELEMENT_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
+
+
+@dataclass(frozen=True, slots=True)
+class FactsMaker:
+    """For one model."""
+
+    cost: ModelCost
+    stored_element_bytes: int
+    dtype: str
+    """As `--dtype`."""
+
+    def of(self, nodes: Sequence[Node]) -> tuple[list[NodeFacts], Network]:
+        """Of measured nodes, and the links between them."""
+        seen = Sightings.of(nodes)
+        facts = [self._node(node, seen.uploads.get(node.pc, ())) for node in nodes]
+        return facts, _network(nodes, seen.links)
+
+    def model_size(self, name: str) -> ModelSize:
+        """What nodes are told, so that they know when they lend too little."""
+        return ModelSize(
+            name=name,
+            layers=self.cost.layers,
+            layer_bytes=min(self.cost.layer_bytes),
+            element_bytes=4 if self.stored_element_bytes == 4 else 2,
+            computed_bytes=4 if self.dtype == "float32" else 2 if self.dtype != "auto" else None,
+        )
+
+    def told_decode_s(self, node: Node, layers: tuple[int, int], rows: int) -> float:
+        """What a stage's decode step of so many rows would take by the node's own word."""
+        steps = _steps(node)
+        work = sum(self.cost.layer_work[slice(*layers)]) or layers[1] - layers[0]
+        step_s = HOP_SOFTWARE_S + work * (steps.decode_fixed_s + rows * steps.decode_row_s)
+        is_tail = layers[1] == self.cost.layers
+        if not is_tail:
+            return step_s
+        fixed_s, row_s = self._head_s(steps)
+        return step_s + fixed_s + rows * row_s
+
+    def told_row_s(self, node: Node, layers: tuple[int, int]) -> float:
+        """The same of a row of a prompt."""
+        work = sum(self.cost.layer_work[slice(*layers)]) or layers[1] - layers[0]
+        return work * _steps(node).prefill_row_s
+
+    def memory_bytes(self, device: Device, lent_bytes: int) -> int:
+        """In bytes of the model as it is stored: a CPU without 16-bit arithmetic holds weights and
+        KV twice as large."""
+        wanted = ELEMENT_BYTES.get(self.dtype, device.element_bytes)
+        return lent_bytes * self.stored_element_bytes // wanted
+
+    def _node(self, node: Node, seen_mbps: Sequence[float]) -> NodeFacts:
+        """`seen_mbps`: what others have seen its PC send."""
+        profile = node.profile
+        assert profile is not None, "only measured nodes are planned"
+        device, steps = profile.devices[0], paced(_steps(node), node.pace)
+        head_fixed_s, head_row_s = self._head_s(steps)
+        return NodeFacts(
+            id=node.node_id,
+            memory_bytes=self.memory_bytes(device, device.free_bytes),
+            decode_fixed_s=steps.decode_fixed_s,
+            decode_row_s=steps.decode_row_s,
+            prefill_row_s=steps.prefill_row_s,
+            step_fixed_s=HOP_SOFTWARE_S,
+            head_row_s=head_row_s,
+            head_fixed_s=head_fixed_s,
+            upload_bytes_per_s=_upload_bytes_per_s(profile, seen_mbps),
+            name=node.name,
+            pc=node.pc,
+        )
+
+    def _head_s(self, steps: StepCost) -> tuple[float, float]:
+        """What the output matrix adds to a step and to each row: as told, or as a layer of as many
+        bytes."""
+        if steps.head_row_s:
+            return 0.0, steps.head_row_s
+        output = self.cost.tail_bytes * self.cost.layers / sum(self.cost.layer_bytes)
+        return steps.decode_fixed_s * output, steps.decode_row_s * output
+
+
+def _steps(node: Node) -> StepCost:
+    profile = node.profile
+    assert profile is not None and profile.steps is not None, "only measured nodes are planned"
+    return profile.steps
+
+
+def _network(nodes: Sequence[Node], seen: Mapping[str, Mapping[str, float]]) -> Network:
+    here = {node.node_id for node in nodes}
+    return Network(
+        {
+            (node.node_id, to): _link(path, seen.get(node.node_id, {}).get(to))
+            for node in nodes
+            for to, path in node.paths.items()
+            if to in here
+        }
+    )
+
+
+def _link(path: PathMeasured, seen_mbps: float | None) -> LinkFacts:
+    """What was not reached at all is taken for the worst link there is."""
+    if path.path == "none":
+        return LinkFacts(0.0, NO_WAY_S)
+    rate = believed_rate(path.rate_mbps, seen_mbps) * 1e6 / 8
+    return LinkFacts(rate or RATE_MAX_BYTES_PER_S, path.rtt_ms / 2e3)
+
+
+def _upload_bytes_per_s(profile: Profile, seen_mbps: Sequence[float]) -> float:
+    believed = believed_upload(profile.upload_mbps, seen_mbps)
+    cap = profile.upload_cap_mbps
+    return (believed if cap is None else min(believed, cap)) * 1e6 / 8
+
+
+def download_bytes_per_s(node: Node) -> float:
+    """As measured, or guessed."""
+    mbps = node.profile.download_mbps if node.profile is not None else 0.0
+    return (mbps or DOWNLOAD_GUESS_MBPS) * 1e6 / 8

@@ -1,0 +1,94 @@
+"""Is it time to plan? Who starts together is planned for together, once the ways between them are
+known.
+
+A first plan waits for whoever has just come, for those who still time a layer, and for those who
+still measure the ways to each other: a link that nobody has measured is only guessed. Each of
+these waits has an end, so that no single PC holds up the others. A repair waits for nobody: users
+do. While a ring serves, what may come to it has time, and waits for the ways.
+
+Pure: times are arguments, in seconds on a clock that never jumps.
+"""
+
+from collections.abc import Callable, Sequence, Set
+from dataclasses import dataclass, field
+
+from molink.control.messages.payloads import NodeState
+from molink.coordinator.members.node_book import Node
+
+__all__ = ["MEASURING_WAIT_S", "PATHS_WAIT_S", "SETTLE_S", "Readiness"]
+
+SETTLE_S = 1.0
+"""After the last change of who is there and lends: those who start together are planned for
+together."""
+
+MEASURING_WAIT_S = 60.0
+"""A node that has joined and not told its step times by then is planned without: it would hold up
+everybody else. A slow PC loads its probe in ten seconds."""
+
+PATHS_WAIT_S = 20.0
+"""From the moment when the last newcomer had timed its layer. The ways are measured meanwhile and
+are usually known first: a PC with twelve neighbours needs a second and a half for each."""
+
+Asked = Callable[[Node, Sequence[Node]], Set[str]]
+"""Whom the first node shall measure, of all that are there."""
+
+
+@dataclass(slots=True)
+class Readiness:
+    """Watches who comes and what they have told; asked before every plan."""
+
+    asked_of: Asked = lambda node, nodes: frozenset()
+    _lending: frozenset[tuple[str, str]] = frozenset()
+    _lending_since: float = 0.0
+    _measured_at: dict[str, float] = field(default_factory=dict)
+    """When each node was first seen to have timed its layer."""
+    _news_at: float = 0.0
+    """When one of both was last seen to change."""
+    _silent: set[str] = field(default_factory=set)
+    """Nobody waits for their ways any more, until they have told them."""
+
+    def look(self, nodes: Sequence[Node], now: float) -> None:
+        """See who is there."""
+        here = [node for node in nodes if node.is_here]
+        lending = frozenset((node.node_id, node.wants) for node in here)
+        if lending != self._lending:
+            self._lending, self._lending_since, self._news_at = lending, now, now
+        measured = {node.node_id for node in here if node.is_measured}
+        if measured != self._measured_at.keys():
+            known = self._measured_at
+            self._measured_at = {name: known.get(name, now) for name in measured}
+            self._news_at = now
+
+    def is_time(self, nodes: Sequence[Node], now: float, *, first: bool, serving: bool) -> bool:
+        """Whether to plan now, after a `look`.
+
+        `first`: there has been no ring yet; `serving`: one serves users meanwhile.
+        """
+        if now - self._lending_since < SETTLE_S:
+            return False
+        if first and self._is_timing(nodes, now):
+            return False
+        return not (first or serving) or not self.measuring_ways(nodes, now)
+
+    def _is_timing(self, nodes: Sequence[Node], now: float) -> bool:
+        joining = any(node.state is NodeState.JOINING for node in nodes if node.is_here)
+        return joining and now - self._news_at < MEASURING_WAIT_S
+
+    def measuring_ways(self, nodes: Sequence[Node], now: float) -> list[Node]:
+        """The nodes whose ways to others are still waited for."""
+        lent = {node.node_id for node in nodes if node.may_serve}
+        return [
+            node
+            for node in nodes
+            if node.node_id in lent and self._is_awaited(node, nodes, lent, now)
+        ]
+
+    def _is_awaited(self, node: Node, nodes: Sequence[Node], lent: Set[str], now: float) -> bool:
+        unknown = (self.asked_of(node, nodes) & lent) - node.paths.keys()
+        if not unknown:
+            self._silent.discard(node.node_id)
+            return False
+        known_at = max(self._measured_at.get(name, now) for name in (node.node_id, *unknown))
+        if now - known_at >= PATHS_WAIT_S:
+            self._silent.add(node.node_id)
+        return node.node_id not in self._silent

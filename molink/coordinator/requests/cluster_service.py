@@ -1,0 +1,126 @@
+"""What the API serves: whichever rings there are, as one `GenerationService`.
+
+A request goes to the ring that will be done with it soonest. It belongs to no ring: its tokens are
+kept here, and when its ring ends it goes on in another, which computes them again. Nothing of it is
+told twice and nothing is lost, whether a PC was switched off or a ring made way for a better one.
+"""
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator, Callable, Mapping
+from contextlib import aclosing
+from dataclasses import dataclass, field
+from typing import Any
+
+from molink.coordinator.requests.ring_client import Coordinator
+from molink.errors import RingError
+from molink.serving.service import GenerationRequest, ModelCard, TokenEvent
+from molink_scheduler.ring_choice import RingLoad, choose_ring
+
+__all__ = ["ClusterService", "ServingRing"]
+
+NEXT_RING_WAIT_S = 120.0
+"""How long an accepted request waits for another ring: weights from disk and links take
+seconds, a download of a replacement's layers minutes, and a user has gone by then."""
+
+MOVES_MAX = 8
+"""A request that has lost so many rings is failed: something about it may be what ends them."""
+
+
+@dataclass(slots=True)
+class ServingRing:
+    """A ring in service."""
+
+    number: int
+    coordinator: Coordinator
+    tokens_per_s: float
+    """Forecast, by which rings are compared."""
+    promised: Mapping[str, Any] | None = None
+    """All of the forecast with which it was planned, as GET /cluster tells it; None: of none."""
+    draining: bool = False
+    """Takes no new requests; those that run end here."""
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it takes requests."""
+        return not self.draining and self.coordinator.unready_reason is None
+
+
+@dataclass(slots=True)
+class ClusterService:
+    """All rings of a cluster behind one door."""
+
+    card: ModelCard
+    report: Callable[[], dict[str, Any]] = field(default=dict)
+    """What GET /cluster says beside the rings."""
+    progress: str = "No PC has joined yet: start an agent with the printed command."
+    """Why nothing serves, while nothing does."""
+    rings: list[ServingRing] = field(default_factory=list)
+    _changed: asyncio.Event = field(default_factory=asyncio.Event)
+
+    @property
+    def unready_reason(self) -> str | None:
+        """None while a ring is open."""
+        return None if any(ring.is_open for ring in self.rings) else self.progress
+
+    def rings_changed(self) -> None:
+        """A ring was opened or closed: whoever waits looks again."""
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+    async def until_ready(self) -> None:
+        """Until a ring is open."""
+        while self.unready_reason is not None:
+            await self._changed.wait()
+
+    async def generate(self, request: GenerationRequest) -> AsyncGenerator[TokenEvent, None]:
+        """Stream one sequence over as many rings as it takes; closing the generator cancels it."""
+        output: tuple[int, ...] = ()
+        for moves in range(MOVES_MAX):
+            ring = await self._ring_for(request, accepted=moves > 0)
+            try:
+                async with aclosing(ring.coordinator.generate(request, output)) as events:
+                    async for event in events:
+                        output += event.token_ids
+                        yield event
+                return
+            except RingError:
+                if ring.coordinator.unready_reason is None:
+                    raise
+        raise RingError(f"The request's ring was lost {MOVES_MAX} times: send it again later.")
+
+    def cluster(self) -> dict[str, Any]:
+        """The body of GET /cluster: the first ring's figures at the top, as of a single ring, then
+        all rings and nodes."""
+        reports = [
+            ring.coordinator.cluster() | {"ring": ring.number, "forecast": ring.promised}
+            for ring in self.rings
+        ]
+        first = reports[0] if reports else {"model": self.card.name, "stages": [], "links": []}
+        return first | {"rings": reports, "unready_reason": self.unready_reason} | self.report()
+
+    def _open_rings(self, tokens: int) -> list[ServingRing]:
+        """Those that can hold a request of so many tokens; if none can, all: one says so."""
+        rings = [ring for ring in self.rings if ring.is_open]
+        holding = [ring for ring in rings if ring.coordinator.card.model_len_max >= tokens]
+        return holding or rings
+
+    async def _ring_for(self, request: GenerationRequest, *, accepted: bool) -> ServingRing:
+        """The ring that ends it soonest. A request that one ring has accepted waits for the next;
+        a new one is refused while there is none."""
+        deadline = time.monotonic() + NEXT_RING_WAIT_S
+        tokens = len(request.prompt_token_ids) + request.sampling.max_tokens
+        while not (rings := self._open_rings(tokens)):
+            if not accepted and not self.rings:
+                raise RingError(self.progress)
+            changed = self._changed
+            try:
+                async with asyncio.timeout(deadline - time.monotonic()):
+                    await changed.wait()
+            except TimeoutError:
+                raise RingError(self.progress) from None
+        loads = [
+            RingLoad(ring.coordinator.outstanding_tokens, max(1e-3, ring.tokens_per_s))
+            for ring in rings
+        ]
+        return rings[choose_ring(loads, tokens)]

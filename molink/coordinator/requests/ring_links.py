@@ -1,0 +1,43 @@
+"""The links of a running ring as their senders last told of them."""
+
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+
+from molink.coordinator.requests.known_links import KnownLink
+from molink.coordinator.requests.ring import COORDINATOR, Ring
+from molink.coordinator.requests.ring_client_links import CoordinatorLinks
+from molink.stage_protocol.health import LinkHealth
+from molink.stage_protocol.link_health import link_health
+
+__all__ = ["RingLink", "known_links", "ring_links"]
+
+
+@dataclass(frozen=True, slots=True)
+class RingLink:
+    """One directed link; stages by their number in the ring."""
+
+    source: int
+    target: int
+    health: LinkHealth
+
+
+def ring_links(ring: Ring, coordinator: CoordinatorLinks) -> Iterator[RingLink]:
+    """In the order in which a request meets them; of a stage that has not reported, none."""
+    if coordinator.head is not None:
+        yield RingLink(COORDINATOR, 0, link_health(coordinator.head.statistics()))
+    for index, stage in enumerate(ring.stages):
+        following = (index + 1) % len(ring.stages)
+        for link in stage.health.links if stage.health else ():
+            yield RingLink(index, following if link.name == "next" else COORDINATOR, link)
+
+
+def known_links(
+    ring: Ring, coordinator: CoordinatorLinks, address_of: Callable[[int], str], now: float
+) -> Iterator[tuple[str, str, KnownLink]]:
+    """Source, target and state of each link, to be remembered; `address_of` a stage's place or
+    COORDINATOR."""
+    for link in ring_links(ring, coordinator):
+        places = address_of(link.source), address_of(link.target)
+        with suppress(ValueError, TypeError):  # What a stage says of its link may be impossible.
+            yield *places, KnownLink(link.health.rate_mbps, link.health.rtt_ms, now)

@@ -1,0 +1,1 @@
+"""The life of rings: built, watched, replaced when they fail."""

@@ -1,0 +1,86 @@
+"""Once in a while: who has given what since the last time, into the ledger."""
+
+import asyncio
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from molink.control.messages.payloads import NodeState
+from molink.coordinator.members.ledger import Contribution, Ledger
+from molink.coordinator.members.node_book import Node, NodeBook
+from molink.coordinator.requests.cluster_service import ClusterService
+from molink.coordinator.rings.ring_supervisor import RingLife
+
+__all__ = ["Accounting"]
+
+PERIOD_S = 10.0
+"""What a coordinator that is killed forgets."""
+
+
+@dataclass(slots=True)
+class Accounting:
+    """Adds up what nodes do."""
+
+    ledger: Ledger
+    book: NodeBook
+    service: ClusterService
+    _tokens_before: dict[int, int] = field(default_factory=dict)
+    """Of each ring's epoch, tokens handed to users until the last time."""
+    _at: float = field(default_factory=time.monotonic)
+
+    async def run(self, lives: Sequence[RingLife]) -> None:
+        """Until cancelled, and once more then. `lives` is the manager's own list."""
+        try:
+            while True:
+                await asyncio.sleep(PERIOD_S)
+                self.settle(lives, time.monotonic())
+        finally:
+            self.settle(lives, time.monotonic())
+
+    def settle(self, lives: Sequence[RingLife], now: float) -> None:
+        """Write down what has come since the last call."""
+        elapsed_s, self._at = now - self._at, now
+        tokens = self._new_token_layers(lives)
+        with self.ledger.together():
+            self._settle(elapsed_s, tokens)
+
+    def _settle(self, elapsed_s: float, tokens: Mapping[str, int]) -> None:
+        for node in self.book:
+            if not node.is_here:
+                continue
+            serving = node.state is NodeState.SERVING
+            given = Contribution(
+                elapsed_s if serving else 0.0,
+                tokens.get(node.node_id, 0),
+                self._bytes(node),
+            )
+            if given != Contribution():
+                self.ledger.add(node.node_id, node.name, given)
+
+    def _new_token_layers(self, lives: Sequence[RingLife]) -> dict[str, int]:
+        found: dict[str, int] = {}
+        for life in lives:
+            tokens = self._new_tokens(life)
+            for stage in life.stages:
+                start, end = stage.layers
+                found[stage.node.node_id] = tokens * (end - start)
+        return found
+
+    def _new_tokens(self, life: RingLife) -> int:
+        ring = next((ring for ring in self.service.rings if ring.number == life.number), None)
+        if ring is None:
+            return 0
+        total = ring.coordinator.tokens_told
+        new = total - self._tokens_before.get(life.epoch, 0)
+        self._tokens_before[life.epoch] = total
+        return new
+
+    def _bytes(self, node: Node) -> int:
+        stage = node.health.stage if node.health is not None else None
+        links = stage.get("links", ()) if stage is not None else ()
+        try:
+            return self.ledger.bytes_since(
+                node.node_id, sum(int(one["bytes_sent"]) for one in links)
+            )
+        except (TypeError, KeyError, ValueError, OverflowError):
+            return 0  # Of another version: not counted.

@@ -1,0 +1,162 @@
+"""A ring of stages that nodes host: all load, then all join, then it serves.
+
+Nothing is started here: nodes are told, and tell when they are done.
+"""
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from molink.control.messages.payloads import StageLink
+from molink.coordinator.gathered import gathered
+from molink.coordinator.members.node_book import Node
+from molink.coordinator.requests.ring import RingFacts
+from molink.coordinator.rings.agent_stage import AgentStage
+from molink.errors import StageError
+from molink.stage_protocol.messages import StageLoaded
+
+__all__ = ["AgentRing", "JoinTerms", "RingRoutes", "build_ring", "link_to"]
+
+ADDRESSES_MAX = 16
+"""Of a link, as messages allow."""
+
+
+@dataclass(frozen=True, slots=True)
+class JoinTerms:
+    """What all stages of a ring are told alike, and where the coordinator is."""
+
+    micro_batch_count: int | None
+    span_tokens: int | None
+    policy: str
+    coordinator_key: str
+    """CURVE public key, Z85."""
+    coordinator_addresses: tuple[str, ...]
+    """host:port where the tail connects."""
+    coordinator_port_name: str
+    """Of that port, at the relay."""
+    relay: str
+    """host:port, or empty."""
+    upload_mbps: float | None = None
+    """Cap of every node; None: none, or each its own."""
+
+
+@dataclass(frozen=True, slots=True)
+class RingRoutes:
+    """Every link of a ring, as whoever sends on it is told where it leads."""
+
+    requests: StageLink
+    """The coordinator to the head."""
+    next_of: tuple[StageLink, ...]
+    """Each stage to the one after it, the tail to the head."""
+    sampled: StageLink
+    """The tail to the coordinator."""
+
+
+Detour = Callable[[RingRoutes], Awaitable[RingRoutes]]
+"""Leads links through something between, once it is known where they end."""
+
+
+@dataclass(slots=True)
+class AgentRing:
+    """A ring that serves."""
+
+    facts: RingFacts
+    stages: list[AgentStage]
+    kv_tokens_capacity: int
+    requests_link: StageLink
+    """From the coordinator to the head."""
+
+    async def watch(self) -> None:
+        """Follow the stages; raises StageError as soon as one is gone."""
+        await gathered(stage.watch() for stage in self.stages)
+
+
+async def _no_detour(routes: RingRoutes) -> RingRoutes:
+    return routes
+
+
+async def build_ring(
+    stages: Sequence[AgentStage],
+    terms: JoinTerms,
+    progressed: Callable[[int, float], None],
+    detour: Detour = _no_detour,
+) -> AgentRing:
+    """Load and join all stages. Raises StageError or UserError when one cannot."""
+
+    def report(index: int) -> Callable[[float], None]:
+        return lambda fraction: progressed(index, fraction)
+
+    loaded = await gathered(stage.load(report(index)) for index, stage in enumerate(stages))
+    capacity = min(stage.kv_tokens_capacity for stage in loaded)
+    routes = await detour(_routes(stages, loaded, terms))
+    await gathered(
+        stage.join(_join_fields(index, routes, terms, capacity))
+        for index, stage in enumerate(stages)
+    )
+    facts = RingFacts(stages[0].epoch, terms.policy, terms.upload_mbps)
+    return AgentRing(facts, list(stages), capacity, routes.requests)
+
+
+def link_to(node: Node, port: int, port_name: str, relay: str) -> StageLink:
+    """A link to a port of a node, at the hosts where it says that it can be reached."""
+    profile = node.profile
+    assert profile is not None and node.public_key, "only measured members are in a ring"
+    hosts = [address.rpartition(":")[0] for address in profile.addresses]
+    addresses = tuple(dict.fromkeys(f"{host}:{port}" for host in hosts)) if profile.direct else ()
+    return StageLink(
+        to=node.node_id,
+        public_key=node.public_key,
+        addresses=addresses,
+        port_name=port_name,
+        relay=relay,
+    )
+
+
+def _routes(
+    stages: Sequence[AgentStage], loaded: Sequence[StageLoaded], terms: JoinTerms
+) -> RingRoutes:
+    head_port = loaded[0].coordinator_port
+    if head_port is None:
+        raise StageError(f"{stages[0].name} does not listen for the coordinator.")
+    return RingRoutes(
+        requests=link_to(stages[0].node, head_port, "requests", terms.relay),
+        next_of=tuple(_next_link(stages, index, loaded, terms) for index in range(len(stages))),
+        sampled=_coordinator_link(terms),
+    )
+
+
+def _next_link(
+    stages: Sequence[AgentStage], index: int, loaded: Sequence[StageLoaded], terms: JoinTerms
+) -> StageLink:
+    following = (index + 1) % len(stages)
+    next_link = link_to(stages[following].node, loaded[following].port, "ring", terms.relay)
+    if following != index:
+        return next_link
+    # A ring of one PC closes on itself.
+    ways = (f"127.0.0.1:{loaded[index].port}", *next_link.addresses)
+    return next_link.model_copy(update={"addresses": ways[:ADDRESSES_MAX], "relay": ""})
+
+
+def _join_fields(index: int, routes: RingRoutes, terms: JoinTerms, capacity: int) -> dict[str, Any]:
+    stages = len(routes.next_of)
+    return {
+        "join": {
+            "kv_tokens_capacity": capacity,
+            "micro_batch_count": terms.micro_batch_count,
+            "micro_batch_candidates": tuple(range(1, 2 * stages + 1)),
+            "span_tokens": terms.span_tokens,
+            "policy": terms.policy,
+        },
+        "next_link": routes.next_of[index],
+        "coordinator_link": routes.sampled if index == stages - 1 else None,
+    }
+
+
+def _coordinator_link(terms: JoinTerms) -> StageLink:
+    return StageLink(
+        to="coordinator",
+        public_key=terms.coordinator_key,
+        addresses=terms.coordinator_addresses,
+        port_name=terms.coordinator_port_name,
+        relay=terms.relay,
+    )

@@ -1,0 +1,175 @@
+"""One stage that a node hosts, as its ring sees it: told what to load, joined, watched.
+
+Commands are assignments and facts come over the control plane, whether the node is an agent on
+somebody's PC or a local one of `molink serve`.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
+
+from molink.control.messages.payloads import Assignment, StageFact, StageWork
+from molink.coordinator.members.node_book import Node
+from molink.errors import FrameError, MolinkError, StageError, UserError
+from molink.stage_protocol.health import StageHealth, health_from_fields
+from molink.stage_protocol.messages import StageLoaded
+
+__all__ = ["AgentStage", "Tell"]
+
+DOWNLOAD_SHARE = 0.5
+"""Of the way to a loaded stage, as far as anybody knows beforehand."""
+
+_LOADED = TypeAdapter(StageLoaded)
+
+Tell = Callable[[Node, Assignment], Awaitable[None]]
+"""Publishes an assignment; its revision is given by whoever keeps count."""
+
+
+@dataclass(slots=True)
+class AgentStage:
+    """A stage on a node."""
+
+    node: Node
+    work: StageWork
+    ring: int
+    epoch: int
+    place: int
+    """Its number in the ring."""
+    stages: int
+    neighbours: tuple[str, ...]
+    """Whose links it accepts: public keys, Z85."""
+    tell: Tell
+    allow_links: Callable[[Node, tuple[str, ...]], Awaitable[None]]
+    downloads: bool = True
+    """Whether its node fetches the weights first."""
+    loaded: StageLoaded | None = None
+    health: StageHealth | None = None
+    pid: int | None = None
+    failed: bool = False
+    """Whether the node has said that its stage cannot be."""
+    incarnation: str = field(init=False)
+    """Of the agent that was told."""
+    _changed: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def __post_init__(self) -> None:
+        self.incarnation = self.node.presence.incarnation if self.node.presence else ""
+
+    @property
+    def name(self) -> str:
+        """The node's."""
+        return self.node.name
+
+    @property
+    def layers(self) -> tuple[int, int]:
+        """[start, end)."""
+        return self.work.layers
+
+    def notice(self) -> None:
+        """The node has said something."""
+        self._take_health()
+        self._changed.set()
+
+    async def load(self, progressed: Callable[[float], None]) -> StageLoaded:
+        """Until the layers are there. Raises StageError when they cannot be, UserError when its
+        node says that what was asked for cannot be."""
+        await self.allow_links(self.node, self.neighbours)
+        await self.tell(self.node, self._assignment())
+        fact = await self._fact("loaded", progressed)
+        self.loaded = _loaded(self.name, fact.line)
+        return self.loaded
+
+    async def join(self, assignment_fields: dict[str, Any]) -> None:
+        """Put it into the ring, until all of its links stand. Raises StageError."""
+        assignment = self._assignment().model_copy(update=assignment_fields)
+        await self.tell(self.node, assignment)
+        await self._fact("ready", lambda fraction: None)
+
+    async def watch(self) -> None:
+        """Until the stage is gone, then raises StageError."""
+        while True:
+            self._check_alive()
+            await self._next_change()
+
+    async def next_health(self) -> StageHealth:
+        """The next report."""
+        before = self.health
+        while self.health is before or self.health is None:
+            self._check_alive()
+            await self._next_change()
+        return self.health
+
+    async def _fact(self, kind: str, progressed: Callable[[float], None]) -> StageFact:
+        while True:
+            self._check_alive()
+            fact = self.node.current_fact
+            if fact is not None and fact.kind == kind:
+                return fact
+            if fact is not None and fact.kind in ("downloading", "loading"):
+                progressed(self._fraction(fact))
+            await self._next_change()
+
+    def _fraction(self, fact: StageFact) -> float:
+        if not self.downloads:
+            return fact.fraction
+        if fact.kind == "downloading":
+            return DOWNLOAD_SHARE * fact.fraction
+        return DOWNLOAD_SHARE + (1 - DOWNLOAD_SHARE) * fact.fraction
+
+    def _check_alive(self) -> None:
+        if not self.node.is_here:
+            raise StageError(f"{self.name} is lost.")
+        if self.node.presence is None or self.node.presence.incarnation != self.incarnation:
+            raise StageError(f"{self.name} has started anew.")
+        told = self.node.assignment
+        if told is not None and told.epoch != self.epoch:
+            raise StageError(f"{self.name} was given something else to do.")
+        fact = self.node.current_fact
+        if fact is not None and fact.kind in ("failed", "stopped"):
+            self.failed = fact.kind == "failed"
+            raise _failure(self.name, fact)
+
+    async def _next_change(self) -> None:
+        self._changed.clear()
+        await self._changed.wait()
+
+    def _take_health(self) -> None:
+        report = self.node.health
+        if report is None or report.stage is None or self.loaded is None:
+            return
+        try:
+            self.health = health_from_fields(report.stage)
+        except FrameError:
+            return  # An agent of another version: what cannot be read is not shown.
+
+    def _assignment(self) -> Assignment:
+        return Assignment(
+            revision=0,
+            ring=self.ring,
+            epoch=self.epoch,
+            stage=self.place,
+            stages=self.stages,
+            work=self.work,
+        )
+
+
+def _failure(name: str, fact: StageFact) -> MolinkError:
+    """Why a stage is not, with its node's name unless the sentence begins with it."""
+    if fact.user_fault:
+        return UserError(fact.message)
+    message = fact.message or "its stage ended."
+    return StageError(message if message.startswith(f"{name} ") else f"{name}: {message}")
+
+
+def _loaded(name: str, line: dict[str, Any]) -> StageLoaded:
+    """From what a node says. Raises StageError for anything else than a loaded stage."""
+    try:
+        return _LOADED.validate_python(line)
+    except ValidationError as error:
+        problem = error.errors()[0]
+        where = ".".join(str(part) for part in problem["loc"])
+        raise StageError(
+            f"{name} says something impossible of its stage ({where}: {problem['msg']})."
+        ) from None

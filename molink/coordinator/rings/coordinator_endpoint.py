@@ -1,0 +1,131 @@
+"""The coordinator's ends of the links to one ring: tokens come from its tail, requests go to its
+head.
+
+The tail dials us: at our own port, or at our relay's, which forwards it. We dial the head like any
+neighbour: directly where that works, through the relay where it does not, and we move to a better
+path when one is found. All of it is CURVE; only this ring's tail is heard.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+from molink.control.identity import KeyPair
+from molink.control.messages.payloads import StageLink
+from molink.coordinator.requests.ring_client import Coordinator
+from molink.coordinator.requests.ring_client_links import CoordinatorLinks
+from molink.coordinator.rings.agent_ring import AgentRing, JoinTerms
+from molink.coordinator.rings.agent_stage import AgentStage
+from molink.coordinator.services.coordinator_relay import CoordinatorRelay
+from molink.errors import MolinkError, RingError
+from molink.serving.service import ModelCard
+from molink.transport.curve import CurveKeys
+from molink.transport.paths.choose import Path
+from molink.transport.paths.keeper import LinkEnd, PathKeeper
+
+__all__ = ["CoordinatorDoor", "DoorTerms"]
+
+PATH_WITHIN_S = 30.0
+"""Until a path to the head is found: the relay answers at once, direct addresses within seconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class DoorTerms:
+    """What all rings of a coordinator have in common."""
+
+    keys: KeyPair
+    card: ModelCard
+    join: JoinTerms
+    """But for the coordinator's addresses, which differ from ring to ring."""
+    listen_host: str
+    public_host: str
+    relay: CoordinatorRelay
+
+    @property
+    def own_host(self) -> str:
+        """Where this process reaches what listens here."""
+        return "127.0.0.1" if self.listen_host == "0.0.0.0" else self.listen_host
+
+
+@dataclass(slots=True)
+class CoordinatorDoor:
+    """For one ring of one epoch."""
+
+    terms: DoorTerms
+    epoch: int
+    path: Path = field(default_factory=lambda: Path("none"))
+    """To the head."""
+    _links: CoordinatorLinks | None = None
+    _keeper: PathKeeper | None = None
+    _keeping: asyncio.Task[None] | None = None
+    _found: asyncio.Event = field(default_factory=asyncio.Event)
+    _lost: asyncio.Future[MolinkError] | None = None
+
+    @property
+    def _port_name(self) -> str:
+        return f"sampled-{self.epoch}"
+
+    async def open(self, stages: Sequence[AgentStage]) -> JoinTerms:
+        """Listen for the tail."""
+        pair = self.terms.keys
+        allowed = (stages[-1].node.public_key,)
+        keys = CurveKeys(pair.public_z85, pair.secret_z85, allowed)
+        self._links = CoordinatorLinks.bind(self.terms.listen_host, self.epoch, keys)
+        port = self._links.inbound.port
+        self.terms.relay.forward(self._port_name, f"{self.terms.own_host}:{port}")
+        return replace(
+            self.terms.join,
+            coordinator_addresses=(f"{self.terms.public_host}:{port}",),
+            coordinator_port_name=self._port_name,
+        )
+
+    async def connect(self, ring: AgentRing) -> Coordinator:
+        """Find a way to the head and open the link. Raises RingError."""
+        assert self._links is not None, "the tail is awaited first"
+        link = ring.requests_link
+        self._keep_path(link)
+        try:
+            async with asyncio.timeout(PATH_WITHIN_S):
+                await self._found.wait()
+        except TimeoutError:
+            raise RingError("The coordinator finds no way to the ring's head.") from None
+        self._links.head_silent = lambda: self._failed(self.path)
+        await self._links.connect(f"tcp://{self.path.address}", None, link.public_key)
+        fitting = min(self.terms.card.model_len_max, ring.kv_tokens_capacity)
+        card = replace(self.terms.card, model_len_max=fitting)
+        self._lost = asyncio.get_running_loop().create_future()
+        return Coordinator(card, ring, self._links, self._lost, remedy="")
+
+    async def close(self) -> None:
+        """Close both links; a second call does nothing."""
+        self.terms.relay.forward_no_more(self._port_name)
+        keeping, self._keeping = self._keeping, None
+        if keeping is not None:
+            keeping.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await keeping
+        links, self._links = self._links, None
+        if links is not None:
+            await asyncio.to_thread(links.close)
+
+    def _keep_path(self, link: StageLink) -> None:
+        caller = self.terms.relay.caller if link.relay else None
+        end = LinkEnd(link.to, link.port_name, link.addresses)
+        self._keeper = PathKeeper(end, caller, self._moved)
+        self._keeping = asyncio.create_task(self._keeper.run())
+
+    async def _moved(self, path: Path) -> None:
+        if path.kind == "none":
+            return
+        is_first, self.path = self.path.kind == "none", path
+        self._found.set()
+        if not is_first and self._links is not None and self._links.head is not None:
+            outcome = await self._links.move_head(f"tcp://{path.address}")
+            if not outcome.moved:
+                self._failed(path)
+
+    def _failed(self, path: Path) -> None:
+        """Nothing comes through to the head that way."""
+        if self._keeper is not None:
+            self._keeper.failed(path)

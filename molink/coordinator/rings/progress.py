@@ -1,0 +1,58 @@
+"""Why nothing serves yet, in one sentence for whoever gets the 503."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from molink.control.messages.payloads import NodeState
+from molink.coordinator.members.node_book import Node
+from molink.coordinator.planning.cluster_plan import ClusterPlan
+from molink.coordinator.rings.ring_supervisor import RingLife
+
+__all__ = ["Waiting", "progress_sentence"]
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """What the manager waits for."""
+
+    min_nodes: int
+    measuring_ways: int = 0
+    """Nodes that still measure the ways to others."""
+
+
+def progress_sentence(
+    nodes: Sequence[Node],
+    lives: Sequence[RingLife],
+    plan: ClusterPlan,
+    waiting: Waiting,
+    last_failure: str = "",
+) -> str:
+    """The nearest thing that is being waited for."""
+    if lives:
+        life = lives[0]
+        if any(stage.loaded is None for stage in life.stages):
+            return f"The PCs are loading the model: {life.loaded_share:.0%} done."
+        return "The PCs have loaded the model and are connecting to each other."
+    here = [node for node in nodes if node.is_here]
+    if nodes and not here:
+        return f"None of the {_pcs(len(nodes))} that joined before is here now."
+    if not here:
+        return "No PC has joined yet: start an agent with the command that `molink up` printed."
+    measuring = [node for node in here if node.state is NodeState.JOINING]
+    if measuring:
+        return f"{_pcs(len(here))} joined, {len(measuring)} of them still being measured."
+    ready = [node for node in here if node.may_serve]
+    if len(ready) < waiting.min_nodes:
+        return f"{len(ready)} of at least {waiting.min_nodes} PCs ready: let more join."
+    if waiting.measuring_ways:
+        return (
+            f"{_pcs(len(ready))} ready, {waiting.measuring_ways} of them still measuring the ways "
+            "to the others."
+        )
+    if last_failure:
+        return f"The last ring has failed: {last_failure} Another is tried soon."
+    return plan.shortage or f"{_pcs(len(ready))} ready; a plan is being made."
+
+
+def _pcs(count: int) -> str:
+    return f"{count} PC{'s' * (count != 1)}"

@@ -1,0 +1,1 @@
+"""What the coordinator runs for its nodes beside the broker: relay and measurement."""

@@ -1,0 +1,1 @@
+"""Kernels and rewritings that make decode fast on a CPU."""

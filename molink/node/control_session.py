@@ -1,0 +1,103 @@
+"""How a node speaks with the coordinator: who it is, how it is, and good-bye.
+
+The same for a volunteer's agent and for a local node of `molink serve`: presence is retained and
+has a last will, facts and health follow from what the stage host holds.
+"""
+
+import asyncio
+import secrets
+import time
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import asdict, dataclass, field
+from typing import Any, TypeVar
+
+from pydantic import BaseModel
+
+from molink import __version__
+from molink.control.addresses import BrokerAddress, Credentials
+from molink.control.client import ControlClient
+from molink.control.messages.payloads import NodeHealth, NodeState, Presence, StageFact
+from molink.control.messages.topics import FACT, PRESENCE, Topic
+from molink.node.stage_manager import StageHost
+
+__all__ = ["NodeVoice"]
+
+Message = TypeVar("Message", bound=BaseModel)
+
+
+@dataclass(slots=True)
+class NodeVoice:
+    """Of one node, from its start to its end."""
+
+    node_id: str
+    name: str
+    """For people."""
+    incarnation: str = field(default_factory=lambda: secrets.token_hex(8))
+    started_at: float = field(default_factory=time.monotonic)
+    started_unix_s: float = 0.0
+    """On the coordinator's clock."""
+    client: ControlClient | None = None
+    """While it is a member."""
+    fact: StageFact | None = None
+    """How far the stage was when that was said last."""
+
+    @property
+    def connected(self) -> bool:
+        """Whether the coordinator can hear it now."""
+        return self.client is not None and self.client.connected
+
+    @asynccontextmanager
+    async def speaking(
+        self, broker: BrokerAddress, identity: Credentials, topics: Sequence[Topic[Any]]
+    ) -> AsyncIterator[ControlClient]:
+        """Be a member, as `identity`, that hears `topics`. Raises ControlError when the broker
+        refuses it."""
+        async with ControlClient.open(
+            broker,
+            identity.username,
+            identity.password,
+            client_id=self.node_id,
+            will=(PRESENCE, self.node_id, self.presence(online=False)),
+            subscriptions=[topic.of(self.node_id) for topic in topics],
+        ) as client:
+            self.client = client
+            try:
+                await client.publish(PRESENCE, self.node_id, self.presence(online=True))
+                yield client
+            finally:
+                self.client = None
+                farewell = self.presence(online=False, reason="The agent was stopped.")
+                await asyncio.shield(client.publish(PRESENCE, self.node_id, farewell))
+
+    async def say(self, topic: Topic[Message], message: Message) -> None:
+        """Tell the coordinator, if it is there."""
+        if self.client is not None:
+            await self.client.publish(topic, self.node_id, message)
+
+    async def say_fact(self, fact: StageFact) -> None:
+        """How far the stage is."""
+        self.fact = fact
+        await self.say(FACT, fact)
+
+    def health(self, host: StageHost, state: NodeState) -> NodeHealth:
+        """How this node is now, with its stage's latest report."""
+        stage = host.health
+        return NodeHealth(
+            incarnation=self.incarnation,
+            state=state,
+            uptime_s=time.monotonic() - self.started_at,
+            stage=asdict(stage) if stage is not None else None,
+            paths=host.ways.paths,
+        )
+
+    def presence(self, *, online: bool, reason: str = "") -> Presence:
+        """Who it is."""
+        return Presence(
+            name=self.name,
+            incarnation=self.incarnation,
+            started_unix_s=self.started_unix_s,
+            version=__version__,
+            online=online,
+            reason=reason,
+        )

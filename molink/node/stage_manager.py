@@ -1,0 +1,233 @@
+"""Carries out assignments: weights, a stage process, its place in a ring. The latest one wins.
+
+An assignment is the whole of what a node shall do. So there is one task, which is cancelled when
+another assignment comes, and one stage process, which is kept where the new assignment wants the
+same layers and has not been in a ring yet.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
+
+from molink.control.messages.payloads import (
+    SENTENCE_CHARACTERS_MAX,
+    Assignment,
+    LinkKeys,
+    StageFact,
+    StageWork,
+)
+from molink.errors import MolinkError, StageError, UserError
+from molink.node.link_routes import StageWays
+from molink.node.stage_handle import StageHandle
+from molink.stage_protocol.health import StageHealth
+
+__all__ = ["HostState", "StageHost"]
+
+HostState = Literal["standby", "loading", "serving"]
+
+GetWeights = Callable[[StageWork, Callable[[float], None]], Awaitable[str]]
+"""Sees to what a stage needs and returns the directory; reports the fraction done."""
+
+StartStage = Callable[[StageWork, str, tuple[str, ...]], Awaitable[StageHandle]]
+"""Starts the process, with what only this node knows: keys, caps, address. Its last argument is
+whose links it accepts."""
+
+Say = Callable[[StageFact], Awaitable[None]]
+
+log = logging.getLogger(__name__)
+
+FRACTION_STEP = 0.05
+"""Progress is said when it has grown by so much: twenty messages for a download."""
+
+
+@dataclass(slots=True)
+class StageHost:
+    """The stage of this node, if it holds one."""
+
+    get_weights: GetWeights
+    start_stage: StartStage
+    ways: StageWays
+    say: Say
+    operators_own: bool = False
+    """Whether whoever runs the coordinator runs this node too: then a mistake that its stage finds
+    is the operator's, and is said to be."""
+    reported: Callable[[], None] = field(default=lambda: None)
+    """Hears that the stage has told how it is."""
+    state: HostState = "standby"
+    assignment: Assignment | None = None
+    handle: StageHandle | None = None
+    _work: StageWork | None = None
+    """What the process holds."""
+    _epoch: int | None = None
+    """Of the ring that it has joined; None: of none yet."""
+    _task: asyncio.Task[None] | None = None
+    _said: float = 0.0
+    _allowed: tuple[str, ...] = ()
+    """Whose links it accepts: public keys, Z85."""
+    _keys_revision: int = -1
+    _background: set[asyncio.Task[None]] = field(default_factory=set)
+
+    @property
+    def health(self) -> StageHealth | None:
+        """What the stage last said of itself."""
+        return self.handle.health if self.handle is not None else None
+
+    @property
+    def weights_bytes(self) -> int:
+        """What the stage holds of this PC's memory, beside its KV."""
+        loaded = self.handle.loaded if self.handle is not None else None
+        return loaded.weights_bytes if loaded is not None else 0
+
+    @property
+    def pids(self) -> frozenset[int]:
+        """Of our own processes that compute."""
+        return frozenset({self.handle.pid}) if self.handle is not None else frozenset()
+
+    def allow(self, told: LinkKeys) -> None:
+        """Whose links the stage accepts from now on, open ones too; what is older than the last is
+        a broker's memory."""
+        if told.revision <= self._keys_revision:
+            return
+        self._keys_revision, self._allowed = told.revision, told.allowed
+        if self.handle is not None and self.handle.load.keys is not None:
+            self.handle.set_allowed(told.allowed)
+
+    def limits_changed(self) -> None:
+        """The owner has set another upload cap, perhaps: it holds at once."""
+        if self.handle is not None:
+            self.handle.set_upload_cap(self.ways.upload_bytes_per_s())
+
+    @property
+    def busy(self) -> bool:
+        """Whether a ring counts on this PC."""
+        return self.assignment is not None and self.assignment.work is not None
+
+    async def take(self, assignment: Assignment) -> None:
+        """Do this from now on; what was known before is not done twice."""
+        if self.assignment is not None and assignment.revision <= self.assignment.revision:
+            return
+        await self._cancel()
+        self.assignment = assignment
+        self._task = asyncio.create_task(self._carry_out(assignment))
+
+    async def forsake(self) -> None:
+        """End the stage although a ring counts on it."""
+        assignment = self.assignment
+        await self._cancel()
+        if assignment is not None:
+            self.assignment = assignment.model_copy(update={"work": None, "join": None})
+            await self._give_up(self.assignment, "Its owner has taken the PC back.")
+
+    async def stop(self) -> None:
+        """End the stage and whatever is under way."""
+        await self._cancel()
+        await self._end_process()
+        self.state = "standby"
+
+    # -- carrying out ----------------------------------------------------------------------------
+
+    async def _carry_out(self, assignment: Assignment) -> None:
+        try:
+            if assignment.work is None:
+                await self.stop_process(assignment)
+            elif assignment.join is None:
+                await self._load(assignment, assignment.work)
+            elif self._is_loaded(assignment.work):
+                await self._join(assignment)
+            else:
+                raise StageError("Its stage ended before it joined its ring.")
+        except UserError as error:
+            await self._give_up(assignment, str(error), user_fault=self.operators_own)
+        except (MolinkError, OSError) as error:
+            await self._give_up(assignment, str(error))
+        except Exception as error:
+            log.exception("an assignment could not be carried out")
+            await self._give_up(assignment, f"The node stopped on {type(error).__name__}.")
+
+    async def _give_up(self, assignment: Assignment, why: str, *, user_fault: bool = False) -> None:
+        await self._end_process()
+        self.state = "standby"
+        message = why[:SENTENCE_CHARACTERS_MAX]
+        await self._fact(assignment, "failed", message=message, user_fault=user_fault)
+
+    async def stop_process(self, assignment: Assignment) -> None:
+        """Hold nothing."""
+        await self._end_process()
+        self.state = "standby"
+        await self._fact(assignment, "stopped", message=assignment.reason)
+
+    async def _load(self, assignment: Assignment, work: StageWork) -> None:
+        self.state = "loading"
+        if not self._is_loaded(work):
+            await self._end_process()
+            self._said = 0.0
+            directory = await self.get_weights(work, self._progress(assignment, "downloading"))
+            self.handle = await self.start_stage(work, directory, self._allowed)
+            self.handle.path_moved = self.ways.path_moved
+            self.handle.reported = self.reported
+            self._said = 0.0
+            await self.handle.wait_loaded(self._progress(assignment, "loading"))
+            self._work = work
+        assert self.handle is not None and self.handle.loaded is not None
+        self.ways.listen(self.handle.loaded)
+        await self._fact(assignment, "loaded", line=asdict(self.handle.loaded))
+        await self._watch_unjoined(self.handle)
+
+    async def _join(self, assignment: Assignment) -> None:
+        handle = self.handle
+        assert handle is not None, "only a loaded stage joins"
+        command = await self.ways.join_command(assignment)
+        self._epoch = assignment.epoch  # From here on it is of no use to another ring.
+        await handle.join(command)
+        self.state = "serving"
+        await self._fact(assignment, "ready")
+        await handle.watch()
+
+    async def _watch_unjoined(self, handle: StageHandle) -> None:
+        """Notice when a loaded stage dies before it has joined. Raises StageError."""
+        code = await handle.child.process.wait()
+        raise StageError(f"{handle.name} ended before it joined its ring (code {code}).")
+
+    def _is_loaded(self, work: StageWork) -> bool:
+        """Whether the process holds just this and has been in no ring."""
+        alive = self.handle is not None and self.handle.child.process.returncode is None
+        return alive and self._work == work and self._epoch is None
+
+    def _progress(
+        self, assignment: Assignment, kind: Literal["downloading", "loading"]
+    ) -> Callable[[float], None]:
+        def report(fraction: float) -> None:
+            if fraction - self._said >= FRACTION_STEP or fraction >= 1.0:
+                self._said = fraction
+                task = asyncio.ensure_future(self._fact(assignment, kind, fraction=fraction))
+                self._background.add(task)
+                task.add_done_callback(self._background.discard)
+
+        return report
+
+    async def _fact(self, assignment: Assignment, kind: Any, **fields: Any) -> None:
+        if assignment is self.assignment:
+            await self.say(StageFact(revision=assignment.revision, kind=kind, **fields))
+
+    async def _cancel(self) -> None:
+        task, self._task = self._task, None
+        if task is not None:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+    async def _end_process(self) -> None:
+        """To its end, also when whoever asked is cancelled: two stages would not fit."""
+        handle, self.handle, self._work, self._epoch = self.handle, None, None, None
+        ending = asyncio.ensure_future(self._ended(handle))
+        try:
+            await asyncio.shield(ending)
+        except asyncio.CancelledError:
+            await ending
+            raise
+
+    async def _ended(self, handle: StageHandle | None) -> None:
+        await self.ways.leave()
+        if handle is not None:
+            await handle.child.stop()

@@ -1,1 +1,0 @@
-"""The live driver: processes, sockets and the clock around the pure core."""

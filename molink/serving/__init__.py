@@ -1,0 +1,1 @@
+"""What serving a model needs, whoever computes it: the service, the model card, the text."""

@@ -1,0 +1,78 @@
+"""Token ids to text, piece by piece, with stop strings.
+
+A token may end in the middle of a character, and a piece of text may turn out to be the beginning
+of a stop string; both are held back until it is clear. The tail runs this to know when a sequence
+ends, the coordinator to know what to show: the same class over the same tokens, so they agree.
+"""
+
+from dataclasses import dataclass, field
+
+from molink.serving.service import ChatTokenizer
+
+__all__ = ["TextStream"]
+
+INCOMPLETE = "\ufffd"
+"""What a tokenizer decodes half a character to."""
+
+CONTEXT_TOKENS = 6
+"""Tokens decoded again in front of new ones, because a token's text depends on its neighbours."""
+
+
+@dataclass(slots=True)
+class TextStream:
+    """The text of one sequence."""
+
+    tokenizer: ChatTokenizer
+    stop: tuple[str, ...] = ()
+    stopped: bool = False
+    """Whether a stop string has appeared."""
+    _token_ids: list[int] = field(default_factory=list)
+    _context_at: int = 0
+    _shown_to: int = 0
+    """Tokens before this one are part of text that was decoded."""
+    _held: str = ""
+
+    def push(self, token_ids: tuple[int, ...]) -> str:
+        """Text that became final with these tokens."""
+        self._token_ids.extend(token_ids)
+        return self._take(self._decode_new(keep_incomplete=False))
+
+    def finish(self) -> str:
+        """What was held back, at the end of the sequence."""
+        text = self._take(self._decode_new(keep_incomplete=True))
+        held, self._held = self._held, ""
+        return text + held
+
+    def _decode_new(self, *, keep_incomplete: bool) -> str:
+        before = self._decode(self._context_at, self._shown_to)
+        text = self._decode(self._context_at, len(self._token_ids))
+        if len(text) <= len(before) or (text.endswith(INCOMPLETE) and not keep_incomplete):
+            return ""
+        self._shown_to = len(self._token_ids)
+        self._context_at = max(0, self._shown_to - CONTEXT_TOKENS)
+        return text[len(before) :]
+
+    def _decode(self, start: int, end: int) -> str:
+        return self.tokenizer.decode(self._token_ids[start:end], skip_special_tokens=True)
+
+    def _take(self, new: str) -> str:
+        """Add new text behind what is held, and return what can no longer belong to a stop
+        string."""
+        if not self.stop:
+            return new
+        if self.stopped:
+            return ""
+        text = self._held + new
+        found = [at for at in (text.find(stop) for stop in self.stop) if at >= 0]
+        if found:
+            self.stopped, self._held = True, ""
+            return text[: min(found)]
+        keep = max(_overlap(text, stop) for stop in self.stop)
+        self._held = text[len(text) - keep :]
+        return text[: len(text) - keep]
+
+
+def _overlap(text: str, stop: str) -> int:
+    """Length of the longest end of `text` with which `stop` begins."""
+    longest = min(len(text), len(stop) - 1)
+    return next((n for n in range(longest, 0, -1) if text.endswith(stop[:n])), 0)

@@ -1,0 +1,70 @@
+"""Activations packed on their way out and unpacked on their way in, and what that costs here.
+
+A message is unpacked once, when it is received: one that cannot be read is dropped there like any
+other malformed one, and a span that is computed in pieces is not unpacked again for each of them.
+Unpacking when a batch is computed was rejected: by then its rows are planned for, and a neighbour's
+mistake would end the stage.
+"""
+
+import time
+from dataclasses import dataclass, field, replace
+
+import torch
+
+from molink.errors import FrameError
+from molink.stage.tensor_buffers import tensor_from_buffer, tensor_to_buffer
+from molink.stage_protocol.health import PackingHealth
+from molink.wire.messages import Activations, TensorHeader
+
+__all__ = ["Packing"]
+
+NOTHING_YET = PackingHealth("raw", 0, 0, 0.0)
+
+
+@dataclass(slots=True)
+class Packing:
+    """Both directions of one stage; figures are of the present codec, since it came into use."""
+
+    hidden_size: int
+    """Width of the rows that this model's stages exchange."""
+    packed: PackingHealth = field(default=NOTHING_YET)
+    unpacked: PackingHealth = field(default=NOTHING_YET)
+    bytes_saved: int = 0
+    """On the way out, since the start, over all codecs."""
+
+    def pack(self, hidden_TD: torch.Tensor, codec: str) -> tuple[TensorHeader, bytes | memoryview]:
+        """Header and packed bytes of [T, D]."""
+        hidden_TD = hidden_TD.detach().to("cpu")  # Waits for a GPU's step, which is not packing.
+        started = time.monotonic()
+        header, buffer = tensor_to_buffer(hidden_TD, codec)
+        elapsed_s = time.monotonic() - started
+        self.packed = _counted(self.packed, header, len(buffer), elapsed_s)
+        self.bytes_saved += header.raw_bytes - len(buffer)
+        return header, buffer
+
+    def unpack(self, message: Activations) -> torch.Tensor:
+        """[T, D] on the CPU. Raises FrameError when the rows are not this model's, or cannot be
+        read."""
+        header = message.tensor
+        if header.rows < 1 or header.width != self.hidden_size:
+            raise FrameError(
+                f"{header.rows} rows of {header.width} where this model's have {self.hidden_size}"
+            )
+        started = time.monotonic()
+        hidden_TD = tensor_from_buffer(header, message.buffer)
+        elapsed_s = time.monotonic() - started
+        self.unpacked = _counted(self.unpacked, header, len(message.buffer), elapsed_s)
+        return hidden_TD
+
+
+def _counted(
+    figures: PackingHealth, header: TensorHeader, packed_bytes: int, elapsed_s: float
+) -> PackingHealth:
+    if figures.codec != header.codec:
+        figures = replace(NOTHING_YET, codec=header.codec)
+    return PackingHealth(
+        header.codec,
+        figures.raw_bytes + header.raw_bytes,
+        figures.packed_bytes + packed_bytes,
+        figures.seconds + elapsed_s,
+    )

@@ -1,0 +1,146 @@
+"""Entry point of a stage process: `python -m molink.stage.stage_process`.
+
+The same for a stage of a local ring and for one that a volunteer's agent supervises: commands come
+on standard input, facts leave on standard output, and a closed input ends the process at once.
+"""
+
+import os
+
+os.environ.setdefault("GOMP_SPINCOUNT", "0")
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+# Before torch is imported: a spinning OpenMP thread costs 8 ms per region on a shared core.
+
+import queue
+import signal
+import sys
+import threading
+import traceback
+from collections.abc import Callable
+from typing import BinaryIO
+
+from molink.errors import MolinkError, StageError, UserError
+from molink.stage_protocol.messages import (
+    Fact,
+    JoinRing,
+    LoadStage,
+    MovePath,
+    SetAllowed,
+    SetUploadCap,
+    StageFailed,
+    Steering,
+    decode_line,
+    encode_line,
+)
+
+__all__ = ["main"]
+
+EXIT_FAILED = 3
+"""The process reported StageFailed and ended."""
+
+
+class Supervisor:
+    """The other end of our standard streams.
+
+    LoadStage and JoinRing come once each, in this order, and are waited for. What steers a running
+    stage is obeyed by the thread that reads it; what comes before there are links to steer is kept,
+    the last of each kind.
+    """
+
+    def __init__(self, commands: BinaryIO, facts: BinaryIO) -> None:
+        self._commands = commands
+        self._facts = facts
+        self._facts_lock = threading.Lock()
+        self._queue: queue.SimpleQueue[LoadStage | JoinRing] = queue.SimpleQueue()
+        self._steering_lock = threading.Lock()
+        self._early: dict[object, Steering] = {}
+        self._obey: Callable[[Steering], None] | None = None
+        threading.Thread(target=self._read, daemon=True).start()
+
+    def expect_load(self) -> LoadStage:
+        """The first command."""
+        command = self._queue.get()
+        assert isinstance(command, LoadStage), f"expected LoadStage, got {command}"
+        return command
+
+    def expect_join(self) -> JoinRing:
+        """The second command."""
+        command = self._queue.get()
+        assert isinstance(command, JoinRing), f"expected JoinRing, got {command}"
+        return command
+
+    def steer(self, obey: Callable[[Steering], None]) -> None:
+        """From now on `obey` is called with each command that steers a running stage."""
+        with self._steering_lock:
+            self._obey = obey
+            for command in self._early.values():
+                obey(command)
+
+    def tell(self, fact: Fact) -> None:
+        """Report to the supervisor; from any thread."""
+        with self._facts_lock:
+            self._facts.write(encode_line(fact))
+            self._facts.flush()
+
+    def _read(self) -> None:
+        """End the process when the input closes, or brings what is no command."""
+        code = EXIT_FAILED
+        try:
+            for line in self._commands:
+                self._take(line)
+            code = 0
+        except Exception:
+            traceback.print_exc()
+        finally:
+            os._exit(code)
+
+    def _take(self, line: bytes) -> None:
+        match decode_line(line):
+            case LoadStage() | JoinRing() as command:
+                self._queue.put(command)
+            case SetAllowed() | MovePath() | SetUploadCap() as steering:
+                self._take_steering(steering)
+            case fact:
+                raise StageError(f"a supervisor sends commands, not {type(fact).__name__}")
+
+    def _take_steering(self, command: Steering) -> None:
+        with self._steering_lock:
+            if self._obey is not None:
+                self._obey(command)
+                return
+            subject = command.link if isinstance(command, MovePath) else type(command)
+            self._early[subject] = command
+
+
+def _private_stdout() -> BinaryIO:
+    """Our own handle on standard output; what libraries print goes to standard error instead."""
+    facts = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)
+    return facts
+
+
+def _failure(error: BaseException) -> StageFailed:
+    if isinstance(error, MolinkError):
+        return StageFailed(str(error), isinstance(error, UserError))
+    traceback.print_exception(error, file=sys.stderr)
+    return StageFailed(f"A stage stopped on {type(error).__name__}: {error}", user_fault=False)
+
+
+def main() -> None:
+    """Serve as a stage until the supervisor closes our input."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    supervisor = Supervisor(sys.stdin.buffer, _private_stdout())
+    try:
+        from molink.stage.start import start_stage  # Seconds; weights may come meanwhile.
+
+        load = supervisor.expect_load()
+        loop = start_stage(load, supervisor.tell, supervisor.expect_join, supervisor.steer)
+        loop.run()
+    except Exception as error:
+        supervisor.tell(_failure(error))
+        sys.stdout.flush()
+        os._exit(EXIT_FAILED)
+    raise StageError("a stage's loop ended")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,120 @@
+"""From commands to a running stage: load the layers, join the ring, hand over to the loop."""
+
+import os
+import sys
+import threading
+from collections.abc import Callable
+
+import torch
+
+from molink.executor.stage import StageExecutor, StageOptions
+from molink.serving.model_card import load_tokenizer
+from molink.stage.links import StageLinks
+from molink.stage.loop import StageLoop
+from molink.stage.packing import Packing
+from molink.stage.tail import EndRules
+from molink.stage.tensor_buffers import dtype_name
+from molink.stage.work_sources import HeadSource, QueueSource, WorkSource
+from molink.stage_protocol.messages import (
+    Fact,
+    JoinRing,
+    LoadProgressed,
+    LoadStage,
+    StageLoaded,
+    StageReady,
+    Steering,
+)
+from molink_scheduler.head.prompt_queue import SPAN_TOKENS
+from molink_scheduler.head.scheduler import HeadScheduler, HeadSettings
+from molink_scheduler.kv.ledger import KvLedger
+from molink_scheduler.stage.book import ModelLimits, StageBook
+
+__all__ = ["start_stage"]
+
+SWITCH_INTERVAL_S = 0.0005
+"""How long the compute thread may keep the interpreter from the link thread. Python's 5 ms would
+look like distance in every acknowledgement."""
+
+COMPUTE_NICENESS = 5
+"""Compute gives way to the link threads of this PC, and to the person who works at it."""
+
+
+def start_stage(
+    load: LoadStage,
+    tell: Callable[[Fact], None],
+    expect_join: Callable[[], JoinRing],
+    steer: Callable[[Callable[[Steering], None]], None],
+) -> StageLoop:
+    """Load, report, wait for the ring, connect; the links are steered from when they listen.
+
+    Raises UserError or StageError with one sentence.
+    """
+    torch.set_num_threads(load.threads)
+    executor = _load_executor(load, tell)
+    sys.setswitchinterval(SWITCH_INTERVAL_S)
+    name = f"layers {load.layers[0]}-{load.layers[1]}"
+    links = StageLinks.bind(name, load.address, executor.is_head, load.keys)
+    steer(lambda command: links.obey(command, tell))
+    tell(_loaded(executor, links))
+    join = expect_join()
+    links.connect(join, tell)
+    _yield_to_links()
+    tell(StageReady())
+    packing = Packing(executor.hidden_size)
+    source = _source(executor, links, join, packing)
+    return StageLoop(executor, links, source, packing, _end_rules(executor), tell)
+
+
+def _yield_to_links() -> None:
+    """Lower this thread's priority; the link threads, started before, keep theirs."""
+    os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), COMPUTE_NICENESS)
+
+
+def _load_executor(load: LoadStage, tell: Callable[[Fact], None]) -> StageExecutor:
+    options = StageOptions(
+        device=load.device,
+        dtype=load.dtype,
+        kv_tokens=load.kv_tokens,
+        stages_here=load.stages_here,
+        self_test=load.layers[0] == 0,
+    )
+    return StageExecutor.load(
+        load.model, range(*load.layers), options, lambda fraction: tell(LoadProgressed(fraction))
+    )
+
+
+def _loaded(executor: StageExecutor, links: StageLinks) -> StageLoaded:
+    return StageLoaded(
+        port=links.inbound[0].port,
+        coordinator_port=links.inbound[1].port if executor.is_head else None,
+        device=str(executor.device),
+        dtype=dtype_name(executor.dtype),
+        kv_tokens_capacity=executor.kv.tokens_capacity,
+        weights_bytes=executor.weights_bytes,
+    )
+
+
+def _source(
+    executor: StageExecutor, links: StageLinks, join: JoinRing, packing: Packing
+) -> WorkSource:
+    if not executor.is_head:
+        return QueueSource.for_steps_of(join.span_tokens or SPAN_TOKENS, packing, _book(executor))
+    settings = HeadSettings(
+        kv_tokens_capacity=join.kv_tokens_capacity,
+        micro_batch_count=join.micro_batch_count,
+        micro_batch_candidates=join.micro_batch_candidates,
+        row_bytes=executor.hidden_size * executor.dtype.itemsize,
+        span_tokens=join.span_tokens,
+    )
+    return HeadSource(HeadScheduler(settings), links)
+
+
+def _book(executor: StageExecutor) -> StageBook:
+    model = executor.description
+    limits = ModelLimits(model.model_len_max, model.vocabulary_size)
+    return StageBook(KvLedger(executor.kv.blocks_total), limits)
+
+
+def _end_rules(executor: StageExecutor) -> EndRules:
+    tokenizer = load_tokenizer(executor.description) if executor.is_tail else None
+    return EndRules(tokenizer)

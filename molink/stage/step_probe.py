@@ -1,0 +1,98 @@
+"""How long does this PC compute one decoder layer? `python -m molink.stage.step_probe`.
+
+A process of its own, started by the agent before anything is assigned: nothing but config.json is
+needed, because a layer of random weights takes as long as one of real ones. One decode step of one
+row and of several, one span; the line through them is what a plan counts with. Prints one JSON
+object.
+"""
+
+import os
+
+os.environ.setdefault("GOMP_SPINCOUNT", "0")
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+os.environ["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"
+# Before torch is imported, as in a stage: else a shared core is measured spinning.
+
+import json
+import sys
+
+import click
+import torch
+
+from molink.checkpoint.checkpoint import open_checkpoint
+from molink.checkpoint.description import describe
+from molink.errors import MolinkError
+from molink.executor.devices import choose_device, choose_dtype
+from molink.executor.loading import StagePart, build_stage_class, load_model_config
+from molink.executor.stage import StageExecutor
+from molink.executor.step_timing import StepTimer
+
+__all__ = ["main", "probe_steps"]
+
+DECODE_ROWS_FEW, DECODE_ROWS_MANY = 1, 8
+"""Two points of the line; more rows than a home ring has in a micro-batch say nothing of it."""
+
+CONTEXT_TOKENS = 128
+SPAN_ROWS = 128
+KV_TOKENS = 4096
+LAYERS_MAX = 2
+"""Layers that are timed together: what a step costs beside its layers stands out less."""
+
+
+def probe_steps(directory: str, device: str, dtype: str) -> dict[str, float]:
+    """Seconds of one layer: `decode_fixed_s`, `decode_row_s`, `prefill_row_s`.
+
+    Raises UserError when the model or the device cannot be used.
+    """
+    stage = _random_stage(directory, device, dtype)
+    count = len(stage.layers)
+    timer = StepTimer(stage)
+    few = timer.decode(DECODE_ROWS_FEW, CONTEXT_TOKENS).step_s
+    many = timer.decode(DECODE_ROWS_MANY, CONTEXT_TOKENS).step_s
+    timer.forget()
+    span_rows = min(SPAN_ROWS, stage.description.model_len_max)
+    span = timer.prefill(span_rows, 0).step_s
+    row_s = max(0.0, many - few) / (DECODE_ROWS_MANY - DECODE_ROWS_FEW)
+    return {
+        "decode_fixed_s": max(0.0, few - DECODE_ROWS_FEW * row_s) / count,
+        "decode_row_s": row_s / count,
+        "prefill_row_s": span / span_rows / count,
+    }
+
+
+def _random_stage(directory: str, device: str, dtype: str) -> StageExecutor:
+    """Layers from the model's middle (of a short model all of it), with random weights."""
+    checkpoint = open_checkpoint(directory)
+    description = describe(checkpoint)
+    chosen = choose_device(device)
+    number_format = choose_dtype(dtype, chosen, description.dtype)
+    config = load_model_config(checkpoint)
+    part = StagePart(_middle(description.layers), description.layers)
+    with torch.inference_mode():
+        model = build_stage_class(config, part)(config).to(number_format).eval()
+    stage = StageExecutor(model.to(chosen), part, description, chosen, number_format)
+    stage.prepare(KV_TOKENS)
+    return stage
+
+
+def _middle(layers: int) -> range:
+    first = min(1, layers - 1)
+    return range(first, max(first + 1, min(first + LAYERS_MAX, layers - 1)))
+
+
+@click.command()
+@click.argument("directory")
+@click.option("--device", default="auto", help="auto, cpu or cuda:N.")
+@click.option("--dtype", default="auto", help="As of `molink serve`.")
+@click.option("--threads", default=1, help="Of the computation.")
+def main(directory: str, device: str, dtype: str, threads: int) -> None:
+    """Measure one layer of the model in DIRECTORY and print its times."""
+    torch.set_num_threads(threads)
+    try:
+        print(json.dumps(probe_steps(directory, device, dtype)), flush=True)
+    except MolinkError as error:
+        sys.exit(f"molink: {error}")
+
+
+if __name__ == "__main__":
+    main()

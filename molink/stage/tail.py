@@ -1,0 +1,61 @@
+"""The tail decides when a sequence ends: a stop token, a stop string, or its length."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from molink.serving.service import ChatTokenizer
+from molink.serving.text_stream import TextStream
+from molink.wire.messages import FinishReason
+from molink_scheduler.batch import Admission
+
+__all__ = ["EndRules"]
+
+
+@dataclass(slots=True)
+class _Ending:
+    """What one sequence ends by, and how far it is."""
+
+    admission: Admission
+    generated_tokens: int
+    text: TextStream | None
+
+
+@dataclass(slots=True)
+class EndRules:
+    """The endings of all sequences on the ring."""
+
+    tokenizer: ChatTokenizer | None
+    _endings: dict[int, _Ending] = field(default_factory=dict)
+
+    def admit(self, admissions: Iterable[Admission]) -> None:
+        """Start to watch sequences, from what they have generated before."""
+        for admission in admissions:
+            self._endings[admission.request_id] = _Ending(
+                admission, len(admission.output), self._text_stream(admission)
+            )
+
+    def forget(self, request_id: int) -> None:
+        """Stop watching; an unknown id is fine."""
+        self._endings.pop(request_id, None)
+
+    def judge(self, request_id: int, token_id: int) -> FinishReason:
+        """Whether the sequence ends with this token."""
+        ending = self._endings[request_id]
+        ending.generated_tokens += 1
+        sampling = ending.admission.sampling
+        if token_id in sampling.stop_token_ids:
+            return FinishReason.STOP
+        if ending.text is not None:
+            ending.text.push((token_id,))
+            if ending.text.stopped:
+                return FinishReason.STOP
+        if ending.generated_tokens >= sampling.max_tokens:
+            return FinishReason.LENGTH
+        return FinishReason.NONE
+
+    def _text_stream(self, admission: Admission) -> TextStream | None:
+        if not admission.sampling.stop or self.tokenizer is None:
+            return None
+        stream = TextStream(self.tokenizer, admission.sampling.stop)
+        stream.push(admission.output)
+        return stream

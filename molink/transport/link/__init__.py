@@ -1,0 +1,1 @@
+"""One directed link between two processes: its ends, its thread, its connections."""

@@ -1,0 +1,192 @@
+"""The sending end of a link: messages in, chunks out, as the core decides.
+
+Whoever has news of the link calls: `send` when there is a message, `pump` when an acknowledgement
+may have come or time has passed. Both may come from different threads, so a lock guards the
+connection and the core's state; it is held for the tens of microseconds that one decision and one
+send take, and nothing blocks under it.
+
+A link may take another connection while it is in use: because it is told to (`move_to`), or because
+nothing is acknowledged any more (the core's `LinkSilence`). Connections are opened and closed in
+`pump`, which only the link's thread calls.
+"""
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+import zmq
+
+from molink.transport.curve import CurvePeer
+from molink.transport.link.chunk_stream import ChunkStream
+from molink.transport.link.connections import Connections
+from molink.transport.link.outgoing import Frame
+from molink.transport.link.path_move import MoveOutcome, PathMove
+from molink.transport.link.statistics import LinkStatistics
+from molink.wire.chunks import encode_hello
+from molink_scheduler.batch import BatchClass
+from molink_scheduler.link.pacer import LinkPacer
+from molink_scheduler.link.sender import LinkSender
+from molink_scheduler.link.silence import Reconnect, SilenceStep
+from molink_scheduler.link.transmission import TransmissionQueue
+
+__all__ = ["LinkStatistics", "PacedLink"]
+
+FILLER_BYTES = 32 * 1024
+"""Of one filler: little enough to end soon after the measurement does."""
+
+
+@dataclass(slots=True)
+class PacedLink:
+    """One directed link, from the side that sends."""
+
+    name: str
+    connections: Connections
+    sender: LinkSender
+    clock: Callable[[], float] = time.monotonic
+    on_silence: Callable[[SilenceStep], None] = field(default=lambda step: None)
+    """Hears, in the link's thread, what the link does about a way that seems dead."""
+    _stream: ChunkStream = field(init=False)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def __post_init__(self) -> None:
+        self._stream = ChunkStream(self.connections.socket, self.sender, self.clock)
+
+    @classmethod
+    def connect(
+        cls,
+        context: "zmq.Context[zmq.Socket[bytes]]",
+        name: str,
+        address: str,
+        queue: TransmissionQueue,
+        pacer: LinkPacer,
+        peer: CurvePeer | None = None,
+    ) -> "PacedLink":
+        """Connect to `tcp://host:port`; returns at once, `is_open` turns True with the answer.
+
+        With a `peer` the link is encrypted and speaks to the owner of its key only.
+        """
+        return cls(name, Connections.open(context, address, peer), LinkSender(queue, pacer))
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the far end has answered."""
+        return self._stream.is_heard
+
+    @property
+    def address(self) -> str:
+        """Where it leads now."""
+        return self.connections.address
+
+    def move_to(self, address: str, done: Callable[[MoveOutcome], None]) -> None:
+        """Lead to another address of the same far end, once that answers and nothing is in flight.
+
+        Returns at once. Whoever calls it wakes the link's thread, in which `done` is called; a
+        move that is still under way is given up for this one.
+        """
+        with self._lock:
+            self.connections.moves.want(address, done)
+
+    def close(self) -> None:
+        """Close its connections; the link's thread must have ended."""
+        self.connections.close()
+
+    def greet(self) -> None:
+        """Ask whether somebody listens."""
+        with self._lock:
+            with suppress(zmq.Again):  # A connection that ZeroMQ has given up takes nothing more.
+                self.connections.socket.send(encode_hello(), zmq.NOBLOCK)
+            self._stream.drain()
+
+    def send(self, frames: Sequence[Frame], batch_class: BatchClass, tokens: int) -> bool:
+        """Let a message wait, and send what may go now; False when something is left waiting."""
+        stream = self._stream
+        with self._lock:
+            stream.offer(frames, batch_class, tokens)
+            stream.exchange()
+            return not stream.transfers_waiting
+
+    def fill(self) -> None:
+        """Send bytes that mean nothing, to learn what the link carries; the far end drops them."""
+        self.send((b"", bytes(FILLER_BYTES)), BatchClass.PREFILL, 0)
+
+    @property
+    def transfers_waiting(self) -> int:
+        """Messages of which something has not left."""
+        return self._stream.transfers_waiting
+
+    def pump(self) -> float | None:
+        """Take acknowledgements, send what may go; when to call again if nothing arrives.
+
+        Must be called every second or so whatever it says, for its silence to be noticed.
+        """
+        with self._lock:
+            self._stream.drain()
+            ended = self._advance_move()
+            asked_at = self._stream.exchange()
+            step = self._look(asked_at) if asked_at >= self.sender.silence.look_at else None
+            wake_at = self.sender.next_wake(asked_at)
+            move = self.connections.moves.current
+        for one in ended:
+            one.tell()
+        if step is not None:
+            self.on_silence(step)
+            return asked_at
+        if move is None or wake_at is None or move.holds:
+            return wake_at if move is None else move.wake_at
+        return min(wake_at, move.wake_at)
+
+    def statistics(self) -> LinkStatistics:
+        """A snapshot."""
+        stream = self._stream
+        with self._lock:
+            return LinkStatistics.of(
+                self.name, stream.messages_sent, stream.bytes_sent, self.sender
+            )
+
+    @property
+    def rate_bytes_per_s(self) -> float:
+        """The measured rate."""
+        return self.sender.rate_bytes_per_s
+
+    @property
+    def pacer(self) -> LinkPacer:
+        """What limits the bytes in flight."""
+        return self.sender.pacer
+
+    @property
+    def decode_due_at(self) -> float | None:
+        """When the stage expects to want this link for decode; the just-in-time rule asks."""
+        return self.sender.decode_due_at
+
+    @decode_due_at.setter
+    def decode_due_at(self, due_at: float | None) -> None:
+        self.sender.decode_due_at = due_at
+
+    def expect_decode(self, ready_at: float) -> None:
+        """A decode step has begun that will want this link; when its result is expected."""
+        self.sender.hold.ready_at = ready_at
+
+    def _look(self, now: float) -> SilenceStep | None:
+        """Notice a way that is dead, and begin to do something about it."""
+        sender = self.sender
+        step = sender.silence.look(sender.oldest, sender.pacer, now)
+        if isinstance(step, Reconnect):
+            self.connections.moves.renew(self.address)
+        return step
+
+    def _advance_move(self) -> list[PathMove]:
+        """Take the next step of a move; those that have ended are to be told of it."""
+        connections = self.connections
+        if connections.moves.is_idle:
+            return []
+        now, before = self.clock(), self.address
+        silent = self.sender.silence.noticed
+        ended = connections.advance(self.pacer.in_flight_bytes, now, silent=silent)
+        for move in ended:
+            if move.phase == "drained":
+                other_way = move.address != before
+                self._stream.continue_on(move.socket, move.first, now, other_way=other_way)
+        self._stream.hold(moving=connections.moves.holds)
+        return ended

@@ -1,0 +1,167 @@
+"""The thread that serves a process's links: acknowledges what comes in, paces what goes out.
+
+Acknowledgements must not wait for a step to end, or the sender takes compute for distance; and a
+prompt's next chunk must leave while the device computes. So a thread of its own sleeps on all
+descriptors. The decode path does not wait for it: a stage hands its result to `PacedLink.send`,
+which sends at once what may go, in the caller's thread; only what must wait is left to this one.
+Messages that are complete are handed to `deliver`, in this thread.
+"""
+
+import logging
+import os
+import select
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from molink.errors import FrameError
+from molink.transport.link.inbound import HELLO_PERIOD_S, InboundLink
+from molink.transport.link.paced_link import PacedLink
+from molink.wire.chunks import (
+    ChunkHeader,
+    Reassembly,
+    decode_link_frame,
+    encode_ack,
+    encode_missing,
+    encode_welcome,
+)
+
+__all__ = ["LinkThread"]
+
+SLEEP_MAX_S = 1.0
+"""Nothing is due later than this without a descriptor becoming readable first."""
+
+SLEEP_MIN_S = 0.001
+"""poll() counts whole milliseconds; where a link asks to be looked at in less, no core spins."""
+
+MEASURE_S = 1.0
+"""A ramp from 8 to 200 Mbps takes less; every link of a ring is measured at the same time."""
+
+FILLERS_WAITING = 8
+"""Enough that a fast link does not run dry between two looks."""
+
+MEASURE_STEP_S = 0.001
+"""How often to look whether the link wants more filler."""
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class LinkThread:
+    """Serves links until the process ends, or until `stop`."""
+
+    inbound: Sequence[InboundLink]
+    deliver: Callable[[list[memoryview]], None]
+    """Called with the frames of each complete message."""
+    outbound: list[PacedLink] = field(default_factory=list)
+    frames_refused: int = 0
+    _reassembly: dict[int, Reassembly] = field(default_factory=dict)
+    _wake: tuple[int, int] = field(default_factory=os.pipe)
+    _stopped: bool = False
+    _thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        """Begin to serve the inbound links."""
+        self._reassembly = {link.port: Reassembly() for link in self.inbound}
+        self._thread = threading.Thread(target=self._run, name="links", daemon=True)
+        self._thread.start()
+
+    def open(self, link: PacedLink, timeout_s: float) -> bool:
+        """Serve an outbound link too; False when its far end does not answer in time."""
+        self.outbound = [*self.outbound, link]
+        self.wake()
+        deadline = time.monotonic() + timeout_s
+        while not link.is_open:
+            if time.monotonic() > deadline:
+                return False
+            link.greet()
+            time.sleep(HELLO_PERIOD_S)
+        self._measure(link)
+        return True
+
+    def _measure(self, link: PacedLink) -> None:
+        """Fill the link for a moment, so that its first prompt need not find out its rate."""
+        until = time.monotonic() + MEASURE_S
+        while time.monotonic() < until:
+            if link.transfers_waiting < FILLERS_WAITING:
+                link.fill()
+                self.wake()
+            time.sleep(MEASURE_STEP_S)
+
+    def wake(self) -> None:
+        """Look at all links now."""
+        os.write(self._wake[1], b"\0")
+
+    def stop(self) -> None:
+        """End the thread; sockets may be closed afterwards."""
+        self._stopped = True
+        self.wake()
+        if self._thread is not None:
+            self._thread.join()
+
+    @property
+    def chunks_refused(self) -> int:
+        """Pieces that did not fit, on all inbound links."""
+        return sum(reassembly.chunks_refused for reassembly in self._reassembly.values())
+
+    def _run(self) -> None:
+        poller = select.poll()
+        poller.register(self._wake[0], select.POLLIN)
+        for link in self.inbound:
+            poller.register(link.descriptor, select.POLLIN)
+        registered: set[int] = set()
+        while not self._stopped:
+            outbound = self.outbound
+            wakes = [link.pump() for link in outbound]
+            registered = _register_anew(poller, outbound, registered)
+            for inbound in self.inbound:
+                self._drain(inbound)
+            events = poller.poll(_milliseconds_until(wakes))
+            if any(descriptor == self._wake[0] for descriptor, _ in events):
+                os.read(self._wake[0], 4096)
+
+    def _drain(self, link: InboundLink) -> None:
+        """Take all chunks that have arrived, acknowledge them, deliver what is complete."""
+        reassembly = self._reassembly[link.port]
+        while (frames := link.receive()) is not None:
+            try:
+                header = decode_link_frame(frames[0])
+            except FrameError as error:
+                self._refuse(error)
+                continue
+            if not isinstance(header, ChunkHeader):
+                link.answer([encode_welcome(reassembly.next_sequence)])
+                continue
+            if header.sequence <= reassembly.next_sequence:
+                link.answer([encode_ack((header.sequence,))])
+            else:
+                link.answer([encode_missing(reassembly.next_sequence)])
+            message = reassembly.take(header, frames[1] if len(frames) == 2 else b"")
+            if message is not None and len(message[0]):  # Fillers have no header.
+                self.deliver(message)
+
+    def _refuse(self, error: FrameError) -> None:
+        if not self.frames_refused:
+            log.warning("a peer sent something else than a chunk (%s); it is dropped", error)
+        self.frames_refused += 1
+
+
+def _register_anew(
+    poller: "select.poll", links: Sequence[PacedLink], registered: set[int]
+) -> set[int]:
+    """The descriptors of these links, polled from now on; those that were closed no longer."""
+    present = {descriptor for link in links for descriptor in link.connections.descriptors}
+    for descriptor in registered - present:
+        poller.unregister(descriptor)
+    for descriptor in present - registered:
+        poller.register(descriptor, select.POLLIN)
+    return present
+
+
+def _milliseconds_until(wakes: Sequence[float | None]) -> float:
+    """Time to sleep; fractions are kept, poll() rounds them up."""
+    due = [wake for wake in wakes if wake is not None]
+    if not due:
+        return SLEEP_MAX_S * 1e3
+    return max(SLEEP_MIN_S, min(SLEEP_MAX_S, min(due) - time.monotonic())) * 1e3

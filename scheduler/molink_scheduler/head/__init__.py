@@ -1,0 +1,1 @@
+"""The head's scheduler: which requests compute next, in which batches."""

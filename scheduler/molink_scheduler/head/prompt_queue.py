@@ -1,0 +1,140 @@
+"""The prompts of a ring, from arrival until their last span has left the head.
+
+They wait in order of arrival until the smallest KV capacity on the ring has room for their known
+tokens, and are cut into spans as large as the device has time for; several short ones share a
+batch.
+
+Pure: times are arguments.
+"""
+
+import bisect
+from dataclasses import dataclass, field
+
+from molink_scheduler.batch import Admission, Span
+from molink_scheduler.head.prefill_load import PrefillLoad
+from molink_scheduler.head.sequence import Sequence
+from molink_scheduler.head.settings import HeadSettings
+from molink_scheduler.kv.blocks import blocks_for
+from molink_scheduler.kv.ledger import KvLedger
+from molink_scheduler.timing.decode_clock import DecodeClock
+from molink_scheduler.timing.prefill_budget import PREFILL_ROWS_MIN, PrefillBudget
+from molink_scheduler.timing.step_profile import StepProfile
+
+__all__ = ["SPAN_TOKENS", "PromptLine"]
+
+SPAN_TOKENS = 128
+"""Prefill tokens per batch: hops overlap, and a decode step waits for little (docs/benchmarks)."""
+
+SPAN_TOKENS_MIN = 32
+"""Below it a step costs hardly less, because its weights are read all the same."""
+
+SPAN_WIRE_S = 0.06
+"""About what a span computes on a slow stage: where wire and compute take turns evenly, hops
+overlap best."""
+
+ADMISSION_HEADROOM_BLOCKS = 1
+"""Blocks per running sequence kept free at admission, so that a newcomer is not preempted in the
+next round."""
+
+
+@dataclass(slots=True)
+class PromptLine:
+    """Sequences of which something is left to prefill, and what the head knows about prefill."""
+
+    settings: HeadSettings
+    kv: KvLedger
+    clock: DecodeClock
+    profile: StepProfile = field(init=False, default_factory=StepProfile)
+    """Of the head's own prefill steps."""
+    load: PrefillLoad = field(init=False, default_factory=PrefillLoad)
+    _budget: PrefillBudget = field(init=False)
+    _waiting: list[Sequence] = field(init=False, default_factory=list)
+    """In order of arrival; a preempted request returns to its old place."""
+    _under_way: list[Sequence] = field(init=False, default_factory=list)
+    _tokens_in_flight: int = field(init=False, default=0)
+    _measured_bytes_per_s: float = field(init=False, default=0.0)
+    """Of the head's link, by which spans are cut."""
+
+    def __post_init__(self) -> None:
+        rows_max = self.settings.span_tokens or SPAN_TOKENS
+        self._budget = PrefillBudget(rows_max, self.clock, self.profile)
+
+    @property
+    def waiting_count(self) -> int:
+        """Requests that wait for room."""
+        return len(self._waiting)
+
+    @property
+    def wait_until(self) -> float | None:
+        """When to ask for spans again although nothing happened; None: only an event helps."""
+        if self._room <= 0 or not (self._under_way or self._waiting):
+            return None
+        return self._budget.wait_until
+
+    def link_measured(self, bytes_per_s: float) -> None:
+        """Cut spans so that one occupies the head's link no longer than SPAN_WIRE_S."""
+        if bytes_per_s == self._measured_bytes_per_s:
+            return
+        self._measured_bytes_per_s = bytes_per_s
+        if self.settings.span_tokens is None and self.settings.row_bytes and bytes_per_s > 0:
+            rows = int(SPAN_WIRE_S * bytes_per_s / self.settings.row_bytes)
+            rows = rows // PREFILL_ROWS_MIN * PREFILL_ROWS_MIN
+            self._budget.rows_max = max(SPAN_TOKENS_MIN, min(SPAN_TOKENS, rows))
+
+    def computed(self, rows: int, seconds: float, now: float) -> None:
+        """A prefill step on the head's own device ended."""
+        self.profile.observe(rows, seconds)
+        self.load.computed(seconds, now)
+
+    def join(self, sequence: Sequence) -> None:
+        """Wait for room, in the order of arrival."""
+        bisect.insort(self._waiting, sequence, key=lambda waiting: waiting.request_id)
+
+    def leave(self, sequence: Sequence) -> None:
+        """Forget a sequence that ends; one that is not here is fine."""
+        line = self._under_way if sequence.admitted else self._waiting
+        if sequence in line:
+            line.remove(sequence)
+
+    def returned(self, span: Span) -> None:
+        """A span has come out of the tail."""
+        self._tokens_in_flight -= span.tokens
+
+    def next_spans(self, now: float, running_count: int) -> tuple[list[Span], list[Admission]]:
+        """The spans of the next prefill batch and who is new among them; empty when there is none,
+        or none now."""
+        if self._room <= 0 or not (self._under_way or self._waiting):
+            return [], []
+        budget = min(self._room, self._budget.rows_now(now))
+        spans: list[Span] = []
+        admissions: list[Admission] = []
+        while budget > 0 and (sequence := self._next(running_count, admissions)) is not None:
+            spans.append(sequence.take_span(budget))
+            budget -= spans[-1].tokens
+            if not sequence.tokens_pending:
+                self._under_way.remove(sequence)
+        self._tokens_in_flight += sum(span.tokens for span in spans)
+        return spans, admissions
+
+    @property
+    def _room(self) -> int:
+        """Tokens that may still be sent into the ring."""
+        return self.settings.prefill_tokens_in_flight_max - self._tokens_in_flight
+
+    def _next(self, running_count: int, admissions: list[Admission]) -> Sequence | None:
+        """The sequence whose prompt is under way, else the next one admitted."""
+        for sequence in self._under_way:
+            if not sequence.stopping:
+                return sequence
+        if not self._waiting or not self._fits(self._waiting[0], running_count + len(admissions)):
+            return None
+        sequence = self._waiting.pop(0)
+        self._under_way.append(sequence)
+        self.kv.grow(sequence.request_id, len(sequence.known))
+        sequence.admitted = True
+        admissions.append(sequence.admission())
+        return sequence
+
+    def _fits(self, sequence: Sequence, running_count: int) -> bool:
+        headroom = ADMISSION_HEADROOM_BLOCKS * running_count
+        return blocks_for(len(sequence.known)) + headroom <= self.kv.blocks_free

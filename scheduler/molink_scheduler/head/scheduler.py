@@ -1,0 +1,248 @@
+"""What does the ring compute next? The head answers each time that its device is free.
+
+Batching is continuous: a sequence circles with the decode micro-batches from its first token until
+it ends (`decode_circle`), so every round has exactly the members that are alive. What the device
+has left over goes to prompts, cut into spans that follow one another down the ring (`prompt_line`).
+When running requests outgrow the smallest KV capacity on the ring, the newest is preempted: its
+blocks are released, its tokens kept, and it is recomputed when there is room (vLLM's recompute
+preemption; swapping was rejected because a home PC's host memory is not ours to fill).
+
+Pure: `handle` takes what happened, `next_batch` is asked when the device is free; both return what
+to do.
+"""
+
+from dataclasses import dataclass, field
+from typing import assert_never
+
+from molink_scheduler.batch import DECODE, PREFILL, Admission, Batch, BatchClass, Release, Span
+from molink_scheduler.events import (
+    BatchReturned,
+    HeadEvent,
+    RequestCancelled,
+    RequestSubmitted,
+    RunBatch,
+    SampledToken,
+    SendRelease,
+)
+from molink_scheduler.head.decode_batcher import DecodeCircle
+from molink_scheduler.head.micro_batches import MicroBatches
+from molink_scheduler.head.prompt_queue import PromptLine
+from molink_scheduler.head.sequence import Sequence
+from molink_scheduler.head.settings import HeadSettings
+from molink_scheduler.kv.blocks import BLOCK_TOKENS, blocks_for
+from molink_scheduler.kv.ledger import KvLedger
+from molink_scheduler.timing.decode_clock import DecodeClock
+
+__all__ = ["HeadScheduler", "HeadSettings"]
+
+DECODES_BEFORE_PREFILL_MAX = 8
+"""Decode batches that may pass a waiting prefill span in a row: prefill is delayed by decode,
+never starved."""
+
+
+@dataclass(slots=True)
+class HeadScheduler:
+    """The requests of one ring, from arrival to their last token."""
+
+    settings: HeadSettings
+    kv: KvLedger = field(init=False)
+    _sequences: dict[int, Sequence] = field(init=False, default_factory=dict)
+    clock: DecodeClock = field(init=False, default_factory=DecodeClock)
+    circle: DecodeCircle = field(init=False)
+    prompts: PromptLine = field(init=False)
+    wire: str = "raw"
+    """Codec of the activations of batches planned from now on."""
+    _next_batch_id: int = field(init=False, default=0)
+    _decodes_in_a_row: int = field(init=False, default=0)
+
+    def __post_init__(self) -> None:
+        self.kv = KvLedger(blocks_for(self.settings.kv_tokens_capacity))
+        self.circle = DecodeCircle(self.settings, self.clock)
+        self.prompts = PromptLine(self.settings, self.kv, self.clock)
+
+    @property
+    def running_count(self) -> int:
+        """Requests that hold KV."""
+        return len(self._sequences) - self.prompts.waiting_count
+
+    @property
+    def micro_batches(self) -> MicroBatches:
+        """How many circle, and which places they take."""
+        return self.circle.micro_batches
+
+    @property
+    def waiting_count(self) -> int:
+        """Requests that wait for room."""
+        return self.prompts.waiting_count
+
+    def prefill_computed(self, rows: int, seconds: float, now: float) -> None:
+        """A prefill step on the head's own device ended: learn to size the next."""
+        self.prompts.computed(rows, seconds, now)
+
+    def link_measured(self, bytes_per_s: float) -> None:
+        """The rate of the link that leaves the head, by which spans are cut."""
+        self.prompts.link_measured(bytes_per_s)
+
+    @property
+    def wait_until(self) -> float | None:
+        """When to ask for a batch again although nothing happened; None: only an event helps."""
+        return self.prompts.wait_until
+
+    def handle(self, event: HeadEvent, now: float) -> list[SendRelease]:
+        """Take one event into account."""
+        match event:
+            case RequestSubmitted(request):
+                return self._submit(Sequence(request))
+            case RequestCancelled(request_id):
+                return self._cancel(request_id)
+            case BatchReturned():
+                return self._return(event, now)
+            case _:
+                assert_never(event)
+
+    def next_batch(self, now: float) -> tuple[list[SendRelease], RunBatch | None]:
+        """The next batch for a free device, and the releases that must go out before it.
+
+        Decode first; prefill when no group is ready, or when decode has passed it often enough.
+        """
+        releases: list[SendRelease] = []
+        prefill_first = self._decodes_in_a_row >= DECODES_BEFORE_PREFILL_MAX
+        run = self._prefill_batch(now) if prefill_first else None
+        run = run or self._decode_batch(releases, now) or self._prefill_batch(now)
+        is_decode = run is not None and run.batch.batch_class is DECODE
+        self._decodes_in_a_row = self._decodes_in_a_row + 1 if is_decode else 0
+        return releases, run
+
+    def next_decode(self, now: float) -> tuple[list[SendRelease], RunBatch | None]:
+        """What may interrupt a prefill step that is under way on the head's device."""
+        releases: list[SendRelease] = []
+        if self._decodes_in_a_row >= DECODES_BEFORE_PREFILL_MAX:
+            return releases, None
+        run = self._decode_batch(releases, now)
+        self._decodes_in_a_row += run is not None
+        return releases, run
+
+    # -- events ---------------------------------------------------------------------------------
+
+    def _submit(self, sequence: Sequence) -> list[SendRelease]:
+        if blocks_for(sequence.request.tokens_max) > self.kv.blocks_total:
+            raise ValueError(
+                f"request {sequence.request_id} may grow to {sequence.request.tokens_max} tokens, "
+                f"the ring holds {self.kv.tokens_capacity}: the coordinator must refuse it"
+            )
+        if sequence.request_id in self._sequences:
+            raise ValueError(f"request {sequence.request_id} was submitted twice")
+        self._sequences[sequence.request_id] = sequence
+        self.prompts.join(sequence)
+        return []
+
+    def _cancel(self, request_id: int) -> list[SendRelease]:
+        sequence = self._sequences.get(request_id)
+        if sequence is None:
+            return []
+        sequence.cancelled = True
+        return self._settle(sequence)
+
+    def _return(self, event: BatchReturned, now: float) -> list[SendRelease]:
+        if event.batch_class is DECODE and self._is_awaited(event):
+            self.circle.trip_ended(event.micro_batch, event.stamps, self.prompts.load, now)
+        sampled = {token.request_id: token for token in event.sampled}
+        releases: list[SendRelease] = []
+        sequences, is_prefill = self._sequences, event.batch_class is PREFILL
+        for span in event.spans:
+            sequence = sequences.get(span.request_id)
+            if sequence is None or not sequence.take_returned(span):
+                continue  # A duplicate, or older than the sequence's present life.
+            if is_prefill:
+                self.prompts.returned(span)
+            if (token := sampled.get(span.request_id)) is not None:
+                self._take_token(sequence, token)
+            if sequence.cancelled or sequence.preempting:
+                releases += self._settle(sequence)
+        return releases
+
+    def _is_awaited(self, event: BatchReturned) -> bool:
+        """Whether anything of it is under way: the copy of a return ends no round, and its place
+        may long be taken by another micro-batch."""
+        for span in event.spans:
+            sequence = self._sequences.get(span.request_id)
+            if sequence is not None and sequence.awaits(span):
+                return True
+        return False
+
+    def _take_token(self, sequence: Sequence, token: SampledToken) -> None:
+        sequence.known.append(token.token_id)
+        if token.finished:
+            sequence.cancelled = True
+        else:
+            sequence.decoding = True
+            self.circle.came_home(sequence)
+
+    def _settle(self, sequence: Sequence) -> list[SendRelease]:
+        """Release a sequence that has ended or is preempted, once nothing of it is in flight."""
+        if not sequence.stopping or sequence.in_flight:
+            return []
+        return self._end(sequence) if sequence.cancelled else self._preempt(sequence)
+
+    def _end(self, sequence: Sequence) -> list[SendRelease]:
+        del self._sequences[sequence.request_id]
+        if not sequence.admitted:
+            self.prompts.leave(sequence)
+            return []
+        return self._release(sequence)
+
+    def _preempt(self, sequence: Sequence) -> list[SendRelease]:
+        release = self._release(sequence)
+        sequence.forget_computed()
+        self.prompts.join(sequence)
+        return release
+
+    def _release(self, sequence: Sequence) -> list[SendRelease]:
+        self.prompts.leave(sequence)
+        self.circle.leave(sequence.request_id)
+        self.kv.release(sequence.request_id)
+        return [SendRelease(Release(sequence.request_id))]
+
+    # -- planning -------------------------------------------------------------------------------
+
+    def _decode_batch(self, releases: list[SendRelease], now: float) -> RunBatch | None:
+        gone = self.circle.depart(lambda one: self._make_room(one, releases), now)
+        return None if gone is None else self._run(DECODE, gone.place, gone.spans)
+
+    def _make_room(self, sequence: Sequence, releases: list[SendRelease]) -> bool:
+        """Take the block that the next token needs; False when the sequence must sit out for
+        now."""
+        if sequence.planned_tokens % BLOCK_TOKENS:
+            return True  # The last block has room, and it is the sequence's since it was planned.
+        tokens = sequence.planned_tokens + 1
+        if not self.kv.blocks_missing(sequence.request_id, tokens):
+            return True
+        while self.kv.blocks_missing(sequence.request_id, tokens) > self.kv.blocks_free:
+            victim = self._newest_holder()
+            victim.preempting = True
+            releases += self._settle(victim)
+            if victim is sequence or victim.preempting:
+                return False
+        self.kv.grow(sequence.request_id, tokens)
+        return True
+
+    def _newest_holder(self) -> Sequence:
+        return self._sequences[max(self.kv.holders())]
+
+    def _prefill_batch(self, now: float) -> RunBatch | None:
+        spans, admissions = self.prompts.next_spans(now, self.running_count)
+        return self._run(PREFILL, -1, spans, tuple(admissions)) if spans else None
+
+    def _run(
+        self,
+        batch_class: BatchClass,
+        group: int,
+        spans: list[Span],
+        admissions: tuple[Admission, ...] = (),
+    ) -> RunBatch:
+        batch = Batch(self._next_batch_id, batch_class, group, tuple(spans), admissions, self.wire)
+        self._next_batch_id += 1
+        token_ids: list[int] = []
+        for span in batch.spans:
+            token_ids += self._sequences[span.request_id].known[span.start : span.end]
+        return RunBatch(batch, tuple(token_ids))

@@ -1,0 +1,1 @@
+"""KV blocks: whose they are and how many are free."""

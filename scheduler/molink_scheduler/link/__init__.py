@@ -1,0 +1,1 @@
+"""What crosses a link next, in which pieces, and how fast."""

@@ -1,0 +1,165 @@
+"""What leaves on a link now: the queue says which piece, the pacer whether it may go.
+
+The two know nothing of each other; asking them in the right order is a decision too, and the live
+link and the simulator must make it alike. So it is made here, once. Whoever has news of the link
+(an offer, an acknowledgement, time that has passed) takes chunks until there is none:
+
+    while (leaving := sender.next_chunk(now)) is not None:
+        sequence, chunk = leaving
+        ...  # hand the bytes to the connection
+        sender.sent(sequence, chunk, size_bytes, now)
+
+`sent` is told the bytes that really left, the chunk's own header among them. Rejected: to count
+them here, which would teach the core the encoding of frames.
+
+When a connection has died, what was unacknowledged leaves once more before anything else, under the
+numbers that it had: the far end takes each number once, and only in its turn. So a chunk that came
+after all is dropped there, and nothing is lost or doubled.
+
+Pure: bytes, sockets and clocks stay with the caller.
+"""
+
+import math
+from collections import deque
+from dataclasses import dataclass, field
+
+from molink_scheduler.batch import DECODE
+from molink_scheduler.link.facts import Repeat
+from molink_scheduler.link.pacer import LinkPacer
+from molink_scheduler.link.prefill_pause import DecodeHold
+from molink_scheduler.link.silence import LinkSilence
+from molink_scheduler.link.transmission import Chunk, LinkView, Transfer, TransmissionQueue
+
+__all__ = ["LinkSender"]
+
+
+@dataclass(slots=True)
+class LinkSender:
+    """The sending end of one directed link."""
+
+    queue: TransmissionQueue
+    pacer: LinkPacer
+    decode_due_at: float | None = None
+    """When the stage expects to want this link for decode; the just-in-time rule asks."""
+    hold: DecodeHold = field(init=False, default_factory=DecodeHold)
+    """Told by the stage when a decode step begins."""
+    silence: LinkSilence = field(init=False, default_factory=LinkSilence)
+    """Whoever drives the link looks at it when it asks to be looked at."""
+    _next_sequence: int = field(init=False, default=0)
+    _again: deque[Repeat] = field(init=False, default_factory=deque)
+    """What must leave once more, before anything else."""
+    _repeated_from: int = field(init=False, default=-1)
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether anything has not left."""
+        return not self.queue.is_empty
+
+    @property
+    def rate_bytes_per_s(self) -> float:
+        """The measured rate."""
+        return self.pacer.estimator.rate_bytes_per_s
+
+    def offer(self, transfer: Transfer, now: float) -> None:
+        """Let a transfer wait. Raises ValueError when one of this id already does."""
+        if transfer.batch_class is DECODE:
+            self.hold.end(now)
+            self.hold.ready_at = -math.inf
+        self.queue.offer(transfer, now)
+
+    def next_chunk(self, now: float) -> tuple[int, Chunk] | None:
+        """The chunk to send now and its sequence number; None: nothing waits, or it must wait.
+
+        Commits to it: the caller must send it, and say `sent` before it asks again.
+        """
+        if self.queue.is_empty or self._again:
+            return None
+        if self._held_until(now) is not None or not self._room(now):
+            return None
+        view = LinkView(self.rate_bytes_per_s, 0.0, self.decode_due_at)
+        chunk = self.queue.next_chunk(now, view)
+        if chunk is None:
+            return None
+        sequence = self._next_sequence
+        self._next_sequence += 1
+        return sequence, chunk
+
+    def sent(self, sequence: int, chunk: Chunk, size_bytes: int, now: float) -> None:
+        """A chunk was handed to the connection as `size_bytes` bytes, its header among them."""
+        urgent = chunk.batch_class is DECODE
+        self.pacer.sent(sequence, size_bytes, now, urgent=urgent)
+
+    def acknowledged(self, sequence: int, now: float) -> bool:
+        """The far end has this chunk and all before it; False: it is not one that is under way."""
+        return self.pacer.acknowledged(sequence, now)
+
+    @property
+    def oldest(self) -> int | None:
+        """Number of the first chunk that is not acknowledged; None: all are."""
+        oldest = self.pacer.oldest
+        return oldest if oldest is not None or not self._again else self._again[0].sequence
+
+    @property
+    def is_repeating(self) -> bool:
+        """Whether something must leave once more, so that nothing else may."""
+        return bool(self._again)
+
+    def connected_anew(self, first: int, now: float, *, other_way: bool) -> None:
+        """There is another connection, and the far end has all chunks before number `first`;
+        `other_way`: it does not lead where the one before did."""
+        waiting = (*self.pacer.take_back(first, now), *self._again)
+        self._again = deque(repeat for repeat in waiting if repeat.sequence >= first)
+        self._repeated_from = first
+        if other_way:
+            self.pacer.path_changed(now)
+
+    def missing(self, first: int, now: float) -> bool:
+        """The far end was sent chunks beyond number `first`, which never came; False: there is
+        nothing to repeat for it, or it has left once more already."""
+        if first == self._repeated_from:
+            return False
+        if self.pacer.oldest is None or not self.pacer.oldest <= first < self._next_sequence:
+            self.pacer.acks_refused += 1
+            return False
+        self.connected_anew(first, now, other_way=False)
+        return True
+
+    def next_repeat(self, now: float) -> Repeat | None:
+        """The chunk to send once more now; None: it must wait, or there is none.
+
+        Commits to it: the caller must send it, and say `repeated` before it asks again.
+        """
+        if not self._again or not self.pacer.room(now, urgent=self._again[0].urgent):
+            return None
+        return self._again.popleft()
+
+    def repeated(self, repeat: Repeat, now: float) -> None:
+        """It was handed to the connection."""
+        self.pacer.sent(repeat.sequence, repeat.size_bytes, now, urgent=repeat.urgent)
+
+    def next_wake(self, now: float) -> float | None:
+        """When to ask again if nothing happens before; None when only an event helps."""
+        if self._again:
+            return self.pacer.next_wake(now, urgent=self._again[0].urgent)
+        if self.queue.is_empty:
+            return None
+        held_until = self._held_until(now)
+        if held_until is not None:
+            return held_until
+        return self.pacer.next_wake(now, urgent=self._is_urgent)
+
+    @property
+    def _is_urgent(self) -> bool:
+        return self.queue.decode_first and self.queue.waiting_count(DECODE) > 0
+
+    def _room(self, now: float) -> bool:
+        return self.pacer.room(now, urgent=self._is_urgent) > 0
+
+    def _held_until(self, now: float) -> float | None:
+        """Until when prefill waits for a decode step under way; None: nothing is held."""
+        if not self.queue.decode_first or self.queue.waiting_count(DECODE) > 0:
+            return None
+        until = self.hold.until(now, self.pacer.drain_s)
+        if until is not None:
+            self.pacer.held_back(until)
+        return until

@@ -1,0 +1,111 @@
+"""What does a link send next, and how much of it? One interface, five policies.
+
+A stage offers its results; whoever drives the link asks `next_chunk` each time that the link can
+take more, and sends what the answer says. The decision is made at that moment and not when the
+transfer was offered: a priority given to bytes that already sit in a socket's buffer is worth
+nothing. The driver in turn keeps few bytes in flight (about one bandwidth-delay product and one
+chunk), or the queue would grow where no policy can see it.
+
+A policy is an order (`PriorityQueues`, `FifoQueue`, `FairQueue`) and a size of pieces
+(`chunk_rules`). Rejected: one class with switches, in which no policy can be read by itself.
+
+Pure: `now` is an argument, nothing sleeps, the bytes stay with the caller.
+"""
+
+from typing import Protocol
+
+from molink_scheduler.batch import BatchClass
+from molink_scheduler.link.baseline_queues import FairQueue, FifoQueue
+from molink_scheduler.link.chunk_rules import (
+    FIXED_QUANTUM_BYTES,
+    QUANTUM_S,
+    FixedQuantum,
+    JustInTime,
+    Quantum,
+)
+from molink_scheduler.link.priority_queues import PriorityQueues
+from molink_scheduler.link.starvation_guard import HoldBackLimits
+from molink_scheduler.link.transfer import Chunk, LinkView, Transfer
+
+__all__ = [
+    "POLICIES",
+    "POLICY_DEFAULT",
+    "Chunk",
+    "LinkView",
+    "Transfer",
+    "TransmissionQueue",
+    "make_transmission",
+]
+
+POLICIES = ("molink", "just_in_time", "quantum", "fifo", "fair")
+"""Names that `make_transmission` and the operator's `--policy` know."""
+
+POLICY_DEFAULT = "molink"
+"""Strict priority and pieces of constant duration: docs/scheduling.md says why."""
+
+
+class TransmissionQueue(Protocol):
+    """The transfers that wait for one link, and the order in which they leave.
+
+    Of one class, transfers complete in order of offer under every policy, and the bytes of each
+    leave in order.
+    """
+
+    @property
+    def decode_first(self) -> bool:
+        """Whether decode that waits is what leaves next, so that it may overdraw the window."""
+        ...
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing waits."""
+        ...
+
+    @property
+    def chunk_bytes_now(self) -> int:
+        """The chunk rule's last answer: most bytes of prefill sent at once."""
+        ...
+
+    def offer(self, transfer: Transfer, now: float) -> None:
+        """Let a transfer wait. Raises ValueError when one of this id already does."""
+        ...
+
+    def next_chunk(self, now: float, link: LinkView) -> Chunk | None:
+        """Commit to the piece to send now; None when nothing waits."""
+        ...
+
+    def drop(self, transfer_id: int) -> None:
+        """Forget what is left of a transfer; an unknown one is fine."""
+        ...
+
+    def queued_bytes(self, batch_class: BatchClass) -> int:
+        """Bytes of a class that have not been handed out."""
+        ...
+
+    def waiting_count(self, batch_class: BatchClass) -> int:
+        """Transfers of a class of which something is left."""
+        ...
+
+
+def make_transmission(
+    policy: str = POLICY_DEFAULT,
+    *,
+    limits: HoldBackLimits | None = None,
+    quantum_s: float = QUANTUM_S,
+    quantum_bytes: int = FIXED_QUANTUM_BYTES,
+) -> TransmissionQueue:
+    """The queue of one link. Raises ValueError for an unknown policy or a value out of range."""
+    limits = limits or HoldBackLimits()
+    quantum, fixed = Quantum(quantum_s), FixedQuantum(quantum_bytes)
+    match policy:
+        case "molink":
+            return PriorityQueues(quantum, quantum, limits)
+        case "just_in_time":
+            return PriorityQueues(JustInTime(quantum), quantum, limits)
+        case "quantum":
+            return PriorityQueues(fixed, fixed, limits)
+        case "fifo":
+            return FifoQueue()
+        case "fair":
+            return FairQueue()
+    raise ValueError(f"unknown policy {policy!r}; there are {', '.join(POLICIES)}")

@@ -1,0 +1,1 @@
+"""What a stage does with what it is sent: order, pieces, checks."""

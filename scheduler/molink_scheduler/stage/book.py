@@ -1,0 +1,159 @@
+"""What has a stage been sent of each request, and can it compute what comes next?
+
+The head keeps the ring's books, and what it plans always fits. A stage hears of it through
+neighbours, who may be wrong: a batch that names a request nobody admitted, that leaves tokens out,
+or that needs more KV than there is, must be found before anything of it is queued, because a step
+under way cannot be taken back. So a stage keeps a small book of its own: per request, how many
+tokens have come and how many are computed, and the blocks that they take (`KvLedger`). Asking the
+executor when a batch is computed was rejected: by then its rows may share a step with others'.
+
+What the head promises and this book holds it to: a request is admitted before its first span or
+with it (a stage before may have cut the batch in between), its spans come without a gap, and it is
+forgotten only when all of it that has come is computed.
+
+Pure: says what is wrong, drops nothing itself.
+"""
+
+from dataclasses import dataclass, field
+
+from molink_scheduler.batch import Admission, Batch, BatchClass, Release, Span
+from molink_scheduler.kv.ledger import KvLedger
+
+__all__ = ["MESSAGE_ROWS_MAX", "ModelLimits", "StageBook"]
+
+MESSAGE_ROWS_MAX = 4096
+"""Rows of one message. The head has at most `PREFILL_TOKENS_IN_FLIGHT_MAX` prompt rows under way,
+2,048, and decodes one row for each of the 4,096 requests that a coordinator accepts."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelLimits:
+    """What every stage of a model knows of it."""
+
+    sequence_tokens_max: int
+    """Most positions for which the model means anything."""
+    vocabulary_size: int
+
+
+@dataclass(slots=True)
+class _Held:
+    """One admitted request; `received` is ahead of `computed` by what waits for the device."""
+
+    admission: Admission
+    is_waiting: bool
+    """Whether the batch that admits it waits for the device."""
+    latest: BatchClass
+    """Of the newest batch that names it."""
+    received_tokens: int = 0
+    computed_tokens: int = 0
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether all that has come of it is computed."""
+        return not self.is_waiting and self.computed_tokens == self.received_tokens
+
+    def goes_on_with(self, span: Span, batch_class: BatchClass) -> bool:
+        """Whether a span is the next one of the request. None samples inside the prompt. Decode and
+        prefill go past each other, so only prefill may follow what waits, and only prefill."""
+        in_order = self.is_idle or batch_class is self.latest is BatchClass.PREFILL
+        return (
+            in_order
+            and span.start == self.received_tokens
+            and span.end <= self.admission.tokens_expected
+            and (span.end >= self.admission.prompt_tokens or not span.samples)
+        )
+
+
+@dataclass(slots=True)
+class StageBook:
+    """The requests of one stage, as far as messages have told of them."""
+
+    kv: KvLedger
+    limits: ModelLimits
+    _held: dict[int, _Held] = field(init=False, default_factory=dict)
+
+    def objection(self, batch: Batch) -> str | None:
+        """Why the batch cannot be computed here after all that has come before; None: it can."""
+        return (
+            _shape_objection(batch)
+            or self._admission_objection(batch)
+            or self._span_objection(batch)
+            or self._room_objection(batch)
+        )
+
+    def received(self, batch: Batch) -> None:
+        """Note a batch against which there is no objection; it waits for the device now."""
+        for admission in batch.admissions:
+            self._held[admission.request_id] = _Held(admission, True, batch.batch_class)
+        for span in batch.spans:
+            held = self._held[span.request_id]
+            held.received_tokens, held.latest = span.end, batch.batch_class
+            self.kv.grow(span.request_id, span.end)
+
+    def computed(self, batch: Batch) -> None:
+        """Note that a batch, or a piece of some, was computed."""
+        for admission in batch.admissions:
+            self._held[admission.request_id].is_waiting = False
+        for span in batch.spans:
+            self._held[span.request_id].computed_tokens = span.end
+
+    def release_objection(self, release: Release) -> str | None:
+        """Why a request cannot be forgotten now; one that is unknown can."""
+        held = self._held.get(release.request_id)
+        if held is None or held.is_idle:
+            return None
+        return f"request {release.request_id} is to be forgotten while something of it waits"
+
+    def released(self, release: Release) -> None:
+        """Note that a request was forgotten."""
+        self._held.pop(release.request_id, None)
+        self.kv.release(release.request_id)
+
+    # -- objections -----------------------------------------------------------------------------
+
+    def _admission_objection(self, batch: Batch) -> str | None:
+        if len(self._held) + len(batch.admissions) > self.kv.blocks_total:
+            return f"it admits more requests than the {self.kv.blocks_total} that have a block"
+        for admission in batch.admissions:
+            if admission.request_id in self._held:
+                return f"request {admission.request_id} is admitted twice"
+            if not self._is_possible(admission):
+                return f"request {admission.request_id} is none of this model's"
+        return None
+
+    def _is_possible(self, admission: Admission) -> bool:
+        words = (*admission.prompt, *admission.output)
+        lengths = (1, admission.prompt_tokens, admission.tokens_expected)
+        return (
+            lengths == tuple(sorted(lengths))
+            and admission.tokens_expected <= self.limits.sequence_tokens_max
+            and all(0 <= word < self.limits.vocabulary_size for word in words)
+        )
+
+    def _span_objection(self, batch: Batch) -> str | None:
+        new = {one.request_id: _Held(one, False, batch.batch_class) for one in batch.admissions}
+        for span in batch.spans:
+            held = new.get(span.request_id) or self._held.get(span.request_id)
+            if held is None:
+                return f"request {span.request_id} was never admitted"
+            if not held.goes_on_with(span, batch.batch_class):
+                return (
+                    f"request {span.request_id} cannot go on from {span.start} to {span.end}, "
+                    f"{held.received_tokens} of {held.admission.tokens_expected} tokens have come"
+                )
+        return None
+
+    def _room_objection(self, batch: Batch) -> str | None:
+        missing = sum(self.kv.blocks_missing(span.request_id, span.end) for span in batch.spans)
+        if missing <= self.kv.blocks_free:
+            return None
+        return f"it needs {missing} KV blocks, {self.kv.blocks_free} are free"
+
+
+def _shape_objection(batch: Batch) -> str | None:
+    if batch.tokens > MESSAGE_ROWS_MAX:
+        return f"it has {batch.tokens} rows, more than the {MESSAGE_ROWS_MAX} of a message"
+    for values in (batch.spans, batch.admissions):
+        if len({value.request_id for value in values}) < len(values):
+            return "it names a request twice"
+    return None

@@ -1,0 +1,1 @@
+"""How long steps and rounds take, learned and forecast."""

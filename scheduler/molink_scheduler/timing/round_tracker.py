@@ -1,0 +1,96 @@
+"""What the head learns from every decode round: step times of all stages, and what the links
+cost.
+
+Each stage stamps a decode batch with its step time and the rate of its outgoing link. When the
+batch is back, what is left of its trip after compute and wire time is delay: propagation,
+hand-over, waiting. From these the cost model predicts rounds with other numbers of
+micro-batches. Where the micro-batches fill a device or a link, what is left is mostly waiting for
+one another, which fewer of them would not have to: taken for delay it would call for more of them.
+
+Pure: times are arguments.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from molink_scheduler.timing.round_model import HopCost, RoundModel, StageCost
+from molink_scheduler.timing.step_profile import StepProfile
+
+__all__ = ["RoundTracker", "StageStamp"]
+
+WEIGHT_OF_NEWEST = 0.1
+"""Of a trip's delay: prompts that pass now and then should not look like a slow ring."""
+
+FULL_SHARE = 0.7
+"""A device or link that the micro-batches out take for so much of a trip is full: what arrives
+unevenly queues there."""
+
+
+class StageStamp(NamedTuple):
+    """What one stage says of a decode step."""
+
+    step_s: float
+    wire_bytes_per_s: float
+    """Measured rate of the link that leaves the stage; 0 where none is known."""
+
+
+@dataclass(slots=True)
+class RoundTracker:
+    """The ring as its head measures it."""
+
+    row_bytes: int
+    """Bytes of one row on a link between stages."""
+    _departures: dict[int, tuple[int, float]] = field(default_factory=dict)
+    _profiles: list[StepProfile] = field(default_factory=list)
+    _rates: list[float] = field(default_factory=list)
+    _wire_row_s: list[float] = field(default_factory=list)
+    """Seconds of wire per row and link between stages."""
+    _delay_s: float | None = None
+    """Smoothed part of a trip that neither compute nor wire explain."""
+
+    def departed(self, place: int, rows: int, now: float) -> None:
+        """A micro-batch left the head's queue for its round."""
+        self._departures[place] = (rows, now)
+
+    def returned(self, place: int, stamps: Sequence[StageStamp], now: float) -> float | None:
+        """It came back; the trip in seconds, None for one that is not known to have left."""
+        departure = self._departures.pop(place, None)
+        if departure is None:
+            return None
+        rows, departed_at = departure
+        if len(stamps) != len(self._profiles):
+            self._profiles = [StepProfile() for _ in stamps]
+        steps_s = [step_s for step_s, _ in stamps]
+        for profile, step_s in zip(self._profiles, steps_s, strict=True):
+            profile.observe(rows, step_s)
+        self._learn_rates([rate for _, rate in stamps])
+        trip_s = now - departed_at
+        self._learn_delay(trip_s, steps_s, [rows * row_s for row_s in self._wire_row_s])
+        return trip_s
+
+    def model(self) -> RoundModel | None:
+        """The present cost model; None before the first round."""
+        if self._delay_s is None:
+            return None
+        stages = tuple(StageCost(p.fixed_s, p.row_s) for p in self._profiles)
+        wires = self._wire_row_s
+        share_s = self._delay_s / max(1, len(wires))
+        return RoundModel(stages, tuple(HopCost(share_s, row_s) for row_s in wires))
+
+    def _learn_rates(self, rates: list[float]) -> None:
+        """The last link carries tokens, whose bytes do not count."""
+        if rates != self._rates:
+            self._rates = rates
+            self._wire_row_s = [self.row_bytes / rate if rate > 0 else 0.0 for rate in rates[:-1]]
+
+    def _learn_delay(self, trip_s: float, steps_s: list[float], wires_s: list[float]) -> None:
+        """What neither steps nor wires explain of a trip; none of it is waiting for others where
+        nothing is full."""
+        delay_s = max(0.0, trip_s - sum(steps_s) - sum(wires_s))
+        circling = len(self._departures) + 1
+        is_full = circling * max([*steps_s, *wires_s], default=0.0) > FULL_SHARE * trip_s
+        if self._delay_s is None:
+            self._delay_s = delay_s
+        elif not is_full or delay_s < self._delay_s:
+            self._delay_s += WEIGHT_OF_NEWEST * (delay_s - self._delay_s)

@@ -1,0 +1,109 @@
+"""What a survey says of each ring and crowd: how many micro-batches are enough, and what they gain.
+
+Enough is the smallest number whose time per token is within 2 % of the best.
+"""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from molink_sim.report.heat_map import enough
+from molink_sim.report.sweep import Sweep
+from molink_sim.report.tables import Table
+from molink_sim.sweep.setting import SurveySetting
+
+__all__ = ["Finding", "findings", "findings_table", "survey_json"]
+
+FIGURE = "tpot_s.mean"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One ring with so many users; times are seconds per token."""
+
+    rtt_ms: float
+    stage_ms: float
+    users: int
+    enough: int
+    one_s: float
+    """With one micro-batch."""
+    stages_s: float
+    """With as many as stages, or as users if those are fewer."""
+    enough_s: float
+    best_s: float
+    auto: int
+    """The number that the core had chosen at the end."""
+    auto_s: float
+
+
+def findings(sweep: Sweep, stages: int) -> list[Finding]:
+    """In the order of the survey."""
+    auto = [run for run in sweep.runs if run.parameters.get("choice") == "auto"]
+    return [
+        _finding(
+            sweep.only(**{name: run.parameters[name] for name in ("rtt_ms", "stage_ms", "users")}),
+            run.figure(FIGURE) or 0.0,
+            int(run.figure("micro_batches") or 0),
+            stages,
+        )
+        for run in auto
+    ]
+
+
+def _finding(runs: Sweep, auto_s: float, auto: int, stages: int) -> Finding:
+    points = runs.line("micro_batches", FIGURE)
+    chosen = enough(points)
+    parameters = runs.runs[0].parameters
+    return Finding(
+        rtt_ms=float(parameters["rtt_ms"]),
+        stage_ms=float(parameters["stage_ms"]),
+        users=int(parameters["users"]),
+        enough=int(chosen.x),
+        one_s=points[0].mean,
+        stages_s=points[min(stages, len(points)) - 1].mean,
+        enough_s=chosen.mean,
+        best_s=min(point.mean for point in points),
+        auto=auto,
+        auto_s=auto_s,
+    )
+
+
+def findings_table(found: Sequence[Finding], stages: int) -> Table:
+    """Milliseconds per token."""
+    head = [
+        "stage, ms",
+        "RTT, ms",
+        "users",
+        "enough",
+        "1",
+        f"{stages}",
+        "enough",
+        "auto",
+        "auto over best",
+    ]
+    rows = [
+        [
+            f"{one.stage_ms:g}",
+            f"{one.rtt_ms:g}",
+            str(one.users),
+            str(one.enough),
+            *(_milliseconds(s) for s in (one.one_s, one.stages_s, one.enough_s, one.auto_s)),
+            f"{one.auto_s / one.best_s - 1:+.0%}",
+        ]
+        for one in found
+    ]
+    return Table("Milliseconds per token with so many micro-batches", head, rows)
+
+
+def survey_json(setting: SurveySetting, sweep: Sweep) -> dict[str, Any]:
+    """For `to_json`."""
+    found = findings(sweep, setting.stages)
+    return {
+        "setting": asdict(setting),
+        "findings": [asdict(one) for one in found],
+        "runs": sweep.as_json(),
+    }
+
+
+def _milliseconds(seconds: float) -> str:
+    return f"{1e3 * seconds:.0f}"

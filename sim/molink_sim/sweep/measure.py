@@ -1,0 +1,140 @@
+"""Simulate every ring of a survey with every number of micro-batches, and with the automatic one.
+
+Users are streams that decode all the time: short prompts at the beginning, then nothing but tokens.
+A token's time is taken while all of them decode and, where the number chooses itself, after it had
+time to do so. Prompts in between would add their own delay to every number alike, and make the
+device's time dearer; what that does is another question (docs/scheduling.md).
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+
+from molink.errors import UserError
+from molink_scheduler.batch import DECODE, BatchClass
+from molink_scheduler.head.scheduler import HeadScheduler
+from molink_sim.even_ring import even_ring
+from molink_sim.report.sweep import Parameter, Run, Sweep
+from molink_sim.ring.sources import HeadSource
+from molink_sim.scenario import Arrival, LinkSpec, RingSpec, Scenario, StepCost, SystemSpec
+from molink_sim.simulate import World
+from molink_sim.sweep.setting import SurveySetting
+
+__all__ = ["survey"]
+
+PROMPT_TOKENS = 32
+"""So that all users decode soon."""
+
+SETTLE_TOKENS = 200
+"""Of each user, before anything is measured: a number that chooses itself judges after 32 trips of
+a micro-batch and may change twice. Given numbers wait as long, for the same contexts."""
+
+MEASURED_TOKENS = 40
+"""Of each user: rounds hardly differ from each other."""
+
+ANSWER_TOKENS_MAX = 4096
+ANSWER_TOKENS_MIN = 2 * (SETTLE_TOKENS + MEASURED_TOKENS)
+"""As long as memory allows, so that the first user does not end before the last is measured."""
+
+LOOK_S = 1.0
+"""How often to look whether all are measured."""
+
+SIMULATED_S_MAX = 24 * 3600.0
+"""A ring that needs longer for 240 tokens serves nobody."""
+
+MILLISECONDS = 1e-3
+
+
+@dataclass(frozen=True, slots=True)
+class _Slowed:
+    """A stage's cost, so many times."""
+
+    cost: StepCost
+    slowdown: float
+
+    def step_s(self, batch_class: BatchClass, rows: int, kv_tokens: int, sequences: int) -> float:
+        return self.slowdown * self.cost.step_s(batch_class, rows, kv_tokens, sequences)
+
+
+def survey(setting: SurveySetting) -> Sweep:
+    """A run for each delay, stage time, number of users and of micro-batches.
+
+    Parameters are `rtt_ms`, `stage_ms` (one user's decode step on the slowest stage), `users` and
+    `micro_batches`; a run with the automatic number has `choice` = `auto` in place of the last. The
+    summary holds `tpot_s.mean` and the number that was in use at the end, `micro_batches`.
+
+    Raises UserError for a model, GPU or ring that cannot be, and when it holds too few users.
+    """
+    rings = list(_rings(setting))
+    _answer_tokens(rings[0][0], max(setting.users))
+    return Sweep([run for ring, where in rings for run in _runs(setting, ring, where)])
+
+
+def _rings(setting: SurveySetting) -> Iterator[tuple[RingSpec, dict[str, Parameter]]]:
+    for slowdown in setting.slowdowns:
+        for latency_ms in setting.latencies_ms:
+            link = LinkSpec(setting.bandwidth_mbps, latency_ms * MILLISECONDS)
+            ring = even_ring(setting.model, setting.gpu, setting.stages, link)
+            stages = [replace(one, cost=_Slowed(one.cost, slowdown)) for one in ring.stages]
+            step_s = max(stage.cost.step_s(DECODE, 1, PROMPT_TOKENS, 1) for stage in stages)
+            stage_ms = round(step_s / MILLISECONDS, 1)
+            slowed = replace(ring, stages=tuple(stages))
+            yield slowed, {"rtt_ms": 2 * latency_ms, "stage_ms": stage_ms}
+
+
+def _runs(setting: SurveySetting, ring: RingSpec, where: Mapping[str, Parameter]) -> Iterator[Run]:
+    for users in setting.users:
+        for count in setting.counts(users):
+            found = _run(ring, users, count)
+            yield Run({**where, "users": users, "micro_batches": count}, found)
+        yield Run({**where, "users": users, "choice": "auto"}, _run(ring, users, None))
+
+
+def _run(ring: RingSpec, users: int, count: int | None) -> dict[str, object]:
+    scenario = Scenario(
+        rings=(ring,),
+        arrivals=[Arrival(0.0, PROMPT_TOKENS, _answer_tokens(ring, users))] * users,
+        system=SystemSpec(micro_batches=count),
+        duration_s=SIMULATED_S_MAX,
+    )
+    world = World(scenario)
+    tpot_s = _tpot_s(_token_times(world, users))
+    return {"tpot_s": {"mean": tpot_s}, "micro_batches": _count_at_end(world)}
+
+
+def _answer_tokens(ring: RingSpec, users: int) -> int:
+    """There must be room for everybody, or some would wait and not decode."""
+    holds, least = min(stage.kv_tokens for stage in ring.stages), PROMPT_TOKENS + ANSWER_TOKENS_MIN
+    if users * least > holds:
+        raise UserError(
+            f"{users} users need {users * least:,} tokens of KV, the ring holds {holds:,}: "
+            f"survey up to {holds // least} users, or more stages."
+        )
+    return min(ANSWER_TOKENS_MAX, holds // users - PROMPT_TOKENS)
+
+
+def _token_times(world: World, users: int) -> list[list[float]]:
+    """Of each user, once everybody has as many tokens as are wanted."""
+    requests, now = world.coordinator.requests, 0.0
+    while now < SIMULATED_S_MAX and not any(request.finished for request in requests):
+        now += LOOK_S
+        world.clock.run(now)
+        fewest = min((len(request.token_times_s) for request in requests), default=0)
+        if len(requests) == users and fewest >= SETTLE_TOKENS + MEASURED_TOKENS:
+            return [request.token_times_s for request in requests]
+    raise UserError(
+        f"Of {users} users the first ends before the last prompt is through: "
+        "survey fewer users, or faster links."
+    )
+
+
+def _tpot_s(times: list[list[float]]) -> float:
+    """Mean over users, while all of them have settled."""
+    all_from, all_until = max(one[SETTLE_TOKENS] for one in times), min(one[-1] for one in times)
+    shared = [[at for at in one if all_from <= at <= all_until] for one in times]
+    return sum((one[-1] - one[0]) / (len(one) - 1) for one in shared) / len(shared)
+
+
+def _count_at_end(world: World) -> int:
+    source = world.rings[0].stages[0].source
+    assert isinstance(source, HeadSource) and isinstance(source.scheduler, HeadScheduler)
+    return source.scheduler.micro_batches.count

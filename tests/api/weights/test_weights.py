@@ -1,0 +1,293 @@
+"""The coordinator's shelf of weights, as a node or a stranger finds it."""
+
+import asyncio
+import gzip
+import hashlib
+import json
+import os
+import threading
+from pathlib import Path
+
+import aiohttp
+import pytest
+from aiohttp import web
+from yarl import URL
+
+from molink.api.errors import errors_in_openai_shape
+from molink.api.server import start_api
+from molink.api.weights import hashing as weights_hashing
+from molink.api.weights import routes as weights
+from molink.api.weights.hashing import FileState, HashCache, HashingStopped, hash_file
+from molink.api.weights.pace import DownloadSlots, NoSlotError, RateCap
+from molink.api.weights.routes import WeightsShelf, add_weights_routes
+from molink.checkpoint.checkpoint import open_checkpoint
+from molink.checkpoint.safetensors_header import StoredTensor, encode_header
+from molink.checkpoint.weights_manifest import WeightsManifest
+from molink.errors import CheckpointError
+
+BLOCK = 100
+TOKEN = {"Authorization": "Bearer right"}
+FILE = "model.safetensors"
+
+
+@pytest.fixture
+def model(tmp_path) -> Path:
+    directory = tmp_path / "model"
+    directory.mkdir()
+    facts = dict(model_type="llama", num_hidden_layers=2, hidden_size=8, vocab_size=9)
+    facts |= dict(max_position_embeddings=64, tie_word_embeddings=True)
+    (directory / "config.json").write_text(json.dumps(facts))
+    (directory / "notes.md").write_text("not for nodes")
+    (tmp_path / "secret.json").write_text("{}")
+    tensors = [StoredTensor(f"model.layers.{n}.a", "U8", (400,), n, n + 400) for n in range(2)]
+    (directory / FILE).write_bytes(encode_header(tensors, {"format": "pt"}) + os.urandom(800))
+    return directory
+
+
+@pytest.fixture
+async def start(model, tmp_path):
+    """`await start()` gives the URL of a shelf, and the shelf."""
+    ends = []
+
+    async def begin(*, ready: bool = True, **options) -> tuple[str, WeightsShelf]:
+        checkpoint = open_checkpoint(str(model))
+        shelf = WeightsShelf(checkpoint, tmp_path / "sums", name="m", block_bytes=BLOCK)
+        app = web.Application(middlewares=[errors_in_openai_shape])
+        add_weights_routes(app, shelf, lambda token: token == "right", **options)
+        runner = await start_api(app, "127.0.0.1", 0)
+        await shelf.start()
+        ends.extend([shelf.close, runner.cleanup])
+        if ready:
+            await shelf.ready()
+        return f"http://127.0.0.1:{runner.addresses[0][1]}/weights", shelf
+
+    yield begin
+    for end in ends:
+        await end()
+
+
+async def get(url: str, headers: dict = TOKEN) -> tuple[int, bytes, dict]:
+    async with aiohttp.ClientSession() as http, http.get(url, headers=headers) as response:
+        return response.status, await response.read(), response.headers
+
+
+def sentence(body: bytes) -> str:
+    message = json.loads(body)["error"]["message"]
+    assert "\n" not in message
+    return message
+
+
+async def test_the_manifest_says_what_there_is(start, model):
+    url, _ = await start()
+    status, body, _ = await get(f"{url}/manifest")
+    manifest = WeightsManifest.model_validate_json(body)
+    assert (status, manifest.model, manifest.layers_total, manifest.tied) == (200, "m", 2, True)
+    assert [entry.name for entry in manifest.files] == ["config.json", FILE]
+    data = (model / FILE).read_bytes()
+    entry = manifest.file(FILE)
+    assert (entry.size, entry.sha256) == (len(data), hashlib.sha256(data).hexdigest())
+    assert entry.blocks == tuple(
+        hashlib.sha256(data[at : at + BLOCK]).hexdigest() for at in range(0, len(data), BLOCK)
+    )
+    tensor = entry.table.tensors[1]
+    assert data[tensor.start : tensor.stop] == data[-400:]
+    assert manifest.weight_map() == {f"model.layers.{n}.a": FILE for n in range(2)}
+
+
+async def test_the_manifest_travels_compressed(start):
+    url, _ = await start()
+    async with (
+        aiohttp.ClientSession(auto_decompress=False) as http,
+        http.get(f"{url}/manifest", headers={**TOKEN, "Accept-Encoding": "gzip"}) as response,
+    ):
+        assert json.loads(gzip.decompress(await response.read()))["format"] == 1
+
+
+@pytest.mark.parametrize(
+    ("asked", "first", "last"),
+    [("bytes=0-9", 0, 9), ("bytes=100-299", 100, 299), ("bytes=-5", -5, -1), ("bytes=7-", 7, -1)],
+)
+async def test_a_range_of_a_file(start, model, asked, first, last):
+    url, _ = await start()
+    data = (model / FILE).read_bytes()
+    status, body, headers = await get(f"{url}/files/{FILE}", {**TOKEN, "Range": asked})
+    first, last = first % len(data), last % len(data)
+    assert (status, body) == (206, data[first : last + 1])
+    assert headers["Content-Range"] == f"bytes {first}-{last}/{len(data)}"
+
+
+async def test_a_whole_file(start, model, monkeypatch):
+    monkeypatch.setattr(weights, "CHUNK_BYTES", 64)
+    url, _ = await start()
+    assert (await get(f"{url}/files/{FILE}"))[:2] == (200, (model / FILE).read_bytes())
+
+
+@pytest.mark.parametrize("asked", ["bytes=5000-5001", "bytes=9-3", "lines=1-2", "bytes=a-b"])
+async def test_a_range_that_is_none(start, asked):
+    url, _ = await start()
+    status, body, headers = await get(f"{url}/files/{FILE}", {**TOKEN, "Range": asked})
+    assert status == 416
+    assert "ask for a range that lies in them" in sentence(body)
+    assert headers["Content-Range"].startswith("bytes */")
+
+
+@pytest.mark.parametrize("path", ["manifest", f"files/{FILE}", "files/nothing"])
+@pytest.mark.parametrize(
+    ("headers", "status", "says"),
+    [
+        ({}, 401, "bearer token"),
+        ({"Authorization": "Basic right"}, 401, "bearer token"),
+        ({"Authorization": "Bearer "}, 401, "bearer token"),
+        ({"Authorization": "Bearer wrong"}, 403, "of no node"),
+    ],
+)
+async def test_without_a_nodes_token(start, path, headers, status, says):
+    url, _ = await start()
+    found, body, _ = await get(f"{url}/{path}", headers)
+    assert found == status
+    assert says in sentence(body)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["notes.md", "..%2fsecret.json", "%2e%2e%2fsecret.json", "..", "%2fetc%2fpasswd", "x" * 999],
+)
+async def test_only_names_of_the_manifest(start, name):
+    url, _ = await start()
+    async with aiohttp.ClientSession() as http:
+        asked = URL(f"{url}/files/{name}", encoded=True)
+        async with http.get(asked, headers=TOKEN) as response:
+            assert response.status == 404
+
+
+async def test_until_files_are_hashed_one_is_told_to_come_back(start, monkeypatch):
+    go = threading.Event()
+    slow = weights_hashing.hash_file
+
+    def held(*arguments):
+        go.wait()
+        return slow(*arguments)
+
+    monkeypatch.setattr("molink.api.weights.offered_files.hash_file", held)
+    url, shelf = await start(ready=False)
+    for path in ("manifest", f"files/{FILE}"):
+        status, body, headers = await get(f"{url}/{path}")
+        assert status == 503
+        assert int(headers["Retry-After"]) > 0
+        assert "come back" in sentence(body)
+    go.set()
+    await shelf.ready()
+    assert (await get(f"{url}/manifest"))[0] == 200
+
+
+async def test_sums_are_kept_from_one_start_to_the_next(start, model, monkeypatch):
+    await start()
+    hashed = []
+    monkeypatch.setattr(
+        "molink.api.weights.offered_files.hash_file",
+        lambda path, *rest: hashed.append(path.name) or hash_file(path, *rest),
+    )
+    await start()
+    assert hashed == []
+    (model / FILE).write_bytes((model / FILE).read_bytes()[:-1] + b"!")
+    os.utime(model / FILE, ns=(1, 1))
+    url, _ = await start()
+    assert hashed == [FILE]
+    body = (await get(f"{url}/manifest"))[1]
+    digest = hashlib.sha256((model / FILE).read_bytes()).hexdigest()
+    assert WeightsManifest.model_validate_json(body).file(FILE).sha256 == digest
+
+
+async def test_a_file_that_changed_while_it_is_served(start, model):
+    url, _ = await start()
+    os.utime(model / FILE, ns=(1, 1))
+    status, body, _ = await get(f"{url}/files/{FILE}")
+    assert status == 500
+    assert "restart it" in sentence(body)
+
+
+async def test_a_model_whose_files_cannot_be_read(start, model):
+    (model / FILE).write_bytes(b"no safetensors")
+    url, shelf = await start(ready=False)
+    with pytest.raises(CheckpointError, match="not a readable safetensors file"):
+        await shelf.ready()
+    status, body, _ = await get(f"{url}/manifest")
+    assert status == 500
+    assert "cannot read its weights" in sentence(body)
+
+
+async def test_closing_stops_the_hashing(model, tmp_path, monkeypatch):
+    shelf = WeightsShelf(open_checkpoint(str(model)), tmp_path / "sums", block_bytes=BLOCK)
+    await shelf.start()
+    await shelf.close()
+    assert shelf.failure is None
+
+
+def test_hashing_stops_when_told(model):
+    stop = threading.Event()
+    stop.set()
+    with pytest.raises(HashingStopped):
+        hash_file(model / FILE, BLOCK, stop, lambda size: None)
+
+
+def test_a_cache_that_cannot_be_written_is_no_cache(model, tmp_path):
+    (tmp_path / "file").write_text("")
+    cache = HashCache(tmp_path / "file")
+    state = FileState.of(model / FILE)
+    cache.keep(state, BLOCK, hash_file(model / FILE, BLOCK, threading.Event(), lambda size: None))
+    assert cache.find(state, BLOCK) is None
+
+
+async def test_slots_go_round_and_the_line_is_bounded():
+    slots = DownloadSlots(count=1, wait_s=0.0)
+    async with slots.one():
+        assert slots.busy == 1
+        with pytest.raises(NoSlotError):
+            async with slots.one():
+                pass
+    async with slots.one():
+        assert slots.busy == 1
+    assert slots.busy == 0
+
+
+async def test_who_finds_no_slot_is_sent_away(start, monkeypatch):
+    monkeypatch.setattr("molink.api.weights.pace.WAITING_MAX", 0)
+    url, _ = await start()
+    status, body, headers = await get(f"{url}/files/{FILE}")
+    assert (status, "Retry-After" in headers) == (503, True)
+    assert "Other nodes are downloading" in sentence(body)
+
+
+async def test_who_reads_nothing_any_more_gives_the_slot_back(start, monkeypatch):
+    monkeypatch.setattr(weights, "STALL_S", 0.01)
+    url, _ = await start(downloads_max=1)
+
+    async def write(self, data):
+        await asyncio.Event().wait()
+
+    with monkeypatch.context() as patched, pytest.raises(aiohttp.ClientError):
+        patched.setattr(web.StreamResponse, "write", write)
+        await get(f"{url}/files/{FILE}", {**TOKEN, "Range": "bytes=0-99"})
+    assert (await get(f"{url}/files/{FILE}", {**TOKEN, "Range": "bytes=0-99"}))[0] == 206
+
+
+def test_the_cap_spaces_all_downloads_together():
+    now = 10.0
+    cap = RateCap(1000.0, lambda: now)
+    assert [cap.reserve(500), cap.reserve(250), cap.reserve(1)] == [0.0, 0.5, 0.75]
+    now = 12.0
+    assert cap.reserve(1) == 0.0
+    assert RateCap(None).reserve(10**12) == 0.0
+
+
+async def test_a_capped_download_waits_for_its_time(start, monkeypatch):
+    monkeypatch.setattr(weights, "CHUNK_BYTES", 100)
+    slept = []
+
+    async def sleep(seconds):
+        slept.append(seconds)
+
+    monkeypatch.setattr("molink.api.weights.pace.asyncio.sleep", sleep)
+    url, _ = await start(bytes_per_s_max=10.0)
+    assert (await get(f"{url}/files/{FILE}", {**TOKEN, "Range": "bytes=0-499"}))[0] == 206
+    assert [round(seconds) for seconds in slept] == [10, 20, 30, 40]

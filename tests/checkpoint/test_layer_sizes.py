@@ -1,0 +1,115 @@
+"""What a model weighs, layer by layer: from its files, or from its shape."""
+
+import json
+
+import pytest
+
+from molink.checkpoint.layer_sizes import planned_model
+from molink.errors import CheckpointError, UserError
+from molink.models import DEMO_MODEL_DIR
+
+CONFIG = {
+    "model_type": "qwen3_moe",
+    "num_hidden_layers": 3,
+    "hidden_size": 8,
+    "intermediate_size": 16,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 1,
+    "vocab_size": 10,
+    "num_experts": 4,
+    "num_experts_per_tok": 1,
+    "moe_intermediate_size": 4,
+    "dtype": "bfloat16",
+}
+
+
+def write_model(directory, tensors, **config):
+    """A checkpoint of headers only: nobody reads the numbers behind them."""
+    directory.mkdir(exist_ok=True)
+    header, at = {"__metadata__": {"format": "pt"}}, 0
+    for name, size in tensors.items():
+        header[name] = {"dtype": "U8", "shape": [size], "data_offsets": [at, at + size]}
+        at += size
+    text = json.dumps(header).encode()
+    (directory / "model.safetensors").write_bytes(len(text).to_bytes(8, "little") + text)
+    (directory / "config.json").write_text(json.dumps(CONFIG | config))
+    return str(directory)
+
+
+TENSORS = {
+    "model.embed_tokens.weight": 500,
+    "model.layers.0.self_attn.q_proj.weight": 100,
+    "model.layers.0.mlp.gate_proj.weight": 100,
+    "model.layers.1.self_attn.q_proj.weight": 100,
+    "model.layers.1.mlp.experts.0.up_proj.weight": 400,
+    "model.layers.2.self_attn.q_proj.weight": 100,
+    "model.layers.2.mlp.experts.gate_up_proj": 400,
+    "model.norm.weight": 7,
+    "lm_head.weight": 400,
+}
+
+
+def test_layers_of_a_mixture_weigh_and_work_differently(tmp_path):
+    """A row reads a quarter of the experts: 100 + 100 of 500 bytes, as much as the dense layer."""
+    planned = planned_model(write_model(tmp_path / "m", TENSORS))
+    assert planned.measured and planned.cost.layer_bytes == (200, 500, 500)
+    assert planned.cost.layer_work == ()
+    assert (planned.cost.head_bytes, planned.cost.tail_bytes, planned.cost.tied) == (
+        500,
+        407,
+        False,
+    )
+    assert planned.cost.kv_bytes == 2 * 1 * 4 * 2 and planned.cost.row_bytes == 16
+    dense = TENSORS | {"model.layers.0.mlp.gate_proj.weight": 300}
+    assert planned_model(write_model(tmp_path / "d", dense)).cost.layer_work == (2.0, 1.0, 1.0)
+
+
+def test_without_an_output_matrix_it_is_the_embedding_table(tmp_path):
+    tied = {name: size for name, size in TENSORS.items() if name != "lm_head.weight"}
+    cost = planned_model(write_model(tmp_path / "m", tied)).cost
+    assert cost.tied and (cost.head_bytes, cost.tail_bytes) == (500, 507)
+    assert cost.ends_bytes(True, True) == 507
+
+
+def test_the_demo_model_from_its_file():
+    planned = planned_model(str(DEMO_MODEL_DIR))
+    cost = planned.cost
+    assert planned.measured and cost.layers == 9 and cost.tied and cost.uniform
+    file_bytes = (DEMO_MODEL_DIR / "model.safetensors").stat().st_size
+    assert sum(cost.layer_bytes) + cost.tail_bytes == pytest.approx(file_bytes, rel=1e-3)
+    shaped = planned_model(str(DEMO_MODEL_DIR / "config.json"))
+    assert not shaped.measured
+    assert shaped.cost.layer_bytes[0] == pytest.approx(cost.layer_bytes[0], rel=0.01)
+    assert shaped.cost.kv_bytes == cost.kv_bytes
+
+
+def test_without_weights_the_shape_must_do(tmp_path):
+    directory = write_model(tmp_path / "m", TENSORS)
+    (tmp_path / "m" / "model.safetensors").unlink()
+    planned = planned_model(directory)
+    assert not planned.measured and len(set(planned.cost.layer_bytes)) == 1
+
+
+def test_a_known_name_needs_no_file():
+    cost = planned_model("Qwen-7B").cost
+    assert cost.layers == 32 and cost.uniform and cost.layer_bytes[0] == 404_750_336
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"\xff" * 20, b"\x02\0\0\0\0\0\0\0[]", b"\x09\0\0\0\0\0\0\0" + b'{"a": {}}']
+)
+def test_a_file_that_is_no_checkpoint(tmp_path, content):
+    directory = write_model(tmp_path / "m", TENSORS)
+    (tmp_path / "m" / "model.safetensors").write_bytes(content)
+    with pytest.raises(CheckpointError, match="not a readable safetensors file"):
+        planned_model(directory)
+
+
+def test_files_of_another_model_are_refused(tmp_path):
+    with pytest.raises(UserError, match=r"hold 3 layers, its config\.json names 4: fetch"):
+        planned_model(write_model(tmp_path / "m", TENSORS, num_hidden_layers=4))
+
+
+def test_no_such_model(tmp_path):
+    with pytest.raises(UserError, match="there is no model directory"):
+        planned_model(str(tmp_path / "none" / "at" / "all"))

@@ -1,0 +1,97 @@
+"""Which layers, devices and addresses the stages of `molink serve` get, before anything starts."""
+
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from molink.config.ring_hosts import RingHosts, StageHost
+from molink.config.serve_settings import ServeSettings
+from molink.control.messages.payloads import Assignment, StageLink
+from molink.coordinator.local.direct_routes import LocalWays
+from molink.coordinator.local.fixed_plan import fixed_plan
+from molink.coordinator.requests.known_links import KnownLink, KnownLinks
+from molink.coordinator.requests.ring import COORDINATOR
+from molink.errors import UserError
+from tests.node.test_stage_manager import JOIN
+
+HOSTS = RingHosts((StageHost("10.0.0.2"), StageHost("10.0.0.3"), StageHost("10.0.0.2")), "10.0.0.1")
+
+
+def model(layers):
+    return SimpleNamespace(layers=layers, hidden_size=64)
+
+
+def plan_of(layers=6, **settings):
+    return fixed_plan(ServeSettings(model="/m", **settings), "/m", model(layers))
+
+
+@given(st.data())
+def test_an_even_split_holds_every_layer_once(data):
+    layers = data.draw(st.integers(1, 80))
+    nodes = data.draw(st.integers(1, min(layers, 64)))
+    ranges = [work.layers for work in plan_of(layers, nodes=nodes).works]
+    assert [index for start, end in ranges for index in range(start, end)] == list(range(layers))
+    sizes = [end - start for start, end in ranges]
+    assert max(sizes) - min(sizes) <= 1
+
+
+def test_every_stage_is_told_what_the_operator_asked_for():
+    options = {"device": "cuda:1", "dtype": "float32", "threads": 3, "kv_tokens": 512}
+    settings = ServeSettings(model="/m", nodes=2, layers="0-1,1-6", **options)
+    plan = fixed_plan(settings, "/m", model(6))
+    load = plan.load(1)
+    assert (load.model, load.layers, load.address) == ("/m", (1, 6), "127.0.0.1")
+    assert (load.device, load.dtype, load.threads, load.kv_tokens) == ("cuda:1", "float32", 3, 512)
+    assert (load.stages_here, load.keys) == (2, None)
+
+
+def test_stages_share_the_memory_of_their_own_host_only():
+    plan = plan_of(nodes=3, hosts=HOSTS)
+    assert [plan.load(place).stages_here for place in range(3)] == [2, 1, 2]
+    assert plan.profile(1).addresses == ("10.0.0.3:0",)
+    assert plan.address(COORDINATOR) == "10.0.0.1"
+
+
+def test_what_no_ring_can_do_is_refused():
+    with pytest.raises(UserError, match="6 layers"):
+        plan_of(nodes=7)
+    with pytest.raises(UserError, match="--upload-mbps"):
+        plan_of(nodes=2, upload_mbps=1e-3)
+
+
+async def test_links_lead_where_they_are_told_and_start_from_what_is_known():
+    known = KnownLinks().updated(
+        [
+            ("10.0.0.2", "10.0.0.2", KnownLink(8.0, 20.0, 0.0)),
+            ("10.0.0.2", "10.0.0.1", KnownLink(16.0, 40.0, 0.0)),
+        ],
+        0.0,
+    )
+    settings = ServeSettings(model="/m", nodes=3, hosts=HOSTS, upload_mbps=8.0)
+    plan = replace(fixed_plan(settings, "/m", model(6)), known=known)
+    ways = LocalWays.of(plan, 2)
+    following, tail_link = (
+        StageLink(to="n", public_key="k" * 40, addresses=(address,), port_name="p")
+        for address in ("10.0.0.2:7", "10.0.0.1:8")
+    )
+    assignment = Assignment(
+        revision=1, epoch=4, join=JOIN, next_link=following, coordinator_link=tail_link
+    )
+    command = await ways.join_command(assignment)
+    assert (command.epoch, command.policy) == (4, "molink")
+    assert (command.next_address, command.coordinator_address) == (
+        "tcp://10.0.0.2:7",
+        "tcp://10.0.0.1:8",
+    )
+    assert command.upload_bytes_per_s == 1e6
+    assert command.next_memory.rate_bytes_per_s == 1e6
+    assert command.coordinator_memory.rtt_s == 0.04
+    assert (command.next_key, command.coordinator_key) == (None, None)
+    assert ways.paths == {"next": "direct", "coordinator": "direct"}
+    inside = await LocalWays.of(plan, 0).join_command(
+        assignment.model_copy(update={"coordinator_link": None})
+    )
+    assert (inside.coordinator_address, inside.coordinator_memory) == (None, None)

@@ -1,0 +1,123 @@
+"""Whom each node is ordered to measure, and when."""
+
+import asyncio
+from dataclasses import dataclass, field
+
+from molink.coordinator.members.node_book import Node, NodeBook
+from molink.coordinator.members.probing import AGAIN_S, PEERS_MAX, QUIET_S, Probing, peers_of
+from molink.coordinator.nodes_report import nodes_report
+from molink.coordinator.planning.cluster_plan import ClusterPlan
+from tests.coordinator.examples import HERE, PROFILE
+
+UNMEASURED = PROFILE.model_copy(update={"steps": None})
+IDS = [letter * 16 for letter in "abcdefghijklmnopqrst"]
+
+
+@dataclass
+class Desk:
+    """Orders a round, and keeps what was ordered."""
+
+    book: NodeBook = field(default_factory=NodeBook)
+    probing: Probing = field(default_factory=lambda: Probing("m", {"layers": 4}, b"s"))
+    told: list = field(default_factory=list)
+
+    async def publish(self, topic, node_id, order):
+        self.told.append((node_id, order))
+
+    def join(self, *ids, profile=UNMEASURED, incarnation="a" * 12):
+        for one in ids:
+            self.book.node(one).public_key = "k" * 40
+            here = HERE.model_copy(update={"incarnation": incarnation})
+            self.book.take(one, here, 0.0)
+            self.book.take(one, profile, 0.0)
+
+    def look(self, now):
+        """What is ordered now: node to the peers that it shall measure."""
+        self.told.clear()
+        asyncio.run(self.probing.look(self, list(self.book), now))
+        return {
+            node_id: {peer.node_id for peer in order.peers} if order.coordinator_token else None
+            for node_id, order in self.told
+        }
+
+
+def test_a_newcomer_times_a_layer_at_once_and_measures_ways_a_quiet_second_later():
+    desk = Desk()
+    desk.look(1000.0)
+    desk.join(IDS[0], IDS[1])
+    assert desk.look(1001.0) == {IDS[0]: None, IDS[1]: None}, "a layer's times only"
+    assert desk.told[0][1].config == {"layers": 4}
+    assert desk.look(1001.0 + QUIET_S - 0.01) == {}
+    assert desk.look(1001.0 + QUIET_S) == {IDS[0]: {IDS[1]}, IDS[1]: {IDS[0]}}
+    assert desk.look(1010.0) == {}
+
+
+def test_an_agent_that_has_started_anew_is_told_of_the_model_again():
+    desk = Desk()
+    desk.look(1000.0)
+    desk.join(IDS[0])
+    desk.look(1001.0)
+    desk.look(1003.0)
+    desk.join(IDS[0], incarnation="b" * 12)
+    assert desk.look(1004.0) == {IDS[0]: None}
+    desk.join(IDS[0], profile=PROFILE, incarnation="c" * 12)
+    assert desk.look(1005.0) == {}, "it has told its times"
+
+
+def test_a_lonely_node_measures_the_way_to_the_coordinator():
+    desk = Desk()
+    desk.look(1000.0)
+    desk.join(IDS[0], profile=PROFILE)
+    desk.look(1001.0)
+    assert desk.look(1002.0) == {IDS[0]: set()}
+    assert desk.look(1003.0 + AGAIN_S) == {IDS[0]: set()}, "home lines change"
+
+
+def test_who_was_asked_for_which_ways_is_known_before_and_after_the_order():
+    desk = Desk()
+    desk.look(1000.0)
+    desk.join(*IDS, profile=PROFILE)
+    node, nodes = desk.book.node(IDS[3]), list(desk.book)
+    expected = {peer.node_id for peer in peers_of(node, nodes)}
+    assert len(expected) == PEERS_MAX
+    assert desk.probing.asked_of(node, nodes) == expected
+    desk.look(1001.0)
+    assert desk.look(1002.0)[IDS[3]] == expected == desk.probing.asked_of(node, nodes)
+    desk.book.drop(IDS[4])
+    assert desk.probing.asked_of(node, list(desk.book)) == expected, "as it was ordered"
+
+
+def test_only_those_whose_neighbours_are_others_now_measure_anew():
+    desk = Desk()
+    desk.look(1000.0)
+    many = [a + b + "a" * 14 for a in "abcdef" for b in "abcdefgh"]
+    desk.join(*many, profile=PROFILE)
+    desk.look(1001.0)
+    assert set(desk.look(1002.0)) == set(many)
+    desk.join("azaaaaaaaaaaaaaa", profile=PROFILE)
+    desk.look(1003.0)
+    ordered = desk.look(1004.0)
+    assert len(ordered) == PEERS_MAX + 1
+    assert all("azaaaaaaaaaaaaaa" in {node, *peers} for node, peers in ordered.items())
+    moved = PROFILE.model_copy(update={"addresses": ("10.0.0.9:1",)})
+    desk.join(many[0], profile=moved)
+    desk.look(1005.0)
+    assert len(desk.look(1006.0)) == PEERS_MAX + 1
+    assert len(desk.look(1002.0 + AGAIN_S)) == len(many) + 1, "home lines change"
+
+
+def test_devices_of_one_pc_measure_each_other_in_however_large_a_cluster():
+    nodes = [Node(f"n{number:02}") for number in range(40)]
+    for number in (0, 17, 39):
+        nodes[number].pc = "n00"
+    for number in (0, 17, 39):
+        peers = [peer.node_id for peer in peers_of(nodes[number], nodes)]
+        own = {"n00", "n17", "n39"} - {nodes[number].node_id}
+        assert set(peers[:2]) == own and len(set(peers)) == PEERS_MAX
+    assert [peer.node_id for peer in peers_of(nodes[38], nodes)][:2] == ["n39", "n00"]
+
+
+def test_the_cluster_tells_which_devices_are_of_one_pc():
+    alone, further = Node("a", presence=HERE), Node("b", presence=HERE, pc="a")
+    report = nodes_report([alone, further], ClusterPlan(()), {})
+    assert [(node["id"], node["pc"]) for node in report] == [("a", "a"), ("b", "a")]

@@ -1,0 +1,139 @@
+"""Plans of nodes in the book: what they say, as far as it is believed."""
+
+from dataclasses import replace
+
+import pytest
+
+from molink.control.messages.payloads import PathMeasured, PathReport, RateSeen, RatesSeen
+from molink.coordinator.members.node_book import NodeBook
+from molink.coordinator.members.reported_vs_measured import (
+    STEPS_MIN,
+    UPLOAD_UNSEEN_MBPS,
+    Pace,
+    StepsSeen,
+)
+from molink.coordinator.planning.model_planner import ModelPlanner
+from molink.coordinator.planning.node_facts import FactsMaker
+from molink_scheduler.placement import Goal, ModelCost
+from tests.coordinator.examples import HERE, PROFILE, STEPS
+
+MIB = 2**20
+COST = ModelCost(layer_bytes=(100 * MIB,) * 8, kv_bytes=4096, row_bytes=8192)
+PLANNER = ModelPlanner(FactsMaker(COST, 2, "bfloat16"), Goal(0.25, 256, 64, 32))
+ANNA, BERT, CARL = "a" * 16, "b" * 16, "c" * 16
+DEVICE = PROFILE.devices[0].model_copy(update={"free_bytes": 700 * MIB})
+LENT = PROFILE.model_copy(update={"devices": (DEVICE,), "upload_mbps": 50.0})
+
+
+def cluster(*ids, mbps=50.0):
+    book = NodeBook()
+    for node_id in ids:
+        book.take(node_id, HERE.model_copy(update={"name": node_id[0]}), 0.0)
+        book.take(node_id, LENT, 0.0)
+        others = [other for other in ids if other != node_id]
+        paths = [PathMeasured(to=to, path="direct", rtt_ms=20, rate_mbps=mbps) for to in others]
+        book.take(node_id, PathReport(round=1, paths=tuple(paths)), 0.0)
+        rates = tuple(RateSeen(sender=other, rate_mbps=mbps) for other in others)
+        book.take(node_id, RatesSeen(rates=rates), 0.0)
+    return book
+
+
+def facts(book):
+    made, network = PLANNER.facts.of(list(book))
+    return {one.id: one for one in made}, network
+
+
+def test_a_link_counts_as_its_receiver_saw_it():
+    book = cluster(ANNA, BERT)
+    book.take(BERT, RatesSeen(rates=(RateSeen(sender=ANNA, rate_mbps=8.0),)), 0.0)
+    nodes, network = facts(book)
+    assert network.link(nodes[ANNA], nodes[BERT]).rate_bytes_per_s == pytest.approx(1e6)
+    assert network.link(nodes[BERT], nodes[ANNA]).rate_bytes_per_s == pytest.approx(50e6 / 8)
+    assert nodes[ANNA].upload_bytes_per_s == pytest.approx(1e6), "nobody else has seen it send"
+
+
+def test_an_upload_that_nobody_has_seen_is_a_usual_one():
+    book = NodeBook()
+    book.take(ANNA, HERE, 0.0)
+    book.take(ANNA, LENT.model_copy(update={"upload_mbps": 9000.0}), 0.0)
+    assert facts(book)[0][ANNA].upload_bytes_per_s == UPLOAD_UNSEEN_MBPS * 1e6 / 8
+    book.saw(ANNA, 800.0)
+    assert facts(book)[0][ANNA].upload_bytes_per_s == 100e6
+    book.take(ANNA, LENT.model_copy(update={"upload_cap_mbps": 4.0}), 0.0)
+    assert facts(book)[0][ANNA].upload_bytes_per_s == 0.5e6
+
+
+def test_who_was_found_slow_is_planned_so():
+    book = cluster(ANNA, BERT)
+    book.node(ANNA).pace = Pace(5.0, 7.0)
+    nodes, _ = facts(book)
+    assert nodes[ANNA].decode_fixed_s == pytest.approx(5 * STEPS.decode_fixed_s)
+    assert nodes[ANNA].prefill_row_s == pytest.approx(7 * STEPS.prefill_row_s)
+    assert nodes[BERT].decode_fixed_s == STEPS.decode_fixed_s
+
+
+async def test_a_pace_is_held_against_the_stage_that_serves():
+    book = cluster(ANNA, BERT)
+    plan = await PLANNER.plan(list(book))
+    forecast = plan.rings[0].forecast
+    rows = -(-forecast.users // forecast.micro_batches)
+    for stage, foreseen in zip(plan.rings[0].stages, forecast.stages, strict=True):
+        node = book.node(stage.node_id)
+        told_s = PLANNER.facts.told_decode_s(node, stage.layers, rows)
+        assert told_s == pytest.approx(foreseen.step_s), "as the forecast counts"
+        seen = StepsSeen(STEPS_MIN, 10 * told_s, 0.0)
+        assert PLANNER.pace(stage, node, rows, seen).decode == pytest.approx(10)
+        assert PLANNER.pace(stage, node, rows, replace(seen, steps=1)) is None
+
+
+async def test_a_ring_is_served_with_what_was_promised_of_it():
+    (ring,) = (await PLANNER.plan(list(cluster(ANNA, BERT)))).rings
+    forecast = ring.forecast
+    assert ring.promised["users"] == forecast.users > 0
+    assert (ring.promised["tpot_s"], ring.promised["tokens_per_s"]) == (
+        forecast.tpot_s,
+        forecast.tokens_per_s,
+    )
+    assert replace(ring, forecast=None).promised is None
+
+
+async def test_a_ring_with_a_liar_is_changed_once_it_is_found_out():
+    book = cluster(ANNA, BERT, CARL)
+    nodes = list(book)
+    fast = STEPS.model_copy(update={"decode_fixed_s": STEPS.decode_fixed_s / 10})
+    book.take(ANNA, LENT.model_copy(update={"steps": fast}), 0.0)
+    before = await PLANNER.plan(nodes)
+    (ring,) = before.rings
+    assert ANNA in {stage.node_id for stage in ring.stages}
+    assert not PLANNER.is_worth(before.rings, await PLANNER.plan(nodes), nodes)
+    book.node(ANNA).pace = Pace(200.0, 200.0)
+    after = await PLANNER.plan(nodes)
+    assert {stage.node_id for stage in after.rings[0].stages} == {BERT, CARL}
+    assert "200.0 times as long as it has told" in after.standbys[ANNA]
+    assert PLANNER.is_worth(before.rings, after, nodes)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "on_cpu", "on_gpu"),
+    [("auto", 200, 100), ("float32", 200, 200), ("bfloat16", 100, 100)],
+)
+def test_nodes_are_told_what_a_layer_takes_of_them(dtype, on_cpu, on_gpu):
+    size = FactsMaker(COST, 2, dtype).model_size("m")
+    assert (size.layers, size.layer_bytes) == (8, 100 * MIB)
+    assert (size.held_bytes(4), size.held_bytes(2)) == (on_cpu * MIB, on_gpu * MIB)
+
+
+async def test_what_serves_is_compared_on_shared_lines_as_it_was_planned():
+    """Two devices of Anna's in turn with others: each sends with half of her line."""
+    dora = "d" * 16
+    book = cluster(ANNA, BERT, CARL, dora)
+    book.node(CARL).pc = ANNA
+    nodes = list(book)
+    plan = await PLANNER.splitting("even").plan(nodes)
+    (planned,) = (ring.forecast for ring in plan.rings)
+    (now,) = PLANNER._as_known(plan.rings, nodes).rings
+    assert (now.ttft_s, now.tokens_per_s) == (planned.ttft_s, planned.tokens_per_s)
+    book.node(CARL).pc = CARL
+    (apart,) = PLANNER._as_known(plan.rings, nodes).rings
+    assert apart.ttft_s < planned.ttft_s
+    assert not PLANNER.is_worth(plan.rings, plan, nodes)

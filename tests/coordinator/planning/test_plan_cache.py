@@ -1,0 +1,136 @@
+"""Plans that take their time: nothing until they are made, and none that is out of date."""
+
+import asyncio
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+import pytest
+
+from molink.coordinator.members.node_book import Node
+from molink.coordinator.planning import plan_cache as plan_desk
+from molink.coordinator.planning.cluster_plan import ClusterPlan, PlannedRing, PlannedStage
+from molink.coordinator.planning.plan_cache import PlanDesk
+from molink.coordinator.planning.plan_process import plan_beside
+from molink.errors import StageError
+from molink_scheduler.placement import Goal, ModelCost, Network, NodeFacts
+from molink_scheduler.placement.fields import PlacementQuestion
+
+A, B, C = Node("a"), Node("b"), Node("c")
+
+
+def plan_of(*nodes):
+    stages = tuple(PlannedStage(node.node_id, (i, i + 1), 64) for i, node in enumerate(nodes))
+    return ClusterPlan((PlannedRing(stages, 1, 0.1, 0.1, 1.0, 10.0, "nothing"),))
+
+
+@dataclass
+class SlowPlanner:
+    """Answers what it is told, when it is told."""
+
+    asked: list = field(default_factory=list)
+    answers: asyncio.Queue = field(default_factory=asyncio.Queue)
+
+    async def plan(self, nodes):
+        self.asked.append(tuple(nodes))
+        answer = await self.answers.get()
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+
+@asynccontextmanager
+async def desk():
+    made = asyncio.Event()
+    one = PlanDesk(SlowPlanner(), made.set)
+    try:
+        yield one, one.planner, made
+    finally:
+        await one.close()
+
+
+async def answered(planner, made, answer):
+    made.clear()
+    planner.answers.put_nowait(answer)
+    async with asyncio.timeout(5):
+        await made.wait()
+    await asyncio.sleep(0)
+
+
+async def test_a_plan_is_handed_out_once_it_is_made():
+    async with desk() as (one, planner, made):
+        assert one.plan("x", [A, B]) is None
+        await asyncio.sleep(0)
+        assert one.plan("x", [A, B]) is None
+        assert planner.asked == [(A, B)], "one is in the making"
+        await answered(planner, made, plan_of(A))
+        assert one.plan("x", [A, B, C]) == plan_of(A), "a newcomer is for the next one"
+        assert one.plan("x", [A, B, C]) is None
+        await asyncio.sleep(0)
+        assert planner.asked == [(A, B), (A, B, C)]
+
+
+async def test_a_plan_with_somebody_who_has_gone_is_made_anew():
+    async with desk() as (one, planner, made):
+        one.plan("x", [A, B])
+        await answered(planner, made, plan_of(A, B))
+        assert one.plan("x", [A]) is None
+        await answered(planner, made, plan_of(A))
+        assert one.plan("x", [A]) == plan_of(A)
+
+
+async def test_that_there_is_no_ring_holds_only_for_those_who_were_asked_for():
+    """Else two nodes that came one after the other would never be planned for together."""
+    async with desk() as (one, planner, made):
+        one.plan("x", [A])
+        await answered(planner, made, ClusterPlan((), {}, "2 GiB are missing."))
+        assert one.plan("x", [A, B]) is None
+        await answered(planner, made, plan_of(A, B))
+        assert one.plan("x", [A, B]) == plan_of(A, B)
+        one.plan("x", [A])
+        await answered(planner, made, ClusterPlan((), {}, "2 GiB are missing."))
+        assert one.plan("x", [A]).shortage
+
+
+async def test_each_purpose_has_a_plan_of_its_own():
+    async with desk() as (one, planner, made):
+        one.plan("x", [A])
+        await answered(planner, made, plan_of(A))
+        assert one.plan("y", [B]) is None
+        assert one.plan("x", [A]) == plan_of(A)
+        await answered(planner, made, plan_of(B))
+        assert one.plan("y", [B]) == plan_of(B)
+
+
+async def test_a_plan_that_nobody_fetched_is_forgotten(monkeypatch):
+    monkeypatch.setattr(plan_desk, "FRESH_S", -1.0)
+    async with desk() as (one, planner, made):
+        one.plan("x", [A])
+        await answered(planner, made, plan_of(A))
+        assert one.plan("x", [A]) is None
+        await asyncio.sleep(0)
+        assert len(planner.asked) == 2
+
+
+async def test_a_plan_that_failed_is_tried_again(monkeypatch):
+    monkeypatch.setattr(plan_desk, "RETRY_S", 0.0)
+    async with desk() as (one, planner, made):
+        one.plan("x", [A])
+        await answered(planner, made, StageError("The process that plans has ended."))
+        assert one.plan("x", [A]) is None
+        await answered(planner, made, plan_of(A))
+        assert one.plan("x", [A]) == plan_of(A)
+
+
+def question(*names):
+    nodes = tuple(NodeFacts(name, 10**9, 1e-3, 1e-5, 1e-5) for name in names)
+    return PlacementQuestion(ModelCost((10**8,) * 4, 100, 100), nodes, Network(), Goal())
+
+
+async def test_a_process_beside_finds_the_same_plan():
+    assert await plan_beside(question("a", "b")) == question("a", "b").answer()
+
+
+async def test_a_process_that_fails_is_one_sentence(capfd):
+    with pytest.raises(StageError, match="has ended with code 1"):
+        await plan_beside(question("a", "a"))
+    assert "same id" in capfd.readouterr().err

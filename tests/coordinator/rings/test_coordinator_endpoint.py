@@ -1,0 +1,48 @@
+"""Where the coordinator finds its own relay and its own ports."""
+
+from dataclasses import replace
+
+import pytest
+
+from molink.control.identity import KeyPair
+from molink.coordinator.rings.agent_ring import JoinTerms
+from molink.coordinator.rings.coordinator_endpoint import CoordinatorDoor, DoorTerms
+from molink.coordinator.services.coordinator_relay import RelayHere
+from molink.serving.service import ModelCard
+from molink.transport.relay.protocol import COORDINATOR
+from molink.transport.relay.server import RelayServer
+
+SECRET = b"s" * 32
+
+
+class Tail:
+    """As much of a stage as the door asks for."""
+
+    def __init__(self):
+        self.node = self
+        self.public_key = KeyPair.generate().public_z85
+
+
+@pytest.mark.parametrize("listen, reached", [("0.0.0.0", "127.0.0.1"), ("127.0.0.2", "127.0.0.2")])
+async def test_a_tail_reaches_the_coordinator_through_its_relay_wherever_it_listens(
+    listen, reached
+):
+    async with RelayServer(SECRET, listen, 0) as relay:
+        terms = DoorTerms(
+            keys=KeyPair.generate(),
+            card=ModelCard("m", 0, 100, 64, (), None),
+            join=JoinTerms(None, None, "molink", "k" * 40, (), "", ""),
+            listen_host=listen,
+            public_host="192.0.2.1",
+            relay=RelayHere(relay, SECRET, listen, "192.0.2.1"),
+        )
+        assert terms.own_host == reached
+        door = CoordinatorDoor(terms, epoch=7)
+        told = await door.open([Tail()])
+        assert replace(told, coordinator_addresses=()) == replace(
+            terms.join, coordinator_port_name="sampled-7"
+        )
+        caller = terms.relay.caller
+        assert caller.address == f"{reached}:{relay.port}"
+        (await caller.dial(COORDINATOR, "sampled-7")).close()
+        await door.close()

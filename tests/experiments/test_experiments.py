@@ -1,0 +1,101 @@
+"""Experiments are run by hand; here that each is a command, and what it makes of samples."""
+
+import importlib
+
+import pytest
+from click.testing import CliRunner
+
+from molink.bench.validation.experiment import Setup, policy_conditions
+from tools.experiments.harness.results import write_results
+from tools.experiments.harness.rounds import Measured
+from tools.experiments.links import contention, contention_tcp
+from tools.experiments.ring import ablation, ttft_alone
+from tools.experiments.ring.latency_slope import slope_and_base
+
+NAMES = (
+    "ring.ablation",
+    "links.changing_link",
+    "links.contention",
+    "links.contention_tcp",
+    "ring.latency_slope",
+    "ring.micro_batch_curve",
+    "ring.ttft_alone",
+    "links.upload_cap",
+)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_each_is_a_command(name):
+    module = importlib.import_module(f"tools.experiments.{name}")
+    result = CliRunner().invoke(module.main, ["--help"])
+    assert result.exit_code == 0
+    assert all(option in result.output for option in ("--out", "--rounds", "--link"))
+    assert f"python -m tools.experiments.{name} MODEL --out DIR" in module.__doc__
+
+
+@pytest.fixture
+def setup(tmp_path):
+    return Setup("model", tmp_path, 2, "20:30", ())
+
+
+def test_contention_compares_gaps_with_and_without_prompts(setup):
+    quiet = [(float(at), 0.1) for at in range(100)]
+    loaded = [(float(at), 0.1 if at % 10 else 0.3) for at in range(100, 200)]
+    figures = contention._figures(quiet, loaded, [1.0, 2.0]) | {"longest_gap_s": 0.3}
+    assert figures["p99_beside_to_p50_alone"] == pytest.approx(3)
+    assert figures["ttft_mean_s"] == 1.5
+    samples = {"gaps_ms": [*quiet, *loaded], "loaded_ms": [gap for _, gap in loaded]}
+    runs = {one.name: [Measured(figures, samples)] * 2 for one in policy_conditions()}
+    middle = write_results("contention", setup, {}, runs)
+    assert "| `molink` | 100 / 100 | 100 / 300 | 3.00 | 3.00 | 300 |" in contention._table(middle)
+    pytest.importorskip("matplotlib")
+    contention._draw(setup.out / "contention.png", setup, runs, 100.0)
+    assert (setup.out / "contention.png").stat().st_size > 10_000
+    assert (setup.out / "contention.json").read_text().startswith('{\n  "experiment"')
+
+
+def test_real_tcp_stands_beside_the_emulator():
+    figures = dict.fromkeys(contention_tcp.COLUMNS, 0.1)
+    real = {**figures, "gap_beside_p99_s": 0.2, "packets_lost": 7.0}
+    middle = {"fifo, emulated": figures, "fifo, real TCP": real}
+    *_, emulated, over_tcp, ratio = contention_tcp._table(middle, ["fifo"]).splitlines()
+    assert emulated.startswith("| `fifo`, emulated | 100 |")
+    assert over_tcp.endswith("| 7 |")
+    assert ratio == "| ratio | 1.00 | 1.00 | 1.00 | 2.00 | 1.00 | 1.00 | 1.00 | 1.00 |  |"
+
+
+def test_both_kinds_of_link_are_drawn(setup):
+    pytest.importorskip("matplotlib")
+    gaps = [(float(at), 100.0 + at) for at in range(100)]
+    samples = {"gaps_ms": gaps, "loaded_ms": [gap for _, gap in gaps[50:]]}
+    names = [one.name for one in contention_tcp._conditions(["molink", "fifo"])]
+    runs = {name: [Measured({}, samples)] for name in names}
+    path = setup.out / "contention_tcp.png"
+    contention_tcp._draw(path, setup, runs, ["molink", "fifo"], 50.0)
+    assert path.stat().st_size > 10_000
+
+
+def test_the_floor_is_the_least_of_each_round():
+    def measured(ttft_s, compute_s):
+        figures = {"ttft_p50_s": ttft_s, "wire_s": 0.9, "delays_s": 0.1, "compute_s": compute_s}
+        return Measured(figures)
+
+    runs = {"spans": [measured(1.8, 0.9)], "whole": [measured(3.0, 0.5)]}
+    ttft_alone._add_floors(runs)
+    assert runs["spans"][0].figures["to_floor"] == pytest.approx(1.2)
+    assert runs["whole"][0].figures["to_floor"] == pytest.approx(2.0)
+
+
+def test_a_line_through_points():
+    slope, base = slope_and_base([(10, 40), (20, 70), (50, 160)])
+    assert (slope, base) == (pytest.approx(3), pytest.approx(10))
+
+
+def test_the_ablation_changes_one_thing_at_a_time():
+    conditions = {one.name: one.options for one in ablation._conditions()}
+    assert conditions["none"][:2] == ("--policy", "fifo")
+    assert "auto" in conditions["spans"] and conditions["spans"][:2] == ("--policy", "fifo")
+    assert conditions["all"] == (
+        *("--policy", "molink", "--span-tokens", "auto"),
+        *("--micro-batches", "auto", "--wire", "int8"),
+    )

@@ -1,0 +1,72 @@
+"""A stage's process that tests imagine: it loads at once, and ends when it is told to."""
+
+import asyncio
+from dataclasses import dataclass, field
+
+from molink.errors import StageError
+from molink.stage_protocol.messages import LoadStage, StageLoaded
+
+PORT, REQUESTS_PORT = 5000, 5001
+
+
+@dataclass
+class FakeChild:
+    """As much of a child process as a host asks for."""
+
+    ended: asyncio.Event = field(default_factory=asyncio.Event)
+
+    @property
+    def process(self):
+        return self
+
+    @property
+    def returncode(self):
+        return 0 if self.ended.is_set() else None
+
+    async def wait(self):
+        await self.ended.wait()
+        return -9
+
+    async def stop(self):
+        self.ended.set()
+
+
+@dataclass
+class FakeHandle:
+    """Instead of a StageHandle. `trouble` is what loading fails with."""
+
+    name: str
+    load: LoadStage
+    trouble: Exception | None = None
+    pid: int = 4711
+    child: FakeChild = field(default_factory=FakeChild)
+    health: object = None
+    loaded: StageLoaded | None = None
+    joined: object = None
+    allowed: list = field(default_factory=list)
+    path_moved: object = None
+    reported: object = None
+
+    async def wait_loaded(self, progressed):
+        progressed(0.5)
+        if self.trouble is not None:
+            raise self.trouble
+        progressed(1.0)
+        await asyncio.sleep(0)
+        head = REQUESTS_PORT if self.load.layers[0] == 0 else None
+        self.loaded = StageLoaded(PORT, head, "cpu", "float32", 64, 10)
+        return self.loaded
+
+    async def join(self, command):
+        self.joined = command
+
+    async def watch(self):
+        code = await self.child.wait()
+        raise StageError(f"{self.name} (pid {self.pid}) ended unexpectedly with code {code}.")
+
+    def set_allowed(self, keys):
+        self.allowed.append(tuple(keys))
+
+    def tell_health(self, health):
+        self.health = health
+        self.reported()

@@ -1,0 +1,200 @@
+"""The head's core alone, and whole rings of real cores over links with seeded delays."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from molink_scheduler.batch import BatchClass, Span
+from molink_scheduler.events import BatchReturned, RequestCancelled, RequestSubmitted, SampledToken
+from molink_scheduler.head.scheduler import DECODES_BEFORE_PREFILL_MAX, HeadScheduler, HeadSettings
+
+lengths = st.lists(st.tuples(st.integers(1, 60), st.integers(1, 30)), min_size=1, max_size=12)
+
+
+def head_of(kv_tokens=1024, **options) -> HeadScheduler:
+    return HeadScheduler(HeadSettings(kv_tokens, **options))
+
+
+def returned(run, *tokens: tuple[int, int, bool]) -> BatchReturned:
+    batch = run.batch
+    sampled = tuple(SampledToken(*token) for token in tokens)
+    return BatchReturned(batch.batch_class, batch.micro_batch, batch.spans, sampled)
+
+
+def test_a_prompt_is_cut_into_spans_and_only_the_last_one_samples(make_request):
+    head = head_of(span_tokens=16)
+    head.handle(RequestSubmitted(make_request(1, 40, 4)), 0.0)
+    runs = [head.next_batch(0.0)[1] for _ in range(3)]
+    spans = [run.batch.spans[0] for run in runs]
+    assert [(s.start, s.end, s.samples) for s in spans] == [
+        (0, 16, False),
+        (16, 32, False),
+        (32, 40, True),
+    ]
+    assert [len(run.batch.admissions) for run in runs] == [1, 0, 0]
+    assert runs[1].token_ids == tuple(range(17, 33))
+    assert head.next_batch(0.0) == ([], None)
+
+
+def test_short_prompts_share_a_prefill_batch(make_request):
+    head = head_of(span_tokens=16)
+    for request_id in (1, 2, 3):
+        head.handle(RequestSubmitted(make_request(request_id, 6, 4)), 0.0)
+    _, run = head.next_batch(0.0)
+    assert [(s.request_id, s.tokens) for s in run.batch.spans] == [(1, 6), (2, 6), (3, 4)]
+
+
+def test_a_sequence_decodes_with_its_group_and_leaves_when_it_ends(make_request):
+    head = head_of()
+    for request_id in (1, 2):
+        head.handle(RequestSubmitted(make_request(request_id, 3, 4)), 0.0)
+    _, prefill = head.next_batch(0.0)
+    head.handle(returned(prefill, (1, 7, False), (2, 8, False)), 0.0)
+    _, decode = head.next_batch(0.0)
+    assert decode.batch.batch_class is BatchClass.DECODE
+    assert decode.token_ids == (7, 8)
+    releases = head.handle(returned(decode, (1, 9, True), (2, 10, False)), 0.0)
+    assert [r.release.request_id for r in releases] == [1]
+    _, decode = head.next_batch(0.0)
+    assert [s.request_id for s in decode.batch.spans] == [2]
+
+
+def test_a_group_waits_while_its_batch_circles(make_request):
+    head = head_of()
+    head.handle(RequestSubmitted(make_request(1, 3, 9)), 0.0)
+    _, prefill = head.next_batch(0.0)
+    head.handle(returned(prefill, (1, 7, False)), 0.0)
+    _, decode = head.next_batch(0.0)
+    assert decode is not None
+    assert head.next_batch(0.0) == ([], None)
+
+
+def test_cancelling_waits_for_what_is_in_flight_then_releases(make_request):
+    head = head_of()
+    head.handle(RequestSubmitted(make_request(1, 3, 9)), 0.0)
+    _, prefill = head.next_batch(0.0)
+    assert head.handle(RequestCancelled(1), 0.0) == []
+    releases = head.handle(returned(prefill, (1, 7, False)), 0.0)
+    assert [r.release.request_id for r in releases] == [1]
+    assert head.next_batch(0.0) == ([], None)
+
+
+def test_a_request_that_waits_is_cancelled_without_a_word_to_the_stages(make_request):
+    head = head_of()
+    head.handle(RequestSubmitted(make_request(1, 3, 9)), 0.0)
+    assert head.handle(RequestCancelled(1), 0.0) == []
+    assert head.next_batch(0.0) == ([], None)
+    assert head.handle(RequestCancelled(1), 0.0) == []
+
+
+def test_spans_return_in_other_pieces_than_they_left(make_request):
+    head = head_of(span_tokens=16)
+    head.handle(RequestSubmitted(make_request(1, 16, 9)), 0.0)
+    head.next_batch(0.0)
+    first, second = Span(1, 0, 10, False), Span(1, 10, 16, True)
+    head.handle(BatchReturned(BatchClass.PREFILL, -1, (first,), ()), 0.0)
+    assert head.next_batch(0.0) == ([], None)
+    token = SampledToken(1, 7, finished=False)
+    head.handle(BatchReturned(BatchClass.PREFILL, -1, (second,), (token,)), 0.0)
+    _, decode = head.next_batch(0.0)
+    assert decode.token_ids == (7,)
+
+
+def test_a_span_that_returns_twice_counts_once(make_request):
+    head = head_of()
+    head.handle(RequestSubmitted(make_request(1, 5, 9)), 0.0)
+    _, run = head.next_batch(0.0)
+    head.handle(returned(run, (1, 7, False)), 0.0)
+    head.handle(returned(run, (1, 7, False)), 0.0)
+    _, decode = head.next_batch(0.0)
+    assert decode.token_ids == (7,)
+    assert decode.batch.spans == (Span(1, 5, 6, True),)
+
+
+def test_a_micro_batch_that_returns_twice_frees_its_place_once(make_request):
+    head = head_of(micro_batch_count=1)
+    head.handle(RequestSubmitted(make_request(1, 5, 9)), 0.0)
+    _, prefill = head.next_batch(0.0)
+    head.handle(returned(prefill, (1, 7, False)), 0.0)
+    _, first = head.next_batch(0.0)
+    head.handle(returned(first, (1, 8, False)), 1.0)
+    head.next_batch(1.0)
+    head.handle(returned(first, (1, 8, False)), 1.2)
+    assert head.micro_batches.circling_count == 1, "the second micro-batch is still under way"
+
+
+def test_prefill_gets_its_turn_when_decode_never_rests(make_request):
+    head = head_of(micro_batch_count=1, span_tokens=4)
+    head.handle(RequestSubmitted(make_request(1, 2, 500)), 0.0)
+    _, run = head.next_batch(0.0)
+    head.handle(returned(run, (1, 7, False)), 0.0)
+    head.handle(RequestSubmitted(make_request(2, 4, 5)), 0.0)
+    classes = []
+    for _ in range(DECODES_BEFORE_PREFILL_MAX + 2):
+        _, run = head.next_batch(0.0)
+        classes.append(run.batch.batch_class)
+        if run.batch.batch_class is BatchClass.DECODE:
+            head.handle(returned(run, (1, 7, False)), 0.0)
+    assert BatchClass.PREFILL in classes
+
+
+def test_a_request_that_can_never_fit_is_the_callers_mistake(make_request):
+    with pytest.raises(ValueError, match="must refuse"):
+        head_of(kv_tokens=32).handle(RequestSubmitted(make_request(1, 20, 20)), 0.0)
+
+
+def test_the_newest_is_preempted_and_keeps_its_tokens(make_ring, make_request):
+    ring = make_ring(seed=1, stage_count=3, kv_tokens=64)
+    ring.submit_at(0.0, make_request(1, 16, 40))
+    ring.submit_at(0.1, make_request(2, 16, 40))
+    ring.run()
+    assert ring.preemptions > 0
+    for request_id in (1, 2):
+        assert ring.answers[request_id] == ring.expected_answer(request_id)
+    assert ring.ended == [1, 2]
+    ring.assert_nothing_left()
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    seed=st.integers(0, 2**32),
+    requests=lengths,
+    stage_count=st.integers(1, 4),
+    micro_batch_count=st.integers(1, 4),
+    kv_tokens=st.integers(96, 400),
+    span_tokens=st.integers(1, 40),
+)
+def test_every_request_gets_all_its_tokens_in_order(
+    make_ring, make_request, seed, requests, stage_count, micro_batch_count, kv_tokens, span_tokens
+):
+    ring = make_ring(seed, stage_count, kv_tokens, micro_batch_count, span_tokens)
+    for number, (prompt_tokens, max_tokens) in enumerate(requests, 1):
+        at = ring.random.uniform(0, 2)
+        ring.submit_at(at, make_request(number, prompt_tokens, max_tokens))
+    ring.run()
+    for request_id in ring.requests:
+        assert ring.answers[request_id] == ring.expected_answer(request_id)
+    assert sorted(ring.ended) == sorted(ring.requests)
+    ring.assert_nothing_left()
+
+
+@settings(max_examples=100, deadline=None)
+@given(seed=st.integers(0, 2**32), requests=lengths, micro_batch_count=st.integers(1, 3))
+def test_cancelled_requests_leave_nothing_and_disturb_nobody(
+    make_ring, make_request, seed, requests, micro_batch_count
+):
+    ring = make_ring(seed, 3, 128, micro_batch_count)
+    cancelled = set()
+    for number, (prompt_tokens, max_tokens) in enumerate(requests, 1):
+        at = ring.random.uniform(0, 2)
+        ring.submit_at(at, make_request(number, prompt_tokens, max_tokens))
+        if ring.random.random() < 0.5:
+            cancelled.add(number)
+            ring.cancel_at(at + ring.random.uniform(0, 3), number)
+    ring.run()
+    for request_id in set(ring.requests) - cancelled:
+        assert ring.answers[request_id] == ring.expected_answer(request_id)
+    for request_id in cancelled:
+        expected = ring.expected_answer(request_id)
+        assert ring.answers[request_id] == expected[: len(ring.answers[request_id])]
+    ring.assert_nothing_left()

@@ -1,0 +1,65 @@
+"""Blocks: never shared, never lost, in one piece while there is room."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from molink_scheduler.kv.blocks import BLOCK_TOKENS, KvBlocks, OutOfBlocks, blocks_for
+
+steps = st.lists(
+    st.tuples(st.integers(1, 6), st.integers(0, 120), st.integers(0, 160)), max_size=60
+)
+
+
+@given(steps)
+def test_a_block_has_one_owner_and_none_is_lost(steps):
+    kv = KvBlocks(24)
+    held: dict[int, int] = {}
+    for request_id, tokens, expected in steps:
+        if tokens == 0:
+            kv.release(request_id)
+            held.pop(request_id, None)
+            continue
+        missing, free = kv.blocks_missing(request_id, tokens), kv.blocks_free
+        if missing > free:
+            with pytest.raises(OutOfBlocks):
+                kv.grow(request_id, tokens, expected)
+        else:
+            kv.grow(request_id, tokens, expected)
+            held[request_id] = max(held.get(request_id, 0), blocks_for(tokens))
+        owned = [block for holder in kv.holders() for block in kv.table(holder)]
+        assert len(owned) == len(set(owned)) == sum(held.values())
+        assert kv.blocks_free == 24 - len(owned)
+        assert kv.tokens_used == len(owned) * BLOCK_TOKENS
+
+
+def test_sequences_that_grow_in_turn_stay_in_one_piece():
+    kv = KvBlocks(64)
+    for tokens in range(1, 97):
+        for request_id in (1, 2, 3, 4):
+            kv.grow(request_id, tokens, tokens_expected=96)
+    starts = [kv.contiguous_start(request_id) for request_id in (1, 2, 3, 4)]
+    assert None not in starts and len(set(starts)) == 4
+
+
+def test_under_pressure_claims_give_way():
+    kv = KvBlocks(4)
+    kv.grow(1, 16, tokens_expected=64)
+    kv.grow(2, 48)
+    assert kv.blocks_free == 0
+    assert not set(kv.table(1)) & set(kv.table(2))
+
+
+def test_a_scattered_sequence_says_so():
+    kv = KvBlocks(3)
+    kv.grow(1, 16)
+    kv.grow(2, 16)
+    kv.grow(1, 32)
+    assert kv.table(1) == (0, 2)
+    assert kv.contiguous_start(1) is None
+    assert kv.contiguous_start(2) == BLOCK_TOKENS
+
+
+def test_a_stage_without_blocks_is_refused():
+    with pytest.raises(ValueError, match="at least one"):
+        KvBlocks(0)

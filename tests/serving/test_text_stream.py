@@ -1,0 +1,92 @@
+"""Text piece by piece is the text of the whole, and stop strings end it exactly."""
+
+from dataclasses import dataclass
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from molink.models import DEMO_MODEL_DIR
+from molink.serving.text_stream import TextStream
+
+
+@dataclass
+class ByteTokenizer:
+    """Token i is byte i: every multi-byte character is cut apart."""
+
+    chat_template: str | None = None
+
+    def encode(self, text, *, add_special_tokens=True):
+        return list(text.encode())
+
+    def decode(self, token_ids, *, skip_special_tokens=False):
+        return bytes(token_ids).decode(errors="replace")
+
+    def apply_chat_template(self, conversation, **options):
+        return ""
+
+
+TOKENIZER = ByteTokenizer()
+
+
+def stream(text: str, *stop: str) -> tuple[list[str], TextStream]:
+    stream = TextStream(TOKENIZER, stop)
+    pieces = []
+    for token in TOKENIZER.encode(text):
+        pieces.append(stream.push((token,)))
+        if stream.stopped:
+            return pieces, stream
+    return [*pieces, stream.finish()], stream
+
+
+@given(st.text())
+def test_pieces_join_to_the_whole(text):
+    text = text.encode(errors="replace").decode()
+    pieces, _ = stream(text)
+    assert "".join(pieces) == text
+
+
+def test_half_a_character_is_held_back():
+    pieces, _ = stream("aé🦊")
+    assert pieces == ["a", "", "é", "", "", "", "🦊", ""]
+
+
+def test_a_stop_string_ends_the_text_before_it():
+    pieces, ended = stream("one two three", "two")
+    assert "".join(pieces) == "one "
+    assert ended.stopped
+
+
+def test_what_may_become_a_stop_string_is_held_back():
+    pieces, _ = stream("a##b", "###")
+    assert pieces == ["a", "", "", "##b", ""]
+
+
+def test_what_was_held_comes_out_at_the_end():
+    pieces, ended = stream("end#", "##")
+    assert "".join(pieces) == "end#"
+    assert not ended.stopped
+
+
+@given(st.text("ab", max_size=30), st.lists(st.text("ab", min_size=1, max_size=4), max_size=3))
+def test_the_first_stop_string_in_the_text_wins(text, stops):
+    pieces, ended = stream(text, *stops)
+    shown = "".join(pieces)
+    assert text.startswith(shown)
+    assert not any(stop in shown for stop in stops)
+    assert ended.stopped == any(stop in text for stop in stops)
+    if not ended.stopped:
+        assert shown == text
+
+
+@pytest.mark.parametrize(
+    "text", ["Once upon a time, a fox.", "Größe, naïve 🦊 and ½ more", "  two "]
+)
+def test_a_real_tokenizer_gives_the_same_text_in_pieces(text):
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(DEMO_MODEL_DIR)
+    token_ids = tokenizer.encode(text, add_special_tokens=False)
+    stream = TextStream(tokenizer)
+    pieces = [stream.push((token,)) for token in token_ids]
+    assert "".join([*pieces, stream.finish()]) == tokenizer.decode(token_ids)

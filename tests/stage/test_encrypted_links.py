@@ -1,0 +1,178 @@
+"""The links of stages and of the coordinator, encrypted, steered while they are open."""
+
+import asyncio
+import queue
+from dataclasses import dataclass, field, replace
+
+import pytest
+
+from molink.coordinator.requests.ring_client_links import CoordinatorLinks
+from molink.errors import StageError
+from molink.stage.links import StageLinks
+from molink.stage_protocol.messages import Fact, JoinRing, MovePath, PathMoved, SetAllowed
+from molink.transport.link.thread import LinkThread
+from molink.wire.messages import Cancel, Forget, Sampled, TokenSample
+from molink_scheduler.batch import BatchClass, Release
+from molink_scheduler.link.silence import GiveUp, Reconnect
+from tests.transport.link.two_ends import keys, public
+
+STAGE, PEER, COORDINATOR, STRANGER = 1, 2, 3, 4
+EPOCH = 7
+PATIENCE_S = 30.0
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch):
+    monkeypatch.setattr(LinkThread, "_measure", lambda self, link: None)
+
+
+@dataclass
+class Stages:
+    """Two stages that listen everywhere; the first one sends to the second."""
+
+    facts: "queue.SimpleQueue[Fact]" = field(default_factory=queue.SimpleQueue)
+
+    def __post_init__(self):
+        self.stage = StageLinks.bind("stage", "0.0.0.0", False, keys(STAGE, public(PEER)))
+        self.peer = StageLinks.bind("peer", "0.0.0.0", True, keys(PEER, public(STAGE)))
+
+    def address(self, host: str) -> str:
+        return f"tcp://{host}:{self.peer.inbound[0].port}"
+
+    def join(self, **fields: object) -> None:
+        fields = {"next_address": self.address("127.0.0.1"), "next_key": public(PEER)} | fields
+        self.stage.connect(
+            JoinRing(
+                epoch=EPOCH,
+                coordinator_address=None,
+                kv_tokens_capacity=64,
+                micro_batch_count=None,
+                micro_batch_candidates=(1,),
+                span_tokens=None,
+                policy="molink",
+                upload_bytes_per_s=None,
+                **fields,
+            )
+        )
+        self.peer._epoch = EPOCH
+
+    def steer(self, command: SetAllowed | MovePath) -> PathMoved:
+        self.stage.obey(command, self.facts.put)
+        fact = self.facts.get(timeout=PATIENCE_S)
+        assert isinstance(fact, PathMoved)
+        return fact
+
+    def arrived(self) -> list[int]:
+        self.peer.wait(PATIENCE_S)
+        return [message.release.request_id for message in self.peer.receive()]
+
+
+@pytest.fixture
+def stages():
+    stages = Stages()
+    yield stages
+    for one in (stages.stage, stages.peer):
+        one._thread.stop()
+        one._guard.close()
+        one._context.destroy(linger=0)
+
+
+def test_stages_speak_over_encrypted_links(stages):
+    stages.join()
+    stages.stage.send_next(Forget(Release(5)))
+    assert stages.arrived() == [5]
+
+
+@pytest.mark.parametrize("key", [None, "short", "x" * 41])
+def test_an_encrypted_stage_opens_no_link_without_the_key_of_its_neighbour(stages, key):
+    with pytest.raises(StageError, match="cannot encrypt its link"):
+        stages.join(next_key=key)
+
+
+def test_a_neighbour_that_is_struck_off_is_counted_and_not_heard(stages):
+    stages.join()
+    stages.peer.obey(SetAllowed((public(STRANGER),)), stages.facts.put)
+    stages.stage.send_next(Forget(Release(5)))
+    while not stages.peer.frames_refused:
+        stages.peer._thread.wake()
+    assert list(stages.peer.receive()) == []
+    stages.peer.obey(SetAllowed((public(STAGE),)), stages.facts.put)
+    stages.stage.send_next(Forget(Release(6)))
+    heard: list[int] = []
+    while len(heard) < 2:
+        heard += stages.arrived()
+    assert heard == [5, 6]  # The one that was not heard is repeated.
+
+
+def test_a_path_moves_on_command(stages):
+    early = stages.steer(MovePath("next", stages.address("127.0.0.2")))
+    assert not early.moved and "no such link" in early.reason
+    stages.join()
+    address = stages.address("127.0.0.2")
+    assert stages.steer(MovePath("next", address)) == PathMoved("next", address, True, "")
+    stages.stage.send_next(Forget(Release(5)))
+    assert stages.arrived() == [5]
+    assert not stages.steer(MovePath("coordinator", address)).moved
+
+
+def test_a_stage_asks_for_another_way_when_nothing_comes_through(stages):
+    stages.join()
+    told: list[Fact] = []
+    stages.stage._tell = told.append
+    link = stages.stage._next
+    link.on_silence(Reconnect(ask_others=False))
+    assert told == []
+    link.on_silence(Reconnect(ask_others=True))
+    (fact,) = told
+    assert (fact.link, fact.address, fact.moved) == ("next", link.address, False)
+    assert list(stages.stage.receive()) == []
+
+
+def test_a_stage_whose_link_is_lost_says_so_and_ends(stages):
+    stages.join()
+    stages.stage._next.on_silence(GiveUp(25.4))
+    with pytest.raises(StageError, match="has lost its link 'next': for 25 s nothing"):
+        list(stages.stage.receive())
+
+
+def test_a_plain_stage_cannot_be_told_whom_to_accept(caplog):
+    links = StageLinks.bind("plain", "127.0.0.1", False)
+    links.obey(SetAllowed((public(STRANGER),)), lambda fact: None)
+    assert "not encrypted" in caplog.text
+    links._thread.stop()
+    links._context.destroy(linger=0)
+
+
+async def test_the_coordinator_speaks_with_head_and_tail_over_encrypted_links():
+    ring = StageLinks.bind("ring", "0.0.0.0", True, keys(PEER, public(COORDINATOR), public(PEER)))
+    links = CoordinatorLinks.bind("127.0.0.1", EPOCH, keys(COORDINATOR))
+    arrived: asyncio.Queue[Sampled] = asyncio.Queue()
+    links.sampled = arrived.put_nowait
+    links.allow([public(PEER)])
+    host = "tcp://127.0.0.{}:{}"
+    with pytest.raises(ValueError):
+        await links.connect(host.format(1, ring.inbound[1].port))
+    await links.connect(host.format(1, ring.inbound[1].port), head_key=public(PEER))
+    ours = host.format(1, links.inbound.port)
+    own = host.format(1, ring.inbound[0].port)
+    join = JoinRing(EPOCH, own, ours, 64, None, (1,), None, "molink", None)
+    keyed = {"next_key": public(PEER), "coordinator_key": public(COORDINATOR)}
+    await asyncio.to_thread(ring.connect, replace(join, **keyed))
+    news: asyncio.Queue[str] = asyncio.Queue()
+    links.head_silent = lambda: news.put_nowait("silent")
+    links.head_lost = news.put_nowait
+    for step in (Reconnect(ask_others=False), Reconnect(ask_others=True), GiveUp(25.0)):
+        links.head.on_silence(step)
+    assert await news.get() == "silent"
+    assert await news.get() == "For 25 s the head has acknowledged nothing over any way."
+    outcome = await links.move_head(host.format(2, ring.inbound[1].port))
+    assert outcome.moved
+    links.send(Cancel(3))
+    await asyncio.to_thread(ring.wait, PATIENCE_S)
+    assert list(ring.receive()) == [Cancel(3)]
+    ring.send_coordinator(Sampled(BatchClass.DECODE, 0, (), (TokenSample(1, 2),)))
+    assert (await arrived.get()).tokens[0].token_id == 2
+    links.close()
+    ring._thread.stop()
+    ring._guard.close()
+    ring._context.destroy(linger=0)

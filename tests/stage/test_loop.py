@@ -1,0 +1,213 @@
+"""A stage between real links: it answers, whatever else its neighbour sends."""
+
+import queue
+import threading
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from molink.executor.stage import StepOutput
+from molink.stage import loop as stage_loop
+from molink.stage.links import StageLinks
+from molink.stage.loop import StageLoop
+from molink.stage.packing import Packing
+from molink.stage.tail import EndRules
+from molink.stage.work_sources import QueueSource
+from molink.stage_protocol.health import StageHealth
+from molink.stage_protocol.messages import JoinRing
+from molink.wire.codecs import CODECS
+from molink.wire.messages import Activations, Forget, Sampled, TensorHeader
+from molink_scheduler.batch import Admission, Batch, BatchClass, Release, Span
+from molink_scheduler.kv.ledger import KvLedger
+from molink_scheduler.request import SamplingParams
+from molink_scheduler.stage.book import ModelLimits, StageBook
+
+HIDDEN = 64
+KV_BLOCKS = 32
+ANSWERS_WITHIN_S = 30.0
+LAST_REQUEST = 99
+"""Ends the stage."""
+
+
+class Ended(Exception):
+    """The stage was told to end."""
+
+
+@dataclass
+class EchoTail:
+    """Computes nothing; keeps the rows that it was given."""
+
+    is_tail = True
+    kv: SimpleNamespace = field(default_factory=lambda: SimpleNamespace(tokens_used=0))
+    rows: list[torch.Tensor] = field(default_factory=list)
+    in_prefill: threading.Event = field(default_factory=threading.Event)
+
+    def step(self, batch, token_ids, hidden_TD, interrupt=None):
+        if interrupt is not None:
+            self.in_prefill.set()
+            while not self.rows:
+                interrupt()
+        self.rows.append(hidden_TD)
+        return StepOutput(None)
+
+    def release(self, release):
+        self.kv.tokens_used = 0
+        if release.request_id == LAST_REQUEST:
+            raise Ended
+
+
+def join(next_port: int) -> JoinRing:
+    address = f"tcp://127.0.0.1:{next_port}"
+    return JoinRing(1, address, None, 64, None, (1,), None, "molink", None)
+
+
+@dataclass
+class Neighbours:
+    """A stage that runs in a thread, and the links of the one before it."""
+
+    stage: StageLinks
+    peer: StageLinks
+    executor: EchoTail = field(default_factory=EchoTail)
+    reports: queue.SimpleQueue[StageHealth] = field(default_factory=queue.SimpleQueue)
+    answers: list[Sampled] = field(default_factory=list)
+
+    def __post_init__(self):
+        packing = Packing(HIDDEN)
+        book = StageBook(KvLedger(KV_BLOCKS), ModelLimits(1024, 100))
+        source = QueueSource.for_steps_of(128, packing, book)
+        rules = EndRules(None)
+        loop = StageLoop(self.executor, self.stage, source, packing, rules, self.reports.put)
+        self.thread = threading.Thread(target=self._run, args=(loop,), daemon=True)
+        self.thread.start()
+
+    def _run(self, loop):
+        try:
+            loop.run()
+        except Ended:
+            return
+
+    def answer(self) -> Sampled:
+        """The next one; several may come at once."""
+        if not self.answers:
+            self.peer.wait(ANSWERS_WITHIN_S)
+            self.answers += self.peer.receive()
+        return self.answers.pop(0)
+
+    def end(self):
+        self.peer.send_next(Forget(Release(LAST_REQUEST)))
+        self.thread.join(ANSWERS_WITHIN_S)
+        assert not self.thread.is_alive()
+
+
+@pytest.fixture
+def neighbours():
+    links = [StageLinks.bind(name, "127.0.0.1", is_head=False) for name in ("stage", "peer")]
+    for here, there in (links, links[::-1]):
+        here.connect(join(there.inbound[0].port))
+    yield Neighbours(*links)
+    for one in links:
+        one._thread.stop()
+        one._context.destroy(linger=0)
+
+
+def batch(*spans: Span, admits: bool, batch_class: BatchClass = BatchClass.DECODE) -> Batch:
+    sampling = SamplingParams(max_tokens=512)
+    known = tuple(Admission(s.request_id, 1, 512, sampling) for s in spans if admits)
+    return Batch(1, batch_class, 0, spans, known)
+
+
+def message(batch: Batch, codec: str = "raw") -> Activations:
+    rows = torch.linspace(-1, 1, batch.tokens * HIDDEN).view(batch.tokens, -1)
+    return Activations(batch, *Packing(HIDDEN).pack(rows, codec))
+
+
+def rows_message(codec: str, first_id: int = 0) -> Activations:
+    """The first rows of two requests."""
+    return message(batch(*(Span(first_id + i, 0, 1, True) for i in range(2)), admits=True), codec)
+
+
+def malformed(codec: str) -> list[Activations]:
+    """Messages that are well-formed up to their packed rows."""
+    good = rows_message(codec)
+    batch, header, buffer = good.batch, good.tensor, bytes(good.buffer)
+    lies = TensorHeader(header.dtype, header.rows, HIDDEN // 2, codec)
+    huge = TensorHeader(header.dtype, header.rows, 2**40, codec)
+    bad_frame = [Activations(batch, header, b"\xff" * len(buffer))] if codec == "lossless" else []
+    return [
+        *bad_frame,
+        Activations(batch, header, buffer[:-1]),
+        Activations(batch, header, buffer[: len(buffer) // 2]),
+        Activations(batch, header, buffer + b"\0"),
+        Activations(batch, lies, buffer),
+        Activations(batch, huge, buffer),
+    ]
+
+
+def test_rows_that_cannot_be_read_are_dropped_and_the_next_are_answered(neighbours, caplog):
+    sent = [message for codec in CODECS for message in malformed(codec)]
+    for message in sent:
+        neighbours.peer.send_next(message)
+    for number, codec in enumerate(CODECS):
+        good = rows_message(codec, 2 * number)
+        neighbours.peer.send_next(good)
+        assert neighbours.answer().spans == good.batch.spans
+    assert neighbours.stage.frames_refused == len(sent)
+    assert [rows.shape for rows in neighbours.executor.rows] == [(2, HIDDEN)] * len(CODECS)
+    warnings = [record for record in caplog.records if "drops a message" in record.getMessage()]
+    assert len(warnings) == 1
+    neighbours.end()
+
+
+def impossible() -> list[Batch]:
+    """Well-formed batches that no head plans after requests 0 and 1 have one token each."""
+    return [
+        batch(Span(7, 0, 1, True), admits=False),
+        batch(Span(0, 1, 2, True), Span(7, 1, 2, True), admits=False),
+        batch(Span(0, 5, 6, True), admits=False),
+        batch(Span(0, 0, 1, True), admits=False),
+        batch(Span(0, 0, 1, True), admits=True),
+        batch(Span(0, 1, 513, False), admits=False),
+        batch(*(Span(i, 0, 400, False) for i in (7, 8)), admits=True),
+        batch(*(Span(i, 0, 400, False) for i in range(7, 18)), admits=True),
+    ]
+
+
+def test_batches_that_cannot_be_computed_are_dropped_and_the_next_are_answered(neighbours, caplog):
+    neighbours.peer.send_next(rows_message("raw"))
+    assert neighbours.answer().spans
+    for one in impossible():
+        neighbours.peer.send_next(message(one))
+    fine = message(batch(Span(0, 1, 2, True), Span(1, 1, 2, True), admits=False))
+    neighbours.peer.send_next(fine)
+    assert neighbours.answer().spans == fine.batch.spans
+    assert neighbours.stage.frames_refused == len(impossible())
+    assert [len(rows) for rows in neighbours.executor.rows] == [2, 2]
+    [warning] = [one for one in caplog.records if "drops a message" in one.getMessage()]
+    assert "request 7 was never admitted" in warning.getMessage()
+    neighbours.end()
+
+
+def test_an_idle_stage_tells_at_once_that_kv_was_freed(neighbours, monkeypatch):
+    """With the usual reports switched off."""
+    monkeypatch.setattr(stage_loop, "HEALTH_PERIOD_S", 1e9)
+    neighbours.executor.kv.tokens_used = 16
+    neighbours.peer.send_next(Forget(Release(1)))
+    used = neighbours.reports.get(timeout=ANSWERS_WITHIN_S).kv_tokens_used
+    if used:  # A report that was under way before the periodic ones were switched off.
+        used = neighbours.reports.get(timeout=ANSWERS_WITHIN_S).kv_tokens_used
+    assert used == 0
+    neighbours.end()
+
+
+def test_decode_that_comes_during_a_prefill_step_does_not_wait_for_its_end(neighbours):
+    """The executor ends no step of a prompt before it has computed decode."""
+    prompt = batch(Span(7, 0, 3, False), admits=True, batch_class=BatchClass.PREFILL)
+    neighbours.peer.send_next(message(prompt), BatchClass.PREFILL, 3)
+    assert neighbours.executor.in_prefill.wait(ANSWERS_WITHIN_S)
+    neighbours.peer.send_next(rows_message("raw"))
+    assert neighbours.answer().batch_class is BatchClass.DECODE
+    assert neighbours.answer().batch_class is BatchClass.PREFILL
+    assert [len(rows) for rows in neighbours.executor.rows] == [2, 3]
+    neighbours.end()

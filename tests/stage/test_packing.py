@@ -1,0 +1,90 @@
+"""Whatever a neighbour sends as rows becomes rows of this model, or is refused."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from molink.errors import FrameError
+from molink.stage.packing import Packing
+from molink.wire.codecs import CODECS
+from molink.wire.frames import decode_message, encode_message
+from molink.wire.messages import ELEMENT_BYTES, Activations, TensorHeader
+from molink_scheduler.batch import Batch, BatchClass, Span
+
+HIDDEN = 40
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+
+
+def message(header: TensorHeader, buffer: bytes) -> Activations:
+    return Activations(Batch(1, BatchClass.PREFILL, -1, (Span(1, 0, 3, False),)), header, buffer)
+
+
+def rows_or_refused(header: TensorHeader, buffer: bytes) -> torch.Tensor | None:
+    """What a stage makes of a message; anything else than FrameError is a failure."""
+    try:
+        frames = encode_message(message(header, buffer), epoch=1)
+        received, _ = decode_message([bytes(frame) for frame in frames])
+        return Packing(HIDDEN).unpack(received)
+    except FrameError:
+        return None
+
+
+@pytest.mark.parametrize("codec", CODECS)
+@pytest.mark.parametrize("dtype", ELEMENT_BYTES)
+def test_rows_come_back_in_their_shape(codec, dtype):
+    packing = Packing(HIDDEN)
+    hidden = torch.linspace(-1, 1, 3 * HIDDEN).view(3, HIDDEN).to(DTYPES[dtype])
+    received = packing.unpack(message(*packing.pack(hidden, codec)))
+    assert received.dtype == hidden.dtype
+    assert torch.allclose(received.float(), hidden.float(), atol=0.07)
+
+
+@pytest.mark.parametrize("codec", CODECS)
+@given(
+    dtype=st.sampled_from(tuple(ELEMENT_BYTES)),
+    rows=st.sampled_from([3, 3, 3, 0, -1, 2, 2**31, 2**62]),
+    width=st.sampled_from([HIDDEN, HIDDEN, HIDDEN, 0, -1, 1, 41, 2**16, 2**62]),
+    buffer=st.binary(max_size=600),
+)
+@settings(max_examples=150)
+def test_noise_becomes_rows_or_is_refused(codec, dtype, rows, width, buffer):
+    hidden = rows_or_refused(TensorHeader(dtype, rows, width, codec), buffer)
+    assert hidden is None or (hidden.shape, hidden.dtype) == ((3, HIDDEN), DTYPES[dtype])
+
+
+@pytest.mark.parametrize("codec", CODECS)
+@given(
+    dtype=st.sampled_from(tuple(ELEMENT_BYTES)),
+    seed=st.integers(0, 2**32),
+    damage=st.lists(st.tuples(st.integers(0, 10**6), st.integers(0, 255)), max_size=3),
+    cut=st.integers(0, 4),
+)
+@settings(max_examples=150)
+def test_damage_becomes_rows_or_is_refused(codec, dtype, seed, damage, cut):
+    values = np.random.default_rng(seed).standard_normal((3, HIDDEN))
+    header, packed = Packing(HIDDEN).pack(torch.tensor(values).to(DTYPES[dtype]), codec)
+    buffer = bytearray(packed)
+    for place, byte in damage:
+        buffer[place % len(buffer)] = byte
+    hidden = rows_or_refused(header, bytes(buffer[: len(buffer) - cut]))
+    assert hidden is None or (hidden.shape, hidden.dtype) == ((3, HIDDEN), DTYPES[dtype])
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_rows_of_another_model_are_refused(codec):
+    packed = Packing(HIDDEN + 1).pack(torch.ones(3, HIDDEN + 1), codec)
+    with pytest.raises(FrameError, match="41 where this model's have 40"):
+        Packing(HIDDEN).unpack(message(*packed))
+
+
+def test_figures_are_of_the_present_codec():
+    packing = Packing(HIDDEN)
+    packing.pack(torch.zeros(3, HIDDEN), "raw")
+    assert (packing.packed.codec, packing.packed.raw_bytes, packing.bytes_saved) == ("raw", 480, 0)
+    for _ in range(2):
+        _, buffer = packing.pack(torch.zeros(3, HIDDEN), "int8")
+    packed = packing.packed
+    assert (packed.codec, packed.raw_bytes, packed.packed_bytes) == ("int8", 960, 2 * len(buffer))
+    assert packing.bytes_saved == 960 - 2 * len(buffer)

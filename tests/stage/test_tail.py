@@ -1,0 +1,63 @@
+"""The tail's rules: which token ends a sequence."""
+
+from dataclasses import dataclass
+
+from molink.stage.tail import EndRules
+from molink.wire.messages import FinishReason
+from molink_scheduler.batch import Admission
+from molink_scheduler.request import SamplingParams
+
+
+@dataclass
+class LetterTokenizer:
+    """Token i is letter i of the alphabet."""
+
+    chat_template: str | None = None
+
+    def encode(self, text, *, add_special_tokens=True):
+        return [ord(letter) - ord("a") for letter in text]
+
+    def decode(self, token_ids, *, skip_special_tokens=False):
+        return "".join(chr(ord("a") + token) for token in token_ids)
+
+    def apply_chat_template(self, conversation, **options):
+        return ""
+
+
+def rules(output=(), tokenizer=None, **sampling) -> EndRules:
+    rules = EndRules(tokenizer or LetterTokenizer())
+    params = SamplingParams(**{"max_tokens": 5, **sampling})
+    rules.admit([Admission(1, 3, 8, params, output=output)])
+    return rules
+
+
+def judged(rules: EndRules, *token_ids: int) -> list[FinishReason]:
+    return [rules.judge(1, token_id) for token_id in token_ids]
+
+
+NONE, STOP, LENGTH = FinishReason.NONE, FinishReason.STOP, FinishReason.LENGTH
+
+
+def test_length():
+    assert judged(rules(max_tokens=3), 7, 7, 7) == [NONE, NONE, LENGTH]
+
+
+def test_a_stop_token_wins_over_length():
+    assert judged(rules(max_tokens=2, stop_token_ids=(9,)), 7, 9) == [NONE, STOP]
+
+
+def test_a_stop_string_may_span_tokens():
+    assert judged(rules(stop=("bcd",)), 0, 1, 2, 3) == [NONE, NONE, NONE, STOP]
+
+
+def test_a_recomputed_sequence_goes_on_where_it_was():
+    assert judged(rules(output=(0, 1), max_tokens=4, stop=("bc",)), 2) == [STOP]
+    assert judged(rules(output=(0, 1), max_tokens=3), 2) == [LENGTH]
+
+
+def test_a_forgotten_sequence_may_come_back():
+    again = rules()
+    again.forget(1)
+    again.forget(1)
+    again.admit([Admission(1, 3, 8, SamplingParams(max_tokens=1))])
+    assert judged(again, 4) == [LENGTH]

@@ -1,0 +1,40 @@
+import pytest
+
+from molink.workload.figures import SeenRequest, figures_of
+
+
+def seen(load, asked_s, *times):
+    return SeenRequest(load, 10, len(times), asked_s, times)
+
+
+def test_times_are_counted_from_asking_and_between_tokens():
+    one = seen("a", 1.0, 1.5, 1.7, 2.1)
+    assert one.ttft_s == pytest.approx(0.5)
+    assert one.tpot_s == pytest.approx(0.3)
+    assert seen("a", 1.0, 2.0).tpot_s is None
+
+
+def test_figures_of_all_and_of_each_load():
+    found = figures_of([seen("a", 0.0, 1.0, 1.5), seen("a", 0.0, 3.0, 3.1), seen("b", 0.0, 8.0)])
+    assert list(found) == ["all", "a", "b"]
+    assert found["all"]["ttft_s"]["mean"] == 4.0
+    assert found["a"]["ttft_s"] == pytest.approx({"mean": 2.0, "p50": 2.0, "p95": 2.9})
+    assert found["a"]["tpot_s"]["mean"] == pytest.approx(0.3)
+    assert found["b"]["tpot_s"]["mean"] is None
+
+
+def test_one_load_is_all():
+    assert list(figures_of([seen("a", 0.0, 1.0)])) == ["all"]
+
+
+def test_requests_come_back_from_json():
+    assert SeenRequest.from_json(
+        {
+            "load": "a",
+            "start_s": 0,
+            "input_tokens": 3,
+            "output_tokens": 1,
+            "asked_s": 0.5,
+            "token_times_s": [2.0],
+        }
+    ) == SeenRequest("a", 3, 1, 0.5, [2.0])

@@ -1,0 +1,1 @@
+"""Scripts beside the product: what made the demo model, and the experiments."""

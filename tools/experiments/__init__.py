@@ -1,0 +1,1 @@
+"""Experiments behind `docs/benchmarks`: `python -m tools.experiments.ROOM.NAME`."""

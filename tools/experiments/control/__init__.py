@@ -1,0 +1,1 @@
+"""Experiments on the control plane: agents, brokers, coordinators at scale."""

@@ -1,0 +1,1 @@
+"""Experiments on one link: contention, chunk decisions, codecs, caps."""

@@ -1,0 +1,103 @@
+"""What does one decision about a link cost while a thousand transfers wait?
+
+    python -m tools.experiments.links.deciding_cost --json FILE
+
+Times `next_chunk` alone, for every policy, on a queue that is kept full: whatever leaves completely
+is replaced outside the measured time. Prefill and decode wait in equal numbers, which is the most
+expensive case: every decision has both to consider and the bounds on starvation to check.
+"""
+
+import itertools
+import json
+import statistics
+import time
+from pathlib import Path
+
+import click
+from rich.console import Console
+from rich.table import Table
+
+from molink.workload.spread import percentile
+from molink_scheduler.batch import BatchClass
+from molink_scheduler.link.transmission import (
+    POLICIES,
+    LinkView,
+    Transfer,
+    TransmissionQueue,
+    make_transmission,
+)
+
+__all__ = ["main"]
+
+WARM_UP_DECISIONS = 2_000
+"""Enough for the interpreter to have specialised the code that is measured."""
+
+SIZE_BYTES = {BatchClass.DECODE: 9_216, BatchClass.PREFILL: 196_608}
+"""Six rows, and a span of 128 tokens, of a 768-wide model at 16 bits."""
+
+STEP_S = 0.001
+"""Virtual time between two decisions, so that the bound in milliseconds is reached as well."""
+
+Figures = dict[str, float]
+
+
+@click.command()
+@click.option("--waiting", default=1_000, show_default=True, help="Transfers that wait.")
+@click.option("--decisions", default=50_000, show_default=True, help="Decisions to time.")
+@click.option("--json", "json_file", type=click.Path(path_type=Path), help="Also write this file.")
+def main(waiting: int, decisions: int, json_file: Path | None) -> None:
+    """Print median and p99 of one decision in microseconds, for every policy."""
+    figures = {policy: _figures(_timed_ns(policy, waiting, decisions)) for policy in POLICIES}
+    _print(figures, waiting, decisions)
+    if json_file is not None:
+        report = {"waiting": waiting, "decisions": decisions, "microseconds": figures}
+        json_file.write_text(json.dumps(report, indent=2) + "\n")
+
+
+def _timed_ns(policy: str, waiting: int, decisions: int) -> list[int]:
+    """Nanoseconds of each decision on a queue in which `waiting` transfers always wait."""
+    queue, ids, now = make_transmission(policy), itertools.count(), 0.0
+    for _ in range(waiting):
+        _offer(queue, next(ids), now)
+    timed: list[int] = []
+    for _ in range(WARM_UP_DECISIONS + decisions):
+        link = LinkView(2.5e6, 0.06, now + 0.05)
+        began = time.perf_counter_ns()
+        chunk = queue.next_chunk(now, link)
+        timed.append(time.perf_counter_ns() - began)
+        if chunk is not None and chunk.last:
+            _replace(queue, next(ids), chunk.batch_class, now)
+        now += STEP_S
+    return timed[WARM_UP_DECISIONS:]
+
+
+def _offer(queue: TransmissionQueue, transfer_id: int, now: float) -> None:
+    _replace(queue, transfer_id, BatchClass(transfer_id % 2), now)
+
+
+def _replace(
+    queue: TransmissionQueue, transfer_id: int, batch_class: BatchClass, now: float
+) -> None:
+    queue.offer(Transfer(transfer_id, batch_class, SIZE_BYTES[batch_class], 1), now)
+
+
+def _figures(timed_ns: list[int]) -> Figures:
+    ordered = sorted(nanoseconds / 1_000 for nanoseconds in timed_ns)
+    return {
+        "median": round(statistics.median(ordered), 2),
+        "p99": round(percentile(ordered, 99), 2),
+        "max": round(ordered[-1], 1),
+    }
+
+
+def _print(figures: dict[str, Figures], waiting: int, decisions: int) -> None:
+    table = Table("policy", title=f"{waiting} transfers wait, {decisions} decisions, microseconds")
+    for column in ("median", "p99", "max"):
+        table.add_column(column, justify="right")
+    for policy, row in figures.items():
+        table.add_row(policy, *(str(value) for value in row.values()))
+    Console().print(table)
+
+
+if __name__ == "__main__":
+    main()

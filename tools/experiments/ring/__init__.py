@@ -1,0 +1,1 @@
+"""Experiments on a whole ring: speed, latency, micro-batches."""

@@ -1,0 +1,76 @@
+"""A broker in a process of its own, with a door that lets agents join.
+
+    python -m tools.experiments.swarm.broker_host KIND DIRECTORY
+
+Prints one line of JSON (see `Hosted`), serves until its standard input ends. The door stands for
+the coordinator's join endpoint: whoever connects there and sends its name on a line is allowed, and
+is answered with a line when the broker has taken it.
+"""
+
+import asyncio
+import json
+import os
+import sys
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+
+from molink.control.broker.broker import Broker, open_broker
+from molink.control.broker.mosquitto import MosquittoBroker
+
+__all__ = ["HOST", "Hosted", "let_in", "password_of"]
+
+HOST = "127.0.0.1"
+
+
+@dataclass(frozen=True, slots=True)
+class Hosted:
+    """Where everything is."""
+
+    port: int
+    door: int
+    """The port where names are let in."""
+    username: str
+    password: str
+    process_id: int
+    """Of the broker itself."""
+
+
+def password_of(name: str) -> str:
+    """Of a made-up agent."""
+    return f"made-up-token-of-{name}"
+
+
+async def let_in(
+    broker: Broker, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+) -> None:
+    """Answer one knock."""
+    name = (await reader.readline()).decode().strip()
+    await broker.allow(name, password_of(name))
+    writer.write(b"allowed\n")
+    writer.close()
+
+
+async def _serve(kind: str, directory: Path) -> None:
+    broker = open_broker(kind, HOST, 0, directory)
+    await broker.start()
+    door = await asyncio.start_server(partial(let_in, broker), HOST, 0)
+    hosted = Hosted(
+        broker.address.port,
+        door.sockets[0].getsockname()[1],
+        broker.coordinator.username,
+        broker.coordinator.password,
+        _process_id(broker),
+    )
+    print(json.dumps(asdict(hosted)), flush=True)
+    await asyncio.to_thread(sys.stdin.read)
+    await broker.stop()
+
+
+def _process_id(broker: Broker) -> int:
+    child = broker.process_id if isinstance(broker, MosquittoBroker) else None
+    return child or os.getpid()
+
+
+if __name__ == "__main__":
+    asyncio.run(_serve(sys.argv[1], Path(sys.argv[2])))
