@@ -2,7 +2,7 @@
 
 from aiohttp import web
 
-from molink.coordinator.members.joining import JoinDesk
+from molink.coordinator.members.joining import JoinService
 from molink.errors import ControlError, JoinRefusedError
 
 __all__ = ["JOIN_PATH", "add_join_route"]
@@ -10,7 +10,7 @@ __all__ = ["JOIN_PATH", "add_join_route"]
 JOIN_PATH = "/agents/join"
 
 
-def add_join_route(app: web.Application, desk: JoinDesk) -> None:
+def add_join_route(app: web.Application, desk: JoinService) -> None:
     """Serve `POST /agents/join`: 200 with the answer, 403 with the reason, 400 for other things."""
 
     async def join(request: web.Request) -> web.Response:

@@ -13,7 +13,7 @@ from molink.errors import UserError
 
 if TYPE_CHECKING:
     from molink.config.serve_settings import ServeSettings
-    from molink.coordinator.requests.ring_client import Coordinator
+    from molink.coordinator.requests.ring_client import RingClient
     from molink.serving.service import GenerationRequest, ModelCard
 
 __all__ = ["demo"]
@@ -58,7 +58,7 @@ async def _demo(settings: "ServeSettings", prompt: str, chat: bool) -> None:
             await _one_answer(coordinator, prompt)
 
 
-async def _one_answer(coordinator: "Coordinator", prompt: str) -> None:
+async def _one_answer(coordinator: "RingClient", prompt: str) -> None:
     """Stream one answer and say how the ring did."""
     print(f"\nYou: {prompt}\nModel: ", end="", flush=True)
     arrivals = []
@@ -101,14 +101,14 @@ def _print_speed(started: float, arrivals: list[float]) -> None:
     print(f"({len(arrivals)} tokens, seed {SEED})")
 
 
-def _print_hops(coordinator: "Coordinator") -> None:
+def _print_hops(coordinator: "RingClient") -> None:
     print("Bytes per hop:")
     for link in coordinator.cluster()["links"]:
         hop = f"{link['from']} -> {link['to']}"
         print(f"  {hop:26} {link['bytes_sent']:>9,} bytes in {link['messages_sent']:,} messages")
 
 
-async def _chat(coordinator: "Coordinator") -> None:
+async def _chat(coordinator: "RingClient") -> None:
     """The ordinary chat command, in a process of its own, against the ordinary API of this ring.
 
     A process, because the terminal's Ctrl-C then stops an answer there while the ring goes on here.

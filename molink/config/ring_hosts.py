@@ -24,7 +24,7 @@ from typing import Any
 
 from molink.errors import UserError
 
-__all__ = ["LOCAL_ADDRESS", "RingHosts", "StageHost"]
+__all__ = ["LOCAL_ADDRESS", "RingHosts", "StageAddress"]
 
 LOCAL_ADDRESS = "127.0.0.1"
 
@@ -36,7 +36,7 @@ NAME_LABEL = re.compile(r"(?!-)[A-Za-z0-9-]{1,63}(?<!-)")
 
 
 @dataclass(frozen=True, slots=True)
-class StageHost:
+class StageAddress:
     """One stage's place. Raises UserError for an address that nobody could connect to."""
 
     address: str = LOCAL_ADDRESS
@@ -50,9 +50,9 @@ class StageHost:
 
 @dataclass(frozen=True, slots=True)
 class RingHosts:
-    """Every stage's place, in order, and the coordinator's. Raises UserError as StageHost does."""
+    """Every stage's place, in order, and the coordinator's. Raises UserError."""
 
-    stages: tuple[StageHost, ...]
+    stages: tuple[StageAddress, ...]
     coordinator_address: str = LOCAL_ADDRESS
     """Where the coordinator listens for the tail."""
 
@@ -69,7 +69,7 @@ class RingHosts:
     @classmethod
     def local(cls, nodes: int) -> "RingHosts":
         """All on this machine's loopback."""
-        return cls((StageHost(),) * nodes)
+        return cls((StageAddress(),) * nodes)
 
     @classmethod
     def read(cls, path: str) -> "RingHosts":
@@ -106,7 +106,7 @@ class RingHosts:
         return "\n".join(lines) + "\n"
 
 
-def _stage(fields: Any, source: str) -> StageHost:
+def _stage(fields: Any, source: str) -> StageAddress:
     if not isinstance(fields, dict):
         raise UserError(f"--hosts {source} must be a table with address and command.")
     _check_keys(fields, ("address", "command"), source)
@@ -117,7 +117,7 @@ def _stage(fields: Any, source: str) -> StageHost:
         raise UserError(
             f'--hosts {source}: command must be a list of strings, for example ["ssh", "pc2"].'
         )
-    return StageHost(fields["address"], tuple(command))
+    return StageAddress(fields["address"], tuple(command))
 
 
 def _check_keys(fields: dict[str, Any], known: tuple[str, ...], source: str) -> None:

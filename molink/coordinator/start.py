@@ -18,7 +18,7 @@ from molink.control.broker.broker import Broker, TlsFiles, open_broker
 from molink.control.messages.payloads import WeightsSource
 from molink.control.registry.registry import Registry
 from molink.coordinator.members.hub import ControlHub
-from molink.coordinator.members.joining import JoinDesk, let_in
+from molink.coordinator.members.joining import JoinService, let_in
 from molink.coordinator.members.ledger import Ledger
 from molink.coordinator.members.node_book import NodeBook
 from molink.coordinator.nodes_report import nodes_report
@@ -29,7 +29,7 @@ from molink.coordinator.requests.cluster_service import ClusterService
 from molink.coordinator.rings.accounting import Accounting
 from molink.coordinator.rings.agent_ring import JoinTerms
 from molink.coordinator.rings.assigner import Assigner
-from molink.coordinator.rings.coordinator_endpoint import CoordinatorDoor, DoorTerms
+from molink.coordinator.rings.coordinator_endpoint import CoordinatorEndpoint, EndpointTerms
 from molink.coordinator.rings.manager import ClusterManager, ManagerSettings
 from molink.coordinator.services.own_services import OwnServices
 from molink.serving.model_card import load_tokenizer, model_card
@@ -47,7 +47,7 @@ class Cluster:
     """What serves agents and users."""
 
     service: ClusterService
-    desk: JoinDesk
+    desk: JoinService
     registry: Registry
     checkpoint: Checkpoint
     manager: ClusterManager
@@ -101,7 +101,7 @@ async def start_cluster(settings: UpSettings, api_port: int) -> AsyncIterator[Cl
         stack.push_async_callback(_cancel, running)
         yield Cluster(
             service,
-            JoinDesk(registry, broker, _told_host(settings, broker), own.model),
+            JoinService(registry, broker, _told_host(settings, broker), own.model),
             registry,
             model.checkpoint,
             manager,
@@ -170,7 +170,7 @@ def _manager(
         planner,
         service,
         assigner,
-        lambda epoch: CoordinatorDoor(terms, epoch),
+        lambda epoch: CoordinatorEndpoint(terms, epoch),
         Readiness(own.probing.asked_of),
     )
     hub.noticed = manager.noticed
@@ -179,7 +179,7 @@ def _manager(
 
 def _door_terms(
     settings: UpSettings, hub: ControlHub, own: OwnServices, service: ClusterService
-) -> DoorTerms:
+) -> EndpointTerms:
     keys = hub.registry.coordinator
     join = JoinTerms(
         micro_batch_count=settings.micro_batch_count,
@@ -190,7 +190,7 @@ def _door_terms(
         coordinator_port_name="",
         relay=own.relay.address,
     )
-    return DoorTerms(
+    return EndpointTerms(
         keys=keys,
         card=service.card,
         join=join,

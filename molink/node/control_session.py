@@ -19,15 +19,15 @@ from molink.control.addresses import BrokerAddress, Credentials
 from molink.control.client import ControlClient
 from molink.control.messages.payloads import NodeHealth, NodeState, Presence, StageFact
 from molink.control.messages.topics import FACT, PRESENCE, Topic
-from molink.node.stage_manager import StageHost
+from molink.node.stage_manager import StageManager
 
-__all__ = ["NodeVoice"]
+__all__ = ["ControlSession"]
 
 Message = TypeVar("Message", bound=BaseModel)
 
 
 @dataclass(slots=True)
-class NodeVoice:
+class ControlSession:
     """Of one node, from its start to its end."""
 
     node_id: str
@@ -80,7 +80,7 @@ class NodeVoice:
         self.fact = fact
         await self.say(FACT, fact)
 
-    def health(self, host: StageHost, state: NodeState) -> NodeHealth:
+    def health(self, host: StageManager, state: NodeState) -> NodeHealth:
         """How this node is now, with its stage's latest report."""
         stage = host.health
         return NodeHealth(

@@ -11,10 +11,10 @@ from molink.control.messages.payloads import Assignment
 from molink.errors import StageError
 from molink.stage_protocol.messages import JoinRing, PathMoved, StageLoaded
 
-__all__ = ["StageWays", "join_terms"]
+__all__ = ["LinkRoutes", "join_terms"]
 
 
-class StageWays(Protocol):
+class LinkRoutes(Protocol):
     """The ways of one node's stage."""
 
     @property

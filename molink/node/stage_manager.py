@@ -19,11 +19,11 @@ from molink.control.messages.payloads import (
     StageWork,
 )
 from molink.errors import MolinkError, StageError, UserError
-from molink.node.link_routes import StageWays
+from molink.node.link_routes import LinkRoutes
 from molink.node.stage_handle import StageHandle
 from molink.stage_protocol.health import StageHealth
 
-__all__ = ["HostState", "StageHost"]
+__all__ = ["HostState", "StageManager"]
 
 HostState = Literal["standby", "loading", "serving"]
 
@@ -43,12 +43,12 @@ FRACTION_STEP = 0.05
 
 
 @dataclass(slots=True)
-class StageHost:
+class StageManager:
     """The stage of this node, if it holds one."""
 
     get_weights: GetWeights
     start_stage: StartStage
-    ways: StageWays
+    ways: LinkRoutes
     say: Say
     operators_own: bool = False
     """Whether whoever runs the coordinator runs this node too: then a mistake that its stage finds

@@ -38,7 +38,7 @@ EXIT_FAILED = 3
 """The process reported StageFailed and ended."""
 
 
-class Supervisor:
+class SupervisorPipe:
     """The other end of our standard streams.
 
     LoadStage and JoinRing come once each, in this order, and are waited for. What steers a running
@@ -128,7 +128,7 @@ def _failure(error: BaseException) -> StageFailed:
 def main() -> None:
     """Serve as a stage until the supervisor closes our input."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    supervisor = Supervisor(sys.stdin.buffer, _private_stdout())
+    supervisor = SupervisorPipe(sys.stdin.buffer, _private_stdout())
     try:
         from molink.stage.start import start_stage  # Seconds; weights may come meanwhile.
 

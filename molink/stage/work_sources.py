@@ -19,7 +19,7 @@ from molink.wire.messages import (
     Forget,
     Message,
     Sampled,
-    SetWire,
+    SetCodec,
     Submit,
 )
 from molink_scheduler.batch import Batch, BatchClass
@@ -105,7 +105,7 @@ class HeadSource:
                 return self.scheduler.handle(RequestCancelled(request_id), now)
             case Sampled():
                 return self.scheduler.handle(_returned(message), now)
-            case SetWire(codec):
+            case SetCodec(codec):
                 self.scheduler.wire = codec
                 return []
             case Activations() | Forget():

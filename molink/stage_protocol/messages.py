@@ -1,6 +1,6 @@
 """How a stage process talks with its supervisor: one JSON object a line over its standard streams.
 
-The supervisor (a `StageHost` of `molink serve` or of an agent) sends commands to the child's
+The supervisor (a `StageManager` of `molink serve` or of an agent) sends commands to the child's
 standard input and reads facts from its standard output; when the input closes the child ends, so
 that no stage outlives whoever started it. Tokens and tensors never pass here.
 """

@@ -21,7 +21,7 @@ from molink.wire.messages import (
     Forget,
     Message,
     Sampled,
-    SetWire,
+    SetCodec,
     Submit,
     TensorHeader,
     TokenSample,
@@ -87,7 +87,7 @@ def _fields_of(message: Message) -> tuple[int, Fields, list[bytes | memoryview]]
             spans_fields, stamps_fields = _spans_fields(spans), _stamps_fields(stamps)
             fields = (int(batch_class), micro_batch, spans_fields, samples, stamps_fields)
             return SAMPLED, fields, []
-        case SetWire(codec):
+        case SetCodec(codec):
             return SET_WIRE, (codec,), []
         case Submit(request):
             sampling = _sampling_fields(request.sampling)
@@ -241,9 +241,9 @@ def _forget(fields: Fields, buffers: Sequence[bytes | memoryview]) -> Forget:
     return Forget(Release(_integer(request_id)))
 
 
-def _set_wire(fields: Fields, buffers: Sequence[bytes | memoryview]) -> SetWire:
+def _set_wire(fields: Fields, buffers: Sequence[bytes | memoryview]) -> SetCodec:
     (codec,) = fields
-    return SetWire(codec_named(_text(codec)).name)
+    return SetCodec(codec_named(_text(codec)).name)
 
 
 def _sampled(fields: Fields, buffers: Sequence[bytes | memoryview]) -> Sampled:

@@ -1,6 +1,6 @@
 """Every message between the processes of a ring, as plain values: one closed union.
 
-    coordinator -> head    Submit, Cancel, SetWire
+    coordinator -> head    Submit, Cancel, SetCodec
     stage -> next stage    Activations, Forget
     tail -> head           Sampled
     tail -> coordinator    Sampled, with the log-probabilities that users asked for
@@ -23,7 +23,7 @@ __all__ = [
     "Forget",
     "Message",
     "Sampled",
-    "SetWire",
+    "SetCodec",
     "Submit",
     "TensorHeader",
     "TokenSample",
@@ -75,7 +75,7 @@ class Cancel:
 
 
 @dataclass(frozen=True, slots=True)
-class SetWire:
+class SetCodec:
     """From now on the head's batches carry their activations in this codec."""
 
     codec: str
@@ -123,4 +123,4 @@ class Sampled:
     """Of a decode batch, one from each stage; empty on the way to the coordinator."""
 
 
-Message = SetWire | Submit | Cancel | Activations | Forget | Sampled
+Message = SetCodec | Submit | Cancel | Activations | Forget | Sampled

@@ -5,7 +5,7 @@ from click.testing import CliRunner
 
 from molink.cli.main import cli
 from molink.config.link_schedule import LinkSchedule
-from molink.config.ring_hosts import RingHosts, StageHost
+from molink.config.ring_hosts import RingHosts, StageAddress
 from molink.config.serve_settings import ServeSettings
 from molink.errors import UserError
 
@@ -25,12 +25,12 @@ def test_a_file_names_every_stage_in_order(tmp_path):
     file = tmp_path / "hosts.toml"
     file.write_text(TWO)
     hosts = RingHosts.read(str(file))
-    assert hosts.stages == (StageHost("10.0.0.2", ("ssh", "pc2")), StageHost("pc3.example"))
+    assert hosts.stages == (StageAddress("10.0.0.2", ("ssh", "pc2")), StageAddress("pc3.example"))
     assert hosts.coordinator_address == "10.0.0.1"
 
 
 def test_text_is_what_is_read_back():
-    hosts = RingHosts((StageHost("127.0.0.2", ("a b", 'c"d\\')), StageHost("127.0.0.3")))
+    hosts = RingHosts((StageAddress("127.0.0.2", ("a b", 'c"d\\')), StageAddress("127.0.0.3")))
     assert RingHosts.from_text(hosts.text, "file") == hosts
 
 
@@ -68,14 +68,14 @@ def test_a_file_that_says_something_else_is_refused(text, says):
 )
 def test_an_address_that_is_none_is_refused(address):
     with pytest.raises(UserError, match="addresses and host names"):
-        StageHost(address)
+        StageAddress(address)
 
 
 def test_a_coordinator_out_of_the_tails_reach_is_refused():
     with pytest.raises(UserError, match="coordinator_address"):
-        RingHosts((StageHost("10.0.0.2"),))
-    RingHosts((StageHost("127.0.0.2"),))
-    RingHosts((StageHost("pc2"),))
+        RingHosts((StageAddress("10.0.0.2"),))
+    RingHosts((StageAddress("127.0.0.2"),))
+    RingHosts((StageAddress("pc2"),))
 
 
 def test_a_file_that_is_not_there_or_not_text_is_refused(tmp_path):

@@ -26,7 +26,7 @@ from molink.control.messages.payloads import (
 from molink.control.messages.topics import ASSIGNMENT, PROBE
 from molink.control.registry.registry import Registry
 from molink.coordinator.members.hub import SAID_TOPICS
-from molink.coordinator.members.joining import JoinDesk
+from molink.coordinator.members.joining import JoinService
 from tests.coordinator.examples import WORK
 from tools.experiments.control.coordinator_scale import main, table
 from tools.experiments.swarm.member import Member
@@ -40,7 +40,7 @@ async def coordinator(folder):
     """As much of one as joining takes: its registry, its broker, its door."""
     registry, broker, app = Registry.open(folder), EmbeddedBroker("127.0.0.1", 0), web.Application()
     await broker.start()
-    add_join_route(app, JoinDesk(registry, broker, "127.0.0.1"))
+    add_join_route(app, JoinService(registry, broker, "127.0.0.1"))
     async with TestServer(app) as server:
         registry.url = str(server.make_url("/"))
         known = broker.coordinator

@@ -6,9 +6,9 @@ from contextlib import asynccontextmanager
 import pytest
 
 from molink.control.messages.payloads import Assignment, LinkKeys, StageLink
-from molink.coordinator.local.direct_routes import LocalWays
+from molink.coordinator.local.direct_routes import DirectRoutes
 from molink.errors import StageError, UserError
-from molink.node.stage_manager import StageHost
+from molink.node.stage_manager import StageManager
 from molink.stage_protocol.messages import LoadStage
 from molink.transport.curve import CurveKeys
 from tests.coordinator.examples import WORK
@@ -34,8 +34,8 @@ class Hosted:
         self.facts, self.handles, self.said = [], [], asyncio.Event()
         self.troubles = list(troubles)
         self.keys = keys
-        ways = LocalWays(lambda: None, is_tail=False)
-        self.host = StageHost(self.weights, self.start, ways, self.say, operators_own)
+        ways = DirectRoutes(lambda: None, is_tail=False)
+        self.host = StageManager(self.weights, self.start, ways, self.say, operators_own)
 
     async def weights(self, work, report):
         report(1.0)

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
-from molink.coordinator.requests.ring_client_links import CoordinatorLinks
+from molink.coordinator.requests.ring_client_links import RingClientLinks
 from molink.errors import StageError
 from molink.stage.links import StageLinks
 from molink.stage_protocol.messages import Fact, JoinRing, MovePath, PathMoved, SetAllowed
@@ -145,7 +145,7 @@ def test_a_plain_stage_cannot_be_told_whom_to_accept(caplog):
 
 async def test_the_coordinator_speaks_with_head_and_tail_over_encrypted_links():
     ring = StageLinks.bind("ring", "0.0.0.0", True, keys(PEER, public(COORDINATOR), public(PEER)))
-    links = CoordinatorLinks.bind("127.0.0.1", EPOCH, keys(COORDINATOR))
+    links = RingClientLinks.bind("127.0.0.1", EPOCH, keys(COORDINATOR))
     arrived: asyncio.Queue[Sampled] = asyncio.Queue()
     links.sampled = arrived.put_nowait
     links.allow([public(PEER)])

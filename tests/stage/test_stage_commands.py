@@ -9,7 +9,7 @@ import threading
 
 import pytest
 
-from molink.stage.stage_process import EXIT_FAILED, Supervisor
+from molink.stage.stage_process import EXIT_FAILED, SupervisorPipe
 from molink.stage_protocol.messages import (
     JoinRing,
     LoadStage,
@@ -33,7 +33,7 @@ class Pipes:
     def __init__(self) -> None:
         end, self._input = os.pipe()  # Never closed: that would end this process.
         self.facts = io.BytesIO()
-        self.stage = Supervisor(os.fdopen(end, "rb"), self.facts)
+        self.stage = SupervisorPipe(os.fdopen(end, "rb"), self.facts)
 
     def say(self, *commands) -> None:
         for command in commands:
@@ -83,8 +83,8 @@ def test_facts_of_two_threads_do_not_mix(pipes):
 )
 def test_a_stage_ends_with_its_input_and_on_what_is_no_command(lines, code):
     program = (
-        "import sys, threading; from molink.stage.stage_process import Supervisor;"
-        "Supervisor(sys.stdin.buffer, sys.stdout.buffer); threading.Event().wait()"
+        "import sys, threading; from molink.stage.stage_process import SupervisorPipe;"
+        "SupervisorPipe(sys.stdin.buffer, sys.stdout.buffer); threading.Event().wait()"
     )
     ended = subprocess.run(
         [sys.executable, "-c", program], input=lines, capture_output=True, timeout=60, check=False

@@ -9,9 +9,9 @@ from pathlib import Path
 from molink.control.identity import KeyPair
 from molink.control.messages.payloads import StageWork
 from molink.control.messages.topics import PATHS
-from molink.node.control_session import NodeVoice
+from molink.node.control_session import ControlSession
 from molink.node.stage_handle import StageHandle
-from molink.node.stage_manager import StageHost
+from molink.node.stage_manager import StageManager
 from molink.node.warm_stage import WarmStage
 from molink.stage_protocol.messages import LoadStage, OutgoingLink
 from molink.transport.curve import CurveKeys
@@ -27,7 +27,7 @@ from molink_agent.daemon.router_ports import RouterPorts
 from molink_agent.daemon.seat import Seat
 from molink_agent.daemon.shelf import Shelf
 from molink_agent.daemon.this_pc import ThisPc
-from molink_agent.daemon.ways import RingWays
+from molink_agent.daemon.ways import RelayedRoutes
 from molink_agent.limits.limits_file import LimitsFile
 from molink_agent.limits.use_watch import UseWatch
 from molink_agent.probe.gpus import GpuProbe
@@ -115,10 +115,10 @@ class _Carpenter:
         pair = admission.pair
         self.household.enter(pair.node_id)
         hands = _Hands(number, pair, admission, self.limits, self.options, self.shelf)
-        ways = RingWays(pair.node_id, self.household)
+        ways = RelayedRoutes(pair.node_id, self.household)
         ways.stage_host = hands.stage_host
-        voice = NodeVoice(pair.node_id, admission.name)
-        host = StageHost(hands.get_weights, hands.start_stage, ways, voice.say_fact)
+        voice = ControlSession(pair.node_id, admission.name)
+        host = StageManager(hands.get_weights, hands.start_stage, ways, voice.say_fact)
 
         def move(link: OutgoingLink, address: str) -> None:
             if host.handle is not None:
@@ -137,7 +137,7 @@ class _Carpenter:
         name = seat_name(self.first.name, number)
         return Admission(self.pair.seat(number), name, directory, self.first.pc)
 
-    def _errand(self, number: int, ways: RingWays) -> ProbeErrand:
+    def _errand(self, number: int, ways: RelayedRoutes) -> ProbeErrand:
         port = self.options.data_port
         options = replace(self.options, data_port=port + number if port else 0)
         neighbours = Neighbours(

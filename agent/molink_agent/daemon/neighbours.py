@@ -12,7 +12,7 @@ from molink.transport.peer.service import PeerService
 from molink_agent.daemon.household import Household
 from molink_agent.daemon.options import AgentOptions
 from molink_agent.daemon.router_ports import RouterPorts
-from molink_agent.daemon.ways import RingWays
+from molink_agent.daemon.ways import RelayedRoutes
 from molink_agent.limits.limits_file import LimitsFile
 from molink_agent.paths.measure import RATE_MBPS_MAX, CoordinatorWay, Prober
 
@@ -27,7 +27,7 @@ class Neighbours:
     options: AgentOptions
     """Its `data_port` is this seat's."""
     limits: LimitsFile
-    ways: RingWays
+    ways: RelayedRoutes
     ports: RouterPorts
     household: Household
     _service: PeerService | None = None

@@ -2,7 +2,7 @@
 
 from molink.control.messages.payloads import Accepted
 from molink.errors import UserError
-from molink.node.control_session import NodeVoice
+from molink.node.control_session import ControlSession
 
 __all__ = ["ReplacedError", "check_not_replaced"]
 
@@ -11,7 +11,7 @@ class ReplacedError(UserError):
     """Raised when another agent with the same keys has started later."""
 
 
-def check_not_replaced(voice: NodeVoice, accepted: Accepted) -> None:
+def check_not_replaced(voice: ControlSession, accepted: Accepted) -> None:
     """Raises ReplacedError when the coordinator has accepted another one that started later."""
     later = accepted.started_unix_s > voice.started_unix_s
     if accepted.incarnation != voice.incarnation and later:

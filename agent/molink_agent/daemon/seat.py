@@ -42,8 +42,8 @@ from molink.control.messages.topics import (
     Topic,
 )
 from molink.errors import ControlError, JoinRefusedError
-from molink.node.control_session import NodeVoice
-from molink.node.stage_manager import StageHost
+from molink.node.control_session import ControlSession
+from molink.node.stage_manager import StageManager
 from molink_agent.daemon.admission import Admission
 from molink_agent.daemon.enough import Enough
 from molink_agent.daemon.membership import Membership
@@ -71,11 +71,11 @@ class Seat:
 
     number: int
     """0: the PC itself, which has joined with the invite."""
-    voice: NodeVoice
+    voice: ControlSession
     admission: Admission
     pc: ThisPc
     owner: Owner
-    host: StageHost
+    host: StageManager
     errand: ProbeErrand
     enough: Enough = field(init=False)
     refused: str = ""

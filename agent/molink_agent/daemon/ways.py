@@ -19,7 +19,7 @@ from molink.transport.relay.receiver import RelayReceiver
 from molink_agent.daemon.household import Household
 from molink_agent.paths.links import keeper_of
 
-__all__ = ["RingWays"]
+__all__ = ["RelayedRoutes"]
 
 PATH_WITHIN_S = 60.0
 """Until the first path of a link is found: the neighbour may be restarting its router."""
@@ -37,7 +37,7 @@ class _Way:
 
 
 @dataclass(slots=True)
-class RingWays:
+class RelayedRoutes:
     """All links of one node's stage."""
 
     node_id: str

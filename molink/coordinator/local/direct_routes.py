@@ -14,11 +14,11 @@ from molink.node.link_routes import join_terms
 from molink.stage_protocol.messages import JoinRing, PathMoved, StageLoaded
 from molink_scheduler.link.facts import LinkMemory
 
-__all__ = ["LocalWays"]
+__all__ = ["DirectRoutes"]
 
 
 @dataclass(frozen=True, slots=True)
-class LocalWays:
+class DirectRoutes:
     """Of one stage."""
 
     upload_bytes_per_s: Callable[[], float | None]
@@ -29,7 +29,7 @@ class LocalWays:
     """...and of that to the coordinator."""
 
     @classmethod
-    def of(cls, plan: RingPlan, place: int) -> "LocalWays":
+    def of(cls, plan: RingPlan, place: int) -> "DirectRoutes":
         """For the stage at this place of a plan."""
         cap = plan.upload_mbps * 1e6 / 8 if plan.upload_mbps else None
         following = (place + 1) % len(plan.works)

@@ -13,11 +13,11 @@ from molink.control.addresses import BrokerAddress, Credentials
 from molink.control.client import ControlClient
 from molink.control.messages.payloads import Assignment, NodeState, Profile, StageWork
 from molink.control.messages.topics import ASSIGNMENT, HEALTH, PROFILE
-from molink.coordinator.local.direct_routes import LocalWays
+from molink.coordinator.local.direct_routes import DirectRoutes
 from molink.coordinator.local.fixed_plan import RingPlan, stage_name
-from molink.node.control_session import NodeVoice
+from molink.node.control_session import ControlSession
 from molink.node.stage_handle import StageHandle
-from molink.node.stage_manager import StageHost
+from molink.node.stage_manager import StageManager
 
 __all__ = ["LocalNode"]
 
@@ -31,8 +31,8 @@ class LocalNode:
 
     identity: Credentials
     profile: Profile
-    voice: NodeVoice
-    host: StageHost
+    voice: ControlSession
+    host: StageManager
     _news: asyncio.Event = field(default_factory=asyncio.Event)
 
     def __post_init__(self) -> None:
@@ -41,7 +41,7 @@ class LocalNode:
     @classmethod
     def of(cls, plan: RingPlan, place: int, identity: Credentials) -> "LocalNode":
         """The node of a stage; `identity` is its user of the broker, named after its id."""
-        voice = NodeVoice(identity.username, stage_name(place))
+        voice = ControlSession(identity.username, stage_name(place))
         command = plan.hosts.stages[place].command
 
         async def get_weights(work: StageWork, report: Callable[[float], None]) -> str:
@@ -52,8 +52,12 @@ class LocalNode:
         ) -> StageHandle:
             return await StageHandle.start(stage_name(place), plan.load(place), command)
 
-        host = StageHost(
-            get_weights, start_stage, LocalWays.of(plan, place), voice.say_fact, operators_own=True
+        host = StageManager(
+            get_weights,
+            start_stage,
+            DirectRoutes.of(plan, place),
+            voice.say_fact,
+            operators_own=True,
         )
         return cls(identity, plan.profile(place), voice, host)
 

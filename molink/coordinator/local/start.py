@@ -15,8 +15,8 @@ from molink.coordinator.local.local_report import local_nodes_report
 from molink.coordinator.local.local_ring import EPOCH, LocalRing
 from molink.coordinator.requests.link_memory import LinkMemoryFile, keeping_up_to_date
 from molink.coordinator.requests.ring import COORDINATOR
-from molink.coordinator.requests.ring_client import Coordinator
-from molink.coordinator.requests.ring_client_links import CoordinatorLinks
+from molink.coordinator.requests.ring_client import RingClient
+from molink.coordinator.requests.ring_client_links import RingClientLinks
 from molink.coordinator.requests.ring_links import known_links
 from molink.coordinator.rings.agent_ring import JoinTerms
 from molink.serving.model_card import load_tokenizer, model_card
@@ -32,7 +32,7 @@ PORT_NAME = "sampled"
 @asynccontextmanager
 async def start_coordinator(
     settings: ServeSettings, progressed: Callable[[int, float], None]
-) -> AsyncIterator[Coordinator]:
+) -> AsyncIterator[RingClient]:
     """A service over a local ring; `progressed(stage, fraction)` is called while weights load.
 
     Raises UserError (of which CheckpointError and UnsupportedModelError are kinds) for what the
@@ -46,7 +46,7 @@ async def start_coordinator(
     if memory is not None:
         plan = replace(plan, known=memory.read(time.time()))
     async with AsyncExitStack() as stack:
-        links = CoordinatorLinks.bind(plan.hosts.coordinator_address, EPOCH)
+        links = RingClientLinks.bind(plan.hosts.coordinator_address, EPOCH)
         stack.callback(links.close)
         control = await stack.enter_async_context(LocalControl.start(plan))
         terms = _terms(settings, control, plan, links.inbound.port)
@@ -77,12 +77,12 @@ def _terms(settings: ServeSettings, control: LocalControl, plan: RingPlan, port:
     )
 
 
-async def _coordinator(card: ModelCard, ring: LocalRing, links: CoordinatorLinks) -> Coordinator:
+async def _coordinator(card: ModelCard, ring: LocalRing, links: RingClientLinks) -> RingClient:
     """Connected to the ring's head."""
     await links.connect(ring.head_address, ring.plan.memory(COORDINATOR, 0))
     fitting = min(card.model_len_max, ring.agents.kv_tokens_capacity)
     lost = asyncio.get_running_loop().create_future()
-    coordinator = Coordinator(replace(card, model_len_max=fitting), ring, links, lost)
+    coordinator = RingClient(replace(card, model_len_max=fitting), ring, links, lost)
     serving_since = time.monotonic()
     coordinator.report = lambda: {
         "nodes": local_nodes_report(ring, coordinator.tokens_told, time.monotonic() - serving_since)
@@ -91,7 +91,7 @@ async def _coordinator(card: ModelCard, ring: LocalRing, links: CoordinatorLinks
 
 
 def _remembering(
-    memory: LinkMemoryFile | None, ring: LocalRing, coordinator: Coordinator
+    memory: LinkMemoryFile | None, ring: LocalRing, coordinator: RingClient
 ) -> AbstractAsyncContextManager[None]:
     """Keep what is seen of links between hosts; processes of one machine are never met again."""
     if memory is None:

@@ -12,7 +12,7 @@ from molink.control.messages.sealing import open_sealed, seal
 from molink.control.registry.records import NodeRecord
 from molink.control.registry.registry import Registry
 
-__all__ = ["JoinDesk", "let_in"]
+__all__ = ["JoinService", "let_in"]
 
 
 async def let_in(broker: Broker, registry: Registry) -> None:
@@ -23,7 +23,7 @@ async def let_in(broker: Broker, registry: Registry) -> None:
 
 
 @dataclass(slots=True)
-class JoinDesk:
+class JoinService:
     """One for a coordinator."""
 
     registry: Registry

@@ -20,7 +20,7 @@ from molink.control.messages.payloads import (
     RatesSeen,
     StageFact,
 )
-from molink.coordinator.members.reported_vs_measured import AS_TOLD, Pace
+from molink.coordinator.members.reported_vs_measured import AS_TOLD, Slowdown
 
 __all__ = ["NODES_MAX", "Node", "NodeBook"]
 
@@ -48,7 +48,7 @@ class Node:
     """Sender to the Mbps that this node has received from it, by its own count."""
     coordinator_saw_mbps: float = 0.0
     """The same of this node's bytes, by the coordinator's count; 0: none yet."""
-    pace: Pace = AS_TOLD
+    pace: Slowdown = AS_TOLD
     """Of its steps, as they were seen while it served."""
     fact: StageFact | None = None
     health: NodeHealth | None = None

@@ -21,7 +21,7 @@ __all__ = [
     "SLOWER_FACTOR",
     "STEPS_MIN",
     "UPLOAD_UNSEEN_MBPS",
-    "Pace",
+    "Slowdown",
     "StepsSeen",
     "believed_rate",
     "believed_upload",
@@ -54,7 +54,7 @@ FACTOR_MAX = 1000.0
 
 
 @dataclass(frozen=True, slots=True)
-class Pace:
+class Slowdown:
     """How many times as long as told a node's steps take; 1: as told, or nearly so."""
 
     decode: float = 1.0
@@ -66,7 +66,7 @@ class Pace:
         return max(self.decode, self.prefill)
 
 
-AS_TOLD = Pace()
+AS_TOLD = Slowdown()
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,8 +99,8 @@ def is_doubtful(told_mbps: float, believed_mbps: float) -> bool:
 
 
 def pace_of(
-    told_decode_s: float, told_row_s: float, seen: StepsSeen, before: Pace = AS_TOLD
-) -> Pace | None:
+    told_decode_s: float, told_row_s: float, seen: StepsSeen, before: Slowdown = AS_TOLD
+) -> Slowdown | None:
     """Of a stage whose decode step was to take `told_decode_s`; None: it cannot be told yet.
 
     `before`: what it was found to be. `told_row_s`: a row of a prompt. Prompts of few rows cost as
@@ -111,7 +111,7 @@ def pace_of(
         return None
     decode = _slowness(seen.decode_step_s, told_decode_s, before.decode)
     prefill = _slowness(seen.prefill_row_s, max(told_row_s, told_decode_s), before.prefill)
-    return Pace(decode, max(decode, prefill))
+    return Slowdown(decode, max(decode, prefill))
 
 
 def _slowness(seen_s: float, told_s: float, before: float) -> float:
@@ -123,7 +123,7 @@ def _slowness(seen_s: float, told_s: float, before: float) -> float:
     return min(times, FACTOR_MAX) if times > bound else 1.0
 
 
-def paced(steps: StepCost, pace: Pace) -> StepCost:
+def paced(steps: StepCost, pace: Slowdown) -> StepCost:
     """A node's step times as they are planned with."""
     return steps.model_copy(
         update={

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 from molink.coordinator.members.node_book import Node
-from molink.coordinator.members.reported_vs_measured import Pace, StepsSeen
+from molink.coordinator.members.reported_vs_measured import Slowdown, StepsSeen
 
 if TYPE_CHECKING:
     from molink_scheduler.placement import Forecast
@@ -76,7 +76,7 @@ class Planner(Protocol):
         """The best rings of these nodes, all of which are measured; may take seconds. Raises
         StageError when it cannot be made."""
 
-    def pace(self, stage: PlannedStage, node: Node, rows: int, seen: StepsSeen) -> Pace | None:
+    def pace(self, stage: PlannedStage, node: Node, rows: int, seen: StepsSeen) -> Slowdown | None:
         """How a member's steps compare with what it has told; None: it cannot be told yet.
 
         `rows`: of a decode micro-batch, at most.

@@ -11,7 +11,7 @@ from molink.checkpoint.layer_sizes import planned_model
 from molink.config.up_settings import UpSettings
 from molink.coordinator.members.discrepancies import Sightings, doubts
 from molink.coordinator.members.node_book import Node
-from molink.coordinator.members.reported_vs_measured import Pace, StepsSeen, pace_of
+from molink.coordinator.members.reported_vs_measured import Slowdown, StepsSeen, pace_of
 from molink.coordinator.planning.cluster_plan import ClusterPlan, PlannedRing, PlannedStage
 from molink.coordinator.planning.node_facts import ELEMENT_BYTES, FactsMaker, download_bytes_per_s
 from molink.coordinator.planning.plan_process import plan_beside
@@ -96,7 +96,7 @@ class ModelPlanner:
         facts, network = self.facts.of(nodes)
         return PlacementQuestion(self.cost, tuple(facts), network, self.goal, self.split)
 
-    def pace(self, stage: PlannedStage, node: Node, rows: int, seen: StepsSeen) -> Pace | None:
+    def pace(self, stage: PlannedStage, node: Node, rows: int, seen: StepsSeen) -> Slowdown | None:
         """How a member's steps compare with what it has told; None: it cannot be told yet."""
         decode_s = self.facts.told_decode_s(node, stage.layers, rows)
         row_s = self.facts.told_row_s(node, stage.layers)

@@ -14,7 +14,7 @@ from molink.coordinator.members.node_book import Node
 from molink.coordinator.planning.cluster_plan import ClusterPlan, Planner
 from molink.errors import MolinkError
 
-__all__ = ["PlanDesk"]
+__all__ = ["PlanCache"]
 
 log = logging.getLogger(__name__)
 
@@ -26,7 +26,7 @@ RETRY_S = 5.0
 
 
 @dataclass(slots=True)
-class PlanDesk:
+class PlanCache:
     """One for a manager."""
 
     planner: Planner

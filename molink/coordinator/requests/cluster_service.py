@@ -12,7 +12,7 @@ from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Any
 
-from molink.coordinator.requests.ring_client import Coordinator
+from molink.coordinator.requests.ring_client import RingClient
 from molink.errors import RingError
 from molink.serving.service import GenerationRequest, ModelCard, TokenEvent
 from molink_scheduler.ring_choice import RingLoad, choose_ring
@@ -32,7 +32,7 @@ class ServingRing:
     """A ring in service."""
 
     number: int
-    coordinator: Coordinator
+    coordinator: RingClient
     tokens_per_s: float
     """Forecast, by which rings are compared."""
     promised: Mapping[str, Any] | None = None

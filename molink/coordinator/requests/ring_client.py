@@ -13,16 +13,16 @@ from typing import Any
 from molink.coordinator.requests.codec_check import WireCheck
 from molink.coordinator.requests.lossless_trial import await_trial
 from molink.coordinator.requests.ring import Ring
-from molink.coordinator.requests.ring_client_links import CoordinatorLinks
+from molink.coordinator.requests.ring_client_links import RingClientLinks
 from molink.coordinator.requests.ring_report import ring_report
 from molink.errors import InvalidRequestError, MolinkError, RingError
 from molink.serving.service import GenerationRequest, ModelCard, TokenEvent, TokenLogprob
 from molink.serving.text_stream import TextStream
-from molink.wire.messages import Cancel, FinishReason, Sampled, SetWire, Submit, TokenSample
+from molink.wire.messages import Cancel, FinishReason, Sampled, SetCodec, Submit, TokenSample
 from molink_scheduler.codec_choice import CodecDecision, LosslessTrial, choose_codec
 from molink_scheduler.request import Request, SamplingParams
 
-__all__ = ["Coordinator"]
+__all__ = ["RingClient"]
 
 REQUESTS_MAX = 4096
 """Sequences accepted at a time, running and waiting; beyond it users get 503 instead of a long
@@ -47,12 +47,12 @@ class _Live:
 
 
 @dataclass(slots=True)
-class Coordinator:
+class RingClient:
     """A `GenerationService` over one ring."""
 
     card: ModelCard
     ring: Ring
-    links: CoordinatorLinks
+    links: RingClientLinks
     lost: asyncio.Future[MolinkError]
     """Done when a stage is gone and the ring with it."""
     remedy: str = "Start the server again."
@@ -129,15 +129,15 @@ class Coordinator:
         if wanted not in ("raw", "lossless"):
             codec = "int8" if wanted == "auto" else wanted
             prompts = await WireCheck.start(self)
-            self.links.send(SetWire(codec))
+            self.links.send(SetCodec(codec))
             check = await prompts.compare(codec)
             if wanted == "auto" and not check.passed:
                 trial = await self._try_lossless(prompts)
         self.wire = choose_codec(wanted, check, trial)
-        self.links.send(SetWire(self.wire.codec))
+        self.links.send(SetCodec(self.wire.codec))
 
     async def _try_lossless(self, prompts: WireCheck) -> LosslessTrial | None:
-        self.links.send(SetWire("lossless"))
+        self.links.send(SetCodec("lossless"))
         await prompts.send_texts()
         return await await_trial(self.ring.stages, self.ring.facts.upload_mbps)
 

@@ -16,21 +16,21 @@ from molink.transport.link.paced_link import PacedLink
 from molink.transport.link.path_move import MoveOutcome
 from molink.transport.link.thread import LinkThread
 from molink.wire.frames import decode_message, encode_message
-from molink.wire.messages import Cancel, Message, Sampled, SetWire, Submit
+from molink.wire.messages import Cancel, Message, Sampled, SetCodec, Submit
 from molink_scheduler.batch import BatchClass
 from molink_scheduler.link.facts import LinkMemory
 from molink_scheduler.link.pacer import LinkPacer
 from molink_scheduler.link.silence import GiveUp, Reconnect, SilenceStep
 from molink_scheduler.link.transmission import make_transmission
 
-__all__ = ["CoordinatorLinks"]
+__all__ = ["RingClientLinks"]
 
 OPEN_TIMEOUT_S = 60.0
 """As between stages: a head that has not answered by then is not there."""
 
 
 @dataclass(slots=True)
-class CoordinatorLinks:
+class RingClientLinks:
     """Sends `Submit` and `Cancel`, hands each `Sampled` to a callback."""
 
     epoch: int
@@ -50,7 +50,7 @@ class CoordinatorLinks:
     _thread: LinkThread | None = None
 
     @classmethod
-    def bind(cls, host: str, epoch: int, keys: CurveKeys | None = None) -> "CoordinatorLinks":
+    def bind(cls, host: str, epoch: int, keys: CurveKeys | None = None) -> "RingClientLinks":
         """Listen for the tail; with `keys`, encrypted. Needs a running event loop."""
         context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         guard = CurveGuard(context, keys) if keys is not None else None
@@ -75,7 +75,7 @@ class CoordinatorLinks:
         if not await asyncio.to_thread(self._thread.open, self.head, OPEN_TIMEOUT_S):
             raise RingError("The head does not answer: check its link.")
 
-    def send(self, message: Submit | Cancel | SetWire) -> None:
+    def send(self, message: Submit | Cancel | SetCodec) -> None:
         """Send to the head."""
         assert self.head is not None and self._thread is not None, "connect comes first"
         if not self.head.send(encode_message(message, self.epoch), BatchClass.DECODE, 0):

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from molink.coordinator.requests.known_links import KnownLink
 from molink.coordinator.requests.ring import COORDINATOR, Ring
-from molink.coordinator.requests.ring_client_links import CoordinatorLinks
+from molink.coordinator.requests.ring_client_links import RingClientLinks
 from molink.stage_protocol.health import LinkHealth
 from molink.stage_protocol.link_health import link_health
 
@@ -22,7 +22,7 @@ class RingLink:
     health: LinkHealth
 
 
-def ring_links(ring: Ring, coordinator: CoordinatorLinks) -> Iterator[RingLink]:
+def ring_links(ring: Ring, coordinator: RingClientLinks) -> Iterator[RingLink]:
     """In the order in which a request meets them; of a stage that has not reported, none."""
     if coordinator.head is not None:
         yield RingLink(COORDINATOR, 0, link_health(coordinator.head.statistics()))
@@ -33,7 +33,7 @@ def ring_links(ring: Ring, coordinator: CoordinatorLinks) -> Iterator[RingLink]:
 
 
 def known_links(
-    ring: Ring, coordinator: CoordinatorLinks, address_of: Callable[[int], str], now: float
+    ring: Ring, coordinator: RingClientLinks, address_of: Callable[[int], str], now: float
 ) -> Iterator[tuple[str, str, KnownLink]]:
     """Source, target and state of each link, to be remembered; `address_of` a stage's place or
     COORDINATOR."""

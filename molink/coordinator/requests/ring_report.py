@@ -4,14 +4,14 @@ from dataclasses import asdict
 from typing import Any
 
 from molink.coordinator.requests.ring import COORDINATOR, Ring, RingStage
-from molink.coordinator.requests.ring_client_links import CoordinatorLinks
+from molink.coordinator.requests.ring_client_links import RingClientLinks
 from molink.coordinator.requests.ring_links import RingLink, ring_links
 
 __all__ = ["ring_report"]
 
 
 def ring_report(
-    model: str, ring: Ring, coordinator: CoordinatorLinks, requests_live: int
+    model: str, ring: Ring, coordinator: RingClientLinks, requests_live: int
 ) -> dict[str, Any]:
     """Facts as of the last health reports, at most a second old; of requests we know ourselves."""
     head = ring.stages[0].health
@@ -48,7 +48,7 @@ def _stage(stage: RingStage) -> dict[str, Any]:
     }
 
 
-def _links(ring: Ring, coordinator: CoordinatorLinks) -> list[dict[str, Any]]:
+def _links(ring: Ring, coordinator: RingClientLinks) -> list[dict[str, Any]]:
     return [
         _link(ring, link) | _packing(ring.stages[link.source], link)
         for link in ring_links(ring, coordinator)

@@ -9,7 +9,7 @@ from molink.control.messages.payloads import NodeState
 from molink.coordinator.members.ledger import Contribution, Ledger
 from molink.coordinator.members.node_book import Node, NodeBook
 from molink.coordinator.requests.cluster_service import ClusterService
-from molink.coordinator.rings.ring_supervisor import RingLife
+from molink.coordinator.rings.ring_supervisor import RingSupervisor
 
 __all__ = ["Accounting"]
 
@@ -28,7 +28,7 @@ class Accounting:
     """Of each ring's epoch, tokens handed to users until the last time."""
     _at: float = field(default_factory=time.monotonic)
 
-    async def run(self, lives: Sequence[RingLife]) -> None:
+    async def run(self, lives: Sequence[RingSupervisor]) -> None:
         """Until cancelled, and once more then. `lives` is the manager's own list."""
         try:
             while True:
@@ -37,7 +37,7 @@ class Accounting:
         finally:
             self.settle(lives, time.monotonic())
 
-    def settle(self, lives: Sequence[RingLife], now: float) -> None:
+    def settle(self, lives: Sequence[RingSupervisor], now: float) -> None:
         """Write down what has come since the last call."""
         elapsed_s, self._at = now - self._at, now
         tokens = self._new_token_layers(lives)
@@ -57,7 +57,7 @@ class Accounting:
             if given != Contribution():
                 self.ledger.add(node.node_id, node.name, given)
 
-    def _new_token_layers(self, lives: Sequence[RingLife]) -> dict[str, int]:
+    def _new_token_layers(self, lives: Sequence[RingSupervisor]) -> dict[str, int]:
         found: dict[str, int] = {}
         for life in lives:
             tokens = self._new_tokens(life)
@@ -66,7 +66,7 @@ class Accounting:
                 found[stage.node.node_id] = tokens * (end - start)
         return found
 
-    def _new_tokens(self, life: RingLife) -> int:
+    def _new_tokens(self, life: RingSupervisor) -> int:
         ring = next((ring for ring in self.service.rings if ring.number == life.number), None)
         if ring is None:
             return 0

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field, replace
 
 from molink.control.identity import KeyPair
 from molink.control.messages.payloads import StageLink
-from molink.coordinator.requests.ring_client import Coordinator
-from molink.coordinator.requests.ring_client_links import CoordinatorLinks
+from molink.coordinator.requests.ring_client import RingClient
+from molink.coordinator.requests.ring_client_links import RingClientLinks
 from molink.coordinator.rings.agent_ring import AgentRing, JoinTerms
 from molink.coordinator.rings.agent_stage import AgentStage
 from molink.coordinator.services.coordinator_relay import CoordinatorRelay
@@ -24,14 +24,14 @@ from molink.transport.curve import CurveKeys
 from molink.transport.paths.choose import Path
 from molink.transport.paths.keeper import LinkEnd, PathKeeper
 
-__all__ = ["CoordinatorDoor", "DoorTerms"]
+__all__ = ["CoordinatorEndpoint", "EndpointTerms"]
 
 PATH_WITHIN_S = 30.0
 """Until a path to the head is found: the relay answers at once, direct addresses within seconds."""
 
 
 @dataclass(frozen=True, slots=True)
-class DoorTerms:
+class EndpointTerms:
     """What all rings of a coordinator have in common."""
 
     keys: KeyPair
@@ -49,14 +49,14 @@ class DoorTerms:
 
 
 @dataclass(slots=True)
-class CoordinatorDoor:
+class CoordinatorEndpoint:
     """For one ring of one epoch."""
 
-    terms: DoorTerms
+    terms: EndpointTerms
     epoch: int
     path: Path = field(default_factory=lambda: Path("none"))
     """To the head."""
-    _links: CoordinatorLinks | None = None
+    _links: RingClientLinks | None = None
     _keeper: PathKeeper | None = None
     _keeping: asyncio.Task[None] | None = None
     _found: asyncio.Event = field(default_factory=asyncio.Event)
@@ -71,7 +71,7 @@ class CoordinatorDoor:
         pair = self.terms.keys
         allowed = (stages[-1].node.public_key,)
         keys = CurveKeys(pair.public_z85, pair.secret_z85, allowed)
-        self._links = CoordinatorLinks.bind(self.terms.listen_host, self.epoch, keys)
+        self._links = RingClientLinks.bind(self.terms.listen_host, self.epoch, keys)
         port = self._links.inbound.port
         self.terms.relay.forward(self._port_name, f"{self.terms.own_host}:{port}")
         return replace(
@@ -80,7 +80,7 @@ class CoordinatorDoor:
             coordinator_port_name=self._port_name,
         )
 
-    async def connect(self, ring: AgentRing) -> Coordinator:
+    async def connect(self, ring: AgentRing) -> RingClient:
         """Find a way to the head and open the link. Raises RingError."""
         assert self._links is not None, "the tail is awaited first"
         link = ring.requests_link
@@ -95,7 +95,7 @@ class CoordinatorDoor:
         fitting = min(self.terms.card.model_len_max, ring.kv_tokens_capacity)
         card = replace(self.terms.card, model_len_max=fitting)
         self._lost = asyncio.get_running_loop().create_future()
-        return Coordinator(card, ring, self._links, self._lost, remedy="")
+        return RingClient(card, ring, self._links, self._lost, remedy="")
 
     async def close(self) -> None:
         """Close both links; a second call does nothing."""

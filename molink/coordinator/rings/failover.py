@@ -14,12 +14,12 @@ from typing import Any
 from molink.coordinator.gathered import gathered
 from molink.coordinator.members.node_book import Node
 from molink.coordinator.planning.cluster_plan import ClusterPlan
-from molink.coordinator.planning.plan_cache import PlanDesk
+from molink.coordinator.planning.plan_cache import PlanCache
 from molink.coordinator.rings.assigner import Assigner
-from molink.coordinator.rings.ring_supervisor import RingLife, RingState
+from molink.coordinator.rings.ring_supervisor import RingState, RingSupervisor
 from molink.errors import StageError
 
-__all__ = ["Handover"]
+__all__ = ["Failover"]
 
 PRELOAD_BETTER_S = 3600.0
 """For a better plan nobody waits; a download over a home line takes half an hour."""
@@ -29,10 +29,10 @@ PRELOAD_LEAVING_S = 60.0
 
 
 @dataclass(slots=True)
-class Handover:
+class Failover:
     """Rings whose replacement is being prepared."""
 
-    desk: PlanDesk
+    desk: PlanCache
     assigner: Assigner
     members: Callable[[], set[str]]
     """Nodes of rings that live."""
@@ -45,11 +45,11 @@ class Handover:
         """Whether any ring is being replaced."""
         return bool(self._rings)
 
-    def ended(self, life: RingLife) -> None:
+    def ended(self, life: RingSupervisor) -> None:
         """A ring is gone, replaced or not."""
         self._rings.discard(life.number)
 
-    def let_go(self, lives: Sequence[RingLife], free: Sequence[Node]) -> None:
+    def let_go(self, lives: Sequence[RingSupervisor], free: Sequence[Node]) -> None:
         """Rings with a member that wants to leave, or to lend less, are replaced, or drained where
         they cannot be. `free` are the nodes of no ring that a plan may use."""
         for life in lives:
@@ -64,7 +64,7 @@ class Handover:
             if plan is not None:
                 self._begin([life], plan, PRELOAD_LEAVING_S)
 
-    def improve(self, lives: Sequence[RingLife], plan: ClusterPlan) -> None:
+    def improve(self, lives: Sequence[RingSupervisor], plan: ClusterPlan) -> None:
         """Replace rings by a plan that is better."""
         self._begin(lives, plan, PRELOAD_BETTER_S)
 
@@ -76,15 +76,15 @@ class Handover:
         for node in self.assigner.strays(self.members()):
             self._start(self.assigner.stand_by(node))
 
-    def _leaves(self, life: RingLife, node: Node) -> bool:
+    def _leaves(self, life: RingSupervisor, node: Node) -> bool:
         return node.wants != "serve" or self.desk.planner.outgrown(life.plan, node)
 
-    def _begin(self, lives: Sequence[RingLife], plan: ClusterPlan, within_s: float) -> None:
+    def _begin(self, lives: Sequence[RingSupervisor], plan: ClusterPlan, within_s: float) -> None:
         self._rings |= {life.number for life in lives}
         self._start(self._hand_over(lives, plan, within_s))
 
     async def _hand_over(
-        self, lives: Sequence[RingLife], plan: ClusterPlan, within_s: float
+        self, lives: Sequence[RingSupervisor], plan: ClusterPlan, within_s: float
     ) -> None:
         """Let newcomers of the plan load while the rings serve, then end them."""
         try:

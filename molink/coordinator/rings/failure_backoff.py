@@ -6,14 +6,14 @@ Pure: times are arguments.
 
 from dataclasses import dataclass, field
 
-__all__ = ["Resting"]
+__all__ = ["FailureBackoff"]
 
 REST_FIRST_S, REST_MAX_S = 60.0, 3600.0
 """For a node whose stage has failed; doubles with each failure."""
 
 
 @dataclass(slots=True)
-class Resting:
+class FailureBackoff:
     """Counts failures of nodes, by id."""
 
     _failures: dict[str, int] = field(default_factory=dict)

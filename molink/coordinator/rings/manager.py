@@ -14,16 +14,16 @@ from dataclasses import dataclass, field
 
 from molink.coordinator.members.node_book import Node, NodeBook
 from molink.coordinator.planning.cluster_plan import ClusterPlan, PlannedRing, Planner
-from molink.coordinator.planning.plan_cache import PlanDesk
+from molink.coordinator.planning.plan_cache import PlanCache
 from molink.coordinator.planning.readiness import Readiness
 from molink.coordinator.requests.cluster_service import ClusterService
 from molink.coordinator.rings.agent_stage import AgentStage
 from molink.coordinator.rings.assigner import Assigner
-from molink.coordinator.rings.failover import Handover
-from molink.coordinator.rings.failure_backoff import Resting
+from molink.coordinator.rings.failover import Failover
+from molink.coordinator.rings.failure_backoff import FailureBackoff
 from molink.coordinator.rings.progress import Waiting, progress_sentence
-from molink.coordinator.rings.ring_supervisor import Door, RingLife, RingState
-from molink.coordinator.rings.slowdown_monitor import PaceWatch
+from molink.coordinator.rings.ring_supervisor import RingEndpoint, RingState, RingSupervisor
+from molink.coordinator.rings.slowdown_monitor import SlowdownMonitor
 
 __all__ = ["ClusterManager", "ManagerSettings"]
 
@@ -58,10 +58,10 @@ class ClusterManager:
     planner: Planner
     service: ClusterService
     assigner: Assigner
-    new_door: Callable[[int], Door]
+    new_door: Callable[[int], RingEndpoint]
     """For a ring of this epoch."""
     readiness: Readiness = field(default_factory=Readiness)
-    lives: list[RingLife] = field(default_factory=list)
+    lives: list[RingSupervisor] = field(default_factory=list)
     plan: ClusterPlan = field(default_factory=lambda: ClusterPlan(()))
     """The latest, with the reasons of standbys."""
     _stages: dict[str, AgentStage] = field(default_factory=dict)
@@ -74,21 +74,21 @@ class ClusterManager:
     _next_ring: int = 0
     last_failure: str = ""
     """Why the latest ring has failed; empty when it has not."""
-    _resting: Resting = field(default_factory=Resting)
+    _resting: FailureBackoff = field(default_factory=FailureBackoff)
     _fruitless: object = None
     """What a plan was made for that brought no ring: the same again would bring none either."""
-    _handover: Handover = field(init=False)
-    _desk: PlanDesk = field(init=False)
-    _watch: PaceWatch = field(init=False)
+    _handover: Failover = field(init=False)
+    _desk: PlanCache = field(init=False)
+    _watch: SlowdownMonitor = field(init=False)
     _slow: frozenset[str] = frozenset()
     """Who takes longer than it has told..."""
     _known_slow: frozenset[str] = frozenset()
     """...and who did when everybody was last planned for."""
 
     def __post_init__(self) -> None:
-        self._desk = PlanDesk(self.planner, self._changed.set)
-        self._handover = Handover(self._desk, self.assigner, lambda: self.members)
-        self._watch = PaceWatch(self.planner)
+        self._desk = PlanCache(self.planner, self._changed.set)
+        self._handover = Failover(self._desk, self.assigner, lambda: self.members)
+        self._watch = SlowdownMonitor(self.planner)
 
     def noticed(self, node_id: str) -> None:
         """A node has said something, or has gone."""
@@ -150,7 +150,7 @@ class ClusterManager:
         return {stage.node.node_id for life in self.lives for stage in life.stages}
 
     @property
-    def _serving(self) -> list[RingLife]:
+    def _serving(self) -> list[RingSupervisor]:
         """Rings that live, those that still load among them."""
         return [life for life in self.lives if life.state is not RingState.ENDED]
 
@@ -178,7 +178,7 @@ class ClusterManager:
             else:
                 self.last_failure = ""
 
-    def _let_rest(self, life: RingLife, now: float) -> None:
+    def _let_rest(self, life: RingSupervisor, now: float) -> None:
         """Whose stage has failed is left out for a while."""
         failed = [stage.node for stage in life.stages if stage.failed]
         for node in failed:
@@ -209,7 +209,7 @@ class ClusterManager:
         for ring in plan.rings:
             self._begin(ring)
 
-    def _improve(self, serving: Sequence[RingLife], now: float) -> None:
+    def _improve(self, serving: Sequence[RingSupervisor], now: float) -> None:
         """Would everybody together do so much better that an interruption pays?"""
         if now - self._improved_at < CHANGE_PERIOD_S or self._handover.under_way:
             return
@@ -226,7 +226,7 @@ class ClusterManager:
     def _begin(self, plan: PlannedRing) -> None:
         number, self._next_ring = self._next_ring, self._next_ring + 1
         stages = self.assigner.stages(plan, number)
-        life = RingLife(
+        life = RingSupervisor(
             number=number,
             plan=plan,
             stages=stages,

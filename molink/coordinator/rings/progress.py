@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from molink.control.messages.payloads import NodeState
 from molink.coordinator.members.node_book import Node
 from molink.coordinator.planning.cluster_plan import ClusterPlan
-from molink.coordinator.rings.ring_supervisor import RingLife
+from molink.coordinator.rings.ring_supervisor import RingSupervisor
 
 __all__ = ["Waiting", "progress_sentence"]
 
@@ -22,7 +22,7 @@ class Waiting:
 
 def progress_sentence(
     nodes: Sequence[Node],
-    lives: Sequence[RingLife],
+    lives: Sequence[RingSupervisor],
     plan: ClusterPlan,
     waiting: Waiting,
     last_failure: str = "",

@@ -14,12 +14,12 @@ from typing import Any, Protocol
 from molink.coordinator.members.node_book import Node
 from molink.coordinator.planning.cluster_plan import PlannedRing
 from molink.coordinator.requests.cluster_service import ClusterService, ServingRing
-from molink.coordinator.requests.ring_client import Coordinator
+from molink.coordinator.requests.ring_client import RingClient
 from molink.coordinator.rings.agent_ring import AgentRing, JoinTerms, build_ring
 from molink.coordinator.rings.agent_stage import AgentStage
 from molink.errors import MolinkError, StageError
 
-__all__ = ["Door", "RingLife", "RingState"]
+__all__ = ["RingEndpoint", "RingState", "RingSupervisor"]
 
 log = logging.getLogger(__name__)
 
@@ -42,13 +42,13 @@ class RingState(StrEnum):
     ENDED = "ended"
 
 
-class Door(Protocol):
+class RingEndpoint(Protocol):
     """The coordinator's ends of the links to one ring."""
 
     async def open(self, stages: Sequence[AgentStage]) -> JoinTerms:
         """Listen for the tail; what the stages are told then."""
 
-    async def connect(self, ring: AgentRing) -> Coordinator:
+    async def connect(self, ring: AgentRing) -> RingClient:
         """Open the link to the head of a ring that has joined. Raises RingError."""
 
     async def close(self) -> None:
@@ -56,13 +56,13 @@ class Door(Protocol):
 
 
 @dataclass(slots=True)
-class RingLife:
+class RingSupervisor:
     """A ring, planned, alive or ended."""
 
     number: int
     plan: PlannedRing
     stages: Sequence[AgentStage]
-    door: Door
+    door: RingEndpoint
     wire: str
     """As `--wire`."""
     service: ClusterService
@@ -154,7 +154,7 @@ class RingLife:
             self.service.rings.remove(serving)
         self.service.rings_changed()
 
-    async def _until_drained(self, coordinator: Coordinator) -> None:
+    async def _until_drained(self, coordinator: RingClient) -> None:
         """Raises StageError when the ring is lost."""
         draining = asyncio.ensure_future(self._drain.wait())
         try:

@@ -7,9 +7,9 @@ from molink.coordinator.members.node_book import Node
 from molink.coordinator.members.reported_vs_measured import AS_TOLD, StepsSeen
 from molink.coordinator.planning.cluster_plan import Planner
 from molink.coordinator.rings.agent_stage import AgentStage
-from molink.coordinator.rings.ring_supervisor import RingLife, RingState
+from molink.coordinator.rings.ring_supervisor import RingState, RingSupervisor
 
-__all__ = ["PaceWatch"]
+__all__ = ["SlowdownMonitor"]
 
 LOOK_S = 5.0
 """Stages smooth their times over a dozen steps; a plan changes by the minute at most."""
@@ -19,14 +19,16 @@ KEPT_S = 3600.0
 
 
 @dataclass(slots=True)
-class PaceWatch:
+class SlowdownMonitor:
     """Notes it in the nodes of the book."""
 
     planner: Planner
     _looked_at: float = 0.0
     _seen_at: dict[str, float] = field(default_factory=dict)
 
-    def look(self, lives: Sequence[RingLife], nodes: Sequence[Node], now: float) -> frozenset[str]:
+    def look(
+        self, lives: Sequence[RingSupervisor], nodes: Sequence[Node], now: float
+    ) -> frozenset[str]:
         """Everybody who is slower than it has told; looks at most every few seconds."""
         if now - self._looked_at >= LOOK_S:
             self._looked_at = now
@@ -38,7 +40,7 @@ class PaceWatch:
                     node.pace = AS_TOLD
         return frozenset(node.node_id for node in nodes if node.pace != AS_TOLD)
 
-    def _look_at(self, life: RingLife, now: float) -> None:
+    def _look_at(self, life: RingSupervisor, now: float) -> None:
         running = [stage.health.requests_running or 0 for stage in life.stages if stage.health]
         rows = max([1, life.plan.users, *running])
         for planned, stage in zip(life.plan.stages, life.stages, strict=True):

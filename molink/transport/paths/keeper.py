@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 from molink.transport.paths.choose import Path, PathChooser, PathPeriods
 from molink.transport.paths.direct import DIRECT_WITHIN_S, find_link_port
-from molink.transport.relay.caller import RelayCaller, RelayDoor
+from molink.transport.relay.caller import RelayCaller, RelayTunnel
 
 __all__ = ["LinkEnd", "PathKeeper"]
 
@@ -54,7 +54,7 @@ class PathKeeper:
         self._end, self._moved, self._direct_within_s = end, moved, direct_within_s
         self._door = None
         if caller is not None:
-            self._door = RelayDoor(caller, end.to, end.port_name, self._heard)
+            self._door = RelayTunnel(caller, end.to, end.port_name, self._heard)
         self._chooser = PathChooser(self._door is not None, periods)
         self._told = Path("none")
         self._news = asyncio.Event()

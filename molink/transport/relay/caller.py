@@ -1,6 +1,6 @@
 """A node's dealings with a relay: dialling a port of another node, and registering its own.
 
-`RelayDoor` is what a stage sees of a relayed link: a port on loopback. Each connection to it is
+`RelayTunnel` is what a stage sees of a relayed link: a port on loopback. Each connection to it is
 dialled through the relay and joined with what comes back. A stage connects with ZeroMQ, which tries
 again by itself, some ten times a second; so a dial that fails keeps the stage's connection for a
 while before it ends it, longer each time.
@@ -26,7 +26,7 @@ from molink.transport.relay.protocol import (
 from molink.transport.relay.splice import Splicer
 from molink.transport.sockets import accept_from, address_of, connect, listen
 
-__all__ = ["JOINED_WITHIN_S", "RelayCaller", "RelayDoor"]
+__all__ = ["JOINED_WITHIN_S", "RelayCaller", "RelayTunnel"]
 
 JOINED_WITHIN_S = 20.0
 """The relay gives the far end ten seconds to come, each end its own round trips."""
@@ -89,7 +89,7 @@ class RelayCaller:
         return connection
 
 
-class RelayDoor:
+class RelayTunnel:
     """A port on loopback that leads to a port of another node, from `open` to `close`."""
 
     def __init__(

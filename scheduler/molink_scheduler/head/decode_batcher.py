@@ -21,7 +21,7 @@ from molink_scheduler.head.settings import HeadSettings
 from molink_scheduler.timing.decode_clock import DecodeClock
 from molink_scheduler.timing.round_tracker import RoundTracker, StageStamp
 
-__all__ = ["DecodeCircle", "Departure"]
+__all__ = ["DecodeBatcher", "Departure"]
 
 
 class Departure(NamedTuple):
@@ -33,7 +33,7 @@ class Departure(NamedTuple):
 
 
 @dataclass(slots=True)
-class DecodeCircle:
+class DecodeBatcher:
     """The decode of one ring, as its head keeps it."""
 
     settings: HeadSettings

@@ -20,7 +20,7 @@ from molink_scheduler.timing.decode_clock import DecodeClock
 from molink_scheduler.timing.prefill_budget import PREFILL_ROWS_MIN, PrefillBudget
 from molink_scheduler.timing.step_profile import StepProfile
 
-__all__ = ["SPAN_TOKENS", "PromptLine"]
+__all__ = ["SPAN_TOKENS", "PromptQueue"]
 
 SPAN_TOKENS = 128
 """Prefill tokens per batch: hops overlap, and a decode step waits for little (docs/benchmarks)."""
@@ -38,7 +38,7 @@ next round."""
 
 
 @dataclass(slots=True)
-class PromptLine:
+class PromptQueue:
     """Sequences of which something is left to prefill, and what the head knows about prefill."""
 
     settings: HeadSettings

@@ -24,9 +24,9 @@ from molink_scheduler.events import (
     SampledToken,
     SendRelease,
 )
-from molink_scheduler.head.decode_batcher import DecodeCircle
+from molink_scheduler.head.decode_batcher import DecodeBatcher
 from molink_scheduler.head.micro_batches import MicroBatches
-from molink_scheduler.head.prompt_queue import PromptLine
+from molink_scheduler.head.prompt_queue import PromptQueue
 from molink_scheduler.head.sequence import Sequence
 from molink_scheduler.head.settings import HeadSettings
 from molink_scheduler.kv.blocks import BLOCK_TOKENS, blocks_for
@@ -48,8 +48,8 @@ class HeadScheduler:
     kv: KvLedger = field(init=False)
     _sequences: dict[int, Sequence] = field(init=False, default_factory=dict)
     clock: DecodeClock = field(init=False, default_factory=DecodeClock)
-    circle: DecodeCircle = field(init=False)
-    prompts: PromptLine = field(init=False)
+    circle: DecodeBatcher = field(init=False)
+    prompts: PromptQueue = field(init=False)
     wire: str = "raw"
     """Codec of the activations of batches planned from now on."""
     _next_batch_id: int = field(init=False, default=0)
@@ -57,8 +57,8 @@ class HeadScheduler:
 
     def __post_init__(self) -> None:
         self.kv = KvLedger(blocks_for(self.settings.kv_tokens_capacity))
-        self.circle = DecodeCircle(self.settings, self.clock)
-        self.prompts = PromptLine(self.settings, self.kv, self.clock)
+        self.circle = DecodeBatcher(self.settings, self.clock)
+        self.prompts = PromptQueue(self.settings, self.kv, self.clock)
 
     @property
     def running_count(self) -> int:

@@ -19,7 +19,7 @@ Pure: times are arguments.
 import math
 from dataclasses import dataclass, field
 
-__all__ = ["HOLD_SHARE_MAX", "DecodeHold"]
+__all__ = ["HOLD_SHARE_MAX", "PrefillPause"]
 
 HOLD_SHARE_MAX = 0.2
 """Of the link's time, at most: steps that follow each other closely would stop prefill for good."""
@@ -35,7 +35,7 @@ LATE_S_MAX = 0.005
 
 
 @dataclass(slots=True)
-class DecodeHold:
+class PrefillPause:
     """When prefill on one link stops for a decode step under way."""
 
     ready_at: float = -math.inf

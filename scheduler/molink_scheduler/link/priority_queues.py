@@ -3,7 +3,7 @@
 Two lines at one counter. Decode is short and its users wait for the next token, so it is served
 first and without a break. Prefill is served when no decode waits, one piece at a time, so that a
 decode which comes in meanwhile waits for that piece only. When decode has gone past for long enough
-(`HeldBack`) prefill gets a turn even so.
+(`StarvationGuard`) prefill gets a turn even so.
 
 Three things differ from the paper, with reasons in docs/scheduling.md. A turn is one quantum, where
 the paper then sends all that remains (up to 33 MB, 2.7 s: the very stall that this is to prevent).
@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from molink_scheduler.batch import DECODE, PREFILL
 from molink_scheduler.link.backlog import Backlog, Waiting
 from molink_scheduler.link.chunk_rules import ChunkRule, Quantum
-from molink_scheduler.link.starvation_guard import HeldBack, HoldBackLimits
+from molink_scheduler.link.starvation_guard import HoldBackLimits, StarvationGuard
 from molink_scheduler.link.transfer import Chunk, LinkView
 
 __all__ = ["PriorityQueues"]
@@ -39,11 +39,11 @@ class PriorityQueues(Backlog):
     turn_rule: ChunkRule = field(default_factory=Quantum)
     """Size of a piece that prefill gets although decode waits."""
     limits: HoldBackLimits = field(default_factory=HoldBackLimits)
-    held_back: HeldBack = field(init=False)
+    held_back: StarvationGuard = field(init=False)
     """The waiting weight W and its companions."""
 
     def __post_init__(self) -> None:
-        self.held_back = HeldBack(self.limits)
+        self.held_back = StarvationGuard(self.limits)
 
     @property
     def decode_first(self) -> bool:

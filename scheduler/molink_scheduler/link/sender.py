@@ -26,7 +26,7 @@ from dataclasses import dataclass, field
 from molink_scheduler.batch import DECODE
 from molink_scheduler.link.facts import Repeat
 from molink_scheduler.link.pacer import LinkPacer
-from molink_scheduler.link.prefill_pause import DecodeHold
+from molink_scheduler.link.prefill_pause import PrefillPause
 from molink_scheduler.link.silence import LinkSilence
 from molink_scheduler.link.transmission import Chunk, LinkView, Transfer, TransmissionQueue
 
@@ -41,7 +41,7 @@ class LinkSender:
     pacer: LinkPacer
     decode_due_at: float | None = None
     """When the stage expects to want this link for decode; the just-in-time rule asks."""
-    hold: DecodeHold = field(init=False, default_factory=DecodeHold)
+    hold: PrefillPause = field(init=False, default_factory=PrefillPause)
     """Told by the stage when a decode step begins."""
     silence: LinkSilence = field(init=False, default_factory=LinkSilence)
     """Whoever drives the link looks at it when it asks to be looked at."""

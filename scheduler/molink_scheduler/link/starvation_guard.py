@@ -13,7 +13,7 @@ on the wire, and decode would wait for two.
 
 from dataclasses import dataclass, field
 
-__all__ = ["HeldBack", "HoldBackLimits"]
+__all__ = ["HoldBackLimits", "StarvationGuard"]
 
 DECISIONS_MAX = 30
 """The paper's N. It bounds bursts of tiny messages, which neither bytes nor time see."""
@@ -43,7 +43,7 @@ class HoldBackLimits:
 
 
 @dataclass(slots=True)
-class HeldBack:
+class StarvationGuard:
     """What decode has taken since prefill last moved."""
 
     limits: HoldBackLimits

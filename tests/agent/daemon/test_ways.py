@@ -7,7 +7,7 @@ import pytest
 from molink.stage_protocol.messages import PathMoved
 from molink.transport.paths.choose import Path
 from molink_agent.daemon.household import Household
-from molink_agent.daemon.ways import RingWays, _Way
+from molink_agent.daemon.ways import RelayedRoutes, _Way
 
 RELAYED = Path("relay", "127.0.0.1:9")
 
@@ -28,7 +28,7 @@ def way():
 
 @pytest.fixture
 def ways(way):
-    ways = RingWays("node", Household(lambda: None))
+    ways = RelayedRoutes("node", Household(lambda: None))
     ways._ways["next"] = way
     return ways
 

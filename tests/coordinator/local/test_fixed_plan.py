@@ -7,17 +7,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from molink.config.ring_hosts import RingHosts, StageHost
+from molink.config.ring_hosts import RingHosts, StageAddress
 from molink.config.serve_settings import ServeSettings
 from molink.control.messages.payloads import Assignment, StageLink
-from molink.coordinator.local.direct_routes import LocalWays
+from molink.coordinator.local.direct_routes import DirectRoutes
 from molink.coordinator.local.fixed_plan import fixed_plan
 from molink.coordinator.requests.known_links import KnownLink, KnownLinks
 from molink.coordinator.requests.ring import COORDINATOR
 from molink.errors import UserError
 from tests.node.test_stage_manager import JOIN
 
-HOSTS = RingHosts((StageHost("10.0.0.2"), StageHost("10.0.0.3"), StageHost("10.0.0.2")), "10.0.0.1")
+HOSTS = RingHosts(
+    (StageAddress("10.0.0.2"), StageAddress("10.0.0.3"), StageAddress("10.0.0.2")), "10.0.0.1"
+)
 
 
 def model(layers):
@@ -72,7 +74,7 @@ async def test_links_lead_where_they_are_told_and_start_from_what_is_known():
     )
     settings = ServeSettings(model="/m", nodes=3, hosts=HOSTS, upload_mbps=8.0)
     plan = replace(fixed_plan(settings, "/m", model(6)), known=known)
-    ways = LocalWays.of(plan, 2)
+    ways = DirectRoutes.of(plan, 2)
     following, tail_link = (
         StageLink(to="n", public_key="k" * 40, addresses=(address,), port_name="p")
         for address in ("10.0.0.2:7", "10.0.0.1:8")
@@ -91,7 +93,7 @@ async def test_links_lead_where_they_are_told_and_start_from_what_is_known():
     assert command.coordinator_memory.rtt_s == 0.04
     assert (command.next_key, command.coordinator_key) == (None, None)
     assert ways.paths == {"next": "direct", "coordinator": "direct"}
-    inside = await LocalWays.of(plan, 0).join_command(
+    inside = await DirectRoutes.of(plan, 0).join_command(
         assignment.model_copy(update={"coordinator_link": None})
     )
     assert (inside.coordinator_address, inside.coordinator_memory) == (None, None)

@@ -22,7 +22,7 @@ from molink.coordinator.members.reported_vs_measured import (
     SLOWER_FACTOR,
     STEPS_MIN,
     UPLOAD_UNSEEN_MBPS,
-    Pace,
+    Slowdown,
     StepsSeen,
     believed_rate,
     believed_upload,
@@ -75,7 +75,7 @@ STEPS_SEEN = st.builds(
     SECONDS | st.just(math.nan),
     SECONDS | st.just(math.nan),
 )
-PACES = st.builds(Pace, st.floats(1, 1000), st.floats(1, 1000))
+PACES = st.builds(Slowdown, st.floats(1, 1000), st.floats(1, 1000))
 
 
 @given(SECONDS, SECONDS, STEPS_SEEN, PACES)
@@ -97,17 +97,17 @@ def test_who_is_within_the_factor_is_taken_at_its_word(told_s, times):
 
 def test_who_is_slow_is_planned_as_seen_and_forgiven_only_well_below():
     seen = StepsSeen(STEPS_MIN, 0.5, 0.0)
-    assert pace_of(0.1, 0.01, seen) == Pace(pytest.approx(5), pytest.approx(5))
+    assert pace_of(0.1, 0.01, seen) == Slowdown(pytest.approx(5), pytest.approx(5))
     between = StepsSeen(STEPS_MIN, 0.1 * (FORGIVEN_FACTOR + SLOWER_FACTOR) / 2, 0.0)
     assert pace_of(0.1, 0.01, between) == AS_TOLD
-    assert pace_of(0.1, 0.01, between, Pace(5, 5)).decode == pytest.approx(2.5)
-    assert pace_of(0.1, 0.01, StepsSeen(STEPS_MIN, 0.19, 0.0), Pace(5, 5)) == AS_TOLD
+    assert pace_of(0.1, 0.01, between, Slowdown(5, 5)).decode == pytest.approx(2.5)
+    assert pace_of(0.1, 0.01, StepsSeen(STEPS_MIN, 0.19, 0.0), Slowdown(5, 5)) == AS_TOLD
 
 
 def test_a_short_prompt_accuses_nobody():
     """Three rows that took as long as a decode step."""
     assert pace_of(0.1, 0.001, StepsSeen(STEPS_MIN, 0.1, 0.1 / 3)) == AS_TOLD
-    assert pace_of(0.1, 0.001, StepsSeen(STEPS_MIN, 0.1, 0.5)) == Pace(1.0, pytest.approx(5))
+    assert pace_of(0.1, 0.001, StepsSeen(STEPS_MIN, 0.1, 0.5)) == Slowdown(1.0, pytest.approx(5))
 
 
 def cluster():
@@ -133,7 +133,7 @@ def test_what_neighbours_saw_otherwise_is_said():
         "It says that it uploads 500.0 Mbps, and others have seen 19.0: 19.0 are planned."
     )
     assert link == "It says that it sends 900.0 Mbps to bert, who has seen 19.0."
-    book.node(ANNA).pace = Pace(4.25, 4.25)
+    book.node(ANNA).pace = Slowdown(4.25, 4.25)
     assert "4.2 times as long" in said_of(book, ANNA)[1]
 
 

@@ -9,7 +9,7 @@ from molink.coordinator.members.node_book import NodeBook
 from molink.coordinator.members.reported_vs_measured import (
     STEPS_MIN,
     UPLOAD_UNSEEN_MBPS,
-    Pace,
+    Slowdown,
     StepsSeen,
 )
 from molink.coordinator.planning.model_planner import ModelPlanner
@@ -65,7 +65,7 @@ def test_an_upload_that_nobody_has_seen_is_a_usual_one():
 
 def test_who_was_found_slow_is_planned_so():
     book = cluster(ANNA, BERT)
-    book.node(ANNA).pace = Pace(5.0, 7.0)
+    book.node(ANNA).pace = Slowdown(5.0, 7.0)
     nodes, _ = facts(book)
     assert nodes[ANNA].decode_fixed_s == pytest.approx(5 * STEPS.decode_fixed_s)
     assert nodes[ANNA].prefill_row_s == pytest.approx(7 * STEPS.prefill_row_s)
@@ -106,7 +106,7 @@ async def test_a_ring_with_a_liar_is_changed_once_it_is_found_out():
     (ring,) = before.rings
     assert ANNA in {stage.node_id for stage in ring.stages}
     assert not PLANNER.is_worth(before.rings, await PLANNER.plan(nodes), nodes)
-    book.node(ANNA).pace = Pace(200.0, 200.0)
+    book.node(ANNA).pace = Slowdown(200.0, 200.0)
     after = await PLANNER.plan(nodes)
     assert {stage.node_id for stage in after.rings[0].stages} == {BERT, CARL}
     assert "200.0 times as long as it has told" in after.standbys[ANNA]

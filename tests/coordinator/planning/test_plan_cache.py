@@ -9,7 +9,7 @@ import pytest
 from molink.coordinator.members.node_book import Node
 from molink.coordinator.planning import plan_cache as plan_desk
 from molink.coordinator.planning.cluster_plan import ClusterPlan, PlannedRing, PlannedStage
-from molink.coordinator.planning.plan_cache import PlanDesk
+from molink.coordinator.planning.plan_cache import PlanCache
 from molink.coordinator.planning.plan_process import plan_beside
 from molink.errors import StageError
 from molink_scheduler.placement import Goal, ModelCost, Network, NodeFacts
@@ -41,7 +41,7 @@ class SlowPlanner:
 @asynccontextmanager
 async def desk():
     made = asyncio.Event()
-    one = PlanDesk(SlowPlanner(), made.set)
+    one = PlanCache(SlowPlanner(), made.set)
     try:
         yield one, one.planner, made
     finally:

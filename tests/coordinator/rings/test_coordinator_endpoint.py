@@ -6,7 +6,7 @@ import pytest
 
 from molink.control.identity import KeyPair
 from molink.coordinator.rings.agent_ring import JoinTerms
-from molink.coordinator.rings.coordinator_endpoint import CoordinatorDoor, DoorTerms
+from molink.coordinator.rings.coordinator_endpoint import CoordinatorEndpoint, EndpointTerms
 from molink.coordinator.services.coordinator_relay import RelayHere
 from molink.serving.service import ModelCard
 from molink.transport.relay.protocol import COORDINATOR
@@ -28,7 +28,7 @@ async def test_a_tail_reaches_the_coordinator_through_its_relay_wherever_it_list
     listen, reached
 ):
     async with RelayServer(SECRET, listen, 0) as relay:
-        terms = DoorTerms(
+        terms = EndpointTerms(
             keys=KeyPair.generate(),
             card=ModelCard("m", 0, 100, 64, (), None),
             join=JoinTerms(None, None, "molink", "k" * 40, (), "", ""),
@@ -37,7 +37,7 @@ async def test_a_tail_reaches_the_coordinator_through_its_relay_wherever_it_list
             relay=RelayHere(relay, SECRET, listen, "192.0.2.1"),
         )
         assert terms.own_host == reached
-        door = CoordinatorDoor(terms, epoch=7)
+        door = CoordinatorEndpoint(terms, epoch=7)
         told = await door.open([Tail()])
         assert replace(told, coordinator_addresses=()) == replace(
             terms.join, coordinator_port_name="sampled-7"

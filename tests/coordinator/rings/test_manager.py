@@ -16,7 +16,7 @@ from molink.control.messages.payloads import (
     WeightsSource,
 )
 from molink.coordinator.members.node_book import NodeBook
-from molink.coordinator.members.reported_vs_measured import AS_TOLD, Pace
+from molink.coordinator.members.reported_vs_measured import AS_TOLD, Slowdown
 from molink.coordinator.planning import readiness as readiness_module
 from molink.coordinator.planning.cluster_plan import ClusterPlan, PlannedRing, PlannedStage
 from molink.coordinator.requests.cluster_service import ClusterService
@@ -26,7 +26,7 @@ from molink.coordinator.rings.agent_ring import JoinTerms
 from molink.coordinator.rings.assigner import Assigner
 from molink.coordinator.rings.manager import ClusterManager, ManagerSettings
 from molink.coordinator.rings.ring_supervisor import RingState
-from molink.coordinator.rings.slowdown_monitor import KEPT_S, PaceWatch
+from molink.coordinator.rings.slowdown_monitor import KEPT_S, SlowdownMonitor
 from molink.errors import RingError
 from molink.serving.service import GenerationRequest, ModelCard, TokenEvent
 from molink.stage_protocol.health import PackingHealth, StageHealth
@@ -370,9 +370,9 @@ async def test_a_member_that_is_found_slow_has_everybody_planned_for_anew(monkey
         await w.until(lambda: w.serving[0].stages[0].health is not None)
         w.manager.step(time.monotonic())
         assert w.planner.plans == 1, "nobody is free, and nobody is slow"
-        w.planner.paces["a"] = Pace(9.0, 9.0)
+        w.planner.paces["a"] = Slowdown(9.0, 9.0)
         await w.until(lambda: w.planner.plans == 2)
-        assert w.book.node("a").pace == Pace(9.0, 9.0)
+        assert w.book.node("a").pace == Slowdown(9.0, 9.0)
         w.manager.step(time.monotonic())
         assert w.planner.plans == 2, "once for each that is found out"
 
@@ -381,9 +381,9 @@ async def test_who_serves_no_more_is_believed_again_after_an_hour(monkeypatch):
     async with world(monkeypatch, size=1) as w:
         w.join("a")
         await w.until(lambda: w.serving)
-        w.planner.paces["a"] = Pace(9.0, 9.0)
+        w.planner.paces["a"] = Slowdown(9.0, 9.0)
         w.say("a", NodeHealth(incarnation="a" * 12, state="serving", uptime_s=1, stage=HEALTH))
-        watch, nodes = PaceWatch(w.planner), list(w.book)
+        watch, nodes = SlowdownMonitor(w.planner), list(w.book)
         assert watch.look(w.manager.lives, nodes, 1000.0) == {"a"}
         assert watch.look([], nodes, 1000.0 + KEPT_S) == {"a"}
         assert watch.look([], nodes, 1001.0 + KEPT_S) == set()

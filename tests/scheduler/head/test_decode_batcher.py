@@ -1,6 +1,6 @@
 """Who departs with which micro-batch, and who stays at home."""
 
-from molink_scheduler.head.decode_batcher import DecodeCircle
+from molink_scheduler.head.decode_batcher import DecodeBatcher
 from molink_scheduler.head.prefill_load import PrefillLoad
 from molink_scheduler.head.sequence import Sequence
 from molink_scheduler.head.settings import HeadSettings
@@ -10,14 +10,14 @@ from molink_scheduler.timing.round_tracker import StageStamp
 STAMPS = (StageStamp(0.01, 1e6), StageStamp(0.01, 1e6))
 
 
-def circle_of(make_request, members: int, **options) -> DecodeCircle:
-    circle = DecodeCircle(HeadSettings(1024, **options), DecodeClock())
+def circle_of(make_request, members: int, **options) -> DecodeBatcher:
+    circle = DecodeBatcher(HeadSettings(1024, **options), DecodeClock())
     for request_id in range(members):
         circle.came_home(Sequence(make_request(request_id, 3, 9)))
     return circle
 
 
-def departed(circle: DecodeCircle, refused: frozenset[int] = frozenset()) -> list[int] | None:
+def departed(circle: DecodeBatcher, refused: frozenset[int] = frozenset()) -> list[int] | None:
     departure = circle.depart(lambda one: one.request_id not in refused, 0.0)
     return departure and [span.request_id for span in departure.spans]
 

@@ -14,7 +14,7 @@ from molink_scheduler.link.prefill_pause import (
     HOLD_S_MIN,
     HOLD_SHARE_MAX,
     LATE_S_MAX,
-    DecodeHold,
+    PrefillPause,
 )
 from molink_scheduler.link.sender import LinkSender
 from molink_scheduler.link.transmission import POLICIES, Transfer, make_transmission
@@ -27,30 +27,30 @@ MBPS = 1e6 / 8
 
 
 def test_without_a_step_nothing_is_held():
-    assert DecodeHold().until(1.0, DRAIN_S) is None
+    assert PrefillPause().until(1.0, DRAIN_S) is None
 
 
 def test_prefill_goes_on_while_the_queue_runs_empty_in_time():
-    hold = DecodeHold(ready_at=1.0)
+    hold = PrefillPause(ready_at=1.0)
     assert hold.until(1.0 - DRAIN_S - 0.001, DRAIN_S) is None
     assert hold.until(1.0 - DRAIN_S + 0.001, DRAIN_S) == pytest.approx(1.0 + LATE_S_MAX)
 
 
 def test_a_step_that_is_late_is_not_waited_for_longer():
-    hold = DecodeHold(ready_at=1.0)
+    hold = PrefillPause(ready_at=1.0)
     assert hold.until(1.0, DRAIN_S) is not None
     assert hold.until(1.0 + LATE_S_MAX, DRAIN_S) is None
 
 
 def test_a_long_queue_is_not_waited_for():
-    hold = DecodeHold(ready_at=1.0)
+    hold = PrefillPause(ready_at=1.0)
     assert hold.until(0.5, 10.0) == pytest.approx(0.5 + HOLD_S_MAX)
     assert hold.until(0.5 + HOLD_S_MAX, 10.0) is None
 
 
 @given(st.lists(st.floats(0.001, 0.5), min_size=1, max_size=200), st.floats(0.0, 1.0))
 def test_prefill_gives_up_a_bounded_share(pauses_s, drain_s):
-    hold, now, held_s = DecodeHold(), 0.0, 0.0
+    hold, now, held_s = PrefillPause(), 0.0, 0.0
     for pause_s in pauses_s:
         hold.ready_at = now + STEP_S
         until = hold.until(now, drain_s)

@@ -6,7 +6,7 @@ import pytest
 
 from molink_scheduler.batch import BatchClass
 from molink_scheduler.head.micro_batches import MicroBatches
-from molink_scheduler.head.prompt_queue import PromptLine
+from molink_scheduler.head.prompt_queue import PromptQueue
 from molink_scheduler.kv.blocks import KvBlocks
 from molink_scheduler.kv.ledger import KvLedger
 from molink_scheduler.stage.order import StageOrder
@@ -176,7 +176,7 @@ def test_a_head_that_sends_prefill_without_end_is_noticed(
     mistakes, monkeypatch, crowded, plain_ring
 ):
     uncounted = property(lambda self: 0, lambda self, tokens: None)
-    monkeypatch.setattr(PromptLine, "_tokens_in_flight", uncounted)
+    monkeypatch.setattr(PromptQueue, "_tokens_in_flight", uncounted)
     ring = plain_ring(2, 1, 0.01, row_bytes=512, kv_tokens=8000)
     flood = replace(crowded, rings=(ring,), arrivals=[Arrival(0.0, 3000, 2)])
     assert "prompt tokens were under way" in mistakes(BoundedQueues, flood)[0]

@@ -9,7 +9,7 @@ import zmq.asyncio
 
 from molink.transport.preamble import Hello, RefusedError, sign
 from molink.transport.relay import members, server
-from molink.transport.relay.caller import RelayDoor
+from molink.transport.relay.caller import RelayTunnel
 from molink.transport.relay.protocol import RELAY_FRAMES, Answer, Dial, Ping, Register
 from molink.transport.relay.receiver import Pauses, RelayReceiver
 from molink.transport.relay.server import RelayServer
@@ -324,7 +324,7 @@ async def zmq_line(zmq_context, relay, bert, curve: bool):
         sender.curve_serverkey = public
         sender.curve_publickey, sender.curve_secretkey = zmq.curve_keypair()
     bert.open("ring", f"127.0.0.1:{receiver.bind_to_random_port('tcp://127.0.0.1')}")
-    door = RelayDoor(caller_of(ANNA, relay.address), BERT, "ring")
+    door = RelayTunnel(caller_of(ANNA, relay.address), BERT, "ring")
     door.open()
     sender.connect(f"tcp://{door.address}")
     return sender, receiver, door
@@ -357,7 +357,7 @@ async def test_a_relay_sees_no_payload_of_an_encrypted_link(relay, bert, zmq_con
 
 async def test_a_door_tells_why_it_leads_nowhere_and_tries_again(relay, bert, port):
     heard = []
-    door = RelayDoor(caller_of(ANNA, relay.address), BERT, "ring", heard.append)
+    door = RelayTunnel(caller_of(ANNA, relay.address), BERT, "ring", heard.append)
     door.open()
     first = await connect(door.address)
     async with asyncio.timeout(WITHIN_S):

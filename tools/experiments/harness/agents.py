@@ -13,7 +13,7 @@ from pathlib import Path
 
 import psutil
 
-from molink.config.ring_hosts import LOCAL_ADDRESS, RingHosts, StageHost
+from molink.config.ring_hosts import LOCAL_ADDRESS, RingHosts, StageAddress
 from molink.errors import UserError
 
 __all__ = ["AgentsRun", "Command", "agents_run"]
@@ -69,13 +69,13 @@ class AgentsRun:
     url: str
     invite: str
     _stack: ExitStack
-    homes: Sequence[StageHost] = ()
+    homes: Sequence[StageAddress] = ()
     """Where agents run, in the order in which they join; empty: all on loopback."""
     agents: list[Command] = field(default_factory=list)
 
     def join(self, name: str, *options: str) -> Command:
         """Start an agent that listens at its home's address."""
-        home = self.homes[len(self.agents)] if self.homes else StageHost()
+        home = self.homes[len(self.agents)] if self.homes else StageAddress()
         place = ("--data-dir", str(self.folder / name), "--listen", home.address, "--no-map-ports")
         arguments = ("agent", "join", self.invite, "--name", name, *place, *options)
         self.agents.append(self._stack.enter_context(_running(arguments, home.command)))

@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 from molink.config.link_shape import LinkShape
-from molink.config.ring_hosts import RingHosts, StageHost
+from molink.config.ring_hosts import RingHosts, StageAddress
 from molink.errors import UserError
 from molink.node.child_process import ChildProcess
 from tools.experiments.harness.home_network import HomeNetwork, check_available
@@ -28,7 +28,8 @@ class HomeLines:
         """As `molink serve --hosts` takes them: each stage in its home."""
         coordinator, *others = self.network.homes
         stages = (
-            StageHost(home.address, ("ip", "netns", "exec", str(home.namespace))) for home in others
+            StageAddress(home.address, ("ip", "netns", "exec", str(home.namespace)))
+            for home in others
         )
         return RingHosts(tuple(stages), coordinator.address)
 

@@ -13,7 +13,7 @@ import os
 import sys
 from collections.abc import Sequence
 
-from molink.transport.relay.caller import RelayCaller, RelayDoor
+from molink.transport.relay.caller import RelayCaller, RelayTunnel
 from molink.transport.relay.receiver import RelayReceiver
 
 __all__ = ["PORT_NAME", "main"]
@@ -22,7 +22,7 @@ PORT_NAME = "ring"
 
 
 async def _door(caller: RelayCaller, to: str) -> None:
-    door = RelayDoor(caller, to, PORT_NAME)
+    door = RelayTunnel(caller, to, PORT_NAME)
     door.open()
     print(json.dumps({"address": door.address}), flush=True)
     await _until_closed()
