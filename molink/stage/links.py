@@ -128,15 +128,15 @@ class StageLinks:
         assert self._coordinator is not None, "only the tail sends to the coordinator"
         self._send(self._coordinator, message, BatchClass.DECODE, 0)
 
-    def expect_decode_at(self, due_at: float | None) -> None:
-        """Tell the just-in-time rule when the link to the next stage will carry decode again."""
+    def set_next_decode_due(self, due_at: float | None) -> None:
+        """When the link to the next stage is expected to carry decode again."""
         if self._next is not None:
-            self._next.decode_due_at = due_at
+            self._next.sender.set_next_decode_due(due_at)
 
-    def decode_begins(self, ready_at: float) -> None:
-        """A decode step has begun; tell the link to the next stage when its result is expected."""
+    def set_decode_result_due(self, due_at: float) -> None:
+        """When the result of the decode step that has begun is expected."""
         if self._next is not None:
-            self._next.expect_decode(ready_at)
+            self._next.sender.set_decode_result_due(due_at)
 
     def wait(self, timeout_s: float) -> None:
         """Return when a message has arrived, or after `timeout_s`."""

@@ -122,7 +122,7 @@ class StageLoop:
         interrupt = self._interrupt if is_prefill else None
         self._interrupted_s = 0.0
         if not is_prefill:
-            self.links.decode_begins(started + self._decode_step_s)
+            self.links.set_decode_result_due(started + self._decode_step_s)
         output = self.executor.step(work.batch, work.token_ids, hidden_TD, interrupt)
         started += self._interrupted_s
         batch = self._stamped(work.batch, time.monotonic() - started)
@@ -162,7 +162,7 @@ class StageLoop:
     def _forecast_decode(self) -> None:
         """When the next stage's link will carry decode again: its arrival here and one step."""
         due_at = self.source.clock.due_at(time.monotonic())
-        self.links.expect_decode_at(None if due_at is None else due_at + self._decode_step_s)
+        self.links.set_next_decode_due(None if due_at is None else due_at + self._decode_step_s)
 
     def _send_sampled(self, batch: Batch, drawn: Sequence[DrawnToken]) -> None:
         """To the head, which starts the next round, then a copy to the coordinator."""

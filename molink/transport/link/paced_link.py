@@ -155,19 +155,6 @@ class PacedLink:
         """What limits the bytes in flight."""
         return self.sender.pacer
 
-    @property
-    def decode_due_at(self) -> float | None:
-        """When the stage expects to want this link for decode; the just-in-time rule asks."""
-        return self.sender.decode_due_at
-
-    @decode_due_at.setter
-    def decode_due_at(self, due_at: float | None) -> None:
-        self.sender.decode_due_at = due_at
-
-    def expect_decode(self, ready_at: float) -> None:
-        """A decode step has begun that will want this link; when its result is expected."""
-        self.sender.hold.ready_at = ready_at
-
     def _look(self, now: float) -> SilenceStep | None:
         """Notice a way that is dead, and begin to do something about it."""
         sender = self.sender

@@ -39,10 +39,8 @@ class LinkSender:
 
     queue: TransmissionQueue
     pacer: LinkPacer
-    decode_due_at: float | None = None
-    """When the stage expects to want this link for decode; the just-in-time rule asks."""
-    hold: PrefillPause = field(init=False, default_factory=PrefillPause)
-    """Told by the stage when a decode step begins."""
+    _next_decode_due_at: float | None = field(init=False, default=None)
+    _pause: PrefillPause = field(init=False, default_factory=PrefillPause)
     silence: LinkSilence = field(init=False, default_factory=LinkSilence)
     """Whoever drives the link looks at it when it asks to be looked at."""
     _next_sequence: int = field(init=False, default=0)
@@ -60,11 +58,19 @@ class LinkSender:
         """The measured rate."""
         return self.pacer.estimator.rate_bytes_per_s
 
+    def set_next_decode_due(self, due_at: float | None) -> None:
+        """When the stage expects to want this link for decode again; the just-in-time rule asks."""
+        self._next_decode_due_at = due_at
+
+    def set_decode_result_due(self, due_at: float) -> None:
+        """When the result of the decode step that has begun is expected; prefill makes room."""
+        self._pause.ready_at = due_at
+
     def offer(self, transfer: Transfer, now: float) -> None:
         """Let a transfer wait. Raises ValueError when one of this id already does."""
         if transfer.batch_class is DECODE:
-            self.hold.end(now)
-            self.hold.ready_at = -math.inf
+            self._pause.end(now)
+            self._pause.ready_at = -math.inf
         self.queue.offer(transfer, now)
 
     def next_chunk(self, now: float) -> tuple[int, Chunk] | None:
@@ -76,7 +82,7 @@ class LinkSender:
             return None
         if self._held_until(now) is not None or not self._room(now):
             return None
-        view = LinkView(self.rate_bytes_per_s, 0.0, self.decode_due_at)
+        view = LinkView(self.rate_bytes_per_s, 0.0, self._next_decode_due_at)
         chunk = self.queue.next_chunk(now, view)
         if chunk is None:
             return None
@@ -159,7 +165,7 @@ class LinkSender:
         """Until when prefill waits for a decode step under way; None: nothing is held."""
         if not self.queue.decode_first or self.queue.waiting_count(DECODE) > 0:
             return None
-        until = self.hold.until(now, self.pacer.drain_s)
+        until = self._pause.until(now, self.pacer.drain_s)
         if until is not None:
             self.pacer.held_back(until)
         return until

@@ -144,21 +144,11 @@ class _WatchedLink:
     place: Place
     events: _Events
 
-    @property
-    def decode_due_at(self) -> float | None:
-        return self.inner.decode_due_at
+    def set_next_decode_due(self, due_at: float | None) -> None:
+        self.inner.set_next_decode_due(due_at)
 
-    @decode_due_at.setter
-    def decode_due_at(self, due_at: float | None) -> None:
-        self.inner.decode_due_at = due_at
-
-    @property
-    def decode_ready_at(self) -> float:
-        return self.inner.decode_ready_at
-
-    @decode_ready_at.setter
-    def decode_ready_at(self, ready_at: float) -> None:
-        self.inner.decode_ready_at = ready_at
+    def set_decode_result_due(self, due_at: float) -> None:
+        self.inner.set_decode_result_due(due_at)
 
     @property
     def deliver(self) -> Deliver:

@@ -13,7 +13,7 @@ from molink_scheduler.batch import BatchClass
 from molink_scheduler.events import SendRelease
 from molink_scheduler.timing.decode_clock import DecodeClock
 from molink_sim.clock import Clock
-from molink_sim.network.link import Deliver
+from molink_sim.network.link import Deliver, ForecastIgnored
 from molink_sim.ring.build import Ring
 from molink_sim.ring.messages import Activations, Message
 from molink_sim.scenario import NodeLoss
@@ -82,11 +82,9 @@ def _drop(message: Any) -> None:
 
 
 @dataclass(slots=True)
-class _Nowhere:
+class _Nowhere(ForecastIgnored):
     """A link that carries nothing."""
 
-    decode_due_at: float | None = None
-    decode_ready_at: float = 0.0
     deliver: Deliver = _drop
     rate_bytes_per_s: float = 0.0
 

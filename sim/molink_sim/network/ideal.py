@@ -19,7 +19,7 @@ from molink_scheduler.link.chunk_rules import Quantum
 from molink_scheduler.link.transfer import LinkView
 from molink_sim.clock import Clock
 from molink_sim.network.line import Line
-from molink_sim.network.link import Deliver
+from molink_sim.network.link import Deliver, ForecastIgnored
 
 __all__ = ["IdealLink", "WaitingPrefill"]
 
@@ -37,14 +37,12 @@ class WaitingPrefill:
 
 
 @dataclass(slots=True)
-class IdealLink:
+class IdealLink(ForecastIgnored):
     """One directed link."""
 
     clock: Clock
     line: Line
     deliver: Deliver
-    decode_due_at: float | None = None
-    decode_ready_at: float = 0.0
     _prefill: deque[WaitingPrefill] = field(init=False, default_factory=deque)
     _prefill_from: float = field(init=False, default=0.0)
     """Since when, or from when on, the front of the line is on the wire."""

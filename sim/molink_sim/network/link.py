@@ -4,7 +4,7 @@ from typing import Any, Protocol
 
 from molink_scheduler.batch import BatchClass
 
-__all__ = ["Deliver", "Link"]
+__all__ = ["Deliver", "ForecastIgnored", "Link"]
 
 
 class Deliver(Protocol):
@@ -17,15 +17,29 @@ class Deliver(Protocol):
 class Link(Protocol):
     """One directed link, from the side that sends."""
 
-    decode_due_at: float | None
-    """When the stage expects to want this link for decode; the just-in-time rule asks."""
-    decode_ready_at: float
-    """When the result of the decode step under way is expected; prefill makes room for it."""
     deliver: Deliver
 
     @property
     def rate_bytes_per_s(self) -> float:
         """The rate as the sender knows it."""
 
+    def set_next_decode_due(self, due_at: float | None) -> None:
+        """When the stage expects to want this link for decode again; the just-in-time rule asks."""
+
+    def set_decode_result_due(self, due_at: float) -> None:
+        """When the result of the decode step that has begun is expected; prefill makes room."""
+
     def offer(self, message: Any, batch_class: BatchClass, size_bytes: int, rows: int) -> None:
         """Send a message as soon as the link's order lets it."""
+
+
+class ForecastIgnored:
+    """Base of the links whose order asks for no forecast of decode."""
+
+    __slots__ = ()
+
+    def set_next_decode_due(self, due_at: float | None) -> None:
+        """As `Link` says."""
+
+    def set_decode_result_due(self, due_at: float) -> None:
+        """As `Link` says."""

@@ -54,23 +54,13 @@ class PacedLink:
         """A link whose rate was measured before, as `LinkThread.open` does with fillers."""
         return cls(clock, line, LinkSender(queue, LinkPacer(_measured(line, clock.now))), deliver)
 
-    @property
-    def decode_due_at(self) -> float | None:
+    def set_next_decode_due(self, due_at: float | None) -> None:
         """As `Link` says."""
-        return self.sender.decode_due_at
+        self.sender.set_next_decode_due(due_at)
 
-    @decode_due_at.setter
-    def decode_due_at(self, due_at: float | None) -> None:
-        self.sender.decode_due_at = due_at
-
-    @property
-    def decode_ready_at(self) -> float:
+    def set_decode_result_due(self, due_at: float) -> None:
         """As `Link` says."""
-        return self.sender.hold.ready_at
-
-    @decode_ready_at.setter
-    def decode_ready_at(self, ready_at: float) -> None:
-        self.sender.hold.ready_at = ready_at
+        self.sender.set_decode_result_due(due_at)
 
     @property
     def rate_bytes_per_s(self) -> float:

@@ -14,7 +14,7 @@ from molink_scheduler.batch import BatchClass
 from molink_scheduler.link.transmission import LinkView, Transfer, TransmissionQueue
 from molink_sim.clock import Clock
 from molink_sim.network.line import Line
-from molink_sim.network.link import Deliver
+from molink_sim.network.link import Deliver, ForecastIgnored
 
 __all__ = ["FairLink", "FifoLink", "SerialLink"]
 
@@ -23,14 +23,12 @@ RATE_MIN_BYTES_PER_S = 1.0
 
 
 @dataclass(slots=True)
-class FifoLink:
+class FifoLink(ForecastIgnored):
     """Whole messages in order of offer."""
 
     clock: Clock
     line: Line
     deliver: Deliver
-    decode_due_at: float | None = None
-    decode_ready_at: float = 0.0
 
     @property
     def rate_bytes_per_s(self) -> float:
@@ -58,7 +56,7 @@ class _Sharing:
 
 
 @dataclass(slots=True)
-class FairLink:
+class FairLink(ForecastIgnored):
     """Everybody who waits gets the same share of the wire.
 
     What belongs to one stream (the spans of prompts, or one micro-batch) is handed over in order of
@@ -68,8 +66,6 @@ class FairLink:
     clock: Clock
     line: Line
     deliver: Deliver
-    decode_due_at: float | None = None
-    decode_ready_at: float = 0.0
     _sharing: list[_Sharing] = field(init=False, default_factory=list)
     _done: list[_Sharing] = field(init=False, default_factory=list)
     """Off the wire, behind one of their stream that is not."""
@@ -155,8 +151,7 @@ class SerialLink:
     line: Line
     queue: TransmissionQueue
     deliver: Deliver
-    decode_due_at: float | None = None
-    decode_ready_at: float = 0.0
+    _next_decode_due_at: float | None = field(init=False, default=None)
     _messages: dict[int, tuple[Any, int]] = field(init=False, default_factory=dict)
     _next_transfer: int = field(init=False, default=0)
     _is_busy: bool = field(init=False, default=False)
@@ -165,6 +160,13 @@ class SerialLink:
     def rate_bytes_per_s(self) -> float:
         """The true one."""
         return self.line.rate_at(self.clock.now)
+
+    def set_next_decode_due(self, due_at: float | None) -> None:
+        """As `Link` says."""
+        self._next_decode_due_at = due_at
+
+    def set_decode_result_due(self, due_at: float) -> None:
+        """As `Link` says: a piece on its way is not called back."""
 
     def offer(self, message: Any, batch_class: BatchClass, size_bytes: int, rows: int) -> None:
         """As `Link` says."""
@@ -178,7 +180,7 @@ class SerialLink:
     def _send_next(self, _: None = None) -> None:
         now = self.clock.now
         rate = max(RATE_MIN_BYTES_PER_S, self.rate_bytes_per_s)
-        chunk = self.queue.next_chunk(now, LinkView(rate, 0.0, self.decode_due_at))
+        chunk = self.queue.next_chunk(now, LinkView(rate, 0.0, self._next_decode_due_at))
         self._is_busy = chunk is not None
         if chunk is None:
             return

@@ -118,9 +118,9 @@ class Stage:
     def _start(self, work: Activations, now: float) -> None:
         batch = work.batch
         if batch.batch_class is DECODE:
-            self.link.decode_ready_at = now + self._decode_step_s
+            self.link.set_decode_result_due(now + self._decode_step_s)
             if self.forecasts is Forecasts.STEPS:
-                self.link.decode_due_at = now + self._decode_step_s
+                self.link.set_next_decode_due(now + self._decode_step_s)
         step_s = self.cost.step_s(batch.batch_class, work.rows, work.kv_tokens, len(batch.spans))
         if not self._is_busy:
             step_s += self._awake_s(now)
@@ -218,7 +218,7 @@ class Stage:
     def _send_activations(self, work: Activations, now: float) -> None:
         if self.forecasts is not Forecasts.NONE:
             due_at = self.source.clock.due_at(now)
-            self.link.decode_due_at = None if due_at is None else due_at + self._decode_step_s
+            self.link.set_next_decode_due(None if due_at is None else due_at + self._decode_step_s)
         size_bytes = activations_bytes(work, self.row_bytes)
         self._send(work, work.batch.batch_class, size_bytes, work.rows, now)
 

@@ -67,7 +67,7 @@ def test_prefill_gives_up_a_bounded_share(pauses_s, drain_s):
 def test_only_policies_that_put_decode_first_hold_prefill(policy):
     sender = LinkSender(make_transmission(policy), LinkPacer(LinkMemory(1.25e7, 0.06)))
     sender.offer(Transfer(0, PREFILL, 1_000_000, 100), 0.0)
-    sender.hold.ready_at = 0.004
+    sender.set_decode_result_due(0.004)
     decode_first = policy in ("molink", "just_in_time", "quantum")
     assert (sender.next_chunk(0.0) is None) == decode_first
     if decode_first:
@@ -77,7 +77,7 @@ def test_only_policies_that_put_decode_first_hold_prefill(policy):
 def test_decode_ends_the_hold_and_prefill_follows_it():
     sender = LinkSender(make_transmission(), LinkPacer(LinkMemory(1.25e7, 0.06)))
     sender.offer(Transfer(0, PREFILL, 1_000_000, 100), 0.0)
-    sender.hold.ready_at = 0.004
+    sender.set_decode_result_due(0.004)
     assert sender.next_chunk(0.0) is None
     sender.offer(Transfer(1, DECODE, 3000, 1), 0.003)
     sequence, chunk = sender.next_chunk(0.003)
@@ -114,7 +114,7 @@ def test_a_mild_drop_is_learned_although_prefill_makes_room(step_s):
         if millisecond % round(1000 * step_s) == 0:
             sender.offer(Transfer(decode, DECODE, 3000, 1), now)
             decode += 1
-            sender.hold.ready_at = now + step_s
+            sender.set_decode_result_due(now + step_s)
         while (leaving := sender.next_chunk(now)) is not None:
             sequence, chunk = leaving
             sender.sent(sequence, chunk, chunk.size_bytes, now)
