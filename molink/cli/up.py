@@ -27,7 +27,7 @@ PCs in within {hours:.0f} hours, `molink invite` prints another. Ctrl-C ends thi
 has joined stays a member.
 """
 
-SHARED = ("dtype", "model_len_max", "micro_batch_count", "policy", "wire", "span_tokens")
+SHARED = ("dtype", "model_len_max", "micro_batch_count", "policy", "codec", "span_tokens")
 """Options of `molink serve` that mean the same here."""
 
 
@@ -197,13 +197,15 @@ async def _until_it_ends(
 
 async def _tell(cluster: Any, shown: "RunningLine") -> None:
     from molink.cli.cluster_news import ClusterNews, cluster_now
+    from molink.errors import ErrorGuard
 
-    news = ClusterNews()
+    news, guard = ClusterNews(), ErrorGuard("Telling what the cluster does")
     while True:
-        report = cluster.service.cluster()
-        for line in news.update(report):
-            shown.say(line)
-        shown.now(cluster_now(report))
+        with guard:
+            report = cluster.service.cluster()
+            for line in news.update(report):
+                shown.say(line)
+            shown.now(cluster_now(report))
         await asyncio.sleep(LOOK_S)
 
 

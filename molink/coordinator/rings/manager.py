@@ -24,6 +24,7 @@ from molink.coordinator.rings.failure_backoff import FailureBackoff
 from molink.coordinator.rings.progress import Waiting, progress_sentence
 from molink.coordinator.rings.ring_supervisor import RingEndpoint, RingState, RingSupervisor
 from molink.coordinator.rings.slowdown_monitor import SlowdownMonitor
+from molink.errors import ErrorGuard
 
 __all__ = ["ClusterManager", "ManagerSettings"]
 
@@ -46,7 +47,8 @@ class ManagerSettings:
     """What the operator asked for."""
 
     min_nodes: int = 1
-    wire: str = "raw"
+    codec: str = "raw"
+    """As `--wire`."""
 
 
 @dataclass(slots=True)
@@ -64,6 +66,7 @@ class ClusterManager:
     lives: list[RingSupervisor] = field(default_factory=list)
     plan: ClusterPlan = field(default_factory=lambda: ClusterPlan(()))
     """The latest, with the reasons of standbys."""
+    guard: ErrorGuard = field(default_factory=lambda: ErrorGuard("A look at the cluster"))
     _stages: dict[str, AgentStage] = field(default_factory=dict)
     """Of the rings that live, by their nodes."""
     _tasks: dict[int, asyncio.Task[None]] = field(default_factory=dict)
@@ -105,7 +108,8 @@ class ClusterManager:
             while True:
                 self._changed.clear()
                 began = time.monotonic()
-                self.step(began)
+                with self.guard:
+                    self.step(began)
                 await asyncio.sleep(PAUSE_TO_LOOK * (time.monotonic() - began))
                 with suppress(TimeoutError):
                     async with asyncio.timeout(TICK_S):
@@ -231,7 +235,7 @@ class ClusterManager:
             plan=plan,
             stages=stages,
             door=self.new_door(stages[0].epoch),
-            wire=self.settings.wire,
+            codec=self.settings.codec,
             service=self.service,
             stand_by=self.assigner.stand_by,
             changed=self._changed.set,
