@@ -18,7 +18,7 @@ from molink.control.messages.invites import Invite
 from molink.control.messages.payloads import Device, Profile, StageFact, StepCost
 from molink.control.private_file import write_private
 from molink.control.registry.registry import Registry
-from molink.coordinator.members.joining import JoinDesk
+from molink.coordinator.members.joining import JoinService
 from molink.errors import UserError
 from molink_agent.cli.group import main as agent_cli
 from molink_agent.daemon import measuring
@@ -49,7 +49,7 @@ from tests.golden.values_joining import (
     answer_shortest,
     answer_with_everything,
 )
-from tests.golden.values_runtime import HEALTH
+from tests.golden.values_rings import HEALTH
 
 
 def in_folder(write, name: str):
@@ -188,7 +188,7 @@ class Joining:
 async def joined(joining: Joining, folder: Path) -> None:
     registry = Registry.open(folder / "coordinator")
     registry.set_setting(COORDINATOR_SETTING, COORDINATOR_SECRET)
-    desk = JoinDesk(registry, BrokerDouble(joining.broker), "broker.example.org", SIZE)
+    desk = JoinService(registry, BrokerDouble(joining.broker), "broker.example.org", SIZE)
     app = web.Application()
     add_join_route(app, desk)
     runner = await start_api(app, "127.0.0.1", 0)

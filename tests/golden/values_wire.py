@@ -24,7 +24,7 @@ from molink.wire.messages import (
     FinishReason,
     Forget,
     Sampled,
-    SetWire,
+    SetCodec,
     Submit,
     TensorHeader,
     TokenSample,
@@ -89,22 +89,22 @@ def forget():
 
 @FRAMES.value
 def set_wire_raw():
-    return SetWire("raw"), 1
+    return SetCodec("raw"), 1
 
 
 @FRAMES.value
 def set_wire_lossless():
-    return SetWire("lossless"), 1
+    return SetCodec("lossless"), 1
 
 
 @FRAMES.value
 def set_wire_int8():
-    return SetWire("int8"), 1
+    return SetCodec("int8"), 1
 
 
 @FRAMES.value
 def set_wire_fp8():
-    return SetWire("fp8"), 1
+    return SetCodec("fp8"), 1
 
 
 @FRAMES.value

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from molink.config.link_shape import LinkShape
-from molink.config.ring_hosts import RingHosts, StageHost
+from molink.config.ring_hosts import RingHosts, StageAddress
 from molink.control.messages.payloads import (
     Assignment,
     Device,
@@ -35,7 +35,7 @@ from molink.coordinator.requests.cluster_service import ClusterService, ServingR
 from molink.coordinator.requests.known_links import KnownLink, KnownLinks
 from molink.coordinator.requests.link_memory import LinkMemoryFile
 from molink.coordinator.requests.ring import RingFacts
-from molink.coordinator.requests.ring_client import Coordinator
+from molink.coordinator.requests.ring_client import RingClient
 from molink.coordinator.rings.agent_ring import JoinTerms, build_ring
 from molink.coordinator.rings.agent_stage import AgentStage
 from molink.node.link_routes import join_terms
@@ -369,8 +369,8 @@ HOSTS.add(
     local=lambda: RingHosts.local(2),
     elsewhere=lambda: RingHosts(
         (
-            StageHost("10.0.0.2", ("ssh", "pc2", 'a "quoted" word')),
-            StageHost("pc-3.example.org"),
+            StageAddress("10.0.0.2", ("ssh", "pc2", 'a "quoted" word')),
+            StageAddress("pc-3.example.org"),
         ),
         "10.0.0.1",
     ),
@@ -432,7 +432,7 @@ def a_ring(emulated: LinkShape | None = None, health: StageHealth | None = HEALT
 
 async def ring_service(ring: RingDouble, links: LinksDouble) -> dict[str, Any]:
     lost = asyncio.get_running_loop().create_future()
-    coordinator = Coordinator(CARD, ring, links, lost)  # type: ignore[arg-type]
+    coordinator = RingClient(CARD, ring, links, lost)  # type: ignore[arg-type]
     coordinator.wire = choose_codec("lossless", None)
     return coordinator.cluster()
 
@@ -468,7 +468,7 @@ def some_nodes() -> list[dict[str, Any]]:
 
 async def cluster_of_agents() -> dict[str, Any]:
     lost = asyncio.get_running_loop().create_future()
-    coordinator = Coordinator(CARD, a_ring(), LinksDouble(), lost)  # type: ignore[arg-type]
+    coordinator = RingClient(CARD, a_ring(), LinksDouble(), lost)  # type: ignore[arg-type]
     planned = PlannedRing(
         (PlannedStage(NODE_IDS[0], (0, 2), 64),),
         3,
