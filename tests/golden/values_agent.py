@@ -28,9 +28,9 @@ from molink_agent.daemon.membership import Membership, join_cluster, join_seat, 
 from molink_agent.daemon.options import AgentOptions
 from molink_agent.daemon.status import status_of
 from molink_agent.daemon.this_pc import ThisPc
+from molink_agent.data_files import Known
 from molink_agent.doctor.finding import fail, ok, skip, warn
 from molink_agent.doctor.report import as_json
-from molink_agent.known import Known
 from molink_agent.limits.hours import LendingHours
 from molink_agent.limits.limits import Limits
 from molink_agent.limits.limits_file import LimitsFile

@@ -17,16 +17,16 @@ from molink.coordinator.requests.link_memory import LinkMemoryFile
 from molink.coordinator.services.own_services import PROBE_SECRET, RELAY_SECRET
 from molink.transport.peer.protocol import PEER_PORT_NAME
 from molink_agent.cli.join import KEY_FILE
-from molink_agent.daemon.life import LOG_FILE
 from molink_agent.daemon.local_socket import SOCKET_NAME
 from molink_agent.daemon.measuring import STEPS_FILE
 from molink_agent.daemon.membership import SEATS_DIR
 from molink_agent.daemon.options import OPTIONS_FILE
-from molink_agent.daemon.owner import PAUSED_FILE
+from molink_agent.daemon.process import LOG_FILE
 from molink_agent.daemon.this_pc import STARTED_FILE, WEIGHTS_DIR
 from molink_agent.data_dir import MEMBERSHIP_FILE, default_data_dir
-from molink_agent.known import KNOWN_FILE
+from molink_agent.data_files import KNOWN_FILE
 from molink_agent.limits.limits_file import LIMITS_FILE
+from molink_agent.limits.owner_policy import PAUSED_FILE
 from molink_agent.windows.__main__ import parser
 from molink_agent.windows.logon_task import TASK_NAME
 from tests.architecture.test_contracts import commands_of

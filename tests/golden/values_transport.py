@@ -5,6 +5,7 @@ import socket
 from contextlib import closing
 
 import zmq
+from tests.agent.paths.test_gateway import NatPmpRouter
 
 from molink.config.link_schedule import LinkSchedule, LinkStep
 from molink.config.link_shape import LinkShape
@@ -39,12 +40,11 @@ from molink.transport.relay.protocol import (
 )
 from molink.transport.stun import serve_stun
 from molink.wire.chunks import ChunkHeader, encode_hello, encode_welcome
-from molink_agent.paths.gateway import NatPmpGateway
-from molink_agent.probe.nat import ask_stun
+from molink_agent.network.gateway import NatPmpGateway
+from molink_agent.network.nat import ask_stun
 from molink_scheduler.batch import BatchClass
 from molink_scheduler.link.pacer import LinkPacer
 from molink_scheduler.link.transmission import make_transmission
-from tests.agent.paths.test_gateway import NatPmpRouter
 from tests.golden.codec import Codec, hexed, itself, unhexed
 from tests.golden.fixed_random import fixed_random
 

@@ -147,7 +147,7 @@ def _warn_of_nothing_lent(where: "Path", membership: "Membership") -> None:
 
 async def _run(where: "Path", pair: "KeyPair", membership: "Membership") -> None:
     from molink.cli.running_line import RunningLine
-    from molink_agent.daemon.life import live
+    from molink_agent.daemon.process import live
 
     with RunningLine() as shown:
         await live(where, pair, membership, shown)

@@ -109,7 +109,7 @@ def set_limit(key: str, value: str, data_dir: str | None) -> None:
 def logs(data_dir: str | None, lines: int) -> None:
     """Show the end of the agent's log."""
     from molink.errors import UserError
-    from molink_agent.daemon.life import LOG_FILE
+    from molink_agent.daemon.process import LOG_FILE
 
     path = directory(data_dir) / LOG_FILE
     try:

@@ -11,11 +11,11 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from molink.errors import ControlError, MolinkError
-from molink_agent.daemon.owner import LOOK_S, Owner
+from molink_agent.daemon.device_node import Seat
 from molink_agent.daemon.router_ports import RouterPorts
-from molink_agent.daemon.seat import Seat
 from molink_agent.daemon.seating import seated
 from molink_agent.daemon.this_pc import ThisPc
+from molink_agent.limits.owner_policy import LOOK_S, Owner
 from molink_agent.limits.values import DEVICES_MAX
 
 __all__ = ["Agent", "LeftError"]

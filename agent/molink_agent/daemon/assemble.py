@@ -17,18 +17,18 @@ from molink.stage_protocol.messages import LoadStage
 from molink.transport.curve import CurveKeys
 from molink_agent.daemon.admission import Admission
 from molink_agent.daemon.agent import Agent
-from molink_agent.daemon.household import Household
+from molink_agent.daemon.device_node import Seat
+from molink_agent.daemon.measurements import ProbeErrand
 from molink_agent.daemon.membership import SEATS_DIR, Membership
 from molink_agent.daemon.neighbours import Neighbours
 from molink_agent.daemon.options import AgentOptions
-from molink_agent.daemon.owner import Owner
-from molink_agent.daemon.probe_errand import ProbeErrand
 from molink_agent.daemon.router_ports import RouterPorts
-from molink_agent.daemon.seat import Seat
-from molink_agent.daemon.shelf import Shelf
+from molink_agent.daemon.routes import RelayedRoutes
+from molink_agent.daemon.shared_uplink import Household
+from molink_agent.daemon.stage_launcher import Shelf
 from molink_agent.daemon.this_pc import ThisPc
-from molink_agent.daemon.ways import RelayedRoutes
 from molink_agent.limits.limits_file import LimitsFile
+from molink_agent.limits.owner_policy import Owner
 from molink_agent.limits.use_watch import UseWatch
 from molink_agent.probe.gpus import GpuProbe
 from molink_agent.probe.input_idle import input_sources

@@ -9,12 +9,12 @@ from molink.control.messages.payloads import PathReport, ProbeOrder, RateSeen, R
 from molink.transport.home_addresses import candidates, home_addresses
 from molink.transport.peer.protocol import PEER_PORT_NAME
 from molink.transport.peer.service import PeerService
-from molink_agent.daemon.household import Household
 from molink_agent.daemon.options import AgentOptions
 from molink_agent.daemon.router_ports import RouterPorts
-from molink_agent.daemon.ways import RelayedRoutes
+from molink_agent.daemon.routes import RelayedRoutes
+from molink_agent.daemon.shared_uplink import Household
 from molink_agent.limits.limits_file import LimitsFile
-from molink_agent.paths.measure import RATE_MBPS_MAX, CoordinatorWay, Prober
+from molink_agent.network.prober import RATE_MBPS_MAX, CoordinatorWay, Prober
 
 __all__ = ["Neighbours"]
 

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
-from molink_agent.paths.mapping import PortMapper
+from molink_agent.network.port_mapping import PortMapper
 
 __all__ = ["RouterPorts"]
 

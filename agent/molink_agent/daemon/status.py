@@ -5,7 +5,7 @@ from typing import Any
 from molink.control.messages.payloads import Profile
 from molink.errors import UserError
 from molink_agent.daemon.agent import Agent
-from molink_agent.daemon.seat import Seat
+from molink_agent.daemon.device_node import Seat
 from molink_agent.limits.limits import plain_limits
 
 __all__ = ["answer_owner", "status_of"]

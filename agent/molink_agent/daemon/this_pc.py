@@ -13,10 +13,10 @@ from molink.control.messages.payloads import ModelSize, PathReport, ProbeOrder, 
 from molink.errors import StageError
 from molink_agent.daemon.measuring import StepTimes
 from molink_agent.daemon.membership import Membership
-from molink_agent.known import Known
+from molink_agent.data_files import Known
 from molink_agent.limits.lent import Lent, lent_devices, lent_disk_bytes, nothing_left
 from molink_agent.limits.limits_file import LimitsFile
-from molink_agent.paths.measure import CoordinatorWay
+from molink_agent.network.prober import CoordinatorWay
 from molink_agent.probe.gpus import GpuProbe
 from molink_agent.probe.machine import bytes_under, read_machine
 from molink_agent.probe.profile import Measured, compose_profile

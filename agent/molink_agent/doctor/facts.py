@@ -2,12 +2,12 @@
 
 from dataclasses import dataclass, field
 
-from molink_agent.known import Known
+from molink_agent.data_files import Known
 from molink_agent.limits.limits import Limits
+from molink_agent.network.nat import NatAnswer
 from molink_agent.probe.gpus import GpuReport
 from molink_agent.probe.input_idle import InputIdle
 from molink_agent.probe.machine import Machine
-from molink_agent.probe.nat import NatAnswer
 from molink_agent.probe.wsl import Wsl
 
 __all__ = ["ClockFacts", "DoctorFacts", "PortTrial", "TorchAnswer"]

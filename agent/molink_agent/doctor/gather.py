@@ -9,16 +9,16 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from molink.errors import UserError
+from molink_agent.data_files import Known
 from molink_agent.doctor.clock_question import clock_facts
 from molink_agent.doctor.facts import DoctorFacts, PortTrial, TorchAnswer
-from molink_agent.known import Known
 from molink_agent.limits.limits import Limits
 from molink_agent.limits.limits_file import LimitsFile
+from molink_agent.network.nat import NatAnswer, ask_stun
 from molink_agent.probe.commands import Ask, answer_of
 from molink_agent.probe.gpus import GpuProbe, GpuReport
 from molink_agent.probe.input_idle import ask_input_idle, input_sources
 from molink_agent.probe.machine import bytes_under, read_machine
-from molink_agent.probe.nat import NatAnswer, ask_stun
 from molink_agent.probe.visible_cards import VISIBLE_VARIABLE
 from molink_agent.probe.wsl import read_wsl
 

@@ -10,8 +10,8 @@ import pytest
 from molink.errors import WeightsError
 from molink_agent.weights import ensure_weights, room
 from molink_agent.weights.part_file import PartFile
-from tests.agent.weights.shelf_server import BLOCK, LAYERS, QUICK, write_model
 from tests.agent.weights.stored import needed_of, tensors_in
+from tests.agent.weights.weights_server import BLOCK, LAYERS, QUICK, write_model
 
 SINGLE = "model.safetensors"
 GIB = 2**30

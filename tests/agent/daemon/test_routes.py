@@ -6,8 +6,8 @@ import pytest
 
 from molink.stage_protocol.messages import PathMoved
 from molink.transport.paths.choose import Path
-from molink_agent.daemon.household import Household
-from molink_agent.daemon.ways import RelayedRoutes, _Way
+from molink_agent.daemon.routes import RelayedRoutes, _Way
+from molink_agent.daemon.shared_uplink import Household
 
 RELAYED = Path("relay", "127.0.0.1:9")
 

@@ -5,7 +5,7 @@ import asyncio
 from molink.control.messages.payloads import StageLink
 from molink.transport.relay.receiver import Pauses, RelayReceiver
 from molink.transport.relay.server import RelayServer
-from molink_agent.paths.links import keeper_of
+from molink_agent.network.links import keeper_of
 from tests.transport.relay.nodes import ANNA, BERT, SECRET, EchoPort, caller_of, free_address
 
 

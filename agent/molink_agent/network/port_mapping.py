@@ -14,7 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from molink_agent.paths.gateway import Gateway, NatPmpGateway, UpnpGateway
+from molink_agent.network.gateway import Gateway, NatPmpGateway, UpnpGateway
 
 __all__ = ["MappingPeriods", "PortMapper"]
 

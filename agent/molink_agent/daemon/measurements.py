@@ -13,10 +13,10 @@ from urllib.parse import urlsplit
 
 from molink.control.messages.payloads import PathReport, ProbeOrder, Services
 from molink.errors import MolinkError
-from molink_agent.daemon.household import Household
 from molink_agent.daemon.neighbours import Neighbours
+from molink_agent.daemon.shared_uplink import Household
 from molink_agent.daemon.this_pc import ThisPc
-from molink_agent.probe.nat import ask_stun
+from molink_agent.network.nat import ask_stun
 from molink_agent.probe.profile import Measured
 
 __all__ = ["ProbeErrand"]

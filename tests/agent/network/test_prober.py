@@ -12,7 +12,7 @@ from molink.transport.peer.protocol import PEER_PORT_NAME, probe_key, probe_toke
 from molink.transport.peer.service import PeerService
 from molink.transport.relay.receiver import Pauses, RelayReceiver
 from molink.transport.relay.server import RelayServer
-from molink_agent.paths.measure import Prober
+from molink_agent.network.prober import Prober
 from tests.transport.relay.nodes import ANNA, BERT, CARL, SECRET, caller_of, free_address
 
 KEY_TEXT = "k" * 40
@@ -117,8 +117,8 @@ async def test_the_coordinator_is_measured_through_its_own_relay(relay):
 def test_the_agents_paths_never_load_torch():
     code = (
         "import sys\n"
-        "import molink_agent.paths.measure, molink_agent.paths.mapping\n"
-        "import molink.transport.relay.receiver, molink_agent.paths.links\n"
+        "import molink_agent.network.prober, molink_agent.network.port_mapping\n"
+        "import molink.transport.relay.receiver, molink_agent.network.links\n"
         "import molink.transport.home_addresses\n"
         "heavy = {'torch', 'transformers', 'zmq', 'numpy'} & set(sys.modules)\n"
         "sys.exit(f'loaded {heavy}' if heavy else 0)"

@@ -15,10 +15,10 @@ from molink.control.messages.payloads import (
 )
 from molink.control.messages.topics import PROFILE, WISH
 from molink.errors import JoinRefusedError, UserError
-from molink_agent.daemon import admission, shelf
+from molink_agent.daemon import admission, stage_launcher
 from molink_agent.daemon.router_ports import RouterPorts
 from molink_agent.limits.limits_file import LimitsFile
-from molink_agent.paths.measure import CoordinatorWay
+from molink_agent.network.prober import CoordinatorWay
 from tests.agent.daemon.agents import agent_with, membership
 from tests.agent.probe.fake_nvml import FakeCard
 
@@ -155,9 +155,9 @@ async def test_seats_fetch_one_after_the_other_and_keep_each_other_s_weights(tmp
         calls.append((layers, source.token, limits.keep))
         return directory / str(layers.start)
 
-    monkeypatch.setattr(shelf, "ensure_weights", ensure_weights)
+    monkeypatch.setattr(stage_launcher, "ensure_weights", ensure_weights)
     busy = set()
-    weights = shelf.Shelf(tmp_path, LimitsFile(tmp_path), busy.__contains__)
+    weights = stage_launcher.Shelf(tmp_path, LimitsFile(tmp_path), busy.__contains__)
 
     async def get(seat, start):
         source = WeightsSource(model="m", url="http://c/weights")

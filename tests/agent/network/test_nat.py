@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from molink.transport.stun import parse_stun, serve_stun
-from molink_agent.probe.nat import NatKind, ask_stun, nat_kind
+from molink_agent.network.nat import NatKind, ask_stun, nat_kind
 
 LOOPBACK = "127.0.0.1"
 INSIDE = ("192.168.1.5", 5000)

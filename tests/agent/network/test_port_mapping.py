@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from molink_agent.paths.mapping import MappingPeriods, PortMapper
+from molink_agent.network.port_mapping import MappingPeriods, PortMapper
 from tests.transport.relay.nodes import until
 
 QUICKLY = MappingPeriods(answer_s=5, renew_s=0.01, farewell_s=5)

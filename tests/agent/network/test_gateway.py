@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from molink_agent.paths.gateway import NatPmpGateway, UpnpGateway, default_router
+from molink_agent.network.gateway import NatPmpGateway, UpnpGateway, default_router
 
 
 @dataclass
@@ -135,7 +135,7 @@ def test_a_nat_pmp_router_that_refuses_is_an_os_error(router):
 
 
 def test_no_nat_pmp_router_is_an_os_error(monkeypatch):
-    monkeypatch.setattr("molink_agent.paths.gateway.NAT_PMP_TRIES_S", (0.01, 0.01))
+    monkeypatch.setattr("molink_agent.network.gateway.NAT_PMP_TRIES_S", (0.01, 0.01))
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as silent:
         silent.bind(("127.0.0.1", 0))
         with pytest.raises(OSError, match="NAT-PMP"):

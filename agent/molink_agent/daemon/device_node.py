@@ -46,12 +46,12 @@ from molink.node.control_session import ControlSession
 from molink.node.stage_manager import StageManager
 from molink_agent.daemon.admission import Admission
 from molink_agent.daemon.enough import Enough
+from molink_agent.daemon.measurements import ProbeErrand
 from molink_agent.daemon.membership import Membership
-from molink_agent.daemon.owner import Owner
-from molink_agent.daemon.probe_errand import ProbeErrand
 from molink_agent.daemon.replaced import check_not_replaced
 from molink_agent.daemon.taking_back import TakingBack
 from molink_agent.daemon.this_pc import ThisPc
+from molink_agent.limits.owner_policy import Owner
 
 __all__ = ["Seat"]
 

@@ -16,8 +16,8 @@ from molink.transport.paths.choose import Path
 from molink.transport.paths.keeper import PathKeeper
 from molink.transport.relay.caller import RelayCaller
 from molink.transport.relay.receiver import RelayReceiver
-from molink_agent.daemon.household import Household
-from molink_agent.paths.links import keeper_of
+from molink_agent.daemon.shared_uplink import Household
+from molink_agent.network.links import keeper_of
 
 __all__ = ["RelayedRoutes"]
 
