@@ -5,7 +5,7 @@ import socket
 from contextlib import closing
 
 import zmq
-from tests.agent.paths.test_gateway import NatPmpRouter
+from tests.agent.network.test_gateway import NatPmpRouter
 
 from molink.config.link_schedule import LinkSchedule, LinkStep
 from molink.config.link_shape import LinkShape
