@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from molink.tasks import cancel, gathered, task_group
+from molink.tasks import cancel, gathered, spawn, task_group
 
 
 async def answer(value, after_s=0.0):
@@ -58,3 +58,12 @@ async def test_cancelled_tasks_have_ended_whatever_they_raise():
     await cancel(failed, None, waiting)
     assert failed.done() and waiting.cancelled()
     await cancel()
+
+
+async def test_a_background_task_that_fails_is_logged_and_one_that_is_cancelled_is_not(caplog):
+    waiting = spawn(asyncio.sleep(60))
+    await cancel(spawn(answer(1)), waiting)
+    assert not caplog.records
+    failed = spawn(fail(KeyError("lost")))
+    await asyncio.wait([failed])
+    assert "lost" in caplog.text

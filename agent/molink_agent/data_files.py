@@ -1,24 +1,64 @@
-"""What the agent last knew, for those who ask while it does not run: no secret is among it.
+"""What an agent keeps in its data directory beside keys and limits: names, options, last facts.
 
-The agent writes it when something in it changes; the doctor reads it. So the doctor never opens the
-files that hold keys and passwords, and its output may be pasted anywhere.
+`Known` is what the agent last knew, for programs that ask while it does not run: the agent writes
+it, the doctor reads it. No secret is in it, so the doctor never opens the files that hold keys and
+passwords, and its output may be pasted anywhere.
 """
 
+import json
 import os
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from molink.control.messages.payloads import ModelSize, Profile
+from molink.errors import UserError
 
-__all__ = ["KNOWN_FILE", "Known", "ModelSize"]
+__all__ = ["KNOWN_FILE", "MEMBERSHIP_FILE", "OPTIONS_FILE", "WEIGHTS_DIR", "AgentOptions", "Known"]
+
+MEMBERSHIP_FILE = "membership.json"
+"""There while the agent is a member of a cluster."""
 
 KNOWN_FILE = "known.json"
-"""In the agent's data directory."""
+OPTIONS_FILE = "options.json"
+WEIGHTS_DIR = "weights"
+
+
+@dataclass(frozen=True, slots=True)
+class AgentOptions:
+    """Options that an owner gave at `join`, kept for every later start."""
+
+    data_port: int = 0
+    """Of the peer service; 0: any free one."""
+    listen: str = "0.0.0.0"
+    """Where stages and the peer service listen."""
+    map_ports: bool = True
+    """Ask the router to let neighbours in."""
+
+    def save(self, data_dir: Path) -> None:
+        """Write the file. Raises UserError when that cannot be."""
+        try:
+            data_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
+            (data_dir / OPTIONS_FILE).write_text(json.dumps(asdict(self)) + "\n")
+        except OSError as error:
+            raise UserError(f"{data_dir} cannot be written: {error.strerror}.") from None
+
+    @classmethod
+    def load(cls, data_dir: Path) -> "AgentOptions":
+        """What was saved, or the defaults. Raises UserError for a file of something else."""
+        try:
+            return cls(**json.loads((data_dir / OPTIONS_FILE).read_text()))
+        except FileNotFoundError:
+            return cls()
+        except (OSError, ValueError, TypeError):
+            raise UserError(
+                f"{data_dir / OPTIONS_FILE} is damaged: delete it, and give your options again."
+            ) from None
 
 
 class Known(BaseModel):
-    """Everything may be missing: before it has joined, nothing is known."""
+    """Facts that the agent last knew; everything may be missing, before it has joined all is."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
@@ -33,7 +73,7 @@ class Known(BaseModel):
     """Where neighbours connect to this PC; 0: any free one."""
     model: ModelSize | None = None
     profile: Profile | None = None
-    """As last told to the coordinator."""
+    """As last sent to the coordinator."""
 
     @classmethod
     def load(cls, data_dir: Path) -> "Known":

@@ -5,7 +5,6 @@ import socket
 from contextlib import closing
 
 import zmq
-from tests.agent.network.test_gateway import NatPmpRouter
 
 from molink.config.link_schedule import LinkSchedule, LinkStep
 from molink.config.link_shape import LinkShape
@@ -45,6 +44,7 @@ from molink_agent.network.nat import ask_stun
 from molink_scheduler.batch import BatchClass
 from molink_scheduler.link.pacer import LinkPacer
 from molink_scheduler.link.transmission import make_transmission
+from tests.agent.network.test_gateway import NatPmpRouter
 from tests.golden.codec import Codec, hexed, itself, unhexed
 from tests.golden.fixed_random import fixed_random
 

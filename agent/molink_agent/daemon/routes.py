@@ -1,92 +1,114 @@
-"""The paths of a stage's outgoing links, and the ports of it that others reach.
+"""Routes of a stage's outgoing links, direct or through the relay, and the ports that others reach.
 
-For each link a keeper finds a way, direct or through the relay, and a better one later; the stage
-is told, and moves when nothing is in flight.
+For each link a keeper finds a path, and a better one later; the stage is told, and moves the link
+when nothing is in flight.
 """
 
 import asyncio
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field, replace
 
 from molink.control.messages.payloads import Assignment, Services, StageLink
 from molink.errors import StageError
 from molink.node.link_routes import MovePath, join_terms
 from molink.stage_protocol.messages import JoinRing, OutgoingLink, PathMoved, StageLoaded
+from molink.tasks import cancel, spawn
 from molink.transport.paths.choose import Path
-from molink.transport.paths.keeper import PathKeeper
+from molink.transport.paths.keeper import LinkEnd, PathKeeper
 from molink.transport.relay.caller import RelayCaller
 from molink.transport.relay.receiver import RelayReceiver
-from molink_agent.daemon.shared_uplink import Household
-from molink_agent.network.links import keeper_of
+from molink_agent.daemon.shared_uplink import LocalPorts, SharedUplink
+from molink_agent.data_files import AgentOptions
+from molink_agent.limits.limits_file import LimitsFile
+from molink_agent.network.port_mapping import PortMapper
 
-__all__ = ["RelayedRoutes"]
+__all__ = ["ListenAddress", "RelayedRoutes", "keeper_of"]
 
 PATH_WITHIN_S = 60.0
 """Until the first path of a link is found: the neighbour may be restarting its router."""
 
 
+@dataclass(frozen=True, slots=True)
+class ListenAddress:
+    """Where this PC listens for neighbours: on loopback only if its owner lets nobody connect."""
+
+    options: AgentOptions
+    limits: LimitsFile
+
+    @property
+    def host(self) -> str:
+        """Address to listen at."""
+        return self.options.listen if self.limits.limits.direct else "127.0.0.1"
+
+    @property
+    def local_host(self) -> str:
+        """Address at which this PC itself reaches what listens."""
+        return "127.0.0.1" if self.host == "0.0.0.0" else self.host
+
+
 @dataclass(slots=True)
-class _Way:
-    """One outgoing link."""
+class _Route:
+    """Route of one outgoing link."""
 
     keeper: PathKeeper
     task: "asyncio.Task[None]"
-    found: asyncio.Event = field(default_factory=asyncio.Event)
-    asked: str = ""
-    """Where the stage was told to lead it, until it has said how that ended."""
+    moving_to: str = ""
+    """Where the stage was told to lead the link, until it has reported how that ended."""
 
 
 @dataclass(slots=True)
 class RelayedRoutes:
-    """All links of one node's stage."""
+    """Routes of all links of one node's stage; an agent's LinkRoutes."""
 
     node_id: str
-    household: Household
-    stage_host: Callable[[], str] = field(default=lambda: "127.0.0.1")
-    """Where this PC itself reaches its stage."""
-    listening: Callable[[tuple[int, ...]], None] = field(default=lambda ports: None)
-    """Hears at which ports the stage listens: a router may have to let neighbours in."""
+    listen_address: ListenAddress
+    ports: LocalPorts
+    uplink: SharedUplink
+    mapper: PortMapper
+    """Lets neighbours in at the router."""
     caller: RelayCaller | None = None
-    receiver: RelayReceiver | None = None
+    _receiver: RelayReceiver | None = None
     _receiving: "asyncio.Task[None] | None" = None
-    _ways: dict[OutgoingLink, _Way] = field(default_factory=dict)
+    _routes: dict[OutgoingLink, _Route] = field(default_factory=dict)
     _joined: bool = False
 
     def upload_bytes_per_s(self) -> float | None:
         """This stage's share of the owner's cap, as it is now; None: no cap."""
-        return self.household.share_bytes_per_s(self.node_id)
+        return self.uplink.share_bytes_per_s(self.node_id)
 
     async def use(self, services: Services) -> None:
         """Register with the coordinator's relay."""
         caller = RelayCaller(services.relay, self.node_id, services.relay_token)
         if not services.relay or caller == self.caller:
             return
-        await self._stop_receiving()
-        self.caller, self.receiver = caller, RelayReceiver(caller)
-        self._receiving = asyncio.create_task(self.receiver.run())
+        await cancel(self._receiving)
+        self.caller, self._receiver = caller, RelayReceiver(caller)
+        self._receiving = spawn(self._receiver.run())
+
+    def open_port(self, name: str, port: int) -> None:
+        """Lead nodes of this PC, and callers of the relay, to a port that listens here."""
+        address = f"{self.listen_address.local_host}:{port}"
+        self.ports.listens(self.node_id, name, address)
+        if self._receiver is not None:
+            self._receiver.open(name, address)
 
     def listen(self, loaded: StageLoaded) -> None:
-        """The stage listens: whoever asks the relay for its ports is led there."""
-        ports = [loaded.port, loaded.coordinator_port]
-        self.listening(tuple(port for port in ports if port is not None))
-        for name, port in zip(("ring", "requests"), ports, strict=True):
-            if port is None:
-                continue
-            address = f"{self.stage_host()}:{port}"
-            self.household.listens(self.node_id, name, address)
-            if self.receiver is not None:
-                self.receiver.open(name, address)
+        """Lead others to the ports at which the stage listens."""
+        ports = {"ring": loaded.port, "requests": loaded.coordinator_port}
+        listening = {name: port for name, port in ports.items() if port is not None}
+        self.mapper.want(f"stage of {self.node_id}", listening.values())
+        for name, port in listening.items():
+            self.open_port(name, port)
 
     async def join_command(self, assignment: Assignment, move: MovePath) -> JoinRing:
         """Find the first path of each link; `move` is called for better ones later. Raises
         StageError when one has none."""
         assert assignment.join is not None and assignment.next_link is not None
-        await self._close_ways()
-        self.household.joins(self.node_id, assignment)
-        tail_link = assignment.coordinator_link
-        next_address = await self._address(
-            "next", self.household.nearer(assignment.next_link), move
-        )
+        await self._close_routes()
+        outside = self.ports.leads_outside(assignment)
+        self.uplink.set_sending(self.node_id, outside=outside)
+        next_link, tail_link = assignment.next_link, assignment.coordinator_link
+        next_address = await self._address("next", self.ports.nearer_link(next_link), move)
         coordinator = await self._address("coordinator", tail_link, move) if tail_link else None
         self._joined = True
         return JoinRing(
@@ -95,36 +117,36 @@ class RelayedRoutes:
             coordinator_address=coordinator,
             upload_bytes_per_s=self.upload_bytes_per_s(),
             next_memory=None,
-            next_key=assignment.next_link.public_key,
+            next_key=next_link.public_key,
             coordinator_key=tail_link.public_key if tail_link else None,
             **join_terms(assignment.join),
         )
 
     @property
     def paths(self) -> dict[str, str]:
-        """Of each outgoing link "direct" or "relay"."""
-        return {name: way.keeper.path.kind for name, way in self._ways.items()}
+        """Path of each outgoing link: "direct" or "relay"."""
+        return {name: route.keeper.path.kind for name, route in self._routes.items()}
 
     def path_moved(self, moved: PathMoved) -> None:
         """The stage has moved a link, or could not, or nothing comes through any more: then the
-        keeper looks for another way. What is said of a way that is being left changes nothing."""
-        way = self._ways.get(moved.link)
-        if way is None or way.asked not in ("", moved.address):
+        keeper looks for another path. Reports about a path that is being left change nothing."""
+        route = self._routes.get(moved.link)
+        if route is None or route.moving_to not in ("", moved.address):
             return
-        way.asked = ""
+        route.moving_to = ""
         if not moved.moved:
-            way.keeper.failed(way.keeper.path)
+            route.keeper.failed(route.keeper.path)
 
     async def leave(self) -> None:
-        """The stage is in no ring any more."""
+        """End the routes: the stage is in no ring any more."""
         self._joined = False
-        self.household.leaves(self.node_id)
-        await self._close_ways()
+        self.uplink.set_sending(self.node_id, outside=False)
+        await self._close_routes()
 
     async def close(self) -> None:
-        """End everything."""
+        """End the routes and the registration with the relay."""
         await self.leave()
-        await self._stop_receiving()
+        await cancel(self._receiving)
 
     async def _address(self, name: OutgoingLink, link: StageLink, move: MovePath) -> str:
         found = asyncio.Event()
@@ -133,29 +155,35 @@ class RelayedRoutes:
             if path.kind == "none":
                 return
             if self._joined and found.is_set():
-                self._ways[name].asked = address = f"tcp://{path.address}"
+                self._routes[name].moving_to = address = f"tcp://{path.address}"
                 move(name, address)
             found.set()
 
         keeper = keeper_of(link, self.caller, moved)
-        self._ways[name] = way = _Way(keeper, asyncio.create_task(keeper.run()), found)
+        self._routes[name] = _Route(keeper, spawn(keeper.run()))
         try:
             async with asyncio.timeout(PATH_WITHIN_S):
-                await way.found.wait()
+                await found.wait()
         except TimeoutError:
             raise StageError(
                 f"No way leads to {link.to}: {keeper.trouble or 'no answer'}."
             ) from None
         return f"tcp://{keeper.path.address}"
 
-    async def _close_ways(self) -> None:
-        ways, self._ways = list(self._ways.values()), {}
-        for way in ways:
-            way.task.cancel()
-        await asyncio.gather(*(way.task for way in ways), return_exceptions=True)
+    async def _close_routes(self) -> None:
+        routes, self._routes = list(self._routes.values()), {}
+        await cancel(*(route.task for route in routes))
 
-    async def _stop_receiving(self) -> None:
-        receiving, self._receiving = self._receiving, None
-        if receiving is not None:
-            receiving.cancel()
-            await asyncio.gather(receiving, return_exceptions=True)
+
+def keeper_of(
+    link: StageLink, caller: RelayCaller | None, moved: Callable[[Path], Awaitable[None]]
+) -> PathKeeper:
+    """The path keeper of a link as the coordinator describes it.
+
+    `caller`: this node at the cluster's relay. The link names the relay that its receiver is
+    registered with; without one, or without `caller`, only direct paths are tried.
+    """
+    end = LinkEnd(link.to, link.port_name, link.addresses)
+    if caller is None or not link.relay:
+        return PathKeeper(end, None, moved)
+    return PathKeeper(end, replace(caller, address=link.relay), moved)

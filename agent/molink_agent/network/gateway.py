@@ -23,23 +23,20 @@ DESCRIPTION = "MoLink"
 
 
 class Gateway(Protocol):
-    """A router that maps ports."""
+    """Router that maps ports."""
 
     def discover(self) -> str:
-        """Find it; its public address."""
-        ...
+        """Find the router; its public address."""
 
     def map(self, port: int, lease_s: int) -> int:
         """Let this port of the PC be reached; the public port."""
-        ...
 
     def unmap(self, port: int) -> None:
-        """Undo it."""
-        ...
+        """Remove the mapping of a port."""
 
 
 class UpnpGateway:
-    """UPnP IGD through miniupnpc."""
+    """Router that speaks UPnP IGD, through miniupnpc."""
 
     def __init__(self, upnp: Any = None) -> None:
         """`upnp`: what stands for `miniupnpc.UPnP()`."""
@@ -67,7 +64,7 @@ class UpnpGateway:
         return port
 
     def unmap(self, port: int) -> None:
-        """Remove the mapping."""
+        """Remove the mapping of a port."""
         self._call("deleteportmapping", port, "TCP")
 
     def _call(self, name: str, *arguments: Any) -> Any:
@@ -76,8 +73,8 @@ class UpnpGateway:
         except OSError:
             raise
         except Exception as error:
-            said = "" if str(error) == "Success" else f": {error}"
-            raise OSError(f"no UPnP router does {name}{said}") from None
+            reason = "" if str(error) == "Success" else f": {error}"
+            raise OSError(f"no UPnP router does {name}{reason}") from None
 
 
 NAT_PMP_PORT = 5351
@@ -91,7 +88,7 @@ ANSWER = 128
 
 @dataclass(slots=True)
 class NatPmpGateway:
-    """NAT-PMP (RFC 6886) at the default router."""
+    """Default router, asked by NAT-PMP (RFC 6886)."""
 
     router: str | None = None
     """Its address; None: the default route's."""
@@ -99,7 +96,7 @@ class NatPmpGateway:
     _public_ports: dict[int, int] = field(default_factory=dict)
 
     def discover(self) -> str:
-        """Ask for the public address."""
+        """Ask the router for its public address."""
         self.router = self.router or default_router()
         answer = self._ask(struct.pack("!BB", 0, PUBLIC_ADDRESS), PUBLIC_ADDRESS, 12)
         return str(ipaddress.IPv4Address(answer[8:12]))
@@ -116,19 +113,19 @@ class NatPmpGateway:
         return int(outside)
 
     def unmap(self, port: int) -> None:
-        """A lease of no time."""
+        """Remove the mapping: a lease of no time."""
         self._public_ports.pop(port, None)
         self._ask(struct.pack("!BBHHHI", 0, MAP_TCP, 0, port, 0, 0), MAP_TCP, 16)
 
     def _ask(self, request: bytes, operation: int, size: int) -> bytes:
         """One request and its answer. Raises OSError when none comes, or a refusal."""
-        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as line:
-            line.connect((self.router, self.port))
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as connection:
+            connection.connect((self.router, self.port))
             for wait_s in NAT_PMP_TRIES_S:
-                line.send(request)
-                line.settimeout(wait_s)
+                connection.send(request)
+                connection.settimeout(wait_s)
                 try:
-                    answer = line.recv(64)
+                    answer = connection.recv(64)
                 except TimeoutError:
                     continue
                 if len(answer) >= size and answer[1] == ANSWER + operation:

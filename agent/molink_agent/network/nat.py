@@ -1,6 +1,6 @@
 """What kind of router stands between this PC and the world? Asked of the coordinator (STUN).
 
-Links are TCP, so the answer is a hint and no more: it says to the owner how hard it will be to be
+Links are TCP, so the answer is a hint and no more: it tells the owner how hard it will be to be
 reached directly, and which paths are worth trying. Whether a path works is measured on that path.
 
 One server has one address, so a router that maps by the other end's address, but not by its port,
@@ -26,7 +26,7 @@ RETRANSMISSIONS = 2
 
 
 class NatKind(StrEnum):
-    """As `Profile.nat` says it."""
+    """Kind of address translation around this PC, as in `Profile.nat`."""
 
     OPEN = "open"
     """The world sees the PC's own address: no NAT (a firewall may still stand there)."""
@@ -42,7 +42,7 @@ class NatKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class NatAnswer:
-    """What was found."""
+    """Kind of NAT, and the addresses that show it."""
 
     kind: NatKind
     outside: Address | None = None
@@ -73,24 +73,24 @@ async def ask_stun(
     if server is None:
         return NatAnswer(NatKind.UNKNOWN)
     try:
-        transport, asking = await asyncio.get_running_loop().create_datagram_endpoint(
-            _Asking, local_addr=("0.0.0.0", local_port)
+        transport, stun_socket = await asyncio.get_running_loop().create_datagram_endpoint(
+            _StunSocket, local_addr=("0.0.0.0", local_port)
         )
     except OSError:
         return NatAnswer(NatKind.UNKNOWN)
     try:
-        first, other_port = await asking.ask(server, retransmissions)
+        first, other_port = await stun_socket.ask(server, retransmissions)
         second = None
         if first is not None and other_port:
-            second, _ = await asking.ask((server[0], other_port), retransmissions)
+            second, _ = await stun_socket.ask((server[0], other_port), retransmissions)
         inside = _inside(server, int(transport.get_extra_info("sockname")[1]))
         return NatAnswer(nat_kind(inside, first, second), first, inside)
     finally:
         transport.close()
 
 
-class _Asking(asyncio.DatagramProtocol):
-    """Our socket; `Transaction` of aioice sends through it and repeats."""
+class _StunSocket(asyncio.DatagramProtocol):
+    """Socket that asks a STUN server; `Transaction` of aioice sends through it and repeats."""
 
     def __init__(self) -> None:
         self._transport: asyncio.DatagramTransport | None = None
@@ -100,7 +100,7 @@ class _Asking(asyncio.DatagramProtocol):
         self._transport = cast(asyncio.DatagramTransport, transport)
 
     def send_stun(self, message: stun.Message, addr: Address) -> None:
-        """Called by the transaction."""
+        """Send a request; the transaction calls it."""
         if self._transport is not None:
             self._transport.sendto(bytes(message), addr)
 

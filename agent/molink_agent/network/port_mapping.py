@@ -26,19 +26,19 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True, slots=True)
 class MappingPeriods:
-    """How long things may take."""
+    """Time limits of a port mapper."""
 
     answer_s: float = 8.0
     """For one question: miniupnpc searches for two seconds and then asks each device it found."""
     lease_s: int = 3600
     renew_s: float = 1500.0
     """Two renewals fit into a lease. Also how soon a router that had none is asked again."""
-    farewell_s: float = 3.0
+    removal_s: float = 3.0
     """For removing all mappings at the end: the owner waits for the agent to stop."""
 
 
 class PortMapper:
-    """Keeps some ports of this PC mapped while `run` runs."""
+    """Keeps some ports of this PC mapped at the router while `run` runs."""
 
     def __init__(
         self,
@@ -48,10 +48,11 @@ class PortMapper:
         """`gateways` are tried in this order; the first that has a public address is kept."""
         self._gateways, self._periods = gateways, periods
         self._gateway: Gateway | None = None
-        self._wanted: set[int] = set()
+        self._wanted: dict[str, tuple[int, ...]] = {}
+        """Ports by who listens at them."""
         self._held: set[int] = set()
         """Mapped, at the gateway."""
-        self._news = asyncio.Event()
+        self._wanted_changed = asyncio.Event()
         self._asking = False
         """Whether a question has no answer yet; perhaps nobody waits for it any more."""
         self.mapped: dict[int, str] = {}
@@ -59,34 +60,35 @@ class PortMapper:
         self.trouble = "the router has not been asked yet"
         """Why ports are not mapped, for the owner; empty when they are."""
         self.changed = asyncio.Event()
-        """Set whenever `mapped` changes; whoever waits clears it."""
+        """Set when `mapped` has changed; the reader clears it."""
 
-    def want(self, ports: Iterable[int]) -> None:
-        """All the ports that shall be mapped from now on."""
-        self._wanted = set(sorted(ports)[:PORTS_MAX])
-        self._news.set()
+    def want(self, listener: str, ports: Iterable[int]) -> None:
+        """All the ports of one listener that shall be mapped from now on."""
+        self._wanted[listener] = tuple(ports)
+        self._wanted_changed.set()
 
     async def run(self) -> None:
-        """Until it is cancelled; then the mappings are removed."""
+        """Keep the ports mapped until cancelled; then remove the mappings."""
         try:
             while True:
                 await self._renew()
                 with suppress(TimeoutError):
                     async with asyncio.timeout(self._periods.renew_s):
-                        await self._news.wait()
-                self._news.clear()
+                        await self._wanted_changed.wait()
+                self._wanted_changed.clear()
         finally:
             with suppress(OSError):
-                async with asyncio.timeout(self._periods.farewell_s):
+                async with asyncio.timeout(self._periods.removal_s):
                     await self._remove(set(self._held))
 
     async def _renew(self) -> None:
         """Bring the router to what is wanted."""
         before = dict(self.mapped)
+        wanted = sorted({port for ports in self._wanted.values() for port in ports})[:PORTS_MAX]
         try:
             public = await self._find()
-            await self._remove(self._held - self._wanted)
-            for port in sorted(self._wanted):
+            await self._remove(self._held - set(wanted))
+            for port in wanted:
                 await self._map(port, public)
             self.trouble = ""
         except OSError as error:
@@ -143,11 +145,11 @@ class PortMapper:
 
         def work() -> None:
             try:
-                what: tuple[Callable[[Any], None], Any] = (answer.set_result, ask(*arguments))
+                outcome: tuple[Callable[[Any], None], Any] = (answer.set_result, ask(*arguments))
             except Exception as error:
-                what = (answer.set_exception, _as_os_error(error))
+                outcome = (answer.set_exception, _as_os_error(error))
             with suppress(RuntimeError):  # The loop may be gone.
-                loop.call_soon_threadsafe(deliver, *what)
+                loop.call_soon_threadsafe(deliver, *outcome)
 
         self._asking = True
         threading.Thread(target=work, name="router", daemon=True).start()

@@ -10,8 +10,8 @@ import pytest
 from molink_agent.network.port_mapping import MappingPeriods, PortMapper
 from tests.transport.relay.nodes import until
 
-QUICKLY = MappingPeriods(answer_s=5, renew_s=0.01, farewell_s=5)
-SELDOM = MappingPeriods(answer_s=5, renew_s=600, farewell_s=5)
+QUICKLY = MappingPeriods(answer_s=5, renew_s=0.01, removal_s=5)
+SELDOM = MappingPeriods(answer_s=5, renew_s=600, removal_s=5)
 
 
 @dataclass
@@ -42,7 +42,7 @@ class Router:
 @asynccontextmanager
 async def mapping(*routers, periods=SELDOM, ports=(7000,)):
     mapper = PortMapper([lambda router=router: router for router in routers], periods)
-    mapper.want(ports)
+    mapper.want("stage", ports)
     running = asyncio.create_task(mapper.run())
     yield mapper
     running.cancel()
@@ -57,7 +57,7 @@ async def test_ports_are_mapped_as_they_are_wanted_and_removed_at_the_end():
         assert router.ports == {7000: 3600, 7001: 3600}
         assert mapper.changed.is_set()
         await until(lambda: mapper.trouble == "")
-        mapper.want([7001, 7005])
+        mapper.want("stage", [7001, 7005])
         await until(lambda: set(mapper.mapped) == {7001, 7005})
         assert set(router.ports) == {7001, 7005}
     assert router.ports == {}
@@ -119,7 +119,7 @@ async def test_a_router_that_never_answers_holds_nothing_up():
             raise OSError("too late")
 
     router = Stuck()
-    periods = MappingPeriods(answer_s=0.02, renew_s=0.01, farewell_s=0.1)
+    periods = MappingPeriods(answer_s=0.02, renew_s=0.01, removal_s=0.1)
     async with mapping(router, periods=periods) as mapper:
         await until(lambda: "older question" in mapper.trouble)
         assert router.asked == ["discover"]

@@ -118,7 +118,7 @@ def test_the_agents_paths_never_load_torch():
     code = (
         "import sys\n"
         "import molink_agent.network.prober, molink_agent.network.port_mapping\n"
-        "import molink.transport.relay.receiver, molink_agent.network.links\n"
+        "import molink.transport.relay.receiver, molink.transport.paths.keeper\n"
         "import molink.transport.home_addresses\n"
         "heavy = {'torch', 'transformers', 'zmq', 'numpy'} & set(sys.modules)\n"
         "sys.exit(f'loaded {heavy}' if heavy else 0)"

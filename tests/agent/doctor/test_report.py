@@ -8,10 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.console import Console
 
+from molink_agent.cli.owner import doctor
 from molink_agent.doctor import gather
-from molink_agent.doctor.command import doctor
-from molink_agent.doctor.facts import DoctorFacts, PortTrial, TorchAnswer
-from molink_agent.doctor.finding import Finding, Result
+from molink_agent.doctor.facts import DoctorFacts, Finding, PortTrial, Result, TorchAnswer
 from molink_agent.doctor.report import CHECKS, as_json, examine, print_findings
 from molink_agent.probe.gpus import NO_DRIVER, GpuReport
 from tests.agent.pcs import pc

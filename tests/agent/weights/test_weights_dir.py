@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from molink.errors import WeightsError
-from molink_agent.weights import ensure_weights, room
+from molink_agent.weights import ensure_weights, weights_dir
 from molink_agent.weights.part_file import PartFile
 from tests.agent.weights.stored import needed_of, tensors_in
 from tests.agent.weights.weights_server import BLOCK, LAYERS, QUICK, write_model
@@ -26,7 +26,7 @@ def used_bytes(directory) -> int:
 async def test_a_disk_that_is_too_small_is_known_before_anything_travels(serve, home, monkeypatch):
     server = await serve()
     limits = replace(QUICK, disk_reserve_bytes=3 * GIB)
-    monkeypatch.setattr(room.shutil, "disk_usage", lambda _: SimpleNamespace(free=GIB))
+    monkeypatch.setattr(weights_dir.shutil, "disk_usage", lambda _: SimpleNamespace(free=GIB))
     with pytest.raises(WeightsError, match=r"is 2\.1 GiB short of layers 0 to 5 of tiny/model"):
         await ensure_weights(server.source, ALL, home, limits)
     assert server.asked == []

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from molink_agent.limits.hours import LendingHours, is_open
 from molink_agent.limits.limits import Limits
-from molink_agent.limits.verdict import IDLE_KEEP_SHARE, UseFacts, verdict
+from molink_agent.limits.owner_policy import IDLE_KEEP_SHARE, UseFacts, verdict
 
 NOON = datetime(2026, 3, 2, 12)
 NIGHT = LendingHours.parse("22:00-06:00")
@@ -28,7 +28,6 @@ FACTS = st.builds(
     idle_s=st.one_of(st.none(), st.floats(0, 7200)),
     on_battery=st.sampled_from([None, True, False]),
     paused=st.booleans(),
-    paused_until=st.one_of(st.none(), MOMENTS),
 )
 
 
@@ -51,13 +50,6 @@ def test_a_battery_pauses(on_battery, allowed):
     assert verdict(Limits(pause_on_battery=False), facts, NOON).allowed
 
 
-def test_a_pause_ends_when_it_was_to_end():
-    paused = UseFacts(paused=True, paused_until=NOON + timedelta(hours=1))
-    during = verdict(Limits(), paused, NOON)
-    assert (during.allowed, during.until) == (False, NOON + timedelta(hours=1))
-    assert verdict(Limits(), paused, NOON + timedelta(hours=1)).allowed
-
-
 def test_a_pause_without_end_names_the_way_out():
     answer = verdict(Limits(), UseFacts(paused=True), NOON)
     assert not answer.allowed
@@ -66,10 +58,9 @@ def test_a_pause_without_end_names_the_way_out():
 
 
 def test_two_hindrances_end_with_the_later():
-    facts = UseFacts(paused=True, paused_until=NOON + timedelta(hours=1))
-    assert verdict(Limits(hours=(NIGHT,)), facts, NOON).until == NOON.replace(hour=22)
-    on_battery = replace(facts, on_battery=True)
-    assert verdict(Limits(hours=(NIGHT,)), on_battery, NOON).until is None
+    limits, facts = Limits(hours=(NIGHT,), only_when_idle_minutes=10), UseFacts(idle_s=240)
+    assert verdict(limits, facts, NOON).until == NOON.replace(hour=22)
+    assert verdict(limits, replace(facts, on_battery=True), NOON).until is None
 
 
 def test_idle_says_when_it_would_be_lent():
@@ -86,12 +77,13 @@ def test_nobody_knows_is_not_idle():
 @given(LIMITS, FACTS, MOMENTS)
 def test_it_is_lent_exactly_when_nothing_hinders(limits, facts, now):
     answer = verdict(limits, facts, now)
-    paused = facts.paused and (facts.paused_until is None or facts.paused_until > now)
     battery = limits.pause_on_battery and facts.on_battery is True
     wanted = limits.only_when_idle_minutes
     share = IDLE_KEEP_SHARE if facts.lending else 1
     idle = wanted is None or (facts.idle_s is not None and facts.idle_s >= wanted * 60 * share)
-    assert answer.allowed == (not paused and not battery and idle and is_open(limits.hours, now))
+    assert answer.allowed == (
+        not facts.paused and not battery and idle and is_open(limits.hours, now)
+    )
     assert answer.reason.endswith(".") or not answer.allowed
     assert answer.until is None or answer.until > now
 

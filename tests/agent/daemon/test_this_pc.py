@@ -1,9 +1,11 @@
 """What the coordinator is told: within its bounds, whatever the drivers say."""
 
-from molink.control.messages.payloads import Profile
+from molink.control.messages.payloads import PathMeasured, PathReport, Profile
+from molink_agent.daemon.this_pc import Measured, compose_profile
 from molink_agent.limits.lent import Lent
 from molink_agent.limits.limits import GB, Limits
-from molink_agent.probe.profile import Measured, compose_profile
+from molink_agent.network.prober import CoordinatorPath
+from tests.agent.daemon.agents import agent_with_two_nodes
 from tests.agent.pcs import pc
 
 CARD = Lent("cuda:1", "RTX 3060", 12 * GB, 6 * GB, "vram_gb")
@@ -39,3 +41,19 @@ def test_absurd_values_are_cut_before_they_are_sent():
     assert Profile.model_validate_json(profile.model_dump_json()) == profile
     assert (len(profile.devices), len(profile.devices[0].name)) == (16, 100)
     assert profile.disk_free_bytes == 5 * GB
+
+
+def test_the_path_to_another_device_tells_nothing_of_the_line(tmp_path):
+    agent = agent_with_two_nodes(tmp_path)
+    second, other = agent.nodes[1].session.node_id, "z" * 16
+    paths = [
+        PathMeasured(to=to, path="direct", rtt_ms=1, rate_mbps=rate)
+        for to, rate in ((second, 9000), (other, 20))
+    ]
+    own = {agent.first.session.node_id, second}
+    agent.pc.paths_measured(PathReport(round=1, paths=paths[:1]), None, own)
+    assert agent.pc.measured.upload_mbps == 0
+    agent.pc.paths_measured(PathReport(round=1, paths=paths), None, own)
+    assert agent.pc.measured.upload_mbps == 20
+    agent.pc.paths_measured(PathReport(round=1, paths=()), CoordinatorPath(0.01, 5e6, 0.0), own)
+    assert agent.pc.measured.upload_mbps == 40
