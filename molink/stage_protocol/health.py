@@ -5,28 +5,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from molink.errors import FrameError
+from molink_scheduler.link.facts import LinkReport
 
-__all__ = ["LinkHealth", "PackingHealth", "StageHealth", "health_from_fields"]
-
-
-@dataclass(frozen=True, slots=True)
-class LinkHealth:
-    """What has left on one link since the start, what waits for it, and what it is like now."""
-
-    name: str
-    messages_sent: int
-    bytes_sent: int
-    decode_waiting: int
-    prefill_waiting: int
-    decode_queued_bytes: int
-    prefill_queued_bytes: int
-    chunk_bytes: int
-    rate_mbps: float
-    rtt_ms: float
-    queueing_delay_ms: float
-    in_flight_bytes: int
-    foreign_upload: bool
-    acks_refused: int
+__all__ = ["PackingHealth", "StageHealth", "health_from_fields"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,14 +49,14 @@ class StageHealth:
     """Only on the head."""
     decode_step_s: float
     prefill_row_s: float
-    links: tuple[LinkHealth, ...]
+    links: tuple[LinkReport, ...]
 
 
 def health_from_fields(fields: Mapping[str, Any]) -> StageHealth:
     """A report from what JSON holds of it. Raises FrameError when it is none."""
     try:
         sides = {side: PackingHealth(**fields[side]) for side in ("packed", "unpacked")}
-        links = tuple(LinkHealth(**link) for link in fields["links"])
+        links = tuple(LinkReport(**link) for link in fields["links"])
         return StageHealth(**{**fields, **sides, "links": links})
     except (TypeError, KeyError) as error:
         raise FrameError(f"not a report of a stage's health: {error}") from error
