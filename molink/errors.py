@@ -1,8 +1,17 @@
-"""One small tree of errors; each class says whose fault it was, each message what to do next."""
+"""One small tree of errors; each class says whose fault it was, each message what to do next.
+
+`ErrorGuard` is for loops that an error must not end.
+"""
+
+import logging
+from collections import Counter
+from dataclasses import dataclass, field
+from types import TracebackType
 
 __all__ = [
     "CheckpointError",
     "ControlError",
+    "ErrorGuard",
     "FrameError",
     "InvalidRequestError",
     "JoinRefusedError",
@@ -69,3 +78,42 @@ class ControlError(MolinkError):
 class JoinRefusedError(ControlError):
     """Raised when a node may not join: its invite or the node itself is not, or no longer,
     welcome."""
+
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class ErrorGuard:
+    """Context manager that logs and counts an error of its block instead of raising it.
+
+    For one step of a loop that has to go on, whatever a node says and whatever this PC is short of.
+    A cancellation passes. Of each kind of error the 1st, 2nd, 4th, 8th ... is logged, so that one
+    that comes with every step, or that a node sends on purpose, does not fill the log.
+    """
+
+    step: str
+    """What failed, for the log."""
+    counts: Counter[type[BaseException]] = field(default_factory=Counter)
+
+    def __enter__(self) -> None:
+        """Nothing to prepare."""
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> bool:
+        if kind is None or not isinstance(error, Exception):
+            return False
+        self.counts[kind] += 1
+        if self.counts[kind].bit_count() == 1:
+            self._log(error, self.counts[kind])
+        return True
+
+    def _log(self, error: Exception, count: int) -> None:
+        """One sentence for what MoLink foresees, the traceback of anything else."""
+        is_known = isinstance(error, MolinkError)
+        what, trace = (str(error), None) if is_known else (repr(error), error)
+        log.warning("%s failed (%d so far): %s", self.step, count, what, exc_info=trace)

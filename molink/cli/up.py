@@ -197,13 +197,15 @@ async def _until_it_ends(
 
 async def _tell(cluster: Any, shown: "RunningLine") -> None:
     from molink.cli.cluster_news import ClusterNews, cluster_now
+    from molink.errors import ErrorGuard
 
-    news = ClusterNews()
+    news, guard = ClusterNews(), ErrorGuard("Telling what the cluster does")
     while True:
-        report = cluster.service.cluster()
-        for line in news.update(report):
-            shown.say(line)
-        shown.now(cluster_now(report))
+        with guard:
+            report = cluster.service.cluster()
+            for line in news.update(report):
+                shown.say(line)
+            shown.now(cluster_now(report))
         await asyncio.sleep(LOOK_S)
 
 

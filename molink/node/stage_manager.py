@@ -22,6 +22,7 @@ from molink.errors import MolinkError, StageError, UserError
 from molink.node.link_routes import LinkRoutes
 from molink.node.stage_handle import StageHandle
 from molink.stage_protocol.health import StageHealth
+from molink.tasks import cancel
 
 __all__ = ["HostState", "StageManager"]
 
@@ -213,9 +214,7 @@ class StageManager:
 
     async def _cancel(self) -> None:
         task, self._task = self._task, None
-        if task is not None:
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
+        await cancel(task)
 
     async def _end_process(self) -> None:
         """To its end, also when whoever asked is cancelled: two stages would not fit."""

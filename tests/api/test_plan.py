@@ -1,5 +1,7 @@
 """GET /plan: what would be best, and what another split would give."""
 
+import asyncio
+
 import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestClient, TestServer
@@ -19,10 +21,12 @@ QUESTION = PlacementQuestion(
 
 @pytest.fixture
 async def client():
-    asked = []
+    asked, may_answer = [], asyncio.Event()
+    may_answer.set()
 
     async def find(split):
         asked.append(split)
+        await may_answer.wait()
         nodes = () if split is None else QUESTION.nodes
         question = PlacementQuestion(
             QUESTION.model, nodes, QUESTION.network, QUESTION.goal, split or "planned"
@@ -32,7 +36,7 @@ async def client():
     app = web.Application(middlewares=[errors_in_openai_shape])
     add_plan_route(app, "m", find)
     async with TestClient(TestServer(app)) as one:
-        one.asked = asked
+        one.asked, one.may_answer = asked, may_answer
         yield one
 
 
@@ -48,6 +52,20 @@ async def test_what_is_missing_is_said(client):
     async with client.get("/plan") as response:
         assert "no PC lends anything" in (await response.json())["shortage"]
     assert client.asked == [None]
+
+
+async def test_one_plan_is_made_at_a_time(client):
+    client.may_answer.clear()
+    first = asyncio.ensure_future(client.get("/plan"))
+    async with asyncio.timeout(5):
+        while not client.asked:  # noqa: ASYNC110 - the server takes it by itself
+            await asyncio.sleep(0)
+    async with client.get("/plan") as response:
+        assert response.status == 503 and "Retry-After" in response.headers
+        assert "Another plan is being made" in (await response.json())["error"]["message"]
+    client.may_answer.set()
+    async with await first as response, client.get("/plan") as later:
+        assert (response.status, later.status, client.asked) == (200, 200, [None, None])
 
 
 async def test_an_unknown_split_is_refused(client):

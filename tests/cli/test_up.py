@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 import pytest
 from rich.console import Console
 
+from molink.cli import up
 from molink.cli.running_line import RunningLine
 from molink.cli.up import _announce, _until_it_ends
 from molink.config.up_settings import UpSettings
@@ -81,7 +82,14 @@ async def test_ready_is_said_for_scripts_when_it_is_so(settings, capsys):
     assert capsys.readouterr().out == "ready http://192.0.2.1:8000\n"
 
 
-async def test_a_mistake_of_ours_in_what_is_told_is_not_hidden(settings):
-    _, shown = onlooker()
-    with pytest.raises(KeyError):
-        await _until_it_ends(Cluster(report={}), settings, 8000, shown, wait=False)
+async def test_what_cannot_be_told_does_not_end_the_cluster(settings, monkeypatch, caplog):
+    monkeypatch.setattr(up, "LOOK_S", 0.0)
+    cluster, (_, shown) = Cluster(report={}), onlooker()
+    ends = asyncio.ensure_future(_until_it_ends(cluster, settings, 8000, shown, wait=False))
+    async with asyncio.timeout(5):
+        while len(caplog.records) < 2:  # noqa: ASYNC110 - it looks by itself
+            await asyncio.sleep(0)
+    assert "Telling what the cluster does failed (2 so far): KeyError" in caplog.text
+    cluster.running.set_exception(ControlError("the broker is gone"))
+    with pytest.raises(ControlError, match="the broker is gone"):
+        await ends

@@ -239,6 +239,8 @@ class Seat:
             if self.voice.client is None or profile == self._said_profile:
                 return
             self._said_profile = profile
+            if not profile.devices:
+                await self._say_wish()  # First: else a ring counts on a seat with no device.
             await self.voice.say(PROFILE, profile)
             if self.number == 0:
                 await self._remember(profile)

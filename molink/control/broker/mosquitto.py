@@ -24,7 +24,7 @@ from molink.control.backoff import Backoff
 from molink.control.broker.mosquitto_files import MosquittoFiles, password_hash, service_account
 from molink.control.broker.mosquitto_process import MosquittoProcess
 from molink.control.broker.permissions import COORDINATOR_NAME, check_username
-from molink.errors import ControlError, UserError
+from molink.errors import ControlError, ErrorGuard, UserError
 
 __all__ = ["RELOAD_PERIOD_S", "MosquittoBroker", "find_mosquitto"]
 
@@ -65,6 +65,7 @@ class MosquittoBroker:
         """Of the users: as they should be, and as the broker has them."""
         self._changed = asyncio.Event()
         self._reloaded = asyncio.Condition()
+        self._guard = ErrorGuard("Giving Mosquitto its files")
 
     @property
     def address(self) -> BrokerAddress:
@@ -144,10 +145,8 @@ class MosquittoBroker:
     async def _relaunch(self, backoff: Backoff) -> MosquittoProcess:
         while True:
             await asyncio.sleep(backoff.next_s())
-            try:
+            with self._guard:
                 return await self._launch()
-            except ControlError as error:
-                log.warning("%s", error)
 
     async def _users_changed(self) -> None:
         """Wait until the broker has the users as they are now, or later ones."""
@@ -168,11 +167,15 @@ class MosquittoBroker:
             await self._changed.wait()
             self._changed.clear()
             while self._loaded < self._version:
-                version = self._version
-                self._files.write_users()
-                if self._process is not None and await self._process.reload():
-                    await self._have_loaded(version)
+                with self._guard:
+                    await self._reload_users()
                 await asyncio.sleep(RELOAD_PERIOD_S)
+
+    async def _reload_users(self) -> None:
+        version = self._version
+        self._files.write_users()
+        if self._process is not None and await self._process.reload():
+            await self._have_loaded(version)
 
     async def _have_loaded(self, version: int) -> None:
         async with self._reloaded:

@@ -18,6 +18,7 @@ from molink.coordinator.local.fixed_plan import RingPlan, stage_name
 from molink.node.control_session import ControlSession
 from molink.node.stage_handle import StageHandle
 from molink.node.stage_manager import StageManager
+from molink.tasks import task_group
 
 __all__ = ["LocalNode"]
 
@@ -86,12 +87,9 @@ class LocalNode:
             await self.host.stop()
 
     async def _live(self, client: ControlClient) -> None:
-        try:
-            async with asyncio.TaskGroup() as group:
-                group.create_task(self._hear(client))
-                group.create_task(self._beat())
-        except ExceptionGroup as failures:
-            raise failures.exceptions[0] from None
+        async with task_group() as group:
+            group.create_task(self._hear(client))
+            group.create_task(self._beat())
 
     async def _hear(self, client: ControlClient) -> None:
         async for received in client.messages():

@@ -9,7 +9,6 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
 
 from molink.control.messages.payloads import StageLink, WeightsSource
-from molink.coordinator.gathered import gathered
 from molink.coordinator.local.control import LocalControl
 from molink.coordinator.local.fixed_plan import RingPlan
 from molink.coordinator.local.link_emulator import LinkEmulator
@@ -18,6 +17,7 @@ from molink.coordinator.requests.ring import RingFacts
 from molink.coordinator.rings.agent_ring import AgentRing, JoinTerms, RingRoutes, build_ring
 from molink.coordinator.rings.agent_stage import AgentStage
 from molink.coordinator.rings.assigner import Assigner
+from molink.tasks import gathered
 
 __all__ = ["EPOCH", "LocalRing"]
 

@@ -42,7 +42,7 @@ from molink.control.messages.topics import (
 from molink.control.registry.registry import Registry
 from molink.coordinator.members.node_book import NODES_MAX, Node, NodeBook
 from molink.coordinator.members.probing import Probing
-from molink.errors import ControlError
+from molink.errors import ControlError, ErrorGuard
 
 __all__ = ["SAID_TOPICS", "ControlHub"]
 
@@ -83,7 +83,11 @@ class ControlHub:
     """Beside: its way through the relay ends."""
     strangers_count: int = 0
     """Messages of nodes that the registry does not know."""
+    guard: ErrorGuard = field(default_factory=lambda: ErrorGuard("A step of the control plane"))
+    """A broker that refuses us ends `run` all the same."""
     _excused_until: float = 0.0
+    _is_dropping: bool = False
+    """Whether the registry was changed and is still to be read."""
     _forbidden: set[str] = field(default_factory=set)
     _told_keys: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
@@ -124,27 +128,31 @@ class ControlHub:
         """Tell a node whose links it accepts from now on, unless it knows."""
         if self._told_keys.get(node.node_id) == keys:
             return
-        self._told_keys[node.node_id] = keys
         message = LinkKeys(revision=self.registry.next_revision(), allowed=keys)
+        self._told_keys[node.node_id] = keys
         await self.client.publish(LINK_KEYS, node.node_id, message)
 
     async def _hear(self) -> None:
         async for received in self.client.messages():
-            if not self._is_member(received.node_id):
-                self.strangers_count += 1
-                continue
-            if self._is_stale(received):
-                continue
-            now = time.monotonic()
-            node = self.book.node(received.node_id)
-            is_news = not (node.is_here and isinstance(received.message, NodeHealth))
-            self.book.take(received.node_id, received.message, now, live=not received.retained)
-            if isinstance(received.message, Presence):
-                await self._greet(received)
-            if isinstance(received.message, Profile) and self.probing is not None:
-                await self.probing.order_timing(self.client, [node])
-            if is_news or node.is_assigned:
-                self.noticed(received.node_id)
+            with self.guard:
+                await self._take(received)
+
+    async def _take(self, received: Received) -> None:
+        if not self._is_member(received.node_id):
+            self.strangers_count += 1
+            return
+        if self._is_stale(received):
+            return
+        node = self.book.node(received.node_id)
+        is_news = not (node.is_here and isinstance(received.message, NodeHealth))
+        live = not received.retained
+        self.book.take(received.node_id, received.message, time.monotonic(), live=live)
+        if isinstance(received.message, Presence):
+            await self._greet(received)
+        if isinstance(received.message, Profile) and self.probing is not None:
+            await self.probing.order_timing(self.client, [node])
+        if is_news or node.is_assigned:
+            self.noticed(received.node_id)
 
     def _is_stale(self, received: Received) -> bool:
         """A broker that was restarted may still hold the wills of its end: whoever serves and does
@@ -191,18 +199,21 @@ class ControlHub:
             if now - ticked_at > LATE_S:
                 self.book.excuse_silence(now)  # It was we who did not hear.
             ticked_at = now
-            self._watch_connection(now)
-            if self.client.connected and not self.lasting:
-                for node in self.book.notice_silence(now):
-                    log.info("%s is lost: no word for seconds", node.name)
-                    self.noticed(node.node_id)
-            if self.registry.changed_elsewhere():
-                await self._drop_removed()
-            await self._look_at_ways(now)
+            with self.guard:
+                await self._look(now)
             await asyncio.sleep(TICK_S)
 
-    async def _look_at_ways(self, now: float) -> None:
-        """Have them measured, if it is time."""
+    async def _look(self, now: float) -> None:
+        """Who is silent, who was removed, and whether it is time to measure the ways."""
+        self._watch_connection(now)
+        if self.client.connected and not self.lasting:
+            for node in self.book.notice_silence(now):
+                log.info("%s is lost: no word for seconds", node.name)
+                self.noticed(node.node_id)
+        self._is_dropping |= self.registry.changed_elsewhere()
+        if self._is_dropping:
+            await self._drop_removed()
+            self._is_dropping = False
         if self.probing is not None:
             await self.probing.look(self.client, list(self.book), now)
 

@@ -39,6 +39,13 @@ class Contribution:
     """Generated tokens times the layers that the node held for them."""
     bytes_sent: int = 0
 
+    def __add__(self, other: "Contribution") -> "Contribution":
+        return Contribution(
+            self.uptime_s + other.uptime_s,
+            self.token_layers + other.token_layers,
+            self.bytes_sent + other.bytes_sent,
+        )
+
 
 @dataclass(slots=True)
 class Ledger:
@@ -73,12 +80,10 @@ class Ledger:
 
     @contextmanager
     def together(self) -> Iterator[None]:
-        """What is added in the block is written at once."""
-        self._db.execute("BEGIN")
-        try:
+        """What is added in the block is written at once, or nothing of it."""
+        with self._db:  # Knows when SQLite has rolled back by itself, as on a full disk.
+            self._db.execute("BEGIN")
             yield
-        finally:
-            self._db.execute("COMMIT")
 
     def bytes_since(self, node_id: str, reported: int) -> int:
         """Of a counter that a stage reports: what has come since its last report, bounded."""

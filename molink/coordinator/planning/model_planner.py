@@ -103,8 +103,9 @@ class ModelPlanner:
         return pace_of(decode_s, row_s, seen, node.pace)
 
     def outgrown(self, ring: PlannedRing, node: Node) -> bool:
-        """Whether a member's owner has set a cap in which its part of the ring does not fit."""
-        device = node.profile.devices[0] if node.profile is not None else None
+        """Whether a member's owner has set a cap in which its part of the ring does not fit. One
+        that says no device does not leave by that: its driver may be silent for a moment."""
+        device = next(iter(node.profile.devices), None) if node.profile is not None else None
         if device is None or device.cap_bytes is None or ring.forecast is None:
             return False
         held = [

@@ -6,17 +6,14 @@ handed out if it uses nobody who has gone since; newcomers are for the next one.
 """
 
 import asyncio
-import logging
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 
 from molink.coordinator.members.node_book import Node
 from molink.coordinator.planning.cluster_plan import ClusterPlan, Planner
-from molink.errors import MolinkError
+from molink.errors import ErrorGuard
 
 __all__ = ["PlanCache"]
-
-log = logging.getLogger(__name__)
 
 FRESH_S = 5.0
 """Whoever ordered a plan asks twice a second; a plan that nobody fetched so long is forgotten."""
@@ -32,6 +29,7 @@ class PlanCache:
     planner: Planner
     made: Callable[[], None]
     """A plan is there: ask for it."""
+    guard: ErrorGuard = field(default_factory=lambda: ErrorGuard("Making a plan"))
     _orders: dict[Hashable, "_Order"] = field(default_factory=dict)
 
     def plan(self, purpose: Hashable, nodes: Sequence[Node]) -> ClusterPlan | None:
@@ -60,12 +58,10 @@ class PlanCache:
         self._orders[purpose] = order
 
     async def _make(self, nodes: Sequence[Node]) -> ClusterPlan | None:
-        try:
+        with self.guard:
             return await self.planner.plan(nodes)
-        except MolinkError as error:
-            log.warning("no plan: %s", error)
-            await asyncio.sleep(RETRY_S)
-            return None
+        await asyncio.sleep(RETRY_S)
+        return None
 
     def _checked(self, order: "_Order", nodes: Sequence[Node]) -> ClusterPlan | None:
         """The plan that was made, unless it is out of date. That there is no ring holds only for

@@ -31,11 +31,7 @@ PLAN_WITHIN_S = 120.0
 
 async def plan_beside(question: PlacementQuestion) -> Plan | Shortage:
     """The answer to a question. Raises StageError when the process has failed."""
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "molink.coordinator.planning.plan_process"),
-        stdin=asyncio.subprocess.PIPE,
-        stdout=asyncio.subprocess.PIPE,
-    )
+    process = await _started()
     try:
         async with asyncio.timeout(PLAN_WITHIN_S):
             asked = await asyncio.to_thread(lambda: json.dumps(fields_of(question)).encode())
@@ -49,6 +45,17 @@ async def plan_beside(question: PlacementQuestion) -> Plan | Shortage:
     if process.returncode != 0:
         raise StageError(f"The process that plans has ended with code {process.returncode}.")
     return await asyncio.to_thread(lambda: found_from_fields(json.loads(told)))
+
+
+async def _started() -> asyncio.subprocess.Process:
+    try:
+        return await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "molink.coordinator.planning.plan_process"),
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+        )
+    except OSError as error:  # No memory, or too many open files.
+        raise StageError(f"The process that plans cannot be started: {error.strerror}.") from None
 
 
 def _main() -> None:

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from molink.control.messages.payloads import NodeState
@@ -10,6 +10,7 @@ from molink.coordinator.members.ledger import Contribution, Ledger
 from molink.coordinator.members.node_book import Node, NodeBook
 from molink.coordinator.requests.cluster_service import ClusterService
 from molink.coordinator.rings.ring_supervisor import RingSupervisor
+from molink.errors import ErrorGuard
 
 __all__ = ["Accounting"]
 
@@ -27,6 +28,9 @@ class Accounting:
     _tokens_before: dict[int, int] = field(default_factory=dict)
     """Of each ring's epoch, tokens handed to users until the last time."""
     _at: float = field(default_factory=time.monotonic)
+    _unwritten: dict[str, tuple[str, Contribution]] = field(default_factory=dict)
+    """By node: its name, and what it has given since the ledger could last be written."""
+    guard: ErrorGuard = field(default_factory=lambda: ErrorGuard("Writing down who gave what"))
 
     async def run(self, lives: Sequence[RingSupervisor]) -> None:
         """Until cancelled, and once more then. `lives` is the manager's own list."""
@@ -38,13 +42,18 @@ class Accounting:
             self.settle(lives, time.monotonic())
 
     def settle(self, lives: Sequence[RingSupervisor], now: float) -> None:
-        """Write down what has come since the last call."""
+        """Write down what has come since the last call. What cannot be written, on a full disk
+        perhaps, is written the next time."""
+        with self.guard:
+            self._add_up(lives, now)
+            with self.ledger.together():
+                for node_id, (name, given) in self._unwritten.items():
+                    self.ledger.add(node_id, name, given)
+            self._unwritten.clear()
+
+    def _add_up(self, lives: Sequence[RingSupervisor], now: float) -> None:
         elapsed_s, self._at = now - self._at, now
         tokens = self._new_token_layers(lives)
-        with self.ledger.together():
-            self._settle(elapsed_s, tokens)
-
-    def _settle(self, elapsed_s: float, tokens: Mapping[str, int]) -> None:
         for node in self.book:
             if not node.is_here:
                 continue
@@ -55,7 +64,8 @@ class Accounting:
                 self._bytes(node),
             )
             if given != Contribution():
-                self.ledger.add(node.node_id, node.name, given)
+                _, before = self._unwritten.get(node.node_id, ("", Contribution()))
+                self._unwritten[node.node_id] = node.name, before + given
 
     def _new_token_layers(self, lives: Sequence[RingSupervisor]) -> dict[str, int]:
         found: dict[str, int] = {}

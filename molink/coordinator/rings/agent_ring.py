@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from molink.control.messages.payloads import StageLink
-from molink.coordinator.gathered import gathered
 from molink.coordinator.members.node_book import Node
 from molink.coordinator.requests.ring import RingFacts
 from molink.coordinator.rings.agent_stage import AgentStage
 from molink.errors import StageError
 from molink.stage_protocol.messages import StageLoaded
+from molink.tasks import gathered
 
 __all__ = ["AgentRing", "JoinTerms", "RingRoutes", "build_ring", "link_to"]
 

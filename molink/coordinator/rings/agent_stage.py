@@ -11,9 +11,9 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from molink.control.messages.payloads import Assignment, StageFact, StageWork
+from molink.control.messages.payloads import Assignment, NodeHealth, StageFact, StageWork
 from molink.coordinator.members.node_book import Node
-from molink.errors import FrameError, MolinkError, StageError, UserError
+from molink.errors import ErrorGuard, MolinkError, StageError, UserError
 from molink.stage_protocol.health import StageHealth, health_from_fields
 from molink.stage_protocol.messages import StageLoaded
 
@@ -52,10 +52,15 @@ class AgentStage:
     """Whether the node has said that its stage cannot be."""
     incarnation: str = field(init=False)
     """Of the agent that was told."""
+    refusals: ErrorGuard = field(init=False)
+    """Its reports that cannot be read: of an agent of another version, or of one that lies."""
+    _report: NodeHealth | None = None
+    """The last one that was looked at."""
     _changed: asyncio.Event = field(default_factory=asyncio.Event)
 
     def __post_init__(self) -> None:
         self.incarnation = self.node.presence.incarnation if self.node.presence else ""
+        self.refusals = ErrorGuard(f"Reading a report of {self.name}")
 
     @property
     def name(self) -> str:
@@ -137,12 +142,11 @@ class AgentStage:
 
     def _take_health(self) -> None:
         report = self.node.health
-        if report is None or report.stage is None or self.loaded is None:
+        if report is None or report.stage is None or self.loaded is None or report is self._report:
             return
-        try:
+        self._report = report
+        with self.refusals:
             self.health = health_from_fields(report.stage)
-        except FrameError:
-            return  # An agent of another version: what cannot be read is not shown.
 
     def _assignment(self) -> Assignment:
         return Assignment(

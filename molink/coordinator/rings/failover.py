@@ -11,13 +11,13 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from molink.coordinator.gathered import gathered
 from molink.coordinator.members.node_book import Node
 from molink.coordinator.planning.cluster_plan import ClusterPlan
 from molink.coordinator.planning.plan_cache import PlanCache
 from molink.coordinator.rings.assigner import Assigner
 from molink.coordinator.rings.ring_supervisor import RingState, RingSupervisor
 from molink.errors import StageError
+from molink.tasks import gathered
 
 __all__ = ["Failover"]
 

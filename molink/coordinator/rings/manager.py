@@ -24,6 +24,7 @@ from molink.coordinator.rings.failure_backoff import FailureBackoff
 from molink.coordinator.rings.progress import Waiting, progress_sentence
 from molink.coordinator.rings.ring_supervisor import RingEndpoint, RingState, RingSupervisor
 from molink.coordinator.rings.slowdown_monitor import SlowdownMonitor
+from molink.errors import ErrorGuard
 
 __all__ = ["ClusterManager", "ManagerSettings"]
 
@@ -64,6 +65,7 @@ class ClusterManager:
     lives: list[RingSupervisor] = field(default_factory=list)
     plan: ClusterPlan = field(default_factory=lambda: ClusterPlan(()))
     """The latest, with the reasons of standbys."""
+    guard: ErrorGuard = field(default_factory=lambda: ErrorGuard("A look at the cluster"))
     _stages: dict[str, AgentStage] = field(default_factory=dict)
     """Of the rings that live, by their nodes."""
     _tasks: dict[int, asyncio.Task[None]] = field(default_factory=dict)
@@ -105,7 +107,8 @@ class ClusterManager:
             while True:
                 self._changed.clear()
                 began = time.monotonic()
-                self.step(began)
+                with self.guard:
+                    self.step(began)
                 await asyncio.sleep(PAUSE_TO_LOOK * (time.monotonic() - began))
                 with suppress(TimeoutError):
                     async with asyncio.timeout(TICK_S):

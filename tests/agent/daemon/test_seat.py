@@ -1,6 +1,7 @@
 """How a seat gets into the cluster, what it measures, and where its weights lie."""
 
 import asyncio
+from dataclasses import dataclass, field
 
 import pytest
 
@@ -12,6 +13,7 @@ from molink.control.messages.payloads import (
     StepCost,
     WeightsSource,
 )
+from molink.control.messages.topics import PROFILE, WISH
 from molink.errors import JoinRefusedError, UserError
 from molink_agent.daemon import admission, shelf
 from molink_agent.daemon.router_ports import RouterPorts
@@ -106,6 +108,24 @@ async def test_another_device_is_timed_anew(tmp_path, monkeypatch):
     assert errand.measured.steps is None
     await errand._timing
     assert timed == ["cuda:0", "cuda:1"] and errand.measured.steps.prefill_row_s == 2
+
+
+@dataclass
+class Listener:
+    """In place of a connection to the coordinator: what it is told of."""
+
+    heard: list = field(default_factory=list)
+
+    async def publish(self, topic, node_id, message):
+        self.heard.append((topic, message))
+
+
+async def test_a_seat_says_that_it_pauses_before_it_says_that_it_has_no_device(tmp_path):
+    second = two_seats(tmp_path).seats[1]
+    second.voice.client = Listener()
+    await second.say_profile()
+    (first, wish), (then, profile) = second.voice.client.heard
+    assert (first, wish.wish, then, profile.devices) == (WISH, "pause", PROFILE, ())
 
 
 def test_the_way_to_another_seat_says_nothing_of_the_line(tmp_path):

@@ -1,6 +1,7 @@
 """The child process: its supervision, its files, its users."""
 
 import asyncio
+import errno
 import os
 import resource
 import select
@@ -12,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from molink.control.broker.mosquitto import MosquittoBroker, find_mosquitto
+from molink.control.broker.mosquitto_files import MosquittoFiles
 from molink.control.client import ControlClient
 from molink.errors import ControlError
 from tests.control.conftest import PASSWORD, until
@@ -50,6 +52,36 @@ async def test_a_frozen_mosquitto_makes_allow_fail_with_a_sentence(mosquitto, mo
             await mosquitto.allow("n1", PASSWORD)
     finally:
         os.kill(mosquitto.process_id, signal.SIGCONT)
+
+
+@pytest.fixture
+def full_disk(mosquitto, monkeypatch):
+    """Frees room after the first attempt to write; tells how many there were."""
+    write, attempts = MosquittoFiles._write, []
+
+    def write_once_there_is_room(files, name, text):
+        attempts.append(name)
+        if len(attempts) == 1:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        write(files, name, text)
+
+    monkeypatch.setattr(MosquittoFiles, "_write", write_once_there_is_room)
+    return attempts
+
+
+async def test_a_disk_that_was_full_keeps_nobody_out(mosquitto, full_disk):
+    await mosquitto.allow("n1", PASSWORD)
+    assert full_disk == ["users", "users"]
+    client = await RawClient.connect(mosquitto.address, "n1", PASSWORD)
+    assert client.code == 0
+    client.die()
+
+
+async def test_a_disk_that_was_full_when_it_died_does_not_keep_it_down(mosquitto, full_disk):
+    killed = mosquitto.process_id
+    os.kill(killed, signal.SIGKILL)
+    await until(lambda: mosquitto.process_id not in (killed, None))
+    assert full_disk == ["mosquitto.conf", "mosquitto.conf", "rules", "users"]
 
 
 async def test_many_changes_at_once_cost_few_reloads(mosquitto, monkeypatch):

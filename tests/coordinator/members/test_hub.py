@@ -4,7 +4,16 @@ import asyncio
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
-from molink.control.messages.payloads import Accepted, Assignment, NodeHealth, NodeState, Services
+import pytest
+
+from molink.control.messages.payloads import (
+    Accepted,
+    Assignment,
+    LinkKeys,
+    NodeHealth,
+    NodeState,
+    Services,
+)
 from molink.control.messages.received import Received
 from molink.control.messages.topics import HEALTH, PRESENCE
 from molink.control.messages.topics import PROFILE as PROFILE_TOPIC
@@ -12,6 +21,7 @@ from molink.coordinator.members import hub as hub_module
 from molink.coordinator.members.hub import ControlHub
 from molink.coordinator.members.node_book import NodeBook
 from molink.coordinator.members.probing import Probing
+from molink.errors import ControlError
 from tests.coordinator.examples import HERE, PROFILE, WORK
 
 ALIVE = NodeHealth(incarnation="a" * 12, state=NodeState.STANDBY, uptime_s=1.0)
@@ -30,7 +40,10 @@ class FakeClient:
 
     async def messages(self):
         while True:
-            yield await self.said.get()
+            received = await self.said.get()
+            if isinstance(received, Exception):
+                raise received
+            yield received
             self.said.task_done()
 
 
@@ -40,14 +53,49 @@ class FakeMember:
     public_key: str = "k" * 40
 
 
+@dataclass
+class FakeMemberThatWas:
+    node_id: str
+    name: str = "anna"
+    removed: float = 1.0
+
+
+@dataclass
 class FakeRegistry:
     """Knows everybody but strangers."""
+
+    failures: int = 0
+    """That are left until the disk has room again."""
+    changes: list = field(default_factory=list)
+    """Whether something was changed, look by look."""
+    removed: list = field(default_factory=list)
 
     def member(self, node_id):
         return None if node_id == "stranger" else FakeMember(node_id)
 
     def changed_elsewhere(self):
-        return False
+        return bool(self.changes) and self.changes.pop()
+
+    def list_nodes(self):
+        self._use()
+        return self.removed
+
+    def next_revision(self):
+        self._use()
+        return 1
+
+    def _use(self):
+        if self.failures:
+            self.failures -= 1
+            raise ControlError("is its disk full or gone?")
+
+
+class FakeBroker:
+    def __init__(self):
+        self.forbidden = []
+
+    async def forbid(self, node_id):
+        self.forbidden.append(node_id)
 
 
 class World:
@@ -55,7 +103,7 @@ class World:
         self.client, self.book, self.noticed = FakeClient(), NodeBook(), []
         self.hub = ControlHub(
             self.client,
-            None,
+            FakeBroker(),
             FakeRegistry(),
             self.book,
             "session",
@@ -109,6 +157,46 @@ async def test_strangers_are_not_heard():
         w.client.said.put_nowait(Received(PRESENCE, "stranger", HERE))
         await w.say("a", PRESENCE, HERE)
         assert w.hub.strangers_count == 1 and set(w.book.nodes) == {"a"}
+
+
+async def test_a_message_that_cannot_be_taken_is_counted_and_the_next_one_is():
+    async with world() as w:
+        w.hub.services_of = lambda node_id: {}["nobody foresaw this"]
+        await w.say("a", PRESENCE, HERE)
+        assert w.hub.guard.counts == {KeyError: 1}
+        assert await w.say("a", PROFILE_TOPIC, PROFILE) == ["a"]
+
+
+async def test_a_broker_that_refuses_us_ends_it():
+    w = World()
+    w.client.said.put_nowait(ControlError("The broker does not let us in."))
+    with pytest.raises(ExceptionGroup) as ended:
+        async with asyncio.timeout(5):
+            await w.hub.run("m")
+    assert ended.group_contains(ControlError, match="does not let us in")
+
+
+async def test_a_removal_is_carried_out_once_the_registry_can_be_read_again(monkeypatch):
+    monkeypatch.setattr(hub_module, "TICK_S", 0.0)
+    w = World()
+    w.hub.registry = FakeRegistry(3, [True], [FakeMemberThatWas("a")])
+    running = asyncio.create_task(w.hub.run("m"))
+    async with asyncio.timeout(5):
+        while not w.hub.broker.forbidden:  # noqa: ASYNC110 - the hub looks by itself
+            await asyncio.sleep(0)
+    assert w.hub.guard.counts == {ControlError: 3} and not running.done()
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+
+
+async def test_keys_of_links_that_could_not_be_told_are_told_the_next_time():
+    w = World()
+    node, w.hub.registry.failures = w.book.node("a"), 1
+    with pytest.raises(ControlError):
+        await w.hub.allow_links(node, ("k" * 40,))
+    for _ in range(2):
+        await w.hub.allow_links(node, ("k" * 40,))
+    assert w.client.told == [("a", LinkKeys(revision=1, allowed=("k" * 40,)))]
 
 
 @dataclass

@@ -63,6 +63,18 @@ def test_an_upload_that_nobody_has_seen_is_a_usual_one():
     assert facts(book)[0][ANNA].upload_bytes_per_s == 0.5e6
 
 
+async def test_a_member_has_outgrown_its_owner_s_cap_but_not_a_device_that_it_does_not_name():
+    book = cluster(ANNA, BERT)
+    ring = (await PLANNER.plan(list(book))).rings[0]
+    node = book.node(ring.stages[0].node_id)
+    assert not PLANNER.outgrown(ring, node)
+    book.take(node.node_id, LENT.model_copy(update={"devices": ()}), 0.0)
+    assert not PLANNER.outgrown(ring, node)
+    small = DEVICE.model_copy(update={"cap_bytes": MIB})
+    book.take(node.node_id, LENT.model_copy(update={"devices": (small,)}), 0.0)
+    assert PLANNER.outgrown(ring, node)
+
+
 def test_who_was_found_slow_is_planned_so():
     book = cluster(ANNA, BERT)
     book.node(ANNA).pace = Slowdown(5.0, 7.0)

@@ -1,6 +1,7 @@
 """Plans that take their time: nothing until they are made, and none that is out of date."""
 
 import asyncio
+import errno
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
@@ -111,11 +112,12 @@ async def test_a_plan_that_nobody_fetched_is_forgotten(monkeypatch):
         assert len(planner.asked) == 2
 
 
-async def test_a_plan_that_failed_is_tried_again(monkeypatch):
+@pytest.mark.parametrize("error", [StageError("The process that plans has ended."), KeyError("a")])
+async def test_a_plan_that_failed_is_tried_again(monkeypatch, error):
     monkeypatch.setattr(plan_desk, "RETRY_S", 0.0)
     async with desk() as (one, planner, made):
         one.plan("x", [A])
-        await answered(planner, made, StageError("The process that plans has ended."))
+        await answered(planner, made, error)
         assert one.plan("x", [A]) is None
         await answered(planner, made, plan_of(A))
         assert one.plan("x", [A]) == plan_of(A)
@@ -128,6 +130,16 @@ def question(*names):
 
 async def test_a_process_beside_finds_the_same_plan():
     assert await plan_beside(question("a", "b")) == question("a", "b").answer()
+
+
+@pytest.mark.parametrize("shortage", [errno.EMFILE, errno.ENOMEM])
+async def test_a_process_that_cannot_be_started_is_one_sentence(monkeypatch, shortage):
+    async def refuse(*command, **options):
+        raise OSError(shortage, "there is none left")
+
+    monkeypatch.setattr(asyncio, "create_subprocess_exec", refuse)
+    with pytest.raises(StageError, match="cannot be started: there is none left"):
+        await plan_beside(question("a"))
 
 
 async def test_a_process_that_fails_is_one_sentence(capfd):

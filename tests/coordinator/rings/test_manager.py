@@ -27,9 +27,9 @@ from molink.coordinator.rings.assigner import Assigner
 from molink.coordinator.rings.manager import ClusterManager, ManagerSettings
 from molink.coordinator.rings.ring_supervisor import RingState
 from molink.coordinator.rings.slowdown_monitor import KEPT_S, SlowdownMonitor
-from molink.errors import RingError
+from molink.errors import FrameError, RingError
 from molink.serving.service import GenerationRequest, ModelCard, TokenEvent
-from molink.stage_protocol.health import PackingHealth, StageHealth
+from molink.stage_protocol.health import PackingHealth, StageHealth, health_from_fields
 from molink.stage_protocol.messages import StageLoaded
 from molink_scheduler.request import SamplingParams
 from tests.coordinator.examples import HERE, PROFILE
@@ -345,6 +345,32 @@ async def test_a_ring_is_built_anew_when_a_member_lends_less_than_it_holds(monke
         w.planner.shrunk.clear()
         await w.until(lambda: w.members() == [["a", "b"]])
         assert len(w.coordinators) == 2
+
+
+async def test_a_look_that_fails_is_not_the_last_one(monkeypatch):
+    async with world(monkeypatch, size=2) as w:
+        w.join("a", "b")
+        await w.until(lambda: w.serving)
+        w.planner.shrunk = None
+        await w.until(lambda: w.manager.guard.counts[TypeError])
+        w.planner.shrunk = {"a"}
+        await w.until(lambda: not w.serving)
+
+
+async def test_a_report_that_cannot_be_read_is_counted_once_and_not_shown(monkeypatch):
+    async with world(monkeypatch, size=1) as w:
+        w.join("a")
+        await w.until(lambda: w.serving)
+        (stage,) = w.serving[0].stages
+        for change in ({}, {"requests_running": "x"}, {"decode_step_s": 10**400}):
+            report = NodeHealth(
+                incarnation="a" * 12, state="serving", uptime_s=1, stage=HEALTH | change
+            )
+            w.say("a", report)
+        w.say("a", PROFILE)
+        w.manager.step(time.monotonic())
+        assert stage.health == health_from_fields(HEALTH)
+        assert stage.refusals.counts == {FrameError: 2}
 
 
 async def test_a_better_plan_for_all_is_taken_only_when_it_is_worth_it(monkeypatch):

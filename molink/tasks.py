@@ -1,0 +1,38 @@
+"""Groups of asyncio tasks: run together, ended together, and the first failure raised as it is.
+
+`asyncio.TaskGroup` raises an ExceptionGroup; our callers catch errors by their kind.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Coroutine, Iterable
+from contextlib import asynccontextmanager
+from typing import Any, TypeVar
+
+__all__ = ["cancel", "gathered", "task_group"]
+
+Result = TypeVar("Result")
+
+
+@asynccontextmanager
+async def task_group() -> AsyncIterator[asyncio.TaskGroup]:
+    """TaskGroup whose first failure ends the other tasks and is raised as it is."""
+    try:
+        async with asyncio.TaskGroup() as group:
+            yield group
+    except ExceptionGroup as failures:
+        raise failures.exceptions[0] from None
+
+
+async def gathered(coroutines: Iterable[Coroutine[Any, Any, Result]]) -> list[Result]:
+    """Results in order; the first failure ends the others and is raised as it is."""
+    async with task_group() as group:
+        tasks = [group.create_task(coroutine) for coroutine in coroutines]
+    return [task.result() for task in tasks]
+
+
+async def cancel(*tasks: "asyncio.Task[Any] | None") -> None:
+    """Cancel tasks and wait until they have ended; what they raise is dropped."""
+    running = [task for task in tasks if task is not None]
+    for task in running:
+        task.cancel()
+    await asyncio.gather(*running, return_exceptions=True)

@@ -1,0 +1,40 @@
+"""Who has given what, and what becomes of it while it cannot be written down."""
+
+import pytest
+
+from molink.control.messages.payloads import Assignment, NodeHealth, NodeState, StageFact
+from molink.coordinator.members.ledger import Contribution, Ledger
+from molink.coordinator.members.node_book import NodeBook
+from molink.coordinator.requests.cluster_service import ClusterService
+from molink.coordinator.rings.accounting import Accounting
+from molink.serving.service import ModelCard
+from tests.coordinator.examples import HERE, WORK
+
+
+@pytest.fixture
+def accounting(tmp_path):
+    """Of one node, that serves."""
+    book, ledger = NodeBook(), Ledger.open(tmp_path)
+    book.take("a", HERE, 0.0)
+    book.node("a").assignment = Assignment(revision=1, work=WORK)
+    book.take("a", StageFact(revision=1, kind="ready"), 0.0)
+    yield Accounting(ledger, book, ClusterService(ModelCard("m", 0, 100, 64, (), None)), _at=0.0)
+    ledger.close()
+
+
+def sent(accounting, count):
+    stage = {"links": [{"bytes_sent": count}]}
+    health = NodeHealth(incarnation="a" * 12, state=NodeState.SERVING, uptime_s=1, stage=stage)
+    accounting.book.take("a", health, 0.0)
+
+
+def test_what_could_not_be_written_is_written_later_and_once(accounting):
+    accounting.ledger._db.execute("PRAGMA query_only = ON")
+    for now, count in ((10.0, 5), (20.0, 7)):
+        sent(accounting, count)
+        accounting.settle([], now)
+    assert accounting.ledger.all() == {} and accounting.guard.counts.total() == 2
+    accounting.ledger._db.execute("PRAGMA query_only = OFF")
+    for now in (30.0, 40.0):
+        accounting.settle([], now)
+    assert accounting.ledger.all() == {"a": Contribution(40.0, 0, 7)}

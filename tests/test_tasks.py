@@ -1,0 +1,60 @@
+"""Tasks that are run and ended together."""
+
+import asyncio
+
+import pytest
+
+from molink.tasks import cancel, gathered, task_group
+
+
+async def answer(value, after_s=0.0):
+    await asyncio.sleep(after_s)
+    return value
+
+
+async def fail(error):
+    raise error
+
+
+async def test_results_come_in_the_order_of_their_coroutines():
+    assert await gathered([answer(1, 0.01), answer(2)]) == [1, 2]
+
+
+async def test_the_first_failure_ends_the_others_and_is_raised_as_it_is():
+    ended = []
+
+    async def wait():
+        try:
+            await asyncio.sleep(60)
+        finally:
+            ended.append(True)
+
+    with pytest.raises(KeyError):
+        await gathered([wait(), fail(KeyError("x"))])
+    assert ended == [True]
+    with pytest.raises(ValueError, match="of the block"):
+        async with task_group() as group:
+            group.create_task(wait())
+            await asyncio.sleep(0)
+            raise ValueError("of the block")
+    assert ended == [True, True]
+
+
+async def test_a_group_that_is_cancelled_stays_cancelled():
+    async def run():
+        async with task_group() as group:
+            group.create_task(asyncio.sleep(60))
+
+    task = asyncio.create_task(run())
+    await asyncio.sleep(0)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+
+async def test_cancelled_tasks_have_ended_whatever_they_raise():
+    failed = asyncio.create_task(fail(ValueError()))
+    waiting = asyncio.create_task(asyncio.sleep(60))
+    await cancel(failed, None, waiting)
+    assert failed.done() and waiting.cancelled()
+    await cancel()
