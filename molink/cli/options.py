@@ -6,7 +6,7 @@ from typing import Any
 import click
 
 from molink.errors import UserError
-from molink_scheduler.codec_choice import WIRE_CHOICES
+from molink_scheduler.codec_choice import CODEC_CHOICES
 from molink_scheduler.link.transmission import POLICIES, POLICY_DEFAULT
 
 __all__ = ["ring_options", "some_ring_options"]
@@ -81,7 +81,8 @@ _RING_OPTIONS = (
     ),
     click.option(
         "--wire",
-        type=click.Choice(WIRE_CHOICES),
+        "codec",
+        type=click.Choice(CODEC_CHOICES),
         default="raw",
         show_default=True,
         help="How activations are packed; auto takes int8 where a check at load lets it, "

@@ -8,7 +8,7 @@ from molink.config.layer_split import check_layers
 from molink.config.link_schedule import LinkSchedule
 from molink.config.ring_hosts import RingHosts
 from molink.errors import UserError
-from molink_scheduler.codec_choice import WIRE_CHOICES
+from molink_scheduler.codec_choice import CODEC_CHOICES
 from molink_scheduler.head.micro_batches import MICRO_BATCH_COUNT_MAX
 from molink_scheduler.link.transmission import POLICIES, POLICY_DEFAULT
 
@@ -47,7 +47,7 @@ class ServeSettings:
     """None: the measured round decides."""
     span_tokens: int | None = None
     """None: as the links allow."""
-    wire: str = "raw"
+    codec: str = "raw"
     """Codec of the activations between stages, or "auto"."""
     policy: str = POLICY_DEFAULT
     upload_mbps: float | None = None
@@ -65,8 +65,10 @@ class ServeSettings:
             _check("--span-tokens", self.span_tokens, 1, SPAN_TOKENS_MAX)
         if self.micro_batch_count is not None:
             _check("--micro-batches", self.micro_batch_count, 1, MICRO_BATCH_COUNT_MAX)
-        if self.wire not in WIRE_CHOICES:
-            raise UserError(f"--wire must be one of {', '.join(WIRE_CHOICES)}, got {self.wire!r}.")
+        if self.codec not in CODEC_CHOICES:
+            raise UserError(
+                f"--wire must be one of {', '.join(CODEC_CHOICES)}, got {self.codec!r}."
+            )
         if self.policy not in POLICIES:
             raise UserError(f"--policy must be one of {', '.join(POLICIES)}, got {self.policy!r}.")
         if self.upload_mbps is not None and not 0 < self.upload_mbps < math.inf:

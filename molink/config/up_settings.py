@@ -7,7 +7,7 @@ from pathlib import Path
 
 from molink.config.serve_settings import SPAN_TOKENS_MAX
 from molink.errors import UserError
-from molink_scheduler.codec_choice import WIRE_CHOICES
+from molink_scheduler.codec_choice import CODEC_CHOICES
 from molink_scheduler.head.micro_batches import MICRO_BATCH_COUNT_MAX
 from molink_scheduler.link.transmission import POLICIES, POLICY_DEFAULT
 from molink_scheduler.placement import SPLITS
@@ -49,7 +49,7 @@ class UpSettings:
     model_len_max: int | None = None
     micro_batch_count: int | None = None
     span_tokens: int | None = None
-    wire: str = "raw"
+    codec: str = "raw"
     policy: str = POLICY_DEFAULT
     tpot_ms: float = 250.0
     """Users are counted as served up to this time between two tokens."""
@@ -88,8 +88,10 @@ class UpSettings:
                 _check(option, tokens, least, most)
         if self.split not in SPLITS:
             raise UserError(f"--split must be one of {', '.join(SPLITS)}, got {self.split!r}.")
-        if self.wire not in WIRE_CHOICES:
-            raise UserError(f"--wire must be one of {', '.join(WIRE_CHOICES)}, got {self.wire!r}.")
+        if self.codec not in CODEC_CHOICES:
+            raise UserError(
+                f"--wire must be one of {', '.join(CODEC_CHOICES)}, got {self.codec!r}."
+            )
         if self.policy not in POLICIES:
             raise UserError(f"--policy must be one of {', '.join(POLICIES)}, got {self.policy!r}.")
         if not (math.isfinite(self.tpot_ms) and 1 <= self.tpot_ms <= TPOT_MS_MAX):

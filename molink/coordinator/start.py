@@ -165,7 +165,7 @@ def _manager(
     )
     terms = _door_terms(settings, hub, own, service)
     manager = ClusterManager(
-        ManagerSettings(settings.min_nodes, settings.wire),
+        ManagerSettings(settings.min_nodes, settings.codec),
         hub.book,
         planner,
         service,

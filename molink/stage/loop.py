@@ -155,7 +155,7 @@ class StageLoop:
 
     def _send_activations(self, batch: Batch, hidden_TD: torch.Tensor) -> None:
         self._forecast_decode()
-        header, buffer = self.packing.pack(hidden_TD, batch.wire)
+        header, buffer = self.packing.pack(hidden_TD, batch.codec)
         self.links.send_next(Activations(batch, header, buffer), batch.batch_class, batch.tokens)
 
     def _forecast_decode(self) -> None:

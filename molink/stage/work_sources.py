@@ -106,7 +106,7 @@ class HeadSource:
             case Sampled():
                 return self.scheduler.handle(_returned(message), now)
             case SetCodec(codec):
-                self.scheduler.wire = codec
+                self.scheduler.codec = codec
                 return []
             case Activations() | Forget():
                 return []

@@ -47,7 +47,7 @@ HEADER_BYTES_MAX = 4 * 2**20
 BUFFER_BYTES_MAX = 256 * 2**20
 """A span of 4,096 tokens of a 16,384-wide model in fp32."""
 
-SUBMIT, CANCEL, ACTIVATIONS, FORGET, SAMPLED, SET_WIRE = range(1, 7)
+SUBMIT, CANCEL, ACTIVATIONS, FORGET, SAMPLED, SET_CODEC = range(1, 7)
 
 Fields = Sequence[Any]
 
@@ -88,7 +88,7 @@ def _fields_of(message: Message) -> tuple[int, Fields, list[bytes | memoryview]]
             fields = (int(batch_class), micro_batch, spans_fields, samples, stamps_fields)
             return SAMPLED, fields, []
         case SetCodec(codec):
-            return SET_WIRE, (codec,), []
+            return SET_CODEC, (codec,), []
         case Submit(request):
             sampling = _sampling_fields(request.sampling)
             return SUBMIT, (request.request_id, request.prompt, sampling, request.output), []
@@ -120,20 +120,20 @@ def _batch_fields(batch: Batch) -> Fields:
         batch.micro_batch,
         spans,
         admissions,
-        batch.wire,
+        batch.codec,
         _stamps_fields(batch.stamps),
     )
 
 
 def _batch(fields: Fields) -> Batch:
-    batch_id, batch_class, micro_batch, spans, admissions, wire, stamps = fields
+    batch_id, batch_class, micro_batch, spans, admissions, codec, stamps = fields
     return Batch(
         _integer(batch_id),
         BatchClass(batch_class),
         _integer(micro_batch),
         tuple(_span(span) for span in spans),
         tuple(_admission(admission) for admission in admissions),
-        codec_named(_text(wire)).name,
+        codec_named(_text(codec)).name,
         _stamps(stamps),
     )
 
@@ -241,7 +241,7 @@ def _forget(fields: Fields, buffers: Sequence[bytes | memoryview]) -> Forget:
     return Forget(Release(_integer(request_id)))
 
 
-def _set_wire(fields: Fields, buffers: Sequence[bytes | memoryview]) -> SetCodec:
+def _set_codec(fields: Fields, buffers: Sequence[bytes | memoryview]) -> SetCodec:
     (codec,) = fields
     return SetCodec(codec_named(_text(codec)).name)
 
@@ -278,7 +278,7 @@ _DECODERS: dict[int, Callable[[Fields, Sequence[bytes | memoryview]], Message]] 
     ACTIVATIONS: _activations,
     FORGET: _forget,
     SAMPLED: _sampled,
-    SET_WIRE: _set_wire,
+    SET_CODEC: _set_codec,
 }
 
 

@@ -38,7 +38,7 @@ from molink.workload.tables import number, refuse_unknown, tables, text, whole
 from molink_scheduler.head.micro_batches import MICRO_BATCH_COUNT_MAX
 from molink_scheduler.link.transmission import POLICIES, POLICY_DEFAULT
 
-__all__ = ["WIRES", "TruthScenario", "read_scenario"]
+__all__ = ["CODECS", "TruthScenario", "read_scenario"]
 
 KEYS = {"about", "model", "stages", "kv_tokens", "link", "serve", "load"}
 LINK_KEYS = {"mbps", "one_way_ms"}
@@ -53,7 +53,7 @@ SPAN_TOKENS_MAX = 4096
 KV_TOKENS = 32_768
 """Twenty of the longest requests of the mix; without a limit the machine's memory would decide."""
 
-WIRES = ("raw", "lossless", "int8", "fp8")
+CODECS = ("raw", "lossless", "int8", "fp8")
 """Not `auto`: which codec a check of the model takes is not what is compared."""
 
 
@@ -68,7 +68,7 @@ class TruthScenario:
     stages: int
     link: LinkShape
     policy: str
-    wire: str
+    codec: str
     micro_batches: int | None
     """None: as the ring chooses."""
     span_tokens: int | None
@@ -82,7 +82,7 @@ class TruthScenario:
             "--nodes": self.stages,
             "--link": f"{self.link.rate_mbps:g}:{self.link.one_way_ms:g}",
             "--policy": self.policy,
-            "--wire": self.wire,
+            "--wire": self.codec,
             "--micro-batches": self.micro_batches or "auto",
             "--span-tokens": self.span_tokens or "auto",
             "--kv-tokens": self.kv_tokens,
@@ -103,7 +103,7 @@ def read_scenario(path: Path) -> TruthScenario:
         stages=whole(where, data, "stages", 3, least=1, most=STAGES_MAX),
         link=_link(where, data),
         policy=_one_of(where, serve, "policy", POLICIES, POLICY_DEFAULT),
-        wire=_one_of(where, serve, "wire", WIRES, "raw"),
+        codec=_one_of(where, serve, "wire", CODECS, "raw"),
         micro_batches=_auto_or(where, serve, "micro_batches", MICRO_BATCH_COUNT_MAX),
         span_tokens=_auto_or(where, serve, "span_tokens", SPAN_TOKENS_MAX),
         kv_tokens=whole(where, data, "kv_tokens", KV_TOKENS, least=16, most=2**31),

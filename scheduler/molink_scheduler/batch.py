@@ -79,7 +79,7 @@ class Batch:
     """Which decode group this is; -1 for prefill."""
     spans: tuple[Span, ...]
     admissions: tuple[Admission, ...] = ()
-    wire: str = "raw"
+    codec: str = "raw"
     """Codec of the batch's activations between stages."""
     stamps: tuple[StageStamp, ...] = ()
     """One from each stage that has computed a decode batch so far."""

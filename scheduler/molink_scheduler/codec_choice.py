@@ -17,17 +17,17 @@ from dataclasses import dataclass
 
 __all__ = [
     "AGREEMENT_MIN",
+    "CODEC_CHOICES",
     "LOGITS_ERROR_MAX",
     "TIME_SAVED_MIN",
     "TOKENS_MIN",
-    "WIRE_CHOICES",
     "CodecCheck",
     "CodecDecision",
     "LosslessTrial",
     "choose_codec",
 ]
 
-WIRE_CHOICES = ("auto", "raw", "lossless", "int8", "fp8")
+CODEC_CHOICES = ("auto", "raw", "lossless", "int8", "fp8")
 """What a user may ask for."""
 
 AGREEMENT_MIN = 0.99
@@ -151,10 +151,12 @@ def choose_codec(
     """The codec for what a user asked (`--wire`), given what was measured at load.
 
     A missing check counts as failed, a missing trial as no gain. Raises ValueError for a wish that
-    is not one of WIRE_CHOICES.
+    is not one of CODEC_CHOICES.
     """
-    if wanted not in WIRE_CHOICES:
-        raise ValueError(f"the wire codec must be one of {', '.join(WIRE_CHOICES)}, got {wanted!r}")
+    if wanted not in CODEC_CHOICES:
+        raise ValueError(
+            f"the wire codec must be one of {', '.join(CODEC_CHOICES)}, got {wanted!r}"
+        )
     if wanted != "auto":
         return _as_asked(wanted, check)
     fault = "it was not checked"

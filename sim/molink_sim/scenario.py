@@ -124,7 +124,7 @@ class SystemSpec:
     span_tokens: int | None = None
     """None: as the core chooses; whole prompts are spans of the longest prompt."""
     tensors_per_hop: int = 1
-    wire: str = "raw"
+    codec: str = "raw"
     hop_one_way_delays: float = 1.0
     """One-way delays that a message costs per hop: 1 when it streams, about 3 for request/response
     with a trigger and an idle window."""

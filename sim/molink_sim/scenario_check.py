@@ -4,11 +4,11 @@ import math
 from itertools import pairwise
 
 from molink.errors import UserError
-from molink_scheduler.codec_choice import WIRE_CHOICES
+from molink_scheduler.codec_choice import CODEC_CHOICES
 from molink_scheduler.head.micro_batches import MICRO_BATCH_COUNT_MAX
 from molink_scheduler.link.transmission import POLICIES
 from molink_sim.network.make import LINK_MODELS, PAPER_POLICY
-from molink_sim.ring.messages import WIRE_RATIO
+from molink_sim.ring.messages import CODEC_RATIO
 from molink_sim.scenario import (
     Arrival,
     DuplicatedMessages,
@@ -120,9 +120,9 @@ def _check_system(system: SystemSpec) -> None:
         f"There is no policy {system.policy!r}: take one of {', '.join(policies)}.",
     )
     _check(
-        system.wire in WIRE_RATIO,
-        f"The simulator cannot pack activations as {system.wire!r}: take one of "
-        f"{', '.join(name for name in WIRE_CHOICES if name in WIRE_RATIO)}.",
+        system.codec in CODEC_RATIO,
+        f"The simulator cannot pack activations as {system.codec!r}: take one of "
+        f"{', '.join(name for name in CODEC_CHOICES if name in CODEC_RATIO)}.",
     )
     _check(
         system.link_model in LINK_MODELS,

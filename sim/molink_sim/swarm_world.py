@@ -115,7 +115,7 @@ def _system(source: random.Random) -> SystemSpec:
         policy=source.choice(["molink", "molink", *POLICIES]),
         micro_batches=source.choice([None, None, source.randint(1, 6)]),
         span_tokens=source.choice([None, None, source.randint(16, 256)]),
-        wire=source.choice(["raw", "int8"]),
+        codec=source.choice(["raw", "int8"]),
         link_model=source.choice(["paced", "paced", "paced", *LINK_MODELS]),
         paced=source.random() < 0.9,
     )

@@ -30,7 +30,7 @@ def test_a_cap_on_weights_is_kept_in_bytes():
         ("--micro-batches", {"micro_batch_count": 0}),
         ("--span-tokens", {"span_tokens": 0}),
         ("--context-tokens", {"context_tokens": 1}),
-        ("--wire", {"wire": "zip"}),
+        ("--wire", {"codec": "zip"}),
         ("--policy", {"policy": "luck"}),
         ("--tpot-ms", {"tpot_ms": float("nan")}),
         ("--weights-mbps", {"weights_mbps": 0.0}),

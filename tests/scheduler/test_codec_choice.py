@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 
 from molink_scheduler.codec_choice import (
     AGREEMENT_MIN,
+    CODEC_CHOICES,
     LOGITS_ERROR_MAX,
     TIME_SAVED_MIN,
     TOKENS_MIN,
-    WIRE_CHOICES,
     CodecCheck,
     CodecDecision,
     LosslessTrial,
@@ -78,7 +78,7 @@ def test_the_reason_tells_what_lossless_does_to_the_link():
     assert "costs 103% of the time that a link of 4,000 Mbps takes, where it must save" in fast
 
 
-@pytest.mark.parametrize("wanted", WIRE_CHOICES[1:])
+@pytest.mark.parametrize("wanted", CODEC_CHOICES[1:])
 def test_what_a_user_names_is_used(wanted):
     assert choose_codec(wanted, None).codec == wanted
 
@@ -93,10 +93,10 @@ def test_the_thresholds_themselves_pass():
     assert CodecCheck("int8", AGREEMENT_MIN, LOGITS_ERROR_MAX, TOKENS_MIN).passed
 
 
-@given(st.sampled_from(WIRE_CHOICES), st.none() | checks, st.none() | trials)
+@given(st.sampled_from(CODEC_CHOICES), st.none() | checks, st.none() | trials)
 def test_every_decision_is_sound(wanted, check, trial):
     decision = choose_codec(wanted, check, trial)
-    assert decision.codec in WIRE_CHOICES[1:]
+    assert decision.codec in CODEC_CHOICES[1:]
     assert decision.reason.endswith(".") and "\n" not in decision.reason
     if wanted == "auto":
         int8_passed = check is not None and check.codec == "int8" and check.passed

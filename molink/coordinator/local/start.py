@@ -55,7 +55,7 @@ async def start_coordinator(
         watching = asyncio.create_task(coordinator.watch())
         stack.callback(watching.cancel)
         await stack.enter_async_context(_remembering(memory, ring, coordinator))
-        await coordinator.choose_wire(settings.wire)
+        await coordinator.choose_codec(settings.codec)
         yield coordinator
 
 

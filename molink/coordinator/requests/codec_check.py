@@ -16,7 +16,7 @@ from molink.serving.service import GenerationRequest, GenerationService, TokenLo
 from molink_scheduler.codec_choice import CodecCheck
 from molink_scheduler.request import LOGPROBS_MAX, SamplingParams
 
-__all__ = ["WireCheck"]
+__all__ = ["CodecProbe"]
 
 TEXTS = 32
 TEXT_TOKENS = 12
@@ -30,8 +30,8 @@ SEED = 20
 
 
 @dataclass(slots=True)
-class WireCheck:
-    """Runs prompts through a service whose wire codec somebody switches."""
+class CodecProbe:
+    """Runs the same prompts through a service with and without a codec."""
 
     service: GenerationService
     _texts: list[tuple[int, ...]]
@@ -39,7 +39,7 @@ class WireCheck:
     _raw: list[TokenLogprob]
 
     @classmethod
-    async def start(cls, service: GenerationService) -> "WireCheck":
+    async def start(cls, service: GenerationService) -> "CodecProbe":
         """Write the texts and compute every prefix; the ring must be set to raw."""
         random = Random(SEED)
         vocabulary = service.card.vocabulary_size

@@ -10,7 +10,7 @@ from collections.abc import AsyncGenerator, Callable
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from molink.coordinator.requests.codec_check import WireCheck
+from molink.coordinator.requests.codec_check import CodecProbe
 from molink.coordinator.requests.lossless_trial import await_trial
 from molink.coordinator.requests.ring import Ring
 from molink.coordinator.requests.ring_client_links import RingClientLinks
@@ -58,7 +58,7 @@ class RingClient:
     remedy: str = "Start the server again."
     """What an operator can do then."""
     unready_reason: str | None = None
-    wire: CodecDecision = field(default_factory=lambda: choose_codec("raw", None))
+    codec: CodecDecision = field(default_factory=lambda: choose_codec("raw", None))
     """How activations are packed, and why."""
     report: Callable[[], dict[str, Any]] = field(default=dict)
     """What GET /cluster says beside the ring."""
@@ -123,20 +123,20 @@ class RingClient:
             if self._forget(request_id) and self.unready_reason is None:
                 self.links.send(Cancel(request_id))
 
-    async def choose_wire(self, wanted: str) -> None:
+    async def choose_codec(self, wanted: str) -> None:
         """Check codecs with the model's own text as far as `wanted` asks for, and take one."""
         check = trial = None
         if wanted not in ("raw", "lossless"):
             codec = "int8" if wanted == "auto" else wanted
-            prompts = await WireCheck.start(self)
+            prompts = await CodecProbe.start(self)
             self.links.send(SetCodec(codec))
             check = await prompts.compare(codec)
             if wanted == "auto" and not check.passed:
                 trial = await self._try_lossless(prompts)
-        self.wire = choose_codec(wanted, check, trial)
-        self.links.send(SetCodec(self.wire.codec))
+        self.codec = choose_codec(wanted, check, trial)
+        self.links.send(SetCodec(self.codec.codec))
 
-    async def _try_lossless(self, prompts: WireCheck) -> LosslessTrial | None:
+    async def _try_lossless(self, prompts: CodecProbe) -> LosslessTrial | None:
         self.links.send(SetCodec("lossless"))
         await prompts.send_texts()
         return await await_trial(self.ring.stages, self.ring.facts.upload_mbps)
@@ -144,7 +144,7 @@ class RingClient:
     def cluster(self) -> dict[str, Any]:
         """The body of GET /cluster."""
         report = ring_report(self.card.name, self.ring, self.links, len(self._live))
-        return report | {"wire": asdict(self.wire)} | self.report()
+        return report | {"wire": asdict(self.codec)} | self.report()
 
     def _lose(self, error: MolinkError) -> None:
         """A stage is gone, or the way to the head."""

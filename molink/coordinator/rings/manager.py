@@ -47,7 +47,8 @@ class ManagerSettings:
     """What the operator asked for."""
 
     min_nodes: int = 1
-    wire: str = "raw"
+    codec: str = "raw"
+    """As `--wire`."""
 
 
 @dataclass(slots=True)
@@ -234,7 +235,7 @@ class ClusterManager:
             plan=plan,
             stages=stages,
             door=self.new_door(stages[0].epoch),
-            wire=self.settings.wire,
+            codec=self.settings.codec,
             service=self.service,
             stand_by=self.assigner.stand_by,
             changed=self._changed.set,

@@ -63,7 +63,7 @@ class RingSupervisor:
     plan: PlannedRing
     stages: Sequence[AgentStage]
     door: RingEndpoint
-    wire: str
+    codec: str
     """As `--wire`."""
     service: ClusterService
     stand_by: Callable[[Node, int], Awaitable[None]]
@@ -134,7 +134,7 @@ class RingSupervisor:
         serving = ServingRing(self.number, coordinator, self.plan.tokens_per_s, self.plan.promised)
         try:
             async with asyncio.timeout(OPEN_TIMEOUT_S):
-                await coordinator.choose_wire(self.wire)
+                await coordinator.choose_codec(self.codec)
             if not self._drain.is_set():
                 self.state = RingState.SERVING
             self._open(serving)

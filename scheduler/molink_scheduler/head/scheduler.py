@@ -50,7 +50,7 @@ class HeadScheduler:
     clock: DecodeClock = field(init=False, default_factory=DecodeClock)
     circle: DecodeBatcher = field(init=False)
     prompts: PromptQueue = field(init=False)
-    wire: str = "raw"
+    codec: str = "raw"
     """Codec of the activations of batches planned from now on."""
     _next_batch_id: int = field(init=False, default=0)
     _decodes_in_a_row: int = field(init=False, default=0)
@@ -240,7 +240,7 @@ class HeadScheduler:
         spans: list[Span],
         admissions: tuple[Admission, ...] = (),
     ) -> RunBatch:
-        batch = Batch(self._next_batch_id, batch_class, group, tuple(spans), admissions, self.wire)
+        batch = Batch(self._next_batch_id, batch_class, group, tuple(spans), admissions, self.codec)
         self._next_batch_id += 1
         token_ids: list[int] = []
         for span in batch.spans:

@@ -6,6 +6,7 @@ from typing import Any
 
 from molink_sim.paper.rows import Row
 from molink_sim.report import Table
+from molink_sim.scenario import SystemSpec
 
 __all__ = ["paper_json", "paper_tables"]
 
@@ -75,7 +76,7 @@ def _as_dict(row: Row) -> dict[str, Any]:
     return {
         "section": row.section,
         "name": row.name,
-        "system": asdict(setting.system),
+        "system": _system(setting.system),
         "rate_per_s": setting.rate_per_s,
         "bandwidth_mbps": setting.mbps,
         "latency_ms": setting.one_way_ms,
@@ -86,6 +87,11 @@ def _as_dict(row: Row) -> dict[str, Any]:
         "error_percent": {figure: _percent(row.ratio(figure)) for figure in FIGURES},
         "summary": row.summary,
     }
+
+
+def _system(system: SystemSpec) -> dict[str, Any]:
+    """By the names of the command's options."""
+    return {"wire" if name == "codec" else name: value for name, value in asdict(system).items()}
 
 
 def _percent(ratio: float | None) -> float | None:

@@ -75,7 +75,7 @@ def _table_2() -> Iterator[Row]:
             yield Row("rate", name, Setting(SYSTEMS[name], rate), PUBLISHED[name, rate])
         yield _molink("rate", Setting(SYSTEMS["molink"], rate), PUBLISHED["paper", rate])
     yield _molink("rate", Setting(SYSTEMS["molink"], SUSTAINED_RATE_PER_S), NO_MEANS)
-    int8 = replace(SYSTEMS["molink"], wire="int8")
+    int8 = replace(SYSTEMS["molink"], codec="int8")
     yield Row("rate", "molink, int8", Setting(int8, SUSTAINED_RATE_PER_S))
     for name in SYSTEMS:
         for mbps in SWEEP_MBPS:
@@ -115,7 +115,7 @@ _MOLINK_PARTS: dict[str, SystemSpec] = {
     "spans only": replace(_PLAIN, span_tokens=None),
     "micro-batches only": replace(_PLAIN, micro_batches=None),
     "all": _MOLINK,
-    "all, int8 on the wire": replace(_MOLINK, wire="int8"),
+    "all, int8 on the wire": replace(_MOLINK, codec="int8"),
 }
 
 TABLES = {2: _table_2, 5: _table_5}

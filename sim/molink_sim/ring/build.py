@@ -24,7 +24,7 @@ from molink_sim.network.window import Window
 from molink_sim.ring.device import Device, OwnDevice, SharedDevice
 from molink_sim.ring.foresight import ForeseeingStage, can_foresee
 from molink_sim.ring.iteration_head import IterationHead
-from molink_sim.ring.messages import WIRE_RATIO
+from molink_sim.ring.messages import CODEC_RATIO
 from molink_sim.ring.sources import FifoSource, HeadSource, QueueSource, WorkSource
 from molink_sim.ring.stage import Forecasts, Stage
 from molink_sim.ring.tail import Tail
@@ -109,7 +109,7 @@ class RingMaker:
         link = make_link(self.system, self.clock, line, _nowhere, foreseen=foreseen)
         if isinstance(device, SharedDevice) and isinstance(link, PacedLink):
             link.handled = device.handle_chunk
-        row_bytes = spec.row_bytes * self.system.tensors_per_hop * WIRE_RATIO[self.system.wire]
+        row_bytes = spec.row_bytes * self.system.tensors_per_hop * CODEC_RATIO[self.system.codec]
         source = self._head(spec, link) if index == 0 else self._queue()
         layers = 1 if self.system.prefill_blocks_decode else stage.layers
         forecasts = _FORECASTS.get(self.system.policy, Forecasts.NONE)
@@ -132,7 +132,7 @@ class RingMaker:
             span_tokens=system.span_tokens,
         )
         scheduler = HeadScheduler(settings)
-        scheduler.wire = system.wire
+        scheduler.codec = system.codec
         return HeadSource(scheduler, link)
 
     def _iteration_head(self, spec: RingSpec) -> IterationHead:

@@ -32,7 +32,7 @@ FORGET_BYTES = 8
 SUBMIT_BYTES = 3
 """Per token of the prompt."""
 
-WIRE_RATIO = {"raw": 1.0, "lossless": 0.7, "int8": (64 + 2 + 2) / 128, "fp8": (64 + 2) / 128}
+CODEC_RATIO = {"raw": 1.0, "lossless": 0.7, "int8": (64 + 2 + 2) / 128, "fp8": (64 + 2) / 128}
 """Packed bytes over raw ones (16 bits a value, groups of 64): docs/scheduling.md; lossless packs
 bfloat16 activations to about 70 %."""
 

@@ -90,7 +90,7 @@ def _scenario(
     system = system_named(
         "molink",
         policy=scenario.policy,
-        wire=scenario.wire,
+        codec=scenario.codec,
         micro_batches=scenario.micro_batches,
         span_tokens=scenario.span_tokens,
         hop_software_s=_pc(profile).hop_s,

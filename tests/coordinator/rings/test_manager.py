@@ -94,7 +94,7 @@ class FakeCoordinator:
     async def watch(self):
         await asyncio.Event().wait()
 
-    async def choose_wire(self, wanted):
+    async def choose_codec(self, wanted):
         pass
 
     async def until_idle(self):

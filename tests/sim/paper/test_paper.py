@@ -49,8 +49,8 @@ def test_more_delay_and_less_bandwidth_make_everything_slower():
 
 def test_no_row_has_constants_of_its_own():
     for row in TABLES[2]():
-        name, _, wire = row.name.partition(", ")
-        assert row.setting.system == replace(SYSTEMS[name], wire=wire or "raw")
+        name, _, codec = row.name.partition(", ")
+        assert row.setting.system == replace(SYSTEMS[name], codec=codec or "raw")
 
 
 @pytest.mark.parametrize("table", [2, 5])
