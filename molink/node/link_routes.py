@@ -9,9 +9,12 @@ from typing import Any, Protocol
 
 from molink.control.messages.payloads import Assignment
 from molink.errors import StageError
-from molink.stage_protocol.messages import JoinRing, PathMoved, StageLoaded
+from molink.stage_protocol.messages import JoinRing, OutgoingLink, PathMoved, StageLoaded
 
-__all__ = ["LinkRoutes", "join_terms"]
+__all__ = ["LinkRoutes", "MovePath", "join_terms"]
+
+MovePath = Callable[[OutgoingLink, str], None]
+"""Tells a stage to lead one of its links over another address."""
 
 
 class LinkRoutes(Protocol):
@@ -28,9 +31,9 @@ class LinkRoutes(Protocol):
     def listen(self, loaded: StageLoaded) -> None:
         """The stage listens: whoever leads others to it may do so."""
 
-    async def join_command(self, assignment: Assignment) -> JoinRing:
-        """The stage's place in the ring, once each link has a way. Raises StageError when one has
-        none."""
+    async def join_command(self, assignment: Assignment, move: MovePath) -> JoinRing:
+        """The stage's place in the ring, once each link has a way; `move` is called when one has a
+        better way later. Raises StageError when one has none."""
 
     def path_moved(self, moved: PathMoved) -> None:
         """The stage has moved a link, or could not."""

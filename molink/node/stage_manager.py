@@ -9,7 +9,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import asdict, dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 from molink.control.messages.payloads import (
     SENTENCE_CHARACTERS_MAX,
@@ -24,16 +24,9 @@ from molink.node.stage_handle import StageHandle
 from molink.stage_protocol.health import StageHealth
 from molink.tasks import cancel
 
-__all__ = ["HostState", "StageManager"]
+__all__ = ["HostState", "StageLauncher", "StageManager"]
 
 HostState = Literal["standby", "loading", "serving"]
-
-GetWeights = Callable[[StageWork, Callable[[float], None]], Awaitable[str]]
-"""Sees to what a stage needs and returns the directory; reports the fraction done."""
-
-StartStage = Callable[[StageWork, str, tuple[str, ...]], Awaitable[StageHandle]]
-"""Starts the process, with what only this node knows: keys, caps, address. Its last argument is
-whose links it accepts."""
 
 Say = Callable[[StageFact], Awaitable[None]]
 
@@ -43,12 +36,23 @@ FRACTION_STEP = 0.05
 """Progress is said when it has grown by so much: twenty messages for a download."""
 
 
+class StageLauncher(Protocol):
+    """Starter of one node's stages, with what only that node knows: weights, keys, address."""
+
+    async def prepare(self, work: StageWork, report: Callable[[float], None]) -> str:
+        """Get what the stage will load, and start already what takes time; the directory of its
+        weights. `report` is called with the fraction that is done. Raises MolinkError."""
+
+    async def start(self, work: StageWork, directory: str, allowed: tuple[str, ...]) -> StageHandle:
+        """Start the stage's process, which loads `directory` and accepts links of the peers whose
+        public keys are `allowed`."""
+
+
 @dataclass(slots=True)
 class StageManager:
     """The stage of this node, if it holds one."""
 
-    get_weights: GetWeights
-    start_stage: StartStage
+    launcher: StageLauncher
     ways: LinkRoutes
     say: Say
     operators_own: bool = False
@@ -164,8 +168,8 @@ class StageManager:
         if not self._is_loaded(work):
             await self._end_process()
             self._said = 0.0
-            directory = await self.get_weights(work, self._progress(assignment, "downloading"))
-            self.handle = await self.start_stage(work, directory, self._allowed)
+            directory = await self.launcher.prepare(work, self._progress(assignment, "downloading"))
+            self.handle = await self.launcher.start(work, directory, self._allowed)
             self.handle.path_moved = self.ways.path_moved
             self.handle.reported = self.reported
             self._said = 0.0
@@ -179,7 +183,7 @@ class StageManager:
     async def _join(self, assignment: Assignment) -> None:
         handle = self.handle
         assert handle is not None, "only a loaded stage joins"
-        command = await self.ways.join_command(assignment)
+        command = await self.ways.join_command(assignment, handle.move_path)
         self._epoch = assignment.epoch  # From here on it is of no use to another ring.
         await handle.join(command)
         self.state = "serving"

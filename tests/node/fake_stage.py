@@ -44,6 +44,7 @@ class FakeHandle:
     loaded: StageLoaded | None = None
     joined: object = None
     allowed: list = field(default_factory=list)
+    moves: list = field(default_factory=list)
     path_moved: object = None
     reported: object = None
 
@@ -66,6 +67,9 @@ class FakeHandle:
 
     def set_allowed(self, keys):
         self.allowed.append(tuple(keys))
+
+    def move_path(self, link, address):
+        self.moves.append((link, address))
 
     def tell_health(self, health):
         self.health = health

@@ -35,9 +35,9 @@ class Hosted:
         self.troubles = list(troubles)
         self.keys = keys
         ways = DirectRoutes(lambda: None, is_tail=False)
-        self.host = StageManager(self.weights, self.start, ways, self.say, operators_own)
+        self.host = StageManager(self, ways, self.say, operators_own)
 
-    async def weights(self, work, report):
+    async def prepare(self, work, report):
         report(1.0)
         await asyncio.sleep(0)
         return "/model"

@@ -13,7 +13,7 @@ from molink.node.control_session import ControlSession
 from molink.node.stage_handle import StageHandle
 from molink.node.stage_manager import StageManager
 from molink.node.warm_stage import WarmStage
-from molink.stage_protocol.messages import LoadStage, OutgoingLink
+from molink.stage_protocol.messages import LoadStage
 from molink.transport.curve import CurveKeys
 from molink_agent.daemon.admission import Admission
 from molink_agent.daemon.agent import Agent
@@ -49,8 +49,8 @@ def seat_name(pc: str, number: int) -> str:
 
 
 @dataclass(slots=True)
-class _Hands:
-    """What a seat's stage host asks of this PC."""
+class _StageLauncher:
+    """Starter of one seat's stages on this PC."""
 
     number: int
     pair: KeyPair
@@ -60,8 +60,8 @@ class _Hands:
     shelf: Shelf
     warm: WarmStage = field(default_factory=WarmStage)
 
-    async def get_weights(self, work: StageWork, report: Callable[[float], None]) -> str:
-        """Download what is missing of a stage's layers, while its process starts."""
+    async def prepare(self, work: StageWork, report: Callable[[float], None]) -> str:
+        """Start the stage's process, and download meanwhile what is missing of its layers."""
         membership = self.admission.kept
         assert membership is not None, "only a member is assigned layers"
         await self.warm.begin(work.threads)
@@ -71,10 +71,8 @@ class _Hands:
             await self.warm.drop()
             raise
 
-    async def start_stage(
-        self, work: StageWork, directory: str, allowed: tuple[str, ...]
-    ) -> StageHandle:
-        """Start the stage's process and tell it what to load."""
+    async def start(self, work: StageWork, directory: str, allowed: tuple[str, ...]) -> StageHandle:
+        """Tell the process what to load."""
         load = LoadStage(
             model=directory,
             layers=work.layers,
@@ -114,17 +112,11 @@ class _Carpenter:
         admission = self._admission(number)
         pair = admission.pair
         self.household.enter(pair.node_id)
-        hands = _Hands(number, pair, admission, self.limits, self.options, self.shelf)
+        launcher = _StageLauncher(number, pair, admission, self.limits, self.options, self.shelf)
         ways = RelayedRoutes(pair.node_id, self.household)
-        ways.stage_host = hands.stage_host
+        ways.stage_host = launcher.stage_host
         voice = ControlSession(pair.node_id, admission.name)
-        host = StageManager(hands.get_weights, hands.start_stage, ways, voice.say_fact)
-
-        def move(link: OutgoingLink, address: str) -> None:
-            if host.handle is not None:
-                host.handle.move_path(link, address)
-
-        ways.move = move
+        host = StageManager(launcher, ways, voice.say_fact)
         errand = self._errand(number, ways)
         seat = Seat(number, voice, admission, self.pc, self.owner, host, errand)
         errand.say_profile, errand.say_paths = seat.say_profile, partial(voice.say, PATHS)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from molink.control.messages.payloads import Assignment, Services, StageLink
 from molink.errors import StageError
-from molink.node.link_routes import join_terms
+from molink.node.link_routes import MovePath, join_terms
 from molink.stage_protocol.messages import JoinRing, OutgoingLink, PathMoved, StageLoaded
 from molink.transport.paths.choose import Path
 from molink.transport.paths.keeper import PathKeeper
@@ -42,8 +42,6 @@ class RelayedRoutes:
 
     node_id: str
     household: Household
-    move: Callable[[OutgoingLink, str], None] = field(default=lambda link, address: None)
-    """Tells the stage."""
     stage_host: Callable[[], str] = field(default=lambda: "127.0.0.1")
     """Where this PC itself reaches its stage."""
     listening: Callable[[tuple[int, ...]], None] = field(default=lambda ports: None)
@@ -79,14 +77,17 @@ class RelayedRoutes:
             if self.receiver is not None:
                 self.receiver.open(name, address)
 
-    async def join_command(self, assignment: Assignment) -> JoinRing:
-        """Find the first path of each link. Raises StageError when one has none."""
+    async def join_command(self, assignment: Assignment, move: MovePath) -> JoinRing:
+        """Find the first path of each link; `move` is called for better ones later. Raises
+        StageError when one has none."""
         assert assignment.join is not None and assignment.next_link is not None
         await self._close_ways()
         self.household.joins(self.node_id, assignment)
         tail_link = assignment.coordinator_link
-        next_address = await self._address("next", self.household.nearer(assignment.next_link))
-        coordinator = await self._address("coordinator", tail_link) if tail_link else None
+        next_address = await self._address(
+            "next", self.household.nearer(assignment.next_link), move
+        )
+        coordinator = await self._address("coordinator", tail_link, move) if tail_link else None
         self._joined = True
         return JoinRing(
             epoch=assignment.epoch,
@@ -125,7 +126,7 @@ class RelayedRoutes:
         await self.leave()
         await self._stop_receiving()
 
-    async def _address(self, name: OutgoingLink, link: StageLink) -> str:
+    async def _address(self, name: OutgoingLink, link: StageLink, move: MovePath) -> str:
         found = asyncio.Event()
 
         async def moved(path: Path) -> None:
@@ -133,7 +134,7 @@ class RelayedRoutes:
                 return
             if self._joined and found.is_set():
                 self._ways[name].asked = address = f"tcp://{path.address}"
-                self.move(name, address)
+                move(name, address)
             found.set()
 
         keeper = keeper_of(link, self.caller, moved)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from molink.control.messages.payloads import Assignment, StageLink
 from molink.coordinator.local.fixed_plan import RingPlan
 from molink.coordinator.requests.ring import COORDINATOR
-from molink.node.link_routes import join_terms
+from molink.node.link_routes import MovePath, join_terms
 from molink.stage_protocol.messages import JoinRing, PathMoved, StageLoaded
 from molink_scheduler.link.facts import LinkMemory
 
@@ -45,7 +45,7 @@ class DirectRoutes:
     def listen(self, loaded: StageLoaded) -> None:
         """Nobody else leads anybody to it."""
 
-    async def join_command(self, assignment: Assignment) -> JoinRing:
+    async def join_command(self, assignment: Assignment, move: MovePath) -> JoinRing:
         """With the addresses as they are told."""
         assert assignment.join is not None and assignment.next_link is not None
         tail_link = assignment.coordinator_link

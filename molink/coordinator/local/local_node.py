@@ -26,6 +26,21 @@ BEAT_S = 1.0
 """Its health is said at least so often; sooner whenever its stage reports."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Launcher:
+    """Starts the stage at one place of a fixed plan; its weights are on the disk."""
+
+    plan: RingPlan
+    place: int
+
+    async def prepare(self, work: StageWork, report: Callable[[float], None]) -> str:
+        return self.plan.path
+
+    async def start(self, work: StageWork, directory: str, allowed: tuple[str, ...]) -> StageHandle:
+        command = self.plan.hosts.stages[self.place].command
+        return await StageHandle.start(stage_name(self.place), self.plan.load(self.place), command)
+
+
 @dataclass(slots=True)
 class LocalNode:
     """One node with one stage. Made by `of`."""
@@ -43,23 +58,8 @@ class LocalNode:
     def of(cls, plan: RingPlan, place: int, identity: Credentials) -> "LocalNode":
         """The node of a stage; `identity` is its user of the broker, named after its id."""
         voice = ControlSession(identity.username, stage_name(place))
-        command = plan.hosts.stages[place].command
-
-        async def get_weights(work: StageWork, report: Callable[[float], None]) -> str:
-            return plan.path
-
-        async def start_stage(
-            work: StageWork, directory: str, allowed: tuple[str, ...]
-        ) -> StageHandle:
-            return await StageHandle.start(stage_name(place), plan.load(place), command)
-
-        host = StageManager(
-            get_weights,
-            start_stage,
-            DirectRoutes.of(plan, place),
-            voice.say_fact,
-            operators_own=True,
-        )
+        routes = DirectRoutes.of(plan, place)
+        host = StageManager(_Launcher(plan, place), routes, voice.say_fact, operators_own=True)
         return cls(identity, plan.profile(place), voice, host)
 
     @property

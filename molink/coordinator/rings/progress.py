@@ -46,8 +46,8 @@ def progress_sentence(
         return f"{len(ready)} of at least {waiting.min_nodes} PCs ready: let more join."
     if waiting.nodes_still_measuring:
         return (
-            f"{_pcs(len(ready))} ready, {waiting.nodes_still_measuring} of them still measuring the "
-            "ways to the others."
+            f"{_pcs(len(ready))} ready, {waiting.nodes_still_measuring} of them still measuring "
+            "the ways to the others."
         )
     if last_failure:
         return f"The last ring has failed: {last_failure} Another is tried soon."

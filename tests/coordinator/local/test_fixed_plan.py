@@ -82,7 +82,7 @@ async def test_links_lead_where_they_are_told_and_start_from_what_is_known():
     assignment = Assignment(
         revision=1, epoch=4, join=JOIN, next_link=following, coordinator_link=tail_link
     )
-    command = await ways.join_command(assignment)
+    command = await ways.join_command(assignment, move=print)
     assert (command.epoch, command.policy) == (4, "molink")
     assert (command.next_address, command.coordinator_address) == (
         "tcp://10.0.0.2:7",
@@ -94,6 +94,6 @@ async def test_links_lead_where_they_are_told_and_start_from_what_is_known():
     assert (command.next_key, command.coordinator_key) == (None, None)
     assert ways.paths == {"next": "direct", "coordinator": "direct"}
     inside = await DirectRoutes.of(plan, 0).join_command(
-        assignment.model_copy(update={"coordinator_link": None})
+        assignment.model_copy(update={"coordinator_link": None}), move=print
     )
     assert (inside.coordinator_address, inside.coordinator_memory) == (None, None)

@@ -1,0 +1,375 @@
+"""The control plane: topics, and what is published there."""
+
+from molink.control.messages.payloads import (
+    Accepted,
+    Assignment,
+    CoordinatorPresence,
+    Device,
+    LinkKeys,
+    ModelSize,
+    NodeHealth,
+    NodeState,
+    NodeWish,
+    PathMeasured,
+    PathReport,
+    PeerAddress,
+    Presence,
+    ProbeOrder,
+    Profile,
+    RateSeen,
+    RatesSeen,
+    Services,
+    StageFact,
+    StageLink,
+    StageWork,
+    StepCost,
+    WeightsSource,
+)
+from molink.control.messages.received import read_message
+from molink.control.messages.topics import (
+    ACCEPTED,
+    ALL_TOPICS,
+    ASSIGNMENT,
+    COORDINATOR,
+    FACT,
+    HEALTH,
+    LINK_KEYS,
+    PATHS,
+    PRESENCE,
+    PROBE,
+    PROFILE,
+    SEEN,
+    SERVICES,
+    WISH,
+)
+from tests.golden.codec import Codec
+
+NODE, OTHER = "abcdefghijklmnop", "qrstuvwxyz234567"
+KEY, OTHER_KEY = "k" * 40, "%" * 40
+LONGEST = "Stück für Stück. " * 29
+
+# -- topics ---------------------------------------------------------------------------------------
+
+TOPICS = Codec(
+    "control-topics",
+    lambda topic: f"{topic.of(NODE)} | {topic.of_all} | qos {topic.qos} | {topic.retained}",
+)
+TOPICS.add(
+    accepted=lambda: ACCEPTED,
+    assignment=lambda: ASSIGNMENT,
+    coordinator=lambda: COORDINATOR,
+    fact=lambda: FACT,
+    health=lambda: HEALTH,
+    link_keys=lambda: LINK_KEYS,
+    paths=lambda: PATHS,
+    presence=lambda: PRESENCE,
+    probe=lambda: PROBE,
+    profile=lambda: PROFILE,
+    seen=lambda: SEEN,
+    services=lambda: SERVICES,
+    wish=lambda: WISH,
+)
+assert {build() for build in TOPICS.builders.values()} == set(ALL_TOPICS)
+
+# -- what is published there ----------------------------------------------------------------------
+
+
+def publish(value) -> str:
+    topic, message = value
+    return f"{topic.of(NODE)} {message.model_dump_json()}"
+
+
+def receive(line: str):
+    path, payload = line.split(" ", 1)
+    received = read_message(path, payload.encode(), retained=False)
+    return received.topic, received.message
+
+
+PAYLOADS = Codec("control-payloads", publish, receive)
+
+SIZE = ModelSize(name="org/model", layers=80, layer_bytes=2**30, element_bytes=4, computed_bytes=2)
+SMALL_SIZE = ModelSize(name="m", layers=1, layer_bytes=1)
+SOURCE = WeightsSource(model="org/model", url="http://10.0.0.1:8000/weights")
+WORK = StageWork(
+    layers=(10, 20), device="cuda:3", dtype="bfloat16", kv_tokens=131_072, threads=8, weights=SOURCE
+)
+LINK = StageLink(
+    to=OTHER,
+    public_key=OTHER_KEY,
+    addresses=("192.168.1.20:7000", "[2001:db8::1]:7000", "pc.example.org:65535"),
+    port_name="ring",
+    relay="relay.example.org:7000",
+)
+JOIN = {
+    "kv_tokens_capacity": 131_072,
+    "micro_batch_count": None,
+    "micro_batch_candidates": (1, 2, 3, 4),
+    "span_tokens": 512,
+    "policy": "molink",
+}
+STEPS = StepCost(
+    model="org/model",
+    decode_fixed_s=0.00125,
+    decode_row_s=1e-05,
+    prefill_row_s=0.0001,
+    head_row_s=0.002,
+)
+
+
+@PAYLOADS.value
+def presence_online():
+    return PRESENCE, Presence(
+        name="Annas PC – Küche",
+        incarnation="0123456789abcdef",
+        started_unix_s=1_700_000_000.25,
+        version="0.1.0",
+        online=True,
+    )
+
+
+@PAYLOADS.value
+def presence_gone():
+    return PRESENCE, Presence(
+        name="x" * 60,
+        incarnation="8letters",
+        started_unix_s=-1.0,
+        version="",
+        online=False,
+        reason=LONGEST,
+    )
+
+
+@PAYLOADS.value
+def profile_of_one_device():
+    return PROFILE, Profile(
+        devices=(Device(kind="cpu", name="Ryzen™", memory_bytes=2**33, free_bytes=0),),
+        cpu_threads=1,
+        memory_bytes=2**33,
+        disk_free_bytes=0,
+        upload_mbps=0,
+        download_mbps=0.0,
+    )
+
+
+@PAYLOADS.value
+def profile_with_everything():
+    card = Device(
+        kind="cuda",
+        index=63,
+        name="NVIDIA GeForce RTX 3060",
+        memory_bytes=2**50,
+        free_bytes=2**33,
+        cap_bytes=2**32,
+        threads=1024,
+        element_bytes=4,
+    )
+    return PROFILE, Profile(
+        devices=(card, card),
+        cpu_threads=4096,
+        memory_bytes=2**50,
+        disk_free_bytes=2**50,
+        upload_mbps=37.5,
+        download_mbps=100_000,
+        upload_cap_mbps=20.0,
+        coordinator_rtt_ms=31.4,
+        nat="cone",
+        addresses=("192.168.1.20:7000",),
+        direct=False,
+        clock_offset_s=-7200.5,
+        steps=STEPS,
+    )
+
+
+@PAYLOADS.value
+def profile_of_nothing():
+    return PROFILE, Profile(
+        devices=(),
+        cpu_threads=1,
+        memory_bytes=0,
+        disk_free_bytes=0,
+        upload_mbps=0,
+        download_mbps=0,
+    )
+
+
+@PAYLOADS.value
+def paths():
+    ways = (
+        PathMeasured(
+            to=OTHER, path="direct", address="10.0.0.2:7000", rtt_ms=12.5, rate_mbps=940.25
+        ),
+        PathMeasured(to=OTHER, path="relay", address="r:1", rtt_ms=60_000, rate_mbps=0),
+        PathMeasured(to=OTHER, path="none", rtt_ms=0, rate_mbps=0),
+    )
+    return PATHS, PathReport(round=2**40, paths=ways)
+
+
+@PAYLOADS.value
+def paths_to_nobody():
+    return PATHS, PathReport(round=0, paths=())
+
+
+@PAYLOADS.value
+def seen():
+    rates = (RateSeen(sender=OTHER, rate_mbps=37.125), RateSeen(sender=NODE, rate_mbps=0))
+    return SEEN, RatesSeen(rates=rates)
+
+
+@PAYLOADS.value
+def seen_of_nobody():
+    return SEEN, RatesSeen(rates=())
+
+
+@PAYLOADS.value
+def health_without_a_stage():
+    return HEALTH, NodeHealth(incarnation="i", state=NodeState.STANDBY, uptime_s=0)
+
+
+@PAYLOADS.value
+def health_with_a_stage():
+    return HEALTH, NodeHealth(
+        incarnation="0123456789abcdef",
+        state=NodeState.SERVING,
+        uptime_s=86_400.5,
+        stage={"kv_tokens_used": 7, "busy_share": 0.5, "links": []},
+        paths={"next": "direct", "coordinator": "relay"},
+    )
+
+
+for one_state in ("joining", "loading", "paused", "draining", "lost"):
+    PAYLOADS.add(
+        **{
+            f"health_{one_state}": lambda state=one_state: (
+                HEALTH,
+                NodeHealth(incarnation="i", state=NodeState(state), uptime_s=1),
+            )
+        }
+    )
+
+for one_kind in ("downloading", "loading", "ready", "stopped"):
+    PAYLOADS.add(
+        **{
+            f"fact_{one_kind}": lambda kind=one_kind: (
+                FACT,
+                StageFact(revision=3, kind=kind, fraction=0.25),
+            )
+        }
+    )
+
+
+@PAYLOADS.value
+def fact_loaded():
+    line = {"port": 7001, "coordinator_port": None, "device": "cpu", "dtype": "float32"}
+    return FACT, StageFact(revision=2**53, kind="loaded", fraction=1, line=line)
+
+
+@PAYLOADS.value
+def fact_failed():
+    return FACT, StageFact(revision=-1, kind="failed", message=LONGEST, user_fault=True)
+
+
+@PAYLOADS.value
+def wish_to_serve():
+    return WISH, NodeWish(wish="serve")
+
+
+@PAYLOADS.value
+def wish_to_pause():
+    return WISH, NodeWish(wish="pause", reason="On battery.")
+
+
+@PAYLOADS.value
+def wish_to_leave():
+    return WISH, NodeWish(wish="leave", reason="Its owner has taken it out of the cluster.")
+
+
+@PAYLOADS.value
+def assignment_to_stand_by():
+    return ASSIGNMENT, Assignment(revision=0, reason="No ring needs it now.")
+
+
+@PAYLOADS.value
+def assignment_to_load():
+    work = StageWork(layers=(0, 1), device="cpu", dtype="auto", weights=WeightsSource(model="m"))
+    return ASSIGNMENT, Assignment(revision=1, ring=0, epoch=7, stage=0, stages=1, work=work)
+
+
+@PAYLOADS.value
+def assignment_to_join_as_the_tail():
+    join = JOIN | {"micro_batch_candidates": [1, 2, 3, 4]}
+    to_coordinator = StageLink(to="coordinator", public_key=KEY, addresses=(), port_name="sampled")
+    return ASSIGNMENT, Assignment(
+        revision=2**53,
+        ring=2,
+        epoch=2**40,
+        stage=3,
+        stages=4,
+        work=WORK,
+        join=join,
+        next_link=LINK,
+        coordinator_link=to_coordinator,
+        reason="",
+    )
+
+
+@PAYLOADS.value
+def accepted():
+    return ACCEPTED, Accepted(incarnation="0123456789abcdef", started_unix_s=1_700_000_000.125)
+
+
+@PAYLOADS.value
+def link_keys():
+    return LINK_KEYS, LinkKeys(revision=5, allowed=(KEY, OTHER_KEY))
+
+
+@PAYLOADS.value
+def link_keys_of_nobody():
+    return LINK_KEYS, LinkKeys(revision=0, allowed=())
+
+
+@PAYLOADS.value
+def services():
+    return SERVICES, Services(
+        relay="relay.example.org:7000",
+        relay_token="a" * 64,
+        probe_key="b" * 64,
+        stun_port=65_535,
+        model=SIZE,
+    )
+
+
+@PAYLOADS.value
+def services_none():
+    return SERVICES, Services()
+
+
+@PAYLOADS.value
+def probe_of_a_layer():
+    return PROBE, ProbeOrder(round=0, model="m", peers=())
+
+
+@PAYLOADS.value
+def probe_of_everything():
+    peer = PeerAddress(
+        node_id=OTHER, public_key=OTHER_KEY, addresses=("10.0.0.2:7000",), token="c" * 64
+    )
+    return PROBE, ProbeOrder(
+        round=12,
+        model="org/model",
+        config={"architectures": ["LlamaForCausalLM"], "rope_theta": 1e6, "eos_token_id": None},
+        peers=(peer, peer.model_copy(update={"addresses": (), "token": ""})),
+        coordinator_token="d" * 64,
+    )
+
+
+@PAYLOADS.value
+def coordinator_here():
+    return COORDINATOR, CoordinatorPresence(online=True, session="s" * 40, model="org/model")
+
+
+@PAYLOADS.value
+def coordinator_gone():
+    return COORDINATOR, CoordinatorPresence(online=False, session="")
+
+
+CODECS = (TOPICS, PAYLOADS)

@@ -1,0 +1,520 @@
+"""Stages and their supervisors, what rings are told, what is remembered, what GET /cluster says."""
+
+import asyncio
+import json
+import re
+import sqlite3
+import tempfile
+from contextlib import closing
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from molink.config.link_shape import LinkShape
+from molink.config.ring_hosts import RingHosts, StageAddress
+from molink.control.messages.payloads import (
+    Assignment,
+    Device,
+    NodeHealth,
+    NodeState,
+    NodeWish,
+    PathMeasured,
+    Presence,
+    Profile,
+    StageFact,
+    StageWork,
+    StepCost,
+    WeightsSource,
+)
+from molink.coordinator.local.local_report import local_nodes_report
+from molink.coordinator.members.ledger import LEDGER_FILE, Contribution, Ledger
+from molink.coordinator.members.node_book import Node
+from molink.coordinator.nodes_report import nodes_report
+from molink.coordinator.planning.cluster_plan import ClusterPlan, PlannedRing, PlannedStage
+from molink.coordinator.requests.cluster_service import ClusterService, ServingRing
+from molink.coordinator.requests.known_links import KnownLink, KnownLinks
+from molink.coordinator.requests.link_memory import LinkMemoryFile
+from molink.coordinator.requests.ring import RingFacts
+from molink.coordinator.requests.ring_client import RingClient
+from molink.coordinator.rings.agent_ring import JoinTerms, build_ring
+from molink.coordinator.rings.agent_stage import AgentStage
+from molink.node.link_routes import join_terms
+from molink.serving.service import ModelCard
+from molink.stage_protocol.health import (
+    LinkHealth,
+    PackingHealth,
+    StageHealth,
+    health_from_fields,
+)
+from molink.stage_protocol.messages import (
+    JoinRing,
+    LoadProgressed,
+    LoadStage,
+    MovePath,
+    PathMoved,
+    SetAllowed,
+    SetUploadCap,
+    StageFailed,
+    StageLoaded,
+    StageReady,
+    decode_line,
+    encode_line,
+)
+from molink.transport.curve import CurveKeys
+from molink.transport.link.statistics import LinkStatistics
+from molink_scheduler.codec_choice import choose_codec
+from molink_scheduler.link.facts import LinkMemory, LinkSnapshot
+from tests.golden.codec import Codec, from_text, text
+from tests.golden.values_joining import schema
+from tests.golden.values_placement import forecast_of_two
+
+KEY, OTHER_KEY = "k" * 40, "%" * 40
+
+# -- lines between a stage and its supervisor -----------------------------------------------------
+
+LINES = Codec("stage-lines", text(encode_line), from_text(decode_line))
+
+RAW = PackingHealth("raw", 0, 0, 0.0)
+PACKED = PackingHealth("int8", 2**40, 2**39, 12.5)
+LINK = LinkHealth(
+    name="next",
+    messages_sent=12,
+    bytes_sent=2**40,
+    decode_waiting=1,
+    prefill_waiting=2,
+    decode_queued_bytes=300,
+    prefill_queued_bytes=400_000,
+    chunk_bytes=4096,
+    rate_mbps=20.125,
+    rtt_ms=60.5,
+    queueing_delay_ms=0.0,
+    in_flight_bytes=70_000,
+    foreign_upload=True,
+    acks_refused=3,
+)
+HEALTH = StageHealth(
+    kv_tokens_used=700,
+    busy_s=1.5,
+    busy_share=0.25,
+    steps=31,
+    requests_running=4,
+    requests_waiting=0,
+    frames_refused=2,
+    packed=PACKED,
+    unpacked=RAW,
+    bytes_saved=2**39,
+    decode_round_s=0.125,
+    micro_batch_count=3,
+    decode_step_s=0.004,
+    prefill_row_s=1e-05,
+    links=(LINK, LINK),
+)
+HEALTH_OF_A_MIDDLE_STAGE = StageHealth(
+    kv_tokens_used=0,
+    busy_s=0.0,
+    busy_share=0.0,
+    steps=0,
+    requests_running=None,
+    requests_waiting=None,
+    frames_refused=0,
+    packed=RAW,
+    unpacked=RAW,
+    bytes_saved=0,
+    decode_round_s=None,
+    micro_batch_count=None,
+    decode_step_s=0.0,
+    prefill_row_s=0.0,
+    links=(),
+)
+
+
+@LINES.value
+def load_stage():
+    return LoadStage(
+        model='/modèles/llama "3"',
+        layers=(0, 2**31),
+        device="cuda:0",
+        dtype="bfloat16",
+        threads=8,
+        kv_tokens=131_072,
+        address="10.0.0.2",
+        stages_here=2,
+        keys=CurveKeys(KEY, OTHER_KEY, (KEY, OTHER_KEY)),
+    )
+
+
+@LINES.value
+def load_stage_by_itself():
+    return LoadStage("org/model", (3, 4), "auto", "auto", 1, None, "127.0.0.1")
+
+
+@LINES.value
+def load_stage_that_accepts_nobody():
+    keys = CurveKeys(KEY, OTHER_KEY)
+    return LoadStage("m", (0, 1), "cpu", "float32", 1, None, "127.0.0.1", keys=keys)
+
+
+@LINES.value
+def join_ring_at_the_tail():
+    return JoinRing(
+        epoch=2**53,
+        next_address="tcp://127.0.0.1:5000",
+        coordinator_address="tcp://10.0.0.1:65535",
+        kv_tokens_capacity=131_072,
+        micro_batch_count=4,
+        micro_batch_candidates=(1, 2, 3, 4),
+        span_tokens=512,
+        policy="molink",
+        upload_bytes_per_s=2.5e6,
+        next_memory=LinkMemory(7.5e5, 0.08),
+        coordinator_memory=LinkMemory(1.25e9, 0.0001),
+        next_key=KEY,
+        coordinator_key=OTHER_KEY,
+    )
+
+
+@LINES.value
+def join_ring_in_the_middle():
+    return JoinRing(1, "tcp://h:1", None, 64, None, (), None, "fifo", None)
+
+
+LINES.add(
+    set_allowed=lambda: SetAllowed((KEY, OTHER_KEY)),
+    set_allowed_nobody=lambda: SetAllowed(()),
+    set_upload_cap=lambda: SetUploadCap(12_500.5),
+    set_upload_cap_none=lambda: SetUploadCap(None),
+    move_path_next=lambda: MovePath("next", "tcp://10.0.0.2:7000"),
+    move_path_coordinator=lambda: MovePath("coordinator", "tcp://[::1]:1"),
+    load_progressed=lambda: LoadProgressed(0.5),
+    stage_loaded_head=lambda: StageLoaded(5000, 5001, "cuda:0", "bfloat16", 131_072, 2**40),
+    stage_loaded=lambda: StageLoaded(65_535, None, "cpu", "float32", 64, 0),
+    stage_ready=StageReady,
+    path_moved=lambda: PathMoved("next", "tcp://10.0.0.2:7000", True, ""),
+    path_not_moved=lambda: PathMoved("coordinator", "tcp://h:1", False, "nobody answers – yet"),
+    stage_failed=lambda: StageFailed("Der Speicher reicht nicht.\nUse fewer --kv-tokens.", False),
+    stage_failed_by_its_user=lambda: StageFailed("", True),
+    stage_health=lambda: HEALTH,
+    stage_health_in_the_middle=lambda: HEALTH_OF_A_MIDDLE_STAGE,
+)
+
+HEALTHS = Codec(
+    "stage-health-fields",
+    lambda health: json.dumps(asdict(health)),
+    lambda line: health_from_fields(json.loads(line)),
+)
+"""As they stand in a node's heartbeat."""
+
+HEALTHS.add(stage_health=lambda: HEALTH, in_the_middle=lambda: HEALTH_OF_A_MIDDLE_STAGE)
+
+# -- what a ring's stages are told ----------------------------------------------------------------
+
+NODE_IDS = tuple(letter * 16 for letter in "abc")
+
+
+def node(place: int, **more) -> Node:
+    profile = Profile(
+        devices=(Device(kind="cpu", name="cpu", memory_bytes=2**33, free_bytes=2**32),),
+        cpu_threads=4,
+        memory_bytes=2**33,
+        disk_free_bytes=2**40,
+        upload_mbps=20,
+        download_mbps=100,
+        addresses=(f"192.168.1.2{place}:7000", f"pc{place}.example.org:7000"),
+        direct=place != 2,
+        steps=StepCost(model="m", decode_fixed_s=0.001, decode_row_s=1e-5, prefill_row_s=1e-4),
+    )
+    presence = Presence(
+        name=f"pc {place}", incarnation="a" * 12, started_unix_s=1.0, version="1", online=True
+    )
+    known = {"public_key": f"{place}" * 40, "presence": presence, "profile": profile}
+    return Node(NODE_IDS[place], **(known | more))
+
+
+@dataclass
+class ToldNode:
+    """Answers for a stage's node as soon as it is told something."""
+
+    stage: AgentStage
+    told: list[dict[str, Any]] = field(default_factory=list)
+
+    async def tell(self, node: Node, assignment: Assignment) -> None:
+        told = assignment.model_copy(update={"revision": len(self.told) + 1})
+        self.told.append(told.model_dump(mode="json"))
+        head_port = 5001 if assignment.stage == 0 else None
+        line = asdict(StageLoaded(5000, head_port, "cpu", "float32", 64, 10))
+        kind = "ready" if told.join is not None else "loaded"
+        node.assignment = told
+        node.fact = StageFact(
+            revision=told.revision, kind=kind, line=line if kind != "ready" else {}
+        )
+
+    async def allow(self, node: Node, keys: tuple[str, ...]) -> None:
+        self.told.append({"allowed": list(keys)})
+
+
+def stage_on(place: int, stages: int) -> ToldNode:
+    work = StageWork(
+        layers=(2 * place, 2 * place + 2),
+        device="cpu",
+        dtype="float32",
+        kv_tokens=64,
+        threads=2,
+        weights=WeightsSource(model="m", url="http://10.0.0.1:8000/weights"),
+    )
+    told = ToldNode(None)  # type: ignore[arg-type]
+    told.stage = AgentStage(
+        node=node(place),
+        work=work,
+        ring=1,
+        epoch=7,
+        place=place,
+        stages=stages,
+        neighbours=(f"{(place - 1) % stages}" * 40, KEY),
+        tell=told.tell,
+        allow_links=told.allow,
+    )
+    return told
+
+
+TERMS = JoinTerms(
+    micro_batch_count=None,
+    span_tokens=256,
+    policy="molink",
+    coordinator_key=KEY,
+    coordinator_addresses=("10.0.0.1:6000",),
+    coordinator_port_name="sampled-7",
+    relay="relay.example.org:7000",
+)
+
+
+def told_to_join(stages: int) -> str:
+    """All assignments of a ring that forms."""
+    nodes = [stage_on(place, stages) for place in range(stages)]
+    stages_list = [one.stage for one in nodes]
+    asyncio.run(build_ring(stages_list, TERMS, lambda place, fraction: None))
+    for one in nodes:
+        join_terms(one.told[-1]["join"])  # The nodes understand it.
+    return "\n".join(json.dumps(line) for one in nodes for line in one.told)
+
+
+RINGS = Codec("ring-assignments", told_to_join)
+RINGS.add(of_one_node=lambda: 1, of_three_nodes=lambda: 3)
+
+# -- files ----------------------------------------------------------------------------------------
+
+NOW = 1_700_000_000.5
+
+
+def link_memory_file(links: KnownLinks) -> str:
+    with tempfile.TemporaryDirectory() as directory:
+        path = Path(directory) / "molink" / "link_memory.json"
+        seen = [(*name.split(" -> "), link) for name, link in links.links.items()]
+        LinkMemoryFile(path).add(seen, NOW)
+        return path.read_text()
+
+
+def read_link_memory_file(content: str) -> KnownLinks:
+    with tempfile.TemporaryDirectory() as directory:
+        path = Path(directory) / "link_memory.json"
+        path.write_text(content)
+        return LinkMemoryFile(path).read(NOW)
+
+
+LINK_MEMORY = Codec("link-memory-file", link_memory_file, read_link_memory_file)
+LINK_MEMORY.add(
+    of_nothing=KnownLinks,
+    of_two_links=lambda: KnownLinks(
+        {
+            "10.0.0.1 -> 10.0.0.2": KnownLink(20.125, 60.0, NOW - 1),
+            "10.0.0.2 -> pc3": KnownLink(10_000.0, 0.0625, NOW - 3600),
+        }
+    ),
+)
+
+
+def ledger_content(given: dict[str, Contribution]) -> str:
+    with tempfile.TemporaryDirectory() as directory:
+        ledger = Ledger.open(Path(directory))
+        with ledger.together():
+            for node_id, one in given.items():
+                ledger.add(node_id, f"name of {node_id}", one)
+        ledger.close()
+        with closing(sqlite3.connect(Path(directory) / LEDGER_FILE)) as connection:
+            return schema(connection) + "\n\n" + "\n".join(connection.iterdump())
+
+
+def read_ledger(content: str) -> dict[str, Contribution]:
+    with tempfile.TemporaryDirectory() as directory:
+        with closing(sqlite3.connect(Path(directory) / LEDGER_FILE)) as connection:
+            connection.executescript(content.split("\n\n", 1)[1])
+        ledger = Ledger.open(Path(directory))
+        found = dict(ledger.all())
+        ledger.close()
+    return found
+
+
+LEDGERS = Codec("ledger-rows", ledger_content, read_ledger)
+LEDGERS.add(
+    of_nobody=dict,
+    of_two_nodes=lambda: {
+        NODE_IDS[0]: Contribution(),
+        NODE_IDS[1]: Contribution(86_400.25, 2**53, 2**62),
+    },
+)
+
+HOSTS = Codec(
+    "hosts-file", lambda hosts: hosts.text, lambda content: RingHosts.from_text(content, "golden")
+)
+HOSTS.add(
+    local=lambda: RingHosts.local(2),
+    elsewhere=lambda: RingHosts(
+        (
+            StageAddress("10.0.0.2", ("ssh", "pc2", 'a "quoted" word')),
+            StageAddress("pc-3.example.org"),
+        ),
+        "10.0.0.1",
+    ),
+)
+
+# -- GET /cluster ---------------------------------------------------------------------------------
+
+
+@dataclass
+class StageDouble:
+    name: str
+    layers: tuple[int, int]
+    loaded: StageLoaded
+    health: StageHealth | None
+    pid: int | None = None
+    node: Node | None = None
+
+
+@dataclass
+class RingDouble:
+    facts: RingFacts
+    stages: list[StageDouble]
+
+
+@dataclass
+class HeadDouble:
+    def statistics(self) -> LinkStatistics:
+        pacer = LinkSnapshot(20.1254, 60.125, 3.5, 70_000, 4096, False, 1)
+        return LinkStatistics("head", 5, 700, (1, 2), (30, 40), 0, pacer)
+
+
+@dataclass
+class LinksDouble:
+    head: HeadDouble | None = field(default_factory=HeadDouble)
+    sampled: Any = None
+    head_lost: Any = None
+
+
+LOADED = StageLoaded(5000, 5001, "cuda:0", "bfloat16", 131_072, 2**40)
+CARD = ModelCard("org/model", 1_700_000_000, 300, 4096, (2,), None)
+
+
+def a_ring(emulated: LinkShape | None = None, health: StageHealth | None = HEALTH) -> RingDouble:
+    coordinator_link = LinkHealth(**(asdict(LINK) | {"name": "coordinator"}))
+    tail = None
+    if health is not None:
+        tail = StageHealth(
+            *(getattr(health, name) for name in list(asdict(health))[:-1]), (LINK, coordinator_link)
+        )
+        health = StageHealth(
+            *(getattr(health, name) for name in list(asdict(health))[:-1]), (LINK,)
+        )
+    stages = [
+        StageDouble("stage 0", (0, 2), LOADED, health, 1000, node(0)),
+        StageDouble("stage 1", (2, 6), LOADED, tail, None, node(1)),
+    ]
+    return RingDouble(RingFacts(7, "molink", 20.0, emulated), stages)
+
+
+async def ring_service(ring: RingDouble, links: LinksDouble) -> dict[str, Any]:
+    lost = asyncio.get_running_loop().create_future()
+    coordinator = RingClient(CARD, ring, links, lost)  # type: ignore[arg-type]
+    coordinator.wire = choose_codec("lossless", None)
+    return coordinator.cluster()
+
+
+def local_nodes() -> list[dict[str, Any]]:
+    return local_nodes_report(a_ring(), tokens_told=10, serving_s=5.4)  # type: ignore[arg-type]
+
+
+def some_nodes() -> list[dict[str, Any]]:
+    """Of each kind one."""
+    assignment = Assignment(
+        revision=3,
+        ring=1,
+        epoch=7,
+        work=StageWork(layers=(0, 2), device="cpu", dtype="auto", weights=WeightsSource(model="m")),
+    )
+    way = PathMeasured(to=NODE_IDS[1], path="relay", address="r:1", rtt_ms=1, rate_mbps=1)
+    health = NodeHealth(
+        incarnation="a" * 12, state=NodeState.SERVING, uptime_s=1, paths={"next": "direct"}
+    )
+    fact = StageFact(revision=3, kind="loading", fraction=0.5)
+    liar = node(2, paths={NODE_IDS[1]: way}, seen={NODE_IDS[0]: 1.0, NODE_IDS[1]: 1.0})
+    nodes = [
+        node(0, assignment=assignment, fact=fact, health=health, seen={NODE_IDS[1]: 1.0}),
+        node(1, wish=NodeWish(wish="pause", reason="On battery.")),
+        liar,
+        Node("d" * 16),
+    ]
+    given = {NODE_IDS[0]: Contribution(86_400.6, 1000, 2**40)}
+    plan = ClusterPlan((), {NODE_IDS[2]: "would slow the ring"})
+    return nodes_report(nodes, plan, given)
+
+
+async def cluster_of_agents() -> dict[str, Any]:
+    lost = asyncio.get_running_loop().create_future()
+    coordinator = RingClient(CARD, a_ring(), LinksDouble(), lost)  # type: ignore[arg-type]
+    planned = PlannedRing(
+        (PlannedStage(NODE_IDS[0], (0, 2), 64),),
+        3,
+        0.1,
+        0.05,
+        1.5,
+        30.0,
+        "memory",
+        forecast_of_two(),
+    )
+    service = ClusterService(CARD)
+    service.rings = [
+        ServingRing(1, coordinator, 30.0, planned.promised),
+        ServingRing(2, coordinator, 10.0),
+    ]
+    service.report = lambda: {"nodes": some_nodes()}
+    return service.cluster()
+
+
+async def cluster_without_rings() -> dict[str, Any]:
+    return ClusterService(CARD).cluster()
+
+
+async def nothing_reported() -> dict[str, Any]:
+    return await ring_service(a_ring(health=None), LinksDouble(head=None))
+
+
+def pretty(value: Any) -> str:
+    """In the order of its keys, a line for each: to be read when it differs."""
+    shown = asyncio.run(value()) if asyncio.iscoroutinefunction(value) else value()
+    assert json.loads(json.dumps(shown)) is not None
+    return re.sub(r"\n\s*", "\n", json.dumps(shown, indent=0))
+
+
+async def emulated_ring() -> dict[str, Any]:
+    return await ring_service(a_ring(LinkShape(20.0, 30.0)), LinksDouble())
+
+
+CLUSTER = Codec("cluster-report", pretty)
+CLUSTER.add(
+    a_ring=lambda: emulated_ring,
+    a_ring_that_has_said_nothing=lambda: nothing_reported,
+    local_nodes=lambda: local_nodes,
+    agents_nodes=lambda: some_nodes,
+    a_cluster=lambda: cluster_of_agents,
+    a_cluster_without_rings=lambda: cluster_without_rings,
+)
+
+CODECS = (LINES, HEALTHS, RINGS, LINK_MEMORY, LEDGERS, HOSTS, CLUSTER)
