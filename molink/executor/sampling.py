@@ -12,13 +12,16 @@ their number matter.
 Shapes: R rows (sequences that sample now), W words of the vocabulary.
 """
 
+FRACTION_BITS = 52
+"""One less than a double holds, so that uniform * total stays below total after rounding."""
+
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+import numpy as np
 import torch
 
-from molink.executor.random_numbers import uniform
 from molink_scheduler.batch import Admission
 from molink_scheduler.request import SamplingParams
 
@@ -28,6 +31,9 @@ NUCLEUS_CANDIDATES = 1024
 """Sorted first when looking for the top_p threshold; usually enough, and 50 times cheaper than a
 vocabulary.
 """
+
+FRACTION_BITS = 52
+"""One less than a double holds, so that uniform * total stays below total after rounding."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,6 +151,18 @@ def _draw(
         for row, h in zip(rows, drawing, strict=True)
     ]
     return inverse_cdf(scaled_RW, torch.tensor(numbers, dtype=torch.float64, device=device))
+
+
+def uniform(seed: int, position: int) -> float:
+    """The number in [0, 1) that draws the generated token at `position`.
+
+    Philox is a counter-based generator (Salmon et al., "Parallel random numbers: as easy as 1, 2,
+    3", SC 2011): the number is a function of a key and a counter. With the request's seed as key
+    and the token's position as counter there is no state to keep, to lose with a failed stage, or
+    to share between requests.
+    """
+    raw = int(np.random.Philox(key=seed, counter=position).random_raw())
+    return (raw >> (64 - FRACTION_BITS)) * 2.0**-FRACTION_BITS
 
 
 def inverse_cdf(logits_RW: torch.Tensor, uniforms_R: torch.Tensor) -> list[int]:
