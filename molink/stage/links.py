@@ -26,12 +26,13 @@ from molink.stage_protocol.messages import (
 )
 from molink.transport.curve import CurveGuard, CurveKeys, peer_of
 from molink.transport.link.inbound import InboundLink
-from molink.transport.link.paced_link import LinkStatistics, PacedLink
+from molink.transport.link.paced_link import PacedLink
 from molink.transport.link.path_move import MoveOutcome
 from molink.transport.link.thread import LinkThread
 from molink.wire.frames import decode_message, encode_message
 from molink.wire.messages import Message
 from molink_scheduler.batch import BatchClass
+from molink_scheduler.link.facts import LinkReport
 from molink_scheduler.link.pacer import LinkPacer
 from molink_scheduler.link.silence import GiveUp, Reconnect, SilenceStep
 from molink_scheduler.link.transmission import make_transmission
@@ -178,10 +179,10 @@ class StageLinks:
         """Measured rate of the link to the next stage."""
         return self._next.rate_bytes_per_s if self._next is not None else 0.0
 
-    def statistics(self) -> list[LinkStatistics]:
-        """Of the links that leave here."""
+    def reports(self) -> tuple[LinkReport, ...]:
+        """State of each link that leaves here."""
         links = (self._next, self._coordinator)
-        return [link.statistics() for link in links if link is not None]
+        return tuple(link.report() for link in links if link is not None)
 
     def _silent(self, link: PacedLink, step: SilenceStep) -> None:
         """In the links' thread: a way seems dead, and what the link does about it."""

@@ -27,7 +27,7 @@ def test_a_link_begins_from_what_was_last_known_of_it(links, known):
     address = f"tcp://127.0.0.1:{peer.inbound[0].port}"
     stage.connect(JoinRing(1, address, address, 64, None, (1,), None, "molink", None, **known))
     expected = MEMORY if known else CAUTIOUS
-    for link in stage.statistics():
-        assert link.pacer.rate_mbps == pytest.approx(expected.rate_bytes_per_s * 8e-6)
-        assert link.pacer.rtt_ms == pytest.approx(expected.rtt_s * 1e3)
+    for link in stage.reports():
+        assert link.rate_mbps == pytest.approx(expected.rate_bytes_per_s * 8e-6)
+        assert link.rtt_ms == pytest.approx(expected.rtt_s * 1e3)
     assert stage.next_rate_bytes_per_s == expected.rate_bytes_per_s

@@ -23,15 +23,15 @@ from molink.transport.link.chunk_stream import ChunkStream
 from molink.transport.link.connections import Connections
 from molink.transport.link.outgoing import Frame
 from molink.transport.link.path_move import MoveOutcome, PathMove
-from molink.transport.link.statistics import LinkStatistics
 from molink.wire.chunks import encode_hello
 from molink_scheduler.batch import BatchClass
+from molink_scheduler.link.facts import LinkReport
 from molink_scheduler.link.pacer import LinkPacer
 from molink_scheduler.link.sender import LinkSender
 from molink_scheduler.link.silence import Reconnect, SilenceStep
 from molink_scheduler.link.transmission import TransmissionQueue
 
-__all__ = ["LinkStatistics", "PacedLink"]
+__all__ = ["PacedLink"]
 
 FILLER_BYTES = 32 * 1024
 """Of one filler: little enough to end soon after the measurement does."""
@@ -137,13 +137,11 @@ class PacedLink:
             return wake_at if move is None else move.wake_at
         return min(wake_at, move.wake_at)
 
-    def statistics(self) -> LinkStatistics:
-        """A snapshot."""
+    def report(self) -> LinkReport:
+        """The state of this link now."""
         stream = self._stream
         with self._lock:
-            return LinkStatistics.of(
-                self.name, stream.messages_sent, stream.bytes_sent, self.sender
-            )
+            return self.sender.report(self.name, stream.messages_sent, stream.bytes_sent)
 
     @property
     def rate_bytes_per_s(self) -> float:
