@@ -122,11 +122,12 @@ class LayerRows:
 
     def _decodes(self, decodes: list[KeyRange], out_THV: torch.Tensor) -> None:
         plan = self.step.plan
-        if native_attention.suits(self.q_THA, self.layer):
+        kernels = native_attention.kernels_for(self.q_THA, self.layer)
+        if kernels is not None:
             ranges = plan.once(
                 ("ranges", self.window), lambda: native_attention.key_ranges(decodes)
             )
-            native_attention.attend_decodes(self.q_THA, self.layer, ranges, self.variant, out_THV)
+            kernels.decodes(self.q_THA, self.layer, ranges, self.variant, out_THV)
             return
         groups = plan.once(("groups", self.window), lambda: self._groups(decodes))
         for group, rows in groups:
@@ -164,10 +165,10 @@ class LayerRows:
         k_NKA = self._read(self.layer.keys_SKA, span, first, 0)
         v_NKV = self._read(self.layer.values_SKV, span, first, 1)
         rows = slice(span.row, span.row + span.tokens)
-        if native_attention.suits(self.q_THA, self.layer):
-            native_attention.attend_span(
-                self.q_THA[rows], k_NKA, v_NKV, self.window, self.variant, out_THV[rows]
-            )
+        kernels = native_attention.kernels_for(self.q_THA, self.layer)
+        if kernels is not None:
+            query_THA, out = self.q_THA[rows], out_THV[rows]
+            kernels.span(query_THA, k_NKA, v_NKV, self.window, self.variant, out)
         else:
             out_THV[rows] = self._span_by_torch(span, k_NKA, v_NKV)
 
