@@ -20,10 +20,10 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
 
 from molink.checkpoint.description import ModelDescription
 from molink.errors import MolinkError, UnsupportedModelError
-from molink.executor.loading import StagePart, build_stage_class
 from molink.executor.sampling import DrawnToken
 from molink.executor.shrinking import shrink_config
 from molink.executor.stage import StageExecutor
+from molink.executor.weights import StagePart, build_stage_class
 from molink_scheduler.batch import Admission, Batch, BatchClass, Span
 from molink_scheduler.request import LOGPROBS_MAX, SamplingParams
 

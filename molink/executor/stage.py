@@ -28,9 +28,9 @@ from molink.executor.devices import (
     return_freed_memory,
 )
 from molink.executor.kv_pool import KvPool
-from molink.executor.loading import Progress, StagePart, load_model, load_model_config
 from molink.executor.sampling import DrawnToken, SequenceHistory, sample
 from molink.executor.step_plan import plan_step
+from molink.executor.weights import Progress, StagePart, load_model, load_model_config
 from molink_scheduler.batch import Admission, Batch, BatchClass, Release, Span
 from molink_scheduler.kv.blocks import BLOCK_TOKENS, KvBlocks, blocks_for
 from molink_scheduler.request import SamplingParams
