@@ -177,9 +177,11 @@ class LayerRows:
     ) -> torch.Tensor:
         k_KNA, v_KNV = k_NKA.transpose(0, 1), v_NKV.transpose(0, 1)
         q_HTA = self.q_THA[span.row : span.row + span.tokens].transpose(0, 1)
+        # A prompt's first span attends to itself alone: the fused causal kernel needs no mask.
         is_first = span.kv_tokens == span.tokens
         if is_first and self.variant.is_plain and (self.window or span.tokens) >= span.tokens:
             return attend_causal(q_HTA, k_KNA, v_KNV, self.variant.scale).transpose(0, 1)
+        # Query heads that share a kv head become rows of one problem, which reads the keys once.
         heads, tokens, head_size = q_HTA.shape
         q_KRA = q_HTA.reshape(len(k_KNA), -1, head_size)
         mask = self._span_mask(tokens, k_KNA.shape[1], heads // len(k_KNA))
@@ -206,6 +208,7 @@ class LayerRows:
 
 def _spaced_view(source_SKA: torch.Tensor, group: DecodeGroup) -> torch.Tensor:
     """The pool as [sequences, kv heads, tokens, size]."""
+    # Strides count elements: to the next sequence, kv head, token and value of a head.
     width, size = source_SKA.stride(0), source_SKA.shape[2]
     return source_SKA.as_strided(
         (len(group.rows), source_SKA.shape[1], group.tokens, size),
