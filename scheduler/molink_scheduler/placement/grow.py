@@ -17,7 +17,7 @@ from molink_scheduler.head.prompt_queue import SPAN_TOKENS
 from molink_scheduler.placement.neighbourhood import Ways, insertions
 from molink_scheduler.placement.problem import Order, Problem
 
-__all__ = ["Recipe", "grow", "recipes_for_round", "recipes_for_users"]
+__all__ = ["Recipe", "grow", "memory_rooms", "recipes_for_users"]
 
 USERS_FACTOR = 1.5
 """From one number of users to the next that is tried."""
@@ -27,9 +27,6 @@ USERS_MAX = 4096
 
 GROUPS = (1, 4, 12)
 """Micro-batches assumed: of a lone node, a short ring and a long one."""
-
-LIMITS = (1.0, 0.5, 0.3, 0.2, 0.12, 0.07, 0.04)
-"""Shares of the fastest node's time for all layers that the slowest stage may take."""
 
 
 class Recipe(NamedTuple):
@@ -66,26 +63,12 @@ def _recipe_for_users(problem: Problem, users: int, groups: int) -> Recipe:
     ]
     rooms = [
         max(0, min(memory, int(min(time, memory))))
-        for memory, time in zip(_memory_rooms(problem, users), times, strict=True)
+        for memory, time in zip(memory_rooms(problem, users), times, strict=True)
     ]
     return Recipe(rooms, prices, rows, users)
 
 
-def recipes_for_round(problem: Problem) -> list[Recipe]:
-    """For one user, with several limits on the slowest stage."""
-    prices = [fixed + row for fixed, row in zip(problem.fixed_s, problem.row_s, strict=True)]
-    memory, most_s = _memory_rooms(problem, 1), problem.layers * min(prices, default=0.0)
-    recipes = []
-    for share in LIMITS:
-        rooms = [
-            max(0, min(room, int(min(room, share * most_s / price))))
-            for room, price in zip(memory, prices, strict=True)
-        ]
-        recipes.append(Recipe(rooms, prices, 1, 1))
-    return [recipe for recipe in recipes if sum(recipe.rooms) >= problem.layers]
-
-
-def _memory_rooms(problem: Problem, users: int) -> list[int]:
+def memory_rooms(problem: Problem, users: int) -> list[int]:
     """Layers that fit beside so many users, all layers being as the mean one."""
     each = problem.bytes_before[-1] / problem.layers
     each += users * problem.goal.context_tokens * problem.model.kv_bytes

@@ -1,24 +1,21 @@
 """What makes one ring better than another.
 
-A search compares rings by a `Score`: users first, then a cost. Two objectives are known. *Users*
-is what a cluster is for: as many users as possible within the bound on the time per token, then
-the shortest time to first token. *Round* is a round trip and a weight on the slowest stage; it is
-linear, so a solver can be asked for its optimum, and it lets the very same search be judged.
+A search compares rings by a `Score`: users first, then a cost. As many users as possible within the
+bound on the time per token is what a cluster is for, and then the shortest time to first token.
 
-Most rings that a search looks at are no better than the one it has. So an objective is always
-asked for a ring *above* a score, and one look at the users that would be needed mostly suffices.
-What was found is kept: moves come back to the same rings again and again.
+Most rings that a search looks at are no better than the one it has. So the objective is always
+asked for a ring *above* a score, and one test of the users that would be needed mostly suffices.
 """
 
 from math import inf
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from molink_scheduler.placement.fit import Fit, fit, hold, total_s
 from molink_scheduler.placement.problem import Order, Path, Problem
-from molink_scheduler.placement.split import Counts, slowest_weighed
+from molink_scheduler.placement.split import Counts
 from molink_scheduler.placement.timing import ttft_s
 
-__all__ = ["WORST", "Objective", "Placed", "RoundObjective", "Score", "UsersObjective"]
+__all__ = ["GAIN_MIN", "WORST", "Objective", "Placed", "Score"]
 
 STAGE_TOLL = 0.01
 """Share of the time to first token that a further node must save: each of them can fail."""
@@ -58,63 +55,46 @@ class Placed(NamedTuple):
     counts: Counts
 
 
-class Objective(Protocol):
-    """Judges rings."""
+class Objective:
+    """Judge of rings by users within the bound, then by the time to first token.
 
-    problem: Problem
-    effort: int
-    """Stages looked at so far, and rings asked for: what a search may spend is counted in these,
-    not in seconds."""
-
-    def best(self, order: Order, above: Score = WORST) -> Placed | None:
-        """The best split of a ring, if it beats `above`."""
-        ...
-
-
-class _Memo:
-    """Rings found, and scores that a ring is known not to beat."""
-
-    __slots__ = ("found", "not_above")
-
-    def __init__(self) -> None:
-        self.found: dict[Order, Placed] = {}
-        self.not_above: dict[Order, Score] = {}
-
-    def known(self, order: Order, above: Score) -> tuple[bool, Placed | None]:
-        """Whether the answer is known, and the answer."""
-        if order in self.found:
-            placed = self.found[order]
-            return True, placed if placed.score.beats(above) else None
-        refused = self.not_above.get(order)
-        return refused is not None and not refused.beats(above), None
-
-    def keep(self, order: Order, above: Score, placed: Placed | None) -> Placed | None:
-        if len(self.found) + len(self.not_above) > MEMO_MAX:
-            self.found.clear()
-            self.not_above.clear()
-        if placed is None:
-            self.not_above[order] = above
-        else:
-            self.found[order] = placed
-        return placed
-
-
-class UsersObjective:
-    """Users within the bound, then the time to first token."""
+    It keeps what it found, because moves come back to the same rings again and again.
+    """
 
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
         self.effort = 0
-        self._memo = _Memo()
+        """Stages looked at so far, and rings asked for: what a search may spend is counted in
+        these, not in seconds."""
+        self._found: dict[Order, Placed] = {}
+        self._not_above: dict[Order, Score] = {}
+        """Scores that a ring is known not to beat."""
         self._effort_of_stage = 1 if problem.uniform else max(1, problem.layers // 2)
 
     def best(self, order: Order, above: Score = WORST) -> Placed | None:
-        """See `Objective`."""
+        """The best split of a ring, if it beats `above`."""
         self.effort += 1
-        known, placed = self._memo.known(order, above)
-        return placed if known else self._memo.keep(order, above, self._search(order, above))
+        known = self._found.get(order)
+        if known is not None:
+            return known if known.score.beats(above) else None
+        refused = self._not_above.get(order)
+        if refused is not None and not refused.beats(above):
+            return None
+        placed = self.judge(order, above)
+        self._remember(order, above, placed)
+        return placed
 
-    def _search(self, order: Order, above: Score) -> Placed | None:
+    def _remember(self, order: Order, above: Score, placed: Placed | None) -> None:
+        if len(self._found) + len(self._not_above) > MEMO_MAX:
+            self._found.clear()
+            self._not_above.clear()
+        if placed is None:
+            self._not_above[order] = above
+        else:
+            self._found[order] = placed
+
+    def judge(self, order: Order, above: Score) -> Placed | None:
+        """Compute what `best` answers."""
         path = Path(self.problem, order)
         found = self._fit(path, above.users + 1) if above.users >= 0 else None
         if found is not None:
@@ -153,38 +133,6 @@ class UsersObjective:
             cost = SLOW_S + _round_s(self.problem, path, found.counts)
         cost *= 1 + STAGE_TOLL * len(path.order)
         return Placed(path.order, Score(found.users, cost), found.micro_batches, found.counts)
-
-
-class RoundObjective:
-    """One user's round trip, and the slowest stage's step times a weight. Equal layers only."""
-
-    def __init__(self, problem: Problem, weight: float) -> None:
-        """Raises ValueError for a model whose layers differ."""
-        if not problem.uniform:
-            raise ValueError("the round objective takes layers that are all alike")
-        self.problem, self.weight = problem, weight
-        self.effort = 0
-        self._memo = _Memo()
-
-    def best(self, order: Order, above: Score = WORST) -> Placed | None:
-        """See `Objective`."""
-        self.effort += 1
-        known, placed = self._memo.known(order, above)
-        return placed if known else self._memo.keep(order, above, self._search(order, above))
-
-    def _search(self, order: Order, above: Score) -> Placed | None:
-        problem, path = self.problem, Path(self.problem, order)
-        self.effort += len(order)
-        kv_bytes = problem.goal.context_tokens * problem.model.kv_bytes
-        each = problem.model.layer_bytes[0] + kv_bytes
-        rooms = [min(problem.layers, memory // each) for memory in path.memory_bytes]
-        prices = [problem.fixed_s[i] + problem.row_s[i] for i in order]
-        rest_s = path.delay_s + path.wire_s + path.step_s
-        below = inf if above.users < 0 else above.cost * (1 - GAIN_MIN) - rest_s
-        split = slowest_weighed(prices, rooms, problem.layers, self.weight, below)
-        if split is None:
-            return None
-        return Placed(order, Score(0, rest_s + split[0]), 1, split[1])
 
 
 def _round_s(problem: Problem, path: Path, counts: Counts) -> float:

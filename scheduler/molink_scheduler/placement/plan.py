@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from molink_scheduler.placement.evaluate import Forecast, forecast
 from molink_scheduler.placement.facts import Goal, ModelCost, Network, NodeFacts
 from molink_scheduler.placement.grow import recipes_for_users
-from molink_scheduler.placement.objective import Placed, UsersObjective
+from molink_scheduler.placement.objective import Objective, Placed
 from molink_scheduler.placement.problem import Problem
 from molink_scheduler.placement.search import EFFORT_MAX, search
 from molink_scheduler.placement.shortage import Shortage, shortage
@@ -77,7 +77,7 @@ def make_plan(
     shortest round trip.
     """
     problem = Problem(model, nodes, network, goal)
-    objective = UsersObjective(problem)
+    objective = Objective(problem)
     found = search(objective, recipes_for_users(problem), rings_max, effort_max)
     if not found:
         missing = shortage(problem)
