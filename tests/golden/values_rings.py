@@ -426,7 +426,7 @@ def a_ring(emulated: LinkShape | None = None, health: StageHealth | None = HEALT
 async def ring_service(ring: RingDouble, links: LinksDouble) -> dict[str, Any]:
     lost = asyncio.get_running_loop().create_future()
     coordinator = RingClient(CARD, ring, links, lost)  # type: ignore[arg-type]
-    coordinator.wire = choose_codec("lossless", None)
+    coordinator.codec = choose_codec("lossless", None)
     return coordinator.cluster()
 
 

@@ -25,7 +25,7 @@ ROWS_PER_S_MAX = 1e9
 """No device computes a row in less than a nanosecond."""
 
 KV_TOKENS_MAX = 131_072
-"""No stage offers more (`molink.executor.memory`), whatever its memory."""
+"""No stage offers more (`molink.executor.devices`), whatever its memory."""
 
 
 OVERHEADS = ("step_fixed_s", "head_row_s", "head_fixed_s")
