@@ -31,7 +31,7 @@ from molink_scheduler.link.sender import LinkSender
 from molink_scheduler.link.silence import Reconnect, SilenceStep
 from molink_scheduler.link.transmission import TransmissionQueue
 
-__all__ = ["PacedLink"]
+__all__ = ["OnSilence", "PacedLink"]
 
 FILLER_BYTES = 32 * 1024
 """Of one filler: little enough to end soon after the measurement does."""
@@ -45,8 +45,8 @@ class PacedLink:
     connections: Connections
     sender: LinkSender
     clock: Callable[[], float] = time.monotonic
-    on_silence: Callable[[SilenceStep], None] = field(default=lambda step: None)
-    """Hears, in the link's thread, what the link does about a way that seems dead."""
+    on_silence: "OnSilence" = field(default=lambda link, step: None)
+    """Called in the link's thread with what the link does about a path that seems dead."""
     _stream: ChunkStream = field(init=False)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -62,12 +62,14 @@ class PacedLink:
         queue: TransmissionQueue,
         pacer: LinkPacer,
         peer: CurvePeer | None = None,
+        on_silence: "OnSilence" = lambda link, step: None,
     ) -> "PacedLink":
         """Connect to `tcp://host:port`; returns at once, `is_open` turns True with the answer.
 
         With a `peer` the link is encrypted and speaks to the owner of its key only.
         """
-        return cls(name, Connections.open(context, address, peer), LinkSender(queue, pacer))
+        connections = Connections.open(context, address, peer)
+        return cls(name, connections, LinkSender(queue, pacer), on_silence=on_silence)
 
     @property
     def is_open(self) -> bool:
@@ -131,7 +133,7 @@ class PacedLink:
         for one in ended:
             one.tell()
         if step is not None:
-            self.on_silence(step)
+            self.on_silence(self, step)
             return asked_at
         if move is None or wake_at is None or move.holds:
             return wake_at if move is None else move.wake_at
@@ -175,3 +177,6 @@ class PacedLink:
                 self._stream.continue_on(move.socket, move.first, now, other_way=other_way)
         self._stream.hold(moving=connections.moves.holds)
         return ended
+
+
+OnSilence = Callable[[PacedLink, SilenceStep], None]

@@ -4,7 +4,7 @@ How many layers a node can take depends on how many users the ring is to serve: 
 KV in every layer and a part of the bound on the time per token. Once that number is fixed (a
 `Recipe`) every node has a room in layers and a price in seconds of the trip, and a ring is good
 when it gets its layers for few seconds: so the next node is always the one with the fewest seconds
-for each layer that it brings, its way from the ring included. Recipes for few users make small
+for each layer that it brings, its delay to the ring included. Recipes for few users make small
 rings in great number, those for many users long ones; which is better depends on the cluster, so
 all are tried.
 """
@@ -14,7 +14,7 @@ from math import inf
 from typing import NamedTuple
 
 from molink_scheduler.head.prompt_queue import SPAN_TOKENS
-from molink_scheduler.placement.neighbourhood import Ways, insertions
+from molink_scheduler.placement.neighbourhood import PairCosts, insertions
 from molink_scheduler.placement.problem import Order, Problem
 
 __all__ = ["Recipe", "grow", "memory_rooms", "recipes_for_users"]
@@ -30,7 +30,7 @@ GROUPS = (1, 4, 12)
 
 
 class Recipe(NamedTuple):
-    """What each node could do for a ring, were it for so many users."""
+    """Layers and prices of every node, for a ring of a given number of users."""
 
     rooms: list[int]
     """Most layers."""
@@ -42,7 +42,7 @@ class Recipe(NamedTuple):
 
 
 def recipes_for_users(problem: Problem) -> list[Recipe]:
-    """For rings of 1 to as many users as the goal allows."""
+    """Recipes for rings of 1 to as many users as the goal allows."""
     most, users, numbers = min(USERS_MAX, problem.goal.users_max), 1.0, []
     while users < most:
         numbers.append(round(users))
@@ -80,7 +80,7 @@ def grow(problem: Problem, recipe: Recipe, pool: Iterable[int], seed: int = 0) -
 
     It begins with the node that is the `seed`-th best.
     """
-    ways = Ways(problem, recipe.rows)
+    costs = PairCosts(problem, recipe.rows)
     free = [node for node in pool if recipe.rooms[node] >= 1]
     if sum([recipe.rooms[node] for node in free]) < problem.layers:
         return None
@@ -92,8 +92,8 @@ def grow(problem: Problem, recipe: Recipe, pool: Iterable[int], seed: int = 0) -
         chosen = ranked[seed % len(ranked)] if not order else ranked[0]
         free.remove(chosen)
         left -= recipe.rooms[chosen]
-        others = insertions(ways, order, chosen) if order else [(chosen,)]
-        order = min(others, key=ways.whole)
+        others = insertions(costs, order, chosen) if order else [(chosen,)]
+        order = min(others, key=costs.round_s)
         near = {
             node: min(near[node] if len(order) > 1 else inf, problem.delay_s[chosen][node])
             for node in free
@@ -115,6 +115,6 @@ def _nearest(problem: Problem, free: list[int]) -> dict[int, float]:
 def _seconds(
     problem: Problem, recipe: Recipe, near: dict[int, float], left: int, node: int
 ) -> float:
-    """Of a trip, for each layer that the node would bring."""
+    """Seconds of a trip for each layer that the node would bring."""
     once_s = near[node] + problem.nodes[node].step_fixed_s
     return recipe.prices[node] + once_s / min(left, recipe.rooms[node])

@@ -28,6 +28,7 @@ ROUNDING = 1e-9
 
 def fill(prices: Sequence[float], rooms: Sequence[int], layers: int) -> Counts | None:
     """The cheapest split of equal layers; None when there is none."""
+    # One layer to each stage, then the rest to the cheapest stages, each as far as it has room.
     left = layers - len(prices)
     if left < 0 or sum(rooms) < layers or min(rooms) < 1:
         return None
@@ -86,11 +87,14 @@ def _one_stage(
 ) -> tuple[list[float], list[int]]:
     """Cheapest cost of each end with one stage more, and where that stage begins."""
     cost, origin = [inf] * len(before), [0] * len(before)
+    # A stage of layers a..b costs price x (work_before[b] - work_before[a]). So the best start for
+    # every end b is the one with the least before[a] - price x work_before[a] (its offer) among
+    # those that the limits allow: starts[b] <= a < b. Both edges of that window only move forward.
     window: deque[tuple[float, int]] = deque()
     for end in range(1, len(before)):
         if before[end - 1] < inf:
             offer = before[end - 1] - price * work_before[end - 1]
-            while window and window[-1][0] >= offer:
+            while window and window[-1][0] >= offer:  # An earlier, dearer start never wins again.
                 window.pop()
             window.append((offer, end - 1))
         while window and window[0][1] < starts[end]:

@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from math import inf
 
 from molink_scheduler.placement.grow import Recipe, memory_rooms
-from molink_scheduler.placement.objective import GAIN_MIN, Objective, Placed, Score
-from molink_scheduler.placement.problem import Order, Path, Problem
+from molink_scheduler.placement.objective import GAIN_MIN, Objective, PlacedRing, Score
+from molink_scheduler.placement.problem import Order, OrderCosts, Problem
 from molink_scheduler.placement.split import ROUNDING, Counts, fill
 
 __all__ = ["RoundObjective", "recipes_for_round", "slowest_weighed"]
@@ -32,20 +32,20 @@ class RoundObjective(Objective):
         super().__init__(problem)
         self.weight = weight
 
-    def judge(self, order: Order, above: Score) -> Placed | None:
+    def judge(self, order: Order, above: Score) -> PlacedRing | None:
         """Compute the best split of a ring, if it beats `above`."""
-        problem, path = self.problem, Path(self.problem, order)
+        problem, ring = self.problem, OrderCosts(self.problem, order)
         self.effort += len(order)
         kv_bytes = problem.goal.context_tokens * problem.model.kv_bytes
         each = problem.model.layer_bytes[0] + kv_bytes
-        rooms = [min(problem.layers, memory // each) for memory in path.memory_bytes]
+        rooms = [min(problem.layers, memory // each) for memory in ring.memory_bytes]
         prices = [problem.fixed_s[i] + problem.row_s[i] for i in order]
-        rest_s = path.delay_s + path.wire_s + path.step_s
+        rest_s = ring.delay_s + ring.wire_s + ring.step_s
         below = inf if above.users < 0 else above.cost * (1 - GAIN_MIN) - rest_s
         split = slowest_weighed(prices, rooms, problem.layers, self.weight, below)
         if split is None:
             return None
-        return Placed(order, Score(0, rest_s + split[0]), 1, split[1])
+        return PlacedRing(order, Score(0, rest_s + split[0]), 1, split[1])
 
 
 def recipes_for_round(problem: Problem) -> list[Recipe]:
