@@ -88,7 +88,7 @@ def plan(
 
     from rich.console import Console
 
-    from molink.cli.plan_report import plan_fields, print_plan
+    from molink.cli.plan_report import print_plan, report_fields
 
     if rings_max is not None and rings_max < 1:
         raise UserError(f"--rings takes auto or a number from 1 up, got {rings_max}.")
@@ -102,7 +102,7 @@ def plan(
         goal = _goal(tpot_ms, context_tokens, prompt_tokens, answer_tokens)
         name, found = _make_plan(model, nodes_path, goal, split, rings_max)
     if as_json:
-        click.echo(json.dumps(plan_fields(found, name), indent=2))
+        click.echo(json.dumps(report_fields(found, name), indent=2))
     else:
         print_plan(found, name, Console())
 
@@ -125,7 +125,9 @@ def _ask_coordinator(url: str, split: str | None) -> "tuple[str, Plan]":
     from urllib.error import URLError
     from urllib.request import urlopen
 
-    from molink_scheduler.placement.fields import plan_from_fields
+    from molink.errors import FrameError
+    from molink.wire.schema import Rules, Schema
+    from molink_scheduler.placement import Plan
 
     address = f"{url.rstrip('/')}/plan{f'?split={split}' if split else ''}"
     try:
@@ -135,8 +137,8 @@ def _ask_coordinator(url: str, split: str | None) -> "tuple[str, Plan]":
             fields = json.load(answer)
         if "shortage" in fields:
             raise UserError(f"{fields['model']} does not fit: {fields['shortage']}")
-        return str(fields["model"]), plan_from_fields(fields["plan"])
-    except (URLError, OSError, ValueError, TypeError, KeyError) as error:
+        return str(fields["model"]), Schema(Plan, Rules()).read(fields["plan"])
+    except (URLError, OSError, ValueError, TypeError, KeyError, FrameError) as error:
         why = getattr(error, "reason", error)  # Of a URLError; its own text is made for programs.
         raise UserError(
             f"No coordinator answers at {address} ({getattr(why, 'strerror', None) or why}): give "
