@@ -43,7 +43,7 @@ PAUSE_S = 0.05
 
 FULL_S, FILLERS_WAITING, POLL_S = 2.0, 4, 0.04
 """How long the link is kept full, by how many fillers that wait, and how often they are counted:
-seldom, since counting costs time of the same core. Four fillers last longer than that at 20 Mbps."""
+seldom, since that costs time of the same core. Four fillers last longer than it at 20 Mbps."""
 
 ARRIVES_WITHIN_S = 5.0
 
