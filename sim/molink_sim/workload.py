@@ -9,7 +9,7 @@ comparable.
 Thinning keeps each request of a busy trace with one probability, so its bursts stay as they are.
 Stretching it instead would make every burst last longer, and the first minutes of a recorded
 service, slow and short, would fill the whole run: a trace begins 300 s into its file
-(`molink.workload.trace_fit`).
+(`molink.workload.trace`).
 
 Mooncake (FAST'25) published one JSON object a line, times in milliseconds. Its conversation trace
 was recorded with a clock that ticks every 3 s: its requests come ten at a time. Played as it is, it
@@ -28,9 +28,16 @@ from random import Random
 from typing import Any
 
 from molink.errors import UserError
-from molink.workload.trace import ROWS_MAX, TraceRequest, in_order, read_trace
-from molink.workload.trace_fit import at_rate
-from molink.workload.trace_mix import INPUT_TOKENS_MAX, OUTPUT_TOKENS_MAX, generate_trace
+from molink.workload.trace import (
+    INPUT_TOKENS_MAX,
+    OUTPUT_TOKENS_MAX,
+    ROWS_MAX,
+    TraceRequest,
+    at_rate,
+    generate_trace,
+    in_order,
+    read_trace,
+)
 from molink_sim.scenario import Arrival
 
 __all__ = ["generate", "load_trace", "read_mooncake", "thin"]
@@ -78,7 +85,7 @@ def thin(
 
 def generate(rate_per_s: float, duration_s: float, seed: int) -> list[Arrival]:
     """Poisson arrivals with the lengths that ship with the project, as the live benchmark's
-    `--trace generated` makes them (`molink.workload.trace_mix`)."""
+    `--trace generated` makes them (`molink.workload.trace`)."""
     _check(rate_per_s, duration_s)
     return _arrivals(generate_trace(Random(f"trace {seed}"), rate_per_s, duration_s))
 
