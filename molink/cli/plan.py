@@ -88,7 +88,7 @@ def plan(
 
     from rich.console import Console
 
-    from molink.cli.plan_report import print_plan, report_fields
+    from molink.cli.plan_report import plan_fields, print_plan
 
     if rings_max is not None and rings_max < 1:
         raise UserError(f"--rings takes auto or a number from 1 up, got {rings_max}.")
@@ -102,7 +102,7 @@ def plan(
         goal = _goal(tpot_ms, context_tokens, prompt_tokens, answer_tokens)
         name, found = _make_plan(model, nodes_path, goal, split, rings_max)
     if as_json:
-        click.echo(json.dumps(report_fields(found, name), indent=2))
+        click.echo(json.dumps(plan_fields(found, name), indent=2))
     else:
         print_plan(found, name, Console())
 

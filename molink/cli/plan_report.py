@@ -8,7 +8,7 @@ from rich.table import Table
 
 from molink_scheduler.placement import Forecast, Plan
 
-__all__ = ["milliseconds", "print_line", "print_plan", "report_fields"]
+__all__ = ["milliseconds", "plan_fields", "print_line", "print_plan"]
 
 GIB = 2**30
 
@@ -77,7 +77,7 @@ def print_line(console: Console, line: str) -> None:
     console.print(line, markup=False, highlight=False)
 
 
-def report_fields(plan: Plan, model: str) -> dict[str, Any]:
+def plan_fields(plan: Plan, model: str) -> dict[str, Any]:
     """The plan's numbers and more for JSON, in seconds and bytes."""
     return {
         "model": model,

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from molink.checkpoint.model_shape import ModelShape, PlannedModel
-from molink.cli.plan_report import milliseconds, report_fields
+from molink.cli.plan_report import milliseconds, plan_fields
 from molink.config.node_file import BYTES_PER_MBIT, ListedNode, NodeFile, read_node_file
 from molink.errors import UserError
 from molink.hardware.gpu import Gpu
@@ -256,5 +256,5 @@ def _as_dict(model: str, found: SimulatedPlan) -> dict[str, Any]:
         "rate_per_s": found.rate_per_s,
         "summary": found.run,
         "bottleneck": rings[0].bottleneck,
-        "forecast": report_fields(found.plan, model),
+        "forecast": plan_fields(found.plan, model),
     }
