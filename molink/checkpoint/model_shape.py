@@ -48,50 +48,50 @@ class ModelShape:
 
     @property
     def expert_parameters(self) -> int:
-        """Of one expert of one layer; of a dense model the whole MLP."""
+        """Parameters of one expert of one layer; of a dense model, of the whole MLP."""
         return self.mlp_matrices * self.hidden_size * self.intermediate_size
 
     @property
     def dense_parameters(self) -> int:
-        """Of one layer: what every row passes (attention, the shared expert, the router)."""
+        """Parameters of one layer that every row passes: attention, shared expert, router."""
         shared = self.mlp_matrices * self.hidden_size * self.shared_intermediate_size
         router = self.hidden_size * self.experts if self.experts > 1 else 0
         return self.attention_parameters + shared + router
 
     @property
     def layer_parameters(self) -> int:
-        """Of one layer, all experts included."""
+        """Parameters of one layer, all experts included."""
         return self.dense_parameters + self.experts * self.expert_parameters
 
     @property
     def embedding_parameters(self) -> int:
-        """Of the table that turns token ids into rows."""
+        """Parameters of the table that turns token ids into rows."""
         return self.vocabulary * self.hidden_size
 
     @property
     def head_parameters(self) -> int:
-        """Of the matrix that turns rows into logits; with tied embeddings it is that table."""
+        """Parameters of the matrix that turns rows into logits; tied, it is that table."""
         return self.vocabulary * self.hidden_size
 
     @property
     def parameters(self) -> int:
-        """Of the whole model; a tied table counts once."""
+        """Parameters of the whole model; a tied table counts once."""
         tables = 1 if self.tied_embeddings else 2
         return self.layers * self.layer_parameters + tables * self.embedding_parameters
 
     @property
     def layer_bytes(self) -> int:
-        """Of the weights of one layer."""
+        """Bytes of the weights of one layer."""
         return round(self.layer_parameters * self.weight_bytes)
 
     @property
     def table_bytes(self) -> int:
-        """Of the embedding table, and of the head's matrix."""
+        """Bytes of the embedding table, and of the head's matrix."""
         return self.embedding_parameters * self.dtype_bytes
 
     @property
     def kv_token_bytes(self) -> int:
-        """Keys and values of one token in one layer."""
+        """Bytes of the keys and values of one token in one layer."""
         return self.kv_values * self.dtype_bytes
 
     @property
@@ -102,7 +102,7 @@ class ModelShape:
 
     @property
     def row_bytes(self) -> int:
-        """One row between stages."""
+        """Bytes of one row between stages."""
         return self.hidden_size * WIRE_BYTES_PER_VALUE
 
     def experts_hit(self, rows: int) -> float:
