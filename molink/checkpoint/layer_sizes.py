@@ -16,30 +16,19 @@ from statistics import median
 
 from molink.checkpoint.checkpoint import INDEX, SINGLE, Checkpoint, open_checkpoint
 from molink.checkpoint.model_config import KNOWN_CONFIGS, model_shape
-from molink.checkpoint.model_shape import ModelShape
+from molink.checkpoint.model_shape import ModelShape, PlannedModel
 from molink.checkpoint.safetensors_header import read_header
 from molink.checkpoint.shard_plan import Place, homes_of_tensors
 from molink.errors import UserError
 from molink_scheduler.placement import ModelCost
 
-__all__ = ["PlannedModel", "planned_model"]
+__all__ = ["planned_model"]
 
 ROUTED_EXPERTS = re.compile(r"\.experts(?:\.|_)")
 """Tensors of experts of which a row passes some; of a shared expert it passes all."""
 
 SAME_WORK = 0.01
 """Layers whose work differs by less are alike."""
-
-
-@dataclass(frozen=True, slots=True)
-class PlannedModel:
-    """A model as a plan sees it."""
-
-    name: str
-    shape: ModelShape
-    cost: ModelCost
-    measured: bool
-    """Whether the sizes are those of weight files, not of shapes."""
 
 
 def planned_model(model: str) -> PlannedModel:
@@ -50,25 +39,13 @@ def planned_model(model: str) -> PlannedModel:
     path = Path(model).expanduser()
     if model.lower() in KNOWN_CONFIGS or path.is_file():
         shape = model_shape(model if model.lower() in KNOWN_CONFIGS else path)
-        return PlannedModel(shape.name, shape, cost_of_shape(shape), False)
+        return PlannedModel.of_shape(shape)
     checkpoint = open_checkpoint(model)
     shape = model_shape(checkpoint.directory)
     sizes = stored_sizes(checkpoint)
     if sizes is None:
-        return PlannedModel(model, shape, cost_of_shape(shape), False)
+        return PlannedModel(model, shape, shape.cost, False)
     return PlannedModel(model, shape, _cost_of_sizes(model, shape, sizes), True)
-
-
-def cost_of_shape(shape: ModelShape) -> ModelCost:
-    """Costs by the model's shape: all layers alike."""
-    return ModelCost(
-        layer_bytes=(shape.layer_bytes,) * shape.layers,
-        kv_bytes=shape.kv_token_bytes,
-        row_bytes=shape.row_bytes,
-        head_bytes=shape.table_bytes,
-        tail_bytes=shape.table_bytes,
-        tied=shape.tied_embeddings,
-    )
 
 
 def stored_sizes(checkpoint: Checkpoint) -> dict[str, int] | None:

@@ -9,7 +9,9 @@ Counts are parameters or values; what is bytes says so in its name.
 
 from dataclasses import dataclass
 
-__all__ = ["ModelShape"]
+from molink_scheduler.placement import ModelCost
+
+__all__ = ["ModelShape", "PlannedModel"]
 
 WIRE_BYTES_PER_VALUE = 2
 """Stages hand on the residual stream in 16 bits, whatever the weights are stored in."""
@@ -120,3 +122,31 @@ class ModelShape:
         both_tied = is_head and is_tail and self.tied_embeddings
         tables = 1 if both_tied else int(is_head) + int(is_tail)
         return layers * self.layer_bytes + tables * self.table_bytes
+
+    @property
+    def cost(self) -> ModelCost:
+        """What the model takes of a node by its shape: all layers alike."""
+        return ModelCost(
+            layer_bytes=(self.layer_bytes,) * self.layers,
+            kv_bytes=self.kv_token_bytes,
+            row_bytes=self.row_bytes,
+            head_bytes=self.table_bytes,
+            tail_bytes=self.table_bytes,
+            tied=self.tied_embeddings,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedModel:
+    """A model's shape, and what it takes of each node by its shape or its weight files."""
+
+    name: str
+    shape: ModelShape
+    cost: ModelCost
+    measured: bool = False
+    """Whether the sizes are those of weight files, not of shapes."""
+
+    @classmethod
+    def of_shape(cls, shape: ModelShape) -> "PlannedModel":
+        """A model of which only its config is known."""
+        return cls(shape.name, shape, shape.cost)
