@@ -112,7 +112,9 @@ def shortage():
 ANSWERS = Codec("placement-answers", written, lambda line: found_from_fields(json.loads(line)))
 ANSWERS.add(plan=plan, plan_of_nothing=plan_of_nothing, shortage=shortage)
 
-FOR_SCRIPTS = Codec("plan-json", lambda found: json.dumps(plan_fields(found, "org/model"), indent=2))
+FOR_SCRIPTS = Codec(
+    "plan-json", lambda found: json.dumps(plan_fields(found, "org/model"), indent=2)
+)
 """What `molink plan --json` prints."""
 
 FOR_SCRIPTS.add(plan=plan, plan_of_nothing=plan_of_nothing)
