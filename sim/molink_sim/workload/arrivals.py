@@ -11,9 +11,7 @@ from collections.abc import Iterable, Sequence
 from random import Random
 
 from molink.errors import UserError
-from molink.workload.trace import TraceRequest
-from molink.workload.trace_fit import at_rate
-from molink.workload.trace_mix import generate_trace
+from molink.workload.trace import TraceRequest, at_rate, generate_trace
 from molink_sim.scenario import Arrival
 
 __all__ = ["generate", "thin"]

@@ -4,8 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from molink.errors import UserError
-from molink.workload.trace import TraceRequest, read_trace
-from molink.workload.trace_mix import INPUT_TOKENS_MAX, OUTPUT_TOKENS_MAX
+from molink.workload.trace import INPUT_TOKENS_MAX, OUTPUT_TOKENS_MAX, TraceRequest, read_trace
 from molink_sim.scenario import Arrival
 from molink_sim.workload.mooncake import read_mooncake
 
