@@ -7,7 +7,8 @@ from collections.abc import Callable
 
 import torch
 
-from molink.executor.stage import StageExecutor, StageOptions
+from molink.executor.loading import StageOptions, load_stage
+from molink.executor.stage import StageExecutor
 from molink.serving.model_card import load_tokenizer
 from molink.stage.links import StageLinks
 from molink.stage.loop import StageLoop
@@ -53,11 +54,11 @@ def start_stage(
     executor = _load_executor(load, tell)
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     name = f"layers {load.layers[0]}-{load.layers[1]}"
-    links = StageLinks.bind(name, load.address, executor.is_head, load.keys)
-    steer(lambda command: links.obey(command, tell))
+    links = StageLinks.bind(name, load.address, executor.is_head, tell, load.keys)
+    steer(links.handle)
     tell(_loaded(executor, links))
     join = expect_join()
-    links.connect(join, tell)
+    links.connect(join)
     _yield_to_links()
     tell(StageReady())
     packing = Packing(executor.hidden_size)
@@ -78,15 +79,15 @@ def _load_executor(load: LoadStage, tell: Callable[[Fact], None]) -> StageExecut
         stages_here=load.stages_here,
         self_test=load.layers[0] == 0,
     )
-    return StageExecutor.load(
+    return load_stage(
         load.model, range(*load.layers), options, lambda fraction: tell(LoadProgressed(fraction))
     )
 
 
 def _loaded(executor: StageExecutor, links: StageLinks) -> StageLoaded:
     return StageLoaded(
-        port=links.inbound[0].port,
-        coordinator_port=links.inbound[1].port if executor.is_head else None,
+        port=links.ports[0],
+        coordinator_port=links.ports[1] if executor.is_head else None,
         device=str(executor.device),
         dtype=dtype_name(executor.dtype),
         kv_tokens_capacity=executor.kv.tokens_capacity,
