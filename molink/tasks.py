@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Coroutine, Iterable
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
-__all__ = ["cancel", "gathered", "task_group"]
+__all__ = ["Signal", "cancel", "gathered", "task_group", "unless"]
 
 Result = TypeVar("Result")
 
@@ -36,3 +36,34 @@ async def cancel(*tasks: "asyncio.Task[Any] | None") -> None:
     for task in running:
         task.cancel()
     await asyncio.gather(*running, return_exceptions=True)
+
+
+async def unless(event: asyncio.Event, work: Coroutine[Any, Any, Result]) -> Result | None:
+    """Result of `work`; None when the event comes first, and `work` has been cancelled then."""
+    working = asyncio.create_task(work)
+    waiting = asyncio.create_task(event.wait())
+    try:
+        await asyncio.wait({working, waiting}, return_when=asyncio.FIRST_COMPLETED)
+        return working.result() if working.done() else None
+    finally:
+        await cancel(working, waiting)
+
+
+class Signal:
+    """Wakes every task that waits for the next change of something.
+
+    Nothing is lost where a task looks at that something, and waits without another `await` in
+    between.
+    """
+
+    def __init__(self) -> None:
+        self._next = asyncio.Event()
+
+    def send(self) -> None:
+        """Something has changed."""
+        self._next.set()
+        self._next = asyncio.Event()
+
+    async def wait(self) -> None:
+        """Until something changes."""
+        await self._next.wait()
