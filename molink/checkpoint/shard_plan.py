@@ -30,9 +30,9 @@ from molink.errors import UserError
 __all__ = [
     "FileNeed",
     "Home",
-    "ModelShape",
     "Place",
     "ShardPlan",
+    "WeightsLayout",
     "homes_of_tensors",
     "plan_shards",
     "shape_of",
@@ -59,8 +59,8 @@ Home = int | Place
 
 
 @dataclass(frozen=True, slots=True)
-class ModelShape:
-    """What config.json says that matters here."""
+class WeightsLayout:
+    """Layer count and table sharing of a checkpoint, as its config.json states them."""
 
     layers_total: int | None
     """None: it leaves that to its class; then the longest list counts."""
@@ -95,17 +95,17 @@ class ShardPlan:
         return {tensor: need.name for need in self.files for tensor in need.tensors}
 
 
-def shape_of(config: Mapping[str, Any]) -> ModelShape:
+def shape_of(config: Mapping[str, Any]) -> WeightsLayout:
     """The shape in a parsed config.json."""
     text = config.get("text_config")
     facts = text if isinstance(text, dict) else config
     names = ("num_hidden_layers", *ALIASES["num_hidden_layers"])
     counts = [facts[name] for name in names if isinstance(facts.get(name), int)]
     tied = facts.get("tie_word_embeddings", config.get("tie_word_embeddings"))
-    return ModelShape(counts[0] if counts else None, tied if isinstance(tied, bool) else None)
+    return WeightsLayout(counts[0] if counts else None, tied if isinstance(tied, bool) else None)
 
 
-def plan_shards(weight_map: Mapping[str, str], shape: ModelShape, layers: range) -> ShardPlan:
+def plan_shards(weight_map: Mapping[str, str], shape: WeightsLayout, layers: range) -> ShardPlan:
     """What the stage of `layers` needs of the files in `weight_map` (tensor name to file name).
 
     Raises UserError for layers that the model does not have.

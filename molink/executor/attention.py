@@ -29,9 +29,8 @@ from molink.executor.attention_math import (
     causal_mask,
 )
 from molink.executor.cpu import native_attention
-from molink.executor.cpu.decode_groups import DecodeGroup, KeyRange, group_decodes
 from molink.executor.kv_pool import KvPool, LayerKv
-from molink.executor.step_plan import SpanPlace, StepPlan
+from molink.executor.step_plan import DecodeGroup, KeyRange, SpanPlace, StepPlan, group_decodes
 
 __all__ = ["ATTENTION_NAME", "AttentionStep", "active_step"]
 

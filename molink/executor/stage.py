@@ -20,10 +20,15 @@ from molink.errors import StageError, UnsupportedModelError
 from molink.executor.attention import AttentionStep, active_step
 from molink.executor.cpu.packed_linear import PackedLinear
 from molink.executor.cpu.rewriting import rewrite
-from molink.executor.devices import choose_device, choose_dtype
+from molink.executor.devices import (
+    choose_device,
+    choose_dtype,
+    free_memory_bytes,
+    propose_kv_tokens,
+    return_freed_memory,
+)
 from molink.executor.kv_pool import KvPool
 from molink.executor.loading import Progress, StagePart, load_model, load_model_config
-from molink.executor.memory import free_memory_bytes, propose_kv_tokens, return_freed_memory
 from molink.executor.sampling import DrawnToken, SequenceHistory, sample
 from molink.executor.step_plan import plan_step
 from molink_scheduler.batch import Admission, Batch, BatchClass, Release, Span

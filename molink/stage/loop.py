@@ -22,7 +22,6 @@ from molink.stage.packing import Packing
 from molink.stage.tail import EndRules
 from molink.stage.work_sources import Pieces, Work, WorkSource
 from molink.stage_protocol.health import StageHealth
-from molink.stage_protocol.link_health import link_health
 from molink.wire.messages import Activations, Forget, Sampled, TokenSample
 from molink_scheduler.batch import Batch, BatchClass
 from molink_scheduler.events import SendRelease
@@ -210,7 +209,7 @@ class StageLoop:
                 micro_batch_count=self.source.micro_batch_count,
                 decode_step_s=self._decode_step_s,
                 prefill_row_s=self._prefill_row_s,
-                links=tuple(link_health(link) for link in self.links.statistics()),
+                links=self.links.reports(),
             )
         )
 

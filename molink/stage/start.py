@@ -53,11 +53,11 @@ def start_stage(
     executor = _load_executor(load, tell)
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     name = f"layers {load.layers[0]}-{load.layers[1]}"
-    links = StageLinks.bind(name, load.address, executor.is_head, load.keys)
-    steer(lambda command: links.obey(command, tell))
+    links = StageLinks.bind(name, load.address, executor.is_head, tell, load.keys)
+    steer(links.handle)
     tell(_loaded(executor, links))
     join = expect_join()
-    links.connect(join, tell)
+    links.connect(join)
     _yield_to_links()
     tell(StageReady())
     packing = Packing(executor.hidden_size)
@@ -85,8 +85,8 @@ def _load_executor(load: LoadStage, tell: Callable[[Fact], None]) -> StageExecut
 
 def _loaded(executor: StageExecutor, links: StageLinks) -> StageLoaded:
     return StageLoaded(
-        port=links.inbound[0].port,
-        coordinator_port=links.inbound[1].port if executor.is_head else None,
+        port=links.ports[0],
+        coordinator_port=links.ports[1] if executor.is_head else None,
         device=str(executor.device),
         dtype=dtype_name(executor.dtype),
         kv_tokens_capacity=executor.kv.tokens_capacity,

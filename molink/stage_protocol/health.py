@@ -4,45 +4,43 @@ A report may come from a stranger's PC, and its figures are computed with: each 
 bound, which `health_from_fields` checks.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Annotated, Any
 
-from pydantic import Field, TypeAdapter, ValidationError
+from pydantic import BeforeValidator, Field, TypeAdapter, ValidationError
 
 from molink.errors import FrameError
+from molink_scheduler.link.facts import LinkReport
 
-__all__ = ["LinkHealth", "PackingHealth", "StageHealth", "health_from_fields"]
+__all__ = ["PackingHealth", "StageHealth", "health_from_fields"]
 
 FIGURE_MAX = 2**53
 """Beyond it integers are not exact as floats; no count of ours comes near."""
+
+NAME_LENGTH_MAX = 40
+"""Of a link or a codec."""
 
 LINKS_MAX = 4
 """A stage has two that leave it at most."""
 
 Count = Annotated[int, Field(strict=True, ge=0, le=FIGURE_MAX)]
 Figure = Annotated[float, Field(strict=True, ge=0, le=FIGURE_MAX, allow_inf_nan=False)]
-Flag = Annotated[bool, Field(strict=True)]
-Name = Annotated[str, Field(strict=True, max_length=40)]
+Name = Annotated[str, Field(strict=True, max_length=NAME_LENGTH_MAX)]
 
 
-@dataclass(frozen=True, slots=True)
-class LinkHealth:
-    """What has left on one link since the start, what waits for it, and what it is like now."""
+def _check_link(raw: Any) -> Any:
+    """The core's own type says what each figure of a link is; here are the bounds."""
+    for field in fields(LinkReport):
+        value: Any = raw.get(field.name) if isinstance(raw, dict) else None
+        if type(value) is not field.type and (type(value), field.type) != (int, float):
+            raise ValueError(f"{field.name} is missing or of another type")
+        within = len(value) <= NAME_LENGTH_MAX if field.type is str else 0 <= value <= FIGURE_MAX
+        if not within:
+            raise ValueError(f"{field.name} is out of bounds")
+    return raw
 
-    name: Name
-    messages_sent: Count
-    bytes_sent: Count
-    decode_waiting: Count
-    prefill_waiting: Count
-    decode_queued_bytes: Count
-    prefill_queued_bytes: Count
-    chunk_bytes: Count
-    rate_mbps: Figure
-    rtt_ms: Figure
-    queueing_delay_ms: Figure
-    in_flight_bytes: Count
-    foreign_upload: Flag
-    acks_refused: Count
+
+Link = Annotated[LinkReport, BeforeValidator(_check_link)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,16 +82,16 @@ class StageHealth:
     """Only on the head."""
     decode_step_s: Figure
     prefill_row_s: Figure
-    links: Annotated[tuple[LinkHealth, ...], Field(max_length=LINKS_MAX)]
+    links: Annotated[tuple[Link, ...], Field(max_length=LINKS_MAX)]
 
 
 _REPORT = TypeAdapter(StageHealth)
 
 
-def health_from_fields(fields: dict[str, Any]) -> StageHealth:
+def health_from_fields(raw: dict[str, Any]) -> StageHealth:
     """A report from what JSON holds of it. Raises FrameError when it is none."""
     try:
-        return _REPORT.validate_python(fields)
+        return _REPORT.validate_python(raw)
     except ValidationError as error:
         first = error.errors(include_input=False)[0]
         where = ".".join(str(part) for part in first["loc"])

@@ -24,7 +24,7 @@ from molink.workload.trace import TraceRequest
 from molink.workload.trace_fit import scaled
 from molink.workload.trace_mix import generate_trace
 
-__all__ = ["Load", "PlannedTruth", "read_load", "requests_of"]
+__all__ = ["Load", "ScenarioRequest", "read_load", "requests_of"]
 
 TOKENS_MAX = 1_000_000
 """Of a prompt or an answer; the model's own limit is lower."""
@@ -40,7 +40,7 @@ the accident of a millisecond."""
 
 
 @dataclass(frozen=True, slots=True)
-class PlannedTruth:
+class ScenarioRequest:
     """One request: after so many seconds of the run, and how long."""
 
     load: str
@@ -57,10 +57,10 @@ class Load:
     requests: tuple[TraceRequest, ...]
 
 
-def requests_of(loads: Sequence[Load]) -> list[PlannedTruth]:
+def requests_of(loads: Sequence[Load]) -> list[ScenarioRequest]:
     """The requests of all loads in order of time."""
     found = [
-        PlannedTruth(load.name, one.start_s, one.input_tokens, one.output_tokens)
+        ScenarioRequest(load.name, one.start_s, one.input_tokens, one.output_tokens)
         for load in loads
         for one in load.requests
     ]

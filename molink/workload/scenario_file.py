@@ -38,7 +38,7 @@ from molink.workload.tables import number, refuse_unknown, tables, text, whole
 from molink_scheduler.head.micro_batches import MICRO_BATCH_COUNT_MAX
 from molink_scheduler.link.transmission import POLICIES, POLICY_DEFAULT
 
-__all__ = ["CODECS", "TruthScenario", "read_scenario"]
+__all__ = ["CODECS", "ValidationScenario", "read_scenario"]
 
 KEYS = {"about", "model", "stages", "kv_tokens", "link", "serve", "load"}
 LINK_KEYS = {"mbps", "one_way_ms"}
@@ -58,7 +58,7 @@ CODECS = ("raw", "lossless", "int8", "fp8")
 
 
 @dataclass(frozen=True, slots=True)
-class TruthScenario:
+class ValidationScenario:
     """One ring and what is asked of it."""
 
     name: str
@@ -90,13 +90,13 @@ class TruthScenario:
         return [str(part) for pair in pairs.items() for part in pair]
 
 
-def read_scenario(path: Path) -> TruthScenario:
+def read_scenario(path: Path) -> ValidationScenario:
     """Raises UserError, one sentence, for the first thing in the file that is wrong."""
     where, data = str(path), _read(path)
     refuse_unknown(where, data, KEYS)
     serve = _table(where, data, "serve", SERVE_KEYS)
     loads = _loads(where, data)
-    return TruthScenario(
+    return ValidationScenario(
         name=path.stem,
         about=text(where, data, "about", ""),
         model=text(where, data, "model") if "model" in data else None,

@@ -114,7 +114,14 @@ PROFILES.add(
     of_an_older_version=profile_of_before,
 )
 
-SCENARIOS = Codec("read-scenarios", reading(lambda path: asdict(read_scenario(path))))
+
+def scenario_in(path: Path) -> dict[str, Any]:
+    """The codec under the key that the file has."""
+    found = asdict(read_scenario(path))
+    return {"wire" if key == "codec" else key: value for key, value in found.items()}
+
+
+SCENARIOS = Codec("read-scenarios", reading(scenario_in))
 SCENARIOS.add(shortest=lambda: SCENARIO)
 
 # -- reports for scripts --------------------------------------------------------------------------

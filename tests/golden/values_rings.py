@@ -40,12 +40,7 @@ from molink.coordinator.rings.agent_ring import JoinTerms, build_ring
 from molink.coordinator.rings.agent_stage import AgentStage
 from molink.node.link_routes import join_terms
 from molink.serving.service import ModelCard
-from molink.stage_protocol.health import (
-    LinkHealth,
-    PackingHealth,
-    StageHealth,
-    health_from_fields,
-)
+from molink.stage_protocol.health import PackingHealth, StageHealth, health_from_fields
 from molink.stage_protocol.messages import (
     JoinRing,
     LoadProgressed,
@@ -61,9 +56,8 @@ from molink.stage_protocol.messages import (
     encode_line,
 )
 from molink.transport.curve import CurveKeys
-from molink.transport.link.statistics import LinkStatistics
 from molink_scheduler.codec_choice import choose_codec
-from molink_scheduler.link.facts import LinkMemory, LinkSnapshot
+from molink_scheduler.link.facts import LinkMemory, LinkReport
 from tests.golden.codec import Codec, from_text, text
 from tests.golden.values_joining import schema
 from tests.golden.values_placement import forecast_of_two
@@ -76,7 +70,7 @@ LINES = Codec("stage-lines", text(encode_line), from_text(decode_line))
 
 RAW = PackingHealth("raw", 0, 0, 0.0)
 PACKED = PackingHealth("int8", 2**40, 2**39, 12.5)
-LINK = LinkHealth(
+LINK = LinkReport(
     name="next",
     messages_sent=12,
     bytes_sent=2**40,
@@ -397,9 +391,8 @@ class RingDouble:
 
 @dataclass
 class HeadDouble:
-    def statistics(self) -> LinkStatistics:
-        pacer = LinkSnapshot(20.1254, 60.125, 3.5, 70_000, 4096, False, 1)
-        return LinkStatistics("head", 5, 700, (1, 2), (30, 40), 0, pacer)
+    def report(self) -> LinkReport:
+        return LinkReport("head", 5, 700, 1, 2, 30, 40, 4096, 20.125, 60.12, 3.5, 70_000, False, 1)
 
 
 @dataclass
@@ -414,7 +407,7 @@ CARD = ModelCard("org/model", 1_700_000_000, 300, 4096, (2,), None)
 
 
 def a_ring(emulated: LinkShape | None = None, health: StageHealth | None = HEALTH) -> RingDouble:
-    coordinator_link = LinkHealth(**(asdict(LINK) | {"name": "coordinator"}))
+    coordinator_link = LinkReport(**(asdict(LINK) | {"name": "coordinator"}))
     tail = None
     if health is not None:
         tail = StageHealth(
@@ -433,7 +426,7 @@ def a_ring(emulated: LinkShape | None = None, health: StageHealth | None = HEALT
 async def ring_service(ring: RingDouble, links: LinksDouble) -> dict[str, Any]:
     lost = asyncio.get_running_loop().create_future()
     coordinator = RingClient(CARD, ring, links, lost)  # type: ignore[arg-type]
-    coordinator.wire = choose_codec("lossless", None)
+    coordinator.codec = choose_codec("lossless", None)
     return coordinator.cluster()
 
 

@@ -103,13 +103,12 @@ class Neighbours:
 
 @pytest.fixture
 def neighbours():
-    links = [StageLinks.bind(name, "127.0.0.1", is_head=False) for name in ("stage", "peer")]
+    links = [StageLinks.bind(n, "127.0.0.1", False, lambda fact: None) for n in ("stage", "peer")]
     for here, there in (links, links[::-1]):
-        here.connect(join(there.inbound[0].port))
+        here.connect(join(there.ports[0]))
     yield Neighbours(*links)
     for one in links:
-        one._thread.stop()
-        one._context.destroy(linger=0)
+        one._links.close()
 
 
 def batch(*spans: Span, admits: bool, batch_class: BatchClass = BatchClass.DECODE) -> Batch:

@@ -8,13 +8,13 @@ import pytest
 from molink.errors import FrameError
 from molink.stage_protocol.health import (
     FIGURE_MAX,
-    LinkHealth,
     PackingHealth,
     StageHealth,
     health_from_fields,
 )
+from molink_scheduler.link.facts import LinkReport
 
-LINK = LinkHealth("next", 1, 2, 0, 1, 0, 9, 4096, 20.5, 60.0, 1.5, 3, False, 0)
+LINK = LinkReport("next", 1, 2, 0, 1, 0, 9, 4096, 20.5, 60.0, 1.5, 3, False, 0)
 PACKED = PackingHealth("int8", 200, 104, 0.01)
 REPORT = StageHealth(0, 1.5, 0.5, 3, 1, 2, 0, PACKED, PACKED, -5, None, 1, 0.1, 0, (LINK,))
 
@@ -48,6 +48,13 @@ def test_a_report_comes_back_as_it_was():
         {"packed": asdict(PACKED) | {"codec": "x" * 41}},
         {"links": None},
         {"links": [asdict(LINK) | {"foreign_upload": "no"}]},
+        {"links": [asdict(LINK) | {"rate_mbps": float("nan")}]},
+        {"links": [asdict(LINK) | {"messages_sent": True}]},
+        {"links": [asdict(LINK) | {"bytes_sent": -1}]},
+        {"links": [asdict(LINK) | {"rtt_ms": 10**400}]},
+        {"links": [asdict(LINK) | {"name": "x" * 41}]},
+        {"links": [{"name": "next"}]},
+        {"links": ["next"]},
         {"links": [asdict(LINK)] * 5},
     ],
 )

@@ -4,12 +4,12 @@ import pytest
 
 from molink.errors import FrameError
 from molink.stage_protocol import messages as supervision
-from molink.stage_protocol.health import LinkHealth, PackingHealth, StageHealth
+from molink.stage_protocol.health import PackingHealth, StageHealth
 from molink.stage_protocol.messages import decode_line, encode_line
 from molink.transport.curve import CurveKeys
-from molink_scheduler.link.facts import LinkMemory
+from molink_scheduler.link.facts import LinkMemory, LinkReport
 
-LINK = LinkHealth(
+LINK = LinkReport(
     name="next",
     messages_sent=1,
     bytes_sent=2,

@@ -15,7 +15,7 @@ from typing import Any
 
 from molink.checkpoint.checkpoint import INDEX, SINGLE, SMALL_FILES, Checkpoint, open_checkpoint
 from molink.checkpoint.safetensors_header import read_header
-from molink.checkpoint.shard_plan import ModelShape, ShardPlan, plan_shards, shape_of
+from molink.checkpoint.shard_plan import ShardPlan, WeightsLayout, plan_shards, shape_of
 from molink.errors import WeightsError
 from molink_agent.weights.progress import ProgressMeter
 from molink_agent.weights.room import Room, name_of
@@ -68,7 +68,7 @@ def _count(meter: ProgressMeter, size: int) -> None:
     meter.came(size)
 
 
-def _files_of(checkpoint: Checkpoint, shape: ModelShape, layers: range) -> list[str]:
+def _files_of(checkpoint: Checkpoint, shape: WeightsLayout, layers: range) -> list[str]:
     """Weight files that hold something of these layers; a single file holds all."""
     if not (checkpoint.directory / INDEX).is_file():
         return [SINGLE]
@@ -127,7 +127,7 @@ def bar_class(came: Came) -> type[Any]:
     return Bar
 
 
-def _plan(paths: dict[str, Path], shape: ModelShape, layers: range) -> ShardPlan:
+def _plan(paths: dict[str, Path], shape: WeightsLayout, layers: range) -> ShardPlan:
     """By what the files really hold."""
     weight_map = {
         tensor.name: name for name, path in paths.items() for tensor in read_header(path).tensors

@@ -23,18 +23,18 @@ from molink.bench.validation.server_process import ServerProcess
 from molink.client.api_client import ApiClient
 from molink.client.served_model import ServedModel
 from molink.errors import UserError
-from molink.workload.loads import PlannedTruth, requests_of
-from molink.workload.scenario_file import TruthScenario
+from molink.workload.loads import ScenarioRequest, requests_of
+from molink.workload.scenario_file import ValidationScenario
 from molink.workload.trace import TraceRequest
 from molink.workload.warm_up import WARM_UP_OUTPUT_TOKENS, warm_up_tokens
 
 __all__ = ["run_live"]
 
-_Plan = Sequence[tuple[PlannedTruth, PlannedRequest]]
+_Plan = Sequence[tuple[ScenarioRequest, PlannedRequest]]
 """What is asked, and as whose request."""
 
 
-async def run_live(scenario: TruthScenario, model: str, number: int) -> dict[str, Any]:
+async def run_live(scenario: ValidationScenario, model: str, number: int) -> dict[str, Any]:
     """One round on a fresh ring; its `number` seeds the prompts' tokens.
 
     Raises UserError when the server does not start or a request fails.
@@ -69,7 +69,7 @@ def _busy_s(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[float]:
 
 
 @asynccontextmanager
-async def _serving(scenario: TruthScenario, model: str, seed: int) -> AsyncIterator[Ring]:
+async def _serving(scenario: ValidationScenario, model: str, seed: int) -> AsyncIterator[Ring]:
     server = await ServerProcess.start(model, scenario.serve_options)
     try:
         async with ApiClient(server.url) as client:
@@ -81,10 +81,10 @@ async def _serving(scenario: TruthScenario, model: str, seed: int) -> AsyncItera
         await server.stop()
 
 
-def _plan(ring: Ring, scenario: TruthScenario) -> _Plan:
+def _plan(ring: Ring, scenario: ValidationScenario) -> _Plan:
     """All prompts are made before the clock starts."""
 
-    def prompt(one: PlannedTruth) -> PlannedRequest:
+    def prompt(one: ScenarioRequest) -> PlannedRequest:
         lengths = TraceRequest(one.start_s, one.input_tokens, one.output_tokens)
         return random_request(ring.random, ring.model.vocabulary_size, lengths)
 
@@ -100,7 +100,7 @@ async def _ask(ring: Ring, planned: PlannedRequest, began_s: float) -> RequestRe
     return record
 
 
-def _seen(planned: PlannedTruth, record: RequestRecord, began_s: float) -> dict[str, Any]:
+def _seen(planned: ScenarioRequest, record: RequestRecord, began_s: float) -> dict[str, Any]:
     return asdict(planned) | {
         "asked_s": record.start_s - began_s,
         "token_times_s": [at - began_s for at in record.token_times_s],

@@ -49,7 +49,7 @@ async def start_coordinator(
         links = RingClientLinks.bind(plan.hosts.coordinator_address, EPOCH)
         stack.callback(links.close)
         control = await stack.enter_async_context(LocalControl.start(plan))
-        terms = _terms(settings, control, plan, links.inbound.port)
+        terms = _terms(settings, control, plan, links.port)
         ring = await stack.enter_async_context(LocalRing.start(control, plan, terms, progressed))
         coordinator = await _coordinator(card, ring, links)
         watching = asyncio.create_task(coordinator.watch())

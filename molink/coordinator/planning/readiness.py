@@ -68,13 +68,13 @@ class Readiness:
             return False
         if first and self._is_timing(nodes, now):
             return False
-        return not (first or serving) or not self.measuring_ways(nodes, now)
+        return not (first or serving) or not self.nodes_still_measuring(nodes, now)
 
     def _is_timing(self, nodes: Sequence[Node], now: float) -> bool:
         joining = any(node.state is NodeState.JOINING for node in nodes if node.is_here)
         return joining and now - self._news_at < MEASURING_WAIT_S
 
-    def measuring_ways(self, nodes: Sequence[Node], now: float) -> list[Node]:
+    def nodes_still_measuring(self, nodes: Sequence[Node], now: float) -> list[Node]:
         """The nodes whose ways to others are still waited for."""
         lent = {node.node_id for node in nodes if node.may_serve}
         return [

@@ -13,8 +13,9 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 from molink.coordinator.requests.ring import RingStage
-from molink.stage_protocol.health import LinkHealth, PackingHealth, StageHealth
+from molink.stage_protocol.health import PackingHealth, StageHealth
 from molink_scheduler.codec_choice import LosslessTrial
+from molink_scheduler.link.facts import LinkReport
 
 __all__ = ["await_trial", "trial_of"]
 
@@ -62,7 +63,7 @@ def _hop(
     )
 
 
-def _next_link(health: StageHealth) -> LinkHealth:
+def _next_link(health: StageHealth) -> LinkReport:
     return next(link for link in health.links if link.name == "next")
 
 

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from molink.coordinator.requests.known_links import KnownLink
 from molink.coordinator.requests.ring import COORDINATOR, Ring
 from molink.coordinator.requests.ring_client_links import RingClientLinks
-from molink.stage_protocol.health import LinkHealth
-from molink.stage_protocol.link_health import link_health
+from molink_scheduler.link.facts import LinkReport
 
 __all__ = ["RingLink", "known_links", "ring_links"]
 
@@ -19,13 +18,13 @@ class RingLink:
 
     source: int
     target: int
-    health: LinkHealth
+    report: LinkReport
 
 
 def ring_links(ring: Ring, coordinator: RingClientLinks) -> Iterator[RingLink]:
     """In the order in which a request meets them; of a stage that has not reported, none."""
     if coordinator.head is not None:
-        yield RingLink(COORDINATOR, 0, link_health(coordinator.head.statistics()))
+        yield RingLink(COORDINATOR, 0, coordinator.head.report())
     for index, stage in enumerate(ring.stages):
         following = (index + 1) % len(ring.stages)
         for link in stage.health.links if stage.health else ():
@@ -40,4 +39,4 @@ def known_links(
     for link in ring_links(ring, coordinator):
         places = address_of(link.source), address_of(link.target)
         with suppress(ValueError, TypeError):  # What a stage says of its link may be impossible.
-            yield *places, KnownLink(link.health.rate_mbps, link.health.rtt_ms, now)
+            yield *places, KnownLink(link.report.rate_mbps, link.report.rtt_ms, now)

@@ -69,7 +69,7 @@ def _link(ring: Ring, link: RingLink) -> dict[str, Any]:
         "from": _name(ring, link.source),
         "to": _name(ring, link.target),
         "policy": ring.facts.policy,
-        **{key: value for key, value in asdict(link.health).items() if key != "name"},
+        **{key: value for key, value in asdict(link.report).items() if key != "name"},
         "emulated": emulated,
     }
 

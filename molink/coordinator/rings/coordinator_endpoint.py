@@ -72,7 +72,7 @@ class CoordinatorEndpoint:
         allowed = (stages[-1].node.public_key,)
         keys = CurveKeys(pair.public_z85, pair.secret_z85, allowed)
         self._links = RingClientLinks.bind(self.terms.listen_host, self.epoch, keys)
-        port = self._links.inbound.port
+        port = self._links.port
         self.terms.relay.forward(self._port_name, f"{self.terms.own_host}:{port}")
         return replace(
             self.terms.join,

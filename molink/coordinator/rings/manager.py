@@ -135,7 +135,7 @@ class ClusterManager:
         self._say_progress(nodes, now)
 
     def _say_progress(self, nodes: Sequence[Node], now: float) -> None:
-        ways = 0 if self.lives else len(self.readiness.measuring_ways(nodes, now))
+        ways = 0 if self.lives else len(self.readiness.nodes_still_measuring(nodes, now))
         waiting = Waiting(self.nodes_wanted, ways)
         self.service.progress = progress_sentence(
             nodes, self.lives, self.plan, waiting, self.last_failure

@@ -16,7 +16,7 @@ class Waiting:
     """What the manager waits for."""
 
     min_nodes: int
-    measuring_ways: int = 0
+    nodes_still_measuring: int = 0
     """Nodes that still measure the ways to others."""
 
 
@@ -44,10 +44,10 @@ def progress_sentence(
     ready = [node for node in here if node.may_serve]
     if len(ready) < waiting.min_nodes:
         return f"{len(ready)} of at least {waiting.min_nodes} PCs ready: let more join."
-    if waiting.measuring_ways:
+    if waiting.nodes_still_measuring:
         return (
-            f"{_pcs(len(ready))} ready, {waiting.measuring_ways} of them still measuring the ways "
-            "to the others."
+            f"{_pcs(len(ready))} ready, {waiting.nodes_still_measuring} of them still measuring "
+            "the ways to the others."
         )
     if last_failure:
         return f"The last ring has failed: {last_failure} Another is tried soon."

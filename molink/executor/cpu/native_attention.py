@@ -16,9 +16,9 @@ from functools import cache
 import torch
 
 from molink.executor.attention_math import AttentionVariant, attend_packed, causal_mask
-from molink.executor.cpu.decode_groups import KeyRange
 from molink.executor.cpu.native_kernel import native_library
 from molink.executor.kv_pool import LayerKv
+from molink.executor.step_plan import KeyRange
 
 __all__ = ["attend_decodes", "attend_span", "key_ranges", "suits"]
 

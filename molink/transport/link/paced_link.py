@@ -23,15 +23,15 @@ from molink.transport.link.chunk_stream import ChunkStream
 from molink.transport.link.connections import Connections
 from molink.transport.link.outgoing import Frame
 from molink.transport.link.path_move import MoveOutcome, PathMove
-from molink.transport.link.statistics import LinkStatistics
 from molink.wire.chunks import encode_hello
 from molink_scheduler.batch import BatchClass
+from molink_scheduler.link.facts import LinkReport
 from molink_scheduler.link.pacer import LinkPacer
 from molink_scheduler.link.sender import LinkSender
 from molink_scheduler.link.silence import Reconnect, SilenceStep
 from molink_scheduler.link.transmission import TransmissionQueue
 
-__all__ = ["LinkStatistics", "PacedLink"]
+__all__ = ["OnSilence", "PacedLink"]
 
 FILLER_BYTES = 32 * 1024
 """Of one filler: little enough to end soon after the measurement does."""
@@ -45,8 +45,8 @@ class PacedLink:
     connections: Connections
     sender: LinkSender
     clock: Callable[[], float] = time.monotonic
-    on_silence: Callable[[SilenceStep], None] = field(default=lambda step: None)
-    """Hears, in the link's thread, what the link does about a way that seems dead."""
+    on_silence: "OnSilence" = field(default=lambda link, step: None)
+    """Called in the link's thread with what the link does about a path that seems dead."""
     _stream: ChunkStream = field(init=False)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -62,12 +62,14 @@ class PacedLink:
         queue: TransmissionQueue,
         pacer: LinkPacer,
         peer: CurvePeer | None = None,
+        on_silence: "OnSilence" = lambda link, step: None,
     ) -> "PacedLink":
         """Connect to `tcp://host:port`; returns at once, `is_open` turns True with the answer.
 
         With a `peer` the link is encrypted and speaks to the owner of its key only.
         """
-        return cls(name, Connections.open(context, address, peer), LinkSender(queue, pacer))
+        connections = Connections.open(context, address, peer)
+        return cls(name, connections, LinkSender(queue, pacer), on_silence=on_silence)
 
     @property
     def is_open(self) -> bool:
@@ -131,19 +133,17 @@ class PacedLink:
         for one in ended:
             one.tell()
         if step is not None:
-            self.on_silence(step)
+            self.on_silence(self, step)
             return asked_at
         if move is None or wake_at is None or move.holds:
             return wake_at if move is None else move.wake_at
         return min(wake_at, move.wake_at)
 
-    def statistics(self) -> LinkStatistics:
-        """A snapshot."""
+    def report(self) -> LinkReport:
+        """The state of this link now."""
         stream = self._stream
         with self._lock:
-            return LinkStatistics.of(
-                self.name, stream.messages_sent, stream.bytes_sent, self.sender
-            )
+            return self.sender.report(self.name, stream.messages_sent, stream.bytes_sent)
 
     @property
     def rate_bytes_per_s(self) -> float:
@@ -177,3 +177,6 @@ class PacedLink:
                 self._stream.continue_on(move.socket, move.first, now, other_way=other_way)
         self._stream.hold(moving=connections.moves.holds)
         return ended
+
+
+OnSilence = Callable[[PacedLink, SilenceStep], None]

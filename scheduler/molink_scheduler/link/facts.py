@@ -11,7 +11,7 @@ __all__ = [
     "RATE_MIN_BYTES_PER_S",
     "Departure",
     "LinkMemory",
-    "LinkSnapshot",
+    "LinkReport",
     "Repeat",
 ]
 
@@ -73,14 +73,24 @@ class Repeat(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class LinkSnapshot:
-    """One link in `GET /cluster`."""
+class LinkReport:
+    """State of one outgoing link, as its stage reports it and `GET /cluster` shows it."""
 
+    name: str
+    messages_sent: int
+    """Since the start."""
+    bytes_sent: int
+    decode_waiting: int
+    """Transfers of which something has not left..."""
+    prefill_waiting: int
+    decode_queued_bytes: int
+    """...and the bytes of them that have not."""
+    prefill_queued_bytes: int
+    chunk_bytes: int
     rate_mbps: float
     rtt_ms: float
     """Without queueing and without the chunk's own time."""
     queueing_delay_ms: float
     in_flight_bytes: int
-    chunk_bytes: int
     foreign_upload: bool
     acks_refused: int

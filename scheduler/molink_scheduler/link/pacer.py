@@ -18,11 +18,11 @@ import math
 from dataclasses import dataclass, field
 
 from molink_scheduler.link.estimator import LinkEstimator
-from molink_scheduler.link.facts import CAUTIOUS, Departure, LinkMemory, LinkSnapshot, Repeat
+from molink_scheduler.link.facts import CAUTIOUS, Departure, LinkMemory, Repeat
 from molink_scheduler.link.upload_budget import UploadBudget
 from molink_scheduler.link.window import LinkWindow
 
-__all__ = ["LinkPacer", "LinkSnapshot"]
+__all__ = ["LinkPacer"]
 
 URGENT_CHUNKS = 2.0
 """How much urgent data may be in flight although the window is full, in chunks..."""
@@ -204,22 +204,6 @@ class LinkPacer:
         self._window.start_ramp()
         self._open_since = self._paced_until = -math.inf
         self._progress_at, self._stalls = now, 0
-
-    def remembered(self) -> LinkMemory:
-        """What to start from when this peer is met again."""
-        return LinkMemory(self.estimator.rate_bytes_per_s, self.estimator.base_rtt_s)
-
-    def snapshot(self) -> LinkSnapshot:
-        """The link as users see it."""
-        return LinkSnapshot(
-            rate_mbps=self.estimator.rate_bytes_per_s * 8e-6,
-            rtt_ms=self.estimator.base_rtt_s * 1e3,
-            queueing_delay_ms=self.estimator.queueing_delay_s * 1e3,
-            in_flight_bytes=self.in_flight_bytes,
-            chunk_bytes=self.chunk_bytes,
-            foreign_upload=self.foreign_upload,
-            acks_refused=self.acks_refused,
-        )
 
     # -- the window -----------------------------------------------------------------------------
 

@@ -23,8 +23,8 @@ import math
 from collections import deque
 from dataclasses import dataclass, field
 
-from molink_scheduler.batch import DECODE
-from molink_scheduler.link.facts import Repeat
+from molink_scheduler.batch import DECODE, PREFILL
+from molink_scheduler.link.facts import LinkReport, Repeat
 from molink_scheduler.link.pacer import LinkPacer
 from molink_scheduler.link.prefill_pause import PrefillPause
 from molink_scheduler.link.silence import LinkSilence
@@ -153,6 +153,26 @@ class LinkSender:
         if held_until is not None:
             return held_until
         return self.pacer.next_wake(now, urgent=self._is_urgent)
+
+    def report(self, name: str, messages_sent: int, bytes_sent: int) -> LinkReport:
+        """The state of this link; whoever drives it names it and counts what has left."""
+        queue, pacer, estimator = self.queue, self.pacer, self.pacer.estimator
+        return LinkReport(
+            name=name,
+            messages_sent=messages_sent,
+            bytes_sent=bytes_sent,
+            decode_waiting=queue.waiting_count(DECODE),
+            prefill_waiting=queue.waiting_count(PREFILL),
+            decode_queued_bytes=queue.queued_bytes(DECODE),
+            prefill_queued_bytes=queue.queued_bytes(PREFILL),
+            chunk_bytes=queue.chunk_bytes_now or pacer.chunk_bytes,
+            rate_mbps=round(estimator.rate_bytes_per_s * 8e-6, 3),
+            rtt_ms=round(estimator.base_rtt_s * 1e3, 2),
+            queueing_delay_ms=round(estimator.queueing_delay_s * 1e3, 2),
+            in_flight_bytes=pacer.in_flight_bytes,
+            foreign_upload=pacer.foreign_upload,
+            acks_refused=pacer.acks_refused,
+        )
 
     @property
     def _is_urgent(self) -> bool:

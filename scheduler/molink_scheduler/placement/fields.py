@@ -9,10 +9,14 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from molink_scheduler.placement.evaluate import Forecast, StageForecast
-from molink_scheduler.placement.even import even_plan
 from molink_scheduler.placement.facts import Goal, LinkFacts, ModelCost, Network, NodeFacts
-from molink_scheduler.placement.plan import Plan, Standby, make_plan
-from molink_scheduler.placement.shared_lines import plan_on_shared_lines
+from molink_scheduler.placement.plan import (
+    Plan,
+    Standby,
+    even_plan,
+    make_plan,
+    plan_on_shared_lines,
+)
 from molink_scheduler.placement.shortage import Shortage
 
 __all__ = [

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 if TYPE_CHECKING:
-    from molink.workload.scenario_file import TruthScenario
+    from molink.workload.scenario_file import ValidationScenario
     from molink_sim.hardware.stage_profile import StageProfile
     from molink_sim.validation import Comparison, RealRound
 
@@ -68,7 +68,7 @@ def compare(
         raise SystemExit(1)
 
 
-def _show(scenario: "TruthScenario", found: "Comparison", real: "Sequence[RealRound]") -> None:
+def _show(scenario: "ValidationScenario", found: "Comparison", real: "Sequence[RealRound]") -> None:
     from rich.console import Console
 
     from molink_sim.report import print_table

@@ -5,7 +5,6 @@ from molink.checkpoint.model_shape import ModelShape
 from molink.hardware.gpu import Gpu, gpu, known_gpus
 from molink.hardware.roofline import RooflineCost, StepParts, stage_cost
 from molink_sim.hardware.memory import kv_tokens
-from molink_sim.hardware.read_profile import read_profile
 
 __all__ = [
     "Gpu",
@@ -17,6 +16,5 @@ __all__ = [
     "known_models",
     "kv_tokens",
     "model_shape",
-    "read_profile",
     "stage_cost",
 ]

@@ -12,14 +12,13 @@ from molink_sim.report.micro_batch_curves import plot_micro_batch_curves
 from molink_sim.report.page import Picture, Section, write_page
 from molink_sim.report.run_page import write_run_page
 from molink_sim.report.summary import summary, to_json
-from molink_sim.report.sweep import Run, Sweep, grid, sweep
+from molink_sim.report.sweep import Run, Sweep
 from molink_sim.report.tables import (
     Table,
     busy_table,
     print_summary,
     print_table,
     spread_table,
-    sweep_table,
 )
 
 __all__ = [
@@ -29,7 +28,6 @@ __all__ = [
     "Sweep",
     "Table",
     "busy_table",
-    "grid",
     "plot_cdfs",
     "plot_curves",
     "plot_gantt",
@@ -39,8 +37,6 @@ __all__ = [
     "print_table",
     "spread_table",
     "summary",
-    "sweep",
-    "sweep_table",
     "to_json",
     "write_page",
     "write_run_page",

@@ -4,15 +4,11 @@ A sweep is a flat list and not a grid: runs may be missing, several seeds may sh
 published values stand beside simulated ones as runs of another `system`.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import product
 from typing import Any
 
-from molink_sim.outcome import Outcome
-from molink_sim.report.summary import summary
-
-__all__ = ["Parameter", "Point", "Run", "Sweep", "grid", "sweep"]
+__all__ = ["Parameter", "Point", "Run", "Sweep"]
 
 Parameter = str | int | float
 
@@ -69,15 +65,3 @@ class Sweep:
     def as_json(self) -> list[dict[str, Any]]:
         """For `to_json`."""
         return [{"parameters": dict(r.parameters), "summary": dict(r.summary)} for r in self.runs]
-
-
-def grid(**axes: Sequence[Parameter]) -> Iterator[dict[str, Parameter]]:
-    """Every combination of the values, the last axis fastest."""
-    return (dict(zip(axes, values, strict=True)) for values in product(*axes.values()))
-
-
-def sweep(
-    points: Iterable[Mapping[str, Parameter]], run: Callable[[Mapping[str, Parameter]], Outcome]
-) -> Sweep:
-    """Run every point and keep its summary; outcomes are dropped one by one, they are large."""
-    return Sweep([Run(dict(point), summary(run(point))) for point in points])

@@ -1,4 +1,4 @@
-"""Numbers in rows: on the terminal, in markdown and, through `page`, in HTML."""
+"""Numbers in rows: on the terminal and, through `page`, in HTML."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -8,9 +8,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table as RichTable
 
-from molink.workload.markdown import markdown_table
 from molink.workload.table import ROWS
-from molink_sim.report.sweep import Sweep
 
 __all__ = [
     "Table",
@@ -19,7 +17,6 @@ __all__ = [
     "print_summary",
     "print_table",
     "spread_table",
-    "sweep_table",
     "totals",
 ]
 
@@ -41,10 +38,6 @@ class Table:
     rows: Sequence[Sequence[str]]
     numbers: bool = True
     """Else the page sets all columns left."""
-
-    def markdown(self) -> str:
-        """Without the title."""
-        return markdown_table(self.head, self.rows)
 
 
 def spread_table(summary: Mapping[str, Any], title: str = "What users felt") -> Table:
@@ -70,20 +63,6 @@ def busy_table(summary: Mapping[str, Any], title: str = "How busy it was") -> Ta
         rows = sorted(rows, key=lambda row: -row[0])[:BUSY_ROWS_MAX]
     cells = [[name, f"{share:.1%}", work] for share, name, work in rows]
     return Table(title, ["", "busy", "work"], cells)
-
-
-def sweep_table(
-    sweep: Sweep, parameters: Sequence[str], figures: Sequence[str], title: str = ""
-) -> Table:
-    """One row a run: its parameters, then its figures (paths like `ttft_s.mean`)."""
-    rows = [
-        [
-            *(str(run.parameters.get(name, "-")) for name in parameters),
-            *(_seconds(run.figure(name)) for name in figures),
-        ]
-        for run in sweep.runs
-    ]
-    return Table(title, [*parameters, *(figure_label(name) for name in figures)], rows)
 
 
 def figure_label(name: str) -> str:

@@ -5,7 +5,7 @@ from dataclasses import asdict
 from typing import Any
 
 from molink.workload.figures import ALL
-from molink.workload.scenario_file import TruthScenario
+from molink.workload.scenario_file import ValidationScenario
 from molink_sim.report.tables import Table
 from molink_sim.validation.comparison import ERROR_MAX, Comparison, Figure
 from molink_sim.validation.real import RealRound
@@ -21,7 +21,7 @@ OTHERS_CORES_MAX = 0.1
 HEAD = ("requests", "time", "real, ms", "simulated, ms", "error", "within 15 %")
 
 
-def comparison_table(scenario: TruthScenario, comparison: Comparison) -> Table:
+def comparison_table(scenario: ValidationScenario, comparison: Comparison) -> Table:
     """One row for each figure; only those that are judged pass or fail."""
     link = scenario.link
     title = f"{scenario.name}: {scenario.about}" if scenario.about else scenario.name
@@ -49,7 +49,7 @@ def disturbed(rounds: Sequence[RealRound]) -> str | None:
 
 
 def comparison_json(
-    scenario: TruthScenario,
+    scenario: ValidationScenario,
     comparison: Comparison,
     rounds: Sequence[RealRound],
     simulated: SimulatedRun,

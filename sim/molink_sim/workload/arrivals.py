@@ -1,10 +1,9 @@
-"""When requests come: a trace brought to a rate, or times drawn anew over a trace's lengths.
+"""When requests come: a trace brought to a rate, or Poisson arrivals.
 
 Thinning keeps each request of a busy trace with one probability, so its bursts stay as they are.
 Stretching it instead would make every burst last longer, and the first minutes of a recorded
 service, slow and short, would fill the whole run: a trace begins 300 s into its file
-(`molink.workload.trace_fit`). Poisson arrivals have no bursts beyond chance; on/off arrivals have
-more than the trace, for the question how much burst a system stands.
+(`molink.workload.trace_fit`). Poisson arrivals have no bursts beyond chance.
 """
 
 import math
@@ -17,7 +16,7 @@ from molink.workload.trace_fit import at_rate
 from molink.workload.trace_mix import generate_trace
 from molink_sim.scenario import Arrival
 
-__all__ = ["generate", "on_off", "poisson", "thin"]
+__all__ = ["generate", "thin"]
 
 ARRIVALS_MAX = 5_000_000
 """Of one run: 14 hours at 100 requests per second, and about 1 GB of them."""
@@ -56,62 +55,6 @@ def generate(rate_per_s: float, duration_s: float, seed: int) -> list[Arrival]:
     `--trace generated` makes them (`molink.workload.trace_mix`)."""
     _check(rate_per_s, duration_s)
     return _arrivals(generate_trace(Random(f"trace {seed}"), rate_per_s, duration_s))
-
-
-def poisson(
-    lengths: Sequence[Arrival], rate_per_s: float, duration_s: float, seed: int
-) -> list[Arrival]:
-    """Poisson arrivals whose lengths are drawn from those of a trace, in pairs."""
-    _check(rate_per_s, duration_s)
-    random = Random(f"poisson {seed}")
-    found, at_s = [], random.expovariate(rate_per_s)
-    while at_s < duration_s:
-        found.append(_at(random, lengths, at_s))
-        at_s += random.expovariate(rate_per_s)
-    return found
-
-
-def on_off(
-    lengths: Sequence[Arrival],
-    rate_per_s: float,
-    duration_s: float,
-    seed: int,
-    *,
-    on_s: float = 10.0,
-    off_s: float = 30.0,
-) -> list[Arrival]:
-    """Bursts: Poisson arrivals while on, none while off, `rate_per_s` on the long average.
-
-    Periods are exponential with means `on_s` and `off_s`; the first one is on or off as chance
-    would find it.
-    """
-    _check(rate_per_s, duration_s)
-    if not (_positive(on_s) and _positive(off_s)):
-        raise UserError(f"on and off times must be above 0 s, not {on_s:g} and {off_s:g}")
-    random = Random(f"on off {seed}")
-    busy_per_s = rate_per_s * (on_s + off_s) / on_s
-    found, at_s = [], 0.0
-    on = random.random() < on_s / (on_s + off_s)
-    while at_s < duration_s:
-        ends_s = at_s + random.expovariate(1 / (on_s if on else off_s))
-        if on:
-            found += _burst(random, lengths, busy_per_s, at_s, min(ends_s, duration_s))
-        at_s, on = ends_s, not on
-    return found
-
-
-def _burst(
-    random: Random, lengths: Sequence[Arrival], rate_per_s: float, at_s: float, ends_s: float
-) -> list[Arrival]:
-    found = []
-    while (at_s := at_s + random.expovariate(rate_per_s)) < ends_s:
-        found.append(_at(random, lengths, at_s))
-    return found
-
-
-def _at(random: Random, lengths: Sequence[Arrival], at_s: float) -> Arrival:
-    one = lengths[random.randrange(len(lengths))]
-    return Arrival(at_s, one.input_tokens, one.output_tokens)
 
 
 def _arrivals(requests: Iterable[TraceRequest]) -> list[Arrival]:

@@ -1,16 +1,15 @@
-"""Traces in files, read and written."""
+"""Traces in files."""
 
-import csv
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from molink.errors import UserError
-from molink.workload.trace import OWN, TraceRequest, read_trace
+from molink.workload.trace import TraceRequest, read_trace
 from molink.workload.trace_mix import INPUT_TOKENS_MAX, OUTPUT_TOKENS_MAX
 from molink_sim.scenario import Arrival
 from molink_sim.workload.mooncake import read_mooncake
 
-__all__ = ["load_trace", "write_trace"]
+__all__ = ["load_trace"]
 
 
 def load_trace(
@@ -48,15 +47,3 @@ def _nothing_left(
         f"none of the {len(requests)} requests of {path} has 1 to {input_max} tokens in and 1 to "
         f"{output_max} out: raise the limits"
     )
-
-
-def write_trace(path: Path, arrivals: Iterable[Arrival]) -> None:
-    """Write the requests as a CSV file of our own, to publish what a run was made with.
-
-    Times keep every digit, so that the file gives the very same run.
-    """
-    with path.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow((OWN.start, OWN.input_tokens, OWN.output_tokens))
-        for one in arrivals:
-            writer.writerow((one.at_s, one.input_tokens, one.output_tokens))

@@ -22,13 +22,14 @@ from molink.coordinator.local.local_report import local_nodes_report
 from molink.coordinator.local.local_ring import EPOCH, LocalRing
 from molink.coordinator.rings.agent_ring import JoinTerms
 from molink.errors import StageError, UserError
-from molink.stage_protocol.health import LinkHealth, PackingHealth, StageHealth
+from molink.stage_protocol.health import PackingHealth, StageHealth
+from molink_scheduler.link.facts import LinkReport
 from tests.coordinator.local.test_fixed_plan import model
 from tests.node.fake_stage import PORT, REQUESTS_PORT, FakeHandle
 
 TERMS = JoinTerms(None, None, "molink", "k" * 40, ("127.0.0.1:9",), "sampled", "", upload_mbps=8)
 PACKING = PackingHealth("raw", 0, 0, 0.0)
-LINK = LinkHealth("next", 1, 700, 0, 0, 0, 0, 4096, 20.0, 60.0, 0.0, 0, False, 0)
+LINK = LinkReport("next", 1, 700, 0, 0, 0, 0, 4096, 20.0, 60.0, 0.0, 0, False, 0)
 HEALTH = StageHealth(
     *(7, 1.5, 0.5, 3, None, 2, 0, PACKING, PACKING, 0, None, None, 0.1, 0.2, (LINK,))
 )

@@ -46,7 +46,9 @@ class Room:
         return self.readiness.is_time(list(self.book), now, first=first, serving=serving)
 
     def waits_for(self, now):
-        return {node.node_id[0] for node in self.readiness.measuring_ways(list(self.book), now)}
+        return {
+            node.node_id[0] for node in self.readiness.nodes_still_measuring(list(self.book), now)
+        }
 
 
 def test_a_plan_waits_until_everybody_has_told_the_ways_to_the_others():

@@ -3,13 +3,14 @@
 import pytest
 
 from molink.coordinator.requests.lossless_trial import trial_of
-from molink.stage_protocol.health import LinkHealth, PackingHealth, StageHealth
+from molink.stage_protocol.health import PackingHealth, StageHealth
+from molink_scheduler.link.facts import LinkReport
 
 NOTHING = PackingHealth("raw", 0, 0, 0.0)
 
 
-def link(rate_mbps: float) -> LinkHealth:
-    return LinkHealth("next", 1, 2, 0, 0, 0, 0, 4096, rate_mbps, 60.0, 0.0, 0, False, 0)
+def link(rate_mbps: float) -> LinkReport:
+    return LinkReport("next", 1, 2, 0, 0, 0, 0, 4096, rate_mbps, 60.0, 0.0, 0, False, 0)
 
 
 def health(packed=NOTHING, unpacked=NOTHING, rate_mbps=20.0) -> StageHealth:

@@ -65,7 +65,10 @@ class FakeLink:
         return self
 
     def note(self):
-        self.log.append((self.now, self.pacer.snapshot().rate_mbps, self.queue_s()))
+        self.log.append((self.now, self.estimate_mbps(), self.queue_s()))
+
+    def estimate_mbps(self):
+        return self.pacer.estimator.rate_bytes_per_s / MBPS
 
     def rate(self, when):
         return [mbps for start, mbps in self.steps if start <= when][-1] * MBPS

@@ -97,9 +97,9 @@ def test_a_remembered_link_starts_at_full_rate():
     link = FakeLink([(0, 50)], 0.03, LinkMemory(50 * MBPS, 0.06)).run(2)
     assert link.goodput_mbps(0.1, 2) >= 0.9 * 50
     assert max(link.queues_ms(0, 2)) < 30
-    again = link.pacer.remembered()
-    assert again.rate_bytes_per_s == pytest.approx(50 * MBPS, rel=0.05)
-    assert again.rtt_s == pytest.approx(0.06, rel=0.05)
+    estimator = link.pacer.estimator
+    assert estimator.rate_bytes_per_s == pytest.approx(50 * MBPS, rel=0.05)
+    assert estimator.base_rtt_s == pytest.approx(0.06, rel=0.05)
 
 
 @pytest.mark.parametrize("remembered_mbps", [2, 200])
@@ -112,7 +112,7 @@ def test_a_foreign_upload_is_noticed_shown_and_does_not_starve_us():
     link = FakeLink([(0, 20)], 0.03, foreign=(5, 20, 1_000_000))
     seen = []
     link.at(4.9, lambda: seen.append(link.pacer.foreign_upload))
-    link.at(9.0, lambda: seen.append(link.pacer.snapshot().foreign_upload))
+    link.at(9.0, lambda: seen.append(link.pacer.foreign_upload))
     link.at(19.9, lambda: seen.append(link.pacer.foreign_upload))
     link.run(30)
     assert [*seen, link.pacer.foreign_upload] == [False, True, True, False]
@@ -167,7 +167,7 @@ def test_hostile_acknowledgements_are_dropped_and_counted(acks):
         assert pacer.acks_refused == refused
         assert pacer.in_flight_bytes >= 0
         assert CHUNK_BYTES_MIN <= pacer.chunk_bytes <= CHUNK_BYTES_MAX
-        assert math.isfinite(pacer.snapshot().rate_mbps)
+        assert math.isfinite(pacer.estimator.rate_bytes_per_s)
 
 
 def drain_wakes(pacer, now, until):
@@ -209,14 +209,14 @@ def test_a_late_acknowledgement_stands_for_all_before_it():
 def test_what_is_taken_back_is_no_longer_in_flight_and_the_estimate_stays():
     link = FakeLink([(0, 20)], 0.03).run(3)
     pacer = link.pacer
-    before = pacer.snapshot().rate_mbps
+    before = pacer.estimator.rate_bytes_per_s
     newest, oldest = next(link.sequences) - 1, pacer.oldest
     in_flight_bytes = pacer.in_flight_bytes
     repeats = pacer.take_back(oldest, 3.0)
     assert pacer.in_flight_bytes == 0 and pacer.oldest is None
     assert sum(repeat.size_bytes for repeat in repeats) == in_flight_bytes
     assert [repeat.sequence for repeat in repeats] == list(range(oldest, newest + 1))
-    assert pacer.snapshot().rate_mbps == before
+    assert pacer.estimator.rate_bytes_per_s == before
     assert pacer.room(3.0) > 0
     assert not pacer.acknowledged(newest, 3.1)
     assert pacer.acks_refused == 1
@@ -265,7 +265,8 @@ def test_on_another_way_a_link_begins_as_to_a_peer_never_met(known_mbps, begins_
     pacer.sent(0, 1000, 1.0)
     pacer.acknowledged(0, 1.01)
     pacer.path_changed(2.0)
-    assert pacer.remembered() == LinkMemory(begins_mbps * MBPS, CAUTIOUS.rtt_s)
+    assert pacer.estimator.rate_bytes_per_s == begins_mbps * MBPS
+    assert pacer.estimator.base_rtt_s == CAUTIOUS.rtt_s
     pacer.sent(1, 1000, 2.0)
     pacer.acknowledged(1, 2.5)
     assert pacer.estimator.base_rtt_s == pytest.approx(0.5, abs=0.01)

@@ -1,5 +1,7 @@
 """Pictures are made and are pictures; how they look was judged by eye."""
 
+from itertools import product
+
 import pytest
 
 from molink.errors import UserError
@@ -7,7 +9,6 @@ from molink_sim.outcome import Activity
 from molink_sim.report import (
     Run,
     Sweep,
-    grid,
     plot_cdfs,
     plot_curves,
     plot_gantt,
@@ -28,6 +29,10 @@ def matplotlib():
 
 def figures(value):
     return {key: {"mean": value} for key in ("ttft_s", "tpot_s", "latency_s")}
+
+
+def grid(**axes):
+    return [dict(zip(axes, values, strict=True)) for values in product(*axes.values())]
 
 
 CURVES = Sweep(

@@ -1,6 +1,6 @@
 from itertools import pairwise
 from random import Random
-from statistics import mean, pvariance
+from statistics import mean
 
 import pytest
 from hypothesis import given, settings
@@ -11,9 +11,7 @@ from molink.workload.trace import TraceRequest
 from molink.workload.trace_fit import at_rate
 from molink.workload.trace_mix import generate_trace
 from molink_sim.scenario import Arrival
-from molink_sim.workload import generate, on_off, poisson, thin
-
-LENGTHS = [Arrival(0.0, 10, 1), Arrival(0.0, 20, 2), Arrival(0.0, 60, 6)]
+from molink_sim.workload import generate, thin
 
 
 def evenly(count, rate_per_s):
@@ -27,23 +25,15 @@ def thinned(rate, duration_s, seed):
     return thin(TRACE, rate, duration_s, seed)
 
 
-def poissons(rate, duration_s, seed):
-    return poisson(LENGTHS, rate, duration_s, seed)
+SOURCES = pytest.mark.parametrize("draw", [generate, thinned])
 
 
-def in_bursts(rate, duration_s, seed):
-    return on_off(LENGTHS, rate, duration_s, seed, on_s=1.0, off_s=3.0)
-
-
-WAYS = pytest.mark.parametrize("draw", [generate, poissons, in_bursts, thinned])
-
-
-@WAYS
+@SOURCES
 def test_one_seed_one_load(draw):
     assert draw(2.0, 60.0, 7) == draw(2.0, 60.0, 7) != draw(2.0, 60.0, 8)
 
 
-@WAYS
+@SOURCES
 @settings(max_examples=25)
 @given(rate=st.floats(0.05, 8), duration_s=st.floats(1, 300), seed=st.integers(0, 99))
 def test_times_rise_and_end_with_the_duration(draw, rate, duration_s, seed):
@@ -52,7 +42,7 @@ def test_times_rise_and_end_with_the_duration(draw, rate, duration_s, seed):
     assert all(0 <= one.at_s < duration_s for one in found)
 
 
-@WAYS
+@SOURCES
 def test_the_rate_is_the_one_asked_for(draw):
     assert mean(len(draw(2.0, 1500.0, seed)) for seed in range(9)) == pytest.approx(3000, rel=0.05)
 
@@ -88,33 +78,8 @@ def test_a_trace_that_ends_too_soon_is_refused():
         thin([], 1.0, 600.0, 0)
 
 
-def test_lengths_come_in_pairs():
-    pairs = {(one.input_tokens, one.output_tokens) for one in poisson(LENGTHS, 10, 60, 0)}
-    assert pairs == {(10, 1), (20, 2), (60, 6)}
-
-
-def per_ten_seconds(arrivals, duration_s):
-    counts = [0] * round(duration_s / 10)
-    for one in arrivals:
-        counts[int(one.at_s / 10)] += 1
-    return counts
-
-
-def test_on_off_has_bursts_and_poisson_none():
-    steady = per_ten_seconds(poisson(LENGTHS, 2.0, 6000, 3), 6000)
-    bursts = per_ten_seconds(on_off(LENGTHS, 2.0, 6000, 3, on_s=20, off_s=60), 6000)
-    assert pvariance(steady) / mean(steady) == pytest.approx(1, abs=0.25)
-    assert pvariance(bursts) / mean(bursts) > 10
-    assert bursts.count(0) > 200
-
-
 @pytest.mark.parametrize("rate,duration_s", [(0, 1), (1, 0), (-1, 1), (float("nan"), 1), (9e9, 9)])
-@WAYS
+@SOURCES
 def test_what_is_no_load_is_refused(draw, rate, duration_s):
     with pytest.raises(UserError, match="requests"):
         draw(rate, duration_s, 0)
-
-
-def test_on_and_off_times_must_be_positive():
-    with pytest.raises(UserError, match="on and off times"):
-        on_off(LENGTHS, 1, 10, 0, off_s=0)

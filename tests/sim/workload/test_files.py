@@ -2,7 +2,7 @@ import pytest
 
 from molink.errors import UserError
 from molink_sim.scenario import Arrival
-from molink_sim.workload import load_trace, write_trace
+from molink_sim.workload import load_trace
 
 AZURE = "TIMESTAMP,ContextTokens,GeneratedTokens\n"
 OWN = "start_s,input_tokens,output_tokens\n"
@@ -100,9 +100,3 @@ def test_a_file_that_is_no_text(tmp_path):
     path.write_bytes(b"\xff\xfe\x00\x80" * 9)
     with pytest.raises(UserError, match="is no JSONL file"):
         load_trace(path)
-
-
-def test_what_is_written_is_read_again(tmp_path):
-    arrivals = [Arrival(0.1 + 0.2, 3, 4), Arrival(1 / 3, 2048, 1024)]
-    write_trace(tmp_path / "own.csv", arrivals)
-    assert load_trace(tmp_path / "own.csv") == arrivals

@@ -102,7 +102,7 @@ class FakeNetwork:
             connections,
             sender,
             lambda: self.now,
-            lambda step: self.steps.append((self.now, step)),
+            lambda link, step: self.steps.append((self.now, step)),
         )
         for start, _, what in self.troubles:
             if what == "cut":

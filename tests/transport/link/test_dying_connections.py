@@ -122,7 +122,7 @@ def test_where_a_way_stays_dead_another_one_is_asked_for_and_taken():
         link = through(proxy, ends, encrypted=False)
         asked = threading.Event()
 
-        def ask(step) -> None:
+        def ask(link, step) -> None:
             if step.ask_others and not asked.is_set():
                 asked.set()
                 link.move_to(ends.address, ends.outcomes.put)
@@ -144,7 +144,7 @@ def test_without_any_way_the_link_is_given_up(monkeypatch):
     with TwoEnds() as ends, BadProxy(ends.inbound.port) as proxy:
         link = through(proxy, ends, encrypted=False)
         given_up = threading.Event()
-        link.on_silence = lambda step: isinstance(step, GiveUp) and given_up.set()
+        link.on_silence = lambda link, step: isinstance(step, GiveUp) and given_up.set()
         proxy.refusing = True
         proxy.forget()
         ends.send(link, DECODE, b"into the void")

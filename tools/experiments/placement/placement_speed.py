@@ -19,12 +19,11 @@ from rich.console import Console
 from rich.table import Table
 
 from molink_scheduler.placement import Goal, Plan, make_plan
-from molink_scheduler.placement.grow import recipes_for_round
-from molink_scheduler.placement.objective import RoundObjective
 from molink_scheduler.placement.problem import Problem
 from molink_scheduler.placement.search import local_search
 from tools.experiments.placement.bound import users_bound
 from tools.experiments.placement.placement_clusters import home_cluster, round_cluster
+from tools.experiments.placement.round_objective import RoundObjective, recipes_for_round
 from tools.experiments.placement.round_optimum import round_optimum
 
 __all__ = ["main"]

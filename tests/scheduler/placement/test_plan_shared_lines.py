@@ -15,15 +15,14 @@ from molink_scheduler.placement import (
     make_plan,
     plan_on_shared_lines,
 )
-from molink_scheduler.placement.even import even_plan
 from molink_scheduler.placement.facts import WITHIN_PC
 from molink_scheduler.placement.fields import (
     PlacementQuestion,
     fields_of,
     question_from_fields,
 )
+from molink_scheduler.placement.plan import PASSES_MAX, even_plan, senders_of
 from molink_scheduler.placement.problem import Problem
-from molink_scheduler.placement.shared_lines import PASSES_MAX, senders_of
 
 MB = 10**6
 MODEL = ModelCost((100 * MB,) * 8, kv_bytes=4096, row_bytes=8192)
