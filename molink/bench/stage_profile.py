@@ -17,7 +17,7 @@ from molink.bench.software_times import hop_times
 from molink.bench.stages_together import slowdown_together
 from molink.checkpoint.description import ModelDescription, describe
 from molink.errors import UserError
-from molink.executor.stage import StageExecutor, StageOptions
+from molink.executor.loading import StageOptions, load_stage
 from molink.executor.step_timing import StepTimer, TimedStep
 
 __all__ = ["STEPS_IN_ALL", "measure_profile", "write_profile"]
@@ -127,7 +127,7 @@ def _roles(description: ModelDescription) -> tuple[_Role, _Role, _Role]:
 def _load(model: str, role: _Role) -> StepTimer:
     """The architecture is tested once, with the layers that are the most usual."""
     options = StageOptions(kv_tokens=KV_TOKENS, self_test=role.name == "middle")
-    return StepTimer(StageExecutor.load(model, role.layers, options))
+    return StepTimer(load_stage(model, role.layers, options))
 
 
 def _heading(description: ModelDescription, timer: StepTimer) -> dict[str, Any]:

@@ -162,7 +162,10 @@ def group_decodes(ranges: Sequence[KeyRange], slots_total: int) -> list[DecodeGr
 
 
 def _run_length(ranges: Sequence[KeyRange], slots_total: int) -> int:
-    """How many of the first ranges can share a call."""
+    """How many of the first ranges can share a call.
+
+    The longest run, found greedily: a range that does not fit begins the next one.
+    """
     count = 1
     while count < len(ranges) and _fits(ranges[: count + 1], slots_total):
         count += 1
@@ -172,6 +175,7 @@ def _run_length(ranges: Sequence[KeyRange], slots_total: int) -> int:
 def _fits(ranges: Sequence[KeyRange], slots_total: int) -> bool:
     stride = ranges[1].start_slot - ranges[0].start_slot
     tokens = max(keys.tokens for keys in ranges)
+    # Evenly spaced, the last row's padding still inside the pool, and not too much padding in all.
     return (
         stride > 0
         and ranges[-1].start_slot - ranges[-2].start_slot == stride

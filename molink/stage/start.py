@@ -7,7 +7,8 @@ from collections.abc import Callable
 
 import torch
 
-from molink.executor.stage import StageExecutor, StageOptions
+from molink.executor.loading import StageOptions, load_stage
+from molink.executor.stage import StageExecutor
 from molink.serving.model_card import load_tokenizer
 from molink.stage.links import StageLinks
 from molink.stage.loop import StageLoop
@@ -78,7 +79,7 @@ def _load_executor(load: LoadStage, tell: Callable[[Fact], None]) -> StageExecut
         stages_here=load.stages_here,
         self_test=load.layers[0] == 0,
     )
-    return StageExecutor.load(
+    return load_stage(
         load.model, range(*load.layers), options, lambda fraction: tell(LoadProgressed(fraction))
     )
 

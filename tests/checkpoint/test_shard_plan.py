@@ -14,7 +14,7 @@ from molink.checkpoint.shard_plan import (
     shape_of,
 )
 from molink.errors import UserError
-from molink.executor.loading import StagePart, build_stage_class, load_model_config, needed_tensors
+from molink.executor.weights import StagePart, build_stage_class, load_model_config, needed_tensors
 from tests.executor.tiny_models import ARCHITECTURES, LAYERS, save_tiny
 
 RANGES = [range(2), range(2, 5), range(5, LAYERS), range(LAYERS)]

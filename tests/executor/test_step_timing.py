@@ -1,7 +1,8 @@
 import pytest
 
 from molink.executor import step_timing
-from molink.executor.stage import StageExecutor, StageOptions
+from molink.executor.loading import StageOptions, load_stage
+from molink.executor.stage import StageExecutor
 from molink.executor.step_timing import StepTimer
 from molink_scheduler.batch import BatchClass
 from tests.executor.tiny_models import LAYERS, save_tiny
@@ -13,7 +14,7 @@ OPTIONS = StageOptions(device="cpu", dtype="float32", kv_tokens=256, self_test=F
 def stage(request, tmp_path_factory):
     directory = tmp_path_factory.mktemp("llama")
     save_tiny("llama", directory)
-    return StageExecutor.load(str(directory), request.param, OPTIONS)
+    return load_stage(str(directory), request.param, OPTIONS)
 
 
 @pytest.fixture

@@ -228,12 +228,14 @@ class SharedPart(nn.Module):
 
 def _panels(weight: torch.Tensor) -> torch.Tensor:
     """The weights as [panel, pair of inputs, row within the panel, 2]."""
+    # A panel is 32 rows of W, pairs of inputs side by side: what one instruction multiplies.
     outputs, inputs = weight.shape
     whole = outputs // PANEL_ROWS
     panels = -(-outputs // PANEL_ROWS)
     packed = _large_pages(panels * PANEL_ROWS * inputs, weight.dtype)
     view = packed.view(panels, inputs // 2, PANEL_ROWS, 2)
     view[:whole].copy_(_in_pairs(weight[: whole * PANEL_ROWS]))
+    # The last panel is filled up with zero rows, whose outputs are not read.
     if panels > whole:
         view[whole:].copy_(_in_pairs(_padded(weight[whole * PANEL_ROWS :])))
     return packed

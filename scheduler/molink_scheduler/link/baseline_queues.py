@@ -15,8 +15,7 @@ from collections import OrderedDict
 from dataclasses import dataclass, field
 
 from molink_scheduler.batch import DECODE, PREFILL
-from molink_scheduler.link.backlog import Backlog, Waiting
-from molink_scheduler.link.transfer import Chunk, LinkView, Transfer
+from molink_scheduler.link.backlog import Backlog, Chunk, LinkView, Transfer, Waiting
 
 __all__ = ["FairQueue", "FifoQueue"]
 
@@ -70,16 +69,10 @@ class FairQueue(Backlog):
     def __post_init__(self) -> None:
         self.chunk_bytes_now = self.piece_bytes
 
-    def offer(self, transfer: Transfer, now: float) -> None:
+    def offer(self, transfer: Transfer) -> None:
         """Let a transfer wait. Raises ValueError when one of this id already does."""
-        Backlog.offer(self, transfer, now)  # super() does not find its way in slotted classes.
+        Backlog.offer(self, transfer)  # super() does not find its way in slotted classes.
         self._round[transfer.transfer_id] = self._lines[transfer.batch_class][transfer.transfer_id]
-
-    def drop(self, transfer_id: int) -> None:
-        """Forget what is left of a transfer; an unknown one is fine."""
-        if (waiting := self._find(transfer_id)) is not None:
-            self._remove(waiting)
-            self._leave_round(waiting)
 
     @property
     def decode_first(self) -> bool:

@@ -16,7 +16,7 @@ Measured on a 20 Mbps, 30 ms link: docs/scheduling.md.
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from molink_scheduler.link.transfer import LinkView
+from molink_scheduler.link.backlog import LinkView
 
 __all__ = ["ChunkRule", "FixedQuantum", "JustInTime", "Quantum"]
 
@@ -89,8 +89,8 @@ class JustInTime:
 
     def chunk_bytes(self, now: float, link: LinkView) -> int:
         """T_a x Band; a smallest piece when the decode is overdue, so that the link never idles."""
-        if link.decode_due_at is None:
+        if link.next_decode_due_at is None:
             return self.without_forecast.chunk_bytes(now, link)
-        available_s = link.decode_due_at - now
+        available_s = link.next_decode_due_at - now
         wanted = available_s * link.rate_bytes_per_s
         return round(min(max(wanted, CHUNK_BYTES_MIN), JUST_IN_TIME_BYTES_MAX))

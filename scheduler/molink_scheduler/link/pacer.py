@@ -164,7 +164,7 @@ class LinkPacer:
             return at if at > now else None
         return max(now, min(self._stall_at, self._window.phase_ends(now)))
 
-    def held_back(self, until: float) -> None:
+    def pause_until(self, until: float) -> None:
         """Prefill stops until then for a decode step: a pause of ours, but no lack of demand.
 
         What leaves afterwards may lower the estimate; if it counted as sent after a pause, a mild

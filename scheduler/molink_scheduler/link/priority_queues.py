@@ -16,18 +16,87 @@ to prevent what hardly ever happens.
 from dataclasses import dataclass, field
 
 from molink_scheduler.batch import DECODE, PREFILL
-from molink_scheduler.link.backlog import Backlog, Waiting
+from molink_scheduler.link.backlog import Backlog, Chunk, LinkView, Waiting
 from molink_scheduler.link.chunk_rules import ChunkRule, Quantum
-from molink_scheduler.link.starvation_guard import HoldBackLimits, StarvationGuard
-from molink_scheduler.link.transfer import Chunk, LinkView
 
-__all__ = ["PriorityQueues"]
+__all__ = ["PriorityQueues", "StarvationLimits"]
 
 DECODE_PIECE_BYTES_MIN = 16 * 2**10
 """Two rows of a 4,096-wide model leave in one piece; what many users' rows make leaves in several,
 each acknowledged by itself. Sent whole, a message of more than a bandwidth-delay product closed the
 window until its only acknowledgement came: links that decode filled to two thirds were believed to
 have half their rate and no delay, and messages waited for up to two seconds."""
+
+DECISIONS_MAX = 30
+"""The paper's N. It bounds bursts of tiny messages, which neither bytes nor time see."""
+
+DECODE_BYTES_MAX = 512 * 2**10
+"""On fast links, where pieces are 64 KB, prefill keeps about a ninth of what is sent."""
+
+PREFILL_WAIT_S_MAX = 0.1
+"""On slow links, where pieces last 8 ms, prefill keeps about 7 % of the time, and decode loses no
+more than that."""
+
+
+@dataclass(frozen=True, slots=True)
+class StarvationLimits:
+    """How long prefill may have to stand aside; whichever limit is reached first counts."""
+
+    decisions_max: int = DECISIONS_MAX
+    """N: the decision at which prefill has its turn; N - 1 go to decode before it."""
+    decode_bytes_max: int = DECODE_BYTES_MAX
+    wait_s_max: float = PREFILL_WAIT_S_MAX
+
+    def __post_init__(self) -> None:
+        if self.decisions_max < 2:
+            raise ValueError(f"N under 2 lets decode never go first, got {self.decisions_max}")
+        if self.decode_bytes_max < 1 or not self.wait_s_max > 0:
+            raise ValueError("prefill must be held back for at least a byte and a moment")
+
+
+@dataclass(slots=True)
+class StarvationGuard:
+    """Count of what decode has taken since prefill last moved.
+
+    Strict priority alone would starve prefill on a link that decode fills. The paper counts: W goes
+    up with every decision for which both classes wait, and at N = 30 prefill gets a turn. Counting
+    was found not to suffice. Over home links only as many decode batches can queue as there are
+    micro-batches, each comes back after a whole round, and every prefill chunk sets W to 0, so that
+    W never nears 30; and thirty batches may be thirty kilobytes or fifteen megabytes. So two more
+    limits stand beside N: bytes of decode that went past, and milliseconds since the first of them
+    did. The first limit reached gives prefill one quantum. Time counts from the first decode that
+    went past and not from the last prefill chunk: otherwise a slow chunk would have earned the next
+    one while it was on its way, and decode would wait for two.
+    """
+
+    limits: StarvationLimits
+    decisions: int = field(init=False, default=0)
+    """W: decisions for which both classes waited."""
+    decode_bytes: int = field(init=False, default=0)
+    since: float | None = field(init=False, default=None)
+    """When decode first went past prefill that waited."""
+
+    def both_wait(self, now: float) -> None:
+        """A decision is due for which both classes wait."""
+        self.decisions += 1
+        if self.since is None:
+            self.since = now
+
+    def decode_passed(self, size_bytes: int) -> None:
+        """Decode of this size went past prefill that waits."""
+        self.decode_bytes += size_bytes
+
+    def reset(self) -> None:
+        """Prefill has moved."""
+        self.decisions, self.decode_bytes, self.since = 0, 0, None
+
+    def is_over(self, now: float) -> bool:
+        """True when prefill has stood aside for long enough."""
+        return (
+            self.decisions >= self.limits.decisions_max
+            or self.decode_bytes >= self.limits.decode_bytes_max
+            or (self.since is not None and now - self.since >= self.limits.wait_s_max)
+        )
 
 
 @dataclass(slots=True)
@@ -38,12 +107,12 @@ class PriorityQueues(Backlog):
     """Size of a piece while no decode waits."""
     turn_rule: ChunkRule = field(default_factory=Quantum)
     """Size of a piece that prefill gets although decode waits."""
-    limits: HoldBackLimits = field(default_factory=HoldBackLimits)
-    held_back: StarvationGuard = field(init=False)
+    limits: StarvationLimits = field(default_factory=StarvationLimits)
+    starvation: StarvationGuard = field(init=False)
     """The waiting weight W and its companions."""
 
     def __post_init__(self) -> None:
-        self.held_back = StarvationGuard(self.limits)
+        self.starvation = StarvationGuard(self.limits)
 
     @property
     def decode_first(self) -> bool:
@@ -55,15 +124,14 @@ class PriorityQueues(Backlog):
         decode = self._oldest(DECODE)
         prefill = self._oldest(PREFILL)
         if prefill is None:
-            self.held_back.reset()
             return None if decode is None else self._continue(decode, now, link)
         if decode is None:
             return self._advance(prefill, self.chunk_rule.chunk_bytes(now, link))
         if not decode.sent_bytes:
-            self.held_back.both_wait(now)
-            if self.held_back.is_over(now):
+            self.starvation.both_wait(now)
+            if self.starvation.is_over(now):
                 return self._advance(prefill, self.turn_rule.chunk_bytes(now, link))
-            self.held_back.decode_passed(decode.left_bytes)
+            self.starvation.decode_passed(decode.left_bytes)
         return self._continue(decode, now, link)
 
     def _continue(self, decode: Waiting, now: float, link: LinkView) -> Chunk:
@@ -72,6 +140,6 @@ class PriorityQueues(Backlog):
         return self._take(decode, piece_bytes)
 
     def _advance(self, prefill: Waiting, bytes_max: int) -> Chunk:
-        self.held_back.reset()
+        self.starvation.reset()
         self.chunk_bytes_now = bytes_max
         return self._take(prefill, bytes_max)

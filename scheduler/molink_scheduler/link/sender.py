@@ -26,11 +26,78 @@ from dataclasses import dataclass, field
 from molink_scheduler.batch import DECODE, PREFILL
 from molink_scheduler.link.facts import LinkReport, Repeat
 from molink_scheduler.link.pacer import LinkPacer
-from molink_scheduler.link.prefill_pause import PrefillPause
 from molink_scheduler.link.silence import LinkSilence
 from molink_scheduler.link.transmission import Chunk, LinkView, Transfer, TransmissionQueue
 
-__all__ = ["LinkSender"]
+__all__ = ["LinkSender", "PrefillPause"]
+
+PAUSE_SHARE_MAX = 0.2
+"""Of the link's time, at most: steps that follow each other closely would stop prefill for good."""
+
+PAUSE_S_MAX = 0.03
+"""Of one step, and of what may be saved up: a queue that is longer is not ours."""
+
+PAUSE_S_MIN = 0.002
+"""With less left it is not worth to begin."""
+
+LATE_S_MAX = 0.005
+"""How long a step that takes longer than expected is waited for: the link must not stand."""
+
+
+@dataclass(slots=True)
+class PrefillPause:
+    """The pause that prefill on one link makes for a decode step under way.
+
+    Strict priority decides among what waits; it cannot call back what is in the router. While
+    prefill keeps a link busy, a window's worth beyond the bandwidth-delay product stands there: a
+    chunk, and what acknowledgements are usually late. A decode message waits for all of it on every
+    hop that carries a prompt. But a stage knows when a decode step has begun, and about how long it
+    takes. So prefill stops as long before its result as the queue takes to run empty.
+
+    Simulated (six streams, a prompt of 1,500 tokens every 2 s, 20 Mbps, 30 ms, cores of their own):
+    the p99 gap falls from 1.34 to 1.27 times the gap without prompts, from 1.46 to 1.38 where
+    delays vary by 10 ms; the prompts' TTFT is the same within 2 %. Rejected: to stop by the
+    forecast of the next round (`DecodeClock`), which is off by more than the queue lasts.
+
+    What prefill gives up is bounded: 30 ms, and then a fifth of the time, whatever decode does.
+    """
+
+    ready_at: float = -math.inf
+    """When the result of the step under way is expected, or of the last one was."""
+    _since: float | None = field(init=False, default=None)
+    """Since when prefill stands still; None while it does not."""
+    _allowance_s: float = field(init=False, default=PAUSE_S_MAX)
+    """For how long it may."""
+    _allowed_at: float = field(init=False, default=-math.inf)
+    """When the allowance was counted."""
+
+    def until(self, now: float, drain_s: float) -> float | None:
+        """Until when prefill that waits must go on waiting; None: it may leave.
+
+        `drain_s` is how long the bottleneck would be busy with what has left and one chunk more.
+        """
+        ends_at = self.ready_at + LATE_S_MAX
+        if now >= ends_at or now + drain_s <= self.ready_at:
+            self.end(now)
+            return None
+        if self._since is None:
+            self._earn(now)
+            if self._allowance_s < PAUSE_S_MIN:
+                return None
+            self._since = now
+        ends_at = min(ends_at, self._since + self._allowance_s)
+        return ends_at if now < ends_at else None
+
+    def end(self, now: float) -> None:
+        """Decode has come, or is not waited for any longer; does nothing where nothing was held."""
+        if self._since is not None:
+            self._allowance_s -= min(now - self._since, self._allowance_s)
+            self._allowed_at, self._since = now, None
+
+    def _earn(self, now: float) -> None:
+        earned_s = PAUSE_SHARE_MAX * (now - self._allowed_at)
+        self._allowance_s = min(PAUSE_S_MAX, self._allowance_s + earned_s)
+        self._allowed_at = now
 
 
 @dataclass(slots=True)
@@ -71,7 +138,7 @@ class LinkSender:
         if transfer.batch_class is DECODE:
             self._pause.end(now)
             self._pause.ready_at = -math.inf
-        self.queue.offer(transfer, now)
+        self.queue.offer(transfer)
 
     def next_chunk(self, now: float) -> tuple[int, Chunk] | None:
         """The chunk to send now and its sequence number; None: nothing waits, or it must wait.
@@ -80,9 +147,9 @@ class LinkSender:
         """
         if self.queue.is_empty or self._again:
             return None
-        if self._held_until(now) is not None or not self._room(now):
+        if self._paused_until(now) is not None or not self._room(now):
             return None
-        view = LinkView(self.rate_bytes_per_s, 0.0, self._next_decode_due_at)
+        view = LinkView(self.rate_bytes_per_s, self._next_decode_due_at)
         chunk = self.queue.next_chunk(now, view)
         if chunk is None:
             return None
@@ -149,9 +216,9 @@ class LinkSender:
             return self.pacer.next_wake(now, urgent=self._again[0].urgent)
         if self.queue.is_empty:
             return None
-        held_until = self._held_until(now)
-        if held_until is not None:
-            return held_until
+        paused_until = self._paused_until(now)
+        if paused_until is not None:
+            return paused_until
         return self.pacer.next_wake(now, urgent=self._is_urgent)
 
     def report(self, name: str, messages_sent: int, bytes_sent: int) -> LinkReport:
@@ -181,11 +248,11 @@ class LinkSender:
     def _room(self, now: float) -> bool:
         return self.pacer.room(now, urgent=self._is_urgent) > 0
 
-    def _held_until(self, now: float) -> float | None:
+    def _paused_until(self, now: float) -> float | None:
         """Until when prefill waits for a decode step under way; None: nothing is held."""
         if not self.queue.decode_first or self.queue.waiting_count(DECODE) > 0:
             return None
         until = self._pause.until(now, self.pacer.drain_s)
         if until is not None:
-            self.pacer.held_back(until)
+            self.pacer.pause_until(until)
         return until

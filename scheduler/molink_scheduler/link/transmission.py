@@ -15,6 +15,7 @@ Pure: `now` is an argument, nothing sleeps, the bytes stay with the caller.
 from typing import Protocol
 
 from molink_scheduler.batch import BatchClass
+from molink_scheduler.link.backlog import Chunk, LinkView, Transfer
 from molink_scheduler.link.baseline_queues import FairQueue, FifoQueue
 from molink_scheduler.link.chunk_rules import (
     FIXED_QUANTUM_BYTES,
@@ -23,9 +24,7 @@ from molink_scheduler.link.chunk_rules import (
     JustInTime,
     Quantum,
 )
-from molink_scheduler.link.priority_queues import PriorityQueues
-from molink_scheduler.link.starvation_guard import HoldBackLimits
-from molink_scheduler.link.transfer import Chunk, LinkView, Transfer
+from molink_scheduler.link.priority_queues import PriorityQueues, StarvationLimits
 
 __all__ = [
     "POLICIES",
@@ -66,16 +65,12 @@ class TransmissionQueue(Protocol):
         """The chunk rule's last answer: most bytes of prefill sent at once."""
         ...
 
-    def offer(self, transfer: Transfer, now: float) -> None:
+    def offer(self, transfer: Transfer) -> None:
         """Let a transfer wait. Raises ValueError when one of this id already does."""
         ...
 
     def next_chunk(self, now: float, link: LinkView) -> Chunk | None:
         """Commit to the piece to send now; None when nothing waits."""
-        ...
-
-    def drop(self, transfer_id: int) -> None:
-        """Forget what is left of a transfer; an unknown one is fine."""
         ...
 
     def queued_bytes(self, batch_class: BatchClass) -> int:
@@ -90,12 +85,12 @@ class TransmissionQueue(Protocol):
 def make_transmission(
     policy: str = POLICY_DEFAULT,
     *,
-    limits: HoldBackLimits | None = None,
+    limits: StarvationLimits | None = None,
     quantum_s: float = QUANTUM_S,
     quantum_bytes: int = FIXED_QUANTUM_BYTES,
 ) -> TransmissionQueue:
     """The queue of one link. Raises ValueError for an unknown policy or a value out of range."""
-    limits = limits or HoldBackLimits()
+    limits = limits or StarvationLimits()
     quantum, fixed = Quantum(quantum_s), FixedQuantum(quantum_bytes)
     match policy:
         case "molink":

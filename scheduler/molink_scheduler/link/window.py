@@ -12,7 +12,8 @@ is a queue on links that need none. Beside a foreign upload we hold the fair hal
 import math
 from dataclasses import dataclass, field
 
-from molink_scheduler.link.estimator import Departure, LinkEstimator
+from molink_scheduler.link.estimator import LinkEstimator
+from molink_scheduler.link.facts import Departure
 from molink_scheduler.link.upload_budget import UploadBudget
 
 __all__ = ["CHUNK_BYTES_MAX", "CHUNK_BYTES_MIN", "LinkWindow"]

@@ -5,7 +5,7 @@ from typing import Any
 
 from molink_scheduler.batch import BatchClass
 from molink_scheduler.events import BatchReturned
-from molink_scheduler.link.starvation_guard import DECISIONS_MAX
+from molink_scheduler.link.priority_queues import DECISIONS_MAX
 from molink_scheduler.stage.order import DECODES_BEFORE_PREFILL_MAX
 from molink_sim.checkers.checker import Checker, Life, Place
 from molink_sim.ring.messages import Activations, Message

@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from molink_scheduler.batch import DECODE, PREFILL, BatchClass
+from molink_scheduler.link.backlog import LinkView
 from molink_scheduler.link.chunk_rules import Quantum
-from molink_scheduler.link.transfer import LinkView
 from molink_sim.clock import Clock
 from molink_sim.network.line import Line
 from molink_sim.network.link import Deliver, ForecastIgnored
@@ -103,7 +103,7 @@ class IdealLink(ForecastIgnored):
     def _quantum_s(self, now: float) -> float:
         rate = max(1.0, self.line.rate_at(now))
         if rate != self._quantum[0]:
-            self._quantum = rate, QUANTUM.chunk_bytes(now, LinkView(rate, 0.0)) / rate
+            self._quantum = rate, QUANTUM.chunk_bytes(now, LinkView(rate)) / rate
         return self._quantum[1]
 
     def _push_back(self, start: float, finish: float) -> None:

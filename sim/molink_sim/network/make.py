@@ -1,9 +1,12 @@
 """The link that a system drives over a wire."""
 
+from molink_scheduler.link.backlog import LinkView
 from molink_scheduler.link.chunk_rules import JustInTime
-from molink_scheduler.link.priority_queues import PriorityQueues
-from molink_scheduler.link.starvation_guard import DECISIONS_MAX, HoldBackLimits
-from molink_scheduler.link.transfer import LinkView
+from molink_scheduler.link.priority_queues import (
+    DECISIONS_MAX,
+    PriorityQueues,
+    StarvationLimits,
+)
 from molink_scheduler.link.transmission import TransmissionQueue, make_transmission
 from molink_sim.clock import Clock
 from molink_sim.network.foreseen import ForeseenLink
@@ -43,7 +46,7 @@ def make_link(
 def _queue(policy: str) -> TransmissionQueue:
     if policy != PAPER_POLICY:
         return make_transmission(policy)
-    limits = HoldBackLimits(DECISIONS_MAX, decode_bytes_max=NEVER, held_back_s_max=NEVER)
+    limits = StarvationLimits(DECISIONS_MAX, decode_bytes_max=NEVER, wait_s_max=NEVER)
     return PriorityQueues(JustInTime(), _AllThatIsLeft(), limits)
 
 

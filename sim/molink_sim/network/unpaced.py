@@ -173,14 +173,14 @@ class SerialLink:
         transfer = Transfer(self._next_transfer, batch_class, size_bytes, rows)
         self._messages[self._next_transfer] = (message, rows)
         self._next_transfer += 1
-        self.queue.offer(transfer, self.clock.now)
+        self.queue.offer(transfer)
         if not self._is_busy:
             self._send_next()
 
     def _send_next(self, _: None = None) -> None:
         now = self.clock.now
         rate = max(RATE_MIN_BYTES_PER_S, self.rate_bytes_per_s)
-        chunk = self.queue.next_chunk(now, LinkView(rate, 0.0, self._next_decode_due_at))
+        chunk = self.queue.next_chunk(now, LinkView(rate, self._next_decode_due_at))
         self._is_busy = chunk is not None
         if chunk is None:
             return

@@ -9,7 +9,8 @@ from itertools import pairwise
 import pytest
 import torch
 
-from molink.executor.stage import StageExecutor, StageOptions
+from molink.executor.loading import StageOptions, load_stage
+from molink.executor.stage import StageExecutor
 from molink_agent.weights import ensure_weights
 from tests.agent.weights.shelf_server import QUICK
 from tests.executor.ring_driver import Job, RingDriver
@@ -34,8 +35,8 @@ async def test_stages_from_fetched_weights_compute_the_same(serve, home, tmp_pat
     for start, stop in pairwise(CUTS):
         layers = range(start, stop)
         view = await ensure_weights(server.source, layers, home, QUICK)
-        fetched.append(StageExecutor.load(str(view), layers, OPTIONS))
-        originals.append(StageExecutor.load(str(whole), layers, OPTIONS))
+        fetched.append(load_stage(str(view), layers, OPTIONS))
+        originals.append(load_stage(str(whole), layers, OPTIONS))
     for ours, theirs in zip(fetched, originals, strict=True):
         assert_same_weights(ours.model.state_dict(), theirs.model.state_dict())
     assert drawn_by(fetched) == drawn_by(originals)

@@ -19,7 +19,7 @@ STEP_S = 0.0082
 
 
 def just_in_time_bytes(outlook: DecodeOutlook, now: float) -> int:
-    return JustInTime().chunk_bytes(now, LinkView(MBPS_100, 0.06, outlook.due_at))
+    return JustInTime().chunk_bytes(now, LinkView(MBPS_100, outlook.due_at))
 
 
 def paper_round_network_s() -> float:
@@ -75,11 +75,11 @@ def test_deviation_a_far_forecast_is_capped():
     [(6.25e4, CHUNK_BYTES_MIN), (2.5e6, 20_000), (5e6, 40_000), (1.25e8, CHUNK_BYTES_MAX)],
 )
 def test_a_quantum_follows_the_rate_within_limits(rate, expected):
-    assert Quantum().chunk_bytes(0.0, LinkView(rate, 0.06)) == expected
+    assert Quantum().chunk_bytes(0.0, LinkView(rate)) == expected
 
 
 def test_a_fixed_quantum_does_not():
-    assert {FixedQuantum().chunk_bytes(0.0, LinkView(r, 0.06)) for r in (1e5, 1e8)} == {16_384}
+    assert {FixedQuantum().chunk_bytes(0.0, LinkView(r)) for r in (1e5, 1e8)} == {16_384}
 
 
 @pytest.mark.parametrize("size", [CHUNK_BYTES_MIN - 1, CHUNK_BYTES_MAX + 1])

@@ -2,9 +2,8 @@
 
 import pytest
 
-from molink_scheduler.link.estimator import LinkEstimator
+from molink_scheduler.link.estimator import ForeignUpload, LinkEstimator
 from molink_scheduler.link.facts import RATE_MAX_BYTES_PER_S, LinkMemory
-from molink_scheduler.link.foreign_upload import ForeignUpload
 
 MEMORY = LinkMemory(rate_bytes_per_s=1e6, rtt_s=0.05)
 

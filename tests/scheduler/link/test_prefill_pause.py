@@ -9,14 +9,14 @@ from hypothesis import strategies as st
 from molink_scheduler.batch import BatchClass
 from molink_scheduler.link.facts import LinkMemory
 from molink_scheduler.link.pacer import LinkPacer
-from molink_scheduler.link.prefill_pause import (
-    HOLD_S_MAX,
-    HOLD_S_MIN,
-    HOLD_SHARE_MAX,
+from molink_scheduler.link.sender import (
     LATE_S_MAX,
+    PAUSE_S_MAX,
+    PAUSE_S_MIN,
+    PAUSE_SHARE_MAX,
+    LinkSender,
     PrefillPause,
 )
-from molink_scheduler.link.sender import LinkSender
 from molink_scheduler.link.transmission import POLICIES, Transfer, make_transmission
 from molink_scheduler.link.upload_budget import UploadBudget
 
@@ -44,8 +44,8 @@ def test_a_step_that_is_late_is_not_waited_for_longer():
 
 def test_a_long_queue_is_not_waited_for():
     hold = PrefillPause(ready_at=1.0)
-    assert hold.until(0.5, 10.0) == pytest.approx(0.5 + HOLD_S_MAX)
-    assert hold.until(0.5 + HOLD_S_MAX, 10.0) is None
+    assert hold.until(0.5, 10.0) == pytest.approx(0.5 + PAUSE_S_MAX)
+    assert hold.until(0.5 + PAUSE_S_MAX, 10.0) is None
 
 
 @given(st.lists(st.floats(0.001, 0.5), min_size=1, max_size=200), st.floats(0.0, 1.0))
@@ -60,7 +60,7 @@ def test_prefill_gives_up_a_bounded_share(pauses_s, drain_s):
             assert hold.until(now, drain_s) is None
         hold.end(now)
         now += pause_s
-    assert held_s <= HOLD_S_MAX + HOLD_S_MIN + HOLD_SHARE_MAX * now + 1e-9
+    assert held_s <= PAUSE_S_MAX + PAUSE_S_MIN + PAUSE_SHARE_MAX * now + 1e-9
 
 
 @pytest.mark.parametrize("policy", POLICIES)

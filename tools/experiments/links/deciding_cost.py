@@ -61,7 +61,7 @@ def _timed_ns(policy: str, waiting: int, decisions: int) -> list[int]:
         _offer(queue, next(ids), now)
     timed: list[int] = []
     for _ in range(WARM_UP_DECISIONS + decisions):
-        link = LinkView(2.5e6, 0.06, now + 0.05)
+        link = LinkView(2.5e6, now + 0.05)
         began = time.perf_counter_ns()
         chunk = queue.next_chunk(now, link)
         timed.append(time.perf_counter_ns() - began)
@@ -78,7 +78,7 @@ def _offer(queue: TransmissionQueue, transfer_id: int, now: float) -> None:
 def _replace(
     queue: TransmissionQueue, transfer_id: int, batch_class: BatchClass, now: float
 ) -> None:
-    queue.offer(Transfer(transfer_id, batch_class, SIZE_BYTES[batch_class], 1), now)
+    queue.offer(Transfer(transfer_id, batch_class, SIZE_BYTES[batch_class], 1))
 
 
 def _figures(timed_ns: list[int]) -> Figures:
