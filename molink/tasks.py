@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Coroutine, Iterable
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
-__all__ = ["Signal", "cancel", "gathered", "task_group", "unless"]
+__all__ = ["Signal", "background_tasks", "cancel", "gathered", "task_group", "unless"]
 
 Result = TypeVar("Result")
 
@@ -21,6 +21,22 @@ async def task_group() -> AsyncIterator[asyncio.TaskGroup]:
             yield group
     except ExceptionGroup as failures:
         raise failures.exceptions[0] from None
+
+
+class _BlockEndedError(Exception):
+    """Raised at the end of a block whose background tasks are to end with it."""
+
+
+@asynccontextmanager
+async def background_tasks() -> AsyncIterator[asyncio.TaskGroup]:
+    """TaskGroup whose tasks are cancelled when the block ends; a failure of one ends the block and
+    is raised as it is."""
+    try:
+        async with task_group() as group:
+            yield group
+            raise _BlockEndedError
+    except _BlockEndedError:
+        pass
 
 
 async def gathered(coroutines: Iterable[Coroutine[Any, Any, Result]]) -> list[Result]:

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from molink.tasks import Signal, cancel, gathered, task_group, unless
+from molink.tasks import Signal, background_tasks, cancel, gathered, task_group, unless
 
 
 async def answer(value, after_s=0.0):
@@ -38,6 +38,17 @@ async def test_the_first_failure_ends_the_others_and_is_raised_as_it_is():
             await asyncio.sleep(0)
             raise ValueError("of the block")
     assert ended == [True, True]
+
+
+async def test_background_tasks_end_with_their_block_or_end_it():
+    async with background_tasks() as group:
+        waiting = group.create_task(asyncio.sleep(60))
+        await asyncio.sleep(0)
+    assert waiting.cancelled()
+    with pytest.raises(KeyError):
+        async with background_tasks() as group:
+            group.create_task(fail(KeyError("x")))
+            await asyncio.sleep(60)
 
 
 async def test_a_group_that_is_cancelled_stays_cancelled():

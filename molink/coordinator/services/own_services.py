@@ -9,6 +9,7 @@ from typing import Any
 from molink.config.up_settings import UpSettings
 from molink.control.messages.payloads import ModelSize, Services
 from molink.control.registry.registry import Registry
+from molink.coordinator.members.node_book import NodeBook
 from molink.coordinator.members.probing import Probing
 from molink.coordinator.services.coordinator_relay import CoordinatorRelay, start_relay
 from molink.transport.peer.protocol import PEER_PORT_NAME
@@ -26,18 +27,23 @@ SECRET_BYTES = 32
 
 @dataclass(slots=True)
 class OwnServices:
-    """Running from `start` to `stop`."""
+    """Services of a coordinator for its nodes, from `start` to `stop`."""
 
     relay: CoordinatorRelay
     peer: PeerService
     probing: Probing
     stun: StunServer
-    model: ModelSize | None = None
-    """That is served, once its sizes are known."""
+    model: ModelSize
+    """That is served."""
 
     @classmethod
     async def start(
-        cls, settings: UpSettings, registry: Registry, model: str, config: Mapping[str, Any]
+        cls,
+        settings: UpSettings,
+        registry: Registry,
+        book: NodeBook,
+        model: ModelSize,
+        config: Mapping[str, Any],
     ) -> "OwnServices":
         """Raises UserError when the relay cannot be had."""
         relay = await start_relay(
@@ -45,11 +51,12 @@ class OwnServices:
             _secret(registry, RELAY_SECRET),
             lambda node_id: registry.member(node_id) is not None,
         )
-        probing = Probing(model, config, _secret(registry, PROBE_SECRET))
+        probing = Probing(model.name, config, _secret(registry, PROBE_SECRET))
         peer = PeerService(probing.key_of(COORDINATOR), "127.0.0.1", gives=True)
+        peer.saw = lambda node_id, rate: book.saw(node_id, rate * 8 / 1e6)
         await peer.start()
         relay.forward(PEER_PORT_NAME, peer.address)
-        return cls(relay, peer, probing, await serve_stun(settings.host, 0))
+        return cls(relay, peer, probing, await serve_stun(settings.host, 0), model)
 
     async def stop(self) -> None:
         """End every connection."""
@@ -58,7 +65,7 @@ class OwnServices:
         await self.relay.stop()
 
     def of_node(self, node_id: str) -> Services:
-        """What a node is told."""
+        """What a node is sent of them: addresses and its own keys."""
         return Services(
             relay=self.relay.address,
             relay_token=self.relay.token(node_id),
@@ -68,7 +75,7 @@ class OwnServices:
         )
 
     def forbid(self, node_id: str) -> None:
-        """End a removed node's ways through the relay."""
+        """End the access of a removed node to the relay."""
         self.relay.forbid(node_id)
 
 
