@@ -125,7 +125,9 @@ def _ask_coordinator(url: str, split: str | None) -> "tuple[str, Plan]":
     from urllib.error import URLError
     from urllib.request import urlopen
 
-    from molink_scheduler.placement.fields import plan_from_fields
+    from molink.errors import FrameError
+    from molink.wire.schema import Rules, Schema
+    from molink_scheduler.placement import Plan
 
     address = f"{url.rstrip('/')}/plan{f'?split={split}' if split else ''}"
     try:
@@ -135,8 +137,8 @@ def _ask_coordinator(url: str, split: str | None) -> "tuple[str, Plan]":
             fields = json.load(answer)
         if "shortage" in fields:
             raise UserError(f"{fields['model']} does not fit: {fields['shortage']}")
-        return str(fields["model"]), plan_from_fields(fields["plan"])
-    except (URLError, OSError, ValueError, TypeError, KeyError) as error:
+        return str(fields["model"]), Schema(Plan, Rules()).read(fields["plan"])
+    except (URLError, OSError, ValueError, TypeError, KeyError, FrameError) as error:
         why = getattr(error, "reason", error)  # Of a URLError; its own text is made for programs.
         raise UserError(
             f"No coordinator answers at {address} ({getattr(why, 'strerror', None) or why}): give "

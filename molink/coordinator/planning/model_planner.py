@@ -30,7 +30,7 @@ from molink_scheduler.placement import (
     plan_on_shared_lines,
     worth_changing,
 )
-from molink_scheduler.placement.fields import PlacementQuestion
+from molink_scheduler.placement.question import PlacementQuestion
 
 __all__ = ["ModelPlanner", "goal_of"]
 
@@ -105,7 +105,7 @@ class ModelPlanner:
     def question(self, nodes: Sequence[Node]) -> PlacementQuestion:
         """What the placement is asked."""
         facts, network = self.facts.of(nodes)
-        return PlacementQuestion(self.cost, tuple(facts), network, self.goal, self.split)
+        return PlacementQuestion.of(self.cost, facts, network, self.goal, self.split)
 
     def slowdown(
         self, stage: PlannedStage, node: Node, rows: int, seen: StepsSeen

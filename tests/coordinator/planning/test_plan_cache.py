@@ -15,7 +15,7 @@ from molink.coordinator.planning.plan_process import plan_beside
 from molink.errors import StageError
 from molink.tasks import background_tasks
 from molink_scheduler.placement import Goal, ModelCost, Network, NodeFacts
-from molink_scheduler.placement.fields import PlacementQuestion
+from molink_scheduler.placement.question import PlacementQuestion
 from tests.coordinator.examples import WORK
 
 A, B, C = Node("a"), Node("b"), Node("c")
@@ -125,7 +125,7 @@ async def test_a_plan_that_failed_is_tried_again(monkeypatch, error):
 
 def question(*names):
     nodes = tuple(NodeFacts(name, 10**9, 1e-3, 1e-5, 1e-5) for name in names)
-    return PlacementQuestion(ModelCost((10**8,) * 4, 100, 100), nodes, Network(), Goal())
+    return PlacementQuestion.of(ModelCost((10**8,) * 4, 100, 100), nodes, Network(), Goal())
 
 
 async def test_a_process_beside_finds_the_same_plan():
