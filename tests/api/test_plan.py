@@ -9,7 +9,7 @@ from aiohttp.test_utils import TestClient, TestServer
 
 from molink.api.errors import errors_in_openai_shape
 from molink.api.plan import add_plan_route
-from molink.coordinator.planning.plan_process import plan_from_fields
+from molink.coordinator.planning.plan_process import answer_from_fields
 from molink_scheduler.placement import Goal, ModelCost, Network, NodeFacts
 from molink_scheduler.placement.question import PlacementQuestion
 
@@ -42,7 +42,7 @@ async def client():
 async def test_a_split_may_be_asked_for(client):
     async with client.get("/plan?split=even") as response:
         told = await response.json()
-    (ring,) = plan_from_fields(told["plan"]).rings
+    (ring,) = answer_from_fields(told["plan"]).rings
     assert [stage.layers for stage in ring.stages] == [(0, 2), (2, 4)]
     assert (told["model"], client.asked) == ("m", ["even"])
 

@@ -2,8 +2,8 @@
 
 import json
 
-from molink.cli.plan_report import plan_json
-from molink.coordinator.planning.plan_process import QUESTION, plan_fields, plan_from_fields
+from molink.cli.plan_report import plan_fields
+from molink.coordinator.planning.plan_process import QUESTION, answer_fields, answer_from_fields
 from molink_scheduler.placement import (
     Forecast,
     Goal,
@@ -104,12 +104,14 @@ def shortage():
 
 ANSWERS = Codec(
     "placement-answers",
-    lambda found: json.dumps(plan_fields(found)),
-    lambda line: plan_from_fields(json.loads(line)),
+    lambda found: json.dumps(answer_fields(found)),
+    lambda line: answer_from_fields(json.loads(line)),
 )
 ANSWERS.add(plan=plan, plan_of_nothing=plan_of_nothing, shortage=shortage)
 
-FOR_SCRIPTS = Codec("plan-json", lambda found: plan_json(found, "org/model"))
+FOR_SCRIPTS = Codec(
+    "plan-json", lambda found: json.dumps(plan_fields(found, "org/model"), indent=2)
+)
 """What `molink plan --json` prints."""
 
 FOR_SCRIPTS.add(plan=plan, plan_of_nothing=plan_of_nothing)

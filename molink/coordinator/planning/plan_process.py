@@ -17,7 +17,7 @@ from molink.wire.schema import Rules, Schema
 from molink_scheduler.placement import Plan, Shortage
 from molink_scheduler.placement.question import PlacementQuestion
 
-__all__ = ["QUESTION", "plan_beside", "plan_fields", "plan_from_fields"]
+__all__ = ["QUESTION", "answer_fields", "answer_from_fields", "plan_beside"]
 
 QUESTION = Schema(PlacementQuestion, Rules())
 PLAN = Schema(Plan, Rules())
@@ -45,7 +45,7 @@ async def plan_beside(question: PlacementQuestion) -> Plan | Shortage:
             await process.wait()
     if process.returncode != 0:
         raise StageError(f"The process that plans has ended with code {process.returncode}.")
-    return await asyncio.to_thread(lambda: plan_from_fields(json.loads(told)))
+    return await asyncio.to_thread(lambda: answer_from_fields(json.loads(told)))
 
 
 async def _started() -> asyncio.subprocess.Process:
@@ -59,14 +59,14 @@ async def _started() -> asyncio.subprocess.Process:
         raise StageError(f"The process that plans cannot be started: {error.strerror}.") from None
 
 
-def plan_fields(found: Plan | Shortage) -> dict[str, Any]:
+def answer_fields(found: Plan | Shortage) -> dict[str, Any]:
     """An answer for JSON."""
     fields: dict[str, Any]
     fields = PLAN.write(found) if isinstance(found, Plan) else SHORTAGE.write(found)
     return fields
 
 
-def plan_from_fields(fields: dict[str, Any]) -> Plan | Shortage:
+def answer_from_fields(fields: dict[str, Any]) -> Plan | Shortage:
     """The same answer. Raises FrameError for anything else."""
     return PLAN.read(fields) if "rings" in fields else SHORTAGE.read(fields)
 
@@ -74,7 +74,7 @@ def plan_from_fields(fields: dict[str, Any]) -> Plan | Shortage:
 def _main() -> None:
     os.nice(NICENESS)
     question = QUESTION.read(json.load(sys.stdin))
-    json.dump(plan_fields(question.answer()), sys.stdout)
+    json.dump(answer_fields(question.answer()), sys.stdout)
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from molink.coordinator.planning.plan_process import QUESTION, plan_fields, plan_from_fields
+from molink.coordinator.planning.plan_process import QUESTION, answer_fields, answer_from_fields
 from molink.errors import FrameError
 from molink_scheduler.placement.question import PlacementQuestion
 from tests.scheduler.placement.clusters import small_cluster
@@ -22,11 +22,11 @@ def test_nothing_is_lost_on_the_way(seed, nodes, split):
     again = QUESTION.read(json.loads(json.dumps(QUESTION.write(question))))
     assert again == question
     found = question.answer()
-    told = json.loads(json.dumps(plan_fields(found)))
-    assert plan_from_fields(told) == found == again.answer()
+    told = json.loads(json.dumps(answer_fields(found)))
+    assert answer_from_fields(told) == found == again.answer()
 
 
 @pytest.mark.parametrize("fields", [{}, {"rings": []}, {"rings": [{}], "standbys": []}])
 def test_something_else_is_no_plan(fields):
     with pytest.raises(FrameError):
-        plan_from_fields(fields)
+        answer_from_fields(fields)

@@ -1,4 +1,4 @@
-from molink.workload.markdown import markdown_table, milliseconds
+from tools.experiments.harness.results import markdown_table, milliseconds
 
 
 def test_a_table():

@@ -2,8 +2,8 @@ import os
 
 import pytest
 
-from molink.bench.validation import others
-from molink.bench.validation.others import OthersWatch
+from molink.bench import validation
+from molink.bench.validation import OthersWatch
 
 
 def test_what_the_system_did_and_we_did_not_is_counted(monkeypatch):
@@ -11,13 +11,13 @@ def test_what_the_system_did_and_we_did_not_is_counted(monkeypatch):
     moments = iter([100.0, 104.0])
     busy = iter([50.0, 62.0])
     ours = iter([7.0, 9.0])
-    monkeypatch.setattr(others.time, "perf_counter", lambda: next(moments))
-    monkeypatch.setattr(others, "_busy_s", lambda: next(busy))
-    monkeypatch.setattr(others, "_ours_s", lambda server: next(ours))
+    monkeypatch.setattr(validation.time, "perf_counter", lambda: next(moments))
+    monkeypatch.setattr(validation, "_system_busy_s", lambda: next(busy))
+    monkeypatch.setattr(validation, "_ours_s", lambda server: next(ours))
     assert OthersWatch.start(os.getpid()).cores() == pytest.approx(2.5)
 
 
 def test_our_own_time_is_ours(monkeypatch):
-    before = others._ours_s(os.getpid())
+    before = validation._ours_s(os.getpid())
     sum(range(2_000_000))
-    assert others._ours_s(os.getpid()) >= before > 0
+    assert validation._ours_s(os.getpid()) >= before > 0

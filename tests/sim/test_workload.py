@@ -7,9 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from molink.errors import UserError
-from molink.workload.trace import TraceRequest
-from molink.workload.trace_fit import at_rate
-from molink.workload.trace_mix import generate_trace
+from molink.workload.trace import TraceRequest, at_rate, generate_trace
 from molink_sim.scenario import Arrival
 from molink_sim.workload import generate, thin
 

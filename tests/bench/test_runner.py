@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from molink.bench.plan import PlannedRequest, RequestPlan, closed_loop, warm_up
+from molink.bench.runner import PlannedRequest, RequestPlan, closed_loop, warm_up
+from molink.workload.trace import TraceRequest
 
 SMALL = st.integers(1, 20)
 
@@ -15,10 +16,9 @@ def test_closed_loop(seed, vocabulary_size, slots, requests, input_tokens, outpu
         return closed_loop(
             Random(seed),
             vocabulary_size,
+            TraceRequest(0.0, input_tokens, output_tokens),
             slots=slots,
             requests=requests,
-            input_tokens=input_tokens,
-            output_tokens=output_tokens,
         )
 
     plan = make()
@@ -32,11 +32,11 @@ def test_closed_loop(seed, vocabulary_size, slots, requests, input_tokens, outpu
 
 
 def test_warm_up_is_short_and_reaches_every_slot():
-    plan = warm_up(Random(0), 50, slots=3, rounds=2, input_tokens=1000, output_tokens=500)
+    plan = warm_up(Random(0), 50, TraceRequest(0.0, 1000, 500), slots=3, rounds=2)
     assert (len(plan.requests), plan.slots) == (6, 3)
     assert len(plan.requests[0].prompt_token_ids) == 32
     assert plan.requests[0].output_tokens == 4
-    nothing = warm_up(Random(0), 50, slots=3, rounds=0, input_tokens=1, output_tokens=1)
+    nothing = warm_up(Random(0), 50, TraceRequest(0.0, 1, 1), slots=3, rounds=0)
     assert nothing.requests == []
 
 
