@@ -29,7 +29,7 @@ from molink.coordinator.rings.agent_ring import JoinTerms
 from molink.coordinator.rings.coordinator_endpoint import CoordinatorEndpoint, EndpointTerms
 from molink.coordinator.rings.failure_backoff import FailureBackoff
 from molink.coordinator.rings.manager import ManagerSettings
-from molink.coordinator.services.own_services import OwnServices
+from molink.coordinator.services import NodeServices
 from molink.serving.model_card import load_tokenizer, model_card
 from molink.serving.served_model import checked_model_len, model_path, public_name
 from molink.serving.service import ModelCard
@@ -81,10 +81,10 @@ async def start_coordinator(settings: UpSettings, api_port: int) -> AsyncIterato
         stack.callback(ledger.close)
         broker = await _started_broker(settings, registry, stack)
         book, size = NodeBook(), planner.facts.model_size(model.name)
-        services = await OwnServices.start(
-            settings, registry, book, size, model.checkpoint.config()
+        config = model.checkpoint.config()
+        services = await stack.enter_async_context(
+            NodeServices.open(settings, registry, book, size, config)
         )
-        stack.push_async_callback(services.stop)
         hub = await stack.enter_async_context(ControlHub.open(broker, registry, book, services))
         registry.url = url
         parts = _parts(settings, model, planner, hub, ledger, services)
@@ -144,7 +144,7 @@ def _parts(
     planner: ModelPlanner,
     hub: ControlHub,
     ledger: Ledger,
-    services: OwnServices,
+    services: NodeServices,
 ) -> ClusterParts:
     terms = _endpoint_terms(settings, hub.registry.coordinator, services, model.card)
     relay = services.relay
@@ -162,7 +162,7 @@ def _parts(
 
 
 def _endpoint_terms(
-    settings: UpSettings, keys: KeyPair, services: OwnServices, card: ModelCard
+    settings: UpSettings, keys: KeyPair, services: NodeServices, card: ModelCard
 ) -> EndpointTerms:
     join = JoinTerms(
         micro_batch_count=settings.micro_batch_count,

@@ -16,7 +16,7 @@ from molink.coordinator.requests.ring_client import RingClient
 from molink.coordinator.requests.ring_client_links import RingClientLinks
 from molink.coordinator.rings.agent_ring import AgentRing, JoinTerms, RingRoutes
 from molink.coordinator.rings.agent_stage import AgentStage
-from molink.coordinator.services.coordinator_relay import CoordinatorRelay
+from molink.coordinator.services import CoordinatorRelay
 from molink.errors import RingError
 from molink.serving.service import ModelCard
 from molink.tasks import cancel

@@ -7,7 +7,7 @@ import pytest
 from molink.control.identity import KeyPair
 from molink.coordinator.rings.agent_ring import JoinTerms
 from molink.coordinator.rings.coordinator_endpoint import CoordinatorEndpoint, EndpointTerms
-from molink.coordinator.services.coordinator_relay import RelayHere
+from molink.coordinator.services import RelayHere
 from molink.serving.service import ModelCard
 from molink.transport.relay.protocol import COORDINATOR
 from molink.transport.relay.server import RelayServer
