@@ -27,8 +27,8 @@ from molink.coordinator.planning.plan_process import plan_beside
 from molink.coordinator.planning.readiness import Readiness
 from molink.coordinator.rings.agent_ring import JoinTerms
 from molink.coordinator.rings.coordinator_endpoint import CoordinatorEndpoint, EndpointTerms
-from molink.coordinator.rings.failure_backoff import FailureBackoff
 from molink.coordinator.rings.manager import ManagerSettings
+from molink.coordinator.rings.ring_health import FailureBackoff
 from molink.coordinator.services import NodeServices
 from molink.serving.model_card import load_tokenizer, model_card
 from molink.serving.served_model import checked_model_len, model_path, public_name

@@ -32,8 +32,8 @@ from molink.coordinator.members.node_book import NodeBook
 from molink.coordinator.planning.readiness import Readiness
 from molink.coordinator.requests.link_memory import LinkMemoryFile
 from molink.coordinator.rings.agent_ring import JoinTerms
-from molink.coordinator.rings.failure_backoff import FailureBackoff
 from molink.coordinator.rings.manager import ManagerSettings
+from molink.coordinator.rings.ring_health import FailureBackoff
 from molink.errors import UserError
 from molink.serving.model_card import load_tokenizer, model_card
 from molink.serving.served_model import checked_model_len, model_path, public_name

@@ -20,13 +20,12 @@ from molink.coordinator.planning.cluster_plan import ClusterPlan, PlannedRing, P
 from molink.coordinator.planning.readiness import Readiness
 from molink.coordinator.requests.cluster_service import ClusterService
 from molink.coordinator.rings import manager as manager_module
-from molink.coordinator.rings import slowdown_monitor
+from molink.coordinator.rings import ring_health
 from molink.coordinator.rings.agent_ring import JoinTerms
 from molink.coordinator.rings.assigner import Assigner
-from molink.coordinator.rings.failure_backoff import FailureBackoff
 from molink.coordinator.rings.manager import ClusterManager, ManagerSettings
+from molink.coordinator.rings.ring_health import KEPT_S, FailureBackoff, SlowdownMonitor
 from molink.coordinator.rings.ring_supervisor import RingState
-from molink.coordinator.rings.slowdown_monitor import KEPT_S, SlowdownMonitor
 from molink.errors import FrameError, RingError, StageError
 from molink.serving.service import GenerationRequest, ModelCard, TokenEvent
 from molink.stage_protocol.health import PackingHealth, StageHealth, health_from_fields
@@ -227,7 +226,7 @@ class World:
 
 @asynccontextmanager
 async def world(monkeypatch, size, backoff=None, **settings):
-    monkeypatch.setattr(slowdown_monitor, "PERIOD_S", 0.0)
+    monkeypatch.setattr(ring_health, "PERIOD_S", 0.0)
     monkeypatch.setattr(manager_module, "RETRY_S", 0.0)
     monkeypatch.setattr(manager_module, "CHANGE_PERIOD_S", 0.0)
     async with background_tasks() as tasks:
