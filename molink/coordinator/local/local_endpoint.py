@@ -13,8 +13,7 @@ from dataclasses import dataclass, replace
 from molink.coordinator.local.fixed_plan import RingPlan
 from molink.coordinator.local.link_emulator import LinkEmulator
 from molink.coordinator.local.local_node import LocalNode
-from molink.coordinator.requests.known_links import KnownLink
-from molink.coordinator.requests.link_memory import LinkMemoryFile, keep_up_to_date
+from molink.coordinator.requests.link_memory import KnownLink, LinkMemoryFile, keep_up_to_date
 from molink.coordinator.requests.ring import COORDINATOR
 from molink.coordinator.requests.ring_client import RingClient
 from molink.coordinator.requests.ring_client_links import RingClientLinks
