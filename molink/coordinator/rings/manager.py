@@ -178,7 +178,7 @@ class ClusterManager:
         free, serving = self.free(now), self._alive
         if not serving and len(free) < self.nodes_wanted:
             return True
-        asked = frozenset((one.node_id, one.profile, one.paths_round, one.pace) for one in free)
+        asked = frozenset((one.node_id, one.profile, one.paths_round, one.slowdown) for one in free)
         if free and asked != self._fruitless:
             plan = self._plans.take("rings of the free", free)
             if plan is None:

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from molink.control.messages.payloads import NodeState
-from molink.coordinator.members.node_book import Node
-from molink.coordinator.members.reported_vs_measured import AS_TOLD, StepsSeen
+from molink.coordinator.members.discrepancies import StepsSeen
+from molink.coordinator.members.node_book import AS_REPORTED, Node
 from molink.coordinator.planning.cluster_plan import ClusterPlan, Planner
 from molink.coordinator.rings.ring_supervisor import RingState, RingSupervisor
 
@@ -67,8 +67,8 @@ class SlowdownMonitor:
                     self._check(ring, now)
             for node in nodes:
                 if now - self._seen_at.get(node.node_id, now) > KEPT_S:
-                    node.pace = AS_TOLD
-        return frozenset(node.node_id for node in nodes if node.pace != AS_TOLD)
+                    node.slowdown = AS_REPORTED
+        return frozenset(node.node_id for node in nodes if node.slowdown != AS_REPORTED)
 
     def _check(self, ring: RingSupervisor, now: float) -> None:
         healths = [stage.health for stage in ring.stages]
@@ -80,7 +80,7 @@ class SlowdownMonitor:
             seen = StepsSeen(health.steps, health.decode_step_s, health.prefill_row_s)
             slowdown = self.planner.slowdown(planned, stage.node, rows, seen)
             if slowdown is not None:
-                stage.node.pace, self._seen_at[stage.node.node_id] = slowdown, now
+                stage.node.slowdown, self._seen_at[stage.node.node_id] = slowdown, now
 
 
 @dataclass(frozen=True, slots=True)
