@@ -127,10 +127,10 @@ async def _up(settings: "UpSettings", *, wait: bool) -> None:
 
 async def _serve(settings: "UpSettings", shown: "RunningLine", *, wait: bool) -> None:
     from molink.api import create_app, start_api
-    from molink.api.agents import add_join_route
-    from molink.api.plan import add_plan_route
+    from molink.api.cluster_routes import add_join_route, add_plan_route
     from molink.api.server import check_port_free, free_port
-    from molink.api.weights.routes import WeightsShelf, add_weights_routes
+    from molink.api.weights.offered_files import OfferedFiles
+    from molink.api.weights.routes import add_weights_routes
     from molink.coordinator.start import start_cluster
 
     for option, wanted in settings.ports():
@@ -142,17 +142,17 @@ async def _serve(settings: "UpSettings", shown: "RunningLine", *, wait: bool) ->
         add_join_route(app, cluster.desk)
         add_plan_route(app, cluster.service.card.name, cluster.plan)
         registry = cluster.registry
-        shelf = WeightsShelf(
+        offered = OfferedFiles(
             cluster.checkpoint, settings.data_dir / "weights", name=cluster.service.card.name
         )
         add_weights_routes(
             app,
-            shelf,
+            offered,
             lambda token: registry.member_of_token(token) is not None,
             bytes_per_s_max=settings.weights_bytes_per_s,
         )
-        await shelf.start()
-        stack.push_async_callback(shelf.close)
+        await offered.start()
+        stack.push_async_callback(offered.close)
         runner = await start_api(app, settings.host, port)
         stack.push_async_callback(runner.cleanup)
         _announce(cluster, settings, port, shown)
