@@ -3,12 +3,8 @@
 import pytest
 
 from molink_scheduler.batch import BatchClass
-from molink_scheduler.link.chunk_rules import FixedQuantum, JustInTime
-from molink_scheduler.link.priority_queues import (
-    DECODE_PIECE_BYTES_MIN,
-    PriorityQueues,
-    StarvationLimits,
-)
+from molink_scheduler.link.chunk_rules import FIXED_QUANTUM_BYTES, FixedQuantum, JustInTime
+from molink_scheduler.link.priority_queues import PriorityQueues, StarvationLimits
 from molink_scheduler.link.transmission import LinkView, Transfer, make_transmission
 
 DECODE, PREFILL = BatchClass.DECODE, BatchClass.PREFILL
@@ -39,7 +35,7 @@ def test_paper_decode_leaves_first_and_nothing_goes_between_its_pieces():
         sent.append(chunk)
     assert [chunk.transfer_id for chunk in sent] == sorted(chunk.transfer_id for chunk in sent)
     assert sum(chunk.size_bytes for chunk in sent) == 600_000
-    assert max(chunk.size_bytes for chunk in sent) <= DECODE_PIECE_BYTES_MIN * 2
+    assert max(chunk.size_bytes for chunk in sent) == FIXED_QUANTUM_BYTES
     assert [chunk.transfer_id for chunk in sent if chunk.last] == [1, 2]
 
 
