@@ -1,4 +1,4 @@
-"""From records to numbers. Pure.
+"""From records to numbers, and to a table on the terminal.
 
 Times are those that a user feels: `ttft_s` from sending to the first token, `tpot_s` the mean time
 between one request's tokens after the first, `gap_s` every single gap between neighbouring tokens
@@ -11,14 +11,17 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
-from molink.bench.runner import RequestRecord
-from molink.workload.spread import spread
+from rich.console import Console
+from rich.table import Table
 
-__all__ = ["report"]
+from molink.bench.runner import RequestRecord
+from molink.workload.figures import TIME_LABELS, spread
+
+__all__ = ["print_report", "report"]
 
 
 def report(records: Sequence[RequestRecord]) -> dict[str, Any]:
-    """What a load came to."""
+    """The figures of a load, from its records."""
     good = [one for one in records if one.error is None]
     errors = [one.error for one in records if one.error is not None]
     tokens = sum(len(one.token_times_s) for one in good)
@@ -48,3 +51,33 @@ def _wall_s(records: Sequence[RequestRecord]) -> float:
     if not records:
         return 0.0
     return max(one.end_s for one in records) - min(one.start_s for one in records)
+
+
+def print_report(report: dict[str, Any], console: Console) -> None:
+    """Print the spreads as a table in milliseconds and the totals beneath."""
+    table = Table("milliseconds", title=_title(report["settings"]))
+    for column in ("mean", "p50", "p95", "p99"):
+        table.add_column(column, justify="right")
+    for key, label in TIME_LABELS.items():
+        table.add_row(label, *(_milliseconds(value) for value in report[key].values()))
+    console.print(table)
+    console.print(
+        f"{report['tokens_per_s']:.1f} tokens/s: {report['generated_tokens']} tokens in "
+        f"{report['wall_s']:.2f} s, {report['finished']} requests finished, "
+        f"{report['failed']} failed"
+    )
+    if report["first_error"]:
+        console.print(f"first error: {report['first_error']}", style="red", markup=False)
+
+
+def _title(settings: dict[str, Any]) -> str:
+    if "trace" in settings:
+        return f"trace {settings['trace']} at {settings['rate']:g} requests/s"
+    return (
+        f"{settings['requests']} requests, {settings['concurrency']} at once, "
+        f"{settings['input_tokens']} tokens in, {settings['output_tokens']} out"
+    )
+
+
+def _milliseconds(value_s: float | None) -> str:
+    return "-" if value_s is None else f"{value_s * 1000:.1f}"

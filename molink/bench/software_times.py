@@ -41,16 +41,16 @@ TRIES = 40
 PAUSE_S = 0.05
 """About what passes between two steps on a stage that serves one user."""
 
-FULL_S, FILLERS_WAITING, LOOK_S = 2.0, 4, 0.04
-"""How long the link is kept full, by how many fillers that wait, looked at how often: seldom, since
-looking costs time of the same core. Four fillers last for more than one look at 20 Mbps."""
+FULL_S, FILLERS_WAITING, POLL_S = 2.0, 4, 0.04
+"""How long the link is kept full, by how many fillers that wait, and how often they are counted:
+seldom, since that costs time of the same core. Four fillers last longer than it at 20 Mbps."""
 
 ARRIVES_WITHIN_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
 class HopTimes:
-    """Of one hop."""
+    """What the software of one hop costs."""
 
     hop_s: float
     """Mean seconds of a decode message beyond delay and wire."""
@@ -95,7 +95,7 @@ def _chunk_s(link: PacedLink, thread: LinkThread, inbound: InboundLink, emulator
         while link.transfers_waiting < FILLERS_WAITING:
             link.fill()
         thread.wake()
-        time.sleep(LOOK_S)
+        time.sleep(POLL_S)
     return (cpu_s() - before_s) / (inbound.messages_received - before)
 
 

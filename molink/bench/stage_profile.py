@@ -101,7 +101,7 @@ def measure_profile(model: str, advance: Callable[[], None]) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class _Role:
-    """One stage of the ring that is measured, and the steps that are timed on it."""
+    """Stage of the ring that is measured, and the steps that are timed on it."""
 
     name: str
     layers: range

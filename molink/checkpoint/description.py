@@ -78,7 +78,7 @@ class ConfigFacts:
 
     @property
     def model_type(self) -> str:
-        """The architecture's name."""
+        """The architecture's name in transformers."""
         return str(self._whole["model_type"])
 
     def number(self, name: str) -> int:

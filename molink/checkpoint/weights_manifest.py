@@ -36,7 +36,7 @@ Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 
 
 class FileEntry(BaseModel):
-    """One file."""
+    """One file of a model, with the checksums of its blocks."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
@@ -65,7 +65,7 @@ class FileEntry(BaseModel):
 
 
 class WeightsManifest(BaseModel):
-    """All files of one model."""
+    """Manifest of one model: all of its files."""
 
     model_config = ConfigDict(frozen=True, extra="ignore", protected_namespaces=())
 

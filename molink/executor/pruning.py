@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from molink.checkpoint.part_names import ADDED_POSITIONS, AFTER_LAYERS, BEFORE_LAYERS
+from molink.checkpoint.shard_plan import ADDED_POSITIONS, AFTER_LAYERS, BEFORE_LAYERS
 from molink.errors import UnsupportedModelError
 
 __all__ = ["Skip", "Zero", "decoder_layers", "stage_class"]

@@ -11,7 +11,9 @@ activations, a buffer.
 
 from dataclasses import dataclass
 from enum import IntEnum
+from typing import Annotated
 
+from molink.wire.schema import TAIL
 from molink_scheduler.batch import Batch, BatchClass, Release, Span
 from molink_scheduler.request import Request
 from molink_scheduler.timing.round_tracker import StageStamp
@@ -105,7 +107,7 @@ class TokenSample:
     request_id: int
     token_id: int
     finish: FinishReason = FinishReason.NONE
-    logprob: float | None = None
+    logprob: Annotated[float | None, TAIL] = None
     top: tuple[tuple[int, float], ...] = ()
     """(token id, logprob), most likely first."""
 

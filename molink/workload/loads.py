@@ -19,12 +19,17 @@ from random import Random
 from typing import Any
 
 from molink.errors import UserError
-from molink.workload.tables import number, refuse_unknown, text, whole
-from molink.workload.trace import TraceRequest
-from molink.workload.trace_fit import scaled
-from molink.workload.trace_mix import generate_trace
+from molink.workload.toml_tables import number, refuse_unknown, text, whole
+from molink.workload.trace import TraceRequest, generate_trace, scaled
 
-__all__ = ["Load", "ScenarioRequest", "read_load", "requests_of"]
+__all__ = [
+    "WARM_UP_OUTPUT_TOKENS",
+    "Load",
+    "ScenarioRequest",
+    "read_load",
+    "requests_of",
+    "warm_up_tokens",
+]
 
 TOKENS_MAX = 1_000_000
 """Of a prompt or an answer; the model's own limit is lower."""
@@ -37,6 +42,12 @@ RATE_MAX = 1000.0
 STREAM_EVERY_S = 0.1
 """Streams begin one after the other: prompts that arrive at one moment would be one batch or two by
 the accident of a millisecond."""
+
+WARM_UP_PROMPT_TOKENS = 600
+"""A second of prefill on a slow link: the estimates stand before anything is counted."""
+
+WARM_UP_OUTPUT_TOKENS = 8
+"""The head has seen a few rounds of decode."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +76,14 @@ def requests_of(loads: Sequence[Load]) -> list[ScenarioRequest]:
         for one in load.requests
     ]
     return sorted(found, key=lambda one: one.start_s)
+
+
+def warm_up_tokens(longest: int) -> int:
+    """How long the prompt is that warms a ring up, the same in both halves.
+
+    No longer than the longest one to come, which the model can hold.
+    """
+    return min(WARM_UP_PROMPT_TOKENS, longest)
 
 
 def read_load(where: str, table: Mapping[str, Any]) -> Load:

@@ -34,7 +34,7 @@ from typing import Any
 from molink.config.link_shape import LinkShape
 from molink.errors import UserError
 from molink.workload.loads import Load, read_load
-from molink.workload.tables import number, refuse_unknown, tables, text, whole
+from molink.workload.toml_tables import number, refuse_unknown, tables, text, whole
 from molink_scheduler.head.micro_batches import MICRO_BATCH_COUNT_MAX
 from molink_scheduler.link.transmission import POLICIES, POLICY_DEFAULT
 
@@ -77,7 +77,7 @@ class ValidationScenario:
 
     @property
     def serve_options(self) -> list[str]:
-        """Of `molink serve`."""
+        """The options of `molink serve` that start this ring."""
         pairs = {
             "--nodes": self.stages,
             "--link": f"{self.link.rate_mbps:g}:{self.link.one_way_ms:g}",

@@ -1,6 +1,7 @@
 """GET /plan: what would be best, and what another split would give."""
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 from aiohttp import web
@@ -8,10 +9,11 @@ from aiohttp.test_utils import TestClient, TestServer
 
 from molink.api.errors import errors_in_openai_shape
 from molink.api.plan import add_plan_route
+from molink.coordinator.planning.plan_process import answer_from_fields
 from molink_scheduler.placement import Goal, ModelCost, Network, NodeFacts
-from molink_scheduler.placement.fields import PlacementQuestion, plan_from_fields
+from molink_scheduler.placement.question import PlacementQuestion
 
-QUESTION = PlacementQuestion(
+QUESTION = PlacementQuestion.of(
     ModelCost((10**8,) * 4, 100, 100),
     (NodeFacts("a", 10**9, 1e-3, 1e-5, 1e-5), NodeFacts("b", 10**9, 1e-3, 1e-5, 1e-5)),
     Network(),
@@ -28,10 +30,7 @@ async def client():
         asked.append(split)
         await may_answer.wait()
         nodes = () if split is None else QUESTION.nodes
-        question = PlacementQuestion(
-            QUESTION.model, nodes, QUESTION.network, QUESTION.goal, split or "planned"
-        )
-        return question.answer()
+        return replace(QUESTION, nodes=nodes, split=split or "planned").answer()
 
     app = web.Application(middlewares=[errors_in_openai_shape])
     add_plan_route(app, "m", find)
@@ -43,7 +42,7 @@ async def client():
 async def test_a_split_may_be_asked_for(client):
     async with client.get("/plan?split=even") as response:
         told = await response.json()
-    (ring,) = plan_from_fields(told["plan"]).rings
+    (ring,) = answer_from_fields(told["plan"]).rings
     assert [stage.layers for stage in ring.stages] == [(0, 2), (2, 4)]
     assert (told["model"], client.asked) == ("m", ["even"])
 

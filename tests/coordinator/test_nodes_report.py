@@ -26,8 +26,7 @@ LEAVES = NodeWish(wish="leave", reason="Its owner has taken it out of the cluste
 )
 def test_the_reason_is_that_of_the_state(presence, wish, reason):
     node = Node("a" * 16, presence=presence, profile=PROFILE, wish=wish)
-    plan = ClusterPlan((), {node.node_id: "would slow the ring"})
-    (entry,) = nodes_report([node], plan, {})
+    (entry,) = nodes_report([node], {node.node_id: "would slow the ring"}, {}, {})
     assert entry["reason"] == reason
 
 

@@ -5,7 +5,7 @@ import importlib
 import pytest
 from click.testing import CliRunner
 
-from molink.bench.validation.experiment import Setup, policy_conditions
+from tools.experiments.harness.experiment import Setup, policy_conditions
 from tools.experiments.harness.results import write_results
 from tools.experiments.harness.rounds import Measured
 from tools.experiments.links import contention, contention_tcp

@@ -14,7 +14,7 @@ from molink.control.messages.topics import ROOT
 from molink.control.registry.registry import FILE_NAME as REGISTRY_FILE
 from molink.coordinator.members.ledger import LEDGER_FILE
 from molink.coordinator.requests.link_memory import LinkMemoryFile
-from molink.coordinator.services.own_services import PROBE_SECRET, RELAY_SECRET
+from molink.coordinator.services import PROBE_SECRET, RELAY_SECRET
 from molink.transport.peer.protocol import PEER_PORT_NAME
 from molink_agent.cli.join import KEY_FILE
 from molink_agent.daemon.life import LOG_FILE

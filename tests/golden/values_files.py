@@ -16,7 +16,7 @@ from molink.bench.report import report
 from molink.bench.runner import RequestRecord
 from molink.cli.members import _invite_fields, _node_fields
 from molink.config.link_schedule import LinkSchedule
-from molink.config.node_file import read_node_file
+from molink.config.node_file import BYTES_PER_MBIT, read_node_file
 from molink.control.registry.records import InviteRecord, NodeRecord
 from molink.transport.relay.secret_file import read_secret
 from molink.workload.scenario_file import read_scenario
@@ -24,7 +24,7 @@ from molink.workload.trace import read_trace
 from molink_scheduler.batch import BatchClass
 from molink_sim.cli import main as sim_cli
 from molink_sim.hardware.stage_profile import read_stage_profile
-from molink_sim.workload.mooncake import read_mooncake
+from molink_sim.workload import read_mooncake
 from tests.config.test_node_file import LINK, MEASURED, NODE
 from tests.golden.codec import Codec
 from tests.sim.validation.conftest import SCENARIO, profile_data
@@ -69,9 +69,12 @@ MOONCAKE.add(
 
 
 def nodes_of(path: Path) -> Any:
+    """The links in Mbps and milliseconds, as the file has them."""
     file = read_node_file(path)
-    pairs = [(a, b) for a in file.nodes for b in file.nodes if a is not b]
-    links = [[a.name, b.name, *asdict(file.link(a, b)).values()] for a, b in pairs]
+    links = [
+        [*pair, link.rate_bytes_per_s / BYTES_PER_MBIT, 1e3 * link.one_way_s]
+        for pair, link in file.network().links.items()
+    ]
     return [[asdict(node) for node in file.nodes], links]
 
 

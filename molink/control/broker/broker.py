@@ -1,9 +1,9 @@
 """The broker of the control plane: a Mosquitto of our own, one in this process, or somebody else's.
 
 Mosquitto is preferred where it is installed (the container image and the installer bring it): it
-has been hardened in public for a decade and keeps its state on disk. amqtt, a library, stands in
-where it is not, repaired where it must be (`embedded_repairs.py`); docs/benchmarks/control.md says
-how far that goes. Both are held to the same tests. A cloud service is used by its URL.
+has been hardened in public for a decade and keeps its state on disk. Where it is not, a small
+broker of ours stands in (`embedded.py`); docs/benchmarks/control.md says how far that goes. Both
+are held to the same tests. A cloud service is used by its URL.
 """
 
 import logging
@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Protocol
 
 from molink.control.addresses import BrokerAddress, Credentials, TlsFiles
+from molink.control.broker.embedded import EmbeddedBroker
 from molink.control.broker.external import ExternalBroker
 from molink.control.broker.mosquitto import MosquittoBroker, find_mosquitto
 from molink.errors import UserError
@@ -73,6 +74,4 @@ def open_broker(
         )
     if choice is None:
         log.info("mosquitto is not installed: the broker runs inside this process")
-    from molink.control.broker.embedded import EmbeddedBroker  # A library of 0.2 s, seldom needed.
-
     return EmbeddedBroker(host, port, tls)

@@ -1,4 +1,4 @@
-"""The file in which known links outlive a ring, and who keeps it up to date.
+"""The file in which known links outlive a ring.
 
 It is read, merged and replaced as a whole, so that two rings of one user can share it: at worst one
 of them forgets what the other saw in the same moment.
@@ -10,14 +10,13 @@ import logging
 import os
 import tempfile
 import time
-from collections.abc import AsyncIterator, Callable, Iterable
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from molink.coordinator.requests.known_links import KnownLink, KnownLinks
 
-__all__ = ["LinkMemoryFile", "keeping_up_to_date"]
+__all__ = ["LinkMemoryFile", "keep_up_to_date"]
 
 FILE_NAME = "link_memory.json"
 
@@ -83,18 +82,11 @@ class LinkMemoryFile:
         self._warned = True
 
 
-@asynccontextmanager
-async def keeping_up_to_date(file: LinkMemoryFile, seen: Callable[[], Seen]) -> AsyncIterator[None]:
-    """Write what `seen` tells into the file, now and then and at the end of the block."""
-    task = asyncio.create_task(_write_now_and_then(file, seen))
+async def keep_up_to_date(file: LinkMemoryFile, seen: Callable[[], Seen]) -> None:
+    """Write what `seen` returns into the file every minute, and once more when cancelled."""
     try:
-        yield
+        while True:
+            await asyncio.sleep(WRITE_PERIOD_S)
+            file.add(seen(), time.time())  # A millisecond; in a thread it could outlive the last.
     finally:
-        task.cancel()
         file.add(seen(), time.time())
-
-
-async def _write_now_and_then(file: LinkMemoryFile, seen: Callable[[], Seen]) -> None:
-    while True:
-        await asyncio.sleep(WRITE_PERIOD_S)
-        file.add(seen(), time.time())  # A millisecond; in a thread it could outlive the last one.

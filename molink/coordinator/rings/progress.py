@@ -1,4 +1,4 @@
-"""Why nothing serves yet, in one sentence for whoever gets the 503."""
+"""Why nothing serves yet, in one sentence for users who get a 503."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,21 +17,19 @@ class Waiting:
 
     min_nodes: int
     nodes_still_measuring: int = 0
-    """Nodes that still measure the ways to others."""
+    """Nodes that still measure the paths to others."""
+    last_failure: str = ""
+    """Of a ring; empty when the last one has not failed."""
 
 
 def progress_sentence(
-    nodes: Sequence[Node],
-    lives: Sequence[RingSupervisor],
-    plan: ClusterPlan,
-    waiting: Waiting,
-    last_failure: str = "",
+    nodes: Sequence[Node], rings: Sequence[RingSupervisor], plan: ClusterPlan, waiting: Waiting
 ) -> str:
     """The nearest thing that is being waited for."""
-    if lives:
-        life = lives[0]
-        if any(stage.loaded is None for stage in life.stages):
-            return f"The PCs are loading the model: {life.loaded_share:.0%} done."
+    if rings:
+        ring = rings[0]
+        if any(stage.loaded is None for stage in ring.stages):
+            return f"The PCs are loading the model: {ring.loaded_share:.0%} done."
         return "The PCs have loaded the model and are connecting to each other."
     here = [node for node in nodes if node.is_here]
     if nodes and not here:
@@ -49,8 +47,8 @@ def progress_sentence(
             f"{_pcs(len(ready))} ready, {waiting.nodes_still_measuring} of them still measuring "
             "the ways to the others."
         )
-    if last_failure:
-        return f"The last ring has failed: {last_failure} Another is tried soon."
+    if waiting.last_failure:
+        return f"The last ring has failed: {waiting.last_failure} Another is tried soon."
     return plan.shortage or f"{_pcs(len(ready))} ready; a plan is being made."
 
 

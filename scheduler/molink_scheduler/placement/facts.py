@@ -190,7 +190,7 @@ class Goal:
     """Prompt of a typical request."""
     answer_tokens: int = 256
     """Together about the mix of Azure's conversation trace as the benchmarks cut it: 763 in, 232
-    out (`molink.workload.trace_mix`)."""
+    out (`molink.workload.trace`)."""
     kv_tokens_max: int = KV_TOKENS_MAX
     micro_batches: int | None = None
     """Number that the head is to keep; None: it takes as many as make a cycle shortest."""

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
-from molink.workload.spread import spread
+from molink.workload.figures import spread
 from molink_sim.outcome import LinkOutcome, Outcome, RequestOutcome, StageOutcome
 
 __all__ = ["Samples", "samples", "summary", "to_json"]

@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table as RichTable
 
-from molink.workload.table import ROWS
+from molink.workload.figures import TIME_LABELS
 
 __all__ = [
     "Table",
@@ -44,7 +44,7 @@ def spread_table(summary: Mapping[str, Any], title: str = "What users felt") -> 
     """Mean and percentiles of the four times."""
     rows = [
         [label, *(_seconds(summary[key][column]) for column in COLUMNS)]
-        for key, label in ROWS.items()
+        for key, label in TIME_LABELS.items()
     ]
     return Table(title, ["seconds", *COLUMNS], rows)
 

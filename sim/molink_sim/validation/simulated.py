@@ -19,9 +19,13 @@ from dataclasses import dataclass
 from molink.config.layer_split import even_split
 from molink.errors import UserError
 from molink.workload.figures import SeenRequest
-from molink.workload.loads import ScenarioRequest, requests_of
+from molink.workload.loads import (
+    WARM_UP_OUTPUT_TOKENS,
+    ScenarioRequest,
+    requests_of,
+    warm_up_tokens,
+)
 from molink.workload.scenario_file import ValidationScenario
-from molink.workload.warm_up import WARM_UP_OUTPUT_TOKENS, warm_up_tokens
 from molink_sim.hardware.stage_profile import PcTimes, StageProfile
 from molink_sim.outcome import RequestOutcome
 from molink_sim.scenario import Arrival, LinkSpec, OnePc, RingSpec, Scenario, StageSpec

@@ -15,11 +15,11 @@ from molink.coordinator.members.reported_vs_measured import (
 from molink.coordinator.planning.model_planner import ModelPlanner
 from molink.coordinator.planning.node_facts import FactsMaker
 from molink_scheduler.placement import Goal, ModelCost
-from tests.coordinator.examples import HERE, PROFILE, STEPS
+from tests.coordinator.examples import HERE, PROFILE, STEPS, WORK
 
 MIB = 2**20
 COST = ModelCost(layer_bytes=(100 * MIB,) * 8, kv_bytes=4096, row_bytes=8192)
-PLANNER = ModelPlanner(FactsMaker(COST, 2, "bfloat16"), Goal(0.25, 256, 64, 32))
+PLANNER = ModelPlanner(FactsMaker(COST, 2, "bfloat16"), Goal(0.25, 256, 64, 32), WORK.weights)
 ANNA, BERT, CARL = "a" * 16, "b" * 16, "c" * 16
 DEVICE = PROFILE.devices[0].model_copy(update={"free_bytes": 700 * MIB})
 LENT = PROFILE.model_copy(update={"devices": (DEVICE,), "upload_mbps": 50.0})
@@ -91,11 +91,11 @@ async def test_a_pace_is_held_against_the_stage_that_serves():
     rows = -(-forecast.users // forecast.micro_batches)
     for stage, foreseen in zip(plan.rings[0].stages, forecast.stages, strict=True):
         node = book.node(stage.node_id)
-        told_s = PLANNER.facts.told_decode_s(node, stage.layers, rows)
+        told_s = PLANNER.facts.told_decode_s(node, stage.work.layers, rows)
         assert told_s == pytest.approx(foreseen.step_s), "as the forecast counts"
         seen = StepsSeen(STEPS_MIN, 10 * told_s, 0.0)
-        assert PLANNER.pace(stage, node, rows, seen).decode == pytest.approx(10)
-        assert PLANNER.pace(stage, node, rows, replace(seen, steps=1)) is None
+        assert PLANNER.slowdown(stage, node, rows, seen).decode == pytest.approx(10)
+        assert PLANNER.slowdown(stage, node, rows, replace(seen, steps=1)) is None
 
 
 async def test_a_ring_is_served_with_what_was_promised_of_it():

@@ -11,8 +11,9 @@ from molink.coordinator.requests.known_links import KnownLink, KnownLinks
 from molink.coordinator.requests.link_memory import (
     FILE_BYTES_MAX,
     LinkMemoryFile,
-    keeping_up_to_date,
+    keep_up_to_date,
 )
+from molink.tasks import background_tasks
 
 NOW = 2e9
 SEEN = [("a", "b", KnownLink(20.0, 60.0, NOW))]
@@ -88,7 +89,8 @@ async def test_it_is_written_while_a_ring_serves_and_at_its_end(file, monkeypatc
             twice_written.set()
         return [("a", f"{asked}", SEEN[0][2])]
 
-    async with keeping_up_to_date(file, seen):
+    async with background_tasks() as tasks:
+        tasks.create_task(keep_up_to_date(file, seen))
         await asyncio.wait_for(twice_written.wait(), 30)
         assert {"a -> 1", "a -> 2"} <= set(file.read(NOW).links)
     assert f"a -> {asked}" in file.read(NOW).links

@@ -1,7 +1,7 @@
 import pytest
 
-from molink.bench.validation.experiment import Condition
 from molink.errors import UserError
+from tools.experiments.harness.experiment import Condition
 from tools.experiments.harness.rounds import Measured, in_turn, medians, turns
 
 A, B, C = (Condition(name, ()) for name in "ABC")

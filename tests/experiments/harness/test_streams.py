@@ -7,9 +7,8 @@ from random import Random
 import pytest
 
 from molink.bench.runner import RequestRecord
-from molink.bench.validation.ring import Ring
-from molink.client.api_client import ApiClient
-from molink.client.served_model import ServedModel
+from molink.bench.served_ring import ServedRing
+from molink.client.api_client import ApiClient, ServedModel
 from molink.errors import UserError
 from tools.experiments.harness.prompts import first_token_s, prompts_always, prompts_every
 from tools.experiments.harness.streams import Streams, decoding
@@ -18,7 +17,7 @@ from tools.experiments.harness.streams import Streams, decoding
 @pytest.fixture
 async def ring(url):
     async with ApiClient(url) as client:
-        yield Ring(client, await ServedModel.ask(client), None, Random(0))
+        yield ServedRing(client, await ServedModel.ask(client), None, Random(0))
 
 
 async def test_streams_go_on_until_the_block_is_left(ring, service):

@@ -16,13 +16,9 @@ from molink_scheduler.placement import (
     plan_on_shared_lines,
 )
 from molink_scheduler.placement.facts import WITHIN_PC
-from molink_scheduler.placement.fields import (
-    PlacementQuestion,
-    fields_of,
-    question_from_fields,
-)
 from molink_scheduler.placement.plan import PASSES_MAX, even_plan, senders_of
 from molink_scheduler.placement.problem import Problem
+from molink_scheduler.placement.question import PlacementQuestion
 
 MB = 10**6
 MODEL = ModelCost((100 * MB,) * 8, kv_bytes=4096, row_bytes=8192)
@@ -110,8 +106,7 @@ def test_a_search_takes_devices_that_were_not_measured_for_near():
 def test_a_question_is_answered_on_shared_lines():
     """By an even split in this order both devices of a send out, each with half of the line."""
     nodes = (node("a1", "a"), node("b", ""), node("a2", "a"), node("c", ""))
-    question = PlacementQuestion(MODEL, nodes, NETWORK, GOAL, "even")
-    asked = question_from_fields(fields_of(question))
+    asked = PlacementQuestion.of(MODEL, nodes, NETWORK, GOAL, "even")
     halves = [replace(one, upload_bytes_per_s=1.25 * MB) if one.pc == "a" else one for one in nodes]
     assert asked.answer() == even_plan(MODEL, halves, NETWORK, GOAL)
     assert asked.answer() != even_plan(MODEL, nodes, NETWORK, GOAL)

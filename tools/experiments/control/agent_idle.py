@@ -18,8 +18,8 @@ from pathlib import Path
 import click
 import psutil
 
-from molink.workload.markdown import markdown_table
 from tools.experiments.harness.agents import AgentsRun, Command, agents_run
+from tools.experiments.harness.results import markdown_table
 from tools.experiments.harness.tcp_counters import TcpCounters
 
 __all__ = ["main"]

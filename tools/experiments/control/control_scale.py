@@ -26,7 +26,7 @@ from molink.control.client import ControlClient
 from molink.control.messages.topics import ROOT
 from molink.errors import UserError
 from molink.transport.sockets import raise_file_limit
-from molink.workload.spread import percentile
+from molink.workload.figures import percentile
 from tools.experiments.swarm.agents import agent_name
 from tools.experiments.swarm.broker_host import HOST, Hosted
 from tools.experiments.swarm.processes import line_of, running

@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from molink.bench.validation.ring import Ring
+from molink.bench.served_ring import ServedRing
 
 __all__ = ["ClusterLog", "link_of", "logging_cluster"]
 
@@ -34,7 +34,7 @@ class ClusterLog:
 
 
 @asynccontextmanager
-async def logging_cluster(ring: Ring) -> AsyncIterator[ClusterLog]:
+async def logging_cluster(ring: ServedRing) -> AsyncIterator[ClusterLog]:
     """Five times a second, until the block is left."""
     log = ClusterLog()
 

@@ -4,13 +4,13 @@ import asyncio
 import time
 
 from molink.bench.runner import RequestRecord
-from molink.bench.validation.ring import Ring
+from molink.bench.served_ring import ServedRing
 
 __all__ = ["first_token_s", "prompts_always", "prompts_every"]
 
 
 async def prompts_every(
-    ring: Ring, period_s: float, duration_s: float, input_tokens: int, output_tokens: int
+    ring: ServedRing, period_s: float, duration_s: float, input_tokens: int, output_tokens: int
 ) -> list[RequestRecord]:
     """An open loop; returns when all are answered."""
     began_s = time.perf_counter()
@@ -23,7 +23,7 @@ async def prompts_every(
 
 
 async def prompts_always(
-    ring: Ring, under_way: int, duration_s: float, input_tokens: int
+    ring: ServedRing, under_way: int, duration_s: float, input_tokens: int
 ) -> list[RequestRecord]:
     """So many prompts under way at any time; those that are unfinished at the end are dropped."""
     ended: list[RequestRecord] = []

@@ -3,17 +3,17 @@
 import json
 import os
 import platform
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import click
 
-from molink.bench.validation.experiment import Setup
+from tools.experiments.harness.experiment import Setup
 from tools.experiments.harness.rounds import Figures, Runs, medians
 
-__all__ = ["show", "write_results"]
+__all__ = ["markdown_table", "milliseconds", "show", "write_results"]
 
 
 def write_results(
@@ -50,3 +50,14 @@ def _rounded(value: Any) -> Any:
 def show(table: str) -> None:
     """Print a table, a line free before and after."""
     click.echo(f"\n{table}\n")
+
+
+def markdown_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A table as the documentation holds it: first column to the left, numbers to the right."""
+    rule = ["---", *("---:" for _ in head[1:])]
+    return "\n".join("| " + " | ".join(cells) + " |" for cells in (head, rule, *rows))
+
+
+def milliseconds(value_s: float) -> str:
+    """Milliseconds as the text of a cell."""
+    return f"{value_s * 1000:,.0f}" if abs(value_s) >= 0.1 else f"{value_s * 1000:,.1f}"

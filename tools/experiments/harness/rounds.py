@@ -12,7 +12,7 @@ from typing import Any
 
 import click
 
-from molink.bench.validation.experiment import Condition
+from tools.experiments.harness.experiment import Condition
 
 __all__ = ["Figures", "Measured", "Runs", "in_turn", "medians", "turns"]
 

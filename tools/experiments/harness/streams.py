@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 from itertools import pairwise
 
 from molink.bench.runner import RequestRecord, send
-from molink.bench.validation.ring import Ring
+from molink.bench.served_ring import ServedRing
 from molink.errors import UserError
 
 __all__ = ["Gap", "Streams", "decoding"]
@@ -60,7 +60,7 @@ class Streams:
 
 
 @asynccontextmanager
-async def decoding(ring: Ring, count: int, output_tokens: int) -> AsyncIterator[Streams]:
+async def decoding(ring: ServedRing, count: int, output_tokens: int) -> AsyncIterator[Streams]:
     """Keep so many streams going; yields when all of them flow, ends them on leaving."""
     streams = Streams(count)
     tasks = [asyncio.create_task(_watch(ring, seen, output_tokens)) for seen in streams.answers]
@@ -92,7 +92,7 @@ def _raise_ended(tasks: Iterable["asyncio.Task[None]"]) -> None:
             task.result()
 
 
-async def _watch(ring: Ring, seen: list[RequestRecord], output_tokens: int) -> None:
+async def _watch(ring: ServedRing, seen: list[RequestRecord], output_tokens: int) -> None:
     while True:
         seen.append(RequestRecord(start_s=time.perf_counter()))
         await send(ring.client, ring.request(PROMPT_TOKENS, output_tokens), 0.0, seen[-1])

@@ -17,8 +17,9 @@ from typing import Any
 import numpy as np
 import psutil
 
-from molink.bench.validation.ring import Ring
+from molink.bench.served_ring import ServedRing
 from molink.errors import UserError
+from tools.experiments.harness.serving import emulator_of
 from tools.experiments.harness.tcp_counters import Connection, Counted, TcpCounters
 
 __all__ = ["HopTraffic", "Traffic", "busiest_second", "queueing_s", "watching"]
@@ -55,7 +56,7 @@ class Traffic:
 
 
 @asynccontextmanager
-async def watching(ring: Ring) -> AsyncIterator[Traffic]:
+async def watching(ring: ServedRing) -> AsyncIterator[Traffic]:
     """Count in the background until the block is left."""
     traffic = Traffic(await _hops(ring))
     with TcpCounters() as counters:
@@ -77,10 +78,10 @@ async def _count(traffic: Traffic, counters: TcpCounters) -> None:
         await asyncio.sleep(PERIOD_S)
 
 
-async def _hops(ring: Ring) -> list[HopTraffic]:
+async def _hops(ring: ServedRing) -> list[HopTraffic]:
     """Those between neighbours, but not the tail's, which carries tokens only."""
     stages = [(s["node"], psutil.Process(s["pid"])) for s in (await ring.cluster())["stages"]]
-    emulated = _listening(ring.emulator())
+    emulated = _listening(emulator_of(ring))
     return [_hop(*source, target, emulated) for source, (_, target) in pairwise(stages)]
 
 

@@ -16,17 +16,17 @@ from typing import Any
 
 import click
 
-from molink.bench.validation.experiment import Condition, Setup, experiment, policy_conditions
-from molink.bench.validation.ring import Ring, serving
+from molink.bench.served_ring import ServedRing
 from molink.errors import UserError
-from molink.workload.markdown import markdown_table, milliseconds
-from molink.workload.spread import percentile
+from molink.workload.figures import percentile
 from molink_sim.report.plots import colour, logarithmic, picture
 from tools.experiments.harness.cluster_log import logging_cluster
+from tools.experiments.harness.experiment import Condition, Setup, experiment, policy_conditions
 from tools.experiments.harness.link_steps import LinkSteps
 from tools.experiments.harness.prompts import prompts_always
-from tools.experiments.harness.results import show, write_results
+from tools.experiments.harness.results import markdown_table, milliseconds, show, write_results
 from tools.experiments.harness.rounds import Figures, Measured, Runs, in_turn
+from tools.experiments.harness.serving import emulator_started_s, serving
 from tools.experiments.harness.streams import Streams, decoding
 from tools.experiments.harness.traffic import Traffic, queueing_s, watching
 
@@ -91,9 +91,9 @@ async def _measure(
     return Measured(figures, {"rate": rates, "queue": queue, "gaps": _gaps(seen, zero_s)})
 
 
-async def _until_zero(ring: Ring, link: LinkSteps) -> float:
+async def _until_zero(ring: ServedRing, link: LinkSteps) -> float:
     """Wait for the end of the lead; when that is, on our clock."""
-    zero_s = ring.emulator_started_s() + link.lead_s
+    zero_s = emulator_started_s(ring) + link.lead_s
     if time.perf_counter() > zero_s:
         raise UserError("the ring took longer to get ready than --lead-s: raise it")
     await ring.sleep_until(zero_s)

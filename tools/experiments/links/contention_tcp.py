@@ -17,16 +17,16 @@ from typing import Any
 
 import click
 
-from molink.bench.validation.experiment import Condition, Setup, experiment
-from molink.bench.validation.ring import NODES, Ring, serving, serving_over
+from molink.bench.served_ring import ServedRing
 from molink.config.link_shape import LinkShape
-from molink.workload.markdown import markdown_table, milliseconds
 from molink_sim.report.plots import logarithmic, picture
+from tools.experiments.harness.experiment import Condition, Setup, experiment
 from tools.experiments.harness.gap_panels import gap_shares, gaps_over_time, last_rounds
 from tools.experiments.harness.home_lines import HomeLines, home_lines
 from tools.experiments.harness.home_network import check_available
-from tools.experiments.harness.results import show, write_results
+from tools.experiments.harness.results import markdown_table, milliseconds, show, write_results
 from tools.experiments.harness.rounds import Figures, Measured, Runs, in_turn
+from tools.experiments.harness.serving import NODES, serving, serving_over
 from tools.experiments.links.contention import contend, contention_options
 
 __all__ = ["main"]
@@ -91,7 +91,7 @@ def _name(policy: str, kind: str) -> str:
 @asynccontextmanager
 async def _real(
     setup: Setup, condition: Condition, seed: int, shape: LinkShape, congestion: str
-) -> AsyncIterator[tuple[Ring, HomeLines]]:
+) -> AsyncIterator[tuple[ServedRing, HomeLines]]:
     with tempfile.TemporaryDirectory() as directory:  # No run knows of another's links.
         file = Path(directory) / "hosts.toml"
         async with home_lines(shape, NODES, congestion) as lines:

@@ -17,7 +17,7 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from molink.workload.spread import percentile
+from molink.workload.figures import percentile
 from molink_scheduler.batch import BatchClass
 from molink_scheduler.link.transmission import (
     POLICIES,

@@ -21,7 +21,7 @@ from molink.transport.relay.caller import RelayCaller
 from molink.transport.relay.protocol import PING_PERIOD_S, relay_token
 from molink.transport.relay.receiver import RelayReceiver
 from molink.transport.sockets import raise_file_limit
-from molink.workload.markdown import markdown_table
+from tools.experiments.harness.results import markdown_table
 from tools.experiments.relay.relay_speed import SECRET, start_relay
 
 __all__ = ["main"]

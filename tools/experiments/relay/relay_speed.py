@@ -28,7 +28,7 @@ import psutil
 import zmq
 
 from molink.transport.relay.protocol import relay_token
-from molink.workload.markdown import markdown_table
+from tools.experiments.harness.results import markdown_table
 
 __all__ = ["SECRET", "RelayFigures", "main", "start_relay"]
 

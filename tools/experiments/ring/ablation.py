@@ -13,14 +13,13 @@ from typing import Any
 
 import click
 
-from molink.bench.trace_load import GENERATED, TraceSettings, run_trace
-from molink.bench.validation.experiment import Condition, Setup, experiment
-from molink.bench.validation.ring import serving
+from molink.bench.load import GENERATED, TraceSettings, run_load
 from molink.errors import UserError
-from molink.workload.markdown import markdown_table, milliseconds
 from molink_sim.report.plots import picture
-from tools.experiments.harness.results import show, write_results
+from tools.experiments.harness.experiment import Condition, Setup, experiment
+from tools.experiments.harness.results import markdown_table, milliseconds, show, write_results
 from tools.experiments.harness.rounds import Figures, Measured, in_turn
+from tools.experiments.harness.serving import serving
 
 __all__ = ["main"]
 
@@ -56,7 +55,7 @@ def main(setup: Setup, **own: Any) -> None:
 
     async def measure(condition: Condition, number: int) -> Measured:
         async with serving(setup, condition, number) as ring:
-            report = await run_trace(TraceSettings(ring.server.url, seed=number, **own))
+            report = await run_load(TraceSettings(ring.server.url, seed=number, **own))
         return Measured(_figures(report))
 
     runs = in_turn(_conditions(), setup.rounds, measure)

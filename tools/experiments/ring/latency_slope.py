@@ -14,13 +14,12 @@ from typing import Any
 
 import click
 
-from molink.bench.validation.experiment import Condition, Setup, experiment, policy_conditions
-from molink.bench.validation.ring import serving
-from molink.workload.markdown import markdown_table, milliseconds
-from molink.workload.spread import percentile
+from molink.workload.figures import percentile
 from molink_sim.report.plots import colour, picture
-from tools.experiments.harness.results import show, write_results
+from tools.experiments.harness.experiment import Condition, Setup, experiment, policy_conditions
+from tools.experiments.harness.results import markdown_table, milliseconds, show, write_results
 from tools.experiments.harness.rounds import Figures, Measured, in_turn
+from tools.experiments.harness.serving import serving
 
 __all__ = ["main", "slope_and_base"]
 

@@ -12,13 +12,13 @@ from pathlib import Path
 import click
 
 from molink.bench.load import LoadSettings, run_load
-from molink.bench.validation.experiment import Condition, Setup, experiment
-from molink.bench.validation.ring import Ring, serving
+from molink.bench.served_ring import ServedRing
 from molink.errors import UserError
-from molink.workload.markdown import markdown_table, milliseconds
 from molink_sim.report.plots import colour, picture
-from tools.experiments.harness.results import show, write_results
+from tools.experiments.harness.experiment import Condition, Setup, experiment
+from tools.experiments.harness.results import markdown_table, milliseconds, show, write_results
 from tools.experiments.harness.rounds import Figures, Measured, in_turn
+from tools.experiments.harness.serving import serving
 
 __all__ = ["main"]
 
@@ -57,7 +57,7 @@ def _name(policy: str, count: str) -> str:
     return f"{policy} {count}"
 
 
-async def _crowd(ring: Ring, users: int, tokens: int, seed: int) -> Figures:
+async def _crowd(ring: ServedRing, users: int, tokens: int, seed: int) -> Figures:
     load = LoadSettings(ring.server.url, users, users, INPUT_TOKENS, tokens, seed=seed)
     report = await run_load(load)
     if report["failed"]:

@@ -19,7 +19,7 @@ import click
 import psutil
 
 from molink.bench.load import LoadSettings, run_load
-from molink.bench.validation.server_process import ServerProcess
+from molink.bench.served_ring import ServerProcess
 from molink.node.stage_handle import STAGE_MODULE
 
 __all__ = ["main"]

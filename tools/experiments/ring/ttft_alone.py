@@ -16,15 +16,15 @@ from typing import Any
 
 import click
 
-from molink.bench.validation.experiment import Condition, Setup, experiment, policy_conditions
-from molink.bench.validation.ring import Ring, serving
-from molink.workload.markdown import markdown_table, milliseconds
-from molink.workload.spread import percentile
+from molink.bench.served_ring import ServedRing
+from molink.workload.figures import percentile
 from molink_sim.report.plots import colour, picture
 from tools.experiments.harness.cluster_log import link_of
+from tools.experiments.harness.experiment import Condition, Setup, experiment, policy_conditions
 from tools.experiments.harness.prompts import first_token_s
-from tools.experiments.harness.results import show, write_results
+from tools.experiments.harness.results import markdown_table, milliseconds, show, write_results
 from tools.experiments.harness.rounds import Figures, Measured, Runs, in_turn
+from tools.experiments.harness.serving import serving
 
 __all__ = ["main"]
 
@@ -92,7 +92,7 @@ def _add_floors(runs: Runs) -> None:
             one.figures.update(floor_s=floor_s, to_floor=to_floor)
 
 
-async def _one_by_one(ring: Ring, tokens: int, prompts: int, pause_s: float) -> list[float]:
+async def _one_by_one(ring: ServedRing, tokens: int, prompts: int, pause_s: float) -> list[float]:
     waits = []
     for _ in range(prompts):
         waits.append(first_token_s(await ring.ask(tokens, 1)))

@@ -32,8 +32,8 @@ import click
 
 from molink.bench.load import LoadSettings, run_load
 from molink.errors import UserError
-from molink.workload.markdown import markdown_table, milliseconds
 from tools.experiments.harness.agents import AgentsRun, agents_run
+from tools.experiments.harness.results import markdown_table, milliseconds
 
 __all__ = ["main"]
 

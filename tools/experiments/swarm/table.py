@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from molink.workload.markdown import markdown_table, milliseconds
+from tools.experiments.harness.results import markdown_table, milliseconds
 
 __all__ = ["table"]
 

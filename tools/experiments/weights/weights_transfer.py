@@ -27,8 +27,8 @@ from typing import Any
 import click
 
 from molink.checkpoint.description import describe
-from molink.workload.markdown import markdown_table
-from molink.workload.spread import percentile
+from molink.workload.figures import percentile
+from tools.experiments.harness.results import markdown_table
 
 __all__ = ["main"]
 
