@@ -1,8 +1,7 @@
 """The emulator of home links as a child process: one port in front of each link's end."""
 
 import json
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from molink.config.link_schedule import LinkSchedule
@@ -19,26 +18,24 @@ EMULATOR_MODULE = "molink.transport.emulator"
 
 @dataclass(frozen=True, slots=True)
 class LinkEmulator:
-    """Running within `start`'s block."""
+    """Emulator that runs. Made by `start`; its child is to be stopped."""
 
     child: ChildProcess
     routes: RingRoutes
     """The links as they were, led through its ports."""
 
     @classmethod
-    @asynccontextmanager
-    async def start(
-        cls, schedule: LinkSchedule, routes: RingRoutes
-    ) -> AsyncIterator["LinkEmulator"]:
+    async def start(cls, schedule: LinkSchedule, routes: RingRoutes) -> "LinkEmulator":
         """Emulate on every link. Raises StageError when it does not start."""
         links = (routes.requests, *routes.next_of, routes.sampled)
-        targets = [link.addresses[0] for link in links]
+        targets = [link.addresses[-1] for link in links]
         child = await ChildProcess.start(EMULATOR_MODULE, [schedule.text, *targets])
         try:
             first, *middle, last = _through(links, await _ports(child))
-            yield cls(child, replace(routes, requests=first, next_of=tuple(middle), sampled=last))
-        finally:
+        except BaseException:
             await child.stop()
+            raise
+        return cls(child, replace(routes, requests=first, next_of=tuple(middle), sampled=last))
 
     async def watch(self) -> None:
         """Until it has ended, then raises StageError."""
