@@ -22,7 +22,7 @@ __all__ = ["PUBLISHED", "TABLES", "Means", "Row", "rows_of"]
 
 @dataclass(frozen=True, slots=True)
 class Means:
-    """Seconds; None where there is no value."""
+    """Mean times in seconds; None where there is no value."""
 
     ttft_s: float | None
     tpot_s: float | None
@@ -84,7 +84,7 @@ class Row:
         return None if not found else found["mean"]
 
     def ratio(self, figure: str) -> float | None:
-        """Simulated over published."""
+        """The simulated figure over the published one."""
         simulated, published = self.simulated(figure), getattr(self.published, figure)
         return None if simulated is None or published is None else simulated / published
 
