@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from molink_sim.report.heat_map import enough
+from molink_sim.report.micro_batches import fewest_near_best
 from molink_sim.report.sweep import Sweep
 from molink_sim.report.tables import Table
 from molink_sim.sweep.setting import SurveySetting
@@ -52,7 +52,7 @@ def findings(sweep: Sweep, stages: int) -> list[Finding]:
 
 def _finding(runs: Sweep, auto_s: float, auto: int, stages: int) -> Finding:
     points = runs.line("micro_batches", FIGURE)
-    chosen = enough(points)
+    chosen = fewest_near_best(points)
     parameters = runs.runs[0].parameters
     return Finding(
         rtt_ms=float(parameters["rtt_ms"]),
