@@ -6,7 +6,7 @@ import re
 import sqlite3
 import tempfile
 from contextlib import closing
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,17 +26,15 @@ from molink.control.messages.payloads import (
     StepCost,
     WeightsSource,
 )
-from molink.coordinator.local.local_report import local_nodes_report
 from molink.coordinator.members.ledger import LEDGER_FILE, Contribution, Ledger
 from molink.coordinator.members.node_book import Node
 from molink.coordinator.nodes_report import nodes_report
-from molink.coordinator.planning.cluster_plan import ClusterPlan, PlannedRing, PlannedStage
+from molink.coordinator.planning.cluster_plan import PlannedRing
 from molink.coordinator.requests.cluster_service import ClusterService, ServingRing
-from molink.coordinator.requests.known_links import KnownLink, KnownLinks
-from molink.coordinator.requests.link_memory import LinkMemoryFile
+from molink.coordinator.requests.link_memory import KnownLink, KnownLinks, LinkMemoryFile
 from molink.coordinator.requests.ring import RingFacts
 from molink.coordinator.requests.ring_client import RingClient
-from molink.coordinator.rings.agent_ring import JoinTerms, build_ring
+from molink.coordinator.rings.agent_ring import JoinTerms, RingRoutes, build_ring
 from molink.coordinator.rings.agent_stage import AgentStage
 from molink.node.link_routes import join_terms
 from molink.serving.service import ModelCard
@@ -231,7 +229,7 @@ class ToldNode:
     stage: AgentStage
     told: list[dict[str, Any]] = field(default_factory=list)
 
-    async def tell(self, node: Node, assignment: Assignment) -> None:
+    async def assign(self, node: Node, assignment: Assignment) -> None:
         told = assignment.model_copy(update={"revision": len(self.told) + 1})
         self.told.append(told.model_dump(mode="json"))
         head_port = 5001 if assignment.stage == 0 else None
@@ -242,7 +240,7 @@ class ToldNode:
             revision=told.revision, kind=kind, line=line if kind != "ready" else {}
         )
 
-    async def allow(self, node: Node, keys: tuple[str, ...]) -> None:
+    async def allow_links(self, node: Node, keys: tuple[str, ...]) -> None:
         self.told.append({"allowed": list(keys)})
 
 
@@ -261,11 +259,10 @@ def stage_on(place: int, stages: int) -> ToldNode:
         work=work,
         ring=1,
         epoch=7,
-        place=place,
+        index=place,
         stages=stages,
         neighbours=(f"{(place - 1) % stages}" * 40, KEY),
-        tell=told.tell,
-        allow_links=told.allow,
+        commands=told,
     )
     return told
 
@@ -285,7 +282,11 @@ def told_to_join(stages: int) -> str:
     """All assignments of a ring that forms."""
     nodes = [stage_on(place, stages) for place in range(stages)]
     stages_list = [one.stage for one in nodes]
-    asyncio.run(build_ring(stages_list, TERMS, lambda place, fraction: None))
+
+    async def as_they_are(routes: RingRoutes) -> RingRoutes:
+        return routes
+
+    asyncio.run(build_ring(stages_list, TERMS, lambda place, fraction: None, as_they_are))
     for one in nodes:
         join_terms(one.told[-1]["join"])  # The nodes understand it.
     return "\n".join(json.dumps(line) for one in nodes for line in one.told)
@@ -398,8 +399,6 @@ class HeadDouble:
 @dataclass
 class LinksDouble:
     head: HeadDouble | None = field(default_factory=HeadDouble)
-    sampled: Any = None
-    head_lost: Any = None
 
 
 LOADED = StageLoaded(5000, 5001, "cuda:0", "bfloat16", 131_072, 2**40)
@@ -424,14 +423,22 @@ def a_ring(emulated: LinkShape | None = None, health: StageHealth | None = HEALT
 
 
 async def ring_service(ring: RingDouble, links: LinksDouble) -> dict[str, Any]:
-    lost = asyncio.get_running_loop().create_future()
-    coordinator = RingClient(CARD, ring, links, lost)  # type: ignore[arg-type]
-    coordinator.codec = choose_codec("lossless", None)
-    return coordinator.cluster()
+    client = RingClient(CARD, ring, links, lambda: None)  # type: ignore[arg-type]
+    client.codec = choose_codec("lossless", None)
+    return client.cluster()
 
 
 def local_nodes() -> list[dict[str, Any]]:
-    return local_nodes_report(a_ring(), tokens_told=10, serving_s=5.4)  # type: ignore[arg-type]
+    """Of a ring that serves for 5.4 seconds and has sent its users ten tokens."""
+    given, devices, nodes = {}, {}, []
+    for stage in a_ring().stages:
+        assert stage.node is not None and stage.health is not None
+        start, end = stage.layers
+        sent = sum(link.bytes_sent for link in stage.health.links)
+        given[stage.node.node_id] = Contribution(5.4, 10 * (end - start), sent)
+        devices[stage.node.node_id] = stage.loaded.device
+        nodes.append(stage.node)
+    return nodes_report(nodes, {}, given, devices)
 
 
 def some_nodes() -> list[dict[str, Any]]:
@@ -455,34 +462,30 @@ def some_nodes() -> list[dict[str, Any]]:
         Node("d" * 16),
     ]
     given = {NODE_IDS[0]: Contribution(86_400.6, 1000, 2**40)}
-    plan = ClusterPlan((), {NODE_IDS[2]: "would slow the ring"})
-    return nodes_report(nodes, plan, given)
+    return nodes_report(nodes, {NODE_IDS[2]: "would slow the ring"}, given, {})
 
 
 async def cluster_of_agents() -> dict[str, Any]:
-    lost = asyncio.get_running_loop().create_future()
-    coordinator = RingClient(CARD, a_ring(), LinksDouble(), lost)  # type: ignore[arg-type]
-    planned = PlannedRing(
-        (PlannedStage(NODE_IDS[0], (0, 2), 64),),
-        3,
-        0.1,
-        0.05,
-        1.5,
-        30.0,
-        "memory",
+    client = RingClient(CARD, a_ring(), LinksDouble(), lambda: None)  # type: ignore[arg-type]
+    forecast = replace(
         forecast_of_two(),
+        users=3,
+        tpot_s=0.1,
+        tpot_alone_s=0.05,
+        ttft_s=1.5,
+        tokens_per_s=30.0,
+        bottleneck="memory",
     )
-    service = ClusterService(CARD)
+    service = ClusterService(CARD, lambda standbys, devices: {"nodes": some_nodes()})
     service.rings = [
-        ServingRing(1, coordinator, 30.0, planned.promised),
-        ServingRing(2, coordinator, 10.0),
+        ServingRing(1, client, 30.0, PlannedRing((), forecast).promised),
+        ServingRing(2, client, 10.0),
     ]
-    service.report = lambda: {"nodes": some_nodes()}
     return service.cluster()
 
 
 async def cluster_without_rings() -> dict[str, Any]:
-    return ClusterService(CARD).cluster()
+    return ClusterService(CARD, lambda standbys, devices: {}).cluster()
 
 
 async def nothing_reported() -> dict[str, Any]:

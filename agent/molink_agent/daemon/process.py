@@ -16,7 +16,7 @@ from molink.control.identity import KeyPair
 from molink.errors import UserError
 from molink.node.control_session import ControlSession
 from molink.node.stage_manager import StageManager
-from molink.tasks import task_group
+from molink.tasks import background_tasks
 from molink_agent.daemon.agent import Agent, LeftError
 from molink_agent.daemon.device_node import DeviceNode
 from molink_agent.daemon.measurements import PeerEndpoint, ProbeRunner, StepTimes
@@ -85,7 +85,7 @@ async def run_agent(
 
 
 async def _run_with_news(agent: Agent, listener: StatusListener) -> None:
-    async with task_group() as group:
+    async with background_tasks() as group:
         group.create_task(_show_news(agent, listener))
         await agent.run()
 

@@ -1,7 +1,7 @@
-"""Where the links of a local node's stage lead: to the one address that it is told, at once.
+"""Where the links of a local node's stage lead: to the stage's own address, at once.
 
 No path is looked for and nothing is encrypted, as between the processes of one machine or within a
-trusted network (`--hosts`): neither would be free on the way of a token.
+trusted network (`--hosts`): neither would be free on the path of a token.
 """
 
 from collections.abc import Callable
@@ -19,7 +19,7 @@ __all__ = ["DirectRoutes"]
 
 @dataclass(frozen=True, slots=True)
 class DirectRoutes:
-    """Of one stage."""
+    """Routes of one local stage's links."""
 
     upload_bytes_per_s: Callable[[], float | None]
     is_tail: bool
@@ -29,11 +29,11 @@ class DirectRoutes:
     """...and of that to the coordinator."""
 
     @classmethod
-    def of(cls, plan: RingPlan, place: int) -> "DirectRoutes":
-        """For the stage at this place of a plan."""
+    def of(cls, plan: RingPlan, index: int) -> "DirectRoutes":
+        """For one stage of a plan."""
         cap = plan.upload_mbps * 1e6 / 8 if plan.upload_mbps else None
-        following = (place + 1) % len(plan.works)
-        memory = plan.memory(place, following), plan.memory(place, COORDINATOR)
+        following = (index + 1) % len(plan.works)
+        memory = plan.memory(index, following), plan.memory(index, COORDINATOR)
         return cls(lambda: cap, following == 0, *memory)
 
     @property
@@ -46,7 +46,7 @@ class DirectRoutes:
         """Nobody else leads anybody to it."""
 
     async def join_command(self, assignment: Assignment, move: MovePath) -> JoinRing:
-        """With the addresses as they are told."""
+        """With the addresses of the assignment; the last one is where a stage listens."""
         assert assignment.join is not None and assignment.next_link is not None
         tail_link = assignment.coordinator_link
         return JoinRing(
@@ -67,4 +67,4 @@ class DirectRoutes:
 
 
 def _address(link: StageLink) -> str:
-    return f"tcp://{link.addresses[0]}"
+    return f"tcp://{link.addresses[-1]}"

@@ -1,9 +1,10 @@
-"""Who is there, and what each node has said of itself: the control plane's messages, kept by node.
+"""Who is there, and what each node reports of itself: the control plane's messages, kept by node.
 
-Nothing here decides; `manager` asks. Pure but for the caller's clock: times are arguments, in
-seconds on a clock that never jumps.
+Nothing here decides: the hub writes, the manager of rings reads, and `changed` wakes it. Times are
+arguments, in seconds on a clock that never jumps.
 """
 
+import asyncio
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
@@ -20,9 +21,9 @@ from molink.control.messages.payloads import (
     RatesSeen,
     StageFact,
 )
-from molink.coordinator.members.reported_vs_measured import AS_TOLD, Slowdown
+from molink.tasks import Signal
 
-__all__ = ["NODES_MAX", "Node", "NodeBook"]
+__all__ = ["AS_REPORTED", "NODES_MAX", "Node", "NodeBook", "Slowdown"]
 
 SEEN_MAX = 256
 """Senders that a node's counts are kept of, the latest."""
@@ -31,9 +32,25 @@ NODES_MAX = 4096
 """Beyond it joins are refused: a coordinator that plans for more has never been tried."""
 
 
+@dataclass(frozen=True, slots=True)
+class Slowdown:
+    """Factor by which a node's steps take longer than reported; 1: as reported, or nearly."""
+
+    decode: float = 1.0
+    prefill: float = 1.0
+
+    @property
+    def worst(self) -> float:
+        """The greater of both."""
+        return max(self.decode, self.prefill)
+
+
+AS_REPORTED = Slowdown()
+
+
 @dataclass(slots=True)
 class Node:
-    """One node, as far as it has been heard of: a PC, or a further device of one."""
+    """One node as far as it is known: a PC, or a further device of one."""
 
     node_id: str
     public_key: str = ""
@@ -48,8 +65,8 @@ class Node:
     """Sender to the Mbps that this node has received from it, by its own count."""
     coordinator_saw_mbps: float = 0.0
     """The same of this node's bytes, by the coordinator's count; 0: none yet."""
-    pace: Slowdown = AS_TOLD
-    """Of its steps, as they were seen while it served."""
+    slowdown: Slowdown = AS_REPORTED
+    """Of its steps, as they were measured while it served."""
     fact: StageFact | None = None
     health: NodeHealth | None = None
     wish: NodeWish | None = None
@@ -58,6 +75,11 @@ class Node:
     lost: bool = False
     pc: str = ""
     """Id of the PC's first device: its own, unless it is a further device of that PC."""
+    is_local: bool = False
+    """Whether it runs in this process (`molink serve`): it is not lost but with us, and nobody
+    measures it."""
+    changed: Signal = field(default_factory=Signal, repr=False, compare=False)
+    """It has reported something, has gone or was removed."""
 
     def __post_init__(self) -> None:
         self.pc = self.pc or self.node_id
@@ -86,7 +108,9 @@ class Node:
     def is_measured(self) -> bool:
         """Whether a plan can count on it."""
         profile = self.profile
-        return profile is not None and profile.steps is not None and bool(profile.devices)
+        if profile is None:
+            return False
+        return self.is_local or (profile.steps is not None and bool(profile.devices))
 
     @property
     def is_assigned(self) -> bool:
@@ -124,7 +148,11 @@ class Node:
 class NodeBook:
     """All nodes that were heard of since the coordinator started."""
 
+    local: bool = False
+    """Whether they are nodes of this process."""
     nodes: dict[str, Node] = field(default_factory=dict)
+    changed: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set when there is something new to decide about, cleared by who decides."""
     _heartbeats: Heartbeats = field(default_factory=Heartbeats)
 
     def __iter__(self) -> Iterator[Node]:
@@ -133,8 +161,13 @@ class NodeBook:
     def node(self, node_id: str) -> Node:
         """The entry of a node, made when it is the first time."""
         if node_id not in self.nodes:
-            self.nodes[node_id] = Node(node_id)
+            self.nodes[node_id] = Node(node_id, is_local=self.local)
         return self.nodes[node_id]
+
+    def wake(self, node: Node) -> None:
+        """Whoever waits for news of a node, or of any, shall see what has changed."""
+        node.changed.send()
+        self.changed.set()
 
     def take(self, node_id: str, message: object, now: float, *, live: bool = True) -> bool:
         """Note what a node says; False for a message that is not for a coordinator.
@@ -184,11 +217,12 @@ class NodeBook:
                 self._heartbeats.heard(node.node_id, now)
 
     def drop(self, node_id: str) -> None:
-        """A node was removed: whoever holds its entry sees that it is not here."""
+        """Forget a node that was removed: whoever holds its entry sees that it is not here."""
         self._heartbeats.forget(node_id)
         node = self.nodes.pop(node_id, None)
         if node is not None:
             node.lost, node.presence = True, None
+            self.wake(node)
 
 
 def _take_seen(node: Node, message: RatesSeen) -> None:

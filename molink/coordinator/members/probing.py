@@ -75,7 +75,7 @@ class Probing:
             self._asked_about, self._to_be_asked = nodes, _circle(here)
         return _ids(self._to_be_asked.get(node.node_id, ()))
 
-    async def look(self, client: ControlClient, nodes: Sequence[Node], now: float) -> None:
+    async def order_if_due(self, client: ControlClient, nodes: Sequence[Node], now: float) -> None:
         """Order a round if it is time."""
         here = [node for node in nodes if node.is_here and node.profile is not None]
         await self.order_timing(client, here)

@@ -1,12 +1,13 @@
 """A ring of stages that nodes host: all load, then all join, then it serves.
 
-Nothing is started here: nodes are told, and tell when they are done.
+Nothing is started here: nodes get assignments, and report when they have carried them out.
 """
 
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from molink.config.link_shape import LinkShape
 from molink.control.messages.payloads import StageLink
 from molink.coordinator.members.node_book import Node
 from molink.coordinator.requests.ring import RingFacts
@@ -23,7 +24,7 @@ ADDRESSES_MAX = 16
 
 @dataclass(frozen=True, slots=True)
 class JoinTerms:
-    """What all stages of a ring are told alike, and where the coordinator is."""
+    """Terms on which all stages of a ring join, and where the coordinator is."""
 
     micro_batch_count: int | None
     span_tokens: int | None
@@ -38,11 +39,13 @@ class JoinTerms:
     """host:port, or empty."""
     upload_mbps: float | None = None
     """Cap of every node; None: none, or each its own."""
+    emulated: LinkShape | None = None
+    """Of each link as it begins; None: links are real."""
 
 
 @dataclass(frozen=True, slots=True)
 class RingRoutes:
-    """Every link of a ring, as whoever sends on it is told where it leads."""
+    """Every link of a ring: where its sender is to connect."""
 
     requests: StageLink
     """The coordinator to the head."""
@@ -52,13 +55,13 @@ class RingRoutes:
     """The tail to the coordinator."""
 
 
-Detour = Callable[[RingRoutes], Awaitable[RingRoutes]]
+Reroute = Callable[[RingRoutes], Awaitable[RingRoutes]]
 """Leads links through something between, once it is known where they end."""
 
 
 @dataclass(slots=True)
 class AgentRing:
-    """A ring that serves."""
+    """Ring that has joined."""
 
     facts: RingFacts
     stages: list[AgentStage]
@@ -67,19 +70,15 @@ class AgentRing:
     """From the coordinator to the head."""
 
     async def watch(self) -> None:
-        """Follow the stages; raises StageError as soon as one is gone."""
+        """Until a stage is gone, then raises StageError."""
         await gathered(stage.watch() for stage in self.stages)
-
-
-async def _no_detour(routes: RingRoutes) -> RingRoutes:
-    return routes
 
 
 async def build_ring(
     stages: Sequence[AgentStage],
     terms: JoinTerms,
     progressed: Callable[[int, float], None],
-    detour: Detour = _no_detour,
+    reroute: Reroute,
 ) -> AgentRing:
     """Load and join all stages. Raises StageError or UserError when one cannot."""
 
@@ -88,17 +87,17 @@ async def build_ring(
 
     loaded = await gathered(stage.load(report(index)) for index, stage in enumerate(stages))
     capacity = min(stage.kv_tokens_capacity for stage in loaded)
-    routes = await detour(_routes(stages, loaded, terms))
+    routes = await reroute(_routes(stages, loaded, terms))
     await gathered(
         stage.join(_join_fields(index, routes, terms, capacity))
         for index, stage in enumerate(stages)
     )
-    facts = RingFacts(stages[0].epoch, terms.policy, terms.upload_mbps)
+    facts = RingFacts(stages[0].epoch, terms.policy, terms.upload_mbps, terms.emulated)
     return AgentRing(facts, list(stages), capacity, routes.requests)
 
 
 def link_to(node: Node, port: int, port_name: str, relay: str) -> StageLink:
-    """A link to a port of a node, at the hosts where it says that it can be reached."""
+    """A link to a port of a node, at the hosts where it reports that it can be reached."""
     profile = node.profile
     assert profile is not None and node.public_key, "only measured members are in a ring"
     hosts = [address.rpartition(":")[0] for address in profile.addresses]
@@ -133,8 +132,8 @@ def _next_link(
     if following != index:
         return next_link
     # A ring of one PC closes on itself.
-    ways = (f"127.0.0.1:{loaded[index].port}", *next_link.addresses)
-    return next_link.model_copy(update={"addresses": ways[:ADDRESSES_MAX], "relay": ""})
+    addresses = (f"127.0.0.1:{loaded[index].port}", *next_link.addresses)
+    return next_link.model_copy(update={"addresses": addresses[:ADDRESSES_MAX], "relay": ""})
 
 
 def _join_fields(index: int, routes: RingRoutes, terms: JoinTerms, capacity: int) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""What leaves on a link now: the queue says which piece, the pacer whether it may go.
+"""What leaves on a link now: the pacer says whether and how much, the queue which piece.
 
 The two know nothing of each other; asking them in the right order is a decision too, and the live
 link and the simulator must make it alike. So it is made here, once. Whoever has news of the link
@@ -147,9 +147,14 @@ class LinkSender:
         """
         if self.queue.is_empty or self._again:
             return None
-        if self._paused_until(now) is not None or not self._room(now):
+        if self._paused_until(now) is not None:
             return None
-        view = LinkView(self.rate_bytes_per_s, self._next_decode_due_at)
+        pacer = self.pacer
+        sendable = pacer.sendable_bytes(now, urgent=self._is_urgent)
+        if not sendable:
+            return None
+        due_at = self._next_decode_due_at
+        view = LinkView(self.rate_bytes_per_s, pacer.chunk_bytes, sendable, due_at)
         chunk = self.queue.next_chunk(now, view)
         if chunk is None:
             return None
@@ -202,7 +207,7 @@ class LinkSender:
 
         Commits to it: the caller must send it, and say `repeated` before it asks again.
         """
-        if not self._again or not self.pacer.room(now, urgent=self._again[0].urgent):
+        if not self._again or not self.pacer.sendable_bytes(now, urgent=self._again[0].urgent):
             return None
         return self._again.popleft()
 
@@ -244,9 +249,6 @@ class LinkSender:
     @property
     def _is_urgent(self) -> bool:
         return self.queue.decode_first and self.queue.waiting_count(DECODE) > 0
-
-    def _room(self, now: float) -> bool:
-        return self.pacer.room(now, urgent=self._is_urgent) > 0
 
     def _paused_until(self, now: float) -> float | None:
         """Until when prefill waits for a decode step under way; None: nothing is held."""

@@ -8,7 +8,7 @@ from molink.coordinator.members.node_book import NodeBook
 from molink.coordinator.requests.cluster_service import ClusterService
 from molink.coordinator.rings.accounting import Accounting
 from molink.serving.service import ModelCard
-from tests.coordinator.examples import HERE, WORK
+from tests.coordinator.examples import HERE, WORK, no_report
 
 
 @pytest.fixture
@@ -18,7 +18,9 @@ def accounting(tmp_path):
     book.take("a", HERE, 0.0)
     book.node("a").assignment = Assignment(revision=1, work=WORK)
     book.take("a", StageFact(revision=1, kind="ready"), 0.0)
-    yield Accounting(ledger, book, ClusterService(ModelCard("m", 0, 100, 64, (), None)), _at=0.0)
+    yield Accounting(
+        ledger, book, ClusterService(ModelCard("m", 0, 100, 64, (), None), no_report), _at=0.0
+    )
     ledger.close()
 
 
@@ -32,9 +34,9 @@ def test_what_could_not_be_written_is_written_later_and_once(accounting):
     accounting.ledger._db.execute("PRAGMA query_only = ON")
     for now, count in ((10.0, 5), (20.0, 7)):
         sent(accounting, count)
-        accounting.settle([], now)
+        accounting.settle(now)
     assert accounting.ledger.all() == {} and accounting.guard.counts.total() == 2
     accounting.ledger._db.execute("PRAGMA query_only = OFF")
     for now in (30.0, 40.0):
-        accounting.settle([], now)
+        accounting.settle(now)
     assert accounting.ledger.all() == {"a": Contribution(40.0, 0, 7)}

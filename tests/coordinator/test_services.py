@@ -6,11 +6,11 @@ from contextlib import asynccontextmanager
 import pytest
 
 from molink.config.up_settings import UpSettings
-from molink.coordinator.services.coordinator_relay import RelayElsewhere, RelayHere, start_relay
+from molink.coordinator.services import RelayElsewhere, RelayHere, open_relay
 from molink.errors import UserError
 from molink.transport.preamble import RefusedError
 from molink.transport.relay.caller import RelayCaller
-from molink.transport.relay.protocol import COORDINATOR
+from molink.transport.relay.protocol import COORDINATOR, relay_token
 from molink.transport.relay.server import RelayServer
 
 NODE = "a" * 16
@@ -47,19 +47,16 @@ async def relays(kind: str, tmp_path):
         settings = UpSettings(
             "demo", tmp_path, host="127.0.0.1", public_host="127.0.0.1", **options
         )
-        relay = await start_relay(settings, b"o" * 32, lambda node_id: node_id == NODE)
-        assert isinstance(relay, RelayElsewhere if kind == "elsewhere" else RelayHere)
-        try:
+        async with open_relay(settings, b"o" * 32, lambda node_id: node_id == NODE) as relay:
+            assert isinstance(relay, RelayElsewhere if kind == "elsewhere" else RelayHere)
             yield relay
-        finally:
-            await relay.stop()
 
 
 @pytest.mark.parametrize("kind", ["here", "elsewhere"])
 async def test_a_node_reaches_a_port_of_the_coordinator(kind, tmp_path):
     async with relays(kind, tmp_path) as relay, port_that_says(b"tokens") as address:
         relay.forward("sampled-1", address)
-        caller = RelayCaller(relay.address, NODE, relay.token(NODE))
+        caller = RelayCaller(relay.address, NODE, relay_token(relay.secret, NODE))
         async with asyncio.timeout(10):
             while True:  # Until the coordinator is registered at a relay elsewhere.
                 try:
@@ -91,4 +88,5 @@ async def test_a_secret_that_cannot_be_read_says_how_to_make_one(tmp_path):
         "demo", tmp_path, relay="a:1", relay_secret_file=str(tmp_path / "missing")
     )
     with pytest.raises(UserError, match="openssl rand"):
-        await start_relay(settings, b"", lambda node_id: True)
+        async with open_relay(settings, b"", lambda node_id: True):
+            pass
