@@ -127,7 +127,7 @@ class _Carpenter:
             return self.first
         directory = self.data_dir / SEATS_DIR / str(number)
         name = seat_name(self.first.name, number)
-        return Admission(self.pair.seat(number), name, directory, self.first.pc)
+        return Admission(self.pair.for_device(number), name, directory, self.first.pc)
 
     def _errand(self, number: int, ways: RelayedRoutes) -> ProbeErrand:
         port = self.options.data_port

@@ -32,7 +32,7 @@ async def test_every_card_has_a_seat_with_keys_of_its_own(tmp_path):
     agent, _ = await running(tmp_path, FakeCard(), FakeCard(), FakeCard())
     assert devices(agent) == ["cuda:0", "cuda:1", "cuda:2"]
     ids = [seat.node_id for seat in agent.seats]
-    assert ids == [PAIR.seat(number).node_id for number in range(3)]
+    assert ids == [PAIR.for_device(number).node_id for number in range(3)]
     assert [seat.voice.name for seat in agent.seats] == ["attic", "attic (2)", "attic (3)"]
     assert agent.first.admission.kept is not None
     assert len(agent._group.started) == 2, "the first one is started by itself"
