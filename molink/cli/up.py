@@ -126,10 +126,10 @@ async def _up(settings: "UpSettings", *, wait: bool) -> None:
 
 async def _serve(settings: "UpSettings", shown: "RunningLine", *, wait: bool) -> None:
     from molink.api import create_app, start_api
-    from molink.api.agents import add_join_route
-    from molink.api.plan import add_plan_route
+    from molink.api.cluster_routes import add_join_route, add_plan_route
     from molink.api.server import check_port_free, free_port
-    from molink.api.weights.routes import WeightsShelf, add_weights_routes
+    from molink.api.weights.offered_files import OfferedFiles
+    from molink.api.weights.routes import add_weights_routes
     from molink.coordinator.start import start_coordinator
 
     for option, wanted in settings.ports():
@@ -141,17 +141,17 @@ async def _serve(settings: "UpSettings", shown: "RunningLine", *, wait: bool) ->
         app = create_app(service)
         add_join_route(app, coordinator.joining)
         add_plan_route(app, service.model.name, coordinator.plan)
-        shelf = WeightsShelf(
+        offered = OfferedFiles(
             coordinator.checkpoint, settings.data_dir / "weights", name=service.model.name
         )
         add_weights_routes(
             app,
-            shelf,
+            offered,
             lambda token: registry.member_of_token(token) is not None,
             bytes_per_s_max=settings.weights_bytes_per_s,
         )
-        await shelf.start()
-        stack.push_async_callback(shelf.close)
+        await offered.start()
+        stack.push_async_callback(offered.close)
         runner = await start_api(app, settings.host, port)
         stack.push_async_callback(runner.cleanup)
         _announce(registry, settings, port, shown)

@@ -10,7 +10,7 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 from click.testing import CliRunner
 
-from molink.api.agents import add_join_route
+from molink.api.cluster_routes import add_join_route
 from molink.control.broker.embedded import EmbeddedBroker
 from molink.control.client import ControlClient
 from molink.control.messages.payloads import (

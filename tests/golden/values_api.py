@@ -10,8 +10,7 @@ from aiohttp import web
 from pydantic import BaseModel
 
 from molink.api import create_app, start_api
-from molink.api.agents import add_join_route
-from molink.api.plan import add_plan_route
+from molink.api.cluster_routes import add_join_route, add_plan_route
 from molink.api.schemas import ChatBody, CompletionBody, GenerateBody
 from molink.api.weights.routes import add_weights_routes
 from molink.checkpoint.weights_manifest import WeightsManifest

@@ -14,7 +14,7 @@ from unittest.mock import patch
 from aiohttp import web
 
 from molink.api.server import start_api
-from molink.api.weights.hashing import FileHashes, FileState, HashCache
+from molink.api.weights.offered_files import FileHashes, FileState, HashCache
 from molink.checkpoint.safetensors_header import StoredTensor, encode_header, parse_header
 from molink.checkpoint.shard_plan import plan_shards
 from molink.checkpoint.weights_manifest import FileEntry, WeightsManifest

@@ -4,7 +4,6 @@ The same `ProcessLinks` as in a stage; what happens in its thread is queued for 
 """
 
 import asyncio
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import assert_never
 
@@ -78,12 +77,6 @@ class RingClientLinks:
         """Send to the head."""
         assert self.head is not None, "connect comes first"
         self._links.send(self.head, message)
-
-    def allow(self, keys: Iterable[str]) -> None:
-        """Accept these keys (Z85) from now on and no others; the links must be encrypted. Raises
-        ValueError for what is no key."""
-        assert self._links.guard is not None, "links that are not encrypted accept everybody"
-        self._links.guard.allow(keys)
 
     async def move_head(self, address: str) -> MoveOutcome:
         """Lead the link to the head to another address of it; requests go on meanwhile."""

@@ -11,7 +11,8 @@ from aiohttp import web
 
 from molink.api.errors import errors_in_openai_shape
 from molink.api.server import start_api
-from molink.api.weights.routes import WeightsShelf, add_weights_routes
+from molink.api.weights.offered_files import OfferedFiles
+from molink.api.weights.routes import add_weights_routes
 from molink.checkpoint.checkpoint import INDEX, open_checkpoint
 from molink.checkpoint.safetensors_header import StoredTensor, encode_header
 from molink_agent.weights import CoordinatorSource, WeightsLimits
@@ -90,10 +91,10 @@ class ShelfServer:
     """File, first byte, byte after the last."""
     port: int = 0
     _runner: web.AppRunner | None = None
-    _shelf: WeightsShelf | None = None
+    _shelf: OfferedFiles | None = None
 
     async def start(self, *, ready: bool = True) -> None:
-        self._shelf = WeightsShelf(
+        self._shelf = OfferedFiles(
             open_checkpoint(str(self.model)),
             self.cache,
             name="tiny/model",

@@ -7,8 +7,8 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestClient, TestServer
 
+from molink.api.cluster_routes import add_plan_route
 from molink.api.errors import errors_in_openai_shape
-from molink.api.plan import add_plan_route
 from molink.coordinator.planning.plan_process import answer_from_fields
 from molink_scheduler.placement import Goal, ModelCost, Network, NodeFacts
 from molink_scheduler.placement.question import PlacementQuestion

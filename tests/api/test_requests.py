@@ -1,7 +1,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from molink.api.sampling import choice_seed
+from molink.api.requests import choice_seed
 from molink.api.schemas import SEED_MAX, SEED_MIN
 
 SEEDS = st.integers(SEED_MIN, SEED_MAX)
