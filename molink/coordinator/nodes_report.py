@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from molink.control.messages.payloads import Profile
-from molink.coordinator.members.discrepancies import Sightings, doubts
+from molink.coordinator.members.discrepancies import Sightings, discrepancies
 from molink.coordinator.members.ledger import Contribution
 from molink.coordinator.members.node_book import Node
 
@@ -28,7 +28,7 @@ def nodes_report(
         | {
             "reason": _reason(node, standbys.get(node.node_id, "")),
             "device": devices.get(node.node_id) or _device(node.profile),
-            "doubts": doubts(node, seen),
+            "doubts": discrepancies(node, seen),
         }
         for node in ordered
     ]

@@ -9,8 +9,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 
-from molink.checkpoint.checkpoint import Checkpoint, open_checkpoint
-from molink.checkpoint.description import ModelDescription, describe
+from molink.checkpoint.checkpoint import Checkpoint
 from molink.config.data_lock import only_one
 from molink.config.up_settings import UpSettings
 from molink.control.broker.broker import Broker, TlsFiles, open_broker
@@ -27,11 +26,10 @@ from molink.coordinator.planning.plan_process import plan_beside
 from molink.coordinator.planning.readiness import Readiness
 from molink.coordinator.rings.agent_ring import JoinTerms
 from molink.coordinator.rings.coordinator_endpoint import CoordinatorEndpoint, EndpointTerms
-from molink.coordinator.rings.failure_backoff import FailureBackoff
 from molink.coordinator.rings.manager import ManagerSettings
+from molink.coordinator.rings.ring_health import FailureBackoff
 from molink.coordinator.services import NodeServices
-from molink.serving.model_card import load_tokenizer, model_card
-from molink.serving.served_model import checked_model_len, model_path, public_name
+from molink.serving.served_model import ServedModel, read_served_model
 from molink.serving.service import ModelCard
 from molink.tasks import background_tasks
 from molink_scheduler.placement import Plan, Shortage
@@ -53,17 +51,6 @@ class Coordinator:
     """What would be best with the nodes that are here now, split in this way (None: as we do)."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Model:
-    """Model that is served."""
-
-    path: str
-    name: str
-    checkpoint: Checkpoint
-    description: ModelDescription
-    card: ModelCard
-
-
 @asynccontextmanager
 async def start_coordinator(settings: UpSettings, api_port: int) -> AsyncIterator[Coordinator]:
     """A coordinator whose rings come and go with its nodes; `api_port` is where agents find it.
@@ -71,7 +58,8 @@ async def start_coordinator(settings: UpSettings, api_port: int) -> AsyncIterato
     Raises UserError for what the operator can mend, ControlError when the broker cannot be had.
     """
     url = f"http://{settings.public_host}:{api_port}"
-    model = await asyncio.to_thread(_model, settings)
+    # Before there is a broker, which gives up a client that is silent for seconds.
+    model = await asyncio.to_thread(read_served_model, settings.model, settings.model_len_max)
     planner = await asyncio.to_thread(_planner, settings, model, url)
     async with AsyncExitStack() as stack:
         stack.enter_context(only_one("A coordinator", settings.data_dir / LOCK_FILE))
@@ -80,7 +68,7 @@ async def start_coordinator(settings: UpSettings, api_port: int) -> AsyncIterato
         ledger = Ledger.open(settings.data_dir)
         stack.callback(ledger.close)
         broker = await _started_broker(settings, registry, stack)
-        book, size = NodeBook(), planner.facts.model_size(model.name)
+        book, size = NodeBook(), planner.facts.model_size(model.card.name)
         config = model.checkpoint.config()
         services = await stack.enter_async_context(
             NodeServices.open(settings, registry, book, size, config)
@@ -100,17 +88,6 @@ async def start_coordinator(settings: UpSettings, api_port: int) -> AsyncIterato
         )
 
 
-def _model(settings: UpSettings) -> _Model:
-    """Takes seconds: done before there is a broker, which gives up a client that is silent."""
-    path = model_path(settings.model)
-    name = public_name(path)
-    checkpoint = open_checkpoint(path)
-    description = describe(checkpoint)
-    length = checked_model_len(settings.model_len_max, description)
-    card = model_card(name, description, length, load_tokenizer(description))
-    return _Model(path, name, checkpoint, description, card)
-
-
 async def _started_broker(
     settings: UpSettings, registry: Registry, stack: AsyncExitStack
 ) -> Broker:
@@ -127,9 +104,9 @@ async def _started_broker(
     return broker
 
 
-def _planner(settings: UpSettings, model: _Model, url: str) -> ModelPlanner:
+def _planner(settings: UpSettings, model: ServedModel, url: str) -> ModelPlanner:
     hub_id = model.checkpoint.hub_id
-    weights = WeightsSource(model=hub_id or model.name, url="" if hub_id else f"{url}/weights")
+    weights = WeightsSource(model=hub_id or model.card.name, url="" if hub_id else f"{url}/weights")
     return ModelPlanner.of(model.path, model.description, weights, settings)
 
 
@@ -140,7 +117,7 @@ def _host_for_agents(settings: UpSettings, broker: Broker) -> str:
 
 def _parts(
     settings: UpSettings,
-    model: _Model,
+    model: ServedModel,
     planner: ModelPlanner,
     hub: ControlHub,
     ledger: Ledger,

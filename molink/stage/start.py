@@ -9,7 +9,7 @@ import torch
 
 from molink.executor.loading import StageOptions, load_stage
 from molink.executor.stage import StageExecutor
-from molink.serving.model_card import load_tokenizer
+from molink.serving.served_model import load_tokenizer
 from molink.stage.links import StageLinks
 from molink.stage.loop import StageLoop
 from molink.stage.packing import Packing

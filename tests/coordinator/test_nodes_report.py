@@ -6,7 +6,7 @@ from molink.control.messages.payloads import NodeWish
 from molink.coordinator.members.node_book import Node
 from molink.coordinator.nodes_report import nodes_report
 from molink.coordinator.planning.cluster_plan import ClusterPlan
-from molink.coordinator.rings.progress import Waiting, progress_sentence
+from molink.coordinator.rings.ring_health import Waiting, progress_sentence
 from tests.coordinator.examples import HERE, PROFILE
 
 STOPPED = HERE.model_copy(update={"online": False, "reason": "The agent was stopped."})

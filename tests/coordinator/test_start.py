@@ -8,6 +8,7 @@ from molink.config.data_lock import only_one
 from molink.config.up_settings import UpSettings
 from molink.coordinator import start
 from molink.errors import UserError
+from molink.serving import served_model
 
 
 async def test_the_model_is_read_beside_the_loop_and_before_there_is_a_broker(
@@ -20,7 +21,7 @@ async def test_the_model_is_read_beside_the_loop_and_before_there_is_a_broker(
         threads.append(threading.current_thread())
         raise UserError("far enough")
 
-    monkeypatch.setattr(start, "load_tokenizer", reads)
+    monkeypatch.setattr(served_model, "load_tokenizer", reads)
     monkeypatch.setattr(start, "open_broker", lambda *arguments: pytest.fail("too early"))
     settings = UpSettings("demo", tmp_path, host="127.0.0.1", public_host="127.0.0.1")
     with pytest.raises(UserError, match="far enough"):

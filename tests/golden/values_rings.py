@@ -31,8 +31,7 @@ from molink.coordinator.members.node_book import Node
 from molink.coordinator.nodes_report import nodes_report
 from molink.coordinator.planning.cluster_plan import PlannedRing
 from molink.coordinator.requests.cluster_service import ClusterService, ServingRing
-from molink.coordinator.requests.known_links import KnownLink, KnownLinks
-from molink.coordinator.requests.link_memory import LinkMemoryFile
+from molink.coordinator.requests.link_memory import KnownLink, KnownLinks, LinkMemoryFile
 from molink.coordinator.requests.ring import RingFacts
 from molink.coordinator.requests.ring_client import RingClient
 from molink.coordinator.rings.agent_ring import JoinTerms, RingRoutes, build_ring

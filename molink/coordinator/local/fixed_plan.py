@@ -13,10 +13,10 @@ from molink.config.link_schedule import LinkSchedule
 from molink.config.ring_hosts import RingHosts
 from molink.config.serve_settings import ServeSettings
 from molink.control.messages.payloads import Profile, StageWork, WeightsSource
-from molink.coordinator.members.node_book import Node
-from molink.coordinator.members.reported_vs_measured import Slowdown, StepsSeen
+from molink.coordinator.members.discrepancies import StepsSeen
+from molink.coordinator.members.node_book import Node, Slowdown
 from molink.coordinator.planning.cluster_plan import ClusterPlan, PlannedRing, PlannedStage
-from molink.coordinator.requests.known_links import KnownLinks
+from molink.coordinator.requests.link_memory import KnownLinks
 from molink.coordinator.requests.ring import COORDINATOR
 from molink.errors import UserError
 from molink.serving.served_model import public_name

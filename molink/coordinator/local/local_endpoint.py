@@ -6,25 +6,60 @@ the processes, and their ids.
 """
 
 import asyncio
+import json
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from molink.config.link_schedule import LinkSchedule
+from molink.config.ring_hosts import LOCAL_ADDRESS
+from molink.control.messages.payloads import StageLink
 from molink.coordinator.local.fixed_plan import RingPlan
-from molink.coordinator.local.link_emulator import LinkEmulator
 from molink.coordinator.local.local_node import LocalNode
-from molink.coordinator.requests.known_links import KnownLink
-from molink.coordinator.requests.link_memory import LinkMemoryFile, keep_up_to_date
+from molink.coordinator.requests.link_memory import KnownLink, LinkMemoryFile, keep_up_to_date
 from molink.coordinator.requests.ring import COORDINATOR
 from molink.coordinator.requests.ring_client import RingClient
 from molink.coordinator.requests.ring_client_links import RingClientLinks
 from molink.coordinator.requests.ring_links import known_links
 from molink.coordinator.rings.agent_ring import AgentRing, JoinTerms, RingRoutes
 from molink.coordinator.rings.agent_stage import AgentStage
+from molink.errors import StageError
+from molink.node.child_process import ChildProcess
 from molink.serving.service import ModelCard
 from molink.tasks import gathered
 
 __all__ = ["LocalEndpoint"]
+
+
+EMULATOR_MODULE = "molink.transport.emulator"
+
+
+@dataclass(frozen=True, slots=True)
+class LinkEmulator:
+    """Emulator that runs. Made by `start`; its child is to be stopped."""
+
+    child: ChildProcess
+    routes: RingRoutes
+    """The links as they were, led through its ports."""
+
+    @classmethod
+    async def start(cls, schedule: LinkSchedule, routes: RingRoutes) -> "LinkEmulator":
+        """Emulate on every link. Raises StageError when it does not start."""
+        links = (routes.requests, *routes.next_of, routes.sampled)
+        targets = [link.addresses[-1] for link in links]
+        child = await ChildProcess.start(EMULATOR_MODULE, [schedule.text, *targets])
+        try:
+            first, *middle, last = _through(links, await _ports(child))
+        except BaseException:
+            await child.stop()
+            raise
+        return cls(child, replace(routes, requests=first, next_of=tuple(middle), sampled=last))
+
+    async def watch(self) -> None:
+        """Until it has ended, then raises StageError."""
+        while await self.child.read_line():
+            pass
+        raise StageError(f"The link emulator (pid {self.child.pid}) ended unexpectedly.")
 
 
 @dataclass(slots=True)
@@ -88,3 +123,17 @@ class LocalEndpoint:
         client = self._client
         assert client is not None, "links are kept of a ring that serves"
         return known_links(client.ring, client.links, self.plan.address, time.time())
+
+
+async def _ports(child: ChildProcess) -> list[int]:
+    line = await child.read_line()
+    if not line:
+        raise StageError("The link emulator did not start: run the command again.")
+    return [int(port) for port in json.loads(line)["ports"]]
+
+
+def _through(links: Sequence[StageLink], ports: Sequence[int]) -> list[StageLink]:
+    return [
+        link.model_copy(update={"addresses": (f"{LOCAL_ADDRESS}:{port}",)})
+        for link, port in zip(links, ports, strict=True)
+    ]

@@ -13,7 +13,6 @@ from dataclasses import replace
 from pathlib import Path
 
 from molink import __version__
-from molink.checkpoint.description import describe
 from molink.config.ring_hosts import LOCAL_ADDRESS
 from molink.config.serve_settings import ServeSettings
 from molink.control.addresses import Credentials
@@ -32,11 +31,10 @@ from molink.coordinator.members.node_book import NodeBook
 from molink.coordinator.planning.readiness import Readiness
 from molink.coordinator.requests.link_memory import LinkMemoryFile
 from molink.coordinator.rings.agent_ring import JoinTerms
-from molink.coordinator.rings.failure_backoff import FailureBackoff
 from molink.coordinator.rings.manager import ManagerSettings
+from molink.coordinator.rings.ring_health import FailureBackoff
 from molink.errors import UserError
-from molink.serving.model_card import load_tokenizer, model_card
-from molink.serving.served_model import checked_model_len, model_path, public_name
+from molink.serving.served_model import read_served_model
 from molink.tasks import background_tasks
 
 __all__ = ["start_local"]
@@ -64,12 +62,9 @@ async def start_local(settings: ServeSettings) -> AsyncIterator[Cluster]:
     Raises UserError (of which CheckpointError and UnsupportedModelError are kinds) for what the
     operator can mend; ends with StageError or UserError when the first ring does not stand.
     """
-    path = model_path(settings.model)
-    description = describe(path)
-    length = checked_model_len(settings.model_len_max, description)
-    card = model_card(public_name(path), description, length, load_tokenizer(description))
+    model = read_served_model(settings.model, settings.model_len_max)
     memory = LinkMemoryFile.of_user() if settings.hosts is not None else None
-    plan = fixed_plan(settings, path, description)
+    plan = fixed_plan(settings, model.path, model.description)
     if memory is not None:
         plan = replace(plan, known=memory.read(time.time()))
     async with AsyncExitStack() as stack:
@@ -86,13 +81,13 @@ async def start_local(settings: ServeSettings) -> AsyncIterator[Cluster]:
         )
         terms = _terms(settings, registry)
         parts = ClusterParts(
-            card=card,
+            card=model.card,
             hub=hub,
             ledger=ledger,
             planner=FixedPlanner(tuple(node.node_id for node in nodes), plan.works),
             readiness=Readiness(lambda node, others: frozenset(), settle_s=0.0),
             backoff=FailureBackoff(BACKOFF_FIRST_S, BACKOFF_MAX_S),
-            new_endpoint=lambda epoch: LocalEndpoint(card, plan, terms, nodes, memory, epoch),
+            new_endpoint=lambda epoch: LocalEndpoint(model.card, plan, terms, nodes, memory, epoch),
             settings=ManagerSettings(len(nodes), settings.codec, first_must_stand=True),
             status=dict,
         )

@@ -21,10 +21,9 @@ from molink.control.messages.payloads import (
     RatesSeen,
     StageFact,
 )
-from molink.coordinator.members.reported_vs_measured import AS_TOLD, Slowdown
 from molink.tasks import Signal
 
-__all__ = ["NODES_MAX", "Node", "NodeBook"]
+__all__ = ["AS_REPORTED", "NODES_MAX", "Node", "NodeBook", "Slowdown"]
 
 SEEN_MAX = 256
 """Senders that a node's counts are kept of, the latest."""
@@ -33,9 +32,25 @@ NODES_MAX = 4096
 """Beyond it joins are refused: a coordinator that plans for more has never been tried."""
 
 
+@dataclass(frozen=True, slots=True)
+class Slowdown:
+    """Factor by which a node's steps take longer than reported; 1: as reported, or nearly."""
+
+    decode: float = 1.0
+    prefill: float = 1.0
+
+    @property
+    def worst(self) -> float:
+        """The greater of both."""
+        return max(self.decode, self.prefill)
+
+
+AS_REPORTED = Slowdown()
+
+
 @dataclass(slots=True)
 class Node:
-    """One node, as far as it has been heard of: a PC, or a further device of one."""
+    """One node as far as it is known: a PC, or a further device of one."""
 
     node_id: str
     public_key: str = ""
@@ -50,8 +65,8 @@ class Node:
     """Sender to the Mbps that this node has received from it, by its own count."""
     coordinator_saw_mbps: float = 0.0
     """The same of this node's bytes, by the coordinator's count; 0: none yet."""
-    pace: Slowdown = AS_TOLD
-    """Of its steps, as they were seen while it served."""
+    slowdown: Slowdown = AS_REPORTED
+    """Of its steps, as they were measured while it served."""
     fact: StageFact | None = None
     health: NodeHealth | None = None
     wish: NodeWish | None = None

@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 from molink.control.messages.payloads import StageWork
-from molink.coordinator.members.node_book import Node
-from molink.coordinator.members.reported_vs_measured import Slowdown, StepsSeen
+from molink.coordinator.members.discrepancies import StepsSeen
+from molink.coordinator.members.node_book import Node, Slowdown
 
 if TYPE_CHECKING:
     from molink_scheduler.placement import Forecast

@@ -10,9 +10,13 @@ from molink.checkpoint.description import ModelDescription
 from molink.checkpoint.layer_sizes import planned_model
 from molink.config.up_settings import UpSettings
 from molink.control.messages.payloads import Device, StageWork, WeightsSource
-from molink.coordinator.members.discrepancies import Sightings, doubts
-from molink.coordinator.members.node_book import Node
-from molink.coordinator.members.reported_vs_measured import Slowdown, StepsSeen, pace_of
+from molink.coordinator.members.discrepancies import (
+    Sightings,
+    StepsSeen,
+    discrepancies,
+    measured_slowdown,
+)
+from molink.coordinator.members.node_book import Node, Slowdown
 from molink.coordinator.planning.cluster_plan import ClusterPlan, PlannedRing, PlannedStage
 from molink.coordinator.planning.node_facts import ELEMENT_BYTES, FactsMaker, download_bytes_per_s
 from molink.coordinator.planning.plan_process import plan_beside
@@ -96,7 +100,7 @@ class ModelPlanner:
             return ClusterPlan((), {}, found.sentence[:1].upper() + found.sentence[1:])
         seen, by_id = Sightings.of(nodes), {node.node_id: node for node in nodes}
         standbys = {
-            one.node_id: " ".join((f"It {one.reason}.", *doubts(by_id[one.node_id], seen)))
+            one.node_id: " ".join((f"It {one.reason}.", *discrepancies(by_id[one.node_id], seen)))
             for one in found.standbys
         }
         rings = tuple(self._planned(ring, devices) for ring in found.rings)
@@ -111,9 +115,9 @@ class ModelPlanner:
         self, stage: PlannedStage, node: Node, rows: int, seen: StepsSeen
     ) -> Slowdown | None:
         """How a member's steps compare with what it has reported; None: it is not known yet."""
-        decode_s = self.facts.told_decode_s(node, stage.work.layers, rows)
-        row_s = self.facts.told_row_s(node, stage.work.layers)
-        return pace_of(decode_s, row_s, seen, node.pace)
+        decode_s = self.facts.reported_decode_s(node, stage.work.layers, rows)
+        row_s = self.facts.reported_row_s(node, stage.work.layers)
+        return measured_slowdown(decode_s, row_s, seen, node.slowdown)
 
     def outgrown(self, ring: PlannedRing, node: Node) -> bool:
         """Whether a member's owner has set a cap in which its part of the ring does not fit. One

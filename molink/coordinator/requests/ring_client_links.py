@@ -4,14 +4,13 @@ The same `ProcessLinks` as in a stage; what happens in its thread is queued for 
 """
 
 import asyncio
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import assert_never
 
 from molink.errors import RingError
 from molink.transport.curve import CurveKeys
+from molink.transport.link.connections import MoveOutcome
 from molink.transport.link.paced_link import PacedLink
-from molink.transport.link.path_move import MoveOutcome
 from molink.transport.link.process_links import MessageFrames, ProcessLinks
 from molink.wire.messages import Cancel, Sampled, SetCodec, Submit
 from molink_scheduler.link.facts import LinkMemory
@@ -78,12 +77,6 @@ class RingClientLinks:
         """Send to the head."""
         assert self.head is not None, "connect comes first"
         self._links.send(self.head, message)
-
-    def allow(self, keys: Iterable[str]) -> None:
-        """Accept these keys (Z85) from now on and no others; the links must be encrypted. Raises
-        ValueError for what is no key."""
-        assert self._links.guard is not None, "links that are not encrypted accept everybody"
-        self._links.guard.allow(keys)
 
     async def move_head(self, address: str) -> MoveOutcome:
         """Lead the link to the head to another address of it; requests go on meanwhile."""

@@ -19,10 +19,13 @@ from molink.coordinator.planning.readiness import Readiness
 from molink.coordinator.requests.cluster_service import ClusterService
 from molink.coordinator.rings.assigner import Assigner
 from molink.coordinator.rings.failover import Failover
-from molink.coordinator.rings.failure_backoff import FailureBackoff
-from molink.coordinator.rings.progress import Waiting, progress_sentence
+from molink.coordinator.rings.ring_health import (
+    FailureBackoff,
+    SlowdownMonitor,
+    Waiting,
+    progress_sentence,
+)
 from molink.coordinator.rings.ring_supervisor import RingEndpoint, RingState, RingSupervisor
-from molink.coordinator.rings.slowdown_monitor import SlowdownMonitor
 from molink.errors import ErrorGuard, MolinkError
 
 __all__ = ["ClusterManager", "ManagerSettings"]
@@ -175,7 +178,7 @@ class ClusterManager:
         free, serving = self.free(now), self._alive
         if not serving and len(free) < self.nodes_wanted:
             return True
-        asked = frozenset((one.node_id, one.profile, one.paths_round, one.pace) for one in free)
+        asked = frozenset((one.node_id, one.profile, one.paths_round, one.slowdown) for one in free)
         if free and asked != self._fruitless:
             plan = self._plans.take("rings of the free", free)
             if plan is None:

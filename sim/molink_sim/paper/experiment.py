@@ -44,7 +44,7 @@ DRAIN_S = 0.0
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """One run of the experiment."""
+    """System, rate and links of one run of the experiment."""
 
     system: SystemSpec
     rate_per_s: float

@@ -1,14 +1,13 @@
 """Where do extra micro-batches stop paying? One kind of ring over delays, stage times and users."""
 
-from molink_sim.sweep.findings import Finding, findings, findings_table, survey_json
-from molink_sim.sweep.measure import survey
-from molink_sim.sweep.setting import SurveySetting
+from molink_sim.sweep.findings import Finding, findings, findings_table, sweep_json
+from molink_sim.sweep.measure import SweepSetting, simulate_sweep
 
 __all__ = [
     "Finding",
-    "SurveySetting",
+    "SweepSetting",
     "findings",
     "findings_table",
-    "survey",
-    "survey_json",
+    "simulate_sweep",
+    "sweep_json",
 ]

@@ -1,4 +1,4 @@
-"""Simulate every ring of a survey with every number of micro-batches, and with the automatic one.
+"""Simulate every ring of a sweep with every number of micro-batches, and with the automatic one.
 
 Users are streams that decode all the time: short prompts at the beginning, then nothing but tokens.
 A token's time is taken while all of them decode and, where the number chooses itself, after it had
@@ -6,20 +6,33 @@ time to do so. Prompts in between would add their own delay to every number alik
 device's time dearer; what that does is another question (docs/scheduling.md).
 """
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from molink.errors import UserError
 from molink_scheduler.batch import DECODE, BatchClass
+from molink_scheduler.head.micro_batches import MICRO_BATCH_COUNT_MAX
 from molink_scheduler.head.scheduler import HeadScheduler
 from molink_sim.even_ring import even_ring
 from molink_sim.report.sweep import Parameter, Run, Sweep
 from molink_sim.ring.sources import HeadSource
 from molink_sim.scenario import Arrival, LinkSpec, RingSpec, Scenario, StepCost, SystemSpec
 from molink_sim.simulate import World
-from molink_sim.sweep.setting import SurveySetting
 
-__all__ = ["survey"]
+__all__ = ["SweepSetting", "simulate_sweep"]
+
+VALUES_MAX = 8
+"""Values of one parameter: more panels cannot be read side by side."""
+
+USERS_MAX = 512
+"""Beyond it the KV memory of home GPUs is full anyhow."""
+
+SLOWDOWN_MAX = 1000.0
+"""An RTX 4090 a thousand times as slow is slower than any PC that anybody would bring."""
+
+LATENCY_MS_MAX = 1000.0
+"""Half of the way to a geostationary satellite and back, four times."""
 
 PROMPT_TOKENS = 32
 """So that all users decode soon."""
@@ -35,8 +48,8 @@ ANSWER_TOKENS_MAX = 4096
 ANSWER_TOKENS_MIN = 2 * (SETTLE_TOKENS + MEASURED_TOKENS)
 """As long as memory allows, so that the first user does not end before the last is measured."""
 
-LOOK_S = 1.0
-"""How often to look whether all are measured."""
+CHECK_INTERVAL_S = 1.0
+"""How often to check whether all are measured."""
 
 SIMULATED_S_MAX = 24 * 3600.0
 """A ring that needs longer for 240 tokens serves nobody."""
@@ -45,8 +58,56 @@ MILLISECONDS = 1e-3
 
 
 @dataclass(frozen=True, slots=True)
+class SweepSetting:
+    """Rings, users and numbers of micro-batches of a sweep. Raises UserError for nonsense."""
+
+    model: str = "qwen-7b"
+    gpu: str = "rtx4090"
+    stages: int = 3
+    bandwidth_mbps: float = 100.0
+    latencies_ms: tuple[float, ...] = (5.0, 15.0, 30.0, 50.0)
+    """One-way delays of every link."""
+    slowdowns: tuple[float, ...] = (1.0, 4.0, 16.0)
+    """How many times as long as the GPU's are the steps of every stage."""
+    users: tuple[int, ...] = (2, 8, 32, 128)
+    """How many get answers at the same time."""
+    micro_batches_max: int | None = None
+    """None: one more than twice the stages, so that the last step shows that no more is needed."""
+
+    def __post_init__(self) -> None:
+        _check_values("latencies", self.latencies_ms, 0.0, LATENCY_MS_MAX)
+        _check_values("slowdowns", self.slowdowns, 1 / SLOWDOWN_MAX, SLOWDOWN_MAX)
+        _check_values("users", self.users, 1, USERS_MAX)
+        if self.stages < 1:
+            raise UserError(f"A ring has 1 or more stages, got --stages {self.stages}.")
+        if not 1 <= self.counts_max <= MICRO_BATCH_COUNT_MAX:
+            raise UserError(
+                f"A survey tries up to 1 to {MICRO_BATCH_COUNT_MAX} micro-batches, "
+                f"got {self.counts_max}: choose fewer with --micro-batches-max."
+            )
+
+    @property
+    def counts_max(self) -> int:
+        """The largest number of micro-batches that is tried."""
+        return 2 * self.stages + 1 if self.micro_batches_max is None else self.micro_batches_max
+
+    def counts(self, users: int) -> range:
+        """Numbers of micro-batches for so many users: with more than users some stay empty."""
+        return range(1, min(users, self.counts_max) + 1)
+
+
+def _check_values(name: str, values: tuple[float, ...], low: float, high: float) -> None:
+    fits = all(math.isfinite(value) and low <= value <= high for value in values)
+    if not (1 <= len(values) <= VALUES_MAX and len(set(values)) == len(values) and fits):
+        raise UserError(
+            f"A survey takes 1 to {VALUES_MAX} different {name} of {low:g} to {high:g}: "
+            f"got {', '.join(f'{value:g}' for value in values) or 'none'}."
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class _Slowed:
-    """A stage's cost, so many times."""
+    """Step cost that is a multiple of another one."""
 
     cost: StepCost
     slowdown: float
@@ -55,7 +116,7 @@ class _Slowed:
         return self.slowdown * self.cost.step_s(batch_class, rows, kv_tokens, sequences)
 
 
-def survey(setting: SurveySetting) -> Sweep:
+def simulate_sweep(setting: SweepSetting) -> Sweep:
     """A run for each delay, stage time, number of users and of micro-batches.
 
     Parameters are `rtt_ms`, `stage_ms` (one user's decode step on the slowest stage), `users` and
@@ -69,7 +130,7 @@ def survey(setting: SurveySetting) -> Sweep:
     return Sweep([run for ring, where in rings for run in _runs(setting, ring, where)])
 
 
-def _rings(setting: SurveySetting) -> Iterator[tuple[RingSpec, dict[str, Parameter]]]:
+def _rings(setting: SweepSetting) -> Iterator[tuple[RingSpec, dict[str, Parameter]]]:
     for slowdown in setting.slowdowns:
         for latency_ms in setting.latencies_ms:
             link = LinkSpec(setting.bandwidth_mbps, latency_ms * MILLISECONDS)
@@ -81,7 +142,7 @@ def _rings(setting: SurveySetting) -> Iterator[tuple[RingSpec, dict[str, Paramet
             yield slowed, {"rtt_ms": 2 * latency_ms, "stage_ms": stage_ms}
 
 
-def _runs(setting: SurveySetting, ring: RingSpec, where: Mapping[str, Parameter]) -> Iterator[Run]:
+def _runs(setting: SweepSetting, ring: RingSpec, where: Mapping[str, Parameter]) -> Iterator[Run]:
     for users in setting.users:
         for count in setting.counts(users):
             found = _run(ring, users, count)
@@ -102,7 +163,7 @@ def _run(ring: RingSpec, users: int, count: int | None) -> dict[str, object]:
 
 
 def _answer_tokens(ring: RingSpec, users: int) -> int:
-    """There must be room for everybody, or some would wait and not decode."""
+    """There must be room for all users, or some would wait and not decode."""
     holds, least = min(stage.kv_tokens for stage in ring.stages), PROMPT_TOKENS + ANSWER_TOKENS_MIN
     if users * least > holds:
         raise UserError(
@@ -113,10 +174,10 @@ def _answer_tokens(ring: RingSpec, users: int) -> int:
 
 
 def _token_times(world: World, users: int) -> list[list[float]]:
-    """Of each user, once everybody has as many tokens as are wanted."""
+    """Token times of each user, once all have as many tokens as are wanted."""
     requests, now = world.coordinator.requests, 0.0
     while now < SIMULATED_S_MAX and not any(request.finished for request in requests):
-        now += LOOK_S
+        now += CHECK_INTERVAL_S
         world.clock.run(now)
         fewest = min((len(request.token_times_s) for request in requests), default=0)
         if len(requests) == users and fewest >= SETTLE_TOKENS + MEASURED_TOKENS:

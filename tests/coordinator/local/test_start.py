@@ -15,10 +15,10 @@ from molink.config.serve_settings import ServeSettings
 from molink.control.broker import broker as broker_module
 from molink.control.messages.payloads import NodeState
 from molink.coordinator.local import local_endpoint, local_node
-from molink.coordinator.local import start as start_module
 from molink.coordinator.local.start import start_local
 from molink.coordinator.rings.ring_supervisor import RingState
 from molink.errors import StageError, UserError
+from molink.serving import served_model
 from molink.stage_protocol.health import PackingHealth, StageHealth
 from molink_scheduler.link.facts import LinkReport
 from tests.node.fake_stage import PORT, REQUESTS_PORT, FakeHandle
@@ -76,7 +76,7 @@ class FakeLinks:
 @pytest.fixture(autouse=True)
 def no_head_and_no_tokenizer(monkeypatch):
     monkeypatch.setattr(local_endpoint, "RingClientLinks", FakeLinks)
-    monkeypatch.setattr(start_module, "load_tokenizer", lambda description: None)
+    monkeypatch.setattr(served_model, "load_tokenizer", lambda description: None)
 
 
 @pytest.fixture(params=["mosquitto", "embedded"])

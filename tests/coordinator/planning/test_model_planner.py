@@ -5,13 +5,8 @@ from dataclasses import replace
 import pytest
 
 from molink.control.messages.payloads import PathMeasured, PathReport, RateSeen, RatesSeen
-from molink.coordinator.members.node_book import NodeBook
-from molink.coordinator.members.reported_vs_measured import (
-    STEPS_MIN,
-    UPLOAD_UNSEEN_MBPS,
-    Slowdown,
-    StepsSeen,
-)
+from molink.coordinator.members.discrepancies import STEPS_MIN, UPLOAD_UNSEEN_MBPS, StepsSeen
+from molink.coordinator.members.node_book import NodeBook, Slowdown
 from molink.coordinator.planning.model_planner import ModelPlanner
 from molink.coordinator.planning.node_facts import FactsMaker
 from molink_scheduler.placement import Goal, ModelCost
@@ -77,7 +72,7 @@ async def test_a_member_has_outgrown_its_owner_s_cap_but_not_a_device_that_it_do
 
 def test_who_was_found_slow_is_planned_so():
     book = cluster(ANNA, BERT)
-    book.node(ANNA).pace = Slowdown(5.0, 7.0)
+    book.node(ANNA).slowdown = Slowdown(5.0, 7.0)
     nodes, _ = facts(book)
     assert nodes[ANNA].decode_fixed_s == pytest.approx(5 * STEPS.decode_fixed_s)
     assert nodes[ANNA].prefill_row_s == pytest.approx(7 * STEPS.prefill_row_s)
@@ -91,7 +86,7 @@ async def test_a_pace_is_held_against_the_stage_that_serves():
     rows = -(-forecast.users // forecast.micro_batches)
     for stage, foreseen in zip(plan.rings[0].stages, forecast.stages, strict=True):
         node = book.node(stage.node_id)
-        told_s = PLANNER.facts.told_decode_s(node, stage.work.layers, rows)
+        told_s = PLANNER.facts.reported_decode_s(node, stage.work.layers, rows)
         assert told_s == pytest.approx(foreseen.step_s), "as the forecast counts"
         seen = StepsSeen(STEPS_MIN, 10 * told_s, 0.0)
         assert PLANNER.slowdown(stage, node, rows, seen).decode == pytest.approx(10)
@@ -118,7 +113,7 @@ async def test_a_ring_with_a_liar_is_changed_once_it_is_found_out():
     (ring,) = before.rings
     assert ANNA in {stage.node_id for stage in ring.stages}
     assert not PLANNER.is_worth(before.rings, await PLANNER.plan(nodes), nodes)
-    book.node(ANNA).pace = Slowdown(200.0, 200.0)
+    book.node(ANNA).slowdown = Slowdown(200.0, 200.0)
     after = await PLANNER.plan(nodes)
     assert {stage.node_id for stage in after.rings[0].stages} == {BERT, CARL}
     assert "200.0 times as long as it has told" in after.standbys[ANNA]

@@ -14,19 +14,17 @@ from molink.control.messages.payloads import (
     PathReport,
     StageFact,
 )
-from molink.coordinator.members.node_book import NodeBook
-from molink.coordinator.members.reported_vs_measured import AS_TOLD, Slowdown
+from molink.coordinator.members.node_book import AS_REPORTED, NodeBook, Slowdown
 from molink.coordinator.planning.cluster_plan import ClusterPlan, PlannedRing, PlannedStage
 from molink.coordinator.planning.readiness import Readiness
 from molink.coordinator.requests.cluster_service import ClusterService
 from molink.coordinator.rings import manager as manager_module
-from molink.coordinator.rings import slowdown_monitor
+from molink.coordinator.rings import ring_health
 from molink.coordinator.rings.agent_ring import JoinTerms
 from molink.coordinator.rings.assigner import Assigner
-from molink.coordinator.rings.failure_backoff import FailureBackoff
 from molink.coordinator.rings.manager import ClusterManager, ManagerSettings
+from molink.coordinator.rings.ring_health import KEPT_S, FailureBackoff, SlowdownMonitor
 from molink.coordinator.rings.ring_supervisor import RingState
-from molink.coordinator.rings.slowdown_monitor import KEPT_S, SlowdownMonitor
 from molink.errors import FrameError, RingError, StageError
 from molink.serving.service import GenerationRequest, ModelCard, TokenEvent
 from molink.stage_protocol.health import PackingHealth, StageHealth, health_from_fields
@@ -227,7 +225,7 @@ class World:
 
 @asynccontextmanager
 async def world(monkeypatch, size, backoff=None, **settings):
-    monkeypatch.setattr(slowdown_monitor, "PERIOD_S", 0.0)
+    monkeypatch.setattr(ring_health, "PERIOD_S", 0.0)
     monkeypatch.setattr(manager_module, "RETRY_S", 0.0)
     monkeypatch.setattr(manager_module, "CHANGE_PERIOD_S", 0.0)
     async with background_tasks() as tasks:
@@ -397,14 +395,14 @@ async def test_a_member_that_is_found_slow_has_everybody_planned_for_anew(monkey
         w.join("a", "b")
         await w.until(lambda: w.serving)
         health = NodeHealth(incarnation="a" * 12, state="serving", uptime_s=1, stage=HEALTH)
-        w.planner.slowdowns["a"] = AS_TOLD
+        w.planner.slowdowns["a"] = AS_REPORTED
         w.say("a", health)
         await w.until(lambda: w.serving[0].stages[0].health is not None)
         w.manager.step(time.monotonic())
         assert w.planner.plans == 1, "nobody is free, and nobody is slow"
         w.planner.slowdowns["a"] = Slowdown(9.0, 9.0)
         await w.until(lambda: w.planner.plans == 2)
-        assert w.book.node("a").pace == Slowdown(9.0, 9.0)
+        assert w.book.node("a").slowdown == Slowdown(9.0, 9.0)
         w.manager.step(time.monotonic())
         assert w.planner.plans == 2, "once for each that is found out"
 

@@ -16,7 +16,7 @@ from molink_sim.report import (
     plot_micro_batches,
 )
 from molink_sim.report.gantt import BARS_MAX, in_pipeline_order
-from molink_sim.report.heat_map import enough
+from molink_sim.report.micro_batches import fewest_near_best
 from molink_sim.report.sweep import Point
 
 PNG = b"\x89PNG\r\n"
@@ -106,7 +106,7 @@ def test_lanes_stand_as_a_batch_travels():
 
 def test_where_micro_batches_stop_paying(picture):
     points = [Point(1, 2.0, 2, 2), Point(3, 1.01, 1, 1), Point(5, 1.0, 1, 1)]
-    assert enough(points).x == 3
+    assert fewest_near_best(points).x == 3
     plot_micro_batches(picture, BATCHES)
     assert picture.read_bytes().startswith(PNG)
     with pytest.raises(UserError, match="no run has users"):

@@ -13,23 +13,22 @@ from molink.control.messages.payloads import (
     RateSeen,
     RatesSeen,
 )
-from molink.coordinator.members.discrepancies import Sightings, doubts
-from molink.coordinator.members.node_book import SEEN_MAX, NodeBook
-from molink.coordinator.members.reported_vs_measured import (
-    AS_TOLD,
-    DOUBT_FACTOR,
+from molink.coordinator.members.discrepancies import (
+    DISCREPANCY_FACTOR,
     FORGIVEN_FACTOR,
     SLOWER_FACTOR,
     STEPS_MIN,
     UPLOAD_UNSEEN_MBPS,
-    Slowdown,
+    Sightings,
     StepsSeen,
     believed_rate,
     believed_upload,
-    is_doubtful,
-    pace_of,
-    paced,
+    discrepancies,
+    is_discrepant,
+    measured_slowdown,
+    slowed_steps,
 )
+from molink.coordinator.members.node_book import AS_REPORTED, SEEN_MAX, NodeBook, Slowdown
 from tests.coordinator.examples import HERE, PROFILE, STEPS
 
 MBPS = st.floats(0, 100_000)
@@ -61,7 +60,7 @@ def test_an_upload_is_above_nothing_and_bounded_by_the_best_that_was_seen(told, 
     assert 0 < believed <= (max(seen, default=0.0) or UPLOAD_UNSEEN_MBPS)
     if told:
         assert believed <= told
-    assert is_doubtful(told, believed) == (told > DOUBT_FACTOR * believed)
+    assert is_discrepant(told, believed) == (told > DISCREPANCY_FACTOR * believed)
 
 
 def test_one_honest_receiver_is_enough_for_an_upload():
@@ -80,11 +79,11 @@ PACES = st.builds(Slowdown, st.floats(1, 1000), st.floats(1, 1000))
 
 @given(SECONDS, SECONDS, STEPS_SEEN, PACES)
 def test_a_pace_is_never_faster_than_told_and_always_a_number(decode_s, row_s, seen, before):
-    pace = pace_of(decode_s, row_s, seen, before)
+    pace = measured_slowdown(decode_s, row_s, seen, before)
     assert (pace is None) == (seen.steps < STEPS_MIN)
     if pace is not None:
         assert 1 <= pace.decode <= pace.prefill < math.inf
-        slower = paced(STEPS, pace)
+        slower = slowed_steps(STEPS, pace)
         for key in ("decode_fixed_s", "decode_row_s", "prefill_row_s", "head_row_s"):
             assert getattr(slower, key) >= getattr(STEPS, key)
 
@@ -92,22 +91,26 @@ def test_a_pace_is_never_faster_than_told_and_always_a_number(decode_s, row_s, s
 @given(st.floats(1e-4, 10), st.floats(0, SLOWER_FACTOR))
 def test_who_is_within_the_factor_is_taken_at_its_word(told_s, times):
     seen = StepsSeen(STEPS_MIN, told_s * times * 0.999, told_s * times * 0.999)
-    assert pace_of(told_s, told_s, seen) == AS_TOLD
+    assert measured_slowdown(told_s, told_s, seen) == AS_REPORTED
 
 
 def test_who_is_slow_is_planned_as_seen_and_forgiven_only_well_below():
     seen = StepsSeen(STEPS_MIN, 0.5, 0.0)
-    assert pace_of(0.1, 0.01, seen) == Slowdown(pytest.approx(5), pytest.approx(5))
+    assert measured_slowdown(0.1, 0.01, seen) == Slowdown(pytest.approx(5), pytest.approx(5))
     between = StepsSeen(STEPS_MIN, 0.1 * (FORGIVEN_FACTOR + SLOWER_FACTOR) / 2, 0.0)
-    assert pace_of(0.1, 0.01, between) == AS_TOLD
-    assert pace_of(0.1, 0.01, between, Slowdown(5, 5)).decode == pytest.approx(2.5)
-    assert pace_of(0.1, 0.01, StepsSeen(STEPS_MIN, 0.19, 0.0), Slowdown(5, 5)) == AS_TOLD
+    assert measured_slowdown(0.1, 0.01, between) == AS_REPORTED
+    assert measured_slowdown(0.1, 0.01, between, Slowdown(5, 5)).decode == pytest.approx(2.5)
+    assert (
+        measured_slowdown(0.1, 0.01, StepsSeen(STEPS_MIN, 0.19, 0.0), Slowdown(5, 5)) == AS_REPORTED
+    )
 
 
 def test_a_short_prompt_accuses_nobody():
     """Three rows that took as long as a decode step."""
-    assert pace_of(0.1, 0.001, StepsSeen(STEPS_MIN, 0.1, 0.1 / 3)) == AS_TOLD
-    assert pace_of(0.1, 0.001, StepsSeen(STEPS_MIN, 0.1, 0.5)) == Slowdown(1.0, pytest.approx(5))
+    assert measured_slowdown(0.1, 0.001, StepsSeen(STEPS_MIN, 0.1, 0.1 / 3)) == AS_REPORTED
+    assert measured_slowdown(0.1, 0.001, StepsSeen(STEPS_MIN, 0.1, 0.5)) == Slowdown(
+        1.0, pytest.approx(5)
+    )
 
 
 def cluster():
@@ -122,7 +125,7 @@ def cluster():
 
 def said_of(book, node_id):
     nodes = list(book)
-    return doubts(book.node(node_id), Sightings.of(nodes))
+    return discrepancies(book.node(node_id), Sightings.of(nodes))
 
 
 def test_what_neighbours_saw_otherwise_is_said():
@@ -133,7 +136,7 @@ def test_what_neighbours_saw_otherwise_is_said():
         "It says that it uploads 500.0 Mbps, and others have seen 19.0: 19.0 are planned."
     )
     assert link == "It says that it sends 900.0 Mbps to bert, who has seen 19.0."
-    book.node(ANNA).pace = Slowdown(4.25, 4.25)
+    book.node(ANNA).slowdown = Slowdown(4.25, 4.25)
     assert "4.2 times as long" in said_of(book, ANNA)[1]
 
 
@@ -161,7 +164,7 @@ def test_counts_outlive_an_agent_that_starts_anew_and_are_bounded():
 def test_health_changes_no_pace_by_itself():
     book = cluster()
     book.take(ANNA, NodeHealth(incarnation="a" * 12, state="serving", uptime_s=1.0), 0.0)
-    assert book.node(ANNA).pace == AS_TOLD
+    assert book.node(ANNA).slowdown == AS_REPORTED
 
 
 def test_devices_of_a_pc_vouch_for_each_other_s_line_only_by_what_leaves_it():

@@ -1,10 +1,15 @@
-"""Where extra micro-batches stop paying, over round-trip time, stage time and users.
+"""Where extra micro-batches stop paying, as a heat map and as curves.
 
 A ring of three stages is busy with three micro-batches only if links cost no time; while one
 travels, another could be computed. How many that takes depends on how long a round is against the
 slowest stage, and more of them make each one smaller, which costs once the weights are read more
-often than needed. A cell tells the smallest number whose figure is within 2 % of the best, and what
-that gains over the smallest number that was tried.
+often than needed. A cell of the heat map tells the smallest number whose figure is within 2 % of
+the best, and what that gains over the smallest number that was tried.
+
+The curves show time per token over the number: one panel a ring, one line a number of users.
+Columns are round-trip times, rows are stage times. A filled mark is the first number that is within
+2 % of the best; a hollow diamond is what the automatic number made of it, at the number that it had
+chosen.
 """
 
 from dataclasses import dataclass
@@ -13,10 +18,12 @@ from typing import Any
 
 from molink.errors import UserError
 from molink_sim.report.curves import AXIS_NAMES
-from molink_sim.report.plots import picture
+from molink_sim.report.plots import colours, legend, logarithmic, picture
 from molink_sim.report.sweep import Parameter, Point, Sweep
 
-__all__ = ["enough", "plot_micro_batches"]
+__all__ = ["fewest_near_best", "plot_micro_batch_curves", "plot_micro_batches"]
+
+FIGURE = "tpot_s.mean"
 
 PAYING_SHARE = 0.02
 """Less is not worth a further micro-batch."""
@@ -26,11 +33,11 @@ PALE_UNTIL = 0.6
 """Of the scale: on darker cells the text is white."""
 
 _Cells = dict[tuple[int, int], tuple[Point, Point]]
-"""Of one panel, by row and column: the first number that was tried, and the one that is enough."""
+"""One panel by row and column: the first number that was tried, and the one that suffices."""
 
 
-def enough(points: list[Point]) -> Point:
-    """Of a figure over the number of micro-batches: the first that is within 2 % of the best."""
+def fewest_near_best(points: list[Point]) -> Point:
+    """The first number of micro-batches whose figure is within 2 % of the best."""
     best = min(one.mean for one in points)
     return next(one for one in points if one.mean <= best * (1 + PAYING_SHARE))
 
@@ -82,7 +89,7 @@ def _cells(sweep: Sweep, x: _Axis, y: _Axis, count: str, figure: str) -> _Cells:
         for row, down in enumerate(y.values)
         for column, across in enumerate(x.values)
     }
-    return {at: (points[0], enough(points)) for at, points in lines.items() if points}
+    return {at: (points[0], fewest_near_best(points)) for at, points in lines.items() if points}
 
 
 def _panel(
@@ -116,3 +123,53 @@ def _words(first: Point, chosen: Point) -> str:
 
 def _depth(value: float, limits: tuple[float, float]) -> float:
     return (value - limits[0]) / (limits[1] - limits[0] or 1.0)
+
+
+def plot_micro_batch_curves(path: Path, sweep: Sweep, *, title: str = "") -> None:
+    """Draw one panel a ring, one line a number of users.
+
+    Raises:
+        UserError: without matplotlib, or if no run has a delay, a stage time, users and a number.
+    """
+    rtts, stage_times = sorted(sweep.values("rtt_ms")), sorted(sweep.values("stage_ms"))
+    users = sweep.values("users")
+    if not (rtts and stage_times and users and sweep.line("micro_batches", FIGURE)):
+        raise UserError(f"no run has rtt_ms, stage_ms, users, micro_batches and {FIGURE}")
+    shades = colours(users)
+    cells = [(stage_ms, rtt_ms) for stage_ms in stage_times for rtt_ms in rtts]
+    with picture(path, len(cells), title, rows=len(stage_times)) as axes:
+        for panel, (stage_ms, rtt_ms) in zip(axes, cells, strict=True):
+            for crowd in users:
+                runs = sweep.only(rtt_ms=rtt_ms, stage_ms=stage_ms, users=crowd)
+                _line(panel, runs, crowd, shades[crowd])
+            _label_ring(panel, f"stage {stage_ms:g} ms, round trip {rtt_ms:g} ms")
+        for row in range(len(stage_times)):
+            axes[row * len(rtts)].set_ylabel("time per token, ms")
+        for panel in axes[-len(rtts) :]:
+            panel.set_xlabel("micro-batches")
+        legend(axes[len(rtts) - 1], "users")
+
+
+def _line(panel: Any, runs: Sweep, crowd: Parameter, shade: Any) -> None:
+    points = runs.line("micro_batches", FIGURE)
+    panel.plot(
+        [point.x for point in points],
+        [1e3 * point.mean for point in points],
+        color=shade,
+        marker=".",
+        markersize=3,
+        label=str(crowd),
+    )
+    if points:
+        chosen = fewest_near_best(points)
+        panel.plot(chosen.x, 1e3 * chosen.mean, color=shade, marker="o", markersize=6)
+    for run in runs.only(choice="auto").runs:
+        at, seconds = run.figure("micro_batches"), run.figure(FIGURE)
+        if at is not None and seconds is not None:
+            panel.plot(at, 1e3 * seconds, marker="D", markersize=8, color=shade, fillstyle="none")
+
+
+def _label_ring(panel: Any, title: str) -> None:
+    panel.set_title(title, fontsize=9)
+    panel.locator_params(axis="x", integer=True)
+    logarithmic(panel, "y")

@@ -1,16 +1,16 @@
-"""What a survey of rings finds, where it can be told beforehand."""
+"""What a sweep over rings finds, where arithmetic says it beforehand."""
 
 import pytest
 
 from molink.errors import UserError
-from molink_sim.sweep import SurveySetting, findings, findings_table, survey, survey_json
+from molink_sim.sweep import SweepSetting, findings, findings_table, simulate_sweep, sweep_json
 
 
 @pytest.fixture(scope="module")
 def slow_link():
     """Many users on 20 Mbps: a micro-batch of all takes the first link long, and the second one
     waits for it."""
-    return SurveySetting(
+    return SweepSetting(
         bandwidth_mbps=20,
         latencies_ms=(15.0,),
         slowdowns=(1.0,),
@@ -20,12 +20,12 @@ def slow_link():
 
 
 @pytest.fixture(scope="module")
-def surveyed(slow_link):
-    return survey(slow_link)
+def simulated(slow_link):
+    return simulate_sweep(slow_link)
 
 
-def test_each_crowd_is_tried_with_as_many_micro_batches_as_it_can_fill(surveyed):
-    fixed = [run.parameters for run in surveyed.runs if "micro_batches" in run.parameters]
+def test_each_crowd_is_tried_with_as_many_micro_batches_as_it_can_fill(simulated):
+    fixed = [run.parameters for run in simulated.runs if "micro_batches" in run.parameters]
     assert [(one["users"], one["micro_batches"]) for one in fixed] == [
         (2, 1),
         (2, 2),
@@ -36,36 +36,36 @@ def test_each_crowd_is_tried_with_as_many_micro_batches_as_it_can_fill(surveyed)
         (24, 5),
         (24, 6),
     ]
-    assert all(run.figure("micro_batches") is not None for run in surveyed.runs)
+    assert all(run.figure("micro_batches") is not None for run in simulated.runs)
 
 
-def test_one_micro_batch_takes_what_arithmetic_says(surveyed):
+def test_one_micro_batch_takes_what_arithmetic_says(simulated):
     """24 rows of 8 KB on two of three links, three delays, and three steps of 6 to 7 ms.
 
     The message is longer than a bandwidth-delay product, so that it waits for a piece while the
     window is drained: 6 ms a hop, every other round.
     """
-    [run] = surveyed.only(users=24, micro_batches=1).runs
+    [run] = simulated.only(users=24, micro_batches=1).runs
     expected_s = 2 * 24 * 8192 / (20 * 125_000) + 3 * 0.015 + 3 * 0.0065
     assert run.figure("tpot_s.mean") == pytest.approx(expected_s + 2 * 0.006 / 2, rel=0.03)
 
 
-def test_more_pay_where_links_are_slow_and_users_are_many(surveyed, slow_link):
-    few, many = findings(surveyed, slow_link.stages)
+def test_more_pay_where_links_are_slow_and_users_are_many(simulated, slow_link):
+    few, many = findings(simulated, slow_link.stages)
     assert (few.users, many.users) == (2, 24)
-    assert many.enough > 1 and many.enough_s < 0.8 * many.one_s
-    assert many.best_s <= many.enough_s <= 1.02 * many.best_s
-    assert few.stages_s == surveyed.only(users=2, micro_batches=2).runs[0].figure("tpot_s.mean")
+    assert many.sufficient > 1 and many.sufficient_s < 0.8 * many.one_s
+    assert many.best_s <= many.sufficient_s <= 1.02 * many.best_s
+    assert few.stages_s == simulated.only(users=2, micro_batches=2).runs[0].figure("tpot_s.mean")
 
 
-def test_the_automatic_number_is_near_the_best(surveyed, slow_link):
-    for one in findings(surveyed, slow_link.stages):
+def test_the_automatic_number_is_near_the_best(simulated, slow_link):
+    for one in findings(simulated, slow_link.stages):
         assert one.auto_s < 1.1 * one.best_s
 
 
 def test_slower_stages_take_as_many_times_as_long():
     quick, slow = (
-        survey(SurveySetting(latencies_ms=(0.0,), slowdowns=(factor,), users=(1,)))
+        simulate_sweep(SweepSetting(latencies_ms=(0.0,), slowdowns=(factor,), users=(1,)))
         for factor in (1.0, 10.0)
     )
     assert slow.values("stage_ms")[0] == pytest.approx(10 * quick.values("stage_ms")[0], rel=0.02)
@@ -73,11 +73,11 @@ def test_slower_stages_take_as_many_times_as_long():
     assert 9 < ratio < 10, "all but the wire"
 
 
-def test_table_and_json_hold_every_finding(surveyed, slow_link):
-    found = findings(surveyed, slow_link.stages)
+def test_table_and_json_hold_every_finding(simulated, slow_link):
+    found = findings(simulated, slow_link.stages)
     table = findings_table(found, slow_link.stages)
     assert len(table.rows) == 2 and all(len(row) == len(table.head) for row in table.rows)
-    written = survey_json(slow_link, surveyed)
+    written = sweep_json(slow_link, simulated)
     assert [one["users"] for one in written["findings"]] == [2, 24]
     assert len(written["runs"]) == 10 and written["setting"]["bandwidth_mbps"] == 20
 
@@ -97,7 +97,7 @@ def test_table_and_json_hold_every_finding(surveyed, slow_link):
         ({"stages": 0}, "1 or more stages"),
     ],
 )
-def test_impossible_surveys_are_refused_in_one_sentence(changes, words):
+def test_impossible_sweeps_are_refused_in_one_sentence(changes, words):
     with pytest.raises(UserError, match=words) as refusal:
-        SurveySetting(**changes)
+        SweepSetting(**changes)
     assert "\n" not in str(refusal.value)
