@@ -193,7 +193,7 @@ def _check_not_full(db: sqlite3.Connection) -> None:
 
 
 def _shown(db: sqlite3.Connection, request: JoinRequest) -> InviteRecord:
-    """The invite whose id and secret the request holds. A wrong secret is refused like a wrong id."""
+    """The invite whose id and secret the request holds. Wrong ids and secrets look alike."""
     if request.invite_id is None or request.invite_secret is None:
         raise JoinRefusedError(
             "This PC has not joined this cluster yet: join with an invite from whoever runs it."
