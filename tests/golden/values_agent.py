@@ -198,7 +198,7 @@ async def joined(joining: Joining, folder: Path) -> None:
             invite = Invite(url, made.invite_id, made.secret, COORDINATOR_PAIR.public)
             pc = await join_cluster(invite, PAIR, "Annas PC – Küche", folder)
             if joining.further:
-                await join_device(pc, PAIR.seat(1), "Annas PC – Küche (2)", folder)
+                await join_device(pc, PAIR.for_device(1), "Annas PC – Küche (2)", folder)
     finally:
         await runner.cleanup()
         registry.close()

@@ -8,9 +8,8 @@ import zmq
 
 from molink.config.link_schedule import LinkSchedule, LinkStep
 from molink.config.link_shape import LinkShape
-from molink.transport.link.inbound import InboundLink
 from molink.transport.link.paced_link import PacedLink
-from molink.transport.link.thread import LinkThread
+from molink.transport.link.thread import InboundLink, LinkThread
 from molink.transport.peer.protocol import (
     PEER_FRAMES,
     Bulk,
@@ -175,7 +174,7 @@ def a_link_sends():
             port = receiver.bind_to_random_port("tcp://127.0.0.1")
             address = f"tcp://127.0.0.1:{port}"
             link = PacedLink.connect(context, "next", address, make_transmission(), LinkPacer())
-            link.greet()
+            link.say_hello()
             sender, *said = heard_of(receiver)
             receiver.send_multipart([sender, encode_welcome(0)])
             link.connections.socket.poll(WAIT_MS)

@@ -201,7 +201,7 @@ class _NodeFactory:
         if number == 0:
             return self._first
         directory = self._pc.data_dir / DEVICES_DIR / str(number)
-        pair = self._first.pair.seat(number)
+        pair = self._first.pair.for_device(number)
         return Admission(pair, node_name(self._first.name, number), directory, self._first)
 
     def _cap_bytes_per_s(self) -> float | None:

@@ -34,7 +34,7 @@ async def test_every_card_has_a_node_with_keys_of_its_own(tmp_path):
     agent, _ = await running(tmp_path, FakeCard(), FakeCard(), FakeCard())
     assert devices(agent) == ["cuda:0", "cuda:1", "cuda:2"]
     ids = [node.session.node_id for node in agent.nodes]
-    assert ids == [PAIR.seat(number).node_id for number in range(3)]
+    assert ids == [PAIR.for_device(number).node_id for number in range(3)]
     assert [node.session.name for node in agent.nodes] == ["attic", "attic (2)", "attic (3)"]
     assert agent.first.admission.kept is not None
     assert len(agent._group.started) == 2, "the first one is started by itself"

@@ -6,8 +6,14 @@ from dataclasses import dataclass, field
 import pytest
 import zmq
 
-from molink.transport.link import path_move
-from molink.transport.link.path_move import DRAIN_S, GREET_S, MoveOutcome, PathMove, PathMoves
+from molink.transport.link import connections
+from molink.transport.link.connections import (
+    DRAIN_S,
+    HANDSHAKE_S,
+    Connections,
+    MoveOutcome,
+    PathMove,
+)
 from molink.wire.chunks import decode_link_frame, encode_ack, encode_hello, encode_welcome
 from molink_scheduler.batch import BatchClass
 from tests.transport.link.two_ends import HEADER, RECEIVER, SENDER, TwoEnds, public
@@ -17,7 +23,7 @@ PATIENCE = 10_000
 
 
 @pytest.mark.parametrize("encrypted", [False, True])
-def test_a_stream_survives_a_path_that_moves_back_and_forth(encrypted):
+def test_a_stream_survives_a_path_that_connections_back_and_forth(encrypted):
     ends = (
         TwoEnds.encrypted(public(SENDER), host="0.0.0.0") if encrypted else TwoEnds(host="0.0.0.0")
     )
@@ -55,7 +61,7 @@ def test_a_stream_survives_a_path_that_moves_back_and_forth(encrypted):
 
 
 def test_a_way_that_leads_nowhere_is_given_up_and_the_old_one_never_stopped(monkeypatch):
-    monkeypatch.setattr(path_move, "GREET_S", 0.3)
+    monkeypatch.setattr(connections, "HANDSHAKE_S", 0.3)
     with TwoEnds() as ends:
         link = ends.opened()
         ends.move(link, "tcp://127.0.0.1:1")
@@ -76,7 +82,7 @@ def test_what_is_no_address_fails_at_once():
         assert "is no address" in ends.moved().reason
 
 
-def test_of_two_moves_the_later_counts():
+def test_of_two_connections_the_later_counts():
     with TwoEnds(host="0.0.0.0") as ends:
         link = ends.opened()
         wanted = f"tcp://127.0.0.2:{ends.inbound.port}"
@@ -106,9 +112,16 @@ class FakeSocket:
 
     answers: list[bytes] = field(default_factory=list)
     hellos: int = 0
+    closed: bool = False
 
     def connect(self, address: str) -> None:
         pass
+
+    def close(self) -> None:
+        self.closed = True
+
+    def getsockopt(self, option: int) -> int:
+        return 0
 
     def send(self, frame: bytes, flags: int) -> None:
         assert decode_link_frame(frame) == decode_link_frame(encode_hello())
@@ -120,58 +133,64 @@ class FakeSocket:
         return self.answers.pop()
 
 
-def a_move(socket: FakeSocket, told: list[MoveOutcome]) -> PathMoves:
-    moves = PathMoves(lambda: socket)
-    moves.want("tcp://a:1", told.append)
-    return moves
+def a_move(socket: FakeSocket, told: list[MoveOutcome]) -> Connections:
+    sockets = [FakeSocket(), socket]
+    connections = Connections(lambda: sockets.pop(0), "tcp://old:1")
+    connections.request_move("tcp://a:1", told.append)
+    return connections
 
 
 def test_nothing_is_held_back_before_the_new_way_answers():
     socket = FakeSocket()
-    moves = a_move(socket, [])
+    connections = a_move(socket, [])
     for tick in range(30):
-        assert moves.advance(1000, tick / 10) == [] and not moves.holds
+        assert connections.advance(1000, tick / 10) == [] and not connections.is_draining
     assert 14 <= socket.hellos <= 16  # Five a second.
     socket.answers += [encode_ack(()), encode_welcome(7)]
-    assert moves.advance(1000, 3.0) == [] and moves.holds
-    (ended,) = moves.advance(0, 3.1)
-    assert ended.phase == "drained" and ended.first == 7 and moves.is_idle
+    assert connections.advance(1000, 3.0) == [] and connections.is_draining
+    (ended,) = connections.advance(0, 3.1)
+    assert (
+        ended.phase == "drained"
+        and ended.first == 7
+        and connections.socket is socket
+        and connections.is_idle
+    )
 
 
 def test_a_way_that_stops_acknowledging_is_left_with_what_is_on_it():
     told: list[MoveOutcome] = []
-    moves = a_move(FakeSocket([encode_welcome(0)]), told)
-    assert moves.advance(1, 0.0) == [] and moves.current.wake_at == DRAIN_S
-    (ended,) = moves.advance(1, DRAIN_S)
-    ended.tell()
+    connections = a_move(FakeSocket([encode_welcome(0)]), told)
+    assert connections.advance(1, 0.0) == [] and connections.move.wake_at == DRAIN_S
+    (ended,) = connections.advance(1, DRAIN_S)
+    ended.report()
     assert told[0].moved
 
 
 def test_a_way_that_is_known_to_be_dead_is_left_at_once():
-    moves = a_move(FakeSocket([encode_welcome(0)]), [])
-    (ended,) = moves.advance(1000, 0.0, silent=True)
+    connections = a_move(FakeSocket([encode_welcome(0)]), [])
+    (ended,) = connections.advance(1000, 0.0, silent=True)
     assert ended.phase == "drained"
 
 
 def test_what_somebody_asked_for_is_not_displaced_by_the_link_itself():
     told: list[MoveOutcome] = []
-    moves = PathMoves(FakeSocket)
-    moves.renew("tcp://a:1")
-    moves.advance(0, 0.0)
-    moves.want("tcp://b:1", told.append)
-    moves.renew("tcp://a:1")
-    moves.advance(0, 0.1)
-    moves.renew("tcp://a:1")
-    assert moves.advance(0, 0.2) == [] and moves.current.address == "tcp://b:1"
+    connections = Connections(FakeSocket, "tcp://a:1")
+    connections.reconnect()
+    connections.advance(0, 0.0)
+    connections.request_move("tcp://b:1", told.append)
+    connections.reconnect()
+    connections.advance(0, 0.1)
+    connections.reconnect()
+    assert connections.advance(0, 0.2) == [] and connections.move.address == "tcp://b:1"
 
 
 def test_an_unanswered_move_ends_in_time():
-    moves = a_move(FakeSocket(), [])
+    connections = a_move(FakeSocket(), [])
     now = 0.0
     for _ in range(PATIENCE):
-        ended = moves.advance(0, now)
+        ended = connections.advance(0, now)
         if ended:
             break
-        now = max(now + 1e-6, moves.current.wake_at)
+        now = max(now + 1e-6, connections.move.wake_at)
     assert isinstance(ended[0], PathMove) and ended[0].phase == "failed"
-    assert GREET_S <= now <= GREET_S + 1
+    assert HANDSHAKE_S <= now <= HANDSHAKE_S + 1

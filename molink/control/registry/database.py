@@ -1,17 +1,28 @@
-"""The registry's SQLite file: its tables, and how an older file becomes one of today.
+"""The registry's SQLite file: its tables, their rows as values, and how an older file is updated.
 
 `PRAGMA user_version` counts the steps that a file has taken; each step runs in one transaction with
 its number, so that a crash leaves a file of the old version or of the new. A published step never
-changes: a new table is a new step.
+changes: a new table is a new step. No record shows a password when printed.
 """
 
 import sqlite3
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any, Literal
 
 from molink.errors import UserError
 
-__all__ = ["MIGRATIONS", "open_database"]
+__all__ = [
+    "INVITE_COLUMNS",
+    "MIGRATIONS",
+    "NODE_COLUMNS",
+    "InviteRecord",
+    "InviteState",
+    "Membership",
+    "NodeRecord",
+    "open_database",
+]
 
 BUSY_S = 5.0
 """A command waits so long for the coordinator's transaction, which takes milliseconds."""
@@ -49,6 +60,77 @@ MIGRATIONS = (
 )
 """Times are seconds since 1970; `revoked` and `removed` are NULL while that has not happened."""
 
+INVITE_COLUMNS = "id, name, created, expires, uses_total, uses_left, revoked"
+NODE_COLUMNS = "id, name, public_key, password, weights_token, joined, invite_id, removed, pc"
+"""As the records' fields follow each other."""
+
+InviteState = Literal["usable", "used up", "expired", "revoked"]
+
+
+@dataclass(frozen=True, slots=True)
+class InviteRecord:
+    """One row of `invites`, without the secret; times in seconds since 1970."""
+
+    invite_id: str
+    name: str
+    """For the operator; empty: none."""
+    created: float
+    expires: float
+    uses_total: int
+    uses_left: int
+    revoked: float | None
+
+    @classmethod
+    def of_row(cls, row: Sequence[Any]) -> "InviteRecord":
+        """The record of a row with `INVITE_COLUMNS`."""
+        return cls(*row)
+
+    def state(self, now: float) -> InviteState:
+        """Whether a node can still join with it, else the first reason why not."""
+        if self.revoked is not None:
+            return "revoked"
+        if now >= self.expires:
+            return "expired"
+        return "usable" if self.uses_left > 0 else "used up"
+
+
+@dataclass(frozen=True, slots=True)
+class NodeRecord:
+    """One row of `nodes`: a node that has joined."""
+
+    node_id: str
+    name: str
+    public_key: str
+    """Z85."""
+    password: str = field(repr=False)
+    """Its broker password; the user name is the id."""
+    weights_token: str = field(repr=False)
+    joined: float
+    invite_id: str
+    removed: float | None
+    """When it was removed; None: it belongs to the cluster."""
+    pc: str
+    """Id of the PC's first device: its own, unless it is a further device of that PC."""
+
+    @property
+    def is_pc(self) -> bool:
+        """Whether it has joined with an invite, and vouches for its PC's further devices."""
+        return self.pc == self.node_id
+
+    @classmethod
+    def of_row(cls, row: Sequence[Any]) -> "NodeRecord":
+        """The record of a row with `NODE_COLUMNS`."""
+        return cls(*row)
+
+
+@dataclass(frozen=True, slots=True)
+class Membership:
+    """Outcome of letting a node in."""
+
+    node: NodeRecord
+    is_new: bool
+    """Whether it has spent a use of its invite; a node that asks again has not."""
+
 
 def open_database(path: Path, migrations: Sequence[str] = MIGRATIONS) -> sqlite3.Connection:
     """The file, made or brought up to date where needed; transactions are the caller's.
@@ -78,7 +160,7 @@ def open_database(path: Path, migrations: Sequence[str] = MIGRATIONS) -> sqlite3
 def _prepare(connection: sqlite3.Connection, path: Path, migrations: Sequence[str]) -> None:
     connection.row_factory = sqlite3.Row
     connection.execute("PRAGMA journal_mode = WAL")
-    # Whoever was told that it has joined must still have joined after a power cut.
+    # A node that was let in must still be in after a power cut.
     connection.execute("PRAGMA synchronous = FULL")
     while (version := _version(connection)) < len(migrations):
         _migrate(connection, version, migrations[version])
