@@ -23,8 +23,8 @@ from molink.stage_protocol.messages import (
     Steering,
 )
 from molink.transport.curve import CurveKeys
+from molink.transport.link.connections import MoveOutcome
 from molink.transport.link.paced_link import PacedLink
-from molink.transport.link.path_move import MoveOutcome
 from molink.transport.link.process_links import MessageFrames, ProcessLinks
 from molink.wire.messages import Message
 from molink_scheduler.batch import BatchClass

@@ -9,8 +9,8 @@ from typing import assert_never
 
 from molink.errors import RingError
 from molink.transport.curve import CurveKeys
+from molink.transport.link.connections import MoveOutcome
 from molink.transport.link.paced_link import PacedLink
-from molink.transport.link.path_move import MoveOutcome
 from molink.transport.link.process_links import MessageFrames, ProcessLinks
 from molink.wire.messages import Cancel, Sampled, SetCodec, Submit
 from molink_scheduler.link.facts import LinkMemory
