@@ -44,8 +44,12 @@ class Neighbours:
             await self._stop_service()
             self._key = services.probe_key
             host = self.options.listen if self.limits.limits.direct else "127.0.0.1"
-            self._service = PeerService(self._key, host, self.options.data_port)
-            self._service.saw = lambda sender, rate: self._measured.set()
+            self._service = PeerService(
+                self._key,
+                host,
+                self.options.data_port,
+                on_rate=lambda sender, rate: self._measured.set(),
+            )
             await self._service.start()
             self._want_ports()
             self.ways.listening = self._stage_listens
@@ -76,7 +80,7 @@ class Neighbours:
         while True:
             await self._measured.wait()
             self._measured.clear()
-            seen = self._service.seen if self._service is not None else {}
+            seen = self._service.rates if self._service is not None else {}
             rates = [
                 RateSeen(sender=sender, rate_mbps=min(rate * 8 / 1e6, RATE_MBPS_MAX))
                 for sender, rate in seen.items()
