@@ -18,7 +18,7 @@ from molink.transport.peer.protocol import (
     Measure,
     Ready,
     Received,
-    Sorry,
+    Reject,
     probe_key,
     probe_token,
 )
@@ -81,7 +81,7 @@ PEER.add(
     hello=lambda: Hello(NONCE),
     measure=lambda: Measure(NODE, PROOF, NONCE),
     ready=lambda: Ready(NODE, PROOF),
-    sorry=lambda: Sorry("Überlastet: try again later."),
+    sorry=lambda: Reject("Überlastet: try again later."),
     echo_first=lambda: Echo(0),
     echo_last=lambda: Echo(2**50),
     bulk=Bulk,

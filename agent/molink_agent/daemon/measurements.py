@@ -59,8 +59,12 @@ class PeerEndpoint:
         if services.probe_key and services.probe_key != self._key:
             await self.stop()
             self._key = services.probe_key
-            service = PeerService(self._key, routes.listen_address.host, self.data_port)
-            service.saw = lambda sender, rate: self._rates_changed.set()
+            service = PeerService(
+                self._key,
+                routes.listen_address.host,
+                self.data_port,
+                on_rate=lambda sender, rate: self._rates_changed.set(),
+            )
             await service.start()
             self._service = service
             routes.mapper.want(f"peer service of {routes.node_id}", [service.port])
@@ -71,7 +75,7 @@ class PeerEndpoint:
         """What others can send here, once another one has measured."""
         await self._rates_changed.wait()
         self._rates_changed.clear()
-        seen = self._service.seen if self._service is not None else {}
+        seen = self._service.rates if self._service is not None else {}
         rates = [
             RateSeen(sender=sender, rate_mbps=min(rate * 8 / 1e6, RATE_MBPS_MAX))
             for sender, rate in seen.items()

@@ -25,8 +25,8 @@ async def relay():
 
 
 @asynccontextmanager
-async def serving(node_id, *, gives=False):
-    service = PeerService(probe_key(SECRET, node_id), "127.0.0.1", gives=gives)
+async def serving(node_id, *, allow_download=False):
+    service = PeerService(probe_key(SECRET, node_id), "127.0.0.1", allow_download=allow_download)
     await service.start()
     yield service
     await service.stop()
@@ -77,7 +77,7 @@ async def test_another_nodes_service_at_a_private_address_is_passed_over(relay):
     ):
         found = await prober(relay).peer(peer(BERT, stranger.address))
         assert found.path == "relay"
-        assert stranger.measurements == 0
+        assert not stranger.rates
 
 
 async def test_no_way_at_all_is_said(relay):
@@ -106,7 +106,7 @@ async def test_the_owners_upload_cap_holds_for_measurements(relay):
 async def test_the_coordinator_is_measured_through_its_own_relay(relay):
     token = probe_token(probe_key(SECRET, "coordinator"), ANNA)
     assert await prober(relay).coordinator(token) is None
-    async with serving("coordinator", gives=True) as service:
+    async with serving("coordinator", allow_download=True) as service:
         relay.forward("coordinator", PEER_PORT_NAME, service.address)
         way = await prober(relay).coordinator(token)
     assert way.rtt_s > 0 and way.upload_bytes_per_s > 1e6

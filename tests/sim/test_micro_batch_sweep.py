@@ -3,7 +3,13 @@
 import pytest
 
 from molink.errors import UserError
-from molink_sim.sweep import SweepSetting, findings, findings_table, simulate_sweep, sweep_json
+from molink_sim.micro_batch_sweep import (
+    SweepSetting,
+    findings,
+    findings_table,
+    simulate_sweep,
+    sweep_json,
+)
 
 
 @pytest.fixture(scope="module")

@@ -4,9 +4,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from molink.checkpoint.model_config import known_models, model_shape
 from molink.errors import UserError
+from molink.hardware.gpu import gpu, known_gpus
+from molink.hardware.roofline import stage_cost
 from molink_scheduler.batch import BatchClass
-from molink_sim.hardware import gpu, known_gpus, known_models, kv_tokens, model_shape, stage_cost
+from molink_sim.even_ring import kv_tokens
 
 DECODE, PREFILL = BatchClass.DECODE, BatchClass.PREFILL
 

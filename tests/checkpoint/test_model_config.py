@@ -6,8 +6,8 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
+from molink.checkpoint.model_config import known_models, model_shape
 from molink.errors import UserError
-from molink_sim.hardware import known_models, model_shape
 from tests.executor.tiny_models import tiny_config
 
 PARAMETERS = {
