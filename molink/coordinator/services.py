@@ -161,7 +161,7 @@ class NodeServices:
                 )
             )
             peer = PeerService(probing.key_of(COORDINATOR), "127.0.0.1", gives=True)
-            peer.saw = lambda node_id, rate: book.saw(node_id, rate * 8 / 1e6)
+            peer.saw = lambda node_id, rate: book.note_rate(node_id, rate * 8 / 1e6)
             await peer.start()
             stack.push_async_callback(peer.stop)
             relay.forward(PEER_PORT_NAME, peer.address)
