@@ -68,7 +68,7 @@ def join(
     from molink.control.identity import load_or_make_key
     from molink.control.messages.invites import Invite
     from molink_agent.daemon.membership import join_cluster
-    from molink_agent.daemon.options import AgentOptions
+    from molink_agent.data_files import AgentOptions
 
     where = directory(data_dir)
     parsed = Invite.parse(invite)
@@ -126,11 +126,9 @@ def _greet(membership: "Membership", data_dir: str | None, *, stays: bool) -> No
 
 def _warn_of_nothing_lent(where: "Path", membership: "Membership") -> None:
     """The PC joins all the same: its owner may change the limits while it runs."""
-    from molink_agent.daemon.this_pc import ThisPc
+    from molink_agent.daemon.this_pc import Measured, ThisPc
     from molink_agent.limits.limits_file import LimitsFile
-    from molink_agent.probe.gpus import GpuProbe
-    from molink_agent.probe.profile import Measured
-    from molink_agent.probe.visible_cards import VISIBLE_VARIABLE
+    from molink_agent.probe.gpus import VISIBLE_VARIABLE, GpuProbe
 
     if membership.answer.model is None:
         return
@@ -147,7 +145,7 @@ def _warn_of_nothing_lent(where: "Path", membership: "Membership") -> None:
 
 async def _run(where: "Path", pair: "KeyPair", membership: "Membership") -> None:
     from molink.cli.running_line import RunningLine
-    from molink_agent.daemon.life import live
+    from molink_agent.daemon.process import run_agent
 
     with RunningLine() as shown:
-        await live(where, pair, membership, shown)
+        await run_agent(where, pair, membership, shown)

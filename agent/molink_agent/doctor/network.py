@@ -1,9 +1,8 @@
 """Checks of what connects the PC to the others: clock, broker, data port, NAT, upload."""
 
-from molink_agent.doctor.facts import DoctorFacts
-from molink_agent.doctor.finding import Finding, fail, ok, skip, warn
+from molink_agent.doctor.facts import DoctorFacts, Finding, fail, ok, skip, warn
+from molink_agent.network.nat import NatKind
 from molink_agent.probe.clock import HOUR_S, clock_trouble
-from molink_agent.probe.nat import NatKind
 
 __all__ = ["broker", "clock", "data_port", "nat", "upload"]
 

@@ -1,6 +1,6 @@
 """What the owner of a PC lends of it.
 
-Whatever is not said is lent as far as it does not hurt: free memory but a reserve, half of the
+Without limits the PC is lent as far as it does not hurt: free memory but a reserve, half of the
 processor, any hour; not on battery. GB are 2**30 bytes, as on the boxes of graphics cards.
 """
 
@@ -11,7 +11,7 @@ from typing import Any
 
 from molink.errors import UserError
 from molink_agent.limits.hours import LendingHours
-from molink_agent.limits.values import Devices, Flag, Hours, Number, ValueKind, Whole
+from molink_agent.limits.values import DEVICES, FLAG, HOURS, ValueKind, number
 
 __all__ = ["GB", "KEYS", "Key", "Limits", "limits_of", "plain_limits", "with_value"]
 
@@ -23,7 +23,7 @@ UNSET = frozenset({"none", "unset", "default", ""})
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Valid once built by `limits_of` or `with_value`; None is no cap of the owner's."""
+    """Limits of one owner, valid once built by `limits_of` or `with_value`; None: no cap."""
 
     vram_gb: float | None = None
     memory_gb: float | None = None
@@ -38,7 +38,7 @@ class Limits:
 
     @property
     def device_names(self) -> tuple[str, ...]:
-        """Of `device`: ("auto",), or each device by its name."""
+        """The lent devices by name, or ("auto",)."""
         return tuple(self.device.split(","))
 
     @property
@@ -54,7 +54,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """One setting: what it may be, and what the file says about it."""
+    """Limit that an owner can set: its name, what it may be, and what it means."""
 
     name: str
     kind: ValueKind
@@ -64,50 +64,50 @@ class Key:
 
     @property
     def typed(self) -> str:
-        """The example as somebody types it after `molink agent set KEY`."""
+        """The example as it is typed after `molink agent set KEY`."""
         bare = self.example.strip("[]").replace('", "', ",").strip('"')
         return f'"{bare}"' if " " in bare else bare
 
 
 KEYS = (
-    Key("vram_gb", Number(0, 4096, "GB"), "Memory of each graphics card, at most.", "6"),
-    Key("memory_gb", Number(0, 65536, "GB"), "Main memory of stages on the CPU together.", "8"),
+    Key("vram_gb", number(0, 4096, "GB"), "Memory of each graphics card, at most.", "6"),
+    Key("memory_gb", number(0, 65536, "GB"), "Main memory of stages on the CPU together.", "8"),
     Key(
         "upload_mbps",
-        Number(0.1, 100_000, "Mbit/s"),
+        number(0.1, 100_000, "Mbit/s"),
         "Upload, at most: everything that the agent sends counts.",
         "10",
     ),
-    Key("disk_gb", Number(0, 1_000_000, "GB"), "Disk for weights, at most.", "50"),
+    Key("disk_gb", number(0, 1_000_000, "GB"), "Disk for weights, at most.", "50"),
     Key(
         "hours",
-        Hours(),
+        HOURS,
         'When: one or several of "18:00-02:00", "sat-sun 10:00-23:00". Without it always.',
         '["mon-fri 18:00-02:00", "sat-sun 00:00-24:00"]',
     ),
     Key(
         "only_when_idle_minutes",
-        Number(1, 1440, "minutes"),
+        number(1, 1440, "minutes"),
         "Only after so long without input and without others' work on the GPU.",
         "10",
     ),
-    Key("pause_on_battery", Flag(), "Pause while a laptop runs on its battery.", "true"),
+    Key("pause_on_battery", FLAG, "Pause while a laptop runs on its battery.", "true"),
     Key(
         "threads",
-        Whole(1, 1024, "threads"),
+        number(1, 1024, "threads", whole=True),
         "Threads of stages on the CPU together. Else half.",
         "4",
     ),
     Key(
         "device",
-        Devices(),
+        DEVICES,
         'auto (all graphics cards, without any the CPU), or which: "cuda:1", "cuda:0,cpu"; '
         '"cpu,cpu" divides the CPU between two stages.',
         '"auto"',
     ),
     Key(
         "direct",
-        Flag(),
+        FLAG,
         "Whether neighbours may connect straight to this PC; else through the relay.",
         "true",
     ),
@@ -130,7 +130,7 @@ def limits_of(fields: Mapping[str, Any], source: str) -> Limits:
 
 
 def with_value(limits: Limits, name: str, text: str) -> Limits:
-    """`limits` with one key as typed; `none` takes it back. Raises UserError."""
+    """The same limits but for one key, as typed; `none` takes it back. Raises UserError."""
     key = _key(name, "molink agent set")
     if text.strip().lower() in UNSET:
         return replace(limits, **{name: getattr(Limits(), name)})
@@ -141,7 +141,7 @@ def with_value(limits: Limits, name: str, text: str) -> Limits:
 
 
 def plain_limits(limits: Limits) -> dict[str, Any]:
-    """Every key as JSON holds it; hours as they were written."""
+    """The limits by key as JSON holds them; hours as they were written."""
     plain = {key.name: getattr(limits, key.name) for key in KEYS}
     return plain | {"hours": [entry.text for entry in limits.hours]}
 

@@ -1,26 +1,42 @@
-"""Install, remove and look at the agent's service.
+"""Installs, removes and inspects the agent's service.
 
 Each function may be repeated: what is there already is replaced, what is gone already is no error.
+systemctl's own words ("Failed to connect to bus") are the same for a container, a WSL without
+systemd and a shell opened with `su`. The remedies differ, so we look at where we are.
 """
 
+import getpass
 import os
+import platform
 import sys
 from dataclasses import dataclass
 from pathlib import Path
 
 from molink.errors import UserError
-from molink_agent.service.surroundings import Surroundings, why_no_manager
 from molink_agent.service.systemctl import STOP_WITHIN_S, ask_loginctl, ask_systemctl
 from molink_agent.service.unit import MADE_BY, unit_name, unit_text
 
-__all__ = ["ServiceStatus", "install_service", "remove_service", "service_status"]
+__all__ = [
+    "ServiceStatus",
+    "Surroundings",
+    "install_service",
+    "remove_service",
+    "service_status",
+    "why_no_manager",
+]
 
 PROPERTIES = ("LoadState", "ActiveState", "UnitFileState", "Result", "NRestarts")
+
+IN_A_TERMINAL = (
+    "Meanwhile `molink agent run` in a terminal does the same for as long as it is open."
+)
+
+CONTAINER_MARKS = ("/.dockerenv", "/run/.containerenv")
 
 
 @dataclass(frozen=True, slots=True)
 class ServiceStatus:
-    """What systemd says of one agent's service."""
+    """State of one agent's service, as systemd reports it."""
 
     unit: str
     installed: bool
@@ -33,6 +49,29 @@ class ServiceStatus:
     restarts: int
     problem: str = ""
     """One sentence with a remedy; empty when all is well."""
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """Kind of Linux: whether it can have a service manager."""
+
+    wsl: bool
+    container: bool
+    systemd_booted: bool
+    """systemd is process 1."""
+    user: str
+    user_id: int
+
+    @classmethod
+    def here(cls) -> "Surroundings":
+        """The Linux in which this process runs."""
+        return cls(
+            wsl="microsoft" in platform.release().lower(),
+            container=any(Path(mark).exists() for mark in CONTAINER_MARKS),
+            systemd_booted=Path("/run/systemd/system").is_dir(),
+            user=_user_name(),
+            user_id=os.getuid(),
+        )
 
 
 def install_service(data_dir: Path) -> list[str]:
@@ -75,7 +114,7 @@ def remove_service(data_dir: Path) -> list[str]:
 
 
 def service_status(data_dir: Path) -> ServiceStatus:
-    """How the service is doing; never raises."""
+    """The state of the service; never raises."""
     unit = _unit(data_dir)
     installed = (_unit_directory() / unit).exists()
     answer = ask_systemctl("show", unit, f"--property={','.join(PROPERTIES)}")
@@ -96,7 +135,7 @@ def _problem(unit: str, installed: bool, code: int, facts: dict[str, str]) -> st
     if not installed:
         return "It is not installed: `molink agent service install` does it."
     if code or not facts:
-        return why_no_manager(Surroundings.look())
+        return why_no_manager(Surroundings.here())
     if facts.get("ActiveState") == "failed":
         return (
             f"It has failed ({facts.get('Result', 'unknown')}): `journalctl --user -u {unit}` "
@@ -108,17 +147,17 @@ def _problem(unit: str, installed: bool, code: int, facts: dict[str, str]) -> st
 def _check_manager() -> None:
     """Raises UserError where systemd runs no services for this user."""
     if ask_systemctl("show-environment").code:
-        raise UserError(why_no_manager(Surroundings.look()))
+        raise UserError(why_no_manager(Surroundings.here()))
 
 
 def _lingering() -> bool:
-    here = Surroundings.look()
+    here = Surroundings.here()
     answer = ask_loginctl("show-user", here.user, "--property=Linger")
     return answer.output.strip() == "Linger=yes"
 
 
 def _when_it_ends() -> str:
-    if Surroundings.look().wsl:
+    if Surroundings.here().wsl:
         return (
             "WSL ends it seconds after its last window is closed; the task of "
             "windows/install.ps1 starts the agent at logon and keeps it."
@@ -151,3 +190,35 @@ def _xdg(variable: str, usual: str) -> Path:
 
 def _is_ours(file: Path) -> bool:
     return file.read_text(encoding="utf-8", errors="replace").startswith(MADE_BY)
+
+
+def _user_name() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return str(os.getuid())
+
+
+def why_no_manager(here: Surroundings) -> str:
+    """One sentence with the reason, one with the remedy, one with what works without it."""
+    return f"{_reason_and_remedy(here)} {IN_A_TERMINAL}"
+
+
+def _reason_and_remedy(here: Surroundings) -> str:
+    if here.systemd_booted:
+        return (
+            f"systemd runs no services for {here.user} here, as after `su` or without a login. Log "
+            f"in as {here.user}, or run `sudo loginctl enable-linger {here.user}` and "
+            f"`export XDG_RUNTIME_DIR=/run/user/{here.user_id}`, then try again."
+        )
+    if here.container:
+        return "A container has no systemd. Let it run `molink agent run` as its own command."
+    if here.wsl:
+        return (
+            "systemd is off in this WSL. Put the lines `[boot]` and `systemd=true` into "
+            "/etc/wsl.conf, run `wsl --shutdown` in Windows, then try again; or let "
+            "windows/install.ps1 start the agent at logon."
+        )
+    return (
+        "This Linux was not started by systemd. Let its own service manager run `molink agent run`."
+    )

@@ -24,7 +24,7 @@ EXIT_TOO_LATE = 124
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a program said."""
+    """Exit code and output of a program."""
 
     code: int
     """0: done; 127: no such program; 124: it did not answer in time."""
@@ -33,18 +33,18 @@ class Answer:
 
     @property
     def reason(self) -> str:
-        """Its last line, for a person."""
+        """The last line of its output, for a person."""
         lines = (self.errors or self.output).strip().splitlines()
         return lines[-1] if lines else f"exit code {self.code}"
 
 
 def ask_systemctl(*arguments: str, timeout_s: float = ANSWER_WITHIN_S) -> Answer:
-    """`systemctl --user ARGUMENTS`."""
+    """Run `systemctl --user ARGUMENTS`."""
     return _ask(["systemctl", "--user", "--no-pager", *arguments], timeout_s)
 
 
 def ask_loginctl(*arguments: str) -> Answer:
-    """`loginctl ARGUMENTS`."""
+    """Run `loginctl ARGUMENTS`."""
     return _ask(["loginctl", "--no-pager", *arguments], ANSWER_WITHIN_S)
 
 
@@ -68,7 +68,8 @@ def _ask(command: list[str], timeout_s: float) -> Answer:
 
 
 def _environment(present: Mapping[str, str], run_directory: Path) -> dict[str, str]:
-    """As it is, in English, and with the way to the user's bus, which some logins do not set."""
+    """As it is, in English, and with the directory of the user's bus, which some logins do not
+    set."""
     environment = {**present, "LC_ALL": "C"}
     if "XDG_RUNTIME_DIR" not in environment and run_directory.is_dir():
         environment["XDG_RUNTIME_DIR"] = str(run_directory)

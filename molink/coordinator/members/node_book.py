@@ -194,7 +194,7 @@ class NodeBook:
             case _:
                 return False
         if node.is_here and live:
-            self._heartbeats.heard(node_id, now)
+            self._heartbeats.beat(node_id, now)
         return True
 
     def note_rate(self, node_id: str, rate_mbps: float) -> None:
@@ -214,7 +214,7 @@ class NodeBook:
         """Count silence from now on: until now no heartbeat could arrive (the broker was away)."""
         for node in self:
             if node.is_here:
-                self._heartbeats.heard(node.node_id, now)
+                self._heartbeats.beat(node.node_id, now)
 
     def drop(self, node_id: str) -> None:
         """Forget a node that was removed: whoever holds its entry sees that it is not here."""

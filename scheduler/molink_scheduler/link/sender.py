@@ -182,13 +182,13 @@ class LinkSender:
         """Whether something must leave once more, so that nothing else may."""
         return bool(self._again)
 
-    def connected_anew(self, first: int, now: float, *, other_way: bool) -> None:
+    def connection_changed(self, first: int, now: float, *, path_changed: bool) -> None:
         """There is another connection, and the far end has all chunks before number `first`;
-        `other_way`: it does not lead where the one before did."""
+        `path_changed`: it does not lead where the one before did."""
         waiting = (*self.pacer.take_back(first, now), *self._again)
         self._again = deque(repeat for repeat in waiting if repeat.sequence >= first)
         self._repeated_from = first
-        if other_way:
+        if path_changed:
             self.pacer.path_changed(now)
 
     def missing(self, first: int, now: float) -> bool:
@@ -199,7 +199,7 @@ class LinkSender:
         if self.pacer.oldest is None or not self.pacer.oldest <= first < self._next_sequence:
             self.pacer.acks_refused += 1
             return False
-        self.connected_anew(first, now, other_way=False)
+        self.connection_changed(first, now, path_changed=False)
         return True
 
     def next_repeat(self, now: float) -> Repeat | None:

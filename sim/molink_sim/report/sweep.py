@@ -15,10 +15,11 @@ Parameter = str | int | float
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One run; `summary` as `molink_sim.report.summary` makes it, or a part of that."""
+    """Parameters and summary of one run."""
 
     parameters: Mapping[str, Parameter]
     summary: Mapping[str, Any]
+    """As `molink_sim.report.summary` makes it, or a part of that."""
 
     def figure(self, name: str) -> float | None:
         """A number of the summary by its path, like `ttft_s.mean`; None where there is none."""
@@ -63,5 +64,5 @@ class Sweep:
         return [Point(at, sum(v) / len(v), min(v), max(v)) for at, v in sorted(found.items())]
 
     def as_json(self) -> list[dict[str, Any]]:
-        """For `to_json`."""
+        """Parameters and summary of every run, ready for `to_json`."""
         return [{"parameters": dict(r.parameters), "summary": dict(r.summary)} for r in self.runs]

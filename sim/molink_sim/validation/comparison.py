@@ -66,7 +66,7 @@ class Figure:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """All figures of one scenario, real beside simulated."""
+    """Figures of one scenario, real beside simulated."""
 
     figures: tuple[Figure, ...]
 
@@ -107,7 +107,7 @@ def comparison_table(scenario: ValidationScenario, comparison: Comparison) -> Ta
 
 
 def verdict(comparison: Comparison) -> str:
-    """One sentence."""
+    """One sentence about the judged figures, and whether they are near enough."""
     judged = [figure for figure in comparison.figures if figure.is_judged]
     errors = " and ".join(f"mean {NAMES[one.time]} {one.error:+.1%}" for one in judged)
     word = "within" if comparison.passes else "NOT within"

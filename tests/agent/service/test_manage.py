@@ -8,8 +8,14 @@ from pathlib import Path
 import pytest
 
 from molink.errors import UserError
-from molink_agent.service import install_service, remove_service, service_status, systemctl
-from molink_agent.service.surroundings import Surroundings, why_no_manager
+from molink_agent.service import systemctl
+from molink_agent.service.manage import (
+    Surroundings,
+    install_service,
+    remove_service,
+    service_status,
+    why_no_manager,
+)
 
 PLAIN = Surroundings(wsl=False, container=False, systemd_booted=False, user="ada", user_id=1000)
 

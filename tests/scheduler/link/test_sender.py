@@ -72,7 +72,7 @@ def test_after_another_connection_the_unacknowledged_leave_first_under_their_num
         send_all(link_sender, millisecond / 1000)
     count = link_sender.pacer._newest_sequence + 1
     assert link_sender.acknowledged(1, 0.05) and link_sender.oldest == 2
-    link_sender.connected_anew(4, 0.06, other_way=False)
+    link_sender.connection_changed(4, 0.06, path_changed=False)
     repeated, now = [], 0.06
     while link_sender.is_repeating:
         assert link_sender.next_chunk(now) is None and now < 1
@@ -90,12 +90,12 @@ def test_a_connection_that_dies_while_it_repeats_is_followed_by_another(link_sen
     for millisecond in range(50):
         send_all(link_sender, millisecond / 1000)
     count = link_sender.pacer._newest_sequence + 1
-    link_sender.connected_anew(0, 0.06, other_way=True)
+    link_sender.connection_changed(0, 0.06, path_changed=True)
     for _ in range(3):
         if (repeat := link_sender.next_repeat(0.06)) is not None:
             link_sender.repeated(repeat, 0.06)
     assert link_sender.oldest == 0
-    link_sender.connected_anew(1, 0.07, other_way=True)
+    link_sender.connection_changed(1, 0.07, path_changed=True)
     assert link_sender.oldest == 1
     repeats, now = [], 0.07
     while link_sender.is_repeating:

@@ -3,7 +3,8 @@ from html.parser import HTMLParser
 
 import pytest
 
-from molink_sim.report import Picture, Section, Table, write_page, write_run_page
+from molink_sim.report.page import Picture, Section, write_page, write_run_page
+from molink_sim.report.tables import Table
 
 VOID = {"meta", "img"}
 

@@ -6,18 +6,14 @@ import pytest
 
 from molink.errors import UserError
 from molink_sim.outcome import Activity
-from molink_sim.report import (
-    Run,
-    Sweep,
-    plot_cdfs,
-    plot_curves,
-    plot_gantt,
+from molink_sim.report.curves import plot_cdfs, plot_curves
+from molink_sim.report.gantt import BARS_MAX, in_pipeline_order, plot_gantt
+from molink_sim.report.micro_batches import (
+    fewest_near_best,
     plot_micro_batch_curves,
     plot_micro_batches,
 )
-from molink_sim.report.gantt import BARS_MAX, in_pipeline_order
-from molink_sim.report.micro_batches import fewest_near_best
-from molink_sim.report.sweep import Point
+from molink_sim.report.sweep import Point, Run, Sweep
 
 PNG = b"\x89PNG\r\n"
 
