@@ -12,7 +12,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from molink.config.up_settings import UpSettings
+from molink.config.settings import UpSettings
 from molink.control.messages.payloads import ModelSize, Services
 from molink.control.registry.registry import Registry
 from molink.coordinator.members.node_book import NodeBook

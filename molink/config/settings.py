@@ -1,18 +1,27 @@
-"""What `molink up` was asked for, checked as far as it can be without opening the model."""
+"""What `molink serve` and `molink up` were asked for, checked before the model is opened."""
 
 import math
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from molink.config.serve_settings import SPAN_TOKENS_MAX
+from molink.config.layer_split import check_layers
+from molink.config.link_schedule import LinkSchedule
+from molink.config.ring_hosts import RingHosts
 from molink.errors import UserError
 from molink_scheduler.codec_choice import CODEC_CHOICES
-from molink_scheduler.head.micro_batches import MICRO_BATCH_COUNT_MAX
-from molink_scheduler.link.transmission import POLICIES, POLICY_DEFAULT
+from molink_scheduler.head.settings import RingTerms
 from molink_scheduler.placement import SPLITS
 
-__all__ = ["UpSettings"]
+__all__ = ["ServeSettings", "UpSettings"]
+
+NODES_MAX = 64
+"""Processes that one machine is asked to start at most; a real ring is shorter still."""
+
+THREADS_MAX = 256
+
+DEVICE = re.compile(r"auto|cpu|cuda(:\d{1,3})?")
+"""Whether it is there, only the stage can tell."""
 
 MIN_NODES_MAX = 1024
 TPOT_MS_MAX = 60_000.0
@@ -20,6 +29,62 @@ TOKENS_MAX = 131_072
 """As much KV as a stage offers at most."""
 
 ADDRESS = re.compile(r"[^\s:/]+:\d{1,5}")
+
+
+@dataclass(frozen=True, slots=True)
+class ServeSettings:
+    """A local ring and its API. Raises UserError for values out of range."""
+
+    model: str
+    nodes: int = 1
+    host: str = "127.0.0.1"
+    port: int = 8000
+    link: LinkSchedule | None = None
+    hosts: RingHosts | None = None
+    """None: every stage on this machine's loopback."""
+    layers: str | None = None
+    """As typed: `0-4,4-8,8-12`; None splits evenly."""
+    dtype: str = "auto"
+    device: str = "auto"
+    threads: int = 1
+    """Compute threads of each stage."""
+    model_len_max: int | None = None
+    kv_tokens: int | None = None
+    ring: RingTerms = field(default_factory=RingTerms)
+    codec: str = "raw"
+    """Codec of the activations between stages, or "auto"."""
+    upload_mbps: float | None = None
+    """Cap on everything that each node uploads."""
+
+    def __post_init__(self) -> None:
+        _check("--nodes", self.nodes, 1, NODES_MAX)
+        _check("--port", self.port, 0, 65535)
+        _check("--threads", self.threads, 1, THREADS_MAX)
+        if not DEVICE.fullmatch(self.device):
+            raise UserError(f"--device must be auto, cpu or cuda:N, got {self.device!r}.")
+        if self.layers is not None:
+            check_layers(self.layers, self.nodes)
+        _check_codec(self.codec)
+        if self.upload_mbps is not None and not 0 < self.upload_mbps < math.inf:
+            raise UserError(f"--upload-mbps must be above 0, got {self.upload_mbps:g}.")
+        if self.model_len_max is not None:
+            _check("--max-model-len", self.model_len_max, 2, 2**31)
+        if self.kv_tokens is not None:
+            _check("--kv-tokens", self.kv_tokens, 16, 2**31)
+        if self.hosts is not None:
+            _check_hosts(self.hosts, self.nodes, self.link)
+
+
+def _check_hosts(hosts: RingHosts, nodes: int, link: LinkSchedule | None) -> None:
+    if link is not None:
+        raise UserError(
+            "--link cannot be combined with --hosts: links between hosts are real and shape "
+            "themselves."
+        )
+    if len(hosts.stages) != nodes:
+        raise UserError(
+            f"--hosts names {len(hosts.stages)} stages for {nodes} nodes: give one each."
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,10 +112,8 @@ class UpSettings:
     min_nodes: int = 1
     dtype: str = "auto"
     model_len_max: int | None = None
-    micro_batch_count: int | None = None
-    span_tokens: int | None = None
+    ring: RingTerms = field(default_factory=RingTerms)
     codec: str = "raw"
-    policy: str = POLICY_DEFAULT
     tpot_ms: float = 250.0
     """Users are counted as served up to this time between two tokens."""
     context_tokens: int | None = None
@@ -78,8 +141,6 @@ class UpSettings:
         _check("--min-nodes", self.min_nodes, 1, MIN_NODES_MAX)
         for option, tokens, least, most in (
             ("--max-model-len", self.model_len_max, 2, 2**31),
-            ("--micro-batches", self.micro_batch_count, 1, MICRO_BATCH_COUNT_MAX),
-            ("--span-tokens", self.span_tokens, 1, SPAN_TOKENS_MAX),
             ("--context-tokens", self.context_tokens, 16, TOKENS_MAX),
             ("--prompt-tokens", self.prompt_tokens, 0, TOKENS_MAX),
             ("--answer-tokens", self.answer_tokens, 1, TOKENS_MAX),
@@ -88,12 +149,7 @@ class UpSettings:
                 _check(option, tokens, least, most)
         if self.split not in SPLITS:
             raise UserError(f"--split must be one of {', '.join(SPLITS)}, got {self.split!r}.")
-        if self.codec not in CODEC_CHOICES:
-            raise UserError(
-                f"--wire must be one of {', '.join(CODEC_CHOICES)}, got {self.codec!r}."
-            )
-        if self.policy not in POLICIES:
-            raise UserError(f"--policy must be one of {', '.join(POLICIES)}, got {self.policy!r}.")
+        _check_codec(self.codec)
         if not (math.isfinite(self.tpot_ms) and 1 <= self.tpot_ms <= TPOT_MS_MAX):
             raise UserError(f"--tpot-ms must be 1 to {TPOT_MS_MAX:g}, got {self.tpot_ms:g}.")
         if self.weights_mbps is not None and not 0 < self.weights_mbps < math.inf:
@@ -113,6 +169,11 @@ class UpSettings:
         if not self.relay:
             found.append(("--relay-port", self.relay_port))
         return found
+
+
+def _check_codec(codec: str) -> None:
+    if codec not in CODEC_CHOICES:
+        raise UserError(f"--wire must be one of {', '.join(CODEC_CHOICES)}, got {codec!r}.")
 
 
 def _check(option: str, value: int, low: int, high: int) -> None:
