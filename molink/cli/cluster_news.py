@@ -43,7 +43,7 @@ async def show_news(
         with guard:
             report = service.cluster()
             for line in news.update(report):
-                shown.say(line)
+                shown.event(line)
             shown.now(cluster_now(report))
         await asyncio.sleep(PERIOD_S)
 

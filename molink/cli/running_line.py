@@ -24,8 +24,8 @@ class RunningLine:
         self._live: Live | None = None
         self._text = ""
 
-    def say(self, sentence: str) -> None:
-        """Something happened."""
+    def event(self, sentence: str) -> None:
+        """Show something that happened."""
         line = Text(f"{datetime.now():%H:%M:%S} ", style="dim").append(sentence, style="not dim")
         self._print(line)
 
@@ -42,7 +42,7 @@ class RunningLine:
             self._live.start()
 
     def now(self, sentence: str) -> None:
-        """How it is."""
+        """Show the state as it is now."""
         if self._live is not None and sentence != self._text:
             self._text = sentence
             self._live.update(Text(sentence, style="cyan"), refresh=True)

@@ -72,7 +72,7 @@ def test_a_log_gets_what_happened_and_nothing_that_moves(capsys):
     written = io.StringIO()
     with RunningLine(Console(file=written, width=40)) as shown:
         shown.now("Loading: 3 %")
-        shown.say("anna is here and measures what it can do, which takes some time")
+        shown.event("anna is here and measures what it can do, which takes some time")
         shown.out("ready http://a:1")
     assert "Loading" not in written.getvalue()
     assert written.getvalue()[2] == ":" and written.getvalue().count("\n") == 1
