@@ -24,9 +24,9 @@ from molink.coordinator.members.node_book import NodeBook
 from molink.coordinator.planning.model_planner import ModelPlanner
 from molink.coordinator.planning.plan_process import plan_beside
 from molink.coordinator.planning.readiness import Readiness
-from molink.coordinator.rings.agent_ring import JoinTerms
 from molink.coordinator.rings.coordinator_endpoint import CoordinatorEndpoint, EndpointTerms
 from molink.coordinator.rings.manager import ManagerSettings
+from molink.coordinator.rings.ring_builder import JoinTerms
 from molink.coordinator.rings.ring_health import FailureBackoff
 from molink.coordinator.services import NodeServices
 from molink.serving.served_model import ServedModel, read_served_model

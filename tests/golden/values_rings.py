@@ -26,6 +26,7 @@ from molink.control.messages.payloads import (
     StepCost,
     WeightsSource,
 )
+from molink.coordinator.members.agent_stage import AgentStage
 from molink.coordinator.members.ledger import LEDGER_FILE, Contribution, Ledger
 from molink.coordinator.members.node_book import Node
 from molink.coordinator.nodes_report import nodes_report
@@ -34,8 +35,7 @@ from molink.coordinator.requests.cluster_service import ClusterService, ServingR
 from molink.coordinator.requests.link_memory import KnownLink, KnownLinks, LinkMemoryFile
 from molink.coordinator.requests.ring import RingFacts
 from molink.coordinator.requests.ring_client import RingClient
-from molink.coordinator.rings.agent_ring import JoinTerms, RingRoutes, build_ring
-from molink.coordinator.rings.agent_stage import AgentStage
+from molink.coordinator.rings.ring_builder import JoinTerms, RingRoutes, build_ring
 from molink.serving.service import ModelCard
 from molink.stage_protocol.messages import HEALTH as HEALTH_FIELDS
 from molink.stage_protocol.messages import (

@@ -16,13 +16,13 @@ from molink.config.ring_hosts import LOCAL_ADDRESS
 from molink.control.messages.payloads import StageLink
 from molink.coordinator.local.fixed_plan import RingPlan
 from molink.coordinator.local.local_node import LocalNode
+from molink.coordinator.members.agent_stage import AgentStage
 from molink.coordinator.requests.link_memory import KnownLink, LinkMemoryFile, keep_up_to_date
 from molink.coordinator.requests.ring import COORDINATOR
 from molink.coordinator.requests.ring_client import RingClient
 from molink.coordinator.requests.ring_client_links import RingClientLinks
 from molink.coordinator.requests.ring_links import known_links
-from molink.coordinator.rings.agent_ring import AgentRing, JoinTerms, RingRoutes
-from molink.coordinator.rings.agent_stage import AgentStage
+from molink.coordinator.rings.ring_builder import AgentRing, JoinTerms, RingRoutes
 from molink.errors import StageError
 from molink.node.child_process import ChildProcess
 from molink.serving.service import ModelCard

@@ -30,8 +30,8 @@ from molink.coordinator.members.ledger import Ledger
 from molink.coordinator.members.node_book import NodeBook
 from molink.coordinator.planning.readiness import Readiness
 from molink.coordinator.requests.link_memory import LinkMemoryFile
-from molink.coordinator.rings.agent_ring import JoinTerms
 from molink.coordinator.rings.manager import ManagerSettings
+from molink.coordinator.rings.ring_builder import JoinTerms
 from molink.coordinator.rings.ring_health import FailureBackoff
 from molink.errors import UserError
 from molink.serving.served_model import read_served_model

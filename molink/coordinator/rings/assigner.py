@@ -4,9 +4,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from molink.control.messages.payloads import Assignment
+from molink.coordinator.members.agent_stage import AgentStage, NodeCommands
 from molink.coordinator.members.node_book import Node, NodeBook
 from molink.coordinator.planning.cluster_plan import PlannedRing
-from molink.coordinator.rings.agent_stage import AgentStage, NodeCommands
 
 __all__ = ["Assigner"]
 

@@ -12,10 +12,10 @@ from dataclasses import dataclass, field, replace
 
 from molink.control.identity import KeyPair
 from molink.control.messages.payloads import StageLink
+from molink.coordinator.members.agent_stage import AgentStage
 from molink.coordinator.requests.ring_client import RingClient
 from molink.coordinator.requests.ring_client_links import RingClientLinks
-from molink.coordinator.rings.agent_ring import AgentRing, JoinTerms, RingRoutes
-from molink.coordinator.rings.agent_stage import AgentStage
+from molink.coordinator.rings.ring_builder import AgentRing, JoinTerms, RingRoutes
 from molink.coordinator.services import CoordinatorRelay
 from molink.errors import RingError
 from molink.serving.service import ModelCard

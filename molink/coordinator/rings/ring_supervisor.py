@@ -12,12 +12,12 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Protocol
 
+from molink.coordinator.members.agent_stage import AgentStage
 from molink.coordinator.members.node_book import Node
 from molink.coordinator.planning.cluster_plan import PlannedRing
 from molink.coordinator.requests.cluster_service import ClusterService, ServingRing
 from molink.coordinator.requests.ring_client import RingClient
-from molink.coordinator.rings.agent_ring import AgentRing, JoinTerms, RingRoutes, build_ring
-from molink.coordinator.rings.agent_stage import AgentStage
+from molink.coordinator.rings.ring_builder import AgentRing, JoinTerms, RingRoutes, build_ring
 from molink.errors import ErrorGuard, MolinkError, StageError
 from molink.tasks import background_tasks, unless
 

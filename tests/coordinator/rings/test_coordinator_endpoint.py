@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 
 from molink.control.identity import KeyPair
-from molink.coordinator.rings.agent_ring import JoinTerms
 from molink.coordinator.rings.coordinator_endpoint import CoordinatorEndpoint, EndpointTerms
+from molink.coordinator.rings.ring_builder import JoinTerms
 from molink.coordinator.services import RelayHere
 from molink.serving.service import ModelCard
 from molink.transport.relay.protocol import COORDINATOR

@@ -20,9 +20,9 @@ from molink.coordinator.planning.readiness import Readiness
 from molink.coordinator.requests.cluster_service import ClusterService
 from molink.coordinator.rings import manager as manager_module
 from molink.coordinator.rings import ring_health
-from molink.coordinator.rings.agent_ring import JoinTerms
 from molink.coordinator.rings.assigner import Assigner
 from molink.coordinator.rings.manager import ClusterManager, ManagerSettings
+from molink.coordinator.rings.ring_builder import JoinTerms
 from molink.coordinator.rings.ring_health import KEPT_S, FailureBackoff, SlowdownMonitor
 from molink.coordinator.rings.ring_supervisor import RingState
 from molink.errors import FrameError, RingError, StageError

@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 
 from molink.config.link_shape import LinkShape
 from molink.control.messages.payloads import StageLink
+from molink.coordinator.members.agent_stage import AgentStage
 from molink.coordinator.members.node_book import Node
 from molink.coordinator.requests.ring import RingFacts
-from molink.coordinator.rings.agent_stage import AgentStage
 from molink.errors import StageError
 from molink.stage_protocol.messages import StageLoaded
 from molink.tasks import gathered
