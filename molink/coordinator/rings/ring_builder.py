@@ -1,4 +1,4 @@
-"""A ring of stages that nodes host: all load, then all join, then it serves.
+"""From a planned ring to one that has joined: all stages load, then all join.
 
 Nothing is started here: nodes get assignments, and report when they have carried them out.
 """
@@ -6,40 +6,55 @@ Nothing is started here: nodes get assignments, and report when they have carrie
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 
-from molink.config.link_shape import LinkShape
-from molink.control.messages.payloads import StageLink
-from molink.coordinator.members.agent_stage import AgentStage
-from molink.coordinator.members.node_book import Node
-from molink.coordinator.requests.ring import RingFacts
+from molink.control.messages.payloads import Assignment, StageLink
+from molink.coordinator.members.node_book import Node, NodeBook
+from molink.coordinator.members.ring import AgentStage, JoinTerms, NodeCommands, Ring
+from molink.coordinator.planning.cluster_plan import PlannedRing
 from molink.errors import StageError
 from molink.stage_protocol.messages import StageLoaded
 from molink.tasks import gathered
-from molink_scheduler.head.settings import RingTerms
 
-__all__ = ["AgentRing", "JoinTerms", "RingRoutes", "build_ring", "link_to"]
+__all__ = ["Assigner", "RingRoutes", "build_ring", "link_to"]
 
 ADDRESSES_MAX = 16
 """Of a link, as messages allow."""
 
 
 @dataclass(frozen=True, slots=True)
-class JoinTerms:
-    """Terms on which all stages of a ring join, and where the coordinator is."""
+class Assigner:
+    """Maker of stages on a book's nodes."""
 
-    ring: RingTerms
-    """But for what is known only when all stages have loaded."""
+    book: NodeBook
+    commands: NodeCommands
     coordinator_key: str
     """CURVE public key, Z85."""
-    coordinator_addresses: tuple[str, ...]
-    """host:port where the tail connects."""
-    coordinator_port_name: str
-    """Of that port, at the relay."""
-    relay: str
-    """host:port, or empty."""
-    upload_mbps: float | None = None
-    """Cap of every node; None: none, or each its own."""
-    emulated: LinkShape | None = None
-    """Of each link as it begins; None: links are real."""
+    next_epoch: Callable[[], int]
+    """Rises over all starts of this coordinator."""
+
+    def stages(self, plan: PlannedRing, ring: int) -> list[AgentStage]:
+        """The stages of a ring in a new epoch, none of them assigned yet."""
+        nodes = [self.book.nodes[stage.node_id] for stage in plan.stages]
+        epoch = self.next_epoch()
+        return [
+            AgentStage(
+                node=node,
+                work=stage.work,
+                ring=ring,
+                epoch=epoch,
+                index=index,
+                stages=len(nodes),
+                neighbours=(nodes[index - 1].public_key, self.coordinator_key),
+                commands=self.commands,
+            )
+            for index, (node, stage) in enumerate(zip(nodes, plan.stages, strict=True))
+        ]
+
+    async def stand_by(self, node: Node, epoch: int | None = None) -> None:
+        """Have a node hold nothing; with an epoch only if that is its last assignment's."""
+        assignment = node.assignment
+        if epoch is not None and (assignment is None or assignment.epoch != epoch):
+            return
+        await self.commands.assign(node, Assignment(revision=0, reason="No ring needs it now."))
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,27 +73,12 @@ Reroute = Callable[[RingRoutes], Awaitable[RingRoutes]]
 """Leads links through something between, once it is known where they end."""
 
 
-@dataclass(slots=True)
-class AgentRing:
-    """Ring that has joined."""
-
-    facts: RingFacts
-    stages: list[AgentStage]
-    kv_tokens_capacity: int
-    requests_link: StageLink
-    """From the coordinator to the head."""
-
-    async def watch(self) -> None:
-        """Until a stage is gone, then raises StageError."""
-        await gathered(stage.watch() for stage in self.stages)
-
-
 async def build_ring(
     stages: Sequence[AgentStage],
     terms: JoinTerms,
     progressed: Callable[[int, float], None],
     reroute: Reroute,
-) -> AgentRing:
+) -> Ring:
     """Load and join all stages. Raises StageError or UserError when one cannot."""
 
     def report(index: int) -> Callable[[float], None]:
@@ -86,7 +86,7 @@ async def build_ring(
 
     loaded = await gathered(stage.load(report(index)) for index, stage in enumerate(stages))
     capacity = min(stage.kv_tokens_capacity for stage in loaded)
-    routes = await reroute(_routes(stages, loaded, terms))
+    routes = await reroute(_routes(stages, loaded, terms.coordinator))
     ring = replace(
         terms.ring,
         kv_tokens_capacity=capacity,
@@ -96,8 +96,7 @@ async def build_ring(
         stage.join(ring, to_next, routes.sampled if stage is stages[-1] else None)
         for stage, to_next in zip(stages, routes.next_of, strict=True)
     )
-    facts = RingFacts(stages[0].epoch, ring.policy, terms.upload_mbps, terms.emulated)
-    return AgentRing(facts, list(stages), capacity, routes.requests)
+    return Ring(stages, replace(terms, ring=ring), routes.requests)
 
 
 def link_to(node: Node, port: int, port_name: str, relay: str) -> StageLink:
@@ -116,35 +115,21 @@ def link_to(node: Node, port: int, port_name: str, relay: str) -> StageLink:
 
 
 def _routes(
-    stages: Sequence[AgentStage], loaded: Sequence[StageLoaded], terms: JoinTerms
+    stages: Sequence[AgentStage], loaded: Sequence[StageLoaded], coordinator: StageLink
 ) -> RingRoutes:
-    head_port = loaded[0].coordinator_port
+    head_port, relay = loaded[0].coordinator_port, coordinator.relay
     if head_port is None:
         raise StageError(f"{stages[0].name} does not listen for the coordinator.")
-    return RingRoutes(
-        requests=link_to(stages[0].node, head_port, "requests", terms.relay),
-        next_of=tuple(_next_link(stages, index, loaded, terms) for index in range(len(stages))),
-        sampled=_coordinator_link(terms),
-    )
+    ports = [(stage.node, one.port) for stage, one in zip(stages, loaded, strict=True)]
+    if len(stages) > 1:
+        next_of = tuple(link_to(*port, "ring", relay) for port in (*ports[1:], ports[0]))
+    else:
+        next_of = (_link_to_itself(*ports[0]),)
+    return RingRoutes(link_to(stages[0].node, head_port, "requests", relay), next_of, coordinator)
 
 
-def _next_link(
-    stages: Sequence[AgentStage], index: int, loaded: Sequence[StageLoaded], terms: JoinTerms
-) -> StageLink:
-    following = (index + 1) % len(stages)
-    next_link = link_to(stages[following].node, loaded[following].port, "ring", terms.relay)
-    if following != index:
-        return next_link
-    # A ring of one PC closes on itself.
-    addresses = (f"127.0.0.1:{loaded[index].port}", *next_link.addresses)
-    return next_link.model_copy(update={"addresses": addresses[:ADDRESSES_MAX], "relay": ""})
-
-
-def _coordinator_link(terms: JoinTerms) -> StageLink:
-    return StageLink(
-        to="coordinator",
-        public_key=terms.coordinator_key,
-        addresses=terms.coordinator_addresses,
-        port_name=terms.coordinator_port_name,
-        relay=terms.relay,
-    )
+def _link_to_itself(node: Node, port: int) -> StageLink:
+    """Of a ring of one PC."""
+    link = link_to(node, port, "ring", "")
+    addresses = (f"127.0.0.1:{port}", *link.addresses)[:ADDRESSES_MAX]
+    return link.model_copy(update={"addresses": addresses})
