@@ -23,9 +23,9 @@ from molink.config.link_shape import LinkShape
 from molink.config.ring_hosts import RingHosts
 from molink.errors import UserError
 from tools.experiments.harness.agents import AgentsRun, agents_run
-from tools.experiments.harness.home_lines import home_lines
-from tools.experiments.harness.home_network import check_available
 from tools.experiments.harness.results import markdown_table
+from tools.experiments.homes.home_lines import home_lines
+from tools.experiments.homes.home_network import check_available
 
 __all__ = ["main"]
 

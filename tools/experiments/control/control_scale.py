@@ -27,9 +27,9 @@ from molink.control.messages.topics import ROOT
 from molink.errors import UserError
 from molink.transport.sockets import raise_file_limit
 from molink.workload.figures import percentile
+from tools.experiments.harness.processes import line_of, running
 from tools.experiments.swarm.agents import agent_name
 from tools.experiments.swarm.broker_host import HOST, Hosted
-from tools.experiments.swarm.processes import line_of, running
 from tools.experiments.swarm.table import table
 from tools.experiments.swarm.watch import Watch
 

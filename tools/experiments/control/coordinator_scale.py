@@ -30,8 +30,8 @@ import psutil
 from molink.errors import UserError
 from molink.transport.sockets import raise_file_limit
 from tools.experiments.harness.agents import AgentsRun, agents_run
+from tools.experiments.harness.processes import line_of, running
 from tools.experiments.harness.results import markdown_table, milliseconds
-from tools.experiments.swarm.processes import line_of, running
 
 __all__ = ["main"]
 

@@ -22,13 +22,13 @@ from molink.workload.figures import percentile
 from molink_sim.report.plots import colour, logarithmic, picture
 from tools.experiments.harness.cluster_log import logging_cluster
 from tools.experiments.harness.experiment import Condition, Setup, experiment, policy_conditions
-from tools.experiments.harness.link_steps import LinkSteps
+from tools.experiments.harness.loads import Streams, decoding
 from tools.experiments.harness.prompts import prompts_always
 from tools.experiments.harness.results import markdown_table, milliseconds, show, write_results
 from tools.experiments.harness.rounds import Figures, Measured, Runs, in_turn
 from tools.experiments.harness.serving import emulator_started_s, serving
-from tools.experiments.harness.streams import Streams, decoding
 from tools.experiments.harness.traffic import Traffic, queueing_s, watching
+from tools.experiments.links.link_steps import LinkSteps
 
 __all__ = ["main"]
 

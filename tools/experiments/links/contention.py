@@ -18,12 +18,12 @@ from molink.bench.served_ring import ServedRing
 from molink.workload.figures import percentile, spread
 from molink_sim.report.plots import logarithmic, picture
 from tools.experiments.harness.experiment import Condition, Setup, experiment, policy_conditions
-from tools.experiments.harness.gap_panels import gap_shares, gaps_over_time, last_rounds
+from tools.experiments.harness.loads import Gap, decoding
 from tools.experiments.harness.prompts import first_token_s, prompts_every
 from tools.experiments.harness.results import markdown_table, milliseconds, show, write_results
 from tools.experiments.harness.rounds import Figures, Measured, Runs, in_turn
 from tools.experiments.harness.serving import serving
-from tools.experiments.harness.streams import Gap, decoding
+from tools.experiments.links.gap_panels import gap_shares, gaps_over_time, last_rounds
 
 __all__ = ["contend", "contention_options", "main"]
 

@@ -21,13 +21,13 @@ from molink.bench.served_ring import ServedRing
 from molink.config.link_shape import LinkShape
 from molink_sim.report.plots import logarithmic, picture
 from tools.experiments.harness.experiment import Condition, Setup, experiment
-from tools.experiments.harness.gap_panels import gap_shares, gaps_over_time, last_rounds
-from tools.experiments.harness.home_lines import HomeLines, home_lines
-from tools.experiments.harness.home_network import check_available
 from tools.experiments.harness.results import markdown_table, milliseconds, show, write_results
 from tools.experiments.harness.rounds import Figures, Measured, Runs, in_turn
 from tools.experiments.harness.serving import NODES, serving, serving_over
+from tools.experiments.homes.home_lines import HomeLines, home_lines
+from tools.experiments.homes.home_network import check_available
 from tools.experiments.links.contention import contend, contention_options
+from tools.experiments.links.gap_panels import gap_shares, gaps_over_time, last_rounds
 
 __all__ = ["main"]
 

@@ -18,11 +18,11 @@ from molink.errors import UserError
 from molink.workload.figures import percentile
 from molink_sim.report.plots import colour, picture
 from tools.experiments.harness.experiment import Condition, Setup, experiment, policy_conditions
+from tools.experiments.harness.loads import decoding
 from tools.experiments.harness.prompts import first_token_s, prompts_always
 from tools.experiments.harness.results import markdown_table, milliseconds, show, write_results
 from tools.experiments.harness.rounds import Figures, Measured, Runs, in_turn
 from tools.experiments.harness.serving import serving
-from tools.experiments.harness.streams import decoding
 from tools.experiments.harness.traffic import Traffic, busiest_second, watching
 
 __all__ = ["main"]

@@ -231,7 +231,7 @@ def _relayed(address: str) -> Iterator[tuple[str, psutil.Process, list[psutil.Pr
     """(where the sender connects, the relay, the two agents)."""
     with ExitStack() as stack:
         relay, at = stack.enter_context(start_relay())
-        module = "tools.experiments.harness.relay_ends"
+        module = "tools.experiments.relay.relay_ends"
         token = relay_token(SECRET.encode(), RECEIVER)
         receiver, _ = stack.enter_context(
             _process(module, "receiver", at, RECEIVER, token, address)

@@ -1,6 +1,6 @@
 """The lines between homes, as a process: what a home sends leaves through its own slow upload.
 
-    python -m tools.experiments.harness.delay_lines MBPS:MS QUEUE_BYTES STAGES CONGESTION
+    python -m tools.experiments.homes.delay_lines MBPS:MS QUEUE_BYTES STAGES CONGESTION
 
 Makes the homes, prints a line `ready`, and forwards packets. Each line that it reads from standard
 input is answered with the packets lost so far; when the input closes it ends, and the homes with
@@ -24,8 +24,8 @@ from contextlib import contextmanager
 from typing import NoReturn
 
 from molink.config.link_shape import LinkShape
-from tools.experiments.harness.home_network import HomeNetwork, open_tun, run_ip
-from tools.experiments.harness.packet_line import PacketLine
+from tools.experiments.homes.home_network import HomeNetwork, open_tun, run_ip
+from tools.experiments.homes.packet_line import PacketLine
 
 __all__ = ["DelayLines", "main"]
 

@@ -1,7 +1,7 @@
 """The two agents of a relayed link, as processes of their own, for what they cost.
 
-    python -m tools.experiments.harness.relay_ends door      RELAY NODE TOKEN OTHER-NODE
-    python -m tools.experiments.harness.relay_ends receiver  RELAY NODE TOKEN HOST:PORT
+    python -m tools.experiments.relay.relay_ends door      RELAY NODE TOKEN OTHER-NODE
+    python -m tools.experiments.relay.relay_ends receiver  RELAY NODE TOKEN HOST:PORT
 
 Each prints one line of JSON when it is ready, the door with its address, and ends when its standard
 input closes.

@@ -9,11 +9,11 @@ from molink.config.link_shape import LinkShape
 from molink.config.ring_hosts import RingHosts, StageAddress
 from molink.errors import UserError
 from molink.node.child_process import ChildProcess
-from tools.experiments.harness.home_network import HomeNetwork, check_available
+from tools.experiments.homes.home_network import HomeNetwork, check_available
 
 __all__ = ["HomeLines", "home_lines"]
 
-LINES_MODULE = "tools.experiments.harness.delay_lines"
+LINES_MODULE = "tools.experiments.homes.delay_lines"
 
 
 @dataclass(frozen=True, slots=True)
