@@ -164,7 +164,7 @@ class NodeServices:
                 probing.key_of(COORDINATOR),
                 "127.0.0.1",
                 allow_download=True,
-                on_rate=lambda node_id, rate: book.saw(node_id, rate * 8 / 1e6),
+                on_rate=lambda node_id, rate: book.note_rate(node_id, rate * 8 / 1e6),
             )
             await peer.start()
             stack.push_async_callback(peer.stop)

@@ -29,8 +29,7 @@ from molink_agent.daemon.status import answer_owner, status_of
 from molink_agent.daemon.this_pc import DeviceStage, Measured, ThisPc
 from molink_agent.data_files import AgentOptions
 from molink_agent.limits.limits_file import LimitsFile
-from molink_agent.limits.owner_policy import OwnerPolicy
-from molink_agent.limits.use_watch import UseWatch
+from molink_agent.limits.owner_policy import OwnerPolicy, UseWatch
 from molink_agent.local_socket import SOCKET_NAME, answering
 from molink_agent.network.port_mapping import PortMapper
 from molink_agent.probe.gpus import VISIBLE_VARIABLE, GpuProbe
