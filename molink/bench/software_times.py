@@ -21,9 +21,8 @@ import zmq
 
 from molink.config.link_schedule import LinkSchedule
 from molink.errors import UserError
-from molink.transport.link.inbound import InboundLink
 from molink.transport.link.paced_link import PacedLink
-from molink.transport.link.thread import LinkThread
+from molink.transport.link.thread import InboundLink, LinkThread
 from molink_scheduler.batch import BatchClass
 from molink_scheduler.link.pacer import LinkPacer
 from molink_scheduler.link.transmission import make_transmission

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 if TYPE_CHECKING:
-    from molink.control.registry.records import InviteRecord, NodeRecord
+    from molink.control.registry.database import InviteRecord, NodeRecord
     from molink.control.registry.registry import Registry
 
 __all__ = ["invite", "node"]

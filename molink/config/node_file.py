@@ -115,7 +115,7 @@ class _Pair:
 
 @dataclass(frozen=True, slots=True)
 class NodeFile:
-    """All PCs in the order of the file, and the pairs that were measured."""
+    """The PCs of a file in its order, and the pairs that were measured."""
 
     nodes: tuple[ListedNode, ...]
     pairs: Mapping[frozenset[str], _Pair]

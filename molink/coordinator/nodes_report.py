@@ -1,13 +1,12 @@
-"""What GET /cluster says of nodes, and how their contributions are counted."""
+"""What GET /cluster shows of nodes."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from molink.control.messages.payloads import Profile
-from molink.coordinator.members.discrepancies import Sightings, doubts
+from molink.coordinator.members.discrepancies import Sightings, discrepancies
 from molink.coordinator.members.ledger import Contribution
 from molink.coordinator.members.node_book import Node
-from molink.coordinator.planning.cluster_plan import ClusterPlan
 
 __all__ = ["nodes_report"]
 
@@ -15,18 +14,27 @@ NOTHING = Contribution()
 
 
 def nodes_report(
-    nodes: Sequence[Node], plan: ClusterPlan, given: Mapping[str, Contribution]
+    nodes: Sequence[Node],
+    standbys: Mapping[str, str],
+    given: Mapping[str, Contribution],
+    devices: Mapping[str, str],
 ) -> list[dict[str, Any]]:
-    """One entry for each node, by name."""
+    """One entry for each node, by name. `standbys` are the reasons why nodes hold nothing,
+    `devices` those of the stages that serve."""
     ordered = sorted(nodes, key=lambda node: (node.name, node.node_id))
     seen = Sightings.of(nodes)
     return [
-        _entry(node, plan, given.get(node.node_id, NOTHING)) | {"doubts": doubts(node, seen)}
+        _entry(node, given.get(node.node_id, NOTHING))
+        | {
+            "reason": _reason(node, standbys.get(node.node_id, "")),
+            "device": devices.get(node.node_id) or _device(node.profile),
+            "doubts": discrepancies(node, seen),
+        }
         for node in ordered
     ]
 
 
-def _entry(node: Node, plan: ClusterPlan, given: Contribution) -> dict[str, Any]:
+def _entry(node: Node, given: Contribution) -> dict[str, Any]:
     assignment = node.assignment
     work = assignment.work if assignment is not None else None
     fact = node.current_fact
@@ -35,11 +43,11 @@ def _entry(node: Node, plan: ClusterPlan, given: Contribution) -> dict[str, Any]
         "name": node.name,
         "pc": node.pc,
         "state": str(node.state),
-        "reason": _reason(node, plan),
+        "reason": "",
         "ring": assignment.ring if assignment is not None and work is not None else None,
         "layers": list(work.layers) if work is not None else None,
         "loaded": fact.fraction if fact is not None and fact.kind != "ready" else None,
-        "device": _device(node.profile),
+        "device": None,
         "memory": _memory(node.profile),
         "paths": _paths(node),
         "profile": _profile(node.profile),
@@ -51,7 +59,7 @@ def _entry(node: Node, plan: ClusterPlan, given: Contribution) -> dict[str, Any]
     }
 
 
-def _reason(node: Node, plan: ClusterPlan) -> str:
+def _reason(node: Node, standby: str) -> str:
     if not node.is_here and node.wants != "leave":
         return node.presence.reason if node.presence is not None else ""
     if node.wish is not None and node.wants != "serve":
@@ -59,7 +67,7 @@ def _reason(node: Node, plan: ClusterPlan) -> str:
     fact = node.current_fact
     if fact is not None and fact.kind == "failed":
         return fact.message
-    return plan.standbys.get(node.node_id, "") if not node.is_assigned else ""
+    return standby if not node.is_assigned else ""
 
 
 def _device(profile: Profile | None) -> str | None:
@@ -77,7 +85,7 @@ def _memory(profile: Profile | None) -> dict[str, int] | None:
 
 
 def _paths(node: Node) -> dict[str, str]:
-    """Of its links now; before it serves, as it has measured its neighbours."""
+    """Kinds of its links' paths now; before it serves, as it has measured its neighbours."""
     if node.health is not None and node.health.paths:
         return dict(node.health.paths)
     return {to: path.path for to, path in node.paths.items()}

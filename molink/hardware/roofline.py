@@ -37,17 +37,17 @@ __all__ = [
 ]
 
 BUSY_ROWS = 8
-"""Of a micro-batch of a busy ring: 64 users in eight of them."""
+"""Rows of a micro-batch of a busy ring: 64 users in eight of them."""
 
 SPAN_ROWS = 128
-"""Of a span of a prompt, as the head cuts them."""
+"""Rows of a span of a prompt, as the head cuts them."""
 
 _PartsS = tuple[float, float, float, float, float, float]
 
 
 @dataclass(frozen=True, slots=True)
 class StepParts:
-    """Where the time of one step goes."""
+    """Seconds of one step, part by part."""
 
     weights_s: float
     """Reading the layers' weights."""
@@ -63,7 +63,7 @@ class StepParts:
 
     @property
     def total_s(self) -> float:
-        """The step."""
+        """Seconds of the whole step."""
         return (
             hypot(self.weights_s, self.flops_s)
             + max(self.kv_s, self.attention_flops_s)
@@ -165,21 +165,24 @@ def _attended_pairs(rows: int, kv_tokens: int, sequences: int) -> float:
 
 @dataclass(frozen=True, slots=True)
 class StepTimes:
-    """Seconds, as `molink_scheduler.placement.NodeFacts` takes them."""
+    """Straight lines of a PC's step times, as `molink_scheduler.placement.NodeFacts` takes them.
+
+    `decode` and `prefill` are of one layer, `step_fixed_s` of a stage's step, `head` of the output
+    matrix.
+    """
 
     decode_fixed_s: float
-    """Of one layer."""
     decode_row_s: float
     prefill_row_s: float
     step_fixed_s: float = 0.0
-    """Of a stage's step."""
     head_row_s: float = 0.0
-    """Of the output matrix."""
     head_fixed_s: float = 0.0
 
 
 def estimated_times(shape: ModelShape, device: Gpu, context_tokens: int) -> StepTimes:
-    """Of one layer of the model on a device, with so many tokens of KV for each user."""
+    """Times of one layer of the model on a device, with so many tokens of KV for each user."""
+    # Through one row and through BUSY_ROWS goes a line: its slope is a row's time, and what it has
+    # at no rows is fixed. The step's own start is counted once for a stage, not for each layer.
     layer = stage_cost(shape, device, 1)
     start_s = device.step_overhead_s
     one_s, busy_s = (

@@ -7,7 +7,7 @@ string).
 """
 
 from collections.abc import AsyncGenerator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from molink_scheduler.request import SamplingParams
@@ -57,6 +57,10 @@ class ModelCard:
     eos_token_ids: tuple[int, ...]
     tokenizer: ChatTokenizer | None
     """None for a checkpoint without one: it is served for token ids."""
+
+    def fitting(self, kv_tokens_capacity: int) -> "ModelCard":
+        """As served by a ring that holds so many tokens."""
+        return replace(self, model_len_max=min(self.model_len_max, kv_tokens_capacity))
 
 
 @dataclass(frozen=True, slots=True)

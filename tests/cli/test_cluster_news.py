@@ -40,7 +40,7 @@ def test_a_pc_is_followed_from_its_coming_to_its_end():
     assert cluster_now(serving) == "Serving demo on 1 PC in 1 ring; requests: 2 running, 1 waiting."
     assert news.update(report(node("anna", "lost"))) == [
         "anna is gone",
-        "requests are refused until there is another ring",
+        f"requests are refused until there is another ring: {WAITS}",
     ]
     assert news.update(report()) == ["anna is removed"]
 

@@ -140,7 +140,7 @@ def test_a_list_of_nodes_says_what_each_does_now(registry, live):
 
 def test_a_pc_is_listed_and_removed_with_its_further_devices(registry):
     pc = join(registry, made())
-    second = KeyPair.of_secret((1).to_bytes(32, "big")).seat(1).public
+    second = KeyPair.of_secret((1).to_bytes(32, "big")).for_device(1).public
     asked = request_to_join(None, "attic (2)", "0.1", 0.0, pc.weights_token)
     device = registry.admit(second, asked, time.time()).node
     rows = json.loads(run("node", "list", "--json"))

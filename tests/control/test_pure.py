@@ -26,12 +26,12 @@ def test_waits_grow_and_stay_bounded(seed, failures):
 
 def test_silence_is_told_once():
     beats = Heartbeats(silent_after_s=4)
-    beats.heard("a", 0)
-    beats.heard("b", 3)
+    beats.beat("a", 0)
+    beats.beat("b", 3)
     assert beats.fallen_silent(4) == []
     assert beats.fallen_silent(5) == ["a"]
     assert beats.fallen_silent(6) == []
-    beats.heard("a", 7)
+    beats.beat("a", 7)
     beats.forget("b")
     assert beats.fallen_silent(11) == []
     assert beats.fallen_silent(11.1) == ["a"]

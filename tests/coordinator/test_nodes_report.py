@@ -6,7 +6,7 @@ from molink.control.messages.payloads import NodeWish
 from molink.coordinator.members.node_book import Node
 from molink.coordinator.nodes_report import nodes_report
 from molink.coordinator.planning.cluster_plan import ClusterPlan
-from molink.coordinator.rings.progress import Waiting, progress_sentence
+from molink.coordinator.rings.ring_health import Waiting, progress_sentence
 from tests.coordinator.examples import HERE, PROFILE
 
 STOPPED = HERE.model_copy(update={"online": False, "reason": "The agent was stopped."})
@@ -26,8 +26,7 @@ LEAVES = NodeWish(wish="leave", reason="Its owner has taken it out of the cluste
 )
 def test_the_reason_is_that_of_the_state(presence, wish, reason):
     node = Node("a" * 16, presence=presence, profile=PROFILE, wish=wish)
-    plan = ClusterPlan((), {node.node_id: "would slow the ring"})
-    (entry,) = nodes_report([node], plan, {})
+    (entry,) = nodes_report([node], {node.node_id: "would slow the ring"}, {}, {})
     assert entry["reason"] == reason
 
 

@@ -9,7 +9,7 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
-from molink.api.agents import add_join_route
+from molink.api.cluster_routes import add_join_route
 from molink.control.broker.embedded import EmbeddedBroker
 from molink.control.client import ControlClient
 from molink.control.messages.payloads import (
@@ -24,7 +24,7 @@ from molink.control.messages.payloads import (
 )
 from molink.control.messages.topics import ASSIGNMENT, PROBE
 from molink.control.registry.registry import Registry
-from molink.coordinator.members.hub import SAID_TOPICS
+from molink.coordinator.members.hub import REPORT_TOPICS
 from molink.coordinator.members.joining import JoinService
 from tests.coordinator.examples import WORK
 from tools.experiments.control.coordinator_scale import table
@@ -47,7 +47,7 @@ async def coordinator(folder):
             broker.address,
             known.username,
             known.password,
-            subscriptions=[topic.of_all for topic in SAID_TOPICS],
+            subscriptions=[topic.of_all for topic in REPORT_TOPICS],
         ) as client:
             yield registry.make_invite(3600, 5, "", time.time()), client
     await broker.stop()

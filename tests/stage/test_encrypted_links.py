@@ -6,13 +6,14 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
-from molink.coordinator.requests.ring_client_links import RingClientLinks
+from molink.coordinator.requests.ring_client_links import HeadLost, HeadSilent, RingClientLinks
 from molink.errors import StageError
 from molink.stage.links import StageLinks
 from molink.stage_protocol.messages import Fact, JoinRing, MovePath, PathMoved, SetAllowed
 from molink.transport.link.thread import LinkThread
 from molink.wire.messages import Cancel, Forget, Sampled, TokenSample
 from molink_scheduler.batch import BatchClass, Release
+from molink_scheduler.head.settings import RingTerms
 from molink_scheduler.link.silence import GiveUp, Reconnect
 from tests.transport.link.two_ends import keys, public
 
@@ -49,11 +50,7 @@ class Stages:
             JoinRing(
                 epoch=EPOCH,
                 coordinator_address=None,
-                kv_tokens_capacity=64,
-                micro_batch_count=None,
-                micro_batch_candidates=(1,),
-                span_tokens=None,
-                policy="molink",
+                ring=RingTerms(64),
                 upload_bytes_per_s=None,
                 **fields,
             )
@@ -146,32 +143,27 @@ def test_a_plain_stage_cannot_be_told_whom_to_accept(caplog):
 async def test_the_coordinator_speaks_with_head_and_tail_over_encrypted_links():
     allowed = keys(PEER, public(COORDINATOR), public(PEER))
     ring = StageLinks.bind("ring", "0.0.0.0", True, lambda fact: None, allowed)
-    links = RingClientLinks.bind("127.0.0.1", EPOCH, keys(COORDINATOR))
-    arrived: asyncio.Queue[Sampled] = asyncio.Queue()
-    links.sampled = arrived.put_nowait
-    links.allow([public(PEER)])
+    links = RingClientLinks.bind("127.0.0.1", EPOCH, keys(COORDINATOR, public(PEER)))
     host = "tcp://127.0.0.{}:{}"
     with pytest.raises(ValueError):
         await links.connect(host.format(1, ring.ports[1]))
     await links.connect(host.format(1, ring.ports[1]), head_key=public(PEER))
     ours = host.format(1, links.port)
     own = host.format(1, ring.ports[0])
-    join = JoinRing(EPOCH, own, ours, 64, None, (1,), None, "molink", None)
+    join = JoinRing(EPOCH, own, ours, RingTerms(64, None, (1,), None, "molink"), None)
     keyed = {"next_key": public(PEER), "coordinator_key": public(COORDINATOR)}
     await asyncio.to_thread(ring.connect, replace(join, **keyed))
-    news: asyncio.Queue[str] = asyncio.Queue()
-    links.head_silent = lambda: news.put_nowait("silent")
-    links.head_lost = news.put_nowait
     for step in (Reconnect(ask_others=False), Reconnect(ask_others=True), GiveUp(25.0)):
         links.head.on_silence(links.head, step)
-    assert await news.get() == "silent"
-    assert await news.get() == "For 25 s the head has acknowledged nothing over any way."
+    assert await links.events.get() == HeadSilent()
+    lost = HeadLost("For 25 s the head has acknowledged nothing over any way.")
+    assert await links.events.get() == lost
     outcome = await links.move_head(host.format(2, ring.ports[1]))
     assert outcome.moved
     links.send(Cancel(3))
     await asyncio.to_thread(ring.wait, PATIENCE_S)
     assert list(ring.receive()) == [Cancel(3)]
     ring.send_coordinator(Sampled(BatchClass.DECODE, 0, (), (TokenSample(1, 2),)))
-    assert (await arrived.get()).tokens[0].token_id == 2
+    assert (await links.events.get()).tokens[0].token_id == 2
     links.close()
     ring._links.close()

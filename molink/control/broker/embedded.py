@@ -81,13 +81,13 @@ class EmbeddedBroker:
         self._server = None
 
     async def allow(self, username: str, password: str) -> Credentials:
-        """See `Broker.allow`."""
+        """Let a node connect, see `Broker.allow`."""
         check_username(username)
         self._passwords[username] = password
         return Credentials(username, password)
 
     async def forbid(self, username: str) -> None:
-        """See `Broker.forbid`."""
+        """Refuse a node, see `Broker.forbid`."""
         check_username(username)
         self._passwords.pop(username, None)
         self._router.end_client(username)

@@ -30,7 +30,7 @@ REFUSED = 0x80
 
 
 class Kind(IntEnum):
-    """Packet types (2.2.1)."""
+    """Types of packets that are used here (2.2.1)."""
 
     CONNECT = 1
     CONNACK = 2
@@ -184,7 +184,7 @@ def read_filters(packet: Packet) -> tuple[int, list[tuple[str, int]]]:
 
 
 def encode(kind: int, body: bytes = b"", *, flags: int = 0) -> bytes:
-    """A whole packet."""
+    """A packet of this type and body."""
     length, rest = bytearray(), len(body)
     while True:
         rest, digit = divmod(rest, 128)

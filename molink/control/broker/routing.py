@@ -28,7 +28,7 @@ _PREFIX_LEVELS = 4
 
 
 class Client(Protocol):
-    """A connected client."""
+    """Connection of a client, to which messages are sent."""
 
     def send(self, message: Message) -> None:
         """Send it a message."""

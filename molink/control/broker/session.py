@@ -71,7 +71,7 @@ class Session(asyncio.Protocol):
         """Of the client; empty until it is connected."""
         self._will: Message | None = None
         self._packet_ids = cycle(range(1, 2**16))
-        self._heard_s = self._loop.time()
+        self._last_data_s = self._loop.time()
         self._silence_max_s = CONNECT_TIMEOUT_S
         """0: as long as it likes."""
         self._ended = False
@@ -79,14 +79,14 @@ class Session(asyncio.Protocol):
         """Done when the connection is closed."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Part of `asyncio.Protocol`."""
+        """Begin to serve a connection (`asyncio.Protocol`)."""
         self._transport = cast(asyncio.Transport, transport)
         self._sessions.add(self)
         if len(self._sessions) > CONNECTIONS_MAX:
             self._transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Part of `asyncio.Protocol`."""
+        """Finish when the connection is closed (`asyncio.Protocol`)."""
         self.end()
         self._sessions.discard(self)
         self.closed.set_result(None)
@@ -95,7 +95,7 @@ class Session(asyncio.Protocol):
         """Act on the packets that are complete."""
         self._buffer += data
         if self._name:
-            self._heard_s = self._loop.time()
+            self._last_data_s = self._loop.time()
         try:
             while not self._ended and (packet := self._next_packet()) is not None:
                 self._handle(packet)
@@ -123,7 +123,7 @@ class Session(asyncio.Protocol):
 
     def end_if_lost(self) -> None:
         """End it if the client was silent for too long, or does not read what it is sent."""
-        silent = 0 < self._silence_max_s < self._loop.time() - self._heard_s
+        silent = 0 < self._silence_max_s < self._loop.time() - self._last_data_s
         if silent or self._transport.get_write_buffer_size() > _HELD_BYTES_MAX:
             self.end()
 
@@ -172,7 +172,7 @@ class Session(asyncio.Protocol):
             raise PacketError("the client is not authorised")
         self._router.add_client(connect.username, self)
         self._name, self._will = connect.username, connect.will
-        self._heard_s = self._loop.time()
+        self._last_data_s = self._loop.time()
         self._silence_max_s = connect.keepalive_s * _SILENCE_TO_KEEPALIVE
         self._write(encode(Kind.CONNACK, _ACCEPTED))
 

@@ -1,7 +1,7 @@
-"""Within one transaction of the registry: who may join, and what may be asked of it.
+"""Rules of the registry, each applied within one transaction: who may join, what may be asked.
 
 Every function takes the connection of a transaction that its caller has begun, and leaves
-committing to it; whoever is refused has changed nothing.
+committing to it; a node that is refused has changed nothing.
 """
 
 import hmac
@@ -12,7 +12,7 @@ from dataclasses import astuple
 from molink.control.identity import key_to_z85, node_id_of
 from molink.control.messages.invites import InviteSecret
 from molink.control.messages.joining import JoinRequest
-from molink.control.registry.records import INVITE_COLUMNS, NODE_COLUMNS, InviteRecord, NodeRecord
+from molink.control.registry.database import INVITE_COLUMNS, NODE_COLUMNS, InviteRecord, NodeRecord
 from molink.errors import JoinRefusedError, UserError
 
 __all__ = [
@@ -52,13 +52,13 @@ ASK = "ask whoever runs the cluster for a new one."
 
 
 def invites(db: sqlite3.Connection) -> list[InviteRecord]:
-    """All, oldest first."""
+    """All invites, oldest first."""
     rows = db.execute(f"SELECT {INVITE_COLUMNS} FROM invites ORDER BY created, rowid")
     return [InviteRecord.of_row(row) for row in rows]
 
 
 def nodes(db: sqlite3.Connection) -> list[NodeRecord]:
-    """All, removed ones too, oldest first."""
+    """All nodes, removed ones too, oldest first."""
     rows = db.execute(f"SELECT {NODE_COLUMNS} FROM nodes ORDER BY joined, rowid")
     return [NodeRecord.of_row(row) for row in rows]
 
@@ -96,7 +96,7 @@ def check_room(db: sqlite3.Connection, name: str, now: float) -> None:
 
 
 def one_invite(db: sqlite3.Connection, which: str, now: float) -> InviteRecord:
-    """Of this id, or the usable one of this name. Raises UserError when there is none."""
+    """The invite of this id, or the usable one of this name. Raises UserError if there is none."""
     for invite in invites(db):
         if invite.invite_id == which or (invite.name == which and invite.state(now) == "usable"):
             return invite
@@ -193,7 +193,7 @@ def _check_not_full(db: sqlite3.Connection) -> None:
 
 
 def _shown(db: sqlite3.Connection, request: JoinRequest) -> InviteRecord:
-    """The invite whose id and secret the request holds. A wrong secret is told like a wrong id."""
+    """The invite whose id and secret the request holds. Wrong ids and secrets look alike."""
     if request.invite_id is None or request.invite_secret is None:
         raise JoinRefusedError(
             "This PC has not joined this cluster yet: join with an invite from whoever runs it."

@@ -1,7 +1,7 @@
-"""Where the links of a local node's stage lead: to the one address that it is told, at once.
+"""Where the links of a local node's stage lead: to the stage's own address, at once.
 
 No path is looked for and nothing is encrypted, as between the processes of one machine or within a
-trusted network (`--hosts`): neither would be free on the way of a token.
+trusted network (`--hosts`): neither would be free on the path of a token.
 """
 
 from collections.abc import Callable
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from molink.control.messages.payloads import Assignment, StageLink
 from molink.coordinator.local.fixed_plan import RingPlan
 from molink.coordinator.requests.ring import COORDINATOR
-from molink.node.link_routes import MovePath, join_terms
+from molink.node.link_routes import MovePath, ring_terms
 from molink.stage_protocol.messages import JoinRing, PathMoved, StageLoaded
 from molink_scheduler.link.facts import LinkMemory
 
@@ -19,7 +19,7 @@ __all__ = ["DirectRoutes"]
 
 @dataclass(frozen=True, slots=True)
 class DirectRoutes:
-    """Of one stage."""
+    """Routes of one local stage's links."""
 
     upload_bytes_per_s: Callable[[], float | None]
     is_tail: bool
@@ -29,11 +29,11 @@ class DirectRoutes:
     """...and of that to the coordinator."""
 
     @classmethod
-    def of(cls, plan: RingPlan, place: int) -> "DirectRoutes":
-        """For the stage at this place of a plan."""
+    def of(cls, plan: RingPlan, index: int) -> "DirectRoutes":
+        """For one stage of a plan."""
         cap = plan.upload_mbps * 1e6 / 8 if plan.upload_mbps else None
-        following = (place + 1) % len(plan.works)
-        memory = plan.memory(place, following), plan.memory(place, COORDINATOR)
+        following = (index + 1) % len(plan.works)
+        memory = plan.memory(index, following), plan.memory(index, COORDINATOR)
         return cls(lambda: cap, following == 0, *memory)
 
     @property
@@ -46,17 +46,17 @@ class DirectRoutes:
         """Nobody else leads anybody to it."""
 
     async def join_command(self, assignment: Assignment, move: MovePath) -> JoinRing:
-        """With the addresses as they are told."""
-        assert assignment.join is not None and assignment.next_link is not None
+        """With the addresses of the assignment; the last one is where a stage listens."""
+        assert assignment.next_link is not None
         tail_link = assignment.coordinator_link
         return JoinRing(
+            ring=ring_terms(assignment),
             epoch=assignment.epoch,
             next_address=_address(assignment.next_link),
             coordinator_address=_address(tail_link) if tail_link is not None else None,
             upload_bytes_per_s=self.upload_bytes_per_s(),
             next_memory=self.next_memory,
             coordinator_memory=self.coordinator_memory if tail_link is not None else None,
-            **join_terms(assignment.join),
         )
 
     def path_moved(self, moved: PathMoved) -> None:
@@ -67,4 +67,4 @@ class DirectRoutes:
 
 
 def _address(link: StageLink) -> str:
-    return f"tcp://{link.addresses[0]}"
+    return f"tcp://{link.addresses[-1]}"

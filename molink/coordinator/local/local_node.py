@@ -1,7 +1,7 @@
-"""A node within the process of `molink serve`: hears assignments, hosts one stage, says how it is.
+"""A node within the process of `molink serve`: takes assignments, hosts one stage, reports.
 
-The part of an agent that is left when nobody has to be asked: no owner, no probe, no relay, and the
-weights lie where the operator says. What it tells and obeys is the same, through the same broker.
+The part of an agent that is left when no owner has to be asked: no probe, no relay, and the weights
+lie where the operator says. Its reports and commands are the same, through the same broker.
 """
 
 import asyncio
@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from molink.control.addresses import BrokerAddress, Credentials
 from molink.control.client import ControlClient
-from molink.control.messages.payloads import Assignment, NodeState, Profile, StageWork
+from molink.control.messages.payloads import AssignedWork, Assignment, NodeState, Profile
 from molink.control.messages.topics import ASSIGNMENT, HEALTH, PROFILE
 from molink.coordinator.local.direct_routes import DirectRoutes
 from molink.coordinator.local.fixed_plan import RingPlan, stage_name
@@ -28,26 +28,28 @@ BEAT_S = 1.0
 
 @dataclass(frozen=True, slots=True)
 class _Launcher:
-    """Starts the stage at one place of a fixed plan; its weights are on the disk."""
+    """Starter of one stage of a fixed plan; its weights are on the disk."""
 
     plan: RingPlan
-    place: int
+    index: int
 
-    async def prepare(self, work: StageWork, report: Callable[[float], None]) -> str:
+    async def prepare(self, work: AssignedWork, report: Callable[[float], None]) -> str:
         return self.plan.path
 
-    async def start(self, work: StageWork, directory: str, allowed: tuple[str, ...]) -> StageHandle:
-        command = self.plan.hosts.stages[self.place].command
-        return await StageHandle.start(stage_name(self.place), self.plan.load(self.place), command)
+    async def start(
+        self, work: AssignedWork, directory: str, allowed: tuple[str, ...]
+    ) -> StageHandle:
+        load, command = self.plan.load(self.index, work), self.plan.hosts.stages[self.index].command
+        return await StageHandle.start(stage_name(self.index), load, command)
 
 
 @dataclass(slots=True)
 class LocalNode:
-    """One node with one stage. Made by `of`."""
+    """Node of this process, with one stage. Made by `of`."""
 
     identity: Credentials
     profile: Profile
-    voice: ControlSession
+    session: ControlSession
     host: StageManager
     _news: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -55,17 +57,17 @@ class LocalNode:
         self.host.reported = self._news.set
 
     @classmethod
-    def of(cls, plan: RingPlan, place: int, identity: Credentials) -> "LocalNode":
+    def of(cls, plan: RingPlan, index: int, identity: Credentials) -> "LocalNode":
         """The node of a stage; `identity` is its user of the broker, named after its id."""
-        voice = ControlSession(identity.username, stage_name(place))
-        routes = DirectRoutes.of(plan, place)
-        host = StageManager(_Launcher(plan, place), routes, voice.say_fact, operators_own=True)
-        return cls(identity, plan.profile(place), voice, host)
+        session = ControlSession(identity.username, stage_name(index))
+        routes = DirectRoutes.of(plan, index)
+        host = StageManager(_Launcher(plan, index), routes, session.say_fact, operators_own=True)
+        return cls(identity, plan.profile(index), session, host)
 
     @property
     def node_id(self) -> str:
         """Its own."""
-        return self.voice.node_id
+        return self.session.node_id
 
     @property
     def pid(self) -> int | None:
@@ -80,8 +82,8 @@ class LocalNode:
     async def run(self, broker: BrokerAddress) -> None:
         """Until cancelled; then its stage ends. Raises ControlError when the broker refuses it."""
         try:
-            async with self.voice.speaking(broker, self.identity, (ASSIGNMENT,)) as client:
-                await self.voice.say(PROFILE, self.profile)
+            async with self.session.speaking(broker, self.identity, (ASSIGNMENT,)) as client:
+                await self.session.say(PROFILE, self.profile)
                 await self._live(client)
         finally:
             await self.host.stop()
@@ -99,7 +101,7 @@ class LocalNode:
     async def _beat(self) -> None:
         while True:
             self._news.clear()
-            await self.voice.say(HEALTH, self.voice.health(self.host, self.state))
+            await self.session.say(HEALTH, self.session.health(self.host, self.state))
             with suppress(TimeoutError):
                 async with asyncio.timeout(BEAT_S):
                     await self._news.wait()

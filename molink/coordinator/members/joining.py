@@ -9,7 +9,7 @@ from molink.control.identity import KeyPair
 from molink.control.messages.joining import JoinAnswer, JoinRequest
 from molink.control.messages.payloads import ModelSize
 from molink.control.messages.sealing import open_sealed, seal
-from molink.control.registry.records import NodeRecord
+from molink.control.registry.database import NodeRecord
 from molink.control.registry.registry import Registry
 
 __all__ = ["JoinService", "let_in"]

@@ -1,11 +1,12 @@
-"""What a plan says of a cluster: which nodes form which rings, and what it promises."""
+"""What a plan holds: which nodes form which rings with which layers, and what it promises."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
-from molink.coordinator.members.node_book import Node
-from molink.coordinator.members.reported_vs_measured import Slowdown, StepsSeen
+from molink.control.messages.payloads import AssignedWork
+from molink.coordinator.members.discrepancies import StepsSeen
+from molink.coordinator.members.node_book import Node, Slowdown
 
 if TYPE_CHECKING:
     from molink_scheduler.placement import Forecast
@@ -15,42 +16,37 @@ __all__ = ["ClusterPlan", "PlannedRing", "PlannedStage", "Planner"]
 
 @dataclass(frozen=True, slots=True)
 class PlannedStage:
-    """One node's part."""
+    """Stage that one node shall hold."""
 
     node_id: str
-    layers: tuple[int, int]
-    kv_tokens: int
+    work: AssignedWork
 
 
 @dataclass(frozen=True, slots=True)
 class PlannedRing:
-    """Nodes in the order of the ring, and its forecast."""
+    """Stages in the order of the ring, and its forecast."""
 
     stages: tuple[PlannedStage, ...]
-    users: int
-    """Served within the bound on TPOT."""
-    tpot_s: float
-    """With so many users."""
-    tpot_alone_s: float
-    ttft_s: float
-    tokens_per_s: float
-    bottleneck: str
     forecast: "Forecast | None" = None
-    """All that the planner knows of it."""
+    """None: its nodes were not measured."""
+
+    @property
+    def users(self) -> int:
+        """Users that it serves within the bound on TPOT."""
+        return self.forecast.users if self.forecast is not None else 1
+
+    @property
+    def tokens_per_s(self) -> float:
+        """Forecast of all users together; 0 without."""
+        return self.forecast.tokens_per_s if self.forecast is not None else 0.0
 
     @property
     def promised(self) -> dict[str, Any] | None:
-        """The forecast in figures, for whoever holds it against what is served; None without."""
+        """Forecast in figures, for whoever compares it with what is served; None without."""
         if self.forecast is None:
             return None
-        return {
-            "users": self.users,
-            "tpot_s": self.tpot_s,
-            "tpot_alone_s": self.tpot_alone_s,
-            "ttft_s": self.ttft_s,
-            "tokens_per_s": self.tokens_per_s,
-            "bottleneck": self.bottleneck,
-        }
+        figures = ("users", "tpot_s", "tpot_alone_s", "ttft_s", "tokens_per_s", "bottleneck")
+        return {name: getattr(self.forecast, name) for name in figures}
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,21 +59,18 @@ class ClusterPlan:
     shortage: str = ""
     """Why there is no ring; empty when there is one."""
 
-    @property
-    def users(self) -> int:
-        """Of all rings."""
-        return sum(ring.users for ring in self.rings)
-
 
 class Planner(Protocol):
-    """Makes plans for one model."""
+    """Maker of plans for one model."""
 
     async def plan(self, nodes: Sequence[Node]) -> ClusterPlan:
         """The best rings of these nodes, all of which are measured; may take seconds. Raises
         StageError when it cannot be made."""
 
-    def pace(self, stage: PlannedStage, node: Node, rows: int, seen: StepsSeen) -> Slowdown | None:
-        """How a member's steps compare with what it has told; None: it cannot be told yet.
+    def slowdown(
+        self, stage: PlannedStage, node: Node, rows: int, seen: StepsSeen
+    ) -> Slowdown | None:
+        """How a member's steps compare with what it has reported; None: it is not known yet.
 
         `rows`: of a decode micro-batch, at most.
         """

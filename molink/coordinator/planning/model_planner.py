@@ -8,10 +8,15 @@ from dataclasses import dataclass, replace
 
 from molink.checkpoint.description import ModelDescription
 from molink.checkpoint.layer_sizes import planned_model
-from molink.config.up_settings import UpSettings
-from molink.coordinator.members.discrepancies import Sightings, doubts
-from molink.coordinator.members.node_book import Node
-from molink.coordinator.members.reported_vs_measured import Slowdown, StepsSeen, pace_of
+from molink.config.settings import UpSettings
+from molink.control.messages.payloads import AssignedWork, Device, WeightsSource
+from molink.coordinator.members.discrepancies import (
+    Sightings,
+    StepsSeen,
+    discrepancies,
+    measured_slowdown,
+)
+from molink.coordinator.members.node_book import Node, Slowdown
 from molink.coordinator.planning.cluster_plan import ClusterPlan, PlannedRing, PlannedStage
 from molink.coordinator.planning.node_facts import ELEMENT_BYTES, FactsMaker, download_bytes_per_s
 from molink.coordinator.planning.plan_process import plan_beside
@@ -23,6 +28,7 @@ from molink_scheduler.placement import (
     NodeFacts,
     Plan,
     Shortage,
+    StageForecast,
     change_cost,
     forecast,
     plan_on_shared_lines,
@@ -48,7 +54,7 @@ def goal_of(settings: UpSettings, description: ModelDescription) -> Goal:
         context_tokens=context,
         prompt_tokens=prompt,
         answer_tokens=settings.answer_tokens or max(1, context // 8),
-        micro_batches=settings.micro_batch_count,
+        micro_batches=settings.ring.micro_batch_count,
     )
 
 
@@ -58,15 +64,22 @@ class ModelPlanner:
 
     facts: FactsMaker
     goal: Goal
+    weights: WeightsSource
     split: str = "planned"
     """As `--split`."""
 
     @classmethod
-    def of(cls, path: str, description: ModelDescription, settings: UpSettings) -> "ModelPlanner":
+    def of(
+        cls,
+        path: str,
+        description: ModelDescription,
+        weights: WeightsSource,
+        settings: UpSettings,
+    ) -> "ModelPlanner":
         """For the model at a path or on the hub. Raises UserError when its sizes are not known."""
         stored = ELEMENT_BYTES.get(description.dtype, 2)
         facts = FactsMaker(planned_model(path).cost, stored, settings.dtype)
-        return cls(facts, goal_of(settings, description), settings.split)
+        return cls(facts, goal_of(settings, description), weights, settings.split)
 
     @property
     def cost(self) -> ModelCost:
@@ -81,26 +94,30 @@ class ModelPlanner:
         """The best rings of these nodes, all of which are measured. Raises StageError."""
         if not nodes:
             return ClusterPlan((), {}, "No PC is ready.")
+        devices = {node.node_id: _device(node) for node in nodes}
         found = await plan_beside(self.question(nodes))
         if isinstance(found, Shortage):
             return ClusterPlan((), {}, found.sentence[:1].upper() + found.sentence[1:])
         seen, by_id = Sightings.of(nodes), {node.node_id: node for node in nodes}
         standbys = {
-            one.node_id: " ".join((f"It {one.reason}.", *doubts(by_id[one.node_id], seen)))
+            one.node_id: " ".join((f"It {one.reason}.", *discrepancies(by_id[one.node_id], seen)))
             for one in found.standbys
         }
-        return ClusterPlan(tuple(_planned(ring) for ring in found.rings), standbys)
+        rings = tuple(self._planned(ring, devices) for ring in found.rings)
+        return ClusterPlan(rings, standbys)
 
     def question(self, nodes: Sequence[Node]) -> PlacementQuestion:
         """What the placement is asked."""
         facts, network = self.facts.of(nodes)
         return PlacementQuestion.of(self.cost, facts, network, self.goal, self.split)
 
-    def pace(self, stage: PlannedStage, node: Node, rows: int, seen: StepsSeen) -> Slowdown | None:
-        """How a member's steps compare with what it has told; None: it cannot be told yet."""
-        decode_s = self.facts.told_decode_s(node, stage.layers, rows)
-        row_s = self.facts.told_row_s(node, stage.layers)
-        return pace_of(decode_s, row_s, seen, node.pace)
+    def slowdown(
+        self, stage: PlannedStage, node: Node, rows: int, seen: StepsSeen
+    ) -> Slowdown | None:
+        """How a member's steps compare with what it has reported; None: it is not known yet."""
+        decode_s = self.facts.reported_decode_s(node, stage.work.layers, rows)
+        row_s = self.facts.reported_row_s(node, stage.work.layers)
+        return measured_slowdown(decode_s, row_s, seen, node.slowdown)
 
     def outgrown(self, ring: PlannedRing, node: Node) -> bool:
         """Whether a member's owner has set a cap in which its part of the ring does not fit. One
@@ -114,6 +131,23 @@ class ModelPlanner:
             if stage.node_id == node.node_id
         ]
         return sum(held) > self.facts.memory_bytes(device, device.cap_bytes)
+
+    def _planned(self, ring: Forecast, devices: Mapping[str, Device]) -> PlannedRing:
+        stages = (
+            PlannedStage(stage.node_id, self._work(stage, devices[stage.node_id]))
+            for stage in ring.stages
+        )
+        return PlannedRing(tuple(stages), ring)
+
+    def _work(self, stage: StageForecast, device: Device) -> AssignedWork:
+        return AssignedWork(
+            layers=stage.layers,
+            device="cpu" if device.kind == "cpu" else f"cuda:{device.index}",
+            dtype=self.facts.dtype,
+            kv_tokens=stage.kv_tokens,
+            threads=device.threads,
+            weights=self.weights,
+        )
 
     def _kv_bytes(self, layers: tuple[int, int]) -> int:
         return self.cost.kv_bytes * (layers[1] - layers[0])
@@ -153,23 +187,13 @@ class ModelPlanner:
             replace(facts[stage.node_id], memory_bytes=stage.memory_bytes)
             for stage in planned.stages
         ]
-        counts = [stage.layers[1] - stage.layers[0] for stage in ring.stages]
+        counts = [stage.layers[1] - stage.layers[0] for stage in planned.stages]
         return forecast(self.cost, lent, counts, network, self.goal)
 
     def _placement(self, rings: Sequence[PlannedRing]) -> Plan:
         return Plan(self.goal, tuple(ring.forecast for ring in rings if ring.forecast is not None))
 
 
-def _planned(ring: Forecast) -> PlannedRing:
-    return PlannedRing(
-        stages=tuple(
-            PlannedStage(stage.node_id, stage.layers, stage.kv_tokens) for stage in ring.stages
-        ),
-        users=ring.users,
-        tpot_s=ring.tpot_s,
-        tpot_alone_s=ring.tpot_alone_s,
-        ttft_s=ring.ttft_s,
-        tokens_per_s=ring.tokens_per_s,
-        bottleneck=ring.bottleneck,
-        forecast=ring,
-    )
+def _device(node: Node) -> Device:
+    assert node.profile is not None, "only measured nodes are planned"
+    return node.profile.devices[0]

@@ -4,9 +4,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from molink.control.messages.payloads import Device, ModelSize, PathMeasured, Profile, StepCost
-from molink.coordinator.members.discrepancies import Sightings
+from molink.coordinator.members.discrepancies import (
+    Sightings,
+    believed_rate,
+    believed_upload,
+    slowed_steps,
+)
 from molink.coordinator.members.node_book import Node
-from molink.coordinator.members.reported_vs_measured import believed_rate, believed_upload, paced
 from molink_scheduler.link.facts import RATE_MAX_BYTES_PER_S
 from molink_scheduler.placement import LinkFacts, ModelCost, Network, NodeFacts
 
@@ -50,7 +54,7 @@ class FactsMaker:
             computed_bytes=4 if self.dtype == "float32" else 2 if self.dtype != "auto" else None,
         )
 
-    def told_decode_s(self, node: Node, layers: tuple[int, int], rows: int) -> float:
+    def reported_decode_s(self, node: Node, layers: tuple[int, int], rows: int) -> float:
         """What a stage's decode step of so many rows would take by the node's own word."""
         steps = _steps(node)
         work = sum(self.cost.layer_work[slice(*layers)]) or layers[1] - layers[0]
@@ -61,7 +65,7 @@ class FactsMaker:
         fixed_s, row_s = self._head_s(steps)
         return step_s + fixed_s + rows * row_s
 
-    def told_row_s(self, node: Node, layers: tuple[int, int]) -> float:
+    def reported_row_s(self, node: Node, layers: tuple[int, int]) -> float:
         """The same of a row of a prompt."""
         work = sum(self.cost.layer_work[slice(*layers)]) or layers[1] - layers[0]
         return work * _steps(node).prefill_row_s
@@ -76,7 +80,7 @@ class FactsMaker:
         """`seen_mbps`: what others have seen its PC send."""
         profile = node.profile
         assert profile is not None, "only measured nodes are planned"
-        device, steps = profile.devices[0], paced(_steps(node), node.pace)
+        device, steps = profile.devices[0], slowed_steps(_steps(node), node.slowdown)
         head_fixed_s, head_row_s = self._head_s(steps)
         return NodeFacts(
             id=node.node_id,

@@ -1,12 +1,12 @@
-"""Where plans are ordered and fetched: whoever asks gets one when it is made, until then nothing.
+"""Cache of plans, one for each purpose: a plan is made beside, and handed out while it still holds.
 
-The manager looks at the cluster again and again; it cannot wait for a plan, and a plan that took
-seconds may be out of date. So each purpose has one plan in the making, and what comes of it is
-handed out if it uses nobody who has gone since; newcomers are for the next one.
+The manager evaluates the cluster again and again; it cannot wait for a plan, and one that took
+seconds may be out of date. So a plan is invalid once a node that it uses has gone, or some seconds
+after it was made; newcomers are for the next one.
 """
 
 import asyncio
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 
 from molink.coordinator.members.node_book import Node
@@ -16,7 +16,7 @@ from molink.errors import ErrorGuard
 __all__ = ["PlanCache"]
 
 FRESH_S = 5.0
-"""Whoever ordered a plan asks twice a second; a plan that nobody fetched so long is forgotten."""
+"""A plan that was not used so long is not used any more; the manager asks twice a second."""
 
 RETRY_S = 5.0
 """After a plan that could not be made: there is no memory for a process, perhaps."""
@@ -24,66 +24,57 @@ RETRY_S = 5.0
 
 @dataclass(slots=True)
 class PlanCache:
-    """One for a manager."""
+    """Plans of one manager, by purpose."""
 
     planner: Planner
-    made: Callable[[], None]
-    """A plan is there: ask for it."""
+    wake: asyncio.Event
+    """Set when a plan was made."""
+    tasks: asyncio.TaskGroup
     guard: ErrorGuard = field(default_factory=lambda: ErrorGuard("Making a plan"))
-    _orders: dict[Hashable, "_Order"] = field(default_factory=dict)
+    _entries: dict[Hashable, "_Entry"] = field(default_factory=dict)
 
-    def plan(self, purpose: Hashable, nodes: Sequence[Node]) -> ClusterPlan | None:
-        """The best rings of these nodes; None while that is not known yet."""
-        order = self._orders.get(purpose)
-        if order is not None and not order.task.done():
+    def take(self, purpose: Hashable, nodes: Sequence[Node]) -> ClusterPlan | None:
+        """The best rings of these nodes; None while they are not known, and a plan is made then."""
+        entry = self._entries.get(purpose)
+        if entry is not None and not entry.is_made:
             return None
-        plan = None if order is None else self._checked(order, nodes)
-        if plan is None:
-            self._order(purpose, nodes)
-        else:
-            del self._orders[purpose]
-        return plan
+        if entry is None or not entry.holds(nodes, _now()):
+            self._entries[purpose] = entry = _Entry(_facts(nodes))
+            self.tasks.create_task(self._make(entry, nodes))
+            return None
+        del self._entries[purpose]
+        return entry.plan
 
-    async def close(self) -> None:
-        """Make no more."""
-        tasks = [order.task for order in self._orders.values()]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-
-    def _order(self, purpose: Hashable, nodes: Sequence[Node]) -> None:
-        order = _Order(_facts(nodes), asyncio.create_task(self._make(nodes)))
-        order.task.add_done_callback(lambda task: order.note_time())
-        order.task.add_done_callback(lambda task: self.made())
-        self._orders[purpose] = order
-
-    async def _make(self, nodes: Sequence[Node]) -> ClusterPlan | None:
+    async def _make(self, entry: "_Entry", nodes: Sequence[Node]) -> None:
         with self.guard:
-            return await self.planner.plan(nodes)
-        await asyncio.sleep(RETRY_S)
-        return None
-
-    def _checked(self, order: "_Order", nodes: Sequence[Node]) -> ClusterPlan | None:
-        """The plan that was made, unless it is out of date. That there is no ring holds only for
-        those very nodes."""
-        plan = order.task.result()
-        if plan is None or _now() - order.made_at > FRESH_S:
-            return None
-        used = {stage.node_id for ring in plan.rings for stage in ring.stages}
-        fits = used <= {node.node_id for node in nodes} if used else order.facts == _facts(nodes)
-        return plan if fits else None
+            entry.plan = await self.planner.plan(nodes)
+        if entry.plan is None:
+            await asyncio.sleep(RETRY_S)
+        entry.made_at = _now()
+        self.wake.set()
 
 
 @dataclass(slots=True)
-class _Order:
-    """A plan in the making, or made."""
+class _Entry:
+    """Plan in the making, or made."""
 
     facts: frozenset[tuple[object, ...]]
-    task: "asyncio.Task[ClusterPlan | None]"
-    made_at: float = 0.0
+    """What it is made from."""
+    plan: ClusterPlan | None = None
+    """None, once made: it could not be made."""
+    made_at: float | None = None
 
-    def note_time(self) -> None:
-        self.made_at = _now()
+    @property
+    def is_made(self) -> bool:
+        return self.made_at is not None
+
+    def holds(self, nodes: Sequence[Node], now: float) -> bool:
+        """Whether it is still a plan of these nodes. That there is no ring holds only for those
+        very nodes."""
+        if self.plan is None or self.made_at is None or now - self.made_at > FRESH_S:
+            return False
+        used = {stage.node_id for ring in self.plan.rings for stage in ring.stages}
+        return used <= {node.node_id for node in nodes} if used else self.facts == _facts(nodes)
 
 
 def _facts(nodes: Sequence[Node]) -> frozenset[tuple[object, ...]]:

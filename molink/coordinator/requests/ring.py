@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from molink.config.link_shape import LinkShape
-from molink.stage_protocol.health import StageHealth
-from molink.stage_protocol.messages import StageLoaded
+from molink.coordinator.members.node_book import Node
+from molink.stage_protocol.messages import StageHealth, StageLoaded
 
 __all__ = ["COORDINATOR", "Ring", "RingFacts", "RingStage"]
 
@@ -28,7 +28,11 @@ class RingFacts:
 
 
 class RingStage(Protocol):
-    """One stage, as far as reports need it."""
+    """One stage, as far as requests and reports need it."""
+
+    @property
+    def node(self) -> Node:
+        """That hosts it."""
 
     @property
     def name(self) -> str:
@@ -64,6 +68,3 @@ class Ring(Protocol):
     @property
     def stages(self) -> Sequence[RingStage]:
         """Head first."""
-
-    async def watch(self) -> None:
-        """Follow the stages' health; raises StageError as soon as one is gone."""

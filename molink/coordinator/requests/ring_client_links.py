@@ -1,37 +1,48 @@
-"""The coordinator's two links: requests go to the head, tokens come from the tail.
+"""The coordinator's two links to one ring: requests go to the head, tokens come from the tail.
 
-The same `ProcessLinks` as in a stage; what arrives is handed into the event loop.
+The same `ProcessLinks` as in a stage; what happens in its thread is queued for the event loop.
 """
 
 import asyncio
-from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from typing import assert_never
 
 from molink.errors import RingError
-from molink.transport.curve import CurveKeys
+from molink.transport.link.connections import MoveOutcome
 from molink.transport.link.paced_link import PacedLink
-from molink.transport.link.path_move import MoveOutcome
 from molink.transport.link.process_links import MessageFrames, ProcessLinks
+from molink.wire.curve_keys import CurveKeys
 from molink.wire.messages import Cancel, Sampled, SetCodec, Submit
 from molink_scheduler.link.facts import LinkMemory
 from molink_scheduler.link.pacer import LinkPacer
 from molink_scheduler.link.silence import GiveUp, Reconnect, SilenceStep
 from molink_scheduler.link.transmission import make_transmission
 
-__all__ = ["RingClientLinks"]
+__all__ = ["HeadLost", "HeadSilent", "LinkEvent", "RingClientLinks"]
+
+
+@dataclass(frozen=True, slots=True)
+class HeadSilent:
+    """Event: the head acknowledges nothing, and another path to it is wanted."""
+
+
+@dataclass(frozen=True, slots=True)
+class HeadLost:
+    """Event: the link to the head is given up; the reason is a sentence."""
+
+    reason: str
+
+
+LinkEvent = Sampled | HeadSilent | HeadLost
 
 
 @dataclass(slots=True)
 class RingClientLinks:
-    """Sends `Submit` and `Cancel`, hands each `Sampled` to a callback."""
+    """Both links, while their thread runs. Made by `bind`."""
 
     _loop: asyncio.AbstractEventLoop
-    sampled: Callable[[Sampled], None] = field(default=lambda message: None)
-    """Called in the event loop for every batch that the tail finished."""
-    head_silent: Callable[[], None] = field(default=lambda: None)
-    """Called there when nothing is acknowledged by the head, and another way is wanted."""
-    head_lost: Callable[[str], None] = field(default=lambda reason: None)
-    """Called there once when the link to the head is given up; `reason` is a sentence."""
+    events: "asyncio.Queue[LinkEvent]" = field(default_factory=asyncio.Queue)
+    """Every batch of tokens that the tail has finished, and what becomes of the head."""
     head: PacedLink | None = None
     _links: ProcessLinks = field(init=False)
 
@@ -67,12 +78,6 @@ class RingClientLinks:
         assert self.head is not None, "connect comes first"
         self._links.send(self.head, message)
 
-    def allow(self, keys: Iterable[str]) -> None:
-        """Accept these keys (Z85) from now on and no others; the links must be encrypted. Raises
-        ValueError for what is no key."""
-        assert self._links.guard is not None, "links that are not encrypted accept everybody"
-        self._links.guard.allow(keys)
-
     async def move_head(self, address: str) -> MoveOutcome:
         """Lead the link to the head to another address of it; requests go on meanwhile."""
         assert self.head is not None, "connect comes first"
@@ -89,19 +94,25 @@ class RingClientLinks:
         self._links.close()
 
     def _on_silence(self, link: PacedLink, step: SilenceStep) -> None:
-        """In the link thread: the way to the head seems dead."""
+        """In the link thread: the path to the head seems dead."""
         match step:
-            case Reconnect(ask_others=True):
-                self._loop.call_soon_threadsafe(lambda: self.head_silent())
+            case Reconnect(ask_others):
+                if ask_others:
+                    self._queue(HeadSilent())
             case GiveUp(silent_s):
                 reason = f"For {silent_s:.0f} s the head has acknowledged nothing over any way."
-                self._loop.call_soon_threadsafe(lambda: self.head_lost(reason))
+                self._queue(HeadLost(reason))
+            case other:
+                assert_never(other)
 
     def _deliver(self, frames: MessageFrames) -> None:
         """In the link thread."""
         message = self._links.decode(frames)
         if isinstance(message, Sampled):
-            self._loop.call_soon_threadsafe(self.sampled, message)
+            self._queue(message)
+
+    def _queue(self, event: LinkEvent) -> None:
+        self._loop.call_soon_threadsafe(self.events.put_nowait, event)
 
 
 def _settle(future: "asyncio.Future[MoveOutcome]", outcome: MoveOutcome) -> None:

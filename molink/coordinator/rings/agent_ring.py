@@ -1,12 +1,12 @@
 """A ring of stages that nodes host: all load, then all join, then it serves.
 
-Nothing is started here: nodes are told, and tell when they are done.
+Nothing is started here: nodes get assignments, and report when they have carried them out.
 """
 
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
 
+from molink.config.link_shape import LinkShape
 from molink.control.messages.payloads import StageLink
 from molink.coordinator.members.node_book import Node
 from molink.coordinator.requests.ring import RingFacts
@@ -14,6 +14,7 @@ from molink.coordinator.rings.agent_stage import AgentStage
 from molink.errors import StageError
 from molink.stage_protocol.messages import StageLoaded
 from molink.tasks import gathered
+from molink_scheduler.head.settings import RingTerms
 
 __all__ = ["AgentRing", "JoinTerms", "RingRoutes", "build_ring", "link_to"]
 
@@ -23,11 +24,10 @@ ADDRESSES_MAX = 16
 
 @dataclass(frozen=True, slots=True)
 class JoinTerms:
-    """What all stages of a ring are told alike, and where the coordinator is."""
+    """Terms on which all stages of a ring join, and where the coordinator is."""
 
-    micro_batch_count: int | None
-    span_tokens: int | None
-    policy: str
+    ring: RingTerms
+    """But for what is known only when all stages have loaded."""
     coordinator_key: str
     """CURVE public key, Z85."""
     coordinator_addresses: tuple[str, ...]
@@ -38,11 +38,13 @@ class JoinTerms:
     """host:port, or empty."""
     upload_mbps: float | None = None
     """Cap of every node; None: none, or each its own."""
+    emulated: LinkShape | None = None
+    """Of each link as it begins; None: links are real."""
 
 
 @dataclass(frozen=True, slots=True)
 class RingRoutes:
-    """Every link of a ring, as whoever sends on it is told where it leads."""
+    """Every link of a ring: where its sender is to connect."""
 
     requests: StageLink
     """The coordinator to the head."""
@@ -52,13 +54,13 @@ class RingRoutes:
     """The tail to the coordinator."""
 
 
-Detour = Callable[[RingRoutes], Awaitable[RingRoutes]]
+Reroute = Callable[[RingRoutes], Awaitable[RingRoutes]]
 """Leads links through something between, once it is known where they end."""
 
 
 @dataclass(slots=True)
 class AgentRing:
-    """A ring that serves."""
+    """Ring that has joined."""
 
     facts: RingFacts
     stages: list[AgentStage]
@@ -67,19 +69,15 @@ class AgentRing:
     """From the coordinator to the head."""
 
     async def watch(self) -> None:
-        """Follow the stages; raises StageError as soon as one is gone."""
+        """Until a stage is gone, then raises StageError."""
         await gathered(stage.watch() for stage in self.stages)
-
-
-async def _no_detour(routes: RingRoutes) -> RingRoutes:
-    return routes
 
 
 async def build_ring(
     stages: Sequence[AgentStage],
     terms: JoinTerms,
     progressed: Callable[[int, float], None],
-    detour: Detour = _no_detour,
+    reroute: Reroute,
 ) -> AgentRing:
     """Load and join all stages. Raises StageError or UserError when one cannot."""
 
@@ -88,17 +86,22 @@ async def build_ring(
 
     loaded = await gathered(stage.load(report(index)) for index, stage in enumerate(stages))
     capacity = min(stage.kv_tokens_capacity for stage in loaded)
-    routes = await detour(_routes(stages, loaded, terms))
-    await gathered(
-        stage.join(_join_fields(index, routes, terms, capacity))
-        for index, stage in enumerate(stages)
+    routes = await reroute(_routes(stages, loaded, terms))
+    ring = replace(
+        terms.ring,
+        kv_tokens_capacity=capacity,
+        micro_batch_candidates=tuple(range(1, 2 * len(stages) + 1)),
     )
-    facts = RingFacts(stages[0].epoch, terms.policy, terms.upload_mbps)
+    await gathered(
+        stage.join(ring, to_next, routes.sampled if stage is stages[-1] else None)
+        for stage, to_next in zip(stages, routes.next_of, strict=True)
+    )
+    facts = RingFacts(stages[0].epoch, ring.policy, terms.upload_mbps, terms.emulated)
     return AgentRing(facts, list(stages), capacity, routes.requests)
 
 
 def link_to(node: Node, port: int, port_name: str, relay: str) -> StageLink:
-    """A link to a port of a node, at the hosts where it says that it can be reached."""
+    """A link to a port of a node, at the hosts where it reports that it can be reached."""
     profile = node.profile
     assert profile is not None and node.public_key, "only measured members are in a ring"
     hosts = [address.rpartition(":")[0] for address in profile.addresses]
@@ -133,23 +136,8 @@ def _next_link(
     if following != index:
         return next_link
     # A ring of one PC closes on itself.
-    ways = (f"127.0.0.1:{loaded[index].port}", *next_link.addresses)
-    return next_link.model_copy(update={"addresses": ways[:ADDRESSES_MAX], "relay": ""})
-
-
-def _join_fields(index: int, routes: RingRoutes, terms: JoinTerms, capacity: int) -> dict[str, Any]:
-    stages = len(routes.next_of)
-    return {
-        "join": {
-            "kv_tokens_capacity": capacity,
-            "micro_batch_count": terms.micro_batch_count,
-            "micro_batch_candidates": tuple(range(1, 2 * stages + 1)),
-            "span_tokens": terms.span_tokens,
-            "policy": terms.policy,
-        },
-        "next_link": routes.next_of[index],
-        "coordinator_link": routes.sampled if index == stages - 1 else None,
-    }
+    addresses = (f"127.0.0.1:{loaded[index].port}", *next_link.addresses)
+    return next_link.model_copy(update={"addresses": addresses[:ADDRESSES_MAX], "relay": ""})
 
 
 def _coordinator_link(terms: JoinTerms) -> StageLink:

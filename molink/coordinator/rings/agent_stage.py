@@ -1,62 +1,69 @@
-"""One stage that a node hosts, as its ring sees it: told what to load, joined, watched.
+"""One stage that a node hosts, as its ring sees it: loaded, joined, watched.
 
 Commands are assignments and facts come over the control plane, whether the node is an agent on
 somebody's PC or a local one of `molink serve`.
 """
 
-import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Protocol
 
-from pydantic import TypeAdapter, ValidationError
-
-from molink.control.messages.payloads import Assignment, NodeHealth, StageFact, StageWork
+from molink.control.messages.payloads import (
+    AssignedWork,
+    Assignment,
+    NodeHealth,
+    StageFact,
+    StageLink,
+    Unreadable,
+)
 from molink.coordinator.members.node_book import Node
-from molink.errors import ErrorGuard, MolinkError, StageError, UserError
-from molink.stage_protocol.health import StageHealth, health_from_fields
-from molink.stage_protocol.messages import StageLoaded
+from molink.errors import ErrorGuard, FrameError, MolinkError, StageError, UserError
+from molink.stage_protocol.messages import StageHealth, StageLoaded
+from molink_scheduler.head.settings import RingTerms
 
-__all__ = ["AgentStage", "Tell"]
+__all__ = ["AgentStage", "NodeCommands"]
 
 DOWNLOAD_SHARE = 0.5
-"""Of the way to a loaded stage, as far as anybody knows beforehand."""
+"""Of the time until a stage is loaded; how long each part takes is not known beforehand."""
 
-_LOADED = TypeAdapter(StageLoaded)
 
-Tell = Callable[[Node, Assignment], Awaitable[None]]
-"""Publishes an assignment; its revision is given by whoever keeps count."""
+class NodeCommands(Protocol):
+    """Sender of commands to nodes."""
+
+    async def assign(self, node: Node, assignment: Assignment) -> None:
+        """Publish what a node shall do, under the next revision."""
+
+    async def allow_links(self, node: Node, keys: tuple[str, ...]) -> None:
+        """Publish whose links (CURVE keys, Z85) a node accepts, unless it knows."""
 
 
 @dataclass(slots=True)
 class AgentStage:
-    """A stage on a node."""
+    """One stage of a ring, on a node."""
 
     node: Node
-    work: StageWork
+    work: AssignedWork
     ring: int
     epoch: int
-    place: int
+    index: int
     """Its number in the ring."""
     stages: int
     neighbours: tuple[str, ...]
     """Whose links it accepts: public keys, Z85."""
-    tell: Tell
-    allow_links: Callable[[Node, tuple[str, ...]], Awaitable[None]]
-    downloads: bool = True
-    """Whether its node fetches the weights first."""
+    commands: NodeCommands
     loaded: StageLoaded | None = None
-    health: StageHealth | None = None
     pid: int | None = None
+    """Of its process, where that runs on this machine."""
     failed: bool = False
-    """Whether the node has said that its stage cannot be."""
+    """Whether the node has reported that its stage cannot be."""
     incarnation: str = field(init=False)
-    """Of the agent that was told."""
+    """Of the agent that was assigned to it."""
     refusals: ErrorGuard = field(init=False)
     """Its reports that cannot be read: of an agent of another version, or of one that lies."""
     _report: NodeHealth | None = None
-    """The last one that was looked at."""
-    _changed: asyncio.Event = field(default_factory=asyncio.Event)
+    """The last one that was read..."""
+    _health: StageHealth | None = None
+    """...and what could be read last."""
 
     def __post_init__(self) -> None:
         self.incarnation = self.node.presence.incarnation if self.node.presence else ""
@@ -72,39 +79,54 @@ class AgentStage:
         """[start, end)."""
         return self.work.layers
 
-    def notice(self) -> None:
-        """The node has said something."""
-        self._take_health()
-        self._changed.set()
+    @property
+    def health(self) -> StageHealth | None:
+        """Its latest report, once it is loaded."""
+        report = self.node.health
+        if self.loaded is None or report is None or report is self._report:
+            return self._health
+        self._report = report
+        match report.stage:
+            case StageHealth() as health:
+                self._health = health
+            case Unreadable(why=why):
+                with self.refusals:
+                    raise FrameError(why)
+        return self._health
 
     async def load(self, progressed: Callable[[float], None]) -> StageLoaded:
         """Until the layers are there. Raises StageError when they cannot be, UserError when its
-        node says that what was asked for cannot be."""
-        await self.allow_links(self.node, self.neighbours)
-        await self.tell(self.node, self._assignment())
+        node reports that what was asked for cannot be."""
+        await self.commands.allow_links(self.node, self.neighbours)
+        await self.commands.assign(self.node, self._assignment())
         fact = await self._fact("loaded", progressed)
-        self.loaded = _loaded(self.name, fact.line)
+        if not isinstance(fact.line, StageLoaded):
+            why = fact.line.why if fact.line is not None else "nothing"
+            raise StageError(f"{self.name} says something impossible of its stage ({why}).")
+        self.loaded = fact.line
         return self.loaded
 
-    async def join(self, assignment_fields: dict[str, Any]) -> None:
-        """Put it into the ring, until all of its links stand. Raises StageError."""
-        assignment = self._assignment().model_copy(update=assignment_fields)
-        await self.tell(self.node, assignment)
+    async def join(self, ring: RingTerms, to_next: StageLink, sampled: StageLink | None) -> None:
+        """Put it into the ring, until all of its links stand: the one to the next stage, and of the
+        tail the one to the coordinator. Raises StageError."""
+        links = {"next_link": to_next, "coordinator_link": sampled}
+        assignment = self._assignment().model_copy(update={"join": ring, **links})
+        await self.commands.assign(self.node, assignment)
         await self._fact("ready", lambda fraction: None)
 
     async def watch(self) -> None:
         """Until the stage is gone, then raises StageError."""
         while True:
             self._check_alive()
-            await self._next_change()
+            await self.node.changed.wait()
 
     async def next_health(self) -> StageHealth:
         """The next report."""
         before = self.health
-        while self.health is before or self.health is None:
+        while (health := self.health) is before or health is None:
             self._check_alive()
-            await self._next_change()
-        return self.health
+            await self.node.changed.wait()
+        return health
 
     async def _fact(self, kind: str, progressed: Callable[[float], None]) -> StageFact:
         while True:
@@ -114,10 +136,10 @@ class AgentStage:
                 return fact
             if fact is not None and fact.kind in ("downloading", "loading"):
                 progressed(self._fraction(fact))
-            await self._next_change()
+            await self.node.changed.wait()
 
     def _fraction(self, fact: StageFact) -> float:
-        if not self.downloads:
+        if self.node.is_local:  # Its weights are on the disk.
             return fact.fraction
         if fact.kind == "downloading":
             return DOWNLOAD_SHARE * fact.fraction
@@ -128,32 +150,20 @@ class AgentStage:
             raise StageError(f"{self.name} is lost.")
         if self.node.presence is None or self.node.presence.incarnation != self.incarnation:
             raise StageError(f"{self.name} has started anew.")
-        told = self.node.assignment
-        if told is not None and told.epoch != self.epoch:
+        assignment = self.node.assignment
+        if assignment is not None and assignment.epoch != self.epoch:
             raise StageError(f"{self.name} was given something else to do.")
         fact = self.node.current_fact
         if fact is not None and fact.kind in ("failed", "stopped"):
             self.failed = fact.kind == "failed"
             raise _failure(self.name, fact)
 
-    async def _next_change(self) -> None:
-        self._changed.clear()
-        await self._changed.wait()
-
-    def _take_health(self) -> None:
-        report = self.node.health
-        if report is None or report.stage is None or self.loaded is None or report is self._report:
-            return
-        self._report = report
-        with self.refusals:
-            self.health = health_from_fields(report.stage)
-
     def _assignment(self) -> Assignment:
         return Assignment(
             revision=0,
             ring=self.ring,
             epoch=self.epoch,
-            stage=self.place,
+            stage=self.index,
             stages=self.stages,
             work=self.work,
         )
@@ -165,15 +175,3 @@ def _failure(name: str, fact: StageFact) -> MolinkError:
         return UserError(fact.message)
     message = fact.message or "its stage ended."
     return StageError(message if message.startswith(f"{name} ") else f"{name}: {message}")
-
-
-def _loaded(name: str, line: dict[str, Any]) -> StageLoaded:
-    """From what a node says. Raises StageError for anything else than a loaded stage."""
-    try:
-        return _LOADED.validate_python(line)
-    except ValidationError as error:
-        problem = error.errors()[0]
-        where = ".".join(str(part) for part in problem["loc"])
-        raise StageError(
-            f"{name} says something impossible of its stage ({where}: {problem['msg']})."
-        ) from None

@@ -19,10 +19,8 @@ from dataclasses import dataclass, field
 import zmq
 
 from molink.transport.curve import CurvePeer
-from molink.transport.link.chunk_stream import ChunkStream
-from molink.transport.link.connections import Connections
-from molink.transport.link.outgoing import Frame
-from molink.transport.link.path_move import MoveOutcome, PathMove
+from molink.transport.link.chunk_stream import ChunkStream, Frame
+from molink.transport.link.connections import Connections, MoveOutcome, PathMove
 from molink.wire.chunks import encode_hello
 from molink_scheduler.batch import BatchClass
 from molink_scheduler.link.facts import LinkReport
@@ -51,7 +49,7 @@ class PacedLink:
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def __post_init__(self) -> None:
-        self._stream = ChunkStream(self.connections.socket, self.sender, self.clock)
+        self._stream = ChunkStream(self.connections, self.sender, self.clock)
 
     @classmethod
     def connect(
@@ -74,7 +72,7 @@ class PacedLink:
     @property
     def is_open(self) -> bool:
         """Whether the far end has answered."""
-        return self._stream.is_heard
+        return self._stream.is_answered
 
     @property
     def address(self) -> str:
@@ -88,14 +86,14 @@ class PacedLink:
         move that is still under way is given up for this one.
         """
         with self._lock:
-            self.connections.moves.want(address, done)
+            self.connections.request_move(address, done)
 
     def close(self) -> None:
         """Close its connections; the link's thread must have ended."""
         self.connections.close()
 
-    def greet(self) -> None:
-        """Ask whether somebody listens."""
+    def say_hello(self) -> None:
+        """Ask whether the far end listens."""
         with self._lock:
             with suppress(zmq.Again):  # A connection that ZeroMQ has given up takes nothing more.
                 self.connections.socket.send(encode_hello(), zmq.NOBLOCK)
@@ -129,13 +127,13 @@ class PacedLink:
             asked_at = self._stream.exchange()
             step = self._look(asked_at) if asked_at >= self.sender.silence.look_at else None
             wake_at = self.sender.next_wake(asked_at)
-            move = self.connections.moves.current
-        for one in ended:
-            one.tell()
+            move = self.connections.move
+        for ended_move in ended:
+            ended_move.report()
         if step is not None:
             self.on_silence(self, step)
             return asked_at
-        if move is None or wake_at is None or move.holds:
+        if move is None or wake_at is None or move.is_draining:
             return wake_at if move is None else move.wake_at
         return min(wake_at, move.wake_at)
 
@@ -160,22 +158,21 @@ class PacedLink:
         sender = self.sender
         step = sender.silence.look(sender.oldest, sender.pacer, now)
         if isinstance(step, Reconnect):
-            self.connections.moves.renew(self.address)
+            self.connections.reconnect()
         return step
 
     def _advance_move(self) -> list[PathMove]:
-        """Take the next step of a move; those that have ended are to be told of it."""
+        """Take the next step of a move; those that have ended are to be reported."""
         connections = self.connections
-        if connections.moves.is_idle:
+        if connections.is_idle:
             return []
         now, before = self.clock(), self.address
         silent = self.sender.silence.noticed
         ended = connections.advance(self.pacer.in_flight_bytes, now, silent=silent)
         for move in ended:
             if move.phase == "drained":
-                other_way = move.address != before
-                self._stream.continue_on(move.socket, move.first, now, other_way=other_way)
-        self._stream.hold(moving=connections.moves.holds)
+                path_changed = move.address != before
+                self._stream.connection_changed(move.first, now, path_changed=path_changed)
         return ended
 
 

@@ -17,6 +17,7 @@ from math import inf
 from typing import NamedTuple
 
 from molink_scheduler.batch import BatchClass
+from molink_scheduler.link.upload_budget import UNLIMITED_BYTES
 
 __all__ = ["Backlog", "Chunk", "LinkView", "Transfer", "Waiting"]
 
@@ -60,6 +61,10 @@ class LinkView:
 
     rate_bytes_per_s: float
     """The measured delivery rate: the paper's Band_i of this link."""
+    chunk_bytes: int
+    """Size of a chunk at that rate, or at the upload cap where that is lower."""
+    chunk_bytes_max: int = UNLIMITED_BYTES
+    """What the upload cap lets go at once: no piece is longer."""
     next_decode_due_at: float | None = None
     """When the next decode micro-batch is predicted to want this link (`DecodeClock.due_at` and a
     step); None when nothing predicts one."""
@@ -67,6 +72,8 @@ class LinkView:
     def __post_init__(self) -> None:
         if not 0 < self.rate_bytes_per_s < inf:
             raise ValueError(f"a link's rate must be finite and over 0: {self.rate_bytes_per_s}")
+        if min(self.chunk_bytes, self.chunk_bytes_max) < 1:
+            raise ValueError(f"a chunk holds at least one byte, got {self.chunk_bytes}")
 
 
 @dataclass(slots=True)
@@ -123,10 +130,10 @@ class Backlog:
         line = self._lines[batch_class]
         return next(iter(line.values())) if line else None
 
-    def _take(self, waiting: Waiting, bytes_max: int) -> Chunk:
+    def _take(self, waiting: Waiting, wanted_bytes: int, link: LinkView) -> Chunk:
         """Hand out the next piece of a transfer; the last piece removes it."""
         transfer, offset = waiting.transfer, waiting.sent_bytes
-        size = min(bytes_max, waiting.left_bytes)
+        size = min(wanted_bytes, link.chunk_bytes_max, waiting.left_bytes)
         assert size >= 1, "a piece holds at least one byte"
         last = size == waiting.left_bytes
         self._queued_bytes[transfer.batch_class] -= size

@@ -49,7 +49,7 @@ class FifoQueue(Backlog):
             oldest = decode or prefill
         else:
             oldest = decode if decode.number < prefill.number else prefill
-        return None if oldest is None else self._take(oldest, self.piece_bytes)
+        return None if oldest is None else self._take(oldest, self.piece_bytes, link)
 
 
 @dataclass(slots=True)
@@ -88,10 +88,10 @@ class FairQueue(Backlog):
         if oldest is not None and oldest is not waiting and waiting.left_bytes <= self.piece_bytes:
             del self._round[waiting.transfer.transfer_id]
             waiting = oldest
-        return self._take_turn(waiting)
+        return self._take_turn(waiting, link)
 
-    def _take_turn(self, waiting: Waiting) -> Chunk:
-        chunk = self._take(waiting, self.piece_bytes)
+    def _take_turn(self, waiting: Waiting, link: LinkView) -> Chunk:
+        chunk = self._take(waiting, self.piece_bytes, link)
         if chunk.last:
             self._leave_round(waiting)
         else:

@@ -112,16 +112,19 @@ class LinkPacer:
         queued_s = (estimator.in_flight_bytes + self.chunk_bytes) / rate - estimator.base_rtt_s
         return max(queued_s, self.chunk_bytes / rate)
 
-    def room(self, now: float, *, urgent: bool = False) -> int:
-        """Bytes that may be sent now, at most a chunk; 0: wait."""
+    def sendable_bytes(self, now: float, *, urgent: bool = False) -> int:
+        """Most bytes that the next chunk may have; 0: wait.
+
+        The window says whether a chunk may leave, the upload budget how long it may be; within that
+        its size is the queue's to choose.
+        """
         self._window.tick(now)
-        room = self._open_bytes(now, urgent)
-        if not urgent and now < self._paced_until:
-            room = 0
-        if room < self._window.piece_bytes and self._stalled(now):
-            room = self.chunk_bytes
-        room = min(int(room), self.chunk_bytes, self.budget.room(now, urgent=urgent))
-        return room if room >= self._window.piece_bytes else 0
+        is_open = self._open_bytes(now, urgent) >= self._window.piece_bytes
+        is_due = urgent or now >= self._paced_until
+        if not (is_open and is_due) and not self._stalled(now):
+            return 0
+        sendable = self.budget.sendable_bytes(now, urgent=urgent)
+        return sendable if sendable >= self._least_bytes(urgent) else 0
 
     def sent(self, sequence: int, size_bytes: int, now: float, *, urgent: bool = False) -> None:
         """A chunk was handed to the connection; sequence numbers rise."""
@@ -159,7 +162,7 @@ class LinkPacer:
         """When room may appear without an acknowledgement; None when there is room, or nothing
         but an acknowledgement brings it."""
         if self._open_bytes(now, urgent) >= self._window.piece_bytes:
-            at = self.budget.room_at(self._window.piece_bytes, now, urgent=urgent)
+            at = self.budget.sendable_at(self._least_bytes(urgent), now, urgent=urgent)
             at = at if urgent else max(at, self._paced_until)
             return at if at > now else None
         return max(now, min(self._stall_at, self._window.phase_ends(now)))
@@ -205,7 +208,11 @@ class LinkPacer:
         self._open_since = self._paced_until = -math.inf
         self._progress_at, self._stalls = now, 0
 
-    # -- the window -----------------------------------------------------------------------------
+    def _least_bytes(self, urgent: bool) -> int:
+        """Bytes that the upload budget must have before anything leaves: a whole chunk of prefill,
+        a piece of decode, and under a tiny cap, whose bucket never holds either, half of that."""
+        wanted = self._window.piece_bytes if urgent else self.chunk_bytes
+        return max(1, min(wanted, self.budget.sendable_bytes_max(urgent=urgent) // 2))
 
     def _open_bytes(self, now: float, urgent: bool) -> float:
         """What the window leaves, or what urgent data may overdraw it by."""

@@ -1,4 +1,4 @@
-"""What leaves on a link now: the queue says which piece, the pacer whether it may go.
+"""What leaves on a link now: the pacer says whether and how much, the queue which piece.
 
 The two know nothing of each other; asking them in the right order is a decision too, and the live
 link and the simulator must make it alike. So it is made here, once. Whoever has news of the link
@@ -147,9 +147,14 @@ class LinkSender:
         """
         if self.queue.is_empty or self._again:
             return None
-        if self._paused_until(now) is not None or not self._room(now):
+        if self._paused_until(now) is not None:
             return None
-        view = LinkView(self.rate_bytes_per_s, self._next_decode_due_at)
+        pacer = self.pacer
+        sendable = pacer.sendable_bytes(now, urgent=self._is_urgent)
+        if not sendable:
+            return None
+        due_at = self._next_decode_due_at
+        view = LinkView(self.rate_bytes_per_s, pacer.chunk_bytes, sendable, due_at)
         chunk = self.queue.next_chunk(now, view)
         if chunk is None:
             return None
@@ -177,13 +182,13 @@ class LinkSender:
         """Whether something must leave once more, so that nothing else may."""
         return bool(self._again)
 
-    def connected_anew(self, first: int, now: float, *, other_way: bool) -> None:
+    def connection_changed(self, first: int, now: float, *, path_changed: bool) -> None:
         """There is another connection, and the far end has all chunks before number `first`;
-        `other_way`: it does not lead where the one before did."""
+        `path_changed`: it does not lead where the one before did."""
         waiting = (*self.pacer.take_back(first, now), *self._again)
         self._again = deque(repeat for repeat in waiting if repeat.sequence >= first)
         self._repeated_from = first
-        if other_way:
+        if path_changed:
             self.pacer.path_changed(now)
 
     def missing(self, first: int, now: float) -> bool:
@@ -194,7 +199,7 @@ class LinkSender:
         if self.pacer.oldest is None or not self.pacer.oldest <= first < self._next_sequence:
             self.pacer.acks_refused += 1
             return False
-        self.connected_anew(first, now, other_way=False)
+        self.connection_changed(first, now, path_changed=False)
         return True
 
     def next_repeat(self, now: float) -> Repeat | None:
@@ -202,7 +207,7 @@ class LinkSender:
 
         Commits to it: the caller must send it, and say `repeated` before it asks again.
         """
-        if not self._again or not self.pacer.room(now, urgent=self._again[0].urgent):
+        if not self._again or not self.pacer.sendable_bytes(now, urgent=self._again[0].urgent):
             return None
         return self._again.popleft()
 
@@ -244,9 +249,6 @@ class LinkSender:
     @property
     def _is_urgent(self) -> bool:
         return self.queue.decode_first and self.queue.waiting_count(DECODE) > 0
-
-    def _room(self, now: float) -> bool:
-        return self.pacer.room(now, urgent=self._is_urgent) > 0
 
     def _paused_until(self, now: float) -> float | None:
         """Until when prefill waits for a decode step under way; None: nothing is held."""

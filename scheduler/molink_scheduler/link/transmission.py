@@ -7,7 +7,7 @@ nothing. The driver in turn keeps few bytes in flight (about one bandwidth-delay
 chunk), or the queue would grow where no policy can see it.
 
 A policy is an order (`PriorityQueues`, `FifoQueue`, `FairQueue`) and a size of pieces
-(`chunk_rules`). Rejected: one class with switches, in which no policy can be read by itself.
+(`ChunkRule`). Rejected: one class with switches, in which no policy can be read by itself.
 
 Pure: `now` is an argument, nothing sleeps, the bytes stay with the caller.
 """
@@ -17,14 +17,13 @@ from typing import Protocol
 from molink_scheduler.batch import BatchClass
 from molink_scheduler.link.backlog import Chunk, LinkView, Transfer
 from molink_scheduler.link.baseline_queues import FairQueue, FifoQueue
-from molink_scheduler.link.chunk_rules import (
-    FIXED_QUANTUM_BYTES,
-    QUANTUM_S,
-    FixedQuantum,
-    JustInTime,
-    Quantum,
+from molink_scheduler.link.priority_queues import (
+    PriorityQueues,
+    StarvationLimits,
+    fixed_quantum,
+    just_in_time,
+    quantum,
 )
-from molink_scheduler.link.priority_queues import PriorityQueues, StarvationLimits
 
 __all__ = [
     "POLICIES",
@@ -83,22 +82,17 @@ class TransmissionQueue(Protocol):
 
 
 def make_transmission(
-    policy: str = POLICY_DEFAULT,
-    *,
-    limits: StarvationLimits | None = None,
-    quantum_s: float = QUANTUM_S,
-    quantum_bytes: int = FIXED_QUANTUM_BYTES,
+    policy: str = POLICY_DEFAULT, limits: StarvationLimits | None = None
 ) -> TransmissionQueue:
-    """The queue of one link. Raises ValueError for an unknown policy or a value out of range."""
+    """The queue of one link. Raises ValueError for an unknown policy."""
     limits = limits or StarvationLimits()
-    quantum, fixed = Quantum(quantum_s), FixedQuantum(quantum_bytes)
     match policy:
         case "molink":
             return PriorityQueues(quantum, quantum, limits)
         case "just_in_time":
-            return PriorityQueues(JustInTime(quantum), quantum, limits)
+            return PriorityQueues(just_in_time, quantum, limits)
         case "quantum":
-            return PriorityQueues(fixed, fixed, limits)
+            return PriorityQueues(fixed_quantum, fixed_quantum, limits)
         case "fifo":
             return FifoQueue()
         case "fair":

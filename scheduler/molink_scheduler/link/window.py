@@ -13,23 +13,14 @@ import math
 from dataclasses import dataclass, field
 
 from molink_scheduler.link.estimator import LinkEstimator
-from molink_scheduler.link.facts import Departure
+from molink_scheduler.link.facts import CHUNK_S, Departure, chunk_bytes_at
 from molink_scheduler.link.upload_budget import UploadBudget
 
-__all__ = ["CHUNK_BYTES_MAX", "CHUNK_BYTES_MIN", "LinkWindow"]
-
-CHUNK_S = 0.008
-"""A chunk in time on the wire: what a decode step waits for at least."""
-
-CHUNK_BYTES_MIN = 4 * 1024
-"""Below it headers and wake-ups cost more than the order gains."""
-
-CHUNK_BYTES_MAX = 64 * 1024
-"""Above it nothing is gained, and copies leave the processor's cache."""
+__all__ = ["LinkWindow"]
 
 PIECE_SHARE = 0.25
-"""The window is filled up with pieces of a quarter chunk at least; whole chunks only would leave a
-fast short link idle for a fifth of the time."""
+"""A window with so much of a chunk left is open. One that had to have a whole chunk left would
+leave a fast short link idle for a fifth of the time."""
 
 SHORT_CHUNKS = 4
 """A link that holds fewer chunks gets a piece more, for what whole pieces leave unused."""
@@ -98,7 +89,7 @@ class LinkWindow:
     chunk_bytes: int = field(init=False)
     """The size that a chunk should have now."""
     piece_bytes: int = field(init=False)
-    """The least that is worth sending; a tiny upload cap never fits a quarter chunk."""
+    """What must be left of the window for a chunk to leave."""
     cycle_s: float = field(init=False)
     """From one probe to the next."""
     _round_s: float = field(init=False)
@@ -118,10 +109,8 @@ class LinkWindow:
     def learned(self) -> None:
         """The estimator has heard of an acknowledgement: work out what follows from it."""
         rate = self.estimator.rate_bytes_per_s
-        wanted = int(CHUNK_S * min(rate, self.budget.cap_bytes_per_s or math.inf))
-        self.chunk_bytes = min(CHUNK_BYTES_MAX, max(CHUNK_BYTES_MIN, wanted))
-        quarter = int(PIECE_SHARE * self.chunk_bytes)
-        self.piece_bytes = max(1, min(quarter, self.budget.piece_bytes_max() // 2))
+        self.chunk_bytes = chunk_bytes_at(min(rate, self.budget.cap_bytes_per_s or math.inf))
+        self.piece_bytes = int(PIECE_SHARE * self.chunk_bytes)
         self._round_s = max(ROUND_S_MIN, self.estimator.base_rtt_s + CHUNK_S)
         self.cycle_s = max(3 * self._round_s, min(CYCLE_ROUNDS * self._round_s, CYCLE_S_MAX))
 

@@ -1,11 +1,11 @@
 """The link that a system drives over a wire."""
 
 from molink_scheduler.link.backlog import LinkView
-from molink_scheduler.link.chunk_rules import JustInTime
 from molink_scheduler.link.priority_queues import (
     DECISIONS_MAX,
     PriorityQueues,
     StarvationLimits,
+    just_in_time,
 )
 from molink_scheduler.link.transmission import TransmissionQueue, make_transmission
 from molink_sim.clock import Clock
@@ -47,12 +47,9 @@ def _queue(policy: str) -> TransmissionQueue:
     if policy != PAPER_POLICY:
         return make_transmission(policy)
     limits = StarvationLimits(DECISIONS_MAX, decode_bytes_max=NEVER, wait_s_max=NEVER)
-    return PriorityQueues(JustInTime(), _AllThatIsLeft(), limits)
+    return PriorityQueues(just_in_time, _all_that_is_left, limits)
 
 
-class _AllThatIsLeft:
+def _all_that_is_left(now: float, link: LinkView) -> int:
     """The paper's turn: once prefill has waited for N decisions, the whole remainder goes."""
-
-    def chunk_bytes(self, now: float, link: LinkView) -> int:
-        """No limit."""
-        return NEVER
+    return NEVER

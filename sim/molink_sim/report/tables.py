@@ -31,7 +31,7 @@ MEGABYTE = 1e6
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Text in cells; the first column stands left, the others right."""
+    """Text in cells, for the terminal and for HTML; the first column stands left, others right."""
 
     title: str
     head: Sequence[str]
@@ -74,7 +74,7 @@ def figure_label(name: str) -> str:
 
 
 def totals(summary: Mapping[str, Any]) -> str:
-    """One sentence."""
+    """How many requests finished, and at which rates, in one sentence."""
     return (
         f"{summary['finished']} of {summary['requests']} requests finished "
         f"({summary['offered']['rate_per_s']:.3g}/s were offered); "
@@ -83,7 +83,7 @@ def totals(summary: Mapping[str, Any]) -> str:
 
 
 def print_table(table: Table, console: Console) -> None:
-    """On the terminal."""
+    """Print a table on the terminal."""
     shown = RichTable(title=escape(table.title) or None)
     for number, column in enumerate(table.head):
         shown.add_column(escape(column), justify="right" if number else "left")

@@ -10,7 +10,7 @@ where it arises and alike in every scenario:
 - software on every hop, and between a user and the ring.
 
 Nothing is fitted: all but one constant is measured with the profile
-(`machines.stage_profile.PcTimes`), and nothing of it by a ring that serves.
+(`molink_sim.hardware.stage_profile.PcTimes`), and nothing of it by a ring that serves.
 """
 
 from collections.abc import Sequence
@@ -51,7 +51,7 @@ ROW_BYTES_PER_VALUE = 2
 
 @dataclass(frozen=True, slots=True)
 class SimulatedRun:
-    """What a scenario comes to in virtual time."""
+    """Requests and busy times of a scenario in virtual time."""
 
     requests: list[SeenRequest]
     """In seconds since the scenario's beginning."""

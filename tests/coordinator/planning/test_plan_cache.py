@@ -8,25 +8,27 @@ from dataclasses import dataclass, field
 import pytest
 
 from molink.coordinator.members.node_book import Node
-from molink.coordinator.planning import plan_cache as plan_desk
+from molink.coordinator.planning import plan_cache
 from molink.coordinator.planning.cluster_plan import ClusterPlan, PlannedRing, PlannedStage
 from molink.coordinator.planning.plan_cache import PlanCache
 from molink.coordinator.planning.plan_process import plan_beside
 from molink.errors import StageError
+from molink.tasks import background_tasks
 from molink_scheduler.placement import Goal, ModelCost, Network, NodeFacts
 from molink_scheduler.placement.question import PlacementQuestion
+from tests.coordinator.examples import WORK
 
 A, B, C = Node("a"), Node("b"), Node("c")
 
 
 def plan_of(*nodes):
-    stages = tuple(PlannedStage(node.node_id, (i, i + 1), 64) for i, node in enumerate(nodes))
-    return ClusterPlan((PlannedRing(stages, 1, 0.1, 0.1, 1.0, 10.0, "nothing"),))
+    stages = tuple(PlannedStage(node.node_id, WORK) for node in nodes)
+    return ClusterPlan((PlannedRing(stages),))
 
 
 @dataclass
 class SlowPlanner:
-    """Answers what it is told, when it is told."""
+    """Answers what is put into `answers`, once it is there."""
 
     asked: list = field(default_factory=list)
     answers: asyncio.Queue = field(default_factory=asyncio.Queue)
@@ -40,13 +42,11 @@ class SlowPlanner:
 
 
 @asynccontextmanager
-async def desk():
+async def plans():
     made = asyncio.Event()
-    one = PlanCache(SlowPlanner(), made.set)
-    try:
+    async with background_tasks() as tasks:
+        one = PlanCache(SlowPlanner(), made, tasks)
         yield one, one.planner, made
-    finally:
-        await one.close()
 
 
 async def answered(planner, made, answer):
@@ -58,69 +58,69 @@ async def answered(planner, made, answer):
 
 
 async def test_a_plan_is_handed_out_once_it_is_made():
-    async with desk() as (one, planner, made):
-        assert one.plan("x", [A, B]) is None
+    async with plans() as (one, planner, made):
+        assert one.take("x", [A, B]) is None
         await asyncio.sleep(0)
-        assert one.plan("x", [A, B]) is None
+        assert one.take("x", [A, B]) is None
         assert planner.asked == [(A, B)], "one is in the making"
         await answered(planner, made, plan_of(A))
-        assert one.plan("x", [A, B, C]) == plan_of(A), "a newcomer is for the next one"
-        assert one.plan("x", [A, B, C]) is None
+        assert one.take("x", [A, B, C]) == plan_of(A), "a newcomer is for the next one"
+        assert one.take("x", [A, B, C]) is None
         await asyncio.sleep(0)
         assert planner.asked == [(A, B), (A, B, C)]
 
 
 async def test_a_plan_with_somebody_who_has_gone_is_made_anew():
-    async with desk() as (one, planner, made):
-        one.plan("x", [A, B])
+    async with plans() as (one, planner, made):
+        one.take("x", [A, B])
         await answered(planner, made, plan_of(A, B))
-        assert one.plan("x", [A]) is None
+        assert one.take("x", [A]) is None
         await answered(planner, made, plan_of(A))
-        assert one.plan("x", [A]) == plan_of(A)
+        assert one.take("x", [A]) == plan_of(A)
 
 
 async def test_that_there_is_no_ring_holds_only_for_those_who_were_asked_for():
     """Else two nodes that came one after the other would never be planned for together."""
-    async with desk() as (one, planner, made):
-        one.plan("x", [A])
+    async with plans() as (one, planner, made):
+        one.take("x", [A])
         await answered(planner, made, ClusterPlan((), {}, "2 GiB are missing."))
-        assert one.plan("x", [A, B]) is None
+        assert one.take("x", [A, B]) is None
         await answered(planner, made, plan_of(A, B))
-        assert one.plan("x", [A, B]) == plan_of(A, B)
-        one.plan("x", [A])
+        assert one.take("x", [A, B]) == plan_of(A, B)
+        one.take("x", [A])
         await answered(planner, made, ClusterPlan((), {}, "2 GiB are missing."))
-        assert one.plan("x", [A]).shortage
+        assert one.take("x", [A]).shortage
 
 
 async def test_each_purpose_has_a_plan_of_its_own():
-    async with desk() as (one, planner, made):
-        one.plan("x", [A])
+    async with plans() as (one, planner, made):
+        one.take("x", [A])
         await answered(planner, made, plan_of(A))
-        assert one.plan("y", [B]) is None
-        assert one.plan("x", [A]) == plan_of(A)
+        assert one.take("y", [B]) is None
+        assert one.take("x", [A]) == plan_of(A)
         await answered(planner, made, plan_of(B))
-        assert one.plan("y", [B]) == plan_of(B)
+        assert one.take("y", [B]) == plan_of(B)
 
 
 async def test_a_plan_that_nobody_fetched_is_forgotten(monkeypatch):
-    monkeypatch.setattr(plan_desk, "FRESH_S", -1.0)
-    async with desk() as (one, planner, made):
-        one.plan("x", [A])
+    monkeypatch.setattr(plan_cache, "FRESH_S", -1.0)
+    async with plans() as (one, planner, made):
+        one.take("x", [A])
         await answered(planner, made, plan_of(A))
-        assert one.plan("x", [A]) is None
+        assert one.take("x", [A]) is None
         await asyncio.sleep(0)
         assert len(planner.asked) == 2
 
 
 @pytest.mark.parametrize("error", [StageError("The process that plans has ended."), KeyError("a")])
 async def test_a_plan_that_failed_is_tried_again(monkeypatch, error):
-    monkeypatch.setattr(plan_desk, "RETRY_S", 0.0)
-    async with desk() as (one, planner, made):
-        one.plan("x", [A])
+    monkeypatch.setattr(plan_cache, "RETRY_S", 0.0)
+    async with plans() as (one, planner, made):
+        one.take("x", [A])
         await answered(planner, made, error)
-        assert one.plan("x", [A]) is None
+        assert one.take("x", [A]) is None
         await answered(planner, made, plan_of(A))
-        assert one.plan("x", [A]) == plan_of(A)
+        assert one.take("x", [A]) == plan_of(A)
 
 
 def question(*names):

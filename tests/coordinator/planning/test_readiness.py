@@ -39,7 +39,7 @@ class Room:
         self.book.take(IDS[name], PathReport(round=1, paths=paths), 0.0)
 
     def look(self, now):
-        self.readiness.look(list(self.book), now)
+        self.readiness.update(list(self.book), now)
 
     def is_time(self, now, first=True, serving=False):
         self.look(now)

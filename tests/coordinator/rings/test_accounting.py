@@ -8,7 +8,9 @@ from molink.coordinator.members.node_book import NodeBook
 from molink.coordinator.requests.cluster_service import ClusterService
 from molink.coordinator.rings.accounting import Accounting
 from molink.serving.service import ModelCard
-from tests.coordinator.examples import HERE, WORK
+from molink.stage_protocol.messages import PackingHealth, StageHealth
+from molink_scheduler.link.facts import LinkReport
+from tests.coordinator.examples import HERE, WORK, no_report
 
 
 @pytest.fixture
@@ -18,12 +20,16 @@ def accounting(tmp_path):
     book.take("a", HERE, 0.0)
     book.node("a").assignment = Assignment(revision=1, work=WORK)
     book.take("a", StageFact(revision=1, kind="ready"), 0.0)
-    yield Accounting(ledger, book, ClusterService(ModelCard("m", 0, 100, 64, (), None)), _at=0.0)
+    yield Accounting(
+        ledger, book, ClusterService(ModelCard("m", 0, 100, 64, (), None), no_report), _at=0.0
+    )
     ledger.close()
 
 
 def sent(accounting, count):
-    stage = {"links": [{"bytes_sent": count}]}
+    link = LinkReport("next", 1, count, 0, 0, 0, 0, 4096, 20.0, 60.0, 0.0, 0, False, 0)
+    side = PackingHealth("raw", 0, 0, 0.0)
+    stage = StageHealth(0, 0.0, 0.0, 0, 0, 0, 0, side, side, 0, None, None, 0.0, 0.0, (link,))
     health = NodeHealth(incarnation="a" * 12, state=NodeState.SERVING, uptime_s=1, stage=stage)
     accounting.book.take("a", health, 0.0)
 
@@ -32,9 +38,9 @@ def test_what_could_not_be_written_is_written_later_and_once(accounting):
     accounting.ledger._db.execute("PRAGMA query_only = ON")
     for now, count in ((10.0, 5), (20.0, 7)):
         sent(accounting, count)
-        accounting.settle([], now)
+        accounting.settle(now)
     assert accounting.ledger.all() == {} and accounting.guard.counts.total() == 2
     accounting.ledger._db.execute("PRAGMA query_only = OFF")
     for now in (30.0, 40.0):
-        accounting.settle([], now)
+        accounting.settle(now)
     assert accounting.ledger.all() == {"a": Contribution(40.0, 0, 7)}

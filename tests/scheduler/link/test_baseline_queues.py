@@ -10,7 +10,7 @@ from molink_scheduler.link.baseline_queues import FAIR_PIECE_BYTES, FIFO_PIECE_B
 from molink_scheduler.link.transmission import LinkView, Transfer, make_transmission
 
 DECODE, PREFILL = BatchClass.DECODE, BatchClass.PREFILL
-LINK = LinkView(2.5e6)
+LINK = LinkView(2.5e6, 20_000)
 
 batches = st.lists(st.tuples(st.sampled_from(BatchClass), st.integers(1, 200_000)), max_size=20)
 

@@ -3,22 +3,25 @@
 import pytest
 
 from molink_scheduler.batch import BatchClass
-from molink_scheduler.link.chunk_rules import FixedQuantum, JustInTime
+from molink_scheduler.link.facts import CHUNK_BYTES_MAX, CHUNK_BYTES_MIN, chunk_bytes_at
 from molink_scheduler.link.priority_queues import (
-    DECODE_PIECE_BYTES_MIN,
+    FIXED_QUANTUM_BYTES,
+    JUST_IN_TIME_BYTES_MAX,
     PriorityQueues,
     StarvationLimits,
+    fixed_quantum,
+    just_in_time,
 )
-from molink_scheduler.link.transmission import LinkView, Transfer, make_transmission
+from molink_scheduler.link.transmission import POLICIES, LinkView, Transfer, make_transmission
 
 DECODE, PREFILL = BatchClass.DECODE, BatchClass.PREFILL
-LINK = LinkView(2.5e6)
+LINK = LinkView(2.5e6, 20_000)
 N = 5
 COUNT_ONLY = StarvationLimits(decisions_max=N, decode_bytes_max=10**12, wait_s_max=1e9)
 
 
 def queues(limits: StarvationLimits = COUNT_ONLY) -> PriorityQueues:
-    return PriorityQueues(JustInTime(), FixedQuantum(), limits)
+    return PriorityQueues(just_in_time, fixed_quantum, limits)
 
 
 def offer(queue: PriorityQueues, batch_class: BatchClass, count: int, size: int, first: int):
@@ -39,7 +42,7 @@ def test_paper_decode_leaves_first_and_nothing_goes_between_its_pieces():
         sent.append(chunk)
     assert [chunk.transfer_id for chunk in sent] == sorted(chunk.transfer_id for chunk in sent)
     assert sum(chunk.size_bytes for chunk in sent) == 600_000
-    assert max(chunk.size_bytes for chunk in sent) <= DECODE_PIECE_BYTES_MIN * 2
+    assert max(chunk.size_bytes for chunk in sent) == FIXED_QUANTUM_BYTES
     assert [chunk.transfer_id for chunk in sent if chunk.last] == [1, 2]
 
 
@@ -86,7 +89,7 @@ def test_deviation_a_turn_is_one_quantum_and_not_all_that_remains():
     queue = queues()
     offer(queue, PREFILL, 1, 33_000_000, first=0)
     offer(queue, DECODE, 20, 10, first=1)
-    far = LinkView(2.5e6, next_decode_due_at=1.0)  # Just in time would send 2.5 MB.
+    far = LinkView(2.5e6, 20_000, next_decode_due_at=1.0)  # Just in time would send 2.5 MB.
     chunks = [queue.next_chunk(0.0, far) for _ in range(N)]
     assert chunks[-1].batch_class is PREFILL
     assert chunks[-1].size_bytes == queue.chunk_bytes_now == 16_384
@@ -119,7 +122,7 @@ def test_deviation_time_on_the_wire_does_not_earn_prefill_a_turn():
 def test_prefill_alone_follows_the_chunk_rule():
     queue = queues()
     offer(queue, PREFILL, 1, 10**7, first=0)
-    chunk = queue.next_chunk(0.0, LinkView(2.5e6, next_decode_due_at=0.1))
+    chunk = queue.next_chunk(0.0, LinkView(2.5e6, 20_000, next_decode_due_at=0.1))
     assert chunk.size_bytes == queue.chunk_bytes_now == 250_000
 
 
@@ -128,7 +131,7 @@ def test_the_policies_differ_in_their_pieces():
     for policy in ("molink", "just_in_time", "quantum"):
         queue = make_transmission(policy)
         queue.offer(Transfer(1, PREFILL, 10**7, 1))
-        view = LinkView(2.5e6, next_decode_due_at=0.1)
+        view = LinkView(2.5e6, 20_000, next_decode_due_at=0.1)
         pieces[policy] = queue.next_chunk(0.0, view).size_bytes
     assert pieces == {"molink": 20_000, "just_in_time": 250_000, "quantum": 16_384}
 
@@ -137,3 +140,46 @@ def test_the_policies_differ_in_their_pieces():
 def test_limits_that_never_let_decode_go_first_are_refused(limits):
     with pytest.raises(ValueError, match=r"decode never|prefill must"):
         StarvationLimits(*limits)
+
+
+MBPS_100 = 12.5e6
+STEP_S = 0.0082
+"""T_d(8) of 11 layers of a 7B model on an RTX 4090."""
+
+ROUND_S = 3 * STEP_S + 0.10704064
+"""T_o + T_m: three steps, and for 8 decode tokens of LLaMA-30B (act_sz 13,312) on three hops of 100
+Mbps and 30 ms 3 x 30 ms + 2 x 13,312 x 8 / 12.5 MB/s + 2 x 8 / 12.5 MB/s."""
+
+
+@pytest.mark.parametrize(
+    ("due_at", "now", "size_bytes"),
+    [
+        pytest.param(10.0 + STEP_S, 10.0, 102_500, id="case 1: one begins here, T_a = 8.2 ms"),
+        pytest.param(10.0 + STEP_S, 10.003, 65_000, id="case 2: one computes here, T_a = 5.2 ms"),
+        pytest.param(10.0 + ROUND_S, 10.02, 1_395_508, id="case 3: none does, T_a = 111.6 ms"),
+        pytest.param(None, 10.0, CHUNK_BYTES_MAX, id="deviation: without a forecast one quantum"),
+        pytest.param(10.0, 11.0, CHUNK_BYTES_MIN, id="deviation: overdue, a smallest piece"),
+        pytest.param(100.0, 10.0, JUST_IN_TIME_BYTES_MAX, id="deviation: a far forecast is capped"),
+    ],
+)
+def test_just_in_time_fills_the_link_until_decode_is_due(due_at, now, size_bytes):
+    link = LinkView(MBPS_100, chunk_bytes_at(MBPS_100), next_decode_due_at=due_at)
+    assert just_in_time(now, link) == size_bytes
+
+
+@pytest.mark.parametrize(
+    ("rate", "expected"),
+    [(6.25e4, CHUNK_BYTES_MIN), (2.5e6, 20_000), (5e6, 40_000), (1.25e8, CHUNK_BYTES_MAX)],
+)
+def test_a_chunk_follows_the_rate_within_limits(rate, expected):
+    assert chunk_bytes_at(rate) == expected
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("batch_class", BatchClass)
+def test_nothing_is_longer_than_what_the_cap_lets_go(policy, batch_class):
+    queue = make_transmission(policy)
+    queue.offer(Transfer(1, batch_class, 100_000, 1))
+    link = LinkView(2.5e6, 20_000, chunk_bytes_max=1_000, next_decode_due_at=0.1)
+    sizes = [queue.next_chunk(0.0, link).size_bytes for _ in range(100)]
+    assert sizes == 100 * [1_000] and queue.is_empty

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from molink_scheduler.batch import BatchClass
-from molink_scheduler.link.chunk_rules import CHUNK_BYTES_MAX
+from molink_scheduler.link.facts import CHUNK_BYTES_MAX, chunk_bytes_at
 from molink_scheduler.link.priority_queues import StarvationLimits
 from molink_scheduler.link.transmission import (
     POLICIES,
@@ -21,7 +21,7 @@ from molink_scheduler.link.transmission import (
 
 DECODE, PREFILL = BatchClass.DECODE, BatchClass.PREFILL
 PRIORITY_POLICIES = ("molink", "just_in_time", "quantum")
-LINK = LinkView(2.5e6)
+LINK = LinkView(2.5e6, 20_000)
 
 every_policy = pytest.mark.parametrize("policy", POLICIES)
 priority_policies = pytest.mark.parametrize("policy", PRIORITY_POLICIES)
@@ -75,7 +75,9 @@ dues = st.one_of(st.none(), st.floats(0, 1))
 @every_policy
 @given(transfers, dues)
 def test_bytes_are_conserved_and_in_order(policy, arrivals, due):
-    link = FakeLink(make_transmission(policy), LinkView(2.5e6, due), list(arrivals))
+    link = FakeLink(
+        make_transmission(policy), LinkView(2.5e6, 20_000, next_decode_due_at=due), list(arrivals)
+    )
     sent: dict[int, int] = defaultdict(int)
     for _, chunk in link.run():
         assert chunk.size_bytes >= 1 and chunk.offset == sent[chunk.transfer_id]
@@ -126,7 +128,9 @@ def test_the_counters_agree_with_what_was_offered_and_sent(policy, data):
 def test_a_decode_at_the_head_of_its_queue_waits_for_one_prefill_chunk_at_most(
     policy, arrivals, due
 ):
-    link = FakeLink(make_transmission(policy), LinkView(2.5e6, due), list(arrivals))
+    link = FakeLink(
+        make_transmission(policy), LinkView(2.5e6, 20_000, next_decode_due_at=due), list(arrivals)
+    )
     departed = link.run()
     offered_at = {transfer.transfer_id: at for at, transfer in arrivals}
     head_since = 0.0  # When the decode that went before it left the link free.
@@ -144,7 +148,7 @@ def test_a_decode_at_the_head_of_its_queue_waits_for_one_prefill_chunk_at_most(
 def test_behind_a_prefill_of_any_size_decode_is_the_very_next_chunk(policy, prefill_bytes, now):
     queue = make_transmission(policy)
     queue.offer(Transfer(1, PREFILL, prefill_bytes, 1))
-    queue.next_chunk(now, LinkView(2.5e6, now + 0.05))
+    queue.next_chunk(now, LinkView(2.5e6, 20_000, next_decode_due_at=now + 0.05))
     queue.offer(Transfer(2, DECODE, 9216, 6))
     late = now + 10.0  # However long that chunk took.
     assert queue.next_chunk(late, LINK) == Chunk(2, 0, 9216, True, DECODE)
@@ -162,7 +166,9 @@ def test_prefill_advances_when_decode_fills_the_link(policy, decode_bytes, rate)
         if not queue.waiting_count(DECODE):
             offered += 1
             queue.offer(Transfer(offered, DECODE, decode_bytes, 1))
-        chunk = queue.next_chunk(now, LinkView(rate, now + 1.0))
+        chunk = queue.next_chunk(
+            now, LinkView(rate, chunk_bytes_at(rate), next_decode_due_at=now + 1.0)
+        )
         if chunk.batch_class is DECODE:
             passed, passed_bytes = passed + chunk.last, passed_bytes + chunk.size_bytes
             assert passed < limits.decisions_max
@@ -193,7 +199,9 @@ def test_an_id_may_wait_once_and_come_again_later(policy):
 def ends_ms(policy: str, due: float | None = None) -> tuple[float, float]:
     """When a span of 128 tokens and a decode of six rows, offered at 10 ms, have left."""
     arrivals = [(0.0, Transfer(1, PREFILL, 196_608, 128)), (0.01, Transfer(2, DECODE, 9_216, 6))]
-    link = FakeLink(make_transmission(policy), LinkView(2.5e6, due), arrivals)
+    link = FakeLink(
+        make_transmission(policy), LinkView(2.5e6, 20_000, next_decode_due_at=due), arrivals
+    )
     ends = {c.transfer_id: 1e3 * (at + c.size_bytes / 2.5e6) for at, c in link.run()}
     return round(ends[1], 1), round(ends[2], 1)
 
@@ -225,4 +233,4 @@ def test_an_impossible_transfer_is_refused(values):
 @pytest.mark.parametrize("rate", [0.0, -1.0, float("inf"), float("nan")])
 def test_an_impossible_rate_is_refused(rate):
     with pytest.raises(ValueError, match="rate"):
-        LinkView(rate)
+        LinkView(rate, 4096)

@@ -18,7 +18,7 @@ from molink_sim.scenario import (
     SystemSpec,
 )
 from molink_sim.simulate import World
-from molink_sim.swarm_world import swarm_scenario
+from molink_sim.swarm import swarm_scenario
 from molink_sim.workload import generate
 
 IDEAL = SystemSpec(link_model="ideal")

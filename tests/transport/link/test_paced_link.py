@@ -37,6 +37,12 @@ class Wire:
     processor: Processor
     acks: list[tuple[float, bytes]] = field(default_factory=list)
 
+    def connect(self, address: str) -> None:
+        pass
+
+    def getsockopt(self, option: int) -> int:
+        return 0
+
     def send_multipart(self, frames: list[bytes], flags: int) -> None:
         self.processor.preempt()
         header = decode_link_frame(frames[0])
@@ -57,7 +63,12 @@ class Wire:
 
 def link_over(wire: Wire, pacer: LinkPacer, clock=None) -> PacedLink:
     sender = LinkSender(make_transmission(), pacer)
-    return PacedLink("next", Connections(wire), sender, clock or (lambda: wire.processor.now))
+    return PacedLink(
+        "next",
+        Connections(lambda: wire, "tcp://far:1"),
+        sender,
+        clock or (lambda: wire.processor.now),
+    )
 
 
 @given(st.lists(st.floats(0.0, 0.05), max_size=40))

@@ -6,9 +6,8 @@ from dataclasses import dataclass, field
 import pytest
 import zmq
 
-from molink.transport.link.inbound import InboundLink
 from molink.transport.link.paced_link import PacedLink
-from molink.transport.link.thread import LinkThread
+from molink.transport.link.thread import InboundLink, LinkThread
 from molink.wire.chunks import ChunkHeader
 from molink_scheduler.batch import BatchClass
 from molink_scheduler.link.pacer import LinkPacer

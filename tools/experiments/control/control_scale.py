@@ -212,7 +212,7 @@ class SwarmWatch:
                 case Presence():
                     self.willed_s[received.node_id] = now_s
                 case NodeHealth(uptime_s=sent_s):
-                    self.beats.heard(received.node_id, now_s)
+                    self.beats.beat(received.node_id, now_s)
                     if self.measuring:
                         self.delays_s.append(now_s - sent_s)
                 case _:

@@ -61,7 +61,7 @@ def _timed_ns(policy: str, waiting: int, decisions: int) -> list[int]:
         _offer(queue, next(ids), now)
     timed: list[int] = []
     for _ in range(WARM_UP_DECISIONS + decisions):
-        link = LinkView(2.5e6, now + 0.05)
+        link = LinkView(2.5e6, 20_000, next_decode_due_at=now + 0.05)
         began = time.perf_counter_ns()
         chunk = queue.next_chunk(now, link)
         timed.append(time.perf_counter_ns() - began)
