@@ -4,11 +4,14 @@
 """
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Coroutine, Iterable
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
-__all__ = ["Signal", "background_tasks", "cancel", "gathered", "task_group", "unless"]
+__all__ = ["Signal", "background_tasks", "cancel", "gathered", "spawn", "task_group", "unless"]
+
+log = logging.getLogger(__name__)
 
 Result = TypeVar("Result")
 
@@ -52,6 +55,18 @@ async def cancel(*tasks: "asyncio.Task[Any] | None") -> None:
     for task in running:
         task.cancel()
     await asyncio.gather(*running, return_exceptions=True)
+
+
+def spawn(coroutine: Coroutine[Any, Any, Result]) -> "asyncio.Task[Result]":
+    """Start a task that its owner ends with `cancel`; a failure before that is logged."""
+    task = asyncio.create_task(coroutine)
+    task.add_done_callback(_log_failure)
+    return task
+
+
+def _log_failure(task: "asyncio.Task[Any]") -> None:
+    if not task.cancelled() and task.exception() is not None:
+        log.error("a background task has failed", exc_info=task.exception())
 
 
 async def unless(event: asyncio.Event, work: Coroutine[Any, Any, Result]) -> Result | None:

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from molink.tasks import Signal, background_tasks, cancel, gathered, task_group, unless
+from molink.tasks import Signal, background_tasks, cancel, gathered, spawn, task_group, unless
 
 
 async def answer(value, after_s=0.0):
@@ -69,6 +69,15 @@ async def test_cancelled_tasks_have_ended_whatever_they_raise():
     await cancel(failed, None, waiting)
     assert failed.done() and waiting.cancelled()
     await cancel()
+
+
+async def test_a_background_task_that_fails_is_logged_and_one_that_is_cancelled_is_not(caplog):
+    waiting = spawn(asyncio.sleep(60))
+    await cancel(spawn(answer(1)), waiting)
+    assert not caplog.records
+    failed = spawn(fail(KeyError("lost")))
+    await asyncio.wait([failed])
+    assert "lost" in caplog.text
 
 
 async def test_work_is_done_unless_an_event_comes_first():

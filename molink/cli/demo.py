@@ -11,7 +11,7 @@ import click
 from molink.errors import UserError
 
 if TYPE_CHECKING:
-    from molink.config.serve_settings import ServeSettings
+    from molink.config.settings import ServeSettings
     from molink.serving.service import GenerationRequest, GenerationService, ModelCard
 
 __all__ = ["demo"]
@@ -36,7 +36,7 @@ def demo(chat: bool, prompt: str) -> None:
     """Start three stages of the demo model over emulated home links and stream an answer."""
     from molink.cli.stop_signals import until_stopped
     from molink.config.link_schedule import LinkSchedule
-    from molink.config.serve_settings import ServeSettings
+    from molink.config.settings import ServeSettings
 
     settings = ServeSettings(model="demo", nodes=STAGES, port=0, link=LinkSchedule.parse(LINK))
     asyncio.run(until_stopped(_demo(settings, prompt, chat)))

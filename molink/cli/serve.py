@@ -10,7 +10,7 @@ from molink.cli.options import ring_options
 
 if TYPE_CHECKING:
     from molink.config.ring_hosts import RingHosts
-    from molink.config.serve_settings import ServeSettings
+    from molink.config.settings import ServeSettings
 
 __all__ = ["serve"]
 
@@ -40,7 +40,7 @@ def serve(link: str | None, hosts: str | None, nodes: int | None, **options: Any
     from molink.cli.stop_signals import until_stopped
     from molink.config.link_schedule import LinkSchedule
     from molink.config.ring_hosts import RingHosts
-    from molink.config.serve_settings import ServeSettings
+    from molink.config.settings import ServeSettings
 
     shape = LinkSchedule.parse(link) if link is not None else None
     places = RingHosts.read(hosts) if hosts is not None else None

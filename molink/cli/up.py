@@ -10,7 +10,7 @@ from molink.cli.options import some_ring_options
 
 if TYPE_CHECKING:
     from molink.cli.running_line import RunningLine
-    from molink.config.up_settings import UpSettings
+    from molink.config.settings import UpSettings
     from molink.control.registry.registry import Registry
     from molink.coordinator.requests.cluster_service import ClusterService
 
@@ -104,7 +104,7 @@ def up(data_dir: str | None, wait: bool, public_host: str, **options: Any) -> No
     from molink.cli.members import DATA_FOLDER
     from molink.cli.stop_signals import until_stopped
     from molink.config.data_dir import data_dir as data_folder
-    from molink.config.up_settings import UpSettings
+    from molink.config.settings import UpSettings
     from molink.transport.home_addresses import home_addresses
 
     directory = data_folder(DATA_FOLDER, data_dir)

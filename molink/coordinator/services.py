@@ -12,7 +12,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from molink.config.up_settings import UpSettings
+from molink.config.settings import UpSettings
 from molink.control.messages.payloads import ModelSize, Services
 from molink.control.registry.registry import Registry
 from molink.coordinator.members.node_book import NodeBook
@@ -160,8 +160,12 @@ class NodeServices:
                     lambda node_id: registry.member(node_id) is not None,
                 )
             )
-            peer = PeerService(probing.key_of(COORDINATOR), "127.0.0.1", gives=True)
-            peer.saw = lambda node_id, rate: book.saw(node_id, rate * 8 / 1e6)
+            peer = PeerService(
+                probing.key_of(COORDINATOR),
+                "127.0.0.1",
+                allow_download=True,
+                on_rate=lambda node_id, rate: book.note_rate(node_id, rate * 8 / 1e6),
+            )
             await peer.start()
             stack.push_async_callback(peer.stop)
             relay.forward(PEER_PORT_NAME, peer.address)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from molink.checkpoint.checkpoint import Checkpoint
 from molink.config.data_lock import only_one
-from molink.config.up_settings import UpSettings
+from molink.config.settings import UpSettings
 from molink.control.broker.broker import Broker, TlsFiles, open_broker
 from molink.control.identity import KeyPair
 from molink.control.messages.payloads import WeightsSource
@@ -142,9 +142,7 @@ def _endpoint_terms(
     settings: UpSettings, keys: KeyPair, services: NodeServices, card: ModelCard
 ) -> EndpointTerms:
     join = JoinTerms(
-        micro_batch_count=settings.micro_batch_count,
-        span_tokens=settings.span_tokens,
-        policy=settings.policy,
+        ring=settings.ring,
         coordinator_key=keys.public_z85,
         coordinator_addresses=(),
         coordinator_port_name="",

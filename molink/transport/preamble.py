@@ -64,19 +64,19 @@ class RefusedError(MolinkError):
 
 @dataclass(frozen=True, slots=True)
 class Hello:
-    """First words of whoever was connected to: sign with this."""
+    """First frame of the end that was connected to: a nonce to sign with."""
 
     nonce: bytes
 
     @classmethod
     def draw(cls) -> "Hello":
-        """A new one."""
+        """A greeting with a new nonce."""
         return cls(secrets.token_bytes(NONCE_BYTES))
 
 
 @dataclass(frozen=True, slots=True)
 class Signed:
-    """What a node asks for, with the proof that it is this node."""
+    """Request of a node, with the proof that it is this node."""
 
     node_id: str
     proof: bytes
@@ -86,13 +86,13 @@ S = TypeVar("S", bound=Signed)
 
 
 class Frames(Generic[Kind]):
-    """Reads and writes the frames of one protocol."""
+    """Codec of one protocol's frames, and their exchange over sockets."""
 
     def __init__(self, kinds: Mapping[str, type[Kind]]) -> None:
         self._kinds = Kinds(kinds, RULES)
 
     def encode(self, frame: Kind) -> bytes:
-        """Length and body."""
+        """The bytes of a frame: length and body."""
         name, values = self._kinds.write(frame)
         body: bytes = msgpack.packb([name, *values])
         assert len(body) <= FRAME_BYTES_MAX, f"a frame of {len(body)} bytes"
@@ -125,6 +125,28 @@ class Frames(Generic[Kind]):
         async with asyncio.timeout(PREAMBLE_WITHIN_S):
             await asyncio.get_running_loop().sock_sendall(connection, self.encode(frame))
 
+    async def challenge(self, connection: socket.socket) -> tuple[Kind, bytes]:
+        """Greet whoever has connected with a nonce; its request, and the nonce to check it by.
+
+        Raises FrameError and OSError as `read` and `write` do.
+        """
+        hello = Hello.draw()
+        await self.write(connection, hello)  # type: ignore[arg-type]
+        return await self.read(connection), hello.nonce
+
+    async def request(
+        self, connection: socket.socket, request: Signed, key: str, within_s: float
+    ) -> Kind:
+        """Sign a request with the far end's nonce, send it; the answer.
+
+        Raises FrameError when the far end does not begin with a nonce, else as `read` and `write`.
+        """
+        hello = await self.read(connection)
+        if not isinstance(hello, Hello):
+            raise FrameError("no greeting")
+        await self.write(connection, sign(request, key, hello.nonce))  # type: ignore[arg-type]
+        return await self.read(connection, within_s)
+
     def write_now(self, connection: socket.socket, frame: Kind) -> bool:
         """Send a frame if the kernel takes it whole; False when the peer has stopped reading.
 
@@ -148,7 +170,7 @@ def sign(frame: S, key: str, nonce: bytes) -> S:
 
 
 def is_signed(frame: Signed, key: str, nonce: bytes) -> bool:
-    """Whether whoever sent this frame knows the key and has seen this nonce."""
+    """Whether the sender of this frame knows the key and has seen this nonce."""
     return hmac.compare_digest(frame.proof, _proof(frame, key, nonce))
 
 

@@ -24,7 +24,7 @@ from molink.errors import UserError
 from molink.hardware.gpu import Gpu
 from molink.hardware.roofline import stage_cost
 from molink_scheduler.placement import Forecast, Goal, Network, Plan
-from molink_sim.report import summary
+from molink_sim.report.summary import summary
 from molink_sim.scenario import LinkSpec, RingSpec, Scenario, StageSpec, SystemSpec
 from molink_sim.simulate import simulate
 from molink_sim.workload import generate

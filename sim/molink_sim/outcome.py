@@ -53,7 +53,8 @@ class LinkOutcome:
     ring: int
     link: int
     busy_share: float
-    bytes_sent: int
+    bytes: int
+    """What left on the link."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from rich.console import Console
 from molink.cli import cluster_news
 from molink.cli.running_line import RunningLine
 from molink.cli.up import _announce, _show
-from molink.config.up_settings import UpSettings
+from molink.config.settings import UpSettings
 from molink.errors import UserError
 from molink.tasks import background_tasks
 

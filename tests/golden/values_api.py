@@ -18,7 +18,7 @@ from molink.control.messages.joining import JoinAnswer, JoinRequest
 from molink.control.messages.topics import ALL_TOPICS
 from molink.errors import ControlError, JoinRefusedError, RingError
 from molink_agent.daemon.membership import Membership
-from molink_agent.known import Known
+from molink_agent.data_files import Known
 from tests.api.conftest import FakeService
 from tests.golden.codec import Codec
 from tests.golden.values_placement import plan, shortage

@@ -18,7 +18,7 @@ from molink.transport.peer.protocol import (
     Measure,
     Ready,
     Received,
-    Sorry,
+    Reject,
     probe_key,
     probe_token,
 )
@@ -38,12 +38,12 @@ from molink.transport.relay.protocol import (
 )
 from molink.transport.stun import serve_stun
 from molink.wire.chunks import ChunkHeader, encode_hello, encode_welcome
-from molink_agent.paths.gateway import NatPmpGateway
-from molink_agent.probe.nat import ask_stun
+from molink_agent.network.gateway import NatPmpGateway
+from molink_agent.network.nat import ask_stun
 from molink_scheduler.batch import BatchClass
 from molink_scheduler.link.pacer import LinkPacer
 from molink_scheduler.link.transmission import make_transmission
-from tests.agent.paths.test_gateway import NatPmpRouter
+from tests.agent.network.test_gateway import NatPmpRouter
 from tests.golden.codec import Codec, hexed, itself, unhexed
 from tests.golden.fixed_random import fixed_random
 
@@ -81,7 +81,7 @@ PEER.add(
     hello=lambda: Hello(NONCE),
     measure=lambda: Measure(NODE, PROOF, NONCE),
     ready=lambda: Ready(NODE, PROOF),
-    sorry=lambda: Sorry("Überlastet: try again later."),
+    sorry=lambda: Reject("Überlastet: try again later."),
     echo_first=lambda: Echo(0),
     echo_last=lambda: Echo(2**50),
     bulk=Bulk,

@@ -23,7 +23,7 @@ from molink_agent.weights.block_client import open_client
 from molink_agent.weights.layout import parts_of
 from molink_agent.weights.part_file import PartFile
 from molink_agent.weights.source import CoordinatorSource
-from molink_agent.weights.views import ModelFolder, make_view
+from molink_agent.weights.weights_dir import ModelFolder, make_view
 from tests.golden.codec import Codec, from_text
 
 BLOCK = 64

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from molink import __version__
 from molink.config.ring_hosts import LOCAL_ADDRESS
-from molink.config.serve_settings import ServeSettings
+from molink.config.settings import ServeSettings
 from molink.control.addresses import Credentials
 from molink.control.broker.broker import Broker, open_broker
 from molink.control.identity import KeyPair
@@ -99,9 +99,7 @@ async def start_local(settings: ServeSettings) -> AsyncIterator[Cluster]:
 
 def _terms(settings: ServeSettings, registry: Registry) -> JoinTerms:
     return JoinTerms(
-        micro_batch_count=settings.micro_batch_count,
-        span_tokens=settings.span_tokens,
-        policy=settings.policy,
+        ring=settings.ring,
         coordinator_key=registry.coordinator.public_z85,
         coordinator_addresses=(),
         coordinator_port_name=PORT_NAME,

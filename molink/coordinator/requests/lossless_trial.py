@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 from molink.coordinator.requests.ring import RingStage
-from molink.stage_protocol.health import PackingHealth, StageHealth
+from molink.stage_protocol.messages import PackingHealth, StageHealth
 from molink_scheduler.codec_choice import LosslessTrial
 from molink_scheduler.link.facts import LinkReport
 

@@ -6,8 +6,7 @@ from typing import Protocol
 
 from molink.config.link_shape import LinkShape
 from molink.coordinator.members.node_book import Node
-from molink.stage_protocol.health import StageHealth
-from molink.stage_protocol.messages import StageLoaded
+from molink.stage_protocol.messages import StageHealth, StageLoaded
 
 __all__ = ["COORDINATOR", "Ring", "RingFacts", "RingStage"]
 

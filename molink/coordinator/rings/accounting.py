@@ -4,7 +4,7 @@ import asyncio
 import time
 from dataclasses import dataclass, field
 
-from molink.control.messages.payloads import NodeState
+from molink.control.messages.payloads import NodeState, Unreadable
 from molink.coordinator.members.ledger import Contribution, Ledger
 from molink.coordinator.members.node_book import Node, NodeBook
 from molink.coordinator.requests.cluster_service import ClusterService
@@ -83,10 +83,7 @@ class Accounting:
 
     def _bytes(self, node: Node) -> int:
         stage = node.health.stage if node.health is not None else None
-        links = stage.get("links", ()) if stage is not None else ()
-        try:
-            return self.ledger.bytes_since(
-                node.node_id, sum(int(one["bytes_sent"]) for one in links)
-            )
-        except (TypeError, KeyError, ValueError, OverflowError):
-            return 0  # Of another version: not counted.
+        if isinstance(stage, Unreadable):
+            return 0
+        links = stage.links if stage is not None else ()
+        return self.ledger.bytes_since(node.node_id, sum(one.bytes_sent for one in links))

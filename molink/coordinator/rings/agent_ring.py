@@ -4,8 +4,7 @@ Nothing is started here: nodes get assignments, and report when they have carrie
 """
 
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
 
 from molink.config.link_shape import LinkShape
 from molink.control.messages.payloads import StageLink
@@ -15,6 +14,7 @@ from molink.coordinator.rings.agent_stage import AgentStage
 from molink.errors import StageError
 from molink.stage_protocol.messages import StageLoaded
 from molink.tasks import gathered
+from molink_scheduler.head.settings import RingTerms
 
 __all__ = ["AgentRing", "JoinTerms", "RingRoutes", "build_ring", "link_to"]
 
@@ -26,9 +26,8 @@ ADDRESSES_MAX = 16
 class JoinTerms:
     """Terms on which all stages of a ring join, and where the coordinator is."""
 
-    micro_batch_count: int | None
-    span_tokens: int | None
-    policy: str
+    ring: RingTerms
+    """But for what is known only when all stages have loaded."""
     coordinator_key: str
     """CURVE public key, Z85."""
     coordinator_addresses: tuple[str, ...]
@@ -88,11 +87,16 @@ async def build_ring(
     loaded = await gathered(stage.load(report(index)) for index, stage in enumerate(stages))
     capacity = min(stage.kv_tokens_capacity for stage in loaded)
     routes = await reroute(_routes(stages, loaded, terms))
-    await gathered(
-        stage.join(_join_fields(index, routes, terms, capacity))
-        for index, stage in enumerate(stages)
+    ring = replace(
+        terms.ring,
+        kv_tokens_capacity=capacity,
+        micro_batch_candidates=tuple(range(1, 2 * len(stages) + 1)),
     )
-    facts = RingFacts(stages[0].epoch, terms.policy, terms.upload_mbps, terms.emulated)
+    await gathered(
+        stage.join(ring, to_next, routes.sampled if stage is stages[-1] else None)
+        for stage, to_next in zip(stages, routes.next_of, strict=True)
+    )
+    facts = RingFacts(stages[0].epoch, ring.policy, terms.upload_mbps, terms.emulated)
     return AgentRing(facts, list(stages), capacity, routes.requests)
 
 
@@ -134,21 +138,6 @@ def _next_link(
     # A ring of one PC closes on itself.
     addresses = (f"127.0.0.1:{loaded[index].port}", *next_link.addresses)
     return next_link.model_copy(update={"addresses": addresses[:ADDRESSES_MAX], "relay": ""})
-
-
-def _join_fields(index: int, routes: RingRoutes, terms: JoinTerms, capacity: int) -> dict[str, Any]:
-    stages = len(routes.next_of)
-    return {
-        "join": {
-            "kv_tokens_capacity": capacity,
-            "micro_batch_count": terms.micro_batch_count,
-            "micro_batch_candidates": tuple(range(1, 2 * stages + 1)),
-            "span_tokens": terms.span_tokens,
-            "policy": terms.policy,
-        },
-        "next_link": routes.next_of[index],
-        "coordinator_link": routes.sampled if index == stages - 1 else None,
-    }
 
 
 def _coordinator_link(terms: JoinTerms) -> StageLink:

@@ -6,22 +6,25 @@ somebody's PC or a local one of `molink serve`.
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Protocol
 
-from pydantic import TypeAdapter, ValidationError
-
-from molink.control.messages.payloads import Assignment, NodeHealth, StageFact, StageWork
+from molink.control.messages.payloads import (
+    AssignedWork,
+    Assignment,
+    NodeHealth,
+    StageFact,
+    StageLink,
+    Unreadable,
+)
 from molink.coordinator.members.node_book import Node
-from molink.errors import ErrorGuard, MolinkError, StageError, UserError
-from molink.stage_protocol.health import StageHealth, health_from_fields
-from molink.stage_protocol.messages import StageLoaded
+from molink.errors import ErrorGuard, FrameError, MolinkError, StageError, UserError
+from molink.stage_protocol.messages import StageHealth, StageLoaded
+from molink_scheduler.head.settings import RingTerms
 
 __all__ = ["AgentStage", "NodeCommands"]
 
 DOWNLOAD_SHARE = 0.5
 """Of the time until a stage is loaded; how long each part takes is not known beforehand."""
-
-_LOADED = TypeAdapter(StageLoaded)
 
 
 class NodeCommands(Protocol):
@@ -39,7 +42,7 @@ class AgentStage:
     """One stage of a ring, on a node."""
 
     node: Node
-    work: StageWork
+    work: AssignedWork
     ring: int
     epoch: int
     index: int
@@ -83,9 +86,12 @@ class AgentStage:
         if self.loaded is None or report is None or report is self._report:
             return self._health
         self._report = report
-        if report.stage is not None:
-            with self.refusals:
-                self._health = health_from_fields(report.stage)
+        match report.stage:
+            case StageHealth() as health:
+                self._health = health
+            case Unreadable(why=why):
+                with self.refusals:
+                    raise FrameError(why)
         return self._health
 
     async def load(self, progressed: Callable[[float], None]) -> StageLoaded:
@@ -94,12 +100,17 @@ class AgentStage:
         await self.commands.allow_links(self.node, self.neighbours)
         await self.commands.assign(self.node, self._assignment())
         fact = await self._fact("loaded", progressed)
-        self.loaded = _loaded(self.name, fact.line)
+        if not isinstance(fact.line, StageLoaded):
+            why = fact.line.why if fact.line is not None else "nothing"
+            raise StageError(f"{self.name} says something impossible of its stage ({why}).")
+        self.loaded = fact.line
         return self.loaded
 
-    async def join(self, assignment_fields: dict[str, Any]) -> None:
-        """Put it into the ring, until all of its links stand. Raises StageError."""
-        assignment = self._assignment().model_copy(update=assignment_fields)
+    async def join(self, ring: RingTerms, to_next: StageLink, sampled: StageLink | None) -> None:
+        """Put it into the ring, until all of its links stand: the one to the next stage, and of the
+        tail the one to the coordinator. Raises StageError."""
+        links = {"next_link": to_next, "coordinator_link": sampled}
+        assignment = self._assignment().model_copy(update={"join": ring, **links})
         await self.commands.assign(self.node, assignment)
         await self._fact("ready", lambda fraction: None)
 
@@ -164,15 +175,3 @@ def _failure(name: str, fact: StageFact) -> MolinkError:
         return UserError(fact.message)
     message = fact.message or "its stage ended."
     return StageError(message if message.startswith(f"{name} ") else f"{name}: {message}")
-
-
-def _loaded(name: str, line: dict[str, Any]) -> StageLoaded:
-    """From what a node reports. Raises StageError for anything else than a loaded stage."""
-    try:
-        return _LOADED.validate_python(line)
-    except ValidationError as error:
-        problem = error.errors()[0]
-        where = ".".join(str(part) for part in problem["loc"])
-        raise StageError(
-            f"{name} says something impossible of its stage ({where}: {problem['msg']})."
-        ) from None

@@ -20,9 +20,9 @@ from molink.coordinator.services import CoordinatorRelay
 from molink.errors import RingError
 from molink.serving.service import ModelCard
 from molink.tasks import cancel
-from molink.transport.curve import CurveKeys
 from molink.transport.paths.choose import Path
 from molink.transport.paths.keeper import LinkEnd, PathKeeper
+from molink.wire.curve_keys import CurveKeys
 
 __all__ = ["CoordinatorEndpoint", "EndpointTerms"]
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 if TYPE_CHECKING:
-    from molink_sim.report import Sweep
-    from molink_sim.sweep import SweepSetting
+    from molink_sim.micro_batch_sweep import SweepSetting
+    from molink_sim.report.sweep import Sweep
 
 __all__ = ["micro_batches"]
 
@@ -69,8 +69,8 @@ def micro_batches(
     A ring is simulated with each number of them, and with the one that it chooses itself. Enough is
     the smallest number whose time per token is within 2 % of the best.
     """
-    from molink_sim.report import to_json
-    from molink_sim.sweep import simulate_sweep, sweep_json
+    from molink_sim.micro_batch_sweep import simulate_sweep, sweep_json
+    from molink_sim.report.summary import to_json
 
     _check_pictures(curves_path, map_path)
     setting = _setting(latencies, slowdowns, users, options)
@@ -84,7 +84,7 @@ def micro_batches(
 def _setting(
     latencies: str, slowdowns: str, users: str, options: Mapping[str, Any]
 ) -> "SweepSetting":
-    from molink_sim.sweep import SweepSetting
+    from molink_sim.micro_batch_sweep import SweepSetting
 
     return SweepSetting(
         latencies_ms=_numbers("--latency-ms", latencies, float),
@@ -97,14 +97,14 @@ def _setting(
 def _show(sweep: "Sweep", setting: "SweepSetting") -> None:
     from rich.console import Console
 
-    from molink_sim.report import print_table
-    from molink_sim.sweep import findings, findings_table
+    from molink_sim.micro_batch_sweep import findings, findings_table
+    from molink_sim.report.tables import print_table
 
     print_table(findings_table(findings(sweep, setting.stages), setting.stages), Console())
 
 
 def _draw(sweep: "Sweep", title: str, curves_path: Path | None, map_path: Path | None) -> None:
-    from molink_sim.report import plot_micro_batch_curves, plot_micro_batches
+    from molink_sim.report.micro_batches import plot_micro_batch_curves, plot_micro_batches
 
     if curves_path is not None:
         plot_micro_batch_curves(curves_path, sweep, title=title)

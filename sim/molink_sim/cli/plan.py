@@ -40,7 +40,7 @@ def plan(
     from molink.checkpoint.model_shape import PlannedModel
     from molink.cli.plan_report import print_line, print_plan
     from molink_sim import forecast
-    from molink_sim.report import to_json
+    from molink_sim.report.summary import to_json
 
     _check(target_rate is None or target_rate > 0, "--target-rate must be above 0.")
     _check(min(tpot_bound_s, ttft_bound_s) > 0, "The bounds must be above 0 s.")

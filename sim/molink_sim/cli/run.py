@@ -60,7 +60,9 @@ def run(json_path: Path | None, page_path: Path | None, **options: Any) -> None:
     """Run one system under one load, and print times, totals and how busy everything was."""
     from rich.console import Console
 
-    from molink_sim.report import print_summary, summary, to_json, write_run_page
+    from molink_sim.report.page import write_run_page
+    from molink_sim.report.summary import summary, to_json
+    from molink_sim.report.tables import print_summary
     from molink_sim.simulate import simulate
 
     outcome = simulate(_scenario(options, timeline=page_path is not None))

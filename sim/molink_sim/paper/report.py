@@ -5,9 +5,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from molink_sim.paper.experiment import Setting
-from molink_sim.paper.rows import Row
-from molink_sim.report import Run, Sweep, Table, plot_curves
+from molink_sim.paper.experiment import Row, Setting
+from molink_sim.report.curves import plot_curves
+from molink_sim.report.sweep import Run, Sweep
+from molink_sim.report.tables import Table
 from molink_sim.scenario import SystemSpec
 
 __all__ = ["draw_paper", "paper_json", "paper_tables"]

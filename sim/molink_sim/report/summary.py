@@ -15,12 +15,12 @@ tokens per second. It has no latency, and one that got nothing has no TTFT: `unf
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from itertools import pairwise
 from typing import Any
 
 from molink.workload.figures import spread
-from molink_sim.outcome import LinkOutcome, Outcome, RequestOutcome, StageOutcome
+from molink_sim.outcome import Outcome, RequestOutcome
 
 __all__ = ["Samples", "samples", "summary", "to_json"]
 
@@ -88,8 +88,8 @@ def summary(outcome: Outcome) -> dict[str, Any]:
         "wall_s": wall_s,
         "duration_s": outcome.duration_s,
         "offered": _offered(outcome),
-        "stages": [_stage(one) for one in outcome.stages],
-        "links": [_link(one) for one in outcome.links],
+        "stages": [asdict(one) for one in outcome.stages],
+        "links": [asdict(one) for one in outcome.links],
         "events": outcome.events,
     }
     rounded: dict[str, Any] = _rounded(found)
@@ -109,24 +109,6 @@ def _offered(outcome: Outcome) -> dict[str, float]:
         "rate_per_s": count / outcome.duration_s if outcome.duration_s > 0 else 0.0,
         "input_tokens_mean": sum(one.input_tokens for one in outcome.requests) / max(1, count),
         "output_tokens_mean": sum(one.output_tokens for one in outcome.requests) / max(1, count),
-    }
-
-
-def _stage(one: StageOutcome) -> dict[str, Any]:
-    return {
-        "ring": one.ring,
-        "stage": one.stage,
-        "busy_share": one.busy_share,
-        "steps": one.steps,
-    }
-
-
-def _link(one: LinkOutcome) -> dict[str, Any]:
-    return {
-        "ring": one.ring,
-        "link": one.link,
-        "busy_share": one.busy_share,
-        "bytes": one.bytes_sent,
     }
 
 

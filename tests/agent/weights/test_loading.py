@@ -12,7 +12,7 @@ import torch
 from molink.executor.loading import StageOptions, load_stage
 from molink.executor.stage import StageExecutor
 from molink_agent.weights import ensure_weights
-from tests.agent.weights.shelf_server import QUICK
+from tests.agent.weights.weights_server import QUICK
 from tests.executor.ring_driver import Job, RingDriver
 from tests.executor.tiny_models import LAYERS, save_tiny, tiny_config, tiny_model
 

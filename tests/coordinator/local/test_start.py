@@ -11,7 +11,7 @@ import pytest
 
 from molink.config.link_schedule import LinkSchedule
 from molink.config.ring_hosts import RingHosts
-from molink.config.serve_settings import ServeSettings
+from molink.config.settings import ServeSettings
 from molink.control.broker import broker as broker_module
 from molink.control.messages.payloads import NodeState
 from molink.coordinator.local import local_endpoint, local_node
@@ -19,7 +19,7 @@ from molink.coordinator.local.start import start_local
 from molink.coordinator.rings.ring_supervisor import RingState
 from molink.errors import StageError, UserError
 from molink.serving import served_model
-from molink.stage_protocol.health import PackingHealth, StageHealth
+from molink.stage_protocol.messages import PackingHealth, StageHealth
 from molink_scheduler.link.facts import LinkReport
 from tests.node.fake_stage import PORT, REQUESTS_PORT, FakeHandle
 
@@ -109,7 +109,7 @@ async def test_a_ring_is_assigned_loaded_joined_and_reported(stages, broker_kind
         (serving_ring,) = cluster.service.rings
         tail = stages.handles["stage 2"].joined
         head = stages.handles["stage 0"].joined
-        assert (head.epoch, head.kv_tokens_capacity) == (ring.epoch, 64)
+        assert (head.epoch, head.ring.kv_tokens_capacity) == (ring.epoch, 64)
         assert head.next_address == tail.next_address == f"tcp://127.0.0.1:{PORT}"
         assert (head.coordinator_address, tail.coordinator_address) == (None, "tcp://127.0.0.1:9")
         client = serving_ring.client

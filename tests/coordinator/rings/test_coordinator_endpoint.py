@@ -11,6 +11,7 @@ from molink.coordinator.services import RelayHere
 from molink.serving.service import ModelCard
 from molink.transport.relay.protocol import COORDINATOR
 from molink.transport.relay.server import RelayServer
+from molink_scheduler.head.settings import RingTerms
 
 SECRET = b"s" * 32
 
@@ -31,7 +32,7 @@ async def test_a_tail_reaches_the_coordinator_through_its_relay_wherever_it_list
         terms = EndpointTerms(
             keys=KeyPair.generate(),
             card=ModelCard("m", 0, 100, 64, (), None),
-            join=JoinTerms(None, None, "molink", "k" * 40, (), "", ""),
+            join=JoinTerms(RingTerms(), "k" * 40, (), "", ""),
             listen_host=listen,
             public_host="192.0.2.1",
             relay=RelayHere(relay, SECRET, listen, "192.0.2.1"),

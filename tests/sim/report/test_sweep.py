@@ -1,5 +1,4 @@
-from molink_sim.report import Run, Sweep
-from molink_sim.report.sweep import Point
+from molink_sim.report.sweep import Point, Run, Sweep
 
 
 def run(system, rate, ttft_s, **more):

@@ -3,16 +3,16 @@ import json
 import pytest
 
 from molink.workload.figures import SeenRequest
-from molink_sim.report import to_json
-from molink_sim.validation import (
-    RealRound,
-    SimulatedRun,
+from molink_sim.report.summary import to_json
+from molink_sim.validation.comparison import (
     compare_figures,
     comparison_json,
     comparison_table,
     disturbed,
     verdict,
 )
+from molink_sim.validation.real import RealRound
+from molink_sim.validation.simulated import SimulatedRun
 
 
 def seen(ttft_s, tpot_s=0.1, load="a"):

@@ -209,8 +209,8 @@ async def test_one_node_cannot_dial_without_end(relay, bert, port, monkeypatch):
         one.close()
 
 
-async def test_silent_strangers_make_room_for_the_next(relay, bert, port, monkeypatch):
-    monkeypatch.setattr(server, "STRANGERS_MAX", 5)
+async def test_silent_peers_make_room_for_the_next(relay, bert, port):
+    relay._listener.unidentified_max = 5
     bert.open("ring", port.address)
     silent = [await connect(relay.address) for _ in range(12)]
     connection = await caller_of(ANNA, relay.address).dial(BERT, "ring")
