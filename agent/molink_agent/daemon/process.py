@@ -57,10 +57,10 @@ log = logging.getLogger(__name__)
 class StatusListener(Protocol):
     """Terminal or journal that shows what the agent does."""
 
-    def say(self, sentence: str) -> None:
+    def event(self, sentence: str) -> None:
         """Show something that happened."""
 
-    def now(self, sentence: str) -> None:
+    def status(self, sentence: str) -> None:
         """Show the state as it is now."""
 
 
@@ -77,7 +77,7 @@ async def run_agent(
         except LeftError as left:
             forget_membership(data_dir)
             log.info("%s", left)
-            listener.say(str(left))
+            listener.event(str(left))
         except UserError as error:
             log.info("ended: %s", error)
             raise
@@ -95,8 +95,8 @@ async def _show_news(agent: Agent, listener: StatusListener) -> None:
         status = status_of(agent)
         for sentence in news.update(status):
             log.info("%s", sentence)
-            listener.say(sentence)
-        listener.now(now_sentence(status))
+            listener.event(sentence)
+        listener.status(now_sentence(status))
         await asyncio.sleep(STATUS_EVERY_S)
 
 
@@ -109,7 +109,7 @@ class _ListenerHandler(logging.Handler):
         self._listener = listener
 
     def emit(self, record: logging.LogRecord) -> None:
-        self._listener.say(record.getMessage())
+        self._listener.event(record.getMessage())
 
 
 @contextmanager
