@@ -34,7 +34,7 @@ HEALTH_WITHIN_S = 0.8
 @click.option("--prompt", default=PROMPT, show_default=True, help="What to ask it.")
 def demo(chat: bool, prompt: str) -> None:
     """Start three stages of the demo model over emulated home links and stream an answer."""
-    from molink.cli.stop_signals import until_stopped
+    from molink.cli.command_line import until_stopped
     from molink.config.link_schedule import LinkSchedule
     from molink.config.settings import ServeSettings
 
@@ -43,7 +43,7 @@ def demo(chat: bool, prompt: str) -> None:
 
 
 async def _demo(settings: "ServeSettings", prompt: str, chat: bool) -> None:
-    from molink.cli.loading_bar import until_loaded
+    from molink.cli.terminal import until_loaded
     from molink.coordinator.local.start import start_local
 
     print(f"Starting {STAGES} stages of the demo model, {LINK} (Mbps:ms) on every link ...")

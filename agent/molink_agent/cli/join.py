@@ -67,7 +67,7 @@ def join(
 
     What is lent can be changed at any time: `molink agent set`.
     """
-    from molink.cli.stop_signals import until_stopped
+    from molink.cli.command_line import until_stopped
     from molink.control.identity import load_or_make_key
     from molink.control.messages.invites import Invite
     from molink_agent.daemon.membership import join_cluster
@@ -91,7 +91,7 @@ def join(
 @data_dir_option
 def run(data_dir: str | None) -> None:
     """Lend this PC as it was joined, until Ctrl-C; the service runs this."""
-    from molink.cli.stop_signals import until_stopped
+    from molink.cli.command_line import until_stopped
     from molink.control.identity import load_or_make_key
     from molink_agent.daemon.membership import load_membership
 
@@ -140,8 +140,8 @@ def _warn_of_nothing_lent(where: "Path", membership: "Membership") -> None:
 
 
 async def _run(where: "Path", pair: "KeyPair", membership: "Membership") -> None:
-    from molink.cli.running_line import RunningLine
+    from molink.cli.terminal import StatusLine
     from molink_agent.daemon.process import run_agent
 
-    with RunningLine() as shown:
+    with StatusLine() as shown:
         await run_agent(where, pair, membership, shown)

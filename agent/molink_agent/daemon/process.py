@@ -60,7 +60,7 @@ class StatusListener(Protocol):
     def event(self, sentence: str) -> None:
         """Show something that happened."""
 
-    def now(self, sentence: str) -> None:
+    def status(self, sentence: str) -> None:
         """Show the state as it is now."""
 
 
@@ -96,7 +96,7 @@ async def _show_news(agent: Agent, listener: StatusListener) -> None:
         for sentence in news.update(status):
             log.info("%s", sentence)
             listener.event(sentence)
-        listener.now(now_sentence(status))
+        listener.status(now_sentence(status))
         await asyncio.sleep(STATUS_EVERY_S)
 
 

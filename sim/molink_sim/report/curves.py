@@ -7,8 +7,7 @@ from typing import Any
 from molink.errors import UserError
 from molink_sim.outcome import Outcome
 from molink_sim.report.plots import colours, cumulative, legend, logarithmic, picture
-from molink_sim.report.summary import samples
-from molink_sim.report.sweep import Point, Sweep
+from molink_sim.report.summary import Point, Sweep, samples
 from molink_sim.report.tables import figure_label
 
 __all__ = ["plot_cdfs", "plot_curves"]

@@ -17,7 +17,7 @@ from typing import Any
 
 from molink.errors import UserError
 from molink_sim.report.plots import colours, legend, logarithmic, picture
-from molink_sim.report.sweep import Parameter, Point, Sweep
+from molink_sim.report.summary import Parameter, Point, Sweep
 
 __all__ = ["fewest_near_best", "plot_micro_batch_curves", "plot_micro_batches"]
 

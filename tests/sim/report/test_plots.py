@@ -13,7 +13,7 @@ from molink_sim.report.micro_batches import (
     plot_micro_batch_curves,
     plot_micro_batches,
 )
-from molink_sim.report.sweep import Point, Run, Sweep
+from molink_sim.report.summary import Point, Run, Sweep
 
 PNG = b"\x89PNG\r\n"
 

@@ -10,8 +10,8 @@ import pytest
 
 from molink.config.link_shape import LinkShape
 from molink.errors import UserError
-from tools.experiments.harness.home_lines import home_lines
-from tools.experiments.harness.home_network import HomeNetwork, check_available
+from tools.experiments.homes.home_lines import home_lines
+from tools.experiments.homes.home_network import HomeNetwork, check_available
 
 MESSAGE_BYTES = 250_000
 SENDER = """

@@ -1,10 +1,10 @@
 """The two agents of a relayed link, as processes of their own, for what they cost.
 
-    python -m tools.experiments.harness.relay_ends door      RELAY NODE TOKEN OTHER-NODE
-    python -m tools.experiments.harness.relay_ends receiver  RELAY NODE TOKEN HOST:PORT
+    python -m tools.experiments.relay.relay_ends tunnel    RELAY NODE TOKEN OTHER-NODE
+    python -m tools.experiments.relay.relay_ends receiver  RELAY NODE TOKEN HOST:PORT
 
-Each prints one line of JSON when it is ready, the door with its address, and ends when its standard
-input closes.
+Each prints one line of JSON when it is ready, the tunnel with its address, and ends when its
+standard input closes.
 """
 
 import asyncio
@@ -21,10 +21,10 @@ __all__ = ["PORT_NAME", "main"]
 PORT_NAME = "ring"
 
 
-async def _door(caller: RelayCaller, to: str) -> None:
-    door = RelayTunnel(caller, to, PORT_NAME)
-    door.open()
-    print(json.dumps({"address": door.address}), flush=True)
+async def _tunnel(caller: RelayCaller, to: str) -> None:
+    tunnel = RelayTunnel(caller, to, PORT_NAME)
+    tunnel.open()
+    print(json.dumps({"address": tunnel.address}), flush=True)
     await _until_closed()
 
 
@@ -47,9 +47,9 @@ async def _until_closed() -> None:
 
 
 def main(arguments: Sequence[str]) -> None:
-    """See the module."""
+    """Run one end: `tunnel` or `receiver`."""
     role, relay, node_id, token, last = arguments
-    end = {"door": _door, "receiver": _receiver}[role]
+    end = {"tunnel": _tunnel, "receiver": _receiver}[role]
     asyncio.run(end(RelayCaller(relay, node_id, token), last))
 
 

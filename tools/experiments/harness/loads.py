@@ -1,4 +1,8 @@
-"""Users who watch tokens stream: long answers, each followed by the next as soon as it ends."""
+"""What experiments ask of a ring: streams, and long prompts beside them.
+
+Streams are users who watch tokens come: long answers, each followed by the next as soon as it ends.
+Prompts come one every so often whatever becomes of the others, or some are always under way.
+"""
 
 import asyncio
 import time
@@ -9,8 +13,9 @@ from itertools import pairwise
 from molink.bench.runner import RequestRecord, send
 from molink.bench.served_ring import ServedRing
 from molink.errors import UserError
+from molink.tasks import cancel
 
-__all__ = ["Gap", "Streams", "decoding"]
+__all__ = ["Gap", "Streams", "decoding", "first_token_s", "prompts_always", "prompts_every"]
 
 PROMPT_TOKENS = 16
 FLOWING_TOKENS = 4
@@ -23,7 +28,7 @@ Gap = tuple[float, float]
 
 
 class Streams:
-    """What some users have seen so far."""
+    """Answers that some users have seen so far."""
 
     def __init__(self, count: int) -> None:
         self.answers: list[list[RequestRecord]] = [[] for _ in range(count)]
@@ -69,9 +74,7 @@ async def decoding(ring: ServedRing, count: int, output_tokens: int) -> AsyncIte
         yield streams
         _raise_ended(tasks)
     finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await cancel(*tasks)
 
 
 async def _until_flowing(streams: Streams, tasks: Iterable["asyncio.Task[None]"]) -> None:
@@ -98,3 +101,44 @@ async def _watch(ring: ServedRing, seen: list[RequestRecord], output_tokens: int
         await send(ring.client, ring.request(PROMPT_TOKENS, output_tokens), 0.0, seen[-1])
         if seen[-1].error is not None:
             raise UserError(f"a stream broke off, the run is void: {seen[-1].error}")
+
+
+# -- prompts --------------------------------------------------------------------------------------
+
+
+async def prompts_every(
+    ring: ServedRing, period_s: float, duration_s: float, input_tokens: int, output_tokens: int
+) -> list[RequestRecord]:
+    """An open loop; returns when all are answered."""
+    began_s = time.perf_counter()
+    async with asyncio.TaskGroup() as group:
+        tasks = []
+        for number in range(max(1, int(duration_s / period_s))):
+            await asyncio.sleep(began_s + number * period_s - time.perf_counter())
+            tasks.append(group.create_task(ring.ask(input_tokens, output_tokens)))
+    return [task.result() for task in tasks]
+
+
+async def prompts_always(
+    ring: ServedRing, under_way: int, duration_s: float, input_tokens: int
+) -> list[RequestRecord]:
+    """So many prompts under way at any time; those that are unfinished at the end are dropped."""
+    ended: list[RequestRecord] = []
+
+    async def one_after_another() -> None:
+        while True:
+            ended.append(await ring.ask(input_tokens, 1))
+
+    tasks = [asyncio.create_task(one_after_another()) for _ in range(under_way)]
+    try:
+        done, _ = await asyncio.wait(tasks, timeout=duration_s, return_when=asyncio.FIRST_EXCEPTION)
+        for task in done:
+            task.result()  # Raises what ended it.
+    finally:
+        await cancel(*tasks)
+    return ended
+
+
+def first_token_s(record: RequestRecord) -> float:
+    """Time to first token."""
+    return record.token_times_s[0] - record.start_s

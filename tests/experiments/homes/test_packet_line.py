@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from molink.config.link_shape import LinkShape
-from tools.experiments.harness.packet_line import PacketLine
+from tools.experiments.homes.delay_lines import PacketLine
 
 ONE_WAY_S = 0.030
 BYTES_PER_S = 1e6

@@ -1,5 +1,5 @@
 from molink.config.link_schedule import LinkSchedule
-from tools.experiments.harness.link_steps import LinkSteps
+from tools.experiments.links.changing_link import LinkSteps
 
 STEPS = LinkSteps((20.0, 5.0, 20.0), step_s=10.0, lead_s=4.0, one_way_s=0.03)
 

@@ -1,4 +1,4 @@
-from molink_sim.report.sweep import Point, Run, Sweep
+from molink_sim.report.summary import Point, Run, Sweep
 
 
 def run(system, rate, ttft_s, **more):

@@ -9,23 +9,23 @@ from molink.config.link_shape import LinkShape
 from molink.config.ring_hosts import RingHosts, StageAddress
 from molink.errors import UserError
 from molink.node.child_process import ChildProcess
-from tools.experiments.harness.home_network import HomeNetwork, check_available
+from tools.experiments.homes.home_network import HomeNetwork, check_available
 
 __all__ = ["HomeLines", "home_lines"]
 
-LINES_MODULE = "tools.experiments.harness.delay_lines"
+LINES_MODULE = "tools.experiments.homes.delay_lines"
 
 
 @dataclass(frozen=True, slots=True)
 class HomeLines:
-    """The network, and the process that carries its packets."""
+    """A network of homes, and the process that carries its packets."""
 
     network: HomeNetwork
     process: ChildProcess
 
     @property
     def hosts(self) -> RingHosts:
-        """As `molink serve --hosts` takes them: each stage in its home."""
+        """The hosts file of `molink serve --hosts`: each stage in its home."""
         coordinator, *others = self.network.homes
         stages = (
             StageAddress(home.address, ("ip", "netns", "exec", str(home.namespace)))
@@ -34,7 +34,7 @@ class HomeLines:
         return RingHosts(tuple(stages), coordinator.address)
 
     async def packets_lost(self) -> int:
-        """In all queues since the start. Raises UserError when the lines have ended."""
+        """Packets lost in all queues so far. Raises UserError when the lines have ended."""
         self.process.write_line(b"\n")
         return int(await _line(self.process))
 

@@ -31,7 +31,7 @@ HOMES_MAX = 2 ** (32 - SUBNET_BITS) - 2
 
 MTU_BYTES = 1500
 WAITING_PACKETS_MAX = 4000
-"""Between two looks of `delay_lines`: more than TCP ever sends at once, so that all loss is its."""
+"""Between two rounds of `delay_lines`: more than TCP sends at once, so that all loss is its."""
 
 TUN = Path("/dev/net/tun")
 TUN_SET_NAME = 0x400454CA
@@ -42,7 +42,7 @@ TUN_PACKETS = 0x0001 | 0x1000
 
 @dataclass(frozen=True, slots=True)
 class Home:
-    """One end of every line."""
+    """One home: an end of every line."""
 
     address: str
     device: str
@@ -52,7 +52,7 @@ class Home:
 
 @dataclass(frozen=True, slots=True)
 class HomeNetwork:
-    """Some homes and what they are called."""
+    """Names and addresses of some homes."""
 
     homes: tuple[Home, ...]
     """The coordinator's first, then one for each stage."""
@@ -84,11 +84,11 @@ class HomeNetwork:
                     [*within, "link", "set", "lo", "up"],
                 ]
             size = ["mtu", str(MTU_BYTES), "txqueuelen", str(WAITING_PACKETS_MAX)]
-            way = ["dev", home.device, "src", home.address, "congctl", congestion]
+            route = ["dev", home.device, "src", home.address, "congctl", congestion]
             commands += [
                 [*within, "addr", "add", f"{home.address}/32", "dev", home.device],
                 [*within, "link", "set", home.device, *size, "up"],
-                [*within, "route", "add", self.subnet, *way],
+                [*within, "route", "add", self.subnet, *route],
             ]
         return commands
 

@@ -10,8 +10,13 @@ from molink.bench.runner import RequestRecord
 from molink.bench.served_ring import ServedRing
 from molink.client.api_client import ApiClient, ServedModel
 from molink.errors import UserError
-from tools.experiments.harness.prompts import first_token_s, prompts_always, prompts_every
-from tools.experiments.harness.streams import Streams, decoding
+from tools.experiments.harness.loads import (
+    Streams,
+    decoding,
+    first_token_s,
+    prompts_always,
+    prompts_every,
+)
 
 
 @pytest.fixture

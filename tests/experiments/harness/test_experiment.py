@@ -1,8 +1,15 @@
 import pytest
 
 from molink.errors import UserError
-from tools.experiments.harness.experiment import Condition
-from tools.experiments.harness.rounds import Measured, in_turn, medians, turns
+from tools.experiments.harness.experiment import (
+    Condition,
+    Measured,
+    in_turn,
+    markdown_table,
+    medians,
+    milliseconds,
+    turns,
+)
 
 A, B, C = (Condition(name, ()) for name in "ABC")
 
@@ -25,3 +32,8 @@ def test_a_task_groups_failure_comes_out_as_it_is():
 
     with pytest.raises(UserError, match="the run is void"):
         in_turn([A], 1, measure)
+
+
+def test_a_table():
+    assert markdown_table(["", "ms"], [["a", "1"]]) == "|  | ms |\n| --- | ---: |\n| a | 1 |"
+    assert [milliseconds(value) for value in (0.0123, 0.1, 1.2345)] == ["12.3", "100", "1,234"]
