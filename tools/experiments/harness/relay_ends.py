@@ -1,10 +1,10 @@
 """The two agents of a relayed link, as processes of their own, for what they cost.
 
-    python -m tools.experiments.harness.relay_ends door      RELAY NODE TOKEN OTHER-NODE
+    python -m tools.experiments.harness.relay_ends tunnel    RELAY NODE TOKEN OTHER-NODE
     python -m tools.experiments.harness.relay_ends receiver  RELAY NODE TOKEN HOST:PORT
 
-Each prints one line of JSON when it is ready, the door with its address, and ends when its standard
-input closes.
+Each prints one line of JSON when it is ready, the tunnel with its address, and ends when its
+standard input closes.
 """
 
 import asyncio
@@ -13,19 +13,17 @@ import os
 import sys
 from collections.abc import Sequence
 
-from molink.transport.relay.caller import RelayCaller, RelayTunnel
-from molink.transport.relay.receiver import RelayReceiver
+from molink.transport.relay.client import RelayCaller, RelayReceiver, relay_tunnel
 
 __all__ = ["PORT_NAME", "main"]
 
 PORT_NAME = "ring"
 
 
-async def _door(caller: RelayCaller, to: str) -> None:
-    door = RelayTunnel(caller, to, PORT_NAME)
-    door.open()
-    print(json.dumps({"address": door.address}), flush=True)
-    await _until_closed()
+async def _tunnel(caller: RelayCaller, to: str) -> None:
+    async with relay_tunnel(caller, to, PORT_NAME) as tunnel:
+        print(json.dumps({"address": tunnel.address}), flush=True)
+        await _until_closed()
 
 
 async def _receiver(caller: RelayCaller, address: str) -> None:
@@ -49,7 +47,7 @@ async def _until_closed() -> None:
 def main(arguments: Sequence[str]) -> None:
     """See the module."""
     role, relay, node_id, token, last = arguments
-    end = {"door": _door, "receiver": _receiver}[role]
+    end = {"tunnel": _tunnel, "receiver": _receiver}[role]
     asyncio.run(end(RelayCaller(relay, node_id, token), last))
 
 

@@ -17,9 +17,8 @@ from pathlib import Path
 import click
 import psutil
 
-from molink.transport.relay.caller import RelayCaller
+from molink.transport.relay.client import RelayCaller, RelayReceiver
 from molink.transport.relay.protocol import PING_PERIOD_S, relay_token
-from molink.transport.relay.receiver import RelayReceiver
 from molink.transport.sockets import raise_file_limit
 from tools.experiments.harness.results import markdown_table
 from tools.experiments.relay.relay_speed import SECRET, start_relay

@@ -237,7 +237,7 @@ def _relayed(address: str) -> Iterator[tuple[str, psutil.Process, list[psutil.Pr
             _process(module, "receiver", at, RECEIVER, token, address)
         )
         token = relay_token(SECRET.encode(), SENDER)
-        door, ready = stack.enter_context(_process(module, "door", at, SENDER, token, RECEIVER))
+        door, ready = stack.enter_context(_process(module, "tunnel", at, SENDER, token, RECEIVER))
         yield json.loads(ready)["address"], relay, [receiver, door]
 
 
