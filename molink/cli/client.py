@@ -120,7 +120,8 @@ def _typed_lines() -> Iterator[str]:
             click.echo()
             return
         except KeyboardInterrupt:
-            click.echo("\n/exit or Ctrl-D leaves.")
+            with suppress(KeyboardInterrupt):  # pressed twice
+                click.echo("\n/exit or Ctrl-D leaves.")
 
 
 def _answer(url: str, body: dict[str, Any]) -> str:

@@ -7,7 +7,7 @@ import asyncio
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from molink.cli.running_line import RunningLine
+from molink.cli.terminal import StatusLine
 from molink.errors import ErrorGuard
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ IN_WORDS = {
 
 
 async def show_news(
-    service: "GenerationService", shown: RunningLine, *, after_start: bool = False
+    service: "GenerationService", shown: StatusLine, *, after_start: bool = False
 ) -> None:
     """Show what changes, until cancelled; with `after_start` without what there is already."""
     news, guard = ClusterNews(), ErrorGuard("Showing what the cluster does")
@@ -43,8 +43,8 @@ async def show_news(
         with guard:
             report = service.cluster()
             for line in news.update(report):
-                shown.say(line)
-            shown.now(cluster_now(report))
+                shown.event(line)
+            shown.status(cluster_now(report))
         await asyncio.sleep(PERIOD_S)
 
 

@@ -11,7 +11,7 @@ import click
 from molink.errors import UserError
 
 if TYPE_CHECKING:
-    from molink.config.serve_settings import ServeSettings
+    from molink.config.settings import ServeSettings
     from molink.serving.service import GenerationRequest, GenerationService, ModelCard
 
 __all__ = ["demo"]
@@ -34,16 +34,16 @@ HEALTH_WITHIN_S = 0.8
 @click.option("--prompt", default=PROMPT, show_default=True, help="What to ask it.")
 def demo(chat: bool, prompt: str) -> None:
     """Start three stages of the demo model over emulated home links and stream an answer."""
-    from molink.cli.stop_signals import until_stopped
+    from molink.cli.command_line import until_stopped
     from molink.config.link_schedule import LinkSchedule
-    from molink.config.serve_settings import ServeSettings
+    from molink.config.settings import ServeSettings
 
     settings = ServeSettings(model="demo", nodes=STAGES, port=0, link=LinkSchedule.parse(LINK))
     asyncio.run(until_stopped(_demo(settings, prompt, chat)))
 
 
 async def _demo(settings: "ServeSettings", prompt: str, chat: bool) -> None:
-    from molink.cli.loading_bar import until_loaded
+    from molink.cli.terminal import until_loaded
     from molink.coordinator.local.start import start_local
 
     print(f"Starting {STAGES} stages of the demo model, {LINK} (Mbps:ms) on every link ...")

@@ -10,7 +10,7 @@ from molink.cli.options import ring_options
 
 if TYPE_CHECKING:
     from molink.config.ring_hosts import RingHosts
-    from molink.config.serve_settings import ServeSettings
+    from molink.config.settings import ServeSettings
 
 __all__ = ["serve"]
 
@@ -37,10 +37,10 @@ NODES_DEFAULT = 3
 @ring_options
 def serve(link: str | None, hosts: str | None, nodes: int | None, **options: Any) -> None:
     """Serve MODEL: a local directory, a Hugging Face hub id, or `demo`."""
-    from molink.cli.stop_signals import until_stopped
+    from molink.cli.command_line import until_stopped
     from molink.config.link_schedule import LinkSchedule
     from molink.config.ring_hosts import RingHosts
-    from molink.config.serve_settings import ServeSettings
+    from molink.config.settings import ServeSettings
 
     shape = LinkSchedule.parse(link) if link is not None else None
     places = RingHosts.read(hosts) if hosts is not None else None
@@ -62,8 +62,7 @@ async def _serve(settings: "ServeSettings") -> None:
     from molink.api import create_app, start_api
     from molink.api.server import check_port_free
     from molink.cli.cluster_news import show_news
-    from molink.cli.loading_bar import until_loaded
-    from molink.cli.running_line import RunningLine
+    from molink.cli.terminal import StatusLine, until_loaded
     from molink.coordinator.local.start import start_local
 
     check_port_free(settings.host, settings.port)
@@ -74,4 +73,4 @@ async def _serve(settings: "ServeSettings") -> None:
         runner = await start_api(app, settings.host, settings.port)
         stack.push_async_callback(runner.cleanup)
         print(f"ready http://{settings.host}:{runner.addresses[0][1]}", flush=True)
-        await show_news(cluster.service, RunningLine(), after_start=True)
+        await show_news(cluster.service, StatusLine(), after_start=True)

@@ -9,8 +9,8 @@ import click
 from molink.cli.options import some_ring_options
 
 if TYPE_CHECKING:
-    from molink.cli.running_line import RunningLine
-    from molink.config.up_settings import UpSettings
+    from molink.cli.terminal import StatusLine
+    from molink.config.settings import UpSettings
     from molink.control.registry.registry import Registry
     from molink.coordinator.requests.cluster_service import ClusterService
 
@@ -101,10 +101,10 @@ def up(data_dir: str | None, wait: bool, public_host: str, **options: Any) -> No
     Prints the command with which a PC joins. Requests are answered with 503 and the reason until
     enough PCs are there.
     """
+    from molink.cli.command_line import until_stopped
     from molink.cli.members import DATA_FOLDER
-    from molink.cli.stop_signals import until_stopped
     from molink.config.data_dir import data_dir as data_folder
-    from molink.config.up_settings import UpSettings
+    from molink.config.settings import UpSettings
     from molink.transport.paths.direct import home_addresses
 
     directory = data_folder(DATA_FOLDER, data_dir)
@@ -117,14 +117,14 @@ def up(data_dir: str | None, wait: bool, public_host: str, **options: Any) -> No
 
 async def _up(settings: "UpSettings", *, wait: bool) -> None:
     """Until cancelled by a signal. Raises ControlError when the broker refuses us."""
-    from molink.cli.running_line import RunningLine
+    from molink.cli.terminal import StatusLine
 
-    with RunningLine() as shown:
-        shown.now(f"Starting, and reading {settings.model}: some seconds.")
+    with StatusLine() as shown:
+        shown.status(f"Starting, and reading {settings.model}: some seconds.")
         await _serve(settings, shown, wait=wait)
 
 
-async def _serve(settings: "UpSettings", shown: "RunningLine", *, wait: bool) -> None:
+async def _serve(settings: "UpSettings", shown: "StatusLine", *, wait: bool) -> None:
     from molink.api import create_app, start_api
     from molink.api.cluster_routes import add_join_route, add_plan_route
     from molink.api.server import check_port_free, free_port
@@ -159,25 +159,23 @@ async def _serve(settings: "UpSettings", shown: "RunningLine", *, wait: bool) ->
         await _show(service, ready_url, shown)
 
 
-def _announce(
-    registry: "Registry", settings: "UpSettings", port: int, shown: "RunningLine"
-) -> None:
+def _announce(registry: "Registry", settings: "UpSettings", port: int, shown: "StatusLine") -> None:
     import time
 
     from molink.errors import UserError
 
     uses = max(INVITE_USES_MIN, settings.min_nodes)
-    shown.out(f"listening http://{settings.public_host}:{port}")
+    shown.result(f"listening http://{settings.public_host}:{port}")
     try:
         invite = registry.make_invite(INVITE_S, uses, "", time.time())
     except UserError as error:  # Too many are usable: nodes may still join with those.
-        shown.advise(f"No new invite: {error}")
+        shown.hint(f"No new invite: {error}")
         return
-    shown.out(f"molink agent join {invite.text}")
-    shown.advise(NEXT_STEP.format(uses=uses, hours=INVITE_S / 3600))
+    shown.result(f"molink agent join {invite.text}")
+    shown.hint(NEXT_STEP.format(uses=uses, hours=INVITE_S / 3600))
 
 
-async def _show(service: "ClusterService", ready_url: str | None, shown: "RunningLine") -> None:
+async def _show(service: "ClusterService", ready_url: str | None, shown: "StatusLine") -> None:
     """Show what changes, until cancelled; and `ready URL`, if wanted, when a ring serves."""
     from molink.cli.cluster_news import show_news
     from molink.tasks import background_tasks
@@ -188,6 +186,6 @@ async def _show(service: "ClusterService", ready_url: str | None, shown: "Runnin
         await show_news(service, shown)
 
 
-async def _show_ready(service: "ClusterService", url: str, shown: "RunningLine") -> None:
+async def _show_ready(service: "ClusterService", url: str, shown: "StatusLine") -> None:
     await service.until_ready()
-    shown.out(f"ready {url}")
+    shown.result(f"ready {url}")

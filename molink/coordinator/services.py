@@ -12,7 +12,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from molink.config.up_settings import UpSettings
+from molink.config.settings import UpSettings
 from molink.control.messages.payloads import ModelSize, Services
 from molink.control.registry.registry import Registry
 from molink.coordinator.members.node_book import NodeBook
@@ -162,7 +162,7 @@ class NodeServices:
                 probing.key_of(COORDINATOR),
                 "127.0.0.1",
                 allow_download=True,
-                on_rate=lambda node_id, rate: book.saw(node_id, rate * 8 / 1e6),
+                on_rate=lambda node_id, rate: book.note_rate(node_id, rate * 8 / 1e6),
             )
             await peer.start()
             stack.push_async_callback(peer.stop)

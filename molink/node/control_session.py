@@ -9,7 +9,7 @@ import secrets
 import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from pydantic import BaseModel
@@ -82,12 +82,11 @@ class ControlSession:
 
     def health(self, host: StageManager, state: NodeState) -> NodeHealth:
         """How this node is now, with its stage's latest report."""
-        stage = host.health
         return NodeHealth(
             incarnation=self.incarnation,
             state=state,
             uptime_s=time.monotonic() - self.started_at,
-            stage=asdict(stage) if stage is not None else None,
+            stage=host.health,
             paths=host.ways.paths,
         )
 

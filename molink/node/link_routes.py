@@ -4,14 +4,15 @@ An agent looks for paths, through a relay where none is direct; a local node tak
 it is told.
 """
 
-from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from collections.abc import Callable
+from typing import Protocol
 
 from molink.control.messages.payloads import Assignment
 from molink.errors import StageError
 from molink.stage_protocol.messages import JoinRing, OutgoingLink, PathMoved, StageLoaded
+from molink_scheduler.head.settings import RingTerms
 
-__all__ = ["LinkRoutes", "MovePath", "join_terms"]
+__all__ = ["LinkRoutes", "MovePath", "ring_terms"]
 
 MovePath = Callable[[OutgoingLink, str], None]
 """Tells a stage to lead one of its links over another address."""
@@ -42,19 +43,8 @@ class LinkRoutes(Protocol):
         """The stage is in no ring any more."""
 
 
-def join_terms(join: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of JoinRing that the coordinator decides. Raises StageError for what is none."""
-    try:
-        return {
-            "kv_tokens_capacity": int(join["kv_tokens_capacity"]),
-            "micro_batch_count": _count(join["micro_batch_count"]),
-            "micro_batch_candidates": tuple(int(one) for one in join["micro_batch_candidates"]),
-            "span_tokens": _count(join["span_tokens"]),
-            "policy": str(join["policy"]),
-        }
-    except (KeyError, TypeError, ValueError):
-        raise StageError("The coordinator speaks another version: update MoLink.") from None
-
-
-def _count(value: Any) -> int | None:
-    return None if value is None else int(value)
+def ring_terms(assignment: Assignment) -> RingTerms:
+    """What the coordinator decides of the ring. Raises StageError when it cannot be read."""
+    if not isinstance(assignment.join, RingTerms):
+        raise StageError("The coordinator speaks another version: update MoLink.")
+    return assignment.join

@@ -5,7 +5,6 @@ from dataclasses import dataclass, field
 
 from molink.errors import StageError, UserError
 from molink.node.child_process import ChildProcess
-from molink.stage_protocol.health import StageHealth
 from molink.stage_protocol.messages import (
     Command,
     Fact,
@@ -18,6 +17,7 @@ from molink.stage_protocol.messages import (
     SetAllowed,
     SetUploadCap,
     StageFailed,
+    StageHealth,
     StageLoaded,
     StageReady,
     decode_line,
@@ -62,7 +62,7 @@ class StageHandle:
         Raises UserError when `command` is no program.
         """
         try:
-            child = await start_process(load.threads, command)
+            child = await start_process(load.work.threads, command)
         except OSError as error:
             if not command:
                 raise

@@ -8,20 +8,20 @@ same layers and has not been in a ring yet.
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
 from molink.control.messages.payloads import (
     SENTENCE_CHARACTERS_MAX,
+    AssignedWork,
     Assignment,
     LinkKeys,
     StageFact,
-    StageWork,
 )
 from molink.errors import MolinkError, StageError, UserError
 from molink.node.link_routes import LinkRoutes
 from molink.node.stage_handle import StageHandle
-from molink.stage_protocol.health import StageHealth
+from molink.stage_protocol.messages import StageHealth
 from molink.tasks import cancel
 
 __all__ = ["HostState", "StageLauncher", "StageManager"]
@@ -39,11 +39,13 @@ FRACTION_STEP = 0.05
 class StageLauncher(Protocol):
     """Starter of one node's stages, with what only that node knows: weights, keys, address."""
 
-    async def prepare(self, work: StageWork, report: Callable[[float], None]) -> str:
+    async def prepare(self, work: AssignedWork, report: Callable[[float], None]) -> str:
         """Get what the stage will load, and start already what takes time; the directory of its
         weights. `report` is called with the fraction that is done. Raises MolinkError."""
 
-    async def start(self, work: StageWork, directory: str, allowed: tuple[str, ...]) -> StageHandle:
+    async def start(
+        self, work: AssignedWork, directory: str, allowed: tuple[str, ...]
+    ) -> StageHandle:
         """Start the stage's process, which loads `directory` and accepts links of the peers whose
         public keys are `allowed`."""
 
@@ -63,7 +65,7 @@ class StageManager:
     state: HostState = "standby"
     assignment: Assignment | None = None
     handle: StageHandle | None = None
-    _work: StageWork | None = None
+    _work: AssignedWork | None = None
     """What the process holds."""
     _epoch: int | None = None
     """Of the ring that it has joined; None: of none yet."""
@@ -163,7 +165,7 @@ class StageManager:
         self.state = "standby"
         await self._fact(assignment, "stopped", message=assignment.reason)
 
-    async def _load(self, assignment: Assignment, work: StageWork) -> None:
+    async def _load(self, assignment: Assignment, work: AssignedWork) -> None:
         self.state = "loading"
         if not self._is_loaded(work):
             await self._end_process()
@@ -177,7 +179,7 @@ class StageManager:
             self._work = work
         assert self.handle is not None and self.handle.loaded is not None
         self.ways.listen(self.handle.loaded)
-        await self._fact(assignment, "loaded", line=asdict(self.handle.loaded))
+        await self._fact(assignment, "loaded", line=self.handle.loaded)
         await self._watch_unjoined(self.handle)
 
     async def _join(self, assignment: Assignment) -> None:
@@ -195,7 +197,7 @@ class StageManager:
         code = await handle.child.process.wait()
         raise StageError(f"{handle.name} ended before it joined its ring (code {code}).")
 
-    def _is_loaded(self, work: StageWork) -> bool:
+    def _is_loaded(self, work: AssignedWork) -> bool:
         """Whether the process holds just this and has been in no ring."""
         alive = self.handle is not None and self.handle.child.process.returncode is None
         return alive and self._work == work and self._epoch is None

@@ -30,7 +30,7 @@ class WarmStage:
         child, self._child = self._child, None
         if child is None:
             return await StageHandle.start(name, load)
-        if child.process.returncode is not None or self._threads != load.threads:
+        if child.process.returncode is not None or self._threads != load.work.threads:
             await child.stop()
             return await StageHandle.start(name, load)
         return StageHandle.of(name, load, child)

@@ -22,10 +22,10 @@ from molink.stage_protocol.messages import (
     SetUploadCap,
     Steering,
 )
-from molink.transport.curve import CurveKeys
 from molink.transport.link.connections import MoveOutcome
 from molink.transport.link.paced_link import PacedLink
 from molink.transport.link.process_links import MessageFrames, ProcessLinks
+from molink.wire.curve_keys import CurveKeys
 from molink.wire.messages import Message
 from molink_scheduler.batch import BatchClass
 from molink_scheduler.link.facts import LinkMemory, LinkReport
@@ -81,12 +81,12 @@ class StageLinks:
         if command.upload_bytes_per_s is not None:
             self._budget.set_cap(command.upload_bytes_per_s)
         self._next = self._open(
-            "next", command.next_address, command.next_key, command.policy, command.next_memory
+            "next", command.next_address, command.next_key, command.ring.policy, command.next_memory
         )
         if command.coordinator_address is not None:
             address, key = command.coordinator_address, command.coordinator_key
             memory = command.coordinator_memory
-            self._coordinator = self._open("coordinator", address, key, command.policy, memory)
+            self._coordinator = self._open("coordinator", address, key, command.ring.policy, memory)
 
     def handle(self, command: Steering) -> None:
         """Carry out a command about the links at once, from any thread."""

@@ -21,7 +21,7 @@ from molink.stage.links import StageLinks
 from molink.stage.packing import Packing
 from molink.stage.tail import EndRules
 from molink.stage.work_sources import Pieces, Work, WorkSource
-from molink.stage_protocol.health import StageHealth
+from molink.stage_protocol.messages import StageHealth
 from molink.wire.messages import Activations, Forget, Sampled, TokenSample
 from molink_scheduler.batch import Batch, BatchClass
 from molink_scheduler.events import SendRelease

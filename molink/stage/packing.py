@@ -13,7 +13,7 @@ import torch
 
 from molink.errors import FrameError
 from molink.stage.tensor_buffers import tensor_from_buffer, tensor_to_buffer
-from molink.stage_protocol.health import PackingHealth
+from molink.stage_protocol.messages import PackingHealth
 from molink.wire.messages import Activations, TensorHeader
 
 __all__ = ["Packing"]

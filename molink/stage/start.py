@@ -50,10 +50,10 @@ def start_stage(
 
     Raises UserError or StageError with one sentence.
     """
-    torch.set_num_threads(load.threads)
+    torch.set_num_threads(load.work.threads)
     executor = _load_executor(load, tell)
     sys.setswitchinterval(SWITCH_INTERVAL_S)
-    name = f"layers {load.layers[0]}-{load.layers[1]}"
+    name = f"layers {load.work.layers[0]}-{load.work.layers[1]}"
     links = StageLinks.bind(name, load.address, executor.is_head, tell, load.keys)
     steer(links.handle)
     tell(_loaded(executor, links))
@@ -73,14 +73,17 @@ def _yield_to_links() -> None:
 
 def _load_executor(load: LoadStage, tell: Callable[[Fact], None]) -> StageExecutor:
     options = StageOptions(
-        device=load.device,
-        dtype=load.dtype,
-        kv_tokens=load.kv_tokens,
+        device=load.work.device,
+        dtype=load.work.dtype,
+        kv_tokens=load.work.kv_tokens,
         stages_here=load.stages_here,
-        self_test=load.layers[0] == 0,
+        self_test=load.work.layers[0] == 0,
     )
     return load_stage(
-        load.model, range(*load.layers), options, lambda fraction: tell(LoadProgressed(fraction))
+        load.model,
+        range(*load.work.layers),
+        options,
+        lambda fraction: tell(LoadProgressed(fraction)),
     )
 
 
@@ -99,14 +102,10 @@ def _source(
     executor: StageExecutor, links: StageLinks, join: JoinRing, packing: Packing
 ) -> WorkSource:
     if not executor.is_head:
-        return QueueSource.for_steps_of(join.span_tokens or SPAN_TOKENS, packing, _book(executor))
-    settings = HeadSettings(
-        kv_tokens_capacity=join.kv_tokens_capacity,
-        micro_batch_count=join.micro_batch_count,
-        micro_batch_candidates=join.micro_batch_candidates,
-        row_bytes=executor.hidden_size * executor.dtype.itemsize,
-        span_tokens=join.span_tokens,
-    )
+        return QueueSource.for_steps_of(
+            join.ring.span_tokens or SPAN_TOKENS, packing, _book(executor)
+        )
+    settings = HeadSettings(join.ring, executor.hidden_size * executor.dtype.itemsize)
     return HeadSource(HeadScheduler(settings), links)
 
 

@@ -52,9 +52,10 @@ class Rules:
 
 @dataclass(frozen=True, slots=True)
 class Inline:
-    """Mark of a field whose own fields stand in its owner's object: these, in this order."""
+    """Mark of a field whose own fields stand in its owner's object."""
 
-    names: tuple[str, ...]
+    names: tuple[str, ...] = ()
+    """Which of them, in which order; empty: all as they come."""
 
 
 def _same(value: Any) -> Any:
@@ -74,6 +75,7 @@ class Schema(Generic[T]):
     """How the values of one class are written and read."""
 
     def __init__(self, of: type[T], rules: Rules) -> None:
+        self.of = of
         self.write: Callable[[T], Any] = _writer(of, rules)
         """Plain fields."""
         self._read = _reader(of, rules)
@@ -122,8 +124,10 @@ class _Field:
     @property
     def inline(self) -> tuple[str, ...]:
         """Names that stand in the owner's object instead."""
-        names: tuple[str, ...] = _mark(self.marks, Inline, "names", ())
-        return names
+        if not any(isinstance(mark, Inline) for mark in self.marks):
+            return ()
+        own = tuple(one.name for one in _fields_of(get_args(self.of)[0]))
+        return _mark(self.marks, Inline, "names", ()) or own
 
 
 def _fields_of(of: Any) -> list[_Field]:
@@ -304,7 +308,7 @@ def _array(of: Any, rules: Rules) -> Read:
 def _object(of: Any, rules: Rules) -> Read:
     known = {field.name: field for field in _fields_of(of)}
     readers = {name: _reader(one.of, rules) for name, one in known.items()}
-    required = {name for name, field in known.items() if field.required}
+    required = [name for name, field in known.items() if field.required]
     inline = {name: field.inline for name, field in known.items() if field.inline}
 
     def read(plain: Any) -> Any:
@@ -313,8 +317,8 @@ def _object(of: Any, rules: Rules) -> Read:
         rest = dict(plain)
         for name, names in inline.items():
             rest[name] = {one: rest.pop(one) for one in names if one in rest}
-        if missing := required - rest.keys():
-            raise ValueError(f"{of.__name__} lacks {min(missing)}")
+        if missing := [name for name in required if name not in rest]:
+            raise ValueError(f"{of.__name__} lacks {missing[0]}")
         if not rules.unknown_ok and (unknown := rest.keys() - known.keys()):
             raise ValueError(f"{of.__name__} has no {shortened(min(unknown))}")
         given = [(name, one, rest[name]) for name, one in readers.items() if name in rest]

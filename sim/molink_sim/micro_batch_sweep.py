@@ -21,7 +21,7 @@ from molink_scheduler.head.micro_batches import MICRO_BATCH_COUNT_MAX
 from molink_scheduler.head.scheduler import HeadScheduler
 from molink_sim.even_ring import even_ring
 from molink_sim.report.micro_batches import fewest_near_best
-from molink_sim.report.sweep import Parameter, Run, Sweep
+from molink_sim.report.summary import Parameter, Run, Sweep
 from molink_sim.report.tables import Table
 from molink_sim.ring.sources import HeadSource
 from molink_sim.scenario import Arrival, LinkSpec, RingSpec, Scenario, StepCost, SystemSpec

@@ -5,6 +5,9 @@ import pty
 import select
 import subprocess
 import sys
+import termios
+import time
+from pathlib import Path
 
 import pytest
 
@@ -19,11 +22,19 @@ chat()
 """
 
 
+def _keep_output_on_ctrl_c(terminal):
+    """Else the kernel throws away what chat has written and the test has not read yet."""
+    attributes = termios.tcgetattr(terminal)
+    attributes[3] |= termios.NOFLSH
+    termios.tcsetattr(terminal, termios.TCSANOW, attributes)
+
+
 class Terminal:
     """The user's side of a terminal on which chat runs."""
 
     def __init__(self, url):
         self._user, own = pty.openpty()
+        _keep_output_on_ctrl_c(own)
         self._unread = ""
         self.process = subprocess.Popen(
             [sys.executable, "-c", CHAT, "--url", url, "--max-tokens", "3"],
@@ -39,24 +50,19 @@ class Terminal:
 
     def wait_for(self, text):
         """Read on until `text` has been shown."""
-        assert self.shows(text, LIMIT_S), f"no {text!r} in {self._unread!r}"
-
-    def shows(self, text, within_s):
-        """Whether `text` is shown before the terminal has been silent for `within_s`."""
         while text not in self._unread:
-            if not select.select([self._user], [], [], within_s)[0]:
-                return False
+            readable, _, _ = select.select([self._user], [], [], LIMIT_S)
+            assert readable, f"no {text!r} in {self._unread!r}"
             self._unread += os.read(self._user, 4096).decode()
         self._unread = self._unread.partition(text)[2]
-        return True
 
-    def press_until(self, key, text):
-        """Press a key, again if need be: Python's input() misses a Ctrl-C just after its prompt."""
-        for _ in range(LIMIT_S):
-            self.type(key)
-            if self.shows(text, within_s=1):
-                return
-        raise AssertionError(f"no {text!r} in {self._unread!r}")
+    def press_ctrl_c(self):
+        """Once chat waits for something: before that, a signal is seen only at the next key."""
+        status = Path(f"/proc/{self.process.pid}/stat")
+        while status.read_text().rpartition(")")[2].split()[0] != "S":
+            assert self.process.poll() is None
+            time.sleep(0.01)
+        self.type("\x03")
 
     def close(self):
         self.process.kill()
@@ -85,7 +91,7 @@ def test_ctrl_c_stops_the_answer_and_not_the_conversation(terminal, service):
     service.holds = True
     terminal.type("hello\n")
     terminal.wait_for("0 ")
-    terminal.type("\x03")
+    terminal.press_ctrl_c()
     terminal.wait_for("[stopped]")
     terminal.wait_for("> ")
     service.holds = False
@@ -97,8 +103,10 @@ def test_ctrl_c_stops_the_answer_and_not_the_conversation(terminal, service):
 
 
 def test_ctrl_c_at_the_prompt_only_says_how_to_leave(terminal):
-    terminal.press_until("\x03", "leaves.")
-    terminal.wait_for("> ")
+    for _ in range(3):
+        terminal.press_ctrl_c()
+        terminal.wait_for("leaves.")
+        terminal.wait_for("> ")
     assert terminal.process.poll() is None
 
 

@@ -8,9 +8,9 @@ import pytest
 from rich.console import Console
 
 from molink.cli import cluster_news
-from molink.cli.running_line import RunningLine
+from molink.cli.terminal import StatusLine
 from molink.cli.up import _announce, _show
-from molink.config.up_settings import UpSettings
+from molink.config.settings import UpSettings
 from molink.errors import UserError
 from molink.tasks import background_tasks
 
@@ -44,7 +44,7 @@ def settings(tmp_path):
 
 def onlooker():
     written = io.StringIO()
-    return written, RunningLine(Console(file=written, width=200))
+    return written, StatusLine(Console(file=written, width=200))
 
 
 async def test_the_invite_is_on_standard_output_and_what_to_do_with_it_is_not(settings, capsys):

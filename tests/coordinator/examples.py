@@ -1,10 +1,10 @@
 """Messages of a node that is there and measured."""
 
 from molink.control.messages.payloads import (
+    AssignedWork,
     Device,
     Presence,
     Profile,
-    StageWork,
     StepCost,
     WeightsSource,
 )
@@ -20,7 +20,7 @@ PROFILE = Profile(
     download_mbps=100,
     steps=STEPS,
 )
-WORK = StageWork(
+WORK = AssignedWork(
     layers=(0, 2), device="cpu", dtype="float32", weights=WeightsSource(model="m", url="")
 )
 

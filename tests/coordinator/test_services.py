@@ -5,7 +5,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from molink.config.up_settings import UpSettings
+from molink.config.settings import UpSettings
 from molink.coordinator.services import RelayElsewhere, RelayHere, open_relay
 from molink.errors import UserError
 from molink.transport.preamble import RefusedError

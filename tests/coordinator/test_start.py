@@ -5,7 +5,7 @@ import threading
 import pytest
 
 from molink.config.data_lock import only_one
-from molink.config.up_settings import UpSettings
+from molink.config.settings import UpSettings
 from molink.coordinator import start
 from molink.errors import UserError
 from molink.serving import served_model

@@ -13,6 +13,7 @@ from typing import Any
 from molink.config.link_shape import LinkShape
 from molink.config.ring_hosts import RingHosts, StageAddress
 from molink.control.messages.payloads import (
+    AssignedWork,
     Assignment,
     Device,
     NodeHealth,
@@ -22,39 +23,41 @@ from molink.control.messages.payloads import (
     Presence,
     Profile,
     StageFact,
-    StageWork,
+    StageLink,
     StepCost,
     WeightsSource,
 )
 from molink.coordinator.members.ledger import LEDGER_FILE, Contribution, Ledger
 from molink.coordinator.members.node_book import Node
+from molink.coordinator.members.ring import AgentStage, JoinTerms, Ring
 from molink.coordinator.nodes_report import nodes_report
 from molink.coordinator.planning.cluster_plan import PlannedRing
 from molink.coordinator.requests.cluster_service import ClusterService, ServingRing
 from molink.coordinator.requests.link_memory import KnownLink, KnownLinks, LinkMemoryFile
-from molink.coordinator.requests.ring import RingFacts
 from molink.coordinator.requests.ring_client import RingClient
-from molink.coordinator.rings.agent_ring import JoinTerms, RingRoutes, build_ring
-from molink.coordinator.rings.agent_stage import AgentStage
-from molink.node.link_routes import join_terms
+from molink.coordinator.rings.ring_builder import RingRoutes, build_ring
 from molink.serving.service import ModelCard
-from molink.stage_protocol.health import PackingHealth, StageHealth, health_from_fields
+from molink.stage_protocol.messages import HEALTH as HEALTH_FIELDS
 from molink.stage_protocol.messages import (
     JoinRing,
     LoadProgressed,
     LoadStage,
     MovePath,
+    PackingHealth,
     PathMoved,
     SetAllowed,
     SetUploadCap,
     StageFailed,
+    StageHealth,
     StageLoaded,
     StageReady,
+    StageWork,
     decode_line,
     encode_line,
 )
-from molink.transport.curve import CurveKeys
+from molink.wire.curve_keys import CurveKeys
 from molink_scheduler.codec_choice import choose_codec
+from molink_scheduler.head.settings import RingTerms
 from molink_scheduler.link.facts import LinkMemory, LinkReport
 from tests.golden.codec import Codec, from_text, text
 from tests.golden.values_joining import schema
@@ -124,11 +127,7 @@ HEALTH_OF_A_MIDDLE_STAGE = StageHealth(
 def load_stage():
     return LoadStage(
         model='/modèles/llama "3"',
-        layers=(0, 2**31),
-        device="cuda:0",
-        dtype="bfloat16",
-        threads=8,
-        kv_tokens=131_072,
+        work=StageWork((0, 2**31), "cuda:0", "bfloat16", 131_072, 8),
         address="10.0.0.2",
         stages_here=2,
         keys=CurveKeys(KEY, OTHER_KEY, (KEY, OTHER_KEY)),
@@ -137,13 +136,13 @@ def load_stage():
 
 @LINES.value
 def load_stage_by_itself():
-    return LoadStage("org/model", (3, 4), "auto", "auto", 1, None, "127.0.0.1")
+    return LoadStage("org/model", StageWork((3, 4), "auto", "auto"), "127.0.0.1")
 
 
 @LINES.value
 def load_stage_that_accepts_nobody():
     keys = CurveKeys(KEY, OTHER_KEY)
-    return LoadStage("m", (0, 1), "cpu", "float32", 1, None, "127.0.0.1", keys=keys)
+    return LoadStage("m", StageWork((0, 1), "cpu", "float32"), "127.0.0.1", keys=keys)
 
 
 @LINES.value
@@ -152,11 +151,7 @@ def join_ring_at_the_tail():
         epoch=2**53,
         next_address="tcp://127.0.0.1:5000",
         coordinator_address="tcp://10.0.0.1:65535",
-        kv_tokens_capacity=131_072,
-        micro_batch_count=4,
-        micro_batch_candidates=(1, 2, 3, 4),
-        span_tokens=512,
-        policy="molink",
+        ring=RingTerms(131_072, 4, (1, 2, 3, 4), 512, "molink"),
         upload_bytes_per_s=2.5e6,
         next_memory=LinkMemory(7.5e5, 0.08),
         coordinator_memory=LinkMemory(1.25e9, 0.0001),
@@ -167,7 +162,7 @@ def join_ring_at_the_tail():
 
 @LINES.value
 def join_ring_in_the_middle():
-    return JoinRing(1, "tcp://h:1", None, 64, None, (), None, "fifo", None)
+    return JoinRing(1, "tcp://h:1", None, RingTerms(64, None, (), None, "fifo"), None)
 
 
 LINES.add(
@@ -192,7 +187,7 @@ LINES.add(
 HEALTHS = Codec(
     "stage-health-fields",
     lambda health: json.dumps(asdict(health)),
-    lambda line: health_from_fields(json.loads(line)),
+    lambda line: HEALTH_FIELDS.read(json.loads(line)),
 )
 """As they stand in a node's heartbeat."""
 
@@ -245,7 +240,7 @@ class ToldNode:
 
 
 def stage_on(place: int, stages: int) -> ToldNode:
-    work = StageWork(
+    work = AssignedWork(
         layers=(2 * place, 2 * place + 2),
         device="cpu",
         dtype="float32",
@@ -268,13 +263,14 @@ def stage_on(place: int, stages: int) -> ToldNode:
 
 
 TERMS = JoinTerms(
-    micro_batch_count=None,
-    span_tokens=256,
-    policy="molink",
-    coordinator_key=KEY,
-    coordinator_addresses=("10.0.0.1:6000",),
-    coordinator_port_name="sampled-7",
-    relay="relay.example.org:7000",
+    ring=RingTerms(span_tokens=256),
+    coordinator=StageLink(
+        to="coordinator",
+        public_key=KEY,
+        addresses=("10.0.0.1:6000",),
+        port_name="sampled-7",
+        relay="relay.example.org:7000",
+    ),
 )
 
 
@@ -288,7 +284,7 @@ def told_to_join(stages: int) -> str:
 
     asyncio.run(build_ring(stages_list, TERMS, lambda place, fraction: None, as_they_are))
     for one in nodes:
-        join_terms(one.told[-1]["join"])  # The nodes understand it.
+        assert isinstance(Assignment(**one.told[-1]).join, RingTerms), "the nodes understand it"
     return "\n".join(json.dumps(line) for one in nodes for line in one.told)
 
 
@@ -382,12 +378,7 @@ class StageDouble:
     health: StageHealth | None
     pid: int | None = None
     node: Node | None = None
-
-
-@dataclass
-class RingDouble:
-    facts: RingFacts
-    stages: list[StageDouble]
+    epoch: int = 7
 
 
 @dataclass
@@ -405,7 +396,7 @@ LOADED = StageLoaded(5000, 5001, "cuda:0", "bfloat16", 131_072, 2**40)
 CARD = ModelCard("org/model", 1_700_000_000, 300, 4096, (2,), None)
 
 
-def a_ring(emulated: LinkShape | None = None, health: StageHealth | None = HEALTH) -> RingDouble:
+def a_ring(emulated: LinkShape | None = None, health: StageHealth | None = HEALTH) -> Ring:
     coordinator_link = LinkReport(**(asdict(LINK) | {"name": "coordinator"}))
     tail = None
     if health is not None:
@@ -419,10 +410,11 @@ def a_ring(emulated: LinkShape | None = None, health: StageHealth | None = HEALT
         StageDouble("stage 0", (0, 2), LOADED, health, 1000, node(0)),
         StageDouble("stage 1", (2, 6), LOADED, tail, None, node(1)),
     ]
-    return RingDouble(RingFacts(7, "molink", 20.0, emulated), stages)
+    terms = replace(TERMS, upload_mbps=20.0, emulated=emulated)
+    return Ring(stages, terms, TERMS.coordinator)  # type: ignore[arg-type]
 
 
-async def ring_service(ring: RingDouble, links: LinksDouble) -> dict[str, Any]:
+async def ring_service(ring: Ring, links: LinksDouble) -> dict[str, Any]:
     client = RingClient(CARD, ring, links, lambda: None)  # type: ignore[arg-type]
     client.codec = choose_codec("lossless", None)
     return client.cluster()
@@ -447,7 +439,9 @@ def some_nodes() -> list[dict[str, Any]]:
         revision=3,
         ring=1,
         epoch=7,
-        work=StageWork(layers=(0, 2), device="cpu", dtype="auto", weights=WeightsSource(model="m")),
+        work=AssignedWork(
+            layers=(0, 2), device="cpu", dtype="auto", weights=WeightsSource(model="m")
+        ),
     )
     way = PathMeasured(to=NODE_IDS[1], path="relay", address="r:1", rtt_ms=1, rate_mbps=1)
     health = NodeHealth(

@@ -54,7 +54,7 @@ class FakeHandle:
             raise self.trouble
         progressed(1.0)
         await asyncio.sleep(0)
-        head = REQUESTS_PORT if self.load.layers[0] == 0 else None
+        head = REQUESTS_PORT if self.load.work.layers[0] == 0 else None
         self.loaded = StageLoaded(PORT, head, "cpu", "float32", 64, 10)
         return self.loaded
 

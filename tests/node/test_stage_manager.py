@@ -10,19 +10,14 @@ from molink.coordinator.local.direct_routes import DirectRoutes
 from molink.errors import StageError, UserError
 from molink.node.stage_manager import StageManager
 from molink.stage_protocol.messages import LoadStage
-from molink.transport.curve import CurveKeys
+from molink.wire.curve_keys import CurveKeys
+from molink_scheduler.head.settings import RingTerms
 from tests.coordinator.examples import WORK
 from tests.node.fake_stage import FakeHandle
 
 KEYS = ("a" * 40, "b" * 40)
 LINK = StageLink(to="n", public_key=KEYS[0], addresses=("127.0.0.1:7",), port_name="ring")
-JOIN = {
-    "kv_tokens_capacity": 64,
-    "micro_batch_count": None,
-    "micro_batch_candidates": [1, 2],
-    "span_tokens": None,
-    "policy": "molink",
-}
+JOIN = RingTerms(64, micro_batch_candidates=(1, 2))
 LOAD = Assignment(revision=1, epoch=5, work=WORK)
 JOINED = LOAD.model_copy(update={"revision": 2, "join": JOIN, "next_link": LINK})
 
@@ -43,7 +38,7 @@ class Hosted:
         return "/model"
 
     async def start(self, work, directory, allowed):
-        load = LoadStage(directory, work.layers, "cpu", "auto", 1, None, "h", keys=self.keys)
+        load = LoadStage(directory, work, "h", keys=self.keys)
         trouble = self.troubles.pop(0) if self.troubles else None
         self.handles.append(FakeHandle("stage 0", load, trouble))
         return self.handles[-1]
@@ -75,7 +70,7 @@ async def test_an_assignment_is_loaded_joined_and_left_to_its_end():
         await h.host.take(LOAD)
         loaded = await h.until("loaded")
         assert loaded.revision == 1
-        assert loaded.line["kv_tokens_capacity"] == 64
+        assert loaded.line.kv_tokens_capacity == 64
         assert [fact.kind for fact in h.facts if fact.fraction] == ["downloading", *["loading"] * 2]
         assert h.host.state == "loading"
         await h.host.take(JOINED)

@@ -7,7 +7,7 @@ import pytest
 from molink.node import stage_handle as handle_module
 from molink.node import warm_stage as warm_module
 from molink.node.warm_stage import WarmStage
-from molink.stage_protocol.messages import LoadStage, decode_line
+from molink.stage_protocol.messages import LoadStage, StageWork, decode_line
 
 
 @dataclass
@@ -43,8 +43,8 @@ def started(monkeypatch):
     return children
 
 
-def load(threads=1):
-    return LoadStage("m", (0, 2), "cpu", "auto", threads, None, "127.0.0.1")
+def load(threads):
+    return LoadStage("m", StageWork((0, 2), "cpu", "auto", threads=threads), "127.0.0.1")
 
 
 async def test_the_process_that_waits_is_told_what_to_load(started):
@@ -70,7 +70,7 @@ async def test_one_that_died_or_does_not_fit_is_replaced(started, dead):
 
 
 async def test_without_one_a_stage_starts_as_usual(started):
-    assert (await WarmStage().start("it", load())).child is started[0]
+    assert (await WarmStage().start("it", load(1))).child is started[0]
 
 
 async def test_one_that_waits_in_vain_is_ended(started):

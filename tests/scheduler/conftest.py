@@ -16,6 +16,7 @@ from molink_scheduler.events import (
     SendRelease,
 )
 from molink_scheduler.head.scheduler import HeadScheduler, HeadSettings
+from molink_scheduler.head.settings import RingTerms
 from molink_scheduler.kv.blocks import KvBlocks, blocks_for
 from molink_scheduler.request import Request, SamplingParams
 from molink_scheduler.stage.batch_pieces import join_batches
@@ -66,9 +67,7 @@ class FakeRing:
         self.now = 0.0
         self.head = HeadScheduler(
             HeadSettings(
-                self.kv_tokens,
-                self.micro_batch_count,
-                span_tokens=self.span_tokens,
+                RingTerms(self.kv_tokens, self.micro_batch_count, span_tokens=self.span_tokens),
                 prefill_tokens_in_flight_max=self.prefill_tokens_in_flight_max,
             )
         )

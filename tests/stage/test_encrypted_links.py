@@ -13,6 +13,7 @@ from molink.stage_protocol.messages import Fact, JoinRing, MovePath, PathMoved, 
 from molink.transport.link.thread import LinkThread
 from molink.wire.messages import Cancel, Forget, Sampled, TokenSample
 from molink_scheduler.batch import BatchClass, Release
+from molink_scheduler.head.settings import RingTerms
 from molink_scheduler.link.silence import GiveUp, Reconnect
 from tests.transport.link.two_ends import keys, public
 
@@ -49,11 +50,7 @@ class Stages:
             JoinRing(
                 epoch=EPOCH,
                 coordinator_address=None,
-                kv_tokens_capacity=64,
-                micro_batch_count=None,
-                micro_batch_candidates=(1,),
-                span_tokens=None,
-                policy="molink",
+                ring=RingTerms(64),
                 upload_bytes_per_s=None,
                 **fields,
             )
@@ -153,7 +150,7 @@ async def test_the_coordinator_speaks_with_head_and_tail_over_encrypted_links():
     await links.connect(host.format(1, ring.ports[1]), head_key=public(PEER))
     ours = host.format(1, links.port)
     own = host.format(1, ring.ports[0])
-    join = JoinRing(EPOCH, own, ours, 64, None, (1,), None, "molink", None)
+    join = JoinRing(EPOCH, own, ours, RingTerms(64, None, (1,), None, "molink"), None)
     keyed = {"next_key": public(PEER), "coordinator_key": public(COORDINATOR)}
     await asyncio.to_thread(ring.connect, replace(join, **keyed))
     for step in (Reconnect(ask_others=False), Reconnect(ask_others=True), GiveUp(25.0)):

@@ -5,6 +5,7 @@ import pytest
 from molink.stage.links import StageLinks
 from molink.stage_protocol.messages import JoinRing
 from molink.transport.link.thread import LinkThread
+from molink_scheduler.head.settings import RingTerms
 from molink_scheduler.link.facts import CAUTIOUS, LinkMemory
 
 MEMORY = LinkMemory(rate_bytes_per_s=7.5e5, rtt_s=0.08)
@@ -26,7 +27,9 @@ def test_a_link_begins_from_what_was_last_known_of_it(links, known):
     """Nothing was sent that could measure it."""
     stage, peer = links
     address = f"tcp://127.0.0.1:{peer.ports[0]}"
-    stage.connect(JoinRing(1, address, address, 64, None, (1,), None, "molink", None, **known))
+    stage.connect(
+        JoinRing(1, address, address, RingTerms(64, None, (1,), None, "molink"), None, **known)
+    )
     expected = MEMORY if known else CAUTIOUS
     for link in stage.reports():
         assert link.rate_mbps == pytest.approx(expected.rate_bytes_per_s * 8e-6)

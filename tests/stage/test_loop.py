@@ -15,11 +15,11 @@ from molink.stage.loop import StageLoop
 from molink.stage.packing import Packing
 from molink.stage.tail import EndRules
 from molink.stage.work_sources import QueueSource
-from molink.stage_protocol.health import StageHealth
-from molink.stage_protocol.messages import JoinRing
+from molink.stage_protocol.messages import JoinRing, StageHealth
 from molink.wire.codecs import CODECS
 from molink.wire.messages import Activations, Forget, Sampled, TensorHeader
 from molink_scheduler.batch import Admission, Batch, BatchClass, Release, Span
+from molink_scheduler.head.settings import RingTerms
 from molink_scheduler.kv.ledger import KvLedger
 from molink_scheduler.request import SamplingParams
 from molink_scheduler.stage.book import ModelLimits, StageBook
@@ -60,7 +60,7 @@ class EchoTail:
 
 def join(next_port: int) -> JoinRing:
     address = f"tcp://127.0.0.1:{next_port}"
-    return JoinRing(1, address, None, 64, None, (1,), None, "molink", None)
+    return JoinRing(1, address, None, RingTerms(64, None, (1,), None, "molink"), None)
 
 
 @dataclass

@@ -6,11 +6,11 @@ from dataclasses import asdict
 import pytest
 
 from molink.errors import FrameError
-from molink.stage_protocol.health import (
+from molink.stage_protocol.messages import (
     FIGURE_MAX,
+    HEALTH,
     PackingHealth,
     StageHealth,
-    health_from_fields,
 )
 from molink_scheduler.link.facts import LinkReport
 
@@ -24,8 +24,8 @@ def fields(**changes):
 
 
 def test_a_report_comes_back_as_it_was():
-    assert health_from_fields(fields()) == REPORT
-    assert health_from_fields(fields(said_by_a_newer_agent=1)) == REPORT
+    assert HEALTH.read(fields()) == REPORT
+    assert HEALTH.read(fields(said_by_a_newer_agent=1)) == REPORT
 
 
 @pytest.mark.parametrize(
@@ -61,9 +61,9 @@ def test_a_report_comes_back_as_it_was():
 def test_anything_that_cannot_be_computed_with_is_refused_by_name(changes):
     (name,) = changes
     with pytest.raises(FrameError, match=name):
-        health_from_fields(fields(**changes))
+        HEALTH.read(fields(**changes))
 
 
 def test_a_report_that_lacks_something_is_refused():
     with pytest.raises(FrameError, match="kv_tokens_used"):
-        health_from_fields({})
+        HEALTH.read({})

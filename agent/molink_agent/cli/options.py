@@ -4,6 +4,9 @@ from pathlib import Path
 
 import click
 
+from molink.config.data_dir import data_dir
+from molink.errors import UserError
+
 __all__ = ["data_dir_option", "directory", "joined_directory", "json_option"]
 
 data_dir_option = click.option(
@@ -16,14 +19,11 @@ json_option = click.option("--json", "as_json", is_flag=True, help="As JSON, for
 
 def directory(given: str | None) -> Path:
     """The agent's data directory: the one that was given, or the user's only one."""
-    from molink.config.data_dir import data_dir
-
     return Path(given).absolute() if given else data_dir("molink-agent")
 
 
 def joined_directory(given: str | None, remedy: str) -> Path:
     """The data directory of an agent that has joined. Raises UserError, ending in `remedy`."""
-    from molink.errors import UserError
     from molink_agent.data_files import MEMBERSHIP_FILE
 
     where = directory(given)

@@ -10,7 +10,12 @@ from urllib.request import urlopen
 
 import click
 
+from molink.errors import UserError
 from molink_agent.cli.options import data_dir_option, directory, joined_directory, json_option
+from molink_agent.limits.limits import KEYS
+from molink_agent.limits.limits_file import LimitsFile
+from molink_agent.local_socket import agent_runs, ask_agent
+from molink_agent.status_text import status_lines
 
 __all__ = ["doctor", "drain", "leave", "logs", "pause", "resume", "set_limit", "status"]
 
@@ -70,7 +75,7 @@ def leave(data_dir: str | None) -> None:
     from molink_agent.daemon.membership import forget_membership
 
     where = joined_directory(data_dir, "does it, or give --data-dir.")
-    if _runs(data_dir):
+    if asyncio.run(agent_runs(where)):
         _ask(data_dir, command="leave")
         click.echo("leaving: the agent ends when nothing counts on it any more")
         return
@@ -82,8 +87,6 @@ class _LimitsCommand(click.Command):
     """Command whose help shows every limit: what each means, and a value to begin with."""
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        from molink_agent.limits.limits import KEYS
-
         with formatter.section("Limits, each with an example"):
             formatter.write_dl([(f"{key.name} {key.typed}", key.meaning) for key in KEYS])
 
@@ -98,11 +101,9 @@ def set_limit(key: str, value: str, data_dir: str | None) -> None:
     Upload, memory, hours and idle time hold at once; device, threads and direct from the next ring
     on.
     """
-    from molink_agent.limits.limits_file import LimitsFile
-
     file = LimitsFile(directory(data_dir))
     file.set(key, value)
-    runs = _runs(data_dir)
+    runs = asyncio.run(agent_runs(directory(data_dir)))
     answer = _ask(data_dir, command="look") if runs else {}
     when = "the agent knows" if runs else "it holds when the agent starts"
     click.echo(f"{key} = {value} is saved in {file.path}; {when}")
@@ -115,7 +116,6 @@ def set_limit(key: str, value: str, data_dir: str | None) -> None:
 @click.option("--lines", default=LOG_LINES, show_default=True, help="Of its end.")
 def logs(data_dir: str | None, lines: int) -> None:
     """Show the end of the agent's log."""
-    from molink.errors import UserError
     from molink_agent.daemon.process import LOG_FILE
 
     path = directory(data_dir) / LOG_FILE
@@ -156,22 +156,11 @@ def doctor(data_dir: Path | None, as_json: bool) -> None:
 
 
 def _ask(data_dir: str | None, **question: str) -> dict[str, Any]:
-    from molink_agent.local_socket import ask_agent
-
     where = joined_directory(data_dir, "does it, or give --data-dir.")
     return asyncio.run(ask_agent(where, question))
 
 
-def _runs(data_dir: str | None) -> bool:
-    from molink_agent.local_socket import agent_runs
-
-    return asyncio.run(agent_runs(directory(data_dir)))
-
-
 async def _drained(data_dir: str | None, timeout_s: float) -> None:
-    from molink.errors import UserError
-    from molink_agent.local_socket import ask_agent
-
     try:
         async with asyncio.timeout(timeout_s):
             while True:
@@ -202,8 +191,6 @@ def _given_so_far(cluster_url: str, node_ids: Collection[str]) -> dict[str, Any]
 
 
 def _show(answer: dict[str, Any], *, as_json: bool) -> None:
-    from molink_agent.status_text import status_lines
-
     lines = [json.dumps(answer)] if as_json else status_lines(answer)
     for line in lines:
         click.echo(line)

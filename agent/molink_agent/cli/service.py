@@ -4,8 +4,10 @@ import asyncio
 
 import click
 
-from molink.cli.sentence_group import SentenceGroup
+from molink.cli.command_line import SentenceGroup
+from molink.errors import UserError
 from molink_agent.cli.options import data_dir_option, directory, joined_directory
+from molink_agent.local_socket import agent_runs
 
 __all__ = ["service"]
 
@@ -19,8 +21,6 @@ def service() -> None:
 @data_dir_option
 def install(data_dir: str | None) -> None:
     """Start the agent at logon, and again when it crashes."""
-    from molink.errors import UserError
-    from molink_agent.local_socket import agent_runs
     from molink_agent.service.manage import install_service, service_status
 
     where = joined_directory(data_dir, "first; with --no-run it ends when it has joined.")

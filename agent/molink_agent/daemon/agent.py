@@ -14,8 +14,8 @@ from molink.errors import ControlError, MolinkError
 from molink.tasks import task_group
 from molink_agent.daemon.device_node import DeviceNode
 from molink_agent.daemon.this_pc import ThisPc
+from molink_agent.limits.limits import DEVICES_MAX
 from molink_agent.limits.owner_policy import OwnerPolicy
-from molink_agent.limits.values import DEVICES_MAX
 from molink_agent.network.port_mapping import PortMapper
 
 __all__ = ["NO_DEVICE", "Agent", "LeftError", "assign_devices"]

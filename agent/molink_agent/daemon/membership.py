@@ -13,6 +13,7 @@ import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
+from random import SystemRandom
 from urllib.parse import urlsplit
 
 import aiohttp
@@ -20,6 +21,7 @@ from pydantic import ValidationError
 
 from molink import __version__
 from molink.control.addresses import BrokerAddress
+from molink.control.backoff import Backoff
 from molink.control.identity import KeyPair, key_from_z85
 from molink.control.messages.invites import Invite
 from molink.control.messages.joining import JoinAnswer, JoinRequest, check_answer, request_to_join
@@ -55,7 +57,7 @@ log = logging.getLogger(__name__)
 
 
 class Membership(Message):
-    """What a node needs at its next start to be a member again."""
+    """Membership of one node, as it is kept for the next start."""
 
     url: str
     """The coordinator's."""
@@ -65,7 +67,7 @@ class Membership(Message):
 
     @property
     def broker(self) -> BrokerAddress:
-        """Where to connect."""
+        """Address of the broker to connect to."""
         answer = self.answer
         host = answer.broker_host or urlsplit(self.url).hostname or ""
         return BrokerAddress(host, answer.broker_port, answer.broker_tls, answer.broker_ca)
@@ -124,7 +126,7 @@ class Admission:
 
 
 async def _until_answered(ask: Callable[[], Awaitable[Membership]]) -> Membership:
-    pause_s = RETRY_FIRST_S
+    backoff = Backoff(RETRY_FIRST_S, RETRY_LONGEST_S, SystemRandom())
     while True:
         try:
             return await ask()
@@ -132,8 +134,7 @@ async def _until_answered(ask: Callable[[], Awaitable[Membership]]) -> Membershi
             raise
         except MolinkError as error:
             log.info("%s", error)
-        await asyncio.sleep(pause_s)
-        pause_s = min(2 * pause_s, RETRY_LONGEST_S)
+        await asyncio.sleep(backoff.next_s())
 
 
 async def join_cluster(invite: Invite, pair: KeyPair, name: str, data_dir: Path) -> Membership:

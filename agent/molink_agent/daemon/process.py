@@ -29,8 +29,7 @@ from molink_agent.daemon.status import answer_owner, status_of
 from molink_agent.daemon.this_pc import DeviceStage, Measured, ThisPc
 from molink_agent.data_files import AgentOptions
 from molink_agent.limits.limits_file import LimitsFile
-from molink_agent.limits.owner_policy import OwnerPolicy
-from molink_agent.limits.use_watch import UseWatch
+from molink_agent.limits.owner_policy import OwnerPolicy, UseWatch
 from molink_agent.local_socket import SOCKET_NAME, answering
 from molink_agent.network.port_mapping import PortMapper
 from molink_agent.probe.gpus import VISIBLE_VARIABLE, GpuProbe
@@ -58,10 +57,10 @@ log = logging.getLogger(__name__)
 class StatusListener(Protocol):
     """Terminal or journal that shows what the agent does."""
 
-    def say(self, sentence: str) -> None:
+    def event(self, sentence: str) -> None:
         """Show something that happened."""
 
-    def now(self, sentence: str) -> None:
+    def status(self, sentence: str) -> None:
         """Show the state as it is now."""
 
 
@@ -78,7 +77,7 @@ async def run_agent(
         except LeftError as left:
             forget_membership(data_dir)
             log.info("%s", left)
-            listener.say(str(left))
+            listener.event(str(left))
         except UserError as error:
             log.info("ended: %s", error)
             raise
@@ -96,8 +95,8 @@ async def _show_news(agent: Agent, listener: StatusListener) -> None:
         status = status_of(agent)
         for sentence in news.update(status):
             log.info("%s", sentence)
-            listener.say(sentence)
-        listener.now(now_sentence(status))
+            listener.event(sentence)
+        listener.status(now_sentence(status))
         await asyncio.sleep(STATUS_EVERY_S)
 
 
@@ -110,7 +109,7 @@ class _ListenerHandler(logging.Handler):
         self._listener = listener
 
     def emit(self, record: logging.LogRecord) -> None:
-        self._listener.say(record.getMessage())
+        self._listener.event(record.getMessage())
 
 
 @contextmanager

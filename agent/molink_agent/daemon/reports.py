@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -10,6 +11,7 @@ from molink.control.messages.topics import PATHS, PROFILE, WISH
 from molink.node.control_session import ControlSession
 from molink_agent.daemon.membership import Admission
 from molink_agent.daemon.this_pc import DeviceStage, Measured, ThisPc
+from molink_agent.data_files import Known
 from molink_agent.limits.owner_policy import OwnerPolicy
 
 __all__ = ["CapacityCheck", "DeviceReports"]
@@ -129,7 +131,18 @@ class DeviceReports:
                 await asyncio.to_thread(self._remember, profile)
 
     def _remember(self, profile: Profile) -> None:
-        self.pc.remember(self.admission.membership, profile, self.stun_port, self.capacity.model)
+        """Keep what the doctor may know while the agent does not run."""
+        membership = self.admission.membership
+        known = Known(
+            broker_host=membership.broker.host,
+            broker_port=membership.broker.port,
+            coordinator_url=membership.url,
+            stun_port=self.stun_port,
+            model=self.capacity.model,
+            profile=profile,
+        )
+        with suppress(OSError):  # A full disk is the doctor's to find, not a reason to stop.
+            known.save(self.pc.data_dir)
 
     async def publish_wish(self) -> None:
         """Publish what the owner wants of this node, if that has changed."""

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 
 from molink.control.messages.payloads import Assignment, Services, StageLink
 from molink.errors import StageError
-from molink.node.link_routes import MovePath, join_terms
+from molink.node.link_routes import MovePath, ring_terms
 from molink.stage_protocol.messages import JoinRing, OutgoingLink, PathMoved, StageLoaded
 from molink.tasks import cancel, spawn
 from molink.transport.paths.choose import Path
@@ -29,7 +29,7 @@ PATH_WITHIN_S = 60.0
 
 @dataclass(frozen=True, slots=True)
 class ListenAddress:
-    """Where this PC listens for neighbours: on loopback only if its owner lets nobody connect."""
+    """Address at which this PC listens for neighbours; loopback if none may connect."""
 
     options: AgentOptions
     limits: LimitsFile
@@ -102,7 +102,8 @@ class RelayedRoutes:
     async def join_command(self, assignment: Assignment, move: MovePath) -> JoinRing:
         """Find the first path of each link; `move` is called for better ones later. Raises
         StageError when one has none."""
-        assert assignment.join is not None and assignment.next_link is not None
+        ring = ring_terms(assignment)
+        assert assignment.next_link is not None
         await self._close_routes()
         outside = self.ports.leads_outside(assignment)
         self.uplink.set_sending(self.node_id, outside=outside)
@@ -111,6 +112,7 @@ class RelayedRoutes:
         coordinator = await self._address("coordinator", tail_link, move) if tail_link else None
         self._joined = True
         return JoinRing(
+            ring=ring,
             epoch=assignment.epoch,
             next_address=next_address,
             coordinator_address=coordinator,
@@ -118,7 +120,6 @@ class RelayedRoutes:
             next_memory=None,
             next_key=next_link.public_key,
             coordinator_key=tail_link.public_key if tail_link else None,
-            **join_terms(assignment.join),
         )
 
     @property

@@ -10,11 +10,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from molink.control.messages.payloads import StageWork
+from molink.control.messages.payloads import AssignedWork
 from molink.node.stage_handle import StageHandle
 from molink.node.warm_stage import WarmStage
 from molink.stage_protocol.messages import LoadStage
-from molink.transport.curve import CurveKeys
+from molink.wire.curve_keys import CurveKeys
 from molink_agent.daemon.membership import Admission
 from molink_agent.daemon.routes import ListenAddress
 from molink_agent.daemon.this_pc import ThisPc
@@ -36,7 +36,7 @@ class WeightsCache:
     """What each node asked for last, by its number."""
 
     async def get(
-        self, number: int, token: str, work: StageWork, report: Callable[[float], None]
+        self, number: int, token: str, work: AssignedWork, report: Callable[[float], None]
     ) -> str:
         """Fetch what is missing of a stage's layers; the directory to load them from. `token` is
         the node's for the coordinator's weights. Raises MolinkError."""
@@ -77,7 +77,7 @@ class AgentStageLauncher:
     cache: WeightsCache
     _warm: WarmStage = field(default_factory=WarmStage)
 
-    async def prepare(self, work: StageWork, report: Callable[[float], None]) -> str:
+    async def prepare(self, work: AssignedWork, report: Callable[[float], None]) -> str:
         """Start the stage's process, and download meanwhile what is missing of its layers."""
         token = self.admission.membership.answer.weights_token
         await self._warm.begin(work.threads)
@@ -87,16 +87,14 @@ class AgentStageLauncher:
             await self._warm.drop()
             raise
 
-    async def start(self, work: StageWork, directory: str, allowed: tuple[str, ...]) -> StageHandle:
+    async def start(
+        self, work: AssignedWork, directory: str, allowed: tuple[str, ...]
+    ) -> StageHandle:
         """Tell the process what to load."""
         pair = self.admission.pair
         load = LoadStage(
             model=directory,
-            layers=work.layers,
-            device=work.device,
-            dtype=work.dtype,
-            threads=work.threads,
-            kv_tokens=work.kv_tokens,
+            work=work,
             address=self.listen_address.host,
             keys=CurveKeys(pair.public_z85, pair.secret_z85, allowed),
         )

@@ -19,8 +19,7 @@ from molink.control.messages.payloads import (
     StepCost,
 )
 from molink.node.stage_manager import StageManager
-from molink_agent.daemon.membership import Membership
-from molink_agent.data_files import WEIGHTS_DIR, Known
+from molink_agent.data_files import WEIGHTS_DIR
 from molink_agent.limits.lent import Lent, lent_devices, lent_disk_bytes, nothing_left
 from molink_agent.limits.limits import Limits
 from molink_agent.limits.limits_file import LimitsFile
@@ -67,7 +66,7 @@ class DeviceStage:
 
 @dataclass(slots=True)
 class ThisPc:
-    """One PC with one agent, however many devices it lends."""
+    """The PC of one agent, however many devices it lends: what it has, lends and has measured."""
 
     data_dir: Path
     limits: LimitsFile
@@ -140,22 +139,6 @@ class ThisPc:
         with suppress(OSError):
             path.write_text(f"{started_s!r}\n")
         return started_s
-
-    def remember(
-        self, membership: Membership, profile: Profile, stun_port: int, model: ModelSize | None
-    ) -> None:
-        """Keep what the doctor may know while the agent does not run."""
-        broker = membership.broker
-        known = Known(
-            broker_host=broker.host,
-            broker_port=broker.port,
-            coordinator_url=membership.url,
-            stun_port=stun_port,
-            model=model,
-            profile=profile,
-        )
-        with suppress(OSError):  # A full disk is the doctor's to find, not a reason to stop.
-            known.save(self.data_dir)
 
     def line_measured(self, **values: Any) -> None:
         """Take new measurements of the line; names as in `Measured`."""

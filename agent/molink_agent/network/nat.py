@@ -11,7 +11,6 @@ import asyncio
 import socket
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, cast
 
 from aioice import stun
 
@@ -22,7 +21,11 @@ __all__ = ["Address", "NatAnswer", "NatKind", "ask_stun", "nat_kind"]
 Address = tuple[str, int]
 
 RETRANSMISSIONS = 2
-"""After 0.5 and 1.5 s; given up after 3.5 s. Three lost in a row are a firewall, not bad luck."""
+ANSWER_FIRST_S = 0.5
+"""Sent again after 0.5 and 1.5 s; given up after 3.5 s. Three lost in a row are a firewall, not bad
+luck."""
+
+DATAGRAM_BYTES_MAX = 2048
 
 
 class NatKind(StrEnum):
@@ -72,61 +75,48 @@ async def ask_stun(
     server = await _resolve(host, port)
     if server is None:
         return NatAnswer(NatKind.UNKNOWN)
-    try:
-        transport, stun_socket = await asyncio.get_running_loop().create_datagram_endpoint(
-            _StunSocket, local_addr=("0.0.0.0", local_port)
-        )
-    except OSError:
-        return NatAnswer(NatKind.UNKNOWN)
-    try:
-        first, other_port = await stun_socket.ask(server, retransmissions)
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking:
+        asking.setblocking(False)
+        try:
+            asking.bind(("0.0.0.0", local_port))
+        except OSError:
+            return NatAnswer(NatKind.UNKNOWN)
+        first, other_port = await _seen_by(server, asking, retransmissions)
         second = None
         if first is not None and other_port:
-            second, _ = await stun_socket.ask((server[0], other_port), retransmissions)
-        inside = _inside(server, int(transport.get_extra_info("sockname")[1]))
-        return NatAnswer(nat_kind(inside, first, second), first, inside)
-    finally:
-        transport.close()
+            second, _ = await _seen_by((server[0], other_port), asking, retransmissions)
+        inside = _inside(server, int(asking.getsockname()[1]))
+    return NatAnswer(nat_kind(inside, first, second), first, inside)
 
 
-class _StunSocket(asyncio.DatagramProtocol):
-    """Socket that asks a STUN server; `Transaction` of aioice sends through it and repeats."""
-
-    def __init__(self) -> None:
-        self._transport: asyncio.DatagramTransport | None = None
-        self._open: dict[bytes, tuple[stun.Transaction, Address]] = {}
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.DatagramTransport, transport)
-
-    def send_stun(self, message: stun.Message, addr: Address) -> None:
-        """Send a request; the transaction calls it."""
-        if self._transport is not None:
-            self._transport.sendto(bytes(message), addr)
-
-    def datagram_received(self, data: bytes, addr: tuple[str | Any, int]) -> None:
-        answer = parse_stun(data)
-        found = self._open.get(answer.transaction_id) if answer is not None else None
-        answered = (stun.Class.RESPONSE, stun.Class.ERROR)
-        if answer is None or found is None or answer.message_class not in answered:
-            return
-        transaction, asked = found
-        if asked == (addr[0], addr[1]):
-            transaction.response_received(answer, asked)
-
-    async def ask(self, server: Address, retransmissions: int) -> tuple[Address | None, int]:
-        """How `server` sees us (None: no answer), and its other port (0: it has none)."""
-        request = stun.Message(stun.Method.BINDING, stun.Class.REQUEST)
-        transaction = stun.Transaction(request, server, self, retransmissions=retransmissions)
-        self._open[request.transaction_id] = (transaction, server)
+async def _seen_by(
+    server: Address, asking: socket.socket, retransmissions: int
+) -> tuple[Address | None, int]:
+    """How `server` sees our socket (None: no answer), and its other port (0: it has none)."""
+    request = stun.Message(stun.Method.BINDING, stun.Class.REQUEST)
+    for attempt in range(retransmissions + 1):
         try:
-            answer, _ = await transaction.run()
-        except stun.TransactionError:
+            async with asyncio.timeout(ANSWER_FIRST_S * 2**attempt):
+                answer = await _answer(request, server, asking)
+        except OSError:  # A timeout is one, too.
+            continue
+        if answer.message_class is stun.Class.ERROR:
             return None, 0
-        finally:
-            del self._open[request.transaction_id]
         seen: Address | None = answer.attributes.get("XOR-MAPPED-ADDRESS")
         return seen, answer.attributes.get("OTHER-ADDRESS", ("", 0))[1]
+    return None, 0
+
+
+async def _answer(request: stun.Message, server: Address, asking: socket.socket) -> stun.Message:
+    loop = asyncio.get_running_loop()
+    await loop.sock_sendto(asking, bytes(request), server)
+    while True:
+        data, sender = await loop.sock_recvfrom(asking, DATAGRAM_BYTES_MAX)
+        answer = parse_stun(data)
+        if answer is None or answer.transaction_id != request.transaction_id or sender != server:
+            continue
+        if answer.message_class in (stun.Class.RESPONSE, stun.Class.ERROR):
+            return answer
 
 
 async def _resolve(host: str, port: int) -> Address | None:

@@ -39,13 +39,11 @@ class Gpu:
     """What our own processes hold of it; 0 where the driver does not tell."""
     others_percent: float | None = None
     """How busy others keep it, 0 to 100; None: unknown."""
-    capability: tuple[int, int] | None = None
-    """CUDA compute capability, for example (8, 6)."""
 
 
 @dataclass(frozen=True, slots=True)
 class GpuReport:
-    """All cards of the PC, or why there are none."""
+    """Report on all cards of the PC, or why there are none."""
 
     gpus: tuple[Gpu, ...] = ()
     driver: str | None = None
@@ -64,7 +62,7 @@ class GpuReport:
 
 @dataclass(frozen=True, slots=True)
 class _CardUse:
-    """What one card's driver tells of the processes on it."""
+    """Use of one card by process, as its driver reports it."""
 
     bytes_by_pid: dict[int, int]
     """Empty where the driver does not tell."""
@@ -146,12 +144,7 @@ class GpuProbe:
             free_bytes=int(memory.free),
             own_bytes=own_bytes,
             others_percent=others_percent,
-            capability=self._capability(handle),
         )
-
-    def _capability(self, handle: Any) -> tuple[int, int] | None:
-        version = self._ask("nvmlDeviceGetCudaComputeCapability", handle)
-        return None if version is None else (int(version[0]), int(version[1]))
 
     def _driver(self) -> str | None:
         version = self._ask("nvmlSystemGetDriverVersion")

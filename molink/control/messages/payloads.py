@@ -4,19 +4,22 @@ Unknown keys are ignored, so that an older coordinator understands a newer agent
 and lend stands in `profile_messages`, and is known by these names too.
 """
 
+from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
 from molink.control.messages.base import (
     SENTENCE_CHARACTERS_MAX,
     Address,
+    Embedded,
     Key,
     Message,
     ModelSize,
     NodeId,
     Sentence,
+    Unreadable,
 )
 from molink.control.messages.profile import (
     Device,
@@ -29,10 +32,20 @@ from molink.control.messages.profile import (
     RatesSeen,
     StepCost,
 )
+from molink.stage_protocol.messages import (
+    HEALTH,
+    LOADED,
+    TERMS,
+    StageHealth,
+    StageLoaded,
+    StageWork,
+)
+from molink_scheduler.head.settings import RingTerms
 
 __all__ = [
     "SENTENCE_CHARACTERS_MAX",
     "Accepted",
+    "AssignedWork",
     "Assignment",
     "CoordinatorPresence",
     "Device",
@@ -55,8 +68,8 @@ __all__ = [
     "Services",
     "StageFact",
     "StageLink",
-    "StageWork",
     "StepCost",
+    "Unreadable",
     "WeightsSource",
 ]
 
@@ -117,16 +130,11 @@ class WeightsSource(Message):
     """The coordinator's `GET URL/manifest`, `GET URL/files/NAME` (ranges); empty: from the hub."""
 
 
-class StageWork(Message):
-    """The layers of one stage."""
+@dataclass(frozen=True, slots=True)
+class AssignedWork(StageWork):
+    """What a stage shall hold, and where its weights come from."""
 
-    layers: tuple[int, int]
-    """[start, end)."""
-    device: Annotated[str, Field(max_length=20)]
-    dtype: Annotated[str, Field(max_length=20)]
-    kv_tokens: int | None = None
-    threads: Annotated[int, Field(ge=1, le=1024)] = 1
-    weights: WeightsSource
+    weights: WeightsSource = field(kw_only=True)
 
 
 class StageLink(Message):
@@ -152,10 +160,10 @@ class Assignment(Message):
     epoch: Annotated[int, Field(ge=0)] = 0
     stage: int = 0
     stages: int = 0
-    work: StageWork | None = None
+    work: AssignedWork | None = None
     """None: standby."""
-    join: dict[str, Any] | None = None
-    """Fields of `stage_protocol.messages.JoinRing`, but addresses; None: load and wait."""
+    join: Annotated[RingTerms | Unreadable, Embedded(TERMS)] | None = None
+    """None: load and wait."""
     next_link: StageLink | None = None
     coordinator_link: StageLink | None = None
     """Of the tail."""
@@ -170,8 +178,10 @@ class StageFact(Message):
     """Of the assignment."""
     kind: Literal["downloading", "loading", "loaded", "ready", "failed", "stopped"]
     fraction: Annotated[float, Field(ge=0, le=1)] = 0.0
-    line: dict[str, Any] = Field(default_factory=dict)
-    """Of "loaded": the fields of `stage_protocol.messages.StageLoaded`."""
+    line: Annotated[StageLoaded | Unreadable | None, Embedded(LOADED, none={})] = Field(
+        default_factory=lambda: None
+    )
+    """Of "loaded"."""
     message: Sentence = ""
     user_fault: bool = False
     """Of "failed": whether what was asked for cannot be, as opposed to this node."""
@@ -183,8 +193,7 @@ class NodeHealth(Message):
     incarnation: Annotated[str, Field(max_length=40)]
     state: NodeState
     uptime_s: Annotated[float, Field(ge=0)]
-    stage: dict[str, Any] | None = None
-    """Fields of `stage_protocol.health.StageHealth`."""
+    stage: Annotated[StageHealth | Unreadable, Embedded(HEALTH)] | None = None
     paths: dict[str, str] = Field(default_factory=dict)
     """Outgoing link's name to "direct" or "relay"."""
 

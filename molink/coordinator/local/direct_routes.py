@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 from molink.control.messages.payloads import Assignment, StageLink
 from molink.coordinator.local.fixed_plan import RingPlan
-from molink.coordinator.requests.ring import COORDINATOR
-from molink.node.link_routes import MovePath, join_terms
+from molink.coordinator.members.ring import COORDINATOR
+from molink.node.link_routes import MovePath, ring_terms
 from molink.stage_protocol.messages import JoinRing, PathMoved, StageLoaded
 from molink_scheduler.link.facts import LinkMemory
 
@@ -47,16 +47,16 @@ class DirectRoutes:
 
     async def join_command(self, assignment: Assignment, move: MovePath) -> JoinRing:
         """With the addresses of the assignment; the last one is where a stage listens."""
-        assert assignment.join is not None and assignment.next_link is not None
+        assert assignment.next_link is not None
         tail_link = assignment.coordinator_link
         return JoinRing(
+            ring=ring_terms(assignment),
             epoch=assignment.epoch,
             next_address=_address(assignment.next_link),
             coordinator_address=_address(tail_link) if tail_link is not None else None,
             upload_bytes_per_s=self.upload_bytes_per_s(),
             next_memory=self.next_memory,
             coordinator_memory=self.coordinator_memory if tail_link is not None else None,
-            **join_terms(assignment.join),
         )
 
     def path_moved(self, moved: PathMoved) -> None:

@@ -11,13 +11,13 @@ from molink.checkpoint.description import ModelDescription
 from molink.config.layer_split import even_split, parse_layers
 from molink.config.link_schedule import LinkSchedule
 from molink.config.ring_hosts import RingHosts
-from molink.config.serve_settings import ServeSettings
-from molink.control.messages.payloads import Profile, StageWork, WeightsSource
+from molink.config.settings import ServeSettings
+from molink.control.messages.payloads import AssignedWork, Profile, WeightsSource
 from molink.coordinator.members.discrepancies import StepsSeen
 from molink.coordinator.members.node_book import Node, Slowdown
+from molink.coordinator.members.ring import COORDINATOR
 from molink.coordinator.planning.cluster_plan import ClusterPlan, PlannedRing, PlannedStage
 from molink.coordinator.requests.link_memory import KnownLinks
-from molink.coordinator.requests.ring import COORDINATOR
 from molink.errors import UserError
 from molink.serving.served_model import public_name
 from molink.stage_protocol.messages import LoadStage
@@ -42,7 +42,7 @@ class RingPlan:
 
     path: str
     """Of the model, as every stage finds it: a directory, or a hub id."""
-    works: tuple[StageWork, ...]
+    works: tuple[AssignedWork, ...]
     hosts: RingHosts
     """Where they run; all here when there is a `link`."""
     link: LinkSchedule | None = None
@@ -59,16 +59,12 @@ class RingPlan:
         """What is known of a link; None: nothing."""
         return self.known.memory(self.address(source), self.address(target))
 
-    def load(self, index: int, work: StageWork) -> LoadStage:
+    def load(self, index: int, work: AssignedWork) -> LoadStage:
         """The first command of a stage."""
         address = self.address(index)
         return LoadStage(
             model=self.path,
-            layers=work.layers,
-            device=work.device,
-            dtype=work.dtype,
-            threads=work.threads,
-            kv_tokens=work.kv_tokens,
+            work=work,
             address=address,
             stages_here=sum(host.address == address for host in self.hosts.stages),
         )
@@ -110,7 +106,7 @@ class FixedPlanner:
 
     node_ids: tuple[str, ...]
     """Of the nodes that host the stages."""
-    works: tuple[StageWork, ...]
+    works: tuple[AssignedWork, ...]
 
     async def plan(self, nodes: Sequence[Node]) -> ClusterPlan:
         """The ring, once all of its nodes may be used."""
@@ -144,8 +140,8 @@ def _ranges(settings: ServeSettings, description: ModelDescription) -> Sequence[
     return parse_layers(settings.layers, description.layers, settings.nodes)
 
 
-def _work(settings: ServeSettings, path: str, layers: tuple[int, int]) -> StageWork:
-    return StageWork(
+def _work(settings: ServeSettings, path: str, layers: tuple[int, int]) -> AssignedWork:
+    return AssignedWork(
         layers=layers,
         device=settings.device,
         dtype=settings.dtype,

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from molink.control.addresses import BrokerAddress, Credentials
 from molink.control.client import ControlClient
-from molink.control.messages.payloads import Assignment, NodeState, Profile, StageWork
+from molink.control.messages.payloads import AssignedWork, Assignment, NodeState, Profile
 from molink.control.messages.topics import ASSIGNMENT, HEALTH, PROFILE
 from molink.coordinator.local.direct_routes import DirectRoutes
 from molink.coordinator.local.fixed_plan import RingPlan, stage_name
@@ -33,10 +33,12 @@ class _Launcher:
     plan: RingPlan
     index: int
 
-    async def prepare(self, work: StageWork, report: Callable[[float], None]) -> str:
+    async def prepare(self, work: AssignedWork, report: Callable[[float], None]) -> str:
         return self.plan.path
 
-    async def start(self, work: StageWork, directory: str, allowed: tuple[str, ...]) -> StageHandle:
+    async def start(
+        self, work: AssignedWork, directory: str, allowed: tuple[str, ...]
+    ) -> StageHandle:
         load, command = self.plan.load(self.index, work), self.plan.hosts.stages[self.index].command
         return await StageHandle.start(stage_name(self.index), load, command)
 

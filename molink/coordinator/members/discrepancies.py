@@ -153,8 +153,8 @@ def _links_seen(nodes: Sequence[Node]) -> dict[str, dict[str, float]]:
     for node in nodes:
         for sender, rate in node.seen.items():
             found.setdefault(sender, {})[node.node_id] = rate
-        if node.coordinator_saw_mbps > 0:
-            found.setdefault(node.node_id, {})[""] = node.coordinator_saw_mbps
+        if node.coordinator_seen_mbps > 0:
+            found.setdefault(node.node_id, {})[""] = node.coordinator_seen_mbps
     return found
 
 

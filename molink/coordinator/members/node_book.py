@@ -26,10 +26,10 @@ from molink.tasks import Signal
 __all__ = ["AS_REPORTED", "NODES_MAX", "Node", "NodeBook", "Slowdown"]
 
 SEEN_MAX = 256
-"""Senders that a node's counts are kept of, the latest."""
+"""Senders whose rates one node may report, the latest."""
 
 NODES_MAX = 4096
-"""Beyond it joins are refused: a coordinator that plans for more has never been tried."""
+"""Beyond it nodes are ignored: a coordinator that plans for more has never been tried."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ class Node:
 
     node_id: str
     public_key: str = ""
-    """CURVE, Z85; empty: not vouched for, and in no ring."""
+    """CURVE, Z85; empty: not registered, and in no ring."""
     presence: Presence | None = None
     profile: Profile | None = None
     paths: dict[str, PathMeasured] = field(default_factory=dict)
@@ -63,7 +63,7 @@ class Node:
     """Of the latest report."""
     seen: dict[str, float] = field(default_factory=dict)
     """Sender to the Mbps that this node has received from it, by its own count."""
-    coordinator_saw_mbps: float = 0.0
+    coordinator_seen_mbps: float = 0.0
     """The same of this node's bytes, by the coordinator's count; 0: none yet."""
     slowdown: Slowdown = AS_REPORTED
     """Of its steps, as they were measured while it served."""
@@ -71,7 +71,7 @@ class Node:
     health: NodeHealth | None = None
     wish: NodeWish | None = None
     assignment: Assignment | None = None
-    """What it was last told."""
+    """The last that was sent."""
     lost: bool = False
     pc: str = ""
     """Id of the PC's first device: its own, unless it is a further device of that PC."""
@@ -96,12 +96,12 @@ class Node:
 
     @property
     def may_serve(self) -> bool:
-        """Whether its owner lends it now and it has told what it can do."""
+        """Whether its owner lends it now and it is measured."""
         return self.is_here and self.wants == "serve" and self.is_measured
 
     @property
     def wants(self) -> str:
-        """Its owner's wish."""
+        """Its owner's wish: serve, pause or leave."""
         return self.wish.wish if self.wish is not None else "serve"
 
     @property
@@ -114,14 +114,14 @@ class Node:
 
     @property
     def is_assigned(self) -> bool:
-        """Whether it was told to hold layers."""
+        """Whether it is to hold layers."""
         return self.assignment is not None and self.assignment.work is not None
 
     @property
     def current_fact(self) -> StageFact | None:
-        """How far it is with what it was last told."""
-        fact, told = self.fact, self.assignment
-        if fact is None or told is None or fact.revision != told.revision:
+        """How far it is with its assignment."""
+        fact, assignment = self.fact, self.assignment
+        if fact is None or assignment is None or fact.revision != assignment.revision:
             return None
         return fact
 
@@ -146,7 +146,7 @@ class Node:
 
 @dataclass(slots=True)
 class NodeBook:
-    """All nodes that were heard of since the coordinator started."""
+    """All nodes that are known since the coordinator started."""
 
     local: bool = False
     """Whether they are nodes of this process."""
@@ -159,7 +159,7 @@ class NodeBook:
         return iter(self.nodes.values())
 
     def node(self, node_id: str) -> Node:
-        """The entry of a node, made when it is the first time."""
+        """The entry of a node, made the first time."""
         if node_id not in self.nodes:
             self.nodes[node_id] = Node(node_id, is_local=self.local)
         return self.nodes[node_id]
@@ -170,9 +170,9 @@ class NodeBook:
         self.changed.set()
 
     def take(self, node_id: str, message: object, now: float, *, live: bool = True) -> bool:
-        """Note what a node says; False for a message that is not for a coordinator.
+        """Note what a node reports; False for a message that is not for a coordinator.
 
-        What is not `live` was said before we listened: it tells of a node, but not that it lives.
+        A report that is not `live` was published before we listened: the node may be gone.
         """
         node = self.node(node_id)
         match message:
@@ -197,10 +197,10 @@ class NodeBook:
             self._heartbeats.beat(node_id, now)
         return True
 
-    def saw(self, node_id: str, rate_mbps: float) -> None:
-        """The coordinator itself has received bytes of a node at this rate."""
+    def note_rate(self, node_id: str, rate_mbps: float) -> None:
+        """Note that the coordinator itself has received bytes of a node at this rate."""
         if node_id in self.nodes:
-            self.nodes[node_id].coordinator_saw_mbps = rate_mbps
+            self.nodes[node_id].coordinator_seen_mbps = rate_mbps
 
     def notice_silence(self, now: float) -> list[Node]:
         """The nodes that have missed their heartbeats since the last call; they count as lost."""
@@ -211,7 +211,7 @@ class NodeBook:
         return silent
 
     def excuse_silence(self, now: float) -> None:
-        """Nobody could be heard until now (the broker was away): count silence from here."""
+        """Count silence from now on: until now no heartbeat could arrive (the broker was away)."""
         for node in self:
             if node.is_here:
                 self._heartbeats.beat(node.node_id, now)

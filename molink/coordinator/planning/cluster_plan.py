@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
-from molink.control.messages.payloads import StageWork
+from molink.control.messages.payloads import AssignedWork
 from molink.coordinator.members.discrepancies import StepsSeen
 from molink.coordinator.members.node_book import Node, Slowdown
 
@@ -19,7 +19,7 @@ class PlannedStage:
     """Stage that one node shall hold."""
 
     node_id: str
-    work: StageWork
+    work: AssignedWork
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 
 from molink.checkpoint.description import ModelDescription
 from molink.checkpoint.layer_sizes import planned_model
-from molink.config.up_settings import UpSettings
-from molink.control.messages.payloads import Device, StageWork, WeightsSource
+from molink.config.settings import UpSettings
+from molink.control.messages.payloads import AssignedWork, Device, WeightsSource
 from molink.coordinator.members.discrepancies import (
     Sightings,
     StepsSeen,
@@ -54,7 +54,7 @@ def goal_of(settings: UpSettings, description: ModelDescription) -> Goal:
         context_tokens=context,
         prompt_tokens=prompt,
         answer_tokens=settings.answer_tokens or max(1, context // 8),
-        micro_batches=settings.micro_batch_count,
+        micro_batches=settings.ring.micro_batch_count,
     )
 
 
@@ -139,8 +139,8 @@ class ModelPlanner:
         )
         return PlannedRing(tuple(stages), ring)
 
-    def _work(self, stage: StageForecast, device: Device) -> StageWork:
-        return StageWork(
+    def _work(self, stage: StageForecast, device: Device) -> AssignedWork:
+        return AssignedWork(
             layers=stage.layers,
             device="cpu" if device.kind == "cpu" else f"cuda:{device.index}",
             dtype=self.facts.dtype,

@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 from typing import assert_never
 
 from molink.errors import RingError
-from molink.transport.curve import CurveKeys
 from molink.transport.link.connections import MoveOutcome
 from molink.transport.link.paced_link import PacedLink
 from molink.transport.link.process_links import MessageFrames, ProcessLinks
+from molink.wire.curve_keys import CurveKeys
 from molink.wire.messages import Cancel, Sampled, SetCodec, Submit
 from molink_scheduler.link.facts import LinkMemory
 from molink_scheduler.link.pacer import LinkPacer

@@ -4,7 +4,7 @@ import asyncio
 import time
 from dataclasses import dataclass, field
 
-from molink.control.messages.payloads import NodeState
+from molink.control.messages.payloads import NodeState, Unreadable
 from molink.coordinator.members.ledger import Contribution, Ledger
 from molink.coordinator.members.node_book import Node, NodeBook
 from molink.coordinator.requests.cluster_service import ClusterService
@@ -76,17 +76,14 @@ class Accounting:
         return found
 
     def _new_tokens(self, client: RingClient) -> int:
-        epoch = client.ring.facts.epoch
+        epoch = client.ring.epoch
         new = client.tokens_sent - self._tokens_before.get(epoch, 0)
         self._tokens_before[epoch] = client.tokens_sent
         return new
 
     def _bytes(self, node: Node) -> int:
         stage = node.health.stage if node.health is not None else None
-        links = stage.get("links", ()) if stage is not None else ()
-        try:
-            return self.ledger.bytes_since(
-                node.node_id, sum(int(one["bytes_sent"]) for one in links)
-            )
-        except (TypeError, KeyError, ValueError, OverflowError):
-            return 0  # Of another version: not counted.
+        if isinstance(stage, Unreadable):
+            return 0
+        links = stage.links if stage is not None else ()
+        return self.ledger.bytes_since(node.node_id, sum(one.bytes_sent for one in links))

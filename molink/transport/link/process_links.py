@@ -12,10 +12,11 @@ from dataclasses import dataclass
 import zmq
 
 from molink.errors import FrameError
-from molink.transport.curve import CurveGuard, CurveKeys, peer_of
+from molink.transport.curve import CurveGuard, peer_of
 from molink.transport.link.connections import MoveOutcome
 from molink.transport.link.paced_link import OnSilence, PacedLink
 from molink.transport.link.thread import InboundLink, LinkThread
+from molink.wire.curve_keys import CurveKeys
 from molink.wire.frames import decode_message, encode_message
 from molink.wire.messages import Message
 from molink_scheduler.batch import DECODE, BatchClass

@@ -56,7 +56,7 @@ class HeadScheduler:
     _decodes_in_a_row: int = field(init=False, default=0)
 
     def __post_init__(self) -> None:
-        self.kv = KvLedger(blocks_for(self.settings.kv_tokens_capacity))
+        self.kv = KvLedger(blocks_for(self.settings.ring.kv_tokens_capacity))
         self.circle = DecodeBatcher(self.settings, self.clock)
         self.prompts = PromptQueue(self.settings, self.kv, self.clock)
 

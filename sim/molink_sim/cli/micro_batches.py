@@ -8,7 +8,7 @@ import click
 
 if TYPE_CHECKING:
     from molink_sim.micro_batch_sweep import SweepSetting
-    from molink_sim.report.sweep import Sweep
+    from molink_sim.report.summary import Sweep
 
 __all__ = ["micro_batches"]
 

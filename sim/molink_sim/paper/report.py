@@ -7,7 +7,7 @@ from typing import Any
 
 from molink_sim.paper.experiment import Row, Setting
 from molink_sim.report.curves import plot_curves
-from molink_sim.report.sweep import Run, Sweep
+from molink_sim.report.summary import Run, Sweep
 from molink_sim.report.tables import Table
 from molink_sim.scenario import SystemSpec
 

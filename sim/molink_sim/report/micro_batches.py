@@ -12,18 +12,18 @@ Columns are round-trip times, rows are stage times. A filled mark is the first n
 chosen.
 """
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from molink.errors import UserError
-from molink_sim.report.curves import AXIS_NAMES
 from molink_sim.report.plots import colours, legend, logarithmic, picture
-from molink_sim.report.sweep import Parameter, Point, Sweep
+from molink_sim.report.summary import Parameter, Point, Sweep
 
 __all__ = ["fewest_near_best", "plot_micro_batch_curves", "plot_micro_batches"]
 
 FIGURE = "tpot_s.mean"
+
+NOTHING_TO_DRAW = f"no run has rtt_ms, stage_ms, users, micro_batches and {FIGURE}"
 
 PAYING_SHARE = 0.02
 """Less is not worth a further micro-batch."""
@@ -42,52 +42,33 @@ def fewest_near_best(points: list[Point]) -> Point:
     return next(one for one in points if one.mean <= best * (1 + PAYING_SHARE))
 
 
-def plot_micro_batches(
-    path: Path,
-    sweep: Sweep,
-    *,
-    across: str = "rtt_ms",
-    down: str = "stage_ms",
-    panels: str = "users",
-    count: str = "micro_batches",
-    figure: str = "tpot_s.mean",
-    title: str = "",
-) -> None:
-    """One panel a value of `panels`, one cell a pair of values of `across` and `down`.
+def plot_micro_batches(path: Path, sweep: Sweep, *, title: str = "") -> None:
+    """One panel a number of users, one cell a pair of round-trip time and stage time.
 
     Raises:
-        UserError: without matplotlib, or if no run has all four parameters and the figure.
+        UserError: without matplotlib, or if no run has a delay, a stage time, users and a number.
     """
-    x, y = (_Axis(name, sorted(sweep.values(name))) for name in (across, down))
+    rtts, stage_times = sorted(sweep.values("rtt_ms")), sorted(sweep.values("stage_ms"))
     cells = {
-        panel: _cells(sweep.only(**{panels: panel}), x, y, count, figure)
-        for panel in sweep.values(panels)
+        users: _cells(sweep.only(users=users), rtts, stage_times) for users in sweep.values("users")
     }
     counts = [chosen.x for one in cells.values() for _, chosen in one.values()]
     if not counts:
-        raise UserError(f"no run has {panels}, {down}, {across}, {count} and {figure}")
+        raise UserError(NOTHING_TO_DRAW)
     with picture(path, len(cells), title) as axes:
-        for axis, (panel, found) in zip(axes, cells.items(), strict=True):
-            _panel(axis, found, (len(y.values), len(x.values)), (min(counts), max(counts)))
-            axis.set_xticks(range(len(x.values)), [f"{value:g}" for value in x.values])
-            axis.set_yticks(range(len(y.values)), [f"{value:g}" for value in y.values])
-            axis.set(xlabel=AXIS_NAMES.get(across, across), ylabel=AXIS_NAMES.get(down, down))
-            axis.set_title(f"{panel} {panels}", fontsize=9)
+        for axis, (users, found) in zip(axes, cells.items(), strict=True):
+            _panel(axis, found, (len(stage_times), len(rtts)), (min(counts), max(counts)))
+            axis.set_xticks(range(len(rtts)), [f"{value:g}" for value in rtts])
+            axis.set_yticks(range(len(stage_times)), [f"{value:g}" for value in stage_times])
+            axis.set(xlabel="round-trip time, ms", ylabel="stage time, ms")
+            axis.set_title(f"{users} users", fontsize=9)
 
 
-@dataclass(frozen=True, slots=True)
-class _Axis:
-    """A parameter and its values, in order."""
-
-    name: str
-    values: list[Parameter]
-
-
-def _cells(sweep: Sweep, x: _Axis, y: _Axis, count: str, figure: str) -> _Cells:
+def _cells(sweep: Sweep, rtts: list[Parameter], stage_times: list[Parameter]) -> _Cells:
     lines = {
-        (row, column): sweep.only(**{y.name: down, x.name: across}).line(count, figure)
-        for row, down in enumerate(y.values)
-        for column, across in enumerate(x.values)
+        (row, column): sweep.only(stage_ms=stage_ms, rtt_ms=rtt_ms).line("micro_batches", FIGURE)
+        for row, stage_ms in enumerate(stage_times)
+        for column, rtt_ms in enumerate(rtts)
     }
     return {at: (points[0], fewest_near_best(points)) for at, points in lines.items() if points}
 
@@ -134,7 +115,7 @@ def plot_micro_batch_curves(path: Path, sweep: Sweep, *, title: str = "") -> Non
     rtts, stage_times = sorted(sweep.values("rtt_ms")), sorted(sweep.values("stage_ms"))
     users = sweep.values("users")
     if not (rtts and stage_times and users and sweep.line("micro_batches", FIGURE)):
-        raise UserError(f"no run has rtt_ms, stage_ms, users, micro_batches and {FIGURE}")
+        raise UserError(NOTHING_TO_DRAW)
     shades = colours(users)
     cells = [(stage_ms, rtt_ms) for stage_ms in stage_times for rtt_ms in rtts]
     with picture(path, len(cells), title, rows=len(stage_times)) as axes:

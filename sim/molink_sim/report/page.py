@@ -23,7 +23,7 @@ from molink_sim.report.tables import Table, busy_table, spread_table, totals
 __all__ = ["Picture", "Section", "write_page", "write_run_page"]
 
 WINDOW_S = 2.0
-"""Of the Gantt picture when nobody chose one: about ten rounds of a home ring."""
+"""Of the timeline in the Gantt picture: about ten rounds of a home ring."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +77,7 @@ figcaption { color: var(--faint); font-size: .9rem; margin-top: .4rem; }
 """
 
 
-def write_page(path: Path, title: str, sections: Sequence[Section], *, text: str = "") -> None:
+def write_page(path: Path, title: str, sections: Sequence[Section]) -> None:
     """Write the page; everything is escaped, pictures are read now and held inside."""
     parts = [
         "<!doctype html>",
@@ -85,7 +85,6 @@ def write_page(path: Path, title: str, sections: Sequence[Section], *, text: str
         '<meta name="viewport" content="width=device-width, initial-scale=1">',
         f"<title>{escape(title)}</title><style>{STYLE}</style></head><body>",
         f"<h1>{escape(title)}</h1>",
-        _paragraph(text),
         _contents(sections),
         *(_section(number, one) for number, one in enumerate(sections, start=1)),
         "</body></html>",
@@ -147,12 +146,11 @@ def write_run_page(
     *,
     title: str,
     settings: Mapping[str, object],
-    window_s: tuple[float, float] | None = None,
 ) -> None:
-    """Write the page of a run; with a timeline, `window_s` of it is drawn (None: in its middle).
+    """Write the page of a run; with a timeline, some seconds in its middle are drawn.
 
     Raises:
-        UserError: without matplotlib, and for a window in which nothing happened.
+        UserError: without matplotlib.
     """
     found = summary(outcome)
     rows = [[name, str(one)] for name, one in settings.items()]
@@ -168,16 +166,16 @@ def write_run_page(
                 [Picture(times, "The share of requests that had to wait no longer than so.")],
             ),
             Section("How busy it was", "", [busy_table(found, "")]),
-            *_gantt(Path(folder, "gantt.png"), outcome, window_s),
+            *_gantt(Path(folder, "gantt.png"), outcome),
             Section("What was run", "", [set_up]),
         ]
         write_page(path, title, sections)
 
 
-def _gantt(path: Path, outcome: Outcome, window_s: tuple[float, float] | None) -> list[Section]:
+def _gantt(path: Path, outcome: Outcome) -> list[Section]:
     if not outcome.timeline:
         return []
-    start_s, end_s = window_s or _middle(outcome)
+    start_s, end_s = _middle(outcome)
     plot_gantt(path, outcome.timeline, start_s, end_s)
     caption = f"Stages and links from {start_s:g} s to {end_s:g} s, head to tail."
     return [Section("Some seconds of it", pictures=[Picture(path, caption)])]

@@ -8,6 +8,7 @@ from molink_scheduler.events import SampledToken
 from molink_scheduler.head.micro_batches import MICRO_BATCH_COUNT_MAX
 from molink_scheduler.head.prompt_queue import SPAN_TOKENS
 from molink_scheduler.head.scheduler import HeadScheduler, HeadSettings
+from molink_scheduler.head.settings import SPAN_TOKENS_MAX, RingTerms
 from molink_scheduler.kv.blocks import BLOCK_TOKENS, blocks_for
 from molink_scheduler.stage.order import StageOrder
 from molink_scheduler.timing.decode_clock import DecodeClock
@@ -124,14 +125,13 @@ class RingMaker:
         if system.prefill_blocks_decode:
             return HeadSource(self._iteration_head(spec), link)
         candidates_max = min(2 * len(spec.stages), MICRO_BATCH_COUNT_MAX)
-        settings = HeadSettings(
+        terms = RingTerms(
             kv_tokens_capacity=_kv_tokens(spec),
             micro_batch_count=system.micro_batches,
             micro_batch_candidates=tuple(range(1, candidates_max + 1)),
-            row_bytes=spec.row_bytes,
-            span_tokens=system.span_tokens,
+            span_tokens=system.span_tokens and min(system.span_tokens, SPAN_TOKENS_MAX),
         )
-        scheduler = HeadScheduler(settings)
+        scheduler = HeadScheduler(HeadSettings(terms, spec.row_bytes))
         scheduler.codec = system.codec
         return HeadSource(scheduler, link)
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from molink.control.messages.payloads import Assignment, NodeState, StageWork, WeightsSource
+from molink.control.messages.payloads import AssignedWork, Assignment, NodeState, WeightsSource
 from molink_agent.daemon.agent import DEVICES_EVERY_S, NO_DEVICE, assign_devices
 from molink_agent.daemon.process import node_name
 from molink_agent.daemon.status import answer_owner, status_of
@@ -15,7 +15,9 @@ from molink_agent.status_text import status_lines
 from tests.agent.daemon.agents import PAIR, FakeGroup, agent_with
 from tests.agent.probe.fake_nvml import FakeCard
 
-WORK = StageWork(layers=(0, 2), device="cuda:1", dtype="float32", weights=WeightsSource(model="m"))
+WORK = AssignedWork(
+    layers=(0, 2), device="cuda:1", dtype="float32", weights=WeightsSource(model="m")
+)
 
 
 def devices(agent) -> list[str]:

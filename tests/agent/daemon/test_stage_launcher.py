@@ -2,7 +2,7 @@
 
 import asyncio
 
-from molink.control.messages.payloads import Assignment, StageWork, WeightsSource
+from molink.control.messages.payloads import AssignedWork, Assignment, WeightsSource
 from molink_agent.daemon import stage_launcher
 from tests.agent.daemon.agents import agent_with_two_nodes
 
@@ -24,7 +24,9 @@ async def test_nodes_fetch_one_after_the_other_and_keep_each_other_s_weights(tmp
 
     def work(start):
         source = WeightsSource(model="m", url="http://c/weights")
-        return StageWork(layers=(start, start + 1), device="cpu", dtype="float32", weights=source)
+        return AssignedWork(
+            layers=(start, start + 1), device="cpu", dtype="float32", weights=source
+        )
 
     async def get(number, start):
         return await cache.get(number, f"token of {number}", work(start), lambda fraction: None)

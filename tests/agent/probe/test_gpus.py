@@ -33,7 +33,7 @@ def test_a_card_is_described():
         12 * GIB,
         10 * GIB,
     )
-    assert (gpu.own_bytes, gpu.capability) == (GIB, (8, 6))
+    assert gpu.own_bytes == GIB
 
 
 def test_a_card_that_does_not_answer_leaves_the_others():
@@ -94,9 +94,9 @@ def test_wsl_is_not_believed():
 
 
 def test_a_driver_that_tells_nothing_but_memory_is_enough():
-    refuses = frozenset({"samples", "percent", "running", "capability"})
+    refuses = frozenset({"samples", "percent", "running"})
     (gpu,) = GpuProbe(FakeNvml([FakeCard(refuses=refuses)])).read(OURS).gpus
-    assert (gpu.free_bytes, gpu.others_percent, gpu.capability) == (10 * GIB, None, None)
+    assert (gpu.free_bytes, gpu.others_percent) == (10 * GIB, None)
 
 
 @pytest.mark.parametrize(

@@ -8,13 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from molink.config.ring_hosts import RingHosts, StageAddress
-from molink.config.serve_settings import ServeSettings
+from molink.config.settings import ServeSettings
 from molink.control.messages.payloads import Assignment, StageLink
 from molink.coordinator.local.direct_routes import DirectRoutes
 from molink.coordinator.local.fixed_plan import FixedPlanner, fixed_plan
 from molink.coordinator.members.node_book import Node
+from molink.coordinator.members.ring import COORDINATOR
 from molink.coordinator.requests.link_memory import KnownLink, KnownLinks
-from molink.coordinator.requests.ring import COORDINATOR
 from molink.errors import UserError
 from tests.node.test_stage_manager import JOIN
 
@@ -46,8 +46,9 @@ def test_every_stage_is_told_what_the_operator_asked_for():
     settings = ServeSettings(model="/m", nodes=2, layers="0-1,1-6", **options)
     plan = fixed_plan(settings, "/m", model(6))
     load = plan.load(1, plan.works[1])
-    assert (load.model, load.layers, load.address) == ("/m", (1, 6), "127.0.0.1")
-    assert (load.device, load.dtype, load.threads, load.kv_tokens) == ("cuda:1", "float32", 3, 512)
+    assert (load.model, load.work.layers, load.address) == ("/m", (1, 6), "127.0.0.1")
+    work = load.work
+    assert (work.device, work.dtype, work.threads, work.kv_tokens) == ("cuda:1", "float32", 3, 512)
     assert (load.stages_here, load.keys) == (2, None)
 
 
@@ -84,7 +85,7 @@ async def test_links_lead_where_they_are_told_and_start_from_what_is_known():
         revision=1, epoch=4, join=JOIN, next_link=following, coordinator_link=tail_link
     )
     command = await routes.join_command(assignment, move=print)
-    assert (command.epoch, command.policy) == (4, "molink")
+    assert (command.epoch, command.ring.policy) == (4, "molink")
     assert (command.next_address, command.coordinator_address) == (
         "tcp://10.0.0.2:7",
         "tcp://10.0.0.1:8",

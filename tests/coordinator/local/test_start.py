@@ -11,7 +11,7 @@ import pytest
 
 from molink.config.link_schedule import LinkSchedule
 from molink.config.ring_hosts import RingHosts
-from molink.config.serve_settings import ServeSettings
+from molink.config.settings import ServeSettings
 from molink.control.broker import broker as broker_module
 from molink.control.messages.payloads import NodeState
 from molink.coordinator.local import local_endpoint, local_node
@@ -19,7 +19,7 @@ from molink.coordinator.local.start import start_local
 from molink.coordinator.rings.ring_supervisor import RingState
 from molink.errors import StageError, UserError
 from molink.serving import served_model
-from molink.stage_protocol.health import PackingHealth, StageHealth
+from molink.stage_protocol.messages import PackingHealth, StageHealth
 from molink_scheduler.link.facts import LinkReport
 from tests.node.fake_stage import PORT, REQUESTS_PORT, FakeHandle
 
@@ -109,12 +109,12 @@ async def test_a_ring_is_assigned_loaded_joined_and_reported(stages, broker_kind
         (serving_ring,) = cluster.service.rings
         tail = stages.handles["stage 2"].joined
         head = stages.handles["stage 0"].joined
-        assert (head.epoch, head.kv_tokens_capacity) == (ring.epoch, 64)
+        assert (head.epoch, head.ring.kv_tokens_capacity) == (ring.epoch, 64)
         assert head.next_address == tail.next_address == f"tcp://127.0.0.1:{PORT}"
         assert (head.coordinator_address, tail.coordinator_address) == (None, "tcp://127.0.0.1:9")
         client = serving_ring.client
         assert client.links.connected == [f"tcp://127.0.0.1:{REQUESTS_PORT}"]
-        assert (client.ring.facts.upload_mbps, client.ring.facts.emulated) == (8, None)
+        assert (client.ring.terms.upload_mbps, client.ring.terms.emulated) == (8, None)
         assert client.card.model_len_max == cluster.service.card.model_len_max == 64
         assert [stage.name for stage in ring.stages] == ["stage 0", "stage 1", "stage 2"]
         assert sorted(stage.pid for stage in ring.stages) == [1000, 1001, 1002]
@@ -230,7 +230,7 @@ async def test_an_emulator_stands_between_the_processes_and_a_lost_one_is_replac
         ports = {joined.next_address, joined.coordinator_address}
         assert not ports & {f"tcp://127.0.0.1:{PORT}", "tcp://127.0.0.1:9"}
         (ring,) = cluster.service.rings
-        assert ring.client.ring.facts.emulated.rate_mbps == 100
+        assert ring.client.ring.terms.emulated.rate_mbps == 100
         (emulator,) = [
             one
             for one in psutil.Process().children()

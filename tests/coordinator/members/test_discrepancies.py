@@ -142,8 +142,8 @@ def test_what_neighbours_saw_otherwise_is_said():
 
 def test_who_is_honest_is_not_spoken_of():
     book = cluster()
-    book.saw(ANNA, 480.0)
-    book.saw("unknown", 480.0)
+    book.note_rate(ANNA, 480.0)
+    book.note_rate("unknown", 480.0)
     book.take(BERT, RatesSeen(rates=(RateSeen(sender=ANNA, rate_mbps=700.0),)), 0.0)
     assert said_of(book, ANNA) == []
     assert "nobody has seen it send" in said_of(book, BERT)[0]

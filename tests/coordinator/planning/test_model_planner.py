@@ -52,7 +52,7 @@ def test_an_upload_that_nobody_has_seen_is_a_usual_one():
     book.take(ANNA, HERE, 0.0)
     book.take(ANNA, LENT.model_copy(update={"upload_mbps": 9000.0}), 0.0)
     assert facts(book)[0][ANNA].upload_bytes_per_s == UPLOAD_UNSEEN_MBPS * 1e6 / 8
-    book.saw(ANNA, 800.0)
+    book.note_rate(ANNA, 800.0)
     assert facts(book)[0][ANNA].upload_bytes_per_s == 100e6
     book.take(ANNA, LENT.model_copy(update={"upload_cap_mbps": 4.0}), 0.0)
     assert facts(book)[0][ANNA].upload_bytes_per_s == 0.5e6

@@ -4,12 +4,13 @@ from dataclasses import replace
 
 import pytest
 
-from molink.config.up_settings import UpSettings
+from molink.config.settings import UpSettings
 from molink.control.messages.payloads import PathMeasured
 from molink.coordinator.members.node_book import Node
 from molink.coordinator.planning.model_planner import ModelPlanner, goal_of
 from molink.coordinator.planning.node_facts import FactsMaker
 from molink.errors import UserError
+from molink_scheduler.head.settings import RingTerms
 from molink_scheduler.placement import Goal, ModelCost
 from tests.coordinator.examples import HERE, PROFILE, STEPS, WORK
 
@@ -72,7 +73,7 @@ async def test_an_even_split_is_made_when_it_is_told():
         ({}, (512, 256, 64, None)),
         ({"context_tokens": 100}, (100, 50, 12, None)),
         ({"prompt_tokens": 0, "answer_tokens": 7}, (512, 0, 7, None)),
-        ({"micro_batch_count": 3}, (512, 256, 64, 3)),
+        ({"ring": RingTerms(micro_batch_count=3)}, (512, 256, 64, 3)),
     ],
 )
 def test_the_load_that_is_planned_for(tmp_path, options, expected):

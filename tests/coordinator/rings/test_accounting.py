@@ -8,6 +8,8 @@ from molink.coordinator.members.node_book import NodeBook
 from molink.coordinator.requests.cluster_service import ClusterService
 from molink.coordinator.rings.accounting import Accounting
 from molink.serving.service import ModelCard
+from molink.stage_protocol.messages import PackingHealth, StageHealth
+from molink_scheduler.link.facts import LinkReport
 from tests.coordinator.examples import HERE, WORK, no_report
 
 
@@ -25,7 +27,9 @@ def accounting(tmp_path):
 
 
 def sent(accounting, count):
-    stage = {"links": [{"bytes_sent": count}]}
+    link = LinkReport("next", 1, count, 0, 0, 0, 0, 4096, 20.0, 60.0, 0.0, 0, False, 0)
+    side = PackingHealth("raw", 0, 0, 0.0)
+    stage = StageHealth(0, 0.0, 0.0, 0, 0, 0, 0, side, side, 0, None, None, 0.0, 0.0, (link,))
     health = NodeHealth(incarnation="a" * 12, state=NodeState.SERVING, uptime_s=1, stage=stage)
     accounting.book.take("a", health, 0.0)
 

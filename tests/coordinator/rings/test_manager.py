@@ -3,7 +3,7 @@
 import asyncio
 import time
 from contextlib import asynccontextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 
 import pytest
 
@@ -13,27 +13,36 @@ from molink.control.messages.payloads import (
     PathMeasured,
     PathReport,
     StageFact,
+    StageLink,
 )
 from molink.coordinator.members.node_book import AS_REPORTED, NodeBook, Slowdown
+from molink.coordinator.members.ring import JoinTerms
 from molink.coordinator.planning.cluster_plan import ClusterPlan, PlannedRing, PlannedStage
 from molink.coordinator.planning.readiness import Readiness
 from molink.coordinator.requests.cluster_service import ClusterService
 from molink.coordinator.rings import manager as manager_module
 from molink.coordinator.rings import ring_health
-from molink.coordinator.rings.agent_ring import JoinTerms
-from molink.coordinator.rings.assigner import Assigner
 from molink.coordinator.rings.manager import ClusterManager, ManagerSettings
+from molink.coordinator.rings.ring_builder import Assigner
 from molink.coordinator.rings.ring_health import KEPT_S, FailureBackoff, SlowdownMonitor
 from molink.coordinator.rings.ring_supervisor import RingState
 from molink.errors import FrameError, RingError, StageError
 from molink.serving.service import GenerationRequest, ModelCard, TokenEvent
-from molink.stage_protocol.health import PackingHealth, StageHealth, health_from_fields
-from molink.stage_protocol.messages import StageLoaded
+from molink.stage_protocol.messages import PackingHealth, StageHealth, StageLoaded
 from molink.tasks import background_tasks
+from molink_scheduler.head.settings import RingTerms
 from molink_scheduler.request import SamplingParams
 from tests.coordinator.examples import HERE, PROFILE, WORK, no_report
 
-TERMS = JoinTerms(None, None, "molink", "k" * 40, ("127.0.0.1:1",), "sampled-1", "")
+TERMS = JoinTerms(
+    RingTerms(),
+    StageLink(
+        to="coordinator",
+        public_key="k" * 40,
+        addresses=("127.0.0.1:1",),
+        port_name="sampled-1",
+    ),
+)
 CARD = ModelCard("m", 0, 100, 64, (), None)
 LAYERS = 4
 ANNA_AND_BERT = {"a" * 16, "b" * 16}
@@ -71,7 +80,7 @@ class EvenPlanner:
         return self.worth
 
     def _ring(self, names):
-        works = (WORK.model_copy(update={"layers": (i, i + 1)}) for i in range(len(names)))
+        works = (replace(WORK, layers=(i, i + 1)) for i in range(len(names)))
         return PlannedRing(tuple(map(PlannedStage, names, works)))
 
 
@@ -371,9 +380,9 @@ async def test_a_report_that_cannot_be_read_is_counted_once_and_not_shown(monkey
                 incarnation="a" * 12, state="serving", uptime_s=1, stage=HEALTH | change
             )
             w.say("a", report)
-            assert stage.health == health_from_fields(HEALTH)
+            assert stage.health == StageHealth(**HEALTH | {"packed": RAW, "unpacked": RAW})
         w.say("a", PROFILE)
-        assert stage.health == health_from_fields(HEALTH)
+        assert stage.health == StageHealth(**HEALTH | {"packed": RAW, "unpacked": RAW})
         assert stage.refusals.counts == {FrameError: 2}
 
 

@@ -7,12 +7,13 @@ from hypothesis import strategies as st
 from molink_scheduler.batch import BatchClass, Span
 from molink_scheduler.events import BatchReturned, RequestCancelled, RequestSubmitted, SampledToken
 from molink_scheduler.head.scheduler import DECODES_BEFORE_PREFILL_MAX, HeadScheduler, HeadSettings
+from molink_scheduler.head.settings import RingTerms
 
 lengths = st.lists(st.tuples(st.integers(1, 60), st.integers(1, 30)), min_size=1, max_size=12)
 
 
 def head_of(kv_tokens=1024, **options) -> HeadScheduler:
-    return HeadScheduler(HeadSettings(kv_tokens, **options))
+    return HeadScheduler(HeadSettings(RingTerms(kv_tokens, **options)))
 
 
 def returned(run, *tokens: tuple[int, int, bool]) -> BatchReturned:

@@ -8,10 +8,11 @@ from dataclasses import dataclass, field
 import zmq
 
 from molink.control.identity import KeyPair
-from molink.transport.curve import CurveGuard, CurveKeys, CurvePeer
+from molink.transport.curve import CurveGuard, CurvePeer
 from molink.transport.link.connections import MoveOutcome
 from molink.transport.link.paced_link import PacedLink
 from molink.transport.link.thread import InboundLink, LinkThread
+from molink.wire.curve_keys import CurveKeys
 from molink_scheduler.link.pacer import LinkPacer
 from molink_scheduler.link.transmission import make_transmission
 

@@ -19,6 +19,7 @@ import psutil
 
 from molink.bench.served_ring import ServedRing
 from molink.errors import UserError
+from molink.tasks import cancel
 from tools.experiments.harness.serving import emulator_of
 from tools.experiments.harness.tcp_counters import Connection, Counted, TcpCounters
 
@@ -29,7 +30,7 @@ PERIOD_S = 0.010
 
 @dataclass(slots=True)
 class HopTraffic:
-    """One stage's link to the next stage."""
+    """Counters of one stage's link to the next stage."""
 
     source: str
     sender: Connection
@@ -49,7 +50,7 @@ class HopTraffic:
 
 @dataclass(slots=True)
 class Traffic:
-    """Counters of the hops between stages over time."""
+    """Counters of all hops between stages over time."""
 
     hops: list[HopTraffic]
     times_s: list[float] = field(default_factory=list)
@@ -64,8 +65,7 @@ async def watching(ring: ServedRing) -> AsyncIterator[Traffic]:
         try:
             yield traffic
         finally:
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
+            await cancel(task)
 
 
 async def _count(traffic: Traffic, counters: TcpCounters) -> None:

@@ -19,12 +19,22 @@ import click
 from molink.bench.served_ring import ServedRing
 from molink.workload.figures import percentile
 from molink_sim.report.plots import colour, picture
-from tools.experiments.harness.cluster_log import link_of
-from tools.experiments.harness.experiment import Condition, Setup, experiment, policy_conditions
-from tools.experiments.harness.prompts import first_token_s
-from tools.experiments.harness.results import markdown_table, milliseconds, show, write_results
-from tools.experiments.harness.rounds import Figures, Measured, Runs, in_turn
-from tools.experiments.harness.serving import serving
+from tools.experiments.harness.experiment import (
+    Condition,
+    Figures,
+    Measured,
+    Runs,
+    Setup,
+    in_turn,
+    markdown_table,
+    milliseconds,
+    policy_conditions,
+    ring_experiment,
+    show,
+    write_results,
+)
+from tools.experiments.harness.loads import first_token_s
+from tools.experiments.harness.serving import link_of, serving
 
 __all__ = ["main"]
 
@@ -34,7 +44,7 @@ DELAYS = 3
 WHOLE = ("--span-tokens", "4096")
 
 
-@experiment()
+@ring_experiment()
 @click.option("--prompt-tokens", default=1500, show_default=True, help="Of the prompt.")
 @click.option("--prompts", default=5, show_default=True, help="One after the other.")
 @click.option("--pause-s", default=0.5, show_default=True, help="Between two of them.")

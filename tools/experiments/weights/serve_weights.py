@@ -1,4 +1,4 @@
-"""A weights server with no ring behind it: for benchmarks and tests of downloads.
+"""A server of weights with no ring behind it, for measuring downloads.
 
     MOLINK_WEIGHTS_TOKEN=... python -m tools.experiments.weights.serve_weights MODEL CACHE
 
