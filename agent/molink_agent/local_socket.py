@@ -1,7 +1,7 @@
 """How `molink agent status` and its siblings talk with the agent that runs: one JSON line each way.
 
-A Unix socket in the data directory, which only its owner may open; whoever may open it may do what
-the owner may do.
+It is a Unix socket in the data directory that only the PC's owner may open: opening it is the
+permission to do what the owner may do.
 """
 
 import asyncio

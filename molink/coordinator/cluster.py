@@ -16,8 +16,8 @@ from molink.coordinator.planning.cluster_plan import Planner
 from molink.coordinator.planning.readiness import Readiness
 from molink.coordinator.requests.cluster_service import ClusterService
 from molink.coordinator.rings.accounting import Accounting
-from molink.coordinator.rings.assigner import Assigner
 from molink.coordinator.rings.manager import ClusterManager, ManagerSettings
+from molink.coordinator.rings.ring_builder import Assigner
 from molink.coordinator.rings.ring_health import FailureBackoff
 from molink.coordinator.rings.ring_supervisor import RingEndpoint, RingSupervisor
 from molink.serving.service import ModelCard

@@ -13,7 +13,6 @@ from molink.checkpoint.checkpoint import Checkpoint
 from molink.config.data_lock import only_one
 from molink.config.settings import UpSettings
 from molink.control.broker.broker import Broker, TlsFiles, open_broker
-from molink.control.identity import KeyPair
 from molink.control.messages.payloads import WeightsSource
 from molink.control.registry.registry import Registry
 from molink.coordinator.cluster import Cluster, ClusterParts, run_cluster
@@ -24,13 +23,11 @@ from molink.coordinator.members.node_book import NodeBook
 from molink.coordinator.planning.model_planner import ModelPlanner
 from molink.coordinator.planning.plan_process import plan_beside
 from molink.coordinator.planning.readiness import Readiness
-from molink.coordinator.rings.agent_ring import JoinTerms
 from molink.coordinator.rings.coordinator_endpoint import CoordinatorEndpoint, EndpointTerms
 from molink.coordinator.rings.manager import ManagerSettings
 from molink.coordinator.rings.ring_health import FailureBackoff
 from molink.coordinator.services import NodeServices
 from molink.serving.served_model import ServedModel, read_served_model
-from molink.serving.service import ModelCard
 from molink.tasks import background_tasks
 from molink_scheduler.placement import Plan, Shortage
 
@@ -123,8 +120,15 @@ def _parts(
     ledger: Ledger,
     services: NodeServices,
 ) -> ClusterParts:
-    terms = _endpoint_terms(settings, hub.registry.coordinator, services, model.card)
     relay = services.relay
+    terms = EndpointTerms(
+        keys=hub.registry.coordinator,
+        card=model.card,
+        ring=settings.ring,
+        listen_host=settings.host,
+        public_host=settings.public_host,
+        relay=relay,
+    )
     return ClusterParts(
         card=model.card,
         hub=hub,
@@ -135,24 +139,4 @@ def _parts(
         new_endpoint=lambda epoch: CoordinatorEndpoint(terms, epoch),
         settings=ManagerSettings(settings.min_nodes, settings.codec),
         status=lambda: {"relay": {"address": relay.address, "trouble": relay.trouble}},
-    )
-
-
-def _endpoint_terms(
-    settings: UpSettings, keys: KeyPair, services: NodeServices, card: ModelCard
-) -> EndpointTerms:
-    join = JoinTerms(
-        ring=settings.ring,
-        coordinator_key=keys.public_z85,
-        coordinator_addresses=(),
-        coordinator_port_name="",
-        relay=services.relay.address,
-    )
-    return EndpointTerms(
-        keys=keys,
-        card=card,
-        join=join,
-        listen_host=settings.host,
-        public_host=settings.public_host,
-        relay=services.relay,
     )

@@ -23,19 +23,19 @@ from molink.control.messages.payloads import (
     Presence,
     Profile,
     StageFact,
+    StageLink,
     StepCost,
     WeightsSource,
 )
 from molink.coordinator.members.ledger import LEDGER_FILE, Contribution, Ledger
 from molink.coordinator.members.node_book import Node
+from molink.coordinator.members.ring import AgentStage, JoinTerms, Ring
 from molink.coordinator.nodes_report import nodes_report
 from molink.coordinator.planning.cluster_plan import PlannedRing
 from molink.coordinator.requests.cluster_service import ClusterService, ServingRing
 from molink.coordinator.requests.link_memory import KnownLink, KnownLinks, LinkMemoryFile
-from molink.coordinator.requests.ring import RingFacts
 from molink.coordinator.requests.ring_client import RingClient
-from molink.coordinator.rings.agent_ring import JoinTerms, RingRoutes, build_ring
-from molink.coordinator.rings.agent_stage import AgentStage
+from molink.coordinator.rings.ring_builder import RingRoutes, build_ring
 from molink.serving.service import ModelCard
 from molink.stage_protocol.messages import HEALTH as HEALTH_FIELDS
 from molink.stage_protocol.messages import (
@@ -264,10 +264,13 @@ def stage_on(place: int, stages: int) -> ToldNode:
 
 TERMS = JoinTerms(
     ring=RingTerms(span_tokens=256),
-    coordinator_key=KEY,
-    coordinator_addresses=("10.0.0.1:6000",),
-    coordinator_port_name="sampled-7",
-    relay="relay.example.org:7000",
+    coordinator=StageLink(
+        to="coordinator",
+        public_key=KEY,
+        addresses=("10.0.0.1:6000",),
+        port_name="sampled-7",
+        relay="relay.example.org:7000",
+    ),
 )
 
 
@@ -375,12 +378,7 @@ class StageDouble:
     health: StageHealth | None
     pid: int | None = None
     node: Node | None = None
-
-
-@dataclass
-class RingDouble:
-    facts: RingFacts
-    stages: list[StageDouble]
+    epoch: int = 7
 
 
 @dataclass
@@ -398,7 +396,7 @@ LOADED = StageLoaded(5000, 5001, "cuda:0", "bfloat16", 131_072, 2**40)
 CARD = ModelCard("org/model", 1_700_000_000, 300, 4096, (2,), None)
 
 
-def a_ring(emulated: LinkShape | None = None, health: StageHealth | None = HEALTH) -> RingDouble:
+def a_ring(emulated: LinkShape | None = None, health: StageHealth | None = HEALTH) -> Ring:
     coordinator_link = LinkReport(**(asdict(LINK) | {"name": "coordinator"}))
     tail = None
     if health is not None:
@@ -412,10 +410,11 @@ def a_ring(emulated: LinkShape | None = None, health: StageHealth | None = HEALT
         StageDouble("stage 0", (0, 2), LOADED, health, 1000, node(0)),
         StageDouble("stage 1", (2, 6), LOADED, tail, None, node(1)),
     ]
-    return RingDouble(RingFacts(7, "molink", 20.0, emulated), stages)
+    terms = replace(TERMS, upload_mbps=20.0, emulated=emulated)
+    return Ring(stages, terms, TERMS.coordinator)  # type: ignore[arg-type]
 
 
-async def ring_service(ring: RingDouble, links: LinksDouble) -> dict[str, Any]:
+async def ring_service(ring: Ring, links: LinksDouble) -> dict[str, Any]:
     client = RingClient(CARD, ring, links, lambda: None)  # type: ignore[arg-type]
     client.codec = choose_codec("lossless", None)
     return client.cluster()

@@ -93,7 +93,7 @@ class PeerEndpoint:
         return candidates(port, home, routes.mapper.mapped.get(port), bound_to=listen)
 
     async def stop(self) -> None:
-        """Listen no more."""
+        """End the service with all its connections."""
         service, self._service = self._service, None
         if service is not None:
             await service.stop()

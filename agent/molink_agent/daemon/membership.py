@@ -57,7 +57,7 @@ log = logging.getLogger(__name__)
 
 
 class Membership(Message):
-    """What a node needs at its next start to be a member again."""
+    """Membership of one node, as it is kept for the next start."""
 
     url: str
     """The coordinator's."""
@@ -67,7 +67,7 @@ class Membership(Message):
 
     @property
     def broker(self) -> BrokerAddress:
-        """Where to connect."""
+        """Address of the broker to connect to."""
         answer = self.answer
         host = answer.broker_host or urlsplit(self.url).hostname or ""
         return BrokerAddress(host, answer.broker_port, answer.broker_tls, answer.broker_ca)

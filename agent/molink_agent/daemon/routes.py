@@ -30,7 +30,7 @@ PATH_WITHIN_S = 60.0
 
 @dataclass(frozen=True, slots=True)
 class ListenAddress:
-    """Where this PC listens for neighbours: on loopback only if its owner lets nobody connect."""
+    """Address at which this PC listens for neighbours; loopback if none may connect."""
 
     options: AgentOptions
     limits: LimitsFile

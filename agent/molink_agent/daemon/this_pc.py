@@ -66,7 +66,7 @@ class DeviceStage:
 
 @dataclass(slots=True)
 class ThisPc:
-    """One PC with one agent, however many devices it lends."""
+    """The PC of one agent, however many devices it lends: what it has, lends and has measured."""
 
     data_dir: Path
     limits: LimitsFile

@@ -138,7 +138,7 @@ def disk(facts: DoctorFacts) -> Finding:
 
 
 def limits(facts: DoctorFacts) -> Finding:
-    """Is limits.toml understood?"""
+    """Is the file limits.toml understood?"""
     if facts.limits_problem:
         return fail("limits", facts.limits_problem, "Mend the line, or remove the file.")
     return ok("limits", "understood")

@@ -129,7 +129,7 @@ class UseFacts:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Whether the PC may be used now, and why."""
+    """Judgement whether the PC may be used now, and why."""
 
     allowed: bool
     reason: str

@@ -43,7 +43,7 @@ class Gpu:
 
 @dataclass(frozen=True, slots=True)
 class GpuReport:
-    """All cards of the PC, or why there are none."""
+    """Report on all cards of the PC, or why there are none."""
 
     gpus: tuple[Gpu, ...] = ()
     driver: str | None = None
@@ -62,7 +62,7 @@ class GpuReport:
 
 @dataclass(frozen=True, slots=True)
 class _CardUse:
-    """What one card's driver tells of the processes on it."""
+    """Use of one card by process, as its driver reports it."""
 
     bytes_by_pid: dict[int, int]
     """Empty where the driver does not tell."""

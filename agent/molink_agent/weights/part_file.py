@@ -1,6 +1,6 @@
 """One part on the disk: written piece by piece, and sure of each piece.
 
-While it grows it is called NAME.partial, so nobody takes it for the whole. Beside it lies
+While it grows it is called NAME.partial, so that it is not taken for the whole. Beside it lies
 NAME.journal: a line for each piece that came from a block whose checksum was right, with the
 checksum of the piece itself. After a start every piece that the journal names is read again and
 compared. That costs a second for each GB, where fetching a GB takes minutes, and it buys three

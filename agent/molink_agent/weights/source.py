@@ -36,7 +36,7 @@ Source = CoordinatorSource | HubSource
 
 @dataclass(frozen=True, slots=True)
 class WeightsLimits:
-    """What a download may take, and how long it goes on when things fail."""
+    """Limits of a download: disk, and how long it goes on when things fail."""
 
     disk_bytes_max: int | None = None
     """Of all weights under the directory; older ones go when it is reached. None: no cap."""

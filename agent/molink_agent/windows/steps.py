@@ -23,7 +23,7 @@ WSL_MIRRORED_MIN = (2, 0, 0)
 
 
 class Do(Enum):
-    """What install.ps1 carries out; each is a case of its `switch`."""
+    """Kind of step; each is a case of the `switch` in install.ps1."""
 
     STOP = "stop"
     """Nothing can go on before the owner has done what the sentence says."""
@@ -39,7 +39,7 @@ class Do(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One thing that install.ps1 does."""
+    """Step of the installation, with what the owner is shown before it."""
 
     do: Do
     text: str

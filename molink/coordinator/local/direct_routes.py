@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from molink.control.messages.payloads import Assignment, StageLink
 from molink.coordinator.local.fixed_plan import RingPlan
-from molink.coordinator.requests.ring import COORDINATOR
+from molink.coordinator.members.ring import COORDINATOR
 from molink.node.link_routes import MovePath, ring_terms
 from molink.stage_protocol.messages import JoinRing, PathMoved, StageLoaded
 from molink_scheduler.link.facts import LinkMemory

@@ -15,9 +15,9 @@ from molink.config.settings import ServeSettings
 from molink.control.messages.payloads import AssignedWork, Profile, WeightsSource
 from molink.coordinator.members.discrepancies import StepsSeen
 from molink.coordinator.members.node_book import Node, Slowdown
+from molink.coordinator.members.ring import COORDINATOR
 from molink.coordinator.planning.cluster_plan import ClusterPlan, PlannedRing, PlannedStage
 from molink.coordinator.requests.link_memory import KnownLinks
-from molink.coordinator.requests.ring import COORDINATOR
 from molink.errors import UserError
 from molink.serving.served_model import public_name
 from molink.stage_protocol.messages import LoadStage

@@ -16,17 +16,17 @@ from molink.config.ring_hosts import LOCAL_ADDRESS
 from molink.control.messages.payloads import StageLink
 from molink.coordinator.local.fixed_plan import RingPlan
 from molink.coordinator.local.local_node import LocalNode
+from molink.coordinator.members.ring import COORDINATOR, AgentStage, JoinTerms, Ring
 from molink.coordinator.requests.link_memory import KnownLink, LinkMemoryFile, keep_up_to_date
-from molink.coordinator.requests.ring import COORDINATOR
 from molink.coordinator.requests.ring_client import RingClient
 from molink.coordinator.requests.ring_client_links import RingClientLinks
 from molink.coordinator.requests.ring_links import known_links
-from molink.coordinator.rings.agent_ring import AgentRing, JoinTerms, RingRoutes
-from molink.coordinator.rings.agent_stage import AgentStage
+from molink.coordinator.rings.ring_builder import RingRoutes
 from molink.errors import StageError
 from molink.node.child_process import ChildProcess
 from molink.serving.service import ModelCard
 from molink.tasks import gathered
+from molink_scheduler.head.settings import RingTerms
 
 __all__ = ["LocalEndpoint"]
 
@@ -68,8 +68,9 @@ class LocalEndpoint:
 
     card: ModelCard
     plan: RingPlan
-    terms: JoinTerms
-    """But for the coordinator's address, which differs from ring to ring."""
+    terms: RingTerms
+    public_key: str
+    """The coordinator's, Z85: links are not encrypted, but messages name it."""
     nodes: Sequence[LocalNode]
     memory: LinkMemoryFile | None
     """Where what is seen of links is kept; None: they are never met again."""
@@ -82,8 +83,15 @@ class LocalEndpoint:
         """Listen for the tail."""
         host = self.plan.hosts.coordinator_address
         self._links = RingClientLinks.bind(host, self.epoch)
-        address = f"{host}:{self._links.port}"
-        return replace(self.terms, coordinator_addresses=(address,))
+        link = StageLink(
+            to="coordinator",
+            public_key=self.public_key,
+            addresses=(f"{host}:{self._links.port}",),
+            port_name="sampled",
+        )
+        schedule = self.plan.link
+        emulated = schedule.steps[0].shape if schedule is not None else None
+        return JoinTerms(self.terms, link, self.plan.upload_mbps, emulated)
 
     async def reroute(self, routes: RingRoutes) -> RingRoutes:
         """The links through an emulator, if they are to be emulated."""
@@ -92,14 +100,14 @@ class LocalEndpoint:
         self._emulator = await LinkEmulator.start(self.plan.link, routes)
         return self._emulator.routes
 
-    async def connect(self, ring: AgentRing) -> RingClient:
+    async def connect(self, ring: Ring) -> RingClient:
         """Open the link to the head. Raises RingError."""
         assert self._links is not None, "the tail is awaited first"
         for stage, node in zip(ring.stages, self.nodes, strict=True):
             stage.pid = node.pid
         address = f"tcp://{ring.requests_link.addresses[-1]}"
         await self._links.connect(address, self.plan.memory(COORDINATOR, 0))
-        card = self.card.fitting(ring.kv_tokens_capacity)
+        card = self.card.fitting(ring.terms.ring.kv_tokens_capacity)
         self._client = RingClient(card, ring, self._links, head_silent=lambda: None)
         return self._client
 

@@ -30,7 +30,6 @@ from molink.coordinator.members.ledger import Ledger
 from molink.coordinator.members.node_book import NodeBook
 from molink.coordinator.planning.readiness import Readiness
 from molink.coordinator.requests.link_memory import LinkMemoryFile
-from molink.coordinator.rings.agent_ring import JoinTerms
 from molink.coordinator.rings.manager import ManagerSettings
 from molink.coordinator.rings.ring_health import FailureBackoff
 from molink.errors import UserError
@@ -48,9 +47,6 @@ closed to others."""
 
 BACKOFF_FIRST_S, BACKOFF_MAX_S = 1.0, 60.0
 """Of a stage that fails: no other node can take its layers, so it is tried again soon."""
-
-PORT_NAME = "sampled"
-"""Of the coordinator's port; a relay would know it by this name."""
 
 log = logging.getLogger(__name__)
 
@@ -73,13 +69,12 @@ async def start_local(settings: ServeSettings) -> AsyncIterator[Cluster]:
         stack.callback(registry.close)
         ledger = Ledger.open(folder)
         stack.callback(ledger.close)
-        nodes = _admitted(registry, plan)
+        nodes, public_key = _admitted(registry, plan), registry.coordinator.public_z85
         broker = await _started_broker(registry, folder)
         stack.push_async_callback(broker.stop)
         hub = await stack.enter_async_context(
             ControlHub.open(broker, registry, NodeBook(local=True))
         )
-        terms = _terms(settings, registry)
         parts = ClusterParts(
             card=model.card,
             hub=hub,
@@ -87,7 +82,9 @@ async def start_local(settings: ServeSettings) -> AsyncIterator[Cluster]:
             planner=FixedPlanner(tuple(node.node_id for node in nodes), plan.works),
             readiness=Readiness(lambda node, others: frozenset(), settle_s=0.0),
             backoff=FailureBackoff(BACKOFF_FIRST_S, BACKOFF_MAX_S),
-            new_endpoint=lambda epoch: LocalEndpoint(model.card, plan, terms, nodes, memory, epoch),
+            new_endpoint=lambda epoch: LocalEndpoint(
+                model.card, plan, settings.ring, public_key, nodes, memory, epoch
+            ),
             settings=ManagerSettings(len(nodes), settings.codec, first_must_stand=True),
             status=dict,
         )
@@ -95,18 +92,6 @@ async def start_local(settings: ServeSettings) -> AsyncIterator[Cluster]:
         for node in nodes:
             tasks.create_task(node.run(broker.address))
         yield run_cluster(parts, tasks)
-
-
-def _terms(settings: ServeSettings, registry: Registry) -> JoinTerms:
-    return JoinTerms(
-        ring=settings.ring,
-        coordinator_key=registry.coordinator.public_z85,
-        coordinator_addresses=(),
-        coordinator_port_name=PORT_NAME,
-        relay="",
-        upload_mbps=settings.upload_mbps,
-        emulated=settings.link.steps[0].shape if settings.link is not None else None,
-    )
 
 
 def _folder() -> "tempfile.TemporaryDirectory[str]":

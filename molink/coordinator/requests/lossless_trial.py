@@ -12,7 +12,7 @@ import math
 from collections.abc import Sequence
 from itertools import pairwise
 
-from molink.coordinator.requests.ring import RingStage
+from molink.coordinator.members.ring import AgentStage
 from molink.stage_protocol.messages import PackingHealth, StageHealth
 from molink_scheduler.codec_choice import LosslessTrial
 from molink_scheduler.link.facts import LinkReport
@@ -25,7 +25,7 @@ end."""
 
 
 async def await_trial(
-    stages: Sequence[RingStage], upload_mbps: float | None
+    stages: Sequence[AgentStage], upload_mbps: float | None
 ) -> LosslessTrial | None:
     """The trial, once every stage has reported the texts that went round; None when one does
     not, or when there is no link between stages."""

@@ -9,11 +9,11 @@ from collections.abc import AsyncGenerator, Callable
 from dataclasses import asdict, dataclass, field
 from typing import Any, assert_never
 
+from molink.coordinator.members.ring import Ring
+from molink.coordinator.requests.cluster_report import ring_report
 from molink.coordinator.requests.codec_check import CodecProbe
 from molink.coordinator.requests.lossless_trial import await_trial
-from molink.coordinator.requests.ring import Ring
 from molink.coordinator.requests.ring_client_links import HeadLost, HeadSilent, RingClientLinks
-from molink.coordinator.requests.ring_report import ring_report
 from molink.errors import InvalidRequestError, MolinkError, RingError
 from molink.serving.service import GenerationRequest, ModelCard, TokenEvent, TokenLogprob
 from molink.serving.text_stream import TextStream
@@ -131,7 +131,7 @@ class RingClient:
     async def _try_lossless(self, prompts: CodecProbe) -> LosslessTrial | None:
         self.links.send(SetCodec("lossless"))
         await prompts.send_texts()
-        return await await_trial(self.ring.stages, self.ring.facts.upload_mbps)
+        return await await_trial(self.ring.stages, self.ring.terms.upload_mbps)
 
     def cluster(self) -> dict[str, Any]:
         """The body of GET /cluster."""

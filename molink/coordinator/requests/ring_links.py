@@ -4,8 +4,8 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 
+from molink.coordinator.members.ring import COORDINATOR, Ring
 from molink.coordinator.requests.link_memory import KnownLink
-from molink.coordinator.requests.ring import COORDINATOR, Ring
 from molink.coordinator.requests.ring_client_links import RingClientLinks
 from molink_scheduler.link.facts import LinkReport
 

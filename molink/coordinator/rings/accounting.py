@@ -76,7 +76,7 @@ class Accounting:
         return found
 
     def _new_tokens(self, client: RingClient) -> int:
-        epoch = client.ring.facts.epoch
+        epoch = client.ring.epoch
         new = client.tokens_sent - self._tokens_before.get(epoch, 0)
         self._tokens_before[epoch] = client.tokens_sent
         return new

@@ -8,14 +8,14 @@ path when one is found. All of it is CURVE; only this ring's tail is accepted.
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from molink.control.identity import KeyPair
 from molink.control.messages.payloads import StageLink
+from molink.coordinator.members.ring import AgentStage, JoinTerms, Ring
 from molink.coordinator.requests.ring_client import RingClient
 from molink.coordinator.requests.ring_client_links import RingClientLinks
-from molink.coordinator.rings.agent_ring import AgentRing, JoinTerms, RingRoutes
-from molink.coordinator.rings.agent_stage import AgentStage
+from molink.coordinator.rings.ring_builder import RingRoutes
 from molink.coordinator.services import CoordinatorRelay
 from molink.errors import RingError
 from molink.serving.service import ModelCard
@@ -23,6 +23,7 @@ from molink.tasks import cancel
 from molink.transport.paths.choose import Path
 from molink.transport.paths.keeper import LinkEnd, PathKeeper
 from molink.wire.curve_keys import CurveKeys
+from molink_scheduler.head.settings import RingTerms
 
 __all__ = ["CoordinatorEndpoint", "EndpointTerms"]
 
@@ -36,8 +37,7 @@ class EndpointTerms:
 
     keys: KeyPair
     card: ModelCard
-    join: JoinTerms
-    """But for the coordinator's addresses, which differ from ring to ring."""
+    ring: RingTerms
     listen_host: str
     public_host: str
     relay: CoordinatorRelay
@@ -73,17 +73,20 @@ class CoordinatorEndpoint:
         self._links = RingClientLinks.bind(self.terms.listen_host, self.epoch, keys)
         port = self._links.port
         self.terms.relay.forward(self._port_name, f"{self.terms.own_host}:{port}")
-        return replace(
-            self.terms.join,
-            coordinator_addresses=(f"{self.terms.public_host}:{port}",),
-            coordinator_port_name=self._port_name,
+        link = StageLink(
+            to="coordinator",
+            public_key=pair.public_z85,
+            addresses=(f"{self.terms.public_host}:{port}",),
+            port_name=self._port_name,
+            relay=self.terms.relay.address,
         )
+        return JoinTerms(self.terms.ring, link)
 
     async def reroute(self, routes: RingRoutes) -> RingRoutes:
         """The links as they are: each node finds the best path by itself."""
         return routes
 
-    async def connect(self, ring: AgentRing) -> RingClient:
+    async def connect(self, ring: Ring) -> RingClient:
         """Find a path to the head and open the link. Raises RingError."""
         assert self._links is not None, "the tail is awaited first"
         link = ring.requests_link
@@ -94,7 +97,7 @@ class CoordinatorEndpoint:
         except TimeoutError:
             raise RingError("The coordinator finds no way to the ring's head.") from None
         await self._links.connect(f"tcp://{self.path.address}", None, link.public_key)
-        card = self.terms.card.fitting(ring.kv_tokens_capacity)
+        card = self.terms.card.fitting(ring.terms.ring.kv_tokens_capacity)
         return RingClient(card, ring, self._links, lambda: self._failed(self.path))
 
     async def watch(self) -> None:

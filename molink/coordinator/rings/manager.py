@@ -17,8 +17,8 @@ from molink.coordinator.planning.cluster_plan import ClusterPlan, PlannedRing, P
 from molink.coordinator.planning.plan_cache import PlanCache
 from molink.coordinator.planning.readiness import Readiness
 from molink.coordinator.requests.cluster_service import ClusterService
-from molink.coordinator.rings.assigner import Assigner
 from molink.coordinator.rings.failover import Failover
+from molink.coordinator.rings.ring_builder import Assigner
 from molink.coordinator.rings.ring_health import (
     FailureBackoff,
     SlowdownMonitor,

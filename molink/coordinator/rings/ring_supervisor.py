@@ -13,11 +13,11 @@ from enum import StrEnum
 from typing import Protocol
 
 from molink.coordinator.members.node_book import Node
+from molink.coordinator.members.ring import AgentStage, JoinTerms, Ring
 from molink.coordinator.planning.cluster_plan import PlannedRing
 from molink.coordinator.requests.cluster_service import ClusterService, ServingRing
 from molink.coordinator.requests.ring_client import RingClient
-from molink.coordinator.rings.agent_ring import AgentRing, JoinTerms, RingRoutes, build_ring
-from molink.coordinator.rings.agent_stage import AgentStage
+from molink.coordinator.rings.ring_builder import RingRoutes, build_ring
 from molink.errors import ErrorGuard, MolinkError, StageError
 from molink.tasks import background_tasks, unless
 
@@ -53,7 +53,7 @@ class RingEndpoint(Protocol):
     async def reroute(self, routes: RingRoutes) -> RingRoutes:
         """The links as they shall be used, once it is known where they end."""
 
-    async def connect(self, ring: AgentRing) -> RingClient:
+    async def connect(self, ring: Ring) -> RingClient:
         """Open the link to the head of a ring that has joined. Raises RingError."""
 
     async def watch(self) -> None:
@@ -120,7 +120,7 @@ class RingSupervisor:
             await asyncio.shield(self._release())
             self.wake.set()
 
-    async def _build(self) -> AgentRing | None:
+    async def _build(self) -> Ring | None:
         """The ring; None when it was to be drained before it stood."""
         async with asyncio.timeout(BUILD_TIMEOUT_S):
             terms = await self.endpoint.open(self.stages)
@@ -131,7 +131,7 @@ class RingSupervisor:
         self.fractions[index] = fraction
         self.wake.set()
 
-    async def _serve(self, ring: AgentRing) -> None:
+    async def _serve(self, ring: Ring) -> None:
         """Until it is drained. Raises StageError or RingError when it is lost."""
         async with asyncio.timeout(OPEN_TIMEOUT_S):
             client = await self.endpoint.connect(ring)

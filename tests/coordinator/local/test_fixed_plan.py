@@ -13,8 +13,8 @@ from molink.control.messages.payloads import Assignment, StageLink
 from molink.coordinator.local.direct_routes import DirectRoutes
 from molink.coordinator.local.fixed_plan import FixedPlanner, fixed_plan
 from molink.coordinator.members.node_book import Node
+from molink.coordinator.members.ring import COORDINATOR
 from molink.coordinator.requests.link_memory import KnownLink, KnownLinks
-from molink.coordinator.requests.ring import COORDINATOR
 from molink.errors import UserError
 from tests.node.test_stage_manager import JOIN
 

@@ -114,7 +114,7 @@ async def test_a_ring_is_assigned_loaded_joined_and_reported(stages, broker_kind
         assert (head.coordinator_address, tail.coordinator_address) == (None, "tcp://127.0.0.1:9")
         client = serving_ring.client
         assert client.links.connected == [f"tcp://127.0.0.1:{REQUESTS_PORT}"]
-        assert (client.ring.facts.upload_mbps, client.ring.facts.emulated) == (8, None)
+        assert (client.ring.terms.upload_mbps, client.ring.terms.emulated) == (8, None)
         assert client.card.model_len_max == cluster.service.card.model_len_max == 64
         assert [stage.name for stage in ring.stages] == ["stage 0", "stage 1", "stage 2"]
         assert sorted(stage.pid for stage in ring.stages) == [1000, 1001, 1002]
@@ -230,7 +230,7 @@ async def test_an_emulator_stands_between_the_processes_and_a_lost_one_is_replac
         ports = {joined.next_address, joined.coordinator_address}
         assert not ports & {f"tcp://127.0.0.1:{PORT}", "tcp://127.0.0.1:9"}
         (ring,) = cluster.service.rings
-        assert ring.client.ring.facts.emulated.rate_mbps == 100
+        assert ring.client.ring.terms.emulated.rate_mbps == 100
         (emulator,) = [
             one
             for one in psutil.Process().children()

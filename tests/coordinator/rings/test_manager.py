@@ -13,16 +13,17 @@ from molink.control.messages.payloads import (
     PathMeasured,
     PathReport,
     StageFact,
+    StageLink,
 )
 from molink.coordinator.members.node_book import AS_REPORTED, NodeBook, Slowdown
+from molink.coordinator.members.ring import JoinTerms
 from molink.coordinator.planning.cluster_plan import ClusterPlan, PlannedRing, PlannedStage
 from molink.coordinator.planning.readiness import Readiness
 from molink.coordinator.requests.cluster_service import ClusterService
 from molink.coordinator.rings import manager as manager_module
 from molink.coordinator.rings import ring_health
-from molink.coordinator.rings.agent_ring import JoinTerms
-from molink.coordinator.rings.assigner import Assigner
 from molink.coordinator.rings.manager import ClusterManager, ManagerSettings
+from molink.coordinator.rings.ring_builder import Assigner
 from molink.coordinator.rings.ring_health import KEPT_S, FailureBackoff, SlowdownMonitor
 from molink.coordinator.rings.ring_supervisor import RingState
 from molink.errors import FrameError, RingError, StageError
@@ -33,7 +34,15 @@ from molink_scheduler.head.settings import RingTerms
 from molink_scheduler.request import SamplingParams
 from tests.coordinator.examples import HERE, PROFILE, WORK, no_report
 
-TERMS = JoinTerms(RingTerms(), "k" * 40, ("127.0.0.1:1",), "sampled-1", "")
+TERMS = JoinTerms(
+    RingTerms(),
+    StageLink(
+        to="coordinator",
+        public_key="k" * 40,
+        addresses=("127.0.0.1:1",),
+        port_name="sampled-1",
+    ),
+)
 CARD = ModelCard("m", 0, 100, 64, (), None)
 LAYERS = 4
 ANNA_AND_BERT = {"a" * 16, "b" * 16}

@@ -1,13 +1,14 @@
-"""One stage that a node hosts, as its ring sees it: loaded, joined, watched.
+"""A ring and its stages, each of which a node hosts: loaded, joined, watched.
 
 Commands are assignments and facts come over the control plane, whether the node is an agent on
 somebody's PC or a local one of `molink serve`.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from molink.config.link_shape import LinkShape
 from molink.control.messages.payloads import (
     AssignedWork,
     Assignment,
@@ -19,9 +20,13 @@ from molink.control.messages.payloads import (
 from molink.coordinator.members.node_book import Node
 from molink.errors import ErrorGuard, FrameError, MolinkError, StageError, UserError
 from molink.stage_protocol.messages import StageHealth, StageLoaded
+from molink.tasks import gathered
 from molink_scheduler.head.settings import RingTerms
 
-__all__ = ["AgentStage", "NodeCommands"]
+__all__ = ["COORDINATOR", "AgentStage", "JoinTerms", "NodeCommands", "Ring"]
+
+COORDINATOR = -1
+"""Stands where stages have their number."""
 
 DOWNLOAD_SHARE = 0.5
 """Of the time until a stage is loaded; how long each part takes is not known beforehand."""
@@ -167,6 +172,39 @@ class AgentStage:
             stages=self.stages,
             work=self.work,
         )
+
+
+@dataclass(frozen=True, slots=True)
+class JoinTerms:
+    """Terms on which all stages of a ring join, and where its tail finds the coordinator."""
+
+    ring: RingTerms
+    """But for what is known only when all stages have loaded."""
+    coordinator: StageLink
+    """Its relay, if any, leads to nodes too."""
+    upload_mbps: float | None = None
+    """Cap of every node; None: none, or each its own."""
+    emulated: LinkShape | None = None
+    """Of each link as it begins; None: links are real."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ring:
+    """Stages that have joined, head first."""
+
+    stages: Sequence[AgentStage]
+    terms: JoinTerms
+    requests_link: StageLink
+    """From the coordinator to the head."""
+
+    @property
+    def epoch(self) -> int:
+        """Number of the ring in all its messages."""
+        return self.stages[0].epoch
+
+    async def watch(self) -> None:
+        """Until a stage is gone, then raises StageError."""
+        await gathered(stage.watch() for stage in self.stages)
 
 
 def _failure(name: str, fact: StageFact) -> MolinkError:

@@ -3,7 +3,7 @@
 from dataclasses import asdict
 from typing import Any
 
-from molink.coordinator.requests.ring import COORDINATOR, Ring, RingStage
+from molink.coordinator.members.ring import COORDINATOR, AgentStage, Ring
 from molink.coordinator.requests.ring_client_links import RingClientLinks
 from molink.coordinator.requests.ring_links import RingLink, ring_links
 
@@ -18,14 +18,14 @@ def ring_report(
     waiting = min(requests_live, (head and head.requests_waiting) or 0)
     return {
         "model": model,
-        "epoch": ring.facts.epoch,
+        "epoch": ring.epoch,
         "stages": [_stage(stage) for stage in ring.stages],
         "links": _links(ring, coordinator),
         "requests": {"running": requests_live - waiting, "waiting": waiting},
     }
 
 
-def _stage(stage: RingStage) -> dict[str, Any]:
+def _stage(stage: AgentStage) -> dict[str, Any]:
     health, loaded = stage.health, stage.loaded
     assert loaded is not None, "a ring serves only when its stages are loaded"
     return {
@@ -55,7 +55,7 @@ def _links(ring: Ring, coordinator: RingClientLinks) -> list[dict[str, Any]]:
     ]
 
 
-def _packing(stage: RingStage, link: RingLink) -> dict[str, Any]:
+def _packing(stage: AgentStage, link: RingLink) -> dict[str, Any]:
     """Codec of a link between stages and what it has saved; other links carry no activations."""
     if link.source == COORDINATOR or link.target <= link.source or stage.health is None:
         return {}
@@ -63,12 +63,12 @@ def _packing(stage: RingStage, link: RingLink) -> dict[str, Any]:
 
 
 def _link(ring: Ring, link: RingLink) -> dict[str, Any]:
-    first = ring.facts.emulated
+    first = ring.terms.emulated
     emulated = {"mbps": first.rate_mbps, "one_way_ms": first.one_way_ms} if first else None
     return {
         "from": _name(ring, link.source),
         "to": _name(ring, link.target),
-        "policy": ring.facts.policy,
+        "policy": ring.terms.ring.policy,
         **{key: value for key, value in asdict(link.report).items() if key != "name"},
         "emulated": emulated,
     }
