@@ -1,9 +1,9 @@
 """A wire: bytes go in one after the other, at its rate, and come out a delay later, in order.
 
-Everything is known in advance, so nothing is simulated per packet: whoever sends is told at once
-when the last byte will have left and when it will have arrived. A wire shares its node's upload
-with the others that leave the node. Loss is lateness: TCP sends again what was lost, one round trip
-later, and holds back what came after it.
+Everything is known in advance, so nothing is simulated per packet: `carry` answers at once when the
+last byte will have arrived. A wire shares its node's upload with the others that leave the node.
+Loss is lateness: TCP sends again what was lost, one round trip later, and holds back what came
+after it.
 """
 
 import bisect
@@ -108,16 +108,16 @@ class RateSchedule:
 
 @dataclass(slots=True)
 class Window:
-    """TCP's congestion window where nothing keeps it open: what a burst after a quiet time waits.
+    """TCP's congestion window where nothing keeps it open: what a burst after a pause waits for.
 
-    A connection may have as many bytes on their way as its window, and the window doubles with every
-    round trip in which it was full (slow start). To fill a link it must be rate times round trip: 750
-    KB at 100 Mbps and 60 ms, where it starts from ten segments. Linux takes a window back in two ways.
-    After a pause it is halved for each retransmission timeout that the pause lasted
-    (`tcp_slow_start_after_idle`). And a sender that did not fill it for one timeout loses half of what
-    it did not use (RFC 7661), so a trickle of decode does not keep it open for the prompt that follows:
-    12.5 MB then take some 0.3 s longer than their bytes. MoLink's own links probe their rate instead
-    and are simulated chunk by chunk (`paced`).
+    A connection may have as many bytes on their way as its window, and the window doubles with
+    every round trip in which it was full (slow start). To fill a link it must be rate times round
+    trip: 750 KB at 100 Mbps and 60 ms, where it starts from ten segments. Linux takes a window back
+    in two ways. After a pause it is halved for each retransmission timeout that the pause lasted
+    (`tcp_slow_start_after_idle`). And a sender that did not fill it for one timeout loses half of
+    what it did not use (RFC 7661), so a trickle of decode does not keep it open for the prompt that
+    follows: 12.5 MB then take some 0.3 s longer than their bytes. MoLink's own links probe their
+    rate instead and are simulated chunk by chunk (`paced`).
     """
 
     _size_bytes: float = field(init=False, default=INITIAL_WINDOW_BYTES)
@@ -164,7 +164,7 @@ class Window:
 
 
 class Trouble(Protocol):
-    """What goes wrong on a wire for a while: `molink_sim.faults`."""
+    """Fault on a wire for a while (`molink_sim.faults`)."""
 
     def late_s(self, now: float) -> float:
         """By how much more than the delay those bytes are late that leave now."""
@@ -175,7 +175,7 @@ class Trouble(Protocol):
 
 @dataclass(slots=True)
 class Uplink:
-    """A node's upload: all that leaves the node goes through it in order of sending."""
+    """Upload of a node: all that leaves the node goes through it in order of sending."""
 
     rate_bytes_per_s: float
     busy_until: float = field(init=False, default=-math.inf)
@@ -188,7 +188,7 @@ class Uplink:
 
 @dataclass(slots=True)
 class Line:
-    """One directed wire."""
+    """Directed wire between two nodes."""
 
     spec: LinkSpec
     usage: Usage
@@ -199,7 +199,7 @@ class Line:
     software_s: float = 0.0
     trouble: Trouble | None = None
     window: Window | None = None
-    """Of the one connection over it; None: whoever sends keeps it open."""
+    """Of the one connection over it; None: its sender keeps it open."""
     schedule: RateSchedule = field(init=False)
     busy_until: float = field(init=False, default=-math.inf)
     _last_arrival: float = field(init=False, default=-math.inf)
