@@ -18,11 +18,11 @@ from molink.control.registry.registry import Registry
 from molink.coordinator.cluster import Cluster, ClusterParts, run_cluster
 from molink.coordinator.members.hub import ControlHub
 from molink.coordinator.members.joining import JoinService, let_in
-from molink.coordinator.members.ledger import Ledger
 from molink.coordinator.members.node_book import NodeBook
 from molink.coordinator.planning.model_planner import ModelPlanner
 from molink.coordinator.planning.plan_process import plan_beside
 from molink.coordinator.planning.readiness import Readiness
+from molink.coordinator.requests.ledger import Ledger
 from molink.coordinator.rings.coordinator_endpoint import CoordinatorEndpoint, EndpointTerms
 from molink.coordinator.rings.manager import ManagerSettings
 from molink.coordinator.rings.ring_health import FailureBackoff

@@ -1,4 +1,4 @@
-"""What a stage host asks about its stage's links: where they lead, and what they may carry.
+"""Routes of a stage's links, as its manager asks for them: where they lead, what they may carry.
 
 An agent looks for paths, through a relay where none is direct; a local node takes the address that
 it is told.
@@ -19,7 +19,7 @@ MovePath = Callable[[OutgoingLink, str], None]
 
 
 class LinkRoutes(Protocol):
-    """The ways of one node's stage."""
+    """Routes of the links of one node's stage."""
 
     @property
     def upload_bytes_per_s(self) -> Callable[[], float | None]:
@@ -27,20 +27,20 @@ class LinkRoutes(Protocol):
 
     @property
     def paths(self) -> dict[str, str]:
-        """Of each outgoing link "direct" or "relay"."""
+        """Path of each outgoing link: "direct" or "relay"."""
 
     def listen(self, loaded: StageLoaded) -> None:
-        """The stage listens: whoever leads others to it may do so."""
+        """Lead others to the ports at which the stage listens."""
 
     async def join_command(self, assignment: Assignment, move: MovePath) -> JoinRing:
-        """The stage's place in the ring, once each link has a way; `move` is called when one has a
-        better way later. Raises StageError when one has none."""
+        """The stage's place in the ring, once each link has a route; `move` is called when one has
+        a better one later. Raises StageError when one has none."""
 
     def path_moved(self, moved: PathMoved) -> None:
-        """The stage has moved a link, or could not."""
+        """Take note that the stage has moved a link, or could not."""
 
     async def leave(self) -> None:
-        """The stage is in no ring any more."""
+        """End the routes: the stage is in no ring any more."""
 
 
 def ring_terms(assignment: Assignment) -> RingTerms:

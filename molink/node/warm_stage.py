@@ -15,7 +15,7 @@ __all__ = ["WarmStage"]
 
 @dataclass(slots=True)
 class WarmStage:
-    """At most one process that waits to be told what to load."""
+    """Process of a stage that waits for what to load, at most one."""
 
     _child: ChildProcess | None = None
     _threads: int = 0
@@ -26,7 +26,7 @@ class WarmStage:
         self._child, self._threads = await start_process(threads), threads
 
     async def start(self, name: str, load: LoadStage) -> StageHandle:
-        """The stage, in the process that waits if it lives and fits, else in a new one."""
+        """The stage, in the process that waits if it still runs and fits, else in a new one."""
         child, self._child = self._child, None
         if child is None:
             return await StageHandle.start(name, load)

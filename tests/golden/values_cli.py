@@ -11,7 +11,7 @@ from molink.cli.main import cli
 from molink.cli.members import DATA_FOLDER
 from molink.control.messages.topics import ROOT
 from molink.control.registry.registry import FILE_NAME as REGISTRY_FILE
-from molink.coordinator.members.ledger import LEDGER_FILE
+from molink.coordinator.requests.ledger import LEDGER_FILE
 from molink.coordinator.requests.link_memory import LinkMemoryFile
 from molink.coordinator.services import PROBE_SECRET, RELAY_SECRET
 from molink.transport.peer.protocol import PEER_PORT_NAME

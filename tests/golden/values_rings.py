@@ -27,12 +27,12 @@ from molink.control.messages.payloads import (
     StepCost,
     WeightsSource,
 )
-from molink.coordinator.members.ledger import LEDGER_FILE, Contribution, Ledger
-from molink.coordinator.members.node_book import Node
+from molink.coordinator.members.node_book import Contribution, Node
 from molink.coordinator.members.ring import AgentStage, JoinTerms, Ring
-from molink.coordinator.nodes_report import nodes_report
 from molink.coordinator.planning.cluster_plan import PlannedRing
+from molink.coordinator.requests.cluster_report import nodes_report
 from molink.coordinator.requests.cluster_service import ClusterService, ServingRing
+from molink.coordinator.requests.ledger import LEDGER_FILE, Ledger
 from molink.coordinator.requests.link_memory import KnownLink, KnownLinks, LinkMemoryFile
 from molink.coordinator.requests.ring_client import RingClient
 from molink.coordinator.rings.ring_builder import RingRoutes, build_ring

@@ -17,10 +17,10 @@ from molink.control.messages.payloads import StageLink
 from molink.coordinator.local.fixed_plan import RingPlan
 from molink.coordinator.local.local_node import LocalNode
 from molink.coordinator.members.ring import COORDINATOR, AgentStage, JoinTerms, Ring
+from molink.coordinator.requests.cluster_report import known_links
 from molink.coordinator.requests.link_memory import KnownLink, LinkMemoryFile, keep_up_to_date
 from molink.coordinator.requests.ring_client import RingClient
 from molink.coordinator.requests.ring_client_links import RingClientLinks
-from molink.coordinator.requests.ring_links import known_links
 from molink.coordinator.rings.ring_builder import RingRoutes
 from molink.errors import StageError
 from molink.node.child_process import ChildProcess

@@ -7,7 +7,7 @@ lie where the operator says. Its reports and commands are the same, through the 
 import asyncio
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from molink.control.addresses import BrokerAddress, Credentials
 from molink.control.client import ControlClient
@@ -22,7 +22,7 @@ from molink.tasks import task_group
 
 __all__ = ["LocalNode"]
 
-BEAT_S = 1.0
+HEARTBEAT_S = 1.0
 """Its health is said at least so often; sooner whenever its stage reports."""
 
 
@@ -50,19 +50,17 @@ class LocalNode:
     identity: Credentials
     profile: Profile
     session: ControlSession
-    host: StageManager
-    _news: asyncio.Event = field(default_factory=asyncio.Event)
-
-    def __post_init__(self) -> None:
-        self.host.reported = self._news.set
+    stage: StageManager
 
     @classmethod
     def of(cls, plan: RingPlan, index: int, identity: Credentials) -> "LocalNode":
         """The node of a stage; `identity` is its user of the broker, named after its id."""
         session = ControlSession(identity.username, stage_name(index))
         routes = DirectRoutes.of(plan, index)
-        host = StageManager(_Launcher(plan, index), routes, session.say_fact, operators_own=True)
-        return cls(identity, plan.profile(index), session, host)
+        stage = StageManager(
+            _Launcher(plan, index), routes, session.publish_fact, operators_own=True
+        )
+        return cls(identity, plan.profile(index), session, stage)
 
     @property
     def node_id(self) -> str:
@@ -72,36 +70,36 @@ class LocalNode:
     @property
     def pid(self) -> int | None:
         """Of its stage's process, or of the command that reaches it."""
-        return self.host.handle.pid if self.host.handle is not None else None
+        return self.stage.handle.pid if self.stage.handle is not None else None
 
     @property
     def state(self) -> NodeState:
         """As GET /cluster names it."""
-        return NodeState(self.host.state)
+        return NodeState(self.stage.state)
 
     async def run(self, broker: BrokerAddress) -> None:
         """Until cancelled; then its stage ends. Raises ControlError when the broker refuses it."""
         try:
-            async with self.session.speaking(broker, self.identity, (ASSIGNMENT,)) as client:
-                await self.session.say(PROFILE, self.profile)
-                await self._live(client)
+            async with self.session.open(broker, self.identity, (ASSIGNMENT,)) as client:
+                await self.session.publish(PROFILE, self.profile)
+                await self._take_part(client)
         finally:
-            await self.host.stop()
+            await self.stage.stop()
 
-    async def _live(self, client: ControlClient) -> None:
+    async def _take_part(self, client: ControlClient) -> None:
         async with task_group() as group:
-            group.create_task(self._hear(client))
-            group.create_task(self._beat())
+            group.create_task(self._receive(client))
+            group.create_task(self._send_heartbeats())
 
-    async def _hear(self, client: ControlClient) -> None:
+    async def _receive(self, client: ControlClient) -> None:
         async for received in client.messages():
             if isinstance(received.message, Assignment):
-                await self.host.take(received.message)
+                await self.stage.assign(received.message)
 
-    async def _beat(self) -> None:
+    async def _send_heartbeats(self) -> None:
         while True:
-            self._news.clear()
-            await self.session.say(HEALTH, self.session.health(self.host, self.state))
+            self.stage.health_changed.clear()
+            await self.session.publish(HEALTH, self.session.health(self.stage, self.state))
             with suppress(TimeoutError):
-                async with asyncio.timeout(BEAT_S):
-                    await self._news.wait()
+                async with asyncio.timeout(HEARTBEAT_S):
+                    await self.stage.health_changed.wait()

@@ -26,9 +26,9 @@ from molink.coordinator.local.local_endpoint import LocalEndpoint
 from molink.coordinator.local.local_node import LocalNode
 from molink.coordinator.members.hub import ControlHub
 from molink.coordinator.members.joining import let_in
-from molink.coordinator.members.ledger import Ledger
 from molink.coordinator.members.node_book import NodeBook
 from molink.coordinator.planning.readiness import Readiness
+from molink.coordinator.requests.ledger import Ledger
 from molink.coordinator.requests.link_memory import LinkMemoryFile
 from molink.coordinator.rings.manager import ManagerSettings
 from molink.coordinator.rings.ring_health import FailureBackoff

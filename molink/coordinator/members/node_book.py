@@ -23,7 +23,7 @@ from molink.control.messages.payloads import (
 )
 from molink.tasks import Signal
 
-__all__ = ["AS_REPORTED", "NODES_MAX", "Node", "NodeBook", "Slowdown"]
+__all__ = ["AS_REPORTED", "NODES_MAX", "Contribution", "Node", "NodeBook", "Slowdown"]
 
 SEEN_MAX = 256
 """Senders whose rates one node may report, the latest."""
@@ -46,6 +46,23 @@ class Slowdown:
 
 
 AS_REPORTED = Slowdown()
+
+
+@dataclass(frozen=True, slots=True)
+class Contribution:
+    """What one node has given since it first joined."""
+
+    uptime_s: float = 0.0
+    token_layers: int = 0
+    """Generated tokens times the layers that the node held for them."""
+    bytes_sent: int = 0
+
+    def __add__(self, other: "Contribution") -> "Contribution":
+        return Contribution(
+            self.uptime_s + other.uptime_s,
+            self.token_layers + other.token_layers,
+            self.bytes_sent + other.bytes_sent,
+        )
 
 
 @dataclass(slots=True)

@@ -11,8 +11,7 @@ from typing import Any, assert_never
 
 from molink.coordinator.members.ring import Ring
 from molink.coordinator.requests.cluster_report import ring_report
-from molink.coordinator.requests.codec_check import CodecProbe
-from molink.coordinator.requests.lossless_trial import await_trial
+from molink.coordinator.requests.codec_check import CodecProbe, await_trial
 from molink.coordinator.requests.ring_client_links import HeadLost, HeadSilent, RingClientLinks
 from molink.errors import InvalidRequestError, MolinkError, RingError
 from molink.serving.service import GenerationRequest, ModelCard, TokenEvent, TokenLogprob

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from molink.coordinator.members.node_book import Node, NodeBook
 from molink.coordinator.members.probing import AGAIN_S, PEERS_MAX, QUIET_S, Probing, peers_of
-from molink.coordinator.nodes_report import nodes_report
+from molink.coordinator.requests.cluster_report import nodes_report
 from tests.coordinator.examples import HERE, PROFILE
 
 UNMEASURED = PROFILE.model_copy(update={"steps": None})

@@ -2,7 +2,7 @@
 
 import pytest
 
-from molink.coordinator.requests.lossless_trial import trial_of
+from molink.coordinator.requests.codec_check import trial_of
 from molink.stage_protocol.messages import PackingHealth, StageHealth
 from molink_scheduler.link.facts import LinkReport
 

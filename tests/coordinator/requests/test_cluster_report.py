@@ -4,8 +4,8 @@ import pytest
 
 from molink.control.messages.payloads import NodeWish
 from molink.coordinator.members.node_book import Node
-from molink.coordinator.nodes_report import nodes_report
 from molink.coordinator.planning.cluster_plan import ClusterPlan
+from molink.coordinator.requests.cluster_report import nodes_report
 from molink.coordinator.rings.ring_health import Waiting, progress_sentence
 from tests.coordinator.examples import HERE, PROFILE
 
