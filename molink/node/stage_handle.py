@@ -1,7 +1,7 @@
-"""One stage as its supervisor sees it: started, loaded, joined, watched."""
+"""One stage process as its parent sees it: started, loaded, joined, watched."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass
 
 from molink.errors import StageError, UserError
 from molink.node.child_process import ChildProcess
@@ -24,13 +24,13 @@ from molink.stage_protocol.messages import (
     encode_line,
 )
 
-__all__ = ["STAGE_MODULE", "StageHandle", "start_process"]
+__all__ = ["STAGE_MODULE", "StageHandle", "WarmStage", "start_process"]
 
 STAGE_MODULE = "molink.stage.stage_process"
 
 
 async def start_process(threads: int, command: Sequence[str] = ()) -> ChildProcess:
-    """A stage's process, which loads torch and waits to be told. Raises OSError when `command` is
+    """A stage's process, which loads torch and waits for commands. Raises OSError when `command` is
     no program."""
     environment = {"OMP_NUM_THREADS": str(threads), "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
     return await ChildProcess.start(STAGE_MODULE, (), environment, command)
@@ -38,26 +38,22 @@ async def start_process(threads: int, command: Sequence[str] = ()) -> ChildProce
 
 @dataclass(slots=True)
 class StageHandle:
-    """A stage process and the latest that it has said."""
+    """Stage process, and the latest of what it has reported."""
 
     name: str
     load: LoadStage
     child: ChildProcess
     loaded: StageLoaded | None = None
     health: StageHealth | None = None
-    path_moved: Callable[[PathMoved], None] = field(default=lambda moved: None)
-    """Hears how each `move_path` ended."""
-    reported: Callable[[], None] = field(default=lambda: None)
-    """Hears that `health` is new."""
 
     @property
     def pid(self) -> int:
-        """Of its process."""
+        """Process id."""
         return self.child.pid
 
     @classmethod
     async def start(cls, name: str, load: LoadStage, command: Sequence[str] = ()) -> "StageHandle":
-        """Start the process, through `command` if any, and tell it what to load.
+        """Start the process, through `command` if any, and have it load.
 
         Raises UserError when `command` is no program.
         """
@@ -73,9 +69,9 @@ class StageHandle:
 
     @classmethod
     def of(cls, name: str, load: LoadStage, child: ChildProcess) -> "StageHandle":
-        """Of a process that has been told nothing yet; it is told what to load."""
+        """Have a process load that has had no command yet."""
         handle = cls(name, load, child)
-        handle._tell(load)
+        handle._send(load)
         return handle
 
     async def wait_loaded(self, progressed: Callable[[float], None]) -> StageLoaded:
@@ -90,33 +86,34 @@ class StageHandle:
 
     async def join(self, command: JoinRing) -> None:
         """Put it into the ring, until all of its links stand."""
-        self._tell(command)
+        self._send(command)
         while not isinstance(await self._next_fact(), StageReady):
             pass
 
-    async def watch(self) -> None:
-        """Take in health reports; raises StageError when the stage is gone."""
+    async def reports(self) -> AsyncIterator[StageHealth | PathMoved]:
+        """Whatever it reports in a ring: how it is, and how each `move_path` ended. Raises
+        StageError when the stage is gone."""
         while True:
             match await self._next_fact():
                 case StageHealth() as health:
                     self.health = health
-                    self.reported()
+                    yield health
                 case PathMoved() as moved:
-                    self.path_moved(moved)
+                    yield moved
 
     def set_allowed(self, keys: Sequence[str]) -> None:
-        """Whom its links accept from now on, as public keys in Z85."""
-        self._tell(SetAllowed(tuple(keys)))
+        """Accept links of these public keys (Z85) from now on, and no others."""
+        self._send(SetAllowed(tuple(keys)))
 
     def set_upload_cap(self, bytes_per_s: float | None) -> None:
-        """What it uploads at most from now on."""
-        self._tell(SetUploadCap(bytes_per_s))
+        """Upload at most so much from now on; None: no cap."""
+        self._send(SetUploadCap(bytes_per_s))
 
     def move_path(self, link: OutgoingLink, address: str) -> None:
         """Lead a link that leaves it to another address of the same neighbour."""
-        self._tell(MovePath(link, address))
+        self._send(MovePath(link, address))
 
-    def _tell(self, command: Command) -> None:
+    def _send(self, command: Command) -> None:
         self.child.write_line(encode_line(command))
 
     async def _next_fact(self) -> Command | Fact:
@@ -132,3 +129,36 @@ class StageHandle:
             kind = UserError if fact.user_fault else StageError
             raise kind(fact.message if fact.user_fault else f"{self.name}: {fact.message}")
         return fact
+
+
+@dataclass(slots=True)
+class WarmStage:
+    """Stage process that is started before its weights are there: at most one, which waits.
+
+    Loading torch and transformers takes a home PC three to ten seconds of its processor, a download
+    seconds to minutes of its line: done side by side, the shorter of both costs nothing.
+    """
+
+    _child: ChildProcess | None = None
+    _threads: int = 0
+
+    async def begin(self, threads: int) -> None:
+        """Start one that will compute with so many threads; one that waits already ends."""
+        await self.drop()
+        self._child, self._threads = await start_process(threads), threads
+
+    async def start(self, name: str, load: LoadStage) -> StageHandle:
+        """The stage, in the process that waits if it lives and fits, else in a new one."""
+        child, self._child = self._child, None
+        if child is None:
+            return await StageHandle.start(name, load)
+        if child.process.returncode is not None or self._threads != load.work.threads:
+            await child.stop()
+            return await StageHandle.start(name, load)
+        return StageHandle.of(name, load, child)
+
+    async def drop(self) -> None:
+        """End the one that waits, if any."""
+        child, self._child = self._child, None
+        if child is not None:
+            await child.stop()

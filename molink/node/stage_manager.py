@@ -9,7 +9,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, assert_never
 
 from molink.control.messages.payloads import (
     SENTENCE_CHARACTERS_MAX,
@@ -19,21 +19,32 @@ from molink.control.messages.payloads import (
     StageFact,
 )
 from molink.errors import MolinkError, StageError, UserError
-from molink.node.link_routes import LinkRoutes
 from molink.node.stage_handle import StageHandle
-from molink.stage_protocol.messages import StageHealth
-from molink.tasks import cancel
+from molink.stage_protocol.messages import (
+    JoinRing,
+    OutgoingLink,
+    PathMoved,
+    StageHealth,
+    StageLoaded,
+)
+from molink.tasks import cancel, task_group
+from molink_scheduler.head.settings import RingTerms
 
-__all__ = ["HostState", "StageLauncher", "StageManager"]
+__all__ = [
+    "LinkRoutes",
+    "MoveLink",
+    "StageLauncher",
+    "StageManager",
+    "StageState",
+    "ring_terms",
+]
 
-HostState = Literal["standby", "loading", "serving"]
-
-Say = Callable[[StageFact], Awaitable[None]]
+StageState = Literal["standby", "loading", "serving"]
 
 log = logging.getLogger(__name__)
 
 FRACTION_STEP = 0.05
-"""Progress is said when it has grown by so much: twenty messages for a download."""
+"""Progress is published when it has grown by so much: twenty messages for a download."""
 
 
 class StageLauncher(Protocol):
@@ -50,19 +61,52 @@ class StageLauncher(Protocol):
         public keys are `allowed`."""
 
 
+MoveLink = Callable[[OutgoingLink, str], None]
+"""Has a stage lead one of its links over another address."""
+
+
+class LinkRoutes(Protocol):
+    """Routes of one node's stage: where its links lead, and what they may carry.
+
+    An agent looks for paths, through a relay where none is direct; a local node takes the address
+    of the assignment.
+    """
+
+    @property
+    def upload_bytes_per_s(self) -> Callable[[], float | None]:
+        """The cap on everything that leaves, as it is now; None: there is none."""
+
+    @property
+    def paths(self) -> dict[str, str]:
+        """Of each outgoing link "direct" or "relay"."""
+
+    def listen(self, loaded: StageLoaded) -> None:
+        """The stage listens: lead others to it from now on."""
+
+    async def join_command(self, assignment: Assignment, move: MoveLink) -> JoinRing:
+        """The stage's command to join, once each link has a path; `move` is called when one has a
+        better path later. Raises StageError when one has none."""
+
+    def path_moved(self, moved: PathMoved) -> None:
+        """The stage has moved a link, or could not."""
+
+    async def leave(self) -> None:
+        """The stage is in no ring any more."""
+
+
 @dataclass(slots=True)
 class StageManager:
-    """The stage of this node, if it holds one."""
+    """Manager of this node's stage, if it holds one."""
 
     launcher: StageLauncher
-    ways: LinkRoutes
-    say: Say
+    routes: LinkRoutes
+    publish: Callable[[StageFact], Awaitable[None]]
     operators_own: bool = False
-    """Whether whoever runs the coordinator runs this node too: then a mistake that its stage finds
-    is the operator's, and is said to be."""
-    reported: Callable[[], None] = field(default=lambda: None)
-    """Hears that the stage has told how it is."""
-    state: HostState = "standby"
+    """Whether the coordinator's operator runs this node too: then a mistake that its stage finds is
+    the operator's, and is reported as one."""
+    news: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set when the stage has reported how it is."""
+    state: StageState = "standby"
     assignment: Assignment | None = None
     handle: StageHandle | None = None
     _work: AssignedWork | None = None
@@ -70,15 +114,15 @@ class StageManager:
     _epoch: int | None = None
     """Of the ring that it has joined; None: of none yet."""
     _task: asyncio.Task[None] | None = None
-    _said: float = 0.0
+    _published: float = 0.0
+    """Fraction of what is being downloaded or loaded."""
     _allowed: tuple[str, ...] = ()
     """Whose links it accepts: public keys, Z85."""
     _keys_revision: int = -1
-    _background: set[asyncio.Task[None]] = field(default_factory=set)
 
     @property
     def health(self) -> StageHealth | None:
-        """What the stage last said of itself."""
+        """Latest report of the stage."""
         return self.handle.health if self.handle is not None else None
 
     @property
@@ -92,19 +136,19 @@ class StageManager:
         """Of our own processes that compute."""
         return frozenset({self.handle.pid}) if self.handle is not None else frozenset()
 
-    def allow(self, told: LinkKeys) -> None:
-        """Whose links the stage accepts from now on, open ones too; what is older than the last is
-        a broker's memory."""
-        if told.revision <= self._keys_revision:
+    def allow(self, keys: LinkKeys) -> None:
+        """Accept links of these keys from now on, open ones too; a message that is older than the
+        last is a broker's memory."""
+        if keys.revision <= self._keys_revision:
             return
-        self._keys_revision, self._allowed = told.revision, told.allowed
+        self._keys_revision, self._allowed = keys.revision, keys.allowed
         if self.handle is not None and self.handle.load.keys is not None:
-            self.handle.set_allowed(told.allowed)
+            self.handle.set_allowed(keys.allowed)
 
     def limits_changed(self) -> None:
-        """The owner has set another upload cap, perhaps: it holds at once."""
+        """Take over an upload cap that the owner may have changed."""
         if self.handle is not None:
-            self.handle.set_upload_cap(self.ways.upload_bytes_per_s())
+            self.handle.set_upload_cap(self.routes.upload_bytes_per_s())
 
     @property
     def busy(self) -> bool:
@@ -112,33 +156,33 @@ class StageManager:
         return self.assignment is not None and self.assignment.work is not None
 
     async def take(self, assignment: Assignment) -> None:
-        """Do this from now on; what was known before is not done twice."""
+        """Do this from now on; an assignment that is known is not carried out twice."""
         if self.assignment is not None and assignment.revision <= self.assignment.revision:
             return
-        await self._cancel()
+        await cancel(self._task)
         self.assignment = assignment
         self._task = asyncio.create_task(self._carry_out(assignment))
 
-    async def forsake(self) -> None:
-        """End the stage although a ring counts on it."""
+    async def reclaim(self) -> None:
+        """End the stage although a ring counts on it: the owner wants the PC back."""
         assignment = self.assignment
-        await self._cancel()
+        await cancel(self._task)
         if assignment is not None:
             self.assignment = assignment.model_copy(update={"work": None, "join": None})
             await self._give_up(self.assignment, "Its owner has taken the PC back.")
 
     async def stop(self) -> None:
         """End the stage and whatever is under way."""
-        await self._cancel()
+        await cancel(self._task)
         await self._end_process()
-        self.state = "standby"
 
     # -- carrying out ----------------------------------------------------------------------------
 
     async def _carry_out(self, assignment: Assignment) -> None:
         try:
             if assignment.work is None:
-                await self.stop_process(assignment)
+                await self._end_process()
+                await self._report(assignment, "stopped", message=assignment.reason)
             elif assignment.join is None:
                 await self._load(assignment, assignment.work)
             elif self._is_loaded(assignment.work):
@@ -155,42 +199,41 @@ class StageManager:
 
     async def _give_up(self, assignment: Assignment, why: str, *, user_fault: bool = False) -> None:
         await self._end_process()
-        self.state = "standby"
         message = why[:SENTENCE_CHARACTERS_MAX]
-        await self._fact(assignment, "failed", message=message, user_fault=user_fault)
-
-    async def stop_process(self, assignment: Assignment) -> None:
-        """Hold nothing."""
-        await self._end_process()
-        self.state = "standby"
-        await self._fact(assignment, "stopped", message=assignment.reason)
+        await self._report(assignment, "failed", message=message, user_fault=user_fault)
 
     async def _load(self, assignment: Assignment, work: AssignedWork) -> None:
-        self.state = "loading"
         if not self._is_loaded(work):
             await self._end_process()
-            self._said = 0.0
-            directory = await self.launcher.prepare(work, self._progress(assignment, "downloading"))
-            self.handle = await self.launcher.start(work, directory, self._allowed)
-            self.handle.path_moved = self.ways.path_moved
-            self.handle.reported = self.reported
-            self._said = 0.0
-            await self.handle.wait_loaded(self._progress(assignment, "loading"))
+            self.state = "loading"
+            async with task_group() as tasks:
+                progress = self._progress(tasks, assignment, "downloading")
+                directory = await self.launcher.prepare(work, progress)
+                self.handle = await self.launcher.start(work, directory, self._allowed)
+                await self.handle.wait_loaded(self._progress(tasks, assignment, "loading"))
             self._work = work
+        self.state = "loading"
         assert self.handle is not None and self.handle.loaded is not None
-        self.ways.listen(self.handle.loaded)
-        await self._fact(assignment, "loaded", line=self.handle.loaded)
+        self.routes.listen(self.handle.loaded)
+        await self._report(assignment, "loaded", line=self.handle.loaded)
         await self._watch_unjoined(self.handle)
 
     async def _join(self, assignment: Assignment) -> None:
         handle = self.handle
         assert handle is not None, "only a loaded stage joins"
-        command = await self.ways.join_command(assignment, handle.move_path)
+        command = await self.routes.join_command(assignment, handle.move_path)
         self._epoch = assignment.epoch  # From here on it is of no use to another ring.
         await handle.join(command)
         self.state = "serving"
-        await self._fact(assignment, "ready")
-        await handle.watch()
+        await self._report(assignment, "ready")
+        async for report in handle.reports():
+            match report:
+                case StageHealth():
+                    self.news.set()
+                case PathMoved():
+                    self.routes.path_moved(report)
+                case other:
+                    assert_never(other)
 
     async def _watch_unjoined(self, handle: StageHandle) -> None:
         """Notice when a loaded stage dies before it has joined. Raises StageError."""
@@ -203,36 +246,43 @@ class StageManager:
         return alive and self._work == work and self._epoch is None
 
     def _progress(
-        self, assignment: Assignment, kind: Literal["downloading", "loading"]
+        self,
+        tasks: asyncio.TaskGroup,
+        assignment: Assignment,
+        kind: Literal["downloading", "loading"],
     ) -> Callable[[float], None]:
+        self._published = 0.0
+
         def report(fraction: float) -> None:
-            if fraction - self._said >= FRACTION_STEP or fraction >= 1.0:
-                self._said = fraction
-                task = asyncio.ensure_future(self._fact(assignment, kind, fraction=fraction))
-                self._background.add(task)
-                task.add_done_callback(self._background.discard)
+            if fraction - self._published >= FRACTION_STEP or fraction >= 1.0:
+                self._published = fraction
+                tasks.create_task(self._report(assignment, kind, fraction=fraction))
 
         return report
 
-    async def _fact(self, assignment: Assignment, kind: Any, **fields: Any) -> None:
+    async def _report(self, assignment: Assignment, kind: Any, **fields: Any) -> None:
         if assignment is self.assignment:
-            await self.say(StageFact(revision=assignment.revision, kind=kind, **fields))
-
-    async def _cancel(self) -> None:
-        task, self._task = self._task, None
-        await cancel(task)
+            await self.publish(StageFact(revision=assignment.revision, kind=kind, **fields))
 
     async def _end_process(self) -> None:
-        """To its end, also when whoever asked is cancelled: two stages would not fit."""
+        """To its end, also when the caller is cancelled: two stages would not fit."""
         handle, self.handle, self._work, self._epoch = self.handle, None, None, None
-        ending = asyncio.ensure_future(self._ended(handle))
+        ending = asyncio.create_task(self._end(handle))
         try:
             await asyncio.shield(ending)
         except asyncio.CancelledError:
             await ending
             raise
 
-    async def _ended(self, handle: StageHandle | None) -> None:
-        await self.ways.leave()
+    async def _end(self, handle: StageHandle | None) -> None:
+        await self.routes.leave()
         if handle is not None:
             await handle.child.stop()
+        self.state = "standby"
+
+
+def ring_terms(assignment: Assignment) -> RingTerms:
+    """What the coordinator decides of the ring. Raises StageError when it cannot be read."""
+    if not isinstance(assignment.join, RingTerms):
+        raise StageError("The coordinator speaks another version: update MoLink.")
+    return assignment.join

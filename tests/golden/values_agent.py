@@ -254,7 +254,7 @@ def status(devices: int) -> str:
             revision = node.stage.assignment.revision
             node.session.fact = StageFact(revision=revision, kind="loading", fraction=0.5)
             node.stage.handle = SimpleNamespace(health=HEALTH)
-            node.stage.ways = SimpleNamespace(paths={"next": "direct"})
+            node.stage.routes = SimpleNamespace(paths={"next": "direct"})
             cpu = Device(kind="cpu", name="cpu", memory_bytes=2**33, free_bytes=2**32)
             agent._add_node()
             agent.nodes[1].reports.profile = profile.model_copy(update={"devices": (cpu,)})

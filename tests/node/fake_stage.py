@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 from molink.errors import StageError
 from molink.stage_protocol.messages import LoadStage, StageLoaded
+from molink.tasks import unless
 
 PORT, REQUESTS_PORT = 5000, 5001
 
@@ -45,8 +46,7 @@ class FakeHandle:
     joined: object = None
     allowed: list = field(default_factory=list)
     moves: list = field(default_factory=list)
-    path_moved: object = None
-    reported: object = None
+    news: asyncio.Queue = field(default_factory=asyncio.Queue)
 
     async def wait_loaded(self, progressed):
         progressed(0.5)
@@ -61,7 +61,9 @@ class FakeHandle:
     async def join(self, command):
         self.joined = command
 
-    async def watch(self):
+    async def reports(self):
+        while (report := await unless(self.child.ended, self.news.get())) is not None:
+            yield report
         code = await self.child.wait()
         raise StageError(f"{self.name} (pid {self.pid}) ended unexpectedly with code {code}.")
 
@@ -73,4 +75,4 @@ class FakeHandle:
 
     def tell_health(self, health):
         self.health = health
-        self.reported()
+        self.news.put_nowait(health)

@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from molink.control.messages.payloads import Assignment, LinkKeys, StageLink
-from molink.coordinator.local.direct_routes import DirectRoutes
+from molink.coordinator.local.local_node import DirectRoutes
 from molink.errors import StageError, UserError
 from molink.node.stage_manager import StageManager
 from molink.stage_protocol.messages import LoadStage
@@ -29,8 +29,8 @@ class Hosted:
         self.facts, self.handles, self.said = [], [], asyncio.Event()
         self.troubles = list(troubles)
         self.keys = keys
-        ways = DirectRoutes(lambda: None, is_tail=False)
-        self.host = StageManager(self, ways, self.say, operators_own)
+        routes = DirectRoutes(lambda: None, is_tail=False)
+        self.host = StageManager(self, routes, self.publish, operators_own)
 
     async def prepare(self, work, report):
         report(1.0)
@@ -43,7 +43,7 @@ class Hosted:
         self.handles.append(FakeHandle("stage 0", load, trouble))
         return self.handles[-1]
 
-    async def say(self, fact):
+    async def publish(self, fact):
         self.facts.append(fact)
         self.said.set()
 

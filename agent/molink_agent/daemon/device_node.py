@@ -153,7 +153,7 @@ class DeviceNode:
         wanted, alone = self.reports.wish.wish != "serve", not self.session.connected
         if self._reclaim.is_due(time.monotonic(), wanted=wanted, alone=alone) and self.stage.busy:
             log.warning("the stage is ended: the owner wants this PC")
-            await self.stage.forsake()
+            await self.stage.reclaim()
 
     # -- membership ------------------------------------------------------------------------------
 
@@ -178,7 +178,7 @@ class DeviceNode:
         identity = Credentials(membership.answer.username, membership.answer.password)
         capacity = self.reports.capacity
         capacity.model = capacity.model or membership.answer.model
-        async with self.session.speaking(membership.broker, identity, TOPICS) as client:
+        async with self.session.open(membership.broker, identity, TOPICS) as client:
             self.reports.publish_again()
             await self.refresh(limits_changed=False)
             async with task_group() as group:
@@ -220,10 +220,10 @@ class DeviceNode:
 
     async def _send_heartbeats(self) -> None:
         while True:
-            await self.session.say(HEALTH, self.session.health(self.stage, self.state))
+            await self.session.publish(HEALTH, self.session.health(self.stage, self.state))
             await asyncio.sleep(HEARTBEAT_S)
 
     async def _report_rates(self) -> None:
         """Publish what others can send here, whenever one has measured."""
         while True:
-            await self.session.say(SEEN, await self.probes.endpoint.next_rates())
+            await self.session.publish(SEEN, await self.probes.endpoint.next_rates())

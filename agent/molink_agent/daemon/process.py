@@ -187,7 +187,7 @@ class _NodeFactory:
         )
         session = ControlSession(node_id, admission.name, started_unix_s=self._started_unix_s)
         launcher = AgentStageLauncher(number, admission, self._listen_address, self._cache)
-        manager = StageManager(launcher, routes, session.say_fact)
+        manager = StageManager(launcher, routes, session.publish_fact)
         stage = DeviceStage(manager)
         pc.stages.append(stage)
         reports = DeviceReports(session, admission, pc, self._owner, stage)

@@ -126,7 +126,7 @@ class DeviceReports:
             self.profile = profile
             if not profile.devices:
                 await self.publish_wish()  # First: else a ring counts on a node with no device.
-            await self.session.say(PROFILE, profile)
+            await self.session.publish(PROFILE, profile)
             if self.admission.first is None:
                 await asyncio.to_thread(self._remember, profile)
 
@@ -149,8 +149,8 @@ class DeviceReports:
         wish = self.wish
         if self.session.client is not None and wish != self._wish:
             self._wish = wish
-            await self.session.say(WISH, wish)
+            await self.session.publish(WISH, wish)
 
     async def publish_paths(self, report: PathReport) -> None:
         """Publish the measured paths to neighbours."""
-        await self.session.say(PATHS, report)
+        await self.session.publish(PATHS, report)

@@ -67,7 +67,7 @@ def _device_status(node: DeviceNode) -> dict[str, Any]:
         "loaded": _loaded(node),
         "lends": _lends(node.reports.profile),
         "shortage": node.reports.capacity.sentence,
-        "paths": node.stage.ways.paths,
+        "paths": node.stage.routes.paths,
         "kv_tokens_used": health.kv_tokens_used if health is not None else 0,
         "busy_share": health.busy_share if health is not None else 0.0,
     }

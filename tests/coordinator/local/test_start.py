@@ -209,7 +209,7 @@ async def test_a_bug_in_a_node_ends_the_cluster(stages, monkeypatch):
     async def broken(self):
         raise ZeroDivisionError
 
-    monkeypatch.setattr(local_node.LocalNode, "_beat", broken)
+    monkeypatch.setattr(local_node.LocalNode, "_send_heartbeats", broken)
     with pytest.raises(ZeroDivisionError):
         async with asyncio.timeout(10), serving(1):
             await asyncio.Event().wait()
