@@ -107,11 +107,12 @@ class _Stage:
 
 def main(model: str, first: str, end: str, longest: str) -> None:
     """Load layers [first, end), then for every line of input print the mean of a while's steps."""
-    from molink.executor.loading import StageOptions, load_stage
+    from molink.executor.loading import load_stage
     from molink.executor.step_timing import StepTimer
+    from molink.stage_protocol.messages import StageWork
 
-    options = StageOptions(kv_tokens=2 * (ROWS + BEFORE), self_test=False)
-    timer = StepTimer(load_stage(model, range(int(first), int(end)), options))
+    work = StageWork((int(first), int(end)), "auto", "auto", 2 * (ROWS + BEFORE))
+    timer = StepTimer(load_stage(model, work, self_test=False))
     before = min(BEFORE, int(longest) // 2)
     rows = min(ROWS, int(longest) - before)
     timer.prefill_mean_s(rows, before, 0.0)

@@ -105,7 +105,7 @@ def up(data_dir: str | None, wait: bool, public_host: str, **options: Any) -> No
     from molink.cli.members import DATA_FOLDER
     from molink.config.data_dir import data_dir as data_folder
     from molink.config.settings import UpSettings
-    from molink.transport.home_addresses import home_addresses
+    from molink.transport.paths.direct import home_addresses
 
     directory = data_folder(DATA_FOLDER, data_dir)
     host = options["host"]

@@ -20,10 +20,8 @@ from molink.coordinator.members.probing import Probing
 from molink.tasks import background_tasks
 from molink.transport.peer.protocol import PEER_PORT_NAME
 from molink.transport.peer.service import PeerService
-from molink.transport.relay.caller import RelayCaller
-from molink.transport.relay.protocol import COORDINATOR, relay_token
-from molink.transport.relay.receiver import RelayReceiver
-from molink.transport.relay.secret_file import read_secret
+from molink.transport.relay.client import RelayCaller, RelayReceiver
+from molink.transport.relay.protocol import COORDINATOR, read_secret, relay_token
 from molink.transport.relay.server import RelayServer
 from molink.transport.stun import serve_stun
 

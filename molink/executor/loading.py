@@ -5,64 +5,50 @@ A stage first proves, on a miniature of the model, that its architecture can be 
 others (`weights`), and makes room for its KV.
 """
 
-from dataclasses import dataclass
-
 from molink.checkpoint.checkpoint import open_checkpoint
 from molink.checkpoint.description import describe
 from molink.executor.devices import choose_device, choose_dtype, return_freed_memory
 from molink.executor.self_test import check_architecture
 from molink.executor.stage import StageExecutor
 from molink.executor.weights import Progress, StagePart, load_model, load_model_config
+from molink.stage_protocol.messages import StageWork
 
-__all__ = ["StageOptions", "load_stage"]
+__all__ = ["load_stage"]
 
 LOADING_SHARE_OF_PROGRESS = 0.7
 """Of the progress bar: files are fetched and opened first, then weights are rearranged."""
 
 
-@dataclass(frozen=True, slots=True)
-class StageOptions:
-    """How a stage is to be loaded; names as on the command line."""
-
-    device: str = "auto"
-    dtype: str = "auto"
-    kv_tokens: int | None = None
-    """None: a share of the memory that is free once the weights are loaded."""
-    stages_here: int = 1
-    """How many stages share this PC's memory."""
-    self_test: bool = True
-    """Whether to prove first, on a tiny model of the same architecture, that stages compute what
-    the whole does.
-    """
-
-
 def load_stage(
     model: str,
-    layers: range,
-    options: StageOptions | None = None,
+    work: StageWork,
     progress: Progress = lambda fraction: None,
+    *,
+    stages_here: int = 1,
+    self_test: bool = True,
 ) -> StageExecutor:
-    """Load `layers` of a model directory or hub id.
+    """Load the layers of a model directory or hub id.
 
-    Raises UserError (a subclass of it) with one sentence.
+    `stages_here` share this PC's memory; `self_test` proves first, on a tiny model of the same
+    architecture, that stages compute what the whole does. Raises UserError (a subclass of it) with
+    one sentence.
     """
-    options = options or StageOptions()
     checkpoint = open_checkpoint(model)
     description = describe(checkpoint)
-    part = StagePart(layers, description.layers)
-    device = choose_device(options.device)
-    dtype = choose_dtype(options.dtype, device, description.dtype)
+    part = StagePart(range(*work.layers), description.layers)
+    device = choose_device(work.device)
+    dtype = choose_dtype(work.dtype, device, description.dtype)
     config = load_model_config(checkpoint)
-    if options.self_test:
+    if self_test:
         check_architecture(config, description)
     share = LOADING_SHARE_OF_PROGRESS
     weights = load_model(checkpoint, config, part, dtype, lambda done: progress(share * done))
     stage = StageExecutor(weights.to(device), part, description, device, dtype)
     del weights
     stage.prepare(
-        options.kv_tokens,
+        work.kv_tokens,
         lambda done: progress(share + (1 - share) * done),
-        options.stages_here,
+        stages_here,
     )
     return_freed_memory()
     progress(1.0)

@@ -1,4 +1,4 @@
-"""A node's session with the coordinator: presence, reports, farewell.
+"""A node's session with the coordinator: presence, facts and health.
 
 The same for a volunteer's agent and for a local node of `molink serve`: presence is retained and
 has a last will, facts and health follow from what the stage manager holds.
@@ -28,7 +28,7 @@ Message = TypeVar("Message", bound=BaseModel)
 
 @dataclass(slots=True)
 class ControlSession:
-    """Session of one node with the coordinator, over all its connections."""
+    """Session of one node with the coordinator, from its start to its end."""
 
     node_id: str
     name: str
@@ -44,15 +44,15 @@ class ControlSession:
 
     @property
     def connected(self) -> bool:
-        """Whether a report reaches the coordinator now."""
+        """Whether the broker is connected now."""
         return self.client is not None and self.client.connected
 
     @asynccontextmanager
     async def open(
         self, broker: BrokerAddress, identity: Credentials, topics: Sequence[Topic[Any]]
     ) -> AsyncIterator[ControlClient]:
-        """Be a member, as `identity`, that is subscribed to `topics`. Raises ControlError when the
-        broker refuses it."""
+        """Be a member, as `identity`, subscribed to `topics`. Raises ControlError when the broker
+        refuses it."""
         async with ControlClient.open(
             broker,
             identity.username,
@@ -71,27 +71,27 @@ class ControlSession:
                 await asyncio.shield(client.publish(PRESENCE, self.node_id, farewell))
 
     async def publish(self, topic: Topic[Message], message: Message) -> None:
-        """Report to the coordinator, if the node is a member."""
+        """Publish a message of this node, if it is a member now."""
         if self.client is not None:
             await self.client.publish(topic, self.node_id, message)
 
     async def publish_fact(self, fact: StageFact) -> None:
-        """Report how far the stage is."""
+        """Publish how far the stage is."""
         self.fact = fact
         await self.publish(FACT, fact)
 
-    def health(self, stage: StageManager, state: NodeState) -> NodeHealth:
-        """How this node is now, with its stage's latest report."""
+    def health(self, manager: StageManager, state: NodeState) -> NodeHealth:
+        """The heartbeat of this node, with its stage's latest report."""
         return NodeHealth(
             incarnation=self.incarnation,
             state=state,
             uptime_s=time.monotonic() - self.started_at,
-            stage=stage.health,
-            paths=stage.routes.paths,
+            stage=manager.health,
+            paths=manager.routes.paths,
         )
 
     def presence(self, *, online: bool, reason: str = "") -> Presence:
-        """Who it is."""
+        """The node's presence: who it is, and whether it is there."""
         return Presence(
             name=self.name,
             incarnation=self.incarnation,

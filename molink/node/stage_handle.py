@@ -1,7 +1,9 @@
-"""One stage process as its parent sees it: started, loaded, joined, watched."""
+"""One stage as its node sees it: started, loaded, joined, watched."""
 
-from collections.abc import AsyncIterator, Callable, Sequence
+import asyncio
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import assert_never
 
 from molink.errors import StageError, UserError
 from molink.node.child_process import ChildProcess
@@ -30,15 +32,15 @@ STAGE_MODULE = "molink.stage.stage_process"
 
 
 async def start_process(threads: int, command: Sequence[str] = ()) -> ChildProcess:
-    """A stage's process, which loads torch and waits for commands. Raises OSError when `command` is
-    no program."""
+    """Start a stage's process, which loads torch and waits for commands. Raises OSError when
+    `command` is no program."""
     environment = {"OMP_NUM_THREADS": str(threads), "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
     return await ChildProcess.start(STAGE_MODULE, (), environment, command)
 
 
 @dataclass(slots=True)
 class StageHandle:
-    """Stage process, and the latest of what it has reported."""
+    """A stage's process and its latest report, as its node sees it."""
 
     name: str
     load: LoadStage
@@ -48,12 +50,12 @@ class StageHandle:
 
     @property
     def pid(self) -> int:
-        """Process id."""
+        """Id of its process."""
         return self.child.pid
 
     @classmethod
     async def start(cls, name: str, load: LoadStage, command: Sequence[str] = ()) -> "StageHandle":
-        """Start the process, through `command` if any, and have it load.
+        """Start the process, through `command` if any, and send it what to load.
 
         Raises UserError when `command` is no program.
         """
@@ -69,44 +71,48 @@ class StageHandle:
 
     @classmethod
     def of(cls, name: str, load: LoadStage, child: ChildProcess) -> "StageHandle":
-        """Have a process load that has had no command yet."""
+        """The handle of a process that waits for its first command; it is sent what to load."""
         handle = cls(name, load, child)
         handle._send(load)
         return handle
 
     async def wait_loaded(self, progressed: Callable[[float], None]) -> StageLoaded:
-        """Until the layers are there. Raises UserError or StageError when they cannot be."""
-        while True:
-            match await self._next_fact():
-                case LoadProgressed(fraction):
-                    progressed(fraction)
-                case StageLoaded() as loaded:
-                    self.loaded = loaded
-                    return loaded
+        """Wait for the layers. Raises UserError or StageError when they cannot be loaded."""
+        while not isinstance(fact := await self._next_fact(), StageLoaded):
+            if isinstance(fact, LoadProgressed):
+                progressed(fact.fraction)
+        self.loaded = fact
+        return fact
 
     async def join(self, command: JoinRing) -> None:
-        """Put it into the ring, until all of its links stand."""
+        """Put it into the ring, and wait until all of its links stand."""
         self._send(command)
         while not isinstance(await self._next_fact(), StageReady):
             pass
 
-    async def reports(self) -> AsyncIterator[StageHealth | PathMoved]:
-        """Whatever it reports in a ring: how it is, and how each `move_path` ended. Raises
+    async def watch(
+        self, path_moved: Callable[[PathMoved], None], health_changed: asyncio.Event
+    ) -> None:
+        """Take in reports: `path_moved` is called with the outcome of each `move_path`. Raises
         StageError when the stage is gone."""
         while True:
             match await self._next_fact():
                 case StageHealth() as health:
                     self.health = health
-                    yield health
+                    health_changed.set()
                 case PathMoved() as moved:
-                    yield moved
+                    path_moved(moved)
+                case LoadProgressed() | StageLoaded() | StageReady() | StageFailed():
+                    pass  # It is loaded and has joined; _next_fact raises a failure.
+                case other:
+                    assert_never(other)
 
     def set_allowed(self, keys: Sequence[str]) -> None:
-        """Accept links of these public keys (Z85) from now on, and no others."""
+        """Accept links of these public keys (Z85) only from now on."""
         self._send(SetAllowed(tuple(keys)))
 
     def set_upload_cap(self, bytes_per_s: float | None) -> None:
-        """Upload at most so much from now on; None: no cap."""
+        """Upload no more than this from now on; None: no cap."""
         self._send(SetUploadCap(bytes_per_s))
 
     def move_path(self, link: OutgoingLink, address: str) -> None:
@@ -116,7 +122,7 @@ class StageHandle:
     def _send(self, command: Command) -> None:
         self.child.write_line(encode_line(command))
 
-    async def _next_fact(self) -> Command | Fact:
+    async def _next_fact(self) -> Fact:
         line = await self.child.read_line()
         if not line:
             code = await self.child.process.wait()
@@ -125,6 +131,7 @@ class StageHandle:
                 "-9 mostly means that memory ran out: use more nodes or fewer --kv-tokens."
             )
         fact = decode_line(line)
+        assert isinstance(fact, Fact), "a stage sends no commands"
         if isinstance(fact, StageFailed):
             kind = UserError if fact.user_fault else StageError
             raise kind(fact.message if fact.user_fault else f"{self.name}: {fact.message}")
@@ -148,7 +155,7 @@ class WarmStage:
         self._child, self._threads = await start_process(threads), threads
 
     async def start(self, name: str, load: LoadStage) -> StageHandle:
-        """The stage, in the process that waits if it lives and fits, else in a new one."""
+        """The stage, in the process that waits if it still runs and fits, else in a new one."""
         child, self._child = self._child, None
         if child is None:
             return await StageHandle.start(name, load)

@@ -9,7 +9,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol, assert_never
+from typing import Any, Literal, Protocol
 
 from molink.control.messages.payloads import (
     SENTENCE_CHARACTERS_MAX,
@@ -44,7 +44,7 @@ StageState = Literal["standby", "loading", "serving"]
 log = logging.getLogger(__name__)
 
 FRACTION_STEP = 0.05
-"""Progress is published when it has grown by so much: twenty messages for a download."""
+"""Progress is reported when it has grown by so much: twenty messages for a download."""
 
 
 class StageLauncher(Protocol):
@@ -78,34 +78,34 @@ class LinkRoutes(Protocol):
 
     @property
     def paths(self) -> dict[str, str]:
-        """Of each outgoing link "direct" or "relay"."""
+        """Path of each outgoing link: "direct" or "relay"."""
 
     def listen(self, loaded: StageLoaded) -> None:
-        """The stage listens: lead others to it from now on."""
+        """Lead others to the ports at which the stage listens."""
 
     async def join_command(self, assignment: Assignment, move: MoveLink) -> JoinRing:
-        """The stage's command to join, once each link has a path; `move` is called when one has a
-        better path later. Raises StageError when one has none."""
+        """The stage's place in the ring, once each link has a route; `move` is called when one has
+        a better one later. Raises StageError when one has none."""
 
     def path_moved(self, moved: PathMoved) -> None:
-        """The stage has moved a link, or could not."""
+        """Take note that the stage has moved a link, or could not."""
 
     async def leave(self) -> None:
-        """The stage is in no ring any more."""
+        """End the routes: the stage is in no ring any more."""
 
 
 @dataclass(slots=True)
 class StageManager:
-    """Manager of this node's stage, if it holds one."""
+    """Supervisor of this node's stage, if it holds one: brings it to what is assigned."""
 
     launcher: StageLauncher
     routes: LinkRoutes
-    publish: Callable[[StageFact], Awaitable[None]]
+    publish_fact: Callable[[StageFact], Awaitable[None]]
+    health_changed: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set when the stage has reported its health; the reader clears it."""
     operators_own: bool = False
     """Whether the coordinator's operator runs this node too: then a mistake that its stage finds is
-    the operator's, and is reported as one."""
-    news: asyncio.Event = field(default_factory=asyncio.Event)
-    """Set when the stage has reported how it is."""
+    the operator's, and is reported as such."""
     state: StageState = "standby"
     assignment: Assignment | None = None
     handle: StageHandle | None = None
@@ -114,15 +114,14 @@ class StageManager:
     _epoch: int | None = None
     """Of the ring that it has joined; None: of none yet."""
     _task: asyncio.Task[None] | None = None
-    _published: float = 0.0
-    """Fraction of what is being downloaded or loaded."""
+    _reported_fraction: float = 0.0
     _allowed: tuple[str, ...] = ()
     """Whose links it accepts: public keys, Z85."""
     _keys_revision: int = -1
 
     @property
     def health(self) -> StageHealth | None:
-        """Latest report of the stage."""
+        """The stage's latest report on itself."""
         return self.handle.health if self.handle is not None else None
 
     @property
@@ -133,12 +132,12 @@ class StageManager:
 
     @property
     def pids(self) -> frozenset[int]:
-        """Of our own processes that compute."""
+        """Ids of our own processes that compute."""
         return frozenset({self.handle.pid}) if self.handle is not None else frozenset()
 
     def allow(self, keys: LinkKeys) -> None:
-        """Accept links of these keys from now on, open ones too; a message that is older than the
-        last is a broker's memory."""
+        """Accept links of these peers only from now on, open ones too; keys that are older than the
+        last are a broker's memory."""
         if keys.revision <= self._keys_revision:
             return
         self._keys_revision, self._allowed = keys.revision, keys.allowed
@@ -146,7 +145,7 @@ class StageManager:
             self.handle.set_allowed(keys.allowed)
 
     def limits_changed(self) -> None:
-        """Take over an upload cap that the owner may have changed."""
+        """Tell the stage the upload cap, which may have changed: it holds at once."""
         if self.handle is not None:
             self.handle.set_upload_cap(self.routes.upload_bytes_per_s())
 
@@ -155,8 +154,8 @@ class StageManager:
         """Whether a ring counts on this PC."""
         return self.assignment is not None and self.assignment.work is not None
 
-    async def take(self, assignment: Assignment) -> None:
-        """Do this from now on; an assignment that is known is not carried out twice."""
+    async def assign(self, assignment: Assignment) -> None:
+        """Carry this out from now on; an assignment that is not newer changes nothing."""
         if self.assignment is not None and assignment.revision <= self.assignment.revision:
             return
         await cancel(self._task)
@@ -164,7 +163,7 @@ class StageManager:
         self._task = asyncio.create_task(self._carry_out(assignment))
 
     async def reclaim(self) -> None:
-        """End the stage although a ring counts on it: the owner wants the PC back."""
+        """End the stage although a ring counts on it: the owner wants the PC."""
         assignment = self.assignment
         await cancel(self._task)
         if assignment is not None:
@@ -175,14 +174,14 @@ class StageManager:
         """End the stage and whatever is under way."""
         await cancel(self._task)
         await self._end_process()
+        self.state = "standby"
 
     # -- carrying out ----------------------------------------------------------------------------
 
     async def _carry_out(self, assignment: Assignment) -> None:
         try:
             if assignment.work is None:
-                await self._end_process()
-                await self._report(assignment, "stopped", message=assignment.reason)
+                await self._stop_process(assignment)
             elif assignment.join is None:
                 await self._load(assignment, assignment.work)
             elif self._is_loaded(assignment.work):
@@ -199,23 +198,28 @@ class StageManager:
 
     async def _give_up(self, assignment: Assignment, why: str, *, user_fault: bool = False) -> None:
         await self._end_process()
+        self.state = "standby"
         message = why[:SENTENCE_CHARACTERS_MAX]
-        await self._report(assignment, "failed", message=message, user_fault=user_fault)
+        await self._fact(assignment, "failed", message=message, user_fault=user_fault)
+
+    async def _stop_process(self, assignment: Assignment) -> None:
+        await self._end_process()
+        self.state = "standby"
+        await self._fact(assignment, "stopped", message=assignment.reason)
 
     async def _load(self, assignment: Assignment, work: AssignedWork) -> None:
+        self.state = "loading"
         if not self._is_loaded(work):
             await self._end_process()
-            self.state = "loading"
             async with task_group() as tasks:
                 progress = self._progress(tasks, assignment, "downloading")
                 directory = await self.launcher.prepare(work, progress)
                 self.handle = await self.launcher.start(work, directory, self._allowed)
                 await self.handle.wait_loaded(self._progress(tasks, assignment, "loading"))
             self._work = work
-        self.state = "loading"
         assert self.handle is not None and self.handle.loaded is not None
         self.routes.listen(self.handle.loaded)
-        await self._report(assignment, "loaded", line=self.handle.loaded)
+        await self._fact(assignment, "loaded", line=self.handle.loaded)
         await self._watch_unjoined(self.handle)
 
     async def _join(self, assignment: Assignment) -> None:
@@ -225,15 +229,8 @@ class StageManager:
         self._epoch = assignment.epoch  # From here on it is of no use to another ring.
         await handle.join(command)
         self.state = "serving"
-        await self._report(assignment, "ready")
-        async for report in handle.reports():
-            match report:
-                case StageHealth():
-                    self.news.set()
-                case PathMoved():
-                    self.routes.path_moved(report)
-                case other:
-                    assert_never(other)
+        await self._fact(assignment, "ready")
+        await handle.watch(self.routes.path_moved, self.health_changed)
 
     async def _watch_unjoined(self, handle: StageHandle) -> None:
         """Notice when a loaded stage dies before it has joined. Raises StageError."""
@@ -251,34 +248,33 @@ class StageManager:
         assignment: Assignment,
         kind: Literal["downloading", "loading"],
     ) -> Callable[[float], None]:
-        self._published = 0.0
+        self._reported_fraction = 0.0
 
         def report(fraction: float) -> None:
-            if fraction - self._published >= FRACTION_STEP or fraction >= 1.0:
-                self._published = fraction
-                tasks.create_task(self._report(assignment, kind, fraction=fraction))
+            if fraction - self._reported_fraction >= FRACTION_STEP or fraction >= 1.0:
+                self._reported_fraction = fraction
+                tasks.create_task(self._fact(assignment, kind, fraction=fraction))
 
         return report
 
-    async def _report(self, assignment: Assignment, kind: Any, **fields: Any) -> None:
+    async def _fact(self, assignment: Assignment, kind: Any, **fields: Any) -> None:
         if assignment is self.assignment:
-            await self.publish(StageFact(revision=assignment.revision, kind=kind, **fields))
+            await self.publish_fact(StageFact(revision=assignment.revision, kind=kind, **fields))
 
     async def _end_process(self) -> None:
-        """To its end, also when the caller is cancelled: two stages would not fit."""
+        """End the process, also when the caller is cancelled: two stages would not fit."""
         handle, self.handle, self._work, self._epoch = self.handle, None, None, None
-        ending = asyncio.create_task(self._end(handle))
+        ending = asyncio.ensure_future(self._ended(handle))
         try:
             await asyncio.shield(ending)
         except asyncio.CancelledError:
             await ending
             raise
 
-    async def _end(self, handle: StageHandle | None) -> None:
+    async def _ended(self, handle: StageHandle | None) -> None:
         await self.routes.leave()
         if handle is not None:
             await handle.child.stop()
-        self.state = "standby"
 
 
 def ring_terms(assignment: Assignment) -> RingTerms:

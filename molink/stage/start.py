@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import torch
 
-from molink.executor.loading import StageOptions, load_stage
+from molink.executor.loading import load_stage
 from molink.executor.stage import StageExecutor
 from molink.serving.served_model import load_tokenizer
 from molink.stage.links import StageLinks
@@ -72,18 +72,12 @@ def _yield_to_links() -> None:
 
 
 def _load_executor(load: LoadStage, tell: Callable[[Fact], None]) -> StageExecutor:
-    options = StageOptions(
-        device=load.work.device,
-        dtype=load.work.dtype,
-        kv_tokens=load.work.kv_tokens,
-        stages_here=load.stages_here,
-        self_test=load.work.layers[0] == 0,
-    )
     return load_stage(
         load.model,
-        range(*load.work.layers),
-        options,
+        load.work,
         lambda fraction: tell(LoadProgressed(fraction)),
+        stages_here=load.stages_here,
+        self_test=load.work.layers[0] == 0,
     )
 
 

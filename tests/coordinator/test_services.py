@@ -9,7 +9,7 @@ from molink.config.settings import UpSettings
 from molink.coordinator.services import RelayElsewhere, RelayHere, open_relay
 from molink.errors import UserError
 from molink.transport.preamble import RefusedError
-from molink.transport.relay.caller import RelayCaller
+from molink.transport.relay.client import RelayCaller
 from molink.transport.relay.protocol import COORDINATOR, relay_token
 from molink.transport.relay.server import RelayServer
 

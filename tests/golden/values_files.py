@@ -18,7 +18,7 @@ from molink.cli.members import _invite_fields, _node_fields
 from molink.config.link_schedule import LinkSchedule
 from molink.config.node_file import BYTES_PER_MBIT, read_node_file
 from molink.control.registry.database import InviteRecord, NodeRecord
-from molink.transport.relay.secret_file import read_secret
+from molink.transport.relay.protocol import read_secret
 from molink.workload.scenario_file import read_scenario
 from molink.workload.trace import read_trace
 from molink_scheduler.batch import BatchClass

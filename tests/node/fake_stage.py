@@ -5,7 +5,6 @@ from dataclasses import dataclass, field
 
 from molink.errors import StageError
 from molink.stage_protocol.messages import LoadStage, StageLoaded
-from molink.tasks import unless
 
 PORT, REQUESTS_PORT = 5000, 5001
 
@@ -46,7 +45,7 @@ class FakeHandle:
     joined: object = None
     allowed: list = field(default_factory=list)
     moves: list = field(default_factory=list)
-    news: asyncio.Queue = field(default_factory=asyncio.Queue)
+    health_changed: asyncio.Event | None = None
 
     async def wait_loaded(self, progressed):
         progressed(0.5)
@@ -61,9 +60,8 @@ class FakeHandle:
     async def join(self, command):
         self.joined = command
 
-    async def reports(self):
-        while (report := await unless(self.child.ended, self.news.get())) is not None:
-            yield report
+    async def watch(self, path_moved, health_changed):
+        self.health_changed = health_changed
         code = await self.child.wait()
         raise StageError(f"{self.name} (pid {self.pid}) ended unexpectedly with code {code}.")
 
@@ -75,4 +73,5 @@ class FakeHandle:
 
     def tell_health(self, health):
         self.health = health
-        self.news.put_nowait(health)
+        if self.health_changed is not None:
+            self.health_changed.set()

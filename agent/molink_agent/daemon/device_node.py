@@ -204,7 +204,7 @@ class DeviceNode:
             case ProbeOrder():
                 await self.probes.take(message)
             case Assignment():
-                await self.stage.take(message)
+                await self.stage.assign(message)
             case other:
                 assert_never(other)
 

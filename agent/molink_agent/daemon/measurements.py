@@ -23,7 +23,7 @@ from pydantic import ValidationError
 from molink.control.messages.payloads import ProbeOrder, RateSeen, RatesSeen, Services, StepCost
 from molink.errors import MolinkError, StageError
 from molink.tasks import cancel
-from molink.transport.home_addresses import candidates, home_addresses
+from molink.transport.paths.direct import candidates, home_addresses
 from molink.transport.peer.protocol import PEER_PORT_NAME
 from molink.transport.peer.service import PeerService
 from molink_agent.daemon.reports import DeviceReports

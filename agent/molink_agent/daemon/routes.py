@@ -15,8 +15,7 @@ from molink.stage_protocol.messages import JoinRing, OutgoingLink, PathMoved, St
 from molink.tasks import cancel, spawn
 from molink.transport.paths.choose import Path
 from molink.transport.paths.keeper import LinkEnd, PathKeeper
-from molink.transport.relay.caller import RelayCaller
-from molink.transport.relay.receiver import RelayReceiver
+from molink.transport.relay.client import RelayCaller, RelayReceiver
 from molink_agent.daemon.shared_uplink import LocalPorts, SharedUplink
 from molink_agent.data_files import AgentOptions
 from molink_agent.limits.limits_file import LimitsFile

@@ -13,7 +13,7 @@ from molink.transport.paths.direct import first_direct
 from molink.transport.peer.measuring import Asking, Measured, greet_peer, measure, measure_download
 from molink.transport.peer.protocol import PEER_PORT_NAME
 from molink.transport.preamble import RefusedError
-from molink.transport.relay.caller import RelayCaller
+from molink.transport.relay.client import RelayCaller
 from molink.transport.relay.protocol import COORDINATOR
 
 __all__ = ["RATE_MBPS_MAX", "CoordinatorPath", "Prober"]

@@ -11,18 +11,12 @@ from dataclasses import dataclass
 
 from molink.control.addresses import BrokerAddress, Credentials
 from molink.control.client import ControlClient
-from molink.control.messages.payloads import (
-    AssignedWork,
-    Assignment,
-    NodeState,
-    Profile,
-    StageLink,
-)
+from molink.control.messages.payloads import AssignedWork, Assignment, NodeState, Profile, StageLink
 from molink.control.messages.topics import ASSIGNMENT, HEALTH, PROFILE
 from molink.coordinator.local.fixed_plan import RingPlan, stage_name
-from molink.coordinator.members.ring import COORDINATOR
 from molink.node.control_session import ControlSession
 from molink.node.stage_handle import StageHandle
+from molink.coordinator.members.ring import COORDINATOR
 from molink.node.stage_manager import MoveLink, StageManager, ring_terms
 from molink.stage_protocol.messages import JoinRing, PathMoved, StageLoaded
 from molink.tasks import task_group
@@ -122,19 +116,25 @@ class LocalNode:
         """The node of a stage; `identity` is its user of the broker, named after its id."""
         session = ControlSession(identity.username, stage_name(index))
         routes = DirectRoutes.of(plan, index)
-        launcher = _Launcher(plan, index)
-        stage = StageManager(launcher, routes, session.publish_fact, operators_own=True)
+        stage = StageManager(
+            _Launcher(plan, index), routes, session.publish_fact, operators_own=True
+        )
         return cls(identity, plan.profile(index), session, stage)
 
     @property
     def node_id(self) -> str:
-        """As the registry names it."""
+        """Its own."""
         return self.session.node_id
 
     @property
     def pid(self) -> int | None:
         """Of its stage's process, or of the command that reaches it."""
         return self.stage.handle.pid if self.stage.handle is not None else None
+
+    @property
+    def state(self) -> NodeState:
+        """As GET /cluster names it."""
+        return NodeState(self.stage.state)
 
     async def run(self, broker: BrokerAddress) -> None:
         """Until cancelled; then its stage ends. Raises ControlError when the broker refuses it."""
@@ -150,13 +150,12 @@ class LocalNode:
     async def _receive(self, client: ControlClient) -> None:
         async for received in client.messages():
             if isinstance(received.message, Assignment):
-                await self.stage.take(received.message)
+                await self.stage.assign(received.message)
 
     async def _send_heartbeats(self) -> None:
         while True:
-            self.stage.news.clear()
-            health = self.session.health(self.stage, NodeState(self.stage.state))
-            await self.session.publish(HEALTH, health)
+            self.stage.health_changed.clear()
+            await self.session.publish(HEALTH, self.session.health(self.stage, self.state))
             with suppress(TimeoutError):
                 async with asyncio.timeout(HEARTBEAT_S):
-                    await self.stage.news.wait()
+                    await self.stage.health_changed.wait()

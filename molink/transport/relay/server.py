@@ -153,7 +153,7 @@ class RelayServer:
         while True:
             await asyncio.sleep(PING_PERIOD_S)
             for node_id in tuple(self._members.registered):
-                self._members.tell(node_id, Ping())
+                self._members.send_to(node_id, Ping())
 
     async def _serve(self, connection: socket.socket) -> bool:
         """One connection from its first frame to its end; True when another task has it now."""

@@ -9,7 +9,7 @@ import pytest
 from molink.control.messages.payloads import StageLink
 from molink.stage_protocol.messages import PathMoved
 from molink.transport.paths.choose import Path
-from molink.transport.relay.receiver import Pauses, RelayReceiver
+from molink.transport.relay.client import Pauses, RelayReceiver
 from molink.transport.relay.server import RelayServer
 from molink_agent.daemon.routes import ListenAddress, RelayedRoutes, _Route, keeper_of
 from molink_agent.daemon.shared_uplink import LocalPorts, SharedUplink

@@ -10,7 +10,7 @@ import pytest
 from molink.control.messages.payloads import PathReport, PeerAddress, ProbeOrder
 from molink.transport.peer.protocol import PEER_PORT_NAME, probe_key, probe_token
 from molink.transport.peer.service import PeerService
-from molink.transport.relay.receiver import Pauses, RelayReceiver
+from molink.transport.relay.client import Pauses, RelayReceiver
 from molink.transport.relay.server import RelayServer
 from molink_agent.network.prober import Prober
 from tests.transport.relay.nodes import ANNA, BERT, CARL, SECRET, caller_of, free_address
@@ -118,8 +118,8 @@ def test_the_agents_paths_never_load_torch():
     code = (
         "import sys\n"
         "import molink_agent.network.prober, molink_agent.network.port_mapping\n"
-        "import molink.transport.relay.receiver, molink.transport.paths.keeper\n"
-        "import molink.transport.home_addresses\n"
+        "import molink.transport.relay.client, molink.transport.paths.keeper\n"
+        "import molink.transport.paths.direct\n"
         "heavy = {'torch', 'transformers', 'zmq', 'numpy'} & set(sys.modules)\n"
         "sys.exit(f'loaded {heavy}' if heavy else 0)"
     )

@@ -8,14 +8,12 @@ from transformers.models.llama.modeling_llama import LlamaRMSNorm
 
 from molink.executor.cpu.packed_linear import PackedLinear, SharedInput
 from molink.executor.cpu.rewriting import MIRROR_ROWS_MAX, RootMeanSquareNorm, replacement_for
-from molink.executor.loading import StageOptions, load_stage
+from tests.executor.cpu_stages import cpu_stage
 from tests.executor.tiny_models import LAYERS, save_tiny
-
-OPTIONS = StageOptions(device="cpu", dtype="float32", kv_tokens=64, self_test=False)
 
 
 def modules_of(directory, layers: range, kind: type) -> list[nn.Module]:
-    stage = load_stage(str(directory), layers, OPTIONS)
+    stage = cpu_stage(directory, layers)
     return [module for module in stage.model.modules() if isinstance(module, kind)]
 
 

@@ -14,9 +14,8 @@ import click
 import psutil
 
 from molink.tasks import cancel
-from molink.transport.relay.caller import RelayCaller
+from molink.transport.relay.client import RelayCaller, RelayReceiver
 from molink.transport.relay.protocol import PING_PERIOD_S, relay_token
-from molink.transport.relay.receiver import RelayReceiver
 from molink.transport.sockets import raise_file_limit
 from tools.experiments.harness.experiment import (
     Figures,

@@ -13,8 +13,7 @@ import os
 import sys
 from collections.abc import Sequence
 
-from molink.transport.relay.caller import RelayCaller, RelayTunnel
-from molink.transport.relay.receiver import RelayReceiver
+from molink.transport.relay.client import RelayCaller, RelayReceiver, relay_tunnel
 
 __all__ = ["PORT_NAME", "main"]
 
@@ -22,10 +21,9 @@ PORT_NAME = "ring"
 
 
 async def _tunnel(caller: RelayCaller, to: str) -> None:
-    tunnel = RelayTunnel(caller, to, PORT_NAME)
-    tunnel.open()
-    print(json.dumps({"address": tunnel.address}), flush=True)
-    await _until_closed()
+    async with relay_tunnel(caller, to, PORT_NAME) as tunnel:
+        print(json.dumps({"address": tunnel.address}), flush=True)
+        await _until_closed()
 
 
 async def _receiver(caller: RelayCaller, address: str) -> None:

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from molink.config.link_schedule import LinkSchedule, LinkStep
 from molink.config.link_shape import LinkShape
-from molink.transport.shaped_pipe import ShapedPipe
+from molink.transport.emulator import ShapedPipe
 
 RATE_MBPS, ONE_WAY_MS = 8.0, 30.0
 BYTES_PER_S = 1e6
@@ -45,9 +45,9 @@ def test_an_idle_link_owes_nothing():
 def test_a_full_queue_says_when_it_has_room():
     pipe = a_pipe(queue_bytes=50_000)
     pipe.deliver_at(40_000, now=0.0)
-    assert pipe.room_in_s(now=0.0) == 0.0
+    assert pipe.wait_s(now=0.0) == 0.0
     pipe.deliver_at(30_000, now=0.0)
-    assert pipe.room_in_s(now=0.0) == pytest.approx(0.020)
+    assert pipe.wait_s(now=0.0) == pytest.approx(0.020)
     assert pipe.queued_bytes(now=0.05) == pytest.approx(20_000)
 
 
