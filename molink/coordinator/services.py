@@ -46,7 +46,7 @@ class RelayHere:
 
     @property
     def address(self) -> str:
-        """host:port for nodes."""
+        """host:port where nodes reach the relay."""
         return f"{self.public_host}:{self.server.port}"
 
     @property
@@ -74,7 +74,7 @@ class RelayElsewhere:
     """`molink relay` on another machine, where the coordinator is registered as a node is."""
 
     address: str
-    """host:port for nodes."""
+    """host:port where nodes reach the relay."""
     secret: bytes
     caller: RelayCaller
     """Dials nodes."""

@@ -45,7 +45,7 @@ class Coordinator:
     registry: Registry
     checkpoint: Checkpoint
     plan: Callable[[str | None], Awaitable[Plan | Shortage]]
-    """What would be best with the nodes that are here now, split in this way (None: as we do)."""
+    """The best plan for the nodes that are here now, split in this way (None: as we do)."""
 
 
 @asynccontextmanager

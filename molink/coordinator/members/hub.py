@@ -65,7 +65,7 @@ log = logging.getLogger(__name__)
 
 
 class NodeServices(Protocol):
-    """What a coordinator runs for its nodes beside the broker."""
+    """Services of a coordinator for its nodes, beside the broker."""
 
     @property
     def probing(self) -> Probing:

@@ -1,4 +1,4 @@
-"""Lets nodes in: a sealed request becomes a member, a broker user and a sealed answer."""
+"""Admission of nodes: a sealed request becomes a member, a broker user and a sealed answer."""
 
 import asyncio
 import time
@@ -24,12 +24,12 @@ async def let_in(broker: Broker, registry: Registry) -> None:
 
 @dataclass(slots=True)
 class JoinService:
-    """One for a coordinator."""
+    """Service that admits nodes."""
 
     registry: Registry
     broker: Broker
     broker_host: str
-    """What agents are told; empty: the host of the URL by which they came."""
+    """Where agents find the broker; empty: at the host of the URL by which they came."""
     model: ModelSize | None = None
     """That is served."""
     _admitting: asyncio.Lock = field(default_factory=asyncio.Lock)
@@ -37,7 +37,7 @@ class JoinService:
     event loop would wait for all of them when it asks the registry itself."""
 
     async def join(self, sealed: bytes) -> bytes:
-        """The answer to a request, sealed for who asked.
+        """The answer to a request, sealed for its sender.
 
         Raises JoinRefusedError with a sentence for the node's owner, ControlError for what is no
         request, or when the broker does not answer.

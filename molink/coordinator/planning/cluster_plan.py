@@ -42,7 +42,7 @@ class PlannedRing:
 
     @property
     def promised(self) -> dict[str, Any] | None:
-        """Forecast in figures, for whoever compares it with what is served; None without."""
+        """Forecast in figures, to be compared with what is served; None without."""
         if self.forecast is None:
             return None
         figures = ("users", "tpot_s", "tpot_alone_s", "ttft_s", "tokens_per_s", "bottleneck")
@@ -51,7 +51,7 @@ class PlannedRing:
 
 @dataclass(frozen=True, slots=True)
 class ClusterPlan:
-    """All rings at once."""
+    """Plan of all rings at once."""
 
     rings: tuple[PlannedRing, ...]
     standbys: Mapping[str, str] = field(default_factory=dict)

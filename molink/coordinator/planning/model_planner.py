@@ -83,11 +83,11 @@ class ModelPlanner:
 
     @property
     def cost(self) -> ModelCost:
-        """Of the model."""
+        """Costs of the model."""
         return self.facts.cost
 
     def splitting(self, split: str | None) -> "ModelPlanner":
-        """The same, for another way to split; None: as it is."""
+        """This planner with another `--split`; None: as it is."""
         return self if split is None else replace(self, split=split)
 
     async def plan(self, nodes: Sequence[Node]) -> ClusterPlan:
@@ -121,7 +121,7 @@ class ModelPlanner:
 
     def outgrown(self, ring: PlannedRing, node: Node) -> bool:
         """Whether a member's owner has set a cap in which its part of the ring does not fit. One
-        that says no device does not leave by that: its driver may be silent for a moment."""
+        that reports no device does not leave by that: its driver may be silent for a moment."""
         device = next(iter(node.profile.devices), None) if node.profile is not None else None
         if device is None or device.cap_bytes is None or ring.forecast is None:
             return False

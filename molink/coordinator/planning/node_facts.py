@@ -1,4 +1,4 @@
-"""From nodes in the book to the facts of a placement: what they say, as far as it is believed."""
+"""From the node book to the facts of a placement: reports, as far as they are believed."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -23,15 +23,15 @@ thread (1.3 to 2.4 ms in docs/benchmarks/ring.md)."""
 DOWNLOAD_GUESS_MBPS = 20.0
 """Of a node that could not measure it: slow enough that a change is not made light of."""
 
-NO_WAY_S = 60.0
-"""One way, where none was found."""
+NO_PATH_S = 60.0
+"""Delay of a link where no path was found."""
 
 ELEMENT_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 
 
 @dataclass(frozen=True, slots=True)
 class FactsMaker:
-    """For one model."""
+    """Maker of a placement's facts, for one model."""
 
     cost: ModelCost
     stored_element_bytes: int
@@ -39,13 +39,13 @@ class FactsMaker:
     """As `--dtype`."""
 
     def of(self, nodes: Sequence[Node]) -> tuple[list[NodeFacts], Network]:
-        """Of measured nodes, and the links between them."""
+        """Facts of measured nodes, and of the links between them."""
         seen = Sightings.of(nodes)
         facts = [self._node(node, seen.uploads.get(node.pc, ())) for node in nodes]
         return facts, _network(nodes, seen.links)
 
     def model_size(self, name: str) -> ModelSize:
-        """What nodes are told, so that they know when they lend too little."""
+        """Size of the model, by which nodes know when they lend too little."""
         return ModelSize(
             name=name,
             layers=self.cost.layers,
@@ -55,7 +55,7 @@ class FactsMaker:
         )
 
     def reported_decode_s(self, node: Node, layers: tuple[int, int], rows: int) -> float:
-        """What a stage's decode step of so many rows would take by the node's own word."""
+        """Seconds of a stage's decode step of so many rows, by the node's own report."""
         steps = _steps(node)
         work = sum(self.cost.layer_work[slice(*layers)]) or layers[1] - layers[0]
         step_s = HOP_SOFTWARE_S + work * (steps.decode_fixed_s + rows * steps.decode_row_s)
@@ -66,7 +66,7 @@ class FactsMaker:
         return step_s + fixed_s + rows * row_s
 
     def reported_row_s(self, node: Node, layers: tuple[int, int]) -> float:
-        """The same of a row of a prompt."""
+        """Seconds of a row of a prompt in a stage, by the node's own report."""
         work = sum(self.cost.layer_work[slice(*layers)]) or layers[1] - layers[0]
         return work * _steps(node).prefill_row_s
 
@@ -97,8 +97,8 @@ class FactsMaker:
         )
 
     def _head_s(self, steps: StepCost) -> tuple[float, float]:
-        """What the output matrix adds to a step and to each row: as told, or as a layer of as many
-        bytes."""
+        """Seconds that the output matrix adds to a step and to each row: as reported, or as a layer
+        of as many bytes."""
         if steps.head_row_s:
             return 0.0, steps.head_row_s
         output = self.cost.tail_bytes * self.cost.layers / sum(self.cost.layer_bytes)
@@ -126,7 +126,7 @@ def _network(nodes: Sequence[Node], seen: Mapping[str, Mapping[str, float]]) -> 
 def _link(path: PathMeasured, seen_mbps: float | None) -> LinkFacts:
     """What was not reached at all is taken for the worst link there is."""
     if path.path == "none":
-        return LinkFacts(0.0, NO_WAY_S)
+        return LinkFacts(0.0, NO_PATH_S)
     rate = believed_rate(path.rate_mbps, seen_mbps) * 1e6 / 8
     return LinkFacts(rate or RATE_MAX_BYTES_PER_S, path.rtt_ms / 2e3)
 

@@ -46,7 +46,7 @@ RETRY_S = 5.0
 
 @dataclass(frozen=True, slots=True)
 class ManagerSettings:
-    """What the operator asked for."""
+    """Settings of the operator."""
 
     min_nodes: int = 1
     codec: str = "raw"
@@ -112,7 +112,7 @@ class ClusterManager:
                     await self.book.changed.wait()
 
     def step(self, now: float) -> None:
-        """Evaluate everything once."""
+        """Evaluate the nodes and the rings once, and act."""
         self._reap_ended(now)
         nodes, serving = list(self.book), bool(self._alive)
         self.readiness.update(nodes, now)
