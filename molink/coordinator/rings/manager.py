@@ -13,8 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from molink.coordinator.members.node_book import Node, NodeBook
-from molink.coordinator.planning.cluster_plan import ClusterPlan, PlannedRing, Planner
-from molink.coordinator.planning.plan_cache import PlanCache
+from molink.coordinator.planning.cluster_plan import ClusterPlan, PlanCache, PlannedRing, Planner
 from molink.coordinator.planning.readiness import Readiness
 from molink.coordinator.requests.cluster_service import ClusterService
 from molink.coordinator.rings.failover import Failover
