@@ -22,7 +22,7 @@ from molink.errors import MolinkError, StageError, UserError
 from molink.node.link_routes import LinkRoutes
 from molink.node.stage_handle import StageHandle
 from molink.stage_protocol.messages import StageHealth
-from molink.tasks import cancel
+from molink.tasks import cancel, spawn
 
 __all__ = ["StageLauncher", "StageManager", "StageState"]
 
@@ -203,7 +203,7 @@ class StageManager:
         def report(fraction: float) -> None:
             if fraction - self._reported_fraction >= FRACTION_STEP or fraction >= 1.0:
                 self._reported_fraction = fraction
-                task = asyncio.ensure_future(self._fact(assignment, kind, fraction=fraction))
+                task = spawn(self._fact(assignment, kind, fraction=fraction))
                 self._background.add(task)
                 task.add_done_callback(self._background.discard)
 
