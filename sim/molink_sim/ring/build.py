@@ -16,12 +16,10 @@ from molink_scheduler.timing.prefill_budget import PrefillBudget
 from molink_scheduler.timing.step_profile import StepProfile
 from molink_sim.clock import Clock
 from molink_sim.hardware.interpolation import Curve
-from molink_sim.network.line import Line, Uplink
+from molink_sim.network.line import BYTES_PER_MEGABIT, Line, Uplink, Window
 from molink_sim.network.link import Link
 from molink_sim.network.make import PAPER_POLICY, make_link
 from molink_sim.network.paced import PacedLink
-from molink_sim.network.rates import BYTES_PER_MEGABIT
-from molink_sim.network.window import Window
 from molink_sim.ring.device import Device, OwnDevice, SharedDevice
 from molink_sim.ring.foresight import ForeseeingStage, can_foresee
 from molink_sim.ring.iteration_head import IterationHead
