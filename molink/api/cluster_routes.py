@@ -1,8 +1,8 @@
 """Endpoints of a coordinator for its cluster: where agents join, and what a plan would be.
 
-Agents join with one sealed request and one sealed answer. `GET /plan` tells what would be best with
-the PCs that are here now, `GET /plan?split=even` what an even split would do with them; `molink
-plan --url` asks for it.
+Agents join with one sealed request and one sealed answer. `GET /plan` is the best plan for
+the PCs that are here now, `GET /plan?split=even` an even split over them; `molink plan --url` asks
+for it.
 """
 
 import asyncio

@@ -70,7 +70,7 @@ class Inbox:
         self._arrived.set()
 
     def wake(self) -> None:
-        """Let `changed` return."""
+        """Make `changed` return, although nothing has arrived."""
         self._arrived.set()
 
     async def changed(self) -> None:
@@ -217,7 +217,7 @@ class ControlClient:
         try:
             await self._subscribe(self._connection)
         except aiomqtt.MqttError as error:
-            log.debug("requested again in vain: %s", error)
+            log.debug("could not request again: %s", error)
 
     async def _reconnect(
         self,

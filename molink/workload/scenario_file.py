@@ -59,7 +59,7 @@ CODECS = ("raw", "lossless", "int8", "fp8")
 
 @dataclass(frozen=True, slots=True)
 class ValidationScenario:
-    """One ring and what is asked of it."""
+    """Scenario of a comparison: one ring, and what is asked of it."""
 
     name: str
     about: str

@@ -174,7 +174,7 @@ def add_node(
     now: float,
     pc: str | None = None,
 ) -> NodeRecord:
-    """A new member, with a password and a token of its own; `pc`: whose further device it is."""
+    """A new member, with its password and token; `pc`: the PC whose further device it is."""
     password, token = (secrets.token_urlsafe(PASSWORD_BYTES) for _ in range(2))
     node_id, key = node_id_of(public_key), key_to_z85(public_key)
     record = NodeRecord(
