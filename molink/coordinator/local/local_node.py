@@ -14,9 +14,9 @@ from molink.control.client import ControlClient
 from molink.control.messages.payloads import AssignedWork, Assignment, NodeState, Profile, StageLink
 from molink.control.messages.topics import ASSIGNMENT, HEALTH, PROFILE
 from molink.coordinator.local.fixed_plan import RingPlan, stage_name
+from molink.coordinator.members.ring import COORDINATOR
 from molink.node.control_session import ControlSession
 from molink.node.stage_handle import StageHandle
-from molink.coordinator.members.ring import COORDINATOR
 from molink.node.stage_manager import MoveLink, StageManager, ring_terms
 from molink.stage_protocol.messages import JoinRing, PathMoved, StageLoaded
 from molink.tasks import task_group

@@ -47,7 +47,7 @@ connection (`LinkSilence`) before a third chunk."""
 
 @dataclass(slots=True)
 class LinkPacer:
-    """Congestion control of one directed link: whether a chunk may leave, and how long it may be."""
+    """Congestion control of one directed link: whether a chunk may leave, and its most bytes."""
 
     memory: LinkMemory | None = None
     budget: UploadBudget = field(default_factory=lambda: UploadBudget(None))
