@@ -96,8 +96,8 @@ class RingClientLinks:
     def _on_silence(self, link: PacedLink, step: SilenceStep) -> None:
         """In the link thread: the path to the head seems dead."""
         match step:
-            case Reconnect(ask_others):
-                if ask_others:
+            case Reconnect(ask_for_path):
+                if ask_for_path:
                     self._queue(HeadSilent())
             case GiveUp(silent_s):
                 reason = f"For {silent_s:.0f} s the head has acknowledged nothing over any way."
