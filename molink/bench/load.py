@@ -199,7 +199,7 @@ def _trace_requests(settings: TraceSettings, model_len_max: int) -> list[TraceRe
 
 
 def _offered(requests: Sequence[TraceRequest]) -> dict[str, float]:
-    """What the trace asked for."""
+    """Figures of what the trace asked for."""
     count = len(requests)
     return {
         "requests": count,

@@ -47,7 +47,7 @@ def _tpot_s(times_s: Sequence[float]) -> float:
 
 
 def _wall_s(records: Sequence[RequestRecord]) -> float:
-    """From the first start to the last end."""
+    """Seconds from the first start to the last end."""
     if not records:
         return 0.0
     return max(one.end_s for one in records) - min(one.start_s for one in records)

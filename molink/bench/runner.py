@@ -41,7 +41,7 @@ WARM_UP_OUTPUT_TOKENS_MAX = 4
 
 @dataclass(frozen=True, slots=True)
 class PlannedRequest:
-    """One request to send."""
+    """Request of a load: prompt, length of the answer, and when to send it."""
 
     prompt_token_ids: tuple[int, ...]
     output_tokens: int
@@ -52,7 +52,7 @@ class PlannedRequest:
 
 @dataclass(frozen=True, slots=True)
 class RequestPlan:
-    """Requests in the order in which they are sent."""
+    """Requests of a load in the order in which they are sent."""
 
     requests: Sequence[PlannedRequest]
     slots: int
@@ -109,7 +109,7 @@ def warm_up(
 
 @dataclass(slots=True)
 class RequestRecord:
-    """What happened to one request, in seconds of one clock."""
+    """Record of one request: when it started, got each token, and ended, by one clock."""
 
     start_s: float
     end_s: float = 0.0

@@ -125,7 +125,7 @@ def _seen(planned: ScenarioRequest, record: RequestRecord, began_s: float) -> di
 class OthersWatch:
     """Counter of what others took of this PC while a ring was measured, from its start on.
 
-    A round in which somebody else computed tells nothing of the simulator, and the round's own
+    A round in which another program computed tells nothing of the simulator, and the round's own
     figures do not show it. So it is counted: what the system says was busy, less our own processes.
     """
 

@@ -5,7 +5,7 @@ layers that differ (some with experts, some without), quantized ones and tables 
 are. Nothing is downloaded for it. Where they are not, `config.json` gives the shapes
 (`molink.checkpoint.model_config`) and all layers count alike.
 
-No torch here: whoever plans does not load it.
+No torch here: the coordinator plans, and does not load it.
 """
 
 import re

@@ -40,7 +40,7 @@ Figures = Mapping[str, Mapping[str, Mapping[str, float | None]]]
 
 @dataclass(frozen=True, slots=True)
 class SeenRequest:
-    """One request as its user saw it, in seconds of one clock."""
+    """Times of one request as its user saw them, in seconds of one clock."""
 
     load: str
     input_tokens: int
@@ -50,7 +50,7 @@ class SeenRequest:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> "SeenRequest":
-        """As the real half writes it."""
+        """Read a request as the real half writes it."""
         return cls(*(data[name] for name in cls.__slots__))
 
     @property
@@ -66,7 +66,7 @@ class SeenRequest:
 
 
 def figures_of(requests: Sequence[SeenRequest]) -> Figures:
-    """Of all requests and of each load; every request has at least one token."""
+    """Figures of all requests and of each load; every request has at least one token."""
     loads = dict.fromkeys(one.load for one in requests)
     found = {ALL: _times(requests)}
     if len(loads) > 1:

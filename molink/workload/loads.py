@@ -52,7 +52,7 @@ WARM_UP_OUTPUT_TOKENS = 8
 
 @dataclass(frozen=True, slots=True)
 class ScenarioRequest:
-    """One request: after so many seconds of the run, and how long."""
+    """One request of a scenario: its load, when it is asked, and its lengths."""
 
     load: str
     start_s: float
@@ -62,7 +62,7 @@ class ScenarioRequest:
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """One kind of users."""
+    """One kind of users, and the requests that they make."""
 
     name: str
     requests: tuple[TraceRequest, ...]
@@ -79,7 +79,7 @@ def requests_of(loads: Sequence[Load]) -> list[ScenarioRequest]:
 
 
 def warm_up_tokens(longest: int) -> int:
-    """How long the prompt is that warms a ring up, the same in both halves.
+    """Length of the prompt that warms a ring up, the same in both halves.
 
     No longer than the longest one to come, which the model can hold.
     """
@@ -87,7 +87,7 @@ def warm_up_tokens(longest: int) -> int:
 
 
 def read_load(where: str, table: Mapping[str, Any]) -> Load:
-    """From a [[load]]. Raises UserError for the first thing that is wrong."""
+    """Read a [[load]]. Raises UserError for the first thing that is wrong."""
     kind = text(where, table, "kind", "")
     if kind not in _KINDS:
         raise UserError(f"A load of {where} has kind = {kind!r}: take one of {', '.join(_KINDS)}.")

@@ -58,7 +58,7 @@ START_SHARE_MAX = 0.1
 
 @dataclass(frozen=True, slots=True)
 class TraceRequest:
-    """One request of a trace."""
+    """Request of a trace: when it comes, and its lengths."""
 
     start_s: float
     """After the trace's beginning."""
@@ -68,7 +68,7 @@ class TraceRequest:
 
 @dataclass(frozen=True, slots=True)
 class _Columns:
-    """Where a kind of file keeps what we need, and how it writes times."""
+    """Columns of one kind of trace file, and how it writes times."""
 
     start: str
     input_tokens: str
@@ -162,7 +162,7 @@ def generate_trace(random: Random, rate_per_s: float, duration_s: float) -> list
     232, and long questions get longer answers (0.46 between the logarithms). A pair of correlated
     lognormal lengths, drawn again while one is over its limit, has the same means; arrivals are
     Poisson. What it does not have is that trace's shape in detail (a hump at 1,000 tokens in,
-    another at 400 out) and its bursts. It ships because the trace itself is somebody else's data.
+    another at 400 out) and its bursts. It ships because the trace itself is not ours to ship.
     """
     requests: list[TraceRequest] = []
     start_s = random.expovariate(rate_per_s)
