@@ -5,11 +5,21 @@
 
 import asyncio
 import logging
+import signal
 from collections.abc import AsyncIterator, Coroutine, Iterable
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
-__all__ = ["Signal", "background_tasks", "cancel", "gathered", "spawn", "task_group", "unless"]
+__all__ = [
+    "Signal",
+    "background_tasks",
+    "cancel",
+    "gathered",
+    "spawn",
+    "task_group",
+    "unless",
+    "until_stopped",
+]
 
 log = logging.getLogger(__name__)
 
@@ -98,3 +108,19 @@ class Signal:
     async def wait(self) -> None:
         """Until something changes."""
         await self._next.wait()
+
+
+async def until_stopped(work: Coroutine[Any, Any, None]) -> None:
+    """Run `work` until it ends or a stop signal cancels it; its errors are raised as they are.
+
+    Ctrl-C and SIGTERM so end a command in order: what was started is stopped first.
+    """
+    task = asyncio.ensure_future(work)
+    loop = asyncio.get_running_loop()
+    for stop in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(stop, task.cancel)
+    try:
+        await task
+    except asyncio.CancelledError:
+        if not task.cancelled():
+            raise

@@ -1,8 +1,8 @@
 """Endpoints of a coordinator for its cluster: where agents join, and what a plan would be.
 
-Agents join with one sealed request and one sealed answer. `GET /plan` tells what would be best with
-the PCs that are here now, `GET /plan?split=even` what an even split would do with them; `molink
-plan --url` asks for it.
+Agents join with one sealed request and one sealed answer. `GET /plan` is the best plan for
+the PCs that are here now, `GET /plan?split=even` an even split over them; `molink plan --url` asks
+for it.
 """
 
 import asyncio
@@ -11,7 +11,7 @@ from dataclasses import asdict
 
 from aiohttp import web
 
-from molink.coordinator.members.joining import JoinService
+from molink.coordinator.services import JoinService
 from molink.errors import ControlError, InvalidRequestError, JoinRefusedError, RingError
 from molink_scheduler.placement import SPLITS, Plan, Shortage
 

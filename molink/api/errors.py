@@ -23,7 +23,7 @@ __all__ = [
 ]
 
 RETRY_AFTER_S = 5
-"""What a 503 tells clients to wait: a ring that starts or mends needs seconds, not minutes."""
+"""`Retry-After` of a 503: a ring that starts or is rebuilt needs seconds, not minutes."""
 
 NAME_CHARS_SHOWN = 60
 """A client's own text is repeated in an error only up to here."""
@@ -84,7 +84,7 @@ async def errors_in_openai_shape(request: web.Request, handler: Handler) -> web.
     try:
         return await handler(request)
     except ClientConnectionResetError:
-        raise  # the client has gone: nobody reads an answer
+        raise  # the client has gone
     except web.HTTPException as error:
         return _response(_of_http_exception(request, error))
     except Exception as error:

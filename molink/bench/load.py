@@ -199,11 +199,11 @@ def _trace_requests(settings: TraceSettings, model_len_max: int) -> list[TraceRe
 
 
 def _offered(requests: Sequence[TraceRequest]) -> dict[str, float]:
-    """What the trace asked for."""
+    """Figures of what the trace asked for."""
     count = len(requests)
     return {
         "requests": count,
-        "input_tokens_mean": sum(one.input_tokens for one in requests) / count,
-        "output_tokens_mean": sum(one.output_tokens for one in requests) / count,
+        "input_tokens_mean": sum(request.input_tokens for request in requests) / count,
+        "output_tokens_mean": sum(request.output_tokens for request in requests) / count,
         "last_start_s": requests[-1].start_s,
     }

@@ -41,7 +41,7 @@ WARM_UP_OUTPUT_TOKENS_MAX = 4
 
 @dataclass(frozen=True, slots=True)
 class PlannedRequest:
-    """One request to send."""
+    """Request of a load: prompt, length of the answer, and when to send it."""
 
     prompt_token_ids: tuple[int, ...]
     output_tokens: int
@@ -52,7 +52,7 @@ class PlannedRequest:
 
 @dataclass(frozen=True, slots=True)
 class RequestPlan:
-    """Requests in the order in which they are sent."""
+    """Requests of a load in the order in which they are sent."""
 
     requests: Sequence[PlannedRequest]
     slots: int
@@ -61,7 +61,7 @@ class RequestPlan:
     def __post_init__(self) -> None:
         if self.slots < 1:
             raise ValueError("a plan needs at least one slot")
-        starts = [one.start_s for one in self.requests]
+        starts = [request.start_s for request in self.requests]
         if starts != sorted(starts):
             raise ValueError("a plan's requests are in the order of their start times")
 
@@ -78,7 +78,7 @@ def open_loop(
     random: Random, vocabulary_size: int, requests: Sequence[TraceRequest]
 ) -> RequestPlan:
     """Random prompts of a trace's lengths, each sent when the trace says."""
-    planned = [random_request(random, vocabulary_size, one) for one in requests]
+    planned = [random_request(random, vocabulary_size, request) for request in requests]
     return RequestPlan(planned, slots=max(1, len(planned)))
 
 
@@ -109,7 +109,7 @@ def warm_up(
 
 @dataclass(slots=True)
 class RequestRecord:
-    """What happened to one request, in seconds of one clock."""
+    """Record of one request: when it started, got each token, and ended, by one clock."""
 
     start_s: float
     end_s: float = 0.0

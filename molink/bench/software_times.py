@@ -49,7 +49,7 @@ ARRIVES_WITHIN_S = 5.0
 
 @dataclass(frozen=True, slots=True)
 class HopTimes:
-    """What the software of one hop costs."""
+    """Costs of the software of one hop."""
 
     hop_s: float
     """Mean seconds of a decode message beyond delay and wire."""

@@ -99,11 +99,11 @@ def _stages_busy_s(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[
 def _plan(ring: ServedRing, scenario: ValidationScenario) -> _Plan:
     """All prompts are made before the clock starts."""
 
-    def prompt(one: ScenarioRequest) -> PlannedRequest:
-        lengths = TraceRequest(one.start_s, one.input_tokens, one.output_tokens)
+    def prompt(request: ScenarioRequest) -> PlannedRequest:
+        lengths = TraceRequest(request.start_s, request.input_tokens, request.output_tokens)
         return random_request(ring.random, ring.model.vocabulary_size, lengths)
 
-    return [(one, prompt(one)) for one in requests_of(scenario.loads)]
+    return [(request, prompt(request)) for request in requests_of(scenario.loads)]
 
 
 async def _ask(ring: ServedRing, planned: PlannedRequest, began_s: float) -> RequestRecord:
@@ -125,7 +125,7 @@ def _seen(planned: ScenarioRequest, record: RequestRecord, began_s: float) -> di
 class OthersWatch:
     """Counter of what others took of this PC while a ring was measured, from its start on.
 
-    A round in which somebody else computed tells nothing of the simulator, and the round's own
+    A round in which another program computed tells nothing of the simulator, and the round's own
     figures do not show it. So it is counted: what the system says was busy, less our own processes.
     """
 

@@ -1,7 +1,7 @@
 """Where is a model, and which of its files hold what?
 
 A MODEL is a directory or a hub id. From the hub only the small files come first (config, tokenizer,
-index); weight files follow when somebody asks for them by name, so that a stage downloads no more
+index); weight files follow when they are asked for by name, so that a stage downloads no more
 than the shards of its layers. Fetching the whole snapshot was rejected: it would be the download of
 the entire model on every PC of the ring.
 
@@ -41,7 +41,7 @@ are ours.
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """A model whose small files are on this machine."""
+    """Model on disk: its small files are on this machine, weight files where they were fetched."""
 
     name: str
     """As the user gave it."""

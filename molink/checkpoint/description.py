@@ -65,7 +65,7 @@ def describe(model: str | Checkpoint) -> ModelDescription:
 
 
 class ConfigFacts:
-    """Looks facts up in a config, its text part, and the defaults of its class, in that order."""
+    """Reader of facts in a config: its text part, the whole, then the defaults of its class."""
 
     def __init__(self, checkpoint: Checkpoint) -> None:
         self._checkpoint = checkpoint

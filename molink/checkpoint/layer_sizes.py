@@ -5,7 +5,7 @@ layers that differ (some with experts, some without), quantized ones and tables 
 are. Nothing is downloaded for it. Where they are not, `config.json` gives the shapes
 (`molink.checkpoint.model_config`) and all layers count alike.
 
-No torch here: whoever plans does not load it.
+No torch here: the coordinator plans, and does not load it.
 """
 
 import re
@@ -62,7 +62,7 @@ def stored_sizes(checkpoint: Checkpoint) -> dict[str, int] | None:
         path = checkpoint.directory / name
         if not path.is_file():
             return None
-        sizes |= {one.name: one.stop - one.start for one in read_header(path).tensors}
+        sizes |= {tensor.name: tensor.stop - tensor.start for tensor in read_header(path).tensors}
     return sizes
 
 
@@ -121,6 +121,6 @@ def _works(shape: ModelShape, sums: _Sums) -> tuple[float, ...]:
     skipped = 1 - shape.experts_per_token / shape.experts
     read = [sums.layers[n] - skipped * sums.experts.get(n, 0) for n in range(shape.layers)]
     middle = median(read)
-    if all(abs(one - middle) <= SAME_WORK * middle for one in read):
+    if all(abs(work - middle) <= SAME_WORK * middle for work in read):
         return ()
-    return tuple(one / middle for one in read)
+    return tuple(work / middle for work in read)

@@ -125,7 +125,7 @@ class ModelShape:
 
     @property
     def cost(self) -> ModelCost:
-        """What the model takes of a node by its shape: all layers alike."""
+        """Costs of the model by its shape: all layers alike."""
         return ModelCost(
             layer_bytes=(self.layer_bytes,) * self.layers,
             kv_bytes=self.kv_token_bytes,
@@ -148,5 +148,5 @@ class PlannedModel:
 
     @classmethod
     def of_shape(cls, shape: ModelShape) -> "PlannedModel":
-        """A model of which only its config is known."""
+        """Plan a model of which only the config is known."""
         return cls(shape.name, shape, shape.cost)

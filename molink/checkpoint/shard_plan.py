@@ -1,11 +1,11 @@
 """Which files of a checkpoint, and which tensors in them, does a stage need?
 
-Asked by whoever fetches weights before any of them are there: from tensor names alone, without
-torch. A tensor's *home* is a layer or a place around the layers. The list of layers gives itself
-away: of all dotted prefixes that are followed by a number, it is the one that counts through all
-layers of the model. What lies around it is told by the names that pruning goes by; a tensor that no
-name explains goes to everybody. So the plan may hold too much and never too little: what the loader
-then takes, by the paths of real modules, is a part of it (a test compares them on every tiny
+Agents ask before they fetch any weights: it is answered from tensor names alone, without torch. A
+tensor's *home* is a layer or a place around the layers. The list of layers gives itself away: of
+all dotted prefixes that are followed by a number, it is the one that counts through all layers of
+the model. What lies around it is told by the names that pruning goes by; a tensor that no name
+explains goes to everybody. So the plan may hold too much and never too little: what the loader then
+takes, by the paths of real modules, is a part of it (a test compares them on every tiny
 architecture).
 
 Asking the loader itself was rejected: it needs torch and a skeleton of the model, some hundred
@@ -78,7 +78,7 @@ AFTER_LAYERS = frozenset(
 
 
 class Place(StrEnum):
-    """Where a tensor belongs that is of no layer."""
+    """Place around the layers where a tensor belongs that is of none."""
 
     EMBEDDING = "embedding"
     """Token embeddings."""
@@ -89,7 +89,7 @@ class Place(StrEnum):
     OUTPUT = "output"
     """The output matrix."""
     SHARED = "shared"
-    """Nobody knows: every stage gets it."""
+    """No rule knows it: every stage gets it."""
 
 
 Home = int | Place
@@ -108,7 +108,7 @@ class WeightsLayout:
 
 @dataclass(frozen=True, slots=True)
 class FileNeed:
-    """What is needed of one weight file."""
+    """Tensors of one weight file that a stage needs."""
 
     name: str
     tensors: tuple[str, ...]
@@ -119,7 +119,7 @@ class FileNeed:
 
 @dataclass(frozen=True, slots=True)
 class ShardPlan:
-    """What a stage needs of a checkpoint."""
+    """Files and tensors of a checkpoint that a stage needs."""
 
     layers: range
     files: tuple[FileNeed, ...]
@@ -134,7 +134,7 @@ class ShardPlan:
 
 
 def shape_of(config: Mapping[str, Any]) -> WeightsLayout:
-    """The shape in a parsed config.json."""
+    """The layout that a parsed config.json states."""
     text = config.get("text_config")
     facts = text if isinstance(text, dict) else config
     names = ("num_hidden_layers", *ALIASES["num_hidden_layers"])
@@ -144,7 +144,7 @@ def shape_of(config: Mapping[str, Any]) -> WeightsLayout:
 
 
 def plan_shards(weight_map: Mapping[str, str], shape: WeightsLayout, layers: range) -> ShardPlan:
-    """What the stage of `layers` needs of the files in `weight_map` (tensor name to file name).
+    """Plan what the stage of `layers` needs of `weight_map` (tensor name to file name).
 
     Raises UserError for layers that the model does not have.
     """
@@ -205,8 +205,11 @@ def _place(module: str) -> Place:
 
 
 def _homes_of_stage(homes: set[Home], layers: range, total: int, tied: bool | None) -> set[Home]:
-    """A tail without an output matrix of its own multiplies with the embeddings. Where both are
-    stored and the config is silent, it gets both: one of them too many is better than too few."""
+    """Homes whose tensors the stage needs.
+
+    A tail without an output matrix of its own multiplies with the embeddings. Where both are stored
+    and the config is silent, it gets both: one of them too many is better than too few.
+    """
     wanted: set[Home] = {Place.SHARED, *layers}
     if layers.start == 0:
         wanted |= {Place.EMBEDDING, Place.FIRST}

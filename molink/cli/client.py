@@ -50,7 +50,7 @@ _SAMPLING_OPTIONS = (
 
 
 def sampling_options(command: Command) -> Command:
-    """Add the options that say how answers are drawn; those not given are left to the server."""
+    """Add the options of sampling; those not given are left to the server."""
     for option in reversed(_SAMPLING_OPTIONS):
         command = option(command)
     return command
@@ -101,7 +101,7 @@ def chat_with(url: str, *, system: str | None = None, **sampling: Any) -> None:
 
 
 def _messages(interactive: bool) -> Iterator[str]:
-    """What the user says, line by line, until /exit or the end of the input."""
+    """The user's messages, line by line, until /exit or the end of the input."""
     for line in _typed_lines() if interactive else sys.stdin:
         message = line.strip()
         if message == "/exit":

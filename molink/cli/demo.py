@@ -34,9 +34,9 @@ HEALTH_WITHIN_S = 0.8
 @click.option("--prompt", default=PROMPT, show_default=True, help="What to ask it.")
 def demo(chat: bool, prompt: str) -> None:
     """Start three stages of the demo model over emulated home links and stream an answer."""
-    from molink.cli.command_line import until_stopped
     from molink.config.link_schedule import LinkSchedule
     from molink.config.settings import ServeSettings
+    from molink.tasks import until_stopped
 
     settings = ServeSettings(model="demo", nodes=STAGES, port=0, link=LinkSchedule.parse(LINK))
     asyncio.run(until_stopped(_demo(settings, prompt, chat)))
@@ -56,7 +56,7 @@ async def _demo(settings: "ServeSettings", prompt: str, chat: bool) -> None:
 
 
 async def _one_answer(service: "GenerationService", prompt: str) -> None:
-    """Stream one answer and say how the ring did."""
+    """Stream one answer and print how quick the ring was."""
     print(f"\nYou: {prompt}\nModel: ", end="", flush=True)
     arrivals = []
     started = time.monotonic()

@@ -21,7 +21,7 @@ def relay(host: str, port: int, secret_file: str) -> None:
 
     Nodes dial in; nothing that passes can be read here. Ctrl-C ends it.
     """
-    from molink.cli.command_line import until_stopped
+    from molink.tasks import until_stopped
     from molink.transport.relay.protocol import read_secret
 
     asyncio.run(until_stopped(_serve(read_secret(secret_file), host, port)))

@@ -37,10 +37,10 @@ NODES_DEFAULT = 3
 @ring_options
 def serve(link: str | None, hosts: str | None, nodes: int | None, **options: Any) -> None:
     """Serve MODEL: a local directory, a Hugging Face hub id, or `demo`."""
-    from molink.cli.command_line import until_stopped
     from molink.config.link_schedule import LinkSchedule
     from molink.config.ring_hosts import RingHosts
     from molink.config.settings import ServeSettings
+    from molink.tasks import until_stopped
 
     shape = LinkSchedule.parse(link) if link is not None else None
     places = RingHosts.read(hosts) if hosts is not None else None

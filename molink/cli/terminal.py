@@ -3,7 +3,7 @@
 Lines of events carry the time and go to standard error, so that they are in `docker logs` and in
 the journal too, and scripts find only what they look for on standard output. The present state
 stands below them on a terminal, is drawn only when it changes, and is gone at the end. A bar that
-moves by itself was rejected: it draws ten times a second on a PC that somebody plays on. Weights
+moves by itself was rejected: it draws ten times a second on a PC that its owner plays on. Weights
 that load are drawn so often, since they change and only for a while.
 """
 

@@ -101,10 +101,10 @@ def up(data_dir: str | None, wait: bool, public_host: str, **options: Any) -> No
     Prints the command with which a PC joins. Requests are answered with 503 and the reason until
     enough PCs are there.
     """
-    from molink.cli.command_line import until_stopped
     from molink.cli.members import DATA_FOLDER
     from molink.config.data_dir import data_dir as data_folder
     from molink.config.settings import UpSettings
+    from molink.tasks import until_stopped
     from molink.transport.paths.direct import home_addresses
 
     directory = data_folder(DATA_FOLDER, data_dir)

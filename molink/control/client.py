@@ -26,8 +26,7 @@ from pydantic import BaseModel
 from molink.control.addresses import BrokerAddress
 from molink.control.backoff import Backoff
 from molink.control.connection import Refused, Will, connection, in_time, is_refusal
-from molink.control.messages.received import Received, UnreadableError, read_message
-from molink.control.messages.topics import Topic
+from molink.control.messages.topics import Received, Topic, UnreadableError, read_message
 from molink.errors import ControlError
 from molink.tasks import task_group
 
@@ -70,7 +69,7 @@ class Inbox:
         self._arrived.set()
 
     def wake(self) -> None:
-        """Let `changed` return."""
+        """Make `changed` return, although nothing has arrived."""
         self._arrived.set()
 
     async def changed(self) -> None:
@@ -217,7 +216,7 @@ class ControlClient:
         try:
             await self._subscribe(self._connection)
         except aiomqtt.MqttError as error:
-            log.debug("requested again in vain: %s", error)
+            log.debug("could not request again: %s", error)
 
     async def _reconnect(
         self,

@@ -1,7 +1,7 @@
 """Which nodes have fallen silent. Pure.
 
 A last will comes at once when a process dies, because its connection closes. A PC that freezes, or
-whose line is cut, closes nothing: the broker's own clock must run out, 1.5 keep-alives by the book,
+whose line is cut, closes nothing: the broker's own clock must run out, 1.5 keep-alives,
 but Mosquitto 2.0 checks only every five seconds and so may take nine. Nodes send their health once
 a second anyway; counting those shows a silence within `SILENT_AFTER_S`, whatever the broker.
 """

@@ -40,7 +40,7 @@ ATTENTION_NAME = "molink"
 
 @dataclass(slots=True)
 class AttentionStep:
-    """One step's attention: where rows stand, where K and V live, who called."""
+    """Attention of one step: where rows stand, where K and V are kept, which layers called."""
 
     plan: StepPlan
     pool: KvPool
@@ -91,7 +91,7 @@ def attend(
 
 @dataclass(slots=True)
 class LayerRows:
-    """The rows of one layer's attention call."""
+    """Query rows of one layer's attention call, and what they attend to."""
 
     step: AttentionStep
     layer: LayerKv
@@ -100,7 +100,7 @@ class LayerRows:
     variant: AttentionVariant
 
     def attend(self) -> torch.Tensor:
-        """All rows, [T, H, V]."""
+        """Attend all rows; [T, H, V]."""
         out_THV = self.q_THA.new_empty(*self.q_THA.shape[:2], self.layer.values_SKV.shape[2])
         decodes, spans = self.step.plan.once(("split", self.window), self._split)
         if decodes:

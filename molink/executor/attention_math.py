@@ -21,7 +21,7 @@ __all__ = ["AttentionVariant", "attend_causal", "attend_packed", "causal_mask"]
 
 @dataclass(frozen=True, slots=True)
 class AttentionVariant:
-    """What a layer adds to plain attention."""
+    """Scale of a layer's attention, and what it adds to plain attention."""
 
     scale: float
     softcap: float | None = None

@@ -107,7 +107,7 @@ def _check_cuda(device: torch.device) -> torch.device:
 
 
 def free_memory_bytes(device: torch.device) -> int:
-    """Memory that nobody uses now."""
+    """Bytes of memory that are free now."""
     if device.type == "cuda":
         return int(torch.cuda.mem_get_info(device)[0])
     return int(psutil.virtual_memory().available)

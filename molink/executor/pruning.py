@@ -26,18 +26,18 @@ EMBEDDING_SCALES = ("embedding_multiplier", "scale_emb", "embed_scale", "emb_sca
 
 
 class Skip(nn.Module):
-    """Stands where another stage owns the module: returns its first argument."""
+    """Module in place of one that another stage owns: returns its first argument."""
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """The input, unchanged."""
+        """Return the input, unchanged."""
         return args[0] if args else next(iter(kwargs.values()))
 
 
 class Zero(nn.Module):
-    """Stands for position embeddings that the head has already added."""
+    """Module in place of position embeddings, which the head has already added."""
 
     def forward(self, *args: Any, **kwargs: Any) -> torch.Tensor:
-        """A zero that broadcasts."""
+        """Return a zero that broadcasts."""
         first = args[0] if args else next(iter(kwargs.values()))
         return torch.zeros((), device=first.device)
 

@@ -35,7 +35,7 @@ FRACTION_BITS = 52
 
 @dataclass(frozen=True, slots=True)
 class DrawnToken:
-    """One token that the tail drew."""
+    """Token that the tail drew, with log-probabilities where they were asked for."""
 
     request_id: int
     token_id: int
@@ -47,7 +47,7 @@ class DrawnToken:
 
 @dataclass(slots=True)
 class SequenceHistory:
-    """What the tail remembers of a sequence: how to sample it, and what penalties count."""
+    """Memory of one sequence at the tail: how to sample it, and what penalties count."""
 
     request_id: int
     prompt_tokens: int

@@ -46,7 +46,7 @@ class StepOutput:
 
 @dataclass(slots=True)
 class StageExecutor:
-    """One stage, loaded and ready. Not for several threads at once."""
+    """Executor of one stage: computes batches and keeps their KV. For one thread at a time."""
 
     model: Any
     part: StagePart
@@ -92,7 +92,7 @@ class StageExecutor:
 
     @property
     def kv_token_bytes(self) -> int:
-        """What one token of KV takes in the stage's layers."""
+        """Bytes of one token's KV in the stage's layers."""
         return self._pool.token_bytes
 
     def prepare(

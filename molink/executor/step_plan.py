@@ -35,7 +35,7 @@ cheaper.
 
 @dataclass(frozen=True, slots=True)
 class SpanPlace:
-    """One span of the step."""
+    """Place of one span: its rows in the batch and its slots in the pool."""
 
     row: int
     """Its first row in the batch."""
@@ -50,7 +50,7 @@ class SpanPlace:
 
 @dataclass(slots=True)
 class StepPlan:
-    """The step's geometry, and what its layers share."""
+    """Geometry of one step, and what its layers share."""
 
     positions_T: torch.Tensor
     slots_T: torch.Tensor
@@ -59,8 +59,8 @@ class StepPlan:
     _shared: dict[Any, Any] = field(default_factory=dict)
 
     def once(self, key: Any, make: Callable[[], Any]) -> Any:
-        """What `make` returns, made once per step for each `key`: masks and groupings depend on no
-        layer.
+        """Return what `make` made, once per step for each `key`; masks and groupings are alike in
+        all layers.
         """
         value = self._shared.get(key)
         if value is None:
@@ -112,7 +112,7 @@ def _scattered_slots(span: Span, kv: KvBlocks) -> list[int]:
 
 @dataclass(frozen=True, slots=True)
 class KeyRange:
-    """The keys that one decode row attends to."""
+    """Range of keys that one decode row attends to."""
 
     row: int
     start_slot: int
@@ -121,7 +121,7 @@ class KeyRange:
 
 @dataclass(frozen=True, slots=True)
 class DecodeGroup:
-    """Rows attended in one call: row i reads slots [start + i * stride, ... + tokens)."""
+    """Group of rows attended in one call: row i reads slots [start + i * stride, ... + tokens)."""
 
     rows: tuple[int, ...]
     start_slot: int

@@ -37,7 +37,7 @@ Progress = Callable[[float], None]
 
 @dataclass(frozen=True, slots=True)
 class StagePart:
-    """Which part of a model a stage is."""
+    """The layers of a model that one stage owns."""
 
     layers: range
     layers_total: int
@@ -144,8 +144,9 @@ def needed_tensors(pruned_class: Any, config: Any, weight_map: dict[str, str]) -
 
 
 def _belongs_elsewhere(model: Any, name: str) -> bool:
-    """Whether a dotted path meets a replaced module, from the model or (a bare checkpoint) from its
-    decoder.
+    """Whether a dotted path meets a replaced module.
+
+    The path begins at the model or, in a bare checkpoint, at its decoder.
     """
     inner = getattr(model, model.base_model_prefix, None)
     roots = [model] if inner is None else [model, inner]
@@ -171,7 +172,7 @@ def _write_stage_directory(
 
 
 def _link(source: Path, target: Path) -> None:
-    """A symbolic link, or a hard one where links need a privilege (Windows)."""
+    """Make a symbolic link, or a hard one where links need a privilege (Windows)."""
     try:
         target.symlink_to(source)
     except OSError:

@@ -19,12 +19,25 @@ from molink.control.messages.payloads import (
     StageFact,
 )
 from molink.errors import MolinkError, StageError, UserError
-from molink.node.link_routes import LinkRoutes
 from molink.node.stage_handle import StageHandle
-from molink.stage_protocol.messages import StageHealth
-from molink.tasks import cancel
+from molink.stage_protocol.messages import (
+    JoinRing,
+    OutgoingLink,
+    PathMoved,
+    StageHealth,
+    StageLoaded,
+)
+from molink.tasks import cancel, task_group
+from molink_scheduler.head.settings import RingTerms
 
-__all__ = ["StageLauncher", "StageManager", "StageState"]
+__all__ = [
+    "LinkRoutes",
+    "MoveLink",
+    "StageLauncher",
+    "StageManager",
+    "StageState",
+    "ring_terms",
+]
 
 StageState = Literal["standby", "loading", "serving"]
 
@@ -46,6 +59,39 @@ class StageLauncher(Protocol):
     ) -> StageHandle:
         """Start the stage's process, which loads `directory` and accepts links of the peers whose
         public keys are `allowed`."""
+
+
+MoveLink = Callable[[OutgoingLink, str], None]
+"""Has a stage lead one of its links over another address."""
+
+
+class LinkRoutes(Protocol):
+    """Routes of one node's stage: where its links lead, and what they may carry.
+
+    An agent looks for paths, through a relay where none is direct; a local node takes the address
+    of the assignment.
+    """
+
+    @property
+    def upload_bytes_per_s(self) -> Callable[[], float | None]:
+        """The cap on everything that leaves, as it is now; None: there is none."""
+
+    @property
+    def paths(self) -> dict[str, str]:
+        """Path of each outgoing link: "direct" or "relay"."""
+
+    def listen(self, loaded: StageLoaded) -> None:
+        """Lead others to the ports at which the stage listens."""
+
+    async def join_command(self, assignment: Assignment, move: MoveLink) -> JoinRing:
+        """The stage's place in the ring, once each link has a route; `move` is called when one has
+        a better one later. Raises StageError when one has none."""
+
+    def path_moved(self, moved: PathMoved) -> None:
+        """Take note that the stage has moved a link, or could not."""
+
+    async def leave(self) -> None:
+        """End the routes: the stage is in no ring any more."""
 
 
 @dataclass(slots=True)
@@ -72,7 +118,6 @@ class StageManager:
     _allowed: tuple[str, ...] = ()
     """Whose links it accepts: public keys, Z85."""
     _keys_revision: int = -1
-    _background: set[asyncio.Task[None]] = field(default_factory=set)
 
     @property
     def health(self) -> StageHealth | None:
@@ -113,21 +158,21 @@ class StageManager:
         """Carry this out from now on; an assignment that is not newer changes nothing."""
         if self.assignment is not None and assignment.revision <= self.assignment.revision:
             return
-        await self._cancel()
+        await cancel(self._task)
         self.assignment = assignment
         self._task = asyncio.create_task(self._carry_out(assignment))
 
     async def reclaim(self) -> None:
         """End the stage although a ring counts on it: the owner wants the PC."""
         assignment = self.assignment
-        await self._cancel()
+        await cancel(self._task)
         if assignment is not None:
             self.assignment = assignment.model_copy(update={"work": None, "join": None})
             await self._give_up(self.assignment, "Its owner has taken the PC back.")
 
     async def stop(self) -> None:
         """End the stage and whatever is under way."""
-        await self._cancel()
+        await cancel(self._task)
         await self._end_process()
         self.state = "standby"
 
@@ -166,11 +211,11 @@ class StageManager:
         self.state = "loading"
         if not self._is_loaded(work):
             await self._end_process()
-            self._reported_fraction = 0.0
-            directory = await self.launcher.prepare(work, self._progress(assignment, "downloading"))
-            self.handle = await self.launcher.start(work, directory, self._allowed)
-            self._reported_fraction = 0.0
-            await self.handle.wait_loaded(self._progress(assignment, "loading"))
+            async with task_group() as tasks:
+                progress = self._progress(tasks, assignment, "downloading")
+                directory = await self.launcher.prepare(work, progress)
+                self.handle = await self.launcher.start(work, directory, self._allowed)
+                await self.handle.wait_loaded(self._progress(tasks, assignment, "loading"))
             self._work = work
         assert self.handle is not None and self.handle.loaded is not None
         self.routes.listen(self.handle.loaded)
@@ -198,24 +243,23 @@ class StageManager:
         return alive and self._work == work and self._epoch is None
 
     def _progress(
-        self, assignment: Assignment, kind: Literal["downloading", "loading"]
+        self,
+        tasks: asyncio.TaskGroup,
+        assignment: Assignment,
+        kind: Literal["downloading", "loading"],
     ) -> Callable[[float], None]:
+        self._reported_fraction = 0.0
+
         def report(fraction: float) -> None:
             if fraction - self._reported_fraction >= FRACTION_STEP or fraction >= 1.0:
                 self._reported_fraction = fraction
-                task = asyncio.ensure_future(self._fact(assignment, kind, fraction=fraction))
-                self._background.add(task)
-                task.add_done_callback(self._background.discard)
+                tasks.create_task(self._fact(assignment, kind, fraction=fraction))
 
         return report
 
     async def _fact(self, assignment: Assignment, kind: Any, **fields: Any) -> None:
         if assignment is self.assignment:
             await self.publish_fact(StageFact(revision=assignment.revision, kind=kind, **fields))
-
-    async def _cancel(self) -> None:
-        task, self._task = self._task, None
-        await cancel(task)
 
     async def _end_process(self) -> None:
         """End the process, also when the caller is cancelled: two stages would not fit."""
@@ -231,3 +275,10 @@ class StageManager:
         await self.routes.leave()
         if handle is not None:
             await handle.child.stop()
+
+
+def ring_terms(assignment: Assignment) -> RingTerms:
+    """What the coordinator decides of the ring. Raises StageError when it cannot be read."""
+    if not isinstance(assignment.join, RingTerms):
+        raise StageError("The coordinator speaks another version: update MoLink.")
+    return assignment.join

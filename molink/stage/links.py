@@ -169,9 +169,9 @@ class StageLinks:
     def _on_silence(self, link: PacedLink, step: SilenceStep) -> None:
         """In the links' thread: a path seems dead, and what the link does about it."""
         match step:
-            case Reconnect(ask_others):
+            case Reconnect(ask_for_path):
                 log.warning("%s: nothing is acknowledged on the link %r", self.name, link.name)
-                if ask_others:
+                if ask_for_path:
                     name: OutgoingLink = "next" if link.name == "next" else "coordinator"
                     reason = "nothing that is sent there is acknowledged"
                     self._report(PathMoved(name, link.address, False, reason))

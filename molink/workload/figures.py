@@ -40,7 +40,7 @@ Figures = Mapping[str, Mapping[str, Mapping[str, float | None]]]
 
 @dataclass(frozen=True, slots=True)
 class SeenRequest:
-    """One request as its user saw it, in seconds of one clock."""
+    """Times of one request as its user saw them, in seconds of one clock."""
 
     load: str
     input_tokens: int
@@ -50,7 +50,7 @@ class SeenRequest:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> "SeenRequest":
-        """As the real half writes it."""
+        """Read a request as the real half writes it."""
         return cls(*(data[name] for name in cls.__slots__))
 
     @property
@@ -66,18 +66,21 @@ class SeenRequest:
 
 
 def figures_of(requests: Sequence[SeenRequest]) -> Figures:
-    """Of all requests and of each load; every request has at least one token."""
-    loads = dict.fromkeys(one.load for one in requests)
+    """Figures of all requests and of each load; every request has at least one token."""
+    loads = dict.fromkeys(request.load for request in requests)
     found = {ALL: _times(requests)}
     if len(loads) > 1:
-        found |= {load: _times([one for one in requests if one.load == load]) for load in loads}
+        found |= {
+            load: _times([request for request in requests if request.load == load])
+            for load in loads
+        }
     return found
 
 
 def _times(requests: Sequence[SeenRequest]) -> dict[str, dict[str, float | None]]:
-    tpots = [one.tpot_s for one in requests]
+    tpots = [request.tpot_s for request in requests]
     values = {
-        "ttft_s": [one.ttft_s for one in requests],
+        "ttft_s": [request.ttft_s for request in requests],
         "tpot_s": [tpot for tpot in tpots if tpot is not None],
     }
     spreads = {name: spread(values[name]) for name in TIMES}

@@ -52,7 +52,7 @@ WARM_UP_OUTPUT_TOKENS = 8
 
 @dataclass(frozen=True, slots=True)
 class ScenarioRequest:
-    """One request: after so many seconds of the run, and how long."""
+    """One request of a scenario: its load, when it is asked, and its lengths."""
 
     load: str
     start_s: float
@@ -62,7 +62,7 @@ class ScenarioRequest:
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """One kind of users."""
+    """One kind of users, and the requests that they make."""
 
     name: str
     requests: tuple[TraceRequest, ...]
@@ -71,15 +71,15 @@ class Load:
 def requests_of(loads: Sequence[Load]) -> list[ScenarioRequest]:
     """The requests of all loads in order of time."""
     found = [
-        ScenarioRequest(load.name, one.start_s, one.input_tokens, one.output_tokens)
+        ScenarioRequest(load.name, request.start_s, request.input_tokens, request.output_tokens)
         for load in loads
-        for one in load.requests
+        for request in load.requests
     ]
-    return sorted(found, key=lambda one: one.start_s)
+    return sorted(found, key=lambda request: request.start_s)
 
 
 def warm_up_tokens(longest: int) -> int:
-    """How long the prompt is that warms a ring up, the same in both halves.
+    """Length of the prompt that warms a ring up, the same in both halves.
 
     No longer than the longest one to come, which the model can hold.
     """
@@ -87,7 +87,7 @@ def warm_up_tokens(longest: int) -> int:
 
 
 def read_load(where: str, table: Mapping[str, Any]) -> Load:
-    """From a [[load]]. Raises UserError for the first thing that is wrong."""
+    """Read a [[load]]. Raises UserError for the first thing that is wrong."""
     kind = text(where, table, "kind", "")
     if kind not in _KINDS:
         raise UserError(f"A load of {where} has kind = {kind!r}: take one of {', '.join(_KINDS)}.")
@@ -99,7 +99,8 @@ def read_load(where: str, table: Mapping[str, Any]) -> Load:
     if not 1 <= len(requests) <= REQUESTS_MAX:
         raise UserError(f"{place} makes {len(requests)} requests: it must be 1 to {REQUESTS_MAX}.")
     shifted = [
-        TraceRequest(start_s + one.start_s, one.input_tokens, one.output_tokens) for one in requests
+        TraceRequest(start_s + request.start_s, request.input_tokens, request.output_tokens)
+        for request in requests
     ]
     return Load(text(place, table, "name", kind), tuple(shifted))
 

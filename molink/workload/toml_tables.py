@@ -16,15 +16,15 @@ def refuse_unknown(where: str, table: Mapping[str, Any], known: Set[str]) -> Non
 
 
 def tables(where: str, data: Mapping[str, Any], key: str) -> list[Mapping[str, Any]]:
-    """A list of tables; empty when there is none. Raises UserError for anything else."""
+    """Read a list of tables, empty if there is none. Raises UserError for anything else."""
     found = data.get(key, [])
-    if not isinstance(found, list) or not all(isinstance(one, dict) for one in found):
+    if not isinstance(found, list) or not all(isinstance(entry, dict) for entry in found):
         raise UserError(f"{key} of {where} must be tables: write [[{key}]] above each.")
     return found
 
 
 def text(where: str, table: Mapping[str, Any], key: str, default: str | None = None) -> str:
-    """A text. Raises UserError."""
+    """Read a text. Raises UserError for anything else."""
     value = table.get(key, default)
     if not isinstance(value, str):
         raise UserError(f"{key} of {where} is {value!r}: give a text.")
@@ -40,7 +40,7 @@ def number(
     least: float = 0.0,
     most: float = math.inf,
 ) -> float:
-    """A number from `least` to `most`. Raises UserError."""
+    """Read a number from `least` to `most`. Raises UserError for anything else."""
     value = table.get(key, default)
     if value is None:
         raise UserError(f"{where} has no {key}: give a number.")
@@ -59,7 +59,7 @@ def whole(
     least: int = 0,
     most: int,
 ) -> int:
-    """A whole number from `least` to `most`. Raises UserError."""
+    """Read a whole number from `least` to `most`. Raises UserError for anything else."""
     value = number(where, table, key, default, least=least, most=most)
     if value != int(value):
         raise UserError(f"{where} has {key} = {value:g}: give a whole number.")

@@ -131,7 +131,7 @@ class SystemSpec:
     hop_software_s: float = 0.0
     """Serialisation, event loops and triggers of one hop, both ends together."""
     window_opens: bool = False
-    """Whether a burst after a quiet time waits for TCP's window to open (`network.window`)."""
+    """Whether a burst after a quiet time waits for TCP's window to open (`network.line.Window`)."""
     link_model: str = "paced"
     """`paced`: every chunk and acknowledgement; `ideal`: strict priority in pieces of one quantum
     at the true rate, in closed form, for worlds of a thousand nodes. Where `paced` is set."""

@@ -117,9 +117,9 @@ def test_a_path_moves_on_command(stages):
 def test_a_stage_asks_for_another_way_when_nothing_comes_through(stages):
     stages.join()
     link = stages.stage._next
-    link.on_silence(link, Reconnect(ask_others=False))
+    link.on_silence(link, Reconnect(ask_for_path=False))
     assert stages.facts.empty()
-    link.on_silence(link, Reconnect(ask_others=True))
+    link.on_silence(link, Reconnect(ask_for_path=True))
     fact = stages.facts.get_nowait()
     assert (fact.link, fact.address, fact.moved) == ("next", link.address, False)
     assert list(stages.stage.receive()) == []
@@ -153,7 +153,7 @@ async def test_the_coordinator_speaks_with_head_and_tail_over_encrypted_links():
     join = JoinRing(EPOCH, own, ours, RingTerms(64, None, (1,), None, "molink"), None)
     keyed = {"next_key": public(PEER), "coordinator_key": public(COORDINATOR)}
     await asyncio.to_thread(ring.connect, replace(join, **keyed))
-    for step in (Reconnect(ask_others=False), Reconnect(ask_others=True), GiveUp(25.0)):
+    for step in (Reconnect(ask_for_path=False), Reconnect(ask_for_path=True), GiveUp(25.0)):
         links.head.on_silence(links.head, step)
     assert await links.events.get() == HeadSilent()
     lost = HeadLost("For 25 s the head has acknowledged nothing over any way.")

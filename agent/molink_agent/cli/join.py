@@ -67,9 +67,9 @@ def join(
 
     What is lent can be changed at any time: `molink agent set`.
     """
-    from molink.cli.command_line import until_stopped
     from molink.control.identity import load_or_make_key
     from molink.control.messages.invites import Invite
+    from molink.tasks import until_stopped
     from molink_agent.daemon.membership import join_cluster
     from molink_agent.data_files import AgentOptions
 
@@ -91,8 +91,8 @@ def join(
 @data_dir_option
 def run(data_dir: str | None) -> None:
     """Lend this PC as it was joined, until Ctrl-C; the service runs this."""
-    from molink.cli.command_line import until_stopped
     from molink.control.identity import load_or_make_key
+    from molink.tasks import until_stopped
     from molink_agent.daemon.membership import load_membership
 
     where = directory(data_dir)

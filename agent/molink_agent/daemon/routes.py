@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 
 from molink.control.messages.payloads import Assignment, Services, StageLink
 from molink.errors import StageError
-from molink.node.link_routes import MovePath, ring_terms
+from molink.node.stage_manager import MoveLink, ring_terms
 from molink.stage_protocol.messages import JoinRing, OutgoingLink, PathMoved, StageLoaded
 from molink.tasks import cancel, spawn
 from molink.transport.paths.choose import Path
@@ -99,7 +99,7 @@ class RelayedRoutes:
         for name, port in listening.items():
             self.open_port(name, port)
 
-    async def join_command(self, assignment: Assignment, move: MovePath) -> JoinRing:
+    async def join_command(self, assignment: Assignment, move: MoveLink) -> JoinRing:
         """Find the first path of each link; `move` is called for better ones later. Raises
         StageError when one has none."""
         ring = ring_terms(assignment)
@@ -148,7 +148,7 @@ class RelayedRoutes:
         await self.leave()
         await cancel(self._receiving)
 
-    async def _address(self, name: OutgoingLink, link: StageLink, move: MovePath) -> str:
+    async def _address(self, name: OutgoingLink, link: StageLink, move: MoveLink) -> str:
         found = asyncio.Event()
 
         async def moved(path: Path) -> None:

@@ -11,8 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from molink.control.messages.payloads import AssignedWork
-from molink.node.stage_handle import StageHandle
-from molink.node.warm_stage import WarmStage
+from molink.node.stage_handle import StageHandle, WarmStage
 from molink.stage_protocol.messages import LoadStage
 from molink.wire.curve_keys import CurveKeys
 from molink_agent.daemon.membership import Admission

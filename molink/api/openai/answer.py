@@ -26,7 +26,7 @@ __all__ = ["Dialect", "Job", "TokenTexts", "answer_openai"]
 
 
 class Dialect(Protocol):
-    """Writer of one endpoint's choices, made for one request: it may count along."""
+    """Writer of one endpoint's choices, made for one request: it may keep counts."""
 
     id_prefix: str
     whole_object: str

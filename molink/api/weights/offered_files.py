@@ -37,7 +37,7 @@ logger = logging.getLogger(__name__)
 
 
 class HashingStopped(Exception):
-    """Raised when hashing was told to stop."""
+    """Raised when hashing is stopped before its end."""
 
 
 @dataclass(frozen=True, slots=True)

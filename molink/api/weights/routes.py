@@ -48,7 +48,7 @@ WAITING_MAX = 64
 """In line; a ring has fewer nodes. More are sent away at once."""
 
 WAIT_S = 30.0
-"""In line, before a node is told to come back: below what proxies on the way put up with."""
+"""In line, before a node is sent away: shorter than the time-outs of proxies on the way."""
 
 Authorised = Callable[[str], bool]
 """Whether a bearer token is one of a node that may fetch weights. Must not block."""
@@ -130,7 +130,7 @@ class WeightsRoutes:
         """Of files, to all nodes."""
 
     async def get_manifest(self, request: web.Request) -> web.Response:
-        """All files with their checksums."""
+        """The manifest: all files with their checksums."""
         self._check(request)
         response = web.Response(body=self._ready(), content_type="application/json")
         response.enable_compression()

@@ -1,8 +1,8 @@
-"""The broker of the control plane: a Mosquitto of our own, one in this process, or somebody else's.
+"""The broker of the control plane: a Mosquitto of our own, one in this process, or an external one.
 
 Mosquitto is preferred where it is installed (the container image and the installer bring it): it
 has been hardened in public for a decade and keeps its state on disk. Where it is not, a small
-broker of ours stands in (`embedded.py`); docs/benchmarks/control.md says how far that goes. Both
+broker of ours stands in (`embedded.py`); docs/benchmarks/control.md shows how far that goes. Both
 are held to the same tests. A cloud service is used by its URL.
 """
 
@@ -55,7 +55,7 @@ class Broker(Protocol):
 
 
 class ExternalBroker:
-    """Somebody else's broker, by URL: mqtt://USER:PASSWORD@HOST:PORT, or mqtts:// for TLS.
+    """A broker that we do not run, by URL: mqtt://USER:PASSWORD@HOST:PORT, or mqtts:// for TLS.
 
     Its users and rules are its operator's. We have one user's credentials and hand them to every
     node, so any node can read and write what any other can: only for brokers within one circle of

@@ -27,7 +27,7 @@ _SWEEP_S = 0.25
 
 
 class EmbeddedBroker:
-    """A `Broker` on this event loop."""
+    """A `Broker` that serves on this event loop."""
 
     def __init__(self, host: str, port: int, tls: TlsFiles | None = None) -> None:
         self._host, self._port, self._tls = host, port, tls
@@ -121,7 +121,7 @@ def _server_context(tls: TlsFiles | None) -> ssl.SSLContext | None:
 
 
 def _allow_many_connections() -> None:
-    """A shell's usual 1,024 open files are too few; the kernel lets anybody have more."""
+    """A shell's usual 1,024 open files are too few; the kernel allows any process more."""
     soft, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = 2 * CONNECTIONS_MAX
     if soft != resource.RLIM_INFINITY and soft < wanted:

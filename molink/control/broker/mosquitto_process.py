@@ -50,7 +50,7 @@ if os.getppid() != parent:
 os.execv(sys.argv[4], sys.argv[4:])
 """
 """1 is PR_SET_PDEATHSIG; the parent may have died before it was set. A shell's usual 1,024 open
-files are too few for a thousand connections; the kernel lets anybody have more."""
+files are too few for a thousand connections; the kernel allows any process more."""
 
 
 class MosquittoProcess:

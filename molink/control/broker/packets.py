@@ -50,7 +50,7 @@ class PacketError(Exception):
 
 
 class UnsupportedVersionError(PacketError):
-    """Raised when a client speaks another version of MQTT; `answer` is the CONNACK that says so."""
+    """Raised when a client speaks another version of MQTT; `answer` is the CONNACK to send."""
 
     def __init__(self, level: int) -> None:
         super().__init__(f"the client speaks protocol level {level}, not MQTT 3.1.1")
@@ -68,7 +68,7 @@ class Packet:
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """What a PUBLISH packet or a last will carries."""
+    """Content of a PUBLISH packet or of a last will."""
 
     topic: str
     payload: bytes
@@ -78,7 +78,7 @@ class Message:
 
 @dataclass(frozen=True, slots=True)
 class Connect:
-    """A client's first packet."""
+    """First packet of a client: who it is, and its last will."""
 
     client_id: str
     username: str

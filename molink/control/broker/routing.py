@@ -1,7 +1,7 @@
 """Which connected clients are sent a message, and what is kept for later subscribers. Pure.
 
-Who may read a topic says already whom to ask: of a thousand nodes one, and the coordinator. So a
-message is compared with the filters of those two, and no index of all filters is needed.
+The permissions already tell who can want a topic: of a thousand nodes one, and the coordinator. So
+a message is compared with the filters of those two, and no index of all filters is needed.
 """
 
 from collections.abc import Iterator
@@ -31,10 +31,10 @@ class Client(Protocol):
     """Connection of a client, to which messages are sent."""
 
     def send(self, message: Message) -> None:
-        """Send it a message."""
+        """Send a message to the client."""
 
     def end(self, *, with_will: bool = True) -> None:
-        """End its connection, by default with its last will."""
+        """End the connection, by default with the last will."""
 
 
 @dataclass(slots=True)
@@ -103,7 +103,7 @@ class Router:
 
 
 class RetainedStore:
-    """The last message of each retained topic.
+    """Store of the last message of each retained topic.
 
     Grouped by the beginning of the topic, `molink/v1/node/ID`: a node that joins asks for what is
     retained for it, and that should not be looked up among the messages of all others.
@@ -127,7 +127,7 @@ class RetainedStore:
             del self._groups[_prefix(message.topic)]
 
     def matching(self, topic_filter: str) -> Iterator[Message]:
-        """The messages under that filter."""
+        """The retained messages under a filter."""
         prefix = _prefix(topic_filter)
         anywhere = "+" in prefix or "#" in prefix
         groups = self._groups.values() if anywhere else [self._groups.get(prefix, {})]

@@ -56,9 +56,9 @@ _ACCEPTED, _NOT_AUTHORIZED = b"\0\0", b"\0\x05"
 
 
 class Session(asyncio.Protocol):
-    """A client's connection, from its first byte to its last.
+    """Connection of one client, from its first byte to its last.
 
-    `knows(username, password)` tells who may connect; `sessions` are all that are open.
+    `knows(username, password)` is whether they are a client's; `sessions` are all that are open.
     """
 
     def __init__(
@@ -109,7 +109,7 @@ class Session(asyncio.Protocol):
         self._write(encode_publish(message, packet_id))
 
     def end(self, *, with_will: bool = True) -> None:
-        """Close the connection; publish the client's last will unless it has said good-bye."""
+        """Close the connection, by default with the client's last will."""
         if self._ended:
             return
         self._ended = True
@@ -177,7 +177,7 @@ class Session(asyncio.Protocol):
         self._write(encode(Kind.CONNACK, _ACCEPTED))
 
     def _may_connect(self, connect: Connect) -> bool:
-        """Whether the client is who it says, and its last will is one that it may write.
+        """Whether the password is right, and the last will is one that the client may write.
 
         Its id must be its user's name: with another's it would end the other's connection.
         """

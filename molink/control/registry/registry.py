@@ -1,7 +1,7 @@
 """The registry of the cluster: the coordinator's key, its invites and its nodes in one SQLite file.
 
 The coordinator and the `molink invite` and `molink node` commands open the same file at the same
-time; WAL and immediate transactions make that safe, and `changed_elsewhere` tells the coordinator
+time; WAL and immediate transactions make that safe, and `changed_elsewhere` shows the coordinator
 that a command has written. An HTTP API for these commands was rejected: they must work while the
 coordinator is down, and only the operator may read the file anyway.
 
@@ -129,7 +129,7 @@ class Registry:
     def make_invite(
         self, expires_s: float, uses: int, name: str, now: float, url: str | None = None
     ) -> Invite:
-        """A new invite to `url`, or to where the coordinator said that it is.
+        """A new invite to `url`, or to the URL that the coordinator has kept.
 
         Raises UserError when that is not known, a value is out of range or the name is taken.
         """

@@ -8,6 +8,7 @@ import hmac
 import secrets
 import sqlite3
 from dataclasses import astuple
+from typing import assert_never
 
 from molink.control.identity import key_to_z85, node_id_of
 from molink.control.messages.invites import InviteSecret
@@ -124,12 +125,16 @@ def spend_use(db: sqlite3.Connection, request: JoinRequest, now: float) -> str:
     """
     invite = _shown(db, request)
     match invite.state(now):
+        case "usable":
+            pass
         case "revoked":
             raise JoinRefusedError(f"This invite was withdrawn: {ASK}")
         case "expired":
             raise JoinRefusedError(f"This invite has expired: {ASK}")
         case "used up":
             raise JoinRefusedError(f"All uses of this invite are spent: {ASK}")
+        case unknown:
+            assert_never(unknown)
     _check_not_full(db)
     db.execute("UPDATE invites SET uses_left = uses_left - 1 WHERE id = ?", (invite.invite_id,))
     return invite.invite_id
@@ -174,7 +179,7 @@ def add_node(
     now: float,
     pc: str | None = None,
 ) -> NodeRecord:
-    """A new member, with a password and a token of its own; `pc`: whose further device it is."""
+    """A new member, with its password and token; `pc`: the PC whose further device it is."""
     password, token = (secrets.token_urlsafe(PASSWORD_BYTES) for _ in range(2))
     node_id, key = node_id_of(public_key), key_to_z85(public_key)
     record = NodeRecord(

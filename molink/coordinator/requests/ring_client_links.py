@@ -90,14 +90,14 @@ class RingClientLinks:
         return await outcome
 
     def close(self) -> None:
-        """Close both links."""
+        """Close both links, and end their thread."""
         self._links.close()
 
     def _on_silence(self, link: PacedLink, step: SilenceStep) -> None:
         """In the link thread: the path to the head seems dead."""
         match step:
-            case Reconnect(ask_others):
-                if ask_others:
+            case Reconnect(ask_for_path):
+                if ask_for_path:
                     self._queue(HeadSilent())
             case GiveUp(silent_s):
                 reason = f"For {silent_s:.0f} s the head has acknowledged nothing over any way."

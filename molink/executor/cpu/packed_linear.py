@@ -189,7 +189,7 @@ class Pending:
 
 
 class SharedInput(nn.Module):
-    """A packed product whose output columns belong to several layers."""
+    """Packed product whose output columns belong to several layers."""
 
     def __init__(self, packed: PackedLinear, sizes: list[int]) -> None:
         super().__init__()
@@ -211,7 +211,7 @@ class SharedInput(nn.Module):
 
 
 class SharedPart(nn.Module):
-    """Stands where one of the sharing layers stood."""
+    """Module in place of one of the sharing layers."""
 
     def __init__(self, shared: SharedInput, index: int) -> None:
         super().__init__()

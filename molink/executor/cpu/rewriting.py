@@ -57,7 +57,7 @@ def rewrite(
 
 
 def _untie_embedding(model: Any) -> None:
-    """A tail needs tied embeddings only as its output head: that alone keeps the weights."""
+    """Drop tied embeddings that a tail needs only as its output head, which keeps the weights."""
     embedding = model.get_input_embeddings()
     if not isinstance(embedding, Skip):
         name = next(name for name, module in model.named_modules() if module is embedding)
@@ -168,7 +168,7 @@ class RootMeanSquareNorm(nn.Module):
 
 
 def replacement_for(module: nn.Module) -> RootMeanSquareNorm | None:
-    """A fast norm that computes what `module` computes, or None when it is something else.
+    """Return a fast norm that computes what `module` computes, or None for something else.
 
     Architectures differ in the weight (gemma adds one) and in roundings, so a module is replaced
     only after it gave the same numbers as the original on random inputs of several sizes.

@@ -110,7 +110,7 @@ class ChunkStream:
                 continue
             if isinstance(answer, Ack):
                 for sequence in answer.sequences:
-                    if self.sender.acknowledged(sequence, now):
+                    if self.sender.on_ack(sequence, now):
                         self._forget_sent(sequence)
             elif isinstance(answer, Missing) and self.sender.missing(answer.first, now):
                 self._forget_sent(answer.first - 1)
@@ -143,7 +143,7 @@ class ChunkStream:
             return now
         while (repeat := self.sender.next_repeat(now)) is not None:
             self._hand_over(next(sent for number, sent in self._sent if number == repeat.sequence))
-            self.sender.repeated(repeat, now)
+            self.sender.on_repeated(repeat, now)
             now = self.clock()
         while (leaving := self.sender.next_chunk(now)) is not None:
             self._send_chunk(*leaving, now)
@@ -165,7 +165,7 @@ class ChunkStream:
         self._hand_over(frames)
         size_bytes = len(header) + len(piece)
         self.bytes_sent += 0 if outgoing.is_filler else size_bytes
-        self.sender.sent(sequence, chunk, size_bytes, now)
+        self.sender.on_sent(sequence, chunk, size_bytes, now)
         if chunk.last:
             del self._outgoing[chunk.transfer_id]
 

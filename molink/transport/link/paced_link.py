@@ -125,7 +125,7 @@ class PacedLink:
             self._stream.drain()
             ended = self._advance_move()
             asked_at = self._stream.exchange()
-            step = self._look(asked_at) if asked_at >= self.sender.silence.look_at else None
+            step = self._look(asked_at) if asked_at >= self.sender.silence.check_at else None
             wake_at = self.sender.next_wake(asked_at)
             move = self.connections.move
         for ended_move in ended:
@@ -156,7 +156,7 @@ class PacedLink:
     def _look(self, now: float) -> SilenceStep | None:
         """Notice a way that is dead, and begin to do something about it."""
         sender = self.sender
-        step = sender.silence.look(sender.oldest, sender.pacer, now)
+        step = sender.silence.check(sender.oldest, sender.pacer, now)
         if isinstance(step, Reconnect):
             self.connections.reconnect()
         return step
@@ -167,7 +167,7 @@ class PacedLink:
         if connections.is_idle:
             return []
         now, before = self.clock(), self.address
-        silent = self.sender.silence.noticed
+        silent = self.sender.silence.is_silent
         ended = connections.advance(self.pacer.in_flight_bytes, now, silent=silent)
         for move in ended:
             if move.phase == "drained":

@@ -1,15 +1,15 @@
 """What leaves on a link now: the pacer says whether and how much, the queue which piece.
 
 The two know nothing of each other; asking them in the right order is a decision too, and the live
-link and the simulator must make it alike. So it is made here, once. Whoever has news of the link
-(an offer, an acknowledgement, time that has passed) takes chunks until there is none:
+link and the simulator must make it alike. So it is made here, once. After every event of the link
+(an offer, an acknowledgement, time that has passed) its driver takes chunks until there is none:
 
     while (leaving := sender.next_chunk(now)) is not None:
         sequence, chunk = leaving
         ...  # hand the bytes to the connection
-        sender.sent(sequence, chunk, size_bytes, now)
+        sender.on_sent(sequence, chunk, size_bytes, now)
 
-`sent` is told the bytes that really left, the chunk's own header among them. Rejected: to count
+`on_sent` takes the bytes that really left, the chunk's own header among them. Rejected: to count
 them here, which would teach the core the encoding of frames.
 
 When a connection has died, what was unacknowledged leaves once more before anything else, under the
@@ -102,14 +102,14 @@ class PrefillPause:
 
 @dataclass(slots=True)
 class LinkSender:
-    """The sending end of one directed link."""
+    """Sending end of one directed link: its queue, its pacer, and what must be repeated."""
 
     queue: TransmissionQueue
     pacer: LinkPacer
     _next_decode_due_at: float | None = field(init=False, default=None)
     _pause: PrefillPause = field(init=False, default_factory=PrefillPause)
     silence: LinkSilence = field(init=False, default_factory=LinkSilence)
-    """Whoever drives the link looks at it when it asks to be looked at."""
+    """The link's driver calls `check` when it is due."""
     _next_sequence: int = field(init=False, default=0)
     _again: deque[Repeat] = field(init=False, default_factory=deque)
     """What must leave once more, before anything else."""
@@ -143,7 +143,7 @@ class LinkSender:
     def next_chunk(self, now: float) -> tuple[int, Chunk] | None:
         """The chunk to send now and its sequence number; None: nothing waits, or it must wait.
 
-        Commits to it: the caller must send it, and say `sent` before it asks again.
+        Commits to it: the caller must send it and call `on_sent` before it asks again.
         """
         if self.queue.is_empty or self._again:
             return None
@@ -162,14 +162,14 @@ class LinkSender:
         self._next_sequence += 1
         return sequence, chunk
 
-    def sent(self, sequence: int, chunk: Chunk, size_bytes: int, now: float) -> None:
+    def on_sent(self, sequence: int, chunk: Chunk, size_bytes: int, now: float) -> None:
         """A chunk was handed to the connection as `size_bytes` bytes, its header among them."""
         urgent = chunk.batch_class is DECODE
-        self.pacer.sent(sequence, size_bytes, now, urgent=urgent)
+        self.pacer.on_sent(sequence, size_bytes, now, urgent=urgent)
 
-    def acknowledged(self, sequence: int, now: float) -> bool:
+    def on_ack(self, sequence: int, now: float) -> bool:
         """The far end has this chunk and all before it; False: it is not one that is under way."""
-        return self.pacer.acknowledged(sequence, now)
+        return self.pacer.on_ack(sequence, now)
 
     @property
     def oldest(self) -> int | None:
@@ -185,7 +185,7 @@ class LinkSender:
     def connection_changed(self, first: int, now: float, *, path_changed: bool) -> None:
         """There is another connection, and the far end has all chunks before number `first`;
         `path_changed`: it does not lead where the one before did."""
-        waiting = (*self.pacer.take_back(first, now), *self._again)
+        waiting = (*self.pacer.take_unacknowledged(first, now), *self._again)
         self._again = deque(repeat for repeat in waiting if repeat.sequence >= first)
         self._repeated_from = first
         if path_changed:
@@ -205,15 +205,15 @@ class LinkSender:
     def next_repeat(self, now: float) -> Repeat | None:
         """The chunk to send once more now; None: it must wait, or there is none.
 
-        Commits to it: the caller must send it, and say `repeated` before it asks again.
+        Commits to it: the caller must send it and call `on_repeated` before it asks again.
         """
         if not self._again or not self.pacer.sendable_bytes(now, urgent=self._again[0].urgent):
             return None
         return self._again.popleft()
 
-    def repeated(self, repeat: Repeat, now: float) -> None:
-        """It was handed to the connection."""
-        self.pacer.sent(repeat.sequence, repeat.size_bytes, now, urgent=repeat.urgent)
+    def on_repeated(self, repeat: Repeat, now: float) -> None:
+        """A repeated chunk was handed to the connection."""
+        self.pacer.on_sent(repeat.sequence, repeat.size_bytes, now, urgent=repeat.urgent)
 
     def next_wake(self, now: float) -> float | None:
         """When to ask again if nothing happens before; None when only an event helps."""
@@ -251,7 +251,7 @@ class LinkSender:
         return self.queue.decode_first and self.queue.waiting_count(DECODE) > 0
 
     def _paused_until(self, now: float) -> float | None:
-        """Until when prefill waits for a decode step under way; None: nothing is held."""
+        """Until when prefill waits for a decode step under way; None: it does not wait."""
         if not self.queue.decode_first or self.queue.waiting_count(DECODE) > 0:
             return None
         until = self._pause.until(now, self.pacer.drain_s)

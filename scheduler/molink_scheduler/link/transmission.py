@@ -43,7 +43,7 @@ POLICY_DEFAULT = "molink"
 
 
 class TransmissionQueue(Protocol):
-    """The transfers that wait for one link, and the order in which they leave.
+    """Transfers that wait for one link, and the order in which they leave.
 
     Of one class, transfers complete in order of offer under every policy, and the bytes of each
     leave in order.

@@ -1,7 +1,7 @@
 """How much may this node upload? One budget for all links that leave it, activations included.
 
-A bucket that fills at the cap and holds 40 ms of it: whatever is taken, no second, wherever it
-begins, carries more than 1.04 times the cap. Prefill leaves the lower half of the bucket alone, so
+A token bucket that fills at the cap and holds 40 ms of it: no second, wherever it begins, carries
+more than 1.04 times the cap. Prefill leaves the lower half of the bucket alone, so
 that a decode step finds 20 ms of upload waiting for it however hard prefill pushes, and what it
 takes there prefill pays back by waiting.
 
@@ -37,7 +37,7 @@ def check_cap(cap_bytes_per_s: float, needed_bytes_per_s: float) -> None:
 
 @dataclass(slots=True)
 class UploadBudget:
-    """Bytes that may leave this node now; shared by its links."""
+    """Token bucket of a node's upload, shared by the links that leave it."""
 
     cap_bytes_per_s: float | None
     """None: no cap."""
@@ -62,12 +62,12 @@ class UploadBudget:
         return max(1, int(self._bucket_bytes - self._reserve_bytes(urgent)))
 
     def sendable_bytes(self, now: float, *, urgent: bool = False) -> int:
-        """Bytes that may go now."""
+        """Bytes that may leave now."""
         if self.cap_bytes_per_s is None:
             return UNLIMITED_BYTES
         return max(0, int(self._tokens_at(now) - self._reserve_bytes(urgent)))
 
-    def sent(self, size_bytes: int, now: float) -> None:
+    def on_sent(self, size_bytes: int, now: float) -> None:
         """Take bytes that went out; more than `sendable_bytes` said is waited for afterwards."""
         if self.cap_bytes_per_s is None:
             return

@@ -2,7 +2,7 @@
 
 By hand, for a prompt of the mean 763 tokens that finds the ring empty. A compared system sends
 763 x 16,384 B = 12.5 MB over two hops: 1.0 s each on the wire. Each hop then waits for TCP's window
-to grow from 14.6 to 750 KB (`network.window`): six doublings, 6 x 60 ms less what they carry, about
+to grow from 14.6 to 750 KB (`network.line`): six doublings, 6 x 60 ms less what they carry, about
 0.29 s. With 30 ms of delay, 40 ms of software, and 3 x 35 ms of arithmetic TTFT is
 
     2 x (1.00 + 0.29 + 0.03 + 0.04) + 0.1 = 2.8 s, where the paper has 3.2 to 3.4 s at 0.1/s

@@ -16,12 +16,10 @@ from molink_scheduler.stage.core import StageCore, WorkSource
 from molink_scheduler.stage.queue import StageQueue
 from molink_sim.clock import Clock
 from molink_sim.hardware.interpolation import Curve
-from molink_sim.network.line import Line, Uplink
+from molink_sim.network.line import BYTES_PER_MEGABIT, Line, Uplink, Window
 from molink_sim.network.link import Deliver
 from molink_sim.network.make import PAPER_POLICY, make_link
 from molink_sim.network.paced import PacedLink
-from molink_sim.network.rates import BYTES_PER_MEGABIT
-from molink_sim.network.window import Window
 from molink_sim.ring.baselines import FifoQueue, IterationHead
 from molink_sim.ring.device import Device, OwnDevice, SharedDevice
 from molink_sim.ring.messages import CODEC_RATIO

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from molink.config.ring_hosts import RingHosts, StageAddress
 from molink.config.settings import ServeSettings
 from molink.control.messages.payloads import Assignment, StageLink
-from molink.coordinator.local.direct_routes import DirectRoutes
 from molink.coordinator.local.fixed_plan import FixedPlanner, fixed_plan
+from molink.coordinator.local.local_node import DirectRoutes
 from molink.coordinator.members.node_book import Node
 from molink.coordinator.members.ring import COORDINATOR
 from molink.coordinator.requests.link_memory import KnownLink, KnownLinks

@@ -119,7 +119,7 @@ class FakeLink:
             self.at(wake + 1e-6, lambda: None)
 
     def send(self, sequence, chunk):
-        self.sender.sent(sequence, chunk, chunk.size_bytes, self.now)
+        self.sender.on_sent(sequence, chunk, chunk.size_bytes, self.now)
         self.sends.append((self.now, chunk.size_bytes))
         due = self.urgent_since.pop(chunk.transfer_id, None) if chunk.last else None
         self.enqueue((sequence, chunk.size_bytes, due))
@@ -154,7 +154,7 @@ class FakeLink:
         self.delivered.append((self.now, size))
         if due is not None:
             self.urgent_delays.append((self.now, self.now - due))
-        self.at(self.now + self.one_way_s, lambda: self.sender.acknowledged(sequence, self.now))
+        self.at(self.now + self.one_way_s, lambda: self.sender.on_ack(sequence, self.now))
 
     def estimates(self, start, end):
         return [mbps for when, mbps, _ in self.log if start <= when < end]
@@ -199,4 +199,4 @@ class ComputingFarEnd(FakeLink):
         if at >= self.stall_at:
             at = self.stall_at + 0.05
         self.acknowledged_at = max(self.acknowledged_at, at + self.random.uniform(0, 0.02))
-        self.at(self.acknowledged_at, lambda: self.sender.acknowledged(sequence, self.now))
+        self.at(self.acknowledged_at, lambda: self.sender.on_ack(sequence, self.now))

@@ -165,7 +165,7 @@ def send_all(sender, now):
     chunks = []
     while (leaving := sender.next_chunk(now)) is not None:
         sequence, chunk = leaving
-        sender.sent(sequence, chunk, chunk.size_bytes, now)
+        sender.on_sent(sequence, chunk, chunk.size_bytes, now)
         chunks.append(chunk)
     return chunks
 
@@ -180,7 +180,7 @@ def test_hostile_acknowledgements_are_dropped_and_counted(acks):
     for step, sequence in enumerate(acks):
         now = step * 0.01
         sent += len(send_all(sender, now))
-        sender.acknowledged(sequence, now)
+        sender.on_ack(sequence, now)
         if open_from <= sequence < sent:
             open_from = sequence + 1
         else:
@@ -217,9 +217,9 @@ def test_without_acknowledgements_the_window_fills_then_waits_longer_and_longer(
 def test_a_late_acknowledgement_stands_for_all_before_it():
     sender = busy_sender(LinkMemory(20 * MBPS, 0.06))
     count, now = drain_wakes(sender, 0.0, until=0.9)
-    assert sender.acknowledged(count - 1, now)
+    assert sender.on_ack(count - 1, now)
     assert sender.pacer.in_flight_bytes == 0 and sender.pacer.acks_refused == 0
-    assert not sender.acknowledged(count - 2, now)
+    assert not sender.on_ack(count - 2, now)
     assert sender.pacer.acks_refused == 1
     assert sender.next_chunk(now + 1) is not None
 
@@ -230,17 +230,17 @@ def test_what_is_taken_back_is_no_longer_in_flight_and_the_estimate_stays():
     before = pacer.estimator.rate_bytes_per_s
     newest, oldest = pacer._newest_sequence, pacer.oldest
     in_flight_bytes = pacer.in_flight_bytes
-    repeats = pacer.take_back(oldest, 3.0)
+    repeats = pacer.take_unacknowledged(oldest, 3.0)
     assert pacer.in_flight_bytes == 0 and pacer.oldest is None
     assert sum(repeat.size_bytes for repeat in repeats) == in_flight_bytes
     assert [repeat.sequence for repeat in repeats] == list(range(oldest, newest + 1))
     assert pacer.estimator.rate_bytes_per_s == before
     assert pacer.sendable_bytes(3.0) > 0
-    assert not pacer.acknowledged(newest, 3.1)
+    assert not pacer.on_ack(newest, 3.1)
     assert pacer.acks_refused == 1
     for repeat in repeats:
-        pacer.sent(repeat.sequence, repeat.size_bytes, 3.2)
-    assert pacer.acknowledged(newest, 3.3) and pacer.in_flight_bytes == 0
+        pacer.on_sent(repeat.sequence, repeat.size_bytes, 3.2)
+    assert pacer.on_ack(newest, 3.3) and pacer.in_flight_bytes == 0
 
 
 def test_decode_overdraws_a_full_window_but_not_without_end():
@@ -277,13 +277,13 @@ def test_messages_with_pauses_between_neither_wait_nor_spoil_what_is_known(
 @pytest.mark.parametrize(("known_mbps", "begins_mbps"), [(100, 8), (2, 2)])
 def test_on_another_way_a_link_begins_as_to_a_peer_never_met(known_mbps, begins_mbps):
     pacer = LinkPacer(LinkMemory(known_mbps * MBPS, 0.01))
-    pacer.sent(0, 1000, 1.0)
-    pacer.acknowledged(0, 1.01)
+    pacer.on_sent(0, 1000, 1.0)
+    pacer.on_ack(0, 1.01)
     pacer.path_changed(2.0)
     assert pacer.estimator.rate_bytes_per_s == begins_mbps * MBPS
     assert pacer.estimator.base_rtt_s == CAUTIOUS.rtt_s
-    pacer.sent(1, 1000, 2.0)
-    pacer.acknowledged(1, 2.5)
+    pacer.on_sent(1, 1000, 2.0)
+    pacer.on_ack(1, 2.5)
     assert pacer.estimator.base_rtt_s == pytest.approx(0.5, abs=0.01)
     assert pacer.estimator.queueing_delay_s == 0 and pacer.acks_refused == 0
 
@@ -295,7 +295,7 @@ def test_a_link_that_took_another_way_learns_it_like_a_new_one(mbps, one_way_s, 
     link = FakeLink([(0, mbps)], one_way_s).run(3)
     moved = FakeLink([(0, after)], later_s)
     if link.pacer.in_flight_bytes:
-        link.sender.acknowledged(link.pacer._newest_sequence, 3.5)
+        link.sender.on_ack(link.pacer._newest_sequence, 3.5)
     link.pacer.path_changed(0.0)
     moved.sender = link.sender
     moved.run(4)

@@ -32,7 +32,7 @@ def send_all(sender, now):
     sent = []
     while (leaving := sender.next_chunk(now)) is not None:
         sequence, chunk = leaving
-        sender.sent(sequence, chunk, chunk.size_bytes + 20, now)
+        sender.on_sent(sequence, chunk, chunk.size_bytes + 20, now)
         sent.append((sequence, chunk))
     return sent
 
@@ -58,7 +58,7 @@ def test_acknowledgements_make_room_and_numbers_rise(link_sender):
     while link_sender.is_waiting:
         now += 0.001
         while under_way and under_way[0][0] <= now:
-            link_sender.acknowledged(under_way.pop(0)[1], now)
+            link_sender.on_ack(under_way.pop(0)[1], now)
         for sequence, _ in send_all(link_sender, now):
             numbers.append(sequence)
             under_way.append((now + 0.06, sequence))
@@ -71,17 +71,17 @@ def test_after_another_connection_the_unacknowledged_leave_first_under_their_num
     for millisecond in range(50):
         send_all(link_sender, millisecond / 1000)
     count = link_sender.pacer._newest_sequence + 1
-    assert link_sender.acknowledged(1, 0.05) and link_sender.oldest == 2
+    assert link_sender.on_ack(1, 0.05) and link_sender.oldest == 2
     link_sender.connection_changed(4, 0.06, path_changed=False)
     repeated, now = [], 0.06
     while link_sender.is_repeating:
         assert link_sender.next_chunk(now) is None and now < 1
         while (repeat := link_sender.next_repeat(now)) is not None:
-            link_sender.repeated(repeat, now)
+            link_sender.on_repeated(repeat, now)
             repeated.append(repeat.sequence)
         now += 0.001
     assert repeated == list(range(4, count))
-    link_sender.acknowledged(count - 1, now)
+    link_sender.on_ack(count - 1, now)
     assert [sequence for sequence, _ in send_all(link_sender, now + 0.1)][:1] == [count]
 
 
@@ -93,7 +93,7 @@ def test_a_connection_that_dies_while_it_repeats_is_followed_by_another(link_sen
     link_sender.connection_changed(0, 0.06, path_changed=True)
     for _ in range(3):
         if (repeat := link_sender.next_repeat(0.06)) is not None:
-            link_sender.repeated(repeat, 0.06)
+            link_sender.on_repeated(repeat, 0.06)
     assert link_sender.oldest == 0
     link_sender.connection_changed(1, 0.07, path_changed=True)
     assert link_sender.oldest == 1
@@ -101,8 +101,8 @@ def test_a_connection_that_dies_while_it_repeats_is_followed_by_another(link_sen
     while link_sender.is_repeating:
         assert now < 10
         while (repeat := link_sender.next_repeat(now)) is not None:
-            link_sender.repeated(repeat, now)
-            link_sender.acknowledged(repeat.sequence, now + 0.001)
+            link_sender.on_repeated(repeat, now)
+            link_sender.on_ack(repeat.sequence, now + 0.001)
             repeats.append(repeat.sequence)
         now += 0.002
     assert repeats == list(range(1, count)) and link_sender.oldest is None
@@ -179,7 +179,7 @@ def test_decode_ends_the_hold_and_prefill_follows_it():
     sender.offer(Transfer(1, DECODE, 3000, 1), 0.003)
     sequence, chunk = sender.next_chunk(0.003)
     assert chunk.transfer_id == 1
-    sender.sent(sequence, chunk, 3020, 0.003)
+    sender.on_sent(sequence, chunk, 3020, 0.003)
     _, chunk = sender.next_chunk(0.003)
     assert chunk.transfer_id == 0
 
@@ -191,7 +191,7 @@ def test_decode_in_pieces_is_woken_by_its_own_rule():
     sender.offer(Transfer(0, DECODE, 65_536, 8), 0.0)
     now = 0.0
     while (leaving := sender.next_chunk(now)) is not None:
-        sender.sent(*leaving, leaving[1].size_bytes, now)
+        sender.on_sent(*leaving, leaving[1].size_bytes, now)
     wake = sender.next_wake(now)
     assert wake is not None
     assert wake == sender.pacer.next_wake(now, urgent=True) < sender.pacer.next_wake(now)
@@ -207,14 +207,14 @@ def test_a_mild_drop_is_learned_although_prefill_makes_room(step_s):
     for millisecond in range(10_000):
         now = millisecond / 1000
         while acks and acks[0][0] <= now:
-            sender.acknowledged(acks.pop(0)[1], now)
+            sender.on_ack(acks.pop(0)[1], now)
         if millisecond % round(1000 * step_s) == 0:
             sender.offer(Transfer(decode, DECODE, 3000, 1), now)
             decode += 1
             sender.set_decode_result_due(now + step_s)
         while (leaving := sender.next_chunk(now)) is not None:
             sequence, chunk = leaving
-            sender.sent(sequence, chunk, chunk.size_bytes, now)
+            sender.on_sent(sequence, chunk, chunk.size_bytes, now)
             acks.append((wire.carried(chunk.size_bytes, now) + 0.06, sequence))
     assert sender.rate_bytes_per_s == pytest.approx(14 * MBPS, rel=0.1)
 
@@ -246,7 +246,7 @@ def test_under_a_cap_far_below_the_links_rate_decode_finds_its_reserve(cap_mbps,
     for step in range(8_000):
         now = step * 0.0005
         while acks and acks[0][0] <= now:
-            sender.acknowledged(acks.pop(0)[1], now)
+            sender.on_ack(acks.pop(0)[1], now)
         if step % 200 == 99:
             offered_at[step] = now
             sender.offer(Transfer(step, DECODE, 8192, 1), now)
@@ -256,7 +256,7 @@ def test_under_a_cap_far_below_the_links_rate_decode_finds_its_reserve(cap_mbps,
                 break
             sequence, chunk = leaving
             assert chunk.size_bytes <= sendable
-            sender.sent(sequence, chunk, chunk.size_bytes, now)
+            sender.on_sent(sequence, chunk, chunk.size_bytes, now)
             sent_bytes += chunk.size_bytes
             acks.append((now + 0.06, sequence))
             if chunk.last and chunk.transfer_id in offered_at:

@@ -8,9 +8,8 @@ from hypothesis import strategies as st
 from molink_scheduler.batch import BatchClass
 from molink_scheduler.link.transmission import make_transmission
 from molink_sim.clock import Clock
-from molink_sim.network.line import Line
+from molink_sim.network.line import BYTES_PER_MEGABIT, Line
 from molink_sim.network.paced import PacedLink
-from molink_sim.network.rates import BYTES_PER_MEGABIT
 from molink_sim.scenario import LinkSpec
 from molink_sim.usage import Usage
 

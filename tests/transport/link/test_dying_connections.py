@@ -123,7 +123,7 @@ def test_where_a_way_stays_dead_another_one_is_asked_for_and_taken():
         asked = threading.Event()
 
         def ask(link, step) -> None:
-            if step.ask_others and not asked.is_set():
+            if step.ask_for_path and not asked.is_set():
                 asked.set()
                 link.move_to(ends.address, ends.outcomes.put)
 

@@ -2,8 +2,8 @@
 
 `sent` is what a stage's kernel handed over on a hop, `received` what the next stage's kernel got
 at its far end. What lies between them is inside the emulated link: waiting for the wire, on the
-wire, or under way. So the time from one to the other, less the link's own delay, is the queue that
-somebody who could look into the home router would see (and the rest of the piece on the wire).
+wire, or under way. So the time from one to the other, less the link's own delay, is the queue in
+the home router (and the rest of the piece on the wire).
 """
 
 import asyncio

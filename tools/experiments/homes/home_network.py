@@ -22,7 +22,7 @@ from molink.errors import UserError
 __all__ = ["Home", "HomeNetwork", "check_available", "open_tun", "run_ip"]
 
 BENCHMARK_ADDRESSES = ipaddress.IPv4Network("198.18.0.0/15")
-"""Set aside for measurements (RFC 2544): nobody has them at home or in the internet."""
+"""Set aside for measurements (RFC 2544): they exist neither at home nor in the internet."""
 
 SUBNET_BITS = 26
 """62 homes."""

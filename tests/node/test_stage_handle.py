@@ -4,9 +4,8 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from molink.node import stage_handle as handle_module
-from molink.node import warm_stage as warm_module
-from molink.node.warm_stage import WarmStage
+from molink.node import stage_handle
+from molink.node.stage_handle import WarmStage
 from molink.stage_protocol.messages import LoadStage, StageWork, decode_line
 
 
@@ -38,8 +37,7 @@ def started(monkeypatch):
         children.append(Child(threads))
         return children[-1]
 
-    monkeypatch.setattr(warm_module, "start_process", start)
-    monkeypatch.setattr(handle_module, "start_process", start)
+    monkeypatch.setattr(stage_handle, "start_process", start)
     return children
 
 
