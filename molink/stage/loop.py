@@ -156,7 +156,7 @@ class StageLoop:
     def _send_activations(self, batch: Batch, hidden_TD: torch.Tensor) -> None:
         self._forecast_decode()
         header, buffer = self.packing.pack(hidden_TD, batch.codec)
-        self.links.send_next(Activations(batch, header, buffer), batch.batch_class, batch.tokens)
+        self.links.send_next(Activations(batch, header, buffer), batch.batch_class)
 
     def _forecast_decode(self) -> None:
         """When the next stage's link will carry decode again: its arrival here and one step."""
