@@ -11,7 +11,7 @@ from dataclasses import asdict
 
 from aiohttp import web
 
-from molink.coordinator.members.joining import JoinService
+from molink.coordinator.services import JoinService
 from molink.errors import ControlError, InvalidRequestError, JoinRefusedError, RingError
 from molink_scheduler.placement import SPLITS, Plan, Shortage
 

@@ -56,7 +56,7 @@ async def _demo(settings: "ServeSettings", prompt: str, chat: bool) -> None:
 
 
 async def _one_answer(service: "GenerationService", prompt: str) -> None:
-    """Stream one answer and say how the ring did."""
+    """Stream one answer and print how quick the ring was."""
     print(f"\nYou: {prompt}\nModel: ", end="", flush=True)
     arrivals = []
     started = time.monotonic()

@@ -1,4 +1,4 @@
-"""What a coordinator runs for its nodes beside the broker: the relay, STUN, and measurements.
+"""What a coordinator runs for its nodes beside the broker: admission, relay, STUN, measurements.
 
 The relay runs in this process, or on a rented server with a better line. Of the first the
 coordinator forwards its ports itself; at the second it registers as any node does, and its ports
@@ -6,14 +6,21 @@ are reached through that registration. Nodes see no difference: they are sent an
 token, which is made from the secret that the coordinator shares with its relay.
 """
 
+import asyncio
 import secrets
+import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from molink.config.settings import UpSettings
+from molink.control.broker.broker import Broker
+from molink.control.identity import KeyPair
+from molink.control.messages.joining import JoinAnswer, JoinRequest
 from molink.control.messages.payloads import ModelSize, Services
+from molink.control.messages.sealing import open_sealed, seal
+from molink.control.registry.database import NodeRecord
 from molink.control.registry.registry import Registry
 from molink.coordinator.members.node_book import NodeBook
 from molink.coordinator.members.probing import Probing
@@ -25,7 +32,14 @@ from molink.transport.relay.protocol import COORDINATOR, read_secret, relay_toke
 from molink.transport.relay.server import RelayServer
 from molink.transport.stun import serve_stun
 
-__all__ = ["CoordinatorRelay", "NodeServices", "RelayElsewhere", "RelayHere", "open_relay"]
+__all__ = [
+    "CoordinatorRelay",
+    "JoinService",
+    "NodeServices",
+    "RelayElsewhere",
+    "RelayHere",
+    "open_relay",
+]
 
 RELAY_SECRET, PROBE_SECRET = "relay secret", "probe secret"
 """Settings of the registry: nodes' tokens stay good over a restart."""
@@ -46,7 +60,7 @@ class RelayHere:
 
     @property
     def address(self) -> str:
-        """host:port for nodes."""
+        """host:port where nodes reach the relay."""
         return f"{self.public_host}:{self.server.port}"
 
     @property
@@ -74,7 +88,7 @@ class RelayElsewhere:
     """`molink relay` on another machine, where the coordinator is registered as a node is."""
 
     address: str
-    """host:port for nodes."""
+    """host:port where nodes reach the relay."""
     secret: bytes
     caller: RelayCaller
     """Dials nodes."""
@@ -193,3 +207,51 @@ def _secret(registry: Registry, name: str) -> bytes:
         text = secrets.token_hex(SECRET_BYTES)
         registry.set_setting(name, text)
     return bytes.fromhex(text)
+
+
+@dataclass(slots=True)
+class JoinService:
+    """Service that admits nodes."""
+
+    registry: Registry
+    broker: Broker
+    broker_host: str
+    """Where agents find the broker; empty: at the host of the URL by which they came."""
+    model: ModelSize | None = None
+    """That is served."""
+    _admitting: asyncio.Lock = field(default_factory=asyncio.Lock)
+    """Each waits for the disk, in a thread, and holds the registry meanwhile: one at a time, or the
+    event loop would wait for all of them when it asks the registry itself."""
+
+    async def join(self, sealed: bytes) -> bytes:
+        """The answer to a request, sealed for its sender.
+
+        Raises JoinRefusedError with a sentence for the node's owner, ControlError for what is no
+        request, or when the broker does not answer.
+        """
+        async with self._admitting:
+            admitted = await asyncio.to_thread(self._admit, sealed)
+        own, public_key, request, member = admitted
+        credentials = await self.broker.allow(member.node_id, member.password)
+        address = self.broker.address
+        answer = JoinAnswer(
+            challenge=request.challenge,
+            node_id=member.node_id,
+            broker_host=self.broker_host,
+            broker_port=address.port,
+            broker_tls=address.tls,
+            broker_ca=address.ca,
+            username=credentials.username,
+            password=credentials.password,
+            weights_token=member.weights_token,
+            time_unix_s=time.time(),
+            coordinator_public_key=own.public_z85,
+            model=self.model,
+        )
+        return seal(answer, own, public_key)
+
+    def _admit(self, sealed: bytes) -> tuple[KeyPair, bytes, JoinRequest, NodeRecord]:
+        own = self.registry.coordinator
+        request, public_key = open_sealed(sealed, own, JoinRequest)
+        member = self.registry.admit(public_key, request, time.time()).node
+        return own, public_key, request, member

@@ -10,14 +10,13 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 
 from molink.checkpoint.checkpoint import Checkpoint
-from molink.config.data_lock import only_one
+from molink.config.data_dir import only_one
 from molink.config.settings import UpSettings
 from molink.control.broker.broker import Broker, TlsFiles, open_broker
 from molink.control.messages.payloads import WeightsSource
 from molink.control.registry.registry import Registry
 from molink.coordinator.cluster import Cluster, ClusterParts, run_cluster
-from molink.coordinator.members.hub import ControlHub
-from molink.coordinator.members.joining import JoinService, let_in
+from molink.coordinator.members.hub import ControlHub, let_in
 from molink.coordinator.members.node_book import NodeBook
 from molink.coordinator.planning.model_planner import ModelPlanner
 from molink.coordinator.planning.plan_process import plan_beside
@@ -26,7 +25,7 @@ from molink.coordinator.requests.ledger import Ledger
 from molink.coordinator.rings.coordinator_endpoint import CoordinatorEndpoint, EndpointTerms
 from molink.coordinator.rings.manager import ManagerSettings
 from molink.coordinator.rings.ring_health import FailureBackoff
-from molink.coordinator.services import NodeServices
+from molink.coordinator.services import JoinService, NodeServices
 from molink.serving.served_model import ServedModel, read_served_model
 from molink.tasks import background_tasks
 from molink_scheduler.placement import Plan, Shortage
@@ -45,7 +44,7 @@ class Coordinator:
     registry: Registry
     checkpoint: Checkpoint
     plan: Callable[[str | None], Awaitable[Plan | Shortage]]
-    """What would be best with the nodes that are here now, split in this way (None: as we do)."""
+    """The best plan for the nodes that are here now, split in this way (None: as we do)."""
 
 
 @asynccontextmanager

@@ -46,7 +46,7 @@ class ChatTokenizer(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ModelCard:
-    """What is served, as API users see it."""
+    """Card of a served model, as API users see it."""
 
     name: str
     created_unix_s: int
@@ -95,11 +95,11 @@ class TokenEvent:
 
 
 class GenerationService(Protocol):
-    """A served model."""
+    """Service that generates text with one model."""
 
     @property
     def card(self) -> ModelCard:
-        """The model served."""
+        """Card of the model that is served."""
 
     def generate(self, request: GenerationRequest) -> AsyncGenerator[TokenEvent, None]:
         """Stream one sequence; closing the generator cancels it.

@@ -31,7 +31,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from molink.config.link_shape import LinkShape
+from molink.config.link_schedule import LinkShape
 from molink.errors import UserError
 from molink.workload.loads import Load, read_load
 from molink.workload.toml_tables import number, refuse_unknown, tables, text, whole

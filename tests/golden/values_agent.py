@@ -18,7 +18,7 @@ from molink.control.messages.invites import Invite
 from molink.control.messages.payloads import Device, Profile, StageFact, StepCost
 from molink.control.private_file import write_private
 from molink.control.registry.registry import Registry
-from molink.coordinator.members.joining import JoinService
+from molink.coordinator.services import JoinService
 from molink.errors import UserError
 from molink_agent.cli import main as agent_cli
 from molink_agent.daemon import measurements

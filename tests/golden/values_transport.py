@@ -6,8 +6,7 @@ from contextlib import closing
 
 import zmq
 
-from molink.config.link_schedule import LinkSchedule, LinkStep
-from molink.config.link_shape import LinkShape
+from molink.config.link_schedule import LinkSchedule, LinkShape, LinkStep
 from molink.transport.link.paced_link import PacedLink
 from molink.transport.link.thread import InboundLink, LinkThread
 from molink.transport.peer.protocol import (

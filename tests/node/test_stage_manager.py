@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from molink.control.messages.payloads import Assignment, LinkKeys, StageLink
-from molink.coordinator.local.direct_routes import DirectRoutes
+from molink.coordinator.local.local_node import DirectRoutes
 from molink.errors import StageError, UserError
 from molink.node.stage_manager import StageManager
 from molink.stage_protocol.messages import LoadStage

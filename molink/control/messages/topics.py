@@ -1,4 +1,4 @@
-"""Every topic of the control plane, with what it carries, how surely, and who may write it.
+"""Every topic of the control plane, with what it carries, and what arrives on them as values.
 
 All topics of a node lie under `molink/v1/node/ID/`, so that a broker's rule for a node is two
 patterns of whole levels: it writes its own `said/#`, it reads its own `told/#`. A test of prefixes
@@ -6,9 +6,9 @@ would let `n1` read what is meant for `n10`.
 """
 
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
-from pydantic import BaseModel
+from pydantic import BaseModel, ValidationError
 
 from molink.control.messages.payloads import (
     Accepted,
@@ -42,8 +42,11 @@ __all__ = [
     "SEEN",
     "SERVICES",
     "WISH",
+    "Received",
     "Topic",
+    "UnreadableError",
     "node_of",
+    "read_message",
 ]
 
 ROOT = "molink/v1"
@@ -122,3 +125,44 @@ def node_of(topic: str) -> str | None:
     """The node id in a topic; None when it is of no node."""
     levels = topic.split("/")
     return levels[3] if len(levels) > 4 and levels[2] == "node" else None
+
+
+_BY_PATH: dict[str, Topic[Any]] = {topic.path: topic for topic in ALL_TOPICS}
+
+
+class UnreadableError(ValueError):
+    """Raised when something arrived that is no message of ours."""
+
+
+@dataclass(frozen=True, slots=True)
+class Received:
+    """One message; `received.topic is PRESENCE` says which kind."""
+
+    topic: Topic[Any]
+    node_id: str
+    """Whom it is about, and for what is said by nodes: who said it; empty for the coordinator's."""
+    message: BaseModel
+    """Of the class `topic.message`."""
+    retained: bool = False
+    """Said earlier, perhaps long ago: no sign of life."""
+
+
+def read_message(path: str, payload: bytes, retained: bool) -> Received:
+    """Raises UnreadableError for an unknown topic or a payload that does not fit it."""
+    node_id = node_of(path)
+    topic = _BY_PATH.get(path if node_id is None else _template(path))
+    if topic is None:
+        raise UnreadableError(f"unknown topic {path[:200]!r}")
+    try:
+        message = topic.message.model_validate_json(payload)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"])
+        raise UnreadableError(f"{path}: {where} {first['msg']}") from None
+    return Received(topic, node_id or "", message, retained)
+
+
+def _template(path: str) -> str:
+    levels = path.split("/")
+    levels[3] = "{node}"
+    return "/".join(levels)

@@ -1,6 +1,6 @@
 """The fixed plan of `molink serve`: which layers each stage holds, where, and what is known of it.
 
-Nothing is measured for it. Layers are split evenly or as `--layers` says, and every stage gets what
+Nothing is measured for it. Layers are split evenly or as `--layers` asks, and every stage gets what
 the operator asked for.
 """
 
@@ -44,19 +44,19 @@ class RingPlan:
     """Of the model, as every stage finds it: a directory, or a hub id."""
     works: tuple[AssignedWork, ...]
     hosts: RingHosts
-    """Where they run; all here when there is a `link`."""
+    """Where the stages run; all here when there is a `link`."""
     link: LinkSchedule | None = None
     upload_mbps: float | None = None
     known: KnownLinks = field(default_factory=KnownLinks)
     """What links start from; nothing between processes of one machine."""
 
     def address(self, index: int) -> str:
-        """Of a stage's host, or of the coordinator's."""
+        """Address of a stage's host, or of the coordinator's."""
         hosts = self.hosts
         return hosts.coordinator_address if index == COORDINATOR else hosts.stages[index].address
 
     def memory(self, source: int, target: int) -> LinkMemory | None:
-        """What is known of a link; None: nothing."""
+        """Memory of a link; None: there is none."""
         return self.known.memory(self.address(source), self.address(target))
 
     def load(self, index: int, work: AssignedWork) -> LoadStage:
@@ -70,7 +70,7 @@ class RingPlan:
         )
 
     def profile(self, index: int) -> Profile:
-        """All that is known of a node that nobody measures: where it is, and what it is lent."""
+        """Profile of a node that is not measured: where it is, and its cap."""
         return Profile(
             devices=(),
             cpu_threads=self.works[index].threads,
@@ -89,7 +89,7 @@ def stage_name(index: int) -> str:
 
 
 def fixed_plan(settings: ServeSettings, path: str, description: ModelDescription) -> RingPlan:
-    """Even, or as `--layers` says. Raises UserError for options that do not fit the model."""
+    """The ring that settings ask for. Raises UserError for options that do not fit the model."""
     _check_upload(settings, description)
     return RingPlan(
         path=path,

@@ -1,7 +1,7 @@
 """A node within the process of `molink serve`: takes assignments, hosts one stage, reports.
 
 The part of an agent that is left when no owner has to be asked: no probe, no relay, and the weights
-lie where the operator says. Its reports and commands are the same, through the same broker.
+lie where the operator names them. Its reports and commands are the same, through the same broker.
 """
 
 import asyncio
@@ -70,12 +70,12 @@ class DirectRoutes:
 
     @property
     def paths(self) -> dict[str, str]:
-        """Always direct."""
+        """Path of each outgoing link: always direct."""
         links = ("next", "coordinator") if self.is_tail else ("next",)
         return dict.fromkeys(links, "direct")
 
     def listen(self, loaded: StageLoaded) -> None:
-        """Nobody else leads anybody to it."""
+        """Nothing to do: no relay leads others to it."""
 
     async def join_command(self, assignment: Assignment, move: MoveLink) -> JoinRing:
         """With the addresses of the assignment; the last one is where a stage listens."""
@@ -92,10 +92,10 @@ class DirectRoutes:
         )
 
     def path_moved(self, moved: PathMoved) -> None:
-        """Nothing is ever moved."""
+        """Nothing to do: no link is ever moved."""
 
     async def leave(self) -> None:
-        """There is nothing to end."""
+        """Nothing to do: no path is kept."""
 
 
 def _address(link: StageLink) -> str:
@@ -123,12 +123,12 @@ class LocalNode:
 
     @property
     def node_id(self) -> str:
-        """Its own."""
+        """Id of the node in the registry."""
         return self.session.node_id
 
     @property
     def pid(self) -> int | None:
-        """Of its stage's process, or of the command that reaches it."""
+        """Id of its stage's process, or of the command that reaches it."""
         return self.stage.handle.pid if self.stage.handle is not None else None
 
     @property

@@ -24,8 +24,7 @@ from molink.coordinator.cluster import Cluster, ClusterParts, run_cluster
 from molink.coordinator.local.fixed_plan import FixedPlanner, RingPlan, fixed_plan, stage_name
 from molink.coordinator.local.local_endpoint import LocalEndpoint
 from molink.coordinator.local.local_node import LocalNode
-from molink.coordinator.members.hub import ControlHub
-from molink.coordinator.members.joining import let_in
+from molink.coordinator.members.hub import ControlHub, let_in
 from molink.coordinator.members.node_book import NodeBook
 from molink.coordinator.planning.readiness import Readiness
 from molink.coordinator.requests.ledger import Ledger

@@ -25,7 +25,6 @@ from molink.control.messages.payloads import (
     Profile,
     Services,
 )
-from molink.control.messages.received import Received
 from molink.control.messages.topics import (
     ACCEPTED,
     ASSIGNMENT,
@@ -39,6 +38,7 @@ from molink.control.messages.topics import (
     SEEN,
     SERVICES,
     WISH,
+    Received,
 )
 from molink.control.registry.registry import Registry
 from molink.coordinator.members.node_book import NODES_MAX, Node, NodeBook
@@ -46,7 +46,7 @@ from molink.coordinator.members.probing import Probing
 from molink.errors import ControlError, ErrorGuard
 from molink.tasks import task_group
 
-__all__ = ["REPORT_TOPICS", "ControlHub", "NodeServices"]
+__all__ = ["REPORT_TOPICS", "ControlHub", "NodeServices", "let_in"]
 
 REPORT_TOPICS = (PRESENCE, PROFILE, PATHS, SEEN, FACT, WISH, HEALTH)
 """All that a node reports. Presence first: what is retained of the others belongs to it."""
@@ -64,8 +64,15 @@ reported meanwhile still waits to be read."""
 log = logging.getLogger(__name__)
 
 
+async def let_in(broker: Broker, registry: Registry) -> None:
+    """Make every member of a registry a user of a broker; quickest before it starts."""
+    for member in registry.list_nodes():
+        if member.removed is None:
+            await broker.allow(member.node_id, member.password)
+
+
 class NodeServices(Protocol):
-    """What a coordinator runs for its nodes beside the broker."""
+    """Services of a coordinator for its nodes, beside the broker."""
 
     @property
     def probing(self) -> Probing:

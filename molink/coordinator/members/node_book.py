@@ -50,7 +50,7 @@ AS_REPORTED = Slowdown()
 
 @dataclass(frozen=True, slots=True)
 class Contribution:
-    """What one node has given since it first joined."""
+    """Contribution of one node since it first joined."""
 
     uptime_s: float = 0.0
     token_layers: int = 0
@@ -93,8 +93,8 @@ class Node:
     pc: str = ""
     """Id of the PC's first device: its own, unless it is a further device of that PC."""
     is_local: bool = False
-    """Whether it runs in this process (`molink serve`): it is not lost but with us, and nobody
-    measures it."""
+    """Whether it runs in this process (`molink serve`): it is lost only with us, and it is not
+    measured."""
     changed: Signal = field(default_factory=Signal, repr=False, compare=False)
     """It has reported something, has gone or was removed."""
 
@@ -103,7 +103,7 @@ class Node:
 
     @property
     def name(self) -> str:
-        """For people."""
+        """Name of the node, for people."""
         return self.presence.name if self.presence is not None else self.node_id
 
     @property
@@ -163,7 +163,7 @@ class Node:
 
 @dataclass(slots=True)
 class NodeBook:
-    """All nodes that are known since the coordinator started."""
+    """Book of all nodes that are known since the coordinator started."""
 
     local: bool = False
     """Whether they are nodes of this process."""
@@ -234,7 +234,7 @@ class NodeBook:
                 self._heartbeats.beat(node.node_id, now)
 
     def drop(self, node_id: str) -> None:
-        """Forget a node that was removed: whoever holds its entry sees that it is not here."""
+        """Forget a node that was removed; its entry, where one is held, is that of a lost node."""
         self._heartbeats.forget(node_id)
         node = self.nodes.pop(node_id, None)
         if node is not None:

@@ -1,14 +1,14 @@
 """A ring and its stages, each of which a node hosts: loaded, joined, watched.
 
 Commands are assignments and facts come over the control plane, whether the node is an agent on
-somebody's PC or a local one of `molink serve`.
+a volunteer's PC or a local one of `molink serve`.
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from molink.config.link_shape import LinkShape
+from molink.config.link_schedule import LinkShape
 from molink.control.messages.payloads import (
     AssignedWork,
     Assignment,
@@ -62,7 +62,7 @@ class AgentStage:
     failed: bool = False
     """Whether the node has reported that its stage cannot be."""
     incarnation: str = field(init=False)
-    """Of the agent that was assigned to it."""
+    """Of the agent that the stage was assigned to."""
     refusals: ErrorGuard = field(init=False)
     """Its reports that cannot be read: of an agent of another version, or of one that lies."""
     _report: NodeHealth | None = None
@@ -76,12 +76,12 @@ class AgentStage:
 
     @property
     def name(self) -> str:
-        """The node's."""
+        """Name of its node, for people."""
         return self.node.name
 
     @property
     def layers(self) -> tuple[int, int]:
-        """[start, end)."""
+        """Its layers, [start, end)."""
         return self.work.layers
 
     @property
@@ -126,7 +126,7 @@ class AgentStage:
             await self.node.changed.wait()
 
     async def next_health(self) -> StageHealth:
-        """The next report."""
+        """The next report on its health."""
         before = self.health
         while (health := self.health) is before or health is None:
             self._check_alive()

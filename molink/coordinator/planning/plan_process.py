@@ -1,9 +1,9 @@
 """A plan made in a process of its own: `python -m molink.coordinator.planning.plan_process`.
 
 Reads one question as JSON, prints the answer as JSON, ends. Planning for a thousand nodes computes
-for seconds; in the coordinator those would be seconds in which nobody is heard and no token moves
-on. A thread was rejected: it leaves the interpreter to others only every few milliseconds, and the
-broker's and the client's thousand messages a second each need it several times.
+for seconds; in the coordinator those would be seconds in which no message is read and no token
+moves on. A thread was rejected: it leaves the interpreter to others only every few milliseconds,
+and the broker's and the client's thousand messages a second each need it several times.
 """
 
 import asyncio
@@ -35,8 +35,8 @@ async def plan_beside(question: PlacementQuestion) -> Plan | Shortage:
     process = await _started()
     try:
         async with asyncio.timeout(PLAN_WITHIN_S):
-            asked = await asyncio.to_thread(lambda: json.dumps(QUESTION.write(question)).encode())
-            told, _ = await process.communicate(asked)
+            line = await asyncio.to_thread(lambda: json.dumps(QUESTION.write(question)).encode())
+            answer, _ = await process.communicate(line)
     except TimeoutError:
         raise StageError(f"No plan was found within {PLAN_WITHIN_S:g} s.") from None
     finally:
@@ -45,7 +45,7 @@ async def plan_beside(question: PlacementQuestion) -> Plan | Shortage:
             await process.wait()
     if process.returncode != 0:
         raise StageError(f"The process that plans has ended with code {process.returncode}.")
-    return await asyncio.to_thread(lambda: answer_from_fields(json.loads(told)))
+    return await asyncio.to_thread(lambda: answer_from_fields(json.loads(answer)))
 
 
 async def _started() -> asyncio.subprocess.Process:

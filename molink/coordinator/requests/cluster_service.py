@@ -33,7 +33,7 @@ Report = Callable[[Mapping[str, str], Mapping[str, str]], dict[str, Any]]
 
 @dataclass(slots=True, eq=False)
 class ServingRing:
-    """Ring in service."""
+    """Ring that takes requests, and its forecast."""
 
     number: int
     client: RingClient
@@ -52,7 +52,7 @@ class ServingRing:
 
 @dataclass(slots=True)
 class ClusterService:
-    """All rings of a cluster as one service."""
+    """Service over all rings of a cluster."""
 
     model: ModelCard
     report: Report
@@ -72,7 +72,7 @@ class ClusterService:
 
     @property
     def unready_reason(self) -> str | None:
-        """None while a ring is open."""
+        """Why requests are refused; None while a ring is open."""
         return None if any(ring.is_open for ring in self.rings) else self.progress
 
     def add(self, ring: ServingRing) -> None:
@@ -124,14 +124,14 @@ class ClusterService:
         return {stage.node.node_id: stage.loaded.device for stage in stages if stage.loaded}
 
     def _open_rings(self, tokens: int) -> list[ServingRing]:
-        """Those that can hold a request of so many tokens; if none can, all: one says so."""
+        """Open rings that can hold so many tokens; if none can, all: one of them refuses."""
         rings = [ring for ring in self.rings if ring.is_open]
         holding = [ring for ring in rings if ring.client.card.model_len_max >= tokens]
         return holding or rings
 
     async def _ring_for(self, request: GenerationRequest, *, accepted: bool) -> ServingRing:
-        """The ring that ends it soonest. A request that one ring has accepted waits for the next;
-        a new one is refused while there is none."""
+        """The ring that will be done with a request soonest. One that a ring has accepted waits for
+        the next ring; a new one is refused while there is none."""
         deadline = time.monotonic() + NEXT_RING_WAIT_S
         tokens = len(request.prompt_token_ids) + request.sampling.max_tokens
         while not (rings := self._open_rings(tokens)):

@@ -59,7 +59,7 @@ class Ledger:
         return cls(db)
 
     def close(self) -> None:
-        """Close the file."""
+        """Close the database's file."""
         self._db.close()
 
     def add(self, node_id: str, name: str, given: Contribution) -> None:

@@ -77,13 +77,13 @@ class KnownLink:
         return LinkMemory(self.rate_mbps * 1e6 / 8, self.rtt_ms / 1e3)
 
     def is_fresh(self, now: float) -> bool:
-        """Whether it still says something; what is from the future does not."""
+        """Whether it is young enough to be used; one from the future is not."""
         return 0 <= now - self.when <= AGE_S_MAX
 
 
 @dataclass(frozen=True, slots=True)
 class KnownLinks:
-    """All of them, by the addresses that they join."""
+    """Directed links by the addresses that they join."""
 
     links: Mapping[str, KnownLink] = field(default_factory=dict)
 
@@ -95,7 +95,7 @@ class KnownLinks:
         return cls({str(key): KnownLink(**_numbers(one)) for key, one in fields.items()})
 
     def fields(self) -> dict[str, dict[str, float]]:
-        """For JSON."""
+        """What JSON holds of them."""
         return {key: asdict(link) for key, link in self.links.items()}
 
     def memory(self, source: str, target: str) -> LinkMemory | None:

@@ -90,7 +90,7 @@ class RingClientLinks:
         return await outcome
 
     def close(self) -> None:
-        """Close both links."""
+        """Close both links, and end their thread."""
         self._links.close()
 
     def _on_silence(self, link: PacedLink, step: SilenceStep) -> None:

@@ -11,8 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from molink.coordinator.members.node_book import Node, NodeBook
-from molink.coordinator.planning.cluster_plan import ClusterPlan
-from molink.coordinator.planning.plan_cache import PlanCache
+from molink.coordinator.planning.cluster_plan import ClusterPlan, PlanCache
 from molink.coordinator.rings.ring_builder import Assigner
 from molink.coordinator.rings.ring_supervisor import RingState, RingSupervisor
 from molink.errors import ErrorGuard, StageError

@@ -13,8 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from molink.coordinator.members.node_book import Node, NodeBook
-from molink.coordinator.planning.cluster_plan import ClusterPlan, PlannedRing, Planner
-from molink.coordinator.planning.plan_cache import PlanCache
+from molink.coordinator.planning.cluster_plan import ClusterPlan, PlanCache, PlannedRing, Planner
 from molink.coordinator.planning.readiness import Readiness
 from molink.coordinator.requests.cluster_service import ClusterService
 from molink.coordinator.rings.failover import Failover
@@ -46,7 +45,7 @@ RETRY_S = 5.0
 
 @dataclass(frozen=True, slots=True)
 class ManagerSettings:
-    """What the operator asked for."""
+    """Settings of the operator."""
 
     min_nodes: int = 1
     codec: str = "raw"
@@ -112,7 +111,7 @@ class ClusterManager:
                     await self.book.changed.wait()
 
     def step(self, now: float) -> None:
-        """Evaluate everything once."""
+        """Evaluate the nodes and the rings once, and act."""
         self._reap_ended(now)
         nodes, serving = list(self.book), bool(self._alive)
         self.readiness.update(nodes, now)

@@ -85,7 +85,7 @@ class SlowdownMonitor:
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """What the manager waits for."""
+    """Facts of what the manager waits for."""
 
     min_nodes: int
     nodes_still_measuring: int = 0

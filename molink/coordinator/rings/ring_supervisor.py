@@ -36,7 +36,7 @@ DRAIN_S = 30.0
 
 
 class RingState(StrEnum):
-    """How far a ring is."""
+    """Progress of a ring, from loading to its end."""
 
     LOADING = "loading"
     SERVING = "serving"

@@ -8,9 +8,13 @@ from dataclasses import dataclass, field
 import pytest
 
 from molink.coordinator.members.node_book import Node
-from molink.coordinator.planning import plan_cache
-from molink.coordinator.planning.cluster_plan import ClusterPlan, PlannedRing, PlannedStage
-from molink.coordinator.planning.plan_cache import PlanCache
+from molink.coordinator.planning import cluster_plan
+from molink.coordinator.planning.cluster_plan import (
+    ClusterPlan,
+    PlanCache,
+    PlannedRing,
+    PlannedStage,
+)
 from molink.coordinator.planning.plan_process import plan_beside
 from molink.errors import StageError
 from molink.tasks import background_tasks
@@ -103,7 +107,7 @@ async def test_each_purpose_has_a_plan_of_its_own():
 
 
 async def test_a_plan_that_nobody_fetched_is_forgotten(monkeypatch):
-    monkeypatch.setattr(plan_cache, "FRESH_S", -1.0)
+    monkeypatch.setattr(cluster_plan, "FRESH_S", -1.0)
     async with plans() as (one, planner, made):
         one.take("x", [A])
         await answered(planner, made, plan_of(A))
@@ -114,7 +118,7 @@ async def test_a_plan_that_nobody_fetched_is_forgotten(monkeypatch):
 
 @pytest.mark.parametrize("error", [StageError("The process that plans has ended."), KeyError("a")])
 async def test_a_plan_that_failed_is_tried_again(monkeypatch, error):
-    monkeypatch.setattr(plan_cache, "RETRY_S", 0.0)
+    monkeypatch.setattr(cluster_plan, "RETRY_S", 0.0)
     async with plans() as (one, planner, made):
         one.take("x", [A])
         await answered(planner, made, error)
