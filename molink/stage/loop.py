@@ -189,7 +189,7 @@ class StageLoop:
                 self.links.set_next_decode_due(next_decode_due_at)
                 header, buffer = self.packing.pack(output.hidden_TD, batch.codec)
                 message = Activations(batch, header, buffer)
-                self.links.send_next(message, batch.batch_class, batch.tokens)
+                self.links.send_next(message, batch.batch_class)
             case SendTokens(batch):
                 returned, copy = self.end_rules.sampled(batch, output.drawn)
                 self.links.send_next(returned)

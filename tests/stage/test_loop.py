@@ -205,7 +205,7 @@ def test_an_idle_stage_tells_at_once_that_kv_was_freed(neighbours, monkeypatch):
 def test_decode_that_comes_during_a_prefill_step_does_not_wait_for_its_end(neighbours):
     """The executor ends no step of a prompt before it has computed decode."""
     prompt = batch(Span(7, 0, 3, False), admits=True, batch_class=BatchClass.PREFILL)
-    neighbours.peer.send_next(message(prompt), BatchClass.PREFILL, 3)
+    neighbours.peer.send_next(message(prompt), BatchClass.PREFILL)
     assert neighbours.executor.in_prefill.wait(ANSWERS_WITHIN_S)
     neighbours.peer.send_next(rows_message("raw"))
     assert neighbours.answer().batch_class is BatchClass.DECODE
