@@ -31,11 +31,13 @@ __all__ = ["STAGE_MODULE", "StageHandle", "WarmStage", "start_process"]
 STAGE_MODULE = "molink.stage.stage_process"
 
 
-async def start_process(threads: int, command: Sequence[str] = ()) -> ChildProcess:
+async def start_process(
+    threads: int, command: Sequence[str] = (), arguments: Sequence[str] = ()
+) -> ChildProcess:
     """Start a stage's process, which loads torch and waits for commands. Raises OSError when
     `command` is no program."""
     environment = {"OMP_NUM_THREADS": str(threads), "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
-    return await ChildProcess.start(STAGE_MODULE, (), environment, command)
+    return await ChildProcess.start(STAGE_MODULE, arguments, environment, command)
 
 
 @dataclass(slots=True)
@@ -54,13 +56,19 @@ class StageHandle:
         return self.child.pid
 
     @classmethod
-    async def start(cls, name: str, load: LoadStage, command: Sequence[str] = ()) -> "StageHandle":
+    async def start(
+        cls,
+        name: str,
+        load: LoadStage,
+        command: Sequence[str] = (),
+        arguments: Sequence[str] = (),
+    ) -> "StageHandle":
         """Start the process, through `command` if any, and send it what to load.
 
         Raises UserError when `command` is no program.
         """
         try:
-            child = await start_process(load.work.threads, command)
+            child = await start_process(load.work.threads, command, arguments)
         except OSError as error:
             if not command:
                 raise

@@ -156,6 +156,8 @@ class StageBook:
 
 
 def _shape_objection(batch: Batch) -> str | None:
+    if not batch.spans:
+        return "it has no rows"
     if batch.tokens > MESSAGE_ROWS_MAX:
         return f"it has {batch.tokens} rows, more than the {MESSAGE_ROWS_MAX} of a message"
     for values in (batch.spans, batch.admissions):

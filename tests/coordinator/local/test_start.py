@@ -36,7 +36,7 @@ class Stages:
     def __init__(self):
         self.handles, self.troubles, self.all = {}, {}, []
 
-    async def start(self, name, load, command=()):
+    async def start(self, name, load, command=(), arguments=()):
         handle = FakeHandle(name, load, self.troubles.get(name), pid=1000 + len(self.all))
         self.handles[name] = handle
         self.all.append(handle)

@@ -88,6 +88,8 @@ def test_decode_and_prefill_of_a_request_do_not_wait_together(book):
         (batch(span(5, 21)), "to 21"),
         (batch(span(5, 7, samples=True)), "cannot go on"),
         (batch(span(5, 2**62)), "rows"),
+        (batch(), "no rows"),
+        (batch(admit=(admission(2),)), "no rows"),
         (batch(span(5, 6), span(6, 7)), "names a request twice"),
         (batch(span(5, 6), admit=(admission(2), admission(2))), "names a request twice"),
         (batch(span(0, 5), admit=(admission(),)), "1 is admitted twice"),
