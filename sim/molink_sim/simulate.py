@@ -11,12 +11,11 @@ from typing import Protocol
 from molink_scheduler.events import SampledToken
 from molink_sim.clock import Clock
 from molink_sim.faults import NodeLosses, cut_links, disturb, silence
-from molink_sim.outcome import Activity, LinkOutcome, Outcome, StageOutcome
+from molink_sim.outcome import Activity, LinkOutcome, Outcome, StageOutcome, Usage
 from molink_sim.ring.build import Ring, RingMaker
 from molink_sim.ring.coordinator import Coordinator, RingDoor
 from molink_sim.scenario import NodeLoss, RingSpec, Scenario
 from molink_sim.scenario_check import check_scenario
-from molink_sim.usage import Usage
 
 __all__ = ["Watch", "World", "simulate"]
 

@@ -19,10 +19,10 @@ from molink_sim.checkers.checker import Checker, Life, Place
 from molink_sim.network.link import Deliver, Link
 from molink_sim.network.paced import CHUNK_HEADER_BYTES, PacedLink
 from molink_sim.network.unpaced import FifoLink, SerialLink
+from molink_sim.outcome import Usage
 from molink_sim.ring.baselines import IterationHead
 from molink_sim.ring.build import Ring
 from molink_sim.scenario import Scenario
-from molink_sim.usage import Usage
 
 __all__ = ["Watchers"]
 

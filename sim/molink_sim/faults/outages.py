@@ -16,9 +16,9 @@ from molink_scheduler.events import RunBatch, SendRelease, StageEvent
 from molink_scheduler.timing.decode_clock import DecodeClock
 from molink_sim.clock import Clock
 from molink_sim.network.link import Deliver, ForecastIgnored
+from molink_sim.outcome import Usage
 from molink_sim.ring.build import Ring
 from molink_sim.scenario import FaultSpec, LinkChange, LinkCut, LinkSpec, NodeLoss, RingSpec
-from molink_sim.usage import Usage
 
 __all__ = ["NodeLosses", "cut_link", "cut_links", "silence"]
 
