@@ -119,7 +119,7 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def _loads(where: str, data: Mapping[str, Any]) -> tuple[Load, ...]:
-    loads = tuple(read_load(where, one) for one in tables(where, data, "load"))
+    loads = tuple(read_load(where, load) for load in tables(where, data, "load"))
     if not loads:
         raise UserError(f"{where} asks for nothing: give at least one [[load]].")
     return loads

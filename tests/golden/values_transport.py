@@ -179,7 +179,7 @@ def a_link_sends():
             link.connections.socket.poll(WAIT_MS)
             link.pump()
             assert link.is_open
-            link.send((b"header", b"buffer"), BatchClass.DECODE, 1)
+            link.send((b"header", b"buffer"), BatchClass.DECODE)
             said += heard_of(receiver)[1:]
             link.close()
         return "\n".join(part.hex() for part in said)

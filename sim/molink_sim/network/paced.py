@@ -69,7 +69,7 @@ class PacedLink:
 
     def offer(self, message: Any, batch_class: BatchClass, size_bytes: int, rows: int) -> None:
         """As `Link` says."""
-        transfer = Transfer(self._next_transfer, batch_class, size_bytes, rows)
+        transfer = Transfer(self._next_transfer, batch_class, size_bytes)
         self._messages[self._next_transfer] = (message, rows)
         self._next_transfer += 1
         self.sender.offer(transfer, self.clock.now)
