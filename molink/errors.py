@@ -1,4 +1,4 @@
-"""One small tree of errors; each class says whose fault it was, each message what to do next.
+"""One small tree of errors: the class names whose fault it was, the message what to do next.
 
 `ErrorGuard` is for loops that an error must not end.
 """
@@ -87,7 +87,7 @@ log = logging.getLogger(__name__)
 class ErrorGuard:
     """Context manager that logs and counts an error of its block instead of raising it.
 
-    For one step of a loop that has to go on, whatever a node says and whatever this PC is short of.
+    For one step of a loop that must continue, whatever a node sends or this PC runs out of.
     A cancellation passes. Of each kind of error the 1st, 2nd, 4th, 8th ... is logged, so that one
     that comes with every step, or that a node sends on purpose, does not fill the log.
     """

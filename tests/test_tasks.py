@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from molink.tasks import cancel, gathered, task_group
+from molink.tasks import Signal, background_tasks, cancel, gathered, spawn, task_group, unless
 
 
 async def answer(value, after_s=0.0):
@@ -40,6 +40,17 @@ async def test_the_first_failure_ends_the_others_and_is_raised_as_it_is():
     assert ended == [True, True]
 
 
+async def test_background_tasks_end_with_their_block_or_end_it():
+    async with background_tasks() as group:
+        waiting = group.create_task(asyncio.sleep(60))
+        await asyncio.sleep(0)
+    assert waiting.cancelled()
+    with pytest.raises(KeyError):
+        async with background_tasks() as group:
+            group.create_task(fail(KeyError("x")))
+            await asyncio.sleep(60)
+
+
 async def test_a_group_that_is_cancelled_stays_cancelled():
     async def run():
         async with task_group() as group:
@@ -58,3 +69,31 @@ async def test_cancelled_tasks_have_ended_whatever_they_raise():
     await cancel(failed, None, waiting)
     assert failed.done() and waiting.cancelled()
     await cancel()
+
+
+async def test_a_background_task_that_fails_is_logged_and_one_that_is_cancelled_is_not(caplog):
+    waiting = spawn(asyncio.sleep(60))
+    await cancel(spawn(answer(1)), waiting)
+    assert not caplog.records
+    failed = spawn(fail(KeyError("lost")))
+    await asyncio.wait([failed])
+    assert "lost" in caplog.text
+
+
+async def test_work_is_done_unless_an_event_comes_first():
+    event = asyncio.Event()
+    assert await unless(event, answer(3)) == 3
+    with pytest.raises(KeyError):
+        await unless(event, fail(KeyError()))
+    asyncio.get_running_loop().call_soon(event.set)
+    assert await unless(event, answer(3, 60)) is None
+
+
+async def test_a_signal_wakes_all_who_wait_for_the_next_change():
+    signal = Signal()
+    signal.send()
+    waiting = [asyncio.create_task(signal.wait()) for _ in range(2)]
+    await asyncio.sleep(0)
+    assert not any(task.done() for task in waiting)
+    signal.send()
+    await asyncio.gather(*waiting)

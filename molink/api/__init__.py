@@ -1,14 +1,14 @@
 """The REST API: HTTP in front of a `GenerationService`.
 
-A request walks through four rooms. `body` reads its JSON, checks it against a model of `schemas`
-and the tables of `fields`, and `mistakes` words what is wrong; `prompts` and `sampling` turn it
-into token ids and `SamplingParams`; `sequences` runs one sequence for each choice and cancels all
-of them when the client goes away; `generate`, `completions` and `chat` write the answer in their
-dialect, whole or as server-sent events. Whatever goes wrong on the way becomes one sentence in
-OpenAI's error shape (`errors`).
+A request is read in three steps. `body` parses its JSON, checks it against a model of `schemas` and
+words the first mistake; `requests` turns it into token ids and `SamplingParams`; `answers`
+generates one sequence for each choice, cancels all of them when the client goes away, and writes
+events. `generate`, `openai.completions` and `openai.chat` are the endpoints, each with its own
+shape of an answer. Whatever goes wrong on the way becomes one sentence in OpenAI's error shape
+(`errors`).
 
-Checks happen once, at the way in. On the way out there are plain dicts and one `write` for each
-event: a busy core sends hundreds of tokens a second through here.
+Checks happen once, when a request comes in. Answers are plain dicts and one `write` for each event:
+a busy core sends hundreds of tokens a second through here.
 """
 
 from molink.api.app import create_app

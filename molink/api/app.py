@@ -1,14 +1,15 @@
 """The table of paths, and the limits around it."""
 
+from functools import partial
+
 from aiohttp import web
 
-from molink.api.context import SERVICE, TOKEN_TEXTS
 from molink.api.errors import errors_in_openai_shape
 from molink.api.generate import post_generate
+from molink.api.openai.answer import TokenTexts
 from molink.api.openai.chat import post_chat_completions
 from molink.api.openai.completions import post_completions
 from molink.api.status import get_cluster, get_health, get_model, get_models
-from molink.api.token_texts import TokenTexts
 from molink.serving.service import GenerationService
 
 __all__ = ["BODY_BYTES_MAX", "create_app"]
@@ -24,17 +25,16 @@ def create_app(
     """The application that serves `service`; run it with `start_api`, which sets what
     cancellation needs."""
     app = web.Application(middlewares=[errors_in_openai_shape], client_max_size=body_bytes_max)
-    app[SERVICE] = service
-    app[TOKEN_TEXTS] = TokenTexts(service)
+    texts = TokenTexts(service)
     app.add_routes(
         [
-            web.post("/generate", post_generate),
-            web.post("/v1/completions", post_completions),
-            web.post("/v1/chat/completions", post_chat_completions),
-            web.get("/v1/models", get_models),
-            web.get("/v1/models/{model:.+}", get_model),
-            web.get("/health", get_health),
-            web.get("/cluster", get_cluster),
+            web.post("/generate", partial(post_generate, service)),
+            web.post("/v1/completions", partial(post_completions, service, texts)),
+            web.post("/v1/chat/completions", partial(post_chat_completions, service, texts)),
+            web.get("/v1/models", partial(get_models, service)),
+            web.get("/v1/models/{model:.+}", partial(get_model, service)),
+            web.get("/health", partial(get_health, service)),
+            web.get("/cluster", partial(get_cluster, service)),
         ]
     )
     return app

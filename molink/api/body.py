@@ -1,9 +1,17 @@
-"""From the bytes of a request to a checked body, with one sentence about the first thing that is
-wrong.
+"""From the bytes of a request to a checked body, with one sentence about the first mistake.
 
 The content type is not looked at: `curl -d '{...}'` sends a form's and means JSON. Python's parser
 is more generous than JSON (it takes NaN and Infinity, and half a surrogate pair, which no tokenizer
 can encode), so these are refused here.
+
+A field that only concerns OpenAI's bookkeeping (`user`, `store`, ...) is dropped. A field that
+would change the answer (`tools`, `logit_bias`, ...) is dropped when its value is the one that means
+"as usual" and refused otherwise: an answer that silently ignores `response_format` is worse than an
+error. Everything else that a schema does not know is refused too, so a misspelt `max_token` is
+found at the first request.
+
+Pydantic finds the mistake; its words are for the programmer of a schema ("Input should be a valid
+dictionary or instance of Message"), so the client gets our own.
 """
 
 import json
@@ -11,30 +19,64 @@ from collections.abc import Mapping
 from typing import Any, NoReturn, TypeVar
 
 from aiohttp import web
-from pydantic import BaseModel, ValidationError
+from pydantic import ValidationError
 
-from molink.api.errors import ApiError
-from molink.api.fields import MESSAGE_UNSUPPORTED, drop_unsupported
-from molink.api.mistakes import first_mistake
+from molink.api.errors import NAME_CHARS_SHOWN, ApiError
+from molink.api.schemas import MESSAGE_UNSUPPORTED, SamplingBody
 
 __all__ = ["parse_json_object", "read_body"]
 
-Body = TypeVar("Body", bound=BaseModel)
+Body = TypeVar("Body", bound=SamplingBody)
+
+HARMLESS = frozenset(
+    {
+        "metadata",
+        "parallel_tool_calls",
+        "prompt_cache_key",
+        "prompt_cache_options",
+        "prompt_cache_retention",
+        "safety_identifier",
+        "service_tier",
+        "store",
+        "user",
+    }
+)
+"""Accepted with any value: they do not change what is generated."""
+
+_WORDS = {
+    "missing": "is missing: add it to the request",
+    "bool_type": "must be true or false: send one of them, without quotes",
+    "int_type": "must be a whole number: send one, without quotes and without a fraction",
+    "float_type": "must be a number: send one that is finite, without quotes",
+    "finite_number": "must be a number: send one that is finite, without quotes",
+    "string_type": "must be a string: send it in quotes",
+    "list_type": "must be a list: send it in brackets",
+    "model_type": "must be an object: send its fields in braces",
+    "greater_than_equal": "must be {ge} or more: send a larger number",
+    "greater_than": "must be more than {gt}: send a larger number",
+    "less_than_equal": "must be {le} or less: send a smaller number",
+    "literal_error": "must be {expected}: nothing else is served",
+    "too_short": "is too short: send at least {min_length}",
+    "too_long": "holds {actual_length} entries: send at most {max_length}",
+    "string_too_short": "is empty: send at least {min_length} character",
+    "string_too_long": "is too long: send at most {max_length} characters",
+    "value_error": "{error}",
+}
+"""By pydantic's name of the mistake, filled in with what it knows of the field."""
+
+_OTHERWISE = "cannot be read: correct it or leave it out"
 
 
-async def read_body(
-    request: web.Request, schema: type[Body], unsupported: Mapping[str, tuple[Any, ...]]
-) -> Body:
-    """The request's JSON as a `schema`, its unsupported fields taken out; ApiError when it is
-    not one."""
-    fields = drop_unsupported(parse_json_object(await _read(request)), unsupported)
+async def read_body(request: web.Request, schema: type[Body]) -> Body:
+    """The request's JSON as a `schema`. Raises ApiError when it is not one."""
+    fields = _drop_unsupported(parse_json_object(await _read(request)), schema.unsupported)
     messages = fields.get("messages")
     if isinstance(messages, list):
-        fields["messages"] = [_plain_message(i, one) for i, one in enumerate(messages)]
+        fields["messages"] = [_plain_message(*one) for one in enumerate(messages)]
     try:
         return schema.model_validate(fields)
     except ValidationError as error:
-        raise first_mistake(error) from None
+        raise _first_mistake(error) from None
 
 
 async def _read(request: web.Request) -> bytes:
@@ -84,4 +126,53 @@ def _not_json(error: Exception) -> ApiError:
 def _plain_message(index: int, message: Any) -> Any:
     if not isinstance(message, dict):
         return message
-    return drop_unsupported(message, MESSAGE_UNSUPPORTED, where=f"messages.{index}.")
+    return _drop_unsupported(message, MESSAGE_UNSUPPORTED, where=f"messages.{index}.")
+
+
+def _drop_unsupported(
+    body: dict[str, Any], unsupported: Mapping[str, tuple[Any, ...]], where: str = ""
+) -> dict[str, Any]:
+    """`body` without harmless fields and without unsupported ones that carry their default.
+
+    Raises ApiError for others.
+    """
+    kept = {}
+    for name, value in body.items():
+        if name in unsupported:
+            _check_default(where + name, value, unsupported[name])
+        elif name not in HARMLESS:
+            kept[name] = value
+    return kept
+
+
+def _check_default(name: str, value: Any, defaults: tuple[Any, ...]) -> None:
+    if value is None or any(type(value) is type(one) and value == one for one in defaults):
+        return
+    raise ApiError(
+        f"'{name}' is not supported by this server: leave it out.",
+        param=name,
+        code="unsupported_parameter",
+    )
+
+
+def _first_mistake(error: ValidationError) -> ApiError:
+    """The answer for the first mistake that was found."""
+    first = error.errors(include_url=False, include_input=False)[0]
+    param = ".".join(str(part) for part in first["loc"])[:NAME_CHARS_SHOWN] or None
+    if first["type"] == "extra_forbidden":
+        return ApiError(
+            f"'{param}' is not a field of this request: leave it out or correct its name.",
+            param=param,
+            code="unknown_parameter",
+        )
+    name = f"'{param}'" if param else "The body"
+    return ApiError(f"{name} {_words(first['type'], first.get('ctx', {}))}.", param=param)
+
+
+def _words(kind: str, known: dict[str, Any]) -> str:
+    return _WORDS.get(kind, _OTHERWISE).format(**{k: _plain(value) for k, value in known.items()})
+
+
+def _plain(value: Any) -> Any:
+    """A bound as people write it: 1, not 1.0."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value

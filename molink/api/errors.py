@@ -13,10 +13,20 @@ from aiohttp.typedefs import Handler
 
 from molink.errors import InvalidRequestError, MolinkError, RingError, StageError
 
-__all__ = ["RETRY_AFTER_S", "ApiError", "as_api_error", "error_body", "errors_in_openai_shape"]
+__all__ = [
+    "NAME_CHARS_SHOWN",
+    "RETRY_AFTER_S",
+    "ApiError",
+    "as_api_error",
+    "error_body",
+    "errors_in_openai_shape",
+]
 
 RETRY_AFTER_S = 5
-"""What a 503 tells clients to wait: a ring that starts or mends needs seconds, not minutes."""
+"""`Retry-After` of a 503: a ring that starts or is rebuilt needs seconds, not minutes."""
+
+NAME_CHARS_SHOWN = 60
+"""A client's own text is repeated in an error only up to here."""
 
 logger = logging.getLogger(__name__)
 
@@ -42,7 +52,7 @@ class ApiError(MolinkError):
 
 
 def as_api_error(error: Exception) -> ApiError:
-    """The answer to give for an exception; logs the traceback of one that nobody foresaw."""
+    """The answer to give for an exception; logs the traceback of one that is a bug."""
     match error:
         case ApiError():
             return error
@@ -61,7 +71,7 @@ def as_api_error(error: Exception) -> ApiError:
 
 
 def error_body(error: ApiError) -> dict[str, Any]:
-    """OpenAI's error object."""
+    """The error object that OpenAI's clients parse."""
     kind = "invalid_request_error" if error.status < 500 else "server_error"
     return {
         "error": {"message": str(error), "type": kind, "param": error.param, "code": error.code}
@@ -74,7 +84,7 @@ async def errors_in_openai_shape(request: web.Request, handler: Handler) -> web.
     try:
         return await handler(request)
     except ClientConnectionResetError:
-        raise  # the client has gone: nobody reads an answer
+        raise  # the client has gone
     except web.HTTPException as error:
         return _response(_of_http_exception(request, error))
     except Exception as error:

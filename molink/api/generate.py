@@ -1,29 +1,28 @@
-"""`POST /generate`: MoLink's own way in, with token ids and timing.
+"""`POST /generate`: MoLink's own endpoint, with token ids and timing.
 
-OpenAI's shapes have no place for token ids or for when tokens came. This endpoint has both, so it
+OpenAI's shapes have no field for token ids or for when tokens came. This endpoint has both, so it
 serves the load generator and models without a tokenizer. Streamed events have the shape of the
 whole answer: `text`, `token_ids` and `logprobs` are what is new, `usage` and `timing` are so far.
 """
 
 import secrets
 import time
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
 from typing import Any
 
 from aiohttp import web
 
+from molink.api.answers import Answer, EventStream, finite, generate_all, json_text, usage
 from molink.api.body import read_body
-from molink.api.context import SERVICE
 from molink.api.errors import ApiError
-from molink.api.event_stream import EventStream, answer_with_events, json_text
-from molink.api.fields import GENERATE_UNSUPPORTED
-from molink.api.prompts import check_model, tokens_of_prompt
-from molink.api.sampling import generation_requests, token_budget
+from molink.api.requests import (
+    check_model,
+    generation_requests,
+    token_budget,
+    tokens_of_prompt,
+)
 from molink.api.schemas import GenerateBody
-from molink.api.sequences import Answer, run_sequences
-from molink.api.stopwatch import Stopwatch
-from molink.api.token_texts import finite
-from molink.api.usage import usage
 from molink.serving.service import (
     GenerationRequest,
     GenerationService,
@@ -32,29 +31,67 @@ from molink.serving.service import (
     TokenLogprob,
 )
 
-__all__ = ["DEFAULT_MAX_TOKENS", "post_generate"]
+__all__ = ["DEFAULT_MAX_TOKENS", "Stopwatch", "post_generate"]
 
 DEFAULT_MAX_TOKENS = 128
 """A paragraph; less when the model's length leaves less."""
 
+DIGITS = 6
+"""Microseconds; more digits would be noise in every event."""
 
-async def post_generate(request: web.Request) -> web.StreamResponse:
-    """Handle one request."""
+
+@dataclass(slots=True)
+class Stopwatch:
+    """Arrival, first and last token of one sequence."""
+
+    now_s: Callable[[], float]
+    arrived_s: float
+    tokens: int = 0
+    first_s: float | None = None
+    last_s: float = 0.0
+
+    def tokens_came(self, count: int) -> None:
+        """Take note of `count` tokens that came now."""
+        self.tokens += count
+        self.last_s = self.now_s()
+        if self.first_s is None:
+            self.first_s = self.last_s
+
+    def timing(self) -> dict[str, float | None]:
+        """`tpot_s` is the mean time between tokens after the first one, null for a single token."""
+        if self.first_s is None:
+            return {"ttft_s": None, "tpot_s": None, "total_s": None}
+        between = (self.last_s - self.first_s) / (self.tokens - 1) if self.tokens > 1 else None
+        return {
+            "ttft_s": round(self.first_s - self.arrived_s, DIGITS),
+            "tpot_s": None if between is None else round(between, DIGITS),
+            "total_s": round(self.last_s - self.arrived_s, DIGITS),
+        }
+
+
+async def post_generate(service: GenerationService, request: web.Request) -> web.StreamResponse:
+    """Answer one request, whole or as a stream of events."""
     stopwatch = Stopwatch(time.perf_counter, time.perf_counter())
-    service = request.app[SERVICE]
-    body = await read_body(request, GenerateBody, GENERATE_UNSUPPORTED)
+    body = await read_body(request, GenerateBody)
     job = await _request_of(body, service.card)
-    shape = _Shape(f"gen-{secrets.token_hex(12)}", job, stopwatch)
-    if not body.stream:
-        return web.json_response(await _whole(service, job, shape), dumps=json_text)
+    writer = _AnswerWriter(f"gen-{secrets.token_hex(12)}", job, stopwatch)
 
-    async def write(stream: EventStream) -> None:
-        async def receive(_: int, event: TokenEvent) -> None:
-            await stream.send(shape.of_event(event))
+    async def whole(_: int, events: AsyncIterator[TokenEvent]) -> web.StreamResponse:
+        answer = Answer()
+        async for event in events:
+            stopwatch.tokens_came(len(event.token_ids))
+            answer.add(event)
+        return web.json_response(writer.body(answer), dumps=json_text)
 
-        await run_sequences(service, [job], receive)
+    async def streamed(_: int, events: AsyncIterator[TokenEvent]) -> web.StreamResponse:
+        async with EventStream(request) as stream:
+            async for event in events:
+                stopwatch.tokens_came(len(event.token_ids))
+                await stream.send(writer.body(event))
+        return stream.response
 
-    return await answer_with_events(request, write)
+    (response,) = await generate_all(service, [job], streamed if body.stream else whole)
+    return response
 
 
 async def _request_of(body: GenerateBody, card: ModelCard) -> GenerationRequest:
@@ -86,21 +123,8 @@ def _ids(body: GenerateBody) -> list[Any]:
     )
 
 
-async def _whole(
-    service: GenerationService, job: GenerationRequest, shape: "_Shape"
-) -> dict[str, Any]:
-    answer = Answer()
-
-    async def receive(_: int, event: TokenEvent) -> None:
-        shape.take(event)
-        answer.add(event)
-
-    await run_sequences(service, [job], receive)
-    return shape.body(answer.text, answer.token_ids, answer.logprobs, answer.finish_reason)
-
-
-class _Shape:
-    """The JSON of one answer or of its parts."""
+class _AnswerWriter:
+    """Writer of one answer's JSON, or of its parts'."""
 
     def __init__(self, answer_id: str, job: GenerationRequest, stopwatch: Stopwatch) -> None:
         self._id = answer_id
@@ -108,33 +132,18 @@ class _Shape:
         self._with_logprobs = job.sampling.logprobs is not None
         self._stopwatch = stopwatch
 
-    def take(self, event: TokenEvent) -> None:
-        """Note the time of an event."""
-        self._stopwatch.tokens_came(len(event.token_ids))
-
-    def of_event(self, event: TokenEvent) -> dict[str, Any]:
-        """The body of a streamed event."""
-        self.take(event)
-        return self.body(event.text, event.token_ids, event.logprobs, event.finish_reason)
-
-    def body(
-        self,
-        text: str,
-        token_ids: Sequence[int],
-        logprobs: Sequence[TokenLogprob],
-        finish_reason: str | None,
-    ) -> dict[str, Any]:
+    def body(self, part: Answer | TokenEvent) -> dict[str, Any]:
         """An answer, whole or in part, with usage and timing so far."""
         body: dict[str, Any] = {
             "id": self._id,
-            "text": text,
-            "token_ids": token_ids,
-            "finish_reason": finish_reason,
+            "text": part.text,
+            "token_ids": part.token_ids,
+            "finish_reason": part.finish_reason,
             "usage": usage(self._prompt_tokens, self._stopwatch.tokens),
             "timing": self._stopwatch.timing(),
         }
         if self._with_logprobs:
-            body["logprobs"] = [_logprob(one) for one in logprobs]
+            body["logprobs"] = [_logprob(one) for one in part.logprobs]
         return body
 
 

@@ -1,13 +1,14 @@
 """What a request's JSON may hold: strict types, named limits, and null for "the default".
 
 Strict means that "5" is no number and true is no integer: a client with a bug learns of it here,
-not from odd text. Unknown fields are refused (`fields` first removes those that OpenAI's clients
-send and that change nothing). Fields that can take several shapes (`prompt`) are typed `Any` here
-and read by `prompts`, which can name the one thing that is wrong where a union of types would list
-every shape that did not match.
+not from odd text. Unknown fields are refused; `unsupported` names those of OpenAI's requests that
+we do not implement, each with the values that mean its default, besides null. Fields that can take
+several shapes (`prompt`) are typed `Any` here and read by `requests`, which can name the one thing
+that is wrong where a union of types would list every shape that did not match.
 """
 
-from typing import Annotated, Any, Literal
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import (
     BaseModel,
@@ -23,6 +24,7 @@ from molink_scheduler.request import LOGPROBS_MAX, STOP_COUNT_MAX
 
 __all__ = [
     "CHOICES_MAX",
+    "MESSAGE_UNSUPPORTED",
     "STOP_CHARS_MAX",
     "STOP_TOKEN_IDS_MAX",
     "ChatBody",
@@ -46,6 +48,15 @@ STOP_TOKEN_IDS_MAX = 256
 
 MESSAGES_MAX = 10_000
 """Far beyond any context length; keeps the chat template's work bounded."""
+
+MESSAGE_UNSUPPORTED: Mapping[str, tuple[Any, ...]] = {
+    "annotations": ([],),
+    "audio": (),
+    "function_call": (),
+    "refusal": (),
+    "tool_calls": ([],),
+}
+"""What a client sends back when it appends an answer's message to the conversation as it came."""
 
 SEED_MIN = -(2**63)
 SEED_MAX = 2**64 - 1
@@ -83,8 +94,11 @@ class StreamOptions(_Strict):
 
 
 class SamplingBody(_Strict):
-    """What all three endpoints share. Null or absent means the default, which is given with each
+    """Fields that all endpoints share. Null or absent means the default, which is given with each
     field."""
+
+    unsupported: ClassVar[Mapping[str, tuple[Any, ...]]] = {}
+    """Fields that are not implemented, with the values that mean their default."""
 
     model: str | None = None
     """The served model; any other name is answered with 404."""
@@ -119,7 +133,7 @@ class SamplingBody(_Strict):
 
 
 class GenerateBody(SamplingBody):
-    """`POST /generate`: one of `prompt` and `prompt_token_ids`."""
+    """Body of `POST /generate`, with one of `prompt` and `prompt_token_ids`."""
 
     prompt: str | None = None
     prompt_token_ids: Any = None
@@ -129,8 +143,13 @@ class GenerateBody(SamplingBody):
 
 
 class CompletionBody(SamplingBody):
-    """`POST /v1/completions`."""
+    """Body of `POST /v1/completions`."""
 
+    unsupported = {
+        "echo": (False,),
+        "logit_bias": ({},),
+        "suffix": (),
+    }
     prompt: Any = None
     """A string, a list of strings, a list of token ids, or a list of such lists."""
     n: int | None = Field(default=None, ge=1, le=CHOICES_MAX)
@@ -163,8 +182,23 @@ class Message(_Strict):
 
 
 class ChatBody(SamplingBody):
-    """`POST /v1/chat/completions`."""
+    """Body of `POST /v1/chat/completions`."""
 
+    unsupported = {
+        "audio": (),
+        "function_call": ("none", "auto"),
+        "functions": ([],),
+        "logit_bias": ({},),
+        "modalities": (["text"],),
+        "moderation": (),
+        "prediction": (),
+        "reasoning_effort": (),
+        "response_format": ({"type": "text"},),
+        "tool_choice": ("none", "auto"),
+        "tools": ([],),
+        "verbosity": ("medium",),
+        "web_search_options": (),
+    }
     messages: Annotated[list[Message], FailFast(), Field(min_length=1, max_length=MESSAGES_MAX)]
     max_completion_tokens: int | None = Field(default=None, ge=1)
     """OpenAI's present name of max_tokens; wins when both are given."""

@@ -1,7 +1,7 @@
-"""Listen, and let go in time.
+"""The API's HTTP server: ports, and handlers that end when their client goes away.
 
-aiohttp lets a handler run on after its client has gone unless told otherwise; here that would keep
-a ring busy for nobody, so cancellation is switched on.
+aiohttp lets a handler run on after its client has gone; here that would keep a ring busy with an
+answer that no client reads, so cancellation is switched on.
 """
 
 import errno
@@ -42,7 +42,7 @@ def free_port(host: str) -> int:
 
 
 async def start_api(app: web.Application, host: str, port: int) -> web.AppRunner:
-    """Serve `app`; `await runner.cleanup()` ends it. `runner.addresses` tells the port when
+    """Serve `app`; `await runner.cleanup()` ends it. `runner.addresses` has the port when
     `port` is 0."""
     runner = web.AppRunner(
         app, handler_cancellation=True, access_log=None, shutdown_timeout=SHUTDOWN_S

@@ -4,29 +4,28 @@ from typing import Any
 
 from aiohttp import web
 
-from molink.api.context import SERVICE
 from molink.api.errors import RETRY_AFTER_S
-from molink.api.prompts import check_model
-from molink.serving.service import ModelCard
+from molink.api.requests import check_model
+from molink.serving.service import GenerationService, ModelCard
 
 __all__ = ["get_cluster", "get_health", "get_model", "get_models"]
 
 
-async def get_models(request: web.Request) -> web.Response:
+async def get_models(service: GenerationService, request: web.Request) -> web.Response:
     """OpenAI's list of models; there is one."""
-    return web.json_response({"object": "list", "data": [_entry(request.app[SERVICE].card)]})
+    return web.json_response({"object": "list", "data": [_entry(service.card)]})
 
 
-async def get_model(request: web.Request) -> web.Response:
+async def get_model(service: GenerationService, request: web.Request) -> web.Response:
     """OpenAI's entry of one model, 404 for any other name."""
-    card = request.app[SERVICE].card
+    card = service.card
     check_model(request.match_info["model"], card)
     return web.json_response(_entry(card))
 
 
-async def get_health(request: web.Request) -> web.Response:
+async def get_health(service: GenerationService, request: web.Request) -> web.Response:
     """200 when requests are accepted, 503 with the reason when not."""
-    reason = request.app[SERVICE].unready_reason
+    reason = service.unready_reason
     if reason is None:
         return web.json_response({"status": "ok"})
     return web.json_response(
@@ -36,9 +35,9 @@ async def get_health(request: web.Request) -> web.Response:
     )
 
 
-async def get_cluster(request: web.Request) -> web.Response:
+async def get_cluster(service: GenerationService, request: web.Request) -> web.Response:
     """Stages, links and load of the ring."""
-    return web.json_response(request.app[SERVICE].cluster())
+    return web.json_response(service.cluster())
 
 
 def _entry(card: ModelCard) -> dict[str, Any]:

@@ -1,21 +1,60 @@
-"""The load that `molink bench` puts on a server: settings in, report out."""
+"""The load that `molink bench` puts on a server: settings in, report out.
 
-from collections.abc import Callable
+Either a closed loop (so many users, each of whom sends the next random prompt when the last one is
+answered), or with `--trace` an open one: requests come when the trace says, however many are still
+being answered.
+"""
+
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from random import Random
-from typing import Any
+from typing import Any, assert_never
 
-from molink.bench.plan import closed_loop, warm_up
 from molink.bench.report import report
-from molink.bench.runner import RequestRecord, run_plan
-from molink.client.api_client import ApiClient
-from molink.client.served_model import ServedModel
+from molink.bench.runner import (
+    RequestPlan,
+    RequestRecord,
+    closed_loop,
+    open_loop,
+    run_plan,
+    warm_up,
+)
+from molink.client.api_client import ApiClient, ServedModel
 from molink.errors import UserError
+from molink.workload.trace import (
+    TraceRequest,
+    at_rate,
+    generate_trace,
+    read_trace,
+    scaled,
+    within,
+)
 
-__all__ = ["LoadSettings", "run_load"]
+__all__ = [
+    "GENERATED",
+    "LoadSettings",
+    "Settings",
+    "TraceSettings",
+    "refuse_beside_profile",
+    "run_load",
+    "settings_from",
+]
+
+CLOSED_LOOP = ("concurrency", "requests", "input_tokens", "output_tokens")
+OPEN_LOOP = ("rate", "duration_s", "scale")
 
 WARM_UP_SEED = 2026
 """Of its own, so that the counted requests are the same ones whatever `warmup` is."""
+
+TRACE_WARM_UP_SLOTS = 4
+"""A trace has no number of users; so many connections are opened before the clock starts."""
+
+GENERATED = "generated"
+"""Named in place of a file: the mix that ships with the project."""
+
+GENERATED_DURATION_S = 60.0
+"""How long a generated load lasts without --duration-s; a file's lasts as long as the file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,24 +73,100 @@ class LoadSettings:
     """Short requests for each slot before the clock starts; they are not counted."""
 
 
+@dataclass(frozen=True, slots=True)
+class TraceSettings:
+    """An open loop of random prompts with a trace's lengths and times."""
+
+    url: str
+    trace: str
+    """A file, or `generated`."""
+    rate: float
+    """Requests per second."""
+    duration_s: float | None = None
+    input_scale: float = 1.0
+    output_scale: float = 1.0
+    """Lengths are multiplied by these, for models that are small or slow."""
+    seed: int = 0
+    temperature: float = 0.0
+    warmup: int = 1
+    """Rounds of short requests before the clock starts; they are not counted."""
+
+
+Settings = LoadSettings | TraceSettings
+
+
+# -- the command line's options -------------------------------------------------------------------
+
+
+def settings_from(options: dict[str, Any], given: Collection[str]) -> Settings:
+    """The load that `options` ask for; `given` names those that the user typed."""
+    options = dict(options)
+    traced = options["trace"] is not None
+    _refuse(CLOSED_LOOP if traced else OPEN_LOOP, given, "not" if traced else "only")
+    for name in CLOSED_LOOP if traced else (*OPEN_LOOP, "trace"):
+        del options[name]
+    if not traced:
+        return LoadSettings(**options)
+    if options["rate"] is None:
+        raise UserError("--trace needs --rate, the requests per second")
+    scale = options.pop("scale") or 1.0
+    return TraceSettings(**options, input_scale=scale, output_scale=scale)
+
+
+def refuse_beside_profile(given: Collection[str]) -> None:
+    """Raises UserError when an option of a load was given: a profile has no server."""
+    for name in given:
+        raise UserError(f"--{name.replace('_', '-')} goes not with --profile")
+
+
+def _refuse(names: Collection[str], given: Collection[str], how: str) -> None:
+    for name in names:
+        if name in given:
+            raise UserError(f"--{name.replace('_', '-')} goes {how} with --trace")
+
+
+# -- the load -------------------------------------------------------------------------------------
+
+
 async def run_load(
-    settings: LoadSettings, done: Callable[[RequestRecord], None] = lambda record: None
+    settings: Settings,
+    done: Callable[[RequestRecord], None] = lambda record: None,
+    planned: Callable[[int], None] = lambda count: None,
 ) -> dict[str, Any]:
-    """Run the load; `done` hears of each counted request's end."""
-    lengths = {"input_tokens": settings.input_tokens, "output_tokens": settings.output_tokens}
+    """Run the load and report on it.
+
+    `planned` is called with the number of requests, `done` with each one's record when it ends.
+    """
     async with ApiClient(settings.url) as client:
         model = await ServedModel.ask(client)
-        _check_lengths(settings, model.max_model_len)
-        words, slots = model.vocabulary_size, settings.concurrency
-        warming = warm_up(
-            Random(WARM_UP_SEED), words, slots=slots, rounds=settings.warmup, **lengths
-        )
+        warming, plan, offered = _plans(settings, model)
+        planned(len(plan.requests))
         await run_plan(client, warming, temperature=settings.temperature)
-        plan = closed_loop(
-            Random(settings.seed), words, slots=slots, requests=settings.requests, **lengths
-        )
         records = await run_plan(client, plan, temperature=settings.temperature, done=done)
-    return report(records) | {"model": model.name, "settings": asdict(settings)}
+    return report(records) | {"model": model.name, "settings": asdict(settings), **offered}
+
+
+def _plans(
+    settings: Settings, model: ServedModel
+) -> tuple[RequestPlan, RequestPlan, dict[str, Any]]:
+    """The warm-up, the counted requests, and what to report of the load beside its settings."""
+    warm_random, random = Random(WARM_UP_SEED), Random(settings.seed)
+    words, rounds = model.vocabulary_size, settings.warmup
+    match settings:
+        case LoadSettings():
+            _check_lengths(settings, model.max_model_len)
+            slots = settings.concurrency
+            lengths = TraceRequest(0.0, settings.input_tokens, settings.output_tokens)
+            plan = closed_loop(random, words, lengths, slots=slots, requests=settings.requests)
+            return warm_up(warm_random, words, lengths, slots=slots, rounds=rounds), plan, {}
+        case TraceSettings():
+            requests = _trace_requests(settings, model.max_model_len)
+            half = model.max_model_len // 2
+            lengths = TraceRequest(0.0, half, half)
+            warming = warm_up(warm_random, words, lengths, slots=TRACE_WARM_UP_SLOTS, rounds=rounds)
+            return warming, open_loop(random, words, requests), {"offered": _offered(requests)}
+        case _:
+            assert_never(settings)
 
 
 def _check_lengths(settings: LoadSettings, model_len_max: int) -> None:
@@ -61,3 +176,34 @@ def _check_lengths(settings: LoadSettings, model_len_max: int) -> None:
             f"{settings.input_tokens} tokens in and {settings.output_tokens} out are over the "
             f"model's length of {model_len_max}: lower --input-tokens or --output-tokens"
         )
+
+
+def _trace_requests(settings: TraceSettings, model_len_max: int) -> list[TraceRequest]:
+    """What is asked when; its own random numbers, so that prompts do not depend on the thinning."""
+    random = Random(f"trace {settings.seed}")
+    scales = settings.input_scale, settings.output_scale
+    if settings.trace == GENERATED:
+        duration_s = settings.duration_s or GENERATED_DURATION_S
+        requests = generate_trace(random, settings.rate, duration_s)
+        found = within(scaled(requests, *scales), model_len_max)
+    else:
+        requests = within(read_trace(Path(settings.trace)), 2**31)
+        fitting = within(scaled(requests, *scales), model_len_max)
+        found = at_rate(random, fitting, settings.rate, settings.duration_s)
+    if not found:
+        raise UserError(
+            f"no request of the trace fits the model's length of {model_len_max} tokens and the "
+            "duration: lower --scale, or raise --rate or --duration-s"
+        )
+    return found
+
+
+def _offered(requests: Sequence[TraceRequest]) -> dict[str, float]:
+    """Figures of what the trace asked for."""
+    count = len(requests)
+    return {
+        "requests": count,
+        "input_tokens_mean": sum(request.input_tokens for request in requests) / count,
+        "output_tokens_mean": sum(request.output_tokens for request in requests) / count,
+        "last_start_s": requests[-1].start_s,
+    }

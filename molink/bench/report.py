@@ -1,4 +1,4 @@
-"""From records to numbers. Pure.
+"""From records to numbers, and to a table on the terminal.
 
 Times are those that a user feels: `ttft_s` from sending to the first token, `tpot_s` the mean time
 between one request's tokens after the first, `gap_s` every single gap between neighbouring tokens
@@ -11,25 +11,30 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
-from molink.bench.runner import RequestRecord
-from molink.workload.spread import spread
+from rich.console import Console
+from rich.table import Table
 
-__all__ = ["report"]
+from molink.bench.runner import RequestRecord
+from molink.workload.figures import TIME_LABELS, spread
+
+__all__ = ["print_report", "report"]
 
 
 def report(records: Sequence[RequestRecord]) -> dict[str, Any]:
-    """What a load came to."""
-    good = [one for one in records if one.error is None]
-    errors = [one.error for one in records if one.error is not None]
-    tokens = sum(len(one.token_times_s) for one in good)
+    """The figures of a load, from its records."""
+    good = [record for record in records if record.error is None]
+    errors = [record.error for record in records if record.error is not None]
+    tokens = sum(len(record.token_times_s) for record in good)
     wall_s = _wall_s(records)
     return {
-        "ttft_s": spread([one.token_times_s[0] - one.start_s for one in good if one.token_times_s]),
-        "tpot_s": spread(
-            [_tpot_s(one.token_times_s) for one in good if len(one.token_times_s) > 1]
+        "ttft_s": spread(
+            [record.token_times_s[0] - record.start_s for record in good if record.token_times_s]
         ),
-        "gap_s": spread([b - a for one in good for a, b in pairwise(one.token_times_s)]),
-        "latency_s": spread([one.end_s - one.start_s for one in good]),
+        "tpot_s": spread(
+            [_tpot_s(record.token_times_s) for record in good if len(record.token_times_s) > 1]
+        ),
+        "gap_s": spread([b - a for record in good for a, b in pairwise(record.token_times_s)]),
+        "latency_s": spread([record.end_s - record.start_s for record in good]),
         "tokens_per_s": tokens / wall_s if wall_s > 0 else 0.0,
         "finished": len(good),
         "failed": len(errors),
@@ -44,7 +49,37 @@ def _tpot_s(times_s: Sequence[float]) -> float:
 
 
 def _wall_s(records: Sequence[RequestRecord]) -> float:
-    """From the first start to the last end."""
+    """Seconds from the first start to the last end."""
     if not records:
         return 0.0
-    return max(one.end_s for one in records) - min(one.start_s for one in records)
+    return max(record.end_s for record in records) - min(record.start_s for record in records)
+
+
+def print_report(report: dict[str, Any], console: Console) -> None:
+    """Print the spreads as a table in milliseconds and the totals beneath."""
+    table = Table("milliseconds", title=_title(report["settings"]))
+    for column in ("mean", "p50", "p95", "p99"):
+        table.add_column(column, justify="right")
+    for key, label in TIME_LABELS.items():
+        table.add_row(label, *(_milliseconds(value) for value in report[key].values()))
+    console.print(table)
+    console.print(
+        f"{report['tokens_per_s']:.1f} tokens/s: {report['generated_tokens']} tokens in "
+        f"{report['wall_s']:.2f} s, {report['finished']} requests finished, "
+        f"{report['failed']} failed"
+    )
+    if report["first_error"]:
+        console.print(f"first error: {report['first_error']}", style="red", markup=False)
+
+
+def _title(settings: dict[str, Any]) -> str:
+    if "trace" in settings:
+        return f"trace {settings['trace']} at {settings['rate']:g} requests/s"
+    return (
+        f"{settings['requests']} requests, {settings['concurrency']} at once, "
+        f"{settings['input_tokens']} tokens in, {settings['output_tokens']} out"
+    )
+
+
+def _milliseconds(value_s: float | None) -> str:
+    return "-" if value_s is None else f"{value_s * 1000:.1f}"

@@ -1,4 +1,9 @@
-"""Carry a plan out over HTTP and record when each token came.
+"""Which requests a load consists of, and carrying them out over HTTP.
+
+A plan has two levers. `slots` bounds how many requests are in flight at once; `start_s` keeps a
+request back until then. A closed loop (so many users, each sending the next request when the last
+one is answered) is slots and zero start times; a trace is start times and as many slots as
+requests.
 
 Each slot is a task that takes the next planned request, waits for its start time, streams it and
 goes on. A request that fails is a record with its error: a load goes on through failures, because
@@ -8,20 +13,103 @@ event, so that the generator does not measure itself.
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
+from random import Random
 
-from molink.bench.plan import PlannedRequest, RequestPlan
 from molink.client.api_client import ApiClient
 from molink.errors import UserError
+from molink.workload.trace import TraceRequest
 
-__all__ = ["RequestRecord", "run_plan", "send"]
+__all__ = [
+    "PlannedRequest",
+    "RequestPlan",
+    "RequestRecord",
+    "closed_loop",
+    "open_loop",
+    "random_request",
+    "run_plan",
+    "send",
+    "warm_up",
+]
+
+WARM_UP_INPUT_TOKENS_MAX = 32
+WARM_UP_OUTPUT_TOKENS_MAX = 4
+"""Warm-up requests touch every stage and open the connections; longer ones would only take time."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedRequest:
+    """Request of a load: prompt, length of the answer, and when to send it."""
+
+    prompt_token_ids: tuple[int, ...]
+    output_tokens: int
+    seed: int
+    start_s: float = 0.0
+    """Not sent before this time after the run's start."""
+
+
+@dataclass(frozen=True, slots=True)
+class RequestPlan:
+    """Requests of a load in the order in which they are sent."""
+
+    requests: Sequence[PlannedRequest]
+    slots: int
+    """Requests in flight at most."""
+
+    def __post_init__(self) -> None:
+        if self.slots < 1:
+            raise ValueError("a plan needs at least one slot")
+        starts = [request.start_s for request in self.requests]
+        if starts != sorted(starts):
+            raise ValueError("a plan's requests are in the order of their start times")
+
+
+def closed_loop(
+    random: Random, vocabulary_size: int, lengths: TraceRequest, *, slots: int, requests: int
+) -> RequestPlan:
+    """Random prompts of one length, `slots` of them in flight until all are answered."""
+    planned = [random_request(random, vocabulary_size, lengths) for _ in range(requests)]
+    return RequestPlan(planned, slots)
+
+
+def open_loop(
+    random: Random, vocabulary_size: int, requests: Sequence[TraceRequest]
+) -> RequestPlan:
+    """Random prompts of a trace's lengths, each sent when the trace says."""
+    planned = [random_request(random, vocabulary_size, request) for request in requests]
+    return RequestPlan(planned, slots=max(1, len(planned)))
+
+
+def random_request(random: Random, vocabulary_size: int, lengths: TraceRequest) -> PlannedRequest:
+    """A request with a random prompt of these lengths."""
+    return PlannedRequest(
+        prompt_token_ids=tuple(random.choices(range(vocabulary_size), k=lengths.input_tokens)),
+        output_tokens=lengths.output_tokens,
+        seed=random.getrandbits(63),
+        start_s=lengths.start_s,
+    )
+
+
+def warm_up(
+    random: Random, vocabulary_size: int, lengths: TraceRequest, *, slots: int, rounds: int
+) -> RequestPlan:
+    """`rounds` requests for each slot, no longer than these lengths and short in any case."""
+    short = TraceRequest(
+        0.0,
+        min(lengths.input_tokens, WARM_UP_INPUT_TOKENS_MAX),
+        min(lengths.output_tokens, WARM_UP_OUTPUT_TOKENS_MAX),
+    )
+    return closed_loop(random, vocabulary_size, short, slots=slots, requests=rounds * slots)
+
+
+# -- carrying out ----------------------------------------------------------------------------------
 
 
 @dataclass(slots=True)
 class RequestRecord:
-    """What happened to one request, in seconds of one clock."""
+    """Record of one request: when it started, got each token, and ended, by one clock."""
 
     start_s: float
     end_s: float = 0.0
@@ -38,8 +126,10 @@ async def run_plan(
     done: Callable[[RequestRecord], None] = lambda record: None,
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
 ) -> list[RequestRecord]:
-    """Send every request of `plan`; `done` hears of each one's end. Records are in the order of
-    ends."""
+    """Send every request of `plan`, and call `done` with each one's record when it ends.
+
+    Records are in the order of ends.
+    """
     records: list[RequestRecord] = []
     waiting = iter(plan.requests)
     began_s = time.perf_counter()

@@ -21,9 +21,8 @@ import zmq
 
 from molink.config.link_schedule import LinkSchedule
 from molink.errors import UserError
-from molink.transport.link.inbound import InboundLink
 from molink.transport.link.paced_link import PacedLink
-from molink.transport.link.thread import LinkThread
+from molink.transport.link.thread import InboundLink, LinkThread
 from molink_scheduler.batch import BatchClass
 from molink_scheduler.link.pacer import LinkPacer
 from molink_scheduler.link.transmission import make_transmission
@@ -41,16 +40,16 @@ TRIES = 40
 PAUSE_S = 0.05
 """About what passes between two steps on a stage that serves one user."""
 
-FULL_S, FILLERS_WAITING, LOOK_S = 2.0, 4, 0.04
-"""How long the link is kept full, by how many fillers that wait, looked at how often: seldom, since
-looking costs time of the same core. Four fillers last for more than one look at 20 Mbps."""
+FULL_S, FILLERS_WAITING, POLL_S = 2.0, 4, 0.04
+"""How long the link is kept full, by how many fillers that wait, and how often they are counted:
+seldom, since that costs time of the same core. Four fillers last longer than it at 20 Mbps."""
 
 ARRIVES_WITHIN_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
 class HopTimes:
-    """Of one hop."""
+    """Costs of the software of one hop."""
 
     hop_s: float
     """Mean seconds of a decode message beyond delay and wire."""
@@ -95,7 +94,7 @@ def _chunk_s(link: PacedLink, thread: LinkThread, inbound: InboundLink, emulator
         while link.transfers_waiting < FILLERS_WAITING:
             link.fill()
         thread.wake()
-        time.sleep(LOOK_S)
+        time.sleep(POLL_S)
     return (cpu_s() - before_s) / (inbound.messages_received - before)
 
 
@@ -109,7 +108,7 @@ def _one_hop_s(link: PacedLink, thread: LinkThread, inbox: "queue.SimpleQueue[An
     shape = LINK.steps[0].shape
     known_s = shape.one_way_s + (HEADER_BYTES + ROW_BYTES) / shape.bytes_per_s
     began = time.perf_counter()
-    if not link.send((bytes(HEADER_BYTES), bytes(ROW_BYTES)), BatchClass.DECODE, 1):
+    if not link.send((bytes(HEADER_BYTES), bytes(ROW_BYTES)), BatchClass.DECODE):
         thread.wake()
     try:
         inbox.get(timeout=ARRIVES_WITHIN_S)

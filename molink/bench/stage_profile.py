@@ -17,8 +17,9 @@ from molink.bench.software_times import hop_times
 from molink.bench.stages_together import slowdown_together
 from molink.checkpoint.description import ModelDescription, describe
 from molink.errors import UserError
-from molink.executor.stage import StageExecutor, StageOptions
+from molink.executor.loading import load_stage
 from molink.executor.step_timing import StepTimer, TimedStep
+from molink.stage_protocol.messages import StageWork
 
 __all__ = ["STEPS_IN_ALL", "measure_profile", "write_profile"]
 
@@ -101,7 +102,7 @@ def measure_profile(model: str, advance: Callable[[], None]) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class _Role:
-    """One stage of the ring that is measured, and the steps that are timed on it."""
+    """Stage of the ring that is measured, and the steps that are timed on it."""
 
     name: str
     layers: range
@@ -126,8 +127,8 @@ def _roles(description: ModelDescription) -> tuple[_Role, _Role, _Role]:
 
 def _load(model: str, role: _Role) -> StepTimer:
     """The architecture is tested once, with the layers that are the most usual."""
-    options = StageOptions(kv_tokens=KV_TOKENS, self_test=role.name == "middle")
-    return StepTimer(StageExecutor.load(model, role.layers, options))
+    work = StageWork((role.layers.start, role.layers.stop), "auto", "auto", KV_TOKENS)
+    return StepTimer(load_stage(model, work, self_test=role.name == "middle"))
 
 
 def _heading(description: ModelDescription, timer: StepTimer) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from molink.errors import UserError
 __all__ = ["STAGES_AT_ONCE", "slowdown_together"]
 
 STAGES_AT_ONCE = 3
-"""As `molink serve` starts when nobody says otherwise."""
+"""As many as `molink serve` starts without --nodes."""
 
 ROWS, BEFORE = 128, 256
 """A whole span in the middle of a prompt."""
@@ -53,21 +53,21 @@ def _one_round(stages: "Sequence[_Stage]") -> list[float]:
 
 
 def _mean_s(stages: "Sequence[_Stage]") -> float:
-    """Of the steps of all, computing at once."""
+    """Mean seconds of the steps of all these stages, computing at once."""
     for stage in stages:
         stage.go()
     return sum(float(stage.read()) for stage in stages) / len(stages)
 
 
 class _Stage:
-    """A process that computes when told; a context that ends it."""
+    """Process with the measured layers, which computes on request; a context that ends it."""
 
     def __init__(self, process: "subprocess.Popen[str]") -> None:
         self._process = process
 
     @classmethod
     def start(cls, model: str, layers: range, longest: int) -> "_Stage":
-        """Returns at once; it loads meanwhile."""
+        """Start the process, which loads while this returns."""
         numbers = (str(number) for number in (layers.start, layers.stop, longest))
         return cls(
             subprocess.Popen(
@@ -92,7 +92,7 @@ class _Stage:
         self._process.stdin.flush()
 
     def read(self) -> str:
-        """Its next line. Raises UserError when it has ended."""
+        """Read its next line. Raises UserError when it has ended."""
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
         if not line:
@@ -100,18 +100,19 @@ class _Stage:
         return line.strip()
 
     def expect(self, word: str) -> None:
-        """Wait for a word of its."""
+        """Wait until it prints this word."""
         found = self.read()
         assert found == word, f"expected {word}, got {found}"
 
 
 def main(model: str, first: str, end: str, longest: str) -> None:
     """Load layers [first, end), then for every line of input print the mean of a while's steps."""
-    from molink.executor.stage import StageExecutor, StageOptions
+    from molink.executor.loading import load_stage
     from molink.executor.step_timing import StepTimer
+    from molink.stage_protocol.messages import StageWork
 
-    options = StageOptions(kv_tokens=2 * (ROWS + BEFORE), self_test=False)
-    timer = StepTimer(StageExecutor.load(model, range(int(first), int(end)), options))
+    work = StageWork((int(first), int(end)), "auto", "auto", 2 * (ROWS + BEFORE))
+    timer = StepTimer(load_stage(model, work, self_test=False))
     before = min(BEFORE, int(longest) // 2)
     rows = min(ROWS, int(longest) - before)
     timer.prefill_mean_s(rows, before, 0.0)

@@ -1,7 +1,7 @@
 """Where is a model, and which of its files hold what?
 
 A MODEL is a directory or a hub id. From the hub only the small files come first (config, tokenizer,
-index); weight files follow when somebody asks for them by name, so that a stage downloads no more
+index); weight files follow when they are asked for by name, so that a stage downloads no more
 than the shards of its layers. Fetching the whole snapshot was rejected: it would be the download of
 the entire model on every PC of the ring.
 
@@ -41,7 +41,7 @@ are ours.
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """A model whose small files are on this machine."""
+    """Model on disk: its small files are on this machine, weight files where they were fetched."""
 
     name: str
     """As the user gave it."""
@@ -52,15 +52,15 @@ class Checkpoint:
     """Where files from the hub are kept; None: where its client keeps them for everybody."""
 
     def config(self) -> dict[str, Any]:
-        """The parsed config.json."""
+        """The JSON object in its config.json."""
         return _read_json(self.directory / "config.json", self.name)
 
     def weight_map(self) -> dict[str, str]:
         """File name of every tensor."""
         if (self.directory / INDEX).is_file():
             return _index_weight_map(self.directory / INDEX, self.name)
-        single = self.weight_file(SINGLE)
-        return dict.fromkeys(tensor_names(single), SINGLE)
+        table = read_header(self.weight_file(SINGLE))
+        return {tensor.name: SINGLE for tensor in table.tensors}
 
     def weight_file(self, name: str, bar: type[Any] | None = None, *, again: bool = False) -> Path:
         """Path of one weight file, downloaded if need be, or `again` in any case. `bar` is the
@@ -78,7 +78,7 @@ class Checkpoint:
         raise CheckpointError(f"{self.name} lacks the weight file {name} that its index names")
 
     def _options(self, bar: type[Any] | None, again: bool) -> dict[str, Any]:
-        """For the hub's client; only those that differ from its own."""
+        """Options for the hub's client; only those that differ from its own."""
         options: dict[str, Any] = {"force_download": True} if again else {}
         return options | ({"tqdm_class": bar} if bar else {}) | _kept_in(self.cache)
 
@@ -96,11 +96,6 @@ def open_checkpoint(model: str, cache: Path | None = None) -> Checkpoint:
             f"there is no model directory {model}; give a directory or a hub id such as owner/name"
         )
     return Checkpoint(model, _fetch_small_files(model, cache), model, cache)
-
-
-def tensor_names(path: Path) -> list[str]:
-    """Names in a safetensors file, from its header alone."""
-    return [tensor.name for tensor in read_header(path).tensors]
 
 
 def _check_readable(directory: Path, model: str) -> None:

@@ -65,7 +65,7 @@ def describe(model: str | Checkpoint) -> ModelDescription:
 
 
 class ConfigFacts:
-    """Looks facts up in a config, its text part, and the defaults of its class, in that order."""
+    """Reader of facts in a config: its text part, the whole, then the defaults of its class."""
 
     def __init__(self, checkpoint: Checkpoint) -> None:
         self._checkpoint = checkpoint
@@ -78,7 +78,7 @@ class ConfigFacts:
 
     @property
     def model_type(self) -> str:
-        """The architecture's name."""
+        """The architecture's name in transformers."""
         return str(self._whole["model_type"])
 
     def number(self, name: str) -> int:

@@ -5,7 +5,7 @@ layers that differ (some with experts, some without), quantized ones and tables 
 are. Nothing is downloaded for it. Where they are not, `config.json` gives the shapes
 (`molink.checkpoint.model_config`) and all layers count alike.
 
-No torch here: whoever plans does not load it.
+No torch here: the coordinator plans, and does not load it.
 """
 
 import re
@@ -15,69 +15,44 @@ from pathlib import Path
 from statistics import median
 
 from molink.checkpoint.checkpoint import INDEX, SINGLE, Checkpoint, open_checkpoint
-from molink.checkpoint.known_models import KNOWN_CONFIGS
-from molink.checkpoint.model_config import model_shape
-from molink.checkpoint.model_shape import ModelShape
+from molink.checkpoint.model_config import KNOWN_CONFIGS, model_shape
+from molink.checkpoint.model_shape import ModelShape, PlannedModel
 from molink.checkpoint.safetensors_header import read_header
+from molink.checkpoint.shard_plan import Place, homes_of_tensors
 from molink.errors import UserError
 from molink_scheduler.placement import ModelCost
 
-__all__ = ["PlannedModel", "planned_model"]
-
-LAYER = re.compile(r"(?:^|\.)(?:layers|h|blocks|block|layer)\.(\d+)\.")
-"""Names of tensors that belong to a layer, and its number."""
-
-INPUT_TABLES = ("embed_tokens.", "wte.", "wpe.", "word_embeddings", "embed_in.", "embed_positions.")
-OUTPUT_TABLES = ("lm_head.", "embed_out.", "output.weight")
+__all__ = ["planned_model"]
 
 ROUTED_EXPERTS = re.compile(r"\.experts(?:\.|_)")
-"""Of these a row passes some; of a shared expert it passes all."""
+"""Tensors of experts of which a row passes some; of a shared expert it passes all."""
 
 SAME_WORK = 0.01
 """Layers whose work differs by less are alike."""
 
 
-@dataclass(frozen=True, slots=True)
-class PlannedModel:
-    """A model as a plan sees it."""
-
-    name: str
-    shape: ModelShape
-    cost: ModelCost
-    measured: bool
-    """Whether the sizes are those of weight files, not of shapes."""
-
-
 def planned_model(model: str) -> PlannedModel:
-    """Of a known model's name, a config.json, a directory or a hub id. Raises UserError when it is
-    none of these, or when its files do not tell the sizes."""
+    """The costs of a known model's name, a config.json, a directory or a hub id.
+
+    Raises UserError when it is none of these, or when its files do not tell the sizes.
+    """
     path = Path(model).expanduser()
     if model.lower() in KNOWN_CONFIGS or path.is_file():
         shape = model_shape(model if model.lower() in KNOWN_CONFIGS else path)
-        return PlannedModel(shape.name, shape, cost_of_shape(shape), False)
+        return PlannedModel.of_shape(shape)
     checkpoint = open_checkpoint(model)
     shape = model_shape(checkpoint.directory)
     sizes = stored_sizes(checkpoint)
     if sizes is None:
-        return PlannedModel(model, shape, cost_of_shape(shape), False)
+        return PlannedModel(model, shape, shape.cost, False)
     return PlannedModel(model, shape, _cost_of_sizes(model, shape, sizes), True)
 
 
-def cost_of_shape(shape: ModelShape) -> ModelCost:
-    """As the model's shape has it: all layers alike."""
-    return ModelCost(
-        layer_bytes=(shape.layer_bytes,) * shape.layers,
-        kv_bytes=shape.kv_token_bytes,
-        row_bytes=shape.row_bytes,
-        head_bytes=shape.table_bytes,
-        tail_bytes=shape.table_bytes,
-        tied=shape.tied_embeddings,
-    )
-
-
 def stored_sizes(checkpoint: Checkpoint) -> dict[str, int] | None:
-    """Bytes of every tensor, by its name; None when not all weight files are on this PC. Raises
-    CheckpointError for a file that is no safetensors file."""
+    """Bytes of every tensor, by its name; None when not all weight files are on this PC.
+
+    Raises CheckpointError for a file that is no safetensors file.
+    """
     if (checkpoint.directory / INDEX).is_file():
         files = sorted(set(checkpoint.weight_map().values()))
     else:
@@ -87,18 +62,13 @@ def stored_sizes(checkpoint: Checkpoint) -> dict[str, int] | None:
         path = checkpoint.directory / name
         if not path.is_file():
             return None
-        sizes |= tensor_bytes(path)
+        sizes |= {tensor.name: tensor.stop - tensor.start for tensor in read_header(path).tensors}
     return sizes
-
-
-def tensor_bytes(path: Path) -> dict[str, int]:
-    """Bytes of every tensor of a safetensors file, from its header alone."""
-    return {one.name: one.stop - one.start for one in read_header(path).tensors}
 
 
 @dataclass(slots=True)
 class _Sums:
-    """Bytes by place."""
+    """Bytes of a model's tensors, summed by where they belong."""
 
     layers: dict[int, int] = field(default_factory=dict)
     experts: dict[int, int] = field(default_factory=dict)
@@ -129,27 +99,28 @@ def _cost_of_sizes(model: str, shape: ModelShape, sizes: Mapping[str, int]) -> M
 
 def _summed(sizes: Mapping[str, int]) -> _Sums:
     sums = _Sums()
-    for name, size in sizes.items():
-        found = LAYER.search(name)
-        if found:
-            layer = int(found[1])
-            sums.layers[layer] = sums.layers.get(layer, 0) + size
+    for name, home in homes_of_tensors(sizes, layers_total=None).items():
+        size = sizes[name]
+        if isinstance(home, int):
+            sums.layers[home] = sums.layers.get(home, 0) + size
             if ROUTED_EXPERTS.search(name):
-                sums.experts[layer] = sums.experts.get(layer, 0) + size
-        elif any(part in name for part in INPUT_TABLES):
+                sums.experts[home] = sums.experts.get(home, 0) + size
+        elif home in (Place.EMBEDDING, Place.FIRST):
             sums.head += size
         else:
             sums.tail += size
-            sums.has_output |= any(part in name for part in OUTPUT_TABLES)
+            sums.has_output |= home is Place.OUTPUT
     return sums
 
 
 def _works(shape: ModelShape, sums: _Sums) -> tuple[float, ...]:
-    """What a row reads in each layer, in that of the middle one: all of it but the experts that it
-    does not choose. Empty where the layers are alike."""
+    """What a row reads in each layer, relative to the median layer; empty where they are alike.
+
+    It reads everything but the experts that it does not choose.
+    """
     skipped = 1 - shape.experts_per_token / shape.experts
     read = [sums.layers[n] - skipped * sums.experts.get(n, 0) for n in range(shape.layers)]
     middle = median(read)
-    if all(abs(one - middle) <= SAME_WORK * middle for one in read):
+    if all(abs(work - middle) <= SAME_WORK * middle for work in read):
         return ()
-    return tuple(one / middle for one in read)
+    return tuple(work / middle for work in read)

@@ -11,11 +11,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from molink.checkpoint.known_models import KNOWN_CONFIGS
 from molink.checkpoint.model_shape import ModelShape
 from molink.errors import UserError
 
-__all__ = ["known_models", "model_shape"]
+__all__ = ["KNOWN_CONFIGS", "known_models", "model_shape"]
 
 Config = Mapping[str, Any]
 
@@ -31,7 +30,50 @@ TIED_WHEN_SILENT = ("gpt2", "gpt_bigcode", "opt", "bloom", "mpt", "gemma", "gemm
 DTYPE_BYTES = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2}
 
 CONFIG_BYTES_MAX = 4_000_000
-"""Of a config.json; real ones have a few kilobytes."""
+"""Largest config.json that is read; real ones have a few kilobytes."""
+
+
+def _llama(
+    layers: int, hidden: int, intermediate: int, heads: int, kv_heads: int, vocabulary: int
+) -> dict[str, Any]:
+    return {
+        "model_type": "llama",
+        "num_hidden_layers": layers,
+        "hidden_size": hidden,
+        "intermediate_size": intermediate,
+        "num_attention_heads": heads,
+        "num_key_value_heads": kv_heads,
+        "vocab_size": vocabulary,
+        "tie_word_embeddings": False,
+        "dtype": "bfloat16",
+    }
+
+
+KNOWN_CONFIGS: Mapping[str, Mapping[str, Any]] = {
+    # Qwen/Qwen-7B, the paper's model; its intermediate_size counts gate and up projection.
+    "qwen-7b": _llama(32, 4096, 22016, 32, 32, 151_936)
+    | {"model_type": "qwen", "kv_channels": 128},
+    # Qwen/Qwen2.5-7B
+    "qwen2.5-7b": _llama(28, 3584, 18944, 28, 4, 152_064) | {"model_type": "qwen2"},
+    # meta-llama/Meta-Llama-3-8B
+    "llama-3-8b": _llama(32, 4096, 14336, 32, 8, 128_256),
+    # meta-llama/Llama-2-7b-hf
+    "llama-2-7b": _llama(32, 4096, 11008, 32, 32, 32_000),
+    # meta-llama/Llama-2-70b-hf
+    "llama-2-70b": _llama(80, 8192, 28672, 64, 8, 32_000),
+    # huggyllama/llama-30b, the paper's example of an activation's size
+    "llama-30b": _llama(60, 6656, 17920, 52, 52, 32_000),
+    # mistralai/Mixtral-8x7B-v0.1
+    "mixtral-8x7b": _llama(32, 4096, 14336, 32, 8, 32_000)
+    | {"model_type": "mixtral", "num_local_experts": 8, "num_experts_per_tok": 2},
+    # tools/random_llama.py, the model of our own benchmarks
+    "llama-88m": _llama(12, 768, 2048, 12, 4, 8192),
+}
+"""Shapes of models that need no file, by the name that a user types, in lower case.
+
+Each holds those parts of the published config of the checkpoint named above it that decide cost, in
+the words of that file, and goes through the same reader as a file does.
+"""
 
 
 def known_models() -> tuple[str, ...]:
@@ -113,7 +155,7 @@ def _tied(config: Config) -> bool:
 def _attention(
     name: str, config: Config, hidden: int, heads: int, kv_heads: int, head_size: int
 ) -> dict[str, int]:
-    """The three numbers of ModelShape that depend on how attention is built."""
+    """Those numbers of ModelShape that depend on how attention is built."""
     if config.get("kv_lora_rank"):
         return _latent_attention(name, config, hidden, heads)
     projections = 2 * heads * head_size + 2 * kv_heads * head_size
@@ -125,16 +167,20 @@ def _attention(
 
 
 def _latent_attention(name: str, config: Config, hidden: int, heads: int) -> dict[str, int]:
-    """DeepSeek's: low-rank projections; the stage keeps keys and values unpacked, as it computes
-    them."""
+    """The same for DeepSeek's low-rank projections.
+
+    The stage keeps keys and values unpacked, as it computes them.
+    """
     rank = _count(name, config, "kv_lora_rank")
     rotated = _count(name, config, "qk_rope_head_dim")
     plain = _count(name, config, "qk_nope_head_dim")
     value = _count(name, config, "v_head_dim")
+    # A key has a part without positions and a rotated one; queries come from a low rank or not.
     key = plain + rotated
     queries = hidden * heads * key
     if config.get("q_lora_rank"):
         queries = _count(name, config, "q_lora_rank") * (hidden + heads * key)
+    # One projection goes down to the rank and to the rotated part that heads share, one up again.
     keys_values = hidden * (rank + rotated) + rank * heads * (plain + value)
     return {
         "attention_parameters": queries + keys_values + heads * value * hidden,
@@ -174,7 +220,7 @@ def _shared_width(name: str, config: Config) -> int:
 
 
 def _weight_bytes(config: Config, dtype_bytes: int) -> float:
-    """Of one weight, by the quantization that the checkpoint declares."""
+    """Bytes of one weight, by the quantization that the checkpoint declares."""
     quantization = config.get("quantization_config") or {}
     if quantization.get("bits"):
         return _count("quantization", quantization, "bits") / 8

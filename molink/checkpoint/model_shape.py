@@ -9,7 +9,9 @@ Counts are parameters or values; what is bytes says so in its name.
 
 from dataclasses import dataclass
 
-__all__ = ["ModelShape"]
+from molink_scheduler.placement import ModelCost
+
+__all__ = ["ModelShape", "PlannedModel"]
 
 WIRE_BYTES_PER_VALUE = 2
 """Stages hand on the residual stream in 16 bits, whatever the weights are stored in."""
@@ -48,50 +50,50 @@ class ModelShape:
 
     @property
     def expert_parameters(self) -> int:
-        """Of one expert of one layer; of a dense model the whole MLP."""
+        """Parameters of one expert of one layer; of a dense model, of the whole MLP."""
         return self.mlp_matrices * self.hidden_size * self.intermediate_size
 
     @property
     def dense_parameters(self) -> int:
-        """Of one layer: what every row passes (attention, the shared expert, the router)."""
+        """Parameters of one layer that every row passes: attention, shared expert, router."""
         shared = self.mlp_matrices * self.hidden_size * self.shared_intermediate_size
         router = self.hidden_size * self.experts if self.experts > 1 else 0
         return self.attention_parameters + shared + router
 
     @property
     def layer_parameters(self) -> int:
-        """Of one layer, all experts included."""
+        """Parameters of one layer, all experts included."""
         return self.dense_parameters + self.experts * self.expert_parameters
 
     @property
     def embedding_parameters(self) -> int:
-        """Of the table that turns token ids into rows."""
+        """Parameters of the table that turns token ids into rows."""
         return self.vocabulary * self.hidden_size
 
     @property
     def head_parameters(self) -> int:
-        """Of the matrix that turns rows into logits; with tied embeddings it is that table."""
+        """Parameters of the matrix that turns rows into logits; tied, it is that table."""
         return self.vocabulary * self.hidden_size
 
     @property
     def parameters(self) -> int:
-        """Of the whole model; a tied table counts once."""
+        """Parameters of the whole model; a tied table counts once."""
         tables = 1 if self.tied_embeddings else 2
         return self.layers * self.layer_parameters + tables * self.embedding_parameters
 
     @property
     def layer_bytes(self) -> int:
-        """Of the weights of one layer."""
+        """Bytes of the weights of one layer."""
         return round(self.layer_parameters * self.weight_bytes)
 
     @property
     def table_bytes(self) -> int:
-        """Of the embedding table, and of the head's matrix."""
+        """Bytes of the embedding table, and of the head's matrix."""
         return self.embedding_parameters * self.dtype_bytes
 
     @property
     def kv_token_bytes(self) -> int:
-        """Keys and values of one token in one layer."""
+        """Bytes of the keys and values of one token in one layer."""
         return self.kv_values * self.dtype_bytes
 
     @property
@@ -102,7 +104,7 @@ class ModelShape:
 
     @property
     def row_bytes(self) -> int:
-        """One row between stages."""
+        """Bytes of one row between stages."""
         return self.hidden_size * WIRE_BYTES_PER_VALUE
 
     def experts_hit(self, rows: int) -> float:
@@ -120,3 +122,31 @@ class ModelShape:
         both_tied = is_head and is_tail and self.tied_embeddings
         tables = 1 if both_tied else int(is_head) + int(is_tail)
         return layers * self.layer_bytes + tables * self.table_bytes
+
+    @property
+    def cost(self) -> ModelCost:
+        """Costs of the model by its shape: all layers alike."""
+        return ModelCost(
+            layer_bytes=(self.layer_bytes,) * self.layers,
+            kv_bytes=self.kv_token_bytes,
+            row_bytes=self.row_bytes,
+            head_bytes=self.table_bytes,
+            tail_bytes=self.table_bytes,
+            tied=self.tied_embeddings,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedModel:
+    """A model's shape, and what it takes of each node by its shape or its weight files."""
+
+    name: str
+    shape: ModelShape
+    cost: ModelCost
+    measured: bool = False
+    """Whether the sizes are those of weight files, not of shapes."""
+
+    @classmethod
+    def of_shape(cls, shape: ModelShape) -> "PlannedModel":
+        """Plan a model of which only the config is known."""
+        return cls(shape.name, shape, shape.cost)

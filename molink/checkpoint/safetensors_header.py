@@ -33,7 +33,7 @@ METADATA = "__metadata__"
 
 @dataclass(frozen=True, slots=True)
 class StoredTensor:
-    """One entry of the table."""
+    """Entry of a safetensors table: one tensor and where its bytes are."""
 
     name: str
     dtype: str
@@ -47,7 +47,7 @@ class StoredTensor:
 
 @dataclass(frozen=True, slots=True)
 class SafetensorsHeader:
-    """The whole table."""
+    """Table of contents of one safetensors file."""
 
     tensors: tuple[StoredTensor, ...]
     """As they lie in the file."""

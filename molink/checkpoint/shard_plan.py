@@ -1,11 +1,11 @@
 """Which files of a checkpoint, and which tensors in them, does a stage need?
 
-Asked by whoever fetches weights before any of them are there: from tensor names alone, without
-torch. A tensor's *home* is a layer or a place around the layers. The list of layers gives itself
-away: of all dotted prefixes that are followed by a number, it is the one that counts through all
-layers of the model. What lies around it is told by the names that pruning goes by; a tensor that no
-name explains goes to everybody. So the plan may hold too much and never too little: what the loader
-then takes, by the paths of real modules, is a part of it (a test compares them on every tiny
+Agents ask before they fetch any weights: it is answered from tensor names alone, without torch. A
+tensor's *home* is a layer or a place around the layers. The list of layers gives itself away: of
+all dotted prefixes that are followed by a number, it is the one that counts through all layers of
+the model. What lies around it is told by the names that pruning goes by; a tensor that no name
+explains goes to everybody. So the plan may hold too much and never too little: what the loader then
+takes, by the paths of real modules, is a part of it (a test compares them on every tiny
 architecture).
 
 Asking the loader itself was rejected: it needs torch and a skeleton of the model, some hundred
@@ -18,29 +18,67 @@ from enum import StrEnum
 from typing import Any
 
 from molink.checkpoint.description import ALIASES
-from molink.checkpoint.part_names import (
-    ADDED_POSITIONS,
-    AFTER_LAYERS,
-    BEFORE_LAYERS,
-    OUTPUT_MATRICES,
-    TOKEN_EMBEDDINGS,
-)
 from molink.errors import UserError
 
 __all__ = [
+    "ADDED_POSITIONS",
+    "AFTER_LAYERS",
+    "BEFORE_LAYERS",
     "FileNeed",
     "Home",
-    "ModelShape",
     "Place",
     "ShardPlan",
+    "WeightsLayout",
     "homes_of_tensors",
     "plan_shards",
     "shape_of",
 ]
 
+# Architectures have no common names for the modules around the decoder's layers, so these lists
+# grew with the models that were tried. Two read them: pruning, which has the modules themselves at
+# hand, and this plan, which has nothing but the names of tensors. So a name that is missing is a
+# refusal there and a download too many here, never a wrong answer.
+
+TOKEN_EMBEDDINGS = frozenset({"embed_tokens", "wte", "word_embeddings", "embed_in"})
+"""Names of the token embeddings; with tied weights also the output matrix."""
+
+OUTPUT_MATRICES = frozenset({"lm_head", "embed_out"})
+"""Names of the matrix that turns hidden states into logits, where it is stored of its own."""
+
+ADDED_POSITIONS = frozenset({"wpe", "embed_positions", "position_embeddings", "embed_pos"})
+"""Names of position embeddings that are added to the token embeddings."""
+
+BEFORE_LAYERS = frozenset(
+    {
+        "project_in",
+        "word_embeddings_layernorm",
+        "embed_norm",
+        "emb_norm",
+        "embed_tokens_layernorm",
+        "emb_layer_norm",
+        "embed_layer_norm",
+        "embedding_layernorm",
+    }
+)
+"""Names of modules between the token embeddings and the first layer."""
+
+AFTER_LAYERS = frozenset(
+    {
+        "norm",
+        "ln_f",
+        "final_layer_norm",
+        "final_layernorm",
+        "project_out",
+        "norm_f",
+        "final_norm",
+        "layer_norm",
+    }
+)
+"""Names of modules after the last layer."""
+
 
 class Place(StrEnum):
-    """Where a tensor belongs that is of no layer."""
+    """Place around the layers where a tensor belongs that is of none."""
 
     EMBEDDING = "embedding"
     """Token embeddings."""
@@ -51,7 +89,7 @@ class Place(StrEnum):
     OUTPUT = "output"
     """The output matrix."""
     SHARED = "shared"
-    """Nobody knows: every stage gets it."""
+    """No rule knows it: every stage gets it."""
 
 
 Home = int | Place
@@ -59,8 +97,8 @@ Home = int | Place
 
 
 @dataclass(frozen=True, slots=True)
-class ModelShape:
-    """What config.json says that matters here."""
+class WeightsLayout:
+    """Layer count and table sharing of a checkpoint, as its config.json states them."""
 
     layers_total: int | None
     """None: it leaves that to its class; then the longest list counts."""
@@ -70,7 +108,7 @@ class ModelShape:
 
 @dataclass(frozen=True, slots=True)
 class FileNeed:
-    """What is needed of one weight file."""
+    """Tensors of one weight file that a stage needs."""
 
     name: str
     tensors: tuple[str, ...]
@@ -81,7 +119,7 @@ class FileNeed:
 
 @dataclass(frozen=True, slots=True)
 class ShardPlan:
-    """What a stage needs of a checkpoint."""
+    """Files and tensors of a checkpoint that a stage needs."""
 
     layers: range
     files: tuple[FileNeed, ...]
@@ -95,18 +133,18 @@ class ShardPlan:
         return {tensor: need.name for need in self.files for tensor in need.tensors}
 
 
-def shape_of(config: Mapping[str, Any]) -> ModelShape:
-    """The shape in a parsed config.json."""
+def shape_of(config: Mapping[str, Any]) -> WeightsLayout:
+    """The layout that a parsed config.json states."""
     text = config.get("text_config")
     facts = text if isinstance(text, dict) else config
     names = ("num_hidden_layers", *ALIASES["num_hidden_layers"])
     counts = [facts[name] for name in names if isinstance(facts.get(name), int)]
     tied = facts.get("tie_word_embeddings", config.get("tie_word_embeddings"))
-    return ModelShape(counts[0] if counts else None, tied if isinstance(tied, bool) else None)
+    return WeightsLayout(counts[0] if counts else None, tied if isinstance(tied, bool) else None)
 
 
-def plan_shards(weight_map: Mapping[str, str], shape: ModelShape, layers: range) -> ShardPlan:
-    """What the stage of `layers` needs of the files in `weight_map` (tensor name to file name).
+def plan_shards(weight_map: Mapping[str, str], shape: WeightsLayout, layers: range) -> ShardPlan:
+    """Plan what the stage of `layers` needs of `weight_map` (tensor name to file name).
 
     Raises UserError for layers that the model does not have.
     """
@@ -167,8 +205,11 @@ def _place(module: str) -> Place:
 
 
 def _homes_of_stage(homes: set[Home], layers: range, total: int, tied: bool | None) -> set[Home]:
-    """A tail without an output matrix of its own multiplies with the embeddings. Where both are
-    stored and the config is silent, it gets both: one of them too many is better than too few."""
+    """Homes whose tensors the stage needs.
+
+    A tail without an output matrix of its own multiplies with the embeddings. Where both are stored
+    and the config is silent, it gets both: one of them too many is better than too few.
+    """
     wanted: set[Home] = {Place.SHARED, *layers}
     if layers.start == 0:
         wanted |= {Place.EMBEDDING, Place.FIRST}

@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from molink.checkpoint.safetensors_header import SafetensorsHeader, parse_header
-from molink.checkpoint.shard_plan import ModelShape
+from molink.checkpoint.shard_plan import WeightsLayout
 
 __all__ = ["BLOCK_BYTES", "NAME_PATTERN", "FileEntry", "WeightsManifest"]
 
@@ -36,7 +36,7 @@ Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 
 
 class FileEntry(BaseModel):
-    """One file."""
+    """One file of a model, with the checksums of its blocks."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
@@ -65,7 +65,7 @@ class FileEntry(BaseModel):
 
 
 class WeightsManifest(BaseModel):
-    """All files of one model."""
+    """Manifest of one model: all of its files."""
 
     model_config = ConfigDict(frozen=True, extra="ignore", protected_namespaces=())
 
@@ -91,9 +91,9 @@ class WeightsManifest(BaseModel):
         return self
 
     @property
-    def shape(self) -> ModelShape:
+    def shape(self) -> WeightsLayout:
         """What the shard plan asks of a model."""
-        return ModelShape(self.layers_total, self.tied)
+        return WeightsLayout(self.layers_total, self.tied)
 
     @property
     def revision(self) -> str:

@@ -19,8 +19,7 @@ import click
 from molink.errors import UserError
 
 if TYPE_CHECKING:
-    from molink.bench.load import LoadSettings
-    from molink.bench.trace_load import TraceSettings
+    from molink.bench.load import Settings
 
 __all__ = ["bench", "chat", "chat_with", "generate"]
 
@@ -51,7 +50,7 @@ _SAMPLING_OPTIONS = (
 
 
 def sampling_options(command: Command) -> Command:
-    """Add the options that say how answers are drawn; those not given are left to the server."""
+    """Add the options of sampling; those not given are left to the server."""
     for option in reversed(_SAMPLING_OPTIONS):
         command = option(command)
     return command
@@ -102,7 +101,7 @@ def chat_with(url: str, *, system: str | None = None, **sampling: Any) -> None:
 
 
 def _messages(interactive: bool) -> Iterator[str]:
-    """What the user says, line by line, until /exit or the end of the input."""
+    """The user's messages, line by line, until /exit or the end of the input."""
     for line in _typed_lines() if interactive else sys.stdin:
         message = line.strip()
         if message == "/exit":
@@ -121,7 +120,8 @@ def _typed_lines() -> Iterator[str]:
             click.echo()
             return
         except KeyboardInterrupt:
-            click.echo("\n/exit or Ctrl-D leaves.")
+            with suppress(KeyboardInterrupt):  # pressed twice
+                click.echo("\n/exit or Ctrl-D leaves.")
 
 
 def _answer(url: str, body: dict[str, Any]) -> str:
@@ -212,7 +212,7 @@ def bench(
 
     With --profile: time the stages of MODEL, a directory or hub id, for the simulator.
     """
-    from molink.bench.command_load import refuse_beside_profile, settings_from
+    from molink.bench.load import refuse_beside_profile, settings_from
 
     source = click.get_current_context().get_parameter_source
     given = [name for name in settings if source(name) is click.core.ParameterSource.COMMANDLINE]
@@ -243,25 +243,25 @@ def _write_profile(model: str | None, path: Path) -> None:
         write_profile(model, path, lambda: bar.advance(task))
 
 
-async def _run_with_bar(settings: "LoadSettings | TraceSettings") -> dict[str, Any]:
+async def _run_with_bar(settings: "Settings") -> dict[str, Any]:
     from rich.console import Console
     from rich.progress import Progress
 
-    from molink.bench.command_load import run_settings
+    from molink.bench.load import run_load
 
     with Progress(console=Console(stderr=True), transient=True, refresh_per_second=2) as bar:
         task = bar.add_task("requests", total=None)
-        return await run_settings(
+        return await run_load(
             settings,
-            lambda count: bar.update(task, total=count),
-            lambda record: bar.advance(task),
+            done=lambda record: bar.advance(task),
+            planned=lambda count: bar.update(task, total=count),
         )
 
 
 def _show(report: dict[str, Any], json_file: Path | None) -> None:
     from rich.console import Console
 
-    from molink.workload.table import print_report
+    from molink.bench.report import print_report
 
     print_report(report, Console())
     if json_file is not None:

@@ -1,14 +1,24 @@
 """What changes in a cluster, in lines for the operator: who came, what each PC does, what serves.
 
-Made from the body of GET /cluster, which is all that an operator elsewhere sees as well. Pure.
+Made from the body of GET /cluster, which is all that an operator elsewhere sees as well.
 """
 
+import asyncio
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-__all__ = ["ClusterNews", "cluster_now"]
+from molink.cli.terminal import StatusLine
+from molink.errors import ErrorGuard
+
+if TYPE_CHECKING:
+    from molink.serving.service import GenerationService
+
+__all__ = ["ClusterNews", "cluster_now", "show_news"]
 
 Report = Mapping[str, Any]
+
+PERIOD_S = 1.0
+"""Between two reports, for the person in front of it."""
 
 IN_WORDS = {
     "joining": "measures what it can do",
@@ -22,8 +32,24 @@ IN_WORDS = {
 """What a PC in each state does."""
 
 
+async def show_news(
+    service: "GenerationService", shown: StatusLine, *, after_start: bool = False
+) -> None:
+    """Show what changes, until cancelled; with `after_start` without what there is already."""
+    news, guard = ClusterNews(), ErrorGuard("Showing what the cluster does")
+    if after_start:
+        news.update(service.cluster())
+    while True:
+        with guard:
+            report = service.cluster()
+            for line in news.update(report):
+                shown.event(line)
+            shown.status(cluster_now(report))
+        await asyncio.sleep(PERIOD_S)
+
+
 class ClusterNews:
-    """Remembers what was told last."""
+    """Sentences for the differences between one report and the next."""
 
     def __init__(self) -> None:
         self._told: dict[str, str] = {}
@@ -62,7 +88,7 @@ class ClusterNews:
             return []
         if self._ready:
             return [f"requests are answered: {_rings(report)}"]
-        return ["requests are refused until there is another ring"]
+        return [f"requests are refused until there is another ring: {report['unready_reason']}"]
 
 
 def cluster_now(report: Report) -> str:

@@ -4,7 +4,6 @@ import asyncio
 import signal
 import sys
 import time
-from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING
 
 import click
@@ -12,9 +11,8 @@ import click
 from molink.errors import UserError
 
 if TYPE_CHECKING:
-    from molink.config.serve_settings import ServeSettings
-    from molink.coordinator.requests.ring_client import RingClient
-    from molink.serving.service import GenerationRequest, ModelCard
+    from molink.config.settings import ServeSettings
+    from molink.serving.service import GenerationRequest, GenerationService, ModelCard
 
 __all__ = ["demo"]
 
@@ -36,40 +34,39 @@ HEALTH_WITHIN_S = 0.8
 @click.option("--prompt", default=PROMPT, show_default=True, help="What to ask it.")
 def demo(chat: bool, prompt: str) -> None:
     """Start three stages of the demo model over emulated home links and stream an answer."""
-    from molink.cli.stop_signals import until_stopped
     from molink.config.link_schedule import LinkSchedule
-    from molink.config.serve_settings import ServeSettings
+    from molink.config.settings import ServeSettings
+    from molink.tasks import until_stopped
 
     settings = ServeSettings(model="demo", nodes=STAGES, port=0, link=LinkSchedule.parse(LINK))
     asyncio.run(until_stopped(_demo(settings, prompt, chat)))
 
 
 async def _demo(settings: "ServeSettings", prompt: str, chat: bool) -> None:
-    from molink.cli.loading_bar import LoadingBar
-    from molink.coordinator.local.start import start_coordinator
+    from molink.cli.terminal import until_loaded
+    from molink.coordinator.local.start import start_local
 
     print(f"Starting {STAGES} stages of the demo model, {LINK} (Mbps:ms) on every link ...")
-    async with AsyncExitStack() as stack:
-        with LoadingBar(STAGES) as bar:
-            coordinator = await stack.enter_async_context(start_coordinator(settings, bar.update))
+    async with start_local(settings) as cluster:
+        await until_loaded(cluster, STAGES)
         if chat:
-            await _chat(coordinator)
+            await _chat(cluster.service)
         else:
-            await _one_answer(coordinator, prompt)
+            await _one_answer(cluster.service, prompt)
 
 
-async def _one_answer(coordinator: "RingClient", prompt: str) -> None:
-    """Stream one answer and say how the ring did."""
+async def _one_answer(service: "GenerationService", prompt: str) -> None:
+    """Stream one answer and print how quick the ring was."""
     print(f"\nYou: {prompt}\nModel: ", end="", flush=True)
     arrivals = []
     started = time.monotonic()
-    async for event in coordinator.generate(_request(coordinator.card, prompt)):
+    async for event in service.generate(_request(service.card, prompt)):
         arrivals.append(time.monotonic())
         print(event.text, end="", flush=True)
     print("\n")
     _print_speed(started, arrivals)
     await asyncio.sleep(HEALTH_WITHIN_S)
-    _print_hops(coordinator)
+    _print_hops(service)
 
 
 def _request(card: "ModelCard", prompt: str) -> "GenerationRequest":
@@ -101,21 +98,21 @@ def _print_speed(started: float, arrivals: list[float]) -> None:
     print(f"({len(arrivals)} tokens, seed {SEED})")
 
 
-def _print_hops(coordinator: "RingClient") -> None:
+def _print_hops(service: "GenerationService") -> None:
     print("Bytes per hop:")
-    for link in coordinator.cluster()["links"]:
+    for link in service.cluster()["links"]:
         hop = f"{link['from']} -> {link['to']}"
         print(f"  {hop:26} {link['bytes_sent']:>9,} bytes in {link['messages_sent']:,} messages")
 
 
-async def _chat(coordinator: "RingClient") -> None:
+async def _chat(service: "GenerationService") -> None:
     """The ordinary chat command, in a process of its own, against the ordinary API of this ring.
 
     A process, because the terminal's Ctrl-C then stops an answer there while the ring goes on here.
     """
     from molink.api import create_app, start_api
 
-    runner = await start_api(create_app(coordinator), "127.0.0.1", 0)
+    runner = await start_api(create_app(service), "127.0.0.1", 0)
     url = f"http://127.0.0.1:{runner.addresses[0][1]}"
     asyncio.get_running_loop().add_signal_handler(signal.SIGINT, lambda: None)
     command = (sys.executable, "-m", "molink.cli.main", "chat", "--url", url)

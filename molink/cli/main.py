@@ -14,11 +14,11 @@ import click
 
 from molink import __version__
 from molink.cli.client import bench, chat, generate
+from molink.cli.command_line import SentenceGroup
 from molink.cli.demo import demo
 from molink.cli.members import invite, node
 from molink.cli.plan import plan
 from molink.cli.relay import relay
-from molink.cli.sentence_group import SentenceGroup
 from molink.cli.serve import serve
 from molink.cli.up import up
 from molink.errors import MolinkError

@@ -1,26 +1,44 @@
 """`molink invite` and `molink node`: who may join the cluster, and who has.
 
 They open the coordinator's registry on disk, so they work on its machine whether it runs or not;
-one that runs notices what they wrote.
+one that runs notices what they wrote. What the nodes do now only a running coordinator knows: the
+list of nodes asks it, and does without if none answers.
 """
 
 import json
+import math
+import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+from urllib.request import urlopen
 
 import click
 
+from molink.errors import UserError
+
 if TYPE_CHECKING:
-    from molink.control.registry.records import InviteRecord, NodeRecord
+    from molink.control.registry.database import InviteRecord, NodeRecord
     from molink.control.registry.registry import Registry
 
-__all__ = ["invite", "node"]
+__all__ = ["duration_s", "invite", "live_nodes", "node"]
 
 DATA_FOLDER = "molink"
 """Under $XDG_DATA_HOME; `molink up` keeps its registry there too."""
+
+ANSWER_WITHIN_S = 3.0
+"""A coordinator on this machine answers in milliseconds; a list is printed without it, too."""
+
+ANSWER_BYTES_MAX = 64 * 2**20
+"""Some 4 KB for each of the nodes that a coordinator takes at most."""
+
+UNITS_S = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+
+DURATION = re.compile(r"(\d+(?:\.\d+)?)([smhd])")
+"""30m, 24h, 7d."""
 
 Command = Callable[..., Any]
 
@@ -55,7 +73,6 @@ def invite(
     if context.invoked_subcommand is not None:
         context.obj = data_dir
         return
-    from molink.config.duration import duration_s
 
     expires_s = duration_s("--expires", expires)
     with _registry(data_dir, make=url is not None) as registry:
@@ -95,8 +112,6 @@ def node() -> None:
 def list_nodes(as_json: bool, data_dir: str | None) -> None:
     """Show every PC that has ever joined, removed ones too, and what each does now; further devices
     have lines of their own (`pc` is the id of the PC that they belong to)."""
-    from molink.cli.live_nodes import live_nodes
-
     with _registry(data_dir) as registry:
         records, url = registry.list_nodes(), registry.url
     live = live_nodes(url) if records else {}
@@ -126,6 +141,38 @@ def remove_node(node: str, data_dir: str | None) -> None:
         click.echo(
             f"Its owner could join anew: molink invite revoke {gone.invite_id} prevents that."
         )
+
+
+def live_nodes(url: str | None) -> dict[str, Mapping[str, Any]] | None:
+    """`nodes` of GET /cluster by id; None when no coordinator answers. On loopback first: from
+    inside, a public name often leads nowhere."""
+    port = urlsplit(url).port if url else None
+    for base in (f"http://127.0.0.1:{port}", url) if port else (url,):
+        found = _nodes_at(f"{base}/cluster") if base else None
+        if found is not None:
+            return found
+    return None
+
+
+def _nodes_at(address: str) -> dict[str, Mapping[str, Any]] | None:
+    if not address.startswith(("http://", "https://")):
+        return None
+    try:
+        with urlopen(address, timeout=ANSWER_WITHIN_S) as answer:
+            report = json.loads(answer.read(ANSWER_BYTES_MAX))
+        return {str(node["id"]): node for node in report["nodes"]}
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def duration_s(option: str, text: str) -> float:
+    """Seconds of a length of time as people write it. Raises UserError for what is none."""
+    match = DURATION.fullmatch(text)
+    if match is None or not math.isfinite(seconds := float(match[1]) * UNITS_S[match[2]]):
+        raise UserError(
+            f"{option} takes a length of time such as 30m, 24h or 7d, got {text!r:.40}."
+        )
+    return seconds
 
 
 @contextmanager

@@ -1,12 +1,14 @@
 """Options that more than one subcommand takes."""
 
 from collections.abc import Callable
+from functools import wraps
 from typing import Any
 
 import click
 
 from molink.errors import UserError
 from molink_scheduler.codec_choice import CODEC_CHOICES
+from molink_scheduler.head.settings import RingTerms
 from molink_scheduler.link.transmission import POLICIES, POLICY_DEFAULT
 
 __all__ = ["ring_options", "some_ring_options"]
@@ -99,17 +101,34 @@ _RING_OPTIONS = (
 )
 
 
+def _with_terms(command: Command) -> Command:
+    """Give the command one `ring` for three of the options."""
+
+    @wraps(command)
+    def run(**options: Any) -> Any:
+        terms = {name: options.pop(name) for name in ("micro_batch_count", "span_tokens", "policy")}
+        try:
+            ring = RingTerms(**terms)
+        except ValueError as error:
+            raise UserError(f"--{error}.") from None
+        return command(ring=ring, **options)
+
+    return run
+
+
 def ring_options(command: Command) -> Command:
     """Add the options that describe a local ring."""
+    command = _with_terms(command)
     for option in reversed(_RING_OPTIONS):
         command = option(command)
     return command
 
 
 def some_ring_options(*names: str) -> Callable[[Command], Command]:
-    """Of these options those with the given parameter names."""
+    """Of these options those with the given parameter names, with all that make a `ring`."""
 
     def add(command: Command) -> Command:
+        command = _with_terms(command)
         for option in reversed(_RING_OPTIONS):
             if _name_of(option) in names:
                 command = option(command)

@@ -84,54 +84,50 @@ def plan(
 
     MODEL is a directory, a hub id, a config.json, `demo` or a known model such as qwen-7b.
     """
+    import json
+
     from rich.console import Console
 
-    from molink.cli.plan_report import plan_json, print_plan
+    from molink.cli.plan_report import plan_fields, print_plan
 
     if rings_max is not None and rings_max < 1:
         raise UserError(f"--rings takes auto or a number from 1 up, got {rings_max}.")
     if url is not None:
         if model is not None or nodes_path is not None:
             raise UserError("--url asks a coordinator for its own model and PCs: give it alone.")
-        name, found = _asked(url, split)
+        name, found = _ask_coordinator(url, split)
     elif model is None or nodes_path is None:
         raise UserError("Give MODEL and --nodes FILE, or --url of a running coordinator.")
     else:
         goal = _goal(tpot_ms, context_tokens, prompt_tokens, answer_tokens)
-        name, found = _made(model, nodes_path, goal, split, rings_max)
+        name, found = _make_plan(model, nodes_path, goal, split, rings_max)
     if as_json:
-        click.echo(plan_json(found, name))
+        click.echo(json.dumps(plan_fields(found, name), indent=2))
     else:
         print_plan(found, name, Console())
 
 
-def _made(
+def _make_plan(
     model: str, nodes_path: Path, goal: "Goal", split: str | None, rings_max: int | None
 ) -> "tuple[str, Plan]":
     from molink.checkpoint.layer_sizes import planned_model
-    from molink.config.planned_nodes import read_planned_nodes
+    from molink.config.node_file import read_node_file
     from molink.models import DEMO_MODEL_DIR
-    from molink_scheduler.placement import Shortage, even_plan, make_plan
 
-    nodes = read_planned_nodes(nodes_path)
+    nodes = read_node_file(nodes_path)
     planned = planned_model(str(DEMO_MODEL_DIR) if model == "demo" else model)
-    facts = nodes.facts(planned.shape, goal.context_tokens)
-    if split == "even":
-        found = even_plan(planned.cost, facts, nodes.network(), goal)
-    else:
-        found = make_plan(planned.cost, facts, nodes.network(), goal, rings_max)
-    if isinstance(found, Shortage):
-        raise UserError(f"{planned.name} does not fit: {found.sentence}")
-    return planned.name, found
+    return planned.name, nodes.plan(planned, goal, split, rings_max)
 
 
-def _asked(url: str, split: str | None) -> "tuple[str, Plan]":
-    """Of a running coordinator."""
+def _ask_coordinator(url: str, split: str | None) -> "tuple[str, Plan]":
+    """The plan of a running coordinator, and its model."""
     import json
     from urllib.error import URLError
     from urllib.request import urlopen
 
-    from molink_scheduler.placement.fields import plan_from_fields
+    from molink.errors import FrameError
+    from molink.wire.schema import Rules, Schema
+    from molink_scheduler.placement import Plan
 
     address = f"{url.rstrip('/')}/plan{f'?split={split}' if split else ''}"
     try:
@@ -141,8 +137,8 @@ def _asked(url: str, split: str | None) -> "tuple[str, Plan]":
             fields = json.load(answer)
         if "shortage" in fields:
             raise UserError(f"{fields['model']} does not fit: {fields['shortage']}")
-        return str(fields["model"]), plan_from_fields(fields["plan"])
-    except (URLError, OSError, ValueError, TypeError, KeyError) as error:
+        return str(fields["model"]), Schema(Plan, Rules()).read(fields["plan"])
+    except (URLError, OSError, ValueError, TypeError, KeyError, FrameError) as error:
         why = getattr(error, "reason", error)  # Of a URLError; its own text is made for programs.
         raise UserError(
             f"No coordinator answers at {address} ({getattr(why, 'strerror', None) or why}): give "

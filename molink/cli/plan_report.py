@@ -1,6 +1,5 @@
-"""A plan for people, and for programs. Whoever made it: a file of PCs or a running cluster."""
+"""A plan for people and for programs, made from a file of PCs or by a running cluster."""
 
-import json
 from dataclasses import asdict
 from typing import Any
 
@@ -9,7 +8,7 @@ from rich.table import Table
 
 from molink_scheduler.placement import Forecast, Plan
 
-__all__ = ["plan_json", "print_plan"]
+__all__ = ["milliseconds", "plan_fields", "print_line", "print_plan"]
 
 GIB = 2**30
 
@@ -19,11 +18,11 @@ def print_plan(plan: Plan, model: str, console: Console) -> None:
     for number, ring in enumerate(plan.rings):
         console.print(_table(ring, f"{model}, ring {number}"))
         for line in _ring_lines(plan, ring):
-            _say(console, line)
+            print_line(console, line)
     if len(plan.rings) > 1:
-        _say(console, f"All {len(plan.rings)} rings: {_load(plan.users, plan.tokens_per_s)}.")
+        print_line(console, f"All {len(plan.rings)} rings: {_load(plan.users, plan.tokens_per_s)}.")
     for standby in plan.standbys:
-        _say(console, f"Standby: {standby.name} {standby.reason}.")
+        print_line(console, f"Standby: {standby.name} {standby.reason}.")
 
 
 def _table(ring: Forecast, title: str) -> Table:
@@ -39,7 +38,7 @@ def _table(ring: Forecast, title: str) -> Table:
             f"{stage.weights_bytes / GIB:.1f} GiB",
             f"{stage.used_bytes / GIB:.1f}/{stage.memory_bytes / GIB:.1f}",
             f"{stage.kv_tokens:,}",
-            _milliseconds(stage.step_s),
+            milliseconds(stage.step_s),
             f"{stage.busy_share:.0%}",
             "" if place == last else f"{stage.link_busy_share:.0%}",
         )
@@ -47,17 +46,17 @@ def _table(ring: Forecast, title: str) -> Table:
 
 
 def _ring_lines(plan: Plan, ring: Forecast) -> list[str]:
-    bound = _milliseconds(plan.goal.tpot_s)
+    bound = milliseconds(plan.goal.tpot_s)
     alone = (
         f"A user alone waits {ring.ttft_s:.2f} s for the first token of "
-        f"{plan.goal.prompt_tokens:,}, then {_milliseconds(ring.tpot_alone_s)} for each"
+        f"{plan.goal.prompt_tokens:,}, then {milliseconds(ring.tpot_alone_s)} for each"
     )
     if ring.users == 0:
         return [f"No user within {bound} per token. {alone}.", f"Bottleneck: {ring.bottleneck}."]
     return [
         f"Within {bound} per token: {_load(ring.users, ring.tokens_per_s)} in "
         f"{ring.micro_batches} micro-batch{'es' * (ring.micro_batches != 1)}, "
-        f"one token each {_milliseconds(ring.tpot_s)}. "
+        f"one token each {milliseconds(ring.tpot_s)}. "
         f"{alone}.",
         f"Bottleneck: {ring.bottleneck}.",
     ]
@@ -67,21 +66,19 @@ def _load(users: int, tokens_per_s: float) -> str:
     return f"{users} user{'s' * (users != 1)} at once, {tokens_per_s:.0f} tokens/s"
 
 
-def _milliseconds(seconds: float) -> str:
+def milliseconds(seconds: float) -> str:
+    """A time per token in words: `246 ms`, and `9.8 ms` below ten."""
     value = 1e3 * seconds
     return f"{value:.0f} ms" if value >= 10 else f"{value:.1f} ms"
 
 
-def _say(console: Console, line: str) -> None:
+def print_line(console: Console, line: str) -> None:
+    """Print a sentence as it is, wrapped where the terminal ends."""
     console.print(line, markup=False, highlight=False)
 
 
-def plan_json(plan: Plan, model: str) -> str:
-    """The same and more, seconds and bytes."""
-    return json.dumps(_as_dict(plan, model), indent=2)
-
-
-def _as_dict(plan: Plan, model: str) -> dict[str, Any]:
+def plan_fields(plan: Plan, model: str) -> dict[str, Any]:
+    """The plan's numbers and more for JSON, in seconds and bytes."""
     return {
         "model": model,
         "goal": asdict(plan.goal),

@@ -21,8 +21,8 @@ def relay(host: str, port: int, secret_file: str) -> None:
 
     Nodes dial in; nothing that passes can be read here. Ctrl-C ends it.
     """
-    from molink.cli.stop_signals import until_stopped
-    from molink.transport.relay.secret_file import read_secret
+    from molink.tasks import until_stopped
+    from molink.transport.relay.protocol import read_secret
 
     asyncio.run(until_stopped(_serve(read_secret(secret_file), host, port)))
 

@@ -10,7 +10,7 @@ from molink.cli.options import ring_options
 
 if TYPE_CHECKING:
     from molink.config.ring_hosts import RingHosts
-    from molink.config.serve_settings import ServeSettings
+    from molink.config.settings import ServeSettings
 
 __all__ = ["serve"]
 
@@ -37,10 +37,10 @@ NODES_DEFAULT = 3
 @ring_options
 def serve(link: str | None, hosts: str | None, nodes: int | None, **options: Any) -> None:
     """Serve MODEL: a local directory, a Hugging Face hub id, or `demo`."""
-    from molink.cli.stop_signals import until_stopped
     from molink.config.link_schedule import LinkSchedule
     from molink.config.ring_hosts import RingHosts
-    from molink.config.serve_settings import ServeSettings
+    from molink.config.settings import ServeSettings
+    from molink.tasks import until_stopped
 
     shape = LinkSchedule.parse(link) if link is not None else None
     places = RingHosts.read(hosts) if hosts is not None else None
@@ -58,17 +58,19 @@ def _nodes_of(layers: str | None, hosts: "RingHosts | None") -> int:
 
 
 async def _serve(settings: "ServeSettings") -> None:
-    """Until cancelled by a signal, or until a stage is lost (StageError)."""
+    """Until cancelled by a signal. Raises StageError or UserError when no ring stands at first."""
     from molink.api import create_app, start_api
     from molink.api.server import check_port_free
-    from molink.cli.loading_bar import LoadingBar
-    from molink.coordinator.local.start import start_coordinator
+    from molink.cli.cluster_news import show_news
+    from molink.cli.terminal import StatusLine, until_loaded
+    from molink.coordinator.local.start import start_local
 
     check_port_free(settings.host, settings.port)
     async with AsyncExitStack() as stack:
-        with LoadingBar(settings.nodes) as bar:
-            coordinator = await stack.enter_async_context(start_coordinator(settings, bar.update))
-        runner = await start_api(create_app(coordinator), settings.host, settings.port)
+        cluster = await stack.enter_async_context(start_local(settings))
+        await until_loaded(cluster, settings.nodes)
+        app = create_app(cluster.service)
+        runner = await start_api(app, settings.host, settings.port)
         stack.push_async_callback(runner.cleanup)
         print(f"ready http://{settings.host}:{runner.addresses[0][1]}", flush=True)
-        raise await coordinator.lost
+        await show_news(cluster.service, StatusLine(), after_start=True)

@@ -9,17 +9,16 @@ import click
 from molink.cli.options import some_ring_options
 
 if TYPE_CHECKING:
-    from molink.cli.running_line import RunningLine
-    from molink.config.up_settings import UpSettings
+    from molink.cli.terminal import StatusLine
+    from molink.config.settings import UpSettings
+    from molink.control.registry.registry import Registry
+    from molink.coordinator.requests.cluster_service import ClusterService
 
 __all__ = ["up"]
 
 INVITE_S = 24 * 3600.0
 INVITE_USES_MIN = 5
 """The printed invite is as `molink invite` makes them; for more PCs at a start, as many uses."""
-
-LOOK_S = 1.0
-"""Between two looks at what has changed, for the person in front of it."""
 
 NEXT_STEP = """\
 Type that line, whole, on each PC that shall help; MoLink must be installed there. It lets {uses}
@@ -103,10 +102,10 @@ def up(data_dir: str | None, wait: bool, public_host: str, **options: Any) -> No
     enough PCs are there.
     """
     from molink.cli.members import DATA_FOLDER
-    from molink.cli.stop_signals import until_stopped
     from molink.config.data_dir import data_dir as data_folder
-    from molink.config.up_settings import UpSettings
-    from molink.transport.home_addresses import home_addresses
+    from molink.config.settings import UpSettings
+    from molink.tasks import until_stopped
+    from molink.transport.paths.direct import home_addresses
 
     directory = data_folder(DATA_FOLDER, data_dir)
     host = options["host"]
@@ -117,98 +116,76 @@ def up(data_dir: str | None, wait: bool, public_host: str, **options: Any) -> No
 
 
 async def _up(settings: "UpSettings", *, wait: bool) -> None:
-    """Until cancelled by a signal, or until the broker refuses us (ControlError)."""
-    from molink.cli.running_line import RunningLine
+    """Until cancelled by a signal. Raises ControlError when the broker refuses us."""
+    from molink.cli.terminal import StatusLine
 
-    with RunningLine() as shown:
-        shown.now(f"Starting, and reading {settings.model}: some seconds.")
+    with StatusLine() as shown:
+        shown.status(f"Starting, and reading {settings.model}: some seconds.")
         await _serve(settings, shown, wait=wait)
 
 
-async def _serve(settings: "UpSettings", shown: "RunningLine", *, wait: bool) -> None:
+async def _serve(settings: "UpSettings", shown: "StatusLine", *, wait: bool) -> None:
     from molink.api import create_app, start_api
-    from molink.api.agents import add_join_route
-    from molink.api.plan import add_plan_route
+    from molink.api.cluster_routes import add_join_route, add_plan_route
     from molink.api.server import check_port_free, free_port
-    from molink.api.weights.routes import WeightsShelf, add_weights_routes
-    from molink.coordinator.start import start_cluster
+    from molink.api.weights.offered_files import OfferedFiles
+    from molink.api.weights.routes import add_weights_routes
+    from molink.coordinator.start import start_coordinator
 
     for option, wanted in settings.ports():
         check_port_free(settings.host, wanted, option)
     port = settings.port or free_port(settings.host)
     async with AsyncExitStack() as stack:
-        cluster = await stack.enter_async_context(start_cluster(settings, port))
-        app = create_app(cluster.service)
-        add_join_route(app, cluster.desk)
-        add_plan_route(app, cluster.service.card.name, cluster.plan)
-        registry = cluster.registry
-        shelf = WeightsShelf(
-            cluster.checkpoint, settings.data_dir / "weights", name=cluster.service.card.name
+        coordinator = await stack.enter_async_context(start_coordinator(settings, port))
+        service, registry = coordinator.cluster.service, coordinator.registry
+        app = create_app(service)
+        add_join_route(app, coordinator.joining)
+        add_plan_route(app, service.model.name, coordinator.plan)
+        offered = OfferedFiles(
+            coordinator.checkpoint, settings.data_dir / "weights", name=service.model.name
         )
         add_weights_routes(
             app,
-            shelf,
+            offered,
             lambda token: registry.member_of_token(token) is not None,
             bytes_per_s_max=settings.weights_bytes_per_s,
         )
-        await shelf.start()
-        stack.push_async_callback(shelf.close)
+        await offered.start()
+        stack.push_async_callback(offered.close)
         runner = await start_api(app, settings.host, port)
         stack.push_async_callback(runner.cleanup)
-        _announce(cluster, settings, port, shown)
-        await _until_it_ends(cluster, settings, port, shown, wait=wait)
+        _announce(registry, settings, port, shown)
+        ready_url = f"http://{settings.public_host}:{port}" if wait else None
+        await _show(service, ready_url, shown)
 
 
-def _announce(cluster: Any, settings: "UpSettings", port: int, shown: "RunningLine") -> None:
+def _announce(registry: "Registry", settings: "UpSettings", port: int, shown: "StatusLine") -> None:
     import time
 
     from molink.errors import UserError
 
     uses = max(INVITE_USES_MIN, settings.min_nodes)
-    shown.out(f"listening http://{settings.public_host}:{port}")
+    shown.result(f"listening http://{settings.public_host}:{port}")
     try:
-        invite = cluster.registry.make_invite(INVITE_S, uses, "", time.time())
-    except UserError as error:  # Too many are usable: a reason to tell, none to serve nobody.
-        shown.advise(f"No new invite: {error}")
+        invite = registry.make_invite(INVITE_S, uses, "", time.time())
+    except UserError as error:  # Too many are usable: nodes may still join with those.
+        shown.hint(f"No new invite: {error}")
         return
-    shown.out(f"molink agent join {invite.text}")
-    shown.advise(NEXT_STEP.format(uses=uses, hours=INVITE_S / 3600))
+    shown.result(f"molink agent join {invite.text}")
+    shown.hint(NEXT_STEP.format(uses=uses, hours=INVITE_S / 3600))
 
 
-async def _until_it_ends(
-    cluster: Any, settings: "UpSettings", port: int, shown: "RunningLine", *, wait: bool
-) -> None:
-    """Say what changes; raises what ends the cluster."""
-    tasks = {asyncio.ensure_future(_tell(cluster, shown))}
-    if wait:
-        url = f"http://{settings.public_host}:{port}"
-        tasks.add(asyncio.ensure_future(_say_ready(cluster, url, shown)))
-    try:
-        ended, _ = await asyncio.wait(
-            {cluster.running, *tasks}, return_when=asyncio.FIRST_EXCEPTION
-        )
-        for task in ended:
-            task.result()
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+async def _show(service: "ClusterService", ready_url: str | None, shown: "StatusLine") -> None:
+    """Show what changes, until cancelled; and `ready URL`, if wanted, when a ring serves."""
+    from molink.cli.cluster_news import show_news
+    from molink.tasks import background_tasks
+
+    async with background_tasks() as tasks:
+        if ready_url is not None:
+            tasks.create_task(_show_ready(service, ready_url, shown))
+        await show_news(service, shown)
 
 
-async def _tell(cluster: Any, shown: "RunningLine") -> None:
-    from molink.cli.cluster_news import ClusterNews, cluster_now
-    from molink.errors import ErrorGuard
-
-    news, guard = ClusterNews(), ErrorGuard("Telling what the cluster does")
-    while True:
-        with guard:
-            report = cluster.service.cluster()
-            for line in news.update(report):
-                shown.say(line)
-            shown.now(cluster_now(report))
-        await asyncio.sleep(LOOK_S)
-
-
-async def _say_ready(cluster: Any, url: str, shown: "RunningLine") -> None:
-    await cluster.service.until_ready()
-    shown.out(f"ready {url}")
+async def _show_ready(service: "ClusterService", url: str, shown: "StatusLine") -> None:
+    await service.until_ready()
+    shown.result(f"ready {url}")

@@ -7,6 +7,7 @@ Failures come out as UserError with one sentence: the server's own where it gave
 
 import json
 from collections.abc import AsyncGenerator, Mapping
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
 from urllib.parse import urlsplit
@@ -15,7 +16,7 @@ import aiohttp
 
 from molink.errors import UserError
 
-__all__ = ["ApiClient", "server_url"]
+__all__ = ["ApiClient", "ServedModel", "server_url"]
 
 CONNECT_S_MAX = 10.0
 """A server that does not answer the handshake by then is not there."""
@@ -43,7 +44,7 @@ def server_url(url: str) -> str:
 
 
 class ApiClient:
-    """Requests to one server over connections that are kept."""
+    """HTTP client of one server, over connections that are kept."""
 
     def __init__(self, url: str) -> None:
         self._url = server_url(url)
@@ -103,6 +104,28 @@ class ApiClient:
             case _:
                 why = "lost the connection to"
         return UserError(f"{why} {self._url}: check that `molink serve` or `molink up` runs there")
+
+
+@dataclass(frozen=True, slots=True)
+class ServedModel:
+    """The model behind a server, by its /v1/models."""
+
+    name: str
+    max_model_len: int
+    vocabulary_size: int
+
+    @classmethod
+    async def ask(cls, client: ApiClient) -> "ServedModel":
+        """Ask the server. Raises UserError when it is not a MoLink server."""
+        listed = await client.get("/v1/models")
+        try:
+            entry = listed["data"][0]
+            return cls(entry["id"], entry["max_model_len"], entry["vocabulary_size"])
+        except (KeyError, IndexError, TypeError):
+            raise UserError(
+                "the server's /v1/models tells no vocabulary size: give the --url of a MoLink "
+                "server"
+            ) from None
 
 
 async def _events(content: aiohttp.StreamReader) -> AsyncGenerator[dict[str, Any], None]:

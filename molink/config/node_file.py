@@ -30,15 +30,29 @@ plan something else.
 import math
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from itertools import permutations
 from pathlib import Path
 from typing import Any
 
+from molink.checkpoint.model_shape import ModelShape, PlannedModel
 from molink.errors import UserError
-from molink.hardware.estimate import StepTimes
 from molink.hardware.gpu import Gpu, gpu
+from molink.hardware.roofline import StepTimes, estimated_times
+from molink_scheduler.placement import (
+    Goal,
+    LinkFacts,
+    Network,
+    NodeFacts,
+    Plan,
+    Shortage,
+    even_plan,
+    make_plan,
+)
 
-__all__ = ["LENT_SHARE", "NODES_MAX", "LinkBetween", "ListedNode", "NodeFile", "read_node_file"]
+__all__ = ["BYTES_PER_MBIT", "LENT_SHARE", "NODES_MAX", "ListedNode", "NodeFile", "read_node_file"]
+
+BYTES_PER_MBIT = 125_000.0
 
 NODES_MAX = 256
 """The longest ring that the simulator takes; a plan of so many takes about two seconds."""
@@ -64,31 +78,36 @@ Table = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class ListedNode:
-    """One PC as the file has it."""
+    """PC that the file lists, with a device or with measured step times."""
 
     name: str
     upload_mbps: float
     download_mbps: float
     one_way_ms: float
-    """To the middle of the internet."""
+    """Delay to the middle of the internet."""
     lent_bytes: int
     device: Gpu | None = None
     """None: only its step times are known."""
     times: StepTimes | None = None
-    """None: nobody has measured it. One of the two is there."""
+    """None: it was not measured."""
 
-
-@dataclass(frozen=True, slots=True)
-class LinkBetween:
-    """What a message from one PC to another meets."""
-
-    mbps: float
-    one_way_ms: float
+    def facts(self, shape: ModelShape, context_tokens: int) -> NodeFacts:
+        """What a placement counts with, for one layer of the model."""
+        times = self.times
+        if times is None:
+            assert self.device is not None, "a PC has a device or measured times"
+            times = estimated_times(shape, self.device, context_tokens)
+        return NodeFacts(
+            id=self.name,
+            memory_bytes=self.lent_bytes,
+            upload_bytes_per_s=self.upload_mbps * BYTES_PER_MBIT,
+            **asdict(times),
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class _Pair:
-    """What was measured of two PCs; None: by what they say of themselves."""
+    """Delay and rate measured between two PCs; None: by what they say of themselves."""
 
     one_way_ms: float | None = None
     rate_mbps: float | None = None
@@ -96,21 +115,44 @@ class _Pair:
 
 @dataclass(frozen=True, slots=True)
 class NodeFile:
-    """All PCs in the order of the file, and the pairs that were measured."""
+    """The PCs of a file in its order, and the pairs that were measured."""
 
     nodes: tuple[ListedNode, ...]
     pairs: Mapping[frozenset[str], _Pair]
 
-    def link(self, sender: ListedNode, receiver: ListedNode) -> LinkBetween:
+    def network(self) -> Network:
+        """The link of every ordered pair."""
+        return Network({(a.name, b.name): self._link(a, b) for a, b in permutations(self.nodes, 2)})
+
+    def _link(self, sender: ListedNode, receiver: ListedNode) -> LinkFacts:
         """As fast as both lines, and what was measured between them, let it be."""
         pair = self.pairs.get(frozenset((sender.name, receiver.name)), _Pair())
         measured_mbps = math.inf if pair.rate_mbps is None else pair.rate_mbps
         one_way_ms = pair.one_way_ms
         if one_way_ms is None:
             one_way_ms = sender.one_way_ms + receiver.one_way_ms
-        return LinkBetween(
-            min(sender.upload_mbps, receiver.download_mbps, measured_mbps), one_way_ms
-        )
+        mbps = min(sender.upload_mbps, receiver.download_mbps, measured_mbps)
+        return LinkFacts(mbps * BYTES_PER_MBIT, one_way_ms / 1e3)
+
+    def plan(
+        self,
+        model: PlannedModel,
+        goal: Goal,
+        split: str | None = None,
+        rings_max: int | None = None,
+    ) -> Plan:
+        """The placement of a model on these PCs, as a coordinator would choose it.
+
+        Raises UserError, which says how much is missing, when the model does not fit.
+        """
+        facts = [node.facts(model.shape, goal.context_tokens) for node in self.nodes]
+        if split == "even":
+            found = even_plan(model.cost, facts, self.network(), goal)
+        else:
+            found = make_plan(model.cost, facts, self.network(), goal, rings_max)
+        if isinstance(found, Shortage):
+            raise UserError(f"{model.name} does not fit: {found.sentence}")
+        return found
 
 
 def read_node_file(path: Path) -> NodeFile:

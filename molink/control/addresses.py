@@ -8,7 +8,7 @@ __all__ = ["BrokerAddress", "Credentials", "TlsFiles"]
 
 @dataclass(frozen=True, slots=True)
 class BrokerAddress:
-    """Where a broker listens."""
+    """Address of a broker, and how to check its certificate."""
 
     host: str
     port: int
@@ -20,7 +20,7 @@ class BrokerAddress:
         """What a client checks the broker with; None without TLS.
 
         A certificate that was handed over by name of its signer is bound to this broker already,
-        and a coordinator at home changes its address: then the host name is not compared.
+        and a home coordinator changes its address: then the host name is not compared.
         """
         if not self.tls:
             return None
@@ -34,7 +34,7 @@ class BrokerAddress:
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """As whom to connect."""
+    """Username and password of one client of a broker."""
 
     username: str
     password: str
@@ -46,7 +46,7 @@ class Credentials:
 
 @dataclass(frozen=True, slots=True)
 class TlsFiles:
-    """PEM files on the broker's machine, readable to whoever runs the coordinator."""
+    """PEM files on the broker's machine that the coordinator can read."""
 
     certificate: str
     key: str

@@ -8,7 +8,7 @@ __all__ = ["Backoff"]
 
 @dataclass(slots=True)
 class Backoff:
-    """Doubles from `first_s` to `longest_s`; each wait is drawn from its upper half.
+    """Waits that double from `first_s` to `longest_s`, each drawn from its upper half.
 
     A thousand agents that lose their broker at one moment should not all come back at another.
     """
@@ -25,5 +25,5 @@ class Backoff:
         return full_s * self.random.uniform(0.5, 1.0)
 
     def reset(self) -> None:
-        """It worked."""
+        """Begin again with the shortest wait, after a success."""
         self.failures = 0

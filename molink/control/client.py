@@ -1,13 +1,12 @@
-"""A connection to the broker that outlives its breaks.
+"""A client of the broker that reconnects whenever its connection breaks.
 
 The broker may be restarted, forget everything (the embedded one does) or be out of reach for an
-hour; whoever uses this class notices a pause. It connects again for ever, subscribes again, and
-repeats the last message of every retained topic that it has ever published: the control plane is
-made of states, and a state that is said twice does no harm. What is not retained is lost while
-there is no connection.
+hour; a user of this class notices a pause. It reconnects for ever, subscribes again, and publishes
+the last message of every retained topic again: the control plane is made of states, and a state
+that is published twice does no harm. What is not retained is lost while there is no connection.
 
-One thing is not waited out: a broker that says no. A node that has been removed should tell its
-owner, so after `REFUSALS_MAX` refusals in a row everything here raises ControlError.
+One thing is not waited out: a broker that refuses us. A node that has been removed should show that
+to its owner, so after `REFUSALS_MAX` refusals in a row everything here raises ControlError.
 
 MQTT 3.1.1 with clean sessions, which every broker can. A last will that the broker sends for a
 client that was killed comes at once; for one that froze see `heartbeats.py`.
@@ -15,7 +14,8 @@ client that was killed comes at once; for one that froze see `heartbeats.py`.
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Sequence
+from collections import deque
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
 from random import Random, SystemRandom
 from typing import TypeVar
@@ -26,10 +26,9 @@ from pydantic import BaseModel
 from molink.control.addresses import BrokerAddress
 from molink.control.backoff import Backoff
 from molink.control.connection import Refused, Will, connection, in_time, is_refusal
-from molink.control.inbox import WAITING_MAX, Inbox
-from molink.control.messages.received import Received
-from molink.control.messages.topics import Topic
+from molink.control.messages.topics import Received, Topic, UnreadableError, read_message
 from molink.errors import ControlError
+from molink.tasks import task_group
 
 __all__ = ["ControlClient", "Will"]
 
@@ -38,21 +37,81 @@ log = logging.getLogger(__name__)
 Message = TypeVar("Message", bound=BaseModel)
 
 REFUSALS_MAX = 3
-"""A coordinator that has just started may not have told its broker of all its nodes yet."""
+"""A coordinator that has just started may not have registered all its nodes with its broker yet."""
 RECONNECT_FIRST_S, RECONNECT_LONGEST_S = 0.5, 10.0
-_REPEATED_AT_ONCE = 100
+_REPUBLISHED_AT_ONCE = 100
 _LASTED_S = 10.0
 """A connection that broke sooner counts as a failed attempt: two nodes with one id, a copied data
 directory, push each other out, and should do so ever more slowly."""
+WAITING_MAX = 20_000
+"""Messages that wait to be read: twenty seconds of a thousand nodes' heartbeats. When it is full,
+new ones are dropped, and the retained ones are requested again once there is room."""
+
+
+class Inbox:
+    """Queue of what has arrived, for one reader; it outlives connections."""
+
+    def __init__(self, waiting_max: int) -> None:
+        self.waiting_max = waiting_max
+        self.invalid_count = 0
+        self.dropped_count = 0
+        self._waiting: deque[aiomqtt.Message] = deque()
+        self._arrived = asyncio.Event()
+        self._missed = False
+
+    def put(self, message: aiomqtt.Message) -> None:
+        """Add what has arrived."""
+        if len(self._waiting) >= self.waiting_max:
+            self.dropped_count += 1
+            self._missed = True
+            return
+        self._waiting.append(message)
+        self._arrived.set()
+
+    def wake(self) -> None:
+        """Make `changed` return, although nothing has arrived."""
+        self._arrived.set()
+
+    async def changed(self) -> None:
+        """Wait until something has arrived, or `wake`."""
+        if not self._waiting:
+            await self._arrived.wait()
+        self._arrived.clear()
+
+    def has_missed(self) -> bool:
+        """Whether messages were dropped since this was last asked."""
+        missed, self._missed = self._missed, False
+        if missed:
+            log.warning("%d control messages were dropped: too many waited", self.dropped_count)
+        return missed
+
+    def read(self) -> Iterator[Received]:
+        """All that waits and can be read."""
+        while self._waiting:
+            received = self._read(self._waiting.popleft())
+            if received is not None:
+                yield received
+
+    def _read(self, message: aiomqtt.Message) -> Received | None:
+        payload = message.payload
+        if not isinstance(payload, bytes) or not payload:
+            return None
+        try:
+            return read_message(str(message.topic), payload, bool(message.retain))
+        except UnreadableError as error:
+            self.invalid_count += 1
+            level = logging.WARNING if self.invalid_count == 1 else logging.DEBUG
+            log.log(level, "a control message is dropped: %s", error)
+            return None
 
 
 class ControlClient:
-    """Made by `open`."""
+    """Client of the control plane, connected and reconnected by `open`."""
 
     def __init__(self, subscriptions: Sequence[str], waiting_max: int) -> None:
         self._subscriptions = subscriptions
-        self._said: dict[str, tuple[bytes, int]] = {}
-        """Topic to the last retained message, with its QoS."""
+        self._retained: dict[str, tuple[bytes, int]] = {}
+        """Topic to the last retained message that was published, with its QoS."""
         self._inbox = Inbox(waiting_max)
         self._settled = asyncio.Event()
         """Connected, or refused for good."""
@@ -82,23 +141,15 @@ class ControlClient:
         credentials or a subscription; so does every later call once it does.
         """
         client = cls(subscriptions, waiting_max)
+        identity = (username, password, client_id or username)
         backoff = Backoff(RECONNECT_FIRST_S, RECONNECT_LONGEST_S, random or SystemRandom())
-
-        async def stay() -> None:
-            identity = (username, password, client_id or username)
+        async with task_group() as group:
+            reconnecting = group.create_task(client._reconnect(address, identity, will, backoff))
             try:
-                await client._stay_connected(address, identity, will, backoff)
-            except Exception as error:  # else everybody would wait for ever
-                client._fail(f"The connection to the broker at {address} failed: {error!r}.")
-                raise
-
-        task = asyncio.create_task(stay())
-        try:
-            await client.until_connected()
-            yield client
-        finally:
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
+                await client.until_connected()
+                yield client
+            finally:
+                reconnecting.cancel()
 
     @property
     def invalid_count(self) -> int:
@@ -128,27 +179,27 @@ class ControlClient:
         ControlError once the broker refuses us.
         """
         assert isinstance(message, topic.message), (topic.path, type(message))
-        await self._say(topic, node_id, message.model_dump_json().encode())
+        await self._send(topic, node_id, message.model_dump_json().encode())
 
     async def clear(self, topic: Topic[Message], node_id: str) -> None:
-        """Remove what is retained there; who is subscribed is not told."""
+        """Remove the retained message of a topic; subscribers are not told."""
         assert topic.retained, topic.path
-        await self._say(topic, node_id, b"")
+        await self._send(topic, node_id, b"")
 
     async def messages(self) -> AsyncIterator[Received]:
-        """All that arrives, across breaks; for one reader. Raises ControlError once refused."""
+        """All messages, across reconnects; for one reader. Raises ControlError once refused."""
         while True:
             for received in self._inbox.read():
                 yield received
             if self._failure is not None:
                 raise self._failure
-            await self._ask_again()
+            await self._request_missed()
             await self._inbox.changed()
 
-    async def _say(self, topic: Topic[Message], node_id: str, payload: bytes) -> None:
+    async def _send(self, topic: Topic[Message], node_id: str, payload: bytes) -> None:
         path = topic.of(node_id)
         if topic.retained:
-            self._said[path] = (payload, topic.qos)
+            self._retained[path] = (payload, topic.qos)
         if self._failure is not None:
             raise self._failure
         if self._connection is None:
@@ -158,22 +209,23 @@ class ControlClient:
         except aiomqtt.MqttError as error:
             log.debug("not sent now: %s: %s", path, error)
 
-    async def _ask_again(self) -> None:
+    async def _request_missed(self) -> None:
         """Have the broker send retained messages once more, after some were dropped."""
         if self._connection is None or not self._inbox.has_missed():
             return
         try:
             await self._subscribe(self._connection)
         except aiomqtt.MqttError as error:
-            log.debug("asked again in vain: %s", error)
+            log.debug("could not request again: %s", error)
 
-    async def _stay_connected(
+    async def _reconnect(
         self,
         address: BrokerAddress,
         identity: tuple[str, str, str],
         will: Will | None,
         backoff: Backoff,
     ) -> None:
+        """Connect, and connect again after each break, until the broker refuses us."""
         refusals = 0
         while self._failure is None:
             try:
@@ -182,12 +234,15 @@ class ControlClient:
                     await self._serve(mqtt, broken, backoff)
             except (aiomqtt.MqttError, OSError) as error:
                 refusals = refusals + 1 if is_refusal(error) else 0
-                say = log.warning if backoff.failures == 0 else log.debug
-                say("no connection to the broker at %s: %s", address, error)
+                level = logging.WARNING if backoff.failures == 0 else logging.DEBUG
+                log.log(level, "no connection to the broker at %s: %s", address, error)
                 if refusals >= REFUSALS_MAX:
                     self._fail(f"The broker at {address} does not let {identity[0]} in: {error}.")
             except Refused as refusal:
                 self._fail(str(refusal))
+            except Exception as error:  # a bug of ours: without this everyone would wait for ever
+                log.error("connecting to the broker failed", exc_info=error)
+                self._fail(f"The connection to the broker at {address} failed: {error!r}.")
             finally:
                 self._connection = None
                 if self._failure is None:
@@ -198,11 +253,11 @@ class ControlClient:
     async def _serve(
         self, mqtt: aiomqtt.Client, broken: "asyncio.Task[None]", backoff: Backoff
     ) -> None:
-        """Until the connection breaks."""
+        """Use a connection until it breaks."""
         started_s = asyncio.get_running_loop().time()
         await self._subscribe(mqtt)
         self._connection = mqtt
-        await self._repeat(mqtt)
+        await self._republish(mqtt)
         self.connection_count += 1
         self._settled.set()
         log.info("connected to the broker")
@@ -218,13 +273,13 @@ class ControlClient:
             if getattr(code, "value", code) >= 0x80:
                 raise Refused(f"The broker does not let us read {topic_filter}.")
 
-    async def _repeat(self, mqtt: aiomqtt.Client) -> None:
-        """What we had said, as it is when its turn comes."""
-        paths = list(self._said)
-        for start in range(0, len(paths), _REPEATED_AT_ONCE):
-            chunk = paths[start : start + _REPEATED_AT_ONCE]
-            said = [(path, *self._said[path]) for path in chunk]
-            await asyncio.gather(*(in_time(mqtt.publish(*one, retain=True)) for one in said))
+    async def _republish(self, mqtt: aiomqtt.Client) -> None:
+        """Publish every retained message again, as it is when its turn comes."""
+        paths = list(self._retained)
+        for start in range(0, len(paths), _REPUBLISHED_AT_ONCE):
+            chunk = paths[start : start + _REPUBLISHED_AT_ONCE]
+            messages = [(path, *self._retained[path]) for path in chunk]
+            await asyncio.gather(*(in_time(mqtt.publish(*one, retain=True)) for one in messages))
 
     def _fail(self, sentence: str) -> None:
         self._failure = ControlError(sentence)

@@ -1,9 +1,9 @@
 """One connection of aiomqtt to the broker, from its start to its break."""
 
 import asyncio
+import contextlib
 import math
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
 from typing import Any, NoReturn, TypeVar, cast
 
 import aiomqtt
@@ -12,13 +12,14 @@ from pydantic import BaseModel
 
 from molink.control.addresses import BrokerAddress
 from molink.control.messages.topics import Topic
+from molink.tasks import cancel
 
 __all__ = ["KEEPALIVE_S", "Refused", "Will", "connection", "in_time", "is_refusal"]
 
 Answer = TypeVar("Answer")
 
 Will = tuple[Topic[Any], str, BaseModel]
-"""Topic, node id, message: what the broker says for us when we are gone without a word."""
+"""Topic, node id, message: what the broker publishes for us when our connection breaks."""
 
 KEEPALIVE_S = 3
 """A broker gives up on a client after 1.5 of it: 4.5 s. paho looks once a second whether a ping is
@@ -26,7 +27,7 @@ due, so less would leave too little for a line that stalls."""
 _TIMEOUT_S = 5.0
 """For any answer of the broker; by then the keep-alive has run out too."""
 _PENDING_CALLS_QUIET = 1000
-"""aiomqtt warns of more than ten messages under way; we repeat a hundred at once."""
+"""aiomqtt warns of more than ten messages under way; we publish a hundred at once again."""
 _REFUSALS = {"protocol": 0x84, "client id": 0x85, "password": 0x86, "not authorised": 0x87}
 """Reason codes as paho gives them, for MQTT 3.1.1 too; all others may pass."""
 
@@ -35,11 +36,11 @@ class Refused(Exception):
     """Raised when the broker does not let us do what we cannot do without."""
 
 
-class _Inbox(asyncio.Queue[aiomqtt.Message]):
-    """Where aiomqtt puts what arrives; hands it on at once and stays empty.
+class _Forwarder(asyncio.Queue[aiomqtt.Message]):
+    """Queue for aiomqtt that hands on at once what is put into it, and stays empty.
 
     aiomqtt's iterator over messages starts a task for each, which a thousand nodes' heartbeats make
-    expensive. So nothing ever waits there, and the iterator tells only when the connection breaks.
+    expensive. So nothing ever waits there, and the iterator only ends when the connection breaks.
     """
 
     def __init__(self, arrived: Callable[[aiomqtt.Message], None]) -> None:
@@ -54,7 +55,7 @@ async def in_time(answer: Awaitable[Answer]) -> Answer:
     """What the broker answers to a call of aiomqtt. Raises MqttError when that takes too long.
 
     aiomqtt's own time-out is `asyncio.wait_for`, which in Python 3.11 swallows a cancellation that
-    comes together with the answer: whoever was cancelled then would live on.
+    comes together with the answer: a task that was cancelled then would go on.
     """
     try:
         async with asyncio.timeout(_TIMEOUT_S):
@@ -69,7 +70,7 @@ def is_refusal(error: Exception) -> bool:
     return isinstance(code, ReasonCode) and code.value in _REFUSALS.values()
 
 
-@asynccontextmanager
+@contextlib.asynccontextmanager
 async def connection(
     address: BrokerAddress,
     identity: tuple[str, str, str],
@@ -84,9 +85,9 @@ async def connection(
     try:
         yield mqtt, broken
     finally:
-        broken.cancel()
-        await asyncio.gather(broken, return_exceptions=True)
-        await in_time(mqtt.__aexit__(None, None, None))
+        await cancel(broken)
+        with contextlib.suppress(aiomqtt.MqttError):  # it must not hide a cancellation
+            await in_time(mqtt.__aexit__(None, None, None))
 
 
 def _client(
@@ -108,7 +109,7 @@ def _client(
         keepalive=KEEPALIVE_S,
         timeout=_TIMEOUT_S,
         tls_context=address.ssl_context(),
-        queue_type=cast(Any, lambda maxsize: _Inbox(arrived)),
+        queue_type=cast(Any, lambda maxsize: _Forwarder(arrived)),
     )
     mqtt.pending_calls_threshold = _PENDING_CALLS_QUIET
     return mqtt

@@ -1,9 +1,9 @@
 """Which nodes have fallen silent. Pure.
 
 A last will comes at once when a process dies, because its connection closes. A PC that freezes, or
-whose line is cut, closes nothing: the broker's own clock must run out, 1.5 keep-alives by the book,
-but Mosquitto 2.0 looks only every five seconds and so may take nine. Nodes say how they are once a
-second anyway; whoever counts those notices within `SILENT_AFTER_S`, whatever the broker.
+whose line is cut, closes nothing: the broker's own clock must run out, 1.5 keep-alives,
+but Mosquitto 2.0 checks only every five seconds and so may take nine. Nodes send their health once
+a second anyway; counting those shows a silence within `SILENT_AFTER_S`, whatever the broker.
 """
 
 from dataclasses import dataclass, field
@@ -17,22 +17,22 @@ five seconds is the longest that users should wait for a dead node."""
 
 @dataclass(slots=True)
 class Heartbeats:
-    """When each node was last heard; times are of any one clock that only goes forward."""
+    """Time of each node's last heartbeat, by any one clock that only goes forward."""
 
     silent_after_s: float = SILENT_AFTER_S
-    _heard_s: dict[str, float] = field(default_factory=dict)
+    _last_s: dict[str, float] = field(default_factory=dict)
 
-    def heard(self, node_id: str, now_s: float) -> None:
-        """It lives: it has joined, or said something that is not a retained message."""
-        self._heard_s[node_id] = now_s
+    def beat(self, node_id: str, now_s: float) -> None:
+        """The node is there: it has joined, or sent something that is not a retained message."""
+        self._last_s[node_id] = now_s
 
     def forget(self, node_id: str) -> None:
-        """It has said good-bye, or its last will has come."""
-        self._heard_s.pop(node_id, None)
+        """The node has said good-bye, or its last will has come."""
+        self._last_s.pop(node_id, None)
 
     def fallen_silent(self, now_s: float) -> list[str]:
-        """Nodes not heard for too long; each is told once, until it is heard again."""
-        silent = [one for one, at_s in self._heard_s.items() if now_s - at_s > self.silent_after_s]
+        """Nodes without a heartbeat for too long; each is reported once, until its next one."""
+        silent = [one for one, at_s in self._last_s.items() if now_s - at_s > self.silent_after_s]
         for node_id in silent:
-            del self._heard_s[node_id]
+            del self._last_s[node_id]
         return silent

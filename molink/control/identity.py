@@ -1,8 +1,9 @@
-"""Who a process is: a CURVE key pair, and for a node the id that follows from it.
+"""Identity of a process: a CURVE key pair, and for a node the id that follows from it.
 
 One pair serves everything: ZeroMQ's CURVE takes it as Z85 text, PyNaCl's Box as its 32 raw bytes,
-and the node's id is a hash of the public half, so that nobody can have another's id without its
-secret. A second pair for signatures was rejected: whoever can open what was sealed to a key has it.
+and the node's id is a hash of the public half, so that no node can have another's id without its
+secret. A second pair for signatures was rejected: a process that can open what was sealed to a key
+has proven that it holds it.
 """
 
 import base64
@@ -23,8 +24,9 @@ __all__ = ["KEY_BYTES", "KeyPair", "key_from_z85", "key_to_z85", "load_or_make_k
 KEY_BYTES = 32
 """Of a curve25519 key, public or secret."""
 
-SEAT_PURPOSE = b"molink seat"
-"""Sets a seat's secret apart from whatever else might be derived from a PC's."""
+DEVICE_PURPOSE = b"molink seat"
+"""Keeps a device's secret apart from anything else that might be derived from a PC's; the bytes are
+part of every derived key."""
 
 NODE_ID_BYTES = 10
 """80 bits, 16 characters: to be met by chance among a million nodes once in 10**12 clusters."""
@@ -75,17 +77,17 @@ class KeyPair:
         """A new pair from the system's randomness."""
         return cls.of_secret(bytes(PrivateKey.generate()))
 
-    def seat(self, number: int) -> "KeyPair":
+    def for_device(self, number: int) -> "KeyPair":
         """The pair of a PC's further device; 0 is the PC itself.
 
-        Derived, so that there is one secret to keep, to back up and to lose; from a seat's secret
+        Derived, so that there is one secret to keep, to back up and to lose; from a device's secret
         the PC's does not follow.
         """
         if number == 0:
             return self
         salt = number.to_bytes(hashlib.blake2b.SALT_SIZE, "big")
         derived = hashlib.blake2b(
-            digest_size=KEY_BYTES, key=self.secret, salt=salt, person=SEAT_PURPOSE
+            digest_size=KEY_BYTES, key=self.secret, salt=salt, person=DEVICE_PURPOSE
         )
         return KeyPair.of_secret(derived.digest())
 

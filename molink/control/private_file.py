@@ -1,9 +1,9 @@
 """Files that hold secrets: a key pair, the answer to a join.
 
 They are replaced as a whole, so that a power cut leaves the old one or the new one, and made so
-that only their owner may read them. A file that everybody may read is refused rather than repaired:
-by then somebody may have read it, and only a person knows whether that matters. Its group may read
-it, because Kubernetes gives every file of a volume to a group at each mount.
+that only their owner may read them. A file that every user may read is refused rather than
+repaired: by then another user may have read it, and only a person knows whether that matters. Its
+group may read it, because Kubernetes gives every file of a volume to a group at each mount.
 """
 
 import os
@@ -24,7 +24,7 @@ OWNER_ONLY = 0o600
 def read_private(path: Path) -> str | None:
     """The file's text; None when there is no such file.
 
-    Raises UserError when it cannot be read, is no text of ours, or anybody may read it.
+    Raises UserError when it cannot be read, is no text of ours, or every user may read it.
     """
     try:
         with path.open("rb") as file:

@@ -29,9 +29,8 @@ from molink.executor.attention_math import (
     causal_mask,
 )
 from molink.executor.cpu import native_attention
-from molink.executor.cpu.decode_groups import DecodeGroup, KeyRange, group_decodes
 from molink.executor.kv_pool import KvPool, LayerKv
-from molink.executor.step_plan import SpanPlace, StepPlan
+from molink.executor.step_plan import DecodeGroup, KeyRange, SpanPlace, StepPlan, group_decodes
 
 __all__ = ["ATTENTION_NAME", "AttentionStep", "active_step"]
 
@@ -41,7 +40,7 @@ ATTENTION_NAME = "molink"
 
 @dataclass(slots=True)
 class AttentionStep:
-    """One step's attention: where rows stand, where K and V live, who called."""
+    """Attention of one step: where rows stand, where K and V are kept, which layers called."""
 
     plan: StepPlan
     pool: KvPool
@@ -92,7 +91,7 @@ def attend(
 
 @dataclass(slots=True)
 class LayerRows:
-    """The rows of one layer's attention call."""
+    """Query rows of one layer's attention call, and what they attend to."""
 
     step: AttentionStep
     layer: LayerKv
@@ -101,7 +100,7 @@ class LayerRows:
     variant: AttentionVariant
 
     def attend(self) -> torch.Tensor:
-        """All rows, [T, H, V]."""
+        """Attend all rows; [T, H, V]."""
         out_THV = self.q_THA.new_empty(*self.q_THA.shape[:2], self.layer.values_SKV.shape[2])
         decodes, spans = self.step.plan.once(("split", self.window), self._split)
         if decodes:
@@ -123,11 +122,12 @@ class LayerRows:
 
     def _decodes(self, decodes: list[KeyRange], out_THV: torch.Tensor) -> None:
         plan = self.step.plan
-        if native_attention.suits(self.q_THA, self.layer):
+        kernels = native_attention.kernels_for(self.q_THA, self.layer)
+        if kernels is not None:
             ranges = plan.once(
                 ("ranges", self.window), lambda: native_attention.key_ranges(decodes)
             )
-            native_attention.attend_decodes(self.q_THA, self.layer, ranges, self.variant, out_THV)
+            kernels.decodes(self.q_THA, self.layer, ranges, self.variant, out_THV)
             return
         groups = plan.once(("groups", self.window), lambda: self._groups(decodes))
         for group, rows in groups:
@@ -165,10 +165,10 @@ class LayerRows:
         k_NKA = self._read(self.layer.keys_SKA, span, first, 0)
         v_NKV = self._read(self.layer.values_SKV, span, first, 1)
         rows = slice(span.row, span.row + span.tokens)
-        if native_attention.suits(self.q_THA, self.layer):
-            native_attention.attend_span(
-                self.q_THA[rows], k_NKA, v_NKV, self.window, self.variant, out_THV[rows]
-            )
+        kernels = native_attention.kernels_for(self.q_THA, self.layer)
+        if kernels is not None:
+            query_THA, out = self.q_THA[rows], out_THV[rows]
+            kernels.span(query_THA, k_NKA, v_NKV, self.window, self.variant, out)
         else:
             out_THV[rows] = self._span_by_torch(span, k_NKA, v_NKV)
 
@@ -177,9 +177,11 @@ class LayerRows:
     ) -> torch.Tensor:
         k_KNA, v_KNV = k_NKA.transpose(0, 1), v_NKV.transpose(0, 1)
         q_HTA = self.q_THA[span.row : span.row + span.tokens].transpose(0, 1)
+        # A prompt's first span attends to itself alone: the fused causal kernel needs no mask.
         is_first = span.kv_tokens == span.tokens
         if is_first and self.variant.is_plain and (self.window or span.tokens) >= span.tokens:
             return attend_causal(q_HTA, k_KNA, v_KNV, self.variant.scale).transpose(0, 1)
+        # Query heads that share a kv head become rows of one problem, which reads the keys once.
         heads, tokens, head_size = q_HTA.shape
         q_KRA = q_HTA.reshape(len(k_KNA), -1, head_size)
         mask = self._span_mask(tokens, k_KNA.shape[1], heads // len(k_KNA))
@@ -206,6 +208,7 @@ class LayerRows:
 
 def _spaced_view(source_SKA: torch.Tensor, group: DecodeGroup) -> torch.Tensor:
     """The pool as [sequences, kv heads, tokens, size]."""
+    # Strides count elements: to the next sequence, kv head, token and value of a head.
     width, size = source_SKA.stride(0), source_SKA.shape[2]
     return source_SKA.as_strided(
         (len(group.rows), source_SKA.shape[1], group.tokens, size),

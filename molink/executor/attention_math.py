@@ -21,7 +21,7 @@ __all__ = ["AttentionVariant", "attend_causal", "attend_packed", "causal_mask"]
 
 @dataclass(frozen=True, slots=True)
 class AttentionVariant:
-    """What a layer adds to plain attention."""
+    """Scale of a layer's attention, and what it adds to plain attention."""
 
     scale: float
     softcap: float | None = None
@@ -61,6 +61,7 @@ def attend_packed(
         return F.scaled_dot_product_attention(
             q_BKRA, k_BKNA, v_BKNV, attn_mask=mask, scale=variant.scale
         )
+    # In the order of the reference implementations: scale, softcap, mask, softmax.
     scores = q_BKRA @ k_BKNA.transpose(-1, -2) * variant.scale
     if variant.softcap is not None:
         scores = torch.tanh(scores / variant.softcap) * variant.softcap
@@ -81,6 +82,7 @@ def causal_mask(
     """Additive mask [group * rows, keys] for the last `rows` of `keys` positions, head-major like
     the stacked rows.
     """
+    # Positions in the sequence: the rows are its last ones.
     key = torch.arange(keys, device=device)[None]
     query = torch.arange(keys - rows, keys, device=device)[:, None]
     hidden = key > query
@@ -95,6 +97,8 @@ def _softmax_with_sinks(scores_BKRN: torch.Tensor, sinks_H: torch.Tensor | None)
         return torch.softmax(scores_BKRN, -1)
     batch, kv_heads, rows, keys = scores_BKRN.shape
     group = len(sinks_H) // kv_heads
+    # Stacked rows are head-major, so each head's sink stands before as many rows as it has.
     sinks_KR = sinks_H.float().view(kv_heads, group).repeat_interleave(rows // group, 1)
     sinks = sinks_KR[None, :, :, None].expand(batch, -1, -1, 1)
+    # The sink is one more column, which takes its weight and is cut off again.
     return torch.softmax(torch.cat([scores_BKRN, sinks], -1), -1)[..., :keys]

@@ -1,23 +1,58 @@
-"""On which device, and in which number format, does a stage compute?
+"""On which device, and in which number format, does a stage compute, and how much KV may it hold?
 
 On a CPU bfloat16 pays only where the instruction set multiplies it (AVX512-BF16 or AMX: prefill is
 up to 8 times faster than fp32, decode reads half the bytes); elsewhere it is emulated and fp32
 wins. fp16 is slow on every CPU and is chosen only by name. On CUDA the checkpoint's own 16-bit type
 is kept, since converting between the two loses bits.
 
+A home PC's memory is not ours to fill: a stage proposes a share of what is free now, and pages are
+committed only as sequences grow into them (see `kv_pool`).
+
 The CUDA branches share the CPU's code path; they were not run on a GPU.
 """
 
+import ctypes
+import gc
+import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import psutil
 import torch
 
 from molink.errors import UserError
+from molink_scheduler.kv.blocks import BLOCK_TOKENS
 
-__all__ = ["DTYPES", "choose_device", "choose_dtype"]
+__all__ = [
+    "DTYPES",
+    "choose_device",
+    "choose_dtype",
+    "free_memory_bytes",
+    "propose_kv_tokens",
+    "return_freed_memory",
+]
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+
+KV_SHARE_OF_FREE = {"cpu": 0.25, "cuda": 0.85}
+"""A CPU's memory is shared with the person who works at the PC, and with other stages; a GPU's
+rarely is, but activations of long prefill spans need the rest.
+"""
+
+KV_SHARE_OF_FREE_TOGETHER = {"cpu": 0.75, "cuda": 0.85}
+"""What all stages on one PC may take of it. They load side by side and commit pages only later, so
+none sees in the free memory what the others have proposed.
+"""
+
+KV_TOKENS_MAX = 131_072
+"""Over this the head's block bookkeeping costs more than a millisecond per new sequence, and no
+home ring fills it.
+"""
+
+KV_TOKENS_MIN = 2_048
+"""Under this a stage could not hold one ordinary conversation; better to ask for it and let the
+machine say no.
+"""
 
 
 def choose_device(wanted: str) -> torch.device:
@@ -66,3 +101,35 @@ def _check_cuda(device: torch.device) -> torch.device:
             "use --device cpu or another number"
         )
     return device
+
+
+# -- memory ---------------------------------------------------------------------------------------
+
+
+def free_memory_bytes(device: torch.device) -> int:
+    """Bytes of memory that are free now."""
+    if device.type == "cuda":
+        return int(torch.cuda.mem_get_info(device)[0])
+    return int(psutil.virtual_memory().available)
+
+
+def propose_kv_tokens(
+    token_bytes: int, free_bytes: int, device_type: str, stages_here: int = 1
+) -> int:
+    """Tokens of KV to offer, a whole number of blocks, when one token takes `token_bytes` in all
+    layers, and `stages_here` stages share the PC.
+    """
+    together = KV_SHARE_OF_FREE_TOGETHER[device_type] / stages_here
+    share = min(KV_SHARE_OF_FREE[device_type], together)
+    affordable = int(free_bytes * share) // max(1, token_bytes)
+    tokens = min(KV_TOKENS_MAX, max(KV_TOKENS_MIN, affordable))
+    return tokens // BLOCK_TOKENS * BLOCK_TOKENS
+
+
+def return_freed_memory() -> None:
+    """Give memory that loading used and freed back to the system; the C library would keep it."""
+    gc.collect()
+    if sys.platform == "linux":
+        trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+        if trim is not None:
+            trim(0)

@@ -7,7 +7,7 @@ layers and between K and V.
 
 Memory comes as zero pages that the operating system hands out when they are first written, so a
 large pool costs nothing until it is used. Zeros matter: a view over several sequences also covers
-slots that nobody has written, whose values are masked, and masked infinities would still spoil a
+slots that were never written, whose values are masked, and masked infinities would still spoil a
 sum.
 
 Shapes: S slots, T rows of a batch, N tokens of a sequence, K kv heads, A head size of keys, V of
@@ -26,20 +26,20 @@ __all__ = ["KvPool", "LayerKv"]
 
 @dataclass(slots=True)
 class LayerKv:
-    """Keys and values of one layer."""
+    """KV tensors of one layer."""
 
     keys_SKA: torch.Tensor
     values_SKV: torch.Tensor
 
     @property
     def token_bytes(self) -> int:
-        """What one token takes."""
+        """Bytes of one token in this layer."""
         return sum(t[0].numel() * t.element_size() for t in (self.keys_SKA, self.values_SKV))
 
 
 @dataclass(slots=True)
 class KvPool:
-    """All layers of one stage."""
+    """KV tensors of all layers of one stage, by token slot."""
 
     slots: int
     layers: dict[int, LayerKv] = field(default_factory=dict)
@@ -52,7 +52,7 @@ class KvPool:
 
     @property
     def token_bytes(self) -> int:
-        """What one token takes in all layers seen so far."""
+        """Bytes of one token in all layers seen so far."""
         return sum(layer.token_bytes for layer in self.layers.values())
 
     def write(

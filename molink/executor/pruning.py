@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from molink.checkpoint.part_names import ADDED_POSITIONS, AFTER_LAYERS, BEFORE_LAYERS
+from molink.checkpoint.shard_plan import ADDED_POSITIONS, AFTER_LAYERS, BEFORE_LAYERS
 from molink.errors import UnsupportedModelError
 
 __all__ = ["Skip", "Zero", "decoder_layers", "stage_class"]
@@ -26,18 +26,18 @@ EMBEDDING_SCALES = ("embedding_multiplier", "scale_emb", "embed_scale", "emb_sca
 
 
 class Skip(nn.Module):
-    """Stands where another stage owns the module: returns its first argument."""
+    """Module in place of one that another stage owns: returns its first argument."""
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """The input, unchanged."""
+        """Return the input, unchanged."""
         return args[0] if args else next(iter(kwargs.values()))
 
 
 class Zero(nn.Module):
-    """Stands for position embeddings that the head has already added."""
+    """Module in place of position embeddings, which the head has already added."""
 
     def forward(self, *args: Any, **kwargs: Any) -> torch.Tensor:
-        """A zero that broadcasts."""
+        """Return a zero that broadcasts."""
         first = args[0] if args else next(iter(kwargs.values()))
         return torch.zeros((), device=first.device)
 

@@ -16,9 +16,9 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+import numpy as np
 import torch
 
-from molink.executor.random_numbers import uniform
 from molink_scheduler.batch import Admission
 from molink_scheduler.request import SamplingParams
 
@@ -29,10 +29,13 @@ NUCLEUS_CANDIDATES = 1024
 vocabulary.
 """
 
+FRACTION_BITS = 52
+"""One less than a double holds, so that uniform * total stays below total after rounding."""
+
 
 @dataclass(frozen=True, slots=True)
 class DrawnToken:
-    """One token that the tail drew."""
+    """Token that the tail drew, with log-probabilities where they were asked for."""
 
     request_id: int
     token_id: int
@@ -44,7 +47,7 @@ class DrawnToken:
 
 @dataclass(slots=True)
 class SequenceHistory:
-    """What the tail remembers of a sequence: how to sample it, and what penalties count."""
+    """Memory of one sequence at the tail: how to sample it, and what penalties count."""
 
     request_id: int
     prompt_tokens: int
@@ -108,14 +111,15 @@ def _penalised(logits_RW: torch.Tensor, histories: Sequence[SequenceHistory]) ->
 
 
 def _penalise(logits_W: torch.Tensor, history: SequenceHistory) -> None:
-    """Lower, in place, what was said before: repetition by factor, frequency and presence by
-    difference.
+    """Lower, in place, the logits of earlier tokens: repetition by a factor, frequency and presence
+    by a difference.
     """
     params, counts = history.params, history.output_counts
     seen = sorted(history.prompt_words | counts.keys())
     if params.repetition_penalty != 1.0 and seen:
         index = torch.tensor(seen, device=logits_W.device)
         values = logits_W[index]
+        # A penalty above 1 must make a token less likely, so negative logits are multiplied.
         factor = torch.where(values > 0, 1 / params.repetition_penalty, params.repetition_penalty)
         logits_W[index] = values * factor
     if counts and (params.frequency_penalty or params.presence_penalty):
@@ -147,9 +151,22 @@ def _draw(
     return inverse_cdf(scaled_RW, torch.tensor(numbers, dtype=torch.float64, device=device))
 
 
+def uniform(seed: int, position: int) -> float:
+    """The number in [0, 1) that draws the generated token at `position`.
+
+    Philox is a counter-based generator (Salmon et al., "Parallel random numbers: as easy as 1, 2,
+    3", SC 2011): the number is a function of a key and a counter. With the request's seed as key
+    and the token's position as counter there is no state to keep, to lose with a failed stage, or
+    to share between requests.
+    """
+    raw = int(np.random.Philox(key=seed, counter=position).random_raw())
+    return (raw >> (64 - FRACTION_BITS)) * 2.0**-FRACTION_BITS
+
+
 def inverse_cdf(logits_RW: torch.Tensor, uniforms_R: torch.Tensor) -> list[int]:
     """The first word of each row at which the cumulative probability exceeds the row's number."""
     cumulative_RW = torch.softmax(logits_RW, -1, dtype=torch.float64).cumsum(-1)
+    # Relative to the sum as it came out, which rounding keeps from being exactly one.
     targets_R = uniforms_R * cumulative_RW[:, -1]
     words_R1 = torch.searchsorted(cumulative_RW, targets_R[:, None], right=True)
     return words_R1[:, 0].clamp_(max=logits_RW.shape[1] - 1).tolist()
@@ -158,6 +175,7 @@ def inverse_cdf(logits_RW: torch.Tensor, uniforms_R: torch.Tensor) -> list[int]:
 def _truncate(logits_W: torch.Tensor, params: SamplingParams) -> None:
     """Set to -inf, in place, what min_p, top_k and top_p exclude."""
     if params.min_p > 0:
+        # p >= min_p * p_max is, between logits, logit >= max + log(min_p).
         _drop_below(logits_W, logits_W.max() + torch.tensor(params.min_p).log().item())
     if 0 < params.top_k < len(logits_W):
         _drop_below(logits_W, logits_W.topk(params.top_k).values[-1])
@@ -174,9 +192,11 @@ def _nucleus_threshold(logits_W: torch.Tensor, top_p: float) -> torch.Tensor:
     `top_p`.
     """
     log_total = torch.logsumexp(logits_W.double(), 0)
+    # The whole vocabulary is sorted only where the likeliest candidates do not reach `top_p`.
     for count in (min(NUCLEUS_CANDIDATES, len(logits_W)), len(logits_W)):
         best = logits_W.topk(count).values
         cumulative = (best.double() - log_total).exp().cumsum(0)
+        # Words before the one at which the sum reaches `top_p`; that word still belongs to it.
         reached = int((cumulative < top_p).sum())
         if reached < count:
             return best[reached]

@@ -14,50 +14,29 @@ from typing import Any
 
 import torch
 
-from molink.checkpoint.checkpoint import open_checkpoint
-from molink.checkpoint.description import ModelDescription, describe
+from molink.checkpoint.description import ModelDescription
 from molink.errors import StageError, UnsupportedModelError
 from molink.executor.attention import AttentionStep, active_step
 from molink.executor.cpu.packed_linear import PackedLinear
 from molink.executor.cpu.rewriting import rewrite
-from molink.executor.devices import choose_device, choose_dtype
+from molink.executor.devices import free_memory_bytes, propose_kv_tokens
 from molink.executor.kv_pool import KvPool
-from molink.executor.loading import Progress, StagePart, load_model, load_model_config
-from molink.executor.memory import free_memory_bytes, propose_kv_tokens, return_freed_memory
 from molink.executor.sampling import DrawnToken, SequenceHistory, sample
 from molink.executor.step_plan import plan_step
+from molink.executor.weights import Progress, StagePart
 from molink_scheduler.batch import Admission, Batch, BatchClass, Release, Span
 from molink_scheduler.kv.blocks import BLOCK_TOKENS, KvBlocks, blocks_for
 from molink_scheduler.request import SamplingParams
 
-__all__ = ["StageExecutor", "StageOptions", "StepOutput"]
-
-LOADING_SHARE_OF_PROGRESS = 0.7
-"""Of the progress bar: files are fetched and opened first, then weights are rearranged."""
+__all__ = ["StageExecutor", "StepOutput"]
 
 WARM_UP_REQUEST_ID = -1
 """No request has it: the coordinator counts from zero."""
 
 
 @dataclass(frozen=True, slots=True)
-class StageOptions:
-    """How a stage is to be loaded; names as on the command line."""
-
-    device: str = "auto"
-    dtype: str = "auto"
-    kv_tokens: int | None = None
-    """None: a share of the memory that is free once the weights are loaded."""
-    stages_here: int = 1
-    """How many stages share this PC's memory."""
-    self_test: bool = True
-    """Whether to prove first, on a tiny model of the same architecture, that stages compute what
-    the whole does.
-    """
-
-
-@dataclass(frozen=True, slots=True)
 class StepOutput:
-    """What a step hands on."""
+    """Result of one step: hidden states for the next stage, or the tail's tokens."""
 
     hidden_TD: torch.Tensor | None
     """For the next stage; None on the tail."""
@@ -67,7 +46,7 @@ class StepOutput:
 
 @dataclass(slots=True)
 class StageExecutor:
-    """One stage, loaded and ready. Not for several threads at once."""
+    """Executor of one stage: computes batches and keeps their KV. For one thread at a time."""
 
     model: Any
     part: StagePart
@@ -79,39 +58,6 @@ class StageExecutor:
     _expected: dict[int, int] = field(default_factory=dict)
     """Tokens that each admitted request may come to hold."""
     _histories: dict[int, SequenceHistory] = field(default_factory=dict)
-
-    @classmethod
-    def load(
-        cls,
-        model: str,
-        layers: range,
-        options: StageOptions | None = None,
-        progress: Progress = lambda fraction: None,
-    ) -> "StageExecutor":
-        """Load `layers` of a model directory or hub id. Raises UserError (a subclass of it) with
-        one sentence.
-        """
-        options = options or StageOptions()
-        checkpoint = open_checkpoint(model)
-        description = describe(checkpoint)
-        part = StagePart(layers, description.layers)
-        device = choose_device(options.device)
-        dtype = choose_dtype(options.dtype, device, description.dtype)
-        config = load_model_config(checkpoint)
-        if options.self_test:
-            _test(config, description)
-        share = LOADING_SHARE_OF_PROGRESS
-        weights = load_model(checkpoint, config, part, dtype, lambda done: progress(share * done))
-        stage = cls(weights.to(device), part, description, device, dtype)
-        del weights
-        stage.prepare(
-            options.kv_tokens,
-            lambda done: progress(share + (1 - share) * done),
-            options.stages_here,
-        )
-        return_freed_memory()
-        progress(1.0)
-        return stage
 
     @property
     def layers(self) -> range:
@@ -146,7 +92,7 @@ class StageExecutor:
 
     @property
     def kv_token_bytes(self) -> int:
-        """What one token of KV takes in the stage's layers."""
+        """Bytes of one token's KV in the stage's layers."""
         return self._pool.token_bytes
 
     def prepare(
@@ -278,10 +224,3 @@ def _sampling_rows(batch: Batch) -> tuple[list[Span], list[int]]:
             samplers.append(span)
             rows.append(end - 1)
     return samplers, rows
-
-
-def _test(config: Any, description: ModelDescription) -> None:
-    """Raises UnsupportedModelError for an architecture whose stages compute something else."""
-    from molink.executor.self_test import check_architecture  # it stands on this module
-
-    check_architecture(config, description)

@@ -1,7 +1,7 @@
 """How long does a real stage take for a step? Batches of its own making, one stage at a time.
 
 A step is measured where requests stand in the middle of their life: their KV is computed first, in
-spans, because memory that nobody has written is quicker to read than any KV. The same step is then
+spans, because memory that was never written is quicker to read than any KV. The same step is then
 repeated; it writes the same keys to the same slots.
 """
 
@@ -29,7 +29,7 @@ TOKEN_ID = 1
 
 @dataclass(frozen=True, slots=True)
 class TimedStep:
-    """The median of one step's repeats."""
+    """Median time of one step's repeats."""
 
     rows: int
     context: int
@@ -39,21 +39,23 @@ class TimedStep:
 
 @dataclass(slots=True)
 class StepTimer:
-    """Times steps of one stage. Decode requests stay filled from step to step: ask for long
-    contexts first."""
+    """Timer of one stage's steps.
+
+    Decode requests stay filled from step to step: ask for long contexts first.
+    """
 
     stage: StageExecutor
     _filled: dict[int, int] = field(default_factory=dict)
 
     def decode(self, rows: int, context: int) -> TimedStep:
-        """A micro-batch of `rows` requests that each hold `context` tokens with the new one."""
+        """Time a micro-batch of `rows` requests, each of `context` tokens with the new one."""
         for request_id in range(rows):
             self._fill(request_id, context, expected=context)
         spans = tuple(Span(i, context - 1, context, self.stage.is_tail) for i in range(rows))
         return TimedStep(rows, context, self._median_s(BatchClass.DECODE, spans))
 
     def prefill(self, rows: int, before: int) -> TimedStep:
-        """A span of `rows` rows after `before` tokens of its prompt, the prompt's last."""
+        """Time a prompt's last span: `rows` rows after `before` tokens."""
         self.forget()
         self._fill(0, before, expected=before + rows)
         spans = (Span(0, before, before + rows, self.stage.is_tail),)
@@ -62,7 +64,7 @@ class StepTimer:
         return step
 
     def decode_after_idle_s(self, context: int, idle_s: float, repeats: int) -> float:
-        """The mean of one row's steps, each after so long without a step."""
+        """Mean seconds of one row's steps, each after so long without a step."""
         self._fill(0, context, expected=context)
         spans = (Span(0, context - 1, context, self.stage.is_tail),)
         times = []
@@ -84,7 +86,7 @@ class StepTimer:
         return statistics.fmean(times)
 
     def forget(self) -> None:
-        """Release all requests."""
+        """Release all requests and their KV."""
         for request_id in self._filled:
             self.stage.release(Release(request_id))
         self._filled.clear()

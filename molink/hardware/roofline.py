@@ -12,6 +12,11 @@ reads KV and hardly multiplies; that of long spans is the reverse.
 
 All fields of a cost are seconds, worked out once: a step then costs a few multiplications, which
 matters when a thousand nodes are simulated.
+
+A placement counts with straight lines instead: so much for a step, so much for each row. The
+roofline bends where reading weights and multiplying meet, and where more rows want more experts;
+the line of `estimated_times` goes through a single row and through as many as a busy micro-batch
+has.
 """
 
 from dataclasses import dataclass
@@ -20,17 +25,29 @@ from math import hypot
 from molink.checkpoint.model_shape import ModelShape
 from molink.errors import UserError
 from molink.hardware.gpu import Gpu
-from molink_scheduler.batch import DECODE, BatchClass
+from molink_scheduler.batch import DECODE, PREFILL, BatchClass
 
-__all__ = ["RooflineCost", "StepParts", "check_layers", "stage_cost"]
+__all__ = [
+    "RooflineCost",
+    "StepParts",
+    "StepTimes",
+    "check_layers",
+    "estimated_times",
+    "stage_cost",
+]
 
+BUSY_ROWS = 8
+"""Rows of a micro-batch of a busy ring: 64 users in eight of them."""
+
+SPAN_ROWS = 128
+"""Rows of a span of a prompt, as the head cuts them."""
 
 _PartsS = tuple[float, float, float, float, float, float]
 
 
 @dataclass(frozen=True, slots=True)
 class StepParts:
-    """Where the time of one step goes."""
+    """Seconds of one step, part by part."""
 
     weights_s: float
     """Reading the layers' weights."""
@@ -46,7 +63,7 @@ class StepParts:
 
     @property
     def total_s(self) -> float:
-        """The step."""
+        """Seconds of the whole step."""
         return (
             hypot(self.weights_s, self.flops_s)
             + max(self.kv_s, self.attention_flops_s)
@@ -144,3 +161,43 @@ def _attended_pairs(rows: int, kv_tokens: int, sequences: int) -> float:
     Spans of one batch count as equally long.
     """
     return rows * (kv_tokens - rows / 2) / max(1, sequences)
+
+
+@dataclass(frozen=True, slots=True)
+class StepTimes:
+    """Straight lines of a PC's step times, as `molink_scheduler.placement.NodeFacts` takes them.
+
+    `decode` and `prefill` are of one layer, `step_fixed_s` of a stage's step, `head` of the output
+    matrix.
+    """
+
+    decode_fixed_s: float
+    decode_row_s: float
+    prefill_row_s: float
+    step_fixed_s: float = 0.0
+    head_row_s: float = 0.0
+    head_fixed_s: float = 0.0
+
+
+def estimated_times(shape: ModelShape, device: Gpu, context_tokens: int) -> StepTimes:
+    """Times of one layer of the model on a device, with so many tokens of KV for each user."""
+    # Through one row and through BUSY_ROWS goes a line: its slope is a row's time, and what it has
+    # at no rows is fixed. The step's own start is counted once for a stage, not for each layer.
+    layer = stage_cost(shape, device, 1)
+    start_s = device.step_overhead_s
+    one_s, busy_s = (
+        layer.step_s(DECODE, rows, rows * context_tokens, rows) - start_s for rows in (1, BUSY_ROWS)
+    )
+    row_s = (busy_s - one_s) / (BUSY_ROWS - 1)
+    span_s = layer.step_s(PREFILL, SPAN_ROWS, SPAN_ROWS + context_tokens // 2, 1) - start_s
+    tail = stage_cost(shape, device, 1, is_tail=True)
+    head_one, head_busy = (tail.parts(DECODE, rows, rows, rows).output_s for rows in (1, BUSY_ROWS))
+    head_row_s = (head_busy - head_one) / (BUSY_ROWS - 1)
+    return StepTimes(
+        decode_fixed_s=max(0.0, one_s - row_s),
+        decode_row_s=row_s,
+        prefill_row_s=span_s / SPAN_ROWS,
+        step_fixed_s=start_s,
+        head_row_s=head_row_s,
+        head_fixed_s=max(0.0, head_one - head_row_s),
+    )

@@ -1,4 +1,4 @@
-"""A child process that speaks lines of JSON, from the side of whoever started it."""
+"""A child process that speaks lines of JSON, as its parent sees it."""
 
 import asyncio
 import contextlib
@@ -21,7 +21,7 @@ LINE_BYTES_MAX = 2**20
 
 @dataclass(slots=True)
 class ChildProcess:
-    """A Python module running as a process of its own."""
+    """Python module that runs as a process of its own."""
 
     process: asyncio.subprocess.Process
 

@@ -1,7 +1,7 @@
-"""How a node speaks with the coordinator: who it is, how it is, and good-bye.
+"""A node's session with the coordinator: presence, facts and health.
 
 The same for a volunteer's agent and for a local node of `molink serve`: presence is retained and
-has a last will, facts and health follow from what the stage host holds.
+has a last will, facts and health follow from what the stage manager holds.
 """
 
 import asyncio
@@ -9,7 +9,7 @@ import secrets
 import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from pydantic import BaseModel
@@ -28,7 +28,7 @@ Message = TypeVar("Message", bound=BaseModel)
 
 @dataclass(slots=True)
 class ControlSession:
-    """Of one node, from its start to its end."""
+    """Session of one node with the coordinator, from its start to its end."""
 
     node_id: str
     name: str
@@ -40,18 +40,18 @@ class ControlSession:
     client: ControlClient | None = None
     """While it is a member."""
     fact: StageFact | None = None
-    """How far the stage was when that was said last."""
+    """How far the stage was when that was published last."""
 
     @property
     def connected(self) -> bool:
-        """Whether the coordinator can hear it now."""
+        """Whether the broker is connected now."""
         return self.client is not None and self.client.connected
 
     @asynccontextmanager
-    async def speaking(
+    async def open(
         self, broker: BrokerAddress, identity: Credentials, topics: Sequence[Topic[Any]]
     ) -> AsyncIterator[ControlClient]:
-        """Be a member, as `identity`, that hears `topics`. Raises ControlError when the broker
+        """Be a member, as `identity`, subscribed to `topics`. Raises ControlError when the broker
         refuses it."""
         async with ControlClient.open(
             broker,
@@ -70,29 +70,28 @@ class ControlSession:
                 farewell = self.presence(online=False, reason="The agent was stopped.")
                 await asyncio.shield(client.publish(PRESENCE, self.node_id, farewell))
 
-    async def say(self, topic: Topic[Message], message: Message) -> None:
-        """Tell the coordinator, if it is there."""
+    async def publish(self, topic: Topic[Message], message: Message) -> None:
+        """Publish a message of this node, if it is a member now."""
         if self.client is not None:
             await self.client.publish(topic, self.node_id, message)
 
-    async def say_fact(self, fact: StageFact) -> None:
-        """How far the stage is."""
+    async def publish_fact(self, fact: StageFact) -> None:
+        """Publish how far the stage is."""
         self.fact = fact
-        await self.say(FACT, fact)
+        await self.publish(FACT, fact)
 
-    def health(self, host: StageManager, state: NodeState) -> NodeHealth:
-        """How this node is now, with its stage's latest report."""
-        stage = host.health
+    def health(self, manager: StageManager, state: NodeState) -> NodeHealth:
+        """The heartbeat of this node, with its stage's latest report."""
         return NodeHealth(
             incarnation=self.incarnation,
             state=state,
             uptime_s=time.monotonic() - self.started_at,
-            stage=asdict(stage) if stage is not None else None,
-            paths=host.ways.paths,
+            stage=manager.health,
+            paths=manager.routes.paths,
         )
 
     def presence(self, *, online: bool, reason: str = "") -> Presence:
-        """Who it is."""
+        """The node's presence: who it is, and whether it is there."""
         return Presence(
             name=self.name,
             incarnation=self.incarnation,

@@ -8,75 +8,120 @@ same layers and has not been in a ring yet.
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
 from molink.control.messages.payloads import (
     SENTENCE_CHARACTERS_MAX,
+    AssignedWork,
     Assignment,
     LinkKeys,
     StageFact,
-    StageWork,
 )
 from molink.errors import MolinkError, StageError, UserError
-from molink.node.link_routes import LinkRoutes
 from molink.node.stage_handle import StageHandle
-from molink.stage_protocol.health import StageHealth
-from molink.tasks import cancel
+from molink.stage_protocol.messages import (
+    JoinRing,
+    OutgoingLink,
+    PathMoved,
+    StageHealth,
+    StageLoaded,
+)
+from molink.tasks import cancel, task_group
+from molink_scheduler.head.settings import RingTerms
 
-__all__ = ["HostState", "StageLauncher", "StageManager"]
+__all__ = [
+    "LinkRoutes",
+    "MoveLink",
+    "StageLauncher",
+    "StageManager",
+    "StageState",
+    "ring_terms",
+]
 
-HostState = Literal["standby", "loading", "serving"]
-
-Say = Callable[[StageFact], Awaitable[None]]
+StageState = Literal["standby", "loading", "serving"]
 
 log = logging.getLogger(__name__)
 
 FRACTION_STEP = 0.05
-"""Progress is said when it has grown by so much: twenty messages for a download."""
+"""Progress is reported when it has grown by so much: twenty messages for a download."""
 
 
 class StageLauncher(Protocol):
     """Starter of one node's stages, with what only that node knows: weights, keys, address."""
 
-    async def prepare(self, work: StageWork, report: Callable[[float], None]) -> str:
+    async def prepare(self, work: AssignedWork, report: Callable[[float], None]) -> str:
         """Get what the stage will load, and start already what takes time; the directory of its
         weights. `report` is called with the fraction that is done. Raises MolinkError."""
 
-    async def start(self, work: StageWork, directory: str, allowed: tuple[str, ...]) -> StageHandle:
+    async def start(
+        self, work: AssignedWork, directory: str, allowed: tuple[str, ...]
+    ) -> StageHandle:
         """Start the stage's process, which loads `directory` and accepts links of the peers whose
         public keys are `allowed`."""
 
 
+MoveLink = Callable[[OutgoingLink, str], None]
+"""Has a stage lead one of its links over another address."""
+
+
+class LinkRoutes(Protocol):
+    """Routes of one node's stage: where its links lead, and what they may carry.
+
+    An agent looks for paths, through a relay where none is direct; a local node takes the address
+    of the assignment.
+    """
+
+    @property
+    def upload_bytes_per_s(self) -> Callable[[], float | None]:
+        """The cap on everything that leaves, as it is now; None: there is none."""
+
+    @property
+    def paths(self) -> dict[str, str]:
+        """Path of each outgoing link: "direct" or "relay"."""
+
+    def listen(self, loaded: StageLoaded) -> None:
+        """Lead others to the ports at which the stage listens."""
+
+    async def join_command(self, assignment: Assignment, move: MoveLink) -> JoinRing:
+        """The stage's place in the ring, once each link has a route; `move` is called when one has
+        a better one later. Raises StageError when one has none."""
+
+    def path_moved(self, moved: PathMoved) -> None:
+        """Take note that the stage has moved a link, or could not."""
+
+    async def leave(self) -> None:
+        """End the routes: the stage is in no ring any more."""
+
+
 @dataclass(slots=True)
 class StageManager:
-    """The stage of this node, if it holds one."""
+    """Supervisor of this node's stage, if it holds one: brings it to what is assigned."""
 
     launcher: StageLauncher
-    ways: LinkRoutes
-    say: Say
+    routes: LinkRoutes
+    publish_fact: Callable[[StageFact], Awaitable[None]]
+    health_changed: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set when the stage has reported its health; the reader clears it."""
     operators_own: bool = False
-    """Whether whoever runs the coordinator runs this node too: then a mistake that its stage finds
-    is the operator's, and is said to be."""
-    reported: Callable[[], None] = field(default=lambda: None)
-    """Hears that the stage has told how it is."""
-    state: HostState = "standby"
+    """Whether the coordinator's operator runs this node too: then a mistake that its stage finds is
+    the operator's, and is reported as such."""
+    state: StageState = "standby"
     assignment: Assignment | None = None
     handle: StageHandle | None = None
-    _work: StageWork | None = None
+    _work: AssignedWork | None = None
     """What the process holds."""
     _epoch: int | None = None
     """Of the ring that it has joined; None: of none yet."""
     _task: asyncio.Task[None] | None = None
-    _said: float = 0.0
+    _reported_fraction: float = 0.0
     _allowed: tuple[str, ...] = ()
     """Whose links it accepts: public keys, Z85."""
     _keys_revision: int = -1
-    _background: set[asyncio.Task[None]] = field(default_factory=set)
 
     @property
     def health(self) -> StageHealth | None:
-        """What the stage last said of itself."""
+        """The stage's latest report on itself."""
         return self.handle.health if self.handle is not None else None
 
     @property
@@ -87,47 +132,47 @@ class StageManager:
 
     @property
     def pids(self) -> frozenset[int]:
-        """Of our own processes that compute."""
+        """Ids of our own processes that compute."""
         return frozenset({self.handle.pid}) if self.handle is not None else frozenset()
 
-    def allow(self, told: LinkKeys) -> None:
-        """Whose links the stage accepts from now on, open ones too; what is older than the last is
-        a broker's memory."""
-        if told.revision <= self._keys_revision:
+    def allow(self, keys: LinkKeys) -> None:
+        """Accept links of these peers only from now on, open ones too; keys that are older than the
+        last are a broker's memory."""
+        if keys.revision <= self._keys_revision:
             return
-        self._keys_revision, self._allowed = told.revision, told.allowed
+        self._keys_revision, self._allowed = keys.revision, keys.allowed
         if self.handle is not None and self.handle.load.keys is not None:
-            self.handle.set_allowed(told.allowed)
+            self.handle.set_allowed(keys.allowed)
 
     def limits_changed(self) -> None:
-        """The owner has set another upload cap, perhaps: it holds at once."""
+        """Tell the stage the upload cap, which may have changed: it holds at once."""
         if self.handle is not None:
-            self.handle.set_upload_cap(self.ways.upload_bytes_per_s())
+            self.handle.set_upload_cap(self.routes.upload_bytes_per_s())
 
     @property
     def busy(self) -> bool:
         """Whether a ring counts on this PC."""
         return self.assignment is not None and self.assignment.work is not None
 
-    async def take(self, assignment: Assignment) -> None:
-        """Do this from now on; what was known before is not done twice."""
+    async def assign(self, assignment: Assignment) -> None:
+        """Carry this out from now on; an assignment that is not newer changes nothing."""
         if self.assignment is not None and assignment.revision <= self.assignment.revision:
             return
-        await self._cancel()
+        await cancel(self._task)
         self.assignment = assignment
         self._task = asyncio.create_task(self._carry_out(assignment))
 
-    async def forsake(self) -> None:
-        """End the stage although a ring counts on it."""
+    async def reclaim(self) -> None:
+        """End the stage although a ring counts on it: the owner wants the PC."""
         assignment = self.assignment
-        await self._cancel()
+        await cancel(self._task)
         if assignment is not None:
             self.assignment = assignment.model_copy(update={"work": None, "join": None})
             await self._give_up(self.assignment, "Its owner has taken the PC back.")
 
     async def stop(self) -> None:
         """End the stage and whatever is under way."""
-        await self._cancel()
+        await cancel(self._task)
         await self._end_process()
         self.state = "standby"
 
@@ -136,7 +181,7 @@ class StageManager:
     async def _carry_out(self, assignment: Assignment) -> None:
         try:
             if assignment.work is None:
-                await self.stop_process(assignment)
+                await self._stop_process(assignment)
             elif assignment.join is None:
                 await self._load(assignment, assignment.work)
             elif self._is_loaded(assignment.work):
@@ -157,71 +202,67 @@ class StageManager:
         message = why[:SENTENCE_CHARACTERS_MAX]
         await self._fact(assignment, "failed", message=message, user_fault=user_fault)
 
-    async def stop_process(self, assignment: Assignment) -> None:
-        """Hold nothing."""
+    async def _stop_process(self, assignment: Assignment) -> None:
         await self._end_process()
         self.state = "standby"
         await self._fact(assignment, "stopped", message=assignment.reason)
 
-    async def _load(self, assignment: Assignment, work: StageWork) -> None:
+    async def _load(self, assignment: Assignment, work: AssignedWork) -> None:
         self.state = "loading"
         if not self._is_loaded(work):
             await self._end_process()
-            self._said = 0.0
-            directory = await self.launcher.prepare(work, self._progress(assignment, "downloading"))
-            self.handle = await self.launcher.start(work, directory, self._allowed)
-            self.handle.path_moved = self.ways.path_moved
-            self.handle.reported = self.reported
-            self._said = 0.0
-            await self.handle.wait_loaded(self._progress(assignment, "loading"))
+            async with task_group() as tasks:
+                progress = self._progress(tasks, assignment, "downloading")
+                directory = await self.launcher.prepare(work, progress)
+                self.handle = await self.launcher.start(work, directory, self._allowed)
+                await self.handle.wait_loaded(self._progress(tasks, assignment, "loading"))
             self._work = work
         assert self.handle is not None and self.handle.loaded is not None
-        self.ways.listen(self.handle.loaded)
-        await self._fact(assignment, "loaded", line=asdict(self.handle.loaded))
+        self.routes.listen(self.handle.loaded)
+        await self._fact(assignment, "loaded", line=self.handle.loaded)
         await self._watch_unjoined(self.handle)
 
     async def _join(self, assignment: Assignment) -> None:
         handle = self.handle
         assert handle is not None, "only a loaded stage joins"
-        command = await self.ways.join_command(assignment, handle.move_path)
+        command = await self.routes.join_command(assignment, handle.move_path)
         self._epoch = assignment.epoch  # From here on it is of no use to another ring.
         await handle.join(command)
         self.state = "serving"
         await self._fact(assignment, "ready")
-        await handle.watch()
+        await handle.watch(self.routes.path_moved, self.health_changed)
 
     async def _watch_unjoined(self, handle: StageHandle) -> None:
         """Notice when a loaded stage dies before it has joined. Raises StageError."""
         code = await handle.child.process.wait()
         raise StageError(f"{handle.name} ended before it joined its ring (code {code}).")
 
-    def _is_loaded(self, work: StageWork) -> bool:
+    def _is_loaded(self, work: AssignedWork) -> bool:
         """Whether the process holds just this and has been in no ring."""
         alive = self.handle is not None and self.handle.child.process.returncode is None
         return alive and self._work == work and self._epoch is None
 
     def _progress(
-        self, assignment: Assignment, kind: Literal["downloading", "loading"]
+        self,
+        tasks: asyncio.TaskGroup,
+        assignment: Assignment,
+        kind: Literal["downloading", "loading"],
     ) -> Callable[[float], None]:
+        self._reported_fraction = 0.0
+
         def report(fraction: float) -> None:
-            if fraction - self._said >= FRACTION_STEP or fraction >= 1.0:
-                self._said = fraction
-                task = asyncio.ensure_future(self._fact(assignment, kind, fraction=fraction))
-                self._background.add(task)
-                task.add_done_callback(self._background.discard)
+            if fraction - self._reported_fraction >= FRACTION_STEP or fraction >= 1.0:
+                self._reported_fraction = fraction
+                tasks.create_task(self._fact(assignment, kind, fraction=fraction))
 
         return report
 
     async def _fact(self, assignment: Assignment, kind: Any, **fields: Any) -> None:
         if assignment is self.assignment:
-            await self.say(StageFact(revision=assignment.revision, kind=kind, **fields))
-
-    async def _cancel(self) -> None:
-        task, self._task = self._task, None
-        await cancel(task)
+            await self.publish_fact(StageFact(revision=assignment.revision, kind=kind, **fields))
 
     async def _end_process(self) -> None:
-        """To its end, also when whoever asked is cancelled: two stages would not fit."""
+        """End the process, also when the caller is cancelled: two stages would not fit."""
         handle, self.handle, self._work, self._epoch = self.handle, None, None, None
         ending = asyncio.ensure_future(self._ended(handle))
         try:
@@ -231,6 +272,13 @@ class StageManager:
             raise
 
     async def _ended(self, handle: StageHandle | None) -> None:
-        await self.ways.leave()
+        await self.routes.leave()
         if handle is not None:
             await handle.child.stop()
+
+
+def ring_terms(assignment: Assignment) -> RingTerms:
+    """What the coordinator decides of the ring. Raises StageError when it cannot be read."""
+    if not isinstance(assignment.join, RingTerms):
+        raise StageError("The coordinator speaks another version: update MoLink.")
+    return assignment.join

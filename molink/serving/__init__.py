@@ -1,1 +1,1 @@
-"""What serving a model needs, whoever computes it: the service, the model card, the text."""
+"""What serving a model needs wherever it is computed: the service, the model card, the text."""

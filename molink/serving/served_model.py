@@ -1,22 +1,54 @@
 """Which model is meant, what users call it, and how much of it is served."""
 
+import time
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from molink.checkpoint.description import ModelDescription
-from molink.errors import UserError
+from molink.checkpoint.checkpoint import Checkpoint, open_checkpoint
+from molink.checkpoint.description import ModelDescription, describe
+from molink.errors import CheckpointError, UserError
 from molink.models import DEMO_MODEL_DIR
+from molink.serving.service import ChatTokenizer, ModelCard
 
-__all__ = ["DEMO_MODEL", "checked_model_len", "model_path", "public_name"]
+__all__ = ["DEMO_MODEL", "ServedModel", "load_tokenizer", "public_name", "read_served_model"]
 
 DEMO_MODEL = "demo"
 """The MODEL name of the small model that ships with the project."""
 
+TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "tekken.json", "spiece.model")
+"""A checkpoint with none of these is served for token ids."""
 
-def model_path(model: str) -> str:
-    """A directory as every stage finds it, in whatever directory it starts; a hub id as it is."""
-    if model == DEMO_MODEL:
-        return str(DEMO_MODEL_DIR)
-    return str(Path(model).resolve()) if Path(model).is_dir() else model
+
+@dataclass(frozen=True, slots=True)
+class ServedModel:
+    """Model on disk that is about to be served."""
+
+    path: str
+    """A directory as every stage finds it, in whatever directory it starts; or a hub id."""
+    checkpoint: Checkpoint
+    description: ModelDescription
+    card: ModelCard
+
+
+def read_served_model(model: str, model_len_max: int | None) -> ServedModel:
+    """The model that MODEL names, tokenizer included. Takes seconds.
+
+    Raises UserError (of which CheckpointError and UnsupportedModelError are kinds) when it cannot
+    be served, or not for so many tokens.
+    """
+    path = _path(model)
+    checkpoint = open_checkpoint(path)
+    description = describe(checkpoint)
+    card = ModelCard(
+        name=public_name(path),
+        created_unix_s=int(time.time()),
+        vocabulary_size=description.vocabulary_size,
+        model_len_max=_checked_length(model_len_max, description),
+        eos_token_ids=description.eos_token_ids,
+        tokenizer=load_tokenizer(description),
+    )
+    return ServedModel(path, checkpoint, description, card)
 
 
 def public_name(path: str) -> str:
@@ -24,8 +56,34 @@ def public_name(path: str) -> str:
     return Path(path).resolve().name if Path(path).is_dir() else path
 
 
-def checked_model_len(wanted: int | None, description: ModelDescription) -> int:
-    """What is served of `--max-model-len`. Raises UserError when it is over the model's own."""
+def load_tokenizer(description: ModelDescription) -> ChatTokenizer | None:
+    """The checkpoint's tokenizer, None when it has none. Raises CheckpointError when it is
+    broken."""
+    if not any((description.directory / name).exists() for name in TOKENIZER_FILES):
+        return None
+    from transformers import AutoTokenizer, logging
+
+    logging.set_verbosity_error()  # It warns of long prompts that we refuse with a sentence.
+
+    try:
+        tokenizer: Any = AutoTokenizer.from_pretrained(description.directory)
+    except Exception as error:
+        # transformers raises whatever its tokenizer class raises; all of it means the same here.
+        raise CheckpointError(
+            f"The tokenizer of {description.name} cannot be read ({type(error).__name__}): "
+            "repair its files, or remove them to serve token ids."
+        ) from error
+    checked: ChatTokenizer = tokenizer
+    return checked
+
+
+def _path(model: str) -> str:
+    if model == DEMO_MODEL:
+        return str(DEMO_MODEL_DIR)
+    return str(Path(model).resolve()) if Path(model).is_dir() else model
+
+
+def _checked_length(wanted: int | None, description: ModelDescription) -> int:
     if wanted is None:
         return description.model_len_max
     if wanted > description.model_len_max:

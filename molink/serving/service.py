@@ -7,7 +7,7 @@ string).
 """
 
 from collections.abc import AsyncGenerator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from molink_scheduler.request import SamplingParams
@@ -46,7 +46,7 @@ class ChatTokenizer(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ModelCard:
-    """What is served, as API users see it."""
+    """Card of a served model, as API users see it."""
 
     name: str
     created_unix_s: int
@@ -57,6 +57,10 @@ class ModelCard:
     eos_token_ids: tuple[int, ...]
     tokenizer: ChatTokenizer | None
     """None for a checkpoint without one: it is served for token ids."""
+
+    def fitting(self, kv_tokens_capacity: int) -> "ModelCard":
+        """As served by a ring that holds so many tokens."""
+        return replace(self, model_len_max=min(self.model_len_max, kv_tokens_capacity))
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,11 +95,11 @@ class TokenEvent:
 
 
 class GenerationService(Protocol):
-    """A served model."""
+    """Service that generates text with one model."""
 
     @property
     def card(self) -> ModelCard:
-        """The model served."""
+        """Card of the model that is served."""
 
     def generate(self, request: GenerationRequest) -> AsyncGenerator[TokenEvent, None]:
         """Stream one sequence; closing the generator cancels it.

@@ -7,14 +7,14 @@ from collections.abc import Callable
 
 import torch
 
-from molink.executor.stage import StageExecutor, StageOptions
-from molink.serving.model_card import load_tokenizer
+from molink.executor.loading import load_stage
+from molink.executor.stage import StageExecutor
+from molink.serving.served_model import load_tokenizer
+from molink.stage.health_reports import HealthReports
 from molink.stage.links import StageLinks
 from molink.stage.loop import StageLoop
-from molink.stage.packing import Packing
+from molink.stage.packing import Packing, dtype_name
 from molink.stage.tail import EndRules
-from molink.stage.tensor_buffers import dtype_name
-from molink.stage.work_sources import HeadSource, QueueSource, WorkSource
 from molink.stage_protocol.messages import (
     Fact,
     JoinRing,
@@ -28,6 +28,8 @@ from molink_scheduler.head.prompt_queue import SPAN_TOKENS
 from molink_scheduler.head.scheduler import HeadScheduler, HeadSettings
 from molink_scheduler.kv.ledger import KvLedger
 from molink_scheduler.stage.book import ModelLimits, StageBook
+from molink_scheduler.stage.core import StageCore, WorkSource
+from molink_scheduler.stage.queue import StageQueue
 
 __all__ = ["start_stage"]
 
@@ -49,20 +51,21 @@ def start_stage(
 
     Raises UserError or StageError with one sentence.
     """
-    torch.set_num_threads(load.threads)
+    torch.set_num_threads(load.work.threads)
     executor = _load_executor(load, tell)
     sys.setswitchinterval(SWITCH_INTERVAL_S)
-    name = f"layers {load.layers[0]}-{load.layers[1]}"
-    links = StageLinks.bind(name, load.address, executor.is_head, load.keys)
-    steer(lambda command: links.obey(command, tell))
+    name = f"layers {load.work.layers[0]}-{load.work.layers[1]}"
+    links = StageLinks.bind(name, load.address, executor.is_head, tell, load.keys)
+    steer(links.handle)
     tell(_loaded(executor, links))
     join = expect_join()
-    links.connect(join, tell)
+    links.connect(join)
     _yield_to_links()
     tell(StageReady())
+    core = StageCore(_source(executor, join), executor.is_tail)
     packing = Packing(executor.hidden_size)
-    source = _source(executor, links, join, packing)
-    return StageLoop(executor, links, source, packing, _end_rules(executor), tell)
+    reports = HealthReports(core, executor, links, packing, tell)
+    return StageLoop(core, executor, links, packing, _end_rules(executor), reports)
 
 
 def _yield_to_links() -> None:
@@ -71,22 +74,19 @@ def _yield_to_links() -> None:
 
 
 def _load_executor(load: LoadStage, tell: Callable[[Fact], None]) -> StageExecutor:
-    options = StageOptions(
-        device=load.device,
-        dtype=load.dtype,
-        kv_tokens=load.kv_tokens,
+    return load_stage(
+        load.model,
+        load.work,
+        lambda fraction: tell(LoadProgressed(fraction)),
         stages_here=load.stages_here,
-        self_test=load.layers[0] == 0,
-    )
-    return StageExecutor.load(
-        load.model, range(*load.layers), options, lambda fraction: tell(LoadProgressed(fraction))
+        self_test=load.work.layers[0] == 0,
     )
 
 
 def _loaded(executor: StageExecutor, links: StageLinks) -> StageLoaded:
     return StageLoaded(
-        port=links.inbound[0].port,
-        coordinator_port=links.inbound[1].port if executor.is_head else None,
+        port=links.ports[0],
+        coordinator_port=links.ports[1] if executor.is_head else None,
         device=str(executor.device),
         dtype=dtype_name(executor.dtype),
         kv_tokens_capacity=executor.kv.tokens_capacity,
@@ -94,19 +94,11 @@ def _loaded(executor: StageExecutor, links: StageLinks) -> StageLoaded:
     )
 
 
-def _source(
-    executor: StageExecutor, links: StageLinks, join: JoinRing, packing: Packing
-) -> WorkSource:
+def _source(executor: StageExecutor, join: JoinRing) -> WorkSource:
     if not executor.is_head:
-        return QueueSource.for_steps_of(join.span_tokens or SPAN_TOKENS, packing, _book(executor))
-    settings = HeadSettings(
-        kv_tokens_capacity=join.kv_tokens_capacity,
-        micro_batch_count=join.micro_batch_count,
-        micro_batch_candidates=join.micro_batch_candidates,
-        row_bytes=executor.hidden_size * executor.dtype.itemsize,
-        span_tokens=join.span_tokens,
-    )
-    return HeadSource(HeadScheduler(settings), links)
+        return StageQueue.for_steps_of(join.ring.span_tokens or SPAN_TOKENS, _book(executor))
+    settings = HeadSettings(join.ring, executor.hidden_size * executor.dtype.itemsize)
+    return HeadScheduler(settings)
 
 
 def _book(executor: StageExecutor) -> StageBook:

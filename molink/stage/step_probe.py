@@ -23,9 +23,9 @@ from molink.checkpoint.checkpoint import open_checkpoint
 from molink.checkpoint.description import describe
 from molink.errors import MolinkError
 from molink.executor.devices import choose_device, choose_dtype
-from molink.executor.loading import StagePart, build_stage_class, load_model_config
 from molink.executor.stage import StageExecutor
 from molink.executor.step_timing import StepTimer
+from molink.executor.weights import StagePart, build_stage_class, load_model_config
 
 __all__ = ["main", "probe_steps"]
 

@@ -1,21 +1,28 @@
-"""How a stage process talks with its supervisor: one JSON object a line over its standard streams.
+"""Messages between a stage process and its supervisor: a JSON object a line over standard streams.
 
 The supervisor (a `StageManager` of `molink serve` or of an agent) sends commands to the child's
 standard input and reads facts from its standard output; when the input closes the child ends, so
-that no stage outlives whoever started it. Tokens and tensors never pass here.
+that no stage outlives the process that started it. Tokens and tensors never pass here.
 """
 
 import json
 import math
-from dataclasses import asdict, dataclass
-from typing import Any, Literal, get_args
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+from annotated_types import Ge, Le, MaxLen
 
 from molink.errors import FrameError
-from molink.stage_protocol.health import StageHealth, health_from_fields
-from molink.transport.curve import CurveKeys, check_keys
-from molink_scheduler.link.facts import LinkMemory
+from molink.wire.curve_keys import CurveKeys, check_keys
+from molink.wire.schema import Inline, Kinds, Rules, Schema
+from molink_scheduler.head.settings import RingTerms
+from molink_scheduler.link.facts import LinkMemory, LinkReport
 
 __all__ = [
+    "FIGURE_MAX",
+    "HEALTH",
+    "LOADED",
+    "TERMS",
     "Command",
     "Fact",
     "JoinRing",
@@ -23,12 +30,15 @@ __all__ = [
     "LoadStage",
     "MovePath",
     "OutgoingLink",
+    "PackingHealth",
     "PathMoved",
     "SetAllowed",
     "SetUploadCap",
     "StageFailed",
+    "StageHealth",
     "StageLoaded",
     "StageReady",
+    "StageWork",
     "Steering",
     "decode_line",
     "encode_line",
@@ -39,19 +49,33 @@ OutgoingLink = Literal["next", "coordinator"]
 """Names of the links that leave a stage."""
 
 
+FIGURE_MAX = 2**53
+"""Beyond it integers are not exact as floats; no count of ours comes near."""
+
+LINKS_MAX = 4
+"""A stage has two that leave it at most."""
+
+
+@dataclass(frozen=True, slots=True)
+class StageWork:
+    """Layers that a stage holds, and how it computes them."""
+
+    layers: tuple[int, int]
+    """[start, end)."""
+    device: Annotated[str, MaxLen(20)]
+    dtype: Annotated[str, MaxLen(20)]
+    kv_tokens: int | None = None
+    """KV capacity wanted; None lets the stage choose from the memory that is free."""
+    threads: Annotated[int, Ge(1), Le(1024)] = 1
+
+
 @dataclass(frozen=True, slots=True)
 class LoadStage:
     """Command: load these layers and listen for the links that lead here."""
 
     model: str
     """A local directory, or a hub id."""
-    layers: tuple[int, int]
-    """[start, end)."""
-    device: str
-    dtype: str
-    threads: int
-    kv_tokens: int | None
-    """KV capacity wanted; None lets the stage choose from the memory that is free."""
+    work: Annotated[StageWork, Inline(("layers", "device", "dtype", "threads", "kv_tokens"))]
     address: str
     """Where its links listen, an IPv4 address or a name of the stage's own machine."""
     stages_here: int = 1
@@ -69,15 +93,7 @@ class JoinRing:
     """The next stage, or the head when this is the tail."""
     coordinator_address: str | None
     """Where the tail sends its copy of each token; None elsewhere."""
-    kv_tokens_capacity: int
-    """The smallest on the ring: what the head admits by."""
-    micro_batch_count: int | None
-    """None: the measured round decides."""
-    micro_batch_candidates: tuple[int, ...]
-    span_tokens: int | None
-    """None: as the links allow."""
-    policy: str
-    """Which transmission scheduler the links use."""
+    ring: Annotated[RingTerms, Inline()]
     upload_bytes_per_s: float | None
     """The node's cap on everything that it uploads; None: no cap."""
     next_memory: LinkMemory | None = None
@@ -92,7 +108,7 @@ class JoinRing:
 
 @dataclass(frozen=True, slots=True)
 class SetAllowed:
-    """Command: accept these keys (Z85) from now on and nobody else, on open links too."""
+    """Command: accept these keys (Z85) and no others from now on, on open links too."""
 
     keys: tuple[str, ...]
 
@@ -118,10 +134,6 @@ class MovePath:
 
     link: OutgoingLink
     address: str
-
-    def __post_init__(self) -> None:
-        if self.link not in get_args(OutgoingLink) or not isinstance(self.address, str):
-            raise ValueError("a path is of one of the links that leave, and leads to an address")
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,6 +176,48 @@ class PathMoved:
 
 
 @dataclass(frozen=True, slots=True)
+class PackingHealth:
+    """Figures of one codec since it came into use, on one side of a link."""
+
+    codec: str
+    raw_bytes: int
+    """Of the unpacked rows."""
+    packed_bytes: int
+    seconds: float
+    """Spent on packing, or on unpacking."""
+
+
+@dataclass(frozen=True, slots=True)
+class StageHealth:
+    """Fact: how the stage is doing, about twice a second while it works."""
+
+    kv_tokens_used: int
+    busy_s: float
+    """Seconds of computing since the start."""
+    busy_share: float
+    """Part of the time since the last report."""
+    steps: int
+    requests_running: int | None
+    """Only on the head."""
+    requests_waiting: int | None
+    frames_refused: int
+    """Messages dropped: malformed, of another epoch, or not to be carried out here."""
+    packed: PackingHealth
+    """Activations that left."""
+    unpacked: PackingHealth
+    """Activations that came."""
+    bytes_saved: Annotated[int, Ge(-FIGURE_MAX)]
+    """What packing has saved since the start; negative where it made rows larger."""
+    decode_round_s: float | None
+    """Smoothed time between two visits of a micro-batch."""
+    micro_batch_count: int | None
+    """Only on the head."""
+    decode_step_s: float
+    prefill_row_s: float
+    links: Annotated[tuple[LinkReport, ...], MaxLen(LINKS_MAX)]
+
+
+@dataclass(frozen=True, slots=True)
 class StageFailed:
     """Fact: the stage cannot go on; it ends after this."""
 
@@ -179,47 +233,42 @@ Steering = SetAllowed | MovePath | SetUploadCap
 Command = LoadStage | JoinRing | Steering
 Fact = LoadProgressed | StageLoaded | StageReady | PathMoved | StageHealth | StageFailed
 
-_KINDS: dict[str, type[Command | Fact]] = {
-    "load_stage": LoadStage,
-    "join_ring": JoinRing,
-    "set_allowed": SetAllowed,
-    "set_upload_cap": SetUploadCap,
-    "move_path": MovePath,
-    "load_progressed": LoadProgressed,
-    "stage_loaded": StageLoaded,
-    "stage_ready": StageReady,
-    "path_moved": PathMoved,
-    "stage_health": StageHealth,
-    "stage_failed": StageFailed,
-}
-_NAMES = {kind: name for name, kind in _KINDS.items()}
+LINES: Kinds[Command | Fact] = Kinds(
+    {
+        "load_stage": LoadStage,
+        "join_ring": JoinRing,
+        "set_allowed": SetAllowed,
+        "set_upload_cap": SetUploadCap,
+        "move_path": MovePath,
+        "load_progressed": LoadProgressed,
+        "stage_loaded": StageLoaded,
+        "stage_ready": StageReady,
+        "path_moved": PathMoved,
+        "stage_health": StageHealth,
+        "stage_failed": StageFailed,
+    },
+    Rules(),
+)
+
+REPORTED = Rules(least=0, most=FIGURE_MAX, text_max=40, unknown_ok=True)
+"""Of what comes from a stranger's PC, perhaps of a newer version, and is computed with."""
+
+HEALTH, LOADED = Schema(StageHealth, REPORTED), Schema(StageLoaded, REPORTED)
+TERMS = Schema(RingTerms, REPORTED)
+"""As nodes and coordinator pass them on."""
 
 
 def encode_line(value: Command | Fact) -> bytes:
     """One line of JSON, newline included."""
-    return json.dumps({"kind": _NAMES[type(value)], **asdict(value)}).encode() + b"\n"
+    kind, fields = LINES.write(value)
+    return json.dumps({"kind": kind, **fields}).encode() + b"\n"
 
 
 def decode_line(line: bytes) -> Command | Fact:
     """The command or fact of one line. Raises FrameError when it is none."""
     try:
         fields: dict[str, Any] = json.loads(line)
-        kind = _KINDS[fields.pop("kind")]
-        if kind is StageHealth:
-            return health_from_fields(fields)
-        if kind is JoinRing:
-            fields["micro_batch_candidates"] = tuple(fields["micro_batch_candidates"])
-            for memory in ("next_memory", "coordinator_memory"):
-                if fields[memory] is not None:
-                    fields[memory] = LinkMemory(**fields[memory])
-        if kind is LoadStage:
-            start, end = fields["layers"]
-            fields["layers"] = (start, end)
-            if fields.get("keys") is not None:
-                keys = fields["keys"]
-                fields["keys"] = CurveKeys(**keys | {"allowed": tuple(keys["allowed"])})
-        if kind is SetAllowed:
-            fields["keys"] = tuple(fields["keys"])
-        return kind(**fields)
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
-        raise FrameError(f"not a line between a stage and its supervisor: {line[:80]!r}") from error
+        kind = fields.pop("kind")
+    except (ValueError, TypeError, KeyError, AttributeError):
+        raise FrameError(f"not a line between a stage and its supervisor: {line[:80]!r}") from None
+    return LINES.read(kind, fields)

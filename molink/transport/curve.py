@@ -19,20 +19,16 @@ import threading
 import time
 from collections import deque
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import zmq
 from zmq.utils import z85
 
-__all__ = ["CurveGuard", "CurveKeys", "CurvePeer", "check_keys", "peer_of"]
+from molink.wire.curve_keys import CurveKeys, check_keys
+
+__all__ = ["CurveGuard", "CurvePeer", "peer_of"]
 
 RAW_KEY_BYTES = 32
-KEY_CHARACTERS = 40
-"""Of a CURVE key in Z85."""
-
-KEYS_MAX = 64
-"""On the list: a ring's neighbours, the coordinator, and those of the ring that forms next."""
-
 ZAP_ADDRESS = "inproc://zeromq.zap.01"
 """Where ZeroMQ asks; the same in every context."""
 
@@ -65,29 +61,6 @@ log = logging.getLogger(__name__)
 
 Context = zmq.Context["zmq.Socket[bytes]"]
 Socket = zmq.Socket[bytes]
-
-
-@dataclass(frozen=True, slots=True)
-class CurveKeys:
-    """One process's own pair and whom it accepts, in Z85. Raises ValueError for what is no key."""
-
-    public: str
-    secret: str = field(repr=False)
-    allowed: tuple[str, ...] = ()
-
-    def __post_init__(self) -> None:
-        check_keys((self.public, self.secret))
-        check_keys(self.allowed)
-
-
-def check_keys(keys: Iterable[str]) -> None:
-    """Raises ValueError when these are more than KEYS_MAX, or one is no key in Z85."""
-    listed = list(keys)
-    if len(listed) > KEYS_MAX:
-        raise ValueError(f"at most {KEYS_MAX} keys may be allowed")
-    for key in listed:
-        if not isinstance(key, str) or len(key) != KEY_CHARACTERS or not key.isascii():
-            raise ValueError("a CURVE key has 40 characters of Z85")
 
 
 class CurveGuard:

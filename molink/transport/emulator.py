@@ -17,24 +17,59 @@ import socket
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from molink.config.link_schedule import LinkSchedule
-from molink.transport.shaped_pipe import ShapedPipe
 
-__all__ = ["main"]
+__all__ = ["ShapedPipe", "main"]
 
 PIECE_BYTES = 16384
 """Read at a time: 1.3 ms of a 100 Mbps wire, so that a decode step is not held up by one read."""
-
 
 STARTED_AT = time.monotonic()
 """Zero of the schedule; the event loop's clock is the same."""
 
 
+@dataclass(slots=True)
+class ShapedPipe:
+    """One direction of an emulated link, as arithmetic: rate, delay and bounded queue.
+
+    The line carries one byte after the other at the schedule's rate, then each is delayed; bytes
+    that wait for the line are the router's queue. Pure, so that its numbers can be tested without a
+    clock: times are seconds since the emulator started.
+    """
+
+    schedule: LinkSchedule
+    _line_free_at: float = field(init=False, default=0.0)
+    _last_delivery_at: float = field(init=False, default=0.0)
+    bytes_total: int = field(init=False, default=0)
+
+    def deliver_at(self, size: int, now: float) -> float:
+        """When `size` bytes handed over `now` have arrived: behind what waits, at the rate,
+        delayed.
+
+        Never before what was handed over earlier, even where the delay shrinks.
+        """
+        self._line_free_at = self.schedule.wire_done_at(max(self._line_free_at, now), size)
+        delay_s = self.schedule.step_at(self._line_free_at).one_way_s
+        self._last_delivery_at = max(self._last_delivery_at, self._line_free_at + delay_s)
+        self.bytes_total += size
+        return self._last_delivery_at
+
+    def queued_bytes(self, now: float) -> float:
+        """Bytes that wait for the line, at the present rate."""
+        return max(0.0, self._line_free_at - now) * self.schedule.step_at(now).bytes_per_s
+
+    def wait_s(self, now: float) -> float:
+        """How long until the queue is below its limit; 0 when there is room."""
+        shape = self.schedule.step_at(now)
+        excess_bytes = self.queued_bytes(now) - shape.queue_bytes
+        return max(0.0, excess_bytes / shape.bytes_per_s)
+
+
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Where a hop really leads."""
+    """Address to which a hop really leads."""
 
     host: str
     port: int
@@ -56,7 +91,7 @@ async def _pump(
         last_at = STARTED_AT + pipe.deliver_at(len(piece), loop.time() - STARTED_AT)
         loop.call_at(last_at, _write, writer, piece)
         await writer.drain()
-        if wait_s := pipe.room_in_s(loop.time() - STARTED_AT):
+        if wait_s := pipe.wait_s(loop.time() - STARTED_AT):
             await asyncio.sleep(wait_s)
     loop.call_at(last_at, writer.close)
 

@@ -18,12 +18,13 @@ import socket
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
 import msgpack
 
 from molink.errors import FrameError, MolinkError
 from molink.transport.sockets import receive_exactly
+from molink.wire.schema import Kinds, Rules
 
 __all__ = [
     "FRAME_BYTES_MAX",
@@ -46,7 +47,7 @@ FRAME_BYTES_MAX = 1024
 FIELD_LENGTH_MAX = 300
 """Of a text or of bytes: a sentence for a person is the longest."""
 
-NUMBER_MAX = 2**50
+RULES = Rules(arrays=True, least=0, most=2**50, text_max=FIELD_LENGTH_MAX)
 
 NONCE_BYTES = 16
 """Never drawn twice."""
@@ -54,7 +55,7 @@ NONCE_BYTES = 16
 PREAMBLE_WITHIN_S = 5.0
 """For each frame of a preamble: a slow round trip with a lost packet in it."""
 
-Kinds = TypeVar("Kinds")
+Kind = TypeVar("Kind")
 
 
 class RefusedError(MolinkError):
@@ -63,19 +64,19 @@ class RefusedError(MolinkError):
 
 @dataclass(frozen=True, slots=True)
 class Hello:
-    """First words of whoever was connected to: sign with this."""
+    """First frame of the end that was connected to: a nonce to sign with."""
 
     nonce: bytes
 
     @classmethod
     def draw(cls) -> "Hello":
-        """A new one."""
+        """A greeting with a new nonce."""
         return cls(secrets.token_bytes(NONCE_BYTES))
 
 
 @dataclass(frozen=True, slots=True)
 class Signed:
-    """What a node asks for, with the proof that it is this node."""
+    """Request of a node, with the proof that it is this node."""
 
     node_id: str
     proof: bytes
@@ -84,38 +85,30 @@ class Signed:
 S = TypeVar("S", bound=Signed)
 
 
-class Frames(Generic[Kinds]):
-    """Reads and writes the frames of one protocol."""
+class Frames(Generic[Kind]):
+    """Frames of one protocol, and their exchange over sockets."""
 
-    def __init__(self, kinds: Mapping[str, type[Any]]) -> None:
-        self._kinds = dict(kinds)
-        self._names = {kind: name for name, kind in self._kinds.items()}
+    def __init__(self, kinds: Mapping[str, type[Kind]]) -> None:
+        self._kinds = Kinds(kinds, RULES)
 
-    def encode(self, frame: Kinds) -> bytes:
-        """Length and body."""
-        values = [getattr(frame, field.name) for field in fields(frame)]  # type: ignore[arg-type]
-        body: bytes = msgpack.packb([self._names[type(frame)], *values])
+    def encode(self, frame: Kind) -> bytes:
+        """The bytes of a frame: length and body."""
+        name, values = self._kinds.write(frame)
+        body: bytes = msgpack.packb([name, *values])
         assert len(body) <= FRAME_BYTES_MAX, f"a frame of {len(body)} bytes"
         return LENGTH.pack(len(body)) + body
 
-    def decode(self, body: bytes) -> Kinds:
+    def decode(self, body: bytes) -> Kind:
         """The frame in `body`. Raises FrameError when it does not follow the schema."""
         try:
             name, *values = msgpack.unpackb(body)
-            kind = self._kinds[name]
-        except (ValueError, TypeError, KeyError, msgpack.UnpackException) as error:
+        except (ValueError, TypeError, msgpack.UnpackException) as error:
             raise FrameError(f"malformed frame: {error}") from error
-        if len(values) != len(fields(kind)):
-            raise FrameError(f"a {name} frame with {len(values)} fields")
-        for field, value in zip(fields(kind), values, strict=True):
-            if type(value) is not field.type or not _bounded(value):
-                raise FrameError(f"a {name} frame with a wrong {field.name}")
-        frame: Kinds = kind(*values)
-        return frame
+        return self._kinds.read(name, values)
 
     async def read(
         self, connection: socket.socket, within_s: float | None = PREAMBLE_WITHIN_S
-    ) -> Kinds:
+    ) -> Kind:
         """The next frame, and not a byte more.
 
         Raises FrameError when it does not follow the schema or is too long, OSError (TimeoutError
@@ -127,12 +120,34 @@ class Frames(Generic[Kinds]):
                 raise FrameError(f"a frame of {size} bytes: at most {FRAME_BYTES_MAX}")
             return self.decode(await receive_exactly(connection, size))
 
-    async def write(self, connection: socket.socket, frame: Kinds) -> None:
+    async def write(self, connection: socket.socket, frame: Kind) -> None:
         """Send a frame. Raises OSError, TimeoutError among them, when it cannot leave."""
         async with asyncio.timeout(PREAMBLE_WITHIN_S):
             await asyncio.get_running_loop().sock_sendall(connection, self.encode(frame))
 
-    def write_now(self, connection: socket.socket, frame: Kinds) -> bool:
+    async def challenge(self, connection: socket.socket) -> tuple[Kind, bytes]:
+        """Greet whoever has connected with a nonce; its request, and the nonce to check it by.
+
+        Raises FrameError and OSError as `read` and `write` do.
+        """
+        hello = Hello.draw()
+        await self.write(connection, hello)  # type: ignore[arg-type]
+        return await self.read(connection), hello.nonce
+
+    async def request(
+        self, connection: socket.socket, request: Signed, key: str, within_s: float
+    ) -> Kind:
+        """Sign a request with the far end's nonce, send it; the answer.
+
+        Raises FrameError when the far end does not begin with a nonce, else as `read` and `write`.
+        """
+        hello = await self.read(connection)
+        if not isinstance(hello, Hello):
+            raise FrameError("no greeting")
+        await self.write(connection, sign(request, key, hello.nonce))  # type: ignore[arg-type]
+        return await self.read(connection, within_s)
+
+    def write_now(self, connection: socket.socket, frame: Kind) -> bool:
         """Send a frame if the kernel takes it whole; False when the peer has stopped reading.
 
         For connections that several tasks write to: nothing can come between two halves.
@@ -142,12 +157,6 @@ class Frames(Generic[Kinds]):
             return connection.send(encoded) == len(encoded)
         except OSError:
             return False
-
-
-def _bounded(value: str | bytes | int) -> bool:
-    if isinstance(value, int):
-        return 0 <= value <= NUMBER_MAX
-    return len(value) <= FIELD_LENGTH_MAX
 
 
 def sentence(text: str) -> str:
@@ -161,7 +170,7 @@ def sign(frame: S, key: str, nonce: bytes) -> S:
 
 
 def is_signed(frame: Signed, key: str, nonce: bytes) -> bool:
-    """Whether whoever sent this frame knows the key and has seen this nonce."""
+    """Whether the sender of this frame knows the key and has seen this nonce."""
     return hmac.compare_digest(frame.proof, _proof(frame, key, nonce))
 
 

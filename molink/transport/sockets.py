@@ -1,4 +1,4 @@
-"""Plain TCP sockets for what carries bytes without reading them: the relay, its doors, probes.
+"""Plain TCP sockets for what carries bytes without reading them: the relay, its tunnels, probes.
 
 asyncio's streams read ahead into a buffer of their own and write into another one; here a few exact
 bytes are read from a connection that is then handed on, socket and all, so nothing may be read too
@@ -6,15 +6,19 @@ many. Every socket here is non-blocking, sends at once (no Nagle) and notices a 
 """
 
 import asyncio
+import logging
 import resource
 import socket
 import struct
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
-from molink.errors import UserError
+from molink.errors import FrameError, UserError
+from molink.tasks import cancel
 
 __all__ = [
     "CONNECT_WITHIN_S",
+    "Listener",
     "abandon",
     "accept_from",
     "address_of",
@@ -45,6 +49,8 @@ ACCEPT_PAUSE_S = 0.2
 """When the process has no descriptors left: some connection ends, or the caller gives up."""
 
 PORT_MAX = 65535
+
+log = logging.getLogger(__name__)
 
 
 def split_address(address: str) -> tuple[str, int]:
@@ -106,36 +112,112 @@ def listen(host: str, port: int) -> socket.socket:
         family, kind, protocol, _, where = socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )[0]
-        door = socket.socket(family, kind, protocol)
+        listener = socket.socket(family, kind, protocol)
         try:
-            door.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            door.setblocking(False)
-            door.bind(where)
-            door.listen(BACKLOG)
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.setblocking(False)
+            listener.bind(where)
+            listener.listen(BACKLOG)
         except BaseException:
-            door.close()
+            listener.close()
             raise
     except (OSError, OverflowError) as error:
         raise UserError(
             f"Cannot listen at {host}:{port} ({getattr(error, 'strerror', error)}): "
             "give a free port and an address of this machine."
         ) from None
-    return door
+    return listener
 
 
-async def accept_from(door: socket.socket) -> socket.socket:
+async def accept_from(listener: socket.socket) -> socket.socket:
     """The next connection; waits when the process has no descriptors left."""
     loop = asyncio.get_running_loop()
     while True:
         try:
-            connection, _ = await loop.sock_accept(door)
+            connection, _ = await loop.sock_accept(listener)
             return tune(connection)
         except ConnectionError:
             continue
         except OSError:
-            if door.fileno() < 0:
+            if listener.fileno() < 0:
                 raise
             await asyncio.sleep(ACCEPT_PAUSE_S)
+
+
+class Listener:
+    """Port whose connections are each served by a task of their own, within limits.
+
+    A peer that has connected is unidentified until it has proven who it is, and those are few: the
+    next one ends the oldest, so that a flood of silent ones delays honest peers only if it replaces
+    all of them within their round trip.
+    """
+
+    def __init__(
+        self,
+        serve: Callable[[socket.socket], Awaitable[bool]],
+        connections_max: int,
+        unidentified_max: int,
+    ) -> None:
+        """`serve` has a connection until it returns; True: somebody else has it now, else it is
+        closed. It may raise OSError and FrameError for what the peer does."""
+        self._serve = serve
+        self.connections_max, self.unidentified_max = connections_max, unidentified_max
+        self._serving: set[asyncio.Task[None]] = set()
+        self._unidentified: dict[asyncio.Task[None], None] = {}
+
+    def open(self, host: str, port: int) -> None:
+        """Listen there; port 0 takes a free one. Raises UserError when it cannot."""
+        self._socket = listen(host, port)
+        self._accepting = asyncio.create_task(self._accept())
+
+    async def close(self) -> None:
+        """End every connection."""
+        await cancel(self._accepting, *self._serving)
+        self._socket.close()
+
+    @property
+    def address(self) -> str:
+        """host:port that it listens at."""
+        return address_of(self._socket)
+
+    @property
+    def port(self) -> int:
+        """Number of the port that it listens at."""
+        return int(self._socket.getsockname()[1])
+
+    def identified(self) -> None:
+        """The peer whose connection this task serves has proven who it is."""
+        self._unidentified.pop(asyncio.current_task(), None)  # type: ignore[arg-type]
+
+    async def _accept(self) -> None:
+        while True:
+            connection = await accept_from(self._socket)
+            if len(self._serving) >= self.connections_max:
+                connection.close()
+                continue
+            task = asyncio.create_task(self._serve_one(connection))
+            self._serving.add(task)
+            self._unidentified[task] = None
+            task.add_done_callback(self._ended)
+            if len(self._unidentified) > self.unidentified_max:
+                next(iter(self._unidentified)).cancel()
+
+    def _ended(self, task: "asyncio.Task[None]") -> None:
+        self._serving.discard(task)
+        self._unidentified.pop(task, None)
+
+    async def _serve_one(self, connection: socket.socket) -> None:
+        """One connection from its first byte to its end; no failure reaches the others."""
+        handed_on = False
+        try:
+            handed_on = await self._serve(connection)
+        except (FrameError, OSError):
+            pass
+        except Exception:
+            log.exception("a connection ends because its service has failed")
+        finally:
+            if not handed_on:
+                connection.close()
 
 
 async def receive_exactly(connection: socket.socket, count: int) -> bytes:

@@ -8,7 +8,7 @@ dozen small arrays.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, assert_never
 
 import msgpack
 
@@ -17,18 +17,16 @@ from molink.wire.codecs import codec_named, packed_bytes_max
 from molink.wire.messages import (
     Activations,
     Cancel,
-    FinishReason,
     Forget,
     Message,
     Sampled,
     SetCodec,
     Submit,
     TensorHeader,
-    TokenSample,
 )
-from molink_scheduler.batch import Admission, Batch, BatchClass, Release, Span
-from molink_scheduler.request import Request, SamplingParams
-from molink_scheduler.timing.round_tracker import StageStamp
+from molink.wire.schema import Rules, Schema
+from molink_scheduler.batch import Batch, Release
+from molink_scheduler.request import Request
 
 __all__ = [
     "BUFFER_BYTES_MAX",
@@ -49,7 +47,13 @@ BUFFER_BYTES_MAX = 256 * 2**20
 
 SUBMIT, CANCEL, ACTIVATIONS, FORGET, SAMPLED, SET_CODEC = range(1, 7)
 
-Fields = Sequence[Any]
+RULES = Rules(arrays=True)
+"""A number may be infinite, as the rate of a link that nothing has left yet."""
+
+_BATCH, _TENSOR = Schema(Batch, RULES), Schema(TensorHeader, RULES)
+_REQUEST, _RELEASE = Schema(Request, RULES), Schema(Release, RULES)
+_CANCEL, _SAMPLED = Schema(Cancel, RULES), Schema(Sampled, RULES)
+_SET_CODEC = Schema(SetCodec, RULES)
 
 
 def encode_message(message: Message, epoch: int) -> list[bytes | memoryview]:
@@ -69,202 +73,43 @@ def decode_message(frames: Sequence[bytes | memoryview]) -> tuple[Message, int]:
         version, kind, epoch, fields = msgpack.unpackb(frames[0], use_list=False)
         if version != PROTOCOL_VERSION:
             raise FrameError(f"peer speaks protocol {version}, this is {PROTOCOL_VERSION}: update")
-        message = _DECODERS[kind](fields, frames[1:])
+        if type(epoch) is not int:
+            raise FrameError(f"the epoch is a whole number, not {epoch!r:.40}")
+        if kind == ACTIVATIONS:
+            return _activations(fields, frames[1:]), epoch
+        return _DECODERS[kind](fields), epoch
     except FrameError:
         raise
-    except (ValueError, TypeError, KeyError, AttributeError, msgpack.UnpackException) as error:
+    except (ValueError, TypeError, KeyError, msgpack.UnpackException) as error:
         raise FrameError(f"malformed frame: {error}") from error
-    return message, _integer(epoch)
 
 
-def _fields_of(message: Message) -> tuple[int, Fields, list[bytes | memoryview]]:
+def _fields_of(message: Message) -> tuple[int, Any, list[bytes | memoryview]]:
     match message:
         case Activations(batch, tensor, buffer):
-            header = (tensor.dtype, tensor.rows, tensor.width, tensor.codec)
-            return ACTIVATIONS, (_batch_fields(batch), header), [buffer]
-        case Sampled(batch_class, micro_batch, spans, tokens, stamps):
-            samples = [_sample_fields(token) for token in tokens]
-            spans_fields, stamps_fields = _spans_fields(spans), _stamps_fields(stamps)
-            fields = (int(batch_class), micro_batch, spans_fields, samples, stamps_fields)
-            return SAMPLED, fields, []
-        case SetCodec(codec):
-            return SET_CODEC, (codec,), []
+            return ACTIVATIONS, (_BATCH.write(batch), _TENSOR.write(tensor)), [buffer]
+        case Sampled():
+            return SAMPLED, _SAMPLED.write(message), []
+        case SetCodec():
+            return SET_CODEC, _SET_CODEC.write(message), []
         case Submit(request):
-            sampling = _sampling_fields(request.sampling)
-            return SUBMIT, (request.request_id, request.prompt, sampling, request.output), []
-        case Cancel(request_id):
-            return CANCEL, (request_id,), []
+            return SUBMIT, _REQUEST.write(request), []
+        case Cancel():
+            return CANCEL, _CANCEL.write(message), []
         case Forget(release):
-            return FORGET, (release.request_id,), []
+            return FORGET, _RELEASE.write(release), []
+        case _:
+            assert_never(message)
 
 
-# -- fields of the core's values ----------------------------------------------------------------
-
-
-def _batch_fields(batch: Batch) -> Fields:
-    admissions = [
-        (
-            a.request_id,
-            a.prompt_tokens,
-            a.tokens_expected,
-            _sampling_fields(a.sampling),
-            a.prompt,
-            a.output,
-        )
-        for a in batch.admissions
-    ]
-    spans = _spans_fields(batch.spans)
-    return (
-        batch.batch_id,
-        int(batch.batch_class),
-        batch.micro_batch,
-        spans,
-        admissions,
-        batch.codec,
-        _stamps_fields(batch.stamps),
-    )
-
-
-def _batch(fields: Fields) -> Batch:
-    batch_id, batch_class, micro_batch, spans, admissions, codec, stamps = fields
-    return Batch(
-        _integer(batch_id),
-        BatchClass(batch_class),
-        _integer(micro_batch),
-        tuple(_span(span) for span in spans),
-        tuple(_admission(admission) for admission in admissions),
-        codec_named(_text(codec)).name,
-        _stamps(stamps),
-    )
-
-
-def _stamps_fields(stamps: Sequence[StageStamp]) -> Fields:
-    return [(stamp.step_s, stamp.wire_bytes_per_s) for stamp in stamps]
-
-
-def _stamps(fields: Fields) -> tuple[StageStamp, ...]:
-    return tuple(StageStamp(float(step_s), float(rate)) for step_s, rate in fields)
-
-
-def _spans_fields(spans: Sequence[Span]) -> Fields:
-    return [(span.request_id, span.start, span.end, span.samples) for span in spans]
-
-
-def _span(fields: Fields) -> Span:
-    request_id, start, end, samples = fields
-    return Span(_integer(request_id), _integer(start), _integer(end), bool(samples))
-
-
-def _admission(fields: Fields) -> Admission:
-    request_id, prompt_tokens, tokens_expected, sampling, prompt, output = fields
-    return Admission(
-        _integer(request_id),
-        _integer(prompt_tokens),
-        _integer(tokens_expected),
-        _sampling(sampling),
-        _integers(prompt),
-        _integers(output),
-    )
-
-
-def _sampling_fields(sampling: SamplingParams) -> Fields:
-    return (
-        sampling.max_tokens,
-        sampling.temperature,
-        sampling.top_p,
-        sampling.top_k,
-        sampling.min_p,
-        sampling.seed,
-        sampling.frequency_penalty,
-        sampling.presence_penalty,
-        sampling.repetition_penalty,
-        sampling.stop,
-        sampling.stop_token_ids,
-        sampling.logprobs,
-    )
-
-
-def _sampling(fields: Fields) -> SamplingParams:
-    max_tokens, temperature, top_p, top_k, min_p, seed, *rest = fields
-    frequency, presence, repetition, stop, stop_token_ids, logprobs = rest
-    return SamplingParams(
-        max_tokens=_integer(max_tokens),
-        temperature=float(temperature),
-        top_p=float(top_p),
-        top_k=_integer(top_k),
-        min_p=float(min_p),
-        seed=_integer(seed),
-        frequency_penalty=float(frequency),
-        presence_penalty=float(presence),
-        repetition_penalty=float(repetition),
-        stop=tuple(_text(text) for text in stop),
-        stop_token_ids=_integers(stop_token_ids),
-        logprobs=None if logprobs is None else _integer(logprobs),
-    )
-
-
-def _sample_fields(token: TokenSample) -> Fields:
-    if token.logprob is None:
-        return (token.request_id, token.token_id, int(token.finish))
-    return (token.request_id, token.token_id, int(token.finish), token.logprob, token.top)
-
-
-def _sample(fields: Fields) -> TokenSample:
-    request_id, token_id, finish, *rest = fields
-    logprob, top = rest or (None, ())
-    return TokenSample(
-        _integer(request_id),
-        _integer(token_id),
-        FinishReason(finish),
-        None if logprob is None else float(logprob),
-        tuple((_integer(token), float(value)) for token, value in top),
-    )
-
-
-# -- messages -----------------------------------------------------------------------------------
-
-
-def _submit(fields: Fields, buffers: Sequence[bytes | memoryview]) -> Submit:
-    request_id, prompt, sampling, output = fields
-    return Submit(
-        Request(_integer(request_id), _integers(prompt), _sampling(sampling), _integers(output))
-    )
-
-
-def _cancel(fields: Fields, buffers: Sequence[bytes | memoryview]) -> Cancel:
-    (request_id,) = fields
-    return Cancel(_integer(request_id))
-
-
-def _forget(fields: Fields, buffers: Sequence[bytes | memoryview]) -> Forget:
-    (request_id,) = fields
-    return Forget(Release(_integer(request_id)))
-
-
-def _set_codec(fields: Fields, buffers: Sequence[bytes | memoryview]) -> SetCodec:
-    (codec,) = fields
-    return SetCodec(codec_named(_text(codec)).name)
-
-
-def _sampled(fields: Fields, buffers: Sequence[bytes | memoryview]) -> Sampled:
-    batch_class, micro_batch, spans, tokens, stamps = fields
-    return Sampled(
-        BatchClass(batch_class),
-        _integer(micro_batch),
-        tuple(_span(span) for span in spans),
-        tuple(_sample(token) for token in tokens),
-        _stamps(stamps),
-    )
-
-
-def _activations(fields: Fields, buffers: Sequence[bytes | memoryview]) -> Activations:
-    batch_fields, (dtype, rows, width, codec) = fields
-    tensor = TensorHeader(_text(dtype), _integer(rows), _integer(width), _text(codec))
-    batch = _batch(batch_fields)
+def _activations(fields: Any, buffers: Sequence[bytes | memoryview]) -> Activations:
+    batch_fields, tensor_fields = fields
+    batch, tensor = _BATCH.read(batch_fields), _TENSOR.read(tensor_fields)
+    codec_named(batch.codec)
     (buffer,) = buffers
     bytes_max = packed_bytes_max(tensor.codec, tensor)
     exact = tensor.codec != "raw" or len(buffer) == bytes_max
-    if len(buffer) > bytes_max or not exact or rows != batch.tokens:
+    if len(buffer) > bytes_max or not exact or tensor.rows != batch.tokens:
         raise FrameError(
             f"{len(buffer)} bytes do not hold {tensor.rows} x {tensor.width} {tensor.dtype} "
             f"for {batch.tokens} tokens"
@@ -272,27 +117,16 @@ def _activations(fields: Fields, buffers: Sequence[bytes | memoryview]) -> Activ
     return Activations(batch, tensor, buffer)
 
 
-_DECODERS: dict[int, Callable[[Fields, Sequence[bytes | memoryview]], Message]] = {
-    SUBMIT: _submit,
-    CANCEL: _cancel,
-    ACTIVATIONS: _activations,
-    FORGET: _forget,
-    SAMPLED: _sampled,
+def _set_codec(fields: Any) -> SetCodec:
+    message = _SET_CODEC.read(fields)
+    codec_named(message.codec)
+    return message
+
+
+_DECODERS: dict[int, Callable[[Any], Message]] = {
+    SUBMIT: lambda fields: Submit(_REQUEST.read(fields)),
+    CANCEL: _CANCEL.read,
+    FORGET: lambda fields: Forget(_RELEASE.read(fields)),
+    SAMPLED: _SAMPLED.read,
     SET_CODEC: _set_codec,
 }
-
-
-def _integer(value: Any) -> int:
-    if type(value) is not int:
-        raise FrameError(f"expected an integer, got {value!r:.40}")
-    return value
-
-
-def _integers(values: Any) -> tuple[int, ...]:
-    return tuple(_integer(value) for value in values)
-
-
-def _text(value: Any) -> str:
-    if type(value) is not str:
-        raise FrameError(f"expected a string, got {value!r:.40}")
-    return value

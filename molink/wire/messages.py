@@ -11,7 +11,9 @@ activations, a buffer.
 
 from dataclasses import dataclass
 from enum import IntEnum
+from typing import Annotated
 
+from molink.wire.schema import TAIL
 from molink_scheduler.batch import Batch, BatchClass, Release, Span
 from molink_scheduler.request import Request
 from molink_scheduler.timing.round_tracker import StageStamp
@@ -31,7 +33,7 @@ __all__ = [
 
 
 class FinishReason(IntEnum):
-    """Why a sequence ended with a token."""
+    """Reason for which a sequence ended with a token."""
 
     NONE = 0
     STOP = 1
@@ -40,7 +42,7 @@ class FinishReason(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class TensorHeader:
-    """How to read the buffer behind an Activations header: row-major [rows, width] of one element
+    """Layout of the buffer behind an Activations header: row-major [rows, width] of one element
     type."""
 
     dtype: str
@@ -69,14 +71,14 @@ class Submit:
 
 @dataclass(frozen=True, slots=True)
 class Cancel:
-    """The head forgets a request; one that has ended is fine."""
+    """Cancellation of a request; nothing happens when it has ended."""
 
     request_id: int
 
 
 @dataclass(frozen=True, slots=True)
 class SetCodec:
-    """From now on the head's batches carry their activations in this codec."""
+    """Order that the head's batches carry their activations in this codec from now on."""
 
     codec: str
 
@@ -99,13 +101,13 @@ class Forget:
 
 @dataclass(frozen=True, slots=True)
 class TokenSample:
-    """One sampled token. The log-probabilities are absent on the way to the head, which has no use
-    for them."""
+    """Token that was sampled. On the way to the head it has no log-probabilities: the head does not
+    need them."""
 
     request_id: int
     token_id: int
     finish: FinishReason = FinishReason.NONE
-    logprob: float | None = None
+    logprob: Annotated[float | None, TAIL] = None
     top: tuple[tuple[int, float], ...] = ()
     """(token id, logprob), most likely first."""
 

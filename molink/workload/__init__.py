@@ -1,4 +1,4 @@
-"""Traces, loads and scenarios, what they come to, and the tables that show it.
+"""Traces, loads and scenarios, and what their requests come to.
 
 Benchmarks and the simulator share them, so nothing is imported here: HTTP would come along.
 """

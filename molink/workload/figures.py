@@ -1,17 +1,34 @@
-"""What users saw, as numbers, of either half. Pure.
+"""What users saw, as numbers. Pure.
 
-Of every request `ttft_s` from when it was asked to its first token, and `tpot_s` the mean time
-between its tokens after the first; then mean, p50 and p95 over the requests of one load, and over
-all (`ALL`).
+Many values become four: mean, p50, p95 and p99 (`spread`). A request that is compared between a
+real ring and a simulated one has `ttft_s`, from when it was asked to its first token, and `tpot_s`,
+the mean time between its tokens after the first; then come mean, p50 and p95 over the requests of
+one load, and over all (`ALL`).
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from molink.workload.spread import spread
+__all__ = [
+    "ALL",
+    "COLUMNS",
+    "TIMES",
+    "TIME_LABELS",
+    "Figures",
+    "SeenRequest",
+    "figures_of",
+    "percentile",
+    "spread",
+]
 
-__all__ = ["ALL", "COLUMNS", "TIMES", "Figures", "SeenRequest", "figures_of"]
+TIME_LABELS = {
+    "ttft_s": "time to first token",
+    "tpot_s": "time per output token",
+    "gap_s": "gap between tokens",
+    "latency_s": "whole answer",
+}
+"""What the times of a load are called in a table."""
 
 ALL = "all"
 TIMES = ("ttft_s", "tpot_s")
@@ -23,7 +40,7 @@ Figures = Mapping[str, Mapping[str, Mapping[str, float | None]]]
 
 @dataclass(frozen=True, slots=True)
 class SeenRequest:
-    """One request as its user saw it, in seconds of one clock."""
+    """Times of one request as its user saw them, in seconds of one clock."""
 
     load: str
     input_tokens: int
@@ -33,7 +50,7 @@ class SeenRequest:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> "SeenRequest":
-        """As the real half writes it."""
+        """Read a request as the real half writes it."""
         return cls(*(data[name] for name in cls.__slots__))
 
     @property
@@ -49,19 +66,44 @@ class SeenRequest:
 
 
 def figures_of(requests: Sequence[SeenRequest]) -> Figures:
-    """Of all requests and of each load; every request has at least one token."""
-    loads = dict.fromkeys(one.load for one in requests)
+    """Figures of all requests and of each load; every request has at least one token."""
+    loads = dict.fromkeys(request.load for request in requests)
     found = {ALL: _times(requests)}
     if len(loads) > 1:
-        found |= {load: _times([one for one in requests if one.load == load]) for load in loads}
+        found |= {
+            load: _times([request for request in requests if request.load == load])
+            for load in loads
+        }
     return found
 
 
 def _times(requests: Sequence[SeenRequest]) -> dict[str, dict[str, float | None]]:
-    tpots = [one.tpot_s for one in requests]
+    tpots = [request.tpot_s for request in requests]
     values = {
-        "ttft_s": [one.ttft_s for one in requests],
+        "ttft_s": [request.ttft_s for request in requests],
         "tpot_s": [tpot for tpot in tpots if tpot is not None],
     }
     spreads = {name: spread(values[name]) for name in TIMES}
     return {name: {column: found[column] for column in COLUMNS} for name, found in spreads.items()}
+
+
+def percentile(ordered: Sequence[float], percent: float) -> float:
+    """The value below which `percent` of `ordered` (ascending, not empty) lie, linear between
+    neighbours."""
+    place = (len(ordered) - 1) * percent / 100
+    below = int(place)
+    above = min(below + 1, len(ordered) - 1)
+    return ordered[below] + (ordered[above] - ordered[below]) * (place - below)
+
+
+def spread(values: Sequence[float]) -> dict[str, float | None]:
+    """Mean and percentiles; null for all when there is no value."""
+    if not values:
+        return {"mean": None, "p50": None, "p95": None, "p99": None}
+    ordered = sorted(values)
+    return {
+        "mean": sum(ordered) / len(ordered),
+        "p50": percentile(ordered, 50),
+        "p95": percentile(ordered, 95),
+        "p99": percentile(ordered, 99),
+    }

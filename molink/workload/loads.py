@@ -19,12 +19,17 @@ from random import Random
 from typing import Any
 
 from molink.errors import UserError
-from molink.workload.tables import number, refuse_unknown, text, whole
-from molink.workload.trace import TraceRequest
-from molink.workload.trace_fit import scaled
-from molink.workload.trace_mix import generate_trace
+from molink.workload.toml_tables import number, refuse_unknown, text, whole
+from molink.workload.trace import TraceRequest, generate_trace, scaled
 
-__all__ = ["Load", "PlannedTruth", "read_load", "requests_of"]
+__all__ = [
+    "WARM_UP_OUTPUT_TOKENS",
+    "Load",
+    "ScenarioRequest",
+    "read_load",
+    "requests_of",
+    "warm_up_tokens",
+]
 
 TOKENS_MAX = 1_000_000
 """Of a prompt or an answer; the model's own limit is lower."""
@@ -38,10 +43,16 @@ STREAM_EVERY_S = 0.1
 """Streams begin one after the other: prompts that arrive at one moment would be one batch or two by
 the accident of a millisecond."""
 
+WARM_UP_PROMPT_TOKENS = 600
+"""A second of prefill on a slow link: the estimates stand before anything is counted."""
+
+WARM_UP_OUTPUT_TOKENS = 8
+"""The head has seen a few rounds of decode."""
+
 
 @dataclass(frozen=True, slots=True)
-class PlannedTruth:
-    """One request: after so many seconds of the run, and how long."""
+class ScenarioRequest:
+    """One request of a scenario: its load, when it is asked, and its lengths."""
 
     load: str
     start_s: float
@@ -51,24 +62,32 @@ class PlannedTruth:
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """One kind of users."""
+    """One kind of users, and the requests that they make."""
 
     name: str
     requests: tuple[TraceRequest, ...]
 
 
-def requests_of(loads: Sequence[Load]) -> list[PlannedTruth]:
+def requests_of(loads: Sequence[Load]) -> list[ScenarioRequest]:
     """The requests of all loads in order of time."""
     found = [
-        PlannedTruth(load.name, one.start_s, one.input_tokens, one.output_tokens)
+        ScenarioRequest(load.name, request.start_s, request.input_tokens, request.output_tokens)
         for load in loads
-        for one in load.requests
+        for request in load.requests
     ]
-    return sorted(found, key=lambda one: one.start_s)
+    return sorted(found, key=lambda request: request.start_s)
+
+
+def warm_up_tokens(longest: int) -> int:
+    """Length of the prompt that warms a ring up, the same in both halves.
+
+    No longer than the longest one to come, which the model can hold.
+    """
+    return min(WARM_UP_PROMPT_TOKENS, longest)
 
 
 def read_load(where: str, table: Mapping[str, Any]) -> Load:
-    """From a [[load]]. Raises UserError for the first thing that is wrong."""
+    """Read a [[load]]. Raises UserError for the first thing that is wrong."""
     kind = text(where, table, "kind", "")
     if kind not in _KINDS:
         raise UserError(f"A load of {where} has kind = {kind!r}: take one of {', '.join(_KINDS)}.")
@@ -80,7 +99,8 @@ def read_load(where: str, table: Mapping[str, Any]) -> Load:
     if not 1 <= len(requests) <= REQUESTS_MAX:
         raise UserError(f"{place} makes {len(requests)} requests: it must be 1 to {REQUESTS_MAX}.")
     shifted = [
-        TraceRequest(start_s + one.start_s, one.input_tokens, one.output_tokens) for one in requests
+        TraceRequest(start_s + request.start_s, request.input_tokens, request.output_tokens)
+        for request in requests
     ]
     return Load(text(place, table, "name", kind), tuple(shifted))
 

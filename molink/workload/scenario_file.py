@@ -31,14 +31,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from molink.config.link_shape import LinkShape
+from molink.config.link_schedule import LinkShape
 from molink.errors import UserError
 from molink.workload.loads import Load, read_load
-from molink.workload.tables import number, refuse_unknown, tables, text, whole
+from molink.workload.toml_tables import number, refuse_unknown, tables, text, whole
 from molink_scheduler.head.micro_batches import MICRO_BATCH_COUNT_MAX
 from molink_scheduler.link.transmission import POLICIES, POLICY_DEFAULT
 
-__all__ = ["CODECS", "TruthScenario", "read_scenario"]
+__all__ = ["CODECS", "ValidationScenario", "read_scenario"]
 
 KEYS = {"about", "model", "stages", "kv_tokens", "link", "serve", "load"}
 LINK_KEYS = {"mbps", "one_way_ms"}
@@ -58,8 +58,8 @@ CODECS = ("raw", "lossless", "int8", "fp8")
 
 
 @dataclass(frozen=True, slots=True)
-class TruthScenario:
-    """One ring and what is asked of it."""
+class ValidationScenario:
+    """Scenario of a comparison: one ring, and what is asked of it."""
 
     name: str
     about: str
@@ -77,7 +77,7 @@ class TruthScenario:
 
     @property
     def serve_options(self) -> list[str]:
-        """Of `molink serve`."""
+        """The options of `molink serve` that start this ring."""
         pairs = {
             "--nodes": self.stages,
             "--link": f"{self.link.rate_mbps:g}:{self.link.one_way_ms:g}",
@@ -90,13 +90,13 @@ class TruthScenario:
         return [str(part) for pair in pairs.items() for part in pair]
 
 
-def read_scenario(path: Path) -> TruthScenario:
+def read_scenario(path: Path) -> ValidationScenario:
     """Raises UserError, one sentence, for the first thing in the file that is wrong."""
     where, data = str(path), _read(path)
     refuse_unknown(where, data, KEYS)
     serve = _table(where, data, "serve", SERVE_KEYS)
     loads = _loads(where, data)
-    return TruthScenario(
+    return ValidationScenario(
         name=path.stem,
         about=text(where, data, "about", ""),
         model=text(where, data, "model") if "model" in data else None,
@@ -119,7 +119,7 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def _loads(where: str, data: Mapping[str, Any]) -> tuple[Load, ...]:
-    loads = tuple(read_load(where, one) for one in tables(where, data, "load"))
+    loads = tuple(read_load(where, load) for load in tables(where, data, "load"))
     if not loads:
         raise UserError(f"{where} asks for nothing: give at least one [[load]].")
     return loads

@@ -1,30 +1,64 @@
-"""Who asked for how much, and when: a trace of requests, read from a CSV file.
+"""Who asked for how much, and when: traces of requests, read from a CSV file or made here.
 
 Two headers are understood: `TIMESTAMP,ContextTokens,GeneratedTokens`, as Azure publishes its LLM
 inference traces, and our own `start_s,input_tokens,output_tokens`. A trace holds lengths only;
 prompts are drawn at random when a plan is made of it. Whatever is wrong with a file is a UserError
 with the number of its line: a trace that silently lost rows would be another load.
+
+Traces are then made to fit: to a model's length, to a small model's scale, to a rate. One that is
+busier than wanted is thinned (each request stays with one probability), so that its bursts stay as
+they are; one that is not busy enough is played faster.
 """
 
 import csv
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from itertools import islice, pairwise
 from pathlib import Path
+from random import Random
 
 from molink.errors import UserError
 
-__all__ = ["OWN", "ROWS_MAX", "TraceRequest", "in_order", "read_trace"]
+__all__ = [
+    "INPUT_TOKENS_MAX",
+    "OUTPUT_TOKENS_MAX",
+    "OWN",
+    "ROWS_MAX",
+    "TraceRequest",
+    "at_rate",
+    "generate_trace",
+    "in_order",
+    "read_trace",
+    "scaled",
+    "within",
+]
 
 ROWS_MAX = 5_000_000
 """A week of a busy service; more is a mistake, and would fill the memory."""
 
+INPUT_TOKENS_MAX = 2048
+OUTPUT_TOKENS_MAX = 1024
+"""The published comparison's cut of the trace, kept so that loads can be compared."""
+
+INPUT_LOG_MEAN, INPUT_LOG_DEVIATION = 6.610, 0.83
+OUTPUT_LOG_MEAN, OUTPUT_LOG_DEVIATION = 5.278, 0.84
+CORRELATION = 0.46
+"""Deviations and correlation are the cut trace's; the log means are those that give its means of
+763 and 232 once pairs over a limit are drawn again."""
+
+START_S = 300.0
+"""Where a trace begins for us, if it is long enough: in Azure's of 2023 the minutes before are
+slow."""
+
+START_SHARE_MAX = 0.1
+"""Long enough: these minutes are no more than a tenth of it."""
+
 
 @dataclass(frozen=True, slots=True)
 class TraceRequest:
-    """One request of a trace."""
+    """Request of a trace: when it comes, and its lengths."""
 
     start_s: float
     """After the trace's beginning."""
@@ -34,7 +68,7 @@ class TraceRequest:
 
 @dataclass(frozen=True, slots=True)
 class _Columns:
-    """Where a kind of file keeps what we need, and how it writes times."""
+    """Columns of one kind of trace file, and how it writes times."""
 
     start: str
     input_tokens: str
@@ -116,3 +150,95 @@ def _date_s(text: str) -> float:
 
 AZURE = _Columns("TIMESTAMP", "ContextTokens", "GeneratedTokens", _date_s)
 OWN = _Columns("start_s", "input_tokens", "output_tokens", float)
+
+
+# -- made here -------------------------------------------------------------------------------------
+
+
+def generate_trace(random: Random, rate_per_s: float, duration_s: float) -> list[TraceRequest]:
+    """A trace made here: lengths like those of a public chat service, arrivals at random.
+
+    Azure's conversation trace of 2023, cut to 2,048 tokens in and 1,024 out, has means of 763 and
+    232, and long questions get longer answers (0.46 between the logarithms). A pair of correlated
+    lognormal lengths, drawn again while one is over its limit, has the same means; arrivals are
+    Poisson. What it does not have is that trace's shape in detail (a hump at 1,000 tokens in,
+    another at 400 out) and its bursts. It ships because the trace itself is not ours to ship.
+    """
+    requests: list[TraceRequest] = []
+    start_s = random.expovariate(rate_per_s)
+    while start_s < duration_s:
+        requests.append(TraceRequest(start_s, *_lengths(random)))
+        start_s += random.expovariate(rate_per_s)
+    return requests
+
+
+def _lengths(random: Random) -> tuple[int, int]:
+    while True:
+        first, second = random.gauss(0, 1), random.gauss(0, 1)
+        # The second Gaussian is mixed with the first, which gives the pair its correlation.
+        second = CORRELATION * first + math.sqrt(1 - CORRELATION**2) * second
+        input_tokens = round(math.exp(INPUT_LOG_MEAN + INPUT_LOG_DEVIATION * first))
+        output_tokens = round(math.exp(OUTPUT_LOG_MEAN + OUTPUT_LOG_DEVIATION * second))
+        if 1 <= input_tokens <= INPUT_TOKENS_MAX and 1 <= output_tokens <= OUTPUT_TOKENS_MAX:
+            return input_tokens, output_tokens
+
+
+# -- made to fit -----------------------------------------------------------------------------------
+
+
+def within(requests: Sequence[TraceRequest], model_len_max: int) -> list[TraceRequest]:
+    """The requests that can be served: something in, something out, within model and mix."""
+    return [
+        request
+        for request in requests
+        if 1 <= request.input_tokens <= INPUT_TOKENS_MAX
+        and 1 <= request.output_tokens <= OUTPUT_TOKENS_MAX
+        and request.input_tokens + request.output_tokens <= model_len_max
+    ]
+
+
+def scaled(
+    requests: Sequence[TraceRequest], input_scale: float, output_scale: float
+) -> list[TraceRequest]:
+    """Lengths times a scale, at least 1 where there was something at all."""
+
+    def length(tokens: int, scale: float) -> int:
+        return max(1, round(tokens * scale)) if tokens else 0
+
+    return [
+        replace(
+            request,
+            input_tokens=length(request.input_tokens, input_scale),
+            output_tokens=length(request.output_tokens, output_scale),
+        )
+        for request in requests
+    ]
+
+
+def at_rate(
+    random: Random, requests: Sequence[TraceRequest], rate_per_s: float, duration_s: float | None
+) -> list[TraceRequest]:
+    """The requests thinned, or played faster, to `rate_per_s`, cut at `duration_s`."""
+    requests = _without_beginning(requests)
+    span_s = requests[-1].start_s if requests else 0.0
+    if span_s == 0:
+        return list(requests)
+    own_rate = (len(requests) - 1) / span_s
+    if own_rate >= rate_per_s:
+        requests = [request for request in requests if random.random() < rate_per_s / own_rate]
+    else:
+        factor = own_rate / rate_per_s
+        requests = [replace(request, start_s=request.start_s * factor) for request in requests]
+    return [request for request in requests if duration_s is None or request.start_s < duration_s]
+
+
+def _without_beginning(requests: Sequence[TraceRequest]) -> list[TraceRequest]:
+    if not requests:
+        return []
+    is_long = START_SHARE_MAX * requests[-1].start_s >= START_S
+    skip_s = START_S if is_long else 0.0
+    return [
+        replace(request, start_s=request.start_s - skip_s)
+        for request in requests
+        if request.start_s >= skip_s
+    ]

@@ -7,14 +7,14 @@ __all__ = ["Activity", "LinkOutcome", "Outcome", "RequestOutcome", "StageOutcome
 
 @dataclass(slots=True)
 class RequestOutcome:
-    """One request; times are seconds of virtual time at the coordinator."""
+    """Tokens of one request; times are seconds of virtual time at the coordinator."""
 
     number: int
     ring: int
     arrived_s: float
     input_tokens: int
     output_tokens: int
-    """Asked for."""
+    """Number asked for."""
     token_times_s: list[float] = field(default_factory=list)
     finished: bool = False
     refused: bool = False
@@ -38,7 +38,7 @@ class Activity:
 
 @dataclass(frozen=True, slots=True)
 class StageOutcome:
-    """One stage over the counted time."""
+    """Steps and busy share of one stage over the counted time."""
 
     ring: int
     stage: int
@@ -48,17 +48,18 @@ class StageOutcome:
 
 @dataclass(frozen=True, slots=True)
 class LinkOutcome:
-    """One link over the counted time."""
+    """Bytes and busy share of one link over the counted time."""
 
     ring: int
     link: int
     busy_share: float
-    bytes_sent: int
+    bytes: int
+    """What left on the link."""
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """All of a run."""
+    """Requests, stages and links of a run, as they came out."""
 
     requests: tuple[RequestOutcome, ...]
     """Counted ones: arrived after the warm-up, in order of arrival."""

@@ -31,7 +31,7 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class Arrival:
-    """One request of the workload."""
+    """Time and lengths of one request of the workload."""
 
     at_s: float
     input_tokens: int
@@ -39,7 +39,7 @@ class Arrival:
 
 
 class StepCost(Protocol):
-    """How long a stage computes. Implementations live in `molink_sim.hardware`."""
+    """Step times of a stage: by a roofline, by a profile, or drawn for a swarm."""
 
     def step_s(self, batch_class: BatchClass, rows: int, kv_tokens: int, sequences: int) -> float:
         """Seconds of one step of `rows` rows of `sequences` sequences.
@@ -61,7 +61,7 @@ class LinkChange:
 
 @dataclass(frozen=True, slots=True)
 class LinkSpec:
-    """One directed link."""
+    """Rate, delay, jitter and loss of one directed link."""
 
     mbps: float
     one_way_s: float
@@ -90,12 +90,12 @@ class StageSpec:
 
 @dataclass(frozen=True, slots=True)
 class OnePc:
-    """What stages that share the cores of one PC cost each other."""
+    """Costs that stages have in common which share the cores of one PC."""
 
     slowdown_together: tuple[float, ...]
     """Times as long as alone that a step takes while 1, 2, ... stages compute."""
     chunk_s: float = 0.0
-    """Of a core for every chunk on a link: both ends of it, acknowledgement and emulator."""
+    """Time of a core for every chunk on a link: both ends, acknowledgement and emulator."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +105,7 @@ class RingSpec:
     stages: tuple[StageSpec, ...]
     links: tuple[LinkSpec, ...]
     row_bytes: int
-    """Of one row between stages as the system sends it raw: hidden size times 2 at 16 bits."""
+    """One row between stages as the system sends it raw: hidden size times 2 at 16 bits."""
     coordinator_one_way_s: float = 0.0
     """From the coordinator to the head, and from the tail to the coordinator."""
     on_one_pc: OnePc | None = None
@@ -114,11 +114,11 @@ class RingSpec:
 
 @dataclass(frozen=True, slots=True)
 class SystemSpec:
-    """How requests are scheduled and bytes are moved. Presets are in `molink_sim.systems`."""
+    """A way to schedule requests and to move bytes. Presets are in `molink_sim.systems`."""
 
     name: str = "molink"
     policy: str = "molink"
-    """Of the links: a name of `molink_scheduler.link.transmission.POLICIES`, or `paper`."""
+    """Order on the links: a name of `molink_scheduler.link.transmission.POLICIES`, or `paper`."""
     micro_batches: int | None = None
     """None: as the core chooses."""
     span_tokens: int | None = None
@@ -131,7 +131,7 @@ class SystemSpec:
     hop_software_s: float = 0.0
     """Serialisation, event loops and triggers of one hop, both ends together."""
     window_opens: bool = False
-    """Whether a burst after a quiet time waits for TCP's window to open (`network.window`)."""
+    """Whether a burst after a quiet time waits for TCP's window to open (`network.line.Window`)."""
     link_model: str = "paced"
     """`paced`: every chunk and acknowledgement; `ideal`: strict priority in pieces of one quantum
     at the true rate, in closed form, for worlds of a thousand nodes. Where `paced` is set."""
@@ -143,7 +143,7 @@ class SystemSpec:
 
 @dataclass(frozen=True, slots=True)
 class FaultSpec:
-    """Something goes wrong from `at_s` to `until_s`; what, says the kind: `molink_sim.faults`."""
+    """Trouble at one place of a ring from `at_s` to `until_s`; its kind is the subclass."""
 
     ring: int
     place: int
@@ -190,7 +190,10 @@ class DuplicatedMessages(FaultSpec):
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """Everything a run needs."""
+    """Rings, requests, system and faults: everything that decides a run but chance.
+
+    Chance is drawn from `seed`.
+    """
 
     rings: tuple[RingSpec, ...]
     arrivals: Sequence[Arrival]

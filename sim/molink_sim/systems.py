@@ -30,7 +30,7 @@ ONE_WAY_DELAYS_PER_HOP = 1.0
 and the response of the unary call holds nobody up. Three, as the slope of the paper's Table 4 (9 ms
 of TPOT for each ms of delay, three hops) suggests, make 0.5 s at 0.1 requests per second where the
 paper has 0.28: that table was made under a load that doubles whatever a round costs. What the delay
-costs beyond is the window's doing (`network.window`)."""
+costs beyond is the window's doing (`network.line.Window`)."""
 
 SOFTWARE_PER_HOP_S = 0.04
 """Copying two tensors from the device, serialising, an asyncio task, gRPC, a worker's call and the

@@ -12,7 +12,6 @@ ONE_CARD = GpuReport((CARD,), driver="570.86.10", cuda=(12, 8))
 
 def pc(**changes) -> Machine:
     facts = {
-        "host_name": "attic",
         "cpu_name": "Ryzen",
         "cpu_threads": 16,
         "multiplies_bfloat16": True,

@@ -2,6 +2,7 @@ import json
 
 import pytest
 
+from molink.api.generate import Stopwatch
 from molink.errors import InvalidRequestError, RingError
 
 
@@ -172,3 +173,14 @@ async def test_a_failure_in_the_middle_is_an_event(service, serve, http, caplog)
     error = json.loads(events[-1])["error"]
     assert error["code"] == "internal_error" and "secret" not in error["message"]
     assert "ZeroDivisionError: secret" in caplog.text
+
+
+def test_times_count_from_arrival_and_between_tokens():
+    clock = iter([10.5, 11.0, 12.5])
+    stopwatch = Stopwatch(lambda: next(clock), arrived_s=10.0)
+    assert stopwatch.timing() == {"ttft_s": None, "tpot_s": None, "total_s": None}
+    stopwatch.tokens_came(1)
+    assert stopwatch.timing() == {"ttft_s": 0.5, "tpot_s": None, "total_s": 0.5}
+    stopwatch.tokens_came(1)
+    stopwatch.tokens_came(3)
+    assert stopwatch.timing() == {"ttft_s": 0.5, "tpot_s": 0.5, "total_s": 2.5}

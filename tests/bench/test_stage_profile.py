@@ -11,7 +11,6 @@ from molink.cli.client import bench
 from molink.errors import UserError
 from molink.executor import step_timing
 from molink_scheduler.batch import BatchClass
-from molink_sim.hardware import read_profile
 from molink_sim.hardware.stage_profile import read_stage_profile
 from tests.executor.tiny_models import save_tiny
 
@@ -47,11 +46,13 @@ def test_a_profile_is_written_and_read_again(checkpoint, tmp_path, monkeypatch):
     assert 0 < found.pc.chunk_s < 0.1 and 0 <= found.pc.hop_s < 1
     assert (profile["model"], profile["layers"], profile["hidden_size"]) == ("tiny", 2, 64)
     assert len(profile["middle"]["decode"]) == len(decode_grid(48)) == 7
+    middle = found.cost(None, is_head=False, is_tail=False)
     for one in profile["middle"]["decode"]:
         rows = one["rows"]
-        step_s = read_profile(path).step_s(BatchClass.DECODE, rows, rows * one["context"], rows)
+        step_s = middle.step_s(BatchClass.DECODE, rows, rows * one["context"], rows)
         assert step_s == pytest.approx(one["step_s"])
-    assert read_profile(path, is_tail=True).step_s(BatchClass.PREFILL, 32, 32, 1) > 0
+    tail = found.cost(None, is_head=False, is_tail=True)
+    assert tail.step_s(BatchClass.PREFILL, 32, 32, 1) > 0
 
 
 def test_grids_keep_within_memory_and_the_models_length():

@@ -16,15 +16,13 @@ from transformers import AutoConfig
 from molink.checkpoint.checkpoint import INDEX, open_checkpoint
 from molink.checkpoint.description import describe
 from molink.errors import CheckpointError, UnsupportedModelError, UserError
-from molink.executor.stage import StageExecutor, StageOptions
+from tests.executor.cpu_stages import cpu_stage
 from tests.executor.tiny_models import LAYERS, save_tiny
-
-OPTIONS = StageOptions(device="cpu", dtype="float32", kv_tokens=64, self_test=False)
 
 
 def refusal(directory, layers=range(2, 4), error=CheckpointError) -> str:
     with pytest.raises(error) as caught:
-        StageExecutor.load(str(directory), layers, OPTIONS)
+        cpu_stage(directory, layers)
     message = str(caught.value)
     assert "\n" not in message
     return message
@@ -92,7 +90,7 @@ def test_a_hub_model_is_fetched_shard_by_shard(tmp_path, monkeypatch):
     monkeypatch.setattr(huggingface_hub, "snapshot_download", snapshot)
     monkeypatch.setattr(huggingface_hub, "hf_hub_download", download)
     assert describe("owner/model").directory == cache
-    StageExecutor.load("owner/model", range(2, 3), OPTIONS)
+    cpu_stage("owner/model", range(2, 3))
     weight_map = json.loads((remote / INDEX).read_text())["weight_map"]
     needed = {file for name, file in weight_map.items() if name.startswith("model.layers.2.")}
     assert set(fetched) == needed
@@ -122,7 +120,7 @@ def test_a_shard_of_another_stage_is_not_needed(tmp_path):
     }
     for path in set(tmp_path.glob("*.safetensors")) - needed:
         path.unlink()
-    StageExecutor.load(str(tmp_path), range(2, 3), OPTIONS)
+    cpu_stage(tmp_path, range(2, 3))
 
 
 def test_a_tensor_missing_in_its_shard(tmp_path):
@@ -200,7 +198,7 @@ def test_code_in_a_checkpoint_is_never_run(tmp_path):
     config["auto_map"] = {"AutoConfig": "evil.Config", "AutoModelForCausalLM": "evil.Model"}
     (tmp_path / "config.json").write_text(json.dumps(config))
     (tmp_path / "evil.py").write_text("raise SystemExit('ran')")
-    StageExecutor.load(str(tmp_path), range(2, 3), OPTIONS)
+    cpu_stage(tmp_path, range(2, 3))
 
 
 def test_describing_a_model_does_not_load_torch(tmp_path):

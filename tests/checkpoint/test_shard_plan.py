@@ -6,9 +6,15 @@ import pytest
 from safetensors.torch import load_file, save_file
 
 from molink.checkpoint.checkpoint import INDEX, open_checkpoint
-from molink.checkpoint.shard_plan import ModelShape, Place, homes_of_tensors, plan_shards, shape_of
+from molink.checkpoint.shard_plan import (
+    Place,
+    WeightsLayout,
+    homes_of_tensors,
+    plan_shards,
+    shape_of,
+)
 from molink.errors import UserError
-from molink.executor.loading import StagePart, build_stage_class, load_model_config, needed_tensors
+from molink.executor.weights import StagePart, build_stage_class, load_model_config, needed_tensors
 from tests.executor.tiny_models import ARCHITECTURES, LAYERS, save_tiny
 
 RANGES = [range(2), range(2, 5), range(5, LAYERS), range(LAYERS)]
@@ -29,7 +35,7 @@ def test_the_plan_is_what_the_loader_takes(name, tmp_path):
 def test_files_are_whole_where_all_of_them_is_needed(tmp_path):
     save_tiny("llama", tmp_path)
     weight_map = json.loads((tmp_path / INDEX).read_text())["weight_map"]
-    plan = plan_shards(weight_map, ModelShape(LAYERS, False), range(2, 4))
+    plan = plan_shards(weight_map, WeightsLayout(LAYERS, False), range(2, 4))
     for need in plan.files:
         held = {tensor for tensor, file in weight_map.items() if file == need.name}
         assert need.whole == (held == set(need.tensors))
@@ -58,7 +64,7 @@ def test_names_that_nobody_knows_go_to_everybody():
     names = [*(f"model.layers.{n}.a" for n in range(4)), "model.enigma.weight", "odd"]
     homes = homes_of_tensors(names, 4)
     assert homes["model.enigma.weight"] is homes["odd"] is Place.SHARED
-    plan = plan_shards(dict.fromkeys(names, "f"), ModelShape(4, None), range(1, 2))
+    plan = plan_shards(dict.fromkeys(names, "f"), WeightsLayout(4, None), range(1, 2))
     assert set(plan.weight_map) == {"model.layers.1.a", "model.enigma.weight", "odd"}
 
 
@@ -76,7 +82,7 @@ def test_numbers_inside_a_layer_are_no_layers():
 def test_layers_beyond_the_models_are_of_no_stage():
     """A head that predicts several tokens is stored as one more layer."""
     weight_map = {f"model.layers.{n}.a": "f" for n in range(5)}
-    plan = plan_shards(weight_map, ModelShape(4, False), range(2, 4))
+    plan = plan_shards(weight_map, WeightsLayout(4, False), range(2, 4))
     assert set(plan.weight_map) == {"model.layers.2.a", "model.layers.3.a"}
 
 
@@ -94,7 +100,7 @@ def test_what_a_tail_multiplies_with(tied, stored, wanted):
     names = {"embed": "model.embed_tokens.weight", "head": "lm_head.weight"}
     held = [names["embed"], *([names["head"]] if stored else [])]
     weight_map = dict.fromkeys([*held, *(f"model.layers.{n}.a" for n in range(3))], "f")
-    plan = plan_shards(weight_map, ModelShape(3, tied), range(2, 3))
+    plan = plan_shards(weight_map, WeightsLayout(3, tied), range(2, 3))
     assert set(plan.weight_map) - {"model.layers.2.a"} == {names[one] for one in wanted}
 
 
@@ -102,10 +108,10 @@ def test_what_a_tail_multiplies_with(tied, stored, wanted):
 def test_layers_that_the_model_does_not_have(layers):
     weight_map = {f"model.layers.{n}.a": "f" for n in range(4)}
     with pytest.raises(UserError, match="some of 4 layers"):
-        plan_shards(weight_map, ModelShape(None, None), layers)
+        plan_shards(weight_map, WeightsLayout(None, None), layers)
 
 
 def test_the_shape_under_its_other_names():
-    assert shape_of({"n_layer": 3}) == ModelShape(3, None)
+    assert shape_of({"n_layer": 3}) == WeightsLayout(3, None)
     text = {"num_hidden_layers": 5}
-    assert shape_of({"text_config": text, "tie_word_embeddings": True}) == ModelShape(5, True)
+    assert shape_of({"text_config": text, "tie_word_embeddings": True}) == WeightsLayout(5, True)

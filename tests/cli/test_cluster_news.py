@@ -5,7 +5,7 @@ import io
 from rich.console import Console
 
 from molink.cli.cluster_news import ClusterNews, cluster_now
-from molink.cli.running_line import RunningLine
+from molink.cli.terminal import StatusLine
 
 WAITS = "No PC has joined yet: start an agent."
 
@@ -40,7 +40,7 @@ def test_a_pc_is_followed_from_its_coming_to_its_end():
     assert cluster_now(serving) == "Serving demo on 1 PC in 1 ring; requests: 2 running, 1 waiting."
     assert news.update(report(node("anna", "lost"))) == [
         "anna is gone",
-        "requests are refused until there is another ring",
+        f"requests are refused until there is another ring: {WAITS}",
     ]
     assert news.update(report()) == ["anna is removed"]
 
@@ -70,10 +70,10 @@ def test_while_nothing_serves_it_is_said_what_is_waited_for():
 
 def test_a_log_gets_what_happened_and_nothing_that_moves(capsys):
     written = io.StringIO()
-    with RunningLine(Console(file=written, width=40)) as shown:
-        shown.now("Loading: 3 %")
-        shown.say("anna is here and measures what it can do, which takes some time")
-        shown.out("ready http://a:1")
+    with StatusLine(Console(file=written, width=40)) as shown:
+        shown.status("Loading: 3 %")
+        shown.event("anna is here and measures what it can do, which takes some time")
+        shown.result("ready http://a:1")
     assert "Loading" not in written.getvalue()
     assert written.getvalue()[2] == ":" and written.getvalue().count("\n") == 1
     assert capsys.readouterr().out == "ready http://a:1\n"
@@ -81,7 +81,7 @@ def test_a_log_gets_what_happened_and_nothing_that_moves(capsys):
 
 def test_a_terminal_shows_how_it_is_now():
     written = io.StringIO()
-    with RunningLine(Console(file=written, width=40, force_terminal=True)) as shown:
-        shown.now("Loading: 3 %")
-        shown.now("Loading: 3 %")
+    with StatusLine(Console(file=written, width=40, force_terminal=True)) as shown:
+        shown.status("Loading: 3 %")
+        shown.status("Loading: 3 %")
         assert written.getvalue().count("Loading: 3 %") == 1

@@ -1,15 +1,16 @@
 """`molink invite` and `molink node` over a registry on disk."""
 
 import json
+import threading
 import time
+from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
 from click.testing import CliRunner
 
 from molink.cli.main import cli
-from molink.cli.members import _time
+from molink.cli.members import _time, duration_s, live_nodes
 from molink.config.data_dir import data_dir
-from molink.config.duration import duration_s
 from molink.control.identity import KeyPair
 from molink.control.messages.invites import Invite
 from molink.control.messages.joining import request_to_join
@@ -17,13 +18,14 @@ from molink.control.registry.registry import Registry
 from molink.errors import UserError
 
 URL = "http://10.0.0.1:8000"
+BODY = {"nodes": [{"id": "a", "state": "serving"}]}
 
 
 @pytest.fixture(autouse=True)
 def live(monkeypatch):
     """What the coordinator tells of its nodes; None: it does not run."""
     told = {"nodes": None}
-    monkeypatch.setattr("molink.cli.live_nodes.live_nodes", lambda url: told["nodes"])
+    monkeypatch.setattr("molink.cli.members.live_nodes", lambda url: told["nodes"])
     return told
 
 
@@ -140,7 +142,7 @@ def test_a_list_of_nodes_says_what_each_does_now(registry, live):
 
 def test_a_pc_is_listed_and_removed_with_its_further_devices(registry):
     pc = join(registry, made())
-    second = KeyPair.of_secret((1).to_bytes(32, "big")).seat(1).public
+    second = KeyPair.of_secret((1).to_bytes(32, "big")).for_device(1).public
     asked = request_to_join(None, "attic (2)", "0.1", 0.0, pc.weights_token)
     device = registry.admit(second, asked, time.time()).node
     rows = json.loads(run("node", "list", "--json"))
@@ -181,3 +183,42 @@ def test_a_given_folder_counts_before_the_users_own(tmp_path, monkeypatch):
     monkeypatch.delenv("XDG_DATA_HOME")
     monkeypatch.setenv("HOME", str(tmp_path))
     assert data_dir("molink") == tmp_path / ".local/share/molink"
+
+
+@pytest.fixture
+def coordinator():
+    """Answers with what a test puts there; yields its port."""
+
+    class Answers(BaseHTTPRequestHandler):
+        body = json.dumps(BODY).encode()
+
+        def do_GET(self):
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(self.body)
+
+        def log_message(self, *arguments):
+            pass
+
+    with HTTPServer(("127.0.0.1", 0), Answers) as server:
+        thread = threading.Thread(target=server.serve_forever, daemon=True)
+        thread.start()
+        yield Answers, server.server_address[1]
+        server.shutdown()
+
+
+def test_the_coordinator_of_this_machine_is_asked_whatever_its_public_name(coordinator):
+    _, port = coordinator
+    assert live_nodes(f"http://name.invalid:{port}") == {"a": BODY["nodes"][0]}
+
+
+@pytest.mark.parametrize("body", [b"", b"[]", b'{"nodes": [{}]}', b'{"model": "demo"}'])
+def test_what_is_no_coordinator_is_none(coordinator, body):
+    answers, port = coordinator
+    answers.body = body
+    assert live_nodes(f"http://127.0.0.1:{port}") is None
+
+
+@pytest.mark.parametrize("url", [None, "", "http://127.0.0.1:9", "file:///etc/passwd"])
+def test_nobody_answers(url):
+    assert live_nodes(url) is None

@@ -7,31 +7,23 @@ from dataclasses import dataclass, field
 import pytest
 from rich.console import Console
 
-from molink.cli import up
-from molink.cli.running_line import RunningLine
-from molink.cli.up import _announce, _until_it_ends
-from molink.config.up_settings import UpSettings
-from molink.errors import ControlError, UserError
+from molink.cli import cluster_news
+from molink.cli.terminal import StatusLine
+from molink.cli.up import _announce, _show
+from molink.config.settings import UpSettings
+from molink.errors import UserError
+from molink.tasks import background_tasks
 
 
 @dataclass
 class Cluster:
-    """As much of one as its operator sees; it is its own registry and service."""
+    """As much of one as its operator sees: registry and service at once."""
 
-    running: asyncio.Future = field(default_factory=asyncio.Future)
     ready: asyncio.Event = field(default_factory=asyncio.Event)
     text: str = "molink1-abc"
     report: dict = field(
         default_factory=lambda: {"unready_reason": "No PC has joined yet.", "rings": []}
     )
-
-    @property
-    def registry(self):
-        return self
-
-    @property
-    def service(self):
-        return self
 
     def make_invite(self, expires_s, uses, name, now):
         if not self.text:
@@ -52,7 +44,7 @@ def settings(tmp_path):
 
 def onlooker():
     written = io.StringIO()
-    return written, RunningLine(Console(file=written, width=200))
+    return written, StatusLine(Console(file=written, width=200))
 
 
 async def test_the_invite_is_on_standard_output_and_what_to_do_with_it_is_not(settings, capsys):
@@ -72,24 +64,20 @@ async def test_too_many_invites_keep_nobody_from_serving(settings, capsys):
 
 async def test_ready_is_said_for_scripts_when_it_is_so(settings, capsys):
     cluster, (_, shown) = Cluster(), onlooker()
-    ends = asyncio.ensure_future(_until_it_ends(cluster, settings, 8000, shown, wait=True))
-    await asyncio.sleep(0)
-    assert "ready" not in capsys.readouterr().out
-    cluster.ready.set()
-    cluster.running.set_exception(ControlError("the broker is gone"))
-    with pytest.raises(ControlError, match="the broker is gone"):
-        await ends
+    async with background_tasks() as tasks:
+        tasks.create_task(_show(cluster, "http://192.0.2.1:8000", shown))
+        await asyncio.sleep(0.01)
+        assert "ready" not in capsys.readouterr().out
+        cluster.ready.set()
+        await asyncio.sleep(0.01)
     assert capsys.readouterr().out == "ready http://192.0.2.1:8000\n"
 
 
 async def test_what_cannot_be_told_does_not_end_the_cluster(settings, monkeypatch, caplog):
-    monkeypatch.setattr(up, "LOOK_S", 0.0)
+    monkeypatch.setattr(cluster_news, "PERIOD_S", 0.0)
     cluster, (_, shown) = Cluster(report={}), onlooker()
-    ends = asyncio.ensure_future(_until_it_ends(cluster, settings, 8000, shown, wait=False))
-    async with asyncio.timeout(5):
-        while len(caplog.records) < 2:  # noqa: ASYNC110 - it looks by itself
+    async with background_tasks() as tasks, asyncio.timeout(5):
+        tasks.create_task(_show(cluster, None, shown))
+        while len(caplog.records) < 2:  # noqa: ASYNC110 - it evaluates by itself
             await asyncio.sleep(0)
-    assert "Telling what the cluster does failed (2 so far): KeyError" in caplog.text
-    cluster.running.set_exception(ControlError("the broker is gone"))
-    with pytest.raises(ControlError, match="the broker is gone"):
-        await ends
+    assert "Showing what the cluster does failed (2 so far): KeyError" in caplog.text

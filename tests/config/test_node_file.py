@@ -2,8 +2,10 @@
 
 import pytest
 
-from molink.config.node_file import LENT_SHARE, LinkBetween, read_node_file
+from molink.checkpoint.model_config import model_shape
+from molink.config.node_file import LENT_SHARE, read_node_file
 from molink.errors import UserError
+from molink_scheduler.placement import LinkFacts
 
 NODE = '[[nodes]]\nname = "a"\ngpu = "rtx4090"\nupload_mbps = 10\ndownload_mbps = 20\n'
 MEASURED = (
@@ -46,15 +48,34 @@ def test_a_device_of_numbers_of_its_own(read):
     assert (anna.device.name, anna.device.memory_gib, anna.device.tflops) == ("a", 10, 30)
 
 
+def test_measured_times_are_taken_as_they_are(read):
+    (ben,) = read(MEASURED + "head_row_ms = 0.3\n").nodes
+    facts = ben.facts(model_shape("qwen-7b"), 2048)
+    assert (facts.id, facts.memory_bytes, facts.upload_bytes_per_s) == ("b", 8 * 2**30, 5e6)
+    times = (facts.decode_fixed_s, facts.decode_row_s, facts.prefill_row_s, facts.head_row_s)
+    assert times == pytest.approx((2e-3, 1e-4, 5e-5, 3e-4))
+    assert facts.step_fixed_s == 0
+
+
+def test_a_gpu_is_estimated_for_the_model(read):
+    """404 MB at 786 GB/s, 21 us of overhead, and 33.6 MB of KV at 786 GB/s for each row."""
+    facts = read(NODE).nodes[0].facts(model_shape("qwen-7b"), 2048)
+    assert facts.memory_bytes == round(24 * 0.9 * 2**30)
+    assert facts.decode_fixed_s == pytest.approx(404.8e6 / 786e9 + 20e-6, rel=0.02)
+    assert facts.decode_row_s == pytest.approx(33.6e6 / 786e9, rel=0.05)
+    assert 0 < facts.prefill_row_s < facts.decode_row_s
+    assert facts.head_fixed_s == pytest.approx(1.245e9 / 786e9, rel=0.01)
+
+
 def test_links_take_the_least_rate_and_the_measured_delay(read):
-    file = read(NODE + MEASURED)
-    anna, ben = file.nodes
-    assert file.link(anna, ben) == LinkBetween(8, 20)
-    assert file.link(ben, anna) == LinkBetween(20, 20)
-    file = read(NODE + MEASURED + LINK + "one_way_ms = 3")
-    assert file.link(ben, anna) == LinkBetween(20, 3)
-    file = read(NODE + MEASURED + LINK + "rate_mbps = 9")
-    assert (file.link(anna, ben), file.link(ben, anna)) == (LinkBetween(8, 20), LinkBetween(9, 20))
+    plain = read(NODE + MEASURED).network().links
+    assert plain["a", "b"] == LinkFacts(1e6, 0.02) and plain["b", "a"] == LinkFacts(2.5e6, 0.02)
+    near = read(NODE + MEASURED + LINK + "one_way_ms = 3").network().links
+    assert near["b", "a"] == LinkFacts(2.5e6, 0.003)
+    measured = read(NODE + MEASURED + LINK + "one_way_ms = 3\nrate_mbps = 4").network().links
+    assert measured["b", "a"] == LinkFacts(5e5, 0.003)
+    slow = read(NODE + MEASURED + LINK + "rate_mbps = 9").network().links
+    assert (slow["a", "b"], slow["b", "a"]) == (LinkFacts(1e6, 0.02), LinkFacts(9 * 125e3, 0.02))
 
 
 @pytest.mark.parametrize(

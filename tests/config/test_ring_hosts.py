@@ -6,7 +6,7 @@ from click.testing import CliRunner
 from molink.cli.main import cli
 from molink.config.link_schedule import LinkSchedule
 from molink.config.ring_hosts import RingHosts, StageAddress
-from molink.config.serve_settings import ServeSettings
+from molink.config.settings import ServeSettings
 from molink.errors import UserError
 
 TWO = """

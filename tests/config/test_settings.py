@@ -1,13 +1,14 @@
 """What an operator types: understood, or refused with one sentence that says what to do."""
 
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from molink.config.layer_split import even_split, parse_layers
-from molink.config.link_schedule import LinkSchedule
-from molink.config.link_shape import LinkShape
-from molink.config.serve_settings import ServeSettings
+from molink.config.link_schedule import LinkSchedule, LinkShape
+from molink.config.settings import ServeSettings, UpSettings
 from molink.errors import UserError
 
 
@@ -88,11 +89,8 @@ def test_layers_that_do_not_fit_are_refused(text, says):
         {"nodes": 65},
         {"port": 70000},
         {"threads": 0},
-        {"span_tokens": 0},
         {"model_len_max": 1},
         {"kv_tokens": 3},
-        {"micro_batch_count": 0},
-        {"micro_batch_count": 65},
         {"device": "gpu"},
         {"device": "cuda:x"},
     ],
@@ -115,3 +113,33 @@ def test_malformed_layers_are_refused_before_the_model_is_opened(layers, says):
 def test_settings_that_only_the_model_can_refuse_pass(device):
     settings = ServeSettings("demo", nodes=2, layers="0-4,4-1000", device=device)
     assert (settings.layers, settings.device) == ("0-4,4-1000", device)
+
+
+def up_settings(**options) -> UpSettings:
+    return UpSettings(model="demo", data_dir=Path("unused"), **options)
+
+
+def test_a_cap_on_weights_is_kept_in_bytes():
+    assert up_settings(weights_mbps=8.0).weights_bytes_per_s == 1e6
+    assert up_settings().weights_bytes_per_s is None
+
+
+@pytest.mark.parametrize(
+    ("option", "values"),
+    [
+        ("--port", {"port": 65536}),
+        ("--broker-port", {"broker_port": -1}),
+        ("--relay-port", {"relay_port": 70000}),
+        ("--tls-key", {"tls_cert": "cert.pem"}),
+        ("--min-nodes", {"min_nodes": 0}),
+        ("--max-model-len", {"model_len_max": 1}),
+        ("--context-tokens", {"context_tokens": 1}),
+        ("--wire", {"codec": "zip"}),
+        ("--tpot-ms", {"tpot_ms": float("nan")}),
+        ("--weights-mbps", {"weights_mbps": 0.0}),
+        ("--weights-mbps", {"weights_mbps": float("inf")}),
+    ],
+)
+def test_what_cannot_be_is_refused_by_name(option, values):
+    with pytest.raises(UserError, match=option):
+        up_settings(**values)

@@ -7,23 +7,18 @@ from collections import deque
 from dataclasses import dataclass, field
 
 from molink.control.addresses import BrokerAddress
+from molink.control.broker.packets import encode, encode_text, read_publish, take_packet
 
 TIMEOUT_S = 15.0
 CONNACK, PUBLISH, PUBACK, SUBACK, PINGRESP = 2, 3, 4, 9, 13
+BYTES_MAX = 2**24
+
+text = encode_text
 
 
-def text(value):
-    raw = value.encode()
-    return struct.pack("!H", len(raw)) + raw
-
-
-def packet(kind, body):
-    length, rest = b"", len(body)
-    while True:
-        rest, digit = rest // 128, rest % 128
-        length += bytes([digit | 0x80 if rest else digit])
-        if not rest:
-            return bytes([kind]) + length + body
+def packet(first, body):
+    """With a first byte that may be wrong."""
+    return encode(first >> 4, body, flags=first & 0x0F)
 
 
 def connect_packet(username, password, client_id, keepalive=0, will=None, level=4):
@@ -43,6 +38,7 @@ class RawClient:
     code: int = -1
     messages: deque = field(default_factory=deque)
     packet_id: int = 0
+    buffer: bytearray = field(default_factory=bytearray)
 
     @classmethod
     async def dial(cls, address: BrokerAddress):
@@ -58,31 +54,26 @@ class RawClient:
 
     async def packet(self):
         async with asyncio.timeout(TIMEOUT_S):
-            kind = (await self.reader.readexactly(1))[0]
-            length = shift = 0
-            while True:
-                (digit,) = await self.reader.readexactly(1)
-                length |= (digit & 0x7F) << shift
-                shift += 7
-                if digit < 0x80:
-                    return kind, await self.reader.readexactly(length)
+            while (came := take_packet(self.buffer, BYTES_MAX)) is None:
+                self.buffer += await self.reader.read(2**16) or self.ended()
+            return came
+
+    def ended(self):
+        raise asyncio.IncompleteReadError(bytes(self.buffer), None)
 
     async def answer(self, wanted):
         """The next packet of that kind; messages before it are kept."""
         while True:
-            kind, body = await self.packet()
-            if kind >> 4 == PUBLISH:
-                self.take(kind, body)
-            if kind >> 4 == wanted:
-                return body
+            came = await self.packet()
+            if came.kind == PUBLISH:
+                self.take(*read_publish(came))
+            if came.kind == wanted:
+                return came.body
 
-    def take(self, kind, body):
-        (length,) = struct.unpack("!H", body[:2])
-        topic, rest = body[2 : 2 + length].decode(), body[2 + length :]
-        if kind & 6:
-            self.writer.write(packet(0x40, rest[:2]))
-            rest = rest[2:]
-        self.messages.append((topic, rest.decode(), bool(kind & 1)))
+    def take(self, message, packet_id):
+        if packet_id:
+            self.writer.write(packet(0x40, struct.pack("!H", packet_id)))
+        self.messages.append((message.topic, message.payload.decode(), message.retain))
 
     async def message(self):
         """(topic, payload, retained) of the next message."""

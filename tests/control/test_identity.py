@@ -38,10 +38,10 @@ def test_a_pair_is_what_zeromq_would_have_made():
 
 def test_a_pc_s_devices_have_keys_of_their_own_that_stay_the_same():
     pair = KeyPair.of_secret(bytes(range(32)))
-    pairs = [pair.seat(number) for number in range(16)]
+    pairs = [pair.for_device(number) for number in range(16)]
     assert pairs[0] == pair and len({one.node_id for one in pairs}) == 16
-    assert pairs == [KeyPair.of_secret(bytes(range(32))).seat(number) for number in range(16)]
-    assert pair.seat(1) != KeyPair.of_secret(bytes(32)).seat(1)
+    assert pairs == [KeyPair.of_secret(bytes(range(32))).for_device(number) for number in range(16)]
+    assert pair.for_device(1) != KeyPair.of_secret(bytes(32)).for_device(1)
 
 
 def test_the_node_id_is_a_hash_of_the_public_key():

@@ -7,11 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from molink.control.backoff import Backoff
-from molink.control.broker.retained import Retained, RetainedMessages
-from molink.control.broker.topic_tree import matches
 from molink.control.heartbeats import Heartbeats
-from molink.control.messages.received import UnreadableError, read_message
-from molink.control.messages.topics import COORDINATOR, PRESENCE
+from molink.control.messages.topics import COORDINATOR, PRESENCE, UnreadableError, read_message
 from tests.control.conftest import coordinator_presence, presence
 
 
@@ -28,12 +25,12 @@ def test_waits_grow_and_stay_bounded(seed, failures):
 
 def test_silence_is_told_once():
     beats = Heartbeats(silent_after_s=4)
-    beats.heard("a", 0)
-    beats.heard("b", 3)
+    beats.beat("a", 0)
+    beats.beat("b", 3)
     assert beats.fallen_silent(4) == []
     assert beats.fallen_silent(5) == ["a"]
     assert beats.fallen_silent(6) == []
-    beats.heard("a", 7)
+    beats.beat("a", 7)
     beats.forget("b")
     assert beats.fallen_silent(11) == []
     assert beats.fallen_silent(11.1) == ["a"]
@@ -62,36 +59,3 @@ def test_a_topic_says_what_a_message_is():
 def test_what_cannot_be_read_says_why(path, payload):
     with pytest.raises(UnreadableError):
         read_message(path, payload, False)
-
-
-levels = st.sampled_from(["a", "b", "", "n1"])
-topics = st.lists(levels, min_size=1, max_size=6).map("/".join)
-filters = st.builds(
-    lambda parts, end: "/".join([*parts, *end]),
-    st.lists(st.one_of(levels, st.just("+")), min_size=1, max_size=6),
-    st.sampled_from([(), ("#",)]),
-)
-
-
-@given(st.lists(st.tuples(topics, st.sampled_from([b"", b"1", b"2"])), max_size=20), filters)
-def test_what_is_retained_is_the_last_of_each_topic(said, topic_filter):
-    retained, last = RetainedMessages(), {}
-    for topic, data in said:
-        assert retained.put(Retained(topic, data, 1, "n1"), None)
-        last[topic] = data
-    wanted = {topic: data for topic, data in last.items() if data and matches(topic_filter, topic)}
-    found = list(retained.matching(topic_filter))
-    assert {one.topic: one.data for one in found} == wanted
-    assert len(found) == len(wanted)
-
-
-def test_a_writer_has_only_so_many_topics():
-    retained = RetainedMessages()
-    assert retained.put(Retained("a", b"1", 1, "n1"), 2)
-    assert retained.put(Retained("b", b"1", 1, "n1"), 2)
-    assert not retained.put(Retained("c", b"1", 1, "n1"), 2)
-    assert retained.put(Retained("c", b"1", 1, "n2"), 2)
-    assert retained.put(Retained("a", b"2", 1, "n1"), 2)
-    assert retained.put(Retained("b", b"", 1, "n2"), 2)
-    assert retained.put(Retained("d", b"1", 1, "n1"), 2)
-    assert {one.topic for one in retained.matching("#")} == {"a", "c", "d"}

@@ -1,10 +1,10 @@
 """Messages of a node that is there and measured."""
 
 from molink.control.messages.payloads import (
+    AssignedWork,
     Device,
     Presence,
     Profile,
-    StageWork,
     StepCost,
     WeightsSource,
 )
@@ -20,6 +20,11 @@ PROFILE = Profile(
     download_mbps=100,
     steps=STEPS,
 )
-WORK = StageWork(
+WORK = AssignedWork(
     layers=(0, 2), device="cpu", dtype="float32", weights=WeightsSource(model="m", url="")
 )
+
+
+def no_report(standbys, devices):
+    """Instead of what GET /cluster shows beside the rings."""
+    return {}

@@ -4,10 +4,11 @@ import threading
 
 import pytest
 
-from molink.config.data_lock import only_one
-from molink.config.up_settings import UpSettings
+from molink.config.data_dir import only_one
+from molink.config.settings import UpSettings
 from molink.coordinator import start
 from molink.errors import UserError
+from molink.serving import served_model
 
 
 async def test_the_model_is_read_beside_the_loop_and_before_there_is_a_broker(
@@ -20,11 +21,11 @@ async def test_the_model_is_read_beside_the_loop_and_before_there_is_a_broker(
         threads.append(threading.current_thread())
         raise UserError("far enough")
 
-    monkeypatch.setattr(start, "load_tokenizer", reads)
+    monkeypatch.setattr(served_model, "load_tokenizer", reads)
     monkeypatch.setattr(start, "open_broker", lambda *arguments: pytest.fail("too early"))
     settings = UpSettings("demo", tmp_path, host="127.0.0.1", public_host="127.0.0.1")
     with pytest.raises(UserError, match="far enough"):
-        async with start.start_cluster(settings, 8000):
+        async with start.start_coordinator(settings, 8000):
             pass
     assert threads and threads[0] is not threading.main_thread()
 
@@ -39,12 +40,12 @@ async def test_two_coordinators_never_share_a_data_directory(tmp_path, monkeypat
     monkeypatch.setattr(start, "open_broker", open_broker)
     settings = UpSettings("demo", tmp_path, host="127.0.0.1", public_host="127.0.0.1")
     with only_one("A coordinator", tmp_path / start.LOCK_FILE), pytest.raises(UserError) as refused:
-        async with start.start_cluster(settings, 8000):
+        async with start.start_coordinator(settings, 8000):
             pass
     assert f"runs with {tmp_path} already: give each its own --data-dir" in str(refused.value)
     assert not opened
     with pytest.raises(UserError, match="far enough"):
-        async with start.start_cluster(settings, 8000):
+        async with start.start_coordinator(settings, 8000):
             pass
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 import psutil
 
 from molink.control.broker.mosquitto_files import password_hash
-from molink_agent.daemon.measuring import STEPS_FILE
+from molink_agent.daemon.measurements import STEPS_FILE
 
 READY_WITHIN_S = 120
 STOP_WITHIN_S = 30

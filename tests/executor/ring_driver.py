@@ -5,9 +5,10 @@ from itertools import pairwise
 from pathlib import Path
 
 from molink.executor.sampling import DrawnToken
-from molink.executor.stage import StageExecutor, StageOptions
+from molink.executor.stage import StageExecutor
 from molink_scheduler.batch import Admission, Batch, BatchClass, Release, Span
 from molink_scheduler.request import SamplingParams
+from tests.executor.cpu_stages import cpu_stage
 
 GREEDY = SamplingParams(max_tokens=64, temperature=0.0)
 
@@ -15,11 +16,8 @@ GREEDY = SamplingParams(max_tokens=64, temperature=0.0)
 def load_stages(
     directory: Path, cuts: tuple[int, ...], dtype: str = "float32", *, self_test: bool = False
 ) -> list[StageExecutor]:
-    options = StageOptions(device="cpu", dtype=dtype, kv_tokens=1024, self_test=self_test)
-    return [
-        StageExecutor.load(str(directory), range(start, end), options)
-        for start, end in pairwise(cuts)
-    ]
+    options = {"dtype": dtype, "kv_tokens": 1024, "self_test": self_test}
+    return [cpu_stage(directory, range(start, end), **options) for start, end in pairwise(cuts)]
 
 
 @dataclass

@@ -1,14 +1,7 @@
 import psutil
-import pytest
 import torch
 
 from molink.executor.kv_pool import KvPool
-from molink.executor.memory import (
-    KV_SHARE_OF_FREE_TOGETHER,
-    KV_TOKENS_MAX,
-    KV_TOKENS_MIN,
-    propose_kv_tokens,
-)
 
 
 def test_gathered_slots_come_in_the_order_asked_for():
@@ -41,27 +34,3 @@ def test_a_resized_pool_keeps_shapes_and_starts_empty():
     larger = pool.resized(64)
     assert larger.layers[3].values_SKV.shape == (64, 2, 6)
     assert not larger.layers[3].keys_SKA.any()
-
-
-@pytest.mark.parametrize("device", ["cpu", "cuda"])
-def test_the_proposal_stays_within_its_limits(device):
-    assert propose_kv_tokens(1, 10**12, device) == KV_TOKENS_MAX
-    assert propose_kv_tokens(10**6, 10**6, device) == KV_TOKENS_MIN
-    tokens = propose_kv_tokens(100_000, 4_000_000_000, device)
-    assert tokens % 16 == 0
-    assert tokens * 100_000 < 4_000_000_000
-
-
-@pytest.mark.parametrize("device", ["cpu", "cuda"])
-@pytest.mark.parametrize("stages", [1, 2, 3, 4, 8, 64])
-def test_stages_on_one_pc_share_its_memory(device, stages):
-    token_bytes, free_bytes = 1_000_000, 10**12
-    together = stages * propose_kv_tokens(token_bytes, free_bytes, device, stages) * token_bytes
-    assert together <= KV_SHARE_OF_FREE_TOGETHER[device] * free_bytes
-
-
-def test_up_to_three_stages_on_a_cpu_take_what_one_does():
-    alone = propose_kv_tokens(1_000_000, 10**11, "cpu")
-    assert alone == 24_992
-    assert [propose_kv_tokens(1_000_000, 10**11, "cpu", n) for n in (2, 3)] == [alone, alone]
-    assert propose_kv_tokens(1_000_000, 10**11, "cpu", 6) == 12_496

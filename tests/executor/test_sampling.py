@@ -7,8 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from molink.executor.random_numbers import uniform
-from molink.executor.sampling import SequenceHistory, inverse_cdf, sample
+from molink.executor.sampling import SequenceHistory, inverse_cdf, sample, uniform
 from molink_scheduler.batch import Admission
 from molink_scheduler.request import SamplingParams
 

@@ -10,9 +10,8 @@ from transformers.models.qwen2 import modeling_qwen2
 from molink.checkpoint.description import describe
 from molink.errors import UnsupportedModelError
 from molink.executor.attention import ATTENTION_NAME
-from molink.executor.self_test import check_architecture
-from molink.executor.shrinking import shrink_config
-from molink.executor.stage import StageExecutor, StageOptions
+from molink.executor.self_test import check_architecture, shrink_config
+from tests.executor.cpu_stages import cpu_stage
 from tests.executor.tiny_models import save_tiny
 
 FULL_SIZE = (
@@ -53,7 +52,7 @@ def test_a_recurrent_state_is_refused(model_type, tmp_path):
 def test_loading_refuses_before_weights_are_read(tmp_path):
     AutoConfig.for_model("jamba").save_pretrained(tmp_path)
     with pytest.raises(UnsupportedModelError, match="recurrent state"):
-        StageExecutor.load(str(tmp_path), range(2), StageOptions(device="cpu"))
+        cpu_stage(tmp_path, range(2), dtype="auto", self_test=True)
 
 
 def test_a_model_that_comes_out_wrong_is_refused(tmp_path, monkeypatch):
@@ -66,7 +65,7 @@ def test_a_model_that_comes_out_wrong_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(modeling_qwen2.Qwen2RotaryEmbedding, "forward", from_zero)
     save_tiny("qwen2", tmp_path)
     with pytest.raises(UnsupportedModelError, match="log-probabilities differ"):
-        StageExecutor.load(str(tmp_path), range(2), StageOptions(device="cpu", kv_tokens=64))
+        cpu_stage(tmp_path, range(2), dtype="auto", self_test=True)
 
 
 def test_shrinking_keeps_what_is_a_choice():

@@ -3,14 +3,13 @@ import torch
 from safetensors.torch import load_file
 
 from molink.errors import StageError, UserError
-from molink.executor.stage import StageExecutor, StageOptions
 from molink_scheduler.batch import Admission, Batch, BatchClass, Release, Span
 from molink_scheduler.kv.blocks import OutOfBlocks
 from molink_scheduler.request import SamplingParams
+from tests.executor.cpu_stages import cpu_stage
 from tests.executor.ring_driver import Job, RingDriver, load_stages
 from tests.executor.tiny_models import LAYERS, save_tiny
 
-OPTIONS = StageOptions(device="cpu", dtype="float32", kv_tokens=64, self_test=False)
 SAMPLING = SamplingParams(max_tokens=8, temperature=0.0)
 
 
@@ -28,7 +27,7 @@ def checkpoint(tmp_path_factory):
 
 @pytest.fixture
 def head(checkpoint):
-    return StageExecutor.load(str(checkpoint), range(2), OPTIONS)
+    return cpu_stage(checkpoint, range(2))
 
 
 def test_a_head_hands_on_one_row_per_token(head):
@@ -39,7 +38,7 @@ def test_a_head_hands_on_one_row_per_token(head):
 
 
 def test_a_tail_draws_for_the_spans_that_sample(checkpoint):
-    tail = StageExecutor.load(str(checkpoint), range(2, LAYERS), OPTIONS)
+    tail = cpu_stage(checkpoint, range(2, LAYERS))
     hidden = torch.randn(6, tail.hidden_size)
     spans = (Span(1, 0, 3, False), Span(2, 0, 1, True), Span(3, 0, 2, True))
     output = tail.step(batch(*spans), hidden_TD=hidden)
@@ -54,22 +53,22 @@ def test_a_stage_holds_its_own_weights_and_no_others(checkpoint):
         for path in checkpoint.glob("*.safetensors")
         for name, tensor in load_file(path).items()
     }
-    middle = StageExecutor.load(str(checkpoint), range(2, 4), OPTIONS)
+    middle = cpu_stage(checkpoint, range(2, 4))
     wanted = sum(size for name, size in sizes.items() if "layers.2." in name or "layers.3." in name)
     assert wanted <= middle.weights_bytes < 1.01 * wanted + 1000
 
 
 def test_a_tail_with_tied_embeddings_holds_them_once(tmp_path):
     save_tiny("tied_llama", tmp_path)
-    tail = StageExecutor.load(str(tmp_path), range(LAYERS - 1, LAYERS), OPTIONS)
-    middle = StageExecutor.load(str(tmp_path), range(2, 3), OPTIONS)
+    tail = cpu_stage(tmp_path, range(LAYERS - 1, LAYERS))
+    middle = cpu_stage(tmp_path, range(2, 3))
     embedding = 160 * 64 * 4
     assert tail.weights_bytes - middle.weights_bytes < 1.1 * embedding
 
 
 def test_progress_rises_to_one(checkpoint):
     seen: list[float] = []
-    StageExecutor.load(str(checkpoint), range(2), OPTIONS, seen.append)
+    cpu_stage(checkpoint, range(2), seen.append)
     assert seen == sorted(seen)
     assert seen[-1] == 1.0
     assert len(seen) > 5
@@ -106,7 +105,7 @@ def test_a_batch_that_cannot_be_computed_is_reported(head, work, ids):
 
 
 def test_hidden_rows_must_fit(checkpoint):
-    middle = StageExecutor.load(str(checkpoint), range(2, 4), OPTIONS)
+    middle = cpu_stage(checkpoint, range(2, 4))
     with pytest.raises(StageError):
         middle.step(batch(Span(1, 0, 3, True)), hidden_TD=torch.zeros(2, middle.hidden_size))
     with pytest.raises(StageError):
@@ -114,16 +113,15 @@ def test_hidden_rows_must_fit(checkpoint):
 
 
 def test_positions_beyond_the_model_are_refused(checkpoint):
-    options = StageOptions(device="cpu", dtype="float32", kv_tokens=1024, self_test=False)
-    stage = StageExecutor.load(str(checkpoint), range(2), options)
+    stage = cpu_stage(checkpoint, range(2), kv_tokens=1024)
     with pytest.raises(StageError, match="beyond"):
         stage.step(batch(Span(1, 0, 257, False)), [3] * 257)
 
 
 def test_a_wrong_device_or_dtype_is_refused(checkpoint):
-    for options in (StageOptions(device="cuda:97"), StageOptions(device="cpu", dtype="int3")):
+    for options in ({"device": "cuda:97"}, {"dtype": "int3"}):
         with pytest.raises(UserError):
-            StageExecutor.load(str(checkpoint), range(2), options)
+            cpu_stage(checkpoint, range(2), **options)
 
 
 def sampled_jobs() -> list[Job]:
@@ -176,7 +174,7 @@ def test_a_bfloat16_ring_is_as_good_as_its_rounding(name, tmp_path):
 
 def test_a_prefill_step_is_the_same_when_decode_runs_between_its_layers(checkpoint):
     def two_requests():
-        stage = StageExecutor.load(str(checkpoint), range(2), OPTIONS)
+        stage = cpu_stage(checkpoint, range(2))
         stage.step(batch(Span(1, 0, 5, True)), [3, 4, 5, 6, 7])
         return stage
 

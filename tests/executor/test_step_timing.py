@@ -1,19 +1,18 @@
 import pytest
 
 from molink.executor import step_timing
-from molink.executor.stage import StageExecutor, StageOptions
+from molink.executor.stage import StageExecutor
 from molink.executor.step_timing import StepTimer
 from molink_scheduler.batch import BatchClass
+from tests.executor.cpu_stages import cpu_stage
 from tests.executor.tiny_models import LAYERS, save_tiny
-
-OPTIONS = StageOptions(device="cpu", dtype="float32", kv_tokens=256, self_test=False)
 
 
 @pytest.fixture(scope="module", params=[range(2), range(2, 4), range(4, LAYERS)], ids=str)
 def stage(request, tmp_path_factory):
     directory = tmp_path_factory.mktemp("llama")
     save_tiny("llama", directory)
-    return StageExecutor.load(str(directory), request.param, OPTIONS)
+    return cpu_stage(directory, request.param, kv_tokens=256)
 
 
 @pytest.fixture

@@ -1,56 +1,35 @@
-"""The benchmark of the control plane is run by hand; here that its agents are agents."""
+"""The experiment on brokers is run by hand; here that its agents are agents."""
 
 import asyncio
 import time
 from functools import partial
 
-from click.testing import CliRunner
-
 from molink.control.broker.embedded import EmbeddedBroker
-from molink.control.client import ControlClient
-from tools.experiments.control.control_scale import main
-from tools.experiments.swarm.agent import Agent
-from tools.experiments.swarm.agents import agent_name
-from tools.experiments.swarm.broker_host import HOST, let_in
-from tools.experiments.swarm.table import table
-from tools.experiments.swarm.watch import Watch
+from tools.experiments.control.control_scale import table, watching_swarm
+from tools.experiments.swarm.broker_host import HOST, Hosted, let_in
+from tools.experiments.swarm.member import Member, at_port
 
 
-async def test_an_agent_joins_says_how_it_is_and_dies():
+async def test_a_member_is_let_in_publishes_its_health_and_is_killed():
     broker = EmbeddedBroker(HOST, 0)
     await broker.start()
-    door = await asyncio.start_server(partial(let_in, broker), HOST, 0)
-    known, watch, name = broker.coordinator, Watch(), agent_name(1)
-    async with ControlClient.open(
-        broker.address, known.username, known.password, subscriptions=["molink/v1/node/+/said/#"]
-    ) as client:
-        listening = asyncio.create_task(watch.listen(client))
-        agent = await Agent.join(name, door.sockets[0].getsockname()[1], broker.address.port)
+    admission = await asyncio.start_server(partial(let_in, broker), HOST, 0)
+    known, member = broker.coordinator, Member(1)
+    ports = broker.address.port, admission.sockets[0].getsockname()[1]
+    async with watching_swarm(Hosted(*ports, known.username, known.password, 0)) as watch:
+        await member.join(at_port(ports[1], ports[0]))
         watch.measuring = True
-        agent.say_health()
+        member.publish_health()
         assert await watch.until(lambda: bool(watch.delays_s), 10)
-        assert watch.present == {name}
+        assert watch.present == {member.node_id}
         assert 0 <= watch.delays_s[0] < 10
         assert not watch.beats.fallen_silent(time.monotonic())
-        agent.die()
-        assert await watch.until(lambda: name in watch.willed_s, 10)
-        assert not watch.has_missed(name)
+        member.kill()
+        assert await watch.until(lambda: member.node_id in watch.willed_s, 10)
+        assert not watch.has_missed(member.node_id)
         assert not await watch.until(lambda: False, 0.01)
-        listening.cancel()
-    door.close()
+    admission.close()
     await broker.stop()
-
-
-def test_names_are_ids():
-    names = [agent_name(number) for number in (0, 1, 12345)]
-    assert len(set(names)) == 3
-    assert all(len(name) == 16 for name in names)
-
-
-def test_it_is_a_command():
-    result = CliRunner().invoke(main, ["--help"])
-    assert result.exit_code == 0
-    assert all(option in result.output for option in ("--agents", "--broker", "--out"))
 
 
 def test_a_loss_that_was_not_noticed_is_never():

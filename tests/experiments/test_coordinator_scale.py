@@ -1,4 +1,4 @@
-"""The benchmark of a whole coordinator is run by hand; here that its agents are agents."""
+"""The experiment on a whole coordinator is run by hand; here that its agents are agents."""
 
 import asyncio
 import time
@@ -8,9 +8,8 @@ import aiohttp
 import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
-from click.testing import CliRunner
 
-from molink.api.agents import add_join_route
+from molink.api.cluster_routes import add_join_route
 from molink.control.broker.embedded import EmbeddedBroker
 from molink.control.client import ControlClient
 from molink.control.messages.payloads import (
@@ -25,11 +24,11 @@ from molink.control.messages.payloads import (
 )
 from molink.control.messages.topics import ASSIGNMENT, PROBE
 from molink.control.registry.registry import Registry
-from molink.coordinator.members.hub import SAID_TOPICS
-from molink.coordinator.members.joining import JoinService
+from molink.coordinator.members.hub import REPORT_TOPICS
+from molink.coordinator.services import JoinService
 from tests.coordinator.examples import WORK
-from tools.experiments.control.coordinator_scale import main, table
-from tools.experiments.swarm.member import Member
+from tools.experiments.control.coordinator_scale import table
+from tools.experiments.swarm.member import Member, with_invite
 
 PEER = PeerAddress(node_id="b" * 16, public_key="k" * 40, addresses=())
 ORDER = ProbeOrder(round=3, model="m", peers=(PEER,))
@@ -37,7 +36,7 @@ ORDER = ProbeOrder(round=3, model="m", peers=(PEER,))
 
 @asynccontextmanager
 async def coordinator(folder):
-    """As much of one as joining takes: its registry, its broker, its door."""
+    """As much of one as joining takes: its registry, its broker, its route."""
     registry, broker, app = Registry.open(folder), EmbeddedBroker("127.0.0.1", 0), web.Application()
     await broker.start()
     add_join_route(app, JoinService(registry, broker, "127.0.0.1"))
@@ -48,7 +47,7 @@ async def coordinator(folder):
             broker.address,
             known.username,
             known.password,
-            subscriptions=[topic.of_all for topic in SAID_TOPICS],
+            subscriptions=[topic.of_all for topic in REPORT_TOPICS],
         ) as client:
             yield registry.make_invite(3600, 5, "", time.time()), client
     await broker.stop()
@@ -64,11 +63,11 @@ async def heard(messages, kind):
     raise AssertionError("the client reads on")
 
 
-async def test_a_member_joins_and_answers_what_it_is_told(tmp_path):
+async def test_a_member_joins_and_answers_commands(tmp_path):
     async with coordinator(tmp_path) as (invite, client), aiohttp.ClientSession() as session:
         member, messages = Member(7), client.messages()
-        await member.join(session, invite)
-        obeying = asyncio.create_task(member.obey())
+        await member.join(with_invite(session, invite))
+        running = asyncio.create_task(member.run())
         assert (await heard(messages, Presence)).name == "pc0007"
         assert not (await heard(messages, Profile)).steps
         await client.publish(PROBE, member.node_id, ORDER)
@@ -79,19 +78,13 @@ async def test_a_member_joins_and_answers_what_it_is_told(tmp_path):
         assert (await heard(messages, StageFact)).kind == "downloading"
         await client.publish(ASSIGNMENT, member.node_id, Assignment(revision=6))
         assert (await heard(messages, StageFact)).kind == "stopped"
-        member.say_health()
+        member.publish_health()
         await heard(messages, NodeHealth)
-        member.die()
+        member.kill()
         assert not (await heard(messages, Presence)).online
-        assert (member.orders, member.assignments) == (1, 2)
+        assert (member.probe_orders, member.assignments) == (1, 2)
         with pytest.raises((OSError, EOFError)):
-            await obeying
-
-
-def test_it_is_a_command():
-    result = CliRunner().invoke(main, ["--help"])
-    assert result.exit_code == 0
-    assert all(option in result.output for option in ("--agents", "--broker", "--out"))
+            await running
 
 
 def test_the_longest_stall_and_the_slowest_notice_are_shown():

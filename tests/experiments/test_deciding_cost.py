@@ -11,9 +11,8 @@ LIMIT_MICROSECONDS = 50
 
 
 def test_a_decision_with_a_thousand_waiting_is_cheap_under_every_policy(tmp_path):
-    file = tmp_path / "cost.json"
-    result = CliRunner().invoke(main, ["--decisions", "2000", "--json", str(file)])
+    result = CliRunner().invoke(main, ["--decisions", "2000", "--out", str(tmp_path)])
     assert result.exit_code == 0, result.output
-    report = json.loads(file.read_text())
+    report = json.loads((tmp_path / "deciding_cost.json").read_text())
     assert list(report["microseconds"]) == list(POLICIES)
     assert all(row["median"] < LIMIT_MICROSECONDS for row in report["microseconds"].values())

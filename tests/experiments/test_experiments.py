@@ -1,36 +1,11 @@
-"""Experiments are run by hand; here that each is a command, and what it makes of samples."""
-
-import importlib
+"""Experiments are run by hand; here what they make of samples."""
 
 import pytest
-from click.testing import CliRunner
 
-from molink.bench.validation.experiment import Setup, policy_conditions
-from tools.experiments.harness.results import write_results
-from tools.experiments.harness.rounds import Measured
+from tools.experiments.harness.experiment import Measured, Setup, policy_conditions, write_results
 from tools.experiments.links import contention, contention_tcp
 from tools.experiments.ring import ablation, ttft_alone
 from tools.experiments.ring.latency_slope import slope_and_base
-
-NAMES = (
-    "ring.ablation",
-    "links.changing_link",
-    "links.contention",
-    "links.contention_tcp",
-    "ring.latency_slope",
-    "ring.micro_batch_curve",
-    "ring.ttft_alone",
-    "links.upload_cap",
-)
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_each_is_a_command(name):
-    module = importlib.import_module(f"tools.experiments.{name}")
-    result = CliRunner().invoke(module.main, ["--help"])
-    assert result.exit_code == 0
-    assert all(option in result.output for option in ("--out", "--rounds", "--link"))
-    assert f"python -m tools.experiments.{name} MODEL --out DIR" in module.__doc__
 
 
 @pytest.fixture

@@ -1,11 +1,10 @@
 """The benchmark of uneven nodes is run by hand; here what it makes of its samples."""
 
 import pytest
-from click.testing import CliRunner
 
 from molink.errors import UserError
+from tools.experiments.harness.experiment import Measured, medians
 from tools.experiments.ring import uneven_nodes
-from tools.experiments.ring.uneven_nodes import main
 
 LAYERS = {"pc1": [3, 4], "pc0": [0, 3]}
 
@@ -22,19 +21,13 @@ def one(tpot_s, tokens_per_s):
     }
 
 
-def test_it_is_a_command():
-    result = CliRunner().invoke(main, ["--help"])
-    assert result.exit_code == 0
-    assert all(option in result.output for option in ("--memory-gb", "--rounds", "--json"))
-
-
 def test_forecasts_stand_beside_what_was_measured():
-    runs = {"planned": [one(0.022, 300.0)], "even": [one(0.03, 100.0)]}
-    middle = {
-        split: uneven_nodes._medians([uneven_nodes._figures(r) for r in found])
-        for split, found in runs.items()
+    samples = {"planned": one(0.022, 300.0), "even": one(0.03, 100.0)}
+    runs = {
+        split: [Measured(uneven_nodes._figures(sample), sample)]
+        for split, sample in samples.items()
     }
-    planned, even = uneven_nodes._table(middle, runs).splitlines()[-2:]
+    planned, even = uneven_nodes._table(medians(runs), runs).splitlines()[-2:]
     assert planned.startswith("| planned | pc0 3, pc1 1 | 4 | 20.0 | 22.0 | +10% | 10.0 | 9.0 |")
     assert planned.endswith("| -10% | 300 |")
     assert "| +50% |" in even

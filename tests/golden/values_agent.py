@@ -11,29 +11,28 @@ from types import SimpleNamespace
 from aiohttp import web
 from click.testing import CliRunner
 
-from molink.api.agents import add_join_route
+from molink.api.cluster_routes import add_join_route
 from molink.api.server import start_api
 from molink.control.addresses import BrokerAddress, Credentials
 from molink.control.messages.invites import Invite
 from molink.control.messages.payloads import Device, Profile, StageFact, StepCost
 from molink.control.private_file import write_private
 from molink.control.registry.registry import Registry
-from molink.coordinator.members.joining import JoinService
+from molink.coordinator.services import JoinService
 from molink.errors import UserError
-from molink_agent.cli.group import main as agent_cli
-from molink_agent.daemon import measuring
-from molink_agent.daemon.local_socket import SOCKET_NAME, answering
-from molink_agent.daemon.measuring import StepTimes
-from molink_agent.daemon.membership import Membership, join_cluster, join_seat, load_membership
-from molink_agent.daemon.options import AgentOptions
+from molink_agent.cli import main as agent_cli
+from molink_agent.daemon import measurements
+from molink_agent.daemon.measurements import StepTimes
+from molink_agent.daemon.membership import Membership, join_cluster, join_device, load_membership
 from molink_agent.daemon.status import status_of
 from molink_agent.daemon.this_pc import ThisPc
-from molink_agent.doctor.finding import fail, ok, skip, warn
+from molink_agent.data_files import AgentOptions, Known
+from molink_agent.doctor.facts import fail, ok, skip, warn
 from molink_agent.doctor.report import as_json
-from molink_agent.known import Known
 from molink_agent.limits.hours import LendingHours
 from molink_agent.limits.limits import Limits
 from molink_agent.limits.limits_file import LimitsFile
+from molink_agent.local_socket import SOCKET_NAME, answering
 from molink_agent.service.unit import unit_name, unit_text
 from molink_agent.windows.logon_task import LogonTask
 from molink_agent.windows.wslconfig import with_mirrored, without_ours
@@ -133,13 +132,13 @@ def keep_times(times, folder: Path) -> None:
     """As the process that measures has told them."""
 
     async def measured(order, device, threads):
-        return measuring._times(json.dumps(times).encode(), b"")
+        return measurements._times(json.dumps(times).encode(), b"")
 
-    before, measuring._measured = measuring._measured, measured
+    before, measurements._measured = measurements._measured, measured
     try:
         asyncio.run(StepTimes(folder).of(ORDER, "cuda:0", 8))
     finally:
-        measuring._measured = before
+        measurements._measured = before
 
 
 def kept_times(folder: Path):
@@ -199,7 +198,7 @@ async def joined(joining: Joining, folder: Path) -> None:
             invite = Invite(url, made.invite_id, made.secret, COORDINATOR_PAIR.public)
             pc = await join_cluster(invite, PAIR, "Annas PC – Küche", folder)
             if joining.further:
-                await join_seat(pc, PAIR.seat(1), "Annas PC – Küche (2)", folder)
+                await join_device(pc, PAIR.for_device(1), "Annas PC – Küche (2)", folder)
     finally:
         await runner.cleanup()
         registry.close()
@@ -242,23 +241,23 @@ MEMBERSHIPS.add(
 # -- the socket for the owner ---------------------------------------------------------------------
 
 
-def status(seats: int) -> str:
+def status(devices: int) -> str:
     """Of an agent as it stands, without asking this machine anything."""
     with tempfile.TemporaryDirectory() as folder:
         agent, _ = agent_with(Path(folder))
-        seat = agent.first
-        if seats:
+        node = agent.first
+        if devices:
             profile: Profile = PAYLOADS.builders["profile_with_everything"]()[1]
-            seat.errand.device = "cuda:0"
-            seat._said_profile = profile
-            seat.host.assignment = PAYLOADS.builders["assignment_to_join_as_the_tail"]()[1]
-            revision = seat.host.assignment.revision
-            seat.voice.fact = StageFact(revision=revision, kind="loading", fraction=0.5)
-            seat.host.handle = SimpleNamespace(health=HEALTH)
-            seat.host.ways = SimpleNamespace(paths={"next": "direct"})
+            node.reports.stage.device = "cuda:0"
+            node.reports.profile = profile
+            node.stage.assignment = PAYLOADS.builders["assignment_to_join_as_the_tail"]()[1]
+            revision = node.stage.assignment.revision
+            node.session.fact = StageFact(revision=revision, kind="loading", fraction=0.5)
+            node.stage.handle = SimpleNamespace(health=HEALTH)
+            node.stage.routes = SimpleNamespace(paths={"next": "direct"})
             cpu = Device(kind="cpu", name="cpu", memory_bytes=2**33, free_bytes=2**32)
-            agent._add_seat()
-            agent.seats[1]._said_profile = profile.model_copy(update={"devices": (cpu,)})
+            agent._add_node()
+            agent.nodes[1].reports.profile = profile.model_copy(update={"devices": (cpu,)})
         shown = status_of(agent)
     return json.dumps(shown, indent=0)
 

@@ -10,8 +10,7 @@ from aiohttp import web
 from pydantic import BaseModel
 
 from molink.api import create_app, start_api
-from molink.api.agents import add_join_route
-from molink.api.plan import add_plan_route
+from molink.api.cluster_routes import add_join_route, add_plan_route
 from molink.api.schemas import ChatBody, CompletionBody, GenerateBody
 from molink.api.weights.routes import add_weights_routes
 from molink.checkpoint.weights_manifest import WeightsManifest
@@ -19,7 +18,7 @@ from molink.control.messages.joining import JoinAnswer, JoinRequest
 from molink.control.messages.topics import ALL_TOPICS
 from molink.errors import ControlError, JoinRefusedError, RingError
 from molink_agent.daemon.membership import Membership
-from molink_agent.known import Known
+from molink_agent.data_files import Known
 from tests.api.conftest import FakeService
 from tests.golden.codec import Codec
 from tests.golden.values_placement import plan, shortage

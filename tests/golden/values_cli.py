@@ -6,27 +6,25 @@ from typing import Any
 
 import click
 
-from molink.api.agents import JOIN_PATH
-from molink.api.plan import PLAN_PATH
+from molink.api.cluster_routes import JOIN_PATH, PLAN_PATH
 from molink.cli.main import cli
 from molink.cli.members import DATA_FOLDER
 from molink.control.messages.topics import ROOT
 from molink.control.registry.registry import FILE_NAME as REGISTRY_FILE
-from molink.coordinator.members.ledger import LEDGER_FILE
+from molink.coordinator.requests.ledger import LEDGER_FILE
 from molink.coordinator.requests.link_memory import LinkMemoryFile
-from molink.coordinator.services.own_services import PROBE_SECRET, RELAY_SECRET
+from molink.coordinator.services import PROBE_SECRET, RELAY_SECRET
 from molink.transport.peer.protocol import PEER_PORT_NAME
 from molink_agent.cli.join import KEY_FILE
-from molink_agent.daemon.life import LOG_FILE
-from molink_agent.daemon.local_socket import SOCKET_NAME
-from molink_agent.daemon.measuring import STEPS_FILE
-from molink_agent.daemon.membership import SEATS_DIR
-from molink_agent.daemon.options import OPTIONS_FILE
-from molink_agent.daemon.owner import PAUSED_FILE
-from molink_agent.daemon.this_pc import STARTED_FILE, WEIGHTS_DIR
-from molink_agent.data_dir import MEMBERSHIP_FILE, default_data_dir
-from molink_agent.known import KNOWN_FILE
+from molink_agent.cli.options import directory
+from molink_agent.daemon.measurements import STEPS_FILE
+from molink_agent.daemon.membership import DEVICES_DIR
+from molink_agent.daemon.process import LOG_FILE
+from molink_agent.daemon.this_pc import STARTED_FILE
+from molink_agent.data_files import KNOWN_FILE, MEMBERSHIP_FILE, OPTIONS_FILE, WEIGHTS_DIR
 from molink_agent.limits.limits_file import LIMITS_FILE
+from molink_agent.limits.owner_policy import PAUSED_FILE
+from molink_agent.local_socket import SOCKET_NAME
 from molink_agent.windows.__main__ import parser
 from molink_agent.windows.logon_task import TASK_NAME
 from tests.architecture.test_contracts import commands_of
@@ -106,7 +104,7 @@ WINDOWS.add(all_of_them=lambda: None)
 
 
 def agent_folder() -> str:
-    return default_data_dir().name
+    return directory(None).name
 
 
 def link_memory_place() -> str:
@@ -135,7 +133,7 @@ NAMES.add(
     agent_membership=lambda: MEMBERSHIP_FILE,
     agent_options=lambda: OPTIONS_FILE,
     agent_paused=lambda: PAUSED_FILE,
-    agent_seats=lambda: SEATS_DIR,
+    agent_seats=lambda: DEVICES_DIR,
     agent_socket=lambda: SOCKET_NAME,
     agent_started=lambda: STARTED_FILE,
     agent_steps=lambda: STEPS_FILE,

@@ -2,6 +2,7 @@
 
 from molink.control.messages.payloads import (
     Accepted,
+    AssignedWork,
     Assignment,
     CoordinatorPresence,
     Device,
@@ -21,11 +22,9 @@ from molink.control.messages.payloads import (
     Services,
     StageFact,
     StageLink,
-    StageWork,
     StepCost,
     WeightsSource,
 )
-from molink.control.messages.received import read_message
 from molink.control.messages.topics import (
     ACCEPTED,
     ALL_TOPICS,
@@ -41,6 +40,7 @@ from molink.control.messages.topics import (
     SEEN,
     SERVICES,
     WISH,
+    read_message,
 )
 from tests.golden.codec import Codec
 
@@ -90,7 +90,7 @@ PAYLOADS = Codec("control-payloads", publish, receive)
 SIZE = ModelSize(name="org/model", layers=80, layer_bytes=2**30, element_bytes=4, computed_bytes=2)
 SMALL_SIZE = ModelSize(name="m", layers=1, layer_bytes=1)
 SOURCE = WeightsSource(model="org/model", url="http://10.0.0.1:8000/weights")
-WORK = StageWork(
+WORK = AssignedWork(
     layers=(10, 20), device="cuda:3", dtype="bfloat16", kv_tokens=131_072, threads=8, weights=SOURCE
 )
 LINK = StageLink(
@@ -290,7 +290,7 @@ def assignment_to_stand_by():
 
 @PAYLOADS.value
 def assignment_to_load():
-    work = StageWork(layers=(0, 1), device="cpu", dtype="auto", weights=WeightsSource(model="m"))
+    work = AssignedWork(layers=(0, 1), device="cpu", dtype="auto", weights=WeightsSource(model="m"))
     return ASSIGNMENT, Assignment(revision=1, ring=0, epoch=7, stage=0, stages=1, work=work)
 
 

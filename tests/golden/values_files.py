@@ -16,15 +16,15 @@ from molink.bench.report import report
 from molink.bench.runner import RequestRecord
 from molink.cli.members import _invite_fields, _node_fields
 from molink.config.link_schedule import LinkSchedule
-from molink.config.node_file import read_node_file
-from molink.control.registry.records import InviteRecord, NodeRecord
-from molink.transport.relay.secret_file import read_secret
+from molink.config.node_file import BYTES_PER_MBIT, read_node_file
+from molink.control.registry.database import InviteRecord, NodeRecord
+from molink.transport.relay.protocol import read_secret
 from molink.workload.scenario_file import read_scenario
 from molink.workload.trace import read_trace
 from molink_scheduler.batch import BatchClass
 from molink_sim.cli import main as sim_cli
 from molink_sim.hardware.stage_profile import read_stage_profile
-from molink_sim.workload.mooncake import read_mooncake
+from molink_sim.workload import read_mooncake
 from tests.config.test_node_file import LINK, MEASURED, NODE
 from tests.golden.codec import Codec
 from tests.sim.validation.conftest import SCENARIO, profile_data
@@ -69,9 +69,12 @@ MOONCAKE.add(
 
 
 def nodes_of(path: Path) -> Any:
+    """The links in Mbps and milliseconds, as the file has them."""
     file = read_node_file(path)
-    pairs = [(a, b) for a in file.nodes for b in file.nodes if a is not b]
-    links = [[a.name, b.name, *asdict(file.link(a, b)).values()] for a, b in pairs]
+    links = [
+        [*pair, link.rate_bytes_per_s / BYTES_PER_MBIT, 1e3 * link.one_way_s]
+        for pair, link in file.network().links.items()
+    ]
     return [[asdict(node) for node in file.nodes], links]
 
 
@@ -114,7 +117,14 @@ PROFILES.add(
     of_an_older_version=profile_of_before,
 )
 
-SCENARIOS = Codec("read-scenarios", reading(lambda path: asdict(read_scenario(path))))
+
+def scenario_in(path: Path) -> dict[str, Any]:
+    """The codec under the key that the file has."""
+    found = asdict(read_scenario(path))
+    return {"wire" if key == "codec" else key: value for key, value in found.items()}
+
+
+SCENARIOS = Codec("read-scenarios", reading(scenario_in))
 SCENARIOS.add(shortest=lambda: SCENARIO)
 
 # -- reports for scripts --------------------------------------------------------------------------

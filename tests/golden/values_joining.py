@@ -16,8 +16,8 @@ from molink.control.messages.invites import Invite, InviteSecret
 from molink.control.messages.joining import JoinAnswer, JoinRequest
 from molink.control.messages.sealing import open_sealed, seal
 from molink.control.private_file import write_private
+from molink.control.registry.database import MIGRATIONS, open_database
 from molink.control.registry.registry import Registry
-from molink.control.registry.schema import MIGRATIONS, open_database
 from molink.errors import ControlError
 from tests.golden.codec import Codec
 from tests.golden.fixed_random import fixed_random, numbered
@@ -31,9 +31,9 @@ COORDINATOR_PAIR = KeyPair.of_secret(bytes(range(100, 132)))
 KEYS = Codec("control-keys", lambda pair: f"{pair.node_id} {pair.public_z85} {pair.secret_z85}")
 KEYS.add(
     of_a_secret=lambda: PAIR,
-    of_its_first_seat=lambda: PAIR.seat(0),
-    of_its_second_seat=lambda: PAIR.seat(1),
-    of_its_last_seat=lambda: PAIR.seat(15),
+    of_its_first_seat=lambda: PAIR.for_device(0),
+    of_its_second_seat=lambda: PAIR.for_device(1),
+    of_its_last_seat=lambda: PAIR.for_device(15),
 )
 
 
@@ -231,7 +231,7 @@ def registry_content(settings: dict[str, str]) -> str:
         )
         first = registry.admit(PAIR.public, request, 1002.0).node
         further = request_again().model_copy(update={"pc_token": first.weights_token})
-        registry.admit(PAIR.seat(1).public, further, 1003.0)
+        registry.admit(PAIR.for_device(1).public, further, 1003.0)
         gone = request.model_copy(update={"name": "gone"})
         registry.admit(COORDINATOR_PAIR.public, gone, 1004.0)
         registry.remove_node("gone", 1005.0)
@@ -261,7 +261,7 @@ def read_registry(lines: str):
         assert (party.state(1000.0), party.uses_left, other.revoked) == ("usable", 1, 1001.0)
         pc, further, gone = registry.list_nodes()
         assert (pc.node_id, pc.pc) == (PAIR.node_id, PAIR.node_id)
-        assert (further.node_id, further.pc) == (PAIR.seat(1).node_id, PAIR.node_id)
+        assert (further.node_id, further.pc) == (PAIR.for_device(1).node_id, PAIR.node_id)
         assert gone.removed == 1005.0
         assert registry.member_of_token(pc.weights_token) == pc
         settings = {COORDINATOR_SETTING: registry.setting(COORDINATOR_SETTING)}

@@ -3,13 +3,14 @@
 import asyncio
 
 from molink.control.addresses import BrokerAddress
+from molink.control.broker.packets import encode, read_publish
 from molink.control.client import ControlClient
 from molink.control.messages.topics import ASSIGNMENT, FACT, HEALTH, PRESENCE, SERVICES
-from tests.control.raw_client import PUBACK, RawClient, packet
+from tests.control.raw_client import CONNACK, PUBACK, PUBLISH, SUBACK, RawClient
 from tests.golden.codec import Codec
 from tests.golden.values_control import NODE, PAYLOADS
 
-CONNECT, PUBLISH, SUBSCRIBE, DISCONNECT = 1, 3, 8, 14
+CONNECT, SUBSCRIBE, DISCONNECT = 1, 8, 14
 
 
 def payload(name: str):
@@ -46,19 +47,16 @@ def sent_by(client) -> str:
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         speaker = RawClient(reader, writer)
-        while True:
-            first, body = await speaker.packet()
-            if first >> 4 == DISCONNECT:
-                break
-            packets.append(packet(first, body).hex())
-            if first >> 4 == CONNECT:
-                writer.write(packet(0x20, b"\0\0"))
-            elif first >> 4 == SUBSCRIBE:
-                granted = b"\1" * body.count(b"molink/v1")
-                writer.write(packet(0x90, body[:2] + granted))
-            elif first >> 4 == PUBLISH and first & 6:
-                at = 2 + int.from_bytes(body[:2], "big")
-                writer.write(packet(PUBACK << 4, body[at : at + 2]))
+        while (came := await speaker.packet()).kind != DISCONNECT:
+            packets.append(encode(came.kind, came.body, flags=came.flags).hex())
+            if came.kind == CONNECT:
+                writer.write(encode(CONNACK, b"\0\0"))
+            elif came.kind == SUBSCRIBE:
+                granted = b"\1" * came.body.count(b"molink/v1")
+                writer.write(encode(SUBACK, came.body[:2] + granted))
+            elif came.kind == PUBLISH and came.flags & 6:
+                _, packet_id = read_publish(came)
+                writer.write(encode(PUBACK, packet_id.to_bytes(2, "big")))
         writer.close()
 
     async def run() -> None:

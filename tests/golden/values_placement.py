@@ -2,7 +2,8 @@
 
 import json
 
-from molink.cli.plan_report import plan_json
+from molink.cli.plan_report import plan_fields
+from molink.coordinator.planning.plan_process import QUESTION, answer_fields, answer_from_fields
 from molink_scheduler.placement import (
     Forecast,
     Goal,
@@ -15,27 +16,19 @@ from molink_scheduler.placement import (
     StageForecast,
     Standby,
 )
-from molink_scheduler.placement.fields import (
-    PlacementQuestion,
-    fields_of,
-    found_from_fields,
-    question_from_fields,
-)
+from molink_scheduler.placement.question import PlacementQuestion
 from tests.golden.codec import Codec
 
-
-def written(value) -> str:
-    return json.dumps(fields_of(value))
-
-
 QUESTIONS = Codec(
-    "placement-questions", written, lambda line: question_from_fields(json.loads(line))
+    "placement-questions",
+    lambda question: json.dumps(QUESTION.write(question)),
+    lambda line: QUESTION.read(json.loads(line)),
 )
 
 
 @QUESTIONS.value
 def question_smallest():
-    return PlacementQuestion(ModelCost((1,), 1, 1), (), Network(), Goal())
+    return PlacementQuestion.of(ModelCost((1,), 1, 1), (), Network(), Goal())
 
 
 @QUESTIONS.value
@@ -67,7 +60,7 @@ def question_with_everything():
         ("aaaa", "bbbb"): LinkFacts(1.25e6, 0.0155),
         ("bbbb", "aaaa"): LinkFacts(float("inf"), float("inf")),
     }
-    return PlacementQuestion(
+    return PlacementQuestion.of(
         model,
         (first, second),
         Network(links, LinkFacts(1e6, 0.02)),
@@ -109,10 +102,16 @@ def shortage():
     return Shortage(3, 2**40, 2**33, "no PC lends anything – yet")
 
 
-ANSWERS = Codec("placement-answers", written, lambda line: found_from_fields(json.loads(line)))
+ANSWERS = Codec(
+    "placement-answers",
+    lambda found: json.dumps(answer_fields(found)),
+    lambda line: answer_from_fields(json.loads(line)),
+)
 ANSWERS.add(plan=plan, plan_of_nothing=plan_of_nothing, shortage=shortage)
 
-FOR_SCRIPTS = Codec("plan-json", lambda found: plan_json(found, "org/model"))
+FOR_SCRIPTS = Codec(
+    "plan-json", lambda found: json.dumps(plan_fields(found, "org/model"), indent=2)
+)
 """What `molink plan --json` prints."""
 
 FOR_SCRIPTS.add(plan=plan, plan_of_nothing=plan_of_nothing)

@@ -6,13 +6,14 @@ import re
 import sqlite3
 import tempfile
 from contextlib import closing
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from molink.config.link_shape import LinkShape
+from molink.config.link_schedule import LinkShape
 from molink.config.ring_hosts import RingHosts, StageAddress
 from molink.control.messages.payloads import (
+    AssignedWork,
     Assignment,
     Device,
     NodeHealth,
@@ -22,48 +23,42 @@ from molink.control.messages.payloads import (
     Presence,
     Profile,
     StageFact,
-    StageWork,
+    StageLink,
     StepCost,
     WeightsSource,
 )
-from molink.coordinator.local.local_report import local_nodes_report
-from molink.coordinator.members.ledger import LEDGER_FILE, Contribution, Ledger
-from molink.coordinator.members.node_book import Node
-from molink.coordinator.nodes_report import nodes_report
-from molink.coordinator.planning.cluster_plan import ClusterPlan, PlannedRing, PlannedStage
+from molink.coordinator.members.node_book import Contribution, Node
+from molink.coordinator.members.ring import AgentStage, JoinTerms, Ring
+from molink.coordinator.planning.cluster_plan import PlannedRing
+from molink.coordinator.requests.cluster_report import nodes_report
 from molink.coordinator.requests.cluster_service import ClusterService, ServingRing
-from molink.coordinator.requests.known_links import KnownLink, KnownLinks
-from molink.coordinator.requests.link_memory import LinkMemoryFile
-from molink.coordinator.requests.ring import RingFacts
+from molink.coordinator.requests.ledger import LEDGER_FILE, Ledger
+from molink.coordinator.requests.link_memory import KnownLink, KnownLinks, LinkMemoryFile
 from molink.coordinator.requests.ring_client import RingClient
-from molink.coordinator.rings.agent_ring import JoinTerms, build_ring
-from molink.coordinator.rings.agent_stage import AgentStage
-from molink.node.link_routes import join_terms
+from molink.coordinator.rings.ring_builder import RingRoutes, build_ring
 from molink.serving.service import ModelCard
-from molink.stage_protocol.health import (
-    LinkHealth,
-    PackingHealth,
-    StageHealth,
-    health_from_fields,
-)
+from molink.stage_protocol.messages import HEALTH as HEALTH_FIELDS
 from molink.stage_protocol.messages import (
     JoinRing,
     LoadProgressed,
     LoadStage,
     MovePath,
+    PackingHealth,
     PathMoved,
     SetAllowed,
     SetUploadCap,
     StageFailed,
+    StageHealth,
     StageLoaded,
     StageReady,
+    StageWork,
     decode_line,
     encode_line,
 )
-from molink.transport.curve import CurveKeys
-from molink.transport.link.statistics import LinkStatistics
+from molink.wire.curve_keys import CurveKeys
 from molink_scheduler.codec_choice import choose_codec
-from molink_scheduler.link.facts import LinkMemory, LinkSnapshot
+from molink_scheduler.head.settings import RingTerms
+from molink_scheduler.link.facts import LinkMemory, LinkReport
 from tests.golden.codec import Codec, from_text, text
 from tests.golden.values_joining import schema
 from tests.golden.values_placement import forecast_of_two
@@ -76,7 +71,7 @@ LINES = Codec("stage-lines", text(encode_line), from_text(decode_line))
 
 RAW = PackingHealth("raw", 0, 0, 0.0)
 PACKED = PackingHealth("int8", 2**40, 2**39, 12.5)
-LINK = LinkHealth(
+LINK = LinkReport(
     name="next",
     messages_sent=12,
     bytes_sent=2**40,
@@ -132,11 +127,7 @@ HEALTH_OF_A_MIDDLE_STAGE = StageHealth(
 def load_stage():
     return LoadStage(
         model='/modèles/llama "3"',
-        layers=(0, 2**31),
-        device="cuda:0",
-        dtype="bfloat16",
-        threads=8,
-        kv_tokens=131_072,
+        work=StageWork((0, 2**31), "cuda:0", "bfloat16", 131_072, 8),
         address="10.0.0.2",
         stages_here=2,
         keys=CurveKeys(KEY, OTHER_KEY, (KEY, OTHER_KEY)),
@@ -145,13 +136,13 @@ def load_stage():
 
 @LINES.value
 def load_stage_by_itself():
-    return LoadStage("org/model", (3, 4), "auto", "auto", 1, None, "127.0.0.1")
+    return LoadStage("org/model", StageWork((3, 4), "auto", "auto"), "127.0.0.1")
 
 
 @LINES.value
 def load_stage_that_accepts_nobody():
     keys = CurveKeys(KEY, OTHER_KEY)
-    return LoadStage("m", (0, 1), "cpu", "float32", 1, None, "127.0.0.1", keys=keys)
+    return LoadStage("m", StageWork((0, 1), "cpu", "float32"), "127.0.0.1", keys=keys)
 
 
 @LINES.value
@@ -160,11 +151,7 @@ def join_ring_at_the_tail():
         epoch=2**53,
         next_address="tcp://127.0.0.1:5000",
         coordinator_address="tcp://10.0.0.1:65535",
-        kv_tokens_capacity=131_072,
-        micro_batch_count=4,
-        micro_batch_candidates=(1, 2, 3, 4),
-        span_tokens=512,
-        policy="molink",
+        ring=RingTerms(131_072, 4, (1, 2, 3, 4), 512, "molink"),
         upload_bytes_per_s=2.5e6,
         next_memory=LinkMemory(7.5e5, 0.08),
         coordinator_memory=LinkMemory(1.25e9, 0.0001),
@@ -175,7 +162,7 @@ def join_ring_at_the_tail():
 
 @LINES.value
 def join_ring_in_the_middle():
-    return JoinRing(1, "tcp://h:1", None, 64, None, (), None, "fifo", None)
+    return JoinRing(1, "tcp://h:1", None, RingTerms(64, None, (), None, "fifo"), None)
 
 
 LINES.add(
@@ -200,7 +187,7 @@ LINES.add(
 HEALTHS = Codec(
     "stage-health-fields",
     lambda health: json.dumps(asdict(health)),
-    lambda line: health_from_fields(json.loads(line)),
+    lambda line: HEALTH_FIELDS.read(json.loads(line)),
 )
 """As they stand in a node's heartbeat."""
 
@@ -237,7 +224,7 @@ class ToldNode:
     stage: AgentStage
     told: list[dict[str, Any]] = field(default_factory=list)
 
-    async def tell(self, node: Node, assignment: Assignment) -> None:
+    async def assign(self, node: Node, assignment: Assignment) -> None:
         told = assignment.model_copy(update={"revision": len(self.told) + 1})
         self.told.append(told.model_dump(mode="json"))
         head_port = 5001 if assignment.stage == 0 else None
@@ -248,12 +235,12 @@ class ToldNode:
             revision=told.revision, kind=kind, line=line if kind != "ready" else {}
         )
 
-    async def allow(self, node: Node, keys: tuple[str, ...]) -> None:
+    async def allow_links(self, node: Node, keys: tuple[str, ...]) -> None:
         self.told.append({"allowed": list(keys)})
 
 
 def stage_on(place: int, stages: int) -> ToldNode:
-    work = StageWork(
+    work = AssignedWork(
         layers=(2 * place, 2 * place + 2),
         device="cpu",
         dtype="float32",
@@ -267,23 +254,23 @@ def stage_on(place: int, stages: int) -> ToldNode:
         work=work,
         ring=1,
         epoch=7,
-        place=place,
+        index=place,
         stages=stages,
         neighbours=(f"{(place - 1) % stages}" * 40, KEY),
-        tell=told.tell,
-        allow_links=told.allow,
+        commands=told,
     )
     return told
 
 
 TERMS = JoinTerms(
-    micro_batch_count=None,
-    span_tokens=256,
-    policy="molink",
-    coordinator_key=KEY,
-    coordinator_addresses=("10.0.0.1:6000",),
-    coordinator_port_name="sampled-7",
-    relay="relay.example.org:7000",
+    ring=RingTerms(span_tokens=256),
+    coordinator=StageLink(
+        to="coordinator",
+        public_key=KEY,
+        addresses=("10.0.0.1:6000",),
+        port_name="sampled-7",
+        relay="relay.example.org:7000",
+    ),
 )
 
 
@@ -291,9 +278,13 @@ def told_to_join(stages: int) -> str:
     """All assignments of a ring that forms."""
     nodes = [stage_on(place, stages) for place in range(stages)]
     stages_list = [one.stage for one in nodes]
-    asyncio.run(build_ring(stages_list, TERMS, lambda place, fraction: None))
+
+    async def as_they_are(routes: RingRoutes) -> RingRoutes:
+        return routes
+
+    asyncio.run(build_ring(stages_list, TERMS, lambda place, fraction: None, as_they_are))
     for one in nodes:
-        join_terms(one.told[-1]["join"])  # The nodes understand it.
+        assert isinstance(Assignment(**one.told[-1]).join, RingTerms), "the nodes understand it"
     return "\n".join(json.dumps(line) for one in nodes for line in one.told)
 
 
@@ -387,34 +378,26 @@ class StageDouble:
     health: StageHealth | None
     pid: int | None = None
     node: Node | None = None
-
-
-@dataclass
-class RingDouble:
-    facts: RingFacts
-    stages: list[StageDouble]
+    epoch: int = 7
 
 
 @dataclass
 class HeadDouble:
-    def statistics(self) -> LinkStatistics:
-        pacer = LinkSnapshot(20.1254, 60.125, 3.5, 70_000, 4096, False, 1)
-        return LinkStatistics("head", 5, 700, (1, 2), (30, 40), 0, pacer)
+    def report(self) -> LinkReport:
+        return LinkReport("head", 5, 700, 1, 2, 30, 40, 4096, 20.125, 60.12, 3.5, 70_000, False, 1)
 
 
 @dataclass
 class LinksDouble:
     head: HeadDouble | None = field(default_factory=HeadDouble)
-    sampled: Any = None
-    head_lost: Any = None
 
 
 LOADED = StageLoaded(5000, 5001, "cuda:0", "bfloat16", 131_072, 2**40)
 CARD = ModelCard("org/model", 1_700_000_000, 300, 4096, (2,), None)
 
 
-def a_ring(emulated: LinkShape | None = None, health: StageHealth | None = HEALTH) -> RingDouble:
-    coordinator_link = LinkHealth(**(asdict(LINK) | {"name": "coordinator"}))
+def a_ring(emulated: LinkShape | None = None, health: StageHealth | None = HEALTH) -> Ring:
+    coordinator_link = LinkReport(**(asdict(LINK) | {"name": "coordinator"}))
     tail = None
     if health is not None:
         tail = StageHealth(
@@ -427,18 +410,27 @@ def a_ring(emulated: LinkShape | None = None, health: StageHealth | None = HEALT
         StageDouble("stage 0", (0, 2), LOADED, health, 1000, node(0)),
         StageDouble("stage 1", (2, 6), LOADED, tail, None, node(1)),
     ]
-    return RingDouble(RingFacts(7, "molink", 20.0, emulated), stages)
+    terms = replace(TERMS, upload_mbps=20.0, emulated=emulated)
+    return Ring(stages, terms, TERMS.coordinator)  # type: ignore[arg-type]
 
 
-async def ring_service(ring: RingDouble, links: LinksDouble) -> dict[str, Any]:
-    lost = asyncio.get_running_loop().create_future()
-    coordinator = RingClient(CARD, ring, links, lost)  # type: ignore[arg-type]
-    coordinator.wire = choose_codec("lossless", None)
-    return coordinator.cluster()
+async def ring_service(ring: Ring, links: LinksDouble) -> dict[str, Any]:
+    client = RingClient(CARD, ring, links, lambda: None)  # type: ignore[arg-type]
+    client.codec = choose_codec("lossless", None)
+    return client.cluster()
 
 
 def local_nodes() -> list[dict[str, Any]]:
-    return local_nodes_report(a_ring(), tokens_told=10, serving_s=5.4)  # type: ignore[arg-type]
+    """Of a ring that serves for 5.4 seconds and has sent its users ten tokens."""
+    given, devices, nodes = {}, {}, []
+    for stage in a_ring().stages:
+        assert stage.node is not None and stage.health is not None
+        start, end = stage.layers
+        sent = sum(link.bytes_sent for link in stage.health.links)
+        given[stage.node.node_id] = Contribution(5.4, 10 * (end - start), sent)
+        devices[stage.node.node_id] = stage.loaded.device
+        nodes.append(stage.node)
+    return nodes_report(nodes, {}, given, devices)
 
 
 def some_nodes() -> list[dict[str, Any]]:
@@ -447,7 +439,9 @@ def some_nodes() -> list[dict[str, Any]]:
         revision=3,
         ring=1,
         epoch=7,
-        work=StageWork(layers=(0, 2), device="cpu", dtype="auto", weights=WeightsSource(model="m")),
+        work=AssignedWork(
+            layers=(0, 2), device="cpu", dtype="auto", weights=WeightsSource(model="m")
+        ),
     )
     way = PathMeasured(to=NODE_IDS[1], path="relay", address="r:1", rtt_ms=1, rate_mbps=1)
     health = NodeHealth(
@@ -462,34 +456,30 @@ def some_nodes() -> list[dict[str, Any]]:
         Node("d" * 16),
     ]
     given = {NODE_IDS[0]: Contribution(86_400.6, 1000, 2**40)}
-    plan = ClusterPlan((), {NODE_IDS[2]: "would slow the ring"})
-    return nodes_report(nodes, plan, given)
+    return nodes_report(nodes, {NODE_IDS[2]: "would slow the ring"}, given, {})
 
 
 async def cluster_of_agents() -> dict[str, Any]:
-    lost = asyncio.get_running_loop().create_future()
-    coordinator = RingClient(CARD, a_ring(), LinksDouble(), lost)  # type: ignore[arg-type]
-    planned = PlannedRing(
-        (PlannedStage(NODE_IDS[0], (0, 2), 64),),
-        3,
-        0.1,
-        0.05,
-        1.5,
-        30.0,
-        "memory",
+    client = RingClient(CARD, a_ring(), LinksDouble(), lambda: None)  # type: ignore[arg-type]
+    forecast = replace(
         forecast_of_two(),
+        users=3,
+        tpot_s=0.1,
+        tpot_alone_s=0.05,
+        ttft_s=1.5,
+        tokens_per_s=30.0,
+        bottleneck="memory",
     )
-    service = ClusterService(CARD)
+    service = ClusterService(CARD, lambda standbys, devices: {"nodes": some_nodes()})
     service.rings = [
-        ServingRing(1, coordinator, 30.0, planned.promised),
-        ServingRing(2, coordinator, 10.0),
+        ServingRing(1, client, 30.0, PlannedRing((), forecast).promised),
+        ServingRing(2, client, 10.0),
     ]
-    service.report = lambda: {"nodes": some_nodes()}
     return service.cluster()
 
 
 async def cluster_without_rings() -> dict[str, Any]:
-    return ClusterService(CARD).cluster()
+    return ClusterService(CARD, lambda standbys, devices: {}).cluster()
 
 
 async def nothing_reported() -> dict[str, Any]:

@@ -6,11 +6,9 @@ from contextlib import closing
 
 import zmq
 
-from molink.config.link_schedule import LinkSchedule, LinkStep
-from molink.config.link_shape import LinkShape
-from molink.transport.link.inbound import InboundLink
+from molink.config.link_schedule import LinkSchedule, LinkShape, LinkStep
 from molink.transport.link.paced_link import PacedLink
-from molink.transport.link.thread import LinkThread
+from molink.transport.link.thread import InboundLink, LinkThread
 from molink.transport.peer.protocol import (
     PEER_FRAMES,
     Bulk,
@@ -19,7 +17,7 @@ from molink.transport.peer.protocol import (
     Measure,
     Ready,
     Received,
-    Sorry,
+    Reject,
     probe_key,
     probe_token,
 )
@@ -39,12 +37,12 @@ from molink.transport.relay.protocol import (
 )
 from molink.transport.stun import serve_stun
 from molink.wire.chunks import ChunkHeader, encode_hello, encode_welcome
-from molink_agent.paths.gateway import NatPmpGateway
-from molink_agent.probe.nat import ask_stun
+from molink_agent.network.gateway import NatPmpGateway
+from molink_agent.network.nat import ask_stun
 from molink_scheduler.batch import BatchClass
 from molink_scheduler.link.pacer import LinkPacer
 from molink_scheduler.link.transmission import make_transmission
-from tests.agent.paths.test_gateway import NatPmpRouter
+from tests.agent.network.test_gateway import NatPmpRouter
 from tests.golden.codec import Codec, hexed, itself, unhexed
 from tests.golden.fixed_random import fixed_random
 
@@ -82,7 +80,7 @@ PEER.add(
     hello=lambda: Hello(NONCE),
     measure=lambda: Measure(NODE, PROOF, NONCE),
     ready=lambda: Ready(NODE, PROOF),
-    sorry=lambda: Sorry("Überlastet: try again later."),
+    sorry=lambda: Reject("Überlastet: try again later."),
     echo_first=lambda: Echo(0),
     echo_last=lambda: Echo(2**50),
     bulk=Bulk,
@@ -175,13 +173,13 @@ def a_link_sends():
             port = receiver.bind_to_random_port("tcp://127.0.0.1")
             address = f"tcp://127.0.0.1:{port}"
             link = PacedLink.connect(context, "next", address, make_transmission(), LinkPacer())
-            link.greet()
+            link.say_hello()
             sender, *said = heard_of(receiver)
             receiver.send_multipart([sender, encode_welcome(0)])
             link.connections.socket.poll(WAIT_MS)
             link.pump()
             assert link.is_open
-            link.send((b"header", b"buffer"), BatchClass.DECODE, 1)
+            link.send((b"header", b"buffer"), BatchClass.DECODE)
             said += heard_of(receiver)[1:]
             link.close()
         return "\n".join(part.hex() for part in said)

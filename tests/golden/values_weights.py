@@ -14,7 +14,7 @@ from unittest.mock import patch
 from aiohttp import web
 
 from molink.api.server import start_api
-from molink.api.weights.hashing import FileHashes, FileState, HashCache
+from molink.api.weights.offered_files import FileHashes, FileState, HashCache
 from molink.checkpoint.safetensors_header import StoredTensor, encode_header, parse_header
 from molink.checkpoint.shard_plan import plan_shards
 from molink.checkpoint.weights_manifest import FileEntry, WeightsManifest
@@ -23,7 +23,7 @@ from molink_agent.weights.block_client import open_client
 from molink_agent.weights.layout import parts_of
 from molink_agent.weights.part_file import PartFile
 from molink_agent.weights.source import CoordinatorSource
-from molink_agent.weights.views import ModelFolder, make_view
+from molink_agent.weights.weights_dir import ModelFolder, make_view
 from tests.golden.codec import Codec, from_text
 
 BLOCK = 64

@@ -140,7 +140,7 @@ def activations_of_no_rows():
 def activations_of_a_decode_batch():
     spans = (Span(1, 8, 9, True), Span(2**40, 2**31, 2**31 + 1, False))
     stamps = (StageStamp(0.001, 0.0), StageStamp(float("inf"), 7.5e5))
-    batch = Batch(2**62, BatchClass.DECODE, 7, spans, wire="raw", stamps=stamps)
+    batch = Batch(2**62, BatchClass.DECODE, 7, spans, codec="raw", stamps=stamps)
     return Activations(batch, TensorHeader("bfloat16", 2, 3), bytes(range(12))), 5
 
 
@@ -157,7 +157,7 @@ def activations_of_a_prefill_batch():
 
 def packed_activations(codec: str, buffer: bytes):
     """The buffer is not looked into before it is unpacked."""
-    batch = Batch(1, BatchClass.PREFILL, -1, (Span(1, 0, 2, True),), wire=codec)
+    batch = Batch(1, BatchClass.PREFILL, -1, (Span(1, 0, 2, True),), codec=codec)
     return Activations(batch, TensorHeader("float32", 2, 64, codec), buffer), 1
 
 

@@ -45,8 +45,7 @@ class FakeHandle:
     joined: object = None
     allowed: list = field(default_factory=list)
     moves: list = field(default_factory=list)
-    path_moved: object = None
-    reported: object = None
+    health_changed: asyncio.Event | None = None
 
     async def wait_loaded(self, progressed):
         progressed(0.5)
@@ -54,14 +53,15 @@ class FakeHandle:
             raise self.trouble
         progressed(1.0)
         await asyncio.sleep(0)
-        head = REQUESTS_PORT if self.load.layers[0] == 0 else None
+        head = REQUESTS_PORT if self.load.work.layers[0] == 0 else None
         self.loaded = StageLoaded(PORT, head, "cpu", "float32", 64, 10)
         return self.loaded
 
     async def join(self, command):
         self.joined = command
 
-    async def watch(self):
+    async def watch(self, path_moved, health_changed):
+        self.health_changed = health_changed
         code = await self.child.wait()
         raise StageError(f"{self.name} (pid {self.pid}) ended unexpectedly with code {code}.")
 
@@ -73,4 +73,5 @@ class FakeHandle:
 
     def tell_health(self, health):
         self.health = health
-        self.reported()
+        if self.health_changed is not None:
+            self.health_changed.set()

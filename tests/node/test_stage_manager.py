@@ -6,36 +6,31 @@ from contextlib import asynccontextmanager
 import pytest
 
 from molink.control.messages.payloads import Assignment, LinkKeys, StageLink
-from molink.coordinator.local.direct_routes import DirectRoutes
+from molink.coordinator.local.local_node import DirectRoutes
 from molink.errors import StageError, UserError
 from molink.node.stage_manager import StageManager
 from molink.stage_protocol.messages import LoadStage
-from molink.transport.curve import CurveKeys
+from molink.wire.curve_keys import CurveKeys
+from molink_scheduler.head.settings import RingTerms
 from tests.coordinator.examples import WORK
 from tests.node.fake_stage import FakeHandle
 
 KEYS = ("a" * 40, "b" * 40)
 LINK = StageLink(to="n", public_key=KEYS[0], addresses=("127.0.0.1:7",), port_name="ring")
-JOIN = {
-    "kv_tokens_capacity": 64,
-    "micro_batch_count": None,
-    "micro_batch_candidates": [1, 2],
-    "span_tokens": None,
-    "policy": "molink",
-}
+JOIN = RingTerms(64, micro_batch_candidates=(1, 2))
 LOAD = Assignment(revision=1, epoch=5, work=WORK)
 JOINED = LOAD.model_copy(update={"revision": 2, "join": JOIN, "next_link": LINK})
 
 
 class Hosted:
-    """A host, what it has said, and the stages that it has started."""
+    """A manager, what it has published, and the stages that it has started."""
 
     def __init__(self, *troubles, keys=None, operators_own=False):
-        self.facts, self.handles, self.said = [], [], asyncio.Event()
+        self.facts, self.handles, self.published = [], [], asyncio.Event()
         self.troubles = list(troubles)
         self.keys = keys
-        ways = DirectRoutes(lambda: None, is_tail=False)
-        self.host = StageManager(self, ways, self.say, operators_own)
+        routes = DirectRoutes(lambda: None, is_tail=False)
+        self.manager = StageManager(self, routes, self.publish, operators_own=operators_own)
 
     async def prepare(self, work, report):
         report(1.0)
@@ -43,20 +38,20 @@ class Hosted:
         return "/model"
 
     async def start(self, work, directory, allowed):
-        load = LoadStage(directory, work.layers, "cpu", "auto", 1, None, "h", keys=self.keys)
+        load = LoadStage(directory, work, "h", keys=self.keys)
         trouble = self.troubles.pop(0) if self.troubles else None
         self.handles.append(FakeHandle("stage 0", load, trouble))
         return self.handles[-1]
 
-    async def say(self, fact):
+    async def publish(self, fact):
         self.facts.append(fact)
-        self.said.set()
+        self.published.set()
 
     async def until(self, kind):
         async with asyncio.timeout(5):
             while not self.facts or self.facts[-1].kind != kind:
-                self.said.clear()
-                await self.said.wait()
+                self.published.clear()
+                await self.published.wait()
         return self.facts[-1]
 
 
@@ -66,43 +61,43 @@ async def hosted(*troubles, **options):
     try:
         yield made
     finally:
-        await made.host.stop()
+        await made.manager.stop()
     assert all(handle.child.ended.is_set() for handle in made.handles)
 
 
 async def test_an_assignment_is_loaded_joined_and_left_to_its_end():
     async with hosted() as h:
-        await h.host.take(LOAD)
+        await h.manager.assign(LOAD)
         loaded = await h.until("loaded")
         assert loaded.revision == 1
-        assert loaded.line["kv_tokens_capacity"] == 64
+        assert loaded.line.kv_tokens_capacity == 64
         assert [fact.kind for fact in h.facts if fact.fraction] == ["downloading", *["loading"] * 2]
-        assert h.host.state == "loading"
-        await h.host.take(JOINED)
+        assert h.manager.state == "loading"
+        await h.manager.assign(JOINED)
         assert (await h.until("ready")).revision == 2
         assert h.handles[0].joined.next_address == "tcp://127.0.0.1:7"
-        assert h.host.state == "serving"
-        await h.host.take(Assignment(revision=3))
+        assert h.manager.state == "serving"
+        await h.manager.assign(Assignment(revision=3))
         await h.until("stopped")
         assert h.handles[0].child.ended.is_set()
 
 
 async def test_what_was_told_before_is_not_done_again():
     async with hosted() as h:
-        await h.host.take(LOAD)
+        await h.manager.assign(LOAD)
         await h.until("loaded")
-        await h.host.take(LOAD.model_copy(update={"work": None}))
-        assert h.host.busy
+        await h.manager.assign(LOAD.model_copy(update={"work": None}))
+        assert h.manager.busy
         assert not h.handles[0].child.ended.is_set()
 
 
 async def test_a_stage_that_was_in_a_ring_is_not_used_for_another():
     async with hosted() as h:
-        await h.host.take(LOAD)
+        await h.manager.assign(LOAD)
         await h.until("loaded")
-        await h.host.take(JOINED)
+        await h.manager.assign(JOINED)
         await h.until("ready")
-        await h.host.take(LOAD.model_copy(update={"revision": 3, "epoch": 6}))
+        await h.manager.assign(LOAD.model_copy(update={"revision": 3, "epoch": 6}))
         await h.until("loaded")
         assert len(h.handles) == 2
         assert h.handles[0].child.ended.is_set()
@@ -111,17 +106,17 @@ async def test_a_stage_that_was_in_a_ring_is_not_used_for_another():
 @pytest.mark.parametrize("operators_own", [True, False])
 async def test_whose_fault_it_is_is_said_only_where_the_node_is_the_operators(operators_own):
     async with hosted(UserError("No such device."), operators_own=operators_own) as h:
-        await h.host.take(LOAD)
+        await h.manager.assign(LOAD)
         fact = await h.until("failed")
         assert (fact.message, fact.user_fault) == ("No such device.", operators_own)
-        assert h.host.state == "standby"
+        assert h.manager.state == "standby"
 
 
 async def test_a_stage_that_fails_or_dies_is_a_failure_of_nobody():
     async with hosted(StageError("Out of memory."), operators_own=True) as h:
-        await h.host.take(LOAD)
+        await h.manager.assign(LOAD)
         assert not (await h.until("failed")).user_fault
-        await h.host.take(LOAD.model_copy(update={"revision": 2}))
+        await h.manager.assign(LOAD.model_copy(update={"revision": 2}))
         await h.until("loaded")
         h.handles[1].child.ended.set()
         assert "ended before it joined" in (await h.until("failed")).message
@@ -131,8 +126,8 @@ async def test_keys_are_for_stages_whose_links_are_encrypted():
     told = LinkKeys(revision=1, allowed=KEYS)
     for keys, heard in ((None, []), (CurveKeys(*KEYS), [KEYS])):
         async with hosted(keys=keys) as h:
-            await h.host.take(LOAD)
+            await h.manager.assign(LOAD)
             await h.until("loaded")
-            h.host.allow(told)
-            h.host.allow(told)
+            h.manager.allow(told)
+            h.manager.allow(told)
             assert h.handles[0].allowed == heard

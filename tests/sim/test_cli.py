@@ -79,7 +79,7 @@ def test_micro_batches_writes_numbers_and_pictures(tmp_path):
         (["--heat-map", "map.jpg"], "ends with .png"),
     ],
 )
-def test_impossible_surveys_are_refused(options, words):
+def test_impossible_sweeps_are_refused(options, words):
     with pytest.raises(UserError, match=words) as refusal:
         CliRunner().invoke(cli, [*SMALL, *options], catch_exceptions=False)
     assert "\n" not in str(refusal.value)

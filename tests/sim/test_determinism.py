@@ -12,7 +12,7 @@ ROOT = Path(__file__).parents[2]
 SCRIPT = """
 import sys
 from molink_sim.even_ring import even_ring
-from molink_sim.report import summary, to_json
+from molink_sim.report.summary import summary, to_json
 from molink_sim.scenario import LinkChange, LinkSpec, Scenario
 from molink_sim.simulate import simulate
 from molink_sim.systems import system_named

@@ -15,8 +15,7 @@ from molink.errors import UserError
 from molink_sim.checkers import CHECKERS
 from molink_sim.faults import FAULTS
 from molink_sim.ring.tail import Tail
-from molink_sim.swarm import fault_kinds, replay_command, run_swarm
-from molink_sim.swarm_world import swarm_scenario
+from molink_sim.swarm import fault_kinds, replay_command, run_swarm, swarm_scenario
 
 ROOT = Path(__file__).parents[2]
 SEEDS = 300

@@ -6,13 +6,14 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
-from molink.coordinator.requests.ring_client_links import RingClientLinks
+from molink.coordinator.requests.ring_client_links import HeadLost, HeadSilent, RingClientLinks
 from molink.errors import StageError
 from molink.stage.links import StageLinks
 from molink.stage_protocol.messages import Fact, JoinRing, MovePath, PathMoved, SetAllowed
 from molink.transport.link.thread import LinkThread
 from molink.wire.messages import Cancel, Forget, Sampled, TokenSample
 from molink_scheduler.batch import BatchClass, Release
+from molink_scheduler.head.settings import RingTerms
 from molink_scheduler.link.silence import GiveUp, Reconnect
 from tests.transport.link.two_ends import keys, public
 
@@ -33,11 +34,15 @@ class Stages:
     facts: "queue.SimpleQueue[Fact]" = field(default_factory=queue.SimpleQueue)
 
     def __post_init__(self):
-        self.stage = StageLinks.bind("stage", "0.0.0.0", False, keys(STAGE, public(PEER)))
-        self.peer = StageLinks.bind("peer", "0.0.0.0", True, keys(PEER, public(STAGE)))
+        self.stage = StageLinks.bind(
+            "stage", "0.0.0.0", False, self.facts.put, keys(STAGE, public(PEER))
+        )
+        self.peer = StageLinks.bind(
+            "peer", "0.0.0.0", True, self.facts.put, keys(PEER, public(STAGE))
+        )
 
     def address(self, host: str) -> str:
-        return f"tcp://{host}:{self.peer.inbound[0].port}"
+        return f"tcp://{host}:{self.peer.ports[0]}"
 
     def join(self, **fields: object) -> None:
         fields = {"next_address": self.address("127.0.0.1"), "next_key": public(PEER)} | fields
@@ -45,19 +50,15 @@ class Stages:
             JoinRing(
                 epoch=EPOCH,
                 coordinator_address=None,
-                kv_tokens_capacity=64,
-                micro_batch_count=None,
-                micro_batch_candidates=(1,),
-                span_tokens=None,
-                policy="molink",
+                ring=RingTerms(64),
                 upload_bytes_per_s=None,
                 **fields,
             )
         )
-        self.peer._epoch = EPOCH
+        self.peer._links.epoch = EPOCH
 
     def steer(self, command: SetAllowed | MovePath) -> PathMoved:
-        self.stage.obey(command, self.facts.put)
+        self.stage.handle(command)
         fact = self.facts.get(timeout=PATIENCE_S)
         assert isinstance(fact, PathMoved)
         return fact
@@ -72,9 +73,7 @@ def stages():
     stages = Stages()
     yield stages
     for one in (stages.stage, stages.peer):
-        one._thread.stop()
-        one._guard.close()
-        one._context.destroy(linger=0)
+        one._links.close()
 
 
 def test_stages_speak_over_encrypted_links(stages):
@@ -91,12 +90,12 @@ def test_an_encrypted_stage_opens_no_link_without_the_key_of_its_neighbour(stage
 
 def test_a_neighbour_that_is_struck_off_is_counted_and_not_heard(stages):
     stages.join()
-    stages.peer.obey(SetAllowed((public(STRANGER),)), stages.facts.put)
+    stages.peer.handle(SetAllowed((public(STRANGER),)))
     stages.stage.send_next(Forget(Release(5)))
     while not stages.peer.frames_refused:
-        stages.peer._thread.wake()
+        stages.peer._links.thread.wake()
     assert list(stages.peer.receive()) == []
-    stages.peer.obey(SetAllowed((public(STAGE),)), stages.facts.put)
+    stages.peer.handle(SetAllowed((public(STAGE),)))
     stages.stage.send_next(Forget(Release(6)))
     heard: list[int] = []
     while len(heard) < 2:
@@ -117,62 +116,54 @@ def test_a_path_moves_on_command(stages):
 
 def test_a_stage_asks_for_another_way_when_nothing_comes_through(stages):
     stages.join()
-    told: list[Fact] = []
-    stages.stage._tell = told.append
     link = stages.stage._next
-    link.on_silence(Reconnect(ask_others=False))
-    assert told == []
-    link.on_silence(Reconnect(ask_others=True))
-    (fact,) = told
+    link.on_silence(link, Reconnect(ask_for_path=False))
+    assert stages.facts.empty()
+    link.on_silence(link, Reconnect(ask_for_path=True))
+    fact = stages.facts.get_nowait()
     assert (fact.link, fact.address, fact.moved) == ("next", link.address, False)
     assert list(stages.stage.receive()) == []
 
 
 def test_a_stage_whose_link_is_lost_says_so_and_ends(stages):
     stages.join()
-    stages.stage._next.on_silence(GiveUp(25.4))
+    link = stages.stage._next
+    link.on_silence(link, GiveUp(25.4))
     with pytest.raises(StageError, match="has lost its link 'next': for 25 s nothing"):
         list(stages.stage.receive())
 
 
 def test_a_plain_stage_cannot_be_told_whom_to_accept(caplog):
-    links = StageLinks.bind("plain", "127.0.0.1", False)
-    links.obey(SetAllowed((public(STRANGER),)), lambda fact: None)
+    links = StageLinks.bind("plain", "127.0.0.1", False, lambda fact: None)
+    links.handle(SetAllowed((public(STRANGER),)))
     assert "not encrypted" in caplog.text
-    links._thread.stop()
-    links._context.destroy(linger=0)
+    links._links.close()
 
 
 async def test_the_coordinator_speaks_with_head_and_tail_over_encrypted_links():
-    ring = StageLinks.bind("ring", "0.0.0.0", True, keys(PEER, public(COORDINATOR), public(PEER)))
-    links = RingClientLinks.bind("127.0.0.1", EPOCH, keys(COORDINATOR))
-    arrived: asyncio.Queue[Sampled] = asyncio.Queue()
-    links.sampled = arrived.put_nowait
-    links.allow([public(PEER)])
+    allowed = keys(PEER, public(COORDINATOR), public(PEER))
+    ring = StageLinks.bind("ring", "0.0.0.0", True, lambda fact: None, allowed)
+    links = RingClientLinks.bind("127.0.0.1", EPOCH, keys(COORDINATOR, public(PEER)))
     host = "tcp://127.0.0.{}:{}"
     with pytest.raises(ValueError):
-        await links.connect(host.format(1, ring.inbound[1].port))
-    await links.connect(host.format(1, ring.inbound[1].port), head_key=public(PEER))
-    ours = host.format(1, links.inbound.port)
-    own = host.format(1, ring.inbound[0].port)
-    join = JoinRing(EPOCH, own, ours, 64, None, (1,), None, "molink", None)
+        await links.connect(host.format(1, ring.ports[1]))
+    await links.connect(host.format(1, ring.ports[1]), head_key=public(PEER))
+    ours = host.format(1, links.port)
+    own = host.format(1, ring.ports[0])
+    join = JoinRing(EPOCH, own, ours, RingTerms(64, None, (1,), None, "molink"), None)
     keyed = {"next_key": public(PEER), "coordinator_key": public(COORDINATOR)}
     await asyncio.to_thread(ring.connect, replace(join, **keyed))
-    news: asyncio.Queue[str] = asyncio.Queue()
-    links.head_silent = lambda: news.put_nowait("silent")
-    links.head_lost = news.put_nowait
-    for step in (Reconnect(ask_others=False), Reconnect(ask_others=True), GiveUp(25.0)):
-        links.head.on_silence(step)
-    assert await news.get() == "silent"
-    assert await news.get() == "For 25 s the head has acknowledged nothing over any way."
-    outcome = await links.move_head(host.format(2, ring.inbound[1].port))
+    for step in (Reconnect(ask_for_path=False), Reconnect(ask_for_path=True), GiveUp(25.0)):
+        links.head.on_silence(links.head, step)
+    assert await links.events.get() == HeadSilent()
+    lost = HeadLost("For 25 s the head has acknowledged nothing over any way.")
+    assert await links.events.get() == lost
+    outcome = await links.move_head(host.format(2, ring.ports[1]))
     assert outcome.moved
     links.send(Cancel(3))
     await asyncio.to_thread(ring.wait, PATIENCE_S)
     assert list(ring.receive()) == [Cancel(3)]
     ring.send_coordinator(Sampled(BatchClass.DECODE, 0, (), (TokenSample(1, 2),)))
-    assert (await arrived.get()).tokens[0].token_id == 2
+    assert (await links.events.get()).tokens[0].token_id == 2
     links.close()
-    ring._thread.stop()
-    ring._guard.close()
-    ring._context.destroy(linger=0)
+    ring._links.close()

@@ -5,6 +5,7 @@ import pytest
 from molink.stage.links import StageLinks
 from molink.stage_protocol.messages import JoinRing
 from molink.transport.link.thread import LinkThread
+from molink_scheduler.head.settings import RingTerms
 from molink_scheduler.link.facts import CAUTIOUS, LinkMemory
 
 MEMORY = LinkMemory(rate_bytes_per_s=7.5e5, rtt_s=0.08)
@@ -13,21 +14,24 @@ MEMORY = LinkMemory(rate_bytes_per_s=7.5e5, rtt_s=0.08)
 @pytest.fixture
 def links(monkeypatch):
     monkeypatch.setattr(LinkThread, "_measure", lambda self, link: None)
-    both = [StageLinks.bind(name, "127.0.0.1", is_head=False) for name in ("stage", "peer")]
+    both = [
+        StageLinks.bind(name, "127.0.0.1", False, lambda fact: None) for name in ("stage", "peer")
+    ]
     yield both
     for one in both:
-        one._thread.stop()
-        one._context.destroy(linger=0)
+        one._links.close()
 
 
 @pytest.mark.parametrize("known", [{}, {"next_memory": MEMORY, "coordinator_memory": MEMORY}])
 def test_a_link_begins_from_what_was_last_known_of_it(links, known):
     """Nothing was sent that could measure it."""
     stage, peer = links
-    address = f"tcp://127.0.0.1:{peer.inbound[0].port}"
-    stage.connect(JoinRing(1, address, address, 64, None, (1,), None, "molink", None, **known))
+    address = f"tcp://127.0.0.1:{peer.ports[0]}"
+    stage.connect(
+        JoinRing(1, address, address, RingTerms(64, None, (1,), None, "molink"), None, **known)
+    )
     expected = MEMORY if known else CAUTIOUS
-    for link in stage.statistics():
-        assert link.pacer.rate_mbps == pytest.approx(expected.rate_bytes_per_s * 8e-6)
-        assert link.pacer.rtt_ms == pytest.approx(expected.rtt_s * 1e3)
+    for link in stage.reports():
+        assert link.rate_mbps == pytest.approx(expected.rate_bytes_per_s * 8e-6)
+        assert link.rtt_ms == pytest.approx(expected.rtt_s * 1e3)
     assert stage.next_rate_bytes_per_s == expected.rate_bytes_per_s

@@ -17,12 +17,14 @@ from molink.stage_protocol.messages import (
     PathMoved,
     SetAllowed,
     StageReady,
+    StageWork,
     decode_line,
     encode_line,
 )
+from molink_scheduler.head.settings import RingTerms
 
-LOAD = LoadStage("demo", (0, 4), "cpu", "auto", 1, None, "127.0.0.1")
-JOIN = JoinRing(1, "tcp://a:1", None, 64, None, (1,), None, "molink", None)
+LOAD = LoadStage("demo", StageWork((0, 4), "cpu", "auto"), "127.0.0.1")
+JOIN = JoinRing(1, "tcp://a:1", None, RingTerms(64, None, (1,), None, "molink"), None)
 KEYS = [SetAllowed((character * 40,)) for character in "abc"]
 MOVES = [MovePath("next", "tcp://a:1"), MovePath("coordinator", "tcp://b:1")]
 

@@ -6,15 +6,15 @@ from dataclasses import asdict
 import pytest
 
 from molink.errors import FrameError
-from molink.stage_protocol.health import (
+from molink.stage_protocol.messages import (
     FIGURE_MAX,
-    LinkHealth,
+    HEALTH,
     PackingHealth,
     StageHealth,
-    health_from_fields,
 )
+from molink_scheduler.link.facts import LinkReport
 
-LINK = LinkHealth("next", 1, 2, 0, 1, 0, 9, 4096, 20.5, 60.0, 1.5, 3, False, 0)
+LINK = LinkReport("next", 1, 2, 0, 1, 0, 9, 4096, 20.5, 60.0, 1.5, 3, False, 0)
 PACKED = PackingHealth("int8", 200, 104, 0.01)
 REPORT = StageHealth(0, 1.5, 0.5, 3, 1, 2, 0, PACKED, PACKED, -5, None, 1, 0.1, 0, (LINK,))
 
@@ -24,8 +24,8 @@ def fields(**changes):
 
 
 def test_a_report_comes_back_as_it_was():
-    assert health_from_fields(fields()) == REPORT
-    assert health_from_fields(fields(said_by_a_newer_agent=1)) == REPORT
+    assert HEALTH.read(fields()) == REPORT
+    assert HEALTH.read(fields(said_by_a_newer_agent=1)) == REPORT
 
 
 @pytest.mark.parametrize(
@@ -48,15 +48,22 @@ def test_a_report_comes_back_as_it_was():
         {"packed": asdict(PACKED) | {"codec": "x" * 41}},
         {"links": None},
         {"links": [asdict(LINK) | {"foreign_upload": "no"}]},
+        {"links": [asdict(LINK) | {"rate_mbps": float("nan")}]},
+        {"links": [asdict(LINK) | {"messages_sent": True}]},
+        {"links": [asdict(LINK) | {"bytes_sent": -1}]},
+        {"links": [asdict(LINK) | {"rtt_ms": 10**400}]},
+        {"links": [asdict(LINK) | {"name": "x" * 41}]},
+        {"links": [{"name": "next"}]},
+        {"links": ["next"]},
         {"links": [asdict(LINK)] * 5},
     ],
 )
 def test_anything_that_cannot_be_computed_with_is_refused_by_name(changes):
     (name,) = changes
     with pytest.raises(FrameError, match=name):
-        health_from_fields(fields(**changes))
+        HEALTH.read(fields(**changes))
 
 
 def test_a_report_that_lacks_something_is_refused():
     with pytest.raises(FrameError, match="kv_tokens_used"):
-        health_from_fields({})
+        HEALTH.read({})

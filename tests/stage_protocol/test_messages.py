@@ -4,12 +4,12 @@ import pytest
 
 from molink.errors import FrameError
 from molink.stage_protocol import messages as supervision
-from molink.stage_protocol.health import LinkHealth, PackingHealth, StageHealth
-from molink.stage_protocol.messages import decode_line, encode_line
-from molink.transport.curve import CurveKeys
-from molink_scheduler.link.facts import LinkMemory
+from molink.stage_protocol.messages import PackingHealth, StageHealth, decode_line, encode_line
+from molink.wire.curve_keys import CurveKeys
+from molink_scheduler.head.settings import RingTerms
+from molink_scheduler.link.facts import LinkMemory, LinkReport
 
-LINK = LinkHealth(
+LINK = LinkReport(
     name="next",
     messages_sent=1,
     bytes_sent=2,
@@ -34,9 +34,10 @@ PACKED = PackingHealth("int8", 200, 104, 0.01)
 @pytest.mark.parametrize(
     "value",
     [
-        supervision.LoadStage("demo", (0, 4), "cpu", "auto", 1, None, "127.0.0.1"),
+        supervision.LoadStage("demo", supervision.StageWork((0, 4), "cpu", "auto"), "127.0.0.1"),
         supervision.LoadStage(
-            *("demo", (0, 4), "cpu", "auto", 1, None, "127.0.0.1"), keys=CurveKeys(*KEYS, KEYS)
+            *("demo", supervision.StageWork((0, 4), "cpu", "auto"), "127.0.0.1"),
+            keys=CurveKeys(*KEYS, KEYS),
         ),
         supervision.SetAllowed(()),
         supervision.SetAllowed(KEYS),
@@ -46,9 +47,11 @@ PACKED = PackingHealth("int8", 200, 104, 0.01)
         supervision.StageLoaded(1, None, "cpu", "float32", 128, 10),
         supervision.StageReady(),
         StageHealth(0, 1.5, 0.5, 3, None, 2, 0, PACKED, PACKED, 5, None, 1, 0.1, 0.2, (LINK,)),
-        supervision.JoinRing(1, "tcp://a:1", None, 64, None, (1, 2), 128, "molink", None),
         supervision.JoinRing(
-            *(1, "tcp://a:1", None, 64, None, (1, 2), 128, "molink", None),
+            1, "tcp://a:1", None, RingTerms(64, None, (1, 2), 128, "molink"), None
+        ),
+        supervision.JoinRing(
+            *(1, "tcp://a:1", None, RingTerms(64, None, (1, 2), 128, "molink"), None),
             next_memory=LinkMemory(1e6, 0.1),
             next_key=KEYS[0],
             coordinator_key=KEYS[1],
@@ -82,5 +85,7 @@ def test_anything_else_is_refused(line):
 
 
 def test_a_stage_never_shows_the_secret_half_of_its_keys():
-    load = supervision.LoadStage("demo", (0, 4), "cpu", "auto", 1, None, "a", keys=CurveKeys(*KEYS))
+    load = supervision.LoadStage(
+        "demo", supervision.StageWork((0, 4), "cpu", "auto"), "a", keys=CurveKeys(*KEYS)
+    )
     assert KEYS[1] not in repr(load) and KEYS[1].encode() in encode_line(load)

@@ -5,7 +5,8 @@ import zmq
 
 from molink.control.identity import key_from_z85
 from molink.transport import curve
-from molink.transport.curve import KEYS_MAX, WAITING_MAX, CurveGuard, CurveKeys
+from molink.transport.curve import WAITING_MAX, CurveGuard
+from molink.wire.curve_keys import KEYS_MAX, CurveKeys
 from molink_scheduler.batch import BatchClass
 from tests.transport.link.two_ends import (
     HEADER,

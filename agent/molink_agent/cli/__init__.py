@@ -1,5 +1,32 @@
-"""`molink agent`: lend this PC, and stay its master."""
+"""`molink agent`: lend this PC, and stay its master. Each command imports what it needs when it
+runs."""
 
-from molink_agent.cli.group import main
+import click
+
+from molink.cli.command_line import SentenceGroup
+from molink_agent.cli import owner
+from molink_agent.cli.join import join, run
+from molink_agent.cli.service import service
 
 __all__ = ["main"]
+
+
+@click.group(cls=SentenceGroup)
+def main() -> None:
+    """Lend this PC to a cluster, and stay its master."""
+
+
+for command in (
+    join,
+    run,
+    owner.status,
+    owner.pause,
+    owner.resume,
+    owner.drain,
+    owner.leave,
+    owner.logs,
+    owner.set_limit,
+    owner.doctor,
+    service,
+):
+    main.add_command(command)

@@ -3,11 +3,14 @@
 import asyncio
 import os
 import platform
+from contextlib import closing
 from typing import TYPE_CHECKING
 
 import click
 
+from molink.errors import UserError
 from molink_agent.cli.options import data_dir_option, directory
+from molink_agent.limits.limits_file import LimitsFile
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -64,11 +67,11 @@ def join(
 
     What is lent can be changed at any time: `molink agent set`.
     """
-    from molink.cli.stop_signals import until_stopped
     from molink.control.identity import load_or_make_key
     from molink.control.messages.invites import Invite
+    from molink.tasks import until_stopped
     from molink_agent.daemon.membership import join_cluster
-    from molink_agent.daemon.options import AgentOptions
+    from molink_agent.data_files import AgentOptions
 
     where = directory(data_dir)
     parsed = Invite.parse(invite)
@@ -76,8 +79,8 @@ def join(
     _keep_limits(where, limits, relay_only=relay_only)
     AgentOptions(data_port, listen, map_ports).save(where)
     pair = load_or_make_key(where / KEY_FILE)
-    called = (name or platform.node() or "unnamed")[:NAME_CHARACTERS_MAX]
-    membership = asyncio.run(join_cluster(parsed, pair, called, where))
+    shown_name = (name or platform.node() or "unnamed")[:NAME_CHARACTERS_MAX]
+    membership = asyncio.run(join_cluster(parsed, pair, shown_name, where))
     _greet(membership, data_dir, stays=then_run)
     _warn_of_nothing_lent(where, membership)
     if then_run:
@@ -88,9 +91,8 @@ def join(
 @data_dir_option
 def run(data_dir: str | None) -> None:
     """Lend this PC as it was joined, until Ctrl-C; the service runs this."""
-    from molink.cli.stop_signals import until_stopped
     from molink.control.identity import load_or_make_key
-    from molink.errors import UserError
+    from molink.tasks import until_stopped
     from molink_agent.daemon.membership import load_membership
 
     where = directory(data_dir)
@@ -102,8 +104,6 @@ def run(data_dir: str | None) -> None:
 
 
 def _keep_limits(where: "Path", limits: dict[str, str | None], *, relay_only: bool) -> None:
-    from molink_agent.limits.limits_file import LimitsFile
-
     file = LimitsFile(where)
     for key, value in limits.items():
         if value is not None:
@@ -126,28 +126,22 @@ def _greet(membership: "Membership", data_dir: str | None, *, stays: bool) -> No
 
 def _warn_of_nothing_lent(where: "Path", membership: "Membership") -> None:
     """The PC joins all the same: its owner may change the limits while it runs."""
-    from molink_agent.daemon.this_pc import ThisPc
-    from molink_agent.limits.limits_file import LimitsFile
-    from molink_agent.probe.gpus import GpuProbe
-    from molink_agent.probe.profile import Measured
-    from molink_agent.probe.visible_cards import VISIBLE_VARIABLE
+    from molink_agent.daemon.this_pc import Measured, ThisPc
+    from molink_agent.probe.gpus import VISIBLE_VARIABLE, GpuProbe
 
     if membership.answer.model is None:
         return
     limits = LimitsFile(where)
     limits.read()
-    probe = GpuProbe(visible=os.environ.get(VISIBLE_VARIABLE))
-    try:
+    with closing(GpuProbe(visible=os.environ.get(VISIBLE_VARIABLE))) as probe:
         shortage = ThisPc(where, limits, probe, Measured()).shortage(membership.answer.model)
-    finally:
-        probe.close()
     if shortage:
         print(f"Nothing is lent yet: {shortage}", flush=True)
 
 
 async def _run(where: "Path", pair: "KeyPair", membership: "Membership") -> None:
-    from molink.cli.running_line import RunningLine
-    from molink_agent.daemon.life import live
+    from molink.cli.terminal import StatusLine
+    from molink_agent.daemon.process import run_agent
 
-    with RunningLine() as shown:
-        await live(where, pair, membership, shown)
+    with StatusLine() as shown:
+        await run_agent(where, pair, membership, shown)

@@ -1,10 +1,13 @@
-"""Options that several commands take."""
+"""Options that several commands take, and the directory that they lead to."""
 
 from pathlib import Path
 
 import click
 
-__all__ = ["data_dir_option", "directory", "json_option"]
+from molink.config.data_dir import data_dir
+from molink.errors import UserError
+
+__all__ = ["data_dir_option", "directory", "joined_directory", "json_option"]
 
 data_dir_option = click.option(
     "--data-dir",
@@ -14,8 +17,19 @@ data_dir_option = click.option(
 json_option = click.option("--json", "as_json", is_flag=True, help="As JSON, for programs.")
 
 
-def directory(data_dir: str | None) -> Path:
-    """The agent's data directory."""
-    from molink_agent.data_dir import default_data_dir
+def directory(given: str | None) -> Path:
+    """The agent's data directory: the one that was given, or the user's only one."""
+    return Path(given).absolute() if given else data_dir("molink-agent")
 
-    return Path(data_dir).absolute() if data_dir else default_data_dir()
+
+def joined_directory(given: str | None, remedy: str) -> Path:
+    """The data directory of an agent that has joined. Raises UserError, ending in `remedy`."""
+    from molink_agent.data_files import MEMBERSHIP_FILE
+
+    where = directory(given)
+    if not (where / MEMBERSHIP_FILE).exists():
+        raise UserError(
+            f"This PC has not joined a cluster (nothing is kept in {where}): `molink agent join "
+            f"INVITE` {remedy}"
+        )
+    return where

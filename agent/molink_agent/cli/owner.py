@@ -1,19 +1,34 @@
-"""What an owner does with an agent that runs: see it, pause it, take it back."""
+"""What an owner does with an agent: see how it is, pause it, take the PC back."""
 
 import asyncio
 import json
-from typing import TYPE_CHECKING, Any
+import sys
+from collections.abc import Collection
+from pathlib import Path
+from typing import Any
+from urllib.request import urlopen
 
 import click
 
-from molink_agent.cli.options import data_dir_option, directory, json_option
+from molink.errors import UserError
+from molink_agent.cli.options import data_dir_option, directory, joined_directory, json_option
+from molink_agent.limits.limits import KEYS
+from molink_agent.limits.limits_file import LimitsFile
+from molink_agent.local_socket import agent_runs, ask_agent
+from molink_agent.status_text import status_lines
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
-__all__ = ["drain", "leave", "logs", "pause", "resume", "set_limit", "status"]
+__all__ = ["doctor", "drain", "leave", "logs", "pause", "resume", "set_limit", "status"]
 
 LOG_LINES = 50
+
+EXIT_FAILED = 1
+"""Something must be mended; 2 is for commands that were not understood."""
+
+GIVEN_WITHIN_S = 3.0
+"""For the coordinator's answer: a status without it is better than one that takes long."""
+
+GIVEN_BYTES_MAX = 64 * 2**20
+"""Some 4 KB for each of the nodes that a coordinator takes at most."""
 
 
 @click.command()
@@ -21,11 +36,9 @@ LOG_LINES = 50
 @json_option
 def status(data_dir: str | None, as_json: bool) -> None:
     """Say what this PC is doing, what is lent of it, and what it has given."""
-    from molink_agent.cli.given import given_so_far
-
     answer = _ask(data_dir, command="status")
     own = [device["id"] for device in answer["devices"]]
-    given = given_so_far(answer["cluster"], own) if answer["connected"] else None
+    given = _given_so_far(answer["cluster"], own) if answer["connected"] else None
     _show(answer | {"given": given}, as_json=as_json)
 
 
@@ -61,8 +74,8 @@ def leave(data_dir: str | None) -> None:
     """Leave the cluster for good; what it was doing finishes or moves, then the agent ends."""
     from molink_agent.daemon.membership import forget_membership
 
-    where = _joined(data_dir)
-    if _runs(data_dir):
+    where = joined_directory(data_dir, "does it, or give --data-dir.")
+    if asyncio.run(agent_runs(where)):
         _ask(data_dir, command="leave")
         click.echo("leaving: the agent ends when nothing counts on it any more")
         return
@@ -70,18 +83,15 @@ def leave(data_dir: str | None) -> None:
     click.echo("left: no agent ran here, so for the operator this PC is just gone")
 
 
-class _WithLimits(click.Command):
-    """Its help shows every limit there is."""
+class _LimitsCommand(click.Command):
+    """Command whose help shows every limit: what each means, and a value to begin with."""
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """A list of keys: what each means, and a value to begin with."""
-        from molink_agent.limits.limits import KEYS
-
         with formatter.section("Limits, each with an example"):
             formatter.write_dl([(f"{key.name} {key.typed}", key.meaning) for key in KEYS])
 
 
-@click.command("set", cls=_WithLimits)
+@click.command("set", cls=_LimitsCommand)
 @click.argument("key")
 @click.argument("value")
 @data_dir_option
@@ -91,11 +101,9 @@ def set_limit(key: str, value: str, data_dir: str | None) -> None:
     Upload, memory, hours and idle time hold at once; device, threads and direct from the next ring
     on.
     """
-    from molink_agent.limits.limits_file import LimitsFile
-
     file = LimitsFile(directory(data_dir))
     file.set(key, value)
-    runs = _runs(data_dir)
+    runs = asyncio.run(agent_runs(directory(data_dir)))
     answer = _ask(data_dir, command="look") if runs else {}
     when = "the agent knows" if runs else "it holds when the agent starts"
     click.echo(f"{key} = {value} is saved in {file.path}; {when}")
@@ -108,8 +116,7 @@ def set_limit(key: str, value: str, data_dir: str | None) -> None:
 @click.option("--lines", default=LOG_LINES, show_default=True, help="Of its end.")
 def logs(data_dir: str | None, lines: int) -> None:
     """Show the end of the agent's log."""
-    from molink.errors import UserError
-    from molink_agent.daemon.life import LOG_FILE
+    from molink_agent.daemon.process import LOG_FILE
 
     path = directory(data_dir) / LOG_FILE
     try:
@@ -120,36 +127,40 @@ def logs(data_dir: str | None, lines: int) -> None:
         click.echo(line)
 
 
+@click.command()
+@click.option(
+    "--data-dir",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Of the agent to look at; without it the user's only one.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print the findings for machines.")
+def doctor(data_dir: Path | None, as_json: bool) -> None:
+    """Look at all that an agent needs, and say how to mend what is wrong.
+
+    Exits with 1 when something keeps this PC from helping.
+    """
+    from rich.console import Console
+
+    from molink_agent.doctor import gather, report
+
+    with Console(stderr=True).status("Looking at this PC"):
+        facts = asyncio.run(gather.gather(data_dir or directory(None)))
+    findings = report.examine(facts)
+    found = report.as_json(findings)
+    if as_json:
+        click.echo(json.dumps(found, indent=2))
+    else:
+        report.print_findings(findings, Console())
+    if not found["ok"]:
+        sys.exit(EXIT_FAILED)
+
+
 def _ask(data_dir: str | None, **question: str) -> dict[str, Any]:
-    from molink_agent.daemon.local_socket import ask_agent
-
-    return asyncio.run(ask_agent(_joined(data_dir), question))
-
-
-def _joined(data_dir: str | None) -> "Path":
-    """The data directory. Raises UserError when there never was a cluster."""
-    from molink.errors import UserError
-    from molink_agent.data_dir import MEMBERSHIP_FILE
-
-    where = directory(data_dir)
-    if not (where / MEMBERSHIP_FILE).exists():
-        raise UserError(
-            f"This PC has not joined a cluster (nothing is kept in {where}): "
-            "`molink agent join INVITE` does it, or give --data-dir."
-        )
-    return where
-
-
-def _runs(data_dir: str | None) -> bool:
-    from molink_agent.daemon.local_socket import agent_runs
-
-    return asyncio.run(agent_runs(directory(data_dir)))
+    where = joined_directory(data_dir, "does it, or give --data-dir.")
+    return asyncio.run(ask_agent(where, question))
 
 
 async def _drained(data_dir: str | None, timeout_s: float) -> None:
-    from molink.errors import UserError
-    from molink_agent.daemon.local_socket import ask_agent
-
     try:
         async with asyncio.timeout(timeout_s):
             while True:
@@ -164,11 +175,22 @@ async def _drained(data_dir: str | None, timeout_s: float) -> None:
         ) from None
 
 
-def _show(answer: dict[str, Any], *, as_json: bool) -> None:
-    from molink_agent.cli.status_lines import status_lines
+def _given_so_far(cluster_url: str, node_ids: Collection[str]) -> dict[str, Any] | None:
+    """What all devices together have given: the coordinator accounts for it in GET /cluster. None
+    when it cannot be asked, as behind a password."""
+    if not cluster_url.startswith(("http://", "https://")):
+        return None
+    try:
+        with urlopen(f"{cluster_url}/cluster", timeout=GIVEN_WITHIN_S) as answer:
+            nodes = json.loads(answer.read(GIVEN_BYTES_MAX))["nodes"]
+        own = [node["contribution"] for node in nodes if node["id"] in node_ids]
+        keys = ("uptime_s", "token_layers", "bytes_sent") if own else ()
+        return {key: sum(int(given[key]) for given in own) for key in keys} or None
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
 
-    if as_json:
-        click.echo(json.dumps(answer))
-        return
-    for line in status_lines(answer):
+
+def _show(answer: dict[str, Any], *, as_json: bool) -> None:
+    lines = [json.dumps(answer)] if as_json else status_lines(answer)
+    for line in lines:
         click.echo(line)

@@ -4,8 +4,10 @@ import asyncio
 
 import click
 
-from molink.cli.sentence_group import SentenceGroup
-from molink_agent.cli.options import data_dir_option, directory
+from molink.cli.command_line import SentenceGroup
+from molink.errors import UserError
+from molink_agent.cli.options import data_dir_option, directory, joined_directory
+from molink_agent.local_socket import agent_runs
 
 __all__ = ["service"]
 
@@ -19,17 +21,9 @@ def service() -> None:
 @data_dir_option
 def install(data_dir: str | None) -> None:
     """Start the agent at logon, and again when it crashes."""
-    from molink.errors import UserError
-    from molink_agent.daemon.local_socket import agent_runs
-    from molink_agent.data_dir import MEMBERSHIP_FILE
-    from molink_agent.service import install_service, service_status
+    from molink_agent.service.manage import install_service, service_status
 
-    where = directory(data_dir)
-    if not (where / MEMBERSHIP_FILE).exists():
-        raise UserError(
-            f"This PC has not joined a cluster (nothing is kept in {where}): `molink agent join "
-            "INVITE` first; with --no-run it ends when it has joined."
-        )
+    where = joined_directory(data_dir, "first; with --no-run it ends when it has joined.")
     if asyncio.run(agent_runs(where)) and not service_status(where).active:
         raise UserError(
             "An agent runs in a terminal: end it there with Ctrl-C, then install the service."
@@ -42,7 +36,7 @@ def install(data_dir: str | None) -> None:
 @data_dir_option
 def remove(data_dir: str | None) -> None:
     """Stop the service; the agent's data stay."""
-    from molink_agent.service import remove_service
+    from molink_agent.service.manage import remove_service
 
     for line in remove_service(directory(data_dir)):
         click.echo(line)
@@ -52,7 +46,7 @@ def remove(data_dir: str | None) -> None:
 @data_dir_option
 def status(data_dir: str | None) -> None:
     """Whether it is installed and runs."""
-    from molink_agent.service import service_status
+    from molink_agent.service.manage import service_status
 
     found = service_status(directory(data_dir))
     if found.installed:

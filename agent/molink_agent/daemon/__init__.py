@@ -1,1 +1,1 @@
-"""The agent as it runs: hears what the coordinator wants, does what the owner allows."""
+"""The agent as it runs: does what the coordinator assigns, as far as the owner allows it."""

@@ -1,28 +1,34 @@
 """One agent from its start to its end: everything that runs on a volunteer's PC but the stages.
 
-An agent has a seat for each device that it lends, and looks every few seconds at what its owner
-allows; that holds for all seats. Devices come and go with the limits, and with drivers.
+An agent has a node for each device that it lends, and evaluates every few seconds what its owner
+allows; that holds for all nodes. Devices come and go with the limits, and with drivers.
 """
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
 from molink.errors import ControlError, MolinkError
-from molink_agent.daemon.owner import LOOK_S, Owner
-from molink_agent.daemon.router_ports import RouterPorts
-from molink_agent.daemon.seat import Seat
-from molink_agent.daemon.seating import seated
+from molink.tasks import task_group
+from molink_agent.daemon.device_node import DeviceNode
 from molink_agent.daemon.this_pc import ThisPc
-from molink_agent.limits.values import DEVICES_MAX
+from molink_agent.limits.limits import DEVICES_MAX
+from molink_agent.limits.owner_policy import OwnerPolicy
+from molink_agent.network.port_mapping import PortMapper
 
-__all__ = ["Agent", "LeftError"]
+__all__ = ["NO_DEVICE", "Agent", "LeftError", "assign_devices"]
+
+REFRESH_S = 2.0
+"""An owner who comes back waits no longer than this for the agent to notice."""
 
 DEVICES_EVERY_S = 60.0
-"""Between two looks at which devices there are, while the limits stay the same: drivers are
+"""Between two questions which devices there are, while the limits stay the same: drivers are
 installed seldom, and asking one need not be free."""
+
+NO_DEVICE = ""
+"""Of a node that lends nothing now: its device was taken back, or is broken."""
 
 
 class LeftError(MolinkError):
@@ -31,107 +37,102 @@ class LeftError(MolinkError):
 
 @dataclass(slots=True)
 class Agent:
-    """Made of its parts by `assemble`; `run` is its life."""
+    """The device nodes of one PC, and what its owner allows them."""
 
     pc: ThisPc
-    owner: Owner
-    ports: RouterPorts
-    make_seat: Callable[[int], Seat]
+    owner: OwnerPolicy
+    mapper: PortMapper
+    maps_ports: Callable[[], bool]
+    """Whether the owner lets the router be asked at all, when the agent starts."""
+    make_node: Callable[[int], DeviceNode]
     """By its number."""
-    seats: list[Seat] = field(default_factory=list)
-    started_unix_s: float = 0.0
-    """On the coordinator's clock."""
+    nodes: list[DeviceNode] = field(default_factory=list)
     _group: asyncio.TaskGroup | None = None
-    _looked_at: float | None = None
-    _looking: asyncio.Lock = field(default_factory=asyncio.Lock)
+    _devices_checked_at: float | None = None
+    _refreshing: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     def __post_init__(self) -> None:
-        self._add_seat()
+        self._add_node()
 
     @property
-    def first(self) -> Seat:
-        """The PC's own; there always is one."""
-        return self.seats[0]
-
-    @property
-    def busy(self) -> bool:
-        """Whether a ring counts on this PC."""
-        return any(seat.host.busy for seat in self.seats)
-
-    @property
-    def pids(self) -> frozenset[int]:
-        """Of our own processes that compute."""
-        return frozenset().union(*(seat.host.pids for seat in self.seats))
-
-    @property
-    def held_bytes(self) -> dict[str, int]:
-        """What our stages hold of each device, beside their KV."""
-        return {seat.device: seat.host.weights_bytes for seat in self.seats}
+    def first(self) -> DeviceNode:
+        """The PC's own node; there always is one."""
+        return self.nodes[0]
 
     async def run(self) -> None:
-        """Until cancelled, until it has left, or until the coordinator or another agent says so.
+        """Until cancelled, until it has left, or until the coordinator or another agent ends it.
 
         Raises LeftError, JoinRefusedError, ReplacedError, UserError.
         """
-        self.started_unix_s = self.pc.next_start(time.time() + self.pc.measured.clock_offset_s)
-        try:
-            async with asyncio.TaskGroup() as self._group:
-                await self.look_now()
-                self._start(self.first)
-                self._group.create_task(self._look())
-                self._group.create_task(self.ports.run(self._addresses_changed))
-        except ExceptionGroup as failures:
-            raise failures.exceptions[0] from None
+        async with task_group() as self._group:
+            await self.refresh()
+            self._start(self.first)
+            self._group.create_task(self._keep_fresh())
+            if self.maps_ports():
+                self._group.create_task(self.mapper.run())
+                self._group.create_task(self._publish_mapped())
 
-    async def look_now(self) -> None:
-        """See what the owner allows, and have each seat obey it."""
-        async with self._looking:
-            limits_changed = await self.owner.look()
-            await self._look_at_devices(limits_changed=limits_changed)
-            for seat in self.seats:
-                with suppress(ControlError):  # The seat itself finds out.
-                    await seat.look(limits_changed=limits_changed)
+    async def refresh(self) -> None:
+        """Evaluate what the owner allows, and have each node do it."""
+        async with self._refreshing:
+            limits_changed = await self.owner.evaluate(self.pc.own_pids)
+            await self._check_devices(limits_changed=limits_changed)
+            for node in self.nodes:
+                with suppress(ControlError):  # The node itself finds out.
+                    await node.refresh(limits_changed=limits_changed)
 
-    def cap_changed(self) -> None:
-        """The stages share the owner's upload cap otherwise now."""
-        for seat in self.seats:
-            seat.host.limits_changed()
-
-    async def _look(self) -> None:
+    async def _keep_fresh(self) -> None:
         while True:
-            if self.owner.leaving and not self.busy:
+            if self.owner.leaving and not self.pc.busy:
                 raise LeftError("This PC has left the cluster.")
-            await asyncio.sleep(LOOK_S)
-            await self.look_now()
+            await asyncio.sleep(REFRESH_S)
+            await self.refresh()
 
-    async def _look_at_devices(self, *, limits_changed: bool) -> None:
-        """Have a seat for each lent device. One that computes is not taken for gone only because
+    async def _check_devices(self, *, limits_changed: bool) -> None:
+        """Have a node for each lent device. One that computes is not taken for gone only because
         its driver does not answer."""
         now = time.monotonic()
-        is_due = self._looked_at is None or now - self._looked_at >= DEVICES_EVERY_S
+        checked_at = self._devices_checked_at
+        is_due = checked_at is None or now - checked_at >= DEVICES_EVERY_S
         if self._group is None or not (is_due or limits_changed):
             return
-        self._looked_at = now
-        lent = [one.device for one in await asyncio.to_thread(self.pc.lent)][:DEVICES_MAX]
-        busy = [seat.device for seat in self.seats if seat.host.busy and not limits_changed]
+        self._devices_checked_at = now
+        lent = [part.device for part in await asyncio.to_thread(self.pc.lent)][:DEVICES_MAX]
+        busy = [node.device for node in self.nodes if node.stage.busy and not limits_changed]
         there = [*lent, *(device for device in busy if device not in lent)]
-        devices = seated([seat.device for seat in self.seats], there)
-        for seat, device in zip(self.seats, devices, strict=False):
-            await seat.sit(device)
-        for device in devices[len(self.seats) :]:
-            self._add_seat()
-            await self.seats[-1].sit(device)
-            self._start(self.seats[-1])
+        devices = assign_devices([node.device for node in self.nodes], there)
+        for node, device in zip(self.nodes, devices, strict=False):
+            await node.set_device(device)
+        for device in devices[len(self.nodes) :]:
+            self._add_node()
+            await self.nodes[-1].set_device(device)
+            self._start(self.nodes[-1])
 
-    def _add_seat(self) -> None:
-        self.seats.append(self.make_seat(len(self.seats)))
+    def _add_node(self) -> None:
+        self.nodes.append(self.make_node(len(self.nodes)))
 
-    def _start(self, seat: Seat) -> None:
-        assert self._group is not None, "seats live while the agent runs"
-        seat.voice.started_unix_s = self.started_unix_s
-        self._group.create_task(seat.run())
+    def _start(self, node: DeviceNode) -> None:
+        assert self._group is not None, "nodes run while the agent does"
+        self._group.create_task(node.run())
 
-    async def _addresses_changed(self) -> None:
-        for seat in self.seats:
-            with suppress(ControlError):
-                await seat.errand.addresses_changed()
+    async def _publish_mapped(self) -> None:
+        """Publish the nodes' addresses whenever the router's mappings have changed."""
+        while True:
+            await self.mapper.changed.wait()
+            self.mapper.changed.clear()
+            for node in self.nodes:
+                with suppress(ControlError):
+                    await node.probes.addresses_changed()
+
+
+def assign_devices(now: Sequence[str], lent: Sequence[str]) -> tuple[str, ...]:
+    """The device of each node, by its number, when these devices are lent. Pure.
+
+    `now`: as it has been. The keys of a node follow from its number and its stage computes on its
+    device, so a node keeps a device that is still lent; one that has none takes the next that no
+    other has; devices that are left get further nodes, behind the others. There is always one node.
+    """
+    kept = [device if device in lent else NO_DEVICE for device in now or (NO_DEVICE,)]
+    free = [device for device in lent if device not in kept]
+    nodes = [device or (free.pop(0) if free else NO_DEVICE) for device in kept]
+    return (*nodes, *free)

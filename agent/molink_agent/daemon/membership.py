@@ -1,11 +1,19 @@
-"""Joining: the one request by which this PC becomes a node, and what is kept of the answer."""
+"""Joining: the one request by which a node becomes a member, and what is kept of the answer.
+
+The PC's first node has joined with the invite before the agent runs. A further node asks by itself,
+and the PC's own token vouches for it: so a card that is put in later is lent without a new invite.
+"""
 
 import asyncio
+import json
+import logging
 import os
 import shutil
 import time
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
+from random import SystemRandom
 from urllib.parse import urlsplit
 
 import aiohttp
@@ -13,36 +21,43 @@ from pydantic import ValidationError
 
 from molink import __version__
 from molink.control.addresses import BrokerAddress
+from molink.control.backoff import Backoff
 from molink.control.identity import KeyPair, key_from_z85
 from molink.control.messages.invites import Invite
 from molink.control.messages.joining import JoinAnswer, JoinRequest, check_answer, request_to_join
 from molink.control.messages.payloads import Message
 from molink.control.messages.sealing import SEALED_BYTES_MAX, open_answer, seal
 from molink.control.private_file import read_private, write_private
-from molink.errors import ControlError, JoinRefusedError, UserError
-from molink_agent.data_dir import MEMBERSHIP_FILE
+from molink.errors import ControlError, JoinRefusedError, MolinkError, UserError
+from molink_agent.data_files import MEMBERSHIP_FILE
 from molink_agent.probe.clock import ClockReading
 
 __all__ = [
-    "SEATS_DIR",
+    "DEVICES_DIR",
+    "Admission",
     "Membership",
     "forget_membership",
     "join_cluster",
-    "join_seat",
+    "join_device",
     "load_membership",
     "rejoin",
 ]
 
-SEATS_DIR = "seats"
+DEVICES_DIR = "seats"
 """In it a directory for each further device, by its number."""
 
 JOIN_PATH = "/agents/join"
 JOIN_TIMEOUT_S = 30.0
 """A coordinator behind a slow line answers in a second."""
 
+RETRY_FIRST_S, RETRY_LONGEST_S = 1.0, 60.0
+"""Backoff between two attempts to reach a coordinator that was there before."""
+
+log = logging.getLogger(__name__)
+
 
 class Membership(Message):
-    """What an agent needs at its next start."""
+    """Membership of one node, as it is kept for the next start."""
 
     url: str
     """The coordinator's."""
@@ -52,21 +67,74 @@ class Membership(Message):
 
     @property
     def broker(self) -> BrokerAddress:
-        """Where to connect."""
+        """Address of the broker to connect to."""
         answer = self.answer
         host = answer.broker_host or urlsplit(self.url).hostname or ""
         return BrokerAddress(host, answer.broker_port, answer.broker_tls, answer.broker_ca)
 
     def belongs_to(self, pc: "Membership", name: str) -> bool:
-        """Whether this is of a seat, now called `name`, in the cluster in which its PC is."""
+        """Whether this is of a node that is now called `name`, in the cluster of its PC."""
         keys = (self.answer.coordinator_public_key, pc.answer.coordinator_public_key)
         return self.url == pc.url and self.name == name and keys[0] == keys[1]
 
 
-@dataclass(frozen=True, slots=True)
-class _Asked:
-    answer: JoinAnswer
-    clock: ClockReading
+@dataclass(slots=True)
+class Admission:
+    """Admission of one node to the cluster, and again when the broker has refused it."""
+
+    pair: KeyPair
+    """The node's."""
+    name: str
+    directory: Path
+    """Where its membership is kept."""
+    first: "Admission | None" = None
+    """Of the PC's first node, which vouches for this one; None: this is the first."""
+    kept: Membership | None = None
+    """None: not asked for yet."""
+
+    @property
+    def membership(self) -> Membership:
+        """The node's own; it must have entered."""
+        assert self.kept is not None, "only a member has a membership"
+        return self.kept
+
+    @property
+    def of_pc(self) -> Membership:
+        """The PC's own membership, as it is now."""
+        return self.membership if self.first is None else self.first.membership
+
+    async def enter(self) -> Membership:
+        """The membership that was kept, or a new one, however long that takes.
+
+        Raises JoinRefusedError, and UserError when what was kept is damaged.
+        """
+        if self.kept is None:
+            kept = await asyncio.to_thread(load_membership, self.directory)
+            self.kept = kept if kept and kept.belongs_to(self.of_pc, self.name) else None
+        if self.kept is None:
+            self.kept = await _until_answered(
+                lambda: join_device(self.of_pc, self.pair, self.name, self.directory)
+            )
+        return self.kept
+
+    async def again(self) -> Membership:
+        """A new membership: the broker has perhaps another password now. Raises JoinRefusedError
+        when this node was removed."""
+        before = self.membership
+        self.kept = await _until_answered(lambda: rejoin(before, self.pair, self.directory))
+        return self.kept
+
+
+async def _until_answered(ask: Callable[[], Awaitable[Membership]]) -> Membership:
+    backoff = Backoff(RETRY_FIRST_S, RETRY_LONGEST_S, SystemRandom())
+    while True:
+        try:
+            return await ask()
+        except JoinRefusedError:
+            raise
+        except MolinkError as error:
+            log.info("%s", error)
+        await asyncio.sleep(backoff.next_s())
 
 
 async def join_cluster(invite: Invite, pair: KeyPair, name: str, data_dir: Path) -> Membership:
@@ -78,7 +146,7 @@ async def join_cluster(invite: Invite, pair: KeyPair, name: str, data_dir: Path)
     return await _ask(invite.url, invite.coordinator_key, request, pair, data_dir)
 
 
-async def join_seat(pc: Membership, pair: KeyPair, name: str, directory: Path) -> Membership:
+async def join_device(pc: Membership, pair: KeyPair, name: str, directory: Path) -> Membership:
     """Join with a further device of a PC that is in, and keep what was answered in `directory`.
     Raises as above."""
     token = pc.answer.weights_token
@@ -111,33 +179,26 @@ def load_membership(data_dir: Path) -> Membership | None:
 def forget_membership(data_dir: Path) -> None:
     """After leaving, with all devices: from now on an invite is needed again. The key stays."""
     (data_dir / MEMBERSHIP_FILE).unlink(missing_ok=True)
-    shutil.rmtree(data_dir / SEATS_DIR, ignore_errors=True)
+    shutil.rmtree(data_dir / DEVICES_DIR, ignore_errors=True)
 
 
 async def _ask(
     url: str, coordinator_key: bytes, request: JoinRequest, pair: KeyPair, data_dir: Path
 ) -> Membership:
-    asked = await _asked(url, coordinator_key, request, pair)
-    check_answer(request, asked.answer, pair.node_id)
-    membership = Membership(
-        url=url,
-        name=request.name,
-        answer=asked.answer,
-        clock_offset_s=asked.clock.offset_s,
-    )
-    await asyncio.to_thread(
-        write_private, data_dir / MEMBERSHIP_FILE, membership.model_dump_json(indent=1) + "\n"
-    )
-    return membership
-
-
-async def _asked(url: str, coordinator_key: bytes, request: JoinRequest, pair: KeyPair) -> _Asked:
     sealed = seal(request, pair, coordinator_key)
     sent_at, began = time.time(), time.monotonic()
     body = await _post(url.rstrip("/") + JOIN_PATH, sealed)
     round_trip_s = time.monotonic() - began
     answer = open_answer(body, pair, JoinAnswer, coordinator_key)
-    return _Asked(answer, ClockReading(sent_at, round_trip_s, answer.time_unix_s))
+    clock = ClockReading(sent_at, round_trip_s, answer.time_unix_s)
+    check_answer(request, answer, pair.node_id)
+    membership = Membership(
+        url=url, name=request.name, answer=answer, clock_offset_s=clock.offset_s
+    )
+    await asyncio.to_thread(
+        write_private, data_dir / MEMBERSHIP_FILE, membership.model_dump_json(indent=1) + "\n"
+    )
+    return membership
 
 
 async def _post(url: str, body: bytes) -> bytes:
@@ -150,7 +211,7 @@ async def _post(url: str, body: bytes) -> bytes:
             answer = await _whole(response.content)
             if response.status == 200:
                 return answer
-            raise await _refusal(response.status, answer)
+            raise _refusal(response.status, answer)
     except (aiohttp.ClientError, TimeoutError, OSError) as error:
         raise UserError(
             f"The coordinator at {url.removesuffix(JOIN_PATH)} cannot be reached "
@@ -159,7 +220,7 @@ async def _post(url: str, body: bytes) -> bytes:
 
 
 def _why(error: Exception) -> str:
-    """In words; aiohttp's own are made for programs."""
+    """The reason in words; aiohttp's own are made for programs."""
     match error:
         case TimeoutError():
             return f"no answer within {JOIN_TIMEOUT_S:.0f} s"
@@ -174,22 +235,17 @@ def _why(error: Exception) -> str:
 async def _whole(content: aiohttp.StreamReader) -> bytes:
     """All of it, unless it is longer than an answer can be."""
     parts = b""
-    async for piece in content.iter_any():
-        parts += piece
+    async for part in content.iter_any():
+        parts += part
         if len(parts) > SEALED_BYTES_MAX:
             break
     return parts
 
 
-async def _refusal(status: int, answer: bytes) -> ControlError:
-    message = _sentence(answer) or f"The coordinator answered {status}."
-    return JoinRefusedError(message) if status == 403 else ControlError(message)
-
-
-def _sentence(answer: bytes) -> str:
-    import json
-
+def _refusal(status: int, answer: bytes) -> ControlError:
     try:
-        return str(json.loads(answer)["error"]["message"])[:500]
+        message = str(json.loads(answer)["error"]["message"])[:500]
     except (ValueError, TypeError, KeyError):
-        return ""
+        message = ""
+    message = message or f"The coordinator answered {status}."
+    return JoinRefusedError(message) if status == 403 else ControlError(message)

@@ -1,61 +1,115 @@
 """What this PC is and lends, as the coordinator is told: hardware, caps, measurements together.
 
-What is measured of the PC's line counts for all its seats; what is measured of a device, for one.
+What is measured of the PC's line counts for all its devices; what is measured of a device, for one.
+Values are cut to what a message may hold before they are sent: a driver that names a card in 300
+letters must not keep its PC out.
 """
 
-import asyncio
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
-from molink.control.messages.payloads import ModelSize, PathReport, ProbeOrder, Profile, StepCost
-from molink.errors import StageError
-from molink_agent.daemon.measuring import StepTimes
-from molink_agent.daemon.membership import Membership
-from molink_agent.known import Known
+from molink.control.messages.payloads import (
+    Device,
+    ModelSize,
+    PathReport,
+    Profile,
+    StepCost,
+)
+from molink.node.stage_manager import StageManager
+from molink_agent.data_files import WEIGHTS_DIR
 from molink_agent.limits.lent import Lent, lent_devices, lent_disk_bytes, nothing_left
+from molink_agent.limits.limits import Limits
 from molink_agent.limits.limits_file import LimitsFile
-from molink_agent.paths.measure import CoordinatorWay
+from molink_agent.network.prober import CoordinatorPath
 from molink_agent.probe.gpus import GpuProbe
-from molink_agent.probe.machine import bytes_under, read_machine
-from molink_agent.probe.profile import Measured, compose_profile
+from molink_agent.probe.machine import Machine, bytes_under, read_machine
 
-__all__ = ["WEIGHTS_DIR", "ThisPc"]
+__all__ = ["DeviceStage", "Measured", "ThisPc", "compose_profile"]
 
 STARTED_FILE = "started"
-WEIGHTS_DIR = "weights"
+
+NAME_CHARACTERS_MAX = 100
+MBPS_MAX = 100_000.0
+RTT_MS_MAX = 60_000.0
+DEVICES_MAX = 16
+ADDRESSES_MAX = 16
+THREADS_MAX = 1024
+"""What `molink.control.messages.payloads` lets pass."""
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """Measurements of the PC's line, or of one device: its addresses and step times."""
+
+    upload_mbps: float = 0.0
+    """0: unknown."""
+    download_mbps: float = 0.0
+    coordinator_rtt_ms: float | None = None
+    nat: str = "unknown"
+    addresses: tuple[str, ...] = ()
+    """host:port of the peer service, best first."""
+    clock_offset_s: float = 0.0
+    steps: StepCost | None = None
+
+
+@dataclass(slots=True)
+class DeviceStage:
+    """The stage of one device node, and the device on which it computes."""
+
+    manager: StageManager
+    device: str = ""
+    """Empty: the node lends nothing now."""
 
 
 @dataclass(slots=True)
 class ThisPc:
-    """One PC with one agent, however many devices it lends."""
+    """The PC of one agent, however many devices it lends: what it has, lends and has measured."""
 
     data_dir: Path
     limits: LimitsFile
     gpus: GpuProbe
     measured: Measured
-    """Of the line; what is of one device comes from its seat."""
-    held_bytes: Callable[[], Mapping[str, int]] = field(default=dict)
-    """What our stages hold already, by device."""
-    own_pids: Callable[[], frozenset[int]] = field(default=frozenset)
-    """Of our stages."""
-    timing: asyncio.Lock = field(default_factory=asyncio.Lock)
-    """Held while a layer is timed: two at once would each find half of the PC."""
+    """Of the line."""
+    stages: list[DeviceStage] = field(default_factory=list)
+    """By the number of their nodes."""
+
+    @property
+    def busy(self) -> bool:
+        """Whether a ring counts on this PC."""
+        return any(stage.manager.busy for stage in self.stages)
+
+    @property
+    def own_pids(self) -> frozenset[int]:
+        """Processes of our stages."""
+        return frozenset().union(*(stage.manager.pids for stage in self.stages))
+
+    @property
+    def held_bytes(self) -> dict[str, int]:
+        """What our stages hold of each device, beside their KV."""
+        return {stage.device: stage.manager.weights_bytes for stage in self.stages}
+
+    def upload_caps_changed(self) -> None:
+        """Tell the stages what each may upload now."""
+        for stage in self.stages:
+            stage.manager.limits_changed()
 
     def lent(self) -> tuple[Lent, ...]:
         """The devices that are lent now."""
-        machine = read_machine(self.data_dir)
-        report = self.gpus.read(self.own_pids())
-        return lent_devices(self.limits.limits, machine, report, self.held_bytes())
+        return self._lent(read_machine(self.data_dir))
 
-    def profile(self, device: str, of_seat: Measured) -> Profile:
-        """Of the seat that lends this device, as it is now; `of_seat` has its addresses and step
-        times."""
+    def _lent(self, machine: Machine) -> tuple[Lent, ...]:
+        report = self.gpus.read(self.own_pids)
+        return lent_devices(self.limits.limits, machine, report, self.held_bytes)
+
+    def profile(self, device: str, of_device: Measured) -> Profile:
+        """The profile of the node that lends this device, as it is now."""
         machine = read_machine(self.data_dir)
         disk = lent_disk_bytes(self.limits.limits, machine.disk_free_bytes, 0)
-        lent = tuple(one for one in self.lent() if one.device == device)
-        known = replace(self.measured, addresses=of_seat.addresses, steps=of_seat.steps)
+        lent = tuple(part for part in self._lent(machine) if part.device == device)
+        known = replace(self.measured, addresses=of_device.addresses, steps=of_device.steps)
         return compose_profile(self.limits.limits, machine, lent, known, disk)
 
     def shortage(self, model: ModelSize, margin: float = 1.0, device: str | None = None) -> str:
@@ -67,8 +121,8 @@ class ThisPc:
         machine = read_machine(self.data_dir)
         own = bytes_under(self.data_dir / WEIGHTS_DIR)
         disk = lent_disk_bytes(self.limits.limits, machine.disk_free_bytes, own)
-        lent = self.lent()
-        these = tuple(one for one in lent if device in (None, one.device))
+        lent = self._lent(machine)
+        these = tuple(part for part in lent if device in (None, part.device))
         if lent and not these:
             return ""
         return nothing_left(self.limits.limits, these, disk, model, margin) or ""
@@ -86,45 +140,64 @@ class ThisPc:
             path.write_text(f"{started_s!r}\n")
         return started_s
 
-    async def time_steps(self, order: ProbeOrder, device: str) -> StepCost:
-        """A layer's times on a lent device. Raises StageError."""
-        lent = {one.device: one for one in await asyncio.to_thread(self.lent)}
-        if device not in lent:
-            raise StageError("No device is lent: see `molink agent doctor`.")
-        one = lent[device]
-        async with self.timing:
-            return await StepTimes(self.data_dir).of(order, one.computes_on, one.threads)
+    def line_measured(self, **values: Any) -> None:
+        """Take new measurements of the line; names as in `Measured`."""
+        self.measured = replace(self.measured, **values)
 
-    def remember(
-        self, membership: Membership, profile: Profile, stun_port: int, model: ModelSize | None
+    def paths_measured(
+        self, report: PathReport, coordinator: CoordinatorPath | None, own: Collection[str]
     ) -> None:
-        """Keep what the doctor may know while the agent does not run."""
-        broker = membership.broker
-        known = Known(
-            broker_host=broker.host,
-            broker_port=broker.port,
-            coordinator_url=membership.url,
-            stun_port=stun_port,
-            model=model,
-            profile=profile,
-        )
-        with suppress(OSError):  # A full disk is the doctor's to find, not a reason to stop.
-            known.save(self.data_dir)
-
-    def measured_now(self, **news: object) -> None:
-        """Something new is known of the line; names as of `probe.profile.Measured`."""
-        self.measured = replace(self.measured, **news)  # type: ignore[arg-type]
-
-    def measured_ways(
-        self, report: PathReport, coordinator: CoordinatorWay | None, own: Collection[str]
-    ) -> None:
-        """How far others are: the best rate to anybody is what the line carries; `own` seats are
-        not behind it. A download that could not be measured now is what it was."""
+        """Conclude from measured paths what the line carries: the best rate to anybody, but for the
+        `own` nodes. A download that could not be measured now is what it was."""
         rates = [path.rate_mbps for path in report.paths if path.to not in own]
         if coordinator is not None:
             rates.append(coordinator.upload_bytes_per_s * 8 / 1e6)
-            self.measured_now(coordinator_rtt_ms=coordinator.rtt_s * 1e3)
             down = coordinator.download_bytes_per_s * 8 / 1e6
-            self.measured_now(download_mbps=down or self.measured.download_mbps)
+            self.line_measured(
+                coordinator_rtt_ms=coordinator.rtt_s * 1e3,
+                download_mbps=down or self.measured.download_mbps,
+            )
         if rates:
-            self.measured_now(upload_mbps=max(rates))
+            self.line_measured(upload_mbps=max(rates))
+
+
+def compose_profile(
+    limits: Limits,
+    machine: Machine,
+    lent: tuple[Lent, ...],
+    measured: Measured,
+    disk_bytes: int | None = None,
+) -> Profile:
+    """Put a profile together; `disk_bytes`: lent for weights, None: all that is free."""
+    cap = limits.upload_mbps
+    upload = min(measured.upload_mbps, MBPS_MAX)
+    rtt = measured.coordinator_rtt_ms
+    return Profile(
+        devices=tuple(_device(part) for part in lent[:DEVICES_MAX]),
+        cpu_threads=machine.cpu_threads,
+        memory_bytes=machine.memory_bytes,
+        disk_free_bytes=machine.disk_free_bytes if disk_bytes is None else disk_bytes,
+        upload_mbps=upload if cap is None else min(upload, cap),
+        download_mbps=min(measured.download_mbps, MBPS_MAX),
+        upload_cap_mbps=cap,
+        coordinator_rtt_ms=None if rtt is None else min(rtt, RTT_MS_MAX),
+        nat=measured.nat,
+        addresses=measured.addresses[:ADDRESSES_MAX] if limits.direct else (),
+        direct=limits.direct,
+        clock_offset_s=measured.clock_offset_s,
+        steps=measured.steps,
+    )
+
+
+def _device(lent: Lent) -> Device:
+    kind, _, index = lent.device.partition(":")
+    return Device(
+        kind="cpu" if kind == "cpu" else "cuda",
+        index=int(index or 0),
+        name=lent.name[:NAME_CHARACTERS_MAX],
+        memory_bytes=lent.total_bytes,
+        free_bytes=lent.lent_bytes,
+        cap_bytes=lent.lent_bytes if lent.bound_by != "free memory" else None,
+        threads=min(lent.threads, THREADS_MAX),
+        element_bytes=4 if lent.element_bytes == 4 else 2,
+    )

@@ -1,21 +1,33 @@
-"""All that the doctor looked at, as plain values: the checks need no PC to be tested."""
+"""What the doctor found out about a PC, and what it concludes, as plain values: the checks need no
+PC to be tested."""
 
 from dataclasses import dataclass, field
+from enum import StrEnum
 
-from molink_agent.known import Known
+from molink_agent.data_files import Known
 from molink_agent.limits.limits import Limits
+from molink_agent.network.nat import NatAnswer
 from molink_agent.probe.gpus import GpuReport
 from molink_agent.probe.input_idle import InputIdle
-from molink_agent.probe.machine import Machine
-from molink_agent.probe.nat import NatAnswer
-from molink_agent.probe.wsl import Wsl
+from molink_agent.probe.machine import Machine, Wsl
 
-__all__ = ["ClockFacts", "DoctorFacts", "PortTrial", "TorchAnswer"]
+__all__ = [
+    "ClockFacts",
+    "DoctorFacts",
+    "Finding",
+    "PortTrial",
+    "Result",
+    "TorchAnswer",
+    "fail",
+    "ok",
+    "skip",
+    "warn",
+]
 
 
 @dataclass(frozen=True, slots=True)
 class TorchAnswer:
-    """What torch says in a process of its own."""
+    """Answer of torch, asked in a process of its own."""
 
     version: str = ""
     cuda: str = ""
@@ -28,28 +40,28 @@ class TorchAnswer:
 
 @dataclass(frozen=True, slots=True)
 class ClockFacts:
-    """How this PC's time is."""
+    """State of this PC's clock."""
 
     offset_s: float | None = None
     """The coordinator's minus ours; None: it was not asked, or did not answer."""
     synchronized: bool | None = None
-    """By the network, as the system says; None: it does not."""
+    """By the network, as the system reports it; None: it does not."""
 
 
 @dataclass(frozen=True, slots=True)
 class PortTrial:
-    """Whether neighbours could be listened to."""
+    """Attempt to listen at the port for neighbours."""
 
     port: int
     problem: str = ""
-    """Why not; empty: one can listen there."""
+    """Why it failed; empty: one can listen there."""
     agent_runs: bool = False
     """Then it is the agent that holds the port."""
 
 
 @dataclass(frozen=True, slots=True)
 class DoctorFacts:
-    """Gathered by `gather`."""
+    """Facts about a PC on which all checks are based; made by `gather`."""
 
     machine: Machine
     gpus: GpuReport
@@ -70,15 +82,53 @@ class DoctorFacts:
 
     @property
     def joined(self) -> bool:
-        """Whether there is a cluster to look at."""
+        """Whether the PC belongs to a cluster."""
         return bool(self.known.broker_host)
 
     @property
-    def wants_gpu(self) -> bool:
-        """Whether its owner lends one by name."""
-        return self.limits.wants_gpu
-
-    @property
     def lends_gpu(self) -> bool:
-        """Whether a stage would compute on one."""
+        """Whether a stage would compute on a GPU."""
         return not self.limits.lends_cpu_only and bool(self.gpus.gpus)
+
+
+class Result(StrEnum):
+    """Result of one check."""
+
+    OK = "ok"
+    WARN = "warn"
+    """It works, but less well than it could."""
+    FAIL = "fail"
+    """This PC cannot help until it is mended."""
+    SKIP = "skip"
+    """It cannot be checked yet."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Outcome of one check, for people and for `--json`."""
+
+    check: str
+    result: Result
+    found: str
+    remedy: str = ""
+    """Empty where there is nothing to do."""
+
+
+def ok(check: str, found: str) -> Finding:
+    """Finding where nothing has to be done."""
+    return Finding(check, Result.OK, found)
+
+
+def skip(check: str, found: str) -> Finding:
+    """Finding where nothing is known yet."""
+    return Finding(check, Result.SKIP, found)
+
+
+def warn(check: str, found: str, remedy: str) -> Finding:
+    """Finding of what could be better."""
+    return Finding(check, Result.WARN, found, remedy)
+
+
+def fail(check: str, found: str, remedy: str) -> Finding:
+    """Finding of what must be mended."""
+    return Finding(check, Result.FAIL, found, remedy)

@@ -1,34 +1,39 @@
-"""Look at everything at once; each look has its time limit, and none can end the others."""
+"""Gathers all facts about a PC at once; each question has its time limit, and none can end the
+others."""
 
 import asyncio
+import contextlib
+import http.client
 import json
 import os
 import socket
 import sys
+import time
+from email.utils import parsedate_to_datetime
 from pathlib import Path
 from urllib.parse import urlsplit
 
 from molink.errors import UserError
-from molink_agent.doctor.clock_question import clock_facts
-from molink_agent.doctor.facts import DoctorFacts, PortTrial, TorchAnswer
-from molink_agent.known import Known
+from molink_agent.data_files import WEIGHTS_DIR, Known
+from molink_agent.doctor.facts import ClockFacts, DoctorFacts, PortTrial, TorchAnswer
 from molink_agent.limits.limits import Limits
 from molink_agent.limits.limits_file import LimitsFile
+from molink_agent.local_socket import agent_runs
+from molink_agent.network.nat import NatAnswer, ask_stun
+from molink_agent.probe.clock import ClockReading
 from molink_agent.probe.commands import Ask, answer_of
-from molink_agent.probe.gpus import GpuProbe, GpuReport
+from molink_agent.probe.gpus import VISIBLE_VARIABLE, GpuProbe, GpuReport
 from molink_agent.probe.input_idle import ask_input_idle, input_sources
-from molink_agent.probe.machine import bytes_under, read_machine
-from molink_agent.probe.nat import NatAnswer, ask_stun
-from molink_agent.probe.visible_cards import VISIBLE_VARIABLE
-from molink_agent.probe.wsl import read_wsl
+from molink_agent.probe.machine import bytes_under, read_machine, read_wsl
 
-__all__ = ["ask_torch", "gather", "try_port", "why_unreachable"]
+__all__ = ["ask_torch", "clock_facts", "gather", "read_date", "try_port", "why_unreachable"]
 
 TORCH_WITHIN_S = 60.0
 """Importing torch for the first time reads 3 GB: half a minute from a hard disk."""
 
 CONNECT_WITHIN_S = 5.0
-"""Home links answer in 0.2 s; after a lost packet the system tries again at 1 and 3 s."""
+"""Home links answer in 0.2 s; after a lost packet the system tries again at 1 and 3 s. A busy
+coordinator answers in one, and a doctor should not keep people waiting."""
 
 TORCH_QUESTION = """
 import json
@@ -49,10 +54,7 @@ else:
 """Only computing something shows whether this build has code for the card."""
 
 PROBLEM_CHARACTERS_MAX = 200
-"""torch explains itself in paragraphs; the first line tells."""
-
-AGENT_SOCKET = "agent.sock"
-WEIGHTS_DIRECTORY = "weights"
+"""torch explains itself in paragraphs; the first line is enough."""
 
 
 async def gather(data_dir: Path, ask: Ask = answer_of) -> DoctorFacts:
@@ -72,7 +74,7 @@ async def gather(data_dir: Path, ask: Ask = answer_of) -> DoctorFacts:
         machine=read_machine(data_dir),
         gpus=gpus.result(),
         torch=torch.result(),
-        port=try_port(known.data_port, agent_runs=_agent_runs(data_dir)),
+        port=try_port(known.data_port, agent_runs=await agent_runs(data_dir)),
         limits=limits,
         limits_problem=limits_problem,
         known=known,
@@ -81,15 +83,15 @@ async def gather(data_dir: Path, ask: Ask = answer_of) -> DoctorFacts:
         broker_problem=broker.result(),
         nat=nat.result(),
         input_idle=idle.result(),
-        weights_bytes=bytes_under(data_dir / WEIGHTS_DIRECTORY),
+        weights_bytes=bytes_under(data_dir / WEIGHTS_DIR),
     )
 
 
 async def ask_torch(ask: Ask = answer_of) -> TorchAnswer:
-    """In a process of its own: the agent never loads torch."""
-    said = await ask(sys.executable, "-c", TORCH_QUESTION, timeout_s=TORCH_WITHIN_S)
+    """Ask torch in a process of its own: the agent never loads it."""
+    output = await ask(sys.executable, "-c", TORCH_QUESTION, timeout_s=TORCH_WITHIN_S)
     try:
-        answer = json.loads((said or "").strip().splitlines()[-1])
+        answer = json.loads((output or "").strip().splitlines()[-1])
         problem = str(answer.get("problem", "")).strip().splitlines()[:1]
         return TorchAnswer(
             str(answer.get("version", "")),
@@ -104,7 +106,7 @@ async def ask_torch(ask: Ask = answer_of) -> TorchAnswer:
 
 
 async def why_unreachable(host: str, port: int) -> str:
-    """Empty when a TCP connection was taken, or when there is nobody to call."""
+    """Why no TCP connection can be made; empty when one was, or when no host is known."""
     if not host:
         return ""
     try:
@@ -122,7 +124,7 @@ async def why_unreachable(host: str, port: int) -> str:
 
 
 def try_port(port: int, *, agent_runs: bool) -> PortTrial:
-    """Listen there for a moment."""
+    """Listen at a port for a moment."""
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as trial:
         trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -131,6 +133,42 @@ def try_port(port: int, *, agent_runs: bool) -> PortTrial:
         except OSError as error:
             return PortTrial(port, error.strerror or str(error), agent_runs)
     return PortTrial(port, agent_runs=agent_runs)
+
+
+async def clock_facts(coordinator_url: str, ask: Ask = answer_of) -> ClockFacts:
+    """How the clock compares with the coordinator's, where one is known, and what the system
+    reports of it."""
+    output = await ask("timedatectl", "show", "--property=NTPSynchronized", "--value")
+    synchronized = {"yes": True, "no": False}.get((output or "").strip())
+    if not coordinator_url:
+        return ClockFacts(synchronized=synchronized)
+    return ClockFacts(await asyncio.to_thread(_clock_offset_s, coordinator_url), synchronized)
+
+
+def read_date(sent_unix_s: float, round_trip_s: float, header: str | None) -> float | None:
+    """The clock's offset by a Date header (whole seconds); None when it is none."""
+    try:
+        date = parsedate_to_datetime(header or "")
+    except ValueError:
+        return None
+    return ClockReading(sent_unix_s, round_trip_s, date.timestamp()).offset_s
+
+
+def _clock_offset_s(coordinator_url: str) -> float | None:
+    try:
+        url = urlsplit(coordinator_url)
+        kind = http.client.HTTPSConnection if url.scheme == "https" else http.client.HTTPConnection
+        connection = kind(url.hostname or "", url.port, timeout=CONNECT_WITHIN_S)
+    except ValueError:
+        return None
+    with contextlib.closing(connection):
+        try:
+            sent_s, started_s = time.time(), time.monotonic()
+            connection.request("HEAD", "/")
+            header = connection.getresponse().getheader("Date")
+            return read_date(sent_s, time.monotonic() - started_s, header)
+        except (OSError, http.client.HTTPException):
+            return None
 
 
 def _read_limits(data_dir: Path) -> tuple[Limits, str]:
@@ -143,10 +181,8 @@ def _read_limits(data_dir: Path) -> tuple[Limits, str]:
 
 def _read_gpus(wsl: bool) -> GpuReport:
     probe = GpuProbe(wsl=wsl, visible=os.environ.get(VISIBLE_VARIABLE))
-    try:
+    with contextlib.closing(probe):
         return probe.read()
-    finally:
-        probe.close()
 
 
 async def _ask_nat(known: Known) -> NatAnswer | None:
@@ -154,14 +190,3 @@ async def _ask_nat(known: Known) -> NatAnswer | None:
     if not host or not known.stun_port:
         return None
     return await ask_stun(host, known.stun_port)
-
-
-def _agent_runs(data_dir: Path) -> bool:
-    """Whether somebody answers at its socket."""
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as caller:
-        caller.settimeout(CONNECT_WITHIN_S)
-        try:
-            caller.connect(str(data_dir / AGENT_SOCKET))
-        except OSError:
-            return False
-    return True

@@ -1,18 +1,34 @@
-"""Checks of the PC itself: driver, torch, memory, WSL, disk, and what its owner lends."""
+"""Checks of the PC itself: driver, torch, memory, WSL, disk, and what the cluster can expect."""
 
-from molink_agent.doctor.facts import DoctorFacts
-from molink_agent.doctor.finding import Finding, fail, ok, skip, warn
-from molink_agent.limits.lent import lent_devices, lent_disk_bytes
+from molink.control.messages.payloads import ModelSize
+from molink_agent.doctor.facts import DoctorFacts, Finding, fail, ok, skip, warn
+from molink_agent.limits.lent import Lent, lent_devices, lent_disk_bytes, nothing_left
 from molink_agent.limits.limits import GB
 from molink_agent.probe.gpus import NO_DRIVER
 
-__all__ = ["disk", "driver", "idle", "limits", "torch", "vram", "wsl"]
+__all__ = [
+    "contribution",
+    "disk",
+    "driver",
+    "idle",
+    "layers_that_fit",
+    "limits",
+    "torch",
+    "vram",
+    "wsl",
+]
 
 VRAM_USEFUL_BYTES = 2 * GB
 """Four layers of an 8B model with their KV; under it a card seldom gains a ring anything."""
 
 DISK_USEFUL_BYTES = 20 * GB
 """A whole 8B model in 16 bits and the next version of it: what a PC may be asked to hold."""
+
+TYPICAL = ModelSize(name="a typical 8B model", layers=32, layer_bytes=436_224_000)
+"""218 million numbers a layer in 16 bits: hidden size 4,096, MLP 14,336, 8 KV heads of 128."""
+
+WEIGHTS_SHARE = 0.75
+"""Of what is lent; the rest is for KV and for what a step computes with."""
 
 MIRRORED = (
     "In %UserProfile%\\.wslconfig on Windows write [wsl2] and below it networkingMode=mirrored, "
@@ -45,7 +61,7 @@ def _no_gpu(facts: DoctorFacts, name: str) -> Finding:
         remedy = "Install the NVIDIA driver on Windows; inside WSL none must be installed."
     else:
         remedy = "With an NVIDIA card: install its driver (`sudo ubuntu-drivers install`)."
-    if facts.wants_gpu:
+    if facts.limits.wants_gpu:
         return fail(name, reason, remedy)
     return warn(name, f"{reason}; the CPU is lent", remedy)
 
@@ -78,9 +94,9 @@ def vram(facts: DoctorFacts) -> Finding:
         found = f"device = {facts.limits.device} is not on this PC"
         return fail(name, found, "`molink agent set device auto`")
     found = "; ".join(
-        f"{one.device}: {_gb(one.lent_bytes)} of {_gb(one.total_bytes)} to lend" for one in lent
+        f"{part.device}: {_gb(part.lent_bytes)} of {_gb(part.total_bytes)} to lend" for part in lent
     )
-    best = max(lent, key=lambda one: one.lent_bytes)
+    best = max(lent, key=lambda part: part.lent_bytes)
     if best.lent_bytes >= VRAM_USEFUL_BYTES:
         return ok(name, found)
     if best.bound_by == "free memory":
@@ -92,27 +108,27 @@ def vram(facts: DoctorFacts) -> Finding:
 
 def wsl(facts: DoctorFacts) -> Finding:
     """Is WSL the kind that has a GPU and a network that neighbours reach?"""
-    here = facts.wsl
-    if here is None:
+    kind = facts.wsl
+    if kind is None:
         return ok("WSL", "a Linux of its own")
-    found = f"WSL {here.version}, networking {here.networking}"
-    if here.version == 1:
+    found = f"WSL {kind.version}, networking {kind.networking}"
+    if kind.version == 1:
         remedy = "In PowerShell: `wsl --set-version NAME 2`, NAME as `wsl --list` shows it."
         return fail("WSL", f"{found}: it has no GPU", remedy)
-    if here.networking == "none":
+    if kind.networking == "none":
         return fail("WSL", found, MIRRORED)
-    if here.networking == "unknown":
+    if kind.networking == "unknown":
         return warn("WSL", found, "In PowerShell: `wsl --update`.")
-    if here.networking in ("mirrored", "bridged"):
+    if kind.networking in ("mirrored", "bridged"):
         return ok("WSL", found)
     return warn("WSL", f"{found}: neighbours reach it through the relay only", MIRRORED)
 
 
 def disk(facts: DoctorFacts) -> Finding:
     """Is there room for weights?"""
-    free, here = facts.machine.disk_free_bytes, facts.weights_bytes
-    lent = lent_disk_bytes(facts.limits, free, here)
-    found = f"{_gb(lent)} to lend, {_gb(here)} of it with weights already"
+    free, held = facts.machine.disk_free_bytes, facts.weights_bytes
+    lent = lent_disk_bytes(facts.limits, free, held)
+    found = f"{_gb(lent)} to lend, {_gb(held)} of it with weights already"
     if lent >= DISK_USEFUL_BYTES:
         return ok("disk", found)
     capped = facts.limits.disk_gb is not None and lent >= int(facts.limits.disk_gb * GB)
@@ -122,7 +138,7 @@ def disk(facts: DoctorFacts) -> Finding:
 
 
 def limits(facts: DoctorFacts) -> Finding:
-    """Is limits.toml understood?"""
+    """Is the file limits.toml understood?"""
     if facts.limits_problem:
         return fail("limits", facts.limits_problem, "Mend the line, or remove the file.")
     return ok("limits", "understood")
@@ -140,6 +156,30 @@ def idle(facts: DoctorFacts) -> Finding:
             "Install xprintidle (X11), or `molink agent set only_when_idle_minutes none`.",
         )
     return ok(name, f"{answer.seconds:.0f} s since the last input, says {answer.source}")
+
+
+def contribution(facts: DoctorFacts) -> Finding:
+    """How many layers of the cluster's model fit, or of a typical one before it is known?"""
+    name, model = "contribution", facts.known.model or TYPICAL
+    lent = lent_devices(facts.limits, facts.machine, facts.gpus)
+    disk_bytes = lent_disk_bytes(facts.limits, facts.machine.disk_free_bytes, facts.weights_bytes)
+    trouble = nothing_left(facts.limits, lent, disk_bytes, model)
+    if trouble is not None:
+        found, _, remedy = trouble.partition(": ")
+        return fail(name, found, remedy[:1].upper() + remedy[1:])
+    count = min(
+        model.layers,
+        sum(layers_that_fit(model, part) for part in lent),
+        disk_bytes // model.layer_bytes,
+    )
+    why = "" if facts.known.model else " (the cluster's model is not known yet)"
+    return ok(name, f"about {count} of {model.layers} layers of {model.name}{why}")
+
+
+def layers_that_fit(model: ModelSize, lent: Lent) -> int:
+    """Layers that fit into one device, and at least one where a layer fits at all."""
+    needed = model.held_bytes(lent.element_bytes)
+    return max(int(lent.lent_bytes * WEIGHTS_SHARE) // needed, int(lent.lent_bytes >= needed))
 
 
 def _gb(size: int) -> str:

@@ -1,9 +1,8 @@
 """Checks of what connects the PC to the others: clock, broker, data port, NAT, upload."""
 
-from molink_agent.doctor.facts import DoctorFacts
-from molink_agent.doctor.finding import Finding, fail, ok, skip, warn
+from molink_agent.doctor.facts import DoctorFacts, Finding, fail, ok, skip, warn
+from molink_agent.network.nat import NatKind
 from molink_agent.probe.clock import HOUR_S, clock_trouble
-from molink_agent.probe.nat import NatKind
 
 __all__ = ["broker", "clock", "data_port", "nat", "upload"]
 
@@ -12,6 +11,14 @@ NOT_JOINED = "not joined yet"
 UPLOAD_USEFUL_MBPS = 5.0
 """A decode step of 16 users in an 8B model is 128 KB a hop: 0.2 s at 5 Mbit/s, at the edge of what
 reading speed bears."""
+
+NAT_FOUND = {
+    NatKind.OPEN: "none",
+    NatKind.CONE: "the same outside port for everybody",
+    NatKind.SYMMETRIC: "another outside port for each neighbour",
+    NatKind.BLOCKED: "UDP is blocked: the kind of NAT cannot be told",
+    NatKind.UNKNOWN: "unknown",
+}
 
 FORWARD = "Switch UPnP on in the router, or forward the data port there; else the relay carries it."
 
@@ -74,17 +81,9 @@ def nat(facts: DoctorFacts) -> Finding:
     """Which router stands in between?"""
     if facts.nat is None:
         return skip("NAT", NOT_JOINED if not facts.joined else "not told yet by the coordinator")
-    kind = facts.nat.kind
-    seen = f", seen as {facts.nat.outside[0]}" if facts.nat.outside else ""
-    if kind is NatKind.OPEN:
-        return ok("NAT", f"none{seen}")
-    if kind is NatKind.CONE:
-        return ok("NAT", f"the same outside port for everybody{seen}")
-    if kind is NatKind.SYMMETRIC:
-        return warn("NAT", f"another outside port for each neighbour{seen}", FORWARD)
-    if kind is NatKind.BLOCKED:
-        return warn("NAT", "UDP is blocked: the kind of NAT cannot be told", FORWARD)
-    return warn("NAT", f"unknown{seen}", FORWARD)
+    kind, outside = facts.nat.kind, facts.nat.outside
+    found = NAT_FOUND[kind] + (f", seen as {outside[0]}" if outside else "")
+    return ok("NAT", found) if kind in (NatKind.OPEN, NatKind.CONE) else warn("NAT", found, FORWARD)
 
 
 def upload(facts: DoctorFacts) -> Finding:

@@ -9,9 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from molink_agent.doctor import hardware, network
-from molink_agent.doctor.contribution import contribution
-from molink_agent.doctor.facts import DoctorFacts
-from molink_agent.doctor.finding import Finding, Result
+from molink_agent.doctor.facts import DoctorFacts, Finding, Result
 
 __all__ = ["CHECKS", "as_json", "examine", "print_findings"]
 
@@ -28,7 +26,7 @@ CHECKS: tuple[Callable[[DoctorFacts], Finding], ...] = (
     network.data_port,
     network.nat,
     network.upload,
-    contribution,
+    hardware.contribution,
 )
 
 STYLES = {
@@ -40,23 +38,24 @@ STYLES = {
 
 
 def examine(facts: DoctorFacts) -> tuple[Finding, ...]:
-    """One finding for each check."""
+    """Run every check; one finding for each."""
     return tuple(check(facts) for check in CHECKS)
 
 
 def as_json(findings: tuple[Finding, ...]) -> dict[str, Any]:
-    """`ok` is whether nothing failed."""
-    failed = any(one.result is Result.FAIL for one in findings)
-    return {"ok": not failed, "checks": [asdict(one) for one in findings]}
+    """The findings for programs; `ok` is whether nothing failed."""
+    failed = any(finding.result is Result.FAIL for finding in findings)
+    return {"ok": not failed, "checks": [asdict(finding) for finding in findings]}
 
 
 def print_findings(findings: tuple[Finding, ...], console: Console) -> None:
-    """A table as wide as the terminal; remedies stand under what they mend."""
+    """Print a table as wide as the terminal; remedies stand under what they mend."""
     table = Table("check", "result", "what was found, and what to do", show_lines=True)
     table.columns[0].no_wrap = table.columns[1].no_wrap = True
-    for one in findings:
-        said = Text(one.found)
-        if one.remedy:
-            said.append(f"\n{one.remedy}", style="bold")
-        table.add_row(Text(one.check), Text(one.result.value, style=STYLES[one.result]), said)
+    for finding in findings:
+        text = Text(finding.found)
+        if finding.remedy:
+            text.append(f"\n{finding.remedy}", style="bold")
+        result = Text(finding.result.value, style=STYLES[finding.result])
+        table.add_row(Text(finding.check), result, text)
     console.print(table)

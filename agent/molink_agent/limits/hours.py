@@ -26,7 +26,7 @@ ENTRY = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class LendingHours:
-    """One entry. Built by `parse`."""
+    """Hours of one line of the limits, such as `mon-fri 18:00-02:00`; built by `parse`."""
 
     days: tuple[int, ...]
     """0 is Monday: the days on which it begins."""
@@ -38,7 +38,7 @@ class LendingHours:
 
     @classmethod
     def parse(cls, text: str) -> "LendingHours":
-        """Raises ValueError with what is wrong, for a sentence of the caller's."""
+        """Read what an owner wrote. Raises ValueError whose text completes a sentence."""
         found = ENTRY.fullmatch(text.strip().lower())
         if found is None:
             raise ValueError(f"{text!r} is not hours like {HOURS_ALLOWED}")
@@ -52,7 +52,7 @@ class LendingHours:
 
     @property
     def minutes(self) -> int:
-        """How long it lasts on each of its days."""
+        """Length on each of its days."""
         length = self.end_minute - self.start_minute
         return length if length > 0 else length + DAY_MINUTES
 

@@ -1,5 +1,5 @@
-"""How many bytes of each device may a stage use? The least of the owner's cap and of what is free
-but a reserve.
+"""How many bytes of each device may a stage use? The lower of the owner's cap and of what is free,
+less a reserve.
 
 What our own stage already holds counts as free: else the offer would shrink as soon as it is taken.
 """
@@ -19,8 +19,8 @@ VRAM_RESERVE_BYTES = GB // 2
 
 MEMORY_RESERVE_SHARE = 0.1
 MEMORY_RESERVE_BYTES_MAX = 2 * GB
-"""A tenth of the memory stays free whatever happens, on large PCs 2 GB: what opening a browser
-takes. Under it Linux begins to swap out what its owner will want next."""
+"""A tenth of the memory always stays free, on large PCs 2 GB: what opening a browser takes. Below
+that Linux begins to swap out what its owner will want next."""
 
 DISK_RESERVE_BYTES = 2 * GB
 """Logs, updates, and the owner's next download."""
@@ -32,7 +32,7 @@ quick. Decode is bound by memory, and more threads gain it little."""
 
 @dataclass(frozen=True, slots=True)
 class Lent:
-    """What of one device."""
+    """Part of one device that is lent."""
 
     device: str
     """"cpu" or "cuda:N"; of stages that share the CPU the second is "cpu:1"."""
@@ -47,7 +47,7 @@ class Lent:
 
     @property
     def computes_on(self) -> str:
-        """As a stage is told: however many share the CPU, there is one."""
+        """The device as a stage knows it: however many share the CPU, there is one."""
         return "cpu" if self.device.startswith("cpu") else self.device
 
 
@@ -57,9 +57,9 @@ def lent_devices(
     gpus: GpuReport,
     own_bytes: Mapping[str, int] | None = None,
 ) -> tuple[Lent, ...]:
-    """The devices that are lent, by `limits.device` and in its order, those that are there.
+    """The lent devices that the PC has, in the order of `limits.device`.
 
-    `own_bytes`: what our stages hold, by device, where they say it themselves.
+    `own_bytes`: what our stages hold, by device, where they report it themselves.
     """
     own = own_bytes or {}
     names = {f"cuda:{gpu.index}": gpu for gpu in gpus.gpus}
@@ -69,7 +69,7 @@ def lent_devices(
         wanted = tuple(cards) or ("cpu",)
     parts = iter(_cpu_parts(limits, machine, own, wanted.count("cpu")))
     found = [next(parts, None) if name == "cpu" else cards.get(name) for name in wanted]
-    return tuple(one for one in found if one is not None)
+    return tuple(part for part in found if part is not None)
 
 
 def lent_threads(limits: Limits, machine: Machine) -> int:
@@ -79,9 +79,9 @@ def lent_threads(limits: Limits, machine: Machine) -> int:
 
 
 def lent_disk_bytes(limits: Limits, free_bytes: int, own_bytes: int) -> int:
-    """For weights in all, of which `own_bytes` are there already."""
-    room = max(0, free_bytes + own_bytes - DISK_RESERVE_BYTES)
-    return room if limits.disk_gb is None else min(room, int(limits.disk_gb * GB))
+    """Disk that all weights may take, of which `own_bytes` are there already."""
+    usable = max(0, free_bytes + own_bytes - DISK_RESERVE_BYTES)
+    return usable if limits.disk_gb is None else min(usable, int(limits.disk_gb * GB))
 
 
 def nothing_left(
@@ -89,14 +89,14 @@ def nothing_left(
 ) -> str | None:
     """A sentence when not one layer of `model` fits; None when one does.
 
-    `margin` times a layer is asked for: who was told once is not told otherwise for a few bytes.
+    `margin` times a layer must fit: for a few bytes more an earlier sentence is not taken back.
     """
     if not lent:
         return (
             f"device = {limits.device!r} is not on this PC: set it to auto, "
             "or see `molink agent doctor` for what is."
         )
-    best = max(lent, key=lambda one: one.lent_bytes / one.element_bytes)
+    best = max(lent, key=lambda part: part.lent_bytes / part.element_bytes)
     layer_bytes = model.held_bytes(best.element_bytes)
     if best.lent_bytes < margin * layer_bytes:
         return _too_small(best, layer_bytes, model.name)
@@ -125,7 +125,7 @@ def _gpu(limits: Limits, gpu: Gpu, own_bytes: int) -> Lent:
 
 
 def _cpu_parts(limits: Limits, machine: Machine, own: Mapping[str, int], wanted: int) -> list[Lent]:
-    """So many equal parts of the memory and the threads, or as many as there are threads."""
+    """`wanted` equal parts of the memory and the threads, but no more than there are threads."""
     threads = lent_threads(limits, machine)
     element_bytes = 2 if machine.multiplies_bfloat16 else 4
     count = min(wanted, threads)
@@ -145,10 +145,10 @@ def _cpu_parts(limits: Limits, machine: Machine, own: Mapping[str, int], wanted:
     return parts
 
 
-def _part_bytes(in_all: tuple[int, str], count: int, room_bytes: int) -> tuple[int, str]:
+def _part_bytes(in_all: tuple[int, str], count: int, free_bytes: int) -> tuple[int, str]:
     """An even part, but nothing of what another part's stage holds."""
     size, bound_by = in_all[0] // count, in_all[1]
-    return (size, bound_by) if size <= room_bytes else (max(0, room_bytes), "free memory")
+    return (size, bound_by) if size <= free_bytes else (max(0, free_bytes), "free memory")
 
 
 def _least(cap_gb: float | None, key: str, free_bytes: int) -> tuple[int, str]:

@@ -1,19 +1,23 @@
 """What the owner of a PC lends of it.
 
-Whatever is not said is lent as far as it does not hurt: free memory but a reserve, half of the
+Without limits the PC is lent as far as it does not hurt: free memory but a reserve, half of the
 processor, any hour; not on battery. GB are 2**30 bytes, as on the boxes of graphics cards.
+
+Each kind of value is read as TOML gives it and as a person types it after `molink agent set KEY`,
+and written back. What is wrong is a ValueError whose text completes a sentence of the caller's.
 """
 
 import difflib
-from collections.abc import Mapping
+import math
+import re
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 from molink.errors import UserError
-from molink_agent.limits.hours import LendingHours
-from molink_agent.limits.values import Devices, Flag, Hours, Number, ValueKind, Whole
+from molink_agent.limits.hours import HOURS_ALLOWED, LendingHours
 
-__all__ = ["GB", "KEYS", "Key", "Limits", "limits_of", "plain_limits", "with_value"]
+__all__ = ["DEVICES_MAX", "GB", "KEYS", "Key", "Limits", "limits_of", "plain_limits", "with_value"]
 
 GB = 2**30
 
@@ -21,9 +25,22 @@ UNSET = frozenset({"none", "unset", "default", ""})
 """After `set KEY`: back to what applies without a line in the file."""
 
 
+HOURS_ENTRIES_MAX = 50
+"""Seven days in pieces of four hours are 42."""
+
+DEVICES_MAX = 16
+"""Of one PC, as the coordinator admits them (`molink.control.registry.rules`)."""
+
+NUMBERLESS = {"cuda": "cuda:0"}
+"""What people call the only card."""
+
+YES = frozenset({"yes", "true", "on", "1"})
+NO = frozenset({"no", "false", "off", "0"})
+
+
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Valid once built by `limits_of` or `with_value`; None is no cap of the owner's."""
+    """Limits of one owner, valid once built by `limits_of` or `with_value`; None: no cap."""
 
     vram_gb: float | None = None
     memory_gb: float | None = None
@@ -38,7 +55,7 @@ class Limits:
 
     @property
     def device_names(self) -> tuple[str, ...]:
-        """Of `device`: ("auto",), or each device by its name."""
+        """The lent devices by name, or ("auto",)."""
         return tuple(self.device.split(","))
 
     @property
@@ -53,8 +70,106 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True)
+class ValueKind:
+    """Kind of value that a limit takes: how it is read and written."""
+
+    allowed: str
+    """Completes "it must be"."""
+    of_toml: Callable[[Any], Any]
+    """The value, checked. Raises ValueError."""
+    of_text: Callable[[str], Any]
+    """The same from what was typed. Raises ValueError."""
+    to_toml: Callable[[Any], str]
+
+
+def number(low: float, high: float, unit: str, *, whole: bool = False) -> ValueKind:
+    """Kind of the numbers from `low` to `high`; `whole` ones have no fraction."""
+    noun = "whole number" if whole else "number"
+
+    def of_toml(value: Any) -> float:
+        if isinstance(value, bool) or not isinstance(value, int if whole else int | float):
+            raise ValueError(f"{value!r} is not a {noun}")
+        if not (math.isfinite(value) and low <= value <= high):
+            raise ValueError(f"{value if whole else f'{value:g}'} is out of bounds")
+        return value if whole else float(value)
+
+    def of_text(text: str) -> float:
+        try:
+            typed = int(text) if whole else float(text)
+        except ValueError:
+            raise ValueError(f"{text!r} is not a {noun}") from None
+        return of_toml(typed)
+
+    def to_toml(value: float) -> str:
+        return str(int(value)) if float(value).is_integer() else repr(float(value))
+
+    allowed = f"a {noun} of {unit} from {low:g} to {high:g}"
+    return ValueKind(allowed, of_toml, of_text, to_toml)
+
+
+def _flag_of_toml(value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise ValueError(f"{value!r} is neither true nor false")
+    return value
+
+
+def _flag_of_text(text: str) -> bool:
+    if text.lower() not in YES | NO:
+        raise ValueError(f"{text!r} is neither true nor false")
+    return text.lower() in YES
+
+
+def _hours_of_toml(value: Any) -> tuple[LendingHours, ...]:
+    """From one entry or a list of them."""
+    entries = [value] if isinstance(value, str) else value
+    if not isinstance(entries, list) or not all(isinstance(entry, str) for entry in entries):
+        raise ValueError(f"{value!r} is neither hours nor a list of hours")
+    if not entries:
+        raise ValueError("an empty list leaves no hour to give")
+    if len(entries) > HOURS_ENTRIES_MAX:
+        raise ValueError(f"{len(entries)} entries are more than {HOURS_ENTRIES_MAX}")
+    return tuple(LendingHours.parse(entry) for entry in entries)
+
+
+def _hours_of_text(text: str) -> tuple[LendingHours, ...]:
+    """From entries with commas between them."""
+    return _hours_of_toml([part for part in text.split(",") if part.strip()])
+
+
+def _hours_to_toml(value: tuple[LendingHours, ...]) -> str:
+    return "[" + ", ".join(f'"{entry.text}"' for entry in value) + "]"
+
+
+def _devices(value: Any) -> str:
+    """The names as they were given, without spaces; `cpu` as often as there shall be stages on
+    it."""
+    text = value if isinstance(value, str) else ""
+    names = [NUMBERLESS.get(name, name) for name in text.lower().replace(" ", "").split(",")]
+    if names == ["auto"]:
+        return "auto"
+    cards = [name for name in names if name != "cpu"]
+    if not all(re.fullmatch(r"cuda:\d{1,2}", name) for name in cards):
+        raise ValueError(f"{value!r} is no device")
+    if len(set(cards)) < len(cards):
+        raise ValueError(f"{value!r} names a card twice")
+    if len(names) > DEVICES_MAX:
+        raise ValueError(f"{len(names)} devices are more than {DEVICES_MAX}")
+    return ",".join(names)
+
+
+FLAG = ValueKind("true or false", _flag_of_toml, _flag_of_text, lambda value: str(value).lower())
+HOURS = ValueKind(f"hours like {HOURS_ALLOWED}", _hours_of_toml, _hours_of_text, _hours_to_toml)
+DEVICES = ValueKind(
+    "auto, cpu or cuda:N, several with commas between them",
+    _devices,
+    _devices,
+    lambda value: f'"{value}"',
+)
+
+
+@dataclass(frozen=True, slots=True)
 class Key:
-    """One setting: what it may be, and what the file says about it."""
+    """Limit that an owner can set: its name, what it may be, and what it means."""
 
     name: str
     kind: ValueKind
@@ -64,50 +179,50 @@ class Key:
 
     @property
     def typed(self) -> str:
-        """The example as somebody types it after `molink agent set KEY`."""
+        """The example as it is typed after `molink agent set KEY`."""
         bare = self.example.strip("[]").replace('", "', ",").strip('"')
         return f'"{bare}"' if " " in bare else bare
 
 
 KEYS = (
-    Key("vram_gb", Number(0, 4096, "GB"), "Memory of each graphics card, at most.", "6"),
-    Key("memory_gb", Number(0, 65536, "GB"), "Main memory of stages on the CPU together.", "8"),
+    Key("vram_gb", number(0, 4096, "GB"), "Memory of each graphics card, at most.", "6"),
+    Key("memory_gb", number(0, 65536, "GB"), "Main memory of stages on the CPU together.", "8"),
     Key(
         "upload_mbps",
-        Number(0.1, 100_000, "Mbit/s"),
+        number(0.1, 100_000, "Mbit/s"),
         "Upload, at most: everything that the agent sends counts.",
         "10",
     ),
-    Key("disk_gb", Number(0, 1_000_000, "GB"), "Disk for weights, at most.", "50"),
+    Key("disk_gb", number(0, 1_000_000, "GB"), "Disk for weights, at most.", "50"),
     Key(
         "hours",
-        Hours(),
+        HOURS,
         'When: one or several of "18:00-02:00", "sat-sun 10:00-23:00". Without it always.',
         '["mon-fri 18:00-02:00", "sat-sun 00:00-24:00"]',
     ),
     Key(
         "only_when_idle_minutes",
-        Number(1, 1440, "minutes"),
+        number(1, 1440, "minutes"),
         "Only after so long without input and without others' work on the GPU.",
         "10",
     ),
-    Key("pause_on_battery", Flag(), "Pause while a laptop runs on its battery.", "true"),
+    Key("pause_on_battery", FLAG, "Pause while a laptop runs on its battery.", "true"),
     Key(
         "threads",
-        Whole(1, 1024, "threads"),
+        number(1, 1024, "threads", whole=True),
         "Threads of stages on the CPU together. Else half.",
         "4",
     ),
     Key(
         "device",
-        Devices(),
+        DEVICES,
         'auto (all graphics cards, without any the CPU), or which: "cuda:1", "cuda:0,cpu"; '
         '"cpu,cpu" divides the CPU between two stages.',
         '"auto"',
     ),
     Key(
         "direct",
-        Flag(),
+        FLAG,
         "Whether neighbours may connect straight to this PC; else through the relay.",
         "true",
     ),
@@ -130,7 +245,7 @@ def limits_of(fields: Mapping[str, Any], source: str) -> Limits:
 
 
 def with_value(limits: Limits, name: str, text: str) -> Limits:
-    """`limits` with one key as typed; `none` takes it back. Raises UserError."""
+    """The same limits but for one key, as typed; `none` takes it back. Raises UserError."""
     key = _key(name, "molink agent set")
     if text.strip().lower() in UNSET:
         return replace(limits, **{name: getattr(Limits(), name)})
@@ -141,7 +256,7 @@ def with_value(limits: Limits, name: str, text: str) -> Limits:
 
 
 def plain_limits(limits: Limits) -> dict[str, Any]:
-    """Every key as JSON holds it; hours as they were written."""
+    """The limits by key as JSON holds them; hours as they were written."""
     plain = {key.name: getattr(limits, key.name) for key in KEYS}
     return plain | {"hours": [entry.text for entry in limits.hours]}
 

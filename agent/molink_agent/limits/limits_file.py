@@ -4,8 +4,8 @@ It is written whole, each key with its meaning above it, keys that are not set a
 file is its own manual, and the same limits are always the same text. A library that keeps the
 owner's own comments was rejected: a dependency for the sake of a file of ten lines.
 
-A file that was broken while the agent runs changes nothing: the limits that were read last go on,
-and what is wrong is told.
+A file that was broken while the agent runs changes nothing: the limits that were read last still
+hold, and `problem` says what is wrong.
 """
 
 import contextlib
@@ -22,7 +22,7 @@ LIMITS_FILE = "limits.toml"
 """In the agent's data directory."""
 
 FILE_BYTES_MAX = 65_536
-"""Ours has under 2 KB; something of another size is another file."""
+"""Ours has under 2 KB; a larger one is something else."""
 
 HEAD = """\
 # What this PC lends. The agent notices changes within seconds; `molink agent set KEY VALUE`
@@ -31,12 +31,12 @@ HEAD = """\
 
 
 def limits_text(limits: Limits) -> str:
-    """The file's text."""
+    """The whole text of a limits file."""
     return HEAD + "".join(_entry(key, limits) for key in KEYS)
 
 
 class LimitsFile:
-    """One agent's file, and what was last read of it."""
+    """The limits file of one agent, and what was last read of it."""
 
     def __init__(self, data_dir: Path) -> None:
         self.path = data_dir / LIMITS_FILE
@@ -47,16 +47,15 @@ class LimitsFile:
         self._stamp: tuple[int, ...] | None = None
 
     def read(self) -> Limits:
-        """From the file; without one the defaults. Raises UserError when it says something
-        else."""
+        """Read the file; without one the defaults hold. Raises UserError for one that is wrong."""
         self._stamp = self._stamp_now()
         self.limits = self._parse()
         self.problem = ""
         return self.limits
 
     def reload(self) -> bool:
-        """Look whether the file was touched since; True when the limits are others now. Never
-        raises: a mistake is in `problem`."""
+        """Read the file if it was touched since; True when the limits have changed. Never raises: a
+        mistake is in `problem`."""
         if self._stamp_now() == self._stamp:
             return False
         before = self.limits
@@ -74,7 +73,7 @@ class LimitsFile:
         return changed
 
     def write(self, limits: Limits) -> None:
-        """Replace the file; whoever reads it meanwhile finds the old one or the new one."""
+        """Replace the file; a reader finds the old one or the new one. Raises UserError."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
         new = self.path.with_name(f"{self.path.name}.{os.getpid()}.new")
         try:

@@ -2,7 +2,7 @@
 
 Read off one request and its answer: the coordinator's time was true about half way between the
 two, so the error is at most half the round trip. Nothing in the ring needs clocks to agree; but
-expiries, certificates and the hours that the owner set do, and whoever reads two logs.
+expiries, certificates, the hours that the owner set and people who compare two logs do.
 """
 
 from dataclasses import dataclass
@@ -20,32 +20,27 @@ ZONE_ERROR_S = 300.0
 
 @dataclass(frozen=True, slots=True)
 class ClockReading:
-    """One request to the coordinator that was answered with its time."""
+    """Request to the coordinator that was answered with its time."""
 
     sent_unix_s: float
     """This PC's clock when the request left."""
     round_trip_s: float
     """Until the answer was here, by a clock that nobody sets."""
     coordinator_unix_s: float
-    """As told in the answer."""
+    """In its answer."""
 
     @property
     def offset_s(self) -> float:
         """Add it to this PC's clock for the coordinator's time."""
         return self.coordinator_unix_s - (self.sent_unix_s + self.round_trip_s / 2)
 
-    @property
-    def error_s(self) -> float:
-        """How wrong `offset_s` may be, either way."""
-        return self.round_trip_s / 2
-
 
 def clock_trouble(offset_s: float) -> str | None:
     """A sentence when the clock is off by more than people bear; None when it is not."""
     if abs(offset_s) < CLOCK_OFF_S:
         return None
-    way = "behind" if offset_s > 0 else "ahead of"
-    off = f"This PC's clock is {_span(abs(offset_s))} {way} the coordinator's"
+    side = "behind" if offset_s > 0 else "ahead of"
+    off = f"This PC's clock is {_span(abs(offset_s))} {side} the coordinator's"
     if _is_whole_hours(abs(offset_s)):
         return (
             f"{off}, by whole hours: check the time zone, and where Windows shares the PC "

@@ -1,8 +1,8 @@
 """Ask another program, without ever waiting for it longer than its answer is worth.
 
 Desktops, drivers and Windows are asked through small programs of theirs: each may be missing, hang
-or say pages. So each is a process of its own that is ended, with what it started, once its time is
-up. Calling their libraries in our process was rejected: one that hangs would hang the agent.
+or print pages. So each is a process of its own that is ended, with what it started, once its time
+is up. Calling their libraries in our process was rejected: one that hangs would hang the agent.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ ANSWER_WITHIN_S = 5.0
 """PowerShell takes about two seconds to start on a slow disk; everything else answers at once."""
 
 ANSWER_BYTES_MAX = 65_536
-"""All that is asked for is a number or a line; whoever says more is something else."""
+"""All that is asked for is a number or a line."""
 
 END_WITHIN_S = 1.0
 """A killed process ends at once; only one that fled to a session of its own holds the pipe longer,
@@ -29,7 +29,8 @@ and is not waited for."""
 
 
 async def answer_of(*command: str, timeout_s: float = ANSWER_WITHIN_S) -> str | None:
-    """What `command` prints; None when it is missing, fails, says too much or takes too long."""
+    """What `command` prints; None when it is missing, fails, prints too much or takes too
+    long."""
     try:
         process = await asyncio.create_subprocess_exec(
             *command, stdin=DEVNULL, stdout=PIPE, stderr=DEVNULL, start_new_session=True
@@ -47,13 +48,13 @@ async def answer_of(*command: str, timeout_s: float = ANSWER_WITHIN_S) -> str | 
 
 async def _whole_answer(process: Process) -> str | None:
     assert process.stdout is not None
-    said = b""
-    while len(said) <= ANSWER_BYTES_MAX:
-        piece = await process.stdout.read(ANSWER_BYTES_MAX)
-        if not piece:
+    output = b""
+    while len(output) <= ANSWER_BYTES_MAX:
+        data = await process.stdout.read(ANSWER_BYTES_MAX)
+        if not data:
             failed = await process.wait() != 0
-            return None if failed else said.decode("utf-8", errors="replace")
-        said += piece
+            return None if failed else output.decode("utf-8", errors="replace")
+        output += data
     return None
 
 

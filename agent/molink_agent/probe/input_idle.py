@@ -1,9 +1,9 @@
-"""How long has nobody touched this PC? Each desktop tells in its own way, or not at all.
+"""How long has nobody touched this PC? Each desktop is asked by its own program, if at all.
 
 The first that answers counts. Under WSL only Windows is asked: the Linux inside sees no mouse and
-would always say idle. On Wayland the X11 way is left out: it sees the input of old programs only.
-logind stands last: it knows consoles and SSH, but of a desktop only what that desktop tells it, at
-worst "in use" for ever, which keeps to the safe side.
+would always answer idle. On Wayland X11 is left out: it sees the input of old programs only. logind
+comes last: it knows consoles and SSH, but of a desktop only what that desktop reports, at worst "in
+use" for ever, which is the safe side.
 """
 
 import re
@@ -44,66 +44,54 @@ is no time at all.
 
 MUTTER = "org.gnome.Mutter.IdleMonitor"
 MUTTER_OBJECT = "/org/gnome/Mutter/IdleMonitor/Core"
-LOGIND = ("org.freedesktop.login1", "/org/freedesktop/login1", "org.freedesktop.login1.Manager")
+MUTTER_METHOD = f"{MUTTER}.GetIdletime"
 
 
 @dataclass(frozen=True, slots=True)
 class InputSource:
-    """One way to ask."""
+    """Program that knows the time of the last input."""
 
     name: str
     command: tuple[str, ...]
     read: Callable[[str], float | None]
-    """Seconds out of what the command printed; None when it says something else."""
+    """Seconds out of what the command printed; None when it printed something else."""
 
 
 @dataclass(frozen=True, slots=True)
 class InputIdle:
-    """The answer."""
+    """Time since the last input, and who told it."""
 
     seconds: float | None
-    """Since the last input; None: nobody could tell."""
+    """None: unknown."""
     source: str = ""
 
 
 async def ask_input_idle(sources: tuple[InputSource, ...], ask: Ask = answer_of) -> InputIdle:
-    """Ask one after the other until one knows."""
+    """Ask one source after the other until one knows."""
     for source in sources:
-        said = await ask(*source.command)
-        seconds = source.read(said) if said is not None else None
+        output = await ask(*source.command)
+        seconds = source.read(output) if output is not None else None
         if seconds is not None and 0 <= seconds <= IDLE_S_MAX:
             return InputIdle(seconds, source.name)
     return InputIdle(None)
 
 
-def input_sources(environment: Mapping[str, str], *, wsl: bool) -> tuple[InputSource, ...]:
-    """Who could know, best first, judged by the session's environment variables."""
-    if wsl:
-        return tuple(_windows(program) for program in ("powershell.exe", WINDOWS_POWERSHELL))
-    sources = (
-        [_gnome_gdbus(), _gnome_dbus_send()] if "DBUS_SESSION_BUS_ADDRESS" in environment else []
-    )
-    wayland = "WAYLAND_DISPLAY" in environment or environment.get("XDG_SESSION_TYPE") == "wayland"
-    if environment.get("DISPLAY") and not wayland:
-        sources += [_xprintidle(), _x11_library()]
-    return (*sources, _logind())
-
-
-def read_milliseconds(said: str) -> float | None:
-    """A bare number."""
-    text = said.strip()
+def read_milliseconds(output: str) -> float | None:
+    """Seconds by a bare number of milliseconds."""
+    text = output.strip()
     return int(text) / 1000 if text.isascii() and text.isdecimal() else None
 
 
-def read_dbus_milliseconds(said: str) -> float | None:
-    """`(uint64 1234,)` of gdbus, or the last line of dbus-send."""
-    found = re.search(r"uint64 (\d+)", said)
+def read_dbus_milliseconds(output: str) -> float | None:
+    """Seconds by `(uint64 1234,)` of gdbus, or by the last line of dbus-send."""
+    found = re.search(r"uint64 (\d+)", output)
     return int(found[1]) / 1000 if found else None
 
 
-def read_logind(said: str, monotonic_s: float | None = None) -> float | None:
-    """`b true` and, in the next line, `t MICROSECONDS` since when; `b false` is in use now."""
-    found = re.fullmatch(r"b (true|false)\s+t (\d+)", said.strip())
+def read_logind(output: str, monotonic_s: float | None = None) -> float | None:
+    """Seconds by `b true` and, in the next line, `t MICROSECONDS` since when; `b false` is in use
+    now."""
+    found = re.fullmatch(r"b (true|false)\s+t (\d+)", output.strip())
     if found is None:
         return None
     if found[1] == "false":
@@ -112,31 +100,43 @@ def read_logind(said: str, monotonic_s: float | None = None) -> float | None:
     return max(0.0, now_s - int(found[2]) / 1e6)
 
 
-def _windows(program: str) -> InputSource:
-    command = (program, "-NoProfile", "-NonInteractive", "-Command", WINDOWS_IDLE)
-    return InputSource("Windows", command, read_milliseconds)
+WINDOWS = tuple(
+    InputSource(
+        "Windows",
+        (program, "-NoProfile", "-NonInteractive", "-Command", WINDOWS_IDLE),
+        read_milliseconds,
+    )
+    for program in ("powershell.exe", WINDOWS_POWERSHELL)
+)
+GNOME = tuple(
+    InputSource("GNOME", command, read_dbus_milliseconds)
+    for command in (
+        (
+            *("gdbus", "call", "--session", "--dest", MUTTER),
+            *("--object-path", MUTTER_OBJECT, "--method", MUTTER_METHOD),
+        ),
+        ("dbus-send", "--print-reply", f"--dest={MUTTER}", MUTTER_OBJECT, MUTTER_METHOD),
+    )
+)
+X11 = tuple(
+    InputSource("X11", command, read_milliseconds)
+    for command in (("xprintidle",), (sys.executable, "-m", "molink_agent.probe.x11_idle"))
+)
+LOGIND = InputSource(
+    "logind",
+    (
+        *("busctl", "get-property", "org.freedesktop.login1", "/org/freedesktop/login1"),
+        *("org.freedesktop.login1.Manager", "IdleHint", "IdleSinceHintMonotonic"),
+    ),
+    read_logind,
+)
 
 
-def _gnome_gdbus() -> InputSource:
-    method = f"{MUTTER}.GetIdletime"
-    where = ("--dest", MUTTER, "--object-path", MUTTER_OBJECT, "--method", method)
-    return InputSource("GNOME", ("gdbus", "call", "--session", *where), read_dbus_milliseconds)
-
-
-def _gnome_dbus_send() -> InputSource:
-    where = (f"--dest={MUTTER}", MUTTER_OBJECT, f"{MUTTER}.GetIdletime")
-    return InputSource("GNOME", ("dbus-send", "--print-reply", *where), read_dbus_milliseconds)
-
-
-def _xprintidle() -> InputSource:
-    return InputSource("X11", ("xprintidle",), read_milliseconds)
-
-
-def _x11_library() -> InputSource:
-    command = (sys.executable, "-m", "molink_agent.probe.x11_idle")
-    return InputSource("X11", command, read_milliseconds)
-
-
-def _logind() -> InputSource:
-    command = ("busctl", "get-property", *LOGIND, "IdleHint", "IdleSinceHintMonotonic")
-    return InputSource("logind", command, read_logind)
+def input_sources(environment: Mapping[str, str], *, wsl: bool) -> tuple[InputSource, ...]:
+    """The sources that may know, best first, judged by the session's environment variables."""
+    if wsl:
+        return WINDOWS
+    gnome = GNOME if "DBUS_SESSION_BUS_ADDRESS" in environment else ()
+    wayland = "WAYLAND_DISPLAY" in environment or environment.get("XDG_SESSION_TYPE") == "wayland"
+    x11 = X11 if environment.get("DISPLAY") and not wayland else ()
+    return (*gnome, *x11, LOGIND)

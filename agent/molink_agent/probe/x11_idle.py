@@ -12,7 +12,7 @@ __all__ = ["main"]
 
 
 class ScreenSaverInfo(ctypes.Structure):
-    """`XScreenSaverInfo` of X11/extensions/scrnsaver.h."""
+    """C structure `XScreenSaverInfo` of X11/extensions/scrnsaver.h."""
 
     _fields_ = (
         ("window", ctypes.c_ulong),

@@ -4,12 +4,3 @@ A systemd *user* unit was chosen over a system unit because nothing that the age
 and a volunteer should not have to give it. The price is that it runs only while the user is logged
 in, unless lingering is switched on, and `install_service` says how.
 """
-
-from molink_agent.service.manage import (
-    ServiceStatus,
-    install_service,
-    remove_service,
-    service_status,
-)
-
-__all__ = ["ServiceStatus", "install_service", "remove_service", "service_status"]

@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 
 from molink.errors import MolinkError
-from molink_agent.weights.ensure import ensure_weights
+from molink_agent.weights.download import ensure_weights
 from molink_agent.weights.source import CoordinatorSource
 
 TOKEN_VARIABLE = "MOLINK_WEIGHTS_TOKEN"
@@ -24,7 +24,7 @@ def main(url: str, first: str, stop: str, directory: str) -> int:
     source = CoordinatorSource(url, os.environ.get(TOKEN_VARIABLE, ""))
     layers = range(int(first), int(stop))
     try:
-        found = asyncio.run(ensure_weights(source, layers, Path(directory), progress=_tell))
+        found = asyncio.run(ensure_weights(source, layers, Path(directory), progress=_report))
     except MolinkError as error:
         print(error, file=sys.stderr)
         return 2
@@ -32,7 +32,7 @@ def main(url: str, first: str, stop: str, directory: str) -> int:
     return 0
 
 
-def _tell(fraction: float, bytes_per_s: float) -> None:
+def _report(fraction: float, bytes_per_s: float) -> None:
     print(json.dumps({"fraction": fraction, "bytes_per_s": bytes_per_s}), flush=True)
 
 

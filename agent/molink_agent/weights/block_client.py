@@ -1,13 +1,14 @@
-"""Asks the coordinator for the manifest and for runs of blocks, and sorts what can go wrong.
+"""Asks the coordinator for the manifest and for runs of blocks, and tries again where that helps.
 
 Three kinds of failure: what passes (`Unreachable`: no connection, a reset, a 5xx), what only needs
-patience (`ComeBack`: a 503 with its time), and what stays however often one asks (WeightsError: a
+patience (`RetryLater`: a 503 with its time), and what stays however often one asks (WeightsError: a
 wrong token, a file that is not there, a manifest that is none).
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
+from typing import TypeVar
 from urllib.parse import quote
 
 import aiohttp
@@ -15,9 +16,9 @@ from pydantic import ValidationError
 
 from molink.checkpoint.weights_manifest import FileEntry, WeightsManifest
 from molink.errors import WeightsError
-from molink_agent.weights.source import CoordinatorSource
+from molink_agent.weights.source import CoordinatorSource, WeightsLimits
 
-__all__ = ["BlockClient", "ComeBack", "Unreachable", "open_client"]
+__all__ = ["BlockClient", "Retries", "RetryLater", "Unreachable", "open_client"]
 
 MANIFEST_BYTES_MAX = 64 * 2**20
 """The largest models known (90,000 tensors, 140,000 blocks) come to 20 MB."""
@@ -30,11 +31,8 @@ BUFFER_BYTES = 2**20
 """Of what has come and is not taken yet. With aiohttp's 64 KB a download costs half as much
 processor time again."""
 
-RETRY_AFTER_S_MAX = 60.0
-"""However long a server asks to wait."""
-
-RETRY_AFTER_S_MIN = 0.2
-"""However soon a server says."""
+RETRY_AFTER_S_MIN, RETRY_AFTER_S_MAX = 0.2, 60.0
+"""Bounds of the pause that a server asks for."""
 
 MESSAGE_CHARS_MAX = 300
 """Of a server's own words in ours."""
@@ -47,7 +45,7 @@ class Unreachable(Exception):
     """Raised when it may work a moment later; the message says what happened."""
 
 
-class ComeBack(Exception):
+class RetryLater(Exception):
     """Raised when the coordinator is there but not ready for us."""
 
     def __init__(self, message: str, after_s: float) -> None:
@@ -56,14 +54,14 @@ class ComeBack(Exception):
 
 
 class BlockClient:
-    """One coordinator, over one session."""
+    """HTTP client of one coordinator's weights."""
 
     def __init__(self, session: aiohttp.ClientSession, url: str) -> None:
         self._session = session
         self.url = url.rstrip("/")
 
     async def manifest(self) -> WeightsManifest:
-        """What is on offer."""
+        """The list of files that the coordinator offers."""
         async with self._get(f"{self.url}/manifest", {}) as response:
             body = bytearray()
             async for data in response.content.iter_chunked(2**16):
@@ -107,7 +105,7 @@ class BlockClient:
 
 @asynccontextmanager
 async def open_client(source: CoordinatorSource) -> AsyncIterator[BlockClient]:
-    """A client of the coordinator's shelf."""
+    """Open a client of the coordinator's weights."""
     headers = {"Authorization": f"Bearer {source.token}"}
     async with aiohttp.ClientSession(
         headers=headers, timeout=TIMEOUTS, read_bufsize=BUFFER_BYTES
@@ -120,14 +118,14 @@ async def _check_status(response: aiohttp.ClientResponse) -> None:
         return
     message, code = await _message_and_code(response)
     if response.status == 503:
-        raise ComeBack(message, _retry_after_s(response))
+        raise RetryLater(message, _retry_after_s(response))
     if response.status >= 500 and code not in LASTING:
         raise Unreachable(message)
     raise WeightsError(f"the coordinator refuses weights: {message}")
 
 
 async def _message_and_code(response: aiohttp.ClientResponse) -> tuple[str, str]:
-    """One line of what the server says, and its word for the kind of error."""
+    """One line of the server's own words, and its code for the kind of error."""
     fallback = f"{response.status} {response.reason} at {response.url.path}"
     try:
         error = (await response.json())["error"]
@@ -144,10 +142,57 @@ def _retry_after_s(response: aiohttp.ClientResponse) -> float:
 
 
 def _check_range(response: aiohttp.ClientResponse, entry: FileEntry, start: int, stop: int) -> None:
-    said = response.headers.get("Content-Range")
-    if response.status != 206 or said != f"bytes {start}-{stop - 1}/{entry.size}":
+    found = response.headers.get("Content-Range")
+    if response.status != 206 or found != f"bytes {start}-{stop - 1}/{entry.size}":
         raise WeightsError(
             f"{response.url.host} does not give bytes {start} to {stop} of {entry.name}, "
-            f"but {said or 'the whole file'}: a proxy between here and the coordinator may not "
+            f"but {found or 'the whole file'}: a proxy between here and the coordinator may not "
             "know ranges"
         )
+
+
+Result = TypeVar("Result")
+
+
+class Retries:
+    """Repeats calls with exponential backoff; every good block starts the count anew."""
+
+    def __init__(self, limits: WeightsLimits) -> None:
+        self._limits = limits
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget earlier failures: something good has come."""
+        self._failures = 0
+        self._busy_s = 0.0
+
+    async def __call__(self, call: Callable[[], Awaitable[Result]]) -> Result:
+        """The result of a call that is repeated while it fails in a way that passes. Raises
+        WeightsError when it has failed too often."""
+        while True:
+            try:
+                return await call()
+            except Unreachable as error:
+                pause_s = self._after_failure(error)
+            except RetryLater as error:
+                pause_s = self._after_busy(error)
+            await asyncio.sleep(pause_s)
+
+    def _after_failure(self, error: Unreachable) -> float:
+        self._failures += 1
+        if self._failures > self._limits.failures_max:
+            raise WeightsError(
+                f"the coordinator does not give weights, {self._failures} tries failed in a row "
+                f"({error}); what has come is kept: try again when it can be reached"
+            ) from error
+        pause_s = self._limits.pause_s * 2.0 ** (self._failures - 1)
+        return min(pause_s, self._limits.pause_s_max)
+
+    def _after_busy(self, error: RetryLater) -> float:
+        self._busy_s += error.after_s
+        if self._busy_s > self._limits.busy_s_max:
+            raise WeightsError(
+                f"the coordinator has been too busy for {self._limits.busy_s_max:.0f} s ({error}): "
+                "try again later"
+            ) from error
+        return error.after_s

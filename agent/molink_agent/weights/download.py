@@ -1,25 +1,44 @@
-"""Fetches the blocks that parts still miss, until none is missing or it makes no sense any more.
+"""Sees to it that the weights of some layers are on this disk, from the coordinator or the hub.
 
-One request asks for a few neighbouring blocks, so that a coordinator can deal its slots out fairly
-and a lost connection costs little. Each block is compared with its checksum before anything is
-written; a damaged one is simply still missing, and after a few tries the line is given up on. Only
-failures in a row count: one good block, and patience starts afresh.
+Of the coordinator's files only blocks that parts still miss are fetched, until none is missing or
+it makes no sense any more. One request asks for a few neighbouring blocks, so that a coordinator
+can deal its slots out fairly and a lost connection costs little. Each block is compared with its
+checksum before anything is written; a damaged one is simply still missing, and after a few tries
+the line is given up on. Only failures in a row count: one good block, and the count starts anew.
 """
 
 import hashlib
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import aclosing
+from pathlib import Path
 
-from molink.checkpoint.weights_manifest import FileEntry, WeightsManifest
+from molink.checkpoint.shard_plan import plan_shards
+from molink.checkpoint.weights_manifest import FileEntry
 from molink.errors import WeightsError
-from molink_agent.weights.block_client import BlockClient
+from molink_agent.weights.block_client import BlockClient, Retries, open_client
+from molink_agent.weights.hub import fetch_from_hub
+from molink_agent.weights.layout import parts_of
 from molink_agent.weights.part_file import PartFile
-from molink_agent.weights.patience import Patience
-from molink_agent.weights.progress import ProgressMeter
-from molink_agent.weights.threads import in_thread, on_disk
+from molink_agent.weights.source import (
+    CoordinatorSource,
+    Progress,
+    ProgressMeter,
+    Source,
+    WeightsLimits,
+)
+from molink_agent.weights.weights_dir import (
+    DiskFullError,
+    DiskSpace,
+    ModelFolder,
+    in_thread,
+    layers_text,
+    locked,
+    make_view,
+    on_disk,
+)
 
-__all__ = ["download"]
+__all__ = ["ensure_weights"]
 
 REQUEST_BYTES = 64 * 2**20
 """Asked for at once: 50 s of a line of 10 Mbps, and so long that a round trip does not count."""
@@ -29,46 +48,108 @@ BLOCK_TRIES = 3
 same place are no accident of the line."""
 
 
-async def download(
-    client: BlockClient,
-    manifest: WeightsManifest,
-    files: Sequence[PartFile],
-    patience: Patience,
-    meter: ProgressMeter,
-) -> None:
-    """Fetch what is missing in `files`, which have been verified, and finish them. Raises
-    WeightsError, or DiskFullError."""
+async def ensure_weights(
+    source: Source,
+    layers: range,
+    directory: Path,
+    limits: WeightsLimits | None = None,
+    progress: Progress = lambda fraction, bytes_per_s: None,
+) -> Path:
+    """Fetch what the stage of `layers` needs and `directory` does not hold yet; return the
+    checkpoint directory to load it from.
+
+    `directory` is for weights only and may hold several models. Everything that the returned
+    directory leads to has been compared with its checksum in this call. May be called again at any
+    time, with other layers too, and after any kind of end; what has come and is good is not fetched
+    twice. Raises MolinkError with one sentence: WeightsError (disk, network, damage, a wrong
+    token), UserError for layers that the model does not have.
+    """
+    limits = limits or WeightsLimits()
+    with locked(directory) as root:
+        if isinstance(source, CoordinatorSource):
+            return await _from_coordinator(source, layers, root, limits, progress)
+        return await fetch_from_hub(source, layers, root, limits, progress)
+
+
+async def _from_coordinator(
+    source: CoordinatorSource,
+    layers: range,
+    directory: Path,
+    limits: WeightsLimits,
+    progress: Progress,
+) -> Path:
+    async with open_client(source) as client:
+        retries = Retries(limits)
+        manifest = await retries(client.manifest)
+        plan = await in_thread(plan_shards, manifest.weight_map(), manifest.shape, layers)
+        folder = ModelFolder.of(directory, manifest.model, manifest.revision)
+        parts = await in_thread(parts_of, manifest, plan)
+        files = [PartFile(folder.parts, part, manifest.block_bytes) for part in parts]
+        space = DiskSpace(directory, limits, f"{layers_text(layers)} of {manifest.model}")
+        view = folder.view(layers)
+        try:
+            for file in files:
+                await in_thread(on_disk, file.verify)
+            await in_thread(space.make, _missing_bytes(files), [file.path for file in files], view)
+            meter = _meter(files, progress)
+            for name, ours in _by_source(files).items():
+                download = _FileDownload(client, manifest.file(name), ours, retries, meter)
+                await download.run()
+            await in_thread(on_disk, lambda: _link(view, files))
+        except DiskFullError as error:
+            raise space.full(_missing_bytes(files)) from error
+    return view
+
+
+def _missing_bytes(files: Sequence[PartFile]) -> int:
+    return sum(file.missing_bytes() for file in files)
+
+
+def _by_source(files: Sequence[PartFile]) -> dict[str, list[PartFile]]:
+    """Our parts by the coordinator's file that they are of."""
     by_source: dict[str, list[PartFile]] = {}
     for file in files:
         by_source.setdefault(file.part.source.name, []).append(file)
-    for name, parts in by_source.items():
-        await _SourceFile(client, manifest.file(name), parts, patience, meter).fetch()
+    return by_source
 
 
-class _SourceFile:
-    """One of the coordinator's files, and our parts of it."""
+def _meter(files: Sequence[PartFile], progress: Progress) -> ProgressMeter:
+    total = sum(file.part.size - len(file.part.prefix) for file in files)
+    meter = ProgressMeter(total, total - _missing_bytes(files), progress)
+    meter.report()
+    return meter
+
+
+def _link(view: Path, files: Sequence[PartFile]) -> None:
+    names = {file.part.name: file.path for file in files}
+    weight_map = {tensor: file.part.name for file in files for tensor in file.part.tensors}
+    make_view(view, names, weight_map)
+
+
+class _FileDownload:
+    """Download of one of the coordinator's files into our parts of it."""
 
     def __init__(
         self,
         client: BlockClient,
         entry: FileEntry,
         parts: Sequence[PartFile],
-        patience: Patience,
+        retries: Retries,
         meter: ProgressMeter,
     ) -> None:
         self._client = client
         self._entry = entry
         self._parts = parts
-        self._patience = patience
+        self._retries = retries
         self._meter = meter
         self._block_bytes = parts[0].block_bytes
         self._damaged: Counter[int] = Counter()
 
-    async def fetch(self) -> None:
-        """All that is missing."""
+    async def run(self) -> None:
+        """Fetch all blocks that are missing, and finish the parts, which have been verified."""
         while blocks := self._missing():
             run = _first_run(blocks, max(1, REQUEST_BYTES // self._block_bytes))
-            await self._patience(lambda run=run: self._fetch_run(run))  # type: ignore[misc]
+            await self._retries(lambda run=run: self._fetch_run(run))  # type: ignore[misc]
         for file in self._parts:
             await in_thread(on_disk, file.finish)
 
@@ -80,10 +161,10 @@ class _SourceFile:
         async with aclosing(blocks):
             async for block, data in blocks:
                 if await in_thread(on_disk, lambda: self._take(block, data)):  # noqa: B023
-                    self._patience.restore()
+                    self._retries.reset()
                 else:
                     self._count_damage(block)
-                self._meter.came(len(data))
+                self._meter.received(len(data))
 
     def _take(self, block: int, data: bytes) -> bool:
         """Give a block to the parts that want it, unless it is damaged."""

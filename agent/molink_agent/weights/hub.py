@@ -1,4 +1,4 @@
-"""The other way: whole files from the hub that the model was published on.
+"""Fetches whole files from the hub on which the model was published.
 
 The hub's own client fetches them, with its own resume, into a cache under the weights directory. It
 names large files by their SHA-256, which the hub gives as their etag; we compare that, since the
@@ -15,13 +15,16 @@ from typing import Any
 
 from molink.checkpoint.checkpoint import INDEX, SINGLE, SMALL_FILES, Checkpoint, open_checkpoint
 from molink.checkpoint.safetensors_header import read_header
-from molink.checkpoint.shard_plan import ModelShape, ShardPlan, plan_shards, shape_of
+from molink.checkpoint.shard_plan import ShardPlan, WeightsLayout, plan_shards, shape_of
 from molink.errors import WeightsError
-from molink_agent.weights.progress import ProgressMeter
-from molink_agent.weights.room import Room, name_of
-from molink_agent.weights.source import HubSource, Progress, WeightsLimits
-from molink_agent.weights.threads import in_thread
-from molink_agent.weights.views import ModelFolder, make_view
+from molink_agent.weights.source import HubSource, Progress, ProgressMeter, WeightsLimits
+from molink_agent.weights.weights_dir import (
+    DiskSpace,
+    ModelFolder,
+    in_thread,
+    layers_text,
+    make_view,
+)
 
 __all__ = ["fetch_from_hub"]
 
@@ -33,30 +36,30 @@ READ_BYTES = 2**20
 FETCHES = 2
 """Of a file whose checksum is wrong."""
 
-Came = Callable[[int], None]
+Received = Callable[[int], None]
 
 
 async def fetch_from_hub(
     source: HubSource, layers: range, directory: Path, limits: WeightsLimits, progress: Progress
 ) -> Path:
-    """See `ensure_weights`."""
+    """As `ensure_weights` from the hub."""
     checkpoint = await in_thread(open_checkpoint, source.model, directory / "hub")
     shape = shape_of(checkpoint.config())
     names = await in_thread(_files_of, checkpoint, shape, layers)
     sizes = {name: await in_thread(_size, checkpoint, name) for name in names}
     view = ModelFolder.of(directory, source.model, checkpoint.directory.name).view(layers)
-    room = Room(directory, limits, f"{name_of(layers)} of {source.model}")
+    space = DiskSpace(directory, limits, f"{layers_text(layers)} of {source.model}")
     there = {name: size for name, (size, cached) in sizes.items() if cached}
     missing = sum(size for size, _ in sizes.values()) - sum(there.values())
-    await in_thread(room.make, missing, [], view)
+    await in_thread(space.make, missing, [], view)
     meter = ProgressMeter(missing + sum(there.values()), sum(there.values()), progress)
-    meter.tell()
+    meter.report()
     loop = asyncio.get_running_loop()
 
-    def came(size: int) -> None:
+    def received(size: int) -> None:
         loop.call_soon_threadsafe(_count, meter, size)
 
-    paths = {name: await in_thread(_fetch, checkpoint, name, came) for name in names}
+    paths = {name: await in_thread(_fetch, checkpoint, name, received) for name in names}
     plan = await in_thread(_plan, paths, shape, layers)
     await in_thread(_show, view, checkpoint, plan, paths)
     progress(1.0, 0.0)
@@ -65,10 +68,10 @@ async def fetch_from_hub(
 
 def _count(meter: ProgressMeter, size: int) -> None:
     meter.kept(size)
-    meter.came(size)
+    meter.received(size)
 
 
-def _files_of(checkpoint: Checkpoint, shape: ModelShape, layers: range) -> list[str]:
+def _files_of(checkpoint: Checkpoint, shape: WeightsLayout, layers: range) -> list[str]:
     """Weight files that hold something of these layers; a single file holds all."""
     if not (checkpoint.directory / INDEX).is_file():
         return [SINGLE]
@@ -87,10 +90,10 @@ def _size(checkpoint: Checkpoint, name: str) -> tuple[int, bool]:
     return facts.file_size or 0, facts.is_cached
 
 
-def _fetch(checkpoint: Checkpoint, name: str, came: Came) -> Path:
+def _fetch(checkpoint: Checkpoint, name: str, received: Received) -> Path:
     """A file of the right checksum."""
     for attempt in range(FETCHES):
-        path = checkpoint.weight_file(name, bar_class(came), again=attempt > 0)
+        path = checkpoint.weight_file(name, bar_class(received), again=attempt > 0)
         if _is_right(path):
             return path
     raise WeightsError(
@@ -110,24 +113,24 @@ def _is_right(path: Path) -> bool:
     return digest.hexdigest() == name
 
 
-def bar_class(came: Came) -> type[Any]:
-    """What the hub's client takes for a progress bar."""
+def bar_class(received: Received) -> type[Any]:
+    """Class that the hub's client takes for a progress bar."""
     from huggingface_hub.utils import tqdm
 
     class Bar(tqdm):  # type: ignore[misc]
-        """Draws nothing."""
+        """Progress bar that draws nothing and counts bytes."""
 
         def __init__(self, *arguments: Any, **options: Any) -> None:
             super().__init__(*arguments, **{**options, "disable": True})
 
         def update(self, n: float | None = 1) -> None:
-            """So many bytes more."""
-            came(int(n or 0))
+            """Count the bytes that have come."""
+            received(int(n or 0))
 
     return Bar
 
 
-def _plan(paths: dict[str, Path], shape: ModelShape, layers: range) -> ShardPlan:
+def _plan(paths: dict[str, Path], shape: WeightsLayout, layers: range) -> ShardPlan:
     """By what the files really hold."""
     weight_map = {
         tensor.name: name for name, path in paths.items() for tensor in read_header(path).tensors

@@ -22,7 +22,7 @@ __all__ = ["Cut", "Part", "Run", "part_name", "parts_of"]
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Bytes that follow each other both there and here."""
+    """Range of bytes that follow each other in the original file and in our part."""
 
     start: int
     """In the original file."""
@@ -33,7 +33,7 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """A slice of one block, and where it goes."""
+    """Slice of one block, and where it goes in our part."""
 
     start: int
     """In the block."""
@@ -43,7 +43,7 @@ class Cut:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One file of ours."""
+    """Weight file of ours: what one of the coordinator's files holds of one layer."""
 
     name: str
     source: FileEntry
@@ -54,12 +54,11 @@ class Part:
 
     @property
     def size(self) -> int:
-        """Bytes."""
-        return (
-            self.runs[-1].local + self.runs[-1].stop - self.runs[-1].start
-            if self.runs
-            else (len(self.prefix))
-        )
+        """Length of the file in bytes."""
+        if not self.runs:
+            return len(self.prefix)
+        last = self.runs[-1]
+        return last.local + last.stop - last.start
 
     def blocks(self, block_bytes: int) -> list[int]:
         """Numbers of the blocks that hold some of it, rising."""
@@ -88,7 +87,7 @@ def parts_of(manifest: WeightsManifest, plan: ShardPlan) -> list[Part]:
 
 
 def part_name(home: Home, file: str) -> str:
-    """What we call one home's share of a weight file."""
+    """Name of the part with one layer's share of a weight file."""
     return f"layer-{home:05d}.{file}" if isinstance(home, int) else f"{home.value}.{file}"
 
 

@@ -1,6 +1,6 @@
 """One part on the disk: written piece by piece, and sure of each piece.
 
-While it grows it is called NAME.partial, so nobody takes it for the whole. Beside it lies
+While it grows it is called NAME.partial, so that it is not taken for the whole. Beside it lies
 NAME.journal: a line for each piece that came from a block whose checksum was right, with the
 checksum of the piece itself. After a start every piece that the journal names is read again and
 compared. That costs a second for each GB, where fetching a GB takes minutes, and it buys three
@@ -32,7 +32,7 @@ READ_BYTES = 2**20
 
 @dataclass(slots=True)
 class PartFile:
-    """A part in a directory. Its methods block: call them in a thread, one at a time."""
+    """Part on the disk. Its methods block: call them in a thread, one at a time."""
 
     directory: Path
     part: Part
@@ -47,17 +47,17 @@ class PartFile:
 
     @property
     def path(self) -> Path:
-        """The finished file."""
+        """Path of the finished file."""
         return self.directory / self.part.name
 
     @property
     def partial(self) -> Path:
-        """While it grows."""
+        """Path of the file while it grows."""
         return self.directory / f"{self.part.name}.partial"
 
     @property
     def journal(self) -> Path:
-        """What is good in it."""
+        """Path of the list of good pieces."""
         return self.directory / f"{self.part.name}.journal"
 
     @property
@@ -66,7 +66,7 @@ class PartFile:
         return {block for block in self.wanted if block not in self.held}
 
     def missing_bytes(self) -> int:
-        """That this file has still to grow by, or to overwrite."""
+        """Bytes that are still to be written."""
         cuts = (cut for one in self.missing for cut in self.part.cuts(one, self.block_bytes))
         return sum(cut.stop - cut.start for cut in cuts)
 
@@ -125,7 +125,7 @@ class PartFile:
             self.partial.replace(self.path)
 
     def _begin(self) -> None:
-        """From nothing."""
+        """Start with nothing."""
         self.held = {}
         self.directory.mkdir(parents=True, exist_ok=True)
         self.path.unlink(missing_ok=True)

@@ -1,10 +1,12 @@
-"""Where weights come from, and within which limits they are fetched."""
+"""Where weights come from, within which limits they are fetched, and how far a download is."""
 
+import time
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-__all__ = ["CoordinatorSource", "HubSource", "Progress", "Source", "WeightsLimits"]
+__all__ = ["CoordinatorSource", "HubSource", "Progress", "ProgressMeter", "Source", "WeightsLimits"]
 
 GIB = 2**30
 
@@ -14,7 +16,7 @@ Progress = Callable[[float, float], None]
 
 @dataclass(frozen=True, slots=True)
 class CoordinatorSource:
-    """The coordinator's shelf."""
+    """The coordinator's HTTP server of weights."""
 
     url: str
     """In front of /manifest and /files/NAME."""
@@ -23,7 +25,7 @@ class CoordinatorSource:
 
 @dataclass(frozen=True, slots=True)
 class HubSource:
-    """The hub that the model was published on."""
+    """The hub on which the model was published."""
 
     model: str
     """owner/name."""
@@ -34,7 +36,7 @@ Source = CoordinatorSource | HubSource
 
 @dataclass(frozen=True, slots=True)
 class WeightsLimits:
-    """What a download may take, and how long it goes on when things fail."""
+    """Limits of a download: disk, and how long it goes on when things fail."""
 
     disk_bytes_max: int | None = None
     """Of all weights under the directory; older ones go when it is reached. None: no cap."""
@@ -50,3 +52,48 @@ class WeightsLimits:
     pause_s_max: float = 60.0
     busy_s_max: float = 3600.0
     """How long to be sent away with "come back" without one good block."""
+
+
+WINDOW_S = 5.0
+"""Of the rate shown: steady enough to read, and a line that stops shows within seconds."""
+
+SAMPLES_MAX = 512
+"""More blocks in a window would only give the same rate more exactly."""
+
+
+class ProgressMeter:
+    """Progress and rate of a download, for people."""
+
+    def __init__(
+        self,
+        total_bytes: int,
+        kept_bytes: int,
+        progress: Progress,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._total = total_bytes
+        self._kept = kept_bytes
+        self._progress = progress
+        self._clock = clock
+        self._received_bytes = 0
+        """Over the line, edges of blocks and damaged ones included."""
+        self._samples: deque[tuple[float, int]] = deque([(clock(), 0)], maxlen=SAMPLES_MAX)
+
+    def kept(self, size: int) -> None:
+        """Count bytes that were needed and are there now."""
+        self._kept += size
+
+    def received(self, size: int) -> None:
+        """Count bytes that have come over the line, and report."""
+        now = self._clock()
+        self._received_bytes += size
+        self._samples.append((now, self._received_bytes))
+        while len(self._samples) > 2 and self._samples[1][0] < now - WINDOW_S:
+            self._samples.popleft()
+        self.report()
+
+    def report(self) -> None:
+        """Report the fraction and the rate of the last seconds."""
+        (first_s, first), (last_s, last) = self._samples[0], self._samples[-1]
+        rate = (last - first) / (last_s - first_s) if last_s > first_s else 0.0
+        self._progress(self._kept / self._total if self._total else 1.0, rate)

@@ -10,8 +10,7 @@ from pathlib import Path, PurePosixPath
 from molink.errors import UserError
 from molink_agent.windows.logon_task import LogonTask
 from molink_agent.windows.steps import WindowsFacts, parse_version, plan_steps
-from molink_agent.windows.text_file import TextFile
-from molink_agent.windows.wslconfig import is_mirrored, with_mirrored, without_ours
+from molink_agent.windows.wslconfig import TextFile, is_mirrored, with_mirrored, without_ours
 
 __all__ = ["main", "parser"]
 
@@ -21,7 +20,7 @@ PYTHON_MIN = (3, 11)
 
 
 def parser() -> argparse.ArgumentParser:
-    """One subcommand for each question."""
+    """Parser with one subcommand for each question."""
     root = argparse.ArgumentParser(prog="molink_agent.windows", description=__doc__)
     commands = root.add_subparsers(dest="command", required=True)
     plan = commands.add_parser("plan", help="the steps from facts about this PC, as JSON")
@@ -42,7 +41,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """The exit code: 0, or 2 after one sentence."""
+    """Answer one question; the exit code is 0, or 2 after one sentence."""
     options = parser().parse_args(arguments)
     try:
         print(ANSWERS[options.command](options), end="")
@@ -64,7 +63,7 @@ def _plan(options: argparse.Namespace) -> str:
         has_apt=shutil.which("apt-get") is not None,
         task_registered=options.task_registered == "yes",
     )
-    steps = [{"do": step.do.value, "says": step.says} for step in plan_steps(facts)]
+    steps = [{"do": step.do.value, "says": step.text} for step in plan_steps(facts)]
     return json.dumps({"steps": steps}) + "\n"
 
 

@@ -49,7 +49,7 @@ _PATH = re.compile(r"[A-Za-z0-9._/@+-]{1,400}")
 
 @dataclass(frozen=True, slots=True)
 class LogonTask:
-    """Who, where, what. Raises UserError for a value that would not survive Windows' quoting."""
+    """Scheduled task of one owner. Raises UserError for a value that needs quoting on Windows."""
 
     user_sid: str
     """The owner's security identifier: the same in every language of Windows."""
@@ -69,7 +69,7 @@ class LogonTask:
             raise UserError(f"The task needs a plain absolute path of molink, got {self.molink}.")
 
     def arguments(self) -> str:
-        """What conhost.exe is started with."""
+        """Command line of conhost.exe."""
         return f"--headless wsl.exe -d {self.distribution} --exec {self.molink} agent run"
 
     def xml(self) -> str:

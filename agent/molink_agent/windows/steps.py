@@ -23,7 +23,7 @@ WSL_MIRRORED_MIN = (2, 0, 0)
 
 
 class Do(Enum):
-    """What install.ps1 carries out; each is a case of its `switch`."""
+    """Kind of step; each is a case of the `switch` in install.ps1."""
 
     STOP = "stop"
     """Nothing can go on before the owner has done what the sentence says."""
@@ -39,16 +39,16 @@ class Do(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One thing to do."""
+    """Step of the installation, with what the owner is shown before it."""
 
     do: Do
-    says: str
+    text: str
     """Shown to the owner before it is done."""
 
 
 @dataclass(frozen=True, slots=True)
 class WindowsFacts:
-    """What is known of the PC before MoLink is installed."""
+    """Facts about a Windows PC before MoLink is installed."""
 
     build: int
     """Of Windows: 22631 is Windows 11 23H2."""
@@ -60,7 +60,7 @@ class WindowsFacts:
     distribution_wsl: int
     """1 or 2: how this distribution runs."""
     mirrored: bool
-    """.wslconfig says so already."""
+    """.wslconfig sets it already."""
     python_complete: bool
     """The distribution's Python can make virtual environments."""
     has_apt: bool
@@ -113,8 +113,8 @@ def _wsl_steps(facts: WindowsFacts) -> list[Step]:
     if facts.wsl_version is None or facts.wsl_version < WSL_MIRRORED_MIN:
         steps.append(Step(Do.UPDATE_WSL, "Updating WSL: this one is older than 2.0."))
     if facts.distribution_wsl == 1:
-        says = f"Moving {facts.distribution} from WSL1 to WSL2: WSL1 has no GPU. It takes minutes."
-        steps.append(Step(Do.CONVERT_DISTRIBUTION, says))
+        text = f"Moving {facts.distribution} from WSL1 to WSL2: WSL1 has no GPU. It takes minutes."
+        steps.append(Step(Do.CONVERT_DISTRIBUTION, text))
     return steps
 
 
@@ -122,11 +122,11 @@ def _network_steps(facts: WindowsFacts) -> list[Step]:
     if facts.mirrored and can_mirror(facts):
         return []
     if not can_mirror(facts):
-        says = (
+        text = (
             "This Windows has no mirrored networking (that needs Windows 11 22H2), so WSL stays "
             "behind its own NAT and neighbours reach this PC through the relay."
         )
-        return [Step(Do.NOTE, says)]
+        return [Step(Do.NOTE, text)]
     return [
         Step(
             Do.SET_MIRRORED,
@@ -144,13 +144,13 @@ def _package_steps(facts: WindowsFacts) -> list[Step]:
     if facts.python_complete:
         return []
     if facts.has_apt:
-        says = f"Installing Python's venv module inside {facts.distribution}."
-        return [Step(Do.INSTALL_PACKAGES, says)]
-    says = f"{facts.distribution} lacks a Python 3.11 with venv; the installer says how to get it."
-    return [Step(Do.NOTE, says)]
+        text = f"Installing Python's venv module inside {facts.distribution}."
+        return [Step(Do.INSTALL_PACKAGES, text)]
+    text = f"{facts.distribution} lacks a Python 3.11 with venv; the installer says how to get it."
+    return [Step(Do.NOTE, text)]
 
 
 def _task_steps(facts: WindowsFacts) -> list[Step]:
     verb = "Renewing" if facts.task_registered else "Registering"
-    says = f"{verb} the task that starts the agent when you log on."
-    return [Step(Do.REGISTER_TASK, says)]
+    text = f"{verb} the task that starts the agent when you log on."
+    return [Step(Do.REGISTER_TASK, text)]

@@ -6,12 +6,21 @@ that it is ours, and removing puts back the very text that was there before.
 
 The rules are WSL's own: names in any case, comments with #, a backslash at the end of a setting
 continues it, of two settings with one name the first counts.
+
+It is written with Notepad and by scripts with `>`: UTF-8 with or without a mark, an old code page,
+or UTF-16. It is written back in the encoding that it had.
 """
 
+import codecs
+import os
 import re
 from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
 
-__all__ = ["is_mirrored", "with_mirrored", "without_ours"]
+from molink.errors import UserError
+
+__all__ = ["TextFile", "is_mirrored", "with_mirrored", "without_ours"]
 
 SECTION = "wsl2"
 KEY = "networkingmode"
@@ -21,6 +30,9 @@ HEADER = f"[{SECTION}]"
 OURS = "# MoLink added the next line"
 KEPT = "# MoLink keeps for later: "
 
+BYTES_MAX = 2**20
+"""A .wslconfig has a few hundred bytes; what is bigger is something else."""
+
 _HEADER = re.compile(r"[ \t]*\[([A-Za-z][A-Za-z0-9]*)\][ \t]*(?:#.*)?")
 _SETTING = re.compile(r"[ \t]*([A-Za-z][A-Za-z0-9]*)[ \t]*=[ \t]*(.*)")
 _QUOTED = re.compile(r'"(?:[^"\\]|\\.)*"')
@@ -28,6 +40,43 @@ _VALUE = re.compile(r'"?([^"#]*?)"?[ \t]*(?:#.*)?')
 
 Lines = list[str]
 """Physical lines without their ends."""
+
+
+@dataclass(frozen=True, slots=True)
+class TextFile:
+    """Text of a small file of Windows, and how it is stored."""
+
+    path: Path
+    text: str
+    encoding: str
+    mark: bytes
+
+    @classmethod
+    def read(cls, path: Path) -> "TextFile":
+        """Empty when there is none. Raises UserError when it cannot be read."""
+        try:
+            content = path.read_bytes() if path.exists() else b""
+        except OSError as error:
+            raise UserError(f"{path} cannot be read: {error.strerror}.") from None
+        if len(content) > BYTES_MAX:
+            raise UserError(f"{path} has {len(content)} bytes: that is no .wslconfig.")
+        encoding, mark = _encoding(content)
+        try:
+            text = content[len(mark) :].decode(encoding, errors=_errors(encoding))
+        except UnicodeDecodeError:
+            raise UserError(f"{path} is damaged: it is not the UTF-16 that it says.") from None
+        return cls(path, text, encoding, mark)
+
+    def write(self, text: str) -> None:
+        """Replace the content at once; UserError when that fails, and the file is as before."""
+        content = self.mark + text.encode(self.encoding, errors=_errors(self.encoding))
+        new = self.path.with_name(f"{self.path.name}.molink-{os.getpid()}")
+        try:
+            new.write_bytes(content)
+            new.replace(self.path)
+        except OSError as error:
+            new.unlink(missing_ok=True)
+            raise UserError(f"{self.path} cannot be written: {error.strerror}.") from None
 
 
 def is_mirrored(text: str) -> bool:
@@ -43,14 +92,13 @@ def with_mirrored(text: str) -> str:
         return text
     lines = _lines(text)
     spans = [(first, last) for first, last, _ in _networking_settings(lines)]
-    place = spans[0][0] if spans else _line_after_header(lines)
+    first_line = spans[0][0] if spans else _line_after_header(lines)
     for first, last in reversed(spans):
         lines[first:last] = [KEPT + line for line in lines[first:last]]
-    if place is None:
-        place = len(lines)
-        lines[place:place] = [OURS, HEADER, OURS, SETTING]
+    if first_line is None:
+        lines += [OURS, HEADER, OURS, SETTING]
     else:
-        lines[place:place] = [OURS, SETTING]
+        lines[first_line:first_line] = [OURS, SETTING]
     return _text(lines, text)
 
 
@@ -130,3 +178,16 @@ def _text(lines: Lines, before: str) -> str:
     """With the line ends that the file had; a new one gets those of Windows."""
     end = "\n" if "\n" in before and "\r\n" not in before else "\r\n"
     return "".join(line + end for line in lines)
+
+
+def _encoding(content: bytes) -> tuple[str, bytes]:
+    if content.startswith(codecs.BOM_UTF16_LE):
+        return "utf-16-le", codecs.BOM_UTF16_LE
+    if content.startswith(codecs.BOM_UTF8):
+        return "utf-8", codecs.BOM_UTF8
+    return "utf-8", b""
+
+
+def _errors(encoding: str) -> str:
+    """Bytes of an old code page go through as they are; UTF-16 has no such way."""
+    return "surrogateescape" if encoding == "utf-8" else "strict"

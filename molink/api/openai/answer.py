@@ -1,38 +1,39 @@
-"""What completions and chat completions have in common on the way out.
+"""What the answers of completions and chat completions have in common.
 
 Both answer with choices inside an envelope (id, model, time, usage), whole or in chunks; they
-differ in how one choice looks. So a dialect says how a choice and a piece of it look, and this file
-does the rest, once.
+differ in how one choice looks. So a dialect writes a choice and a piece of it, and this file does
+the rest.
+
+Log-probabilities name tokens by text. Twenty alternatives for each position would mean twenty calls
+of the tokenizer for each token, so texts are remembered; the vocabulary bounds how many there can
+be.
 """
 
 import secrets
 import time
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from aiohttp import web
 
-from molink.api.context import SERVICE
+from molink.api.answers import Answer, EventStream, generate_all, json_text, usage
 from molink.api.errors import ApiError
-from molink.api.event_stream import EventStream, answer_with_events, json_text
 from molink.api.schemas import ChatBody, CompletionBody
-from molink.api.sequences import Answer, collect, run_sequences
-from molink.api.usage import usage
-from molink.serving.service import GenerationRequest, TokenEvent
+from molink.serving.service import GenerationRequest, GenerationService, TokenEvent
 
-__all__ = ["Dialect", "Job", "answer_openai"]
+__all__ = ["Dialect", "Job", "TokenTexts", "answer_openai"]
 
 
 class Dialect(Protocol):
-    """How one of OpenAI's endpoints writes a choice. Made for one request: it may count along."""
+    """Writer of one endpoint's choices, made for one request: it may keep counts."""
 
     id_prefix: str
     whole_object: str
     chunk_object: str
 
     def choice(self, index: int, answer: Answer) -> dict[str, Any]:
-        """A whole choice."""
+        """A choice of a whole answer."""
 
     def delta(self, index: int, event: TokenEvent) -> dict[str, Any]:
         """A choice of a streamed chunk."""
@@ -40,7 +41,7 @@ class Dialect(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What one HTTP request comes to."""
+    """Sequences that one HTTP request asks for, and how it wants to be answered."""
 
     requests: Sequence[GenerationRequest]
     """One for each choice, in the order of their index."""
@@ -66,9 +67,34 @@ class Job:
         return cls(requests, prompt_tokens, stream, bool(options and options.include_usage))
 
 
-async def answer_openai(request: web.Request, job: Job, dialect: Dialect) -> web.StreamResponse:
+class TokenTexts:
+    """Texts of the served model's tokens; `token_id:17` where there is no tokenizer."""
+
+    def __init__(self, service: GenerationService) -> None:
+        self._service = service
+        self._texts: dict[int, str] = {}
+
+    def text(self, token_id: int) -> str:
+        """The text of one token."""
+        known = self._texts.get(token_id)
+        if known is None:
+            known = self._texts[token_id] = self._decode(token_id)
+        return known
+
+    def shown(self, token_id: int) -> str:
+        """What the token adds to an answer's text; nothing for special tokens."""
+        tokenizer = self._service.card.tokenizer
+        return "" if tokenizer is None else tokenizer.decode([token_id], skip_special_tokens=True)
+
+    def _decode(self, token_id: int) -> str:
+        tokenizer = self._service.card.tokenizer
+        return f"token_id:{token_id}" if tokenizer is None else tokenizer.decode([token_id])
+
+
+async def answer_openai(
+    request: web.Request, service: GenerationService, job: Job, dialect: Dialect
+) -> web.StreamResponse:
     """Generate all choices and answer with them."""
-    service = request.app[SERVICE]
     envelope = {
         "id": f"{dialect.id_prefix}-{secrets.token_hex(12)}",
         "object": dialect.chunk_object if job.stream else dialect.whole_object,
@@ -76,8 +102,12 @@ async def answer_openai(request: web.Request, job: Job, dialect: Dialect) -> web
         "model": service.card.name,
     }
     if job.stream:
-        return await _streamed(request, job, dialect, envelope)
-    answers = await collect(service, job.requests)
+        return await _streamed(request, service, job, dialect, envelope)
+
+    async def whole(_: int, events: AsyncIterator[TokenEvent]) -> Answer:
+        return await Answer.of(events)
+
+    answers = await generate_all(service, job.requests, whole)
     choices = [dialect.choice(index, answer) for index, answer in enumerate(answers)]
     completion_tokens = sum(len(answer.token_ids) for answer in answers)
     body = envelope | {"choices": choices, "usage": usage(job.prompt_tokens, completion_tokens)}
@@ -85,20 +115,25 @@ async def answer_openai(request: web.Request, job: Job, dialect: Dialect) -> web
 
 
 async def _streamed(
-    request: web.Request, job: Job, dialect: Dialect, envelope: dict[str, Any]
+    request: web.Request,
+    service: GenerationService,
+    job: Job,
+    dialect: Dialect,
+    envelope: dict[str, Any],
 ) -> web.StreamResponse:
     no_usage = {"usage": None} if job.include_usage else {}
-    completion_tokens = 0
 
-    async def write(stream: EventStream) -> None:
-        async def receive(index: int, event: TokenEvent) -> None:
-            nonlocal completion_tokens
-            completion_tokens += len(event.token_ids)
-            await stream.send({**envelope, "choices": [dialect.delta(index, event)], **no_usage})
+    async def send(index: int, events: AsyncIterator[TokenEvent]) -> int:
+        tokens = 0
+        async for event in events:
+            tokens += len(event.token_ids)
+            choice = dialect.delta(index, event)
+            await stream.send({**envelope, "choices": [choice], **no_usage})
+        return tokens
 
-        await run_sequences(request.app[SERVICE], job.requests, receive)
+    async with EventStream(request) as stream:
+        tokens = sum(await generate_all(service, job.requests, send))
         if job.include_usage:
-            total = usage(job.prompt_tokens, completion_tokens)
+            total = usage(job.prompt_tokens, tokens)
             await stream.send({**envelope, "choices": [], "usage": total})
-
-    return await answer_with_events(request, write)
+    return stream.response

@@ -5,17 +5,24 @@ from typing import Any
 
 from aiohttp import web
 
+from molink.api.answers import Answer, finite
 from molink.api.body import read_body
-from molink.api.context import SERVICE, TOKEN_TEXTS
 from molink.api.errors import ApiError
-from molink.api.fields import CHAT_UNSUPPORTED
-from molink.api.openai.answer import Job, answer_openai
-from molink.api.prompts import check_model, tokens_of_conversation
-from molink.api.sampling import generation_requests, token_budget
+from molink.api.openai.answer import Job, TokenTexts, answer_openai
+from molink.api.requests import (
+    check_model,
+    generation_requests,
+    token_budget,
+    tokens_of_conversation,
+)
 from molink.api.schemas import ChatBody
-from molink.api.sequences import Answer
-from molink.api.token_texts import TokenTexts, finite
-from molink.serving.service import GenerationRequest, ModelCard, TokenEvent, TokenLogprob
+from molink.serving.service import (
+    GenerationRequest,
+    GenerationService,
+    ModelCard,
+    TokenEvent,
+    TokenLogprob,
+)
 
 __all__ = ["ChatDialect", "post_chat_completions"]
 
@@ -23,17 +30,17 @@ BROKEN_CHARACTER = "\ufffd"
 """What a tokenizer shows for a token that holds only part of a character's bytes."""
 
 
-async def post_chat_completions(request: web.Request) -> web.StreamResponse:
-    """Handle one request. Without a limit the answer may fill what is left of the model's
+async def post_chat_completions(
+    service: GenerationService, texts: TokenTexts, request: web.Request
+) -> web.StreamResponse:
+    """Answer one request. Without a limit the answer may fill what is left of the model's
     length."""
-    card = request.app[SERVICE].card
-    body = await read_body(request, ChatBody, CHAT_UNSUPPORTED)
+    card = service.card
+    body = await read_body(request, ChatBody)
     check_model(body.model, card)
     prompt = await tokens_of_conversation(body.messages, card)
     job = Job.of(body, _requests(prompt, body, card), len(prompt))
-    return await answer_openai(
-        request, job, ChatDialect(request.app[TOKEN_TEXTS], bool(body.logprobs))
-    )
+    return await answer_openai(request, service, job, ChatDialect(texts, bool(body.logprobs)))
 
 
 def _requests(
@@ -47,15 +54,9 @@ def _requests(
         default=None,
         param="max_completion_tokens" if new_name else "max_tokens",
     )
-    return list(
-        generation_requests(
-            prompt,
-            body,
-            card,
-            max_tokens=max_tokens,
-            logprobs=_logprobs_wanted(body),
-            choices=body.n or 1,
-        )
+    logprobs, choices = _logprobs_wanted(body), body.n or 1
+    return generation_requests(
+        prompt, body, card, max_tokens=max_tokens, logprobs=logprobs, choices=choices
     )
 
 
@@ -71,7 +72,7 @@ def _logprobs_wanted(body: ChatBody) -> int | None:
 
 
 class ChatDialect:
-    """Choices with a `message`, streamed as a `delta` whose first one names the role."""
+    """Writer of choices with a `message`, streamed as a `delta` whose first one names the role."""
 
     id_prefix = "chatcmpl"
     whole_object = "chat.completion"
@@ -83,7 +84,7 @@ class ChatDialect:
         self._opened: set[int] = set()
 
     def choice(self, index: int, answer: Answer) -> dict[str, Any]:
-        """A whole choice."""
+        """A choice of a whole answer."""
         return {
             "index": index,
             "message": {"role": "assistant", "content": answer.text, "refusal": None},

@@ -5,16 +5,24 @@ from typing import Any
 
 from aiohttp import web
 
+from molink.api.answers import Answer, finite
 from molink.api.body import read_body
-from molink.api.context import SERVICE, TOKEN_TEXTS
-from molink.api.fields import COMPLETION_UNSUPPORTED
-from molink.api.openai.answer import Job, answer_openai
-from molink.api.prompts import check_model, prompt_list, tokens_of_prompt
-from molink.api.sampling import generation_requests, token_budget
+from molink.api.openai.answer import Job, TokenTexts, answer_openai
+from molink.api.requests import (
+    check_model,
+    generation_requests,
+    prompt_list,
+    token_budget,
+    tokens_of_prompt,
+)
 from molink.api.schemas import CompletionBody
-from molink.api.sequences import Answer
-from molink.api.token_texts import TokenTexts, finite
-from molink.serving.service import GenerationRequest, ModelCard, TokenEvent, TokenLogprob
+from molink.serving.service import (
+    GenerationRequest,
+    GenerationService,
+    ModelCard,
+    TokenEvent,
+    TokenLogprob,
+)
 
 __all__ = ["DEFAULT_MAX_TOKENS", "CompletionDialect", "post_completions"]
 
@@ -22,16 +30,18 @@ DEFAULT_MAX_TOKENS = 16
 """OpenAI's default."""
 
 
-async def post_completions(request: web.Request) -> web.StreamResponse:
-    """Handle one request. Choice `p * n + i` is answer i to prompt p."""
-    card = request.app[SERVICE].card
-    body = await read_body(request, CompletionBody, COMPLETION_UNSUPPORTED)
+async def post_completions(
+    service: GenerationService, texts: TokenTexts, request: web.Request
+) -> web.StreamResponse:
+    """Answer one request. Choice `p * n + i` is answer i to prompt p."""
+    card = service.card
+    body = await read_body(request, CompletionBody)
     check_model(body.model, card)
     prompts = [await tokens_of_prompt(prompt, card) for prompt in prompt_list(body.prompt)]
     requests = [one for prompt in prompts for one in _requests(prompt, body, card)]
     job = Job.of(body, requests, sum(len(prompt) for prompt in prompts))
-    dialect = CompletionDialect(request.app[TOKEN_TEXTS], body.logprobs is not None)
-    return await answer_openai(request, job, dialect)
+    dialect = CompletionDialect(texts, body.logprobs is not None)
+    return await answer_openai(request, service, job, dialect)
 
 
 def _requests(
@@ -40,20 +50,14 @@ def _requests(
     max_tokens = token_budget(
         body.max_tokens, len(prompt), card, default=DEFAULT_MAX_TOKENS, param="max_tokens"
     )
-    return list(
-        generation_requests(
-            prompt,
-            body,
-            card,
-            max_tokens=max_tokens,
-            logprobs=body.logprobs,
-            choices=body.n or 1,
-        )
+    choices = body.n or 1
+    return generation_requests(
+        prompt, body, card, max_tokens=max_tokens, logprobs=body.logprobs, choices=choices
     )
 
 
 class CompletionDialect:
-    """Choices with `text`, and log-probabilities as parallel lists."""
+    """Writer of choices with `text`, and log-probabilities as parallel lists."""
 
     id_prefix = "cmpl"
     whole_object = chunk_object = "text_completion"
@@ -64,7 +68,7 @@ class CompletionDialect:
         self._offsets: dict[int, int] = {}
 
     def choice(self, index: int, answer: Answer) -> dict[str, Any]:
-        """A whole choice."""
+        """A choice of a whole answer."""
         return self._choice(index, answer.text, answer.logprobs, answer.finish_reason)
 
     def delta(self, index: int, event: TokenEvent) -> dict[str, Any]:

@@ -1,16 +1,21 @@
-"""Which files of the model are offered, and the manifest that describes them.
+"""Files of the model that nodes may fetch: their checksums, and the manifest that lists them.
 
-Hashing runs in a thread of its own from `start` on, weights first found in the cache of earlier
-starts; serving goes on meanwhile, since hashing lets the interpreter go.
+A model of 140 GB takes minutes to hash, and its files hardly ever change; so what was found is kept
+beside the coordinator's data, under a file's path, and holds as long as size and time of change are
+the same. One pass makes both sums, of the blocks and of the whole file. Hashing runs in a thread of
+its own; serving goes on meanwhile, since hashing releases the interpreter lock.
 """
 
 import asyncio
+import hashlib
+import json
 import logging
 import re
 import threading
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from molink.api.weights.hashing import FileHashes, FileState, HashCache, HashingStopped, hash_file
 from molink.checkpoint.checkpoint import INDEX, SMALL_FILES, Checkpoint
 from molink.checkpoint.description import describe
 from molink.checkpoint.safetensors_header import read_header
@@ -23,16 +28,103 @@ from molink.checkpoint.weights_manifest import (
 )
 from molink.errors import CheckpointError, MolinkError
 
-__all__ = ["WeightsShelf"]
+__all__ = ["FileHashes", "FileState", "HashCache", "HashingStopped", "OfferedFiles", "hash_file"]
+
+READ_BYTES = 2**20
+"""Enough that the hash, not the reading, takes the time; and how soon a stop is noticed."""
 
 logger = logging.getLogger(__name__)
 
 
-class WeightsShelf:
-    """A model's files, hashed in the background.
+class HashingStopped(Exception):
+    """Raised when hashing is stopped before its end."""
 
-    `cache_dir` keeps checksums from one start to the next; `name` is what nodes are told (default:
-    as the operator gave it).
+
+@dataclass(frozen=True, slots=True)
+class FileState:
+    """Identity of a file's content: while it is the same, so are the checksums."""
+
+    path: str
+    """Where it really lies, links followed."""
+    size: int
+    mtime_ns: int
+
+    @classmethod
+    def of(cls, path: Path) -> "FileState":
+        """As it is now. Raises OSError when it is not there."""
+        real = path.resolve(strict=True)
+        found = real.stat()
+        return cls(str(real), found.st_size, found.st_mtime_ns)
+
+
+@dataclass(frozen=True, slots=True)
+class FileHashes:
+    """Checksums of one file: SHA-256 in hex, of the whole and of its blocks."""
+
+    sha256: str
+    blocks: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class HashCache:
+    """Folder of checksums: one small JSON file for each file and block size."""
+
+    directory: Path
+
+    def find(self, state: FileState, block_bytes: int) -> FileHashes | None:
+        """The checksums that were kept; None when there are none of this state."""
+        try:
+            kept = json.loads(self._path(state, block_bytes).read_text(encoding="utf-8"))
+            if kept["state"] == asdict(state) and kept["block_bytes"] == block_bytes:
+                return FileHashes(kept["sha256"], tuple(kept["blocks"]))
+        except (OSError, ValueError, KeyError, TypeError):
+            pass
+        return None
+
+    def keep(self, state: FileState, block_bytes: int, hashes: FileHashes) -> None:
+        """Keep checksums for the next start; if that fails, the next start hashes again."""
+        path = self._path(state, block_bytes)
+        content = {"state": asdict(state), "block_bytes": block_bytes, **asdict(hashes)}
+        try:
+            self.directory.mkdir(parents=True, exist_ok=True)
+            draft = path.with_suffix(".new")
+            draft.write_text(json.dumps(content), encoding="utf-8")
+            draft.replace(path)
+        except OSError as error:
+            logger.warning("checksums are not kept in %s: %s", self.directory, error)
+
+    def _path(self, state: FileState, block_bytes: int) -> Path:
+        key = hashlib.sha256(f"{state.path}\n{block_bytes}".encode()).hexdigest()[:32]
+        return self.directory / f"{key}.json"
+
+
+def hash_file(
+    path: Path, block_bytes: int, stop: threading.Event, progress: Callable[[int], None]
+) -> FileHashes:
+    """Read a file once. `progress` is called with bytes done; raises HashingStopped once `stop` is
+    set."""
+    whole = hashlib.sha256()
+    blocks: list[str] = []
+    with path.open("rb") as file:
+        while True:
+            block, left = hashlib.sha256(), block_bytes
+            while left and (data := file.read(min(READ_BYTES, left))):
+                if stop.is_set():
+                    raise HashingStopped
+                block.update(data)
+                whole.update(data)
+                left -= len(data)
+                progress(len(data))
+            if left == block_bytes:
+                return FileHashes(whole.hexdigest(), tuple(blocks))
+            blocks.append(block.hexdigest())
+
+
+class OfferedFiles:
+    """Files of one model, hashed in the background.
+
+    `cache_dir` keeps checksums from one start to the next; `name` is what the manifest calls the
+    model (default: as the operator gave it).
     """
 
     def __init__(
@@ -60,14 +152,14 @@ class WeightsShelf:
 
     @property
     def progress(self) -> float:
-        """Of the hashing, 0 to 1."""
+        """How much of the hashing is done, 0 to 1."""
         if self.manifest_json is not None:
             return 1.0
         return self._bytes_done / self._bytes_total if self._bytes_total else 0.0
 
     async def start(self) -> None:
-        """Begin to hash."""
-        self._task = asyncio.create_task(self._prepare(), name="weights shelf")
+        """Begin to hash in the background."""
+        self._task = asyncio.create_task(self._prepare(), name="weights hashing")
 
     async def ready(self) -> None:
         """Return when the manifest is there. Raises CheckpointError when there will be none."""
@@ -77,7 +169,7 @@ class WeightsShelf:
             raise CheckpointError(self.failure)
 
     async def close(self) -> None:
-        """Stop hashing."""
+        """Stop hashing, and wait for its end."""
         self._stop.set()
         if self._task is not None:
             await self._task

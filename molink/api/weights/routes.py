@@ -1,6 +1,6 @@
-"""The coordinator's shelf of weights: nodes fetch the files of their layers here.
+"""The endpoints where nodes fetch the files of their layers.
 
-`GET /weights/manifest` says what there is (see `executor.weights_manifest`), `GET
+`GET /weights/manifest` lists what there is (see `checkpoint.weights_manifest`), `GET
 /weights/files/NAME` gives any range of it. Both want a node's bearer token. Only names of the
 manifest are served, so no path leads out of the model's directory.
 
@@ -10,42 +10,119 @@ home upload and are kept for later starts, so little would be won, and a manifes
 make every node poll and merge.
 
 Bytes are written from here, not by aiohttp's FileResponse: its sendfile would be cheaper, but
-cannot be paced, and the upload of a home coordinator is what has to be shared.
+cannot be paced, and the upload of a home coordinator is what has to be shared: weights and tokens
+leave the coordinator's PC by the same line. A download takes a *slot* for one request; one that
+finds none waits in line for a while and is then sent away with a time to come back. Nodes ask for a
+few blocks at a time, so slots change hands and a slow node delays no other for long. The cap spaces
+the chunks of all slots together: each reserves its time on the line, and sleeps until it has come.
 """
 
 import asyncio
-from collections.abc import Callable
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from aiohttp import ClientConnectionResetError, hdrs, web
 
 from molink.api.errors import ApiError
-from molink.api.weights.hashing import FileState
-from molink.api.weights.offered_files import WeightsShelf
-from molink.api.weights.pace import DOWNLOADS_MAX, DownloadSlots, NoSlotError, RateCap
+from molink.api.weights.offered_files import FileState, OfferedFiles
 
-__all__ = ["WeightsRoutes", "WeightsShelf", "add_weights_routes"]
+__all__ = ["DownloadSlots", "NoSlotError", "RateCap", "WeightsRoutes", "add_weights_routes"]
 
 CHUNK_BYTES = 256 * 2**10
 """Written at once: what a cap is spaced by, and under a millisecond of the event loop."""
 
 STALL_S = 60.0
-"""For one chunk to leave; whoever reads slower than 4 KB/s gives the slot back."""
+"""For one chunk to leave; a node that reads slower than 4 KB/s gives the slot back."""
 
 RETRY_AFTER_S = 5
 """After a 503: hashing a few GB takes about that."""
+
+DOWNLOADS_MAX = 4
+"""Enough to fill an upload though some nodes are slow, few enough that the first come are done
+soon: nodes that have their layers can serve while others still load."""
+
+WAITING_MAX = 64
+"""In line; a ring has fewer nodes. More are sent away at once."""
+
+WAIT_S = 30.0
+"""In line, before a node is sent away: shorter than the time-outs of proxies on the way."""
 
 Authorised = Callable[[str], bool]
 """Whether a bearer token is one of a node that may fetch weights. Must not block."""
 
 
+class NoSlotError(Exception):
+    """Raised when no slot came free in time, or too many wait already."""
+
+
+class DownloadSlots:
+    """Limit on simultaneous downloads, with a line to wait in."""
+
+    def __init__(self, count: int = DOWNLOADS_MAX, wait_s: float = WAIT_S) -> None:
+        self._free = asyncio.Semaphore(count)
+        self._wait_s = wait_s
+        self._waiting = 0
+        self.busy = 0
+        """Slots taken."""
+
+    @asynccontextmanager
+    async def one(self) -> AsyncIterator[None]:
+        """Hold a slot for the block of `async with`. Raises NoSlotError."""
+        await self._acquire()
+        self.busy += 1
+        try:
+            yield
+        finally:
+            self.busy -= 1
+            self._free.release()
+
+    async def _acquire(self) -> None:
+        if self._waiting >= WAITING_MAX:
+            raise NoSlotError
+        self._waiting += 1
+        try:
+            async with asyncio.timeout(self._wait_s):
+                await self._free.acquire()
+        except TimeoutError:
+            raise NoSlotError from None
+        finally:
+            self._waiting -= 1
+
+
+@dataclass(slots=True)
+class RateCap:
+    """Rate that all downloads share: spaces what they send."""
+
+    bytes_per_s: float | None
+    """None: no cap."""
+    clock: Callable[[], float] = time.monotonic
+    _free_at_s: float = field(default=0.0, init=False)
+
+    def reserve(self, size: int) -> float:
+        """Seconds to wait before `size` bytes may go."""
+        if self.bytes_per_s is None:
+            return 0.0
+        now = self.clock()
+        begin = max(now, self._free_at_s)
+        self._free_at_s = begin + size / self.bytes_per_s
+        return begin - now
+
+    async def take(self, size: int) -> None:
+        """Return when `size` bytes may go."""
+        if (wait_s := self.reserve(size)) > 0:
+            await asyncio.sleep(wait_s)
+
+
 class WeightsRoutes:
-    """The handlers, and what they share."""
+    """Handlers of the weights' endpoints, with the slots and the cap that they share."""
 
     def __init__(
-        self, shelf: WeightsShelf, authorised: Authorised, slots: DownloadSlots, cap: RateCap
+        self, offered: OfferedFiles, authorised: Authorised, slots: DownloadSlots, cap: RateCap
     ) -> None:
-        self._shelf = shelf
+        self._offered = offered
         self._authorised = authorised
         self._slots = slots
         self._cap = cap
@@ -53,7 +130,7 @@ class WeightsRoutes:
         """Of files, to all nodes."""
 
     async def get_manifest(self, request: web.Request) -> web.Response:
-        """All files with their checksums."""
+        """The manifest: all files with their checksums."""
         self._check(request)
         response = web.Response(body=self._ready(), content_type="application/json")
         response.enable_compression()
@@ -86,20 +163,20 @@ class WeightsRoutes:
             )
 
     def _ready(self) -> bytes:
-        if self._shelf.failure is not None:
-            raise ApiError(self._shelf.failure, status=500, code="weights_unreadable")
-        if self._shelf.manifest_json is None:
-            done = int(100 * self._shelf.progress)
+        if self._offered.failure is not None:
+            raise ApiError(self._offered.failure, status=500, code="weights_unreadable")
+        if self._offered.manifest_json is None:
+            done = int(100 * self._offered.progress)
             raise _busy(f"Checksums of the weights are being computed ({done} %): come back soon.")
-        return self._shelf.manifest_json
+        return self._offered.manifest_json
 
     def _file(self, name: str) -> tuple[Path, int]:
-        shelved = self._shelf.files.get(name)
-        if shelved is None:
+        offered = self._offered.files.get(name)
+        if offered is None:
             raise ApiError(
                 f"The model has no file {name[:200]!r}: see /weights/manifest.", status=404
             )
-        path, state = shelved
+        path, state = offered
         try:
             same = FileState.of(path) == state
         except OSError:
@@ -151,19 +228,19 @@ class WeightsRoutes:
 
 def add_weights_routes(
     app: web.Application,
-    shelf: WeightsShelf,
+    offered: OfferedFiles,
     authorised: Authorised,
     *,
     downloads_max: int = DOWNLOADS_MAX,
     bytes_per_s_max: float | None = None,
 ) -> WeightsRoutes:
-    """Serve `shelf` under /weights/ to those whose token is `authorised`.
+    """Serve `offered` under /weights/ to those whose token is `authorised`.
 
     `bytes_per_s_max` caps all downloads together. The app needs the middleware of `create_app`,
-    which turns refusals into answers. What is returned counts the bytes that went out.
+    which turns refusals into answers. The routes returned count the bytes that went out.
     """
     routes = WeightsRoutes(
-        shelf, authorised, DownloadSlots(downloads_max), RateCap(bytes_per_s_max)
+        offered, authorised, DownloadSlots(downloads_max), RateCap(bytes_per_s_max)
     )
     app.add_routes(
         [
@@ -175,7 +252,7 @@ def add_weights_routes(
 
 
 def _abort(request: web.Request) -> None:
-    """Let go of a node that reads nothing any more, and of what waits to be sent to it."""
+    """Drop the connection of a node that has stopped reading, with what waits to be sent."""
     if request.transport is not None:
         request.transport.abort()
     raise ClientConnectionResetError("the node reads nothing any more")

@@ -1,39 +1,42 @@
 """A broker inside the coordinator's process, for where Mosquitto is not installed.
 
-It keeps its state in memory only. That suffices: every client repeats what it had said when it
-comes back, and the coordinator tells nodes what its own database holds.
+It keeps its state in memory only. That suffices: every client repeats what it had published when it
+comes back, and the coordinator publishes what its own database holds. So it needs a small part of
+MQTT 3.1.1: a session ends with its connection, and QoS 1 is acknowledged but never repeated, since
+TCP repeats what is lost on the way. A library (amqtt) was here before: its packets and its loop
+were all that was left of it when no client could harm another, and they took most of the time.
 """
 
+import asyncio
 import hmac
-import logging
 import resource
 import secrets
+import ssl
 from pathlib import Path
 
-from amqtt.contexts import BrokerConfig, ListenerConfig, ListenerType
-from amqtt.errors import BrokerError
-
 from molink.control.addresses import BrokerAddress, Credentials, TlsFiles
-from molink.control.broker.embedded_repairs import RepairedBroker
 from molink.control.broker.permissions import COORDINATOR_NAME, check_username
-from molink.errors import UserError
+from molink.control.broker.routing import Router
+from molink.control.broker.session import CONNECT_TIMEOUT_S, CONNECTIONS_MAX, Session
+from molink.errors import ErrorGuard, UserError
 
 __all__ = ["EmbeddedBroker"]
 
-_CONNECTIONS_MAX = 5000
-"""Further ones wait to be let in."""
+_SWEEP_S = 0.25
+"""How often lost clients are looked for."""
 
 
 class EmbeddedBroker:
-    """A `Broker` on this event loop."""
+    """A `Broker` that serves on this event loop."""
 
     def __init__(self, host: str, port: int, tls: TlsFiles | None = None) -> None:
         self._host, self._port, self._tls = host, port, tls
         self._coordinator = Credentials(COORDINATOR_NAME, secrets.token_urlsafe(32))
         self._passwords = {COORDINATOR_NAME: self._coordinator.password}
-        self._broker: RepairedBroker | None = None
-        for talkative in ("amqtt", "transitions"):
-            logging.getLogger(talkative).setLevel(logging.ERROR)
+        self._router = Router()
+        self._sessions: set[Session] = set()
+        self._server: asyncio.Server | None = None
+        self._sweeper: asyncio.Task[None] | None = None
 
     @property
     def address(self) -> BrokerAddress:
@@ -49,55 +52,78 @@ class EmbeddedBroker:
     async def start(self) -> None:
         """Listen. Raises UserError when the address cannot be had."""
         _allow_many_connections()
-        broker = RepairedBroker(self._config(), self._knows)
+        self._router = Router()
+        tls = _server_context(self._tls)
         try:
-            await broker.start()
-        except BrokerError as error:
+            self._server = await asyncio.get_running_loop().create_server(
+                self._session,
+                self._host,
+                self._port,
+                ssl=tls,
+                ssl_handshake_timeout=CONNECT_TIMEOUT_S if tls else None,
+                backlog=CONNECTIONS_MAX,
+            )
+        except OSError as error:
             raise UserError(f"The broker cannot listen on {self.address}: {error}.") from None
-        self._broker = broker
-        self._port = broker.port
+        self._port = self._server.sockets[0].getsockname()[1]
+        self._sweeper = asyncio.create_task(self._sweep())
 
     async def stop(self) -> None:
-        """End all connections; what was retained is gone."""
-        if self._broker is not None:
-            broker, self._broker = self._broker, None
-            await broker.shutdown()
+        """End all connections, without their last wills; what was retained is gone."""
+        if self._server is None or self._sweeper is None:
+            return
+        self._server.close()
+        self._sweeper.cancel()
+        closing = [session.closed for session in self._sessions]
+        for session in list(self._sessions):
+            session.end(with_will=False)
+        await asyncio.gather(self._sweeper, *closing, return_exceptions=True)
+        self._server = None
 
     async def allow(self, username: str, password: str) -> Credentials:
-        """See `Broker.allow`."""
+        """Let a node connect, see `Broker.allow`."""
         check_username(username)
         self._passwords[username] = password
         return Credentials(username, password)
 
     async def forbid(self, username: str) -> None:
-        """See `Broker.forbid`."""
+        """Refuse a node, see `Broker.forbid`."""
         check_username(username)
         self._passwords.pop(username, None)
-        if self._broker is not None:
-            await self._broker.end_client(username)
+        self._router.end_client(username)
+
+    def _session(self) -> Session:
+        return Session(self._router, self._knows, self._sessions)
 
     def _knows(self, username: str, password: str) -> bool:
         known = self._passwords.get(username, "")
         return bool(known) and hmac.compare_digest(known.encode(), password.encode())
 
-    def _config(self) -> BrokerConfig:
-        """With `plugins`, always: amqtt's own let anybody in."""
-        host = f"[{self._host}]" if ":" in self._host else self._host
-        listener = ListenerConfig(
-            type=ListenerType.TCP,
-            bind=f"{host}:{self._port}",
-            max_connections=_CONNECTIONS_MAX,
-            ssl=self._tls is not None,
-            certfile=self._tls.certificate if self._tls else None,
-            keyfile=self._tls.key if self._tls else None,
-        )
-        return BrokerConfig(listeners={"default": listener}, plugins={})
+    async def _sweep(self) -> None:
+        guard = ErrorGuard("Looking for lost MQTT clients")
+        while True:
+            await asyncio.sleep(_SWEEP_S)
+            with guard:
+                for session in list(self._sessions):
+                    session.end_if_lost()
+
+
+def _server_context(tls: TlsFiles | None) -> ssl.SSLContext | None:
+    """Raises UserError when the certificate or its key cannot be read."""
+    if tls is None:
+        return None
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    try:
+        context.load_cert_chain(tls.certificate, tls.key)
+    except OSError as error:
+        raise UserError(f"The broker cannot use its certificate: {error}.") from None
+    return context
 
 
 def _allow_many_connections() -> None:
-    """A shell's usual 1,024 open files are too few; the kernel lets anybody have more."""
+    """A shell's usual 1,024 open files are too few; the kernel allows any process more."""
     soft, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = 2 * _CONNECTIONS_MAX
+    wanted = 2 * CONNECTIONS_MAX
     if soft != resource.RLIM_INFINITY and soft < wanted:
         more = wanted if most == resource.RLIM_INFINITY else min(wanted, most)
         resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, more), most))

@@ -1,12 +1,12 @@
-"""Mosquitto as a child that is watched: started again when it dies, told when users change.
+"""Mosquitto as a supervised child: restarted when it dies, reloaded when users change.
 
 Mosquitto reads its users on SIGHUP and drops clients whose user is gone, so a user file and a
 signal are all it takes. A reload checks every client that is connected; forty nodes that join at
-once should cost one reload, not forty. So whoever changes the users waits for the next reload, and
+once should cost one reload, not forty. So a change of the users waits for the next reload, and
 reloads are at least `RELOAD_PERIOD_S` apart.
 
-The broker keeps retained messages in its directory and comes back on its old port; clients come
-back by themselves and repeat what they had said, so nothing is lost when it dies.
+The broker keeps retained messages in its directory and comes back on its old port; clients
+reconnect and publish their retained messages again, so nothing is lost when it dies.
 """
 
 import asyncio
@@ -25,6 +25,7 @@ from molink.control.broker.mosquitto_files import MosquittoFiles, password_hash,
 from molink.control.broker.mosquitto_process import MosquittoProcess
 from molink.control.broker.permissions import COORDINATOR_NAME, check_username
 from molink.errors import ControlError, ErrorGuard, UserError
+from molink.tasks import cancel
 
 __all__ = ["RELOAD_PERIOD_S", "MosquittoBroker", "find_mosquitto"]
 
@@ -35,10 +36,10 @@ _CHANGE_TIMEOUT_S = 20.0
 """A reload takes milliseconds; this allows for a broker that has died and is being started
 again."""
 _RESTART_FIRST_S, _RESTART_LONGEST_S = 0.1, 5.0
-_LIVED_WELL_S = 30.0
-"""After so long a death is no longer put down to the start before it."""
+_STABLE_S = 30.0
+"""A run that lasted so long was a good start: the next restart waits the shortest time."""
 _PORT_ATTEMPTS = 5
-"""Somebody may take a free port between our finding and its using it."""
+"""Another process may take a free port between our finding it and Mosquitto's using it."""
 
 
 def find_mosquitto() -> str | None:
@@ -47,7 +48,7 @@ def find_mosquitto() -> str | None:
 
 
 class MosquittoBroker:
-    """A `Broker` of our own in a process of its own."""
+    """A `Broker` that runs Mosquitto in a process of its own."""
 
     def __init__(
         self, program: str, host: str, port: int, data_dir: Path, tls: TlsFiles | None = None
@@ -80,7 +81,7 @@ class MosquittoBroker:
 
     @property
     def process_id(self) -> int | None:
-        """Of the child that runs now."""
+        """Process id of the child that runs now."""
         return self._process.process_id if self._process else None
 
     async def start(self) -> None:
@@ -99,23 +100,21 @@ class MosquittoBroker:
 
     async def stop(self) -> None:
         """End it; what is retained is written to its directory first."""
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await cancel(*self._tasks)
         self._started, self._tasks = False, []
         if self._process is not None:
             await self._process.stop()
             self._process = None
 
     async def allow(self, username: str, password: str) -> Credentials:
-        """See `Broker.allow`."""
+        """Let a node connect, see `Broker.allow`; waits for a reload."""
         check_username(username)
         self._files.hashes[username] = password_hash(password)
         await self._users_changed()
         return Credentials(username, password)
 
     async def forbid(self, username: str) -> None:
-        """See `Broker.forbid`: the reload drops the connection, since its user is gone."""
+        """Refuse a node, see `Broker.forbid`: a reload drops a connection whose user is gone."""
         check_username(username)
         if self._files.hashes.pop(username, None) is not None:
             await self._users_changed()
@@ -131,13 +130,13 @@ class MosquittoBroker:
         return process
 
     async def _supervise(self) -> None:
-        """Start it again whenever it has died."""
+        """Restart it whenever it has died."""
         backoff = Backoff(_RESTART_FIRST_S, _RESTART_LONGEST_S, Random(os.getpid()))
         while True:
             started_s = time.monotonic()
             assert self._process is not None
             code = await self._process.ended()
-            if time.monotonic() - started_s > _LIVED_WELL_S:
+            if time.monotonic() - started_s > _STABLE_S:
                 backoff.reset()
             log.warning("mosquitto has ended (%s) and is started again", code)
             self._process = await self._relaunch(backoff)
@@ -149,7 +148,7 @@ class MosquittoBroker:
                 return await self._launch()
 
     async def _users_changed(self) -> None:
-        """Wait until the broker has the users as they are now, or later ones."""
+        """Wait until the broker has loaded the users as they are now, or later ones."""
         self._version += 1
         version = self._version
         if not self._started:
@@ -162,7 +161,7 @@ class MosquittoBroker:
             raise ControlError("The broker does not take new users: see the log.") from None
 
     async def _reload(self) -> None:
-        """Serve whoever waits, at most once each `RELOAD_PERIOD_S`."""
+        """Reload changed users, at most once each `RELOAD_PERIOD_S`."""
         while True:
             await self._changed.wait()
             self._changed.clear()

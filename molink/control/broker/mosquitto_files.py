@@ -1,6 +1,6 @@
-"""What Mosquitto reads: its configuration, the users it lets in, and what they may do.
+"""The files that Mosquitto reads: its configuration, its users, and what they may do.
 
-Everything lies in one directory that nobody else can enter. Passwords are random tokens, so their
+Everything lies in one directory that no other user can enter. Passwords are random tokens, so their
 hashes are not stretched: PBKDF2 with one iteration. Mosquitto checks every connected client again
 at each reload, and a thousand of them must not take it a second.
 """
@@ -27,31 +27,31 @@ PACKET_BYTES_MAX = 2**20
 """Our largest message, an assignment or a profile, is some tens of KB."""
 _QUEUED_MAX = 100_000
 """Messages that wait for one client: the coordinator of a thousand nodes is sent six thousand
-retained ones when it subscribes, and Mosquitto drops what exceeds this (1,000 unless told)."""
+retained ones when it subscribes, and Mosquitto drops what exceeds this (1,000 by default)."""
 _INFLIGHT_MAX = 1000
-"""Of them sent and not yet acknowledged; 20 unless told, which a long way slows to 20 per round
+"""Of them sent and not yet acknowledged; 20 by default, which a long path slows to 20 per round
 trip."""
 _AUTOSAVE_S = 30
-"""What a killed broker forgets at most; clients repeat what they said when they come back."""
+"""What a killed broker forgets at most; clients publish it again when they reconnect."""
 
 
 @dataclass(slots=True)
 class MosquittoFiles:
-    """The directory, and whom it lets in."""
+    """Directory of Mosquitto's configuration, users and rules."""
 
     directory: Path
     account: pwd.struct_passwd | None
-    """Who must be able to read it; None: we."""
+    """The user that must be able to read it; None: our own."""
     hashes: dict[str, str] = field(default_factory=dict)
-    """By username."""
+    """Username to password hash."""
 
     @property
     def config(self) -> Path:
-        """For the command line."""
+        """Path of the configuration, for the command line."""
         return self.directory / "mosquitto.conf"
 
     def write_config(self, host: str, port: int, tls: TlsFiles | None) -> None:
-        """Everything but the users."""
+        """Write everything but the users."""
         self.directory.mkdir(parents=True, exist_ok=True, mode=0o700)
         self.directory.chmod(0o700)
         if self.account is not None:
@@ -61,7 +61,7 @@ class MosquittoFiles:
         self._write("rules", mosquitto_rules())
 
     def write_users(self) -> None:
-        """As they are now; whoever reads sees the old file or the new one."""
+        """Write the users as they are now; a reader sees the old file or the new one."""
         lines = (f"{name}:{hashed}\n" for name, hashed in self.hashes.items())
         self._write("users", "".join(lines))
 
@@ -116,7 +116,7 @@ def service_account(directory: Path) -> pwd.struct_passwd | None:
     `directory`.
 
     None when we are not root, and also when there is no such user or a directory above is closed to
-    it: then the broker runs as root, and a warning says so.
+    it: then the broker runs as root, with a warning.
     """
     if os.geteuid() != 0:
         return None

@@ -1,15 +1,24 @@
-"""One run of Mosquitto, and what it says of itself on its standard error."""
+"""One run of Mosquitto, followed by what it writes to its standard error.
+
+It ends when we do, whatever ends us. A script runs between us and the program: it gives up root if
+asked to, asks the kernel to kill it when its parent dies, and becomes the program. The kernel
+forgets that request when a process changes its user, so the user is changed first. SIGKILL, because
+Mosquitto overlooks a SIGTERM that comes while it starts. (A `preexec_fn` would do it without a
+script, but runs Python in the forked copy of a process with threads, which may deadlock.)
+"""
 
 import asyncio
 import contextlib
 import logging
+import os
 import pwd
 import signal
+import sys
 from collections import deque
 from pathlib import Path
 
-from molink.control.broker.tied_process import tied
 from molink.errors import ControlError
+from molink.tasks import cancel
 
 __all__ = ["MosquittoProcess"]
 
@@ -22,15 +31,30 @@ _STOP_TIMEOUT_S = 0.3
 _STOP_ATTEMPTS = 15
 """It overlooks a SIGTERM that comes while it starts, and may have much to write."""
 _LINES_KEPT = 5
-"""Of what it said last, for the sentence that says why it did not start."""
+"""Of its last output, for the sentence that tells why it did not start."""
 _RUNNING = b" running"
 _RELOADING = b"Reloading config."
-"""Said before it reads the files; it does one thing after the other, so whoever connects after this
-line is judged by the new ones."""
+"""Written before it reads the files; it does one thing after the other, so a client that connects
+after this line is checked by the new ones."""
+_SCRIPT = """
+import ctypes, os, resource, signal, sys
+parent, uid, gid = (int(word) for word in sys.argv[1:4])
+if uid >= 0:
+    os.setgroups([]); os.setgid(gid); os.setuid(uid)
+_, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+files = 65536 if most < 0 else min(most, 65536)
+resource.setrlimit(resource.RLIMIT_NOFILE, (files, most))
+ctypes.CDLL(None).prctl(1, signal.SIGKILL, 0, 0, 0)
+if os.getppid() != parent:
+    sys.exit(1)
+os.execv(sys.argv[4], sys.argv[4:])
+"""
+"""1 is PR_SET_PDEATHSIG; the parent may have died before it was set. A shell's usual 1,024 open
+files are too few for a thousand connections; the kernel allows any process more."""
 
 
 class MosquittoProcess:
-    """From start to end."""
+    """Child process that runs Mosquitto."""
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         self._process = process
@@ -45,7 +69,7 @@ class MosquittoProcess:
         """Start it and wait until it listens. Raises ControlError with its last words if it
         ends."""
         process = await asyncio.create_subprocess_exec(
-            *tied([program, "-c", str(config)], account),
+            *_tied([program, "-c", str(config)], account),
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.DEVNULL,
             stderr=asyncio.subprocess.PIPE,
@@ -53,7 +77,7 @@ class MosquittoProcess:
         )
         mosquitto = cls(process)
         try:
-            if await mosquitto._heard(mosquitto._running, _START_TIMEOUT_S):
+            if await mosquitto._announced(mosquitto._running, _START_TIMEOUT_S):
                 return mosquitto
         except asyncio.CancelledError:
             await mosquitto.stop()
@@ -64,22 +88,22 @@ class MosquittoProcess:
 
     @property
     def process_id(self) -> int:
-        """Of the process."""
+        """Process id of the child."""
         return self._process.pid
 
     async def ended(self) -> int:
-        """Wait for its end; minus the signal, or its exit code."""
+        """Wait for its end; its exit code, or minus the signal that ended it."""
         return await self._process.wait()
 
     async def reload(self) -> bool:
-        """Have it read its files; false when it ended or did not answer."""
+        """Make it read its files again; False when it ended or did not answer."""
         self._reloading.clear()
         with contextlib.suppress(ProcessLookupError):
             self._process.send_signal(signal.SIGHUP)
-        return await self._heard(self._reloading, _RELOAD_TIMEOUT_S)
+        return await self._announced(self._reloading, _RELOAD_TIMEOUT_S)
 
     async def stop(self) -> None:
-        """Ask it to end, and make it."""
+        """Ask it to end, and kill it if it does not."""
         for attempt in range(_STOP_ATTEMPTS + 1):
             with contextlib.suppress(ProcessLookupError):
                 self._process.send_signal(
@@ -92,18 +116,17 @@ class MosquittoProcess:
         await self._process.wait()
         await self._reader
 
-    async def _heard(self, event: asyncio.Event, timeout_s: float) -> bool:
-        """Whether it said so before it ended, in time."""
-        heard = asyncio.ensure_future(event.wait())
-        ended = asyncio.ensure_future(self._process.wait())
+    async def _announced(self, event: asyncio.Event, timeout_s: float) -> bool:
+        """Whether `event` was set in time, before the process ended."""
+        announced = asyncio.create_task(event.wait())
+        ended = asyncio.create_task(self._process.wait())
         try:
             await asyncio.wait(
-                (heard, ended), timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED
+                (announced, ended), timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED
             )
-            return heard.done()
+            return announced.done()
         finally:
-            heard.cancel()
-            ended.cancel()
+            await cancel(announced, ended)
 
     async def _read(self) -> None:
         assert self._process.stderr is not None
@@ -124,3 +147,10 @@ class MosquittoProcess:
             self._running.set()
         elif line.endswith(_RELOADING):
             self._reloading.set()
+
+
+def _tied(command: list[str], account: pwd.struct_passwd | None = None) -> list[str]:
+    """The command line that runs `command` until this process ends, as `account` if given."""
+    uid, gid = (account.pw_uid, account.pw_gid) if account is not None else (-1, -1)
+    words = (str(os.getpid()), str(uid), str(gid))
+    return [str(Path(sys.executable)), "-I", "-S", "-c", _SCRIPT, *words, *command]

@@ -1,12 +1,13 @@
 """Who may write and read what. Pure; the same rules for every broker that is ours.
 
-A node writes its own `said/#`, reads its own `told/#` and what the coordinator says to all; the
-coordinator may do everything. Whole levels are compared: a test of prefixes would let `n1` read
+A node writes its own `said/#`, reads its own `told/#` and what the coordinator publishes for all;
+the coordinator may do everything. Whole levels are compared: a test of prefixes would let `n1` read
 what is meant for `n10`. A filter is allowed only if all that it could match is, so a node that asks
 for `molink/v1/node/+/told/#` is refused rather than given a part.
 """
 
 import re
+from collections.abc import Iterable
 
 from molink.control.messages.topics import ROOT
 from molink.errors import UserError
@@ -19,6 +20,7 @@ __all__ = [
     "may_read",
     "may_write",
     "mosquitto_rules",
+    "readers",
 ]
 
 COORDINATOR_NAME = "coordinator"
@@ -26,7 +28,8 @@ COORDINATOR_NAME = "coordinator"
 
 _USERNAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _LEVELS_MAX = 32
-"""Of a topic; ours have six. A filter tree of a hostile depth costs memory for nothing."""
+"""Of a topic; ours have six. A filter of a hostile depth costs memory for nothing."""
+_FOR_ALL = f"{ROOT}/coordinator/said"
 
 
 def check_username(username: str) -> None:
@@ -60,8 +63,16 @@ def may_read(username: str, topic_filter: str) -> bool:
     """Whether that user may have all that the filter matches."""
     if username == COORDINATOR_NAME:
         return True
-    readable = (f"{ROOT}/node/{username}/told", f"{ROOT}/coordinator/said")
+    readable = (f"{ROOT}/node/{username}/told", _FOR_ALL)
     return any(_lies_under(topic_filter, root) for root in readable)
+
+
+def readers(topic: str, connected: Iterable[str]) -> Iterable[str]:
+    """Few names, of the `connected` and of others, among which are all that may read a topic."""
+    if _lies_under(topic, _FOR_ALL):
+        return connected
+    node_id, _, _ = topic.removeprefix(f"{ROOT}/node/").partition("/")
+    return {COORDINATOR_NAME, node_id}
 
 
 def _lies_under(topic: str, root: str) -> bool:
@@ -70,7 +81,7 @@ def _lies_under(topic: str, root: str) -> bool:
 
 
 def mosquitto_rules() -> str:
-    """The same in Mosquitto's words; `%u` is the user's name, so the file never changes."""
+    """The same rules as a file for Mosquitto; `%u` is the user's name, so it never changes."""
     return f"""\
 user {COORDINATOR_NAME}
 topic readwrite #

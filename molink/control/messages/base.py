@@ -1,13 +1,19 @@
 """What every message of the control plane is made of: its base, and fields with their bounds."""
 
-from typing import Annotated, Literal
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
+from pydantic_core import CoreSchema, core_schema
+
+from molink.errors import FrameError
+from molink.wire.schema import Schema
 
 __all__ = [
     "SENTENCE_CHARACTERS_MAX",
     "Address",
     "Bytes",
+    "Embedded",
     "Key",
     "Mbps",
     "Message",
@@ -16,6 +22,7 @@ __all__ = [
     "NodeId",
     "Seconds",
     "Sentence",
+    "Unreadable",
 ]
 
 NodeId = Annotated[str, Field(pattern=r"^[a-z2-7]{16}$")]
@@ -35,13 +42,55 @@ Address = Annotated[str, Field(max_length=300, pattern=r"^[A-Za-z0-9.\-:\[\]]+:\
 
 
 class Message(BaseModel):
-    """Never changed once made."""
+    """Message of the control plane; never changed once made."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
 
+@dataclass(frozen=True, slots=True)
+class Unreadable:
+    """Part of a message that does not follow its schema; the rest of the message counts."""
+
+    plain: dict[str, Any]
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Embedded:
+    """Mark of a field whose value another schema than the message's own reads and writes."""
+
+    schema: Schema[Any]
+    none: dict[str, Any] | None = None
+    """What stands for None."""
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> CoreSchema:
+        """By two functions; for a JSON schema, any object."""
+        return core_schema.no_info_plain_validator_function(
+            self._read,
+            serialization=core_schema.plain_serializer_function_ser_schema(self._write),
+            json_schema_input_schema=core_schema.dict_schema(core_schema.str_schema()),
+        )
+
+    def _read(self, plain: Any) -> Any:
+        if plain is None or plain == self.none:
+            return None
+        if isinstance(plain, self.schema.of):
+            return plain
+        if not isinstance(plain, dict):
+            raise ValueError("an object was expected")
+        try:
+            return self.schema.read(plain)
+        except FrameError as error:
+            return Unreadable(plain, str(error))
+
+    def _write(self, value: Any) -> Any:
+        if value is None:
+            return self.none
+        return value.plain if isinstance(value, Unreadable) else self.schema.write(value)
+
+
 class ModelSize(Message):
-    """Of the cluster's model: what a PC must lend at least to be of use."""
+    """Size of the cluster's model: what a PC must lend at least to be of use."""
 
     name: Annotated[str, Field(max_length=300)]
     layers: Annotated[int, Field(ge=1)]

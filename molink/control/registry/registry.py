@@ -1,9 +1,9 @@
-"""Who belongs to the cluster: the coordinator's key, its invites, its nodes. One SQLite file.
+"""The registry of the cluster: the coordinator's key, its invites and its nodes in one SQLite file.
 
 The coordinator and the `molink invite` and `molink node` commands open the same file at the same
-time; WAL and immediate transactions make that safe, and `changed_elsewhere` tells the coordinator
+time; WAL and immediate transactions make that safe, and `changed_elsewhere` shows the coordinator
 that a command has written. An HTTP API for these commands was rejected: they must work while the
-coordinator is down, and whoever may read the file is the operator anyway.
+coordinator is down, and only the operator may read the file anyway.
 
 Every write is one transaction, so that of two nodes which show the last use of an invite one is
 refused. Times are arguments: seconds since 1970 by the coordinator's clock.
@@ -20,8 +20,12 @@ from molink.control.identity import KeyPair, node_id_of
 from molink.control.messages.invites import Invite, checked_url
 from molink.control.messages.joining import JoinRequest
 from molink.control.registry import rules
-from molink.control.registry.records import InviteRecord, Membership, NodeRecord
-from molink.control.registry.schema import open_database
+from molink.control.registry.database import (
+    InviteRecord,
+    Membership,
+    NodeRecord,
+    open_database,
+)
 from molink.errors import ControlError, UserError
 
 __all__ = ["Registry"]
@@ -40,7 +44,7 @@ SECRET_KEY, URL, REVISION = "coordinator_secret_key", "coordinator_url", "assign
 
 @dataclass(slots=True)
 class Registry:
-    """One open registry; its methods may be called from any thread."""
+    """Registry of a cluster; its methods may be called from any thread."""
 
     path: Path
     _connection: sqlite3.Connection
@@ -65,7 +69,7 @@ class Registry:
         return registry
 
     def close(self) -> None:
-        """Close the file."""
+        """Close the SQLite file."""
         with self._lock:
             self._connection.close()
 
@@ -94,7 +98,7 @@ class Registry:
             return _setting(db, name)
 
     def set_setting(self, name: str, value: str) -> None:
-        """Keep a value."""
+        """Keep a value under this name."""
         with self._transaction() as db:
             db.execute("INSERT OR REPLACE INTO settings VALUES (?, ?)", (name, value))
 
@@ -125,7 +129,7 @@ class Registry:
     def make_invite(
         self, expires_s: float, uses: int, name: str, now: float, url: str | None = None
     ) -> Invite:
-        """A new invite to `url`, or to where the coordinator said that it is.
+        """A new invite to `url`, or to the URL that the coordinator has kept.
 
         Raises UserError when that is not known, a value is out of range or the name is taken.
         """
@@ -148,12 +152,12 @@ class Registry:
         return invite
 
     def list_invites(self) -> list[InviteRecord]:
-        """All that have not ended long ago, oldest first."""
+        """Invites that have not ended long ago, oldest first."""
         with self._transaction() as db:
             return rules.invites(db)
 
     def revoke(self, which: str, now: float) -> InviteRecord:
-        """Nobody joins any more with the invite of this id or name; who has joined stays.
+        """End the invite of this id or name; nodes that have joined with it stay.
 
         Raises UserError when there is none.
         """
@@ -186,7 +190,7 @@ class Registry:
             return Membership(node, is_new=True)
 
     def list_nodes(self) -> list[NodeRecord]:
-        """All that ever joined, oldest first; see `removed`."""
+        """Nodes that ever joined, oldest first; see `removed`."""
         with self._transaction() as db:
             return rules.nodes(db)
 
@@ -202,7 +206,7 @@ class Registry:
             return rules.member_of_token(db, weights_token)
 
     def remove_node(self, which: str, now: float) -> NodeRecord:
-        """Throw a PC out with all its devices, by the id or the name of any of them; their keys are
+        """Remove a PC with all its devices, by the id or the name of any of them; their keys are
         refused from now on.
 
         Raises UserError when there is no such member, or several have the name.

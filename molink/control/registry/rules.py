@@ -1,18 +1,19 @@
-"""Within one transaction of the registry: who may join, and what may be asked of it.
+"""Rules of the registry, each applied within one transaction: who may join, what may be asked.
 
 Every function takes the connection of a transaction that its caller has begun, and leaves
-committing to it; whoever is refused has changed nothing.
+committing to it; a node that is refused has changed nothing.
 """
 
 import hmac
 import secrets
 import sqlite3
 from dataclasses import astuple
+from typing import assert_never
 
 from molink.control.identity import key_to_z85, node_id_of
 from molink.control.messages.invites import InviteSecret
 from molink.control.messages.joining import JoinRequest
-from molink.control.registry.records import INVITE_COLUMNS, NODE_COLUMNS, InviteRecord, NodeRecord
+from molink.control.registry.database import INVITE_COLUMNS, NODE_COLUMNS, InviteRecord, NodeRecord
 from molink.errors import JoinRefusedError, UserError
 
 __all__ = [
@@ -52,13 +53,13 @@ ASK = "ask whoever runs the cluster for a new one."
 
 
 def invites(db: sqlite3.Connection) -> list[InviteRecord]:
-    """All, oldest first."""
+    """All invites, oldest first."""
     rows = db.execute(f"SELECT {INVITE_COLUMNS} FROM invites ORDER BY created, rowid")
     return [InviteRecord.of_row(row) for row in rows]
 
 
 def nodes(db: sqlite3.Connection) -> list[NodeRecord]:
-    """All, removed ones too, oldest first."""
+    """All nodes, removed ones too, oldest first."""
     rows = db.execute(f"SELECT {NODE_COLUMNS} FROM nodes ORDER BY joined, rowid")
     return [NodeRecord.of_row(row) for row in rows]
 
@@ -96,7 +97,7 @@ def check_room(db: sqlite3.Connection, name: str, now: float) -> None:
 
 
 def one_invite(db: sqlite3.Connection, which: str, now: float) -> InviteRecord:
-    """Of this id, or the usable one of this name. Raises UserError when there is none."""
+    """The invite of this id, or the usable one of this name. Raises UserError if there is none."""
     for invite in invites(db):
         if invite.invite_id == which or (invite.name == which and invite.state(now) == "usable"):
             return invite
@@ -124,12 +125,16 @@ def spend_use(db: sqlite3.Connection, request: JoinRequest, now: float) -> str:
     """
     invite = _shown(db, request)
     match invite.state(now):
+        case "usable":
+            pass
         case "revoked":
             raise JoinRefusedError(f"This invite was withdrawn: {ASK}")
         case "expired":
             raise JoinRefusedError(f"This invite has expired: {ASK}")
         case "used up":
             raise JoinRefusedError(f"All uses of this invite are spent: {ASK}")
+        case unknown:
+            assert_never(unknown)
     _check_not_full(db)
     db.execute("UPDATE invites SET uses_left = uses_left - 1 WHERE id = ?", (invite.invite_id,))
     return invite.invite_id
@@ -174,7 +179,7 @@ def add_node(
     now: float,
     pc: str | None = None,
 ) -> NodeRecord:
-    """A new member, with a password and a token of its own; `pc`: whose further device it is."""
+    """A new member, with its password and token; `pc`: the PC whose further device it is."""
     password, token = (secrets.token_urlsafe(PASSWORD_BYTES) for _ in range(2))
     node_id, key = node_id_of(public_key), key_to_z85(public_key)
     record = NodeRecord(
@@ -193,7 +198,7 @@ def _check_not_full(db: sqlite3.Connection) -> None:
 
 
 def _shown(db: sqlite3.Connection, request: JoinRequest) -> InviteRecord:
-    """The invite whose id and secret the request holds. A wrong secret is told like a wrong id."""
+    """The invite whose id and secret the request holds. Wrong ids and secrets look alike."""
     if request.invite_id is None or request.invite_secret is None:
         raise JoinRefusedError(
             "This PC has not joined this cluster yet: join with an invite from whoever runs it."

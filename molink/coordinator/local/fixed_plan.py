@@ -1,7 +1,7 @@
 """The fixed plan of `molink serve`: which layers each stage holds, where, and what is known of it.
 
-Nothing is measured for it. Layers are split evenly or as `--layers` says, and every stage is asked
-for what the operator asked for.
+Nothing is measured for it. Layers are split evenly or as `--layers` asks, and every stage gets what
+the operator asked for.
 """
 
 from collections.abc import Sequence
@@ -11,17 +11,20 @@ from molink.checkpoint.description import ModelDescription
 from molink.config.layer_split import even_split, parse_layers
 from molink.config.link_schedule import LinkSchedule
 from molink.config.ring_hosts import RingHosts
-from molink.config.serve_settings import ServeSettings
-from molink.control.messages.payloads import Profile, StageWork, WeightsSource
-from molink.coordinator.requests.known_links import KnownLinks
-from molink.coordinator.requests.ring import COORDINATOR
+from molink.config.settings import ServeSettings
+from molink.control.messages.payloads import AssignedWork, Profile, WeightsSource
+from molink.coordinator.members.discrepancies import StepsSeen
+from molink.coordinator.members.node_book import Node, Slowdown
+from molink.coordinator.members.ring import COORDINATOR
+from molink.coordinator.planning.cluster_plan import ClusterPlan, PlannedRing, PlannedStage
+from molink.coordinator.requests.link_memory import KnownLinks
 from molink.errors import UserError
 from molink.serving.served_model import public_name
 from molink.stage_protocol.messages import LoadStage
 from molink_scheduler.link.facts import LinkMemory
 from molink_scheduler.link.upload_budget import check_cap
 
-__all__ = ["RingPlan", "fixed_plan", "stage_name"]
+__all__ = ["FixedPlanner", "RingPlan", "fixed_plan", "stage_name"]
 
 DECODE_HEADER_BYTES = 250
 """Frames around one decoded row: chunk and batch headers, acknowledgement."""
@@ -35,62 +38,58 @@ NO_PORT = 0
 
 @dataclass(frozen=True, slots=True)
 class RingPlan:
-    """What to start."""
+    """Ring of local nodes that the operator asked for."""
 
     path: str
     """Of the model, as every stage finds it: a directory, or a hub id."""
-    works: tuple[StageWork, ...]
+    works: tuple[AssignedWork, ...]
     hosts: RingHosts
-    """Where they run; all here when there is a `link`."""
+    """Where the stages run; all here when there is a `link`."""
     link: LinkSchedule | None = None
     upload_mbps: float | None = None
     known: KnownLinks = field(default_factory=KnownLinks)
     """What links start from; nothing between processes of one machine."""
 
-    def address(self, place: int) -> str:
-        """Of a stage's host, or of the coordinator's."""
+    def address(self, index: int) -> str:
+        """Address of a stage's host, or of the coordinator's."""
         hosts = self.hosts
-        return hosts.coordinator_address if place == COORDINATOR else hosts.stages[place].address
+        return hosts.coordinator_address if index == COORDINATOR else hosts.stages[index].address
 
     def memory(self, source: int, target: int) -> LinkMemory | None:
-        """What is known of a link; None: nothing."""
+        """Memory of a link; None: there is none."""
         return self.known.memory(self.address(source), self.address(target))
 
-    def load(self, place: int) -> LoadStage:
+    def load(self, index: int, work: AssignedWork) -> LoadStage:
         """The first command of a stage."""
-        work, address = self.works[place], self.address(place)
+        address = self.address(index)
         return LoadStage(
             model=self.path,
-            layers=work.layers,
-            device=work.device,
-            dtype=work.dtype,
-            threads=work.threads,
-            kv_tokens=work.kv_tokens,
+            work=work,
             address=address,
             stages_here=sum(host.address == address for host in self.hosts.stages),
         )
 
-    def profile(self, place: int) -> Profile:
-        """All that is known of a node that nobody measures: where it is, and what it is lent."""
+    def profile(self, index: int) -> Profile:
+        """Profile of a node that is not measured: where it is, and its cap."""
         return Profile(
             devices=(),
-            cpu_threads=self.works[place].threads,
+            cpu_threads=self.works[index].threads,
             memory_bytes=0,
             disk_free_bytes=0,
             upload_mbps=0,
             download_mbps=0,
             upload_cap_mbps=self.upload_mbps,
-            addresses=(f"{self.address(place)}:{NO_PORT}",),
+            addresses=(f"{self.address(index)}:{NO_PORT}",),
         )
 
 
-def stage_name(place: int) -> str:
-    """Of the stage and of the node that hosts it."""
-    return f"stage {place}"
+def stage_name(index: int) -> str:
+    """Name of a stage and of the node that hosts it."""
+    return f"stage {index}"
 
 
 def fixed_plan(settings: ServeSettings, path: str, description: ModelDescription) -> RingPlan:
-    """Even, or as `--layers` says. Raises UserError for options that do not fit the model."""
+    """The ring that settings ask for. Raises UserError for options that do not fit the model."""
     _check_upload(settings, description)
     return RingPlan(
         path=path,
@@ -101,14 +100,48 @@ def fixed_plan(settings: ServeSettings, path: str, description: ModelDescription
     )
 
 
+@dataclass(frozen=True, slots=True)
+class FixedPlanner:
+    """Planner whose only ring is what the operator asked for."""
+
+    node_ids: tuple[str, ...]
+    """Of the nodes that host the stages."""
+    works: tuple[AssignedWork, ...]
+
+    async def plan(self, nodes: Sequence[Node]) -> ClusterPlan:
+        """The ring, once all of its nodes may be used."""
+        count = len({node.node_id for node in nodes} & set(self.node_ids))
+        if count < len(self.node_ids):
+            shortage = f"{count} of {len(self.node_ids)} stages can be started now."
+            return ClusterPlan((), shortage=shortage)
+        stages = zip(self.node_ids, self.works, strict=True)
+        return ClusterPlan((PlannedRing(tuple(PlannedStage(*stage) for stage in stages)),))
+
+    def slowdown(
+        self, stage: PlannedStage, node: Node, rows: int, seen: StepsSeen
+    ) -> Slowdown | None:
+        """Not known: its nodes report no step times."""
+        return None
+
+    def outgrown(self, ring: PlannedRing, node: Node) -> bool:
+        """Never: its nodes have no owner who sets a cap."""
+        return False
+
+    def is_worth(
+        self, present: Sequence[PlannedRing], plan: ClusterPlan, nodes: Sequence[Node]
+    ) -> str:
+        """Never: there is no other plan."""
+        return ""
+
+
 def _ranges(settings: ServeSettings, description: ModelDescription) -> Sequence[tuple[int, int]]:
     if settings.layers is None:
         return even_split(description.layers, settings.nodes)
     return parse_layers(settings.layers, description.layers, settings.nodes)
 
 
-def _work(settings: ServeSettings, path: str, layers: tuple[int, int]) -> StageWork:
-    return StageWork(
+def _work(settings: ServeSettings, path: str, layers: tuple[int, int]) -> AssignedWork:
+    return AssignedWork(
         layers=layers,
         device=settings.device,
         dtype=settings.dtype,

@@ -1,105 +1,161 @@
-"""A node within the process of `molink serve`: hears assignments, hosts one stage, says how it is.
+"""A node within the process of `molink serve`: takes assignments, hosts one stage, reports.
 
-The part of an agent that is left when nobody has to be asked: no owner, no probe, no relay, and the
-weights lie where the operator says. What it tells and obeys is the same, through the same broker.
+The part of an agent that is left when no owner has to be asked: no probe, no relay, and the weights
+lie where the operator names them. Its reports and commands are the same, through the same broker.
 """
 
 import asyncio
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from molink.control.addresses import BrokerAddress, Credentials
 from molink.control.client import ControlClient
-from molink.control.messages.payloads import Assignment, NodeState, Profile, StageWork
+from molink.control.messages.payloads import AssignedWork, Assignment, NodeState, Profile, StageLink
 from molink.control.messages.topics import ASSIGNMENT, HEALTH, PROFILE
-from molink.coordinator.local.direct_routes import DirectRoutes
 from molink.coordinator.local.fixed_plan import RingPlan, stage_name
+from molink.coordinator.members.ring import COORDINATOR
 from molink.node.control_session import ControlSession
 from molink.node.stage_handle import StageHandle
-from molink.node.stage_manager import StageManager
+from molink.node.stage_manager import MoveLink, StageManager, ring_terms
+from molink.stage_protocol.messages import JoinRing, PathMoved, StageLoaded
 from molink.tasks import task_group
+from molink_scheduler.link.facts import LinkMemory
 
-__all__ = ["LocalNode"]
+__all__ = ["DirectRoutes", "LocalNode"]
 
-BEAT_S = 1.0
-"""Its health is said at least so often; sooner whenever its stage reports."""
+HEARTBEAT_S = 1.0
+"""Its health is reported at least so often; sooner whenever its stage reports."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Launcher:
-    """Starts the stage at one place of a fixed plan; its weights are on the disk."""
+    """Starter of one stage of a fixed plan; its weights are on the disk."""
 
     plan: RingPlan
-    place: int
+    index: int
 
-    async def prepare(self, work: StageWork, report: Callable[[float], None]) -> str:
+    async def prepare(self, work: AssignedWork, report: Callable[[float], None]) -> str:
         return self.plan.path
 
-    async def start(self, work: StageWork, directory: str, allowed: tuple[str, ...]) -> StageHandle:
-        command = self.plan.hosts.stages[self.place].command
-        return await StageHandle.start(stage_name(self.place), self.plan.load(self.place), command)
+    async def start(
+        self, work: AssignedWork, directory: str, allowed: tuple[str, ...]
+    ) -> StageHandle:
+        load, command = self.plan.load(self.index, work), self.plan.hosts.stages[self.index].command
+        return await StageHandle.start(stage_name(self.index), load, command)
+
+
+@dataclass(frozen=True, slots=True)
+class DirectRoutes:
+    """Routes of one local stage's links: to the stages' own addresses, at once.
+
+    No path is looked for and nothing is encrypted, as between the processes of one machine or
+    within a trusted network (`--hosts`): neither would be free on the path of a token.
+    """
+
+    upload_bytes_per_s: Callable[[], float | None]
+    is_tail: bool
+    next_memory: LinkMemory | None = None
+    """What was last known of the link to the next stage..."""
+    coordinator_memory: LinkMemory | None = None
+    """...and of that to the coordinator."""
+
+    @classmethod
+    def of(cls, plan: RingPlan, index: int) -> "DirectRoutes":
+        """For one stage of a plan."""
+        cap = plan.upload_mbps * 1e6 / 8 if plan.upload_mbps else None
+        following = (index + 1) % len(plan.works)
+        memory = plan.memory(index, following), plan.memory(index, COORDINATOR)
+        return cls(lambda: cap, following == 0, *memory)
+
+    @property
+    def paths(self) -> dict[str, str]:
+        """Path of each outgoing link: always direct."""
+        links = ("next", "coordinator") if self.is_tail else ("next",)
+        return dict.fromkeys(links, "direct")
+
+    def listen(self, loaded: StageLoaded) -> None:
+        """Nothing to do: no relay leads others to it."""
+
+    async def join_command(self, assignment: Assignment, move: MoveLink) -> JoinRing:
+        """With the addresses of the assignment; the last one is where a stage listens."""
+        assert assignment.next_link is not None
+        tail_link = assignment.coordinator_link
+        return JoinRing(
+            ring=ring_terms(assignment),
+            epoch=assignment.epoch,
+            next_address=_address(assignment.next_link),
+            coordinator_address=_address(tail_link) if tail_link is not None else None,
+            upload_bytes_per_s=self.upload_bytes_per_s(),
+            next_memory=self.next_memory,
+            coordinator_memory=self.coordinator_memory if tail_link is not None else None,
+        )
+
+    def path_moved(self, moved: PathMoved) -> None:
+        """Nothing to do: no link is ever moved."""
+
+    async def leave(self) -> None:
+        """Nothing to do: no path is kept."""
+
+
+def _address(link: StageLink) -> str:
+    return f"tcp://{link.addresses[-1]}"
 
 
 @dataclass(slots=True)
 class LocalNode:
-    """One node with one stage. Made by `of`."""
+    """Node of this process, with one stage. Made by `of`."""
 
     identity: Credentials
     profile: Profile
-    voice: ControlSession
-    host: StageManager
-    _news: asyncio.Event = field(default_factory=asyncio.Event)
-
-    def __post_init__(self) -> None:
-        self.host.reported = self._news.set
+    session: ControlSession
+    stage: StageManager
 
     @classmethod
-    def of(cls, plan: RingPlan, place: int, identity: Credentials) -> "LocalNode":
+    def of(cls, plan: RingPlan, index: int, identity: Credentials) -> "LocalNode":
         """The node of a stage; `identity` is its user of the broker, named after its id."""
-        voice = ControlSession(identity.username, stage_name(place))
-        routes = DirectRoutes.of(plan, place)
-        host = StageManager(_Launcher(plan, place), routes, voice.say_fact, operators_own=True)
-        return cls(identity, plan.profile(place), voice, host)
+        session = ControlSession(identity.username, stage_name(index))
+        routes = DirectRoutes.of(plan, index)
+        stage = StageManager(
+            _Launcher(plan, index), routes, session.publish_fact, operators_own=True
+        )
+        return cls(identity, plan.profile(index), session, stage)
 
     @property
     def node_id(self) -> str:
-        """Its own."""
-        return self.voice.node_id
+        """Id of the node in the registry."""
+        return self.session.node_id
 
     @property
     def pid(self) -> int | None:
-        """Of its stage's process, or of the command that reaches it."""
-        return self.host.handle.pid if self.host.handle is not None else None
+        """Id of its stage's process, or of the command that reaches it."""
+        return self.stage.handle.pid if self.stage.handle is not None else None
 
     @property
     def state(self) -> NodeState:
         """As GET /cluster names it."""
-        return NodeState(self.host.state)
+        return NodeState(self.stage.state)
 
     async def run(self, broker: BrokerAddress) -> None:
         """Until cancelled; then its stage ends. Raises ControlError when the broker refuses it."""
         try:
-            async with self.voice.speaking(broker, self.identity, (ASSIGNMENT,)) as client:
-                await self.voice.say(PROFILE, self.profile)
-                await self._live(client)
+            async with self.session.open(broker, self.identity, (ASSIGNMENT,)) as client:
+                await self.session.publish(PROFILE, self.profile)
+                async with task_group() as tasks:
+                    tasks.create_task(self._receive(client))
+                    tasks.create_task(self._send_heartbeats())
         finally:
-            await self.host.stop()
+            await self.stage.stop()
 
-    async def _live(self, client: ControlClient) -> None:
-        async with task_group() as group:
-            group.create_task(self._hear(client))
-            group.create_task(self._beat())
-
-    async def _hear(self, client: ControlClient) -> None:
+    async def _receive(self, client: ControlClient) -> None:
         async for received in client.messages():
             if isinstance(received.message, Assignment):
-                await self.host.take(received.message)
+                await self.stage.assign(received.message)
 
-    async def _beat(self) -> None:
+    async def _send_heartbeats(self) -> None:
         while True:
-            self._news.clear()
-            await self.voice.say(HEALTH, self.voice.health(self.host, self.state))
+            self.stage.health_changed.clear()
+            await self.session.publish(HEALTH, self.session.health(self.stage, self.state))
             with suppress(TimeoutError):
-                async with asyncio.timeout(BEAT_S):
-                    await self._news.wait()
+                async with asyncio.timeout(HEARTBEAT_S):
+                    await self.stage.health_changed.wait()

@@ -1,100 +1,131 @@
-"""From settings to a running service: describe the model, plan the ring, start it, connect to
-it."""
+"""From `molink serve`'s settings to a running cluster of local nodes.
 
-import asyncio
+Everything of its control plane lies in a temporary folder and ends with it; the broker listens on
+loopback and lets in only these nodes. Tokens and tensors never pass there.
+"""
+
+import logging
+import tempfile
 import time
-from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, nullcontext
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
+from pathlib import Path
 
-from molink.checkpoint.description import ModelDescription, describe
-from molink.config.serve_settings import ServeSettings
-from molink.coordinator.local.control import LocalControl
-from molink.coordinator.local.fixed_plan import RingPlan, fixed_plan
-from molink.coordinator.local.local_report import local_nodes_report
-from molink.coordinator.local.local_ring import EPOCH, LocalRing
-from molink.coordinator.requests.link_memory import LinkMemoryFile, keeping_up_to_date
-from molink.coordinator.requests.ring import COORDINATOR
-from molink.coordinator.requests.ring_client import RingClient
-from molink.coordinator.requests.ring_client_links import RingClientLinks
-from molink.coordinator.requests.ring_links import known_links
-from molink.coordinator.rings.agent_ring import JoinTerms
-from molink.serving.model_card import load_tokenizer, model_card
-from molink.serving.served_model import checked_model_len, model_path, public_name
-from molink.serving.service import ModelCard
+from molink import __version__
+from molink.config.ring_hosts import LOCAL_ADDRESS
+from molink.config.settings import ServeSettings
+from molink.control.addresses import Credentials
+from molink.control.broker.broker import Broker, open_broker
+from molink.control.identity import KeyPair
+from molink.control.messages.joining import request_to_join
+from molink.control.registry.registry import Registry
+from molink.coordinator.cluster import Cluster, ClusterParts, run_cluster
+from molink.coordinator.local.fixed_plan import FixedPlanner, RingPlan, fixed_plan, stage_name
+from molink.coordinator.local.local_endpoint import LocalEndpoint
+from molink.coordinator.local.local_node import LocalNode
+from molink.coordinator.members.hub import ControlHub, let_in
+from molink.coordinator.members.node_book import NodeBook
+from molink.coordinator.planning.readiness import Readiness
+from molink.coordinator.requests.ledger import Ledger
+from molink.coordinator.requests.link_memory import LinkMemoryFile
+from molink.coordinator.rings.manager import ManagerSettings
+from molink.coordinator.rings.ring_health import FailureBackoff
+from molink.errors import UserError
+from molink.serving.served_model import read_served_model
+from molink.tasks import background_tasks
 
-__all__ = ["start_coordinator"]
+__all__ = ["start_local"]
 
-PORT_NAME = "sampled"
-"""Of the coordinator's port; a relay would know it by this name."""
+INVITE_S = 60.0
+"""Its nodes are admitted in the same moment."""
+
+FOLDER_MODE = 0o711
+"""The broker may run as a user of its own, which must get to its folder inside; each file there is
+closed to others."""
+
+BACKOFF_FIRST_S, BACKOFF_MAX_S = 1.0, 60.0
+"""Of a stage that fails: no other node can take its layers, so it is tried again soon."""
+
+log = logging.getLogger(__name__)
 
 
 @asynccontextmanager
-async def start_coordinator(
-    settings: ServeSettings, progressed: Callable[[int, float], None]
-) -> AsyncIterator[RingClient]:
-    """A service over a local ring; `progressed(stage, fraction)` is called while weights load.
+async def start_local(settings: ServeSettings) -> AsyncIterator[Cluster]:
+    """A cluster whose nodes run here, with one ring, which is rebuilt when it is lost.
 
     Raises UserError (of which CheckpointError and UnsupportedModelError are kinds) for what the
-    operator can mend, StageError when a stage process fails.
+    operator can mend; ends with StageError or UserError when the first ring does not stand.
     """
-    path = model_path(settings.model)
-    description = describe(path)
-    card = _card(settings, path, description)
-    plan = fixed_plan(settings, path, description)
+    model = read_served_model(settings.model, settings.model_len_max)
     memory = LinkMemoryFile.of_user() if settings.hosts is not None else None
+    plan = fixed_plan(settings, model.path, model.description)
     if memory is not None:
         plan = replace(plan, known=memory.read(time.time()))
     async with AsyncExitStack() as stack:
-        links = RingClientLinks.bind(plan.hosts.coordinator_address, EPOCH)
-        stack.callback(links.close)
-        control = await stack.enter_async_context(LocalControl.start(plan))
-        terms = _terms(settings, control, plan, links.inbound.port)
-        ring = await stack.enter_async_context(LocalRing.start(control, plan, terms, progressed))
-        coordinator = await _coordinator(card, ring, links)
-        watching = asyncio.create_task(coordinator.watch())
-        stack.callback(watching.cancel)
-        await stack.enter_async_context(_remembering(memory, ring, coordinator))
-        await coordinator.choose_codec(settings.codec)
-        yield coordinator
+        folder = Path(stack.enter_context(_folder()))
+        registry = Registry.open(folder)
+        stack.callback(registry.close)
+        ledger = Ledger.open(folder)
+        stack.callback(ledger.close)
+        nodes, public_key = _admitted(registry, plan), registry.coordinator.public_z85
+        broker = await _started_broker(registry, folder)
+        stack.push_async_callback(broker.stop)
+        hub = await stack.enter_async_context(
+            ControlHub.open(broker, registry, NodeBook(local=True))
+        )
+        parts = ClusterParts(
+            card=model.card,
+            hub=hub,
+            ledger=ledger,
+            planner=FixedPlanner(tuple(node.node_id for node in nodes), plan.works),
+            readiness=Readiness(lambda node, others: frozenset(), settle_s=0.0),
+            backoff=FailureBackoff(BACKOFF_FIRST_S, BACKOFF_MAX_S),
+            new_endpoint=lambda epoch: LocalEndpoint(
+                model.card, plan, settings.ring, public_key, nodes, memory, epoch
+            ),
+            settings=ManagerSettings(len(nodes), settings.codec, first_must_stand=True),
+            status=dict,
+        )
+        tasks = await stack.enter_async_context(background_tasks())
+        for node in nodes:
+            tasks.create_task(node.run(broker.address))
+        yield run_cluster(parts, tasks)
 
 
-def _card(settings: ServeSettings, path: str, description: ModelDescription) -> ModelCard:
-    length = checked_model_len(settings.model_len_max, description)
-    return model_card(public_name(path), description, length, load_tokenizer(description))
+def _folder() -> "tempfile.TemporaryDirectory[str]":
+    try:
+        folder = tempfile.TemporaryDirectory(prefix="molink-serve-")
+    except OSError as error:
+        raise UserError(
+            f"No temporary folder can be made ({error.strerror}): set TMPDIR to one that can."
+        ) from None
+    Path(folder.name).chmod(FOLDER_MODE)
+    return folder
 
 
-def _terms(settings: ServeSettings, control: LocalControl, plan: RingPlan, port: int) -> JoinTerms:
-    return JoinTerms(
-        micro_batch_count=settings.micro_batch_count,
-        span_tokens=settings.span_tokens,
-        policy=settings.policy,
-        coordinator_key=control.hub.registry.coordinator.public_z85,
-        coordinator_addresses=(f"{plan.hosts.coordinator_address}:{port}",),
-        coordinator_port_name=PORT_NAME,
-        relay="",
-        upload_mbps=settings.upload_mbps,
-    )
+def _admitted(registry: Registry, plan: RingPlan) -> list[LocalNode]:
+    """A node for each stage, let in as an agent is, with keys of its own."""
+    now, stages = time.time(), range(len(plan.works))
+    invite = registry.make_invite(INVITE_S, len(stages), "", now, f"http://{LOCAL_ADDRESS}")
+    nodes = []
+    for index in stages:
+        request = request_to_join(invite, stage_name(index), __version__, now)
+        member = registry.admit(KeyPair.generate().public, request, now).node
+        nodes.append(LocalNode.of(plan, index, Credentials(member.node_id, member.password)))
+    return nodes
 
 
-async def _coordinator(card: ModelCard, ring: LocalRing, links: RingClientLinks) -> RingClient:
-    """Connected to the ring's head."""
-    await links.connect(ring.head_address, ring.plan.memory(COORDINATOR, 0))
-    fitting = min(card.model_len_max, ring.agents.kv_tokens_capacity)
-    lost = asyncio.get_running_loop().create_future()
-    coordinator = RingClient(replace(card, model_len_max=fitting), ring, links, lost)
-    serving_since = time.monotonic()
-    coordinator.report = lambda: {
-        "nodes": local_nodes_report(ring, coordinator.tokens_told, time.monotonic() - serving_since)
-    }
-    return coordinator
+async def _started_broker(registry: Registry, folder: Path) -> Broker:
+    """Mosquitto where it is installed and starts; else the one in this process."""
+    try:
+        return await _start(open_broker(None, LOCAL_ADDRESS, 0, folder), registry)
+    except UserError as error:
+        log.warning("%s The broker runs inside this process instead.", error)
+    return await _start(open_broker("embedded", LOCAL_ADDRESS, 0, folder), registry)
 
 
-def _remembering(
-    memory: LinkMemoryFile | None, ring: LocalRing, coordinator: RingClient
-) -> AbstractAsyncContextManager[None]:
-    """Keep what is seen of links between hosts; processes of one machine are never met again."""
-    if memory is None:
-        return nullcontext()
-    links, address_of = coordinator.links, ring.plan.address
-    return keeping_up_to_date(memory, lambda: known_links(ring, links, address_of, time.time()))
+async def _start(broker: Broker, registry: Registry) -> Broker:
+    await let_in(broker, registry)
+    await broker.start()
+    return broker

@@ -1,1 +1,1 @@
-"""Who belongs to the cluster, what each node says of itself, and what it has given."""
+"""Members: the nodes, what each reports of itself, and the stages that they host."""

@@ -1,29 +1,136 @@
-"""Where what a node says is held against what others see, for people."""
+"""Where what a node reports of itself differs from what others measure, and what is believed then.
 
-from collections.abc import Mapping, Sequence
+A node may lie, by mistake or not, and a plan that believes it puts a ring behind its slowness. So
+its reports are compared with what others measure: a receiver counts what a sender's line carries,
+and a stage that serves shows how long its steps take. Only what is measured to be worse counts; no
+node is planned for better than it reports.
+
+Two nodes that stand together can still vouch for each other; the coordinator sees its own share
+only.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from molink.coordinator.members.node_book import Node
-from molink.coordinator.members.reported_vs_measured import (
-    believed_rate,
-    believed_upload,
-    is_doubtful,
-)
+from molink.control.messages.payloads import StepCost
+from molink.coordinator.members.node_book import AS_REPORTED, Node, Slowdown
 
-__all__ = ["Sightings", "doubts"]
+__all__ = [
+    "DISCREPANCY_FACTOR",
+    "FORGIVEN_FACTOR",
+    "SLOWER_FACTOR",
+    "STEPS_MIN",
+    "UPLOAD_UNSEEN_MBPS",
+    "Sightings",
+    "StepsSeen",
+    "believed_rate",
+    "believed_upload",
+    "discrepancies",
+    "is_discrepant",
+    "measured_slowdown",
+    "slowed_steps",
+]
 
-DOUBTS_MAX = 8
-"""Of one node; a liar's hundred links are not all named."""
+UPLOAD_UNSEEN_MBPS = 20.0
+"""Of a node that no other has received from: a usual home uplink, so that reporting nothing, or
+anything, brings no node to the front."""
+
+DISCREPANCY_FACTOR = 1.5
+"""Both ends count the same bytes by clocks of their own, over windows that differ a little. What
+is reported beyond this is shown; the plan counts with what was measured in any case."""
+
+SLOWER_FACTOR = 3.0
+"""A layer is timed with 128 tokens of context while its owner is away. Thousands of tokens double a
+step on a CPU, and so do its owner's programs; three times as long is another PC than the one that
+was reported."""
+
+FORGIVEN_FACTOR = 2.0
+"""A node that was found slow counts as slow until its steps take less than this, so that it does
+not change back and forth at the edge."""
+
+STEPS_MIN = 100
+"""That a stage has computed before its times count: the first ones are of cold memory."""
+
+FACTOR_MAX = 1000.0
+
+DISCREPANCIES_MAX = 8
+"""Of one node; of a hundred links that differ not all are named."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepsSeen:
+    """Step times of a stage that serves, by its own report."""
+
+    steps: int
+    """Computed so far."""
+    decode_step_s: float
+    """Smoothed; 0: none yet."""
+    prefill_row_s: float
+
+
+def believed_rate(reported_mbps: float, seen_mbps: float | None) -> float:
+    """Rate of a link, as its sender reported and its receiver measured; 0: not known."""
+    if not seen_mbps:
+        return reported_mbps
+    return min(reported_mbps, seen_mbps) if reported_mbps else seen_mbps
+
+
+def believed_upload(reported_mbps: float, seen_mbps: Iterable[float]) -> float:
+    """Upload of a node, as it reported (0: not) and all that received from it measured. Never 0."""
+    best = max(seen_mbps, default=0.0) or UPLOAD_UNSEEN_MBPS
+    return min(reported_mbps, best) if reported_mbps else best
+
+
+def is_discrepant(reported_mbps: float, believed_mbps: float) -> bool:
+    """Whether a report is so far from what is believed that people should know."""
+    return reported_mbps > DISCREPANCY_FACTOR * believed_mbps
+
+
+def measured_slowdown(
+    reported_decode_s: float, reported_row_s: float, seen: StepsSeen, before: Slowdown = AS_REPORTED
+) -> Slowdown | None:
+    """Slowdown of a stage whose decode step was to take `reported_decode_s`; None: not known yet.
+
+    `before`: what it was found to be. `reported_row_s`: a row of a prompt. Prompts of few rows cost
+    as much as a decode step, and how many rows there were is not known: a row counts as slow only
+    beyond what a decode step was to take. What computes decode slowly computes prompts slowly.
+    """
+    if seen.steps < STEPS_MIN:
+        return None
+    decode = _slowness(seen.decode_step_s, reported_decode_s, before.decode)
+    prefill = _slowness(seen.prefill_row_s, max(reported_row_s, reported_decode_s), before.prefill)
+    return Slowdown(decode, max(decode, prefill))
+
+
+def _slowness(seen_s: float, reported_s: float, before: float) -> float:
+    """1 unless the difference is plain."""
+    if not seen_s > 0:  # NaN too: it means nothing.
+        return 1.0
+    times = seen_s / reported_s if reported_s > 0 else FACTOR_MAX
+    bound = SLOWER_FACTOR if before <= 1 else FORGIVEN_FACTOR
+    return min(times, FACTOR_MAX) if times > bound else 1.0
+
+
+def slowed_steps(steps: StepCost, slowdown: Slowdown) -> StepCost:
+    """Step times of a node as they are planned with."""
+    return steps.model_copy(
+        update={
+            "decode_fixed_s": steps.decode_fixed_s * slowdown.decode,
+            "decode_row_s": steps.decode_row_s * slowdown.decode,
+            "prefill_row_s": steps.prefill_row_s * slowdown.prefill,
+            "head_row_s": steps.head_row_s * slowdown.decode,
+        }
+    )
 
 
 @dataclass(frozen=True, slots=True)
 class Sightings:
-    """What nodes have seen of each other, in Mbps."""
+    """Rates that nodes have measured of each other, in Mbps."""
 
     links: Mapping[str, Mapping[str, float]]
     """Sender to receiver to rate; the coordinator's own count has "" for a receiver."""
     uploads: Mapping[str, Sequence[float]]
-    """Of each PC, by whichever of its devices: they share one line. What its devices see of each
+    """Of each PC, by any of its devices: they share one line. What its devices measure of each
     other does not leave the PC and says nothing of that line."""
     names: Mapping[str, str]
 
@@ -46,28 +153,28 @@ def _links_seen(nodes: Sequence[Node]) -> dict[str, dict[str, float]]:
     for node in nodes:
         for sender, rate in node.seen.items():
             found.setdefault(sender, {})[node.node_id] = rate
-        if node.coordinator_saw_mbps > 0:
-            found.setdefault(node.node_id, {})[""] = node.coordinator_saw_mbps
+        if node.coordinator_seen_mbps > 0:
+            found.setdefault(node.node_id, {})[""] = node.coordinator_seen_mbps
     return found
 
 
-def doubts(node: Node, seen: Sightings) -> list[str]:
-    """What a plan counts otherwise than this node says; empty for most."""
+def discrepancies(node: Node, seen: Sightings) -> list[str]:
+    """What a plan counts otherwise than this node reports, in sentences; empty for most."""
     found = [*_upload(node, seen.uploads.get(node.pc, ())), *_steps(node), *_links(node, seen)]
-    return found[:DOUBTS_MAX]
+    return found[:DISCREPANCIES_MAX]
 
 
 def _upload(node: Node, rates: Sequence[float]) -> list[str]:
-    told = node.profile.upload_mbps if node.profile is not None else 0.0
-    believed = believed_upload(told, rates)
-    if not is_doubtful(told, believed):
+    reported = node.profile.upload_mbps if node.profile is not None else 0.0
+    believed = believed_upload(reported, rates)
+    if not is_discrepant(reported, believed):
         return []
     what = f"others have seen {believed:.1f}" if rates else "nobody has seen it send"
-    return [f"It says that it uploads {told:.1f} Mbps, and {what}: {believed:.1f} are planned."]
+    return [f"It says that it uploads {reported:.1f} Mbps, and {what}: {believed:.1f} are planned."]
 
 
 def _steps(node: Node) -> list[str]:
-    times = node.pace.worst
+    times = node.slowdown.worst
     if times <= 1:
         return []
     return [f"Its steps take {times:.1f} times as long as it has told, and are planned so."]
@@ -77,7 +184,7 @@ def _links(node: Node, seen: Sightings) -> list[str]:
     rates, found = seen.links.get(node.node_id, {}), []
     for to, path in node.paths.items():
         believed = believed_rate(path.rate_mbps, rates.get(to))
-        if is_doubtful(path.rate_mbps, believed):
+        if is_discrepant(path.rate_mbps, believed):
             found.append(
                 f"It says that it sends {path.rate_mbps:.1f} Mbps to {seen.names.get(to, to)}, "
                 f"who has seen {believed:.1f}."

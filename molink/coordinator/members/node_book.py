@@ -1,9 +1,10 @@
-"""Who is there, and what each node has said of itself: the control plane's messages, kept by node.
+"""Who is there, and what each node reports of itself: the control plane's messages, kept by node.
 
-Nothing here decides; `manager` asks. Pure but for the caller's clock: times are arguments, in
-seconds on a clock that never jumps.
+Nothing here decides: the hub writes, the manager of rings reads, and `changed` wakes it. Times are
+arguments, in seconds on a clock that never jumps.
 """
 
+import asyncio
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
@@ -20,24 +21,57 @@ from molink.control.messages.payloads import (
     RatesSeen,
     StageFact,
 )
-from molink.coordinator.members.reported_vs_measured import AS_TOLD, Slowdown
+from molink.tasks import Signal
 
-__all__ = ["NODES_MAX", "Node", "NodeBook"]
+__all__ = ["AS_REPORTED", "NODES_MAX", "Contribution", "Node", "NodeBook", "Slowdown"]
 
 SEEN_MAX = 256
-"""Senders that a node's counts are kept of, the latest."""
+"""Senders whose rates one node may report, the latest."""
 
 NODES_MAX = 4096
-"""Beyond it joins are refused: a coordinator that plans for more has never been tried."""
+"""Beyond it nodes are ignored: a coordinator that plans for more has never been tried."""
+
+
+@dataclass(frozen=True, slots=True)
+class Slowdown:
+    """Factor by which a node's steps take longer than reported; 1: as reported, or nearly."""
+
+    decode: float = 1.0
+    prefill: float = 1.0
+
+    @property
+    def worst(self) -> float:
+        """The greater of both."""
+        return max(self.decode, self.prefill)
+
+
+AS_REPORTED = Slowdown()
+
+
+@dataclass(frozen=True, slots=True)
+class Contribution:
+    """Contribution of one node since it first joined."""
+
+    uptime_s: float = 0.0
+    token_layers: int = 0
+    """Generated tokens times the layers that the node held for them."""
+    bytes_sent: int = 0
+
+    def __add__(self, other: "Contribution") -> "Contribution":
+        return Contribution(
+            self.uptime_s + other.uptime_s,
+            self.token_layers + other.token_layers,
+            self.bytes_sent + other.bytes_sent,
+        )
 
 
 @dataclass(slots=True)
 class Node:
-    """One node, as far as it has been heard of: a PC, or a further device of one."""
+    """One node as far as it is known: a PC, or a further device of one."""
 
     node_id: str
     public_key: str = ""
-    """CURVE, Z85; empty: not vouched for, and in no ring."""
+    """CURVE, Z85; empty: not registered, and in no ring."""
     presence: Presence | None = None
     profile: Profile | None = None
     paths: dict[str, PathMeasured] = field(default_factory=dict)
@@ -46,25 +80,30 @@ class Node:
     """Of the latest report."""
     seen: dict[str, float] = field(default_factory=dict)
     """Sender to the Mbps that this node has received from it, by its own count."""
-    coordinator_saw_mbps: float = 0.0
+    coordinator_seen_mbps: float = 0.0
     """The same of this node's bytes, by the coordinator's count; 0: none yet."""
-    pace: Slowdown = AS_TOLD
-    """Of its steps, as they were seen while it served."""
+    slowdown: Slowdown = AS_REPORTED
+    """Of its steps, as they were measured while it served."""
     fact: StageFact | None = None
     health: NodeHealth | None = None
     wish: NodeWish | None = None
     assignment: Assignment | None = None
-    """What it was last told."""
+    """The last that was sent."""
     lost: bool = False
     pc: str = ""
     """Id of the PC's first device: its own, unless it is a further device of that PC."""
+    is_local: bool = False
+    """Whether it runs in this process (`molink serve`): it is lost only with us, and it is not
+    measured."""
+    changed: Signal = field(default_factory=Signal, repr=False, compare=False)
+    """It has reported something, has gone or was removed."""
 
     def __post_init__(self) -> None:
         self.pc = self.pc or self.node_id
 
     @property
     def name(self) -> str:
-        """For people."""
+        """Name of the node, for people."""
         return self.presence.name if self.presence is not None else self.node_id
 
     @property
@@ -74,30 +113,32 @@ class Node:
 
     @property
     def may_serve(self) -> bool:
-        """Whether its owner lends it now and it has told what it can do."""
+        """Whether its owner lends it now and it is measured."""
         return self.is_here and self.wants == "serve" and self.is_measured
 
     @property
     def wants(self) -> str:
-        """Its owner's wish."""
+        """Its owner's wish: serve, pause or leave."""
         return self.wish.wish if self.wish is not None else "serve"
 
     @property
     def is_measured(self) -> bool:
         """Whether a plan can count on it."""
         profile = self.profile
-        return profile is not None and profile.steps is not None and bool(profile.devices)
+        if profile is None:
+            return False
+        return self.is_local or (profile.steps is not None and bool(profile.devices))
 
     @property
     def is_assigned(self) -> bool:
-        """Whether it was told to hold layers."""
+        """Whether it is to hold layers."""
         return self.assignment is not None and self.assignment.work is not None
 
     @property
     def current_fact(self) -> StageFact | None:
-        """How far it is with what it was last told."""
-        fact, told = self.fact, self.assignment
-        if fact is None or told is None or fact.revision != told.revision:
+        """How far it is with its assignment."""
+        fact, assignment = self.fact, self.assignment
+        if fact is None or assignment is None or fact.revision != assignment.revision:
             return None
         return fact
 
@@ -122,24 +163,33 @@ class Node:
 
 @dataclass(slots=True)
 class NodeBook:
-    """All nodes that were heard of since the coordinator started."""
+    """Book of all nodes that are known since the coordinator started."""
 
+    local: bool = False
+    """Whether they are nodes of this process."""
     nodes: dict[str, Node] = field(default_factory=dict)
+    changed: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set when there is something new to decide about, cleared by who decides."""
     _heartbeats: Heartbeats = field(default_factory=Heartbeats)
 
     def __iter__(self) -> Iterator[Node]:
         return iter(self.nodes.values())
 
     def node(self, node_id: str) -> Node:
-        """The entry of a node, made when it is the first time."""
+        """The entry of a node, made the first time."""
         if node_id not in self.nodes:
-            self.nodes[node_id] = Node(node_id)
+            self.nodes[node_id] = Node(node_id, is_local=self.local)
         return self.nodes[node_id]
 
-    def take(self, node_id: str, message: object, now: float, *, live: bool = True) -> bool:
-        """Note what a node says; False for a message that is not for a coordinator.
+    def wake(self, node: Node) -> None:
+        """Whoever waits for news of a node, or of any, shall see what has changed."""
+        node.changed.send()
+        self.changed.set()
 
-        What is not `live` was said before we listened: it tells of a node, but not that it lives.
+    def take(self, node_id: str, message: object, now: float, *, live: bool = True) -> bool:
+        """Note what a node reports; False for a message that is not for a coordinator.
+
+        A report that is not `live` was published before we listened: the node may be gone.
         """
         node = self.node(node_id)
         match message:
@@ -161,13 +211,13 @@ class NodeBook:
             case _:
                 return False
         if node.is_here and live:
-            self._heartbeats.heard(node_id, now)
+            self._heartbeats.beat(node_id, now)
         return True
 
-    def saw(self, node_id: str, rate_mbps: float) -> None:
-        """The coordinator itself has received bytes of a node at this rate."""
+    def note_rate(self, node_id: str, rate_mbps: float) -> None:
+        """Note that the coordinator itself has received bytes of a node at this rate."""
         if node_id in self.nodes:
-            self.nodes[node_id].coordinator_saw_mbps = rate_mbps
+            self.nodes[node_id].coordinator_seen_mbps = rate_mbps
 
     def notice_silence(self, now: float) -> list[Node]:
         """The nodes that have missed their heartbeats since the last call; they count as lost."""
@@ -178,17 +228,18 @@ class NodeBook:
         return silent
 
     def excuse_silence(self, now: float) -> None:
-        """Nobody could be heard until now (the broker was away): count silence from here."""
+        """Count silence from now on: until now no heartbeat could arrive (the broker was away)."""
         for node in self:
             if node.is_here:
-                self._heartbeats.heard(node.node_id, now)
+                self._heartbeats.beat(node.node_id, now)
 
     def drop(self, node_id: str) -> None:
-        """A node was removed: whoever holds its entry sees that it is not here."""
+        """Forget a node that was removed; its entry, where one is held, is that of a lost node."""
         self._heartbeats.forget(node_id)
         node = self.nodes.pop(node_id, None)
         if node is not None:
             node.lost, node.presence = True, None
+            self.wake(node)
 
 
 def _take_seen(node: Node, message: RatesSeen) -> None:

@@ -1,9 +1,9 @@
-"""Whom each node shall measure, and when: neighbours that may become each other's ring.
+"""Which nodes each node measures the paths to, and when: neighbours that may form a ring.
 
 All pairs of a small cluster, of a large one so many for each node, spread evenly, so that one
-round costs a node some seconds of its line and no more; whoever has the same neighbours as before
-is left in peace. A newcomer is told of the model at once, and times a layer while the others are
-waited for.
+round costs a node some seconds of its line and no more; a node that has the same neighbours as
+before measures nothing. A newcomer gets the model's config at once, and times a layer while the
+others are waited for.
 """
 
 import asyncio
@@ -24,22 +24,21 @@ PEERS_MAX = 12
 """That one node measures in a round: each takes a second of sending."""
 
 QUIET_S = 1.0
-"""After a change among the nodes: who starts together is measured together."""
+"""After a change among the nodes: those that start together are measured together."""
 
 AGAIN_S = 6 * 3600.0
 """Home lines change by the hour; a round costs each node a dozen seconds of upload."""
 
-
 ORDERS_AT_ONCE = 50
 """Each waits for the broker's acknowledgement; a thousand one after the other took seconds."""
 
-Places = frozenset[tuple[str, tuple[str, ...]]]
-"""Nodes and where they are."""
+Locations = frozenset[tuple[str, tuple[str, ...]]]
+"""Nodes and their addresses."""
 
 
 @dataclass(slots=True)
 class Probing:
-    """Orders a round when somebody has come, and every few hours."""
+    """Orderer of measurements: a round when a node has come, and every few hours."""
 
     model: str
     config: Mapping[str, Any]
@@ -47,39 +46,39 @@ class Probing:
     secret: bytes
     """Of which tokens between nodes are made."""
     round: int = 0
-    _known: Places = frozenset()
+    _known: Locations = frozenset()
     _changed_at: float = 0.0
-    _ordered: Places = frozenset()
+    _ordered: Locations = frozenset()
     _ordered_at: float = 0.0
-    """When everybody was."""
-    _places: dict[str, Places] = field(default_factory=dict)
-    """Of each node with those whom it was last ordered to measure."""
+    """When all nodes were."""
+    _locations: dict[str, Locations] = field(default_factory=dict)
+    """Of each node with the peers that it was last ordered to measure."""
     _asked: dict[str, frozenset[str]] = field(default_factory=dict)
-    """Whom each node was last ordered to measure."""
+    """Peers that each node was last ordered to measure."""
     _asked_about: Sequence[Node] = ()
     _to_be_asked: dict[str, Sequence[Node]] = field(default_factory=dict)
-    """Whom each of those would be ordered to measure: one list is asked about for all its nodes."""
+    """Peers that each of those would be ordered to measure: kept for one list of nodes."""
     _timing: dict[str, str] = field(default_factory=dict)
-    """Nodes that were told of the model, and the incarnations of their agents then."""
+    """Nodes that were sent the model's config, and the incarnations of their agents then."""
 
     def key_of(self, node_id: str) -> str:
-        """With which a node's own peer service checks who asks."""
+        """Key with which a node's own peer service checks who asks."""
         return probe_key(self.secret, node_id)
 
     def asked_of(self, node: Node, nodes: Sequence[Node]) -> frozenset[str]:
-        """Whom `node` measures, or will once it is ordered to."""
+        """Peers that `node` measures, or will once it is ordered to."""
         if node.node_id in self._asked:
             return self._asked[node.node_id]
         if nodes is not self._asked_about:
             here = [one for one in nodes if one.is_here and one.profile is not None]
-            self._asked_about, self._to_be_asked = nodes, _circle(here)
+            self._asked_about, self._to_be_asked = nodes, peers_of(here)
         return _ids(self._to_be_asked.get(node.node_id, ()))
 
-    async def look(self, client: ControlClient, nodes: Sequence[Node], now: float) -> None:
+    async def order_if_due(self, client: ControlClient, nodes: Sequence[Node], now: float) -> None:
         """Order a round if it is time."""
         here = [node for node in nodes if node.is_here and node.profile is not None]
         await self.order_timing(client, here)
-        known = _places(here)
+        known = _locations(here)
         if known != self._known:
             self._known, self._changed_at = known, now
         is_news = bool(known - self._ordered) and now - self._changed_at >= QUIET_S
@@ -88,20 +87,20 @@ class Probing:
             return
         self._ordered, self._ordered_at = known, now if again else self._ordered_at
         self.round += 1
-        await self._order_ways(client, here, again=again)
+        await self._order_paths(client, here, again=again)
 
-    async def _order_ways(
+    async def _order_paths(
         self, client: ControlClient, here: Sequence[Node], *, again: bool
     ) -> None:
-        """Have everybody measure the ways to others, or those whose neighbours are others now."""
-        circle = _circle(here)
-        before, self._places = self._places, {}
+        """Have nodes measure the paths to their peers: all, or those that have other peers now."""
+        peers_by_node = peers_of(here)
+        before, self._locations = self._locations, {}
         orders = []
         for node in here:
-            peers = circle[node.node_id]
-            self._places[node.node_id] = places = _places([node, *peers])
+            peers = peers_by_node[node.node_id]
+            self._locations[node.node_id] = locations = _locations([node, *peers])
             self._asked[node.node_id] = _ids(peers)
-            if again or places != before.get(node.node_id):
+            if again or locations != before.get(node.node_id):
                 orders.append((node, peers))
         for start in range(0, len(orders), ORDERS_AT_ONCE):
             some = [
@@ -111,7 +110,7 @@ class Probing:
             await asyncio.gather(*(client.publish(PROBE, *order) for order in some))
 
     async def order_timing(self, client: ControlClient, here: Sequence[Node]) -> None:
-        """An agent that has just started times a layer first: that takes longest."""
+        """Have agents that have just started time a layer: that takes longest."""
         for node in here:
             incarnation = node.presence.incarnation if node.presence is not None else ""
             if self._timing.get(node.node_id) == incarnation:
@@ -131,7 +130,7 @@ class Probing:
         )
 
     def _own_token(self, node: Node) -> str:
-        """Lets it measure the way to the coordinator."""
+        """Lets it measure the path to the coordinator."""
         return probe_token(self.key_of(COORDINATOR), node.node_id)
 
     def _address(self, peer: Node, asking: Node) -> PeerAddress:
@@ -144,30 +143,25 @@ class Probing:
         )
 
 
-def peers_of(node: Node, here: Sequence[Node]) -> list[Node]:
-    """Whom `node` measures: its PC's other devices, then the next others in the order of ids, round
-    about, PEERS_MAX in all."""
-    return list(_circle(here)[node.node_id])
-
-
-def _circle(here: Sequence[Node]) -> dict[str, Sequence[Node]]:
-    """Of every node."""
+def peers_of(here: Sequence[Node]) -> dict[str, Sequence[Node]]:
+    """Peers that each node measures: its PC's other devices, then the next others in the order of
+    ids, round about, PEERS_MAX in all."""
     ordered = sorted(here, key=lambda one: one.node_id)
     count = min(PEERS_MAX, len(ordered) - 1)
     twice = ordered + ordered
     pcs: dict[str, list[Node]] = {}
     for node in ordered:
         pcs.setdefault(node.pc, []).append(node)
-    circle: dict[str, Sequence[Node]] = {}
+    peers: dict[str, Sequence[Node]] = {}
     for at, node in enumerate(ordered):
         own = [one for one in pcs[node.pc] if one is not node]
         following = twice[at + 1 : at + 1 + count + len(own)]
         others = [one for one in following if one.pc != node.pc] if own else following
-        circle[node.node_id] = [*own, *others][:count]
-    return circle
+        peers[node.node_id] = [*own, *others][:count]
+    return peers
 
 
-def _places(nodes: Sequence[Node]) -> Places:
+def _locations(nodes: Sequence[Node]) -> Locations:
     return frozenset((node.node_id, node.profile.addresses) for node in nodes if node.profile)
 
 

@@ -1,6 +1,7 @@
-"""From the nodes in the book to rings: the placement's answers, as the manager needs them.
+"""Plans for one model: from the nodes in the book to rings, by the placement's answers.
 
-The placement itself is pure (`molink_scheduler.placement`); `node_facts` puts its inputs together.
+The placement itself is pure (`molink_scheduler.placement`). Its facts are put together here, from
+reports of nodes as far as they are believed.
 """
 
 from collections.abc import Mapping, Sequence
@@ -8,33 +9,63 @@ from dataclasses import dataclass, replace
 
 from molink.checkpoint.description import ModelDescription
 from molink.checkpoint.layer_sizes import planned_model
-from molink.config.up_settings import UpSettings
-from molink.coordinator.members.discrepancies import Sightings, doubts
-from molink.coordinator.members.node_book import Node
-from molink.coordinator.members.reported_vs_measured import Slowdown, StepsSeen, pace_of
+from molink.config.settings import UpSettings
+from molink.control.messages.payloads import (
+    AssignedWork,
+    Device,
+    ModelSize,
+    PathMeasured,
+    Profile,
+    StepCost,
+    WeightsSource,
+)
+from molink.coordinator.members.discrepancies import (
+    Sightings,
+    StepsSeen,
+    believed_rate,
+    believed_upload,
+    discrepancies,
+    measured_slowdown,
+    slowed_steps,
+)
+from molink.coordinator.members.node_book import Node, Slowdown
 from molink.coordinator.planning.cluster_plan import ClusterPlan, PlannedRing, PlannedStage
-from molink.coordinator.planning.node_facts import ELEMENT_BYTES, FactsMaker, download_bytes_per_s
 from molink.coordinator.planning.plan_process import plan_beside
+from molink_scheduler.link.facts import RATE_MAX_BYTES_PER_S
 from molink_scheduler.placement import (
     Forecast,
     Goal,
+    LinkFacts,
     ModelCost,
     Network,
     NodeFacts,
     Plan,
     Shortage,
+    StageForecast,
     change_cost,
     forecast,
     plan_on_shared_lines,
     worth_changing,
 )
-from molink_scheduler.placement.fields import PlacementQuestion
+from molink_scheduler.placement.question import PlacementQuestion
 
-__all__ = ["ModelPlanner", "goal_of"]
+__all__ = ["ELEMENT_BYTES", "FactsMaker", "ModelPlanner", "download_bytes_per_s", "goal_of"]
 
 CONTEXT_TOKENS_USUAL = 2048
 CONTEXT_SHARE = 4
 """Of the model's length: a quarter, where that is less than usual."""
+
+HOP_SOFTWARE_S = 0.002
+"""Of a stage's step beside its layers: unpacking, packing, two thread wake-ups and the link's
+thread (1.3 to 2.4 ms in docs/benchmarks/ring.md)."""
+
+DOWNLOAD_GUESS_MBPS = 20.0
+"""Of a node that could not measure it: slow enough that a change is not made light of."""
+
+NO_PATH_S = 60.0
+"""Delay of a link where no path was found."""
+
+ELEMENT_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 
 
 def goal_of(settings: UpSettings, description: ModelDescription) -> Goal:
@@ -48,8 +79,122 @@ def goal_of(settings: UpSettings, description: ModelDescription) -> Goal:
         context_tokens=context,
         prompt_tokens=prompt,
         answer_tokens=settings.answer_tokens or max(1, context // 8),
-        micro_batches=settings.micro_batch_count,
+        micro_batches=settings.ring.micro_batch_count,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class FactsMaker:
+    """Maker of a placement's facts, for one model."""
+
+    cost: ModelCost
+    stored_element_bytes: int
+    dtype: str
+    """As `--dtype`."""
+
+    def of(self, nodes: Sequence[Node]) -> tuple[list[NodeFacts], Network]:
+        """Facts of measured nodes, and of the links between them."""
+        seen = Sightings.of(nodes)
+        facts = [self._node(node, seen.uploads.get(node.pc, ())) for node in nodes]
+        return facts, _network(nodes, seen.links)
+
+    def model_size(self, name: str) -> ModelSize:
+        """Size of the model, by which nodes know when they lend too little."""
+        return ModelSize(
+            name=name,
+            layers=self.cost.layers,
+            layer_bytes=min(self.cost.layer_bytes),
+            element_bytes=4 if self.stored_element_bytes == 4 else 2,
+            computed_bytes=4 if self.dtype == "float32" else 2 if self.dtype != "auto" else None,
+        )
+
+    def reported_decode_s(self, node: Node, layers: tuple[int, int], rows: int) -> float:
+        """Seconds of a stage's decode step of so many rows, by the node's own report."""
+        steps = _steps(node)
+        work = sum(self.cost.layer_work[slice(*layers)]) or layers[1] - layers[0]
+        step_s = HOP_SOFTWARE_S + work * (steps.decode_fixed_s + rows * steps.decode_row_s)
+        is_tail = layers[1] == self.cost.layers
+        if not is_tail:
+            return step_s
+        fixed_s, row_s = self._head_s(steps)
+        return step_s + fixed_s + rows * row_s
+
+    def reported_row_s(self, node: Node, layers: tuple[int, int]) -> float:
+        """Seconds of a row of a prompt in a stage, by the node's own report."""
+        work = sum(self.cost.layer_work[slice(*layers)]) or layers[1] - layers[0]
+        return work * _steps(node).prefill_row_s
+
+    def memory_bytes(self, device: Device, lent_bytes: int) -> int:
+        """In bytes of the model as it is stored: a CPU without 16-bit arithmetic holds weights and
+        KV twice as large."""
+        wanted = ELEMENT_BYTES.get(self.dtype, device.element_bytes)
+        return lent_bytes * self.stored_element_bytes // wanted
+
+    def _node(self, node: Node, seen_mbps: Sequence[float]) -> NodeFacts:
+        """`seen_mbps`: what others have seen its PC send."""
+        profile = node.profile
+        assert profile is not None, "only measured nodes are planned"
+        device, steps = profile.devices[0], slowed_steps(_steps(node), node.slowdown)
+        head_fixed_s, head_row_s = self._head_s(steps)
+        return NodeFacts(
+            id=node.node_id,
+            memory_bytes=self.memory_bytes(device, device.free_bytes),
+            decode_fixed_s=steps.decode_fixed_s,
+            decode_row_s=steps.decode_row_s,
+            prefill_row_s=steps.prefill_row_s,
+            step_fixed_s=HOP_SOFTWARE_S,
+            head_row_s=head_row_s,
+            head_fixed_s=head_fixed_s,
+            upload_bytes_per_s=_upload_bytes_per_s(profile, seen_mbps),
+            name=node.name,
+            pc=node.pc,
+        )
+
+    def _head_s(self, steps: StepCost) -> tuple[float, float]:
+        """Seconds that the output matrix adds to a step and to each row: as reported, or as a layer
+        of as many bytes."""
+        if steps.head_row_s:
+            return 0.0, steps.head_row_s
+        output = self.cost.tail_bytes * self.cost.layers / sum(self.cost.layer_bytes)
+        return steps.decode_fixed_s * output, steps.decode_row_s * output
+
+
+def _steps(node: Node) -> StepCost:
+    profile = node.profile
+    assert profile is not None and profile.steps is not None, "only measured nodes are planned"
+    return profile.steps
+
+
+def _network(nodes: Sequence[Node], seen: Mapping[str, Mapping[str, float]]) -> Network:
+    here = {node.node_id for node in nodes}
+    return Network(
+        {
+            (node.node_id, to): _link(path, seen.get(node.node_id, {}).get(to))
+            for node in nodes
+            for to, path in node.paths.items()
+            if to in here
+        }
+    )
+
+
+def _link(path: PathMeasured, seen_mbps: float | None) -> LinkFacts:
+    """What was not reached at all is taken for the worst link there is."""
+    if path.path == "none":
+        return LinkFacts(0.0, NO_PATH_S)
+    rate = believed_rate(path.rate_mbps, seen_mbps) * 1e6 / 8
+    return LinkFacts(rate or RATE_MAX_BYTES_PER_S, path.rtt_ms / 2e3)
+
+
+def _upload_bytes_per_s(profile: Profile, seen_mbps: Sequence[float]) -> float:
+    believed = believed_upload(profile.upload_mbps, seen_mbps)
+    cap = profile.upload_cap_mbps
+    return (believed if cap is None else min(believed, cap)) * 1e6 / 8
+
+
+def download_bytes_per_s(node: Node) -> float:
+    """As measured, or guessed."""
+    mbps = node.profile.download_mbps if node.profile is not None else 0.0
+    return (mbps or DOWNLOAD_GUESS_MBPS) * 1e6 / 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,53 +203,64 @@ class ModelPlanner:
 
     facts: FactsMaker
     goal: Goal
+    weights: WeightsSource
     split: str = "planned"
     """As `--split`."""
 
     @classmethod
-    def of(cls, path: str, description: ModelDescription, settings: UpSettings) -> "ModelPlanner":
+    def of(
+        cls,
+        path: str,
+        description: ModelDescription,
+        weights: WeightsSource,
+        settings: UpSettings,
+    ) -> "ModelPlanner":
         """For the model at a path or on the hub. Raises UserError when its sizes are not known."""
         stored = ELEMENT_BYTES.get(description.dtype, 2)
         facts = FactsMaker(planned_model(path).cost, stored, settings.dtype)
-        return cls(facts, goal_of(settings, description), settings.split)
+        return cls(facts, goal_of(settings, description), weights, settings.split)
 
     @property
     def cost(self) -> ModelCost:
-        """Of the model."""
+        """Costs of the model."""
         return self.facts.cost
 
     def splitting(self, split: str | None) -> "ModelPlanner":
-        """The same, for another way to split; None: as it is."""
+        """This planner with another `--split`; None: as it is."""
         return self if split is None else replace(self, split=split)
 
     async def plan(self, nodes: Sequence[Node]) -> ClusterPlan:
         """The best rings of these nodes, all of which are measured. Raises StageError."""
         if not nodes:
             return ClusterPlan((), {}, "No PC is ready.")
+        devices = {node.node_id: _device(node) for node in nodes}
         found = await plan_beside(self.question(nodes))
         if isinstance(found, Shortage):
             return ClusterPlan((), {}, found.sentence[:1].upper() + found.sentence[1:])
         seen, by_id = Sightings.of(nodes), {node.node_id: node for node in nodes}
         standbys = {
-            one.node_id: " ".join((f"It {one.reason}.", *doubts(by_id[one.node_id], seen)))
+            one.node_id: " ".join((f"It {one.reason}.", *discrepancies(by_id[one.node_id], seen)))
             for one in found.standbys
         }
-        return ClusterPlan(tuple(_planned(ring) for ring in found.rings), standbys)
+        rings = tuple(self._planned(ring, devices) for ring in found.rings)
+        return ClusterPlan(rings, standbys)
 
     def question(self, nodes: Sequence[Node]) -> PlacementQuestion:
         """What the placement is asked."""
         facts, network = self.facts.of(nodes)
-        return PlacementQuestion(self.cost, tuple(facts), network, self.goal, self.split)
+        return PlacementQuestion.of(self.cost, facts, network, self.goal, self.split)
 
-    def pace(self, stage: PlannedStage, node: Node, rows: int, seen: StepsSeen) -> Slowdown | None:
-        """How a member's steps compare with what it has told; None: it cannot be told yet."""
-        decode_s = self.facts.told_decode_s(node, stage.layers, rows)
-        row_s = self.facts.told_row_s(node, stage.layers)
-        return pace_of(decode_s, row_s, seen, node.pace)
+    def slowdown(
+        self, stage: PlannedStage, node: Node, rows: int, seen: StepsSeen
+    ) -> Slowdown | None:
+        """How a member's steps compare with what it has reported; None: it is not known yet."""
+        decode_s = self.facts.reported_decode_s(node, stage.work.layers, rows)
+        row_s = self.facts.reported_row_s(node, stage.work.layers)
+        return measured_slowdown(decode_s, row_s, seen, node.slowdown)
 
     def outgrown(self, ring: PlannedRing, node: Node) -> bool:
         """Whether a member's owner has set a cap in which its part of the ring does not fit. One
-        that says no device does not leave by that: its driver may be silent for a moment."""
+        that reports no device does not leave by that: its driver may be silent for a moment."""
         device = next(iter(node.profile.devices), None) if node.profile is not None else None
         if device is None or device.cap_bytes is None or ring.forecast is None:
             return False
@@ -114,6 +270,23 @@ class ModelPlanner:
             if stage.node_id == node.node_id
         ]
         return sum(held) > self.facts.memory_bytes(device, device.cap_bytes)
+
+    def _planned(self, ring: Forecast, devices: Mapping[str, Device]) -> PlannedRing:
+        stages = (
+            PlannedStage(stage.node_id, self._work(stage, devices[stage.node_id]))
+            for stage in ring.stages
+        )
+        return PlannedRing(tuple(stages), ring)
+
+    def _work(self, stage: StageForecast, device: Device) -> AssignedWork:
+        return AssignedWork(
+            layers=stage.layers,
+            device="cpu" if device.kind == "cpu" else f"cuda:{device.index}",
+            dtype=self.facts.dtype,
+            kv_tokens=stage.kv_tokens,
+            threads=device.threads,
+            weights=self.weights,
+        )
 
     def _kv_bytes(self, layers: tuple[int, int]) -> int:
         return self.cost.kv_bytes * (layers[1] - layers[0])
@@ -153,23 +326,13 @@ class ModelPlanner:
             replace(facts[stage.node_id], memory_bytes=stage.memory_bytes)
             for stage in planned.stages
         ]
-        counts = [stage.layers[1] - stage.layers[0] for stage in ring.stages]
+        counts = [stage.layers[1] - stage.layers[0] for stage in planned.stages]
         return forecast(self.cost, lent, counts, network, self.goal)
 
     def _placement(self, rings: Sequence[PlannedRing]) -> Plan:
         return Plan(self.goal, tuple(ring.forecast for ring in rings if ring.forecast is not None))
 
 
-def _planned(ring: Forecast) -> PlannedRing:
-    return PlannedRing(
-        stages=tuple(
-            PlannedStage(stage.node_id, stage.layers, stage.kv_tokens) for stage in ring.stages
-        ),
-        users=ring.users,
-        tpot_s=ring.tpot_s,
-        tpot_alone_s=ring.tpot_alone_s,
-        ttft_s=ring.ttft_s,
-        tokens_per_s=ring.tokens_per_s,
-        bottleneck=ring.bottleneck,
-        forecast=ring,
-    )
+def _device(node: Node) -> Device:
+    assert node.profile is not None, "only measured nodes are planned"
+    return node.profile.devices[0]

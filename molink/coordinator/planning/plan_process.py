@@ -1,26 +1,27 @@
 """A plan made in a process of its own: `python -m molink.coordinator.planning.plan_process`.
 
 Reads one question as JSON, prints the answer as JSON, ends. Planning for a thousand nodes computes
-for seconds; in the coordinator those would be seconds in which nobody is heard and no token moves
-on. A thread was rejected: it leaves the interpreter to others only every few milliseconds, and the
-broker's and the client's thousand messages a second each need it several times.
+for seconds; in the coordinator those would be seconds in which no message is read and no token
+moves on. A thread was rejected: it leaves the interpreter to others only every few milliseconds,
+and the broker's and the client's thousand messages a second each need it several times.
 """
 
 import asyncio
 import json
 import os
 import sys
+from typing import Any
 
 from molink.errors import StageError
+from molink.wire.schema import Rules, Schema
 from molink_scheduler.placement import Plan, Shortage
-from molink_scheduler.placement.fields import (
-    PlacementQuestion,
-    fields_of,
-    found_from_fields,
-    question_from_fields,
-)
+from molink_scheduler.placement.question import PlacementQuestion
 
-__all__ = ["plan_beside"]
+__all__ = ["QUESTION", "answer_fields", "answer_from_fields", "plan_beside"]
+
+QUESTION = Schema(PlacementQuestion, Rules())
+PLAN = Schema(Plan, Rules())
+SHORTAGE = Schema(Shortage, Rules())
 
 NICENESS = 5
 """Users' tokens and agents' messages come first."""
@@ -34,8 +35,8 @@ async def plan_beside(question: PlacementQuestion) -> Plan | Shortage:
     process = await _started()
     try:
         async with asyncio.timeout(PLAN_WITHIN_S):
-            asked = await asyncio.to_thread(lambda: json.dumps(fields_of(question)).encode())
-            told, _ = await process.communicate(asked)
+            line = await asyncio.to_thread(lambda: json.dumps(QUESTION.write(question)).encode())
+            answer, _ = await process.communicate(line)
     except TimeoutError:
         raise StageError(f"No plan was found within {PLAN_WITHIN_S:g} s.") from None
     finally:
@@ -44,7 +45,7 @@ async def plan_beside(question: PlacementQuestion) -> Plan | Shortage:
             await process.wait()
     if process.returncode != 0:
         raise StageError(f"The process that plans has ended with code {process.returncode}.")
-    return await asyncio.to_thread(lambda: found_from_fields(json.loads(told)))
+    return await asyncio.to_thread(lambda: answer_from_fields(json.loads(answer)))
 
 
 async def _started() -> asyncio.subprocess.Process:
@@ -58,10 +59,22 @@ async def _started() -> asyncio.subprocess.Process:
         raise StageError(f"The process that plans cannot be started: {error.strerror}.") from None
 
 
+def answer_fields(found: Plan | Shortage) -> dict[str, Any]:
+    """An answer for JSON."""
+    fields: dict[str, Any]
+    fields = PLAN.write(found) if isinstance(found, Plan) else SHORTAGE.write(found)
+    return fields
+
+
+def answer_from_fields(fields: dict[str, Any]) -> Plan | Shortage:
+    """The same answer. Raises FrameError for anything else."""
+    return PLAN.read(fields) if "rings" in fields else SHORTAGE.read(fields)
+
+
 def _main() -> None:
     os.nice(NICENESS)
-    question = question_from_fields(json.load(sys.stdin))
-    json.dump(fields_of(question.answer()), sys.stdout)
+    question = QUESTION.read(json.load(sys.stdin))
+    json.dump(answer_fields(question.answer()), sys.stdout)
 
 
 if __name__ == "__main__":

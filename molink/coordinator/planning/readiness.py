@@ -1,10 +1,10 @@
-"""Is it time to plan? Who starts together is planned for together, once the ways between them are
-known.
+"""Is it time to plan? Nodes that start together are planned for together, once the paths between
+them are measured.
 
-A first plan waits for whoever has just come, for those who still time a layer, and for those who
-still measure the ways to each other: a link that nobody has measured is only guessed. Each of
-these waits has an end, so that no single PC holds up the others. A repair waits for nobody: users
-do. While a ring serves, what may come to it has time, and waits for the ways.
+A first plan waits for nodes that have just come, for those that still time a layer, and for those
+that still measure the paths to each other: a link that was not measured is only guessed. Each of
+these waits has an end, so that no single PC holds up the others. A repair does not wait: users do.
+While a ring serves, what may come to it has time, and waits for the paths.
 
 Pure: times are arguments, in seconds on a clock that never jumps.
 """
@@ -18,26 +18,26 @@ from molink.coordinator.members.node_book import Node
 __all__ = ["MEASURING_WAIT_S", "PATHS_WAIT_S", "SETTLE_S", "Readiness"]
 
 SETTLE_S = 1.0
-"""After the last change of who is there and lends: those who start together are planned for
-together."""
+"""After the last change of which nodes are there and lent."""
 
 MEASURING_WAIT_S = 60.0
-"""A node that has joined and not told its step times by then is planned without: it would hold up
-everybody else. A slow PC loads its probe in ten seconds."""
+"""A node that has joined and not reported its step times by then is planned without: it would hold
+up all others. A slow PC loads its probe in ten seconds."""
 
 PATHS_WAIT_S = 20.0
-"""From the moment when the last newcomer had timed its layer. The ways are measured meanwhile and
+"""From the moment when the last newcomer had timed its layer. The paths are measured meanwhile and
 are usually known first: a PC with twelve neighbours needs a second and a half for each."""
 
 Asked = Callable[[Node, Sequence[Node]], Set[str]]
-"""Whom the first node shall measure, of all that are there."""
+"""Ids of the nodes that the first one shall measure, of all that are there."""
 
 
 @dataclass(slots=True)
 class Readiness:
-    """Watches who comes and what they have told; asked before every plan."""
+    """Judge of whether to plan now, by which nodes are there and what they have reported."""
 
-    asked_of: Asked = lambda node, nodes: frozenset()
+    asked_of: Asked
+    settle_s: float = SETTLE_S
     _lending: frozenset[tuple[str, str]] = frozenset()
     _lending_since: float = 0.0
     _measured_at: dict[str, float] = field(default_factory=dict)
@@ -45,10 +45,10 @@ class Readiness:
     _news_at: float = 0.0
     """When one of both was last seen to change."""
     _silent: set[str] = field(default_factory=set)
-    """Nobody waits for their ways any more, until they have told them."""
+    """Nodes whose paths are not waited for any more, until they have reported them."""
 
-    def look(self, nodes: Sequence[Node], now: float) -> None:
-        """See who is there."""
+    def update(self, nodes: Sequence[Node], now: float) -> None:
+        """Take in which nodes are there."""
         here = [node for node in nodes if node.is_here]
         lending = frozenset((node.node_id, node.wants) for node in here)
         if lending != self._lending:
@@ -60,22 +60,22 @@ class Readiness:
             self._news_at = now
 
     def is_time(self, nodes: Sequence[Node], now: float, *, first: bool, serving: bool) -> bool:
-        """Whether to plan now, after a `look`.
+        """Whether to plan now, after an `update`.
 
         `first`: there has been no ring yet; `serving`: one serves users meanwhile.
         """
-        if now - self._lending_since < SETTLE_S:
+        if now - self._lending_since < self.settle_s:
             return False
         if first and self._is_timing(nodes, now):
             return False
-        return not (first or serving) or not self.measuring_ways(nodes, now)
+        return not (first or serving) or not self.nodes_still_measuring(nodes, now)
 
     def _is_timing(self, nodes: Sequence[Node], now: float) -> bool:
         joining = any(node.state is NodeState.JOINING for node in nodes if node.is_here)
         return joining and now - self._news_at < MEASURING_WAIT_S
 
-    def measuring_ways(self, nodes: Sequence[Node], now: float) -> list[Node]:
-        """The nodes whose ways to others are still waited for."""
+    def nodes_still_measuring(self, nodes: Sequence[Node], now: float) -> list[Node]:
+        """The nodes whose paths to others are still waited for."""
         lent = {node.node_id for node in nodes if node.may_serve}
         return [
             node

@@ -1,1 +1,1 @@
-"""The way of a request to a ring and of its tokens back."""
+"""Requests: the path of each to a ring and of its tokens back, and what is reported of rings."""

@@ -1,8 +1,8 @@
 """What the API serves: whichever rings there are, as one `GenerationService`.
 
 A request goes to the ring that will be done with it soonest. It belongs to no ring: its tokens are
-kept here, and when its ring ends it goes on in another, which computes them again. Nothing of it is
-told twice and nothing is lost, whether a PC was switched off or a ring made way for a better one.
+kept here, and when its ring ends it goes on in another, which computes them again. No token is sent
+twice and none is lost, whether a PC was switched off or a ring made way for a better one.
 """
 
 import asyncio
@@ -15,6 +15,7 @@ from typing import Any
 from molink.coordinator.requests.ring_client import RingClient
 from molink.errors import RingError
 from molink.serving.service import GenerationRequest, ModelCard, TokenEvent
+from molink.tasks import Signal
 from molink_scheduler.ring_choice import RingLoad, choose_ring
 
 __all__ = ["ClusterService", "ServingRing"]
@@ -26,47 +27,64 @@ seconds, a download of a replacement's layers minutes, and a user has gone by th
 MOVES_MAX = 8
 """A request that has lost so many rings is failed: something about it may be what ends them."""
 
+Report = Callable[[Mapping[str, str], Mapping[str, str]], dict[str, Any]]
+"""Made with the reasons why nodes hold nothing, and the devices of those that serve."""
 
-@dataclass(slots=True)
+
+@dataclass(slots=True, eq=False)
 class ServingRing:
-    """A ring in service."""
+    """Ring that takes requests, and its forecast."""
 
     number: int
-    coordinator: RingClient
+    client: RingClient
     tokens_per_s: float
     """Forecast, by which rings are compared."""
     promised: Mapping[str, Any] | None = None
-    """All of the forecast with which it was planned, as GET /cluster tells it; None: of none."""
+    """All of the forecast with which it was planned, for GET /cluster; None: it had none."""
     draining: bool = False
     """Takes no new requests; those that run end here."""
 
     @property
     def is_open(self) -> bool:
         """Whether it takes requests."""
-        return not self.draining and self.coordinator.unready_reason is None
+        return not self.draining and self.client.unready_reason is None
 
 
 @dataclass(slots=True)
 class ClusterService:
-    """All rings of a cluster behind one door."""
+    """Service over all rings of a cluster."""
 
-    card: ModelCard
-    report: Callable[[], dict[str, Any]] = field(default=dict)
-    """What GET /cluster says beside the rings."""
+    model: ModelCard
+    report: Report
+    """What GET /cluster shows beside the rings."""
     progress: str = "No PC has joined yet: start an agent with the printed command."
-    """Why nothing serves, while nothing does."""
+    """Why nothing serves, while nothing does; kept by the manager of the rings..."""
+    standbys: Mapping[str, str] = field(default_factory=dict)
+    """...as are the reasons why nodes hold nothing."""
     rings: list[ServingRing] = field(default_factory=list)
-    _changed: asyncio.Event = field(default_factory=asyncio.Event)
+    _changed: Signal = field(default_factory=Signal)
+
+    @property
+    def card(self) -> ModelCard:
+        """The model, at most as long as the ring with the most memory can hold."""
+        cards = (ring.client.card for ring in self.rings if ring.is_open)
+        return max(cards, key=lambda card: card.model_len_max, default=self.model)
 
     @property
     def unready_reason(self) -> str | None:
-        """None while a ring is open."""
+        """Why requests are refused; None while a ring is open."""
         return None if any(ring.is_open for ring in self.rings) else self.progress
 
-    def rings_changed(self) -> None:
-        """A ring was opened or closed: whoever waits looks again."""
-        self._changed.set()
-        self._changed = asyncio.Event()
+    def add(self, ring: ServingRing) -> None:
+        """Send requests to a ring, too."""
+        self.rings.append(ring)
+        self._changed.send()
+
+    def remove(self, ring: ServingRing) -> None:
+        """Send it no more; one that was never added is ignored."""
+        if ring in self.rings:
+            self.rings.remove(ring)
+        self._changed.send()
 
     async def until_ready(self) -> None:
         """Until a ring is open."""
@@ -79,13 +97,13 @@ class ClusterService:
         for moves in range(MOVES_MAX):
             ring = await self._ring_for(request, accepted=moves > 0)
             try:
-                async with aclosing(ring.coordinator.generate(request, output)) as events:
+                async with aclosing(ring.client.generate(request, output)) as events:
                     async for event in events:
                         output += event.token_ids
                         yield event
                 return
             except RingError:
-                if ring.coordinator.unready_reason is None:
+                if ring.client.unready_reason is None:
                     raise
         raise RingError(f"The request's ring was lost {MOVES_MAX} times: send it again later.")
 
@@ -93,34 +111,38 @@ class ClusterService:
         """The body of GET /cluster: the first ring's figures at the top, as of a single ring, then
         all rings and nodes."""
         reports = [
-            ring.coordinator.cluster() | {"ring": ring.number, "forecast": ring.promised}
+            ring.client.cluster() | {"ring": ring.number, "forecast": ring.promised}
             for ring in self.rings
         ]
-        first = reports[0] if reports else {"model": self.card.name, "stages": [], "links": []}
-        return first | {"rings": reports, "unready_reason": self.unready_reason} | self.report()
+        first = reports[0] if reports else {"model": self.model.name, "stages": [], "links": []}
+        own = {"rings": reports, "unready_reason": self.unready_reason}
+        return first | own | self.report(self.standbys, self._devices())
+
+    def _devices(self) -> dict[str, str]:
+        """Of the nodes that serve."""
+        stages = [stage for ring in self.rings for stage in ring.client.ring.stages]
+        return {stage.node.node_id: stage.loaded.device for stage in stages if stage.loaded}
 
     def _open_rings(self, tokens: int) -> list[ServingRing]:
-        """Those that can hold a request of so many tokens; if none can, all: one says so."""
+        """Open rings that can hold so many tokens; if none can, all: one of them refuses."""
         rings = [ring for ring in self.rings if ring.is_open]
-        holding = [ring for ring in rings if ring.coordinator.card.model_len_max >= tokens]
+        holding = [ring for ring in rings if ring.client.card.model_len_max >= tokens]
         return holding or rings
 
     async def _ring_for(self, request: GenerationRequest, *, accepted: bool) -> ServingRing:
-        """The ring that ends it soonest. A request that one ring has accepted waits for the next;
-        a new one is refused while there is none."""
+        """The ring that will be done with a request soonest. One that a ring has accepted waits for
+        the next ring; a new one is refused while there is none."""
         deadline = time.monotonic() + NEXT_RING_WAIT_S
         tokens = len(request.prompt_token_ids) + request.sampling.max_tokens
         while not (rings := self._open_rings(tokens)):
             if not accepted and not self.rings:
                 raise RingError(self.progress)
-            changed = self._changed
             try:
                 async with asyncio.timeout(deadline - time.monotonic()):
-                    await changed.wait()
+                    await self._changed.wait()
             except TimeoutError:
                 raise RingError(self.progress) from None
         loads = [
-            RingLoad(ring.coordinator.outstanding_tokens, max(1e-3, ring.tokens_per_s))
-            for ring in rings
+            RingLoad(ring.client.outstanding_tokens, max(1e-3, ring.tokens_per_s)) for ring in rings
         ]
         return rings[choose_ring(loads, tokens)]

@@ -1,23 +1,45 @@
-"""The file in which known links outlive a ring, and who keeps it up to date.
+"""Memory of the links between hosts, kept in a file from one ring to the next.
 
-It is read, merged and replaced as a whole, so that two rings of one user can share it: at worst one
-of them forgets what the other saw in the same moment.
+A home link's rate changes by the hour, but rarely tenfold: a link that starts from yesterday's rate
+begins with pieces of the right size and need not ramp up from what TCP would dare. Only hosts that
+`--hosts` names are remembered, by their addresses; what is on random ports of one machine has none.
+
+The file is read, merged and replaced as a whole, so that two rings of one user can share it: at
+worst one of them forgets what the other saw in the same moment.
 """
 
 import asyncio
 import json
 import logging
+import math
 import os
 import tempfile
 import time
-from collections.abc import AsyncIterator, Callable, Iterable
-from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any
 
-from molink.coordinator.requests.known_links import KnownLink, KnownLinks
+from molink_scheduler.link.facts import RATE_MAX_BYTES_PER_S, LinkMemory
 
-__all__ = ["LinkMemoryFile", "keeping_up_to_date"]
+__all__ = ["ENTRIES_MAX", "KnownLink", "KnownLinks", "LinkMemoryFile", "keep_up_to_date"]
+
+ENTRIES_MAX = 256
+"""A ring of 64 hosts has 66 links: enough for some rings of this size, and a file of 32 KB."""
+
+RATE_MBPS_MAX = RATE_MAX_BYTES_PER_S * 8 / 1e6
+"""No estimator believes more."""
+
+START_MBPS_MAX = 200.0
+"""A link that was faster starts as if never met. Its ramp gets there within the second in which a
+ring measures its links, and a wrong memory of that kind costs most: with 1,000 Mbps remembered of a
+20 Mbps line (60 ms, real TCP) 3.4 s of data queued and the first prompt took 11 s instead of 2."""
+
+RTT_MS_MAX = 10_000.0
+"""Two satellites in a row take two seconds; a window for longer would bury a link."""
+
+AGE_S_MAX = 30 * 24 * 3600.0
+"""Older ones say more of a contract or a flat that was left than of the link today."""
 
 FILE_NAME = "link_memory.json"
 
@@ -29,7 +51,85 @@ WRITE_PERIOD_S = 60.0
 
 log = logging.getLogger(__name__)
 
+
+@dataclass(frozen=True, slots=True)
+class KnownLink:
+    """One directed link as it was `when`, in seconds since 1970. Raises ValueError for values that
+    no link has."""
+
+    rate_mbps: float
+    rtt_ms: float
+    when: float
+
+    def __post_init__(self) -> None:
+        ranges = (
+            ("rate_mbps", 0 < self.rate_mbps <= RATE_MBPS_MAX),
+            ("rtt_ms", 0 < self.rtt_ms <= RTT_MS_MAX),
+            ("when", 0 <= self.when < math.inf),
+        )
+        for name, is_possible in ranges:
+            if not is_possible:
+                raise ValueError(f"{name} of a link cannot be {getattr(self, name)}")
+
+    @property
+    def memory(self) -> LinkMemory:
+        """What a link's estimator starts from."""
+        return LinkMemory(self.rate_mbps * 1e6 / 8, self.rtt_ms / 1e3)
+
+    def is_fresh(self, now: float) -> bool:
+        """Whether it is young enough to be used; one from the future is not."""
+        return 0 <= now - self.when <= AGE_S_MAX
+
+
+@dataclass(frozen=True, slots=True)
+class KnownLinks:
+    """Directed links by the addresses that they join."""
+
+    links: Mapping[str, KnownLink] = field(default_factory=dict)
+
+    @classmethod
+    def from_fields(cls, fields: Any) -> "KnownLinks":
+        """From what JSON holds. Raises ValueError or TypeError when it is none of ours."""
+        if not isinstance(fields, dict):
+            raise TypeError("known links are an object")
+        return cls({str(key): KnownLink(**_numbers(one)) for key, one in fields.items()})
+
+    def fields(self) -> dict[str, dict[str, float]]:
+        """What JSON holds of them."""
+        return {key: asdict(link) for key, link in self.links.items()}
+
+    def memory(self, source: str, target: str) -> LinkMemory | None:
+        """Of the link from one address to another; None when it had better start without."""
+        link = self.links.get(_key(source, target))
+        return link.memory if link is not None and link.rate_mbps <= START_MBPS_MAX else None
+
+    def fresh(self, now: float) -> "KnownLinks":
+        """Without those that are too old."""
+        return KnownLinks({key: one for key, one in self.links.items() if one.is_fresh(now)})
+
+    def updated(self, seen: Iterable[tuple[str, str, KnownLink]], now: float) -> "KnownLinks":
+        """With links (source, target, what was seen) added; the oldest leave beyond
+        ENTRIES_MAX."""
+        links = dict(self.fresh(now).links)
+        links |= {_key(source, target): link for source, target, link in seen}
+        newest = sorted(links.items(), key=lambda item: item[1].when, reverse=True)
+        return KnownLinks(dict(newest[:ENTRIES_MAX]))
+
+
+def _key(source: str, target: str) -> str:
+    return f"{source} -> {target}"
+
+
+def _numbers(fields: Any) -> dict[str, float]:
+    if not isinstance(fields, dict) or not all(
+        type(one) in (int, float) for one in fields.values()
+    ):
+        raise TypeError("a link is known by numbers")
+    return dict(fields)
+
+
 Seen = Iterable[tuple[str, str, KnownLink]]
+"""Source, target and state of each link."""
 
 
 @dataclass(slots=True)
@@ -83,18 +183,11 @@ class LinkMemoryFile:
         self._warned = True
 
 
-@asynccontextmanager
-async def keeping_up_to_date(file: LinkMemoryFile, seen: Callable[[], Seen]) -> AsyncIterator[None]:
-    """Write what `seen` tells into the file, now and then and at the end of the block."""
-    task = asyncio.create_task(_write_now_and_then(file, seen))
+async def keep_up_to_date(file: LinkMemoryFile, seen: Callable[[], Seen]) -> None:
+    """Write what `seen` returns into the file every minute, and once more when cancelled."""
     try:
-        yield
+        while True:
+            await asyncio.sleep(WRITE_PERIOD_S)
+            file.add(seen(), time.time())  # A millisecond; in a thread it could outlive the last.
     finally:
-        task.cancel()
         file.add(seen(), time.time())
-
-
-async def _write_now_and_then(file: LinkMemoryFile, seen: Callable[[], Seen]) -> None:
-    while True:
-        await asyncio.sleep(WRITE_PERIOD_S)
-        file.add(seen(), time.time())  # A millisecond; in a thread it could outlive the last one.

@@ -1,5 +1,4 @@
-"""Serves one model over one ring: hands requests to the head, and turns the tail's tokens into
-text.
+"""Client of one ring: hands requests to its head, and turns its tail's tokens into text.
 
 It is not on the path of a round: the tail sends each token to the head, which starts the next
 round, and a copy here for the user.
@@ -8,13 +7,12 @@ round, and a copy here for the user.
 import asyncio
 from collections.abc import AsyncGenerator, Callable
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, assert_never
 
-from molink.coordinator.requests.codec_check import CodecProbe
-from molink.coordinator.requests.lossless_trial import await_trial
-from molink.coordinator.requests.ring import Ring
-from molink.coordinator.requests.ring_client_links import RingClientLinks
-from molink.coordinator.requests.ring_report import ring_report
+from molink.coordinator.members.ring import Ring
+from molink.coordinator.requests.cluster_report import ring_report
+from molink.coordinator.requests.codec_check import CodecProbe, await_trial
+from molink.coordinator.requests.ring_client_links import HeadLost, HeadSilent, RingClientLinks
 from molink.errors import InvalidRequestError, MolinkError, RingError
 from molink.serving.service import GenerationRequest, ModelCard, TokenEvent, TokenLogprob
 from molink.serving.text_stream import TextStream
@@ -36,8 +34,8 @@ _FINISH_REASONS = {
 
 
 @dataclass(slots=True)
-class _Live:
-    """A sequence that somebody is waiting for."""
+class _Sequence:
+    """Sequence whose tokens a user waits for."""
 
     sampling: SamplingParams
     text: TextStream | None
@@ -48,57 +46,50 @@ class _Live:
 
 @dataclass(slots=True)
 class RingClient:
-    """A `GenerationService` over one ring."""
+    """A `GenerationService` over one ring, while `run` runs."""
 
     card: ModelCard
     ring: Ring
     links: RingClientLinks
-    lost: asyncio.Future[MolinkError]
-    """Done when a stage is gone and the ring with it."""
-    remedy: str = "Start the server again."
-    """What an operator can do then."""
+    head_silent: Callable[[], None]
+    """Called when the head acknowledges nothing and another path to it is wanted."""
     unready_reason: str | None = None
     codec: CodecDecision = field(default_factory=lambda: choose_codec("raw", None))
     """How activations are packed, and why."""
-    report: Callable[[], dict[str, Any]] = field(default=dict)
-    """What GET /cluster says beside the ring."""
-    tokens_told: int = 0
-    """Handed to users since the start."""
-    _live: dict[int, _Live] = field(default_factory=dict)
+    tokens_sent: int = 0
+    """Tokens handed to users since the start."""
+    _live: dict[int, _Sequence] = field(default_factory=dict)
     _next_request_id: int = 1
     _idle: asyncio.Event = field(default_factory=asyncio.Event)
-    """Set while nobody waits for anything."""
+    """Set while no sequence runs or waits."""
 
     def __post_init__(self) -> None:
-        self.links.sampled = self._take_sampled
-        self.links.head_lost = lambda reason: self._lose(RingError(reason))
         self._idle.set()
 
-    async def watch(self) -> None:
-        """Follow the ring until it is lost; then fail what runs, refuse what comes, set `lost`."""
+    async def run(self) -> None:
+        """Hand out tokens until cancelled; then what runs fails and what comes is refused. Raises
+        RingError when the head is lost."""
         try:
-            await self.ring.watch()
-        except MolinkError as error:
-            self._lose(error)
-
-    def end(self, reason: str) -> None:
-        """Fail what runs and refuse what comes."""
-        self.unready_reason = reason
-        for live in self._live.values():
-            live.events.put_nowait(RingError(reason))
-
-    @property
-    def running_count(self) -> int:
-        """Sequences that somebody is waiting for."""
-        return len(self._live)
+            while True:
+                match await self.links.events.get():
+                    case Sampled() as message:
+                        self._take_sampled(message)
+                    case HeadSilent():
+                        self.head_silent()
+                    case HeadLost(reason):
+                        raise RingError(reason)
+                    case other:
+                        assert_never(other)
+        finally:
+            self._end("The ring has ended.")
 
     async def until_idle(self) -> None:
-        """Until nobody waits for anything."""
+        """Until no sequence runs or waits."""
         await self._idle.wait()
 
     @property
     def outstanding_tokens(self) -> int:
-        """Of those, prompt and all that they may generate."""
+        """Tokens of all sequences: prompts and all that they may generate."""
         return sum(live.tokens for live in self._live.values())
 
     async def generate(
@@ -107,7 +98,7 @@ class RingClient:
         """Stream one sequence; closing the generator cancels it on the ring.
 
         `output` is what another ring has generated of it: those tokens are computed again and not
-        told again."""
+        sent again."""
         request_id, live = self._submit(request, output)
         try:
             while True:
@@ -139,20 +130,19 @@ class RingClient:
     async def _try_lossless(self, prompts: CodecProbe) -> LosslessTrial | None:
         self.links.send(SetCodec("lossless"))
         await prompts.send_texts()
-        return await await_trial(self.ring.stages, self.ring.facts.upload_mbps)
+        return await await_trial(self.ring.stages, self.ring.terms.upload_mbps)
 
     def cluster(self) -> dict[str, Any]:
         """The body of GET /cluster."""
         report = ring_report(self.card.name, self.ring, self.links, len(self._live))
-        return report | {"wire": asdict(self.codec)} | self.report()
+        return report | {"wire": asdict(self.codec)}
 
-    def _lose(self, error: MolinkError) -> None:
-        """A stage is gone, or the way to the head."""
-        if not self.lost.done():
-            self.end(f"{error} {self.remedy}".rstrip())
-            self.lost.set_result(error)
+    def _end(self, reason: str) -> None:
+        self.unready_reason = reason
+        for live in self._live.values():
+            live.events.put_nowait(RingError(reason))
 
-    def _submit(self, request: GenerationRequest, output: tuple[int, ...]) -> tuple[int, _Live]:
+    def _submit(self, request: GenerationRequest, output: tuple[int, ...]) -> tuple[int, _Sequence]:
         if self.unready_reason is not None:
             raise RingError(self.unready_reason)
         if len(self._live) >= REQUESTS_MAX:
@@ -169,10 +159,10 @@ class RingClient:
         tokenizer = self.card.tokenizer
         text = TextStream(tokenizer, sampling.stop) if tokenizer is not None else None
         if text is not None:
-            for token_id in output:  # One by one, as they were told: what is held back agrees.
+            for token_id in output:  # One by one, as they were sent: what is held back agrees.
                 text.push((token_id,))
         self._idle.clear()
-        live = self._live[request_id] = _Live(sampling, text, tokens)
+        live = self._live[request_id] = _Sequence(sampling, text, tokens)
         self.links.send(Submit(Request(request_id, request.prompt_token_ids, sampling, output)))
         return request_id, live
 
@@ -187,11 +177,11 @@ class RingClient:
         for token in message.tokens:
             live = self._live.get(token.request_id)
             if live is not None:
-                self.tokens_told += 1
+                self.tokens_sent += 1
                 live.events.put_nowait(_event(live, token))
 
 
-def _event(live: _Live, token: TokenSample) -> TokenEvent:
+def _event(live: _Sequence, token: TokenSample) -> TokenEvent:
     logprobs: tuple[TokenLogprob, ...] = ()
     if token.logprob is not None:
         logprobs = (TokenLogprob(token.token_id, token.logprob, token.top),)
@@ -199,7 +189,7 @@ def _event(live: _Live, token: TokenSample) -> TokenEvent:
     return TokenEvent((token.token_id,), _text(live, token), logprobs, reason)
 
 
-def _text(live: _Live, token: TokenSample) -> str:
+def _text(live: _Sequence, token: TokenSample) -> str:
     """Text that became final; a stop token's own text is never shown."""
     if live.text is None:
         return ""

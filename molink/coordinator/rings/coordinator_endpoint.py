@@ -1,28 +1,29 @@
-"""The coordinator's ends of the links to one ring: tokens come from its tail, requests go to its
-head.
+"""The coordinator's ends of the links to one ring of agents: tokens come from its tail, requests go
+to its head.
 
 The tail dials us: at our own port, or at our relay's, which forwards it. We dial the head like any
 neighbour: directly where that works, through the relay where it does not, and we move to a better
-path when one is found. All of it is CURVE; only this ring's tail is heard.
+path when one is found. All of it is CURVE; only this ring's tail is accepted.
 """
 
 import asyncio
-import contextlib
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from molink.control.identity import KeyPair
 from molink.control.messages.payloads import StageLink
+from molink.coordinator.members.ring import AgentStage, JoinTerms, Ring
 from molink.coordinator.requests.ring_client import RingClient
 from molink.coordinator.requests.ring_client_links import RingClientLinks
-from molink.coordinator.rings.agent_ring import AgentRing, JoinTerms
-from molink.coordinator.rings.agent_stage import AgentStage
-from molink.coordinator.services.coordinator_relay import CoordinatorRelay
-from molink.errors import MolinkError, RingError
+from molink.coordinator.rings.ring_builder import RingRoutes
+from molink.coordinator.services import CoordinatorRelay
+from molink.errors import RingError
 from molink.serving.service import ModelCard
-from molink.transport.curve import CurveKeys
+from molink.tasks import cancel
 from molink.transport.paths.choose import Path
 from molink.transport.paths.keeper import LinkEnd, PathKeeper
+from molink.wire.curve_keys import CurveKeys
+from molink_scheduler.head.settings import RingTerms
 
 __all__ = ["CoordinatorEndpoint", "EndpointTerms"]
 
@@ -32,12 +33,11 @@ PATH_WITHIN_S = 30.0
 
 @dataclass(frozen=True, slots=True)
 class EndpointTerms:
-    """What all rings of a coordinator have in common."""
+    """Terms that all rings of a coordinator have in common."""
 
     keys: KeyPair
     card: ModelCard
-    join: JoinTerms
-    """But for the coordinator's addresses, which differ from ring to ring."""
+    ring: RingTerms
     listen_host: str
     public_host: str
     relay: CoordinatorRelay
@@ -50,7 +50,7 @@ class EndpointTerms:
 
 @dataclass(slots=True)
 class CoordinatorEndpoint:
-    """For one ring of one epoch."""
+    """The ends of both links to one ring of agents, in one epoch."""
 
     terms: EndpointTerms
     epoch: int
@@ -60,7 +60,6 @@ class CoordinatorEndpoint:
     _keeper: PathKeeper | None = None
     _keeping: asyncio.Task[None] | None = None
     _found: asyncio.Event = field(default_factory=asyncio.Event)
-    _lost: asyncio.Future[MolinkError] | None = None
 
     @property
     def _port_name(self) -> str:
@@ -72,16 +71,23 @@ class CoordinatorEndpoint:
         allowed = (stages[-1].node.public_key,)
         keys = CurveKeys(pair.public_z85, pair.secret_z85, allowed)
         self._links = RingClientLinks.bind(self.terms.listen_host, self.epoch, keys)
-        port = self._links.inbound.port
+        port = self._links.port
         self.terms.relay.forward(self._port_name, f"{self.terms.own_host}:{port}")
-        return replace(
-            self.terms.join,
-            coordinator_addresses=(f"{self.terms.public_host}:{port}",),
-            coordinator_port_name=self._port_name,
+        link = StageLink(
+            to="coordinator",
+            public_key=pair.public_z85,
+            addresses=(f"{self.terms.public_host}:{port}",),
+            port_name=self._port_name,
+            relay=self.terms.relay.address,
         )
+        return JoinTerms(self.terms.ring, link)
 
-    async def connect(self, ring: AgentRing) -> RingClient:
-        """Find a way to the head and open the link. Raises RingError."""
+    async def reroute(self, routes: RingRoutes) -> RingRoutes:
+        """The links as they are: each node finds the best path by itself."""
+        return routes
+
+    async def connect(self, ring: Ring) -> RingClient:
+        """Find a path to the head and open the link. Raises RingError."""
         assert self._links is not None, "the tail is awaited first"
         link = ring.requests_link
         self._keep_path(link)
@@ -90,21 +96,20 @@ class CoordinatorEndpoint:
                 await self._found.wait()
         except TimeoutError:
             raise RingError("The coordinator finds no way to the ring's head.") from None
-        self._links.head_silent = lambda: self._failed(self.path)
         await self._links.connect(f"tcp://{self.path.address}", None, link.public_key)
-        fitting = min(self.terms.card.model_len_max, ring.kv_tokens_capacity)
-        card = replace(self.terms.card, model_len_max=fitting)
-        self._lost = asyncio.get_running_loop().create_future()
-        return RingClient(card, ring, self._links, self._lost, remedy="")
+        card = self.terms.card.fitting(ring.terms.ring.kv_tokens_capacity)
+        return RingClient(card, ring, self._links, lambda: self._failed(self.path))
+
+    async def watch(self) -> None:
+        """Keep looking for a better path to the head, until cancelled."""
+        assert self._keeping is not None, "the head is connected first"
+        await self._keeping
 
     async def close(self) -> None:
         """Close both links; a second call does nothing."""
         self.terms.relay.forward_no_more(self._port_name)
         keeping, self._keeping = self._keeping, None
-        if keeping is not None:
-            keeping.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await keeping
+        await cancel(keeping)
         links, self._links = self._links, None
         if links is not None:
             await asyncio.to_thread(links.close)
@@ -126,6 +131,6 @@ class CoordinatorEndpoint:
                 self._failed(path)
 
     def _failed(self, path: Path) -> None:
-        """Nothing comes through to the head that way."""
+        """Nothing reaches the head over a path."""
         if self._keeper is not None:
             self._keeper.failed(path)

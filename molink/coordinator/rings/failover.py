@@ -1,106 +1,119 @@
 """From rings that serve to the rings that replace them, so that users wait as little as can be.
 
-Whoever is new in the next plan loads while the old rings still serve; then these are drained, and
-the manager plans with everybody and finds the newcomers loaded. When that took too long or failed,
-the old rings end all the same: an owner who leaves does not wait for somebody else's download.
+Nodes that are new in the next plan load while the old rings still serve; then these are drained,
+and the manager plans with all nodes and finds the newcomers loaded. When that took too long or
+failed, the old rings end all the same: an owner who leaves does not wait for another PC's download.
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any
 
-from molink.coordinator.members.node_book import Node
-from molink.coordinator.planning.cluster_plan import ClusterPlan
-from molink.coordinator.planning.plan_cache import PlanCache
-from molink.coordinator.rings.assigner import Assigner
+from molink.coordinator.members.node_book import Node, NodeBook
+from molink.coordinator.planning.cluster_plan import ClusterPlan, PlanCache
+from molink.coordinator.rings.ring_builder import Assigner
 from molink.coordinator.rings.ring_supervisor import RingState, RingSupervisor
-from molink.errors import StageError
+from molink.errors import ErrorGuard, StageError
 from molink.tasks import gathered
 
 __all__ = ["Failover"]
 
 PRELOAD_BETTER_S = 3600.0
-"""For a better plan nobody waits; a download over a home line takes half an hour."""
+"""A better plan can wait; a download over a home line takes half an hour."""
 
 PRELOAD_LEAVING_S = 60.0
-"""An owner who wants the PC back does not wait for somebody else's download."""
+"""An owner who wants the PC back does not wait for another PC's download."""
 
 
 @dataclass(slots=True)
 class Failover:
-    """Rings whose replacement is being prepared."""
+    """Replacement of rings, prepared while they serve."""
 
-    desk: PlanCache
+    rings: Sequence[RingSupervisor]
+    """The manager's own list."""
+    book: NodeBook
+    plans: PlanCache
     assigner: Assigner
-    members: Callable[[], set[str]]
-    """Nodes of rings that live."""
-    _rings: set[int] = field(default_factory=set)
-    """Their numbers."""
-    _background: set[asyncio.Task[None]] = field(default_factory=set)
+    tasks: asyncio.TaskGroup
+    guard: ErrorGuard = field(default_factory=lambda: ErrorGuard("Replacing a ring"))
+    _replaced: set[int] = field(default_factory=set)
+    """Numbers of the rings that are being replaced."""
 
     @property
     def under_way(self) -> bool:
         """Whether any ring is being replaced."""
-        return bool(self._rings)
+        return bool(self._replaced)
 
-    def ended(self, life: RingSupervisor) -> None:
+    @property
+    def members(self) -> set[str]:
+        """Nodes of the rings that there are."""
+        return {stage.node.node_id for ring in self.rings for stage in ring.stages}
+
+    def ended(self, ring: RingSupervisor) -> None:
         """A ring is gone, replaced or not."""
-        self._rings.discard(life.number)
+        self._replaced.discard(ring.number)
 
-    def let_go(self, lives: Sequence[RingSupervisor], free: Sequence[Node]) -> None:
+    def release_leaving(self, free: Sequence[Node]) -> None:
         """Rings with a member that wants to leave, or to lend less, are replaced, or drained where
         they cannot be. `free` are the nodes of no ring that a plan may use."""
-        for life in lives:
-            leaving = [stage.node for stage in life.stages if self._leaves(life, stage.node)]
-            if not leaving or life.number in self._rings:
+        for ring in self.rings:
+            leaving = [stage.node for stage in ring.stages if self._leaves(ring, stage.node)]
+            if not leaving or ring.number in self._replaced:
                 continue
-            if life.state is not RingState.SERVING:
-                life.drain()
+            if ring.state is not RingState.SERVING:
+                ring.drain()
                 continue
-            staying = [stage.node for stage in life.stages if stage.node.may_serve]
-            plan = self.desk.plan(("instead of", life.epoch), [*staying, *free])
+            staying = [stage.node for stage in ring.stages if stage.node.may_serve]
+            plan = self.plans.take(("instead of", ring.epoch), [*staying, *free])
             if plan is not None:
-                self._begin([life], plan, PRELOAD_LEAVING_S)
+                self._begin([ring], plan, PRELOAD_LEAVING_S)
 
-    def improve(self, lives: Sequence[RingSupervisor], plan: ClusterPlan) -> None:
+    def improve(self, rings: Sequence[RingSupervisor], plan: ClusterPlan) -> None:
         """Replace rings by a plan that is better."""
-        self._begin(lives, plan, PRELOAD_BETTER_S)
+        self._begin(rings, plan, PRELOAD_BETTER_S)
 
-    def release_strays(self) -> None:
-        """Once nothing is being handed over, whoever was loaded in vain stands by."""
+    def release_unused(self) -> None:
+        """Have nodes stand by that hold layers for no ring: of a plan that was dropped, or of a
+        coordinator that ran before. Not while a ring is being replaced."""
         if self.under_way:
             return
-        self.assigner.preloading.clear()
-        for node in self.assigner.strays(self.members()):
-            self._start(self.assigner.stand_by(node))
+        members = self.members
+        for node in self.book:
+            if node.is_here and node.node_id not in members and _holds_something(node):
+                self.tasks.create_task(self._stand_by(node))
 
-    def _leaves(self, life: RingSupervisor, node: Node) -> bool:
-        return node.wants != "serve" or self.desk.planner.outgrown(life.plan, node)
+    def _leaves(self, ring: RingSupervisor, node: Node) -> bool:
+        return node.wants != "serve" or self.plans.planner.outgrown(ring.plan, node)
 
-    def _begin(self, lives: Sequence[RingSupervisor], plan: ClusterPlan, within_s: float) -> None:
-        self._rings |= {life.number for life in lives}
-        self._start(self._hand_over(lives, plan, within_s))
+    def _begin(self, rings: Sequence[RingSupervisor], plan: ClusterPlan, within_s: float) -> None:
+        self._replaced |= {ring.number for ring in rings}
+        self.tasks.create_task(self._hand_over(rings, plan, within_s))
 
     async def _hand_over(
-        self, lives: Sequence[RingSupervisor], plan: ClusterPlan, within_s: float
+        self, rings: Sequence[RingSupervisor], plan: ClusterPlan, within_s: float
     ) -> None:
-        """Let newcomers of the plan load while the rings serve, then end them."""
+        """Let newcomers of the plan load while the rings serve, then end these."""
         try:
-            members = self.members()
-            stages = [stage for ring in plan.rings for stage in self.assigner.stages(ring, 0)]
-            coming = [stage for stage in stages if stage.node.node_id not in members]
-            self.assigner.preloading += coming
-            with suppress(StageError, TimeoutError):  # The next plan finds out by itself.
-                async with asyncio.timeout(within_s):
-                    await gathered(stage.load(lambda fraction: None) for stage in coming)
+            with self.guard, suppress(StageError, TimeoutError):  # The next plan will show it.
+                await self._preload(plan, within_s)
         finally:
-            for life in lives:
-                life.drain()
+            for ring in rings:
+                ring.drain()
 
-    def _start(self, work: Coroutine[Any, Any, None]) -> None:
-        """Run beside the loop, held so that it is not collected."""
-        task = asyncio.create_task(work)
-        self._background.add(task)
-        task.add_done_callback(self._background.discard)
+    async def _preload(self, plan: ClusterPlan, within_s: float) -> None:
+        members = self.members
+        stages = [stage for ring in plan.rings for stage in self.assigner.stages(ring, 0)]
+        coming = [stage for stage in stages if stage.node.node_id not in members]
+        async with asyncio.timeout(within_s):
+            await gathered(stage.load(lambda fraction: None) for stage in coming)
+
+    async def _stand_by(self, node: Node) -> None:
+        with self.guard:
+            await self.assigner.stand_by(node)
+
+
+def _holds_something(node: Node) -> bool:
+    if node.assignment is not None:
+        return node.is_assigned
+    return node.fact is not None and node.fact.kind not in ("failed", "stopped")

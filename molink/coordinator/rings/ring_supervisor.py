@@ -1,23 +1,25 @@
-"""One ring from its plan to its end: load, join, serve, drain.
+"""Supervisor of one ring, from its plan to its end: load, join, serve, drain.
 
-A task of its own; the manager asks it to drain or cancels it, and sees in `state` how far it is.
-However it ends, its members are told to stand by, unless they were told something else since.
+`run` is a task of its own; the manager drains or cancels it, and sees in `state` how far it is.
+However it ends, its members stand by, unless they were assigned something else since.
 """
 
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, Protocol
+from typing import Protocol
 
 from molink.coordinator.members.node_book import Node
+from molink.coordinator.members.ring import AgentStage, JoinTerms, Ring
 from molink.coordinator.planning.cluster_plan import PlannedRing
 from molink.coordinator.requests.cluster_service import ClusterService, ServingRing
 from molink.coordinator.requests.ring_client import RingClient
-from molink.coordinator.rings.agent_ring import AgentRing, JoinTerms, build_ring
-from molink.coordinator.rings.agent_stage import AgentStage
-from molink.errors import MolinkError, StageError
+from molink.coordinator.rings.ring_builder import RingRoutes, build_ring
+from molink.errors import ErrorGuard, MolinkError, StageError
+from molink.tasks import background_tasks, unless
 
 __all__ = ["RingEndpoint", "RingState", "RingSupervisor"]
 
@@ -34,7 +36,7 @@ DRAIN_S = 30.0
 
 
 class RingState(StrEnum):
-    """How far a ring is."""
+    """Progress of a ring, from loading to its end."""
 
     LOADING = "loading"
     SERVING = "serving"
@@ -46,39 +48,47 @@ class RingEndpoint(Protocol):
     """The coordinator's ends of the links to one ring."""
 
     async def open(self, stages: Sequence[AgentStage]) -> JoinTerms:
-        """Listen for the tail; what the stages are told then."""
+        """Listen for the tail; what the stages are to join with."""
 
-    async def connect(self, ring: AgentRing) -> RingClient:
+    async def reroute(self, routes: RingRoutes) -> RingRoutes:
+        """The links as they shall be used, once it is known where they end."""
+
+    async def connect(self, ring: Ring) -> RingClient:
         """Open the link to the head of a ring that has joined. Raises RingError."""
 
+    async def watch(self) -> None:
+        """Keep both links going, until cancelled. Raises StageError when one cannot go on."""
+
     async def close(self) -> None:
-        """Close both."""
+        """Close both links; a second call does nothing."""
 
 
 @dataclass(slots=True)
 class RingSupervisor:
-    """A ring, planned, alive or ended."""
+    """One ring: planned, loading, serving or ended."""
 
     number: int
     plan: PlannedRing
     stages: Sequence[AgentStage]
-    door: RingEndpoint
+    endpoint: RingEndpoint
     codec: str
     """As `--wire`."""
     service: ClusterService
     stand_by: Callable[[Node, int], Awaitable[None]]
-    """Tells a node to hold nothing, if its last assignment was for this epoch."""
-    changed: Callable[[], None]
-    """The manager looks again."""
+    """Has a node hold nothing, if its last assignment was for this epoch."""
+    wake: asyncio.Event
+    """Set for the manager when something has changed."""
     state: RingState = RingState.LOADING
-    failure: str = ""
+    has_served: bool = False
+    error: MolinkError | None = None
+    """Why it has failed; None unless it has."""
     fractions: dict[int, float] = field(default_factory=dict)
     """Of each stage's loading."""
     _drain: asyncio.Event = field(default_factory=asyncio.Event)
 
     @property
     def epoch(self) -> int:
-        """Of all its messages."""
+        """Number of this ring in all its messages."""
         return self.stages[0].epoch
 
     @property
@@ -92,85 +102,64 @@ class RingSupervisor:
             self.state = RingState.DRAINING
             self._drain.set()
 
-    async def live(self) -> None:
-        """Until it is drained, lost or cancelled; never raises what MoLink foresees."""
+    async def run(self) -> None:
+        """Until it is drained, lost or cancelled; a failure is kept in `error`."""
         try:
-            async with asyncio.timeout(BUILD_TIMEOUT_S):
-                ring = await self._built()
+            ring = await self._build()
             if ring is not None:
                 await self._serve(ring)
         except TimeoutError:
-            self.failure = "It took too long to load or to answer."
+            self.error = StageError("It took too long to load or to answer.")
         except MolinkError as error:
-            self.failure = str(error)
-        except Exception as error:  # What a node says may be impossible in new ways.
+            self.error = error
+        except Exception as error:  # What a node reports may be impossible in new ways.
             log.exception("ring %d has failed", self.number)
-            self.failure = f"It stopped on {type(error).__name__}."
+            self.error = StageError(f"It stopped on {type(error).__name__}.")
         finally:
             self.state = RingState.ENDED
             await asyncio.shield(self._release())
-            self.changed()
+            self.wake.set()
 
-    async def _built(self) -> AgentRing | None:
-        """The ring; None when it was told to drain before it stood."""
-        terms = await self.door.open(self.stages)
-        building = asyncio.ensure_future(build_ring(self.stages, terms, self._progressed))
-        draining = asyncio.ensure_future(self._drain.wait())
-        try:
-            await asyncio.wait({building, draining}, return_when=asyncio.FIRST_COMPLETED)
-            return building.result() if building.done() else None
-        finally:
-            building.cancel()
-            draining.cancel()
+    async def _build(self) -> Ring | None:
+        """The ring; None when it was to be drained before it stood."""
+        async with asyncio.timeout(BUILD_TIMEOUT_S):
+            terms = await self.endpoint.open(self.stages)
+            building = build_ring(self.stages, terms, self._progressed, self.endpoint.reroute)
+            return await unless(self._drain, building)
 
     def _progressed(self, index: int, fraction: float) -> None:
         self.fractions[index] = fraction
-        self.changed()
+        self.wake.set()
 
-    async def _serve(self, ring: AgentRing) -> None:
+    async def _serve(self, ring: Ring) -> None:
+        """Until it is drained. Raises StageError or RingError when it is lost."""
         async with asyncio.timeout(OPEN_TIMEOUT_S):
-            coordinator = await self.door.connect(ring)
-        watching = asyncio.create_task(coordinator.watch())
-        serving = ServingRing(self.number, coordinator, self.plan.tokens_per_s, self.plan.promised)
+            client = await self.endpoint.connect(ring)
+        serving = ServingRing(self.number, client, self.plan.tokens_per_s, self.plan.promised)
         try:
-            async with asyncio.timeout(OPEN_TIMEOUT_S):
-                await coordinator.choose_codec(self.codec)
-            if not self._drain.is_set():
-                self.state = RingState.SERVING
-            self._open(serving)
-            await self._until_drained(coordinator)
+            async with background_tasks() as tasks:
+                for work in (client.run(), ring.watch(), self.endpoint.watch()):
+                    tasks.create_task(work)
+                async with asyncio.timeout(OPEN_TIMEOUT_S):
+                    await client.choose_codec(self.codec)
+                await self._take_requests(serving)
         finally:
-            watching.cancel()
-            self._close(serving)
+            self.service.remove(serving)
 
-    def _open(self, serving: ServingRing) -> None:
-        self.service.rings.append(serving)
-        self.service.rings_changed()
-        self.changed()
-
-    def _close(self, serving: ServingRing) -> None:
-        serving.coordinator.end("The ring has ended.")
-        if serving in self.service.rings:
-            self.service.rings.remove(serving)
-        self.service.rings_changed()
-
-    async def _until_drained(self, coordinator: RingClient) -> None:
-        """Raises StageError when the ring is lost."""
-        draining = asyncio.ensure_future(self._drain.wait())
-        try:
-            ends: set[asyncio.Future[Any]] = {draining, coordinator.lost}
-            done, _ = await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            draining.cancel()
-        if coordinator.lost in done:
-            raise StageError(str(coordinator.lost.result()))
-        for ring in self.service.rings:
-            ring.draining = ring.draining or ring.coordinator is coordinator
-        idle = asyncio.ensure_future(coordinator.until_idle())
-        ends = {idle, coordinator.lost}
-        await asyncio.wait(ends, timeout=DRAIN_S, return_when=asyncio.FIRST_COMPLETED)
-        idle.cancel()
+    async def _take_requests(self, serving: ServingRing) -> None:
+        """Until drained, and those that run have ended."""
+        if not self._drain.is_set():
+            self.state = RingState.SERVING
+        self.has_served = True
+        self.service.add(serving)
+        self.wake.set()
+        await self._drain.wait()
+        serving.draining = True
+        with suppress(TimeoutError):
+            async with asyncio.timeout(DRAIN_S):
+                await serving.client.until_idle()
 
     async def _release(self) -> None:
-        await self.door.close()
-        await asyncio.gather(*(self.stand_by(stage.node, self.epoch) for stage in self.stages))
+        with ErrorGuard(f"Ending ring {self.number}"):
+            await self.endpoint.close()
+            await asyncio.gather(*(self.stand_by(one.node, self.epoch) for one in self.stages))

@@ -3,7 +3,7 @@
 torch's fused kernel is made for long queries of one length. For eight single rows over 70 keys it
 takes 140 microseconds a layer where ours takes a fifth, and only if a mask and evenly spaced
 sequences let them share a call; for 128 rows over 1,000 keys it takes 5.6 ms where ours takes less
-than half. Where a kernel cannot be used, `attention_math` is the way.
+than half. Where a kernel cannot be used, `attention_math` computes the same.
 
 Shapes: T rows of the batch, H query heads, N keys, S slots, K kv heads, A head size of keys, V of
 values.
@@ -11,16 +11,17 @@ values.
 
 import ctypes
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cache
 
 import torch
 
 from molink.executor.attention_math import AttentionVariant, attend_packed, causal_mask
-from molink.executor.cpu.decode_groups import KeyRange
 from molink.executor.cpu.native_kernel import native_library
 from molink.executor.kv_pool import LayerKv
+from molink.executor.step_plan import KeyRange
 
-__all__ = ["attend_decodes", "attend_span", "key_ranges", "suits"]
+__all__ = ["AttentionKernels", "kernels_for", "key_ranges"]
 
 KEY_STEP, VALUE_STEP = 32, 16
 """Head sizes must be multiples of these: what one instruction takes."""
@@ -30,7 +31,7 @@ TOLERANCE = 2e-2
 
 
 class Shape(ctypes.Structure):
-    """`struct shape` of the kernels."""
+    """The kernels' `struct shape`: sizes of an attention call."""
 
     _fields_ = (
         ("kv_heads", ctypes.c_long),
@@ -43,21 +44,9 @@ class Shape(ctypes.Structure):
 
 
 class SpanShape(ctypes.Structure):
-    """`struct span` of the kernel."""
+    """The kernel's `struct span`: rows and keys of one sequence."""
 
     _fields_ = (("rows", ctypes.c_long), ("keys", ctypes.c_long), ("window", ctypes.c_long))
-
-
-def suits(query_THA: torch.Tensor, layer: LayerKv) -> bool:
-    """Whether the kernels can compute this layer."""
-    return (
-        query_THA.dtype is torch.bfloat16
-        and layer.keys_SKA.dtype is torch.bfloat16
-        and query_THA.device.type == "cpu"
-        and layer.keys_SKA.shape[2] % KEY_STEP == 0
-        and layer.values_SKV.shape[2] % VALUE_STEP == 0
-        and _library() is not None
-    )
 
 
 def key_ranges(ranges: Sequence[KeyRange]) -> torch.Tensor:
@@ -65,84 +54,74 @@ def key_ranges(ranges: Sequence[KeyRange]) -> torch.Tensor:
     return torch.tensor([(keys.row, keys.start_slot, keys.tokens) for keys in ranges])
 
 
-def attend_decodes(
-    query_THA: torch.Tensor,
-    layer: LayerKv,
-    ranges: torch.Tensor,
-    variant: AttentionVariant,
-    out_THV: torch.Tensor,
-) -> None:
-    """Write the attention of the rows in `ranges` (from `key_ranges`) into `out_THV`."""
-    library = _library()
-    assert library is not None
-    _decodes(library, query_THA, layer, ranges, variant, out_THV)
+@dataclass(frozen=True, slots=True)
+class AttentionKernels:
+    """The compiled attention kernels, called with tensors."""
+
+    library: ctypes.CDLL
+
+    def decodes(
+        self,
+        query_THA: torch.Tensor,
+        layer: LayerKv,
+        ranges: torch.Tensor,
+        variant: AttentionVariant,
+        out_THV: torch.Tensor,
+    ) -> None:
+        """Write the attention of the rows in `ranges` (from `key_ranges`) into `out_THV`."""
+        # What a pointer leads to needs a name here, or it is freed before the kernel reads it.
+        query_THA = query_THA.contiguous()
+        sinks = _sinks(variant)
+        failed = self.library.decode_attention_bf16(
+            ctypes.byref(_shape(query_THA, layer.keys_SKA, layer.values_SKV, variant)),
+            query_THA.data_ptr(),
+            layer.keys_SKA.data_ptr(),
+            layer.values_SKV.data_ptr(),
+            None if sinks is None else sinks.data_ptr(),
+            ranges.data_ptr(),
+            len(ranges),
+            out_THV.data_ptr(),
+            torch.get_num_threads(),
+        )
+        if failed:
+            raise MemoryError("no memory for attention scores")
+
+    def span(
+        self,
+        query_THA: torch.Tensor,
+        keys_NKA: torch.Tensor,
+        values_NKV: torch.Tensor,
+        window: int | None,
+        variant: AttentionVariant,
+        out_THV: torch.Tensor,
+    ) -> None:
+        """Write into `out_THV` the causal attention of rows that are the last ones of the keys."""
+        query_THA = query_THA.contiguous()
+        sinks = _sinks(variant)
+        failed = self.library.span_attention_bf16(
+            ctypes.byref(_shape(query_THA, keys_NKA, values_NKV, variant)),
+            ctypes.byref(SpanShape(len(query_THA), len(keys_NKA), window or 0)),
+            query_THA.data_ptr(),
+            keys_NKA.data_ptr(),
+            values_NKV.data_ptr(),
+            None if sinks is None else sinks.data_ptr(),
+            out_THV.data_ptr(),
+            torch.get_num_threads(),
+        )
+        if failed:
+            raise MemoryError("no memory for attention scores")
 
 
-def attend_span(
-    query_THA: torch.Tensor,
-    keys_NKA: torch.Tensor,
-    values_NKV: torch.Tensor,
-    window: int | None,
-    variant: AttentionVariant,
-    out_THV: torch.Tensor,
-) -> None:
-    """Write into `out_THV` the causal attention of rows that are the last ones of the keys."""
-    library = _library()
-    assert library is not None
-    _span(library, query_THA, keys_NKA, values_NKV, window, variant, out_THV)
-
-
-# -- calls ----------------------------------------------------------------------------------------
-
-
-def _decodes(
-    library: ctypes.CDLL,
-    query_THA: torch.Tensor,
-    layer: LayerKv,
-    ranges: torch.Tensor,
-    variant: AttentionVariant,
-    out_THV: torch.Tensor,
-) -> None:
-    query_THA = query_THA.contiguous()
-    sinks = _sinks(variant)
-    failed = library.decode_attention_bf16(
-        ctypes.byref(_shape(query_THA, layer.keys_SKA, layer.values_SKV, variant)),
-        query_THA.data_ptr(),
-        layer.keys_SKA.data_ptr(),
-        layer.values_SKV.data_ptr(),
-        None if sinks is None else sinks.data_ptr(),
-        ranges.data_ptr(),
-        len(ranges),
-        out_THV.data_ptr(),
-        torch.get_num_threads(),
+def kernels_for(query_THA: torch.Tensor, layer: LayerKv) -> AttentionKernels | None:
+    """The kernels, or None where they cannot compute this layer."""
+    suits = (
+        query_THA.dtype is torch.bfloat16
+        and layer.keys_SKA.dtype is torch.bfloat16
+        and query_THA.device.type == "cpu"
+        and layer.keys_SKA.shape[2] % KEY_STEP == 0
+        and layer.values_SKV.shape[2] % VALUE_STEP == 0
     )
-    if failed:
-        raise MemoryError("no memory for attention scores")
-
-
-def _span(
-    library: ctypes.CDLL,
-    query_THA: torch.Tensor,
-    keys_NKA: torch.Tensor,
-    values_NKV: torch.Tensor,
-    window: int | None,
-    variant: AttentionVariant,
-    out_THV: torch.Tensor,
-) -> None:
-    query_THA = query_THA.contiguous()
-    sinks = _sinks(variant)
-    failed = library.span_attention_bf16(
-        ctypes.byref(_shape(query_THA, keys_NKA, values_NKV, variant)),
-        ctypes.byref(SpanShape(len(query_THA), len(keys_NKA), window or 0)),
-        query_THA.data_ptr(),
-        keys_NKA.data_ptr(),
-        values_NKV.data_ptr(),
-        None if sinks is None else sinks.data_ptr(),
-        out_THV.data_ptr(),
-        torch.get_num_threads(),
-    )
-    if failed:
-        raise MemoryError("no memory for attention scores")
+    return _kernels() if suits else None
 
 
 def _shape(
@@ -162,11 +141,11 @@ def _sinks(variant: AttentionVariant) -> torch.Tensor | None:
     return None if variant.sinks_H is None else variant.sinks_H.float().contiguous()
 
 
-# -- the library, once it has given the same numbers as torch -------------------------------------
+# -- the kernels, once they have given the same numbers as torch ----------------------------------
 
 
 @cache
-def _library() -> ctypes.CDLL | None:
+def _kernels() -> AttentionKernels | None:
     library = native_library()
     if library is None:
         return None
@@ -175,11 +154,12 @@ def _library() -> ctypes.CDLL | None:
     decode.argtypes = [*[pointer] * 6, number, pointer, ctypes.c_int]
     span.argtypes = [*[pointer] * 7, ctypes.c_int]
     decode.restype = span.restype = ctypes.c_int
-    return library if _agrees(library) else None
+    kernels = AttentionKernels(library)
+    return kernels if _agrees(kernels) else None
 
 
-def _agrees(library: ctypes.CDLL) -> bool:
-    """Compare with torch on a span and on its last two rows, plain and with everything on."""
+def _agrees(kernels: AttentionKernels) -> bool:
+    """Compare with torch on a span and on its last row, plain and with everything on."""
     generator = torch.Generator().manual_seed(0)
 
     def random(*shape: int) -> torch.Tensor:
@@ -189,13 +169,13 @@ def _agrees(library: ctypes.CDLL) -> bool:
     query_THA = random(17, 6, 64)
     capped = AttentionVariant(0.2, 5.0, torch.linspace(-1, 1, 6))
     return all(
-        _agree_on(library, query_THA, layer, window, variant)
+        _agree_on(kernels, query_THA, layer, window, variant)
         for window, variant in ((None, AttentionVariant(0.125)), (9, capped))
     )
 
 
 def _agree_on(
-    library: ctypes.CDLL,
+    kernels: AttentionKernels,
     query_THA: torch.Tensor,
     layer: LayerKv,
     window: int | None,
@@ -204,12 +184,12 @@ def _agree_on(
     keys, values = layer.keys_SKA, layer.values_SKV
     wanted_THV = _reference(query_THA, keys, values, window, variant)
     got_THV = query_THA.new_empty(wanted_THV.shape)
-    _span(library, query_THA, keys, values, window, variant, got_THV)
+    kernels.span(query_THA, keys, values, window, variant, got_THV)
     spans_agree = (got_THV.float() - wanted_THV).abs().max() <= TOLERANCE
     first = 0 if window is None else len(keys) - window
     last = [KeyRange(len(query_THA) - 1, first, len(keys) - first)]
     got_THV[-1] = 0
-    _decodes(library, query_THA, layer, key_ranges(last), variant, got_THV)
+    kernels.decodes(query_THA, layer, key_ranges(last), variant, got_THV)
     return bool(spans_agree and (got_THV[-1].float() - wanted_THV[-1]).abs().max() <= TOLERANCE)
 
 

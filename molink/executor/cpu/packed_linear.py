@@ -12,6 +12,12 @@ A third of an 88M-parameter llama, all linears of one step, one Zen 4 core, cach
     oneDNN packed           3.0 / 2.7 / 3.6 / 30    private operators of torch
     our kernel              1.7 / 1.7 / 2.1 / 29    bfloat16 with AVX512-BF16, needs a C compiler
 
+Queries, keys and values come from one input, gate and up projections from another. Stacked, such
+siblings are one product with one set-up instead of three, and the module tree keeps its shape: the
+first sibling that is called computes everything and the others pick up their part, recognising
+their input by identity. A call with any other tensor is computed afresh, so the result is right
+whatever the architecture does with it.
+
 int8 weights were tried (no gain in eager mode, and no longer exact) and so was the transposed
 layout (slower).
 """
@@ -19,7 +25,8 @@ layout (slower).
 import ctypes
 import mmap
 from collections.abc import Callable, Sequence
-from functools import cache
+from dataclasses import dataclass
+from functools import cache, partial
 from typing import Any
 
 import torch
@@ -28,7 +35,7 @@ from torch import nn
 
 from molink.executor.cpu.native_kernel import native_library
 
-__all__ = ["NativeLinear", "OnednnLinear", "PackedLinear", "pack"]
+__all__ = ["NativeLinear", "OnednnLinear", "PackedLinear", "SharedInput", "SharedPart", "pack"]
 
 PANEL_ROWS = 32
 """Rows of W that our kernel stores together (PANEL in native/linear_bf16.c)."""
@@ -58,8 +65,8 @@ def linear_kernel() -> Callable[..., None] | None:
 
 
 class PackedLinear(nn.Module):
-    """y = x W' + b with W packed; several layers that share their input may stand one above the
-    other in W.
+    """Linear layer y = x W' + b with W packed; several layers that share their input may stand one
+    above the other in W.
     """
 
     def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
@@ -69,7 +76,7 @@ class PackedLinear(nn.Module):
 
 
 class OnednnLinear(PackedLinear):
-    """Packed by oneDNN, through operators that torch keeps for its compiler."""
+    """Linear layer packed by oneDNN, through operators that torch keeps for its compiler."""
 
     def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
         super().__init__(weight, bias)
@@ -83,7 +90,7 @@ class OnednnLinear(PackedLinear):
 
 
 class NativeLinear(PackedLinear):
-    """Packed for `native/linear_bf16.c`."""
+    """Linear layer packed for our kernel (`native/linear_bf16.c`)."""
 
     def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
         super().__init__(weight, bias)
@@ -166,17 +173,69 @@ def _agrees(packed: PackedLinear, weight: torch.Tensor, bias: torch.Tensor | Non
     return True
 
 
+# -- siblings that share their input -------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class Pending:
+    """Outputs of one input that have not all been picked up.
+
+    Apart from the module, whose attributes are slow to set.
+    """
+
+    input: torch.Tensor | None = None
+    outputs: tuple[torch.Tensor, ...] = ()
+    waiting: int = 0
+
+
+class SharedInput(nn.Module):
+    """Packed product whose output columns belong to several layers."""
+
+    def __init__(self, packed: PackedLinear, sizes: list[int]) -> None:
+        super().__init__()
+        self.packed = packed
+        self._sizes = sizes
+        self._pending = Pending()
+
+    def part(self, index: int, x: torch.Tensor) -> torch.Tensor:
+        """Output `index` for the input `x`."""
+        pending = self._pending
+        if x is not pending.input:
+            pending.input, pending.waiting = x, len(self._sizes)
+            pending.outputs = self.packed(x).split_with_sizes(self._sizes, -1)
+        output = pending.outputs[index]
+        pending.waiting -= 1
+        if pending.waiting == 0:
+            pending.input, pending.outputs = None, ()
+        return output
+
+
+class SharedPart(nn.Module):
+    """Module in place of one of the sharing layers."""
+
+    def __init__(self, shared: SharedInput, index: int) -> None:
+        super().__init__()
+        self.shared = shared
+        self._part = partial(shared.part, index)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """This layer's columns of the shared product."""
+        return self._part(x)
+
+
 # -- the native layout ----------------------------------------------------------------------------
 
 
 def _panels(weight: torch.Tensor) -> torch.Tensor:
     """The weights as [panel, pair of inputs, row within the panel, 2]."""
+    # A panel is 32 rows of W, pairs of inputs side by side: what one instruction multiplies.
     outputs, inputs = weight.shape
     whole = outputs // PANEL_ROWS
     panels = -(-outputs // PANEL_ROWS)
     packed = _large_pages(panels * PANEL_ROWS * inputs, weight.dtype)
     view = packed.view(panels, inputs // 2, PANEL_ROWS, 2)
     view[:whole].copy_(_in_pairs(weight[: whole * PANEL_ROWS]))
+    # The last panel is filled up with zero rows, whose outputs are not read.
     if panels > whole:
         view[whole:].copy_(_in_pairs(_padded(weight[whole * PANEL_ROWS :])))
     return packed

@@ -22,31 +22,54 @@ from dataclasses import dataclass, field
 import zmq
 
 from molink.errors import FrameError
-from molink.transport.link.outgoing import Frame, Outgoing
+from molink.transport.link.connections import Connections
 from molink.wire.chunks import Ack, ChunkHeader, Missing, decode_link_frame
 from molink_scheduler.batch import BatchClass
 from molink_scheduler.link.sender import LinkSender
 from molink_scheduler.link.transmission import Chunk, Transfer
 
-__all__ = ["ChunkStream"]
+__all__ = ["ChunkStream", "Frame"]
 
 TRANSFERS_WAITING_MAX = 4096
 """More than the head ever has under way; reaching it means that the far end is gone."""
 
+Frame = bytes | memoryview
+
+
+@dataclass(slots=True)
+class Outgoing:
+    """Bytes of a message that waits for its link, and the pieces in which they leave."""
+
+    header: Frame
+    buffer: Frame
+
+    @property
+    def size_bytes(self) -> int:
+        """Of header and buffer together."""
+        return len(self.header) + len(self.buffer)
+
+    @property
+    def is_filler(self) -> bool:
+        """Whether it only measures the link; it is no traffic, so it is not counted as sent."""
+        return not self.header
+
+    def piece(self, start: int, end: int) -> Frame:
+        """Bytes [start, end) of header and buffer laid end to end."""
+        split = len(self.header)
+        if start >= split:
+            return memoryview(self.buffer)[start - split : end - split]
+        return bytes(self.header[start:end]) + bytes(self.buffer[: max(0, end - split)])
+
 
 @dataclass(slots=True)
 class ChunkStream:
-    """What one directed link sends, and hears of it."""
+    """Chunks of one directed link on its connection, and the answers to them."""
 
-    socket: "zmq.Socket[bytes]"
+    connections: Connections
     sender: LinkSender
     clock: Callable[[], float]
-    is_heard: bool = False
+    is_answered: bool = False
     """Whether the far end has answered."""
-    holds: bool = False
-    """Nothing new leaves: the link changes its connection, or repeats what the last one lost."""
-    moving: bool = False
-    """Nothing leaves at all."""
     messages_sent: int = 0
     bytes_sent: int = 0
     _outgoing: dict[int, Outgoing] = field(default_factory=dict)
@@ -60,14 +83,14 @@ class ChunkStream:
         """Messages of which something has not left."""
         return len(self._outgoing)
 
-    def offer(self, frames: Sequence[Frame], batch_class: BatchClass, tokens: int) -> None:
+    def offer(self, frames: Sequence[Frame], batch_class: BatchClass) -> None:
         """Let a message wait."""
         assert len(self._outgoing) < TRANSFERS_WAITING_MAX, "the link is stuck"
         outgoing = Outgoing(frames[0], frames[1] if len(frames) > 1 else b"")
         transfer_id = self._next_transfer
         self._next_transfer += 1
         self._outgoing[transfer_id] = outgoing
-        transfer = Transfer(transfer_id, batch_class, outgoing.size_bytes, tokens)
+        transfer = Transfer(transfer_id, batch_class, outgoing.size_bytes)
         self.sender.offer(transfer, self.clock())
         self.messages_sent += not outgoing.is_filler
 
@@ -75,11 +98,11 @@ class ChunkStream:
         """Take all acknowledgements that have come."""
         while self._is_readable():
             try:
-                frame = self.socket.recv(zmq.NOBLOCK)
+                frame = self.connections.socket.recv(zmq.NOBLOCK)
             except zmq.Again:  # Its connection has closed meanwhile.
                 return
             now = self.clock()
-            self.is_heard = True
+            self.is_answered = True
             try:
                 answer = decode_link_frame(frame)
             except FrameError:
@@ -87,17 +110,16 @@ class ChunkStream:
                 continue
             if isinstance(answer, Ack):
                 for sequence in answer.sequences:
-                    if self.sender.acknowledged(sequence, now):
-                        self._settle(sequence)
+                    if self.sender.on_ack(sequence, now):
+                        self._forget_sent(sequence)
             elif isinstance(answer, Missing) and self.sender.missing(answer.first, now):
-                self._settle(answer.first - 1)
-                self.holds = True
+                self._forget_sent(answer.first - 1)
 
     def exchange(self) -> float:
         """Send what may go, and take what comes; the moment at which nothing more might.
 
-        Whoever asks when to wake must ask of that very moment: by a later one the pace may have
-        opened, and nobody would be told.
+        When to wake must be asked of that very moment: by a later one the pace may have opened, and
+        the thread would sleep on.
         """
         asked_at = self._send()
         while self._is_readable():
@@ -105,40 +127,27 @@ class ChunkStream:
             asked_at = self._send()
         return asked_at
 
-    def continue_on(
-        self, socket: "zmq.Socket[bytes]", first: int, now: float, *, other_way: bool
-    ) -> None:
-        """From now on over this connection, whose far end has all chunks before number `first`;
-        `other_way`: it does not lead where the one before did."""
-        self.socket = socket
-        self.sender.connected_anew(first, now, other_way=other_way)
-        self._settle(first - 1)
+    def connection_changed(self, first: int, now: float, *, path_changed: bool) -> None:
+        """The link has another connection, whose far end has all chunks before number `first`;
+        `path_changed`: it does not lead where the one before did."""
+        self.sender.connection_changed(first, now, path_changed=path_changed)
+        self._forget_sent(first - 1)
         self.drain()  # Or its descriptor would never signal again.
 
-    def hold(self, *, moving: bool) -> None:
-        """Whether the old connection is being left."""
-        self.moving = moving
-        self.holds = moving or self.sender.is_repeating
-
     def _is_readable(self) -> bool:
-        return bool(int(self.socket.get(zmq.EVENTS)) & zmq.POLLIN)
+        return bool(int(self.connections.socket.get(zmq.EVENTS)) & zmq.POLLIN)
 
     def _send(self) -> float:
         now = self.clock()
-        if self.holds:
-            now = self._repeat(now)
-        while not self.holds and (leaving := self.sender.next_chunk(now)) is not None:
+        if self.connections.is_draining:
+            return now
+        while (repeat := self.sender.next_repeat(now)) is not None:
+            self._hand_over(next(sent for number, sent in self._sent if number == repeat.sequence))
+            self.sender.on_repeated(repeat, now)
+            now = self.clock()
+        while (leaving := self.sender.next_chunk(now)) is not None:
             self._send_chunk(*leaving, now)
             now = self.clock()
-        return now
-
-    def _repeat(self, now: float) -> float:
-        """Send once more what the far end may not have, as far as it may go; as `exchange`."""
-        while not self.moving and (repeat := self.sender.next_repeat(now)) is not None:
-            self._hand_over(next(sent for number, sent in self._sent if number == repeat.sequence))
-            self.sender.repeated(repeat, now)
-            now = self.clock()
-        self.hold(moving=self.moving)
         return now
 
     def _send_chunk(self, sequence: int, chunk: Chunk, now: float) -> None:
@@ -156,19 +165,19 @@ class ChunkStream:
         self._hand_over(frames)
         size_bytes = len(header) + len(piece)
         self.bytes_sent += 0 if outgoing.is_filler else size_bytes
-        self.sender.sent(sequence, chunk, size_bytes, now)
+        self.sender.on_sent(sequence, chunk, size_bytes, now)
         if chunk.last:
             del self._outgoing[chunk.transfer_id]
 
     def _hand_over(self, frames: list[Frame]) -> None:
-        """To ZeroMQ. A connection that it has given up takes nothing more; nobody waits for it,
-        and the silence will be noticed."""
+        """To ZeroMQ. A connection that it has given up takes nothing more; the chunk counts as sent
+        all the same, and the link's silence will be noticed."""
         try:
-            self.socket.send_multipart(frames, zmq.NOBLOCK)
+            self.connections.socket.send_multipart(frames, zmq.NOBLOCK)
         except zmq.Again:
             return
 
-    def _settle(self, sequence: int) -> None:
+    def _forget_sent(self, sequence: int) -> None:
         """The far end has this chunk and all before it."""
         sent = self._sent
         while sent and sent[0][0] <= sequence:

@@ -1,33 +1,166 @@
-"""The connection that an outgoing link uses, and the one that may take its place (`path_move`).
+"""The connection that an outgoing link uses, and the one that may take its place.
 
-Opened and closed only where `advance` is called, in the link's thread: so that it never polls a
-closed one.
+A link takes another connection: to another address of its far end, or to the same one anew.
+
+    handshake  the new connection says hello until it is answered; the old one carries on as if
+               nothing were
+    draining   nothing more leaves, until everything that has left on the old one is acknowledged
+    over       the old connection is closed, and what waits leaves on the new one
+
+So a new path that leads nowhere costs nothing, and a link that works repeats nothing. Where the old
+path is dead nothing is waited for: the far end's answer says what it has, and the link repeats the
+rest. Rejected: to close the old connection first, which stops the ring for as long as the new one
+takes to open, and for good where it never does.
+
+Connections are opened and closed in `advance` alone, which the link's thread calls, so that it
+never polls a closed one. The clock is an argument.
 """
 
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
+from typing import Literal
 
 import zmq
 
+from molink.errors import FrameError
 from molink.transport.curve import CurvePeer
-from molink.transport.link.inbound import set_link_options
-from molink.transport.link.path_move import PathMove, PathMoves
+from molink.wire.chunks import Welcome, decode_link_frame, encode_hello
+from molink.wire.frames import BUFFER_BYTES_MAX
 
-__all__ = ["Connections"]
+__all__ = ["HELLO_PERIOD_S", "Connections", "MoveOutcome", "PathMove", "set_link_options"]
+
+HELLO_PERIOD_S = 0.2
+"""How often a sender repeats its hello; the first one usually gets through."""
+
+HANDSHAKE_S = 15.0
+"""A far end behind a relay and a slow handshake answers in three or four seconds."""
+
+HANDSHAKE_SILENT_S = 8.0
+"""The same where the present path is dead: there may be yet another one to try."""
+
+DRAIN_S = 5.0
+"""What is in flight is acknowledged after a round trip and the queue; a path that takes longer is
+broken, and what is on it is repeated on the new one."""
+
+SEND_QUEUE_MESSAGES_MAX = 4096
+"""More than the head ever has under way; reaching it means that the far end is gone."""
 
 Socket = zmq.Socket[bytes]
+Phase = Literal["handshake", "draining", "drained", "failed"]
+Done = Callable[["MoveOutcome"], None]
+
+
+def set_link_options(socket: Socket) -> None:
+    """Limits of a link's socket, the same at both ends."""
+    socket.setsockopt(zmq.LINGER, 0)
+    socket.setsockopt(zmq.SNDHWM, SEND_QUEUE_MESSAGES_MAX)
+    socket.setsockopt(zmq.RCVHWM, SEND_QUEUE_MESSAGES_MAX)
+    socket.setsockopt(zmq.MAXMSGSIZE, BUFFER_BYTES_MAX)
+
+
+@dataclass(frozen=True, slots=True)
+class MoveOutcome:
+    """End of a move."""
+
+    address: str
+    """Where the link was to lead."""
+    moved: bool
+    """Whether it does; else it leads where it did before."""
+    reason: str = ""
+    """One clause for a person, when it was not moved."""
+
+
+@dataclass(slots=True)
+class PathMove:
+    """One move under way."""
+
+    address: str
+    done: Done | None
+    """Called once, in the link's thread; None: the link itself began the move."""
+    socket: Socket
+    began_at: float
+    phase: Phase = field(init=False, default="handshake")
+    reason: str = field(init=False, default="")
+    first: int = field(init=False, default=0)
+    """The far end has all chunks before this number, as its answer says."""
+    wake_at: float = field(init=False)
+    """When to be asked again if nothing arrives."""
+    _drains_until: float = field(init=False, default=0.0)
+
+    def __post_init__(self) -> None:
+        self.wake_at = self.began_at
+        try:
+            self.socket.connect(self.address)
+        except zmq.ZMQError:
+            self.fail(f"{self.address!r:.80} is no address")
+
+    @property
+    def is_draining(self) -> bool:
+        """Whether nothing more may leave on the old connection."""
+        return self.phase in ("draining", "drained")
+
+    def step(self, in_flight_bytes: int, now: float, *, silent: bool) -> Phase:
+        """Say hello, take the answer, watch what is in flight on the old connection; `silent`: that
+        one has not acknowledged anything for too long."""
+        if self.phase == "handshake":
+            self._handshake(now, HANDSHAKE_SILENT_S if silent else HANDSHAKE_S)
+        if self.phase == "draining":
+            self.wake_at = self._drains_until
+            if silent or in_flight_bytes == 0 or now >= self._drains_until:
+                self.phase = "drained"
+        return self.phase
+
+    def fail(self, reason: str) -> None:
+        """Give up; the old connection carries on."""
+        self.phase, self.reason = "failed", reason
+
+    def report(self) -> None:
+        """Report the end to the caller that asked for the move."""
+        if self.done is not None:
+            self.done(MoveOutcome(self.address, self.phase == "drained", self.reason))
+
+    def _handshake(self, now: float, within_s: float) -> None:
+        if self._is_answered():
+            self.phase, self._drains_until = "draining", now + DRAIN_S
+            return
+        if now > self.began_at + within_s:
+            self.fail(f"nobody answers at {self.address}")
+        elif now >= self.wake_at:
+            with suppress(zmq.Again):  # A connection that ZeroMQ has given up takes nothing more.
+                self.socket.send(encode_hello(), zmq.NOBLOCK)
+            self.wake_at = now + HELLO_PERIOD_S
+
+    def _is_answered(self) -> bool:
+        """So far this connection has carried hellos only, so nothing but a welcome comes back."""
+        try:
+            answer = decode_link_frame(self.socket.recv(zmq.NOBLOCK))
+        except (zmq.Again, FrameError):
+            return False
+        if isinstance(answer, Welcome):
+            self.first = answer.first
+        return isinstance(answer, Welcome)
 
 
 @dataclass(slots=True)
 class Connections:
-    """Of one outgoing link."""
+    """The connection of an outgoing link, the move under way, and those asked for since."""
 
-    socket: Socket
+    open_socket: Callable[[], Socket]
+    """Makes one that is not connected yet."""
+    address: str
+    """Where the one in use leads."""
+    socket: Socket = field(init=False)
     """In use."""
-    address: str = ""
-    """Where it leads."""
-    descriptors: tuple[int, ...] = ()
+    move: PathMove | None = field(init=False, default=None)
+    descriptors: tuple[int, ...] = field(init=False)
     """Readable when something may have arrived; others after `advance`."""
-    moves: PathMoves = field(default_factory=lambda: PathMoves(_no_socket))
+    _requested: list[tuple[str, Done | None]] = field(init=False, default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.socket = self.open_socket()
+        self.socket.connect(self.address)
+        self._note_descriptors()
 
     @classmethod
     def open(
@@ -43,16 +176,42 @@ class Connections:
                 peer.protect(socket)
             return socket
 
-        socket = open_socket()
-        socket.connect(address)
-        connections = cls(socket, address, moves=PathMoves(open_socket))
-        connections._note_descriptors()
-        return connections
+        return cls(open_socket, address)
 
-    def advance(self, in_flight_bytes: int, now: float, *, silent: bool) -> list[PathMove]:
-        """Take the next step of a move; those that have ended are to be told of it. `socket` is
+    @property
+    def is_idle(self) -> bool:
+        """Whether no move is under way or asked for."""
+        return self.move is None and not self._requested
+
+    @property
+    def is_draining(self) -> bool:
+        """Whether nothing more may leave on the connection in use."""
+        return self.move is not None and self.move.is_draining
+
+    def request_move(self, address: str, done: Done) -> None:
+        """Begin this move at the next `advance`, and give up the one that is under way."""
+        self._requested.append((address, done))
+
+    def reconnect(self) -> None:
+        """Connect to the present address anew, unless somebody has asked for a move."""
+        if not self._requested and (self.move is None or self.move.done is None):
+            self._requested.append((self.address, None))
+
+    def advance(self, in_flight_bytes: int, now: float, *, silent: bool = False) -> list[PathMove]:
+        """Take the next step of a move; those that have ended are to be reported. `socket` is
         another one when one of them has drained the old one."""
-        ended = self.moves.advance(in_flight_bytes, now, silent=silent)
+        ended = []
+        for address, done in self._requested:
+            if self.move is not None:
+                self.move.fail("another way was asked for meanwhile")
+                ended.append(self.move)
+            self.move = PathMove(address, done, self.open_socket(), now)
+        self._requested.clear()
+        if self.move is not None:
+            self.move.step(in_flight_bytes, now, silent=silent)
+            if self.move.phase in ("drained", "failed"):
+                ended.append(self.move)
+                self.move = None
         for move in ended:
             left = move.socket
             if move.phase == "drained":
@@ -68,12 +227,7 @@ class Connections:
 
     @property
     def _sockets(self) -> list[Socket]:
-        move = self.moves.current
-        return [self.socket] if move is None else [self.socket, move.socket]
+        return [self.socket] if self.move is None else [self.socket, self.move.socket]
 
     def _note_descriptors(self) -> None:
-        self.descriptors = tuple(int(one.getsockopt(zmq.FD)) for one in self._sockets)
-
-
-def _no_socket() -> Socket:
-    raise NotImplementedError("this link was made from a socket and leads nowhere else")
+        self.descriptors = tuple(int(socket.getsockopt(zmq.FD)) for socket in self._sockets)

@@ -19,19 +19,17 @@ from dataclasses import dataclass, field
 import zmq
 
 from molink.transport.curve import CurvePeer
-from molink.transport.link.chunk_stream import ChunkStream
-from molink.transport.link.connections import Connections
-from molink.transport.link.outgoing import Frame
-from molink.transport.link.path_move import MoveOutcome, PathMove
-from molink.transport.link.statistics import LinkStatistics
+from molink.transport.link.chunk_stream import ChunkStream, Frame
+from molink.transport.link.connections import Connections, MoveOutcome, PathMove
 from molink.wire.chunks import encode_hello
 from molink_scheduler.batch import BatchClass
+from molink_scheduler.link.facts import LinkReport
 from molink_scheduler.link.pacer import LinkPacer
 from molink_scheduler.link.sender import LinkSender
 from molink_scheduler.link.silence import Reconnect, SilenceStep
 from molink_scheduler.link.transmission import TransmissionQueue
 
-__all__ = ["LinkStatistics", "PacedLink"]
+__all__ = ["OnSilence", "PacedLink"]
 
 FILLER_BYTES = 32 * 1024
 """Of one filler: little enough to end soon after the measurement does."""
@@ -45,13 +43,13 @@ class PacedLink:
     connections: Connections
     sender: LinkSender
     clock: Callable[[], float] = time.monotonic
-    on_silence: Callable[[SilenceStep], None] = field(default=lambda step: None)
-    """Hears, in the link's thread, what the link does about a way that seems dead."""
+    on_silence: "OnSilence" = field(default=lambda link, step: None)
+    """Called in the link's thread with what the link does about a path that seems dead."""
     _stream: ChunkStream = field(init=False)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def __post_init__(self) -> None:
-        self._stream = ChunkStream(self.connections.socket, self.sender, self.clock)
+        self._stream = ChunkStream(self.connections, self.sender, self.clock)
 
     @classmethod
     def connect(
@@ -62,17 +60,19 @@ class PacedLink:
         queue: TransmissionQueue,
         pacer: LinkPacer,
         peer: CurvePeer | None = None,
+        on_silence: "OnSilence" = lambda link, step: None,
     ) -> "PacedLink":
         """Connect to `tcp://host:port`; returns at once, `is_open` turns True with the answer.
 
         With a `peer` the link is encrypted and speaks to the owner of its key only.
         """
-        return cls(name, Connections.open(context, address, peer), LinkSender(queue, pacer))
+        connections = Connections.open(context, address, peer)
+        return cls(name, connections, LinkSender(queue, pacer), on_silence=on_silence)
 
     @property
     def is_open(self) -> bool:
         """Whether the far end has answered."""
-        return self._stream.is_heard
+        return self._stream.is_answered
 
     @property
     def address(self) -> str:
@@ -86,30 +86,30 @@ class PacedLink:
         move that is still under way is given up for this one.
         """
         with self._lock:
-            self.connections.moves.want(address, done)
+            self.connections.request_move(address, done)
 
     def close(self) -> None:
         """Close its connections; the link's thread must have ended."""
         self.connections.close()
 
-    def greet(self) -> None:
-        """Ask whether somebody listens."""
+    def say_hello(self) -> None:
+        """Ask whether the far end listens."""
         with self._lock:
             with suppress(zmq.Again):  # A connection that ZeroMQ has given up takes nothing more.
                 self.connections.socket.send(encode_hello(), zmq.NOBLOCK)
             self._stream.drain()
 
-    def send(self, frames: Sequence[Frame], batch_class: BatchClass, tokens: int) -> bool:
+    def send(self, frames: Sequence[Frame], batch_class: BatchClass) -> bool:
         """Let a message wait, and send what may go now; False when something is left waiting."""
         stream = self._stream
         with self._lock:
-            stream.offer(frames, batch_class, tokens)
+            stream.offer(frames, batch_class)
             stream.exchange()
             return not stream.transfers_waiting
 
     def fill(self) -> None:
         """Send bytes that mean nothing, to learn what the link carries; the far end drops them."""
-        self.send((b"", bytes(FILLER_BYTES)), BatchClass.PREFILL, 0)
+        self.send((b"", bytes(FILLER_BYTES)), BatchClass.PREFILL)
 
     @property
     def transfers_waiting(self) -> int:
@@ -125,25 +125,23 @@ class PacedLink:
             self._stream.drain()
             ended = self._advance_move()
             asked_at = self._stream.exchange()
-            step = self._look(asked_at) if asked_at >= self.sender.silence.look_at else None
+            step = self._look(asked_at) if asked_at >= self.sender.silence.check_at else None
             wake_at = self.sender.next_wake(asked_at)
-            move = self.connections.moves.current
-        for one in ended:
-            one.tell()
+            move = self.connections.move
+        for ended_move in ended:
+            ended_move.report()
         if step is not None:
-            self.on_silence(step)
+            self.on_silence(self, step)
             return asked_at
-        if move is None or wake_at is None or move.holds:
+        if move is None or wake_at is None or move.is_draining:
             return wake_at if move is None else move.wake_at
         return min(wake_at, move.wake_at)
 
-    def statistics(self) -> LinkStatistics:
-        """A snapshot."""
+    def report(self) -> LinkReport:
+        """The state of this link now."""
         stream = self._stream
         with self._lock:
-            return LinkStatistics.of(
-                self.name, stream.messages_sent, stream.bytes_sent, self.sender
-            )
+            return self.sender.report(self.name, stream.messages_sent, stream.bytes_sent)
 
     @property
     def rate_bytes_per_s(self) -> float:
@@ -158,22 +156,24 @@ class PacedLink:
     def _look(self, now: float) -> SilenceStep | None:
         """Notice a way that is dead, and begin to do something about it."""
         sender = self.sender
-        step = sender.silence.look(sender.oldest, sender.pacer, now)
+        step = sender.silence.check(sender.oldest, sender.pacer, now)
         if isinstance(step, Reconnect):
-            self.connections.moves.renew(self.address)
+            self.connections.reconnect()
         return step
 
     def _advance_move(self) -> list[PathMove]:
-        """Take the next step of a move; those that have ended are to be told of it."""
+        """Take the next step of a move; those that have ended are to be reported."""
         connections = self.connections
-        if connections.moves.is_idle:
+        if connections.is_idle:
             return []
         now, before = self.clock(), self.address
-        silent = self.sender.silence.noticed
+        silent = self.sender.silence.is_silent
         ended = connections.advance(self.pacer.in_flight_bytes, now, silent=silent)
         for move in ended:
             if move.phase == "drained":
-                other_way = move.address != before
-                self._stream.continue_on(move.socket, move.first, now, other_way=other_way)
-        self._stream.hold(moving=connections.moves.holds)
+                path_changed = move.address != before
+                self._stream.connection_changed(move.first, now, path_changed=path_changed)
         return ended
+
+
+OnSilence = Callable[[PacedLink, SilenceStep], None]

@@ -1,5 +1,13 @@
 """The thread that serves a process's links: acknowledges what comes in, paces what goes out.
 
+A directed link is a DEALER socket that sends and a ROUTER that receives. Messages flow one way and
+the link lives as long as the ring, so that a round costs the sum of the one-way delays and no
+window has to open again. Not PUSH to PULL, because the far end answers on the same connection: the
+hello, and every chunk. Not DEALER at both ends, because a link that takes another path has two
+connections for a while, and a DEALER would give every second answer to the wrong one. The receiver
+binds, the sender connects. A proxy may accept a connection before its target listens, so a sender
+repeats its hello until it is answered.
+
 Acknowledgements must not wait for a step to end, or the sender takes compute for distance; and a
 prompt's next chunk must leave while the device computes. So a thread of its own sleeps on all
 descriptors. The decode path does not wait for it: a stage hands its result to `PacedLink.send`,
@@ -10,13 +18,17 @@ Messages that are complete are handed to `deliver`, in this thread.
 import logging
 import os
 import select
+import socket as stdlib_socket
 import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from molink.errors import FrameError
-from molink.transport.link.inbound import HELLO_PERIOD_S, InboundLink
+import zmq
+
+from molink.errors import FrameError, UserError
+from molink.transport.curve import CurveGuard
+from molink.transport.link.connections import HELLO_PERIOD_S, set_link_options
 from molink.transport.link.paced_link import PacedLink
 from molink.wire.chunks import (
     ChunkHeader,
@@ -27,7 +39,7 @@ from molink.wire.chunks import (
     encode_welcome,
 )
 
-__all__ = ["LinkThread"]
+__all__ = ["InboundLink", "LinkThread"]
 
 SLEEP_MAX_S = 1.0
 """Nothing is due later than this without a descriptor becoming readable first."""
@@ -47,6 +59,86 @@ MEASURE_STEP_S = 0.001
 log = logging.getLogger(__name__)
 
 
+def _numeric(host: str) -> str:
+    """ZeroMQ listens at addresses and interfaces only. Raises OSError for an unknown name."""
+    return stdlib_socket.gethostbyname(host)
+
+
+@dataclass(slots=True)
+class InboundLink:
+    """Receiving end of a directed link."""
+
+    socket: "zmq.Socket[bytes]"
+    port: int
+    guard: CurveGuard | None = None
+    """Says whose messages are taken; None: the link is not encrypted and takes all."""
+    messages_received: int = 0
+    messages_refused: int = 0
+    """Of keys that are not, or no longer, allowed."""
+    reassembly: Reassembly = field(default_factory=Reassembly)
+    _connection: bytes = b""
+    """That the last message came from."""
+
+    @classmethod
+    def bind(
+        cls,
+        context: "zmq.Context[zmq.Socket[bytes]]",
+        host: str,
+        guard: CurveGuard | None = None,
+    ) -> "InboundLink":
+        """Listen on a free port of `host`, an IPv4 address or a name of this machine; with a
+        `guard`, only to those whom it allows.
+
+        Raises UserError when this machine has no such address.
+        """
+        socket = context.socket(zmq.ROUTER)
+        set_link_options(socket)
+        if guard is not None:
+            guard.protect_listener(socket)
+        try:
+            return cls(socket, socket.bind_to_random_port(f"tcp://{_numeric(host)}"), guard)
+        except (OSError, zmq.ZMQError) as error:
+            socket.close()
+            raise UserError(
+                f"Cannot listen at {host} ({error.strerror}): give an address of the machine "
+                "that listens."
+            ) from None
+
+    @property
+    def descriptor(self) -> int:
+        """Readable when something may have arrived; signals edges only, so drain it each time."""
+        return int(self.socket.getsockopt(zmq.FD))
+
+    def receive(self) -> list[bytes | memoryview] | None:
+        """The frames of the next message that has arrived and is allowed, or None."""
+        while True:
+            try:
+                connection, *parts = self.socket.recv_multipart(zmq.NOBLOCK, copy=False)
+            except zmq.Again:
+                return None
+            if self._is_allowed(parts[0]):
+                self.messages_received += 1
+                self._connection = connection.bytes
+                return [part.buffer for part in parts]
+            self._refuse()
+
+    def answer(self, frames: Sequence[bytes | memoryview]) -> None:
+        """Send something back on the connection that the last message came from."""
+        self.socket.send_multipart([self._connection, *frames])
+
+    def _is_allowed(self, part: zmq.Frame) -> bool:
+        """The key of the connection was checked when it opened; since then the list may have
+        changed."""
+        return self.guard is None or part.get("User-Id") in self.guard.allowed
+
+    def _refuse(self) -> None:
+        if not self.messages_refused:
+            log.warning(
+                "a peer whose key is no longer allowed still sends; its messages are dropped"
+            )
+        self.messages_refused += 1
+
+
 @dataclass(slots=True)
 class LinkThread:
     """Serves links until the process ends, or until `stop`."""
@@ -56,14 +148,12 @@ class LinkThread:
     """Called with the frames of each complete message."""
     outbound: list[PacedLink] = field(default_factory=list)
     frames_refused: int = 0
-    _reassembly: dict[int, Reassembly] = field(default_factory=dict)
     _wake: tuple[int, int] = field(default_factory=os.pipe)
     _stopped: bool = False
     _thread: threading.Thread | None = None
 
     def start(self) -> None:
         """Begin to serve the inbound links."""
-        self._reassembly = {link.port: Reassembly() for link in self.inbound}
         self._thread = threading.Thread(target=self._run, name="links", daemon=True)
         self._thread.start()
 
@@ -75,7 +165,7 @@ class LinkThread:
         while not link.is_open:
             if time.monotonic() > deadline:
                 return False
-            link.greet()
+            link.say_hello()
             time.sleep(HELLO_PERIOD_S)
         self._measure(link)
         return True
@@ -103,7 +193,7 @@ class LinkThread:
     @property
     def chunks_refused(self) -> int:
         """Pieces that did not fit, on all inbound links."""
-        return sum(reassembly.chunks_refused for reassembly in self._reassembly.values())
+        return sum(link.reassembly.chunks_refused for link in self.inbound)
 
     def _run(self) -> None:
         poller = select.poll()
@@ -123,7 +213,7 @@ class LinkThread:
 
     def _drain(self, link: InboundLink) -> None:
         """Take all chunks that have arrived, acknowledge them, deliver what is complete."""
-        reassembly = self._reassembly[link.port]
+        reassembly = link.reassembly
         while (frames := link.receive()) is not None:
             try:
                 header = decode_link_frame(frames[0])

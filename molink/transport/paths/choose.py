@@ -1,16 +1,16 @@
 """Which path a link takes, and when it moves to another one.
 
 Direct is better: no third party's line, no detour. So the link is direct when an address answers,
-goes through the relay when none does, and then looks for a direct way again, less and less often.
-Two things keep it from moving to and fro, because each move costs the link a round trip without
+goes through the relay when none does, and then tries the direct addresses again, less and less
+often. Two things keep it from flapping, because each move costs the link a round trip without
 traffic: an address must answer twice in a row before a relayed link moves to it, and a direct path
 that has failed is left alone for a while that doubles with each failure. A path that has held for
 an hour is forgiven its past.
 
-Measured rates do not enter: whether the relay is quicker than a poor direct way is a question of
+Measured rates do not enter: whether the relay is quicker than a poor direct path is a question of
 seconds, and the scheduler's pacer copes with either.
 
-Pure: whoever asks brings the time, in seconds of any clock that does not go back.
+Pure: the time is an argument, in seconds of any clock that does not go back.
 """
 
 from dataclasses import dataclass, field
@@ -23,16 +23,16 @@ NOTHING: Literal["none"] = "none"
 
 @dataclass(frozen=True, slots=True)
 class Path:
-    """The way that a link takes."""
+    """Path that a link takes."""
 
     kind: Literal["direct", "relay", "none"]
     address: str = ""
-    """host:port to connect to; of a relayed link a port on loopback; empty: there is no way."""
+    """host:port to connect to; of a relayed link a port on loopback; empty: there is no path."""
 
 
 @dataclass(frozen=True, slots=True)
 class PathPeriods:
-    """How patient a chooser is."""
+    """Waiting times of a chooser."""
 
     confirm_s: float = 2.0
     """Between the two answers that a move needs."""
@@ -42,7 +42,7 @@ class PathPeriods:
     """A connection attempt every quarter of an hour costs nothing, and a home whose router has
     learnt to map ports shall not wait longer."""
     lost_retry_s: float = 1.0
-    """Instead of `retry_first_s` as long as there is no way at all."""
+    """Instead of `retry_first_s` as long as there is no path at all."""
     cool_down_s: float = 120.0
     """After the first failure of a direct path; doubles with each."""
     cool_down_max_s: float = 3600.0
@@ -52,7 +52,7 @@ class PathPeriods:
 
 @dataclass(slots=True)
 class PathChooser:
-    """One link's path. `answered` and `silent` tell what an attempt at its addresses found."""
+    """Chooser of one link's path; `answered` and `unanswered` take what a try has found."""
 
     has_relay: bool
     periods: PathPeriods = PathPeriods()
@@ -69,7 +69,7 @@ class PathChooser:
     """A direct path that has failed is not taken again before."""
 
     def answered(self, address: str, now: float) -> None:
-        """A direct address works."""
+        """A direct address has answered."""
         if self.path.kind == "direct":
             self.next_try_at = None
             return
@@ -80,8 +80,8 @@ class PathChooser:
         self._move(Path("direct", address), now)
         self.next_try_at = None
 
-    def silent(self, now: float) -> None:
-        """None of the direct addresses works."""
+    def unanswered(self, now: float) -> None:
+        """None of the direct addresses has answered."""
         if self.path.kind == "direct":
             self.next_try_at = None
             return
@@ -93,7 +93,7 @@ class PathChooser:
         self.next_try_at = max(now + self._retry_s, self._not_before)
 
     def failed(self, now: float) -> None:
-        """The path in use does not carry the link, as the stage says.
+        """The path in use does not carry the link, as the stage reports.
 
         A relayed link stays where it is until a direct address answers: they are tried at once,
         those that have failed before too, and one answer is enough.
@@ -109,11 +109,6 @@ class PathChooser:
         self._failures += 1
         self._move(Path("relay") if self.has_relay else Path(NOTHING), now)
         self.next_try_at = self._not_before = now + self._cool_down_s()
-
-    def look_again(self, now: float) -> None:
-        """There are new addresses to try, or whatever else gives hope."""
-        if self.next_try_at is not None:
-            self.next_try_at = max(now, self._not_before)
 
     def _cool_down_s(self) -> float:
         """Without a relay there is nothing better than to try the same again soon."""

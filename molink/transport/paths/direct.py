@@ -1,30 +1,57 @@
-"""The first of several addresses that answers as what we look for.
+"""Direct addresses: those under which a PC may be reached, and the first of a peer's that answers.
 
-All are tried, each a little after the one before (RFC 8305, "happy eyeballs"): an address that
-drops packets costs a quarter of a second, not a timeout. Whether somebody answers is not enough: a
-private address is somebody else's in another home. So every connection is asked for a proof of what
-it is before it counts.
+A PC names first its addresses at home: to a neighbour under the same roof nothing is quicker, and
+to anybody else they cost a fraction of a second. Then what its router has mapped to it, then the
+address that the coordinator sees: that one helps PCs without a router, and owners who have
+forwarded the port by hand. Addresses of containers and virtual networks lead nowhere. Only IPv4,
+because a stage's ports listen on nothing else.
+
+Of a peer's addresses all are tried, each a little after the one before (RFC 8305, "happy
+eyeballs"): an address that drops packets costs a quarter of a second, not a timeout. That one
+answers does not suffice: a private address is another PC's in another home. So every connection is
+asked for a proof of what it is before it counts.
 """
 
 import asyncio
+import ipaddress
 import socket
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
+from typing import Any
+
+import psutil
 
 from molink.errors import FrameError
 from molink.transport.preamble import RefusedError
 from molink.transport.sockets import connect, receive_exactly
 
-__all__ = ["ADDRESSES_MAX", "DIRECT_WITHIN_S", "STAGGER_S", "find_link_port", "first_direct"]
+__all__ = [
+    "ADDRESSES_MAX",
+    "DIRECT_WITHIN_S",
+    "STAGGER_S",
+    "candidates",
+    "find_link_port",
+    "first_direct",
+    "home_addresses",
+]
 
 ADDRESSES_MAX = 16
-"""As many as a control message may name."""
+"""As many as a control message or a profile may name."""
 
 STAGGER_S = 0.25
 """As RFC 8305 has it: longer than most round trips, so that the better address usually wins."""
 
 DIRECT_WITHIN_S = 3.0
 """For each address: a lost SYN is repeated after one second, and again after two."""
+
+ZEROMQ_GREETING_BYTES = 10
+"""0xFF, eight bytes, 0x7F: what every ZeroMQ socket sends at once, encrypted link or not."""
+
+ANY_ADDRESS = "0.0.0.0"
+
+VIRTUAL = ("docker", "br-", "veth", "virbr", "vmnet", "vboxnet", "cni", "flannel", "cali", "lxc")
+"""First letters of devices that only this PC's own guests are behind. (VPNs are left in: a tunnel
+between two friends is a good path.)"""
 
 Proof = Callable[[socket.socket], Awaitable[None]]
 
@@ -82,15 +109,11 @@ def _close_others(results: Sequence[object], kept: Sequence[tuple[str, socket.so
             result[1].close()
 
 
-ZEROMQ_GREETING_BYTES = 10
-"""0xFF, eight bytes, 0x7F: what every ZeroMQ socket sends at once, encrypted link or not."""
-
-
 async def is_zeromq(connection: socket.socket, within_s: float) -> None:
     """The proof of a link's port. Raises OSError when something else listens.
 
-    Which node's it is only the CURVE handshake of the stage can tell: who has the private address
-    of a peer and a stage on the same port is told by a link that does not open
+    Which node's it is only the CURVE handshake of the stage can tell: where another PC has the
+    private address of a peer and a stage on the same port, the link does not open
     (`PathKeeper.failed`).
     """
     async with asyncio.timeout(within_s):
@@ -104,3 +127,44 @@ async def find_link_port(
 ) -> tuple[str, socket.socket] | None:
     """`first_direct` for the port of a link."""
     return await first_direct(addresses, partial(is_zeromq, within_s=within_s), within_s)
+
+
+def home_addresses(devices: Mapping[str, Sequence[Any]] | None = None) -> list[str]:
+    """IPv4 addresses of the PC's own devices, as strings; `devices` as psutil gives them."""
+    found = psutil.net_if_addrs() if devices is None else devices
+    addresses = [
+        one.address
+        for name, bound in sorted(found.items())
+        if not name.startswith(VIRTUAL)
+        for one in bound
+        if one.family == socket.AF_INET and _reachable(one.address)
+    ]
+    return list(dict.fromkeys(addresses))
+
+
+def _reachable(address: str) -> bool:
+    """Whether the address means this PC to others too."""
+    one = ipaddress.ip_address(address)
+    return not (one.is_loopback or one.is_link_local or one.is_unspecified or one.is_multicast)
+
+
+def candidates(
+    port: int,
+    home: Sequence[str],
+    mapped: str | None = None,
+    seen: str | None = None,
+    bound_to: str = ANY_ADDRESS,
+) -> tuple[str, ...]:
+    """host:port of one port of this PC, for others to try in this order.
+
+    `home`: of `home_addresses`; `mapped`: host:port at the router; `seen`: this PC's host as the
+    coordinator sees it; `bound_to`: where the port listens, if not everywhere.
+    """
+    if bound_to != ANY_ADDRESS:
+        home = [bound_to]
+    found = [f"{host}:{port}" for host in home]
+    if mapped is not None:
+        found.append(mapped)
+    if seen is not None and not any(one.startswith(f"{seen}:") for one in found):
+        found.append(f"{seen}:{port}")
+    return tuple(found[:ADDRESSES_MAX])

@@ -1,9 +1,9 @@
-"""Finds the way of one outgoing link, and a better one later.
+"""Finds the path of one outgoing link, and a better one later.
 
-It opens a door to the relay at once and tries the direct addresses; the first path that works is
-told to whoever started it, and each later one too: the stage then moves the link when nothing is in
-flight. The door stays open as long as the keeper runs, so a direct path that fails is replaced at
-once.
+It opens a tunnel to the relay at once and tries the direct addresses; the first path that works is
+reported to the link's owner, and each later one too: the stage then moves the link when nothing is
+in flight. The tunnel stays open as long as the keeper runs, so a direct path that fails is replaced
+at once.
 """
 
 import asyncio
@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 from molink.transport.paths.choose import Path, PathChooser, PathPeriods
 from molink.transport.paths.direct import DIRECT_WITHIN_S, find_link_port
-from molink.transport.relay.caller import RelayCaller, RelayTunnel
+from molink.transport.relay.client import RelayCaller, relay_tunnel
 
 __all__ = ["LinkEnd", "PathKeeper"]
 
@@ -26,7 +26,7 @@ PERIODS = PathPeriods()
 
 @dataclass(frozen=True, slots=True)
 class LinkEnd:
-    """Where a link leads."""
+    """Far end of a link."""
 
     to: str
     """A node's id or the coordinator."""
@@ -37,7 +37,7 @@ class LinkEnd:
 
 
 class PathKeeper:
-    """The path of one link, while `run` runs."""
+    """Path of one link, kept while `run` runs."""
 
     def __init__(
         self,
@@ -51,81 +51,69 @@ class PathKeeper:
 
         `moved` is awaited with every path that is taken into use, the first one included.
         """
-        self._end, self._moved, self._direct_within_s = end, moved, direct_within_s
-        self._door = None
-        if caller is not None:
-            self._door = RelayTunnel(caller, end.to, end.port_name, self._heard)
-        self._chooser = PathChooser(self._door is not None, periods)
-        self._told = Path("none")
-        self._news = asyncio.Event()
+        self._end, self._caller, self._moved = end, caller, moved
+        self._direct_within_s = direct_within_s
+        self._chooser = PathChooser(caller is not None, periods)
+        self._path = Path("none")
+        self._changed = asyncio.Event()
         self.trouble = ""
         """Why the relay does not lead there now, for the owner; empty when it does."""
 
     @property
     def path(self) -> Path:
-        """In use: as it was last told to `moved`."""
-        return self._told
+        """The path in use, as `moved` was last called with."""
+        return self._path
 
     def failed(self, path: Path) -> None:
-        """The stage says that over this path the link is not open, or no longer."""
-        if path == self._told:
+        """The stage reports that over this path the link is not open, or no longer."""
+        if path == self._path:
             self._chooser.failed(self._now())
-            self._news.set()
-
-    def now_at(self, addresses: Sequence[str]) -> None:
-        """The far end has other addresses; tried at once unless the link is direct."""
-        self._end = replace(self._end, addresses=tuple(addresses))
-        self._chooser.look_again(self._now())
-        self._news.set()
+            self._changed.set()
 
     async def run(self) -> None:
         """Until it is cancelled. Raises what `moved` raises."""
-        if self._door is not None:
-            self._door.open()
-        try:
-            while True:
-                if self._is_time():
-                    await self._try()
-                await self._tell()
-                await self._wait()
-        finally:
-            if self._door is not None:
-                await self._door.close()
+        if self._caller is None:
+            await self._keep("")
+            return
+        end = self._end
+        async with relay_tunnel(self._caller, end.to, end.port_name, self._note_dial) as tunnel:
+            await self._keep(tunnel.address)
 
-    def _heard(self, sentence: str) -> None:
-        self.trouble = sentence
+    async def _keep(self, tunnel_address: str) -> None:
+        while True:
+            due_at = self._chooser.next_try_at
+            if due_at is not None and self._now() >= due_at:
+                await self._try_direct()
+            path = self._chooser.path
+            if path.kind == "relay":
+                path = replace(path, address=tunnel_address)
+            if path != self._path:
+                self._path = path
+                await self._moved(path)
+            await self._wait()
+
+    def _note_dial(self, trouble: str) -> None:
+        self.trouble = trouble
 
     def _now(self) -> float:
         return asyncio.get_running_loop().time()
 
-    def _is_time(self) -> bool:
-        due_at = self._chooser.next_try_at
-        return due_at is not None and self._now() >= due_at
-
-    async def _try(self) -> None:
-        """See whether a direct address works."""
-        hurry = self._told.kind == "none" and self._door is not None
+    async def _try_direct(self) -> None:
+        """Find out whether a direct address works."""
+        hurry = self._path.kind == "none" and self._caller is not None
         within_s = min(FIRST_WITHIN_S, self._direct_within_s) if hurry else self._direct_within_s
         found = await find_link_port(self._end.addresses, within_s=within_s)
         if found is None:
-            self._chooser.silent(self._now())
+            self._chooser.unanswered(self._now())
         else:
             address, connection = found
             connection.close()
             self._chooser.answered(address, self._now())
-
-    async def _tell(self) -> None:
-        path = self._chooser.path
-        if path.kind == "relay" and self._door is not None:
-            path = replace(path, address=self._door.address)
-        if path != self._told:
-            self._told = path
-            await self._moved(path)
 
     async def _wait(self) -> None:
         """Until the next attempt is due, or something has happened."""
         due_at = self._chooser.next_try_at
         with suppress(TimeoutError):
             async with asyncio.timeout_at(due_at):
-                await self._news.wait()
-        self._news.clear()
+                await self._changed.wait()
+        self._changed.clear()

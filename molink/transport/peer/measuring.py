@@ -13,12 +13,13 @@ import asyncio
 import secrets
 import socket
 import statistics
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 
 from molink.errors import FrameError
-from molink.transport.peer.allowance import BULK_BYTES_MAX
-from molink.transport.peer.arrivals import Arrivals
 from molink.transport.peer.protocol import (
+    BULK_BYTES_MAX,
+    GIVE_BYTES_MAX,
     PEER_FRAMES,
     Bulk,
     Echo,
@@ -26,13 +27,20 @@ from molink.transport.peer.protocol import (
     Measure,
     Ready,
     Received,
-    Sorry,
+    Reject,
 )
-from molink.transport.peer.service import GIVE_BYTES_MAX
-from molink.transport.preamble import NONCE_BYTES, Hello, RefusedError, is_signed, sign
+from molink.transport.preamble import NONCE_BYTES, RefusedError, is_signed
 from molink.transport.sockets import abandon
 
-__all__ = ["BULK_S", "Asking", "Measured", "greet_peer", "measure", "measure_download"]
+__all__ = [
+    "BULK_S",
+    "Arrivals",
+    "Asking",
+    "Measured",
+    "greet_peer",
+    "measure",
+    "measure_download",
+]
 
 ECHOES = 9
 """Their median is what a message meets; a single lost packet or a busy moment does not move it."""
@@ -40,7 +48,7 @@ ECHOES = 9
 BULK_S = 1.0
 """Sending for so long: ten round trips of a far link, so that most of it is past the slow start."""
 
-TURN_WITHIN_S = 45.0
+SLOT_WITHIN_S = 45.0
 """For the service to be free: the time of all that may wait, at their usual two or three seconds
 each."""
 
@@ -54,10 +62,48 @@ RECEIVE_BYTES = 64 * 1024
 GIVEN_NOTED_BYTES = 16 * 1024
 """As fine as a service counts (`service.ACKNOWLEDGED_EVERY_BYTES`)."""
 
+START_SHARE = 0.3
+"""Of the time of sending; TCP begins slowly, so what is counted before says nothing of a line."""
+
+REPORTS_MIN = 3
+"""Fewer say nothing about a rate."""
+
+
+@dataclass(slots=True)
+class Arrivals:
+    """How fast bytes came: by one clock, without the start of the connection.
+
+    Both ends of a measurement count: the sender by the reports that come back, the receiver by what
+    it reads.
+    """
+
+    clock: Callable[[], float]
+    began_s: float
+    counted: list[tuple[float, int]] = field(default_factory=list)
+
+    @property
+    def bytes_total(self) -> int:
+        """Bytes that have come so far."""
+        return self.counted[-1][1] if self.counted else 0
+
+    def note(self, bytes_total: int) -> None:
+        """Count what has come by now."""
+        self.counted.append((self.clock(), bytes_total))
+
+    @property
+    def rate_bytes_per_s(self) -> float:
+        """Rate between the end of the start and the last count; 0 where too little came."""
+        if len(self.counted) < REPORTS_MIN:
+            return 0.0
+        last_s, last_bytes = self.counted[-1]
+        start_s = self.began_s + START_SHARE * (last_s - self.began_s)
+        first_s, first_bytes = next((at, n) for at, n in self.counted if at >= start_s)
+        return (last_bytes - first_bytes) / (last_s - first_s) if last_s > first_s else 0.0
+
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """The way from here to a peer."""
+    """Figures of the path from here to a peer."""
 
     rtt_s: float
     rate_bytes_per_s: float
@@ -66,7 +112,7 @@ class Measured:
 
 @dataclass(frozen=True, slots=True)
 class Asking:
-    """Who asks, and how it proves that it may."""
+    """Node that asks, and its proof that it may."""
 
     node_id: str
     token: str
@@ -74,21 +120,17 @@ class Asking:
 
 
 async def greet_peer(connection: socket.socket, asking: Asking) -> None:
-    """Be let in by the service at the far end, when it is our turn.
+    """Make the handshake with the service at the far end, and wait for our slot.
 
     Raises RefusedError when it says why not, OSError when what listens there is something else.
     """
+    nonce = secrets.token_bytes(NONCE_BYTES)
+    request = Measure(asking.node_id, b"", nonce)
     try:
-        hello = await PEER_FRAMES.read(connection)
-        if not isinstance(hello, Hello):
-            raise FrameError("no greeting")
-        nonce = secrets.token_bytes(NONCE_BYTES)
-        request = sign(Measure(asking.node_id, b"", nonce), asking.token, hello.nonce)
-        await PEER_FRAMES.write(connection, request)
-        answer = await PEER_FRAMES.read(connection, TURN_WITHIN_S)
+        answer = await PEER_FRAMES.request(connection, request, asking.token, SLOT_WITHIN_S)
     except FrameError as error:
         raise ConnectionError(f"no peer service: {error}") from None
-    if isinstance(answer, Sorry):
+    if isinstance(answer, Reject):
         raise RefusedError(answer.sentence)
     if not isinstance(answer, Ready) or not is_signed(answer, asking.token, nonce):
         raise ConnectionError("another node's peer service, or none")
@@ -124,7 +166,7 @@ async def measure_download(connection: socket.socket, within_s: float = BULK_S) 
             await PEER_FRAMES.write(connection, Give())
             await _take(connection, arrivals)
     except OSError:
-        pass  # Enough, or over: what was counted counts.
+        pass  # The time is over, or the connection: what was counted counts.
     finally:
         abandon(connection)
     return arrivals.rate_bytes_per_s
@@ -156,7 +198,7 @@ async def _round_trip(connection: socket.socket) -> float:
 
 @dataclass(slots=True)
 class _Reports:
-    """What the far end has counted, and when we heard of it."""
+    """Reports of the far end: what it has counted, and when each came."""
 
     arrivals: Arrivals
     more: asyncio.Event

@@ -1,4 +1,4 @@
-"""How one node measures the way to another.
+"""How one node measures the path to another.
 
     the service: Hello(nonce)
     the node:    Measure(its id, a nonce of its own, proof)
@@ -23,6 +23,8 @@ from dataclasses import dataclass
 from molink.transport.preamble import Frames, Hello, Signed
 
 __all__ = [
+    "BULK_BYTES_MAX",
+    "GIVE_BYTES_MAX",
     "PEER_FRAMES",
     "PEER_PORT_NAME",
     "Bulk",
@@ -32,7 +34,7 @@ __all__ = [
     "PeerFrame",
     "Ready",
     "Received",
-    "Sorry",
+    "Reject",
     "probe_key",
     "probe_token",
 ]
@@ -40,10 +42,17 @@ __all__ = [
 PEER_PORT_NAME = "peer"
 """Of the service, at a relay."""
 
+BULK_BYTES_MAX = 16 * 2**20
+"""Of one measurement: a second of 134 Mbps; what is faster is measured in less than a second."""
+
+GIVE_BYTES_MAX = 8 * 2**20
+"""Of one measurement of a download: a second of 67 Mbps, about what a home takes and more than a
+coordinator at home has."""
+
 
 @dataclass(frozen=True, slots=True)
 class Measure(Signed):
-    """Serve me."""
+    """Request to be served."""
 
     nonce: bytes
 
@@ -54,15 +63,15 @@ class Ready(Signed):
 
 
 @dataclass(frozen=True, slots=True)
-class Sorry:
-    """Why not."""
+class Reject:
+    """Refusal, with a sentence why."""
 
     sentence: str
 
 
 @dataclass(frozen=True, slots=True)
 class Echo:
-    """Say the same."""
+    """Frame that is answered by the same."""
 
     number: int
 
@@ -74,7 +83,7 @@ class Bulk:
 
 @dataclass(frozen=True, slots=True)
 class Give:
-    """Send me what is no frame."""
+    """Request for bytes that are no frames."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,14 +93,14 @@ class Received:
     bytes_total: int
 
 
-PeerFrame = Hello | Measure | Ready | Sorry | Echo | Bulk | Give | Received
+PeerFrame = Hello | Measure | Ready | Reject | Echo | Bulk | Give | Received
 
 PEER_FRAMES: Frames[PeerFrame] = Frames(
     {
         "hello": Hello,
         "measure": Measure,
         "ready": Ready,
-        "sorry": Sorry,
+        "sorry": Reject,
         "echo": Echo,
         "bulk": Bulk,
         "give": Give,

@@ -1,35 +1,36 @@
-"""Lets others measure the way here, and nothing else: bounded in time, bytes and number.
+"""Lets others measure the path here, and nothing else: bounded in time, bytes and number.
 
-One measurement at a time, because two would each find half of the line; the next ones wait their
-turn, a few of them. Each has so many seconds and bytes, and all together draw on an allowance that
-fills slowly: whoever steals a token cannot keep a volunteer's line busy. Bytes are counted and
-dropped as they come, and how fast each node's came is kept: that is what it can send here, whatever
-it says itself. Only the coordinator's own service also sends.
+One measurement at a time, because two would each find half of the line; the next ones wait for
+their slot, a few of them. Each has so many seconds and bytes, and all together draw on an allowance
+that fills slowly: a stolen token cannot keep a volunteer's line busy. Bytes are counted and dropped
+as they come, and how fast each node's came is kept: that is what it can send here, whatever it says
+itself. Only the coordinator's own service also sends.
 """
 
 import asyncio
 import socket
 from collections.abc import Callable
+from dataclasses import dataclass, field
 
 from molink.errors import FrameError
-from molink.transport.peer.allowance import Allowance
-from molink.transport.peer.arrivals import Arrivals
+from molink.transport.peer.measuring import Arrivals
 from molink.transport.peer.protocol import (
+    BULK_BYTES_MAX,
+    GIVE_BYTES_MAX,
     PEER_FRAMES,
     Bulk,
     Echo,
     Give,
     Measure,
-    PeerFrame,
     Ready,
     Received,
-    Sorry,
+    Reject,
     probe_token,
 )
-from molink.transport.preamble import Hello, is_signed, sign
-from molink.transport.sockets import abandon, accept_from, address_of, listen
+from molink.transport.preamble import RefusedError, is_signed, sign
+from molink.transport.sockets import Listener, abandon
 
-__all__ = ["GIVE_BYTES_MAX", "PeerService"]
+__all__ = ["Allowance", "PeerService"]
 
 ECHOES_MAX = 32
 """More than a median needs."""
@@ -37,21 +38,24 @@ ECHOES_MAX = 32
 MEASURE_S_MAX = 6.0
 """Of one measurement: echoes over a slow line, a second of bytes, and the rest of its window."""
 
-GIVE_BYTES_MAX = 8 * 2**20
-"""Of one measurement of a download: a second of 67 Mbps, about what a home takes and more than a
-coordinator at home has."""
-
 GIVE_S_MAX = 1.5
-"""A second, and the start of the connection."""
+"""Of one measurement of a download: a second, and the start of the connection."""
 
-SEEN_MAX = 64
+RATES_MAX = 64
 """Nodes whose rate is kept, the latest: five times as many as one round brings."""
 
 WAITING_MAX = 16
-"""For their turn; the last waits some half a minute, whoever comes then is told to come later."""
+"""For their slot; the last waits some half a minute, a node that comes then has to come later."""
 
-STRANGERS_MAX = 32
-"""Connections that have not proven themselves, each for five seconds at most; more are closed."""
+UNIDENTIFIED_MAX = 32
+"""Connections that have not proven themselves, each for five seconds at most; the next one ends the
+oldest."""
+
+ALLOWANCE_BYTES = 8 * BULK_BYTES_MAX
+"""A round in which eight neighbours measure at once at full length."""
+
+ALLOWANCE_BYTES_PER_S = 256 * 1024
+"""2 Mbps on average, at worst: a home's downlink does not notice."""
 
 PIECE_BYTES = 64 * 1024
 
@@ -60,8 +64,32 @@ ACKNOWLEDGED_EVERY_BYTES = 16 * 1024
 frames for the largest measurement."""
 
 
+@dataclass(slots=True)
+class Allowance:
+    """Token bucket of the bytes that measurements may still take of a line, all together."""
+
+    clock: Callable[[], float]
+    left_bytes: float = ALLOWANCE_BYTES
+    _filled_at: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._filled_at = self.clock()
+
+    def next_bytes_max(self) -> int:
+        """Most bytes of the next measurement."""
+        now = self.clock()
+        self.left_bytes += (now - self._filled_at) * ALLOWANCE_BYTES_PER_S
+        self.left_bytes = min(self.left_bytes, ALLOWANCE_BYTES)
+        self._filled_at = now
+        return min(int(self.left_bytes), BULK_BYTES_MAX)
+
+    def take(self, size_bytes: int) -> None:
+        """Count bytes that have passed."""
+        self.left_bytes -= size_bytes
+
+
 class PeerService:
-    """Listens from `start` to `stop`."""
+    """Measurement service of one node, from `start` to `stop`."""
 
     def __init__(
         self,
@@ -70,94 +98,68 @@ class PeerService:
         port: int = 0,
         clock: Callable[[], float] | None = None,
         *,
-        gives: bool = False,
+        allow_download: bool = False,
+        on_rate: Callable[[str, float], None] = lambda node_id, rate: None,
     ) -> None:
-        """`key` is this node's `probe_key`; `gives`: whether others may measure their download."""
-        self._key, self._where, self._clock, self._gives = key, (host, port), clock, gives
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._strangers = self._waiting = 0
-        self._turn = asyncio.Semaphore(1)
-        self.measurements = 0
-        """Served since the start."""
-        self.bytes_received = 0
-        self.spoofed = 0
-        """Refused because the proof was wrong."""
-        self.seen: dict[str, float] = {}
+        """`key` is this node's `probe_key`; `allow_download`: whether others may measure theirs;
+        `on_rate` is called with a node and the bytes per second that it has sent here."""
+        self._key, self._where, self._clock = key, (host, port), clock
+        self._allow_download, self._on_rate = allow_download, on_rate
+        connections_max = UNIDENTIFIED_MAX + WAITING_MAX + 1
+        self._listener = Listener(self._serve, connections_max, UNIDENTIFIED_MAX)
+        self._slot = asyncio.Semaphore(1)
+        self._waiting = 0
+        self.rates: dict[str, float] = {}
         """Node to the bytes per second that it has sent here, by this side's count."""
-        self.saw: Callable[[str, float], None] = lambda node_id, rate: None
-        """Hears of each such rate."""
 
     async def start(self) -> None:
         """Raises UserError when it cannot listen there."""
         clock = self._clock or asyncio.get_running_loop().time
-        self._allowance, self._to_give = Allowance(clock), Allowance(clock)
-        self._door = listen(*self._where)
-        self._tasks.add(asyncio.create_task(self._accept()))
+        self._receive_allowance, self._give_allowance = Allowance(clock), Allowance(clock)
+        self._listener.open(*self._where)
 
     async def stop(self) -> None:
         """End it with all connections."""
-        for task in tuple(self._tasks):
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-        self._door.close()
+        await self._listener.close()
 
     @property
     def address(self) -> str:
         """host:port that it listens at."""
-        return address_of(self._door)
+        return self._listener.address
 
     @property
     def port(self) -> int:
-        """That it listens at."""
-        return int(self._door.getsockname()[1])
+        """Number of the port that it listens at."""
+        return self._listener.port
 
-    async def _accept(self) -> None:
-        while True:
-            connection = await accept_from(self._door)
-            if self._strangers >= STRANGERS_MAX:
-                connection.close()
-                continue
-            task = asyncio.create_task(self._serve(connection))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
-
-    async def _serve(self, connection: socket.socket) -> None:
+    async def _serve(self, connection: socket.socket) -> bool:
         try:
-            request = await self._greet(connection)
-            if isinstance(request, Sorry):
-                PEER_FRAMES.write_now(connection, request)
-                return
-            self._waiting += 1
-            try:
-                await self._turn.acquire()
-            finally:
-                self._waiting -= 1
-            try:
-                async with asyncio.timeout(MEASURE_S_MAX):
-                    await self._measured(connection, request)
-            finally:
-                self._turn.release()
-        except (OSError, FrameError):
-            pass
-        finally:
-            connection.close()
-
-    async def _greet(self, connection: socket.socket) -> Measure | Sorry:
-        """Who is it? Sorry when it may not, or not now."""
-        self._strangers += 1
+            request = await self._handshake(connection)
+        except RefusedError as error:
+            PEER_FRAMES.write_now(connection, Reject(str(error)))
+            return False
+        self._waiting += 1
         try:
-            hello = Hello.draw()
-            await PEER_FRAMES.write(connection, hello)
-            request = await PEER_FRAMES.read(connection)
+            await self._slot.acquire()
         finally:
-            self._strangers -= 1
+            self._waiting -= 1
+        try:
+            async with asyncio.timeout(MEASURE_S_MAX):
+                await self._measured(connection, request)
+        finally:
+            self._slot.release()
+        return False
+
+    async def _handshake(self, connection: socket.socket) -> Measure:
+        """The node's request. Raises RefusedError when it may not measure, or not now."""
+        request, nonce = await PEER_FRAMES.challenge(connection)
         if not isinstance(request, Measure):
-            return Sorry("say who you are first")
-        if not is_signed(request, self._token_of(request), hello.nonce):
-            self.spoofed += 1
-            return Sorry("the proof is wrong: ask the coordinator for a new order")
+            raise RefusedError("say who you are first")
+        if not is_signed(request, self._token_of(request), nonce):
+            raise RefusedError("the proof is wrong: ask the coordinator for a new order")
         if self._waiting >= WAITING_MAX:
-            return Sorry(f"{WAITING_MAX} nodes wait to measure already: come later")
+            raise RefusedError(f"{WAITING_MAX} nodes wait to measure already: come later")
+        self._listener.identified()
         return request
 
     def _token_of(self, request: Measure) -> str:
@@ -165,27 +167,25 @@ class PeerService:
 
     async def _measured(self, connection: socket.socket, request: Measure) -> None:
         """Serve one node until it has what it wants."""
-        self.measurements += 1
         ready = sign(Ready(request.node_id, b""), self._token_of(request), request.nonce)
         await PEER_FRAMES.write(connection, ready)
         for _ in range(ECHOES_MAX):
-            frame: PeerFrame = await PEER_FRAMES.read(connection)
-            match frame:
-                case Echo():
-                    await PEER_FRAMES.write(connection, frame)
+            match await PEER_FRAMES.read(connection):
+                case Echo() as echo:
+                    await PEER_FRAMES.write(connection, echo)
                 case Bulk():
                     arrivals = await self._count(connection)
-                    self._note(request.node_id, arrivals.rate_bytes_per_s)
+                    self._note_rate(request.node_id, arrivals.rate_bytes_per_s)
                     return
-                case Give() if self._gives:
+                case Give() if self._allow_download:
                     await self._give(connection)
                     return
                 case _:
                     raise FrameError("neither echo nor bulk")
 
     async def _count(self, connection: socket.socket) -> Arrivals:
-        """Take bytes, say how many, as many as are allowed."""
-        allowed_bytes = self._allowance.for_one()
+        """Take bytes, report how many, as many as are allowed."""
+        allowed_bytes = self._receive_allowance.next_bytes_max()
         loop = asyncio.get_running_loop()
         arrivals = Arrivals(loop.time, loop.time())
         piece = bytearray(PIECE_BYTES)
@@ -195,8 +195,7 @@ class PeerService:
             if not count:
                 break
             total += count
-            self._allowance.take(count)
-            self.bytes_received += count
+            self._receive_allowance.take(count)
             if total - arrivals.bytes_total >= ACKNOWLEDGED_EVERY_BYTES:
                 arrivals.note(total)
                 if not PEER_FRAMES.write_now(connection, Received(total)):
@@ -204,32 +203,32 @@ class PeerService:
         PEER_FRAMES.write_now(connection, Received(total))
         return arrivals
 
-    def _note(self, node_id: str, rate_bytes_per_s: float) -> None:
+    def _note_rate(self, node_id: str, rate_bytes_per_s: float) -> None:
         if rate_bytes_per_s <= 0:
             return
-        self.seen.pop(node_id, None)
-        self.seen[node_id] = rate_bytes_per_s
-        while len(self.seen) > SEEN_MAX:
-            self.seen.pop(next(iter(self.seen)))
-        self.saw(node_id, rate_bytes_per_s)
+        self.rates.pop(node_id, None)
+        self.rates[node_id] = rate_bytes_per_s
+        while len(self.rates) > RATES_MAX:
+            self.rates.pop(next(iter(self.rates)))
+        self._on_rate(node_id, rate_bytes_per_s)
 
     async def _give(self, connection: socket.socket) -> None:
         """Send for a while; what has not left by then never does."""
-        left_bytes = min(self._to_give.for_one(), GIVE_BYTES_MAX)
+        left_bytes = min(self._give_allowance.next_bytes_max(), GIVE_BYTES_MAX)
         loop, piece = asyncio.get_running_loop(), bytes(PIECE_BYTES)
         try:
             async with asyncio.timeout(GIVE_S_MAX):
                 while left_bytes > 0:
-                    self._to_give.take(min(left_bytes, PIECE_BYTES))
+                    self._give_allowance.take(min(left_bytes, PIECE_BYTES))
                     await loop.sock_sendall(connection, piece[:left_bytes])
                     left_bytes -= PIECE_BYTES
         except OSError:
             abandon(connection)
 
 
-async def _received(connection: socket.socket, room: memoryview) -> int:
+async def _received(connection: socket.socket, buffer: memoryview) -> int:
     """Bytes that have come; 0 when there are no more, however that came about."""
     try:
-        return await asyncio.get_running_loop().sock_recv_into(connection, room)
+        return await asyncio.get_running_loop().sock_recv_into(connection, buffer)
     except OSError:
         return 0

@@ -1,4 +1,4 @@
-"""Who is registered with a relay, which dials wait for an answer, and how much each node holds."""
+"""Nodes that are registered with a relay, dials that wait for an answer, and what each holds."""
 
 import asyncio
 import secrets
@@ -27,7 +27,7 @@ TICKET_BYTES = 16
 
 @dataclass(slots=True, eq=False)
 class PendingDial:
-    """A caller waits for the receiver's connection."""
+    """Dial that waits for the receiver's connection."""
 
     to: str
     answer: "asyncio.Future[socket.socket]"
@@ -41,7 +41,7 @@ class PendingDial:
         return connection
 
     def give_up(self) -> None:
-        """Nobody waits any more; a connection that came in this very moment is closed."""
+        """The caller does not wait any more; a connection that came in this moment is closed."""
         if self.answer.cancel() or self.taken or self.answer.cancelled():
             return
         if self.answer.exception() is None:
@@ -50,7 +50,7 @@ class PendingDial:
 
 @dataclass(slots=True)
 class Members:
-    """All state of a relay that belongs to a node."""
+    """Registrations, dials and tasks of a relay, by node."""
 
     registered: dict[str, socket.socket] = field(default_factory=dict)
     _pending: dict[bytes, PendingDial] = field(default_factory=dict)
@@ -73,7 +73,7 @@ class Members:
         if self.registered.get(node_id) is connection:
             del self.registered[node_id]
 
-    def tell(self, node_id: str, frame: RelayFrame) -> bool:
+    def send_to(self, node_id: str, frame: RelayFrame) -> bool:
         """Send to a node on its registration; one that does not read is dropped."""
         connection = self.registered.get(node_id)
         if connection is None:
@@ -106,7 +106,7 @@ class Members:
         pending = PendingDial(to, asyncio.get_running_loop().create_future())
         self._pending[ticket] = pending
         try:
-            if not self.tell(to, Called(caller, port_name, ticket)):
+            if not self.send_to(to, Called(caller, port_name, ticket)):
                 raise RefusedError(f"{to} is not registered with this relay")
             yield pending
         finally:
@@ -155,6 +155,6 @@ class Members:
 
 
 def _hang_up(connection: socket.socket) -> None:
-    """Let whoever reads from this connection see its end, and close it."""
+    """End this connection: the task that reads from it sees its end and closes it."""
     with suppress(OSError):
         connection.shutdown(socket.SHUT_RDWR)

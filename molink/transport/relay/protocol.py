@@ -1,4 +1,4 @@
-"""What is said before a relay joins two connections.
+"""Frames that pass before a relay joins two connections, and the tokens that sign them.
 
     receiver --Register--> relay: "I am B"; stays open, and is pinged
     sender   --Dial------> relay: "I am A, give me port `ring` of B"
@@ -10,23 +10,25 @@ Both ends only ever dial out, so a home router sees nothing but outgoing connect
 greets each connection with a nonce (`molink.transport.preamble`), and each request is signed with
 its node's relay token.
 
-That token is an HMAC of the node's id under the relay's secret: whoever holds the secret (the
-coordinator, and a relay on a rented server) can check every node without a database, and a node
-can neither make another's nor use its own in another name.
+That token is an HMAC of the node's id under the relay's secret: with the secret, which the
+coordinator and a relay on a rented server have, every node is checked without a database, and a
+node can neither make another's nor use its own in another name.
 """
 
 import hashlib
 import hmac
 import re
 from dataclasses import dataclass
+from pathlib import Path
 
-from molink.errors import FrameError
+from molink.errors import FrameError, UserError
 from molink.transport.preamble import Frames, Hello, Signed
 
 __all__ = [
     "COORDINATOR",
     "PING_PERIOD_S",
     "RELAY_FRAMES",
+    "SECRET_CHARACTERS_MIN",
     "SILENT_S",
     "Answer",
     "Called",
@@ -37,6 +39,7 @@ __all__ = [
     "Register",
     "Registered",
     "RelayFrame",
+    "read_secret",
     "relay_token",
 ]
 
@@ -50,13 +53,21 @@ node about a kilobyte a minute."""
 SILENT_S = 25.0
 """Two pings may be lost; then either end gives the registration up, and the node comes again."""
 
+SECRET_CHARACTERS_MIN = 32
+"""128 bits in hexadecimal: nobody tries them all."""
+
+SECRET_BYTES_MAX = 4096
+"""Whatever is longer is some other file."""
+
+SECRET_HINT = "make one with `openssl rand -hex 32 > FILE`"
+
 NODE_ID = re.compile(r"[a-z2-7]{16}|coordinator")
 PORT_NAME = re.compile(r"[a-z][a-z0-9-]{0,19}")
 
 
 @dataclass(frozen=True, slots=True)
 class Register(Signed):
-    """Let others reach me here."""
+    """Request to let others reach this node on this connection."""
 
     def __post_init__(self) -> None:
         _check(self.node_id, NODE_ID)
@@ -64,7 +75,7 @@ class Register(Signed):
 
 @dataclass(frozen=True, slots=True)
 class Dial(Signed):
-    """Join this connection with a port of that node."""
+    """Request to join this connection with a port of another node."""
 
     to: str
     port_name: str
@@ -77,7 +88,7 @@ class Dial(Signed):
 
 @dataclass(frozen=True, slots=True)
 class Answer(Signed):
-    """This connection is for the dial of that ticket."""
+    """Request to join this connection with the dial of a ticket."""
 
     ticket: bytes
 
@@ -87,12 +98,12 @@ class Answer(Signed):
 
 @dataclass(frozen=True, slots=True)
 class Registered:
-    """Whoever names this node is sent here now."""
+    """Answer to `Register`: dials for this node are announced here from now on."""
 
 
 @dataclass(frozen=True, slots=True)
 class Called:
-    """`caller` wants your port `port_name`."""
+    """Call: `caller` wants the port `port_name` of this node."""
 
     caller: str
     port_name: str
@@ -101,17 +112,18 @@ class Called:
 
 @dataclass(frozen=True, slots=True)
 class Joined:
-    """The next byte is the other end's."""
+    """Answer to `Dial` and `Answer`: the next byte is the other end's."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ping:
-    """The relay asks, the node answers with the same."""
+    """Heartbeat of a registration: the relay sends it, the node answers with the same."""
 
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """Why not; from the receiver with the ticket of the dial that it means, else without one."""
+    """Refusal with a sentence; from the receiver with the ticket of the dial that it means, else
+    without one."""
 
     sentence: str
     ticket: bytes = b""
@@ -132,6 +144,24 @@ RELAY_FRAMES: Frames[RelayFrame] = Frames(
         "refused": Refused,
     }
 )
+
+
+def read_secret(file: str) -> bytes:
+    """The secret in `file`, without white space around it. Raises UserError when it is none."""
+    try:
+        with Path(file).open("rb") as opened:
+            text = opened.read(SECRET_BYTES_MAX + 1)
+    except OSError as error:
+        raise UserError(
+            f"Cannot read the secret in {file} ({error.strerror}): {SECRET_HINT}."
+        ) from None
+    secret = text.strip()
+    if not SECRET_CHARACTERS_MIN <= len(secret) <= SECRET_BYTES_MAX:
+        raise UserError(
+            f"{file} holds no secret of {SECRET_CHARACTERS_MIN} to {SECRET_BYTES_MAX} characters: "
+            f"{SECRET_HINT}."
+        )
+    return secret
 
 
 def relay_token(secret: bytes, node_id: str) -> str:

@@ -14,10 +14,12 @@ but the splices, at most two pieces for each (`splice`).
 import asyncio
 import socket
 from collections.abc import Callable
+from dataclasses import dataclass
+from typing import assert_never
 
 from molink.errors import FrameError
-from molink.transport.preamble import Hello, RefusedError, Signed, is_signed, sentence
-from molink.transport.relay.counts import RelayCounts, RelayStatistics
+from molink.tasks import cancel
+from molink.transport.preamble import RefusedError, Signed, is_signed, sentence
 from molink.transport.relay.members import Members
 from molink.transport.relay.protocol import (
     PING_PERIOD_S,
@@ -33,25 +35,44 @@ from molink.transport.relay.protocol import (
     relay_token,
 )
 from molink.transport.relay.splice import Splicer
-from molink.transport.sockets import accept_from, address_of, connect, listen, raise_file_limit
+from molink.transport.sockets import Listener, connect, raise_file_limit
 
-__all__ = ["CONNECTIONS_MAX", "STRANGERS_MAX", "RelayServer"]
+__all__ = ["CONNECTIONS_MAX", "UNIDENTIFIED_MAX", "RelayServer", "RelayStatistics"]
 
 CONNECTIONS_MAX = 8192
-"""Registrations, joined pairs and strangers together: a thousand nodes with seven links each, far
-more than the relay's own line could carry. At most twice a piece of `splice` is held for each:
-1 GiB, if every receiver is stuck at once both ways."""
+"""Registrations, joined pairs and unidentified connections together: a thousand nodes with seven
+links each, far more than the relay's own line could carry. At most twice a piece of `splice` is
+held for each: 1 GiB, if every receiver is stuck at once both ways."""
 
-STRANGERS_MAX = 256
-"""Connections that have not proven themselves. The next one ends the oldest: so a flood of silent
-ones delays honest nodes only if it replaces 256 within their round trip."""
+UNIDENTIFIED_MAX = 256
+"""Connections that have not proven themselves; the next one ends the oldest."""
 
 CALLED_WITHIN_S = 10.0
 """For the receiver to connect: its handshakes over a slow line, one packet lost."""
 
 
+@dataclass(frozen=True, slots=True)
+class RelayStatistics:
+    """Figures of a relay: what it has done since it started, and holds now."""
+
+    registered: int
+    joined: int
+    """Pairs of connections that are joined now."""
+    held_bytes: int
+    """Read from one end and not yet taken by the other, now."""
+    bytes_carried: int
+    dials: int
+    """That were joined."""
+    refused: int
+    """Dials that were not, for whatever reason."""
+    unroutable: int
+    """Of those: the receiver is not registered, has no such port, or did not come."""
+    spoofed: int
+    """Requests in a name whose proof was wrong."""
+
+
 class RelayServer:
-    """Listens from `start` to `stop`; also an async context manager."""
+    """The relay's port, from `start` to `stop`; also an async context manager."""
 
     def __init__(
         self,
@@ -66,22 +87,20 @@ class RelayServer:
         self._members = Members()
         self._splicer = Splicer()
         self._forwards: dict[tuple[str, str], str] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._strangers: dict[asyncio.Task[None], None] = {}
-        self._counts = RelayCounts()
+        self._listener = Listener(self._serve, CONNECTIONS_MAX, UNIDENTIFIED_MAX)
+        self._pinging: asyncio.Task[None] | None = None
+        self._dials = self._refused = self._unroutable = self._spoofed = 0
 
     async def start(self) -> None:
         """Raises UserError when it cannot listen there."""
         raise_file_limit()
-        self._door = listen(*self._where)
-        self._tasks = {asyncio.create_task(self._accept()), asyncio.create_task(self._ping())}
+        self._listener.open(*self._where)
+        self._pinging = asyncio.create_task(self._ping())
 
     async def stop(self) -> None:
         """End every connection."""
-        for task in tuple(self._tasks):
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-        self._door.close()
+        await cancel(self._pinging)
+        await self._listener.close()
 
     async def __aenter__(self) -> "RelayServer":
         await self.start()
@@ -93,25 +112,25 @@ class RelayServer:
     @property
     def address(self) -> str:
         """host:port that it listens at."""
-        return address_of(self._door)
+        return self._listener.address
 
     @property
     def port(self) -> int:
-        """That it listens at."""
-        return int(self._door.getsockname()[1])
+        """Number of the port that it listens at."""
+        return self._listener.port
 
     @property
     def statistics(self) -> RelayStatistics:
-        """A snapshot."""
+        """What it has done since the start, and holds now."""
         return RelayStatistics(
-            len(self._members.registered),
-            self._splicer.open_count,
-            self._splicer.held_bytes,
-            self._splicer.bytes_carried,
-            self._counts.dials,
-            self._counts.refused,
-            self._counts.unroutable,
-            self._counts.spoofed,
+            registered=len(self._members.registered),
+            joined=self._splicer.open_count,
+            held_bytes=self._splicer.held_bytes,
+            bytes_carried=self._splicer.bytes_carried,
+            dials=self._dials,
+            refused=self._refused,
+            unroutable=self._unroutable,
+            spoofed=self._spoofed,
         )
 
     def forward(self, to: str, port_name: str, address: str) -> None:
@@ -130,49 +149,27 @@ class RelayServer:
         """End all that a node has here; `authorised` keeps it from coming back."""
         self._members.end(node_id)
 
-    async def _accept(self) -> None:
-        while True:
-            connection = await accept_from(self._door)
-            if len(self._tasks) >= CONNECTIONS_MAX:
-                connection.close()
-                continue
-            task = asyncio.create_task(self._serve(connection))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
-            self._strangers[task] = None
-            task.add_done_callback(lambda gone: self._strangers.pop(gone, None))
-            if len(self._strangers) > STRANGERS_MAX:
-                next(iter(self._strangers)).cancel()
-
     async def _ping(self) -> None:
         while True:
             await asyncio.sleep(PING_PERIOD_S)
             for node_id in tuple(self._members.registered):
-                self._members.tell(node_id, Ping())
+                self._members.send_to(node_id, Ping())
 
-    async def _serve(self, connection: socket.socket) -> None:
-        """One connection from its first frame to its end."""
-        handed_on = False
+    async def _serve(self, connection: socket.socket) -> bool:
+        """One connection from its first frame to its end; True when another task has it now."""
         try:
-            handed_on = await self._serve_known(connection)
+            return await self._serve_node(connection)
         except RefusedError as error:
-            refusal = Refused(sentence(str(error)))
-            RELAY_FRAMES.write_now(connection, refusal)
-        except (FrameError, OSError):
-            pass
-        finally:
-            if not handed_on:
-                connection.close()
+            RELAY_FRAMES.write_now(connection, Refused(sentence(str(error))))
+            return False
 
-    async def _serve_known(self, connection: socket.socket) -> bool:
-        """Do what a node asks; True when somebody else has the connection now."""
-        hello = Hello.draw()
-        await RELAY_FRAMES.write(connection, hello)
-        request = await RELAY_FRAMES.read(connection)
-        if not isinstance(request, Signed):
+    async def _serve_node(self, connection: socket.socket) -> bool:
+        """Do what a node asks; True when another task has the connection now."""
+        request, nonce = await RELAY_FRAMES.challenge(connection)
+        if not isinstance(request, Register | Dial | Answer):
             raise RefusedError("register, dial or answer first")
-        self._check(request, hello)
-        self._no_stranger()
+        self._check(request, nonce)
+        self._listener.identified()
         match request:
             case Register():
                 with self._members.working_for(request.node_id):
@@ -183,21 +180,19 @@ class RelayServer:
                 if not self._members.answered(request.node_id, request.ticket, connection):
                     raise RefusedError("nobody waits for this connection any more")
                 return True
+            case _:
+                assert_never(request)
         return False
 
-    def _check(self, request: Signed, hello: Hello) -> None:
-        if not is_signed(request, relay_token(self._secret, request.node_id), hello.nonce):
-            self._counts.spoofed += 1
+    def _check(self, request: Signed, nonce: bytes) -> None:
+        if not is_signed(request, relay_token(self._secret, request.node_id), nonce):
+            self._spoofed += 1
             raise RefusedError(
                 f"the proof is not that of {request.node_id}: this relay has another secret than "
                 "the coordinator, or somebody uses this name"
             )
         if not self._authorised(request.node_id):
             raise RefusedError(f"{request.node_id} is not a member of this cluster")
-
-    def _no_stranger(self) -> None:
-        task = asyncio.current_task()
-        self._strangers.pop(task, None)  # type: ignore[arg-type]
 
     async def _keep(self, node_id: str, connection: socket.socket) -> None:
         """Listen to a registered node until it goes."""
@@ -223,7 +218,7 @@ class RelayServer:
                     far_end = await self._far_end(request)
                     await self._join(connection, far_end)
             except RefusedError:
-                self._counts.refused += 1
+                self._refused += 1
                 raise
 
     async def _far_end(self, request: Dial) -> socket.socket:
@@ -237,16 +232,16 @@ class RelayServer:
             RELAY_FRAMES.write_now(far_end, Joined())
             return far_end
         except RefusedError:
-            self._counts.unroutable += 1
+            self._unroutable += 1
             raise
         except OSError as error:
-            self._counts.unroutable += 1
+            self._unroutable += 1
             raise RefusedError(f"{request.to} did not come: {error or 'too slow'}") from None
 
     async def _join(self, connection: socket.socket, far_end: socket.socket) -> None:
         try:
             await RELAY_FRAMES.write(connection, Joined())
-            self._counts.dials += 1
+            self._dials += 1
             await self._splicer.join(connection, far_end)
         finally:
             far_end.close()

@@ -24,7 +24,7 @@ larger one would let a fast connection keep the others waiting, a smaller one co
 
 
 class Splicer:
-    """Everything that is joined within one event loop, and how much it has carried."""
+    """Connections that are joined within one event loop, and how much they have carried."""
 
     def __init__(self) -> None:
         self.buffer = memoryview(bytearray(PIECE_BYTES))
@@ -39,16 +39,16 @@ class Splicer:
         Cancelling it closes both. Raises nothing that a peer can cause.
         """
         over = asyncio.get_running_loop().create_future()
-        pumps = (_Pump(self, one, other), _Pump(self, other, one))
 
         def ended(broken: bool) -> None:
             if not over.done() and (broken or all(pump.ended for pump in pumps)):
                 over.set_result(None)
 
+        pumps = (_Pump(self, one, other, ended), _Pump(self, other, one, ended))
         self.open_count += 1
         try:
             for pump in pumps:
-                pump.start(ended)
+                pump.start()
             await over
         finally:
             self.open_count -= 1
@@ -58,24 +58,20 @@ class Splicer:
             other.close()
 
 
-def _ignore(broken: bool) -> None:
-    raise AssertionError("a pump that was not started")
-
-
 @dataclass(slots=True, eq=False)
 class _Pump:
-    """One direction."""
+    """One direction of two joined connections."""
 
     splicer: Splicer
     source: socket.socket
     sink: socket.socket
+    on_end: Callable[[bool], None]
+    """Called once, with whether its source is broken."""
     ended: bool = False
-    _on_end: Callable[[bool], None] = _ignore
     _left: memoryview = field(default_factory=lambda: memoryview(b""))
     _loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.get_running_loop)
 
-    def start(self, on_end: Callable[[bool], None]) -> None:
-        self._on_end = on_end
+    def start(self) -> None:
         self._loop.add_reader(self.source, self._read)
 
     def stop(self) -> None:
@@ -128,7 +124,7 @@ class _Pump:
         self._left = left
 
     def _finish(self) -> None:
-        """The source has said its last: tell the sink so."""
+        """The source has closed its end: close the sink's."""
         try:
             self.sink.shutdown(socket.SHUT_WR)
         except OSError:
@@ -137,7 +133,7 @@ class _Pump:
             self._end(broken=False)
 
     def _end(self, broken: bool) -> None:
-        """A sink that is gone ends one direction; what it said before it went may still arrive
-        through the other. A source that broke ends both: nothing can come, nothing can be told."""
+        """A sink that is gone ends one direction; what it sent before may still arrive through the
+        other. A source that broke ends both: nothing can come from it or go to it."""
         self.stop()
-        self._on_end(broken)
+        self.on_end(broken)

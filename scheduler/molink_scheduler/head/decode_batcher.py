@@ -49,10 +49,10 @@ class DecodeBatcher:
 
     def __post_init__(self) -> None:
         settings = self.settings
-        self.micro_batches = MicroBatches(settings.micro_batch_count or 1)
+        self.micro_batches = MicroBatches(settings.ring.micro_batch_count or 1)
         self.tracker = RoundTracker(settings.row_bytes)
-        if settings.micro_batch_count is None:
-            self._choice = MicroBatchChoice(settings.micro_batch_candidates, count=1)
+        if settings.ring.micro_batch_count is None:
+            self._choice = MicroBatchChoice(settings.ring.micro_batch_candidates, count=1)
 
     def came_home(self, sequence: Sequence) -> None:
         """Its next token is known: it may depart, for the first time or again."""

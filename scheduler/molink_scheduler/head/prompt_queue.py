@@ -56,7 +56,7 @@ class PromptQueue:
     """Of the head's link, by which spans are cut."""
 
     def __post_init__(self) -> None:
-        rows_max = self.settings.span_tokens or SPAN_TOKENS
+        rows_max = self.settings.ring.span_tokens or SPAN_TOKENS
         self._budget = PrefillBudget(rows_max, self.clock, self.profile)
 
     @property
@@ -76,7 +76,7 @@ class PromptQueue:
         if bytes_per_s == self._measured_bytes_per_s:
             return
         self._measured_bytes_per_s = bytes_per_s
-        if self.settings.span_tokens is None and self.settings.row_bytes and bytes_per_s > 0:
+        if self.settings.ring.span_tokens is None and self.settings.row_bytes and bytes_per_s > 0:
             rows = int(SPAN_WIRE_S * bytes_per_s / self.settings.row_bytes)
             rows = rows // PREFILL_ROWS_MIN * PREFILL_ROWS_MIN
             self._budget.rows_max = max(SPAN_TOKENS_MIN, min(SPAN_TOKENS, rows))

@@ -1,8 +1,14 @@
-"""What the operator or the cost model chose for the head of a ring."""
+"""What the operator or the cost model chose: for a whole ring, and for its head."""
 
 from dataclasses import dataclass
 
-__all__ = ["PREFILL_TOKENS_IN_FLIGHT_MAX", "HeadSettings"]
+from molink_scheduler.head.micro_batches import MICRO_BATCH_COUNT_MAX
+from molink_scheduler.link.transmission import POLICIES, POLICY_DEFAULT
+
+__all__ = ["PREFILL_TOKENS_IN_FLIGHT_MAX", "SPAN_TOKENS_MAX", "HeadSettings", "RingTerms"]
+
+SPAN_TOKENS_MAX = 4096
+"""What a frame holds of a 16,384-wide model in fp32 (`molink.wire.frames`)."""
 
 PREFILL_TOKENS_IN_FLIGHT_MAX = 2048
 """Prefill that may be under way at once: enough to keep every hop of a long ring busy, and a bound
@@ -10,17 +16,39 @@ on what can stand in front of a decode batch in a queue that knows no priority."
 
 
 @dataclass(frozen=True, slots=True)
-class HeadSettings:
-    """What the operator or the cost model chose."""
+class RingTerms:
+    """Settings that all stages of a ring share, one value from the command line to the head.
 
-    kv_tokens_capacity: int
-    """The smallest on the ring, in tokens."""
-    micro_batch_count: int | None = 1
+    Raises ValueError for values out of range, with the name of the option before it.
+    """
+
+    kv_tokens_capacity: int = 0
+    """The smallest on the ring, by which the head admits; 0 until its stages have loaded."""
+    micro_batch_count: int | None = None
     """How many decode micro-batches circle; None lets the measured round decide."""
     micro_batch_candidates: tuple[int, ...] = (1,)
     """Counts that may be chosen then."""
-    row_bytes: int = 0
-    """Bytes of one row on a link between stages, for the cost model."""
     span_tokens: int | None = None
     """Most prompt tokens per batch; fewer where decode is due sooner. None: as the link allows."""
+    policy: str = POLICY_DEFAULT
+    """Which transmission scheduler the links use."""
+
+    def __post_init__(self) -> None:
+        for option, value, most in (
+            ("span-tokens", self.span_tokens, SPAN_TOKENS_MAX),
+            ("micro-batches", self.micro_batch_count, MICRO_BATCH_COUNT_MAX),
+        ):
+            if value is not None and not 1 <= value <= most:
+                raise ValueError(f"{option} must be 1 to {most}, got {value}")
+        if self.policy not in POLICIES:
+            raise ValueError(f"policy must be one of {', '.join(POLICIES)}, got {self.policy!r}")
+
+
+@dataclass(frozen=True, slots=True)
+class HeadSettings:
+    """Settings of a ring's head: the ring's, and what only the head needs."""
+
+    ring: RingTerms
+    row_bytes: int = 0
+    """Bytes of one row on a link between stages, for the cost model."""
     prefill_tokens_in_flight_max: int = PREFILL_TOKENS_IN_FLIGHT_MAX

@@ -1,21 +1,75 @@
-"""What every policy keeps: the transfers that wait, in order of offer within each class.
+"""The transfers that wait for one link, and the chunks in which they leave.
 
-Picture two lines at a counter, one for decode and one for prefill. A policy differs from the others
-only in whom it serves next and how much of him at once; joining, leaving early and being counted
-are the same for all and live here, so that no policy can lose a byte in a way of its own.
+A *transfer* is one batch on its way over one link. It leaves in *chunks*: what one send puts on the
+network before the link is asked again what waits. The bytes themselves stay with the caller; only
+their count is kept here, so the simulator needs no payload and no test allocates one.
 
-A line is an ordered dictionary from id to transfer: its front, its end and a drop out of the middle
-are all O(1). A deque was rejected because a drop either scans it or leaves a tombstone to skip. A
-plain dictionary was too: finding its first key scans over all that were deleted before it.
+A policy differs from the others in which transfer it serves next, and how much of it at once;
+joining and being counted are the same for all and live in `Backlog`, so that no policy can lose a
+byte in a way of its own. Each class waits in an ordered dictionary from id to transfer, in which
+its front and its end are found at once; of a plain dictionary, finding the first key scans over all
+that were deleted before it.
 """
 
 from collections import OrderedDict
 from dataclasses import dataclass, field
+from math import inf
+from typing import NamedTuple
 
 from molink_scheduler.batch import BatchClass
-from molink_scheduler.link.transfer import Chunk, Transfer
+from molink_scheduler.link.upload_budget import UNLIMITED_BYTES
 
-__all__ = ["Backlog", "Waiting"]
+__all__ = ["Backlog", "Chunk", "LinkView", "Transfer", "Waiting"]
+
+
+@dataclass(frozen=True, slots=True)
+class Transfer:
+    """One batch that wants to cross a link."""
+
+    transfer_id: int
+    """Unique among the transfers that wait for this link."""
+    batch_class: BatchClass
+    size_bytes: int
+
+    def __post_init__(self) -> None:
+        if self.size_bytes < 1:
+            raise ValueError(f"a transfer holds at least one byte, got {self.size_bytes}")
+
+
+class Chunk(NamedTuple):
+    """Command: send bytes [offset, offset + size_bytes) of a transfer now."""
+
+    transfer_id: int
+    offset: int
+    size_bytes: int
+    last: bool
+    """True when nothing of the transfer is left after this chunk."""
+    batch_class: BatchClass
+
+
+@dataclass(frozen=True, slots=True)
+class LinkView:
+    """State of a link at the moment of a decision.
+
+    It is passed in with every decision: rate and forecast change while transfers wait, and a copy
+    that somebody must remember to refresh would be wrong half of the time.
+    """
+
+    rate_bytes_per_s: float
+    """The measured delivery rate: the paper's Band_i of this link."""
+    chunk_bytes: int
+    """Size of a chunk at that rate, or at the upload cap where that is lower."""
+    chunk_bytes_max: int = UNLIMITED_BYTES
+    """What the upload cap lets go at once: no piece is longer."""
+    next_decode_due_at: float | None = None
+    """When the next decode micro-batch is predicted to want this link (`DecodeClock.due_at` and a
+    step); None when nothing predicts one."""
+
+    def __post_init__(self) -> None:
+        if not 0 < self.rate_bytes_per_s < inf:
+            raise ValueError(f"a link's rate must be finite and over 0: {self.rate_bytes_per_s}")
+        if min(self.chunk_bytes, self.chunk_bytes_max) < 1:
+            raise ValueError(f"a chunk holds at least one byte, got {self.chunk_bytes}")
 
 
 @dataclass(slots=True)
@@ -33,45 +87,32 @@ class Waiting:
         return self.transfer.size_bytes - self.sent_bytes
 
 
-def _two_lines() -> tuple[OrderedDict[int, Waiting], OrderedDict[int, Waiting]]:
-    return OrderedDict(), OrderedDict()
-
-
 @dataclass(slots=True)
 class Backlog:
     """Transfers that wait for one link; a policy adds `next_chunk`."""
 
     chunk_bytes_now: int = field(init=False, default=0)
     """Most bytes of prefill that the last decision would have handed out; 0 before the first."""
-    _lines: tuple[OrderedDict[int, Waiting], OrderedDict[int, Waiting]] = field(
-        init=False, default_factory=_two_lines
+    _lines: tuple[OrderedDict[int, Waiting], ...] = field(
+        init=False, default_factory=lambda: tuple(OrderedDict() for _ in BatchClass)
     )
     """By class, each in order of offer."""
     _queued_bytes: list[int] = field(init=False, default_factory=lambda: [0] * len(BatchClass))
     _offers: int = field(init=False, default=0)
 
-    def offer(self, transfer: Transfer, now: float) -> None:
-        """Let a transfer wait. Raises ValueError when one of this id already does.
-
-        No policy looks at `now` yet; it is here so that one that orders by age can be added.
-        """
-        if self._find(transfer.transfer_id) is not None:
+    def offer(self, transfer: Transfer) -> None:
+        """Let a transfer wait. Raises ValueError when one of this id already does."""
+        if any(transfer.transfer_id in line for line in self._lines):
             raise ValueError(f"transfer {transfer.transfer_id} is already waiting")
         waiting = Waiting(transfer, self._offers)
         self._offers += 1
         self._lines[transfer.batch_class][transfer.transfer_id] = waiting
         self._queued_bytes[transfer.batch_class] += transfer.size_bytes
 
-    def drop(self, transfer_id: int) -> None:
-        """Forget what is left of a transfer; an unknown one is fine."""
-        if (waiting := self._find(transfer_id)) is not None:
-            self._remove(waiting)
-
     @property
     def is_empty(self) -> bool:
         """Whether nothing waits."""
-        decode, prefill = self._lines
-        return not decode and not prefill
+        return not any(self._lines)
 
     def queued_bytes(self, batch_class: BatchClass) -> int:
         """Bytes of a class that have not been handed out."""
@@ -81,28 +122,19 @@ class Backlog:
         """Transfers of a class of which something is left."""
         return len(self._lines[batch_class])
 
-    def _find(self, transfer_id: int) -> Waiting | None:
-        decode, prefill = self._lines
-        return decode.get(transfer_id) or prefill.get(transfer_id)
-
     def _oldest(self, batch_class: BatchClass) -> Waiting | None:
         line = self._lines[batch_class]
         return next(iter(line.values())) if line else None
 
-    def _take(self, waiting: Waiting, bytes_max: int) -> Chunk:
-        """Hand out the next piece of a transfer; it leaves its line with the last one."""
+    def _take(self, waiting: Waiting, wanted_bytes: int, link: LinkView) -> Chunk:
+        """Hand out the next piece of a transfer; the last piece removes it."""
         transfer, offset = waiting.transfer, waiting.sent_bytes
-        size = min(bytes_max, waiting.left_bytes)
+        size = min(wanted_bytes, link.chunk_bytes_max, waiting.left_bytes)
         assert size >= 1, "a piece holds at least one byte"
         last = size == waiting.left_bytes
+        self._queued_bytes[transfer.batch_class] -= size
         if last:
-            self._remove(waiting)
+            del self._lines[transfer.batch_class][transfer.transfer_id]
         else:
             waiting.sent_bytes += size
-            self._queued_bytes[transfer.batch_class] -= size
         return Chunk(transfer.transfer_id, offset, size, last, transfer.batch_class)
-
-    def _remove(self, waiting: Waiting) -> None:
-        transfer = waiting.transfer
-        del self._lines[transfer.batch_class][transfer.transfer_id]
-        self._queued_bytes[transfer.batch_class] -= waiting.left_bytes

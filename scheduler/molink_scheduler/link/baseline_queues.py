@@ -15,8 +15,7 @@ from collections import OrderedDict
 from dataclasses import dataclass, field
 
 from molink_scheduler.batch import DECODE, PREFILL
-from molink_scheduler.link.backlog import Backlog, Waiting
-from molink_scheduler.link.transfer import Chunk, LinkView, Transfer
+from molink_scheduler.link.backlog import Backlog, Chunk, LinkView, Transfer, Waiting
 
 __all__ = ["FairQueue", "FifoQueue"]
 
@@ -50,7 +49,7 @@ class FifoQueue(Backlog):
             oldest = decode or prefill
         else:
             oldest = decode if decode.number < prefill.number else prefill
-        return None if oldest is None else self._take(oldest, self.piece_bytes)
+        return None if oldest is None else self._take(oldest, self.piece_bytes, link)
 
 
 @dataclass(slots=True)
@@ -70,16 +69,10 @@ class FairQueue(Backlog):
     def __post_init__(self) -> None:
         self.chunk_bytes_now = self.piece_bytes
 
-    def offer(self, transfer: Transfer, now: float) -> None:
+    def offer(self, transfer: Transfer) -> None:
         """Let a transfer wait. Raises ValueError when one of this id already does."""
-        Backlog.offer(self, transfer, now)  # super() does not find its way in slotted classes.
+        Backlog.offer(self, transfer)  # super() does not find its way in slotted classes.
         self._round[transfer.transfer_id] = self._lines[transfer.batch_class][transfer.transfer_id]
-
-    def drop(self, transfer_id: int) -> None:
-        """Forget what is left of a transfer; an unknown one is fine."""
-        if (waiting := self._find(transfer_id)) is not None:
-            self._remove(waiting)
-            self._leave_round(waiting)
 
     @property
     def decode_first(self) -> bool:
@@ -95,10 +88,10 @@ class FairQueue(Backlog):
         if oldest is not None and oldest is not waiting and waiting.left_bytes <= self.piece_bytes:
             del self._round[waiting.transfer.transfer_id]
             waiting = oldest
-        return self._take_turn(waiting)
+        return self._take_turn(waiting, link)
 
-    def _take_turn(self, waiting: Waiting) -> Chunk:
-        chunk = self._take(waiting, self.piece_bytes)
+    def _take_turn(self, waiting: Waiting, link: LinkView) -> Chunk:
+        chunk = self._take(waiting, self.piece_bytes, link)
         if chunk.last:
             self._leave_round(waiting)
         else:

@@ -28,9 +28,8 @@ from molink_scheduler.link.facts import (
     Departure,
     LinkMemory,
 )
-from molink_scheduler.link.foreign_upload import ForeignUpload
 
-__all__ = ["CAUTIOUS", "Departure", "ForeignUpload", "LinkEstimator", "LinkMemory"]
+__all__ = ["ForeignUpload", "LinkEstimator"]
 
 RATE_WINDOW_S = 2.0
 """How long a maximum counts: long enough that among late acknowledgements a timely one is found,
@@ -83,13 +82,54 @@ FOREIGN_RTT_FREEZE_S = 300.0
 """While somebody else fills the queue its delay is not learned as the base round trip; after five
 minutes it is, because by then a longer route is as likely."""
 
+FOREIGN_NOTICE_S = 0.025
+"""Queueing that our few bytes in flight do not explain, from which on we blame somebody else."""
+
+FOREIGN_CLEAR_S = 0.010
+"""Queueing below which nobody else is to blame any more."""
+
+FOREIGN_NOTICE_AFTER_S = 1.0
+"""A Wi-Fi stall is over by then."""
+
+FOREIGN_CLEAR_AFTER_S = 0.3
+"""Short, because a foreign upload that yields leaves its queue for good."""
+
+FOREIGN_ACKS_MIN = 6
+"""Verdicts rest on as many chunks at least."""
+
 _RoundTrip = tuple[float, float, int, float]
 """(when, round trip, chunk size, rate believed then)."""
 
 
 @dataclass(slots=True)
+class ForeignUpload:
+    """Detector of somebody else's upload on the line that our chunks leave by; only evidence that
+    lasts counts."""
+
+    noticed: bool = False
+    noticed_at: float = 0.0
+    _since: float = field(init=False, default=math.inf)
+    _acks: int = field(init=False, default=0)
+
+    def observe(self, queue_s: float, own_s: float, now: float, *, starved: bool) -> None:
+        """Take in how long a chunk queued, and how much of that our own bytes explain."""
+        if self.noticed:
+            contrary, lasting_s = queue_s < FOREIGN_CLEAR_S, FOREIGN_CLEAR_AFTER_S
+        else:
+            contrary = starved and queue_s - own_s > FOREIGN_NOTICE_S
+            lasting_s = FOREIGN_NOTICE_AFTER_S
+        if not contrary:
+            self._since, self._acks = math.inf, 0
+            return
+        self._since, self._acks = min(self._since, now), self._acks + 1
+        if now - self._since >= lasting_s and self._acks >= FOREIGN_ACKS_MIN:
+            self.noticed, self.noticed_at = not self.noticed, now
+            self._since, self._acks = math.inf, 0
+
+
+@dataclass(slots=True)
 class LinkEstimator:
-    """Rate, base round trip and queueing of one directed link, fed by acknowledgements."""
+    """Estimate of one directed link, fed by acknowledgements: rate, base round trip, queueing."""
 
     memory: LinkMemory = CAUTIOUS
     in_flight_bytes: int = field(init=False, default=0)
@@ -128,8 +168,8 @@ class LinkEstimator:
         self.base_rtt_s = self.memory.rtt_s
         self.capacity_bytes_per_s = self.memory.rate_bytes_per_s
 
-    def departed(self, size_bytes: int, now: float, *, paused: bool) -> Departure:
-        """A chunk is handed to the link; `paused` says that one could have gone before."""
+    def on_sent(self, size_bytes: int, now: float, *, paused: bool) -> Departure:
+        """A chunk is handed to the link; `paused`: one could have gone before."""
         if not self._rates:
             self._rates.append((now, self.memory.rate_bytes_per_s))
         if paused:
@@ -149,8 +189,8 @@ class LinkEstimator:
             app_limited=self._delivered_bytes < self._limited_until_bytes,
         )
 
-    def acknowledged(self, chunk: Departure, now: float) -> None:
-        """The chunk has arrived at the far end, and we know it `now`."""
+    def on_ack(self, chunk: Departure, now: float) -> None:
+        """A chunk has arrived at the far end, as we know `now`."""
         self.in_flight_bytes -= chunk.size_bytes
         self._delivered_bytes += chunk.size_bytes
         self._delivered_at, self._delivered_sent_at = now, chunk.sent_at
@@ -160,7 +200,7 @@ class LinkEstimator:
         self._note_rate(chunk, now)
         if self.rate_bytes_per_s != rate_before:
             self._update_base_rtt()
-        self._judge_share(chunk, now)
+        self._update_share(chunk, now)
 
     def forget_in_flight(self, now: float) -> None:
         """The connection was made anew: nothing under way will be acknowledged."""
@@ -179,6 +219,7 @@ class LinkEstimator:
         """Keep the shortest of each second, and see how long this chunk queued."""
         entry = (now, now - chunk.sent_at, chunk.size_bytes, self.rate_bytes_per_s)
         bare_s = self._bare(entry)
+        # A rival's queue must not become our base round trip.
         if not (self.foreign.noticed and self._rtt_frozen(now)):
             self._keep_minimum(entry, bare_s, now)
         self.queueing_delay_s = max(0.0, bare_s - self.base_rtt_s)
@@ -186,6 +227,8 @@ class LinkEstimator:
     def _keep_minimum(self, entry: _RoundTrip, bare_s: float, now: float) -> None:
         trips = self._round_trips
         newest = trips[-1] if trips else None
+        # One entry for each second: a new second begins, this one's minimum falls, or only what is
+        # too old is forgotten.
         if newest is None or newest[0] <= now - RTT_BUCKET_S:
             trips.append(entry)
         elif bare_s <= self._bare(newest):
@@ -204,20 +247,27 @@ class LinkEstimator:
         return now - self.foreign.noticed_at < FOREIGN_RTT_FREEZE_S
 
     def _note_rate(self, chunk: Departure, now: float) -> None:
+        # The sample: what was delivered while this chunk was under way, over the longer of the
+        # times that it took to leave and to come back.
         sending_s = chunk.sent_at - chunk.delivered_sent_at
         took_s = max(now - chunk.delivered_at, sending_s, RTT_MIN_S)
         delivered_bytes = self._delivered_bytes - chunk.delivered_bytes
         sample = min(delivered_bytes / took_s, RATE_MAX_BYTES_PER_S)
+        # Headroom: nothing queued, and the bytes came back sooner than the rate believed when the
+        # chunk left allows.
         believed = self.rate_bytes_per_s
         sooner_s = delivered_bytes / chunk.rate_bytes_per_s - took_s
         unqueued = self.queueing_delay_s < HEADROOM_QUEUE_S + self.jitter_s
         self.headroom = unqueued and sooner_s > HEADROOM_S and sample > believed
-        arriving = self._arrival_rate(now)
+        # A drop: every chunk has queued for longer than our own window explains, for a while.
         rate = max(believed, RATE_MIN_BYTES_PER_S)
         if self.queueing_delay_s > max(DROP_QUEUE_S, DROP_QUEUE_BYTES / rate):
             self._long_queue_since = min(self._long_queue_since, now)
         else:
             self._long_queue_since = math.inf
+        arriving = self._arrival_rate(now)
+        # After a drop the rate of arrivals replaces all maxima. Else a sample joins them; one taken
+        # after a pause may raise the estimate but not lower it.
         if arriving is not None and now - self._long_queue_since >= DROP_LASTS_S:
             self._rates = deque([(now, min(arriving, RATE_MAX_BYTES_PER_S))])
         elif sample >= believed or not chunk.app_limited:
@@ -225,6 +275,7 @@ class LinkEstimator:
         self.rate_bytes_per_s = self._rates[0][1]
 
     def _keep_maximum(self, sample: float, now: float) -> None:
+        """Add a sample to the falling list of which the first is the maximum of the window."""
         while self._rates and self._rates[-1][1] <= sample:
             self._rates.pop()
         self._rates.append((now, max(sample, RATE_FLOOR_BYTES_PER_S)))
@@ -238,13 +289,15 @@ class LinkEstimator:
             return None
         return max(RATE_FLOOR_BYTES_PER_S, (self._delivered_bytes - first_bytes) / (now - first_at))
 
-    def _judge_share(self, chunk: Departure, now: float) -> None:
-        """Is what we get what the link can do, or what somebody else leaves us?"""
+    def _update_share(self, chunk: Departure, now: float) -> None:
+        """Find out whether what we get is what the link can do, or what somebody else leaves us."""
         rate = max(self.rate_bytes_per_s, RATE_MIN_BYTES_PER_S)
+        # Queueing that the bytes in flight before this chunk explain; the rest is lateness.
         own_s = max(0.0, (chunk.in_flight_bytes - chunk.size_bytes) / rate - self.base_rtt_s)
         late_s = max(0.0, self.queueing_delay_s - own_s)
         self._lateness_s += LATENESS_SHARE * (min(late_s, LATENESS_S_CAP) - self._lateness_s)
         self.jitter_s = min(self._lateness_s, LATENESS_S_MAX)
+        # We are starved where the rate is under half of what it was when last nothing queued.
         starved = 2 * self.rate_bytes_per_s < self.capacity_bytes_per_s
         self.foreign.observe(self.queueing_delay_s, own_s, now, starved=starved)
         if self.queueing_delay_s < CAPACITY_QUEUE_S and not self.foreign.noticed:

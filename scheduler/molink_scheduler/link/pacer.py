@@ -1,7 +1,7 @@
 """How much may be under way on a link? Enough to keep it busy, no more: the sender owns the queue.
 
 What a sender hands to a socket it can no longer order, and a home router holds seconds of prefill.
-So no more is unacknowledged than the window of `link_window`: a bandwidth-delay product, a chunk,
+So no more is unacknowledged than the window of `LinkWindow`: a bandwidth-delay product, a chunk,
 and what acknowledgements are usually late. Chunks leave a tenth faster than a window each round and
 no faster, so that a prompt after a pause does not put a whole window into the router, and a ramp
 over a long link sees its queue and not its bursts. Decode may overdraw the window by two chunks, so
@@ -11,18 +11,18 @@ stands for all before it.
 Rejected, at 20 Mbps and 30 ms, urgent messages' p99 in ms and bulk Mbps: priority above a socket
 buffer (7,874, 18.8), small kernel buffers (145, 3.9), plain TCP with a low-water mark (488, 18.4);
 a window by acknowledgements gave 41 to 61 at 17.6 to 18.0. Pacing just under the rate as well
-gained nothing while busy, which is why the window and not the pace rules there.
+gained nothing while busy, which is why the window and not the pacing rate rules there.
 """
 
 import math
 from dataclasses import dataclass, field
 
 from molink_scheduler.link.estimator import LinkEstimator
-from molink_scheduler.link.facts import CAUTIOUS, Departure, LinkMemory, LinkSnapshot, Repeat
+from molink_scheduler.link.facts import CAUTIOUS, Departure, LinkMemory, Repeat
 from molink_scheduler.link.upload_budget import UploadBudget
 from molink_scheduler.link.window import LinkWindow
 
-__all__ = ["LinkPacer", "LinkSnapshot"]
+__all__ = ["LinkPacer"]
 
 URGENT_CHUNKS = 2.0
 """How much urgent data may be in flight although the window is full, in chunks..."""
@@ -41,18 +41,19 @@ STALL_S_MIN = 1.0
 
 STALL_ROUNDS = 4.0
 """...and so many round trips, queueing included, one more chunk may go, and each further one after
-twice the wait: late acknowledgements must not stop a link. One whose way is dead is connected anew
-(`link_silence`) before a third chunk."""
+twice the wait: late acknowledgements must not stop a link. Where the path is dead there is another
+connection (`LinkSilence`) before a third chunk."""
 
 
 @dataclass(slots=True)
 class LinkPacer:
-    """What may be sent now on one directed link."""
+    """Congestion control of one directed link: whether a chunk may leave, and its most bytes."""
 
     memory: LinkMemory | None = None
     budget: UploadBudget = field(default_factory=lambda: UploadBudget(None))
     """Shared by all links that leave this node."""
     acks_refused: int = field(init=False, default=0)
+    """Acknowledgements of anything that is not in flight; they are dropped."""
     estimator: LinkEstimator = field(init=False)
     _flights: dict[int, tuple[Departure, bool]] = field(init=False, default_factory=dict)
     """Unacknowledged chunks by sequence number, in order, and whether they are urgent."""
@@ -74,7 +75,7 @@ class LinkPacer:
 
     @property
     def chunk_bytes(self) -> int:
-        """The size that a chunk should have now."""
+        """Size of a chunk at the rate or the upload cap, whichever is lower."""
         return self._window.chunk_bytes
 
     @property
@@ -98,7 +99,7 @@ class LinkPacer:
         return self._progress_at
 
     @property
-    def answer_s(self) -> float:
+    def ack_due_s(self) -> float:
         """How long all that is in flight takes there, and its acknowledgement back."""
         estimator = self.estimator
         wire_s = estimator.in_flight_bytes / estimator.rate_bytes_per_s
@@ -112,60 +113,65 @@ class LinkPacer:
         queued_s = (estimator.in_flight_bytes + self.chunk_bytes) / rate - estimator.base_rtt_s
         return max(queued_s, self.chunk_bytes / rate)
 
-    def room(self, now: float, *, urgent: bool = False) -> int:
-        """Bytes that may be sent now, at most a chunk; 0: wait."""
-        self._window.tick(now)
-        room = self._open_bytes(now, urgent)
-        if not urgent and now < self._paced_until:
-            room = 0
-        if room < self._window.piece_bytes and self._stalled(now):
-            room = self.chunk_bytes
-        room = min(int(room), self.chunk_bytes, self.budget.room(now, urgent=urgent))
-        return room if room >= self._window.piece_bytes else 0
+    def sendable_bytes(self, now: float, *, urgent: bool = False) -> int:
+        """Most bytes that the next chunk may have; 0: wait.
 
-    def sent(self, sequence: int, size_bytes: int, now: float, *, urgent: bool = False) -> None:
+        The window says whether a chunk may leave, the upload budget how long it may be; within that
+        its size is the queue's to choose.
+        """
+        self._window.tick(now)
+        is_open = self._open_bytes(now, urgent) >= self._window.piece_bytes
+        is_due = urgent or now >= self._paced_until
+        if not (is_open and is_due) and not self._stalled(now):
+            return 0
+        sendable = self.budget.sendable_bytes(now, urgent=urgent)
+        return sendable if sendable >= self._least_bytes(urgent) else 0
+
+    def on_sent(self, sequence: int, size_bytes: int, now: float, *, urgent: bool = False) -> None:
         """A chunk was handed to the connection; sequence numbers rise."""
         assert sequence > self._newest_sequence, "sequence numbers rise"
+        # What may still be acknowledged is waited for from its first chunk on.
         if not self._flights:
             self._progress_at = now
         elif self._stalled(now):
             self._stalls += 1
         paused = self._open_since is not None and now - self._open_since > PAUSE_S
-        departure = self.estimator.departed(size_bytes, now, paused=paused)
+        departure = self.estimator.on_sent(size_bytes, now, paused=paused)
         self._flights[sequence] = (departure, urgent)
         self._newest_sequence = sequence
         self._urgent_bytes += size_bytes if urgent else 0
-        self.budget.sent(size_bytes, now)
+        self.budget.on_sent(size_bytes, now)
+        # Prefill's next chunk leaves when this one has left at the pacing rate; a sender that woke
+        # late may catch up a little.
         earliest = max(self._paced_until, now - PACE_SLACK_S)
-        self._paced_until = earliest + size_bytes / self._window.pace(now)
+        self._paced_until = earliest + size_bytes / self._window.pacing_rate(now)
         self._open_since = self._opens_at(now)
 
-    def acknowledged(self, sequence: int, now: float) -> bool:
-        """The far end has this chunk and all before it; False: of anything unknown, which is
-        dropped and counted."""
+    def on_ack(self, sequence: int, now: float) -> bool:
+        """The far end has this chunk and all before it; False, and counted, for a number that is
+        not in flight."""
         if sequence not in self._flights:
             self.acks_refused += 1
             return False
         waited_for = self._open_since is None or self._open_since > now
-        departure = self._settle(sequence, now)
+        departure = self._ack_up_to(sequence, now)
         self._progress_at, self._stalls = now, 0
-        self._window.steer(departure, now, waited_for=waited_for)
+        self._window.update_ramp(departure, now, waited_for=waited_for)
         opens_at = self._opens_at(now)
         if opens_at is None or self._open_since is None:
             self._open_since = opens_at
         return True
 
     def next_wake(self, now: float, *, urgent: bool = False) -> float | None:
-        """When room may appear without an acknowledgement; None when there is room, or nothing
-        but an acknowledgement brings it."""
+        """When a chunk may leave without an acknowledgement before; None when one may leave now."""
         if self._open_bytes(now, urgent) >= self._window.piece_bytes:
-            at = self.budget.room_at(self._window.piece_bytes, now, urgent=urgent)
+            at = self.budget.sendable_at(self._least_bytes(urgent), now, urgent=urgent)
             at = at if urgent else max(at, self._paced_until)
             return at if at > now else None
         return max(now, min(self._stall_at, self._window.phase_ends(now)))
 
-    def held_back(self, until: float) -> None:
-        """Prefill stops until then for a decode step: a pause of ours, but no lack of demand.
+    def pause_until(self, until: float) -> None:
+        """Prefill pauses until then for a decode step: a pause of ours, but no lack of demand.
 
         What leaves afterwards may lower the estimate; if it counted as sent after a pause, a mild
         drop of the rate would not be learned for as long as decode steps go on.
@@ -173,8 +179,8 @@ class LinkPacer:
         if self._open_since is not None:
             self._open_since = max(self._open_since, until)
 
-    def take_back(self, first: int, now: float) -> list[Repeat]:
-        """The far end has all chunks before number `first`, and of the others nobody knows: nothing
+    def take_unacknowledged(self, first: int, now: float) -> list[Repeat]:
+        """The far end has all chunks before number `first`, and the others are lost or not: nothing
         is in flight now, and these must leave once more, in this order. The estimate stays."""
         lost = [
             Repeat(sequence, departure.size_bytes, urgent)
@@ -191,13 +197,13 @@ class LinkPacer:
         return lost
 
     def path_changed(self, now: float) -> None:
-        """The connection takes another way to the same peer; nothing may be in flight.
+        """The connection takes another path to the same peer; nothing may be in flight.
 
-        The round trip of the old way would be learned as a queue on a longer one, and its rate is
-        too much for a slower one, so all begins as to a peer never met. A rate that was lower than
-        what one would begin with there stays: it may well be the uplink's, which both ways share.
+        The round trip of the old path would be learned as a queue on a longer one, and its rate is
+        too much for a slower one, so all begins as with a peer never met. A rate that was lower
+        than what one would begin with there stays: it may well be the uplink's, which both share.
         """
-        assert not self._flights, "what is in flight would be acknowledged on the old way"
+        assert not self._flights, "what is in flight would be acknowledged on the old path"
         rate = min(self.estimator.rate_bytes_per_s, CAUTIOUS.rate_bytes_per_s)
         self.estimator = LinkEstimator(LinkMemory(rate, CAUTIOUS.rtt_s))
         self._window = LinkWindow(self.estimator, self.budget)
@@ -205,27 +211,15 @@ class LinkPacer:
         self._open_since = self._paced_until = -math.inf
         self._progress_at, self._stalls = now, 0
 
-    def remembered(self) -> LinkMemory:
-        """What to start from when this peer is met again."""
-        return LinkMemory(self.estimator.rate_bytes_per_s, self.estimator.base_rtt_s)
-
-    def snapshot(self) -> LinkSnapshot:
-        """The link as users see it."""
-        return LinkSnapshot(
-            rate_mbps=self.estimator.rate_bytes_per_s * 8e-6,
-            rtt_ms=self.estimator.base_rtt_s * 1e3,
-            queueing_delay_ms=self.estimator.queueing_delay_s * 1e3,
-            in_flight_bytes=self.in_flight_bytes,
-            chunk_bytes=self.chunk_bytes,
-            foreign_upload=self.foreign_upload,
-            acks_refused=self.acks_refused,
-        )
-
-    # -- the window -----------------------------------------------------------------------------
+    def _least_bytes(self, urgent: bool) -> int:
+        """Bytes that the upload budget must have before anything leaves: a whole chunk of prefill,
+        a piece of decode, and under a tiny cap, whose bucket never holds either, half of that."""
+        wanted = self._window.piece_bytes if urgent else self.chunk_bytes
+        return max(1, min(wanted, self.budget.sendable_bytes_max(urgent=urgent) // 2))
 
     def _open_bytes(self, now: float, urgent: bool) -> float:
-        """What the window leaves, or what urgent data may overdraw it by."""
-        left = self._window.at(now) - self.estimator.in_flight_bytes
+        """What is left of the window, or what urgent data may overdraw it by."""
+        left = self._window.bytes_at(now) - self.estimator.in_flight_bytes
         return max(left, self._urgent_extra - self._urgent_bytes) if urgent else left
 
     @property
@@ -244,17 +238,17 @@ class LinkPacer:
         return now >= self._stall_at
 
     def _opens_at(self, now: float) -> float | None:
-        """From when on the pace lets something go; None while the window is full."""
+        """From when on the pacing rate lets something go; None while the window is full."""
         is_open = self._open_bytes(now, False) >= self._window.piece_bytes
         return max(now, self._paced_until) if is_open else None
 
-    def _settle(self, sequence: int, now: float) -> Departure:
+    def _ack_up_to(self, sequence: int, now: float) -> Departure:
         """Take the chunk and all before it out of flight."""
         while True:
             oldest = next(iter(self._flights))
             departure, urgent = self._flights.pop(oldest)
             self._urgent_bytes -= departure.size_bytes if urgent else 0
-            self.estimator.acknowledged(departure, now)
+            self.estimator.on_ack(departure, now)
             if oldest == sequence:
-                self._window.learned()
+                self._window.update()
                 return departure

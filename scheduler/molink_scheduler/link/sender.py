@@ -1,15 +1,15 @@
-"""What leaves on a link now: the queue says which piece, the pacer whether it may go.
+"""What leaves on a link now: the pacer says whether and how much, the queue which piece.
 
 The two know nothing of each other; asking them in the right order is a decision too, and the live
-link and the simulator must make it alike. So it is made here, once. Whoever has news of the link
-(an offer, an acknowledgement, time that has passed) takes chunks until there is none:
+link and the simulator must make it alike. So it is made here, once. After every event of the link
+(an offer, an acknowledgement, time that has passed) its driver takes chunks until there is none:
 
     while (leaving := sender.next_chunk(now)) is not None:
         sequence, chunk = leaving
         ...  # hand the bytes to the connection
-        sender.sent(sequence, chunk, size_bytes, now)
+        sender.on_sent(sequence, chunk, size_bytes, now)
 
-`sent` is told the bytes that really left, the chunk's own header among them. Rejected: to count
+`on_sent` takes the bytes that really left, the chunk's own header among them. Rejected: to count
 them here, which would teach the core the encoding of frames.
 
 When a connection has died, what was unacknowledged leaves once more before anything else, under the
@@ -23,26 +23,93 @@ import math
 from collections import deque
 from dataclasses import dataclass, field
 
-from molink_scheduler.batch import DECODE
-from molink_scheduler.link.facts import Repeat
+from molink_scheduler.batch import DECODE, PREFILL
+from molink_scheduler.link.facts import LinkReport, Repeat
 from molink_scheduler.link.pacer import LinkPacer
-from molink_scheduler.link.prefill_pause import PrefillPause
 from molink_scheduler.link.silence import LinkSilence
 from molink_scheduler.link.transmission import Chunk, LinkView, Transfer, TransmissionQueue
 
-__all__ = ["LinkSender"]
+__all__ = ["LinkSender", "PrefillPause"]
+
+PAUSE_SHARE_MAX = 0.2
+"""Of the link's time, at most: steps that follow each other closely would stop prefill for good."""
+
+PAUSE_S_MAX = 0.03
+"""Of one step, and of what may be saved up: a queue that is longer is not ours."""
+
+PAUSE_S_MIN = 0.002
+"""With less left it is not worth to begin."""
+
+LATE_S_MAX = 0.005
+"""How long a step that takes longer than expected is waited for: the link must not stand."""
+
+
+@dataclass(slots=True)
+class PrefillPause:
+    """The pause that prefill on one link makes for a decode step under way.
+
+    Strict priority decides among what waits; it cannot call back what is in the router. While
+    prefill keeps a link busy, a window's worth beyond the bandwidth-delay product stands there: a
+    chunk, and what acknowledgements are usually late. A decode message waits for all of it on every
+    hop that carries a prompt. But a stage knows when a decode step has begun, and about how long it
+    takes. So prefill stops as long before its result as the queue takes to run empty.
+
+    Simulated (six streams, a prompt of 1,500 tokens every 2 s, 20 Mbps, 30 ms, cores of their own):
+    the p99 gap falls from 1.34 to 1.27 times the gap without prompts, from 1.46 to 1.38 where
+    delays vary by 10 ms; the prompts' TTFT is the same within 2 %. Rejected: to stop by the
+    forecast of the next round (`DecodeClock`), which is off by more than the queue lasts.
+
+    What prefill gives up is bounded: 30 ms, and then a fifth of the time, whatever decode does.
+    """
+
+    ready_at: float = -math.inf
+    """When the result of the step under way is expected, or of the last one was."""
+    _since: float | None = field(init=False, default=None)
+    """Since when prefill stands still; None while it does not."""
+    _allowance_s: float = field(init=False, default=PAUSE_S_MAX)
+    """For how long it may."""
+    _allowed_at: float = field(init=False, default=-math.inf)
+    """When the allowance was counted."""
+
+    def until(self, now: float, drain_s: float) -> float | None:
+        """Until when prefill that waits must go on waiting; None: it may leave.
+
+        `drain_s` is how long the bottleneck would be busy with what has left and one chunk more.
+        """
+        ends_at = self.ready_at + LATE_S_MAX
+        if now >= ends_at or now + drain_s <= self.ready_at:
+            self.end(now)
+            return None
+        if self._since is None:
+            self._earn(now)
+            if self._allowance_s < PAUSE_S_MIN:
+                return None
+            self._since = now
+        ends_at = min(ends_at, self._since + self._allowance_s)
+        return ends_at if now < ends_at else None
+
+    def end(self, now: float) -> None:
+        """Decode has come, or is not waited for any longer; does nothing where nothing was held."""
+        if self._since is not None:
+            self._allowance_s -= min(now - self._since, self._allowance_s)
+            self._allowed_at, self._since = now, None
+
+    def _earn(self, now: float) -> None:
+        earned_s = PAUSE_SHARE_MAX * (now - self._allowed_at)
+        self._allowance_s = min(PAUSE_S_MAX, self._allowance_s + earned_s)
+        self._allowed_at = now
 
 
 @dataclass(slots=True)
 class LinkSender:
-    """The sending end of one directed link."""
+    """Sending end of one directed link: its queue, its pacer, and what must be repeated."""
 
     queue: TransmissionQueue
     pacer: LinkPacer
     _next_decode_due_at: float | None = field(init=False, default=None)
     _pause: PrefillPause = field(init=False, default_factory=PrefillPause)
     silence: LinkSilence = field(init=False, default_factory=LinkSilence)
-    """Whoever drives the link looks at it when it asks to be looked at."""
+    """The link's driver calls `check` when it is due."""
     _next_sequence: int = field(init=False, default=0)
     _again: deque[Repeat] = field(init=False, default_factory=deque)
     """What must leave once more, before anything else."""
@@ -71,18 +138,23 @@ class LinkSender:
         if transfer.batch_class is DECODE:
             self._pause.end(now)
             self._pause.ready_at = -math.inf
-        self.queue.offer(transfer, now)
+        self.queue.offer(transfer)
 
     def next_chunk(self, now: float) -> tuple[int, Chunk] | None:
         """The chunk to send now and its sequence number; None: nothing waits, or it must wait.
 
-        Commits to it: the caller must send it, and say `sent` before it asks again.
+        Commits to it: the caller must send it and call `on_sent` before it asks again.
         """
         if self.queue.is_empty or self._again:
             return None
-        if self._held_until(now) is not None or not self._room(now):
+        if self._paused_until(now) is not None:
             return None
-        view = LinkView(self.rate_bytes_per_s, 0.0, self._next_decode_due_at)
+        pacer = self.pacer
+        sendable = pacer.sendable_bytes(now, urgent=self._is_urgent)
+        if not sendable:
+            return None
+        due_at = self._next_decode_due_at
+        view = LinkView(self.rate_bytes_per_s, pacer.chunk_bytes, sendable, due_at)
         chunk = self.queue.next_chunk(now, view)
         if chunk is None:
             return None
@@ -90,14 +162,14 @@ class LinkSender:
         self._next_sequence += 1
         return sequence, chunk
 
-    def sent(self, sequence: int, chunk: Chunk, size_bytes: int, now: float) -> None:
+    def on_sent(self, sequence: int, chunk: Chunk, size_bytes: int, now: float) -> None:
         """A chunk was handed to the connection as `size_bytes` bytes, its header among them."""
         urgent = chunk.batch_class is DECODE
-        self.pacer.sent(sequence, size_bytes, now, urgent=urgent)
+        self.pacer.on_sent(sequence, size_bytes, now, urgent=urgent)
 
-    def acknowledged(self, sequence: int, now: float) -> bool:
+    def on_ack(self, sequence: int, now: float) -> bool:
         """The far end has this chunk and all before it; False: it is not one that is under way."""
-        return self.pacer.acknowledged(sequence, now)
+        return self.pacer.on_ack(sequence, now)
 
     @property
     def oldest(self) -> int | None:
@@ -110,13 +182,13 @@ class LinkSender:
         """Whether something must leave once more, so that nothing else may."""
         return bool(self._again)
 
-    def connected_anew(self, first: int, now: float, *, other_way: bool) -> None:
+    def connection_changed(self, first: int, now: float, *, path_changed: bool) -> None:
         """There is another connection, and the far end has all chunks before number `first`;
-        `other_way`: it does not lead where the one before did."""
-        waiting = (*self.pacer.take_back(first, now), *self._again)
+        `path_changed`: it does not lead where the one before did."""
+        waiting = (*self.pacer.take_unacknowledged(first, now), *self._again)
         self._again = deque(repeat for repeat in waiting if repeat.sequence >= first)
         self._repeated_from = first
-        if other_way:
+        if path_changed:
             self.pacer.path_changed(now)
 
     def missing(self, first: int, now: float) -> bool:
@@ -127,21 +199,21 @@ class LinkSender:
         if self.pacer.oldest is None or not self.pacer.oldest <= first < self._next_sequence:
             self.pacer.acks_refused += 1
             return False
-        self.connected_anew(first, now, other_way=False)
+        self.connection_changed(first, now, path_changed=False)
         return True
 
     def next_repeat(self, now: float) -> Repeat | None:
         """The chunk to send once more now; None: it must wait, or there is none.
 
-        Commits to it: the caller must send it, and say `repeated` before it asks again.
+        Commits to it: the caller must send it and call `on_repeated` before it asks again.
         """
-        if not self._again or not self.pacer.room(now, urgent=self._again[0].urgent):
+        if not self._again or not self.pacer.sendable_bytes(now, urgent=self._again[0].urgent):
             return None
         return self._again.popleft()
 
-    def repeated(self, repeat: Repeat, now: float) -> None:
-        """It was handed to the connection."""
-        self.pacer.sent(repeat.sequence, repeat.size_bytes, now, urgent=repeat.urgent)
+    def on_repeated(self, repeat: Repeat, now: float) -> None:
+        """A repeated chunk was handed to the connection."""
+        self.pacer.on_sent(repeat.sequence, repeat.size_bytes, now, urgent=repeat.urgent)
 
     def next_wake(self, now: float) -> float | None:
         """When to ask again if nothing happens before; None when only an event helps."""
@@ -149,23 +221,40 @@ class LinkSender:
             return self.pacer.next_wake(now, urgent=self._again[0].urgent)
         if self.queue.is_empty:
             return None
-        held_until = self._held_until(now)
-        if held_until is not None:
-            return held_until
+        paused_until = self._paused_until(now)
+        if paused_until is not None:
+            return paused_until
         return self.pacer.next_wake(now, urgent=self._is_urgent)
+
+    def report(self, name: str, messages_sent: int, bytes_sent: int) -> LinkReport:
+        """The state of this link; whoever drives it names it and counts what has left."""
+        queue, pacer, estimator = self.queue, self.pacer, self.pacer.estimator
+        return LinkReport(
+            name=name,
+            messages_sent=messages_sent,
+            bytes_sent=bytes_sent,
+            decode_waiting=queue.waiting_count(DECODE),
+            prefill_waiting=queue.waiting_count(PREFILL),
+            decode_queued_bytes=queue.queued_bytes(DECODE),
+            prefill_queued_bytes=queue.queued_bytes(PREFILL),
+            chunk_bytes=queue.chunk_bytes_now or pacer.chunk_bytes,
+            rate_mbps=round(estimator.rate_bytes_per_s * 8e-6, 3),
+            rtt_ms=round(estimator.base_rtt_s * 1e3, 2),
+            queueing_delay_ms=round(estimator.queueing_delay_s * 1e3, 2),
+            in_flight_bytes=pacer.in_flight_bytes,
+            foreign_upload=pacer.foreign_upload,
+            acks_refused=pacer.acks_refused,
+        )
 
     @property
     def _is_urgent(self) -> bool:
         return self.queue.decode_first and self.queue.waiting_count(DECODE) > 0
 
-    def _room(self, now: float) -> bool:
-        return self.pacer.room(now, urgent=self._is_urgent) > 0
-
-    def _held_until(self, now: float) -> float | None:
-        """Until when prefill waits for a decode step under way; None: nothing is held."""
+    def _paused_until(self, now: float) -> float | None:
+        """Until when prefill waits for a decode step under way; None: it does not wait."""
         if not self.queue.decode_first or self.queue.waiting_count(DECODE) > 0:
             return None
         until = self._pause.until(now, self.pacer.drain_s)
         if until is not None:
-            self.pacer.held_back(until)
+            self.pacer.pause_until(until)
         return until

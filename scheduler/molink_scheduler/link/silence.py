@@ -1,22 +1,22 @@
-"""Is the way to the far end dead, and what should be done about it?
+"""Is the path to the far end dead, and what should be done about it?
 
 A router that restarts, or forgets a connection, tells neither end: what is sent vanishes, and TCP
 goes on trying for a quarter of an hour. What a link can see is that nothing is acknowledged any
 more. So when bytes have been under way for several times as long as they should take, it opens a
 new connection to the same address, beside the old one, and repeats there what is unacknowledged;
-when that does not help, other ways are asked for; when none is found in time, the link is given up,
-and its ring with it.
+when that does not help, another path is asked for; when none is found in time, the link is given
+up, and its ring with it.
 
-Being wrong costs little: the old connection is still heard until the new one has answered, and what
+Being wrong costs little: the old connection stays in use until the new one has answered, and what
 arrives twice is dropped. Being wrong over and over would cost the link, therefore each further try
 within one silence waits twice as long.
 
-Nobody tells this file when a chunk leaves or is acknowledged: it is asked when `look_at` has come
-and reads then what the pacer knows. So a link that works pays one comparison for it.
+No event reaches this watch when a chunk leaves or is acknowledged: it is asked when `check_at` has
+come and reads then what the pacer knows. So a link that works pays one comparison for it.
 
 Rejected: TCP's own time-out (TCP_USER_TIMEOUT), which knows nothing of the rate, and ends the
 connection before there is another one; ZeroMQ's heartbeats for plain links too, which notice a dead
-way only as long as nobody's pings are delayed by their own traffic.
+path only as long as pings are not delayed by the link's own traffic.
 """
 
 import math
@@ -40,21 +40,21 @@ RECONNECT_S = 4.0
 """Between two tries: a relayed connection with its handshake answers within three."""
 
 LOST_S = 25.0
-"""From the first try until the link is given up: six tries, or two other ways. A ring that is built
-anew serves after about as long."""
+"""From the first try until the link is given up: six tries, or two other paths. A ring that is
+built anew serves after about as long."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reconnect:
     """Command: open a new connection to the same address, and go on there once it answers."""
 
-    ask_others: bool
-    """Whether to say as well that another way is wanted."""
+    ask_for_path: bool
+    """Whether to report as well that another path is wanted."""
 
 
 @dataclass(frozen=True, slots=True)
 class GiveUp:
-    """Command: this link is lost, say so."""
+    """Command: report that this link is lost."""
 
     silent_s: float
     """Since the first try."""
@@ -64,7 +64,7 @@ SilenceStep = Reconnect | GiveUp
 
 
 class Outstanding(Protocol):
-    """What `LinkPacer` knows of the chunks under way."""
+    """Chunks under way on a link, as `LinkPacer` knows them."""
 
     @property
     def silent_since(self) -> float:
@@ -72,7 +72,7 @@ class Outstanding(Protocol):
         ...
 
     @property
-    def answer_s(self) -> float:
+    def ack_due_s(self) -> float:
         """How long all that is in flight takes there, and its acknowledgement back."""
         ...
 
@@ -84,34 +84,34 @@ class Outstanding(Protocol):
 
 @dataclass(slots=True)
 class LinkSilence:
-    """The watch over one directed link."""
+    """Watch over one directed link: notices that nothing is acknowledged, and says what to do."""
 
-    look_at: float = field(init=False, default=-math.inf)
-    """Call `look` then, and not before."""
+    check_at: float = field(init=False, default=-math.inf)
+    """When to call `check` next."""
     _oldest: int | None = field(init=False, default=None)
-    """The first chunk that was unacknowledged at the last look."""
+    """The first chunk that was unacknowledged at the last check."""
     _tries: int = field(init=False, default=0)
     """Since it was silent."""
     _tried_at: float = field(init=False, default=-math.inf)
     _first_tried_at: float = field(init=False, default=math.inf)
 
     @property
-    def noticed(self) -> bool:
-        """Whether the link was silent for too long when last looked at."""
+    def is_silent(self) -> bool:
+        """Whether the link was silent for too long at the last check."""
         return self._tries > 0
 
-    def look(self, oldest: int | None, pacer: Outstanding, now: float) -> SilenceStep | None:
+    def check(self, oldest: int | None, pacer: Outstanding, now: float) -> SilenceStep | None:
         """What to do now about the silence, if it is one; `oldest` is the number of the first
         unacknowledged chunk, None: there is none."""
         if oldest is None or oldest != self._oldest:
             self._oldest, self._tries, self._first_tried_at = oldest, 0, math.inf
         lost_at = self._first_tried_at + LOST_S
         if now >= lost_at:
-            self.look_at = math.inf
+            self.check_at = math.inf
             return GiveUp(now - self._first_tried_at)
         due_at = self._due_at(pacer, now)
         if now < due_at:
-            self.look_at = min(due_at, lost_at)
+            self.check_at = min(due_at, lost_at)
             return None
         return self._try(pacer, now)
 
@@ -119,14 +119,14 @@ class LinkSilence:
         self._tries += 1
         self._tried_at = now
         self._first_tried_at = min(now, self._first_tried_at)
-        self.look_at = min(self._due_at(pacer, now), self._first_tried_at + LOST_S)
-        return Reconnect(ask_others=self._tries > 1)
+        self.check_at = min(self._due_at(pacer, now), self._first_tried_at + LOST_S)
+        return Reconnect(ask_for_path=self._tries > 1)
 
     def _due_at(self, pacer: Outstanding, now: float) -> float:
         """When the next try is due if nothing is acknowledged before."""
         if not pacer.in_flight_bytes:  # What leaves from now on cannot be late sooner.
             return now + SILENT_S_MIN
-        usual_s = max(SILENT_S_MIN, SILENT_ROUNDS * pacer.answer_s)
+        usual_s = max(SILENT_S_MIN, SILENT_ROUNDS * pacer.ack_due_s)
         patience_s = min(SILENT_S_MAX, usual_s * 2.0**self._tries)
         due_at = pacer.silent_since + patience_s
         return max(due_at, self._tried_at + RECONNECT_S) if self._tries else due_at

@@ -7,7 +7,7 @@ nothing. The driver in turn keeps few bytes in flight (about one bandwidth-delay
 chunk), or the queue would grow where no policy can see it.
 
 A policy is an order (`PriorityQueues`, `FifoQueue`, `FairQueue`) and a size of pieces
-(`chunk_rules`). Rejected: one class with switches, in which no policy can be read by itself.
+(`ChunkRule`). Rejected: one class with switches, in which no policy can be read by itself.
 
 Pure: `now` is an argument, nothing sleeps, the bytes stay with the caller.
 """
@@ -15,17 +15,15 @@ Pure: `now` is an argument, nothing sleeps, the bytes stay with the caller.
 from typing import Protocol
 
 from molink_scheduler.batch import BatchClass
+from molink_scheduler.link.backlog import Chunk, LinkView, Transfer
 from molink_scheduler.link.baseline_queues import FairQueue, FifoQueue
-from molink_scheduler.link.chunk_rules import (
-    FIXED_QUANTUM_BYTES,
-    QUANTUM_S,
-    FixedQuantum,
-    JustInTime,
-    Quantum,
+from molink_scheduler.link.priority_queues import (
+    PriorityQueues,
+    StarvationLimits,
+    fixed_quantum,
+    just_in_time,
+    quantum,
 )
-from molink_scheduler.link.priority_queues import PriorityQueues
-from molink_scheduler.link.starvation_guard import HoldBackLimits
-from molink_scheduler.link.transfer import Chunk, LinkView, Transfer
 
 __all__ = [
     "POLICIES",
@@ -45,7 +43,7 @@ POLICY_DEFAULT = "molink"
 
 
 class TransmissionQueue(Protocol):
-    """The transfers that wait for one link, and the order in which they leave.
+    """Transfers that wait for one link, and the order in which they leave.
 
     Of one class, transfers complete in order of offer under every policy, and the bytes of each
     leave in order.
@@ -66,16 +64,12 @@ class TransmissionQueue(Protocol):
         """The chunk rule's last answer: most bytes of prefill sent at once."""
         ...
 
-    def offer(self, transfer: Transfer, now: float) -> None:
+    def offer(self, transfer: Transfer) -> None:
         """Let a transfer wait. Raises ValueError when one of this id already does."""
         ...
 
     def next_chunk(self, now: float, link: LinkView) -> Chunk | None:
         """Commit to the piece to send now; None when nothing waits."""
-        ...
-
-    def drop(self, transfer_id: int) -> None:
-        """Forget what is left of a transfer; an unknown one is fine."""
         ...
 
     def queued_bytes(self, batch_class: BatchClass) -> int:
@@ -88,22 +82,17 @@ class TransmissionQueue(Protocol):
 
 
 def make_transmission(
-    policy: str = POLICY_DEFAULT,
-    *,
-    limits: HoldBackLimits | None = None,
-    quantum_s: float = QUANTUM_S,
-    quantum_bytes: int = FIXED_QUANTUM_BYTES,
+    policy: str = POLICY_DEFAULT, limits: StarvationLimits | None = None
 ) -> TransmissionQueue:
-    """The queue of one link. Raises ValueError for an unknown policy or a value out of range."""
-    limits = limits or HoldBackLimits()
-    quantum, fixed = Quantum(quantum_s), FixedQuantum(quantum_bytes)
+    """The queue of one link. Raises ValueError for an unknown policy."""
+    limits = limits or StarvationLimits()
     match policy:
         case "molink":
             return PriorityQueues(quantum, quantum, limits)
         case "just_in_time":
-            return PriorityQueues(JustInTime(quantum), quantum, limits)
+            return PriorityQueues(just_in_time, quantum, limits)
         case "quantum":
-            return PriorityQueues(fixed, fixed, limits)
+            return PriorityQueues(fixed_quantum, fixed_quantum, limits)
         case "fifo":
             return FifoQueue()
         case "fair":

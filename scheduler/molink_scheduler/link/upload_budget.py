@@ -1,7 +1,7 @@
 """How much may this node upload? One budget for all links that leave it, activations included.
 
-A bucket that fills at the cap and holds 40 ms of it: whatever is taken, no second, wherever it
-begins, carries more than 1.04 times the cap. Prefill leaves the lower half of the bucket alone, so
+A token bucket that fills at the cap and holds 40 ms of it: no second, wherever it begins, carries
+more than 1.04 times the cap. Prefill leaves the lower half of the bucket alone, so
 that a decode step finds 20 ms of upload waiting for it however hard prefill pushes, and what it
 takes there prefill pays back by waiting.
 
@@ -23,7 +23,7 @@ URGENT_RESERVE_SHARE = 0.5
 """Part of the bucket that only urgent bytes may take."""
 
 UNLIMITED_BYTES = 1 << 40
-"""Room without a cap: more than anyone sends at once."""
+"""What may go without a cap: more than anyone sends at once."""
 
 
 def check_cap(cap_bytes_per_s: float, needed_bytes_per_s: float) -> None:
@@ -37,7 +37,7 @@ def check_cap(cap_bytes_per_s: float, needed_bytes_per_s: float) -> None:
 
 @dataclass(slots=True)
 class UploadBudget:
-    """Bytes that may leave this node now; shared by its links."""
+    """Token bucket of a node's upload, shared by the links that leave it."""
 
     cap_bytes_per_s: float | None
     """None: no cap."""
@@ -55,31 +55,31 @@ class UploadBudget:
         self.cap_bytes_per_s = cap
         self._tokens = self._bucket_bytes
 
-    def piece_bytes_max(self, *, urgent: bool = False) -> int:
-        """The most that `room` ever answers; a larger transfer must go in pieces."""
+    def sendable_bytes_max(self, *, urgent: bool = False) -> int:
+        """The most that `sendable_bytes` ever answers; a larger transfer must go in pieces."""
         if self.cap_bytes_per_s is None:
             return UNLIMITED_BYTES
         return max(1, int(self._bucket_bytes - self._reserve_bytes(urgent)))
 
-    def room(self, now: float, *, urgent: bool = False) -> int:
-        """Bytes that may go now."""
+    def sendable_bytes(self, now: float, *, urgent: bool = False) -> int:
+        """Bytes that may leave now."""
         if self.cap_bytes_per_s is None:
             return UNLIMITED_BYTES
         return max(0, int(self._tokens_at(now) - self._reserve_bytes(urgent)))
 
-    def sent(self, size_bytes: int, now: float) -> None:
-        """Take bytes that went out; more than `room` said must be waited for afterwards."""
+    def on_sent(self, size_bytes: int, now: float) -> None:
+        """Take bytes that went out; more than `sendable_bytes` said is waited for afterwards."""
         if self.cap_bytes_per_s is None:
             return
         self._tokens = self._tokens_at(now) - size_bytes
         self._filled_at = max(self._filled_at, now)
 
-    def room_at(self, size_bytes: int, now: float, *, urgent: bool = False) -> float:
+    def sendable_at(self, size_bytes: int, now: float, *, urgent: bool = False) -> float:
         """When `size_bytes`, or as much as ever goes at once, may go; `now` when they may."""
         if self.cap_bytes_per_s is None:
             return now
         whole_byte = size_bytes + 1  # rounding must not leave the caller one byte short
-        wanted = min(whole_byte, self.piece_bytes_max(urgent=urgent))
+        wanted = min(whole_byte, self.sendable_bytes_max(urgent=urgent))
         missing = wanted + self._reserve_bytes(urgent) - self._tokens_at(now)
         return now + max(0.0, missing) / self.cap_bytes_per_s
 

@@ -1,4 +1,4 @@
-"""How many bytes may be in flight on a link now, and how large should a chunk be?
+"""How many bytes may be in flight on a link now (its congestion window), and how large is a chunk?
 
 While cruising: one bandwidth-delay product, one chunk of 8 ms of the measured rate, and what the
 link's acknowledgements are usually late. Every few rounds the window grows by 4 ms to ask whether
@@ -12,23 +12,15 @@ is a queue on links that need none. Beside a foreign upload we hold the fair hal
 import math
 from dataclasses import dataclass, field
 
-from molink_scheduler.link.estimator import Departure, LinkEstimator
+from molink_scheduler.link.estimator import LinkEstimator
+from molink_scheduler.link.facts import CHUNK_S, Departure, chunk_bytes_at
 from molink_scheduler.link.upload_budget import UploadBudget
 
-__all__ = ["CHUNK_BYTES_MAX", "CHUNK_BYTES_MIN", "LinkWindow"]
-
-CHUNK_S = 0.008
-"""A chunk in time on the wire: what a decode step waits for at least."""
-
-CHUNK_BYTES_MIN = 4 * 1024
-"""Below it headers and wake-ups cost more than the order gains."""
-
-CHUNK_BYTES_MAX = 64 * 1024
-"""Above it nothing is gained, and copies leave the processor's cache."""
+__all__ = ["LinkWindow"]
 
 PIECE_SHARE = 0.25
-"""The window is filled up with pieces of a quarter chunk at least; whole chunks only would leave a
-fast short link idle for a fifth of the time."""
+"""A window with so much of a chunk left is open. One that had to have a whole chunk left would
+leave a fast short link idle for a fifth of the time."""
 
 SHORT_CHUNKS = 4
 """A link that holds fewer chunks gets a piece more, for what whole pieces leave unused."""
@@ -86,7 +78,7 @@ FOREIGN_RECHECK_ROUNDS = 2.0
 
 @dataclass(slots=True)
 class LinkWindow:
-    """The window of one directed link, its cycle and its ramps."""
+    """Congestion window of one directed link, with its probing cycle and its ramps."""
 
     estimator: LinkEstimator
     budget: UploadBudget
@@ -95,18 +87,18 @@ class LinkWindow:
     _ramp_queued_since: float = field(init=False, default=math.inf)
     _cycle_at: float = field(init=False, default=-math.inf)
     chunk_bytes: int = field(init=False)
-    """The size that a chunk should have now."""
+    """Size of a chunk at the rate or the upload cap, whichever is lower."""
     piece_bytes: int = field(init=False)
-    """The least that is worth sending; a tiny upload cap never fits a quarter chunk."""
+    """What must be left of the window for a chunk to leave."""
     cycle_s: float = field(init=False)
     """From one probe to the next."""
     _round_s: float = field(init=False)
 
     def __post_init__(self) -> None:
-        self.learned()
+        self.update()
 
     def start_ramp(self) -> None:
-        """Begin as to a peer never met."""
+        """Start from a small window, as with a peer never met."""
         self._ramp_bytes = START_WINDOW_BYTES
 
     def tick(self, now: float) -> None:
@@ -114,17 +106,15 @@ class LinkWindow:
         if now - self._cycle_at >= self.cycle_s:
             self._cycle_at = now
 
-    def learned(self) -> None:
-        """The estimator has heard of an acknowledgement: work out what follows from it."""
+    def update(self) -> None:
+        """Follow the estimator after an acknowledgement."""
         rate = self.estimator.rate_bytes_per_s
-        wanted = int(CHUNK_S * min(rate, self.budget.cap_bytes_per_s or math.inf))
-        self.chunk_bytes = min(CHUNK_BYTES_MAX, max(CHUNK_BYTES_MIN, wanted))
-        quarter = int(PIECE_SHARE * self.chunk_bytes)
-        self.piece_bytes = max(1, min(quarter, self.budget.piece_bytes_max() // 2))
+        self.chunk_bytes = chunk_bytes_at(min(rate, self.budget.cap_bytes_per_s or math.inf))
+        self.piece_bytes = int(PIECE_SHARE * self.chunk_bytes)
         self._round_s = max(ROUND_S_MIN, self.estimator.base_rtt_s + CHUNK_S)
         self.cycle_s = max(3 * self._round_s, min(CYCLE_ROUNDS * self._round_s, CYCLE_S_MAX))
 
-    def at(self, now: float) -> float:
+    def bytes_at(self, now: float) -> float:
         """Bytes that may be in flight now."""
         if self._ramp_bytes is not None:
             return self._ramp_bytes
@@ -132,24 +122,24 @@ class LinkWindow:
         return max(window, self._foreign_share(now)) if self.estimator.foreign.noticed else window
 
     def _cycle_bytes(self, rounds: float) -> float:
-        """The window so many rounds into the cycle: probe, drain, then cruise."""
+        """The window so many rounds into the cycle."""
         estimator, chunk = self.estimator, self.chunk_bytes
         rate = estimator.rate_bytes_per_s
         product = rate * estimator.base_rtt_s
-        if rounds < 1:
+        if rounds < 1:  # Probe: does the link carry more?
             probe = max(PROBE_S * rate, self.piece_bytes)
             window = product + chunk + probe + estimator.jitter_s * rate
-        elif rounds < 2:
+        elif rounds < 2:  # Drain what the probe has queued.
             window = max(product, chunk)
-        else:
+        else:  # Cruise.
             window = product + chunk + estimator.jitter_s * rate
         return window + self.piece_bytes if product < SHORT_CHUNKS * chunk else window
 
-    def pace(self, now: float) -> float:
-        """Bytes per second at which prefill leaves."""
+    def pacing_rate(self, now: float) -> float:
+        """Bytes per second at which prefill leaves: a window each round, and a little more."""
         rate = self.estimator.rate_bytes_per_s
         round_s = self.estimator.base_rtt_s + self.chunk_bytes / rate
-        return PACE_GAIN * self.at(now) / round_s
+        return PACE_GAIN * self.bytes_at(now) / round_s
 
     def phase_ends(self, now: float) -> float:
         """When the window changes by itself; never while ramping."""
@@ -158,12 +148,14 @@ class LinkWindow:
         ends = (self._round_s, 2 * self._round_s, self.cycle_s)
         return next((at for s in ends if (at := self._cycle_at + s) > now), now)
 
-    def steer(self, departure: Departure, now: float, *, waited_for: bool) -> None:
-        """Begin, continue or end a ramp after an acknowledgement."""
+    def update_ramp(self, departure: Departure, now: float, *, waited_for: bool) -> None:
+        """Begin, continue or end a ramp after an acknowledgement; `waited_for`: the window was full
+        until it came."""
         if self._ramp_bytes is None:
             if self.estimator.headroom:
-                self._ramp_bytes, self._ramp_queued_since = self.at(now), math.inf
+                self._ramp_bytes, self._ramp_queued_since = self.bytes_at(now), math.inf
         elif self.estimator.queueing_delay_s > RAMP_QUEUE_S + self.estimator.jitter_s:
+            # It queues: the ramp stands still, and ends when that lasts.
             self._ramp_queued_since = min(now, self._ramp_queued_since)
             lasted_s = now - self._ramp_queued_since
             if lasted_s >= RAMP_QUEUE_ROUNDS * self.estimator.base_rtt_s:
@@ -175,9 +167,11 @@ class LinkWindow:
 
     def _ramped(self, acknowledged_bytes: int) -> float:
         """The ramp's window after so many acknowledged bytes: a factor for each round."""
+        # The share by which a round's acknowledgements may raise the window, at most twofold.
         rtt_s = self.estimator.base_rtt_s
         growth = max(math.pow(RAMP_PER_S, rtt_s) - 1, RAMP_ROUND_S / rtt_s)
         grown = (self._ramp_bytes or 0.0) + acknowledged_bytes * min(growth, RAMP_ROUND_MAX - 1)
+        # Never far ahead of what has been seen delivered, and never back.
         delivered = self.estimator.rate_bytes_per_s * rtt_s
         return max(
             self._ramp_bytes or 0.0, min(grown, RAMP_LEAD * delivered + 4 * self.chunk_bytes)

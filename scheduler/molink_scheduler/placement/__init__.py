@@ -2,10 +2,15 @@
 
 from molink_scheduler.placement.change import ChangeCost, Decision, change_cost, worth_changing
 from molink_scheduler.placement.evaluate import Forecast, StageForecast, forecast
-from molink_scheduler.placement.even import SPLITS, even_plan
 from molink_scheduler.placement.facts import Goal, LinkFacts, ModelCost, Network, NodeFacts
-from molink_scheduler.placement.plan import Plan, Standby, make_plan
-from molink_scheduler.placement.shared_lines import plan_on_shared_lines
+from molink_scheduler.placement.plan import (
+    SPLITS,
+    Plan,
+    Standby,
+    even_plan,
+    make_plan,
+    plan_on_shared_lines,
+)
 from molink_scheduler.placement.shortage import Shortage
 
 __all__ = [

@@ -1,6 +1,6 @@
 """Is another plan worth its change?
 
-Everybody on a ring whose stages change waits while weights are loaded and their prompts are
+All users of a ring whose stages change wait while weights are loaded and their prompts are
 computed once more, and before that the layers have to be downloaded. Against that stands what the
 new plan serves more, for as long as it can be expected to last: PCs come and go, so nothing counts
 that lies beyond a horizon. Both are counted in seconds of users, and a change needs a margin,
@@ -41,24 +41,24 @@ DOWNLOAD_FLOOR_BYTES_PER_S = 12_500.0
 
 @dataclass(frozen=True, slots=True)
 class ChangeCost:
-    """What a change takes."""
+    """Pause, preparation and downloads of a change of plan."""
 
     affected_users: int
-    """On rings of the present plan that do not stay as they are."""
+    """Users on rings of the present plan that do not stay as they are."""
     pause_s: float
-    """Without service, for those."""
+    """Seconds without service, for those."""
     prepare_s: float = 0.0
-    """Before the change can be made; the present plan serves meanwhile."""
+    """Seconds before the change can be made; the present plan serves meanwhile."""
     download_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """Whether to change."""
+    """Whether to change the plan, and a sentence that says why."""
 
     change: bool
     sentence: str
-    """For the log and for GET /cluster."""
+    """Reason, for the log and for GET /cluster."""
 
 
 def change_cost(
@@ -68,9 +68,9 @@ def change_cost(
     held: Mapping[str, frozenset[int]],
     download_bytes_per_s: Mapping[str, float],
 ) -> ChangeCost:
-    """Of the step from one plan to the other.
+    """Cost of the step from one plan to the other.
 
-    `held` tells which layers a node has on its disk, by id; what it holds now counts too. A node
+    `held` has the layers on each node's disk, by its id; what it holds now counts too. A node
     without a rate downloads for ever, so a plan that needs it is never worth its change.
     """
     stay = {_shape(ring) for ring in present.rings} & {_shape(ring) for ring in new.rings}

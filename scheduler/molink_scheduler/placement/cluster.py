@@ -1,22 +1,54 @@
-"""Rings side by side, the nodes left over, and moves that change one or two rings."""
+"""Rings side by side, the nodes left over, and moves that change one or two rings.
+
+Which moves between rings are tried is left to `DeterministicRandom`: the core draws no random
+numbers of its own, and a placement must not depend on the moment at which it is asked for.
+"""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from math import inf
+from typing import TypeVar
 
-from molink_scheduler.placement.chance import Chance
-from molink_scheduler.placement.neighbourhood import Ways, insertions, reorders
-from molink_scheduler.placement.objective import WORST, Objective, Placed, Score
+from molink_scheduler.placement.neighbourhood import PairCosts, insertions, reorders
+from molink_scheduler.placement.objective import WORST, Objective, PlacedRing, Score
 from molink_scheduler.placement.problem import Order
 
-__all__ = ["Cluster", "best_of", "merit"]
+__all__ = ["Cluster", "DeterministicRandom", "best_of", "merit"]
+
+T = TypeVar("T")
 
 PAIR_TRIES = 30
-"""Moves between a ring and others that are looked at in one round; with ten rings of ten nodes
-there are thousands, of which few help."""
+"""Moves between a ring and others that are tried in one pass; with ten rings of ten nodes there are
+thousands, of which few help."""
+
+MULTIPLIER, INCREMENT, MODULUS = 6364136223846793005, 1442695040888963407, 2**64
+"""Knuth's, for 64 bits; the low bits are poor and not used."""
 
 
-def merit(rings: Iterable[Placed]) -> Score:
-    """Of all rings together: all users, and the mean cost that they feel."""
+class DeterministicRandom:
+    """Linear congruential generator: the same numbers from the same seed, everywhere."""
+
+    __slots__ = ("_state",)
+
+    def __init__(self, seed: int) -> None:
+        self._state = seed % MODULUS
+
+    def below(self, limit: int) -> int:
+        """Draw a number from 0 to limit - 1; `limit` is at least 1."""
+        self._state = (self._state * MULTIPLIER + INCREMENT) % MODULUS
+        return (self._state >> 32) * limit >> 32
+
+    def choice(self, values: Sequence[T]) -> T:
+        """Draw one of the values."""
+        return values[self.below(len(values))]
+
+    def two_below(self, limit: int) -> tuple[int, int]:
+        """Draw two different numbers from 0 to limit - 1; `limit` is at least 2."""
+        first, second = self.below(limit), self.below(limit - 1)
+        return first, second + (second >= first)
+
+
+def merit(rings: Iterable[PlacedRing]) -> Score:
+    """Score of all rings together: all users, and the mean cost that they feel."""
     scores = [ring.score for ring in rings]
     users = sum([score.users for score in scores])
     if users > 0:
@@ -24,9 +56,9 @@ def merit(rings: Iterable[Placed]) -> Score:
     return max(scores, key=lambda score: -score.cost, default=WORST)
 
 
-def best_of(objective: Objective, orders: Iterable[Order], above: Score) -> Placed | None:
+def best_of(objective: Objective, orders: Iterable[Order], above: Score) -> PlacedRing | None:
     """The best of these rings that beats `above`."""
-    best: Placed | None = None
+    best: PlacedRing | None = None
     for order in orders:
         placed = objective.best(order, above)
         if placed is not None:
@@ -35,26 +67,21 @@ def best_of(objective: Objective, orders: Iterable[Order], above: Score) -> Plac
 
 
 class Cluster:
-    """A state of the search."""
+    """State of the search: disjoint rings, and the nodes that none of them has."""
 
     __slots__ = ("_spent", "objective", "pool", "rings")
 
     def __init__(
         self,
         objective: Objective,
-        rings: Sequence[Placed],
+        rings: Sequence[PlacedRing],
         nodes: Iterable[int],
         spent: Callable[[], bool],
     ) -> None:
-        """`nodes` are all that may be used; `spent` tells when the effort has run out."""
+        """`nodes` are all that may be used; `spent` answers whether the effort has run out."""
         self.objective, self.rings, self._spent = objective, list(rings), spent
         used = {node for ring in rings for node in ring.order}
         self.pool = [node for node in nodes if node not in used]
-
-    @property
-    def merit(self) -> Score:
-        """How good it is."""
-        return merit(self.rings)
 
     def polish(self, number: int) -> None:
         """Change one ring, with the nodes left over, until no move makes it better."""
@@ -63,11 +90,11 @@ class Cluster:
 
     def _step(self, number: int) -> bool:
         ring = self.rings[number]
-        ways = Ways(self.objective.problem, self._rows(ring))
+        costs = PairCosts(self.objective.problem, ring.rows)
         for orders in (
-            reorders(ways, ring.order),
-            (other for node in self.pool for other in insertions(ways, ring.order, node)),
-            without_one(ring.order),
+            reorders(costs, ring.order),
+            (other for node in self.pool for other in insertions(costs, ring.order, node)),
+            _without_one(ring.order),
             self._replacements(ring.order),
         ):
             better = best_of(self.objective, orders, ring.score)
@@ -78,18 +105,18 @@ class Cluster:
                 return False
         return False
 
-    def exchange(self, chance: Chance, numbers: Sequence[int]) -> bool:
-        """Try moves between these rings and others, left to chance; True when one helped."""
+    def exchange(self, random: DeterministicRandom, numbers: Sequence[int]) -> bool:
+        """Try random moves between these rings and others; True when one helped."""
         helped = False
         for _ in range(PAIR_TRIES * len(numbers) if len(self.rings) > 1 else 0):
             if self._spent():
                 break
-            a, b = chance.two_of(len(self.rings))
-            a = chance.of(numbers)
+            a, b = random.two_below(len(self.rings))
+            a = random.choice(numbers)
             if a == b:
                 continue
-            i = chance.of(self.rings[a].order)
-            j = chance.of(self.rings[b].order)
+            i = random.choice(self.rings[a].order)
+            j = random.choice(self.rings[b].order)
             helped |= self._hand_over(a, b, i) or self._exchange(a, b, i, j)
         return helped
 
@@ -99,8 +126,8 @@ class Cluster:
         rest = tuple(other for other in giver.order if other != node)
         if not rest:
             return False
-        ways = Ways(self.objective.problem, self._rows(taker))
-        larger = best_of(self.objective, insertions(ways, taker.order, node), taker.score)
+        costs = PairCosts(self.objective.problem, taker.rows)
+        larger = best_of(self.objective, insertions(costs, taker.order, node), taker.score)
         return larger is not None and self._accept(b, larger, a, [rest])
 
     def _exchange(self, a: int, b: int, i: int, j: int) -> bool:
@@ -113,7 +140,7 @@ class Cluster:
         better = best_of(self.objective, with_i, self.rings[b].score)
         return better is not None and self._accept(b, better, a, with_j)
 
-    def _accept(self, gains: int, better: Placed, loses: int, others: list[Order]) -> bool:
+    def _accept(self, gains: int, better: PlacedRing, loses: int, others: list[Order]) -> bool:
         """Take both changes if they are better together."""
         before = (self.rings[gains], self.rings[loses])
         users = before[0].score.users + before[1].score.users - better.score.users
@@ -123,7 +150,7 @@ class Cluster:
         self.rings[gains], self.rings[loses] = better, worse
         return True
 
-    def _replace(self, number: int, ring: Placed) -> None:
+    def _replace(self, number: int, ring: PlacedRing) -> None:
         old, new = set(self.rings[number].order), set(ring.order)
         self.pool = sorted((set(self.pool) | old) - new)
         self.rings[number] = ring
@@ -133,11 +160,8 @@ class Cluster:
             for node in self.pool:
                 yield (*order[:place], node, *order[place + 1 :])
 
-    def _rows(self, ring: Placed) -> int:
-        return max(1, -(-ring.score.users // ring.micro_batches))
 
-
-def without_one(order: Order) -> Iterator[Order]:
+def _without_one(order: Order) -> Iterator[Order]:
     """The ring without each of its nodes in turn."""
     if len(order) > 1:
         for place in range(len(order)):

@@ -12,21 +12,20 @@ from itertools import accumulate, pairwise
 
 from molink_scheduler.head.prompt_queue import SPAN_TOKENS
 from molink_scheduler.placement.facts import Goal, ModelCost, Network, NodeFacts
-from molink_scheduler.placement.fit import MICRO_BATCHES_PER_STAGE, stage_works
-from molink_scheduler.placement.problem import Path, Problem
+from molink_scheduler.placement.fit import MICRO_BATCHES_PER_STAGE, stage_works, ttft_s
+from molink_scheduler.placement.problem import OrderCosts, Problem
 from molink_scheduler.placement.split import ROUNDING, Counts
-from molink_scheduler.placement.timing import ttft_s
 from molink_scheduler.timing.round_model import HopCost, RoundModel, StageCost
 
 __all__ = ["Forecast", "StageForecast", "forecast"]
 
 BUSY_SHARE = 0.8
-"""Of a device or link that holds a ring back; below it, delay does."""
+"""How busy a device or link is that is called the bottleneck; below it, delay is."""
 
 
 @dataclass(frozen=True, slots=True)
 class StageForecast:
-    """One stage at the load of the forecast."""
+    """Layers, memory and busy shares of one stage at the load of the forecast."""
 
     node_id: str
     name: str
@@ -34,38 +33,38 @@ class StageForecast:
     """[start, end)."""
     weights_bytes: int
     kv_tokens: int
-    """For which the memory lent suffices, or that a stage offers at most."""
+    """Tokens for which the memory lent suffices, or that a stage offers at most."""
     memory_bytes: int
-    """Lent."""
+    """Memory lent."""
     used_bytes: int
-    """By weights and the KV of the users of the forecast."""
+    """Memory taken by weights and the KV of the users of the forecast."""
     step_s: float
-    """Of decode, for one micro-batch."""
+    """One micro-batch's decode step."""
     busy_share: float
-    """Of the time, decode and prompts."""
+    """Share of the time that the device computes, decode and prompts."""
     link_busy_share: float
-    """Of the link to the next stage."""
+    """Share of the time that the link to the next stage sends."""
 
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
-    """A ring at one load."""
+    """Users, times and bottleneck of a ring at one load."""
 
     users: int
     """Served at once: the most within the bound unless a number was asked for."""
     users_memory: int
-    """For so many the smallest KV suffices."""
+    """Users for whom the smallest KV memory suffices."""
     micro_batches: int
     tpot_s: float
-    """At that load."""
+    """Time per token at that load."""
     tpot_alone_s: float
-    """Of a lonely user, whose prompt is done."""
+    """Time per token of a single user, whose prompt is done."""
     ttft_s: float
-    """Of a typical prompt on an idle ring."""
+    """Time to first token of a typical prompt on an idle ring."""
     tokens_per_s: float
-    """Of all users together."""
+    """Tokens per second of all users together."""
     delay_s: float
-    """Of each token: what the links take whatever the load."""
+    """Seconds of each token that the links take whatever the load."""
     bottleneck: str
     stages: tuple[StageForecast, ...]
 
@@ -78,7 +77,7 @@ def forecast(
     goal: Goal,
     users: int | None = None,
 ) -> Forecast:
-    """Of a ring of these nodes, head first, with so many layers each.
+    """Forecast a ring of these nodes, head first, with so many layers each.
 
     With `users` the load is so many; without, the most within the goal's bound. Raises ValueError
     when the layers are not those of the model.
@@ -89,26 +88,26 @@ def forecast(
 
 
 class _Ring:
-    """A ring whose split is decided."""
+    """Cost model of a ring whose split is decided."""
 
     def __init__(self, problem: Problem, counts: Counts) -> None:
         self.problem, self.counts = problem, counts
         order = tuple(range(len(counts)))
-        self.path = Path(problem, order)
+        self.costs = OrderCosts(problem, order)
         self.ends = [0, *accumulate(counts)]
         self.works = stage_works(problem, counts)
         self.wires = [problem.wire_row_s[a][b] for a, b in pairwise(order)]
         self.model = RoundModel(self._stage_costs(), self._hop_costs())
         self.prompt_row_s = [
             work * problem.prefill_s[i] + step_s / SPAN_TOKENS
-            for i, work, step_s in zip(order, self.works, self.path.steps_s, strict=True)
+            for i, work, step_s in zip(order, self.works, self.costs.steps_s, strict=True)
         ]
 
     def _stage_costs(self) -> tuple[StageCost, ...]:
         nodes, last = self.problem.nodes, len(self.counts) - 1
         return tuple(
             StageCost(
-                self.path.steps_s[place] + work * node.decode_fixed_s,
+                self.costs.steps_s[place] + work * node.decode_fixed_s,
                 work * node.decode_row_s + (node.head_row_s if place == last else 0.0),
             )
             for place, (node, work) in enumerate(zip(nodes, self.works, strict=True))
@@ -121,12 +120,12 @@ class _Ring:
         return (*hops, *home)
 
     def kv_tokens(self) -> list[int]:
-        """For which each stage has room."""
+        """Tokens of KV for which each stage has room."""
         most, model = self.problem.goal.kv_tokens_max, self.problem.model
         free = [
             memory - self.problem.bytes_before[end] + self.problem.bytes_before[start]
             for memory, (start, end) in zip(
-                self.path.memory_bytes, pairwise(self.ends), strict=True
+                self.costs.memory_bytes, pairwise(self.ends), strict=True
             )
         ]
         tokens = [room // (n * model.kv_bytes) for room, n in zip(free, self.counts, strict=True)]
@@ -134,18 +133,20 @@ class _Ring:
 
     def cycle(self, users: int) -> tuple[float, int]:
         """Seconds until all users have one more token, and the micro-batches of the shortest."""
-        told = self.problem.goal.micro_batches
-        most = min(users, told or MICRO_BATCHES_PER_STAGE * len(self.counts))
-        least = 1 if told is None else most
+        fixed = self.problem.goal.micro_batches
+        most = min(users, fixed or MICRO_BATCHES_PER_STAGE * len(self.counts))
+        least = 1 if fixed is None else most
         counts = range(max(1, least), max(1, most) + 1)
         return min((self._cycle_s(users, count), count) for count in counts)
 
     def _cycle_s(self, users: int, count: int) -> float:
+        # The round model knows decode alone. Decode goes before prompts, so a cycle is as long as
+        # it says unless a device or a link has more to do, prompts included, than it lasts.
         together = self.busy_s(users, count) + self.wire_s(users, count)
         return max(self.model.cycle_s(users, count), *together)
 
     def busy_s(self, users: int, count: int) -> list[float]:
-        """Of each device in one cycle."""
+        """Seconds that each device computes in one cycle."""
         rows, prompt_rows = -(-users // count), users * self.problem.goal.prompt_rows_per_token
         return [
             count * (stage.fixed_s + rows * stage.row_s) + prompt_rows * prompt_row_s
@@ -153,12 +154,12 @@ class _Ring:
         ]
 
     def wire_s(self, users: int, count: int) -> list[float]:
-        """Of each link in one cycle."""
+        """Seconds that each link sends in one cycle."""
         rows = count * -(-users // count) + users * self.problem.goal.prompt_rows_per_token
         return [rows * wire_s for wire_s in self.wires]
 
     def most_users(self, users_memory: int) -> int:
-        """Within the bound; by halving, since a cycle never gets shorter with more users."""
+        """Most users within the bound, by halving: more users never make a cycle shorter."""
         bound_s = self.problem.goal.tpot_s * (1 + 2 * ROUNDING)
         low, high = 0, users_memory
         while low < high:
@@ -170,10 +171,12 @@ class _Ring:
         return low
 
     def forecast(self, asked: int | None) -> Forecast:
+        """The ring with so many users, or with the most within the bound."""
         tokens = self.kv_tokens()
         users_memory = min(tokens) // self.problem.goal.context_tokens
         most = self.most_users(users_memory)
         users = most if asked is None else max(0, asked)
+        # A ring that serves nobody within the bound is shown with a single user.
         tpot_s, count = self.cycle(max(1, users))
         return Forecast(
             users=users,
@@ -181,9 +184,9 @@ class _Ring:
             micro_batches=count,
             tpot_s=tpot_s,
             tpot_alone_s=self.model.cycle_s(1, 1),
-            ttft_s=ttft_s(self.problem, self.path, self.counts),
+            ttft_s=ttft_s(self.problem, self.costs, self.counts),
             tokens_per_s=max(1, users) / tpot_s,
-            delay_s=self.path.delay_s,
+            delay_s=self.costs.delay_s,
             bottleneck=(
                 self._bottleneck(users, users_memory, (tpot_s, count)) if users else self._slow()
             ),
@@ -230,11 +233,11 @@ class _Ring:
         share, what = max(parts)
         if share >= BUSY_SHARE:
             return f"{what}, busy {share:.0%} of the time"
-        delay_ms = 1e3 * self.path.delay_s
+        delay_ms = 1e3 * self.costs.delay_s
         return f"delay: {delay_ms:.0f} ms of every token are links; {what} is busy {share:.0%}"
 
     def _slow(self) -> str:
-        trip_ms, delay_ms = 1e3 * self.model.cycle_s(1, 1), 1e3 * self.path.delay_s
+        trip_ms, delay_ms = 1e3 * self.model.cycle_s(1, 1), 1e3 * self.costs.delay_s
         return f"the way round: {delay_ms:.0f} of a lonely token's {trip_ms:.0f} ms are links"
 
     def _memory_bottleneck(self, names: list[str]) -> str:

@@ -16,7 +16,7 @@ from molink_scheduler.link.facts import RATE_FLOOR_BYTES_PER_S, RATE_MAX_BYTES_P
 __all__ = ["Goal", "LinkFacts", "ModelCost", "Network", "NodeFacts"]
 
 TIME_MAX_S = 3600.0
-"""Of one step or one trip: as long as messages of the control plane allow."""
+"""Longest step or trip: as long as messages of the control plane allow."""
 
 MEMORY_MAX_BYTES = 2**50
 """A pebibyte, beyond every PC; sums of such numbers are still exact."""
@@ -25,7 +25,7 @@ ROWS_PER_S_MAX = 1e9
 """No device computes a row in less than a nanosecond."""
 
 KV_TOKENS_MAX = 131_072
-"""No stage offers more (`molink.executor.memory`), whatever its memory."""
+"""No stage offers more (`molink.executor.devices`), whatever its memory."""
 
 
 OVERHEADS = ("step_fixed_s", "head_row_s", "head_fixed_s")
@@ -42,7 +42,7 @@ def _seconds(value: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class ModelCost:
-    """What the model takes of a node, layer by layer."""
+    """Bytes and work of a model, layer by layer."""
 
     layer_bytes: tuple[int, ...]
     """Weights of each layer, as they are loaded; experts included."""
@@ -72,7 +72,7 @@ class ModelCost:
 
     @property
     def layers(self) -> int:
-        """How many there are."""
+        """Number of the model's layers."""
         return len(self.layer_bytes)
 
     @property
@@ -81,7 +81,7 @@ class ModelCost:
         return len(set(self.layer_bytes)) == 1 and set(self.layer_work) <= {1.0}
 
     def ends_bytes(self, is_head: bool, is_tail: bool) -> int:
-        """Weights beside the layers."""
+        """Weights of a stage beside its layers."""
         if is_head and is_tail and self.tied:
             return max(self.head_bytes, self.tail_bytes)
         return self.head_bytes * is_head + self.tail_bytes * is_tail
@@ -94,29 +94,29 @@ class ModelCost:
 
 @dataclass(frozen=True, slots=True)
 class NodeFacts:
-    """What a PC lends, and how fast it is."""
+    """Memory that a PC lends, its step times and its upload."""
 
     id: str
     memory_bytes: int
     """For weights and KV; what activations and its owner need is taken off already."""
     decode_fixed_s: float
-    """Of a layer's decode step, whatever the rows: its weights are read."""
+    """A layer's decode step, whatever the rows: its weights are read."""
     decode_row_s: float
-    """Of a layer, for each row of decode."""
+    """A layer's decode step, for each row."""
     prefill_row_s: float
-    """Of a layer, for each row of a prompt."""
+    """A layer, for each row of a prompt."""
     step_fixed_s: float = 0.0
-    """Of a stage's step, however many layers it has: start, software of the hop."""
+    """A stage's step, however many layers it has: start, software of the hop."""
     head_row_s: float = 0.0
     """Output matrix and sampling of one row, on the tail."""
     head_fixed_s: float = 0.0
-    """Of the output matrix whatever the rows, on the tail; 0 where `head_row_s` has it."""
+    """Output matrix whatever the rows, on the tail; 0 where `head_row_s` has it."""
     upload_bytes_per_s: float = RATE_MAX_BYTES_PER_S
-    """Measured or the owner's cap, whichever is less."""
+    """Measured rate or the owner's cap, whichever is less."""
     name: str = ""
-    """For people; empty: the id."""
+    """Name for people; empty: the id."""
     pc: str = ""
-    """Where several are devices of one PC, what they have in common; empty: it is alone."""
+    """Name of the PC whose devices several nodes are; empty: it has this one."""
 
     def __post_init__(self) -> None:
         put = object.__setattr__
@@ -138,7 +138,7 @@ def _rate(value: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class LinkFacts:
-    """The way from one node to another."""
+    """Rate and delay from one node to another."""
 
     rate_bytes_per_s: float
     one_way_s: float
@@ -157,20 +157,20 @@ WITHIN_PC = LinkFacts(RATE_MAX_BYTES_PER_S, 0.0001)
 
 @dataclass(frozen=True, slots=True)
 class Network:
-    """Links between ordered pairs of node ids."""
+    """Links between ordered pairs of nodes, measured or assumed."""
 
     links: Mapping[tuple[str, str], LinkFacts] = field(default_factory=dict)
     default: LinkFacts = UNMEASURED
 
     def link(self, sender: NodeFacts, receiver: NodeFacts) -> LinkFacts:
-        """What can be sent from one to the other, the sender's upload cap included where it leads
-        out of the PC."""
+        """The link from one to the other, the sender's upload cap included where it leads out of
+        the PC."""
         if sender.pc == receiver.pc:
             return self.links.get((sender.id, receiver.id), WITHIN_PC)
         return _capped(self.links.get((sender.id, receiver.id), self.default), sender)
 
     def usual(self, sender: NodeFacts) -> LinkFacts:
-        """Out of the PC, to whomever it has not measured."""
+        """The link out of the PC to a node that was not measured."""
         return _capped(self.default, sender)
 
 
@@ -180,20 +180,20 @@ def _capped(link: LinkFacts, sender: NodeFacts) -> LinkFacts:
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """What users are to feel, and what they ask for."""
+    """Bound on the time per token, and the request that is planned for."""
 
     tpot_s: float = 0.25
     """Most between two tokens of an answer: three words a second, about as fast as people read."""
     context_tokens: int = 2048
     """KV that a user keeps, prompt and answer."""
     prompt_tokens: int = 768
-    """Of a typical request."""
+    """Prompt of a typical request."""
     answer_tokens: int = 256
     """Together about the mix of Azure's conversation trace as the benchmarks cut it: 763 in, 232
-    out (`molink.workload.trace_mix`)."""
+    out (`molink.workload.trace`)."""
     kv_tokens_max: int = KV_TOKENS_MAX
     micro_batches: int | None = None
-    """That the head is told to keep; None: it takes as many as make a cycle shortest."""
+    """Number that the head is to keep; None: it takes as many as make a cycle shortest."""
 
     def __post_init__(self) -> None:
         counts = (
@@ -212,5 +212,5 @@ class Goal:
 
     @property
     def users_max(self) -> int:
-        """Of one ring, for the KV that a stage offers at most."""
+        """Most users of one ring, for the KV that a stage offers at most."""
         return self.kv_tokens_max // self.context_tokens

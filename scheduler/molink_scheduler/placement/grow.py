@@ -4,7 +4,7 @@ How many layers a node can take depends on how many users the ring is to serve: 
 KV in every layer and a part of the bound on the time per token. Once that number is fixed (a
 `Recipe`) every node has a room in layers and a price in seconds of the trip, and a ring is good
 when it gets its layers for few seconds: so the next node is always the one with the fewest seconds
-for each layer that it brings, its way from the ring included. Recipes for few users make small
+for each layer that it brings, its delay to the ring included. Recipes for few users make small
 rings in great number, those for many users long ones; which is better depends on the cluster, so
 all are tried.
 """
@@ -14,10 +14,10 @@ from math import inf
 from typing import NamedTuple
 
 from molink_scheduler.head.prompt_queue import SPAN_TOKENS
-from molink_scheduler.placement.neighbourhood import Ways, insertions
+from molink_scheduler.placement.neighbourhood import PairCosts, insertions
 from molink_scheduler.placement.problem import Order, Problem
 
-__all__ = ["Recipe", "grow", "recipes_for_round", "recipes_for_users"]
+__all__ = ["Recipe", "grow", "memory_rooms", "recipes_for_users"]
 
 USERS_FACTOR = 1.5
 """From one number of users to the next that is tried."""
@@ -28,12 +28,9 @@ USERS_MAX = 4096
 GROUPS = (1, 4, 12)
 """Micro-batches assumed: of a lone node, a short ring and a long one."""
 
-LIMITS = (1.0, 0.5, 0.3, 0.2, 0.12, 0.07, 0.04)
-"""Shares of the fastest node's time for all layers that the slowest stage may take."""
-
 
 class Recipe(NamedTuple):
-    """What each node could do for a ring, were it for so many users."""
+    """Layers and prices of every node, for a ring of a given number of users."""
 
     rooms: list[int]
     """Most layers."""
@@ -45,7 +42,7 @@ class Recipe(NamedTuple):
 
 
 def recipes_for_users(problem: Problem) -> list[Recipe]:
-    """For rings of 1 to as many users as the goal allows."""
+    """Recipes for rings of 1 to as many users as the goal allows."""
     most, users, numbers = min(USERS_MAX, problem.goal.users_max), 1.0, []
     while users < most:
         numbers.append(round(users))
@@ -66,26 +63,12 @@ def _recipe_for_users(problem: Problem, users: int, groups: int) -> Recipe:
     ]
     rooms = [
         max(0, min(memory, int(min(time, memory))))
-        for memory, time in zip(_memory_rooms(problem, users), times, strict=True)
+        for memory, time in zip(memory_rooms(problem, users), times, strict=True)
     ]
     return Recipe(rooms, prices, rows, users)
 
 
-def recipes_for_round(problem: Problem) -> list[Recipe]:
-    """For one user, with several limits on the slowest stage."""
-    prices = [fixed + row for fixed, row in zip(problem.fixed_s, problem.row_s, strict=True)]
-    memory, most_s = _memory_rooms(problem, 1), problem.layers * min(prices, default=0.0)
-    recipes = []
-    for share in LIMITS:
-        rooms = [
-            max(0, min(room, int(min(room, share * most_s / price))))
-            for room, price in zip(memory, prices, strict=True)
-        ]
-        recipes.append(Recipe(rooms, prices, 1, 1))
-    return [recipe for recipe in recipes if sum(recipe.rooms) >= problem.layers]
-
-
-def _memory_rooms(problem: Problem, users: int) -> list[int]:
+def memory_rooms(problem: Problem, users: int) -> list[int]:
     """Layers that fit beside so many users, all layers being as the mean one."""
     each = problem.bytes_before[-1] / problem.layers
     each += users * problem.goal.context_tokens * problem.model.kv_bytes
@@ -97,7 +80,7 @@ def grow(problem: Problem, recipe: Recipe, pool: Iterable[int], seed: int = 0) -
 
     It begins with the node that is the `seed`-th best.
     """
-    ways = Ways(problem, recipe.rows)
+    costs = PairCosts(problem, recipe.rows)
     free = [node for node in pool if recipe.rooms[node] >= 1]
     if sum([recipe.rooms[node] for node in free]) < problem.layers:
         return None
@@ -109,8 +92,8 @@ def grow(problem: Problem, recipe: Recipe, pool: Iterable[int], seed: int = 0) -
         chosen = ranked[seed % len(ranked)] if not order else ranked[0]
         free.remove(chosen)
         left -= recipe.rooms[chosen]
-        others = insertions(ways, order, chosen) if order else [(chosen,)]
-        order = min(others, key=ways.whole)
+        others = insertions(costs, order, chosen) if order else [(chosen,)]
+        order = min(others, key=costs.round_s)
         near = {
             node: min(near[node] if len(order) > 1 else inf, problem.delay_s[chosen][node])
             for node in free
@@ -132,6 +115,6 @@ def _nearest(problem: Problem, free: list[int]) -> dict[int, float]:
 def _seconds(
     problem: Problem, recipe: Recipe, near: dict[int, float], left: int, node: int
 ) -> float:
-    """Of a trip, for each layer that the node would bring."""
+    """Seconds of a trip for each layer that the node would bring."""
     once_s = near[node] + problem.nodes[node].step_fixed_s
     return recipe.prices[node] + once_s / min(left, recipe.rooms[node])

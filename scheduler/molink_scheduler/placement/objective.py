@@ -1,24 +1,20 @@
 """What makes one ring better than another.
 
-A search compares rings by a `Score`: users first, then a cost. Two objectives are known. *Users*
-is what a cluster is for: as many users as possible within the bound on the time per token, then
-the shortest time to first token. *Round* is a round trip and a weight on the slowest stage; it is
-linear, so a solver can be asked for its optimum, and it lets the very same search be judged.
+A search compares rings by a `Score`: users first, then a cost. As many users as possible within the
+bound on the time per token is what a cluster is for, and then the shortest time to first token.
 
-Most rings that a search looks at are no better than the one it has. So an objective is always
-asked for a ring *above* a score, and one look at the users that would be needed mostly suffices.
-What was found is kept: moves come back to the same rings again and again.
+Most rings that a search looks at are no better than the one it has. So the objective is always
+asked for a ring *above* a score, and one test of the users that would be needed mostly suffices.
 """
 
 from math import inf
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
-from molink_scheduler.placement.fit import Fit, fit, hold, total_s
-from molink_scheduler.placement.problem import Order, Path, Problem
-from molink_scheduler.placement.split import Counts, slowest_weighed
-from molink_scheduler.placement.timing import ttft_s
+from molink_scheduler.placement.fit import Fit, fit, fit_without_bound, total_s, ttft_s
+from molink_scheduler.placement.problem import Order, OrderCosts, Problem
+from molink_scheduler.placement.split import Counts
 
-__all__ = ["WORST", "Objective", "Placed", "RoundObjective", "Score", "UsersObjective"]
+__all__ = ["GAIN_MIN", "WORST", "Objective", "PlacedRing", "Score"]
 
 STAGE_TOLL = 0.01
 """Share of the time to first token that a further node must save: each of them can fail."""
@@ -34,7 +30,7 @@ MEMO_MAX = 50_000
 
 
 class Score(NamedTuple):
-    """How good a ring is."""
+    """Value of a ring: more users are better, then a lower cost."""
 
     users: int
     cost: float
@@ -49,147 +45,106 @@ class Score(NamedTuple):
 WORST = Score(-1, inf)
 
 
-class Placed(NamedTuple):
-    """A ring with its layers."""
+class PlacedRing(NamedTuple):
+    """A ring with its best split and the score of that."""
 
     order: Order
     score: Score
     micro_batches: int
     counts: Counts
 
-
-class Objective(Protocol):
-    """Judges rings."""
-
-    problem: Problem
-    effort: int
-    """Stages looked at so far, and rings asked for: what a search may spend is counted in these,
-    not in seconds."""
-
-    def best(self, order: Order, above: Score = WORST) -> Placed | None:
-        """The best split of a ring, if it beats `above`."""
-        ...
+    @property
+    def rows(self) -> int:
+        """Rows of a micro-batch at full load."""
+        return max(1, -(-self.score.users // self.micro_batches))
 
 
-class _Memo:
-    """Rings found, and scores that a ring is known not to beat."""
+class Objective:
+    """Judge of rings by users within the bound, then by the time to first token.
 
-    __slots__ = ("found", "not_above")
-
-    def __init__(self) -> None:
-        self.found: dict[Order, Placed] = {}
-        self.not_above: dict[Order, Score] = {}
-
-    def known(self, order: Order, above: Score) -> tuple[bool, Placed | None]:
-        """Whether the answer is known, and the answer."""
-        if order in self.found:
-            placed = self.found[order]
-            return True, placed if placed.score.beats(above) else None
-        refused = self.not_above.get(order)
-        return refused is not None and not refused.beats(above), None
-
-    def keep(self, order: Order, above: Score, placed: Placed | None) -> Placed | None:
-        if len(self.found) + len(self.not_above) > MEMO_MAX:
-            self.found.clear()
-            self.not_above.clear()
-        if placed is None:
-            self.not_above[order] = above
-        else:
-            self.found[order] = placed
-        return placed
-
-
-class UsersObjective:
-    """Users within the bound, then the time to first token."""
+    It keeps what it found, because moves come back to the same rings again and again.
+    """
 
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
         self.effort = 0
-        self._memo = _Memo()
+        """Stages judged so far, and rings asked for: what a search may spend is counted in these,
+        not in seconds."""
+        self._found: dict[Order, PlacedRing] = {}
+        self._not_above: dict[Order, Score] = {}
+        """Scores that a ring is known not to beat."""
         self._effort_of_stage = 1 if problem.uniform else max(1, problem.layers // 2)
 
-    def best(self, order: Order, above: Score = WORST) -> Placed | None:
-        """See `Objective`."""
+    def best(self, order: Order, above: Score = WORST) -> PlacedRing | None:
+        """The best split of a ring, if it beats `above`."""
         self.effort += 1
-        known, placed = self._memo.known(order, above)
-        return placed if known else self._memo.keep(order, above, self._search(order, above))
+        known = self._found.get(order)
+        if known is not None:
+            return known if known.score.beats(above) else None
+        refused = self._not_above.get(order)
+        if refused is not None and not refused.beats(above):
+            return None
+        placed = self.judge(order, above)
+        self._remember(order, above, placed)
+        return placed
 
-    def _search(self, order: Order, above: Score) -> Placed | None:
-        path = Path(self.problem, order)
-        found = self._fit(path, above.users + 1) if above.users >= 0 else None
+    def _remember(self, order: Order, above: Score, placed: PlacedRing | None) -> None:
+        if len(self._found) + len(self._not_above) > MEMO_MAX:
+            self._found.clear()
+            self._not_above.clear()
+        if placed is None:
+            self._not_above[order] = above
+        else:
+            self._found[order] = placed
+
+    def judge(self, order: Order, above: Score) -> PlacedRing | None:
+        """Compute the answer of `best`, which remembers it."""
+        ring = OrderCosts(self.problem, order)
+        # One test mostly decides: does this ring serve one user more than the one to beat?
+        found = self._fit(ring, above.users + 1) if above.users >= 0 else None
         if found is not None:
-            return self._placed(path, self._most(path, found))
-        found = self._fit(path, above.users) if above.users >= 1 else None
-        if above.users < 0 and (first := self._fit(path, 1)) is not None:
-            return self._placed(path, self._most(path, first))
+            return self._placed(ring, self._most(ring, found))
+        # Else it may serve as many at a lower cost.
+        found = self._fit(ring, above.users) if above.users >= 1 else None
+        if above.users < 0 and (first := self._fit(ring, 1)) is not None:
+            return self._placed(ring, self._most(ring, first))
         if found is None and above.users < 1:
-            found = self._count(path, hold(self.problem, path))
+            # Nobody within the bound: rings are then compared by one user's round trip.
+            found = self._count(ring, fit_without_bound(self.problem, ring))
         if found is None:
             return None
-        placed = self._placed(path, found)
+        placed = self._placed(ring, found)
         return placed if placed.score.beats(above) else None
 
-    def _most(self, path: Path, found: Fit) -> Fit:
-        """From a number of users that can be served, by doubling steps and then halving them."""
+    def _most(self, ring: OrderCosts, found: Fit) -> Fit:
+        """The most users, from a number that can be served, by steps doubled and then halved."""
         step = 1
-        while (more := self._fit(path, found.users + step)) is not None:
+        while (more := self._fit(ring, found.users + step)) is not None:
             found, step = more, 2 * step
         while step > 1:
             step //= 2
-            found = self._fit(path, found.users + step) or found
+            found = self._fit(ring, found.users + step) or found
         return found
 
-    def _fit(self, path: Path, users: int) -> Fit | None:
-        return self._count(path, fit(self.problem, path, users))
+    def _fit(self, ring: OrderCosts, users: int) -> Fit | None:
+        return self._count(ring, fit(self.problem, ring, users))
 
-    def _count(self, path: Path, found: Fit | None) -> Fit | None:
-        self.effort += len(path.order) * self._effort_of_stage
+    def _count(self, ring: OrderCosts, found: Fit | None) -> Fit | None:
+        self.effort += len(ring.order) * self._effort_of_stage
         return found
 
-    def _placed(self, path: Path, found: Fit) -> Placed:
+    def _placed(self, ring: OrderCosts, found: Fit) -> PlacedRing:
         if found.users:
-            cost = ttft_s(self.problem, path, found.counts)
+            cost = ttft_s(self.problem, ring, found.counts)
         else:
-            cost = SLOW_S + _round_s(self.problem, path, found.counts)
-        cost *= 1 + STAGE_TOLL * len(path.order)
-        return Placed(path.order, Score(found.users, cost), found.micro_batches, found.counts)
+            cost = SLOW_S + _round_s(self.problem, ring, found.counts)
+        cost *= 1 + STAGE_TOLL * len(ring.order)
+        return PlacedRing(ring.order, Score(found.users, cost), found.micro_batches, found.counts)
 
 
-class RoundObjective:
-    """One user's round trip, and the slowest stage's step times a weight. Equal layers only."""
-
-    def __init__(self, problem: Problem, weight: float) -> None:
-        """Raises ValueError for a model whose layers differ."""
-        if not problem.uniform:
-            raise ValueError("the round objective takes layers that are all alike")
-        self.problem, self.weight = problem, weight
-        self.effort = 0
-        self._memo = _Memo()
-
-    def best(self, order: Order, above: Score = WORST) -> Placed | None:
-        """See `Objective`."""
-        self.effort += 1
-        known, placed = self._memo.known(order, above)
-        return placed if known else self._memo.keep(order, above, self._search(order, above))
-
-    def _search(self, order: Order, above: Score) -> Placed | None:
-        problem, path = self.problem, Path(self.problem, order)
-        self.effort += len(order)
-        kv_bytes = problem.goal.context_tokens * problem.model.kv_bytes
-        each = problem.model.layer_bytes[0] + kv_bytes
-        rooms = [min(problem.layers, memory // each) for memory in path.memory_bytes]
-        prices = [problem.fixed_s[i] + problem.row_s[i] for i in order]
-        rest_s = path.delay_s + path.wire_s + path.step_s
-        below = inf if above.users < 0 else above.cost * (1 - GAIN_MIN) - rest_s
-        split = slowest_weighed(prices, rooms, problem.layers, self.weight, below)
-        if split is None:
-            return None
-        return Placed(order, Score(0, rest_s + split[0]), 1, split[1])
-
-
-def _round_s(problem: Problem, path: Path, counts: Counts) -> float:
-    """Of one user."""
-    prices = [problem.fixed_s[i] + problem.row_s[i] for i in path.order]
-    output_s = problem.nodes[path.order[-1]].head_row_s
-    rest_s = path.delay_s + path.wire_s + path.step_s + output_s
+def _round_s(problem: Problem, ring: OrderCosts, counts: Counts) -> float:
+    """Seconds of one user's round trip."""
+    prices = [problem.fixed_s[i] + problem.row_s[i] for i in ring.order]
+    output_s = problem.nodes[ring.order[-1]].head_row_s
+    rest_s = ring.delay_s + ring.wire_s + ring.step_s + output_s
     return rest_s + total_s(problem, prices, counts)

@@ -15,14 +15,14 @@ from itertools import accumulate, pairwise, permutations
 from molink_scheduler.head.prompt_queue import SPAN_TOKENS
 from molink_scheduler.placement.facts import Goal, ModelCost, Network, NodeFacts
 
-__all__ = ["Order", "Path", "Problem"]
+__all__ = ["Order", "OrderCosts", "Problem"]
 
 Order = tuple[int, ...]
 """Numbers of nodes, head first."""
 
 
 class Problem:
-    """Everything that is given. Immutable by custom."""
+    """A placement's facts as tables, nodes by their number. Immutable by custom."""
 
     __slots__ = (
         "bytes_before",
@@ -63,20 +63,20 @@ class Problem:
         usual = [network.usual(node) for node in nodes]
         self.delay_s = [[link.one_way_s] * len(nodes) for link in usual]
         self.wire_row_s = [[model.row_bytes / link.rate_bytes_per_s] * len(nodes) for link in usual]
-        self._measured_links()
-        self._links_within_pcs()
+        self._take_measured_links()
+        self._take_links_within_pcs()
         self.nearest = [_nearest(node, delays) for node, delays in enumerate(self.delay_s)]
-        """The others of each node, those with the shortest delay first."""
+        """For each node the other ones, those with the shortest delay first."""
 
-    def _measured_links(self) -> None:
-        """Into the tables; a thousand nodes have a million links, of which few are measured."""
+    def _take_measured_links(self) -> None:
+        """Put them into the tables: of a thousand nodes' million links few are measured."""
         numbers = {node.id: number for number, node in enumerate(self.nodes)}
         for sender, receiver in self.network.links:
             if sender in numbers and receiver in numbers:
                 self._take_link(numbers[sender], numbers[receiver])
 
-    def _links_within_pcs(self) -> None:
-        """Measured or not, they are other ones than between homes."""
+    def _take_links_within_pcs(self) -> None:
+        """Put them into the tables: measured or not, they differ from links between homes."""
         pcs: dict[str, list[int]] = {}
         for number, node in enumerate(self.nodes):
             pcs.setdefault(node.pc, []).append(number)
@@ -95,8 +95,8 @@ def _nearest(node: int, delays_s: Sequence[float]) -> list[int]:
     return sorted(others, key=delays_s.__getitem__)
 
 
-class Path:
-    """What the order alone decides."""
+class OrderCosts:
+    """Delays, wires, fixed times and memory of a ring, which its order alone decides."""
 
     __slots__ = ("delay_s", "memory_bytes", "order", "step_s", "steps_s", "wire_max_s", "wire_s")
 
@@ -105,11 +105,11 @@ class Path:
         self.order = order
         wires = [problem.wire_row_s[a][b] for a, b in pairwise(order)]
         self.wire_s = sum(wires)
-        """Of one row on all links."""
+        """Seconds of one row on all links that carry activations."""
         self.wire_max_s = max(wires, default=0.0)
         delays = [problem.delay_s[a][b] for a, b in pairwise(order)]
         self.delay_s = sum(delays) + (problem.delay_s[order[-1]][order[0]] if last else 0.0)
-        """Of a trip, the way back included."""
+        """Delay of a round, the link back to the head included."""
         self.steps_s = [nodes[i].step_fixed_s for i in order]
         self.steps_s[-1] += nodes[order[-1]].head_fixed_s
         self.step_s = sum(self.steps_s)
@@ -118,4 +118,4 @@ class Path:
             nodes[i].memory_bytes - model.ends_bytes(place == 0, place == last)
             for place, i in enumerate(order)
         ]
-        """For layers and KV, in order; below 0 where not even the tables fit."""
+        """Room for layers and KV, in order; below 0 where not even the tables fit."""

@@ -8,25 +8,31 @@ taken apart and grown anew from other recipes, as often as the effort allows: th
 how many rings there are.
 
 Exact methods were rejected: HiGHS needs up to 11 s for 30 nodes, one ring and a linear objective,
-and users within a bound are not linear (docs/decisions, 10). Of a handful of nodes every ring is
-tried instead (`exhaustive`). What is spent is counted in stages looked at, so the same facts give
-the same plan on every machine.
+and users within a bound are not linear (docs/decisions, 10). What is spent is counted in stages
+judged, so the same facts give the same plan on every machine.
+
+Of a handful of nodes every ring is tried instead: most clusters begin with a handful, and there a
+search that is stuck is seen at once. Six nodes make 1,956 rings, each judged with its best split;
+then the best set of disjoint ones is put together from the best ring of each set of nodes (63 of
+them).
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from itertools import combinations, permutations
 
-from molink_scheduler.placement.chance import Chance
-from molink_scheduler.placement.cluster import Cluster, best_of, merit
-from molink_scheduler.placement.exhaustive import NODES_MAX, best_rings
+from molink_scheduler.placement.cluster import Cluster, DeterministicRandom, best_of, merit
 from molink_scheduler.placement.grow import Recipe, grow
-from molink_scheduler.placement.neighbourhood import Ways, reorders
-from molink_scheduler.placement.objective import WORST, Objective, Placed
+from molink_scheduler.placement.neighbourhood import PairCosts, reorders
+from molink_scheduler.placement.objective import WORST, Objective, PlacedRing
 from molink_scheduler.placement.shortage import fullest_order
 
 __all__ = ["EFFORT_MAX", "local_search", "search"]
 
+NODES_TRIED_ALL = 7
+"""Up to so many nodes every ring is tried; seven make 13,699 rings and take seconds."""
+
 EFFORT_MAX = 300_000
-"""Stages looked at: about a second of CPython 3.11 on a slow server core (docs/placement.md)."""
+"""Stages judged: about a second of CPython 3.11 on a slow server core (docs/placement.md)."""
 
 STARTS = 3
 """Of the starts grown, so many are polished; more took effort from what follows."""
@@ -53,6 +59,8 @@ SEEDS = 3
 """First nodes tried for each recipe where there is to be one ring only: the others follow from
 it."""
 
+_Nodes = frozenset[int]
+
 
 def search(
     objective: Objective,
@@ -60,11 +68,11 @@ def search(
     rings_max: int | None = None,
     effort_max: int = EFFORT_MAX,
     seed: int = 1,
-) -> list[Placed]:
+) -> list[PlacedRing]:
     """The best rings found, at most `rings_max` of them (None: as many as pay); none when the nodes
     cannot hold the model."""
-    if len(objective.problem.nodes) <= NODES_MAX:
-        return best_rings(objective, rings_max or NODES_MAX)
+    if len(objective.problem.nodes) <= NODES_TRIED_ALL:
+        return _try_all(objective, rings_max or NODES_TRIED_ALL)
     return local_search(objective, recipes, rings_max, effort_max, seed)
 
 
@@ -74,21 +82,58 @@ def local_search(
     rings_max: int | None = None,
     effort_max: int = EFFORT_MAX,
     seed: int = 1,
-) -> list[Placed]:
+) -> list[PlacedRing]:
     """The same, however few nodes there are."""
-    return _Search(objective, recipes, rings_max, effort_max, Chance(seed)).run()
+    return _Search(objective, recipes, rings_max, effort_max, DeterministicRandom(seed)).run()
+
+
+def _try_all(objective: Objective, rings_max: int) -> list[PlacedRing]:
+    """The best set of at most `rings_max` disjoint rings; none when no ring holds the model."""
+    nodes = range(len(objective.problem.nodes))
+    best_of_set: dict[_Nodes, PlacedRing] = {}
+    for size in range(1, min(len(nodes), objective.problem.layers) + 1):
+        for members in combinations(nodes, size):
+            ring = best_of(objective, permutations(members), WORST)
+            if ring is not None:
+                best_of_set[frozenset(members)] = ring
+    # A ring that serves nobody within the bound is worth having only alone.
+    serving = {members: ring for members, ring in best_of_set.items() if ring.score.users}
+    best: list[PlacedRing] = []
+    for rings in (
+        *([ring] for ring in best_of_set.values()),
+        *_disjoint_sets(serving, frozenset(nodes), rings_max),
+    ):
+        if merit(rings).beats(merit(best)):
+            best = rings
+    return best
+
+
+def _disjoint_sets(
+    rings: dict[_Nodes, PlacedRing], free: _Nodes, rings_max: int
+) -> Iterable[list[PlacedRing]]:
+    """All sets of disjoint rings of free nodes, each set once: by their smallest nodes, rising."""
+    if rings_max < 1:
+        return
+    for members, ring in rings.items():
+        if members <= free:
+            yield [ring]
+            later = frozenset(node for node in free - members if node > min(members))
+            for others in _disjoint_sets(rings, later, rings_max - 1):
+                yield [ring, *others]
 
 
 class _Search:
+    """Local search: polished starts, then rounds of ruin and recreate."""
+
     def __init__(
         self,
         objective: Objective,
         recipes: Sequence[Recipe],
         rings_max: int | None,
         effort_max: int,
-        chance: Chance,
+        random: DeterministicRandom,
     ) -> None:
-        self._objective, self._recipes, self._chance = objective, recipes, chance
+        self._objective, self._recipes, self._random = objective, recipes, random
         self._nodes = range(len(objective.problem.nodes))
         layers = objective.problem.layers
         self._worth = [
@@ -99,9 +144,10 @@ class _Search:
         self._rings_max = rings_max or len(self._nodes)
         self._effort_max = self._limit = effort_max
 
-    def run(self) -> list[Placed]:
+    def run(self) -> list[PlacedRing]:
         starts = self._starts()
-        best: list[Placed] = []
+        best: list[PlacedRing] = []
+        # Each start is polished with an equal share of the effort that starts may take together.
         for number, rings in enumerate(starts[:STARTS]):
             share = STARTS_SHARE * (number + 1) / STARTS
             self._limit = max(self._objective.effort, int(share * self._effort_max))
@@ -114,8 +160,8 @@ class _Search:
     def _spent(self) -> bool:
         return self._objective.effort >= self._limit
 
-    def _starts(self) -> list[list[Placed]]:
-        """Best first."""
+    def _starts(self) -> list[list[PlacedRing]]:
+        """Sets of rings to begin with, best first."""
         self._limit = int(self._effort_max * STARTS_SHARE / 2)
         seeds = SEEDS if self._rings_max == 1 else 1
         starts = [
@@ -136,9 +182,9 @@ class _Search:
 
     def _grown(
         self, pool: list[int], recipe: Recipe, rings_max: int, seed: int = 0
-    ) -> list[Placed]:
+    ) -> list[PlacedRing]:
         """As many rings as the recipe makes of the pool."""
-        rings: list[Placed] = []
+        rings: list[PlacedRing] = []
         problem = self._objective.problem
         while len(rings) < rings_max:
             self._objective.effort += len(pool)
@@ -146,8 +192,8 @@ class _Search:
             if order is None:
                 break
             placed = self._objective.best(order)
-            if placed is None:  # The tables find no room: perhaps on other ends.
-                others = reorders(Ways(problem, recipe.rows), order)
+            if placed is None:  # The tables find no room: perhaps with other nodes at the ends.
+                others = reorders(PairCosts(problem, recipe.rows), order)
                 placed = best_of(self._objective, others, WORST)
             if placed is None or (rings and not placed.score.users):
                 break
@@ -155,16 +201,16 @@ class _Search:
             pool = [node for node in pool if node not in set(placed.order)]
         return rings
 
-    def _polished(self, rings: list[Placed]) -> list[Placed]:
+    def _polished(self, rings: list[PlacedRing]) -> list[PlacedRing]:
         cluster = Cluster(self._objective, rings, self._nodes, self._spent)
         while not self._spent():
             for number in range(len(cluster.rings)):
                 cluster.polish(number)
-            if not cluster.exchange(self._chance, range(len(cluster.rings))):
+            if not cluster.exchange(self._random, range(len(cluster.rings))):
                 break
         return [ring for ring in cluster.rings if ring.score.users] or cluster.rings[:1]
 
-    def _ruin_and_recreate(self, best: list[Placed]) -> list[Placed]:
+    def _ruin_and_recreate(self, best: list[PlacedRing]) -> list[PlacedRing]:
         """Goes on from states a little worse than the best, too: rings have to fit each other, and
         often two must change before anything is gained."""
         idle, now = 0, best
@@ -176,34 +222,36 @@ class _Search:
                 now = other
         return best
 
-    def _recreated(self, rings: list[Placed]) -> list[Placed]:
-        """The same cluster with a few rings grown anew from what they and nobody had."""
+    def _recreated(self, rings: list[PlacedRing]) -> list[PlacedRing]:
+        """The same cluster with a few rings grown anew from their nodes and those left over."""
         kept = list(rings)
-        for _ in range(min(len(rings), 1 + self._chance.below(FREED_MAX))):
+        # Ruin: of two rings drawn, the one that makes less of its nodes goes, up to three times.
+        for _ in range(min(len(rings), 1 + self._random.below(FREED_MAX))):
             kept.remove(min(self._some(kept), key=self._efficiency))
         used = {node for ring in kept for node in ring.order}
         pool = [node for node in self._nodes if node not in used]
+        # Recreate: new rings from the free nodes, polished, then exchanged with the others.
         grown = self._regrown(pool, self._rings_max - len(kept))
         cluster = Cluster(self._objective, [*kept, *grown], self._nodes, self._spent)
         new = range(len(kept), len(cluster.rings))
         for number in new:
             cluster.polish(number)
-        cluster.exchange(self._chance, new)
+        cluster.exchange(self._random, new)
         return [ring for ring in cluster.rings if ring.score.users] or cluster.rings[:1]
 
-    def _some(self, rings: list[Placed]) -> list[Placed]:
-        return [self._chance.of(rings) for _ in range(TOURNAMENT)]
+    def _some(self, rings: list[PlacedRing]) -> list[PlacedRing]:
+        return [self._random.choice(rings) for _ in range(TOURNAMENT)]
 
-    def _regrown(self, pool: list[int], rings_max: int) -> list[Placed]:
+    def _regrown(self, pool: list[int], rings_max: int) -> list[PlacedRing]:
         """Rings of the pool, each the best of several recipes and first nodes: the one with the
         most users for what its nodes could bring elsewhere."""
-        rings: list[Placed] = []
+        rings: list[PlacedRing] = []
         while len(rings) < rings_max:
             tried = [
                 ring
                 for _ in range(RECIPES_TRIED)
                 for ring in self._grown(
-                    pool, self._chance.of(self._recipes), 1, self._chance.below(len(pool) + 1)
+                    pool, self._random.choice(self._recipes), 1, self._random.below(len(pool) + 1)
                 )
             ]
             tried = [ring for ring in tried if ring.score.users or not rings]
@@ -214,5 +262,5 @@ class _Search:
             pool = [node for node in pool if node not in set(best.order)]
         return rings
 
-    def _efficiency(self, ring: Placed) -> float:
+    def _efficiency(self, ring: PlacedRing) -> float:
         return ring.score.users / sum([self._worth[node] for node in ring.order])

@@ -10,24 +10,24 @@ from dataclasses import dataclass
 
 from molink_scheduler.placement.problem import Order, Problem
 
-__all__ = ["Shortage", "fullest_order", "shortage"]
+__all__ = ["GIB", "Shortage", "fullest_order", "shortage"]
 
 GIB = 2**30
 
 
 @dataclass(frozen=True, slots=True)
 class Shortage:
-    """What is missing."""
+    """Layers and bytes that nodes lack to hold a model."""
 
     layers: int
-    """That find no room; 0: only the order of unequal layers stands in the way."""
+    """Layers that find no room; 0: only the order of unequal layers stands in the way."""
     bytes: int
     lent_bytes: int
     sentence: str
 
 
 def shortage(problem: Problem) -> Shortage | None:
-    """None when the nodes can hold the model and one user."""
+    """What the nodes lack; None when they can hold the model and one user."""
     order = fullest_order(problem)
     held = _held(problem, order) if order is not None else 0
     if held >= problem.layers:

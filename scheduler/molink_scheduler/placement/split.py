@@ -11,18 +11,13 @@ price is its rate times the work of layers a..b, a difference of prefix sums, an
 limits allow for b form a window that only moves forward; so the least over the window is kept in a
 queue and all of it takes stages x layers steps. A greedy cut was rejected here: it finds a split
 when there is one, not the cheapest.
-
-`slowest_weighed` puts a price on the slowest stage as well: whatever the optimum is, its slowest
-stage takes one of the times that a node can take with n layers. For each of these as a limit, the
-cheapest split is found as above; the best sum is the optimum. Limits are tried from the lowest that
-has a split, until the limit alone costs more than the best found.
 """
 
 from collections import deque
 from collections.abc import Sequence
 from math import inf
 
-__all__ = ["Counts", "contiguous", "fill", "slowest_weighed"]
+__all__ = ["ROUNDING", "Counts", "contiguous", "fill"]
 
 Counts = tuple[int, ...]
 """Layers of each stage, in order of the ring; each at least 1."""
@@ -33,6 +28,7 @@ ROUNDING = 1e-9
 
 def fill(prices: Sequence[float], rooms: Sequence[int], layers: int) -> Counts | None:
     """The cheapest split of equal layers; None when there is none."""
+    # One layer to each stage, then the rest to the cheapest stages, each as far as it has room.
     left = layers - len(prices)
     if left < 0 or sum(rooms) < layers or min(rooms) < 1:
         return None
@@ -91,11 +87,14 @@ def _one_stage(
 ) -> tuple[list[float], list[int]]:
     """Cheapest cost of each end with one stage more, and where that stage begins."""
     cost, origin = [inf] * len(before), [0] * len(before)
+    # A stage of layers a..b costs price x (work_before[b] - work_before[a]). So the best start for
+    # every end b is the one with the least before[a] - price x work_before[a] (its offer) among
+    # those that the limits allow: starts[b] <= a < b. Both edges of that window only move forward.
     window: deque[tuple[float, int]] = deque()
     for end in range(1, len(before)):
         if before[end - 1] < inf:
             offer = before[end - 1] - price * work_before[end - 1]
-            while window and window[-1][0] >= offer:
+            while window and window[-1][0] >= offer:  # An earlier, dearer start never wins again.
                 window.pop()
             window.append((offer, end - 1))
         while window and window[0][1] < starts[end]:
@@ -112,47 +111,3 @@ def _traced(origins: Sequence[Sequence[int]], layers: int) -> Counts:
         counts.append(end - origin[end])
         end = origin[end]
     return tuple(reversed(counts))
-
-
-def slowest_weighed(
-    prices: Sequence[float], rooms: Sequence[int], layers: int, weight: float, below: float = inf
-) -> tuple[float, Counts] | None:
-    """The split of equal layers with the least sum of n x price plus weight x the largest of them,
-    and that cost; None when nothing costs less than `below`."""
-    free = fill(prices, rooms, layers)
-    if free is None:
-        return None
-    least = _total(prices, free)
-    rate = sum(1 / max(price, 1e-12) for price in prices)
-    best: tuple[float, Counts] | None = None
-    for limit in _limits(prices, rooms, layers, max(max(prices), layers / rate)):
-        if least + weight * limit >= below * (1 - ROUNDING):
-            break
-        within = [
-            min(room, int(limit / max(price, 1e-12) * (1 + ROUNDING)))
-            for room, price in zip(rooms, prices, strict=True)
-        ]
-        counts = fill(prices, within, layers)
-        if counts is None:
-            continue
-        slowest = max(n * price for n, price in zip(counts, prices, strict=True))
-        cost = _total(prices, counts) + weight * slowest
-        if cost < below:
-            best, below = (cost, counts), cost
-    return best
-
-
-def _limits(
-    prices: Sequence[float], rooms: Sequence[int], layers: int, least: float
-) -> list[float]:
-    """Times that a stage can take, from the least that the slowest one can."""
-    times = {
-        n * price
-        for price, room in zip(prices, rooms, strict=True)
-        for n in range(1, min(room, layers) + 1)
-    }
-    return sorted(time for time in times if time >= least * (1 - ROUNDING))
-
-
-def _total(prices: Sequence[float], counts: Counts) -> float:
-    return sum(n * price for n, price in zip(counts, prices, strict=True))

@@ -5,7 +5,7 @@
 
 import click
 
-from molink.cli.sentence_group import SentenceGroup
+from molink.cli.command_line import SentenceGroup
 from molink_sim.cli.compare import compare
 from molink_sim.cli.micro_batches import micro_batches
 from molink_sim.cli.paper import paper

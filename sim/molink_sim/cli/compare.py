@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 import click
 
 if TYPE_CHECKING:
-    from molink.workload.scenario_file import TruthScenario
+    from molink.workload.scenario_file import ValidationScenario
     from molink_sim.hardware.stage_profile import StageProfile
-    from molink_sim.validation import Comparison, RealRound
+    from molink_sim.validation.comparison import Comparison
+    from molink_sim.validation.real import RealRound
 
 __all__ = ["compare"]
 
@@ -52,8 +53,10 @@ def compare(
     1 when a mean differs by more than 15 %.
     """
     from molink.workload.scenario_file import read_scenario
-    from molink_sim.report import to_json
-    from molink_sim.validation import compare_figures, comparison_json, real_rounds, run_simulated
+    from molink_sim.report.summary import to_json
+    from molink_sim.validation.comparison import compare_figures, comparison_json
+    from molink_sim.validation.real import real_rounds
+    from molink_sim.validation.simulated import run_simulated
 
     scenario = read_scenario(scenario_path)
     model = _model(model or scenario.model)
@@ -68,11 +71,11 @@ def compare(
         raise SystemExit(1)
 
 
-def _show(scenario: "TruthScenario", found: "Comparison", real: "Sequence[RealRound]") -> None:
+def _show(scenario: "ValidationScenario", found: "Comparison", real: "Sequence[RealRound]") -> None:
     from rich.console import Console
 
-    from molink_sim.report import print_table
-    from molink_sim.validation import comparison_table, disturbed, verdict
+    from molink_sim.report.tables import print_table
+    from molink_sim.validation.comparison import comparison_table, disturbed, verdict
 
     print_table(comparison_table(scenario, found), Console())
     click.echo(verdict(found))
@@ -93,7 +96,7 @@ def _model(model: str | None) -> str:
 
 def _profile(path: Path, model: str) -> "StageProfile":
     """Found or measured; one found beside the output may be of another model of this name."""
-    from molink_sim.validation import measured_profile
+    from molink_sim.validation.real import measured_profile
 
     profile = measured_profile(path, model)
     _check_same(profile, model)
@@ -101,8 +104,8 @@ def _profile(path: Path, model: str) -> "StageProfile":
 
 
 def _check_same(profile: "StageProfile", model: str) -> None:
+    from molink.checkpoint.model_config import model_shape
     from molink.errors import UserError
-    from molink_sim.hardware import model_shape
 
     config = Path(model, "config.json")
     if not config.is_file():

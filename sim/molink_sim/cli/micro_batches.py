@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 if TYPE_CHECKING:
-    from molink_sim.report import Sweep
-    from molink_sim.sweep import SurveySetting
+    from molink_sim.micro_batch_sweep import SweepSetting
+    from molink_sim.report.summary import Sweep
 
 __all__ = ["micro_batches"]
 
@@ -69,24 +69,24 @@ def micro_batches(
     A ring is simulated with each number of them, and with the one that it chooses itself. Enough is
     the smallest number whose time per token is within 2 % of the best.
     """
-    from molink_sim.report import to_json
-    from molink_sim.sweep import survey, survey_json
+    from molink_sim.micro_batch_sweep import simulate_sweep, sweep_json
+    from molink_sim.report.summary import to_json
 
     _check_pictures(curves_path, map_path)
     setting = _setting(latencies, slowdowns, users, options)
-    sweep = survey(setting)
+    sweep = simulate_sweep(setting)
     _show(sweep, setting)
     if json_path is not None:
-        json_path.write_text(to_json(survey_json(setting, sweep)))
+        json_path.write_text(to_json(sweep_json(setting, sweep)))
     _draw(sweep, _title(setting), curves_path, map_path)
 
 
 def _setting(
     latencies: str, slowdowns: str, users: str, options: Mapping[str, Any]
-) -> "SurveySetting":
-    from molink_sim.sweep import SurveySetting
+) -> "SweepSetting":
+    from molink_sim.micro_batch_sweep import SweepSetting
 
-    return SurveySetting(
+    return SweepSetting(
         latencies_ms=_numbers("--latency-ms", latencies, float),
         slowdowns=_numbers("--slowdown", slowdowns, float),
         users=_numbers("--users", users, int),
@@ -94,17 +94,17 @@ def _setting(
     )
 
 
-def _show(sweep: "Sweep", setting: "SurveySetting") -> None:
+def _show(sweep: "Sweep", setting: "SweepSetting") -> None:
     from rich.console import Console
 
-    from molink_sim.report import print_table
-    from molink_sim.sweep import findings, findings_table
+    from molink_sim.micro_batch_sweep import findings, findings_table
+    from molink_sim.report.tables import print_table
 
     print_table(findings_table(findings(sweep, setting.stages), setting.stages), Console())
 
 
 def _draw(sweep: "Sweep", title: str, curves_path: Path | None, map_path: Path | None) -> None:
-    from molink_sim.report import plot_micro_batch_curves, plot_micro_batches
+    from molink_sim.report.micro_batches import plot_micro_batch_curves, plot_micro_batches
 
     if curves_path is not None:
         plot_micro_batch_curves(curves_path, sweep, title=title)
@@ -136,5 +136,5 @@ def _check_pictures(*paths: Path | None) -> None:
             )
 
 
-def _title(setting: "SurveySetting") -> str:
+def _title(setting: "SweepSetting") -> str:
     return f"{setting.model} on {setting.stages} {setting.gpu}, {setting.bandwidth_mbps:g} Mbps"

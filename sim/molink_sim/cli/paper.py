@@ -45,8 +45,10 @@ def paper(
     """
     from rich.console import Console
 
-    from molink_sim.paper import draw_paper, paper_json, paper_tables, rows_of
-    from molink_sim.report import print_table, to_json
+    from molink_sim.paper.experiment import rows_of
+    from molink_sim.paper.report import draw_paper, paper_json, paper_tables
+    from molink_sim.report.summary import to_json
+    from molink_sim.report.tables import print_table
     from molink_sim.workload import load_trace
 
     arrivals = None if trace is None else load_trace(trace)

@@ -1,12 +1,8 @@
 """`molink sim plan`: what a set of PCs could do, before anybody joins."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
-
-if TYPE_CHECKING:
-    from molink_sim.forecast import Bounds, Plan
 
 __all__ = ["plan"]
 
@@ -34,40 +30,31 @@ def plan(
     seed: int,
     json_path: Path | None,
 ) -> None:
-    """Can these PCs hold the model, for how many users, how fast, and what holds them back?"""
-    from molink_sim.forecast import Bounds, make_plan, plan_json, plan_with_one_more, read_nodes
-    from molink_sim.hardware import model_shape
-    from molink_sim.report import to_json
+    """Can these PCs hold the model, for how many users, how fast, and what holds them back?
+
+    Prints the rings and the forecast of `molink plan`, then what these rings do when simulated.
+    """
+    from rich.console import Console
+
+    from molink.checkpoint.model_config import model_shape
+    from molink.checkpoint.model_shape import PlannedModel
+    from molink.cli.plan_report import print_line, print_plan
+    from molink_sim import forecast
+    from molink_sim.report.summary import to_json
 
     _check(target_rate is None or target_rate > 0, "--target-rate must be above 0.")
     _check(min(tpot_bound_s, ttft_bound_s) > 0, "The bounds must be above 0 s.")
-    shape, nodes = model_shape(model), read_nodes(nodes_path)
-    bounds = Bounds(ttft_bound_s, tpot_bound_s)
-    found = make_plan(shape, nodes, target_rate, bounds, seed)
-    _show_split(found, shape.name)
-    more = plan_with_one_more(shape, nodes, found.rate_per_s, bounds, seed)
-    _show_answers(found, more, bounds)
+    planned, nodes = PlannedModel.of_shape(model_shape(model)), forecast.read_nodes(nodes_path)
+    bounds, console = forecast.Bounds(ttft_bound_s, tpot_bound_s), Console()
+    found = forecast.simulate_plan(planned, nodes, bounds, target_rate, seed)
+    print_plan(found.plan, planned.name, console)
+    more_nodes = forecast.with_one_more(nodes)
+    more = forecast.simulate_plan(planned, more_nodes, bounds, found.rate_per_s, seed)
+    for line in forecast.forecast_lines(found, more, bounds):
+        print_line(console, line)
     if json_path is not None:
-        json_path.write_text(to_json(plan_json(found, more, bounds)))
-
-
-def _show_split(found: "Plan", model: str) -> None:
-    from rich.console import Console
-
-    from molink_sim.forecast import split_table
-    from molink_sim.report import print_table
-
-    print_table(split_table(found, model), Console())
-
-
-def _show_answers(found: "Plan", more: "Plan | None", bounds: "Bounds") -> None:
-    from rich.console import Console
-
-    from molink_sim.forecast import plan_lines
-
-    console = Console()
-    for line in plan_lines(found, more, bounds):
-        console.print(line, markup=False, highlight=False)
+        fields = forecast.forecast_json(planned.name, found, more, bounds)
+        json_path.write_text(to_json(fields))
 
 
 def _check(holds: bool, sentence: str) -> None:

@@ -49,7 +49,7 @@ MILLISECONDS = 1e-3
     help="Arrivals and lengths: Azure CSV, Mooncake JSONL or our CSV; without it, generated.",
 )
 @click.option("--seed", default=0, show_default=True, help="Of everything that is random.")
-@click.option("--wire", "codec", help="How activations are packed: raw, lossless, int8 or fp8.")
+@click.option("--wire", help="How activations are packed: raw, lossless, int8 or fp8.")
 @click.option("--micro-batches", type=int, help="How many circle; without it the system chooses.")
 @click.option("--span-tokens", type=int, help="Prompt tokens per batch, else as links allow.")
 @click.option("--kv-tokens", type=int, help="Most tokens of KV per stage, else what fits.")
@@ -60,7 +60,9 @@ def run(json_path: Path | None, page_path: Path | None, **options: Any) -> None:
     """Run one system under one load, and print times, totals and how busy everything was."""
     from rich.console import Console
 
-    from molink_sim.report import print_summary, summary, to_json, write_run_page
+    from molink_sim.report.page import write_run_page
+    from molink_sim.report.summary import summary, to_json
+    from molink_sim.report.tables import print_summary
     from molink_sim.simulate import simulate
 
     outcome = simulate(_scenario(options, timeline=page_path is not None))
@@ -91,11 +93,13 @@ def _scenario(options: dict[str, Any], *, timeline: bool) -> Any:
         upload_mbps=options["upload_mbps"],
         kv_tokens_max=options["kv_tokens"],
     )
-    changes = ("policy", "codec", "micro_batches", "span_tokens", "link_model")
+    changes = ("policy", "micro_batches", "span_tokens", "link_model")
     return Scenario(
         rings=(ring,) * options["rings"],
         arrivals=_arrivals(options),
-        system=system_named(options["system"], **{name: options[name] for name in changes}),
+        system=system_named(
+            options["system"], codec=options["wire"], **{name: options[name] for name in changes}
+        ),
         duration_s=options["duration_s"],
         warmup_s=options["warmup_s"],
         drain_s=options["drain_s"],

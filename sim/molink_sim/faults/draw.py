@@ -24,48 +24,21 @@ BEGIN_SHARE_MAX = 0.7
 LASTING_SHARE_MAX = 0.25
 """Of the run."""
 
-Draw = Callable[[random.Random, int, int, float, float], FaultSpec]
-"""From a source, a ring, a place, a beginning and an end."""
+Where = tuple[int, int, float, float]
+"""A ring, a place, a beginning and an end."""
 
-
-def _node_loss(
-    source: random.Random, ring: int, place: int, at_s: float, until_s: float
-) -> FaultSpec:
-    return NodeLoss(ring, place, at_s, until_s)
-
-
-def _link_cut(
-    source: random.Random, ring: int, place: int, at_s: float, until_s: float
-) -> FaultSpec:
-    return LinkCut(ring, place, at_s, until_s)
-
-
-def _slow_node(
-    source: random.Random, ring: int, place: int, at_s: float, until_s: float
-) -> FaultSpec:
-    return SlowNode(ring, place, at_s, until_s, factor=source.uniform(2.0, 10.0))
-
-
-def _late(source: random.Random, ring: int, place: int, at_s: float, until_s: float) -> FaultSpec:
-    share, delay_s = source.uniform(0.05, 0.5), source.uniform(0.05, 2.0)
-    return LateMessages(ring, place, at_s, until_s, share, delay_s)
-
-
-def _duplicates(
-    source: random.Random, ring: int, place: int, at_s: float, until_s: float
-) -> FaultSpec:
-    share, delay_s = source.uniform(0.05, 1.0), source.uniform(0.0, 0.5)
-    return DuplicatedMessages(ring, place, at_s, until_s, share, delay_s)
-
-
-FAULTS: dict[str, Draw] = {
-    "node-loss": _node_loss,
-    "link-cut": _link_cut,
-    "slow-node": _slow_node,
-    "late": _late,
-    "duplicates": _duplicates,
+FAULTS: dict[str, Callable[[random.Random, Where], FaultSpec]] = {
+    "node-loss": lambda _, where: NodeLoss(*where),
+    "link-cut": lambda _, where: LinkCut(*where),
+    "slow-node": lambda source, where: SlowNode(*where, factor=source.uniform(2.0, 10.0)),
+    "late": lambda source, where: LateMessages(
+        *where, share=source.uniform(0.05, 0.5), delay_s=source.uniform(0.05, 2.0)
+    ),
+    "duplicates": lambda source, where: DuplicatedMessages(
+        *where, share=source.uniform(0.05, 1.0), delay_s=source.uniform(0.0, 0.5)
+    ),
 }
-"""By the name that `molink sim swarm --faults` knows."""
+"""How a fault is drawn, by the name that `molink sim swarm --faults` knows."""
 
 
 def draw_faults(
@@ -77,15 +50,13 @@ def draw_faults(
         if kind in kinds:
             source = random.Random(f"{seed} faults {kind}")
             for _ in range(source.randint(0, FAULTS_PER_KIND_MAX)):
-                found.append(_drawn(FAULTS[kind], source, rings, duration_s))
+                found.append(FAULTS[kind](source, _where(source, rings, duration_s)))
     return tuple(sorted(found, key=lambda fault: fault.at_s))
 
 
-def _drawn(
-    draw: Draw, source: random.Random, rings: Sequence[RingSpec], duration_s: float
-) -> FaultSpec:
+def _where(source: random.Random, rings: Sequence[RingSpec], duration_s: float) -> Where:
     ring = source.randrange(len(rings))
     place = source.randrange(len(rings[ring].stages))
     at_s = source.uniform(0.0, BEGIN_SHARE_MAX * duration_s)
     until_s = at_s + source.uniform(0.01, 1.0) * LASTING_SHARE_MAX * duration_s
-    return draw(source, ring, place, at_s, until_s)
+    return ring, place, at_s, until_s

@@ -15,16 +15,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from molink_scheduler.batch import DECODE, PREFILL, BatchClass
-from molink_scheduler.link.chunk_rules import Quantum
-from molink_scheduler.link.transfer import LinkView
+from molink_scheduler.link.facts import chunk_bytes_at
 from molink_sim.clock import Clock
 from molink_sim.network.line import Line
 from molink_sim.network.link import Deliver, ForecastIgnored
 
 __all__ = ["IdealLink", "WaitingPrefill"]
-
-QUANTUM = Quantum()
-"""The pieces of the default policy."""
 
 
 @dataclass(slots=True)
@@ -103,7 +99,7 @@ class IdealLink(ForecastIgnored):
     def _quantum_s(self, now: float) -> float:
         rate = max(1.0, self.line.rate_at(now))
         if rate != self._quantum[0]:
-            self._quantum = rate, QUANTUM.chunk_bytes(now, LinkView(rate, 0.0)) / rate
+            self._quantum = rate, chunk_bytes_at(rate) / rate
         return self._quantum[1]
 
     def _push_back(self, start: float, finish: float) -> None:

@@ -1,12 +1,14 @@
 """The link that a system drives over a wire."""
 
-from molink_scheduler.link.chunk_rules import JustInTime
-from molink_scheduler.link.priority_queues import PriorityQueues
-from molink_scheduler.link.starvation_guard import DECISIONS_MAX, HoldBackLimits
-from molink_scheduler.link.transfer import LinkView
+from molink_scheduler.link.backlog import LinkView
+from molink_scheduler.link.priority_queues import (
+    DECISIONS_MAX,
+    PriorityQueues,
+    StarvationLimits,
+    just_in_time,
+)
 from molink_scheduler.link.transmission import TransmissionQueue, make_transmission
 from molink_sim.clock import Clock
-from molink_sim.network.foreseen import ForeseenLink
 from molink_sim.network.ideal import IdealLink
 from molink_sim.network.line import Line
 from molink_sim.network.link import Deliver, Link
@@ -25,12 +27,10 @@ NEVER = 1 << 62
 """A limit that the paper does not have."""
 
 
-def make_link(
-    system: SystemSpec, clock: Clock, line: Line, deliver: Deliver, *, foreseen: bool = False
-) -> Link:
-    """A link at rest, as the system's settings want it; `foreseen`: its far end looks ahead."""
+def make_link(system: SystemSpec, clock: Clock, line: Line, deliver: Deliver) -> Link:
+    """A link at rest, as the system's settings want it."""
     if system.paced and system.link_model == "ideal":
-        return (ForeseenLink if foreseen else IdealLink)(clock, line, deliver)
+        return IdealLink(clock, line, deliver)
     if system.paced:
         return PacedLink.over(clock, line, _queue(system.policy), deliver)
     if system.policy == "fifo":
@@ -43,13 +43,10 @@ def make_link(
 def _queue(policy: str) -> TransmissionQueue:
     if policy != PAPER_POLICY:
         return make_transmission(policy)
-    limits = HoldBackLimits(DECISIONS_MAX, decode_bytes_max=NEVER, held_back_s_max=NEVER)
-    return PriorityQueues(JustInTime(), _AllThatIsLeft(), limits)
+    limits = StarvationLimits(DECISIONS_MAX, decode_bytes_max=NEVER, wait_s_max=NEVER)
+    return PriorityQueues(just_in_time, _all_that_is_left, limits)
 
 
-class _AllThatIsLeft:
+def _all_that_is_left(now: float, link: LinkView) -> int:
     """The paper's turn: once prefill has waited for N decisions, the whole remainder goes."""
-
-    def chunk_bytes(self, now: float, link: LinkView) -> int:
-        """No limit."""
-        return NEVER
+    return NEVER

@@ -69,7 +69,7 @@ class PacedLink:
 
     def offer(self, message: Any, batch_class: BatchClass, size_bytes: int, rows: int) -> None:
         """As `Link` says."""
-        transfer = Transfer(self._next_transfer, batch_class, size_bytes, rows)
+        transfer = Transfer(self._next_transfer, batch_class, size_bytes)
         self._messages[self._next_transfer] = (message, rows)
         self._next_transfer += 1
         self.sender.offer(transfer, self.clock.now)
@@ -85,7 +85,7 @@ class PacedLink:
 
     def _send(self, sequence: int, chunk: Chunk, now: float) -> None:
         size_bytes = chunk.size_bytes + CHUNK_HEADER_BYTES
-        self.sender.sent(sequence, chunk, size_bytes, now)
+        self.sender.on_sent(sequence, chunk, size_bytes, now)
         message, rows = self._messages[chunk.transfer_id]
         arrival = self.line.carry(size_bytes, now, chunk.batch_class, rows)
         if chunk.last:
@@ -111,7 +111,7 @@ class PacedLink:
             self.deliver(message)
 
     def _acknowledged(self, sequence: int) -> None:
-        self.sender.acknowledged(sequence, self.clock.now)
+        self.sender.on_ack(sequence, self.clock.now)
         self._pump()
 
     def _sleep_until(self, wake_at: float) -> None:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from molink_scheduler.batch import BatchClass
+from molink_scheduler.link.facts import chunk_bytes_at
 from molink_scheduler.link.transmission import LinkView, Transfer, TransmissionQueue
 from molink_sim.clock import Clock
 from molink_sim.network.line import Line
@@ -170,17 +171,20 @@ class SerialLink:
 
     def offer(self, message: Any, batch_class: BatchClass, size_bytes: int, rows: int) -> None:
         """As `Link` says."""
-        transfer = Transfer(self._next_transfer, batch_class, size_bytes, rows)
+        transfer = Transfer(self._next_transfer, batch_class, size_bytes)
         self._messages[self._next_transfer] = (message, rows)
         self._next_transfer += 1
-        self.queue.offer(transfer, self.clock.now)
+        self.queue.offer(transfer)
         if not self._is_busy:
             self._send_next()
 
     def _send_next(self, _: None = None) -> None:
         now = self.clock.now
         rate = max(RATE_MIN_BYTES_PER_S, self.rate_bytes_per_s)
-        chunk = self.queue.next_chunk(now, LinkView(rate, 0.0, self._next_decode_due_at))
+        due_at = self._next_decode_due_at
+        chunk = self.queue.next_chunk(
+            now, LinkView(rate, chunk_bytes_at(rate), next_decode_due_at=due_at)
+        )
         self._is_busy = chunk is not None
         if chunk is None:
             return

@@ -2,7 +2,7 @@
 
 By hand, for a prompt of the mean 763 tokens that finds the ring empty. A compared system sends
 763 x 16,384 B = 12.5 MB over two hops: 1.0 s each on the wire. Each hop then waits for TCP's window
-to grow from 14.6 to 750 KB (`network.window`): six doublings, 6 x 60 ms less what they carry, about
+to grow from 14.6 to 750 KB (`network.line`): six doublings, 6 x 60 ms less what they carry, about
 0.29 s. With 30 ms of delay, 40 ms of software, and 3 x 35 ms of arithmetic TTFT is
 
     2 x (1.00 + 0.29 + 0.03 + 0.04) + 0.1 = 2.8 s, where the paper has 3.2 to 3.4 s at 0.1/s
@@ -18,18 +18,36 @@ a round costs, so the slope of 9 ms per ms is no count of delays.
 MoLink today sends one tensor in spans that overlap: 763 x 8,192 B = 6.25 MB and half a second on
 each wire, the second hop beginning one span later: about 0.5 + 0.06 + 0.1 + a span = 0.75 s. A
 round is 3 x (30 + 8) ms = 0.115 s.
+
+Rows of a table are such runs, each beside what the paper says of it. Their constants are those of
+`molink_sim.systems` for every row: none depends on rate, bandwidth or delay. Published are means of
+TTFT, TPOT and whole answers, in seconds: Jin et al., "MoLink", Findings of EMNLP 2025, pages
+17633-17642, Tables 2 and 5. Tables 3 to 5 are said to be made at 0.3 requests per second, but their
+line for 100 Mbps and 30 ms is Table 2's line for 0.2, digit for digit; so 0.2 is what we simulate
+for all of them.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 from molink_sim.even_ring import even_ring
 from molink_sim.outcome import Outcome
+from molink_sim.report.summary import summary
 from molink_sim.scenario import Arrival, LinkSpec, Scenario, SystemSpec
 from molink_sim.simulate import simulate
+from molink_sim.systems import SYSTEMS, WHOLE_PROMPT_TOKENS
 from molink_sim.workload import generate, thin
 
-__all__ = ["DURATION_S", "WARMUP_S", "Setting", "arrivals_of", "run_setting"]
+__all__ = [
+    "PUBLISHED",
+    "TABLES",
+    "Means",
+    "Row",
+    "Setting",
+    "rows_of",
+    "run_setting",
+]
 
 MODEL, GPU, STAGES = "qwen-7b", "rtx4090", 3
 MBPS, ONE_WAY_MS = 100.0, 30.0
@@ -44,7 +62,7 @@ DRAIN_S = 0.0
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """One run of the experiment."""
+    """System, rate and links of one run of the experiment."""
 
     system: SystemSpec
     rate_per_s: float
@@ -78,3 +96,140 @@ def run_setting(
             record_timeline=record_timeline,
         )
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Means:
+    """Mean times in seconds; None where there is no value."""
+
+    ttft_s: float | None
+    tpot_s: float | None
+    latency_s: float | None
+
+
+RATES_PER_S = (0.1, 0.2, 0.3, 0.7)
+ABLATION_RATE_PER_S = 0.2
+
+PUBLISHED = {
+    ("vllm", 0.7): Means(17.3, 3.49, 509),
+    ("helix", 0.7): Means(14.2, 3.42, 497),
+    ("paper", 0.7): Means(9.29, 3.01, 449),
+    ("vllm", 0.3): Means(6.20, 1.69, 306),
+    ("helix", 0.3): Means(5.66, 1.65, 299),
+    ("paper", 0.3): Means(5.23, 1.30, 256),
+    ("vllm", 0.2): Means(3.74, 0.50, 111),
+    ("helix", 0.2): Means(3.42, 0.47, 106),
+    ("paper", 0.2): Means(3.30, 0.41, 93),
+    ("vllm", 0.1): Means(3.39, 0.28, 74),
+    ("helix", 0.1): Means(3.27, 0.29, 75),
+    ("paper", 0.1): Means(3.23, 0.26, 69),
+}
+"""Table 2, by system and requests per second."""
+
+PUBLISHED_ABLATION = {
+    "none": Means(3.56, 0.48, 107.45),
+    "chunks only": Means(3.37, 0.44, 99.25),
+    "micro-batches only": Means(3.60, 0.43, 97.23),
+    "both": Means(3.30, 0.41, 93.07),
+}
+"""Table 5; "w/" in its labels means "with only". "none" is 4 % better than the vLLM of Table 2."""
+
+SUSTAINED_RATE_PER_S = 1.5
+"""Beyond what the paper tried: a rate that MoLink today is to hold."""
+
+SWEEP_MBPS = (60.0, 100.0, 200.0, 400.0)
+SWEEP_ONE_WAY_MS = (10.0, 20.0, 30.0, 50.0)
+"""Of the paper's Tables 3 and 4."""
+
+NO_MEANS = Means(None, None, None)
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One run beside what the paper reports of it; without a number of its own, None."""
+
+    section: str
+    name: str
+    setting: Setting
+    published: Means = NO_MEANS
+    compared_with: str = ""
+    """Whose published values, if not its own."""
+    summary: dict[str, Any] = field(default_factory=dict)
+
+    def simulated(self, figure: str) -> float | None:
+        """The mean of `ttft_s`, `tpot_s` or `latency_s`."""
+        found = self.summary.get(figure)
+        return None if not found else found["mean"]
+
+    def ratio(self, figure: str) -> float | None:
+        """The simulated figure over the published one."""
+        simulated, published = self.simulated(figure), getattr(self.published, figure)
+        return None if simulated is None or published is None else simulated / published
+
+
+def rows_of(
+    table: int,
+    trace: Sequence[Arrival] | None,
+    seed: int,
+    *,
+    duration_s: float = DURATION_S,
+    only: str | None = None,
+) -> Iterator[Row]:
+    """The rows of a table, each as soon as its run has ended; `only` one section of them."""
+    for row in TABLES[table]():
+        if only in (None, row.section):
+            setting = replace(row.setting, seed=seed, duration_s=duration_s)
+            yield replace(row, setting=setting, summary=summary(run_setting(setting, trace)))
+
+
+def _table_2() -> Iterator[Row]:
+    for rate in RATES_PER_S:
+        for name in ("vllm", "helix", "paper"):
+            yield Row("rate", name, Setting(SYSTEMS[name], rate), PUBLISHED[name, rate])
+        yield _molink("rate", Setting(SYSTEMS["molink"], rate), PUBLISHED["paper", rate])
+    yield _molink("rate", Setting(SYSTEMS["molink"], SUSTAINED_RATE_PER_S), NO_MEANS)
+    int8 = replace(SYSTEMS["molink"], codec="int8")
+    yield Row("rate", "molink, int8", Setting(int8, SUSTAINED_RATE_PER_S))
+    for name in SYSTEMS:
+        for mbps in SWEEP_MBPS:
+            yield Row("bandwidth", name, Setting(SYSTEMS[name], ABLATION_RATE_PER_S, mbps=mbps))
+        for one_way_ms in SWEEP_ONE_WAY_MS:
+            setting = Setting(SYSTEMS[name], ABLATION_RATE_PER_S, one_way_ms=one_way_ms)
+            yield Row("latency", name, setting)
+
+
+def _molink(section: str, setting: Setting, published: Means) -> Row:
+    return Row(section, "molink", setting, published, "" if published is NO_MEANS else "paper")
+
+
+def _table_5() -> Iterator[Row]:
+    for name, published in PUBLISHED_ABLATION.items():
+        setting = Setting(_PAPER_PARTS[name], ABLATION_RATE_PER_S)
+        yield Row("paper's mechanisms", name, setting, published)
+    for name, system in _MOLINK_PARTS.items():
+        yield Row("MoLink today", name, Setting(system, ABLATION_RATE_PER_S))
+
+
+_PAPER, _VLLM, _MOLINK = SYSTEMS["paper"], SYSTEMS["vllm"], SYSTEMS["molink"]
+
+_PAPER_PARTS: dict[str, SystemSpec] = {
+    "none": _VLLM,
+    "chunks only": replace(_PAPER, micro_batches=None),
+    "micro-batches only": replace(_VLLM, micro_batches=_PAPER.micro_batches),
+    "both": _PAPER,
+}
+
+_PLAIN = replace(_MOLINK, policy="fifo", micro_batches=3, span_tokens=WHOLE_PROMPT_TOKENS)
+"""Our own transport and one tensor, but whole prompts in one queue and micro-batches as stages."""
+
+_MOLINK_PARTS: dict[str, SystemSpec] = {
+    "none": _PLAIN,
+    "decode first only": replace(_PLAIN, policy=_MOLINK.policy),
+    "spans only": replace(_PLAIN, span_tokens=None),
+    "micro-batches only": replace(_PLAIN, micro_batches=None),
+    "all": _MOLINK,
+    "all, int8 on the wire": replace(_MOLINK, codec="int8"),
+}
+
+TABLES = {2: _table_2, 5: _table_5}
+"""By the paper's number; 2 has the sweeps of Tables 3 and 4 beneath it."""

@@ -1,14 +1,17 @@
-"""Published and simulated side by side, on the terminal, in markdown and as JSON."""
+"""Published and simulated side by side: on the terminal, as JSON and as pictures."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
-from molink_sim.paper.rows import Row
-from molink_sim.report import Table
+from molink_sim.paper.experiment import Row, Setting
+from molink_sim.report.curves import plot_curves
+from molink_sim.report.summary import Run, Sweep
+from molink_sim.report.tables import Table
 from molink_sim.scenario import SystemSpec
 
-__all__ = ["paper_json", "paper_tables"]
+__all__ = ["draw_paper", "paper_json", "paper_tables"]
 
 FIGURES = {"ttft_s": "TTFT", "tpot_s": "TPOT", "latency_s": "latency"}
 
@@ -18,6 +21,17 @@ TITLES = {
     "latency": "One-way ms, at 0.2 requests/s and 100 Mbps",
 }
 """Of the sections that are sweeps; others are at 0.2 requests/s, 100 Mbps and 30 ms."""
+
+
+_AXES: dict[str, tuple[str, Callable[[Setting], float]]] = {
+    "rate": ("rate_per_s", lambda setting: setting.rate_per_s),
+    "bandwidth": ("bandwidth_mbps", lambda setting: setting.mbps),
+    "latency": ("latency_ms", lambda setting: setting.one_way_ms),
+}
+"""Of each section that is a sweep: the parameter's name in pictures, and where it stands."""
+
+_COMPARED = ("vllm", "helix", "paper")
+"""Systems with published values of their own."""
 
 
 def paper_tables(rows: Sequence[Row]) -> list[Table]:
@@ -96,3 +110,41 @@ def _system(system: SystemSpec) -> dict[str, Any]:
 
 def _percent(ratio: float | None) -> float | None:
     return None if ratio is None else round(100 * (ratio - 1), 2)
+
+
+def draw_paper(directory: Path, rows: Sequence[Row]) -> list[Path]:
+    """One picture a sweep, `paper_SECTION.png`; which were drawn. Table 5 has no sweep.
+
+    Raises:
+        UserError: without matplotlib.
+    """
+    directory.mkdir(parents=True, exist_ok=True)
+    drawn = []
+    for section, (x, of) in _AXES.items():
+        found = [row for row in rows if row.section == section]
+        if len({of(row.setting) for row in found}) > 1:
+            path = directory / f"paper_{section}.png"
+            published = Sweep([_published(row, x, of) for row in found if row.name in _COMPARED])
+            ours = Sweep([_ours(row, x, of) for row in found])
+            known = published if published.line(x, "ttft_s.mean") else None
+            plot_curves(path, ours, x, published=known, title=_title(section))
+            drawn.append(path)
+    return drawn
+
+
+def _ours(row: Row, x: str, of: Callable[[Setting], float]) -> Run:
+    return Run({"system": row.name, x: of(row.setting)}, row.summary)
+
+
+def _published(row: Row, x: str, of: Callable[[Setting], float]) -> Run:
+    means = {figure: {"mean": mean} for figure, mean in asdict(row.published).items()}
+    return Run({"system": row.name, x: of(row.setting)}, means)
+
+
+def _title(section: str) -> str:
+    fixed = {
+        "rate": "100 Mbps, 30 ms",
+        "bandwidth": "0.2 requests/s, 30 ms",
+        "latency": "0.2 requests/s, 100 Mbps",
+    }
+    return f"Qwen-7B on three RTX 4090, {fixed[section]}"

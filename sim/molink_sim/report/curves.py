@@ -6,10 +6,8 @@ from typing import Any
 
 from molink.errors import UserError
 from molink_sim.outcome import Outcome
-from molink_sim.report.plots import cumulative, logarithmic, picture
-from molink_sim.report.style import colours, legend
-from molink_sim.report.summary import samples
-from molink_sim.report.sweep import Point, Sweep
+from molink_sim.report.plots import colours, cumulative, legend, logarithmic, picture
+from molink_sim.report.summary import Point, Sweep, samples
 from molink_sim.report.tables import figure_label
 
 __all__ = ["plot_cdfs", "plot_curves"]
@@ -17,11 +15,10 @@ __all__ = ["plot_cdfs", "plot_curves"]
 AXIS_NAMES = {
     "bandwidth_mbps": "bandwidth, Mbps",
     "latency_ms": "one-way latency, ms",
-    "micro_batches": "micro-batches",
     "rate_per_s": "requests per second",
-    "rtt_ms": "round-trip time, ms",
-    "stage_ms": "stage time, ms",
 }
+
+FIGURES = ("ttft_s.mean", "tpot_s.mean", "latency_s.mean")
 
 LOGARITHMIC_FROM = 8.0
 """An axis whose largest value is so many times its smallest is logarithmic."""
@@ -41,12 +38,10 @@ def plot_curves(
     sweep: Sweep,
     x: str,
     *,
-    figures: Sequence[str] = ("ttft_s.mean", "tpot_s.mean", "latency_s.mean"),
-    series: str = "system",
     published: Sweep | None = None,
     title: str = "",
 ) -> None:
-    """One panel a figure, one line a value of `series`, over the parameter `x`.
+    """One panel a figure, one line a system, over the parameter `x`.
 
     Runs that share a point (seeds) are averaged, with a band from the smallest to the largest.
     `published` holds other people's values: dashed lines with hollow marks, in the same colours.
@@ -54,17 +49,17 @@ def plot_curves(
     Raises:
         UserError: without matplotlib, or if no run has the parameter and a figure.
     """
-    names = sweep.values(series) + (published.values(series) if published else [])
+    names = sweep.values("system") + (published.values("system") if published else [])
     shades = colours(list(dict.fromkeys(names)))
-    with picture(path, len(figures), title) as axes:
-        for panel, figure in zip(axes, figures, strict=True):
+    with picture(path, len(FIGURES), title) as axes:
+        for panel, figure in zip(axes, FIGURES, strict=True):
             drawn = [
-                _line(panel, runs.only(**{series: name}).line(x, figure), name, shades[name], style)
+                _line(panel, runs.only(system=name).line(x, figure), name, shades[name], style)
                 for runs, style in ((sweep, "-"), (published or Sweep(()), "--"))
-                for name in runs.values(series)
+                for name in runs.values("system")
             ]
             _label(panel, x, figure, [point for points in drawn for point in points])
-        legend(axes[-1], _series_title(series, names))
+        legend(axes[-1])
 
 
 def _line(panel: Any, points: Sequence[Point], name: Any, shade: Any, style: str) -> list[Point]:
@@ -99,12 +94,6 @@ def _scale(panel: Any, which: str, values: Sequence[float]) -> None:
         logarithmic(panel, which)
     elif which == "y":
         panel.set_ylim(bottom=min(0.0, *values))
-
-
-def _series_title(series: str, names: Sequence[Any]) -> str | None:
-    """Systems speak for themselves, numbers do not."""
-    numbers = any(isinstance(name, int | float) for name in names)
-    return AXIS_NAMES.get(series, series) if numbers else None
 
 
 def plot_cdfs(path: Path, outcomes: Mapping[str, Outcome], *, title: str = "") -> None:

@@ -11,8 +11,7 @@ from typing import Any
 
 from molink.errors import UserError
 from molink_sim.outcome import Activity
-from molink_sim.report.plots import picture
-from molink_sim.report.style import DECODE_COLOUR, PREFILL_COLOUR
+from molink_sim.report.plots import DECODE_COLOUR, PREFILL_COLOUR, picture
 
 __all__ = ["in_pipeline_order", "plot_gantt"]
 

@@ -2,17 +2,28 @@
 
 It can be mailed, opened from a disk and printed. It follows the reader's light or dark colours;
 pictures are drawn once, on white, and turned dark by the browser with their hues kept.
+
+`write_run_page` is the page of one run: what users felt, how busy everything was, some seconds of
+it as bars.
 """
 
 from base64 import b64encode
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
-from molink_sim.report.tables import Table
+from molink_sim.outcome import Outcome
+from molink_sim.report.curves import plot_cdfs
+from molink_sim.report.gantt import plot_gantt
+from molink_sim.report.summary import summary
+from molink_sim.report.tables import Table, busy_table, spread_table, totals
 
-__all__ = ["Picture", "Section", "write_page"]
+__all__ = ["Picture", "Section", "write_page", "write_run_page"]
+
+WINDOW_S = 2.0
+"""Of the timeline in the Gantt picture: about ten rounds of a home ring."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +77,7 @@ figcaption { color: var(--faint); font-size: .9rem; margin-top: .4rem; }
 """
 
 
-def write_page(path: Path, title: str, sections: Sequence[Section], *, text: str = "") -> None:
+def write_page(path: Path, title: str, sections: Sequence[Section]) -> None:
     """Write the page; everything is escaped, pictures are read now and held inside."""
     parts = [
         "<!doctype html>",
@@ -74,7 +85,6 @@ def write_page(path: Path, title: str, sections: Sequence[Section], *, text: str
         '<meta name="viewport" content="width=device-width, initial-scale=1">',
         f"<title>{escape(title)}</title><style>{STYLE}</style></head><body>",
         f"<h1>{escape(title)}</h1>",
-        _paragraph(text),
         _contents(sections),
         *(_section(number, one) for number, one in enumerate(sections, start=1)),
         "</body></html>",
@@ -128,3 +138,51 @@ def _picture(picture: Picture) -> str:
         f'<figure><div class="wide"><img alt="{caption}" src="data:image/png;base64,{data}"></div>'
         f"<figcaption>{caption}</figcaption></figure>"
     )
+
+
+def write_run_page(
+    path: Path,
+    outcome: Outcome,
+    *,
+    title: str,
+    settings: Mapping[str, object],
+) -> None:
+    """Write the page of a run; with a timeline, some seconds in its middle are drawn.
+
+    Raises:
+        UserError: without matplotlib.
+    """
+    found = summary(outcome)
+    rows = [[name, str(one)] for name, one in settings.items()]
+    set_up = Table("", ["setting", "value"], rows, numbers=False)
+    with TemporaryDirectory() as folder:
+        times = Path(folder, "times.png")
+        plot_cdfs(times, {"": outcome})
+        sections = [
+            Section(
+                "What users felt",
+                totals(found),
+                [spread_table(found, "")],
+                [Picture(times, "The share of requests that had to wait no longer than so.")],
+            ),
+            Section("How busy it was", "", [busy_table(found, "")]),
+            *_gantt(Path(folder, "gantt.png"), outcome),
+            Section("What was run", "", [set_up]),
+        ]
+        write_page(path, title, sections)
+
+
+def _gantt(path: Path, outcome: Outcome) -> list[Section]:
+    if not outcome.timeline:
+        return []
+    start_s, end_s = _middle(outcome)
+    plot_gantt(path, outcome.timeline, start_s, end_s)
+    caption = f"Stages and links from {start_s:g} s to {end_s:g} s, head to tail."
+    return [Section("Some seconds of it", pictures=[Picture(path, caption)])]
+
+
+def _middle(outcome: Outcome) -> tuple[float, float]:
+    """Around the bar that is in the middle of the timeline, so that something is seen."""
+    bar = outcome.timeline[len(outcome.timeline) // 2]
+    start_s = max(0.0, round(bar.start_s - WINDOW_S / 2, 1))
+    return start_s, start_s + WINDOW_S

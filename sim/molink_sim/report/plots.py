@@ -1,5 +1,7 @@
-"""Pictures in one style. matplotlib comes with the `bench` extra and is loaded when
-one is drawn."""
+"""Pictures in one style: panels, axes, legends, and always the same colour for the same system.
+
+matplotlib comes with the `bench` extra and is loaded when a picture is drawn.
+"""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -8,10 +10,32 @@ from typing import Any
 
 from molink.errors import UserError
 
-__all__ = ["COLOURS", "colour", "cumulative", "logarithmic", "picture"]
+__all__ = [
+    "DECODE_COLOUR",
+    "PREFILL_COLOUR",
+    "colour",
+    "colours",
+    "cumulative",
+    "legend",
+    "logarithmic",
+    "picture",
+]
 
 COLOURS = {"molink": "#0b6e4f", "fifo": "#c8553d", "fair": "#3d5a98"}
 MORE_COLOURS = ("#7d5ba6", "#d9a441", "#4f9da6", "#888888", "#222222")
+SYSTEM_COLOURS = {
+    "molink": COLOURS["molink"],
+    "paper": "#d9a441",
+    "helix": COLOURS["fifo"],
+    "vllm": COLOURS["fair"],
+}
+
+DECODE_COLOUR, PREFILL_COLOUR = COLOURS["molink"], "#e0a458"
+
+SHADES = "viridis"
+SHADE_LIGHTEST = 0.85
+"""The rest of the map is too pale on white."""
+
 PANEL_INCHES = (5.2, 3.4)
 DOTS_PER_INCH = 130
 TICK_DIGITS = ((1, 1.5, 2, 3, 5, 7), (1, 2, 5), (1, 3), (1,))
@@ -19,8 +43,34 @@ TICKS_MAX = 14
 
 
 def colour(name: str, number: int) -> str:
-    """Of a condition: policies always look the same, others by their number."""
+    """The colour of a condition: policies always look the same, others by their number."""
     return COLOURS.get(name, MORE_COLOURS[number % len(MORE_COLOURS)])
+
+
+def colours(names: Sequence[Any]) -> dict[Any, Any]:
+    """One for each name: systems have their own, numbers are shades of one scale."""
+    if len(names) > 1 and all(isinstance(name, int | float) for name in names):
+        return _shades(sorted(names))
+    return {
+        name: SYSTEM_COLOURS.get(str(name)) or colour(str(name), number)
+        for number, name in enumerate(names)
+    }
+
+
+def _shades(numbers: Sequence[float]) -> dict[Any, Any]:
+    import matplotlib
+
+    shade = matplotlib.colormaps[SHADES]
+    step = SHADE_LIGHTEST / (len(numbers) - 1)
+    return {number: shade(place * step) for place, number in enumerate(numbers)}
+
+
+def legend(panel: Any, title: str | None = None) -> None:
+    """To the right of the last panel, where it hides no line."""
+    found = panel.legend(
+        frameon=False, fontsize=8, title=title, loc="upper left", bbox_to_anchor=(1.0, 1.0)
+    )
+    found.get_title().set_fontsize(8)
 
 
 @contextmanager

@@ -11,18 +11,22 @@ A run ends, and an overloaded system leaves requests behind. To drop them would 
 unfinished request counts for what it got: its first token for TTFT, its tokens for TPOT, gaps and
 tokens per second. It has no latency, and one that got nothing has no TTFT: `unfinished` and
 `without_token` say how many there are, and where they are many the means above are too low.
+
+A `Sweep` is many runs, each with what it was made with: what curves, heat maps and tables are drawn
+from. It is a flat list and not a grid: runs may be missing, several seeds may share a point, and
+published values stand beside simulated ones as runs of another `system`.
 """
 
 import json
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 from itertools import pairwise
 from typing import Any
 
-from molink.workload.spread import spread
-from molink_sim.outcome import LinkOutcome, Outcome, RequestOutcome, StageOutcome
+from molink.workload.figures import spread
+from molink_sim.outcome import Outcome, RequestOutcome
 
-__all__ = ["Samples", "samples", "summary", "to_json"]
+__all__ = ["Parameter", "Point", "Run", "Samples", "Sweep", "samples", "summary", "to_json"]
 
 GAPS_MAX = 1_000_000
 """More are not sorted: then only the gaps of every second (third, ...) request count. Their 99th
@@ -88,8 +92,8 @@ def summary(outcome: Outcome) -> dict[str, Any]:
         "wall_s": wall_s,
         "duration_s": outcome.duration_s,
         "offered": _offered(outcome),
-        "stages": [_stage(one) for one in outcome.stages],
-        "links": [_link(one) for one in outcome.links],
+        "stages": [asdict(one) for one in outcome.stages],
+        "links": [asdict(one) for one in outcome.links],
         "events": outcome.events,
     }
     rounded: dict[str, Any] = _rounded(found)
@@ -112,24 +116,6 @@ def _offered(outcome: Outcome) -> dict[str, float]:
     }
 
 
-def _stage(one: StageOutcome) -> dict[str, Any]:
-    return {
-        "ring": one.ring,
-        "stage": one.stage,
-        "busy_share": one.busy_share,
-        "steps": one.steps,
-    }
-
-
-def _link(one: LinkOutcome) -> dict[str, Any]:
-    return {
-        "ring": one.ring,
-        "link": one.link,
-        "busy_share": one.busy_share,
-        "bytes": one.bytes_sent,
-    }
-
-
 def _rounded(value: Any) -> Any:
     match value:
         case float():
@@ -145,3 +131,61 @@ def _rounded(value: Any) -> Any:
 def to_json(value: Any) -> str:
     """The same text for the same value, whatever order its keys were made in."""
     return json.dumps(value, indent=2, sort_keys=True, allow_nan=False) + "\n"
+
+
+Parameter = str | int | float
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Parameters and summary of one run."""
+
+    parameters: Mapping[str, Parameter]
+    summary: Mapping[str, Any]
+    """As `summary` makes it, or a part of that."""
+
+    def figure(self, name: str) -> float | None:
+        """A number of the summary by its path, like `ttft_s.mean`; None where there is none."""
+        value: Any = self.summary
+        for key in name.split("."):
+            value = value.get(key) if isinstance(value, Mapping) else None
+        return None if value is None else float(value)
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """A figure at one value of a parameter, over all runs that have it (several seeds)."""
+
+    x: float
+    mean: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True, slots=True)
+class Sweep:
+    """Runs in the order in which they were made."""
+
+    runs: Sequence[Run]
+
+    def values(self, parameter: str) -> list[Parameter]:
+        """Those that occur, in the order in which they first do."""
+        found = (run.parameters[parameter] for run in self.runs if parameter in run.parameters)
+        return list(dict.fromkeys(found))
+
+    def only(self, **wanted: Parameter) -> "Sweep":
+        """The runs with these parameters."""
+        return Sweep([run for run in self.runs if wanted.items() <= dict(run.parameters).items()])
+
+    def line(self, x: str, figure: str) -> list[Point]:
+        """A figure over a numeric parameter, ascending; runs without the figure are left out."""
+        found: dict[float, list[float]] = {}
+        for run in self.runs:
+            value = run.figure(figure)
+            if value is not None and x in run.parameters:
+                found.setdefault(float(run.parameters[x]), []).append(value)
+        return [Point(at, sum(v) / len(v), min(v), max(v)) for at, v in sorted(found.items())]
+
+    def as_json(self) -> list[dict[str, Any]]:
+        """Parameters and summary of every run, ready for `to_json`."""
+        return [{"parameters": dict(r.parameters), "summary": dict(r.summary)} for r in self.runs]

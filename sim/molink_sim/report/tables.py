@@ -1,4 +1,4 @@
-"""Numbers in rows: on the terminal, in markdown and, through `page`, in HTML."""
+"""Numbers in rows: on the terminal and, through `page`, in HTML."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -8,9 +8,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table as RichTable
 
-from molink.workload.markdown import markdown_table
-from molink.workload.table import ROWS
-from molink_sim.report.sweep import Sweep
+from molink.workload.figures import TIME_LABELS
 
 __all__ = [
     "Table",
@@ -19,7 +17,6 @@ __all__ = [
     "print_summary",
     "print_table",
     "spread_table",
-    "sweep_table",
     "totals",
 ]
 
@@ -34,7 +31,7 @@ MEGABYTE = 1e6
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Text in cells; the first column stands left, the others right."""
+    """Text in cells, for the terminal and for HTML; the first column stands left, others right."""
 
     title: str
     head: Sequence[str]
@@ -42,16 +39,12 @@ class Table:
     numbers: bool = True
     """Else the page sets all columns left."""
 
-    def markdown(self) -> str:
-        """Without the title."""
-        return markdown_table(self.head, self.rows)
-
 
 def spread_table(summary: Mapping[str, Any], title: str = "What users felt") -> Table:
     """Mean and percentiles of the four times."""
     rows = [
         [label, *(_seconds(summary[key][column]) for column in COLUMNS)]
-        for key, label in ROWS.items()
+        for key, label in TIME_LABELS.items()
     ]
     return Table(title, ["seconds", *COLUMNS], rows)
 
@@ -72,20 +65,6 @@ def busy_table(summary: Mapping[str, Any], title: str = "How busy it was") -> Ta
     return Table(title, ["", "busy", "work"], cells)
 
 
-def sweep_table(
-    sweep: Sweep, parameters: Sequence[str], figures: Sequence[str], title: str = ""
-) -> Table:
-    """One row a run: its parameters, then its figures (paths like `ttft_s.mean`)."""
-    rows = [
-        [
-            *(str(run.parameters.get(name, "-")) for name in parameters),
-            *(_seconds(run.figure(name)) for name in figures),
-        ]
-        for run in sweep.runs
-    ]
-    return Table(title, [*parameters, *(figure_label(name) for name in figures)], rows)
-
-
 def figure_label(name: str) -> str:
     """`ttft_s.p95` as `TTFT p95, s`; the mean goes without saying."""
     key, _, column = name.partition(".")
@@ -95,7 +74,7 @@ def figure_label(name: str) -> str:
 
 
 def totals(summary: Mapping[str, Any]) -> str:
-    """One sentence."""
+    """How many requests finished, and at which rates, in one sentence."""
     return (
         f"{summary['finished']} of {summary['requests']} requests finished "
         f"({summary['offered']['rate_per_s']:.3g}/s were offered); "
@@ -104,7 +83,7 @@ def totals(summary: Mapping[str, Any]) -> str:
 
 
 def print_table(table: Table, console: Console) -> None:
-    """On the terminal."""
+    """Print a table on the terminal."""
     shown = RichTable(title=escape(table.title) or None)
     for number, column in enumerate(table.head):
         shown.add_column(escape(column), justify="right" if number else "left")

@@ -2,11 +2,24 @@
 
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import Any
 
 from molink.workload.figures import ALL, COLUMNS, TIMES, Figures, SeenRequest, figures_of
+from molink.workload.scenario_file import ValidationScenario
+from molink_sim.report.tables import Table
+from molink_sim.validation.real import RealRound
+from molink_sim.validation.simulated import SimulatedRun
 
-__all__ = ["ERROR_MAX", "Comparison", "Figure", "compare_figures"]
+__all__ = [
+    "Comparison",
+    "Figure",
+    "compare_figures",
+    "comparison_json",
+    "comparison_table",
+    "disturbed",
+    "verdict",
+]
 
 ERROR_MAX = 0.15
 """Of the means over all requests: what a forecast must be good to for a decision about a ring. Two
@@ -14,10 +27,17 @@ rounds on one machine differ by up to a third of it."""
 
 JUDGED = "mean"
 
+NAMES = {"ttft_s": "TTFT", "tpot_s": "TPOT"}
+
+OTHERS_CORES_MAX = 0.1
+"""Cores that others may take: the real figures of a busy PC are not those of the profile."""
+
+HEAD = ("requests", "time", "real, ms", "simulated, ms", "error", "within 15 %")
+
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """One number, twice."""
+    """One number of the real rounds and of the simulation."""
 
     load: str
     time: str
@@ -30,7 +50,7 @@ class Figure:
 
     @property
     def error(self) -> float:
-        """Of the simulated, in shares of the real: above 0 when the simulator is too slow."""
+        """Error of the simulated figure as a share of the real: above 0 when it is too slow."""
         return self.simulated_s / self.real_s - 1
 
     @property
@@ -46,7 +66,7 @@ class Figure:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """All figures of a scenario."""
+    """Figures of one scenario, real beside simulated."""
 
     figures: tuple[Figure, ...]
 
@@ -76,3 +96,58 @@ def _value(figures: Figures, load: str, time: str, column: str) -> float:
     value = figures[load][time][column]
     assert value is not None, "both halves have the same requests"
     return value
+
+
+def comparison_table(scenario: ValidationScenario, comparison: Comparison) -> Table:
+    """One row for each figure; only those that are judged pass or fail."""
+    link = scenario.link
+    title = f"{scenario.name}: {scenario.about}" if scenario.about else scenario.name
+    title += f" ({scenario.stages} stages, {link.rate_mbps:g} Mbps, {link.one_way_ms:g} ms)"
+    return Table(title, HEAD, [_row(figure) for figure in comparison.figures])
+
+
+def verdict(comparison: Comparison) -> str:
+    """One sentence about the judged figures, and whether they are near enough."""
+    judged = [figure for figure in comparison.figures if figure.is_judged]
+    errors = " and ".join(f"mean {NAMES[one.time]} {one.error:+.1%}" for one in judged)
+    word = "within" if comparison.passes else "NOT within"
+    return f"{errors}: {word} {ERROR_MAX:.0%}."
+
+
+def disturbed(rounds: Sequence[RealRound]) -> str | None:
+    """One sentence when others computed on the PC during a round; None when it was quiet."""
+    worst = max(one.others_cores for one in rounds)
+    if worst <= OTHERS_CORES_MAX:
+        return None
+    return (
+        f"Other programs took up to {worst:.2f} cores meanwhile: on a quiet PC the real figures "
+        "are lower."
+    )
+
+
+def comparison_json(
+    scenario: ValidationScenario,
+    comparison: Comparison,
+    rounds: Sequence[RealRound],
+    simulated: SimulatedRun,
+) -> dict[str, Any]:
+    """All figures, and every request of both halves."""
+    return {
+        "scenario": scenario.name,
+        "passes": comparison.passes,
+        "error_max": ERROR_MAX,
+        "figures": [
+            asdict(one) | {"error": one.error, "judged": one.is_judged}
+            for one in comparison.figures
+        ],
+        "real": [asdict(one) for one in rounds],
+        "simulated": asdict(simulated),
+    }
+
+
+def _row(figure: Figure) -> list[str]:
+    judged = ("yes" if figure.passes else "NO") if figure.is_judged else ""
+    name = f"{NAMES[figure.time]} {figure.column}"
+    load = "all" if figure.load == ALL else figure.load
+    times = (f"{1e3 * seconds:,.1f}" for seconds in (figure.real_s, figure.simulated_s))
+    return [load, name, *times, f"{figure.error:+.1%}", judged]

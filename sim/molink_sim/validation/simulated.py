@@ -10,7 +10,7 @@ where it arises and alike in every scenario:
 - software on every hop, and between a user and the ring.
 
 Nothing is fitted: all but one constant is measured with the profile
-(`machines.stage_profile.PcTimes`), and nothing of it by a ring that serves.
+(`molink_sim.hardware.stage_profile.PcTimes`), and nothing of it by a ring that serves.
 """
 
 from collections.abc import Sequence
@@ -19,9 +19,13 @@ from dataclasses import dataclass
 from molink.config.layer_split import even_split
 from molink.errors import UserError
 from molink.workload.figures import SeenRequest
-from molink.workload.loads import PlannedTruth, requests_of
-from molink.workload.scenario_file import TruthScenario
-from molink.workload.warm_up import WARM_UP_OUTPUT_TOKENS, warm_up_tokens
+from molink.workload.loads import (
+    WARM_UP_OUTPUT_TOKENS,
+    ScenarioRequest,
+    requests_of,
+    warm_up_tokens,
+)
+from molink.workload.scenario_file import ValidationScenario
 from molink_sim.hardware.stage_profile import PcTimes, StageProfile
 from molink_sim.outcome import RequestOutcome
 from molink_sim.scenario import Arrival, LinkSpec, OnePc, RingSpec, Scenario, StageSpec
@@ -47,7 +51,7 @@ ROW_BYTES_PER_VALUE = 2
 
 @dataclass(frozen=True, slots=True)
 class SimulatedRun:
-    """What a scenario comes to in virtual time."""
+    """Requests and busy times of a scenario in virtual time."""
 
     requests: list[SeenRequest]
     """In seconds since the scenario's beginning."""
@@ -55,7 +59,7 @@ class SimulatedRun:
     """How long each stage computed, others that took its core included."""
 
 
-def run_simulated(scenario: TruthScenario, profile: StageProfile) -> SimulatedRun:
+def run_simulated(scenario: ValidationScenario, profile: StageProfile) -> SimulatedRun:
     """Simulate the scenario; its requests are those of `requests_of`, in that order.
 
     Raises UserError for a ring that cannot be, or a request that does not fit it.
@@ -66,7 +70,9 @@ def run_simulated(scenario: TruthScenario, profile: StageProfile) -> SimulatedRu
     return SimulatedRun(seen, [one.busy_share * outcome.duration_s for one in outcome.stages])
 
 
-def _seen(scenario: TruthScenario, planned: PlannedTruth, found: RequestOutcome) -> SeenRequest:
+def _seen(
+    scenario: ValidationScenario, planned: ScenarioRequest, found: RequestOutcome
+) -> SeenRequest:
     if not found.finished:
         raise UserError(
             f"a request of {planned.input_tokens} and {planned.output_tokens} tokens did not end "
@@ -82,7 +88,7 @@ def _seen(scenario: TruthScenario, planned: PlannedTruth, found: RequestOutcome)
 
 
 def _scenario(
-    scenario: TruthScenario, planned: Sequence[PlannedTruth], profile: StageProfile
+    scenario: ValidationScenario, planned: Sequence[ScenarioRequest], profile: StageProfile
 ) -> Scenario:
     longest = max(one.input_tokens for one in planned)
     warm_up = Arrival(0.0, warm_up_tokens(longest), WARM_UP_OUTPUT_TOKENS)
@@ -109,7 +115,7 @@ def _pc(profile: StageProfile) -> PcTimes:
     return profile.pc
 
 
-def _ring(scenario: TruthScenario, profile: StageProfile) -> RingSpec:
+def _ring(scenario: ValidationScenario, profile: StageProfile) -> RingSpec:
     pc, one_way_s = _pc(profile), scenario.link.one_way_s
     assert profile.model_layers is not None, "as `_pc`"
     link = LinkSpec(scenario.link.rate_mbps, one_way_s)

@@ -8,11 +8,10 @@ from click.testing import CliRunner
 
 from molink.errors import UserError
 from molink_agent.cli import main
-from molink_agent.cli.status_lines import status_lines
-from molink_agent.daemon.local_socket import SOCKET_NAME, answering
-from molink_agent.daemon.narration import now_sentence
-from molink_agent.data_dir import MEMBERSHIP_FILE
+from molink_agent.data_files import MEMBERSHIP_FILE
 from molink_agent.limits.limits import KEYS, Limits, plain_limits, with_value
+from molink_agent.local_socket import SOCKET_NAME, answering
+from molink_agent.status_text import now_sentence, status_lines
 
 GB = 2**30
 DEVICE = {

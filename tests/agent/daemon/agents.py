@@ -5,10 +5,10 @@ from dataclasses import dataclass, field
 from molink.control.identity import KeyPair
 from molink.control.messages.joining import JoinAnswer
 from molink_agent.daemon.agent import Agent
-from molink_agent.daemon.assemble import assemble
 from molink_agent.daemon.membership import Membership
+from molink_agent.daemon.process import build_agent
 from molink_agent.probe.gpus import GpuProbe
-from tests.agent.probe.fake_nvml import FakeNvml
+from tests.agent.probe.fake_nvml import FakeCard, FakeNvml
 
 PAIR = KeyPair.of_secret(bytes(range(32)))
 
@@ -30,7 +30,7 @@ def membership(name: str = "attic", node_id: str = PAIR.node_id, **changes) -> M
 
 def agent_with(data_dir, *cards, **limits: str) -> tuple[Agent, FakeNvml]:
     """An agent on a PC with these cards, and the driver."""
-    agent = assemble(data_dir, PAIR, membership())
+    agent = build_agent(data_dir, PAIR, membership())
     driver = FakeNvml(list(cards))
     agent.pc.gpus = GpuProbe(driver)
     for key, value in limits.items():
@@ -38,12 +38,18 @@ def agent_with(data_dir, *cards, **limits: str) -> tuple[Agent, FakeNvml]:
     return agent, driver
 
 
+def agent_with_two_nodes(data_dir) -> Agent:
+    agent, _ = agent_with(data_dir, FakeCard(), FakeCard())
+    agent._add_node()
+    return agent
+
+
 @dataclass
-class Lives:
-    """In place of a task group: which seats were started, without running them."""
+class FakeGroup:
+    """In place of a task group: which nodes were started, without running them."""
 
     started: list[str] = field(default_factory=list)
 
-    def create_task(self, life):
-        self.started.append(life.__name__)
-        life.close()
+    def create_task(self, coroutine):
+        self.started.append(coroutine.__name__)
+        coroutine.close()

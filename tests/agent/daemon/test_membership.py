@@ -1,11 +1,13 @@
-"""Joining when nobody answers: the sentence names the reason in words."""
+"""Joining: when nobody answers, and how a further device gets in."""
 
 import pytest
 
 from molink.control.identity import KeyPair
 from molink.control.messages.invites import Invite
 from molink.errors import UserError
+from molink_agent.daemon import membership as membership_module
 from molink_agent.daemon.membership import forget_membership, join_cluster, load_membership
+from tests.agent.daemon.agents import agent_with_two_nodes, membership
 
 
 @pytest.mark.parametrize(
@@ -25,3 +27,46 @@ async def test_a_coordinator_out_of_reach_is_named_with_the_reason(tmp_path, url
 def test_a_membership_that_is_not_there_can_be_forgotten(tmp_path):
     forget_membership(tmp_path)
     assert load_membership(tmp_path) is None
+
+
+def answering(monkeypatch, *answers):
+    """The coordinator's answers to further devices that ask, one after the other."""
+    left, asked = list(answers), []
+
+    async def join_device(pc, pair, name, directory):
+        asked.append((pc.answer.weights_token, pair.node_id, name))
+        answer = left.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    monkeypatch.setattr(membership_module, "join_device", join_device)
+    monkeypatch.setattr(membership_module, "RETRY_FIRST_S", 0.0)
+    return asked
+
+
+async def test_a_further_node_joins_by_the_pc_s_token_once_the_coordinator_answers(
+    tmp_path, monkeypatch
+):
+    second = agent_with_two_nodes(tmp_path).nodes[1]
+    joined = membership("attic (2)", second.session.node_id)
+    asked = answering(monkeypatch, UserError("cannot be reached"), joined)
+    assert await second.admission.enter() == joined
+    assert await second.admission.enter() == joined
+    assert asked == [("t" * 32, second.session.node_id, "attic (2)")] * 2
+
+
+@pytest.mark.parametrize("changes", [{}, {"url": "http://other:9"}, {"name": "cellar (2)"}])
+async def test_what_was_kept_counts_in_the_same_cluster_under_the_same_name(
+    tmp_path, monkeypatch, changes
+):
+    second = agent_with_two_nodes(tmp_path).nodes[1]
+    fresh = membership("attic (2)", second.session.node_id)
+    kept = fresh.model_copy(update=changes)
+    directory = second.admission.directory
+    directory.mkdir(parents=True)
+    (directory / "membership.json").write_text(kept.model_dump_json())
+    (directory / "membership.json").chmod(0o600)
+    asked = answering(monkeypatch, fresh)
+    assert await second.admission.enter() == fresh
+    assert len(asked) == len(changes)

@@ -4,18 +4,17 @@ from dataclasses import replace
 
 import pytest
 
-from molink.control.messages.payloads import Profile
+from molink.control.messages.payloads import ModelSize, Profile
+from molink_agent.data_files import Known
 from molink_agent.doctor import hardware, network
-from molink_agent.doctor.contribution import contribution
-from molink_agent.doctor.facts import ClockFacts, DoctorFacts, PortTrial, TorchAnswer
-from molink_agent.doctor.finding import Result
+from molink_agent.doctor.facts import ClockFacts, DoctorFacts, PortTrial, Result, TorchAnswer
+from molink_agent.doctor.hardware import contribution
 from molink_agent.doctor.report import CHECKS, examine
-from molink_agent.known import Known, ModelSize
 from molink_agent.limits.limits import GB, Limits
+from molink_agent.network.nat import NatAnswer, NatKind
 from molink_agent.probe.gpus import NO_DRIVER, Gpu, GpuReport
 from molink_agent.probe.input_idle import InputIdle
-from molink_agent.probe.nat import NatAnswer, NatKind
-from molink_agent.probe.wsl import Wsl
+from molink_agent.probe.machine import Wsl
 from tests.agent.pcs import CARD, ONE_CARD, pc
 
 NO_GPU = GpuReport(reason=NO_DRIVER)

@@ -7,9 +7,16 @@ from datetime import UTC, datetime
 
 import pytest
 
-from molink_agent.doctor.clock_question import clock_facts, read_date
-from molink_agent.doctor.gather import ask_torch, gather, try_port, why_unreachable
-from molink_agent.known import Known, ModelSize
+from molink.control.messages.payloads import ModelSize
+from molink_agent.data_files import Known
+from molink_agent.doctor.gather import (
+    ask_torch,
+    clock_facts,
+    gather,
+    read_date,
+    try_port,
+    why_unreachable,
+)
 from molink_agent.limits.limits import Limits
 
 LOOPBACK = "127.0.0.1"

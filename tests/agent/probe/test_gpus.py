@@ -1,6 +1,8 @@
 """What the driver says, and what it keeps to itself."""
 
-from molink_agent.probe.gpus import NO_DRIVER, GpuProbe
+import pytest
+
+from molink_agent.probe.gpus import NO_DRIVER, GpuProbe, visible_cards
 from tests.agent.probe.fake_nvml import GIB, FakeCard, FakeNvml
 
 OURS = frozenset({100})
@@ -31,7 +33,7 @@ def test_a_card_is_described():
         12 * GIB,
         10 * GIB,
     )
-    assert (gpu.own_bytes, gpu.capability) == (GIB, (8, 6))
+    assert gpu.own_bytes == GIB
 
 
 def test_a_card_that_does_not_answer_leaves_the_others():
@@ -92,6 +94,29 @@ def test_wsl_is_not_believed():
 
 
 def test_a_driver_that_tells_nothing_but_memory_is_enough():
-    refuses = frozenset({"samples", "percent", "running", "capability"})
+    refuses = frozenset({"samples", "percent", "running"})
     (gpu,) = GpuProbe(FakeNvml([FakeCard(refuses=refuses)])).read(OURS).gpus
-    assert (gpu.free_bytes, gpu.others_percent, gpu.capability) == (10 * GIB, None, None)
+    assert (gpu.free_bytes, gpu.others_percent) == (10 * GIB, None)
+
+
+@pytest.mark.parametrize(
+    ("setting", "found"),
+    [
+        (None, [0, 1, 2]),
+        ("", []),
+        ("1", [1]),
+        ("2, 0", [2, 0]),
+        ("0,7,1", [0]),
+        ("-1", []),
+        ("GPU-8932f937-d72c-4106-c12f-20bd9faed9f6", [0, 1, 2]),
+    ],
+)
+def test_cards_are_numbered_as_cuda_does(setting, found):
+    assert visible_cards(3, setting) == found
+
+
+def test_a_hidden_card_is_not_seen_and_the_others_have_cuda_s_numbers():
+    driver = FakeNvml([FakeCard("one"), FakeCard("two")])
+    report = GpuProbe(driver, visible="1").read()
+    assert [(gpu.index, gpu.name) for gpu in report.gpus] == [(0, "two")]
+    assert "sees no GPU" in GpuProbe(driver, visible="").read().reason

@@ -5,12 +5,16 @@ from types import SimpleNamespace
 import psutil
 import pytest
 
-from molink_agent.probe.container import ContainerLimits, container_limits
 from molink_agent.probe.machine import (
+    ContainerLimits,
+    Wsl,
+    container_limits,
     cpu_facts,
     disk_free_bytes,
     read_machine,
+    read_wsl,
     runs_on_battery,
+    wsl_version,
 )
 
 CPUINFO = """\
@@ -76,3 +80,35 @@ def test_a_battery_that_cannot_be_read_is_unknown():
         raise FileNotFoundError("/sys/class/power_supply/BAT0/energy_now")
 
     assert runs_on_battery(broken) is None
+
+
+WSL2 = "Linux version 5.15.153.1-microsoft-standard-WSL2 (root@941d701f84f1) #1 SMP"
+WSL1 = "Linux version 4.4.0-22621-Microsoft (Microsoft@Microsoft.com) #1-Microsoft"
+WSL2_EARLY = "Linux version 4.19.104-microsoft-standard (oe-user@oe-host) #1 SMP"
+DEBIAN = "Linux version 6.1.0-18-amd64 (debian-kernel@lists.debian.org)"
+
+
+@pytest.mark.parametrize(
+    "kernel, version", [(WSL2, 2), (WSL1, 1), (WSL2_EARLY, 2), (DEBIAN, None), ("", None)]
+)
+def test_the_kernel_tells_the_version(kernel, version):
+    assert wsl_version(kernel) == version
+
+
+@pytest.mark.parametrize(
+    "said, mode",
+    [("mirrored\n", "mirrored"), ("NAT\n", "nat"), (None, "unknown"), ("usage: ...", "unknown")],
+)
+async def test_the_networking_mode_is_asked(said, mode):
+    async def ask(*command, timeout_s=0):
+        assert command == ("wslinfo", "--networking-mode")
+        return said
+
+    assert await read_wsl(WSL2, ask) == Wsl(2, mode)
+
+
+async def test_elsewhere_nothing_is_asked():
+    async def ask(*command, timeout_s=0):
+        raise AssertionError(command)
+
+    assert await read_wsl(DEBIAN, ask) is None

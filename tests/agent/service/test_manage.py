@@ -8,8 +8,14 @@ from pathlib import Path
 import pytest
 
 from molink.errors import UserError
-from molink_agent.service import install_service, remove_service, service_status, systemctl
-from molink_agent.service.surroundings import Surroundings, why_no_manager
+from molink_agent.service import manage
+from molink_agent.service.manage import (
+    Surroundings,
+    install_service,
+    remove_service,
+    service_status,
+    why_no_manager,
+)
 
 PLAIN = Surroundings(wsl=False, container=False, systemd_booted=False, user="ada", user_id=1000)
 
@@ -156,7 +162,7 @@ def test_status_without_systemd_never_raises(desk, monkeypatch):
 
 def test_a_manager_that_hangs_is_given_up(desk, monkeypatch):
     desk.program("systemctl", "exec sleep 30")
-    assert systemctl.ask_systemctl("show", timeout_s=0.2).code == systemctl.EXIT_TOO_LATE
+    assert manage._ask_systemctl("show", timeout_s=0.2).code == manage.EXIT_TOO_LATE
 
 
 @pytest.mark.parametrize(
@@ -176,8 +182,8 @@ def test_each_surrounding_has_its_remedy(changed, remedy):
 
 
 def test_a_login_without_a_way_to_the_bus_is_given_one(tmp_path):
-    found = systemctl._environment({"A": "b"}, tmp_path)
+    found = manage._environment({"A": "b"}, tmp_path)
     assert found["XDG_RUNTIME_DIR"] == str(tmp_path)
-    kept = systemctl._environment({"XDG_RUNTIME_DIR": "/x"}, tmp_path)
+    kept = manage._environment({"XDG_RUNTIME_DIR": "/x"}, tmp_path)
     assert kept["XDG_RUNTIME_DIR"] == "/x"
-    assert "XDG_RUNTIME_DIR" not in systemctl._environment({}, tmp_path / "none")
+    assert "XDG_RUNTIME_DIR" not in manage._environment({}, tmp_path / "none")

@@ -1,6 +1,6 @@
 import pytest
 
-from tests.agent.weights.shelf_server import ShelfServer, write_model
+from tests.agent.weights.weights_server import ShelfServer, write_model
 
 
 @pytest.fixture

@@ -11,7 +11,8 @@ import pytest
 
 from molink.errors import UserError, WeightsError
 from molink_agent.weights import CoordinatorSource, ensure_weights
-from tests.agent.weights.shelf_server import (
+from tests.agent.weights.stored import needed_of, tensors_in
+from tests.agent.weights.weights_server import (
     BLOCK,
     LAYER_BYTES,
     LAYERS,
@@ -20,7 +21,6 @@ from tests.agent.weights.shelf_server import (
     Fault,
     write_model,
 )
-from tests.agent.weights.stored import needed_of, tensors_in
 
 SINGLE = "model.safetensors"
 

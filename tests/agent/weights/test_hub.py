@@ -11,8 +11,8 @@ import pytest
 from molink.checkpoint import checkpoint
 from molink.errors import WeightsError
 from molink_agent.weights import HubSource, ensure_weights
-from tests.agent.weights.shelf_server import LAYERS, QUICK, write_model
 from tests.agent.weights.stored import needed_of, tensors_in
+from tests.agent.weights.weights_server import LAYERS, QUICK, write_model
 
 SOURCE = HubSource("owner/model")
 

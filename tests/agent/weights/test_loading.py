@@ -9,14 +9,14 @@ from itertools import pairwise
 import pytest
 import torch
 
-from molink.executor.stage import StageExecutor, StageOptions
+from molink.executor.stage import StageExecutor
 from molink_agent.weights import ensure_weights
-from tests.agent.weights.shelf_server import QUICK
+from tests.agent.weights.weights_server import QUICK
+from tests.executor.cpu_stages import cpu_stage
 from tests.executor.ring_driver import Job, RingDriver
 from tests.executor.tiny_models import LAYERS, save_tiny, tiny_config, tiny_model
 
 CUTS = (0, 2, 5, LAYERS)
-OPTIONS = StageOptions(device="cpu", dtype="float32", kv_tokens=256, self_test=False)
 
 
 @pytest.mark.parametrize(
@@ -34,8 +34,8 @@ async def test_stages_from_fetched_weights_compute_the_same(serve, home, tmp_pat
     for start, stop in pairwise(CUTS):
         layers = range(start, stop)
         view = await ensure_weights(server.source, layers, home, QUICK)
-        fetched.append(StageExecutor.load(str(view), layers, OPTIONS))
-        originals.append(StageExecutor.load(str(whole), layers, OPTIONS))
+        fetched.append(cpu_stage(view, layers, kv_tokens=256))
+        originals.append(cpu_stage(whole, layers, kv_tokens=256))
     for ours, theirs in zip(fetched, originals, strict=True):
         assert_same_weights(ours.model.state_dict(), theirs.model.state_dict())
     assert drawn_by(fetched) == drawn_by(originals)

@@ -38,7 +38,7 @@ def doings(facts: WindowsFacts) -> list[Do]:
 
 
 def says(facts: WindowsFacts) -> str:
-    return " ".join(step.says for step in plan_steps(facts))
+    return " ".join(step.text for step in plan_steps(facts))
 
 
 def test_a_fresh_windows_11_goes_all_the_way():
@@ -100,7 +100,7 @@ def test_every_plan_makes_sense(facts):
     if Do.SET_MIRRORED in steps:
         assert facts.build >= 22621
         assert steps.index(Do.RESTART_WSL) == steps.index(Do.SET_MIRRORED) + 1
-    assert all(step.says.isascii() and step.says.endswith(".") for step in plan_steps(facts))
+    assert all(step.text.isascii() and step.text.endswith(".") for step in plan_steps(facts))
 
 
 @pytest.mark.parametrize(

@@ -6,11 +6,11 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from molink_agent.windows.text_file import TextFile
 from molink_agent.windows.wslconfig import (
     KEPT,
     OURS,
     SETTING,
+    TextFile,
     is_mirrored,
     with_mirrored,
     without_ours,

@@ -1,4 +1,4 @@
-"""The coordinator's shelf of weights, as a node or a stranger finds it."""
+"""The coordinator's weights, as a node or a stranger finds them."""
 
 import asyncio
 import gzip
@@ -15,11 +15,16 @@ from yarl import URL
 
 from molink.api.errors import errors_in_openai_shape
 from molink.api.server import start_api
-from molink.api.weights import hashing as weights_hashing
+from molink.api.weights import offered_files
 from molink.api.weights import routes as weights
-from molink.api.weights.hashing import FileState, HashCache, HashingStopped, hash_file
-from molink.api.weights.pace import DownloadSlots, NoSlotError, RateCap
-from molink.api.weights.routes import WeightsShelf, add_weights_routes
+from molink.api.weights.offered_files import (
+    FileState,
+    HashCache,
+    HashingStopped,
+    OfferedFiles,
+    hash_file,
+)
+from molink.api.weights.routes import DownloadSlots, NoSlotError, RateCap, add_weights_routes
 from molink.checkpoint.checkpoint import open_checkpoint
 from molink.checkpoint.safetensors_header import StoredTensor, encode_header
 from molink.checkpoint.weights_manifest import WeightsManifest
@@ -46,20 +51,20 @@ def model(tmp_path) -> Path:
 
 @pytest.fixture
 async def start(model, tmp_path):
-    """`await start()` gives the URL of a shelf, and the shelf."""
+    """`await start()` gives the URL of offered files, and the files."""
     ends = []
 
-    async def begin(*, ready: bool = True, **options) -> tuple[str, WeightsShelf]:
+    async def begin(*, ready: bool = True, **options) -> tuple[str, OfferedFiles]:
         checkpoint = open_checkpoint(str(model))
-        shelf = WeightsShelf(checkpoint, tmp_path / "sums", name="m", block_bytes=BLOCK)
+        offered = OfferedFiles(checkpoint, tmp_path / "sums", name="m", block_bytes=BLOCK)
         app = web.Application(middlewares=[errors_in_openai_shape])
-        add_weights_routes(app, shelf, lambda token: token == "right", **options)
+        add_weights_routes(app, offered, lambda token: token == "right", **options)
         runner = await start_api(app, "127.0.0.1", 0)
-        await shelf.start()
-        ends.extend([shelf.close, runner.cleanup])
+        await offered.start()
+        ends.extend([offered.close, runner.cleanup])
         if ready:
-            await shelf.ready()
-        return f"http://127.0.0.1:{runner.addresses[0][1]}/weights", shelf
+            await offered.ready()
+        return f"http://127.0.0.1:{runner.addresses[0][1]}/weights", offered
 
     yield begin
     for end in ends:
@@ -162,21 +167,21 @@ async def test_only_names_of_the_manifest(start, name):
 
 async def test_until_files_are_hashed_one_is_told_to_come_back(start, monkeypatch):
     go = threading.Event()
-    slow = weights_hashing.hash_file
+    slow = offered_files.hash_file
 
     def held(*arguments):
         go.wait()
         return slow(*arguments)
 
     monkeypatch.setattr("molink.api.weights.offered_files.hash_file", held)
-    url, shelf = await start(ready=False)
+    url, offered = await start(ready=False)
     for path in ("manifest", f"files/{FILE}"):
         status, body, headers = await get(f"{url}/{path}")
         assert status == 503
         assert int(headers["Retry-After"]) > 0
         assert "come back" in sentence(body)
     go.set()
-    await shelf.ready()
+    await offered.ready()
     assert (await get(f"{url}/manifest"))[0] == 200
 
 
@@ -208,19 +213,19 @@ async def test_a_file_that_changed_while_it_is_served(start, model):
 
 async def test_a_model_whose_files_cannot_be_read(start, model):
     (model / FILE).write_bytes(b"no safetensors")
-    url, shelf = await start(ready=False)
+    url, offered = await start(ready=False)
     with pytest.raises(CheckpointError, match="not a readable safetensors file"):
-        await shelf.ready()
+        await offered.ready()
     status, body, _ = await get(f"{url}/manifest")
     assert status == 500
     assert "cannot read its weights" in sentence(body)
 
 
 async def test_closing_stops_the_hashing(model, tmp_path, monkeypatch):
-    shelf = WeightsShelf(open_checkpoint(str(model)), tmp_path / "sums", block_bytes=BLOCK)
-    await shelf.start()
-    await shelf.close()
-    assert shelf.failure is None
+    offered = OfferedFiles(open_checkpoint(str(model)), tmp_path / "sums", block_bytes=BLOCK)
+    await offered.start()
+    await offered.close()
+    assert offered.failure is None
 
 
 def test_hashing_stops_when_told(model):
@@ -251,7 +256,7 @@ async def test_slots_go_round_and_the_line_is_bounded():
 
 
 async def test_who_finds_no_slot_is_sent_away(start, monkeypatch):
-    monkeypatch.setattr("molink.api.weights.pace.WAITING_MAX", 0)
+    monkeypatch.setattr("molink.api.weights.routes.WAITING_MAX", 0)
     url, _ = await start()
     status, body, headers = await get(f"{url}/files/{FILE}")
     assert (status, "Retry-After" in headers) == (503, True)
@@ -287,7 +292,7 @@ async def test_a_capped_download_waits_for_its_time(start, monkeypatch):
     async def sleep(seconds):
         slept.append(seconds)
 
-    monkeypatch.setattr("molink.api.weights.pace.asyncio.sleep", sleep)
+    monkeypatch.setattr("molink.api.weights.routes.asyncio.sleep", sleep)
     url, _ = await start(bytes_per_s_max=10.0)
     assert (await get(f"{url}/files/{FILE}", {**TOKEN, "Range": "bytes=0-499"}))[0] == 206
     assert [round(seconds) for seconds in slept] == [10, 20, 30, 40]

@@ -6,9 +6,9 @@ import pytest
 
 from molink.control.identity import KeyPair
 from molink.control.messages.joining import JoinRequest, request_to_join
+from molink.control.registry.database import MIGRATIONS, open_database
 from molink.control.registry.registry import REVISIONS_RESERVED, Registry
 from molink.control.registry.rules import EXPIRES_S_MAX, INVITES_MAX, NODES_MAX
-from molink.control.registry.schema import MIGRATIONS, open_database
 from molink.errors import ControlError, JoinRefusedError, UserError
 
 NOW = 1.7e9
@@ -131,7 +131,7 @@ def test_a_node_is_removed_by_its_name_if_only_one_has_it(registry):
 
 
 def seat(number: int, of: int = 1) -> bytes:
-    return KeyPair.of_secret(of.to_bytes(32, "big")).seat(number).public
+    return KeyPair.of_secret(of.to_bytes(32, "big")).for_device(number).public
 
 
 def seat_request(pc_token: str, name="pc (2)") -> JoinRequest:

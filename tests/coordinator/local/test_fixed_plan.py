@@ -8,12 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from molink.config.ring_hosts import RingHosts, StageAddress
-from molink.config.serve_settings import ServeSettings
+from molink.config.settings import ServeSettings
 from molink.control.messages.payloads import Assignment, StageLink
-from molink.coordinator.local.direct_routes import DirectRoutes
-from molink.coordinator.local.fixed_plan import fixed_plan
-from molink.coordinator.requests.known_links import KnownLink, KnownLinks
-from molink.coordinator.requests.ring import COORDINATOR
+from molink.coordinator.local.fixed_plan import FixedPlanner, fixed_plan
+from molink.coordinator.local.local_node import DirectRoutes
+from molink.coordinator.members.node_book import Node
+from molink.coordinator.members.ring import COORDINATOR
+from molink.coordinator.requests.link_memory import KnownLink, KnownLinks
 from molink.errors import UserError
 from tests.node.test_stage_manager import JOIN
 
@@ -44,15 +45,16 @@ def test_every_stage_is_told_what_the_operator_asked_for():
     options = {"device": "cuda:1", "dtype": "float32", "threads": 3, "kv_tokens": 512}
     settings = ServeSettings(model="/m", nodes=2, layers="0-1,1-6", **options)
     plan = fixed_plan(settings, "/m", model(6))
-    load = plan.load(1)
-    assert (load.model, load.layers, load.address) == ("/m", (1, 6), "127.0.0.1")
-    assert (load.device, load.dtype, load.threads, load.kv_tokens) == ("cuda:1", "float32", 3, 512)
+    load = plan.load(1, plan.works[1])
+    assert (load.model, load.work.layers, load.address) == ("/m", (1, 6), "127.0.0.1")
+    work = load.work
+    assert (work.device, work.dtype, work.threads, work.kv_tokens) == ("cuda:1", "float32", 3, 512)
     assert (load.stages_here, load.keys) == (2, None)
 
 
 def test_stages_share_the_memory_of_their_own_host_only():
     plan = plan_of(nodes=3, hosts=HOSTS)
-    assert [plan.load(place).stages_here for place in range(3)] == [2, 1, 2]
+    assert [plan.load(i, work).stages_here for i, work in enumerate(plan.works)] == [2, 1, 2]
     assert plan.profile(1).addresses == ("10.0.0.3:0",)
     assert plan.address(COORDINATOR) == "10.0.0.1"
 
@@ -74,7 +76,7 @@ async def test_links_lead_where_they_are_told_and_start_from_what_is_known():
     )
     settings = ServeSettings(model="/m", nodes=3, hosts=HOSTS, upload_mbps=8.0)
     plan = replace(fixed_plan(settings, "/m", model(6)), known=known)
-    ways = DirectRoutes.of(plan, 2)
+    routes = DirectRoutes.of(plan, 2)
     following, tail_link = (
         StageLink(to="n", public_key="k" * 40, addresses=(address,), port_name="p")
         for address in ("10.0.0.2:7", "10.0.0.1:8")
@@ -82,8 +84,8 @@ async def test_links_lead_where_they_are_told_and_start_from_what_is_known():
     assignment = Assignment(
         revision=1, epoch=4, join=JOIN, next_link=following, coordinator_link=tail_link
     )
-    command = await ways.join_command(assignment, move=print)
-    assert (command.epoch, command.policy) == (4, "molink")
+    command = await routes.join_command(assignment, move=print)
+    assert (command.epoch, command.ring.policy) == (4, "molink")
     assert (command.next_address, command.coordinator_address) == (
         "tcp://10.0.0.2:7",
         "tcp://10.0.0.1:8",
@@ -92,8 +94,20 @@ async def test_links_lead_where_they_are_told_and_start_from_what_is_known():
     assert command.next_memory.rate_bytes_per_s == 1e6
     assert command.coordinator_memory.rtt_s == 0.04
     assert (command.next_key, command.coordinator_key) == (None, None)
-    assert ways.paths == {"next": "direct", "coordinator": "direct"}
+    assert routes.paths == {"next": "direct", "coordinator": "direct"}
     inside = await DirectRoutes.of(plan, 0).join_command(
         assignment.model_copy(update={"coordinator_link": None}), move=print
     )
     assert (inside.coordinator_address, inside.coordinator_memory) == (None, None)
+
+
+async def test_the_planned_ring_is_that_of_the_operator_once_all_of_its_nodes_are_free():
+    works = plan_of(nodes=2).works
+    planner = FixedPlanner(("b", "a"), works)
+    a, b = Node("a"), Node("b")
+    (ring,) = (await planner.plan([a, b])).rings
+    assert [(stage.node_id, stage.work) for stage in ring.stages] == list(
+        zip(("b", "a"), works, strict=True)
+    )
+    missing = await planner.plan([a])
+    assert not missing.rings and missing.shortage == "1 of 2 stages can be started now."

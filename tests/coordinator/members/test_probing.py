@@ -5,8 +5,7 @@ from dataclasses import dataclass, field
 
 from molink.coordinator.members.node_book import Node, NodeBook
 from molink.coordinator.members.probing import AGAIN_S, PEERS_MAX, QUIET_S, Probing, peers_of
-from molink.coordinator.nodes_report import nodes_report
-from molink.coordinator.planning.cluster_plan import ClusterPlan
+from molink.coordinator.requests.cluster_report import nodes_report
 from tests.coordinator.examples import HERE, PROFILE
 
 UNMEASURED = PROFILE.model_copy(update={"steps": None})
@@ -34,7 +33,7 @@ class Desk:
     def look(self, now):
         """What is ordered now: node to the peers that it shall measure."""
         self.told.clear()
-        asyncio.run(self.probing.look(self, list(self.book), now))
+        asyncio.run(self.probing.order_if_due(self, list(self.book), now))
         return {
             node_id: {peer.node_id for peer in order.peers} if order.coordinator_token else None
             for node_id, order in self.told
@@ -78,7 +77,7 @@ def test_who_was_asked_for_which_ways_is_known_before_and_after_the_order():
     desk.look(1000.0)
     desk.join(*IDS, profile=PROFILE)
     node, nodes = desk.book.node(IDS[3]), list(desk.book)
-    expected = {peer.node_id for peer in peers_of(node, nodes)}
+    expected = {peer.node_id for peer in peers_of(nodes)[node.node_id]}
     assert len(expected) == PEERS_MAX
     assert desk.probing.asked_of(node, nodes) == expected
     desk.look(1001.0)
@@ -111,13 +110,13 @@ def test_devices_of_one_pc_measure_each_other_in_however_large_a_cluster():
     for number in (0, 17, 39):
         nodes[number].pc = "n00"
     for number in (0, 17, 39):
-        peers = [peer.node_id for peer in peers_of(nodes[number], nodes)]
+        peers = [peer.node_id for peer in peers_of(nodes)[nodes[number].node_id]]
         own = {"n00", "n17", "n39"} - {nodes[number].node_id}
         assert set(peers[:2]) == own and len(set(peers)) == PEERS_MAX
-    assert [peer.node_id for peer in peers_of(nodes[38], nodes)][:2] == ["n39", "n00"]
+    assert [peer.node_id for peer in peers_of(nodes)["n38"]][:2] == ["n39", "n00"]
 
 
 def test_the_cluster_tells_which_devices_are_of_one_pc():
     alone, further = Node("a", presence=HERE), Node("b", presence=HERE, pc="a")
-    report = nodes_report([alone, further], ClusterPlan(()), {})
+    report = nodes_report([alone, further], {}, {}, {})
     assert [(node["id"], node["pc"]) for node in report] == [("a", "a"), ("b", "a")]

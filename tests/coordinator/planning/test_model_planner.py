@@ -5,21 +5,15 @@ from dataclasses import replace
 import pytest
 
 from molink.control.messages.payloads import PathMeasured, PathReport, RateSeen, RatesSeen
-from molink.coordinator.members.node_book import NodeBook
-from molink.coordinator.members.reported_vs_measured import (
-    STEPS_MIN,
-    UPLOAD_UNSEEN_MBPS,
-    Slowdown,
-    StepsSeen,
-)
-from molink.coordinator.planning.model_planner import ModelPlanner
-from molink.coordinator.planning.node_facts import FactsMaker
+from molink.coordinator.members.discrepancies import STEPS_MIN, UPLOAD_UNSEEN_MBPS, StepsSeen
+from molink.coordinator.members.node_book import NodeBook, Slowdown
+from molink.coordinator.planning.model_planner import FactsMaker, ModelPlanner
 from molink_scheduler.placement import Goal, ModelCost
-from tests.coordinator.examples import HERE, PROFILE, STEPS
+from tests.coordinator.examples import HERE, PROFILE, STEPS, WORK
 
 MIB = 2**20
 COST = ModelCost(layer_bytes=(100 * MIB,) * 8, kv_bytes=4096, row_bytes=8192)
-PLANNER = ModelPlanner(FactsMaker(COST, 2, "bfloat16"), Goal(0.25, 256, 64, 32))
+PLANNER = ModelPlanner(FactsMaker(COST, 2, "bfloat16"), Goal(0.25, 256, 64, 32), WORK.weights)
 ANNA, BERT, CARL = "a" * 16, "b" * 16, "c" * 16
 DEVICE = PROFILE.devices[0].model_copy(update={"free_bytes": 700 * MIB})
 LENT = PROFILE.model_copy(update={"devices": (DEVICE,), "upload_mbps": 50.0})
@@ -57,7 +51,7 @@ def test_an_upload_that_nobody_has_seen_is_a_usual_one():
     book.take(ANNA, HERE, 0.0)
     book.take(ANNA, LENT.model_copy(update={"upload_mbps": 9000.0}), 0.0)
     assert facts(book)[0][ANNA].upload_bytes_per_s == UPLOAD_UNSEEN_MBPS * 1e6 / 8
-    book.saw(ANNA, 800.0)
+    book.note_rate(ANNA, 800.0)
     assert facts(book)[0][ANNA].upload_bytes_per_s == 100e6
     book.take(ANNA, LENT.model_copy(update={"upload_cap_mbps": 4.0}), 0.0)
     assert facts(book)[0][ANNA].upload_bytes_per_s == 0.5e6
@@ -77,7 +71,7 @@ async def test_a_member_has_outgrown_its_owner_s_cap_but_not_a_device_that_it_do
 
 def test_who_was_found_slow_is_planned_so():
     book = cluster(ANNA, BERT)
-    book.node(ANNA).pace = Slowdown(5.0, 7.0)
+    book.node(ANNA).slowdown = Slowdown(5.0, 7.0)
     nodes, _ = facts(book)
     assert nodes[ANNA].decode_fixed_s == pytest.approx(5 * STEPS.decode_fixed_s)
     assert nodes[ANNA].prefill_row_s == pytest.approx(7 * STEPS.prefill_row_s)
@@ -91,11 +85,11 @@ async def test_a_pace_is_held_against_the_stage_that_serves():
     rows = -(-forecast.users // forecast.micro_batches)
     for stage, foreseen in zip(plan.rings[0].stages, forecast.stages, strict=True):
         node = book.node(stage.node_id)
-        told_s = PLANNER.facts.told_decode_s(node, stage.layers, rows)
+        told_s = PLANNER.facts.reported_decode_s(node, stage.work.layers, rows)
         assert told_s == pytest.approx(foreseen.step_s), "as the forecast counts"
         seen = StepsSeen(STEPS_MIN, 10 * told_s, 0.0)
-        assert PLANNER.pace(stage, node, rows, seen).decode == pytest.approx(10)
-        assert PLANNER.pace(stage, node, rows, replace(seen, steps=1)) is None
+        assert PLANNER.slowdown(stage, node, rows, seen).decode == pytest.approx(10)
+        assert PLANNER.slowdown(stage, node, rows, replace(seen, steps=1)) is None
 
 
 async def test_a_ring_is_served_with_what_was_promised_of_it():
@@ -118,7 +112,7 @@ async def test_a_ring_with_a_liar_is_changed_once_it_is_found_out():
     (ring,) = before.rings
     assert ANNA in {stage.node_id for stage in ring.stages}
     assert not PLANNER.is_worth(before.rings, await PLANNER.plan(nodes), nodes)
-    book.node(ANNA).pace = Slowdown(200.0, 200.0)
+    book.node(ANNA).slowdown = Slowdown(200.0, 200.0)
     after = await PLANNER.plan(nodes)
     assert {stage.node_id for stage in after.rings[0].stages} == {BERT, CARL}
     assert "200.0 times as long as it has told" in after.standbys[ANNA]

@@ -4,17 +4,17 @@ from dataclasses import replace
 
 import pytest
 
-from molink.config.up_settings import UpSettings
+from molink.config.settings import UpSettings
 from molink.control.messages.payloads import PathMeasured
 from molink.coordinator.members.node_book import Node
-from molink.coordinator.planning.model_planner import ModelPlanner, goal_of
-from molink.coordinator.planning.node_facts import FactsMaker
+from molink.coordinator.planning.model_planner import FactsMaker, ModelPlanner, goal_of
 from molink.errors import UserError
+from molink_scheduler.head.settings import RingTerms
 from molink_scheduler.placement import Goal, ModelCost
-from tests.coordinator.examples import HERE, PROFILE, STEPS
+from tests.coordinator.examples import HERE, PROFILE, STEPS, WORK
 
 COST = ModelCost((1000,) * 4, kv_bytes=10, row_bytes=64, head_bytes=2000, tail_bytes=3000)
-PLANNER = ModelPlanner(FactsMaker(COST, 2, "auto"), Goal(context_tokens=16))
+PLANNER = ModelPlanner(FactsMaker(COST, 2, "auto"), Goal(context_tokens=16), WORK.weights)
 
 
 def node(name, **profile):
@@ -48,7 +48,7 @@ def test_ways_between_those_who_are_planned_for():
 
 async def test_a_plan_comes_from_a_process_beside_and_a_shortage_is_a_sentence():
     plan = await PLANNER.plan([node("a")])
-    assert [stage.layers for stage in plan.rings[0].stages] == [(0, 4)]
+    assert [stage.work.layers for stage in plan.rings[0].stages] == [(0, 4)]
     big = replace(COST, layer_bytes=(2**34,) * 4)
     small = replace(PLANNER, facts=FactsMaker(big, 2, "auto"))
     assert (await small.plan([node("a")])).shortage.startswith("This PC is not enough")
@@ -59,7 +59,7 @@ async def test_an_even_split_is_made_when_it_is_told():
     nodes = [node(name) for name in "cab"]
     assert PLANNER.splitting(None) is PLANNER
     (ring,) = (await PLANNER.splitting("even").plan(nodes)).rings
-    assert [(one.node_id, one.layers) for one in ring.stages] == [
+    assert [(one.node_id, one.work.layers) for one in ring.stages] == [
         ("c", (0, 2)),
         ("a", (2, 3)),
         ("b", (3, 4)),
@@ -72,7 +72,7 @@ async def test_an_even_split_is_made_when_it_is_told():
         ({}, (512, 256, 64, None)),
         ({"context_tokens": 100}, (100, 50, 12, None)),
         ({"prompt_tokens": 0, "answer_tokens": 7}, (512, 0, 7, None)),
-        ({"micro_batch_count": 3}, (512, 256, 64, 3)),
+        ({"ring": RingTerms(micro_batch_count=3)}, (512, 256, 64, 3)),
     ],
 )
 def test_the_load_that_is_planned_for(tmp_path, options, expected):

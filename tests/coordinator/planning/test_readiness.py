@@ -39,14 +39,16 @@ class Room:
         self.book.take(IDS[name], PathReport(round=1, paths=paths), 0.0)
 
     def look(self, now):
-        self.readiness.look(list(self.book), now)
+        self.readiness.update(list(self.book), now)
 
     def is_time(self, now, first=True, serving=False):
         self.look(now)
         return self.readiness.is_time(list(self.book), now, first=first, serving=serving)
 
     def waits_for(self, now):
-        return {node.node_id[0] for node in self.readiness.measuring_ways(list(self.book), now)}
+        return {
+            node.node_id[0] for node in self.readiness.nodes_still_measuring(list(self.book), now)
+        }
 
 
 def test_a_plan_waits_until_everybody_has_told_the_ways_to_the_others():

@@ -1,22 +1,20 @@
 """Where the coordinator finds its own relay and its own ports."""
 
-from dataclasses import replace
-
 import pytest
 
 from molink.control.identity import KeyPair
-from molink.coordinator.rings.agent_ring import JoinTerms
 from molink.coordinator.rings.coordinator_endpoint import CoordinatorEndpoint, EndpointTerms
-from molink.coordinator.services.coordinator_relay import RelayHere
+from molink.coordinator.services import RelayHere
 from molink.serving.service import ModelCard
 from molink.transport.relay.protocol import COORDINATOR
 from molink.transport.relay.server import RelayServer
+from molink_scheduler.head.settings import RingTerms
 
 SECRET = b"s" * 32
 
 
 class Tail:
-    """As much of a stage as the door asks for."""
+    """As much of a stage as the endpoint asks for."""
 
     def __init__(self):
         self.node = self
@@ -31,18 +29,20 @@ async def test_a_tail_reaches_the_coordinator_through_its_relay_wherever_it_list
         terms = EndpointTerms(
             keys=KeyPair.generate(),
             card=ModelCard("m", 0, 100, 64, (), None),
-            join=JoinTerms(None, None, "molink", "k" * 40, (), "", ""),
+            ring=RingTerms(),
             listen_host=listen,
             public_host="192.0.2.1",
             relay=RelayHere(relay, SECRET, listen, "192.0.2.1"),
         )
         assert terms.own_host == reached
-        door = CoordinatorEndpoint(terms, epoch=7)
-        told = await door.open([Tail()])
-        assert replace(told, coordinator_addresses=()) == replace(
-            terms.join, coordinator_port_name="sampled-7"
-        )
+        endpoint = CoordinatorEndpoint(terms, epoch=7)
+        opened = await endpoint.open([Tail()])
+        assert opened.ring == terms.ring
+        (address,) = opened.coordinator.addresses
+        assert address.startswith("192.0.2.1:")
+        assert opened.coordinator.port_name == "sampled-7"
+        assert opened.coordinator.relay == f"192.0.2.1:{relay.port}"
         caller = terms.relay.caller
         assert caller.address == f"{reached}:{relay.port}"
         (await caller.dial(COORDINATOR, "sampled-7")).close()
-        await door.close()
+        await endpoint.close()

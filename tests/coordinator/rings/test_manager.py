@@ -2,8 +2,8 @@
 
 import asyncio
 import time
-from contextlib import asynccontextmanager, suppress
-from dataclasses import asdict, dataclass, field
+from contextlib import asynccontextmanager
+from dataclasses import asdict, dataclass, field, replace
 
 import pytest
 
@@ -13,28 +13,36 @@ from molink.control.messages.payloads import (
     PathMeasured,
     PathReport,
     StageFact,
-    WeightsSource,
+    StageLink,
 )
-from molink.coordinator.members.node_book import NodeBook
-from molink.coordinator.members.reported_vs_measured import AS_TOLD, Slowdown
-from molink.coordinator.planning import readiness as readiness_module
+from molink.coordinator.members.node_book import AS_REPORTED, NodeBook, Slowdown
+from molink.coordinator.members.ring import JoinTerms
 from molink.coordinator.planning.cluster_plan import ClusterPlan, PlannedRing, PlannedStage
+from molink.coordinator.planning.readiness import Readiness
 from molink.coordinator.requests.cluster_service import ClusterService
 from molink.coordinator.rings import manager as manager_module
-from molink.coordinator.rings import slowdown_monitor as pace_watch_module
-from molink.coordinator.rings.agent_ring import JoinTerms
-from molink.coordinator.rings.assigner import Assigner
+from molink.coordinator.rings import ring_health
 from molink.coordinator.rings.manager import ClusterManager, ManagerSettings
+from molink.coordinator.rings.ring_builder import Assigner
+from molink.coordinator.rings.ring_health import KEPT_S, FailureBackoff, SlowdownMonitor
 from molink.coordinator.rings.ring_supervisor import RingState
-from molink.coordinator.rings.slowdown_monitor import KEPT_S, SlowdownMonitor
-from molink.errors import FrameError, RingError
+from molink.errors import FrameError, RingError, StageError
 from molink.serving.service import GenerationRequest, ModelCard, TokenEvent
-from molink.stage_protocol.health import PackingHealth, StageHealth, health_from_fields
-from molink.stage_protocol.messages import StageLoaded
+from molink.stage_protocol.messages import PackingHealth, StageHealth, StageLoaded
+from molink.tasks import background_tasks
+from molink_scheduler.head.settings import RingTerms
 from molink_scheduler.request import SamplingParams
-from tests.coordinator.examples import HERE, PROFILE
+from tests.coordinator.examples import HERE, PROFILE, WORK, no_report
 
-TERMS = JoinTerms(None, None, "molink", "k" * 40, ("127.0.0.1:1",), "sampled-1", "")
+TERMS = JoinTerms(
+    RingTerms(),
+    StageLink(
+        to="coordinator",
+        public_key="k" * 40,
+        addresses=("127.0.0.1:1",),
+        port_name="sampled-1",
+    ),
+)
 CARD = ModelCard("m", 0, 100, 64, (), None)
 LAYERS = 4
 ANNA_AND_BERT = {"a" * 16, "b" * 16}
@@ -51,7 +59,7 @@ class EvenPlanner:
     size: int
     worth: str = ""
     shrunk: set = field(default_factory=set)
-    paces: dict = field(default_factory=dict)
+    slowdowns: dict = field(default_factory=dict)
     plans: int = 0
 
     async def plan(self, nodes):
@@ -65,21 +73,22 @@ class EvenPlanner:
     def outgrown(self, ring, node):
         return node.node_id in self.shrunk
 
-    def pace(self, stage, node, rows, seen):
-        return self.paces.get(node.node_id)
+    def slowdown(self, stage, node, rows, seen):
+        return self.slowdowns.get(node.node_id)
 
     def is_worth(self, present, plan, nodes):
         return self.worth
 
     def _ring(self, names):
-        stages = tuple(PlannedStage(n, (i, i + 1), 64) for i, n in enumerate(names))
-        return PlannedRing(stages, 1, 0.1, 0.1, 1.0, 10.0, "nothing")
+        works = (replace(WORK, layers=(i, i + 1)) for i in range(len(names)))
+        return PlannedRing(tuple(map(PlannedStage, names, works)))
 
 
 @dataclass
-class FakeCoordinator:
-    """Yields one token for each that is put into `tokens`."""
+class FakeClient:
+    """Yields one token for each that is put into `tokens`; `lost` may be given an error."""
 
+    ring: object
     lost: asyncio.Future
     card: ModelCard = CARD
     unready_reason: str | None = None
@@ -91,18 +100,18 @@ class FakeCoordinator:
     def __post_init__(self):
         self.idle.set()
 
-    async def watch(self):
-        await asyncio.Event().wait()
+    async def run(self):
+        try:
+            raise await self.lost
+        finally:
+            self.unready_reason = "The ring has ended."
+            self.tokens.put_nowait(None)
 
     async def choose_codec(self, wanted):
         pass
 
     async def until_idle(self):
         await self.idle.wait()
-
-    def end(self, reason):
-        self.unready_reason = reason
-        self.tokens.put_nowait(None)
 
     def cluster(self):
         return {"model": "m"}
@@ -125,18 +134,24 @@ class FakeCoordinator:
 
 
 @dataclass
-class FakeDoor:
+class FakeEndpoint:
     world: "World"
     closed: bool = False
 
     async def open(self, stages):
-        self.world.doors.append(self)
+        self.world.endpoints.append(self)
         return TERMS
 
+    async def reroute(self, routes):
+        return routes
+
     async def connect(self, ring):
-        coordinator = FakeCoordinator(asyncio.get_running_loop().create_future())
-        self.world.coordinators.append(coordinator)
-        return coordinator
+        client = FakeClient(ring, asyncio.get_running_loop().create_future())
+        self.world.clients.append(client)
+        return client
+
+    async def watch(self):
+        await asyncio.Event().wait()
 
     async def close(self):
         self.closed = True
@@ -145,30 +160,31 @@ class FakeDoor:
 class World:
     """A manager, and agents that do at once what they are told."""
 
-    def __init__(self, size, min_nodes=1):
+    def __init__(self, settings, backoff, size, tasks):
         self.book = NodeBook()
-        self.service = ClusterService(CARD)
-        self.coordinators = []
-        self.doors = []
+        self.service = ClusterService(CARD, no_report)
+        self.clients = []
+        self.endpoints = []
         self.told = []
         self.allowed = {}
+        self.asked = {}
+        """Whom each node shall measure."""
         self.numbers = iter(range(1, 10**6))
         self.stuck = set()
         self.broken = set()
         """Nodes whose stages cannot be."""
-        assigner = Assigner(
-            self.book,
-            WeightsSource(model="m"),
-            "float32",
-            self.publish,
-            self.allow,
-            "c" * 40,
-            self.numbers.__next__,
-        )
-        settings = ManagerSettings(min_nodes)
+        assigner = Assigner(self.book, self, "c" * 40, self.numbers.__next__)
         self.planner = EvenPlanner(size)
         self.manager = ClusterManager(
-            settings, self.book, self.planner, self.service, assigner, self.door
+            settings,
+            self.book,
+            self.planner,
+            self.service,
+            assigner,
+            lambda epoch: FakeEndpoint(self),
+            Readiness(lambda node, nodes: self.asked.get(node.node_id, set()), settle_s=0.0),
+            tasks,
+            backoff,
         )
 
     def join(self, *names):
@@ -179,12 +195,14 @@ class World:
 
     def say(self, name, message):
         self.book.take(name, message, 0.0)
-        self.manager.noticed(name)
+        self.book.wake(self.book.node(name))
 
-    async def allow(self, node, keys):
+    async def allow_links(self, node, keys):
         self.allowed[node.node_id] = keys
 
-    async def publish(self, node, assignment):
+    async def assign(self, node, assignment):
+        assignment = assignment.model_copy(update={"revision": next(self.numbers)})
+        node.assignment = assignment
         self.told.append((node.node_id, assignment))
         if node.node_id in self.stuck:
             return
@@ -199,38 +217,30 @@ class World:
             fact = StageFact(revision=assignment.revision, kind="ready")
         asyncio.get_running_loop().call_soon(self.say, node.node_id, fact)
 
-    def door(self, epoch):
-        return FakeDoor(self)
-
     async def until(self, condition):
         """Let the loop run until a condition holds."""
         async with asyncio.timeout(5):
             while not condition():
                 await asyncio.sleep(0)
-                self.manager._changed.set()
+                self.book.changed.set()
 
     @property
     def serving(self):
-        return [life for life in self.manager.lives if life.state is RingState.SERVING]
+        return [ring for ring in self.manager.rings if ring.state is RingState.SERVING]
 
     def members(self):
-        return [sorted(stage.node.node_id for stage in life.stages) for life in self.serving]
+        return [sorted(stage.node.node_id for stage in ring.stages) for ring in self.serving]
 
 
 @asynccontextmanager
-async def world(monkeypatch, size, min_nodes=1):
-    monkeypatch.setattr(readiness_module, "SETTLE_S", 0.0)
-    monkeypatch.setattr(pace_watch_module, "LOOK_S", 0.0)
+async def world(monkeypatch, size, backoff=None, **settings):
+    monkeypatch.setattr(ring_health, "PERIOD_S", 0.0)
     monkeypatch.setattr(manager_module, "RETRY_S", 0.0)
     monkeypatch.setattr(manager_module, "CHANGE_PERIOD_S", 0.0)
-    made = World(size, min_nodes)
-    running = asyncio.create_task(made.manager.run())
-    try:
+    async with background_tasks() as tasks:
+        made = World(ManagerSettings(**settings), backoff or FailureBackoff(), size, tasks)
+        tasks.create_task(made.manager.run())
         yield made
-    finally:
-        running.cancel()
-        with suppress(asyncio.CancelledError):
-            await running
 
 
 def request(tokens=3):
@@ -251,7 +261,7 @@ async def test_rings_are_built_when_enough_nodes_are_there(monkeypatch):
 
 async def test_the_first_plan_waits_for_the_ways_and_says_so(monkeypatch):
     async with world(monkeypatch, size=2) as w:
-        w.manager.readiness.asked_of = lambda node, nodes: ANNA_AND_BERT - {node.node_id}
+        w.asked = {one: ANNA_AND_BERT - {one} for one in ANNA_AND_BERT}
         w.join(*ANNA_AND_BERT)
         await w.until(lambda: "2 of them still measuring the ways" in w.service.progress)
         assert not w.told
@@ -288,18 +298,18 @@ async def test_a_lost_node_ends_its_ring_and_the_others_form_a_new_one(monkeypat
         w.join("a", "b", "c")
         await w.until(lambda: w.members() == [["a", "b"]])
         answer = w.service.generate(request())
-        w.coordinators[0].tokens.put_nowait(11)
+        w.clients[0].tokens.put_nowait(11)
         assert (await anext(answer)).token_ids == (11,)
         w.say("a", HERE.model_copy(update={"name": "a", "online": False}))
-        w.coordinators[0].lost.set_result(RingError("a is lost."))
+        w.clients[0].lost.set_result(RingError("a is lost."))
         rest = asyncio.create_task(collect(answer))
         await w.until(lambda: w.members() == [["b", "c"]])
-        await w.until(lambda: w.coordinators[1].seen)
-        assert w.coordinators[1].seen[0][1] == (11,), "what was told goes along"
-        w.coordinators[1].tokens.put_nowait(12)
-        w.coordinators[1].tokens.put_nowait(13)
+        await w.until(lambda: w.clients[1].seen)
+        assert w.clients[1].seen[0][1] == (11,), "what was told goes along"
+        w.clients[1].tokens.put_nowait(12)
+        w.clients[1].tokens.put_nowait(13)
         assert await rest == [12, 13]
-        assert w.doors[0].closed
+        assert w.endpoints[0].closed
 
 
 async def collect(answer):
@@ -311,15 +321,18 @@ async def test_a_node_that_leaves_is_replaced_and_its_ring_ends_what_it_was_doin
         w.join("a", "b", "c")
         await w.until(lambda: w.serving)
         answer = asyncio.create_task(collect(w.service.generate(request(1))))
-        await w.until(lambda: w.coordinators[0].seen)
+        await w.until(lambda: w.clients[0].seen)
         w.say("a", NodeWish(wish="leave"))
         await w.until(lambda: ("c", True) in [(n, t.work is not None) for n, t in w.told])
         assert w.members() == [["a", "b"]] or not w.serving, "c loads while a and b serve"
-        await w.until(lambda: w.manager.lives[0].state is RingState.DRAINING)
-        w.coordinators[0].tokens.put_nowait(7)
+        await w.until(lambda: w.manager.rings[0].state is RingState.DRAINING)
+        w.clients[0].tokens.put_nowait(7)
         assert await answer == [7]
         await w.until(lambda: w.members() == [["b", "c"]])
         assert w.book.node("a").assignment.work is None
+        loads = [told for name, told in w.told if name == "c" and told.work and not told.join]
+        assert len(loads) == 2, "what has loaded meanwhile is kept for the next ring"
+        assert all(told.work is not None for name, told in w.told if name == "c")
 
 
 async def test_without_a_replacement_the_ring_is_drained_and_says_what_is_missing(monkeypatch):
@@ -327,7 +340,7 @@ async def test_without_a_replacement_the_ring_is_drained_and_says_what_is_missin
         w.join("a", "b")
         await w.until(lambda: w.serving)
         w.say("a", NodeWish(wish="pause"))
-        await w.until(lambda: not w.manager.lives)
+        await w.until(lambda: not w.manager.rings)
         await w.until(lambda: "missing" in w.service.progress)
         with pytest.raises(RingError, match="missing"):
             await anext(w.service.generate(request()))
@@ -344,7 +357,7 @@ async def test_a_ring_is_built_anew_when_a_member_lends_less_than_it_holds(monke
         await w.until(lambda: not w.serving)
         w.planner.shrunk.clear()
         await w.until(lambda: w.members() == [["a", "b"]])
-        assert len(w.coordinators) == 2
+        assert len(w.clients) == 2
 
 
 async def test_a_look_that_fails_is_not_the_last_one(monkeypatch):
@@ -367,9 +380,9 @@ async def test_a_report_that_cannot_be_read_is_counted_once_and_not_shown(monkey
                 incarnation="a" * 12, state="serving", uptime_s=1, stage=HEALTH | change
             )
             w.say("a", report)
+            assert stage.health == StageHealth(**HEALTH | {"packed": RAW, "unpacked": RAW})
         w.say("a", PROFILE)
-        w.manager.step(time.monotonic())
-        assert stage.health == health_from_fields(HEALTH)
+        assert stage.health == StageHealth(**HEALTH | {"packed": RAW, "unpacked": RAW})
         assert stage.refusals.counts == {FrameError: 2}
 
 
@@ -391,14 +404,14 @@ async def test_a_member_that_is_found_slow_has_everybody_planned_for_anew(monkey
         w.join("a", "b")
         await w.until(lambda: w.serving)
         health = NodeHealth(incarnation="a" * 12, state="serving", uptime_s=1, stage=HEALTH)
-        w.planner.paces["a"] = AS_TOLD
+        w.planner.slowdowns["a"] = AS_REPORTED
         w.say("a", health)
         await w.until(lambda: w.serving[0].stages[0].health is not None)
         w.manager.step(time.monotonic())
         assert w.planner.plans == 1, "nobody is free, and nobody is slow"
-        w.planner.paces["a"] = Slowdown(9.0, 9.0)
+        w.planner.slowdowns["a"] = Slowdown(9.0, 9.0)
         await w.until(lambda: w.planner.plans == 2)
-        assert w.book.node("a").pace == Slowdown(9.0, 9.0)
+        assert w.book.node("a").slowdown == Slowdown(9.0, 9.0)
         w.manager.step(time.monotonic())
         assert w.planner.plans == 2, "once for each that is found out"
 
@@ -407,22 +420,22 @@ async def test_who_serves_no_more_is_believed_again_after_an_hour(monkeypatch):
     async with world(monkeypatch, size=1) as w:
         w.join("a")
         await w.until(lambda: w.serving)
-        w.planner.paces["a"] = Slowdown(9.0, 9.0)
+        w.planner.slowdowns["a"] = Slowdown(9.0, 9.0)
         w.say("a", NodeHealth(incarnation="a" * 12, state="serving", uptime_s=1, stage=HEALTH))
         watch, nodes = SlowdownMonitor(w.planner), list(w.book)
-        assert watch.look(w.manager.lives, nodes, 1000.0) == {"a"}
-        assert watch.look([], nodes, 1000.0 + KEPT_S) == {"a"}
-        assert watch.look([], nodes, 1001.0 + KEPT_S) == set()
+        assert watch.slow_nodes(w.manager.rings, nodes, 1000.0) == {"a"}
+        assert watch.slow_nodes([], nodes, 1000.0 + KEPT_S) == {"a"}
+        assert watch.slow_nodes([], nodes, 1001.0 + KEPT_S) == set()
 
 
 async def test_a_stage_that_fails_ends_the_ring_and_it_is_tried_again(monkeypatch):
-    async with world(monkeypatch, size=1) as w:
+    async with world(monkeypatch, size=1, backoff=FailureBackoff(0.0, 0.0)) as w:
         w.join("a")
         await w.until(lambda: w.serving)
         revision = w.book.node("a").assignment.revision
-        w.coordinators[0].lost.set_result(RingError("a: out of memory"))
+        w.clients[0].lost.set_result(RingError("a: out of memory"))
         w.say("a", StageFact(revision=revision, kind="failed", message="out of memory"))
-        await w.until(lambda: len(w.coordinators) == 2 and w.serving)
+        await w.until(lambda: len(w.clients) == 2 and w.serving)
         assert w.members() == [["a"]]
         assert w.book.node("a").assignment.revision > revision
 
@@ -452,3 +465,16 @@ async def test_nodes_that_were_loaded_in_vain_are_let_go(monkeypatch):
         name, told = w.told[0]
         assert name == "x"
         assert told.work is None
+
+
+async def test_a_first_ring_that_must_stand_ends_the_manager_and_a_later_one_does_not(monkeypatch):
+    with pytest.raises(StageError, match="a: disk full"):
+        async with world(monkeypatch, size=1, first_must_stand=True) as w:
+            w.broken.add("a")
+            w.join("a")
+            await w.until(lambda: False)
+    async with world(monkeypatch, size=1, first_must_stand=True) as w:
+        w.join("a")
+        await w.until(lambda: w.serving)
+        w.clients[0].lost.set_result(RingError("The link is lost."))
+        await w.until(lambda: len(w.clients) == 2 and w.serving)

@@ -3,8 +3,14 @@ import torch
 from torch import nn
 
 from molink.executor.cpu import packed_linear
-from molink.executor.cpu.packed_linear import NativeLinear, OnednnLinear, linear_kernel, pack
-from molink.executor.cpu.shared_input import SharedInput, SharedPart
+from molink.executor.cpu.packed_linear import (
+    NativeLinear,
+    OnednnLinear,
+    SharedInput,
+    SharedPart,
+    linear_kernel,
+    pack,
+)
 
 ROWS = (1, 2, 5, 12, 13, 24, 25, 40)
 

@@ -1,19 +1,19 @@
 """A loaded CPU stage runs on faster modules, found without knowing the architecture."""
 
 import pytest
+import torch
 from torch import nn
+from transformers.models.gemma2.modeling_gemma2 import Gemma2RMSNorm
+from transformers.models.llama.modeling_llama import LlamaRMSNorm
 
-from molink.executor.cpu.packed_linear import PackedLinear
-from molink.executor.cpu.root_mean_square import RootMeanSquareNorm
-from molink.executor.cpu.shared_input import SharedInput
-from molink.executor.stage import StageExecutor, StageOptions
+from molink.executor.cpu.packed_linear import PackedLinear, SharedInput
+from molink.executor.cpu.rewriting import MIRROR_ROWS_MAX, RootMeanSquareNorm, replacement_for
+from tests.executor.cpu_stages import cpu_stage
 from tests.executor.tiny_models import LAYERS, save_tiny
-
-OPTIONS = StageOptions(device="cpu", dtype="float32", kv_tokens=64, self_test=False)
 
 
 def modules_of(directory, layers: range, kind: type) -> list[nn.Module]:
-    stage = StageExecutor.load(str(directory), layers, OPTIONS)
+    stage = cpu_stage(directory, layers)
     return [module for module in stage.model.modules() if isinstance(module, kind)]
 
 
@@ -33,3 +33,46 @@ def test_norms_are_replaced_and_the_rest_stays(tmp_path):
 def test_a_head_that_is_also_the_tail_keeps_a_tied_weight_once(tmp_path):
     save_tiny("tied_llama", tmp_path)
     assert len(modules_of(tmp_path, range(LAYERS), nn.Linear)) == 1
+
+
+def randomised(module: nn.Module, dtype: torch.dtype) -> nn.Module:
+    torch.manual_seed(0)
+    for parameter in module.parameters():
+        parameter.data += torch.randn_like(parameter) * 0.2
+    return module.to(dtype)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("kind", [LlamaRMSNorm, Gemma2RMSNorm])
+@pytest.mark.parametrize("rows", [1, 8, MIRROR_ROWS_MAX + 20])
+def test_the_replacement_computes_what_the_original_computes(dtype, kind, rows):
+    module = randomised(kind(48, eps=1e-5), dtype)
+    fast = replacement_for(module)
+    assert fast is not None
+    tolerance = 1e-5 if dtype is torch.float32 else 3e-2
+    for scale in (1e-2, 1.0, 50.0):
+        x = (torch.randn(1, rows, 48) * scale).to(dtype)
+        with torch.inference_mode():
+            torch.testing.assert_close(fast(x), module(x), atol=tolerance, rtol=tolerance)
+
+
+def test_heads_are_normalised_one_by_one():
+    module = randomised(LlamaRMSNorm(16), torch.float32)
+    x = torch.randn(1, 4, 6, 16)
+    with torch.inference_mode():
+        torch.testing.assert_close(replacement_for(module)(x), module(x))
+
+
+class OtherEpsilon(LlamaRMSNorm):
+    def forward(self, hidden_states):
+        self.variance_epsilon, kept = 0.1, self.variance_epsilon
+        result = super().forward(hidden_states)
+        self.variance_epsilon = kept
+        return result
+
+
+@pytest.mark.parametrize(
+    "module", [nn.LayerNorm(32), nn.LayerNorm(32, bias=False), OtherEpsilon(32)]
+)
+def test_what_is_something_else_is_left_alone(module):
+    assert replacement_for(module) is None

@@ -3,15 +3,15 @@
 from molink_scheduler.head.decode_batcher import DecodeBatcher
 from molink_scheduler.head.prefill_load import PrefillLoad
 from molink_scheduler.head.sequence import Sequence
-from molink_scheduler.head.settings import HeadSettings
+from molink_scheduler.head.settings import HeadSettings, RingTerms
 from molink_scheduler.timing.decode_clock import DecodeClock
 from molink_scheduler.timing.round_tracker import StageStamp
 
 STAMPS = (StageStamp(0.01, 1e6), StageStamp(0.01, 1e6))
 
 
-def circle_of(make_request, members: int, **options) -> DecodeBatcher:
-    circle = DecodeBatcher(HeadSettings(1024, **options), DecodeClock())
+def circle_of(make_request, members: int, row_bytes: int = 0, **options) -> DecodeBatcher:
+    circle = DecodeBatcher(HeadSettings(RingTerms(1024, **options), row_bytes), DecodeClock())
     for request_id in range(members):
         circle.came_home(Sequence(make_request(request_id, 3, 9)))
     return circle

@@ -1,4 +1,4 @@
-"""The real pacer over a bottleneck in virtual time."""
+"""The real sender over a bottleneck in virtual time, driven as the live link drives it."""
 
 import heapq
 import itertools
@@ -7,17 +7,22 @@ import random
 from collections import deque
 from dataclasses import dataclass, field
 
+from molink_scheduler.batch import DECODE, PREFILL
 from molink_scheduler.link.facts import LinkMemory
 from molink_scheduler.link.pacer import LinkPacer
+from molink_scheduler.link.sender import LinkSender
+from molink_scheduler.link.transmission import Transfer, make_transmission
 from molink_scheduler.link.upload_budget import UploadBudget
 
 MBPS = 1e6 / 8
 FOREIGN_PACKET_BYTES = 6000
+BULK_BYTES = 256 * 1024
+"""Of one span; another waits as soon as none does."""
 
 
 @dataclass
 class FakeLink:
-    """A sender, the real pacer, and a FIFO bottleneck with a fixed delay both ways."""
+    """The real sender, and a FIFO bottleneck with a fixed delay both ways."""
 
     steps: list[tuple[float, float]]
     """(from second, Mbps), ascending."""
@@ -30,17 +35,17 @@ class FakeLink:
     urgent_bytes: int = 10_000
     foreign: tuple[float, float, int] = (math.inf, math.inf, 0)
     """(from, to, bytes): a rival that keeps so many bytes in the queue, as cubic does."""
-    pacer: LinkPacer = field(init=False)
+    sender: LinkSender = field(init=False)
 
     def __post_init__(self):
-        self.pacer = LinkPacer(self.memory, self.budget)
+        self.sender = LinkSender(make_transmission(), LinkPacer(self.memory, self.budget))
         self.now = 0.0
         self.events: list = []
-        self.ids, self.sequences = itertools.count(), itertools.count()
+        self.ids, self.transfers = itertools.count(), itertools.count()
         self.queue: deque = deque()
         self.queued_bytes = 0
         self.busy = False
-        self.urgents: deque = deque()
+        self.urgent_since: dict[int, float] = {}
         self.wake_at = math.inf
         self.log: list[tuple[float, float, float]] = []  # now, estimate, queue in seconds
         self.delivered: list[tuple[float, int]] = []
@@ -65,7 +70,14 @@ class FakeLink:
         return self
 
     def note(self):
-        self.log.append((self.now, self.pacer.snapshot().rate_mbps, self.queue_s()))
+        self.log.append((self.now, self.estimate_mbps(), self.queue_s()))
+
+    @property
+    def pacer(self):
+        return self.sender.pacer
+
+    def estimate_mbps(self):
+        return self.pacer.estimator.rate_bytes_per_s / MBPS
 
     def rate(self, when):
         return [mbps for start, mbps in self.steps if start <= when][-1] * MBPS
@@ -83,38 +95,34 @@ class FakeLink:
         return self.queued_bytes / self.rate(self.now)
 
     def urgent_due(self):
-        left = self.urgent_bytes
-        self.urgents.append([left, self.now])
+        self.urgent_since[self.offer(DECODE, self.urgent_bytes)] = self.now
         self.at(self.now + self.urgent_every_s, self.urgent_due)
 
     def wants_bulk(self):
         return any(start <= self.now < end for start, end in self.demand)
 
-    def pump(self):
-        while self.urgents and (room := self.pacer.room(self.now, urgent=True)):
-            message = self.urgents[0]
-            size = min(room, message[0])
-            message[0] -= size
-            due = message[1] if not message[0] else None
-            if not message[0]:
-                self.urgents.popleft()
-            self.send(size, True, due)
-        while not self.urgents and self.wants_bulk() and (room := self.pacer.room(self.now)):
-            self.send(room, False, None)
-        if self.urgents or self.wants_bulk():
-            self.sleep()
+    def offer(self, batch_class, size):
+        transfer_id = next(self.transfers)
+        self.sender.offer(Transfer(transfer_id, batch_class, size), self.now)
+        return transfer_id
 
-    def sleep(self):
-        wake = self.pacer.next_wake(self.now, urgent=bool(self.urgents))
+    def pump(self):
+        while True:
+            if self.wants_bulk() and not self.sender.queue.waiting_count(PREFILL):
+                self.offer(PREFILL, BULK_BYTES)
+            if (leaving := self.sender.next_chunk(self.now)) is None:
+                break
+            self.send(*leaving)
+        wake = self.sender.next_wake(self.now)
         if wake is not None and (wake < self.wake_at or self.wake_at <= self.now):
             self.wake_at = wake
             self.at(wake + 1e-6, lambda: None)
 
-    def send(self, size, urgent, due):
-        sequence = next(self.sequences)
-        self.pacer.sent(sequence, size, self.now, urgent=urgent)
-        self.sends.append((self.now, size))
-        self.enqueue((sequence, size, due))
+    def send(self, sequence, chunk):
+        self.sender.on_sent(sequence, chunk, chunk.size_bytes, self.now)
+        self.sends.append((self.now, chunk.size_bytes))
+        due = self.urgent_since.pop(chunk.transfer_id, None) if chunk.last else None
+        self.enqueue((sequence, chunk.size_bytes, due))
 
     def enqueue(self, packet):
         self.queue.append(packet)
@@ -146,7 +154,7 @@ class FakeLink:
         self.delivered.append((self.now, size))
         if due is not None:
             self.urgent_delays.append((self.now, self.now - due))
-        self.at(self.now + self.one_way_s, lambda: self.pacer.acknowledged(sequence, self.now))
+        self.at(self.now + self.one_way_s, lambda: self.sender.on_ack(sequence, self.now))
 
     def estimates(self, start, end):
         return [mbps for when, mbps, _ in self.log if start <= when < end]
@@ -191,4 +199,4 @@ class ComputingFarEnd(FakeLink):
         if at >= self.stall_at:
             at = self.stall_at + 0.05
         self.acknowledged_at = max(self.acknowledged_at, at + self.random.uniform(0, 0.02))
-        self.at(self.acknowledged_at, lambda: self.pacer.acknowledged(sequence, self.now))
+        self.at(self.acknowledged_at, lambda: self.sender.on_ack(sequence, self.now))

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from molink_scheduler.batch import BatchClass
-from molink_scheduler.link.chunk_rules import CHUNK_BYTES_MAX
-from molink_scheduler.link.starvation_guard import HoldBackLimits
+from molink_scheduler.link.facts import CHUNK_BYTES_MAX, chunk_bytes_at
+from molink_scheduler.link.priority_queues import StarvationLimits
 from molink_scheduler.link.transmission import (
     POLICIES,
     Chunk,
@@ -21,7 +21,7 @@ from molink_scheduler.link.transmission import (
 
 DECODE, PREFILL = BatchClass.DECODE, BatchClass.PREFILL
 PRIORITY_POLICIES = ("molink", "just_in_time", "quantum")
-LINK = LinkView(2.5e6, 0.06)
+LINK = LinkView(2.5e6, 20_000)
 
 every_policy = pytest.mark.parametrize("policy", POLICIES)
 priority_policies = pytest.mark.parametrize("policy", PRIORITY_POLICIES)
@@ -54,8 +54,8 @@ class FakeLink:
 
     def offer_arrived(self) -> None:
         while self.arrivals and self.arrivals[0][0] <= self.now:
-            at, transfer = self.arrivals.pop(0)
-            self.queue.offer(transfer, at)
+            _, transfer = self.arrivals.pop(0)
+            self.queue.offer(transfer)
             self.offered.append(transfer)
 
 
@@ -66,16 +66,16 @@ transfers = st.lists(
         st.one_of(st.integers(1, 300), st.integers(1, 400_000)),
     ),
     max_size=25,
-).map(
-    lambda rows: [(at, Transfer(i, cls, size, 1)) for i, (at, cls, size) in enumerate(sorted(rows))]
-)
+).map(lambda rows: [(at, Transfer(i, cls, size)) for i, (at, cls, size) in enumerate(sorted(rows))])
 dues = st.one_of(st.none(), st.floats(0, 1))
 
 
 @every_policy
 @given(transfers, dues)
 def test_bytes_are_conserved_and_in_order(policy, arrivals, due):
-    link = FakeLink(make_transmission(policy), LinkView(2.5e6, 0.06, due), list(arrivals))
+    link = FakeLink(
+        make_transmission(policy), LinkView(2.5e6, 20_000, next_decode_due_at=due), list(arrivals)
+    )
     sent: dict[int, int] = defaultdict(int)
     for _, chunk in link.run():
         assert chunk.size_bytes >= 1 and chunk.offset == sent[chunk.transfer_id]
@@ -98,19 +98,15 @@ def test_each_class_completes_in_order_of_offer(policy, arrivals):
 
 @every_policy
 @given(st.data())
-def test_the_counters_agree_with_what_was_offered_sent_and_dropped(policy, data):
+def test_the_counters_agree_with_what_was_offered_and_sent(policy, data):
     queue = make_transmission(policy)
     left: dict[int, list] = {}
     for number in range(data.draw(st.integers(0, 40))):
-        match data.draw(st.sampled_from(["offer", "next", "drop"])):
+        match data.draw(st.sampled_from(["offer", "next"])):
             case "offer":
                 batch_class = data.draw(st.sampled_from(BatchClass))
                 left[number] = [batch_class, data.draw(st.integers(1, 60_000))]
-                queue.offer(Transfer(number, *left[number], tokens=1), now=number)
-            case "drop":
-                victim = data.draw(st.integers(0, 40))
-                queue.drop(victim)
-                left.pop(victim, None)
+                queue.offer(Transfer(number, *left[number]))
             case "next":
                 chunk = queue.next_chunk(number, LINK)
                 assert (chunk is None) == (not left)
@@ -130,7 +126,9 @@ def test_the_counters_agree_with_what_was_offered_sent_and_dropped(policy, data)
 def test_a_decode_at_the_head_of_its_queue_waits_for_one_prefill_chunk_at_most(
     policy, arrivals, due
 ):
-    link = FakeLink(make_transmission(policy), LinkView(2.5e6, 0.06, due), list(arrivals))
+    link = FakeLink(
+        make_transmission(policy), LinkView(2.5e6, 20_000, next_decode_due_at=due), list(arrivals)
+    )
     departed = link.run()
     offered_at = {transfer.transfer_id: at for at, transfer in arrivals}
     head_since = 0.0  # When the decode that went before it left the link free.
@@ -147,9 +145,9 @@ def test_a_decode_at_the_head_of_its_queue_waits_for_one_prefill_chunk_at_most(
 @given(st.integers(1, 10**9), st.floats(0, 5))
 def test_behind_a_prefill_of_any_size_decode_is_the_very_next_chunk(policy, prefill_bytes, now):
     queue = make_transmission(policy)
-    queue.offer(Transfer(1, PREFILL, prefill_bytes, 1), now)
-    queue.next_chunk(now, LinkView(2.5e6, 0.06, now + 0.05))
-    queue.offer(Transfer(2, DECODE, 9216, 6), now)
+    queue.offer(Transfer(1, PREFILL, prefill_bytes))
+    queue.next_chunk(now, LinkView(2.5e6, 20_000, next_decode_due_at=now + 0.05))
+    queue.offer(Transfer(2, DECODE, 9216))
     late = now + 10.0  # However long that chunk took.
     assert queue.next_chunk(late, LINK) == Chunk(2, 0, 9216, True, DECODE)
 
@@ -157,24 +155,26 @@ def test_behind_a_prefill_of_any_size_decode_is_the_very_next_chunk(policy, pref
 @priority_policies
 @given(st.integers(1, 200_000), st.sampled_from([6e5, 2.5e6, 1.25e7, 1.25e8]))
 def test_prefill_advances_when_decode_fills_the_link(policy, decode_bytes, rate):
-    limits = HoldBackLimits(decisions_max=30, decode_bytes_max=300_000, held_back_s_max=0.05)
+    limits = StarvationLimits(decisions_max=30, decode_bytes_max=300_000, wait_s_max=0.05)
     queue = make_transmission(policy, limits=limits)
-    queue.offer(Transfer(0, PREFILL, 10**9, 1), 0.0)
+    queue.offer(Transfer(0, PREFILL, 10**9))
     now, turns, passed, passed_bytes, since = 0.0, 0, 0, 0, 0.0
     offered = 0
     while offered < 400:
         if not queue.waiting_count(DECODE):
             offered += 1
-            queue.offer(Transfer(offered, DECODE, decode_bytes, 1), now)
-        chunk = queue.next_chunk(now, LinkView(rate, 0.06, now + 1.0))
+            queue.offer(Transfer(offered, DECODE, decode_bytes))
+        chunk = queue.next_chunk(
+            now, LinkView(rate, chunk_bytes_at(rate), next_decode_due_at=now + 1.0)
+        )
         if chunk.batch_class is DECODE:
             passed, passed_bytes = passed + chunk.last, passed_bytes + chunk.size_bytes
             assert passed < limits.decisions_max
             assert passed_bytes < limits.decode_bytes_max + decode_bytes
-            assert now - since < limits.held_back_s_max + decode_bytes / rate
+            assert now - since < limits.wait_s_max + decode_bytes / rate
         else:
             assert chunk.size_bytes <= min(CHUNK_BYTES_MAX, max(4096, 0.008 * rate, 16384))
-            assert now - since <= limits.held_back_s_max + decode_bytes / rate + 1e-9
+            assert now - since <= limits.wait_s_max + decode_bytes / rate + 1e-9
             turns, passed, passed_bytes = turns + 1, 0, 0
         now += chunk.size_bytes / rate
         since = now if chunk.batch_class is PREFILL else since
@@ -182,31 +182,24 @@ def test_prefill_advances_when_decode_fills_the_link(policy, decode_bytes, rate)
 
 
 @every_policy
-def test_dropping_what_is_unknown_or_gone_is_fine(policy):
-    queue = make_transmission(policy)
-    queue.drop(7)
-    queue.offer(Transfer(7, PREFILL, 10, 1), 0.0)
-    assert queue.next_chunk(0.0, LINK).last
-    queue.drop(7)
-    assert queue.next_chunk(0.0, LINK) is None
-
-
-@every_policy
 def test_an_id_may_wait_once_and_come_again_later(policy):
     queue = make_transmission(policy)
-    queue.offer(Transfer(7, PREFILL, 100_000, 1), 0.0)
+    queue.offer(Transfer(7, PREFILL, 100_000))
     queue.next_chunk(0.0, LINK)
     with pytest.raises(ValueError, match="already waiting"):
-        queue.offer(Transfer(7, DECODE, 10, 1), 0.0)
-    queue.drop(7)
-    queue.offer(Transfer(7, DECODE, 10, 1), 0.0)
+        queue.offer(Transfer(7, DECODE, 10))
+    while not queue.next_chunk(0.0, LINK).last:
+        pass
+    queue.offer(Transfer(7, DECODE, 10))
     assert queue.next_chunk(0.0, LINK) == Chunk(7, 0, 10, True, DECODE)
 
 
 def ends_ms(policy: str, due: float | None = None) -> tuple[float, float]:
     """When a span of 128 tokens and a decode of six rows, offered at 10 ms, have left."""
-    arrivals = [(0.0, Transfer(1, PREFILL, 196_608, 128)), (0.01, Transfer(2, DECODE, 9_216, 6))]
-    link = FakeLink(make_transmission(policy), LinkView(2.5e6, 0.06, due), arrivals)
+    arrivals = [(0.0, Transfer(1, PREFILL, 196_608)), (0.01, Transfer(2, DECODE, 9_216))]
+    link = FakeLink(
+        make_transmission(policy), LinkView(2.5e6, 20_000, next_decode_due_at=due), arrivals
+    )
     ends = {c.transfer_id: 1e3 * (at + c.size_bytes / 2.5e6) for at, c in link.run()}
     return round(ends[1], 1), round(ends[2], 1)
 
@@ -229,13 +222,12 @@ def test_an_unknown_policy_is_refused_with_the_list():
         make_transmission("lifo")
 
 
-@pytest.mark.parametrize("values", [{"size_bytes": 0}, {"size_bytes": 1, "tokens": -1}])
-def test_an_impossible_transfer_is_refused(values):
+def test_an_empty_transfer_is_refused():
     with pytest.raises(ValueError, match="transfer"):
-        Transfer(1, DECODE, **{"tokens": 1, **values})
+        Transfer(1, DECODE, 0)
 
 
 @pytest.mark.parametrize("rate", [0.0, -1.0, float("inf"), float("nan")])
 def test_an_impossible_rate_is_refused(rate):
     with pytest.raises(ValueError, match="rate"):
-        LinkView(rate, 0.06)
+        LinkView(rate, 4096)

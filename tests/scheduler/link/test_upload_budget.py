@@ -20,8 +20,8 @@ def test_no_second_carries_more_than_five_percent_over_the_cap(cap, script):
     now, sends = 0.0, []
     for pause_s, urgent, share in script:
         now += pause_s
-        size = int(budget.room(now, urgent=urgent) * share)
-        budget.sent(size, now)
+        size = int(budget.sendable_bytes(now, urgent=urgent) * share)
+        budget.on_sent(size, now)
         sends.append((now, size))
     for start, _ in sends:
         assert sum(size for at, size in sends if start <= at <= start + 1) <= 1.05 * cap
@@ -32,53 +32,57 @@ def test_a_greedy_link_gets_the_cap_and_no_more(cap):
     budget = UploadBudget(cap)
     now, sent_bytes = 0.0, 0
     while now < 10:
-        size = budget.room(now)
-        budget.sent(size, now)
+        size = budget.sendable_bytes(now)
+        budget.on_sent(size, now)
         sent_bytes += size
-        now = max(now + 1e-4, budget.room_at(4096, now))
+        now = max(now + 1e-4, budget.sendable_at(4096, now))
     assert 0.98 * 10 * cap <= sent_bytes <= 1.01 * 10 * cap
 
 
 def test_decode_finds_room_that_prefill_cannot_take():
     budget = UploadBudget(1e6)
-    budget.sent(budget.room(0.0), 0.0)
-    assert budget.room(0.0) == 0
-    assert budget.room(0.0, urgent=True) == 20_000
-    budget.sent(20_000, 0.0)
-    assert budget.room(0.0, urgent=True) == 0
-    assert budget.room(0.019) == 0
-    assert budget.room(0.031) > 0
+    budget.on_sent(budget.sendable_bytes(0.0), 0.0)
+    assert budget.sendable_bytes(0.0) == 0
+    assert budget.sendable_bytes(0.0, urgent=True) == 20_000
+    budget.on_sent(20_000, 0.0)
+    assert budget.sendable_bytes(0.0, urgent=True) == 0
+    assert budget.sendable_bytes(0.019) == 0
+    assert budget.sendable_bytes(0.031) > 0
 
 
 def test_room_is_there_when_it_was_promised():
     budget = UploadBudget(1e6)
-    budget.sent(40_000, 5.0)
+    budget.on_sent(40_000, 5.0)
     for urgent in (False, True):
-        at = budget.room_at(8192, 5.0, urgent=urgent)
-        assert budget.room(at - 1e-4, urgent=urgent) < 8192 <= budget.room(at, urgent=urgent)
-    assert math.isfinite(budget.room_at(10**9, 5.0))
+        at = budget.sendable_at(8192, 5.0, urgent=urgent)
+        assert (
+            budget.sendable_bytes(at - 1e-4, urgent=urgent)
+            < 8192
+            <= budget.sendable_bytes(at, urgent=urgent)
+        )
+    assert math.isfinite(budget.sendable_at(10**9, 5.0))
 
 
 def test_bytes_beyond_the_room_are_waited_for():
     budget = UploadBudget(1e6)
-    budget.sent(1_040_000, 0.0)
-    assert budget.room(0.99, urgent=True) == 0
-    assert budget.room(1.01, urgent=True) > 0
+    budget.on_sent(1_040_000, 0.0)
+    assert budget.sendable_bytes(0.99, urgent=True) == 0
+    assert budget.sendable_bytes(1.01, urgent=True) > 0
 
 
 def test_links_share_one_budget_and_a_clock_that_steps_back_fills_nothing():
     budget = UploadBudget(1e6)
-    budget.sent(40_000, 1.0)
-    assert budget.room(0.5, urgent=True) == 0
-    budget.sent(0, 0.5)
-    assert budget.room(1.0, urgent=True) == 0
+    budget.on_sent(40_000, 1.0)
+    assert budget.sendable_bytes(0.5, urgent=True) == 0
+    budget.on_sent(0, 0.5)
+    assert budget.sendable_bytes(1.0, urgent=True) == 0
 
 
 def test_without_a_cap_there_is_always_room():
     budget = UploadBudget(None)
-    budget.sent(10**9, 0.0)
-    assert budget.room(0.0) == UNLIMITED_BYTES
-    assert budget.room_at(10**9, 0.0) == 0.0
+    budget.on_sent(10**9, 0.0)
+    assert budget.sendable_bytes(0.0) == UNLIMITED_BYTES
+    assert budget.sendable_at(10**9, 0.0) == 0.0
 
 
 def test_a_cap_below_one_decode_stream_is_refused_with_the_number():

@@ -2,6 +2,8 @@
 
 from itertools import combinations, pairwise, permutations
 
+from hypothesis import strategies as st
+
 from molink_scheduler.head.prompt_queue import SPAN_TOKENS
 
 
@@ -98,3 +100,25 @@ def best_of_rings(problem):
         return known[free]
 
     return max(best.values(), default=0), most(everybody)
+
+
+PRICES = st.lists(st.integers(1, 9).map(float), min_size=1, max_size=4)
+
+
+@st.composite
+def equal_layers(draw):
+    prices = draw(PRICES)
+    rooms = draw(st.lists(st.integers(0, 6), min_size=len(prices), max_size=len(prices)))
+    return prices, rooms, draw(st.integers(1, 9))
+
+
+def allowed(rooms, layers):
+    return [
+        counts
+        for counts in splits(layers, len(rooms))
+        if all(n <= room for n, room in zip(counts, rooms, strict=True))
+    ]
+
+
+def dot(prices, counts):
+    return sum(n * price for n, price in zip(counts, prices, strict=True))

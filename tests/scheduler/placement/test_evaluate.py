@@ -6,7 +6,7 @@ import pytest
 
 from molink_scheduler.placement import Goal, LinkFacts, ModelCost, Network, NodeFacts, forecast
 from molink_scheduler.placement.grow import recipes_for_users
-from molink_scheduler.placement.objective import UsersObjective
+from molink_scheduler.placement.objective import Objective
 from molink_scheduler.placement.search import search
 from molink_scheduler.timing.round_model import HopCost, RoundModel, StageCost
 from tests.scheduler.placement.clusters import home_cluster, small_cluster
@@ -104,7 +104,7 @@ def test_one_node_holds_a_tied_table_once():
 @pytest.mark.parametrize("seed", range(30))
 def test_what_the_search_found_the_forecast_confirms(seed):
     problem = small_cluster(seed, 4, 6) if seed % 2 else home_cluster(seed, 12, layers=80)
-    for placed in search(UsersObjective(problem), recipes_for_users(problem), None, 5_000):
+    for placed in search(Objective(problem), recipes_for_users(problem), None, 5_000):
         nodes = [problem.nodes[number] for number in placed.order]
         found = forecast(problem.model, nodes, placed.counts, problem.network, problem.goal)
         assert found.users == placed.score.users

@@ -6,12 +6,13 @@ import pytest
 
 from molink_scheduler.placement.cluster import merit
 from molink_scheduler.placement.facts import Goal
-from molink_scheduler.placement.grow import recipes_for_round, recipes_for_users
-from molink_scheduler.placement.objective import RoundObjective, UsersObjective
+from molink_scheduler.placement.grow import recipes_for_users
+from molink_scheduler.placement.objective import Objective
 from molink_scheduler.placement.search import local_search, search
 from tests.scheduler.placement.clusters import home_cluster, round_cluster, small_cluster
 from tests.scheduler.placement.oracles import best_of_rings, best_of_subsets
 from tools.experiments.placement.bound import users_bound
+from tools.experiments.placement.round_objective import RoundObjective, recipes_for_round
 from tools.experiments.placement.round_optimum import round_optimum
 
 WEIGHT = 5.0
@@ -27,7 +28,7 @@ def optimum(seed, nodes, layers, mixed=None):
 
 
 def found_users(problem, rings_max, how=search, effort=10_000):
-    objective = UsersObjective(problem)
+    objective = Objective(problem)
     rings = how(objective, recipes_for_users(problem), rings_max, effort)
     return max(0, merit(rings).users)
 
@@ -114,14 +115,12 @@ def test_the_bound_is_one(seed, nodes, layers):
 
 def test_the_same_facts_give_the_same_rings():
     problem = home_cluster(3, 20, layers=80)
-    found = [
-        search(UsersObjective(problem), recipes_for_users(problem), None, 20_000) for _ in range(2)
-    ]
+    found = [search(Objective(problem), recipes_for_users(problem), None, 20_000) for _ in range(2)]
     assert found[0] == found[1]
 
 
 def test_effort_bounds_the_search():
     problem = home_cluster(3, 60, layers=80)
-    objective = UsersObjective(problem)
+    objective = Objective(problem)
     search(objective, recipes_for_users(problem), None, 30_000)
     assert objective.effort < 33_000

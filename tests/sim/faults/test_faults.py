@@ -9,8 +9,8 @@ from molink.errors import UserError
 from molink_scheduler.batch import BatchClass
 from molink_sim.clock import Clock
 from molink_sim.faults import FAULTS, draw_faults
-from molink_sim.faults.link_cut import cut_link
-from molink_sim.faults.slow_node import SlowCost
+from molink_sim.faults.disturb import SlowCost
+from molink_sim.faults.outages import cut_link
 from molink_sim.scenario import (
     Arrival,
     DuplicatedMessages,

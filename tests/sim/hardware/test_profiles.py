@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from molink.errors import UserError
 from molink_scheduler.batch import BatchClass
-from molink_sim.hardware import gpu, read_profile
 from molink_sim.hardware.interpolation import Curve, Surface
+from molink_sim.hardware.stage_profile import read_stage_profile
 
 DECODE, PREFILL = BatchClass.DECODE, BatchClass.PREFILL
 
@@ -41,17 +41,21 @@ def profile_data():
 
 @pytest.fixture
 def write(tmp_path):
-    def write_file(data, name="profile.json"):
-        path = tmp_path / name
+    def write_file(data):
+        path = tmp_path / "profile.json"
         path.write_text(data if isinstance(data, str) else json.dumps(data))
         return path
 
     return write_file
 
 
+def cost_of(path, layers=None, is_head=False, is_tail=False):
+    return read_stage_profile(path).cost(layers, is_head, is_tail)
+
+
 def test_what_was_measured_comes_out_again(write):
     data = profile_data()
-    cost = read_profile(write(data))
+    cost = cost_of(write(data))
     for one in data["middle"]["decode"]:
         rows = one["rows"]
         assert cost.step_s(DECODE, rows, rows * one["context"], rows) == pytest.approx(
@@ -63,7 +67,7 @@ def test_what_was_measured_comes_out_again(write):
 
 
 def test_between_and_beyond_are_straight_lines(write):
-    cost = read_profile(write(profile_data()))
+    cost = cost_of(write(profile_data()))
     assert cost.step_s(DECODE, 4, 4 * 200, 4) == pytest.approx(middle_s(4, 200))
     assert cost.step_s(DECODE, 8, 8 * 2000, 8) == pytest.approx(middle_s(8, 2000))
     assert cost.step_s(PREFILL, 512, 512 + 512, 1) == pytest.approx(0.25)
@@ -71,56 +75,16 @@ def test_between_and_beyond_are_straight_lines(write):
 
 def test_depth_scales_the_layers_and_not_what_the_ends_add(write):
     path = write(profile_data())
-    half = read_profile(path, layers=2).step_s(DECODE, 8, 256, 8)
+    half = cost_of(path, layers=2).step_s(DECODE, 8, 256, 8)
     assert half == pytest.approx(middle_s(8, 32) / 2)
-    tail = read_profile(path, layers=2, is_tail=True).step_s(DECODE, 8, 256, 8)
+    tail = cost_of(path, layers=2, is_tail=True).step_s(DECODE, 8, 256, 8)
     assert tail == pytest.approx(half + 0.002)
-    assert read_profile(path, is_tail=True).step_s(PREFILL, 16, 16, 1) == pytest.approx(0.012)
+    assert cost_of(path, is_tail=True).step_s(PREFILL, 16, 16, 1) == pytest.approx(0.012)
 
 
 def test_a_head_that_measured_quicker_than_a_middle_stage_costs_the_same(write):
     path = write(profile_data())
-    assert read_profile(path, is_head=True).step_s(DECODE, 1, 32, 1) == pytest.approx(
-        middle_s(1, 32)
-    )
-
-
-def test_helix_tells_one_layer_in_two_files(write):
-    decode = write("0,0\n2,0.9\n4,1.1\n", "x_decode_bs2time.csv")
-    prompt = write("0,0\n250,1\n500,2\n", "x_prompt_bs2time.csv")
-    for path in (decode, prompt):
-        cost = read_profile(path, layers=10)
-        assert cost.step_s(DECODE, 3, 3000, 3) == pytest.approx(0.010)
-        assert cost.step_s(DECODE, 1, 1, 1) == pytest.approx(0.008)
-        assert cost.step_s(PREFILL, 375, 375, 1) == pytest.approx(0.015)
-
-
-KERNELS = (
-    *("input_layernorm", "attn_pre_proj", "attn_rope", "attn_post_proj"),
-    *("post_attention_layernorm", "mlp_up_proj", "mlp_act", "mlp_down_proj", "add"),
-)
-SHAPE = {"n_head": 32, "n_kv_head": 32, "n_embd": 4096, "n_expanded_embd": 11008}
-
-
-def vidur_csv(times_ms, workers=1):
-    names = [f"time_stats.{kernel}.median" for kernel in KERNELS]
-    fixed = SHAPE | {"vocab_size": 32768, "num_tensor_parallel_workers": workers}
-    lines = [",".join([*names, "num_tokens", *fixed])]
-    for tokens, ms in times_ms:
-        values = [ms / len(KERNELS)] * len(KERNELS)
-        lines.append(",".join(map(str, [*values, tokens, *fixed.values()])))
-    return "\n".join(lines)
-
-
-def test_vidur_tells_the_kernels_and_the_gpu_the_rest(write):
-    path = write(vidur_csv([(1, 0.3), (101, 0.5), (101, 0.7), (101, 0.6)]), "a_mlp.csv")
-    device = gpu("a100")
-    cost = read_profile(path, layers=10, gpu=device)
-    kv_s = 10 * 5000 * 16_384 / device.kv_bytes_per_s
-    expected = 10 * 0.45e-3 + kv_s + device.step_overhead_s
-    assert cost.step_s(DECODE, 51, 5000, 51) == pytest.approx(expected)
-    tail = read_profile(path, layers=10, gpu=device, is_tail=True)
-    assert tail.step_s(DECODE, 51, 5000, 51) > expected + 0.2e-3
+    assert cost_of(path, is_head=True).step_s(DECODE, 1, 32, 1) == pytest.approx(middle_s(1, 32))
 
 
 def without(key):
@@ -130,41 +94,19 @@ def without(key):
 
 
 @pytest.mark.parametrize(
-    "name, content, complaint",
+    "content, complaint",
     [
-        ("p.json", "{", "cannot read"),
-        ("p.json", {"format": "other"}, "no profile"),
-        ("p.json", profile_data() | {"version": 2}, "version 1"),
-        ("p.json", without("tail"), "tail"),
-        ("p.json", profile_data() | {"layers": 0}, "layers"),
-        ("p.json", profile_data() | {"head": {"decode": [], "prefill": []}}, "points"),
-        ("x_decode_bs2time.csv", "0,0\n2,0.9\n", "x_prompt_bs2time"),
-        ("x_mlp.csv", vidur_csv([(1, 0.3)], workers=2), "tensor-parallel"),
-        ("x_mlp.csv", "a,b\n1,2\n", "tensor-parallel"),
-        ("x.txt", "", "no profile"),
+        ("{", "cannot read"),
+        ({"format": "other"}, "no profile"),
+        (profile_data() | {"version": 2}, "version 1"),
+        (without("tail"), "tail"),
+        (profile_data() | {"layers": 0}, "layers"),
+        (profile_data() | {"head": {"decode": [], "prefill": []}}, "points"),
     ],
 )
-def test_files_that_are_no_profiles_are_refused(write, name, content, complaint):
+def test_files_that_are_no_profiles_are_refused(write, content, complaint):
     with pytest.raises(UserError, match=complaint):
-        read_profile(write(content, name), layers=2, gpu=gpu("a100"))
-
-
-@pytest.mark.parametrize("text", ["0,0\n2,fast\n", "0,0\n2,-1\n", "0,0\n2,nan\n", "0,0\n2\n"])
-def test_values_that_are_no_times_are_refused(write, text):
-    path = write(text, "x_decode_bs2time.csv")
-    write("0,0\n2,1\n", "x_prompt_bs2time.csv")
-    with pytest.raises(UserError, match="column ms"):
-        read_profile(path, layers=1)
-
-
-def test_a_table_of_one_layer_needs_a_depth_and_vidur_a_gpu(write):
-    path = write(vidur_csv([(1, 0.3)]), "a_mlp.csv")
-    with pytest.raises(UserError, match="how many"):
-        read_profile(path, gpu=gpu("a100"))
-    with pytest.raises(UserError, match="which GPU"):
-        read_profile(path, layers=3)
-    with pytest.raises(UserError, match="at least one layer"):
-        read_profile(path, layers=0)
+        read_stage_profile(write(content))
 
 
 values = st.floats(0, 1e3)

@@ -8,9 +8,9 @@ from click.testing import CliRunner
 
 from molink.errors import UserError
 from molink_sim.cli import main
-from molink_sim.paper import PUBLISHED, Setting, draw_paper, paper_json, paper_tables, run_setting
-from molink_sim.paper.rows import TABLES, Row
-from molink_sim.report import summary, to_json
+from molink_sim.paper.experiment import PUBLISHED, TABLES, Row, Setting, run_setting
+from molink_sim.paper.report import draw_paper, paper_json, paper_tables
+from molink_sim.report.summary import summary, to_json
 from molink_sim.systems import SYSTEMS
 
 SHORT_S = 660.0

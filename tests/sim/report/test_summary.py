@@ -7,8 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from molink_sim.outcome import Outcome, RequestOutcome
-from molink_sim.report import summary, to_json
-from molink_sim.report.summary import samples
+from molink_sim.report.summary import samples, summary, to_json
 
 NOTHING = Outcome((), (), (), 0.0, 0)
 

@@ -4,7 +4,8 @@ from io import StringIO
 from rich.console import Console
 
 from molink_sim.outcome import StageOutcome
-from molink_sim.report import Table, busy_table, print_summary, print_table, spread_table, summary
+from molink_sim.report.summary import summary
+from molink_sim.report.tables import Table, busy_table, print_summary, print_table, spread_table
 
 
 def shown(show):

@@ -8,7 +8,8 @@ from click.testing import CliRunner
 from molink.cli.main import cli
 from molink.errors import UserError
 from molink.workload.loads import requests_of
-from molink_sim.validation import real, run_simulated
+from molink_sim.validation import real
+from molink_sim.validation.simulated import run_simulated
 from tests.sim.validation.conftest import profile_data
 
 CONFIG = {

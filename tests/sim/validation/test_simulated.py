@@ -4,7 +4,7 @@ import pytest
 
 from molink.errors import UserError
 from molink.workload.loads import requests_of
-from molink_sim.validation import run_simulated
+from molink_sim.validation.simulated import run_simulated
 
 
 def test_the_simulated_half_sees_the_requests_of_the_file(scenario, profile):

@@ -17,7 +17,6 @@ import zmq
 
 from molink.transport.link.connections import Connections
 from molink.transport.link.paced_link import PacedLink
-from molink.transport.link.path_move import PathMoves
 from molink.transport.link.thread import SLEEP_MAX_S, SLEEP_MIN_S, LinkThread
 from molink.wire.chunks import Reassembly
 from molink_scheduler.batch import BatchClass
@@ -86,7 +85,7 @@ class FakeNetwork:
     arrived: list[tuple[float, list[bytes]]] = field(default_factory=list)
     connections: list[FakeConnection] = field(default_factory=list)
     bytes_sent: int = 0
-    port: int = PORT
+    reassembly: Reassembly = field(default_factory=Reassembly)
 
     def __post_init__(self) -> None:
         self.events: list = []
@@ -94,15 +93,14 @@ class FakeNetwork:
         self.pumped_at = -1.0
         self.received: deque = deque()
         self.thread = LinkThread([], lambda frames: self.arrived.append(self._noted(frames)))
-        self.thread._reassembly = {PORT: Reassembly()}
         sender = LinkSender(make_transmission(), LinkPacer(LinkMemory(RATE_BYTES_PER_S, 0.06)))
-        connections = Connections(self.connected(), ADDRESS, moves=PathMoves(self.connected))
+        connections = Connections(self.connected, ADDRESS)
         self.link = PacedLink(
             "next",
             connections,
             sender,
             lambda: self.now,
-            lambda step: self.steps.append((self.now, step)),
+            lambda link, step: self.steps.append((self.now, step)),
         )
         for start, _, what in self.troubles:
             if what == "cut":
@@ -117,7 +115,7 @@ class FakeNetwork:
 
     def send_at(self, when: float, batch_class: BatchClass, buffer: bytes) -> None:
         header = b"%d" % batch_class
-        self.at(when, lambda: self.link.send([header, buffer], batch_class, 1))
+        self.at(when, lambda: self.link.send([header, buffer], batch_class))
 
     def run(self, until: float) -> None:
         """As a link's thread would: it pumps after each event, and when it was told to."""

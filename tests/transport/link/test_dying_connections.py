@@ -6,7 +6,7 @@ import time
 import pytest
 
 from molink.transport import curve
-from molink.transport.link import path_move
+from molink.transport.link import connections
 from molink_scheduler.batch import BatchClass
 from molink_scheduler.link import silence as link_silence
 from molink_scheduler.link.silence import GiveUp
@@ -122,8 +122,8 @@ def test_where_a_way_stays_dead_another_one_is_asked_for_and_taken():
         link = through(proxy, ends, encrypted=False)
         asked = threading.Event()
 
-        def ask(step) -> None:
-            if step.ask_others and not asked.is_set():
+        def ask(link, step) -> None:
+            if step.ask_for_path and not asked.is_set():
                 asked.set()
                 link.move_to(ends.address, ends.outcomes.put)
 
@@ -140,11 +140,11 @@ def test_where_a_way_stays_dead_another_one_is_asked_for_and_taken():
 
 def test_without_any_way_the_link_is_given_up(monkeypatch):
     monkeypatch.setattr(link_silence, "LOST_S", 0.5)
-    monkeypatch.setattr(path_move, "GREET_SILENT_S", 0.3)
+    monkeypatch.setattr(connections, "HANDSHAKE_SILENT_S", 0.3)
     with TwoEnds() as ends, BadProxy(ends.inbound.port) as proxy:
         link = through(proxy, ends, encrypted=False)
         given_up = threading.Event()
-        link.on_silence = lambda step: isinstance(step, GiveUp) and given_up.set()
+        link.on_silence = lambda link, step: isinstance(step, GiveUp) and given_up.set()
         proxy.refusing = True
         proxy.forget()
         ends.send(link, DECODE, b"into the void")

@@ -87,7 +87,7 @@ def test_a_forgotten_connection_is_noticed_within_three_seconds_and_costs_a_roun
     network = loaded([(10.0, 10.2, "hole")], steadily(20))
     network.run(20)
     ((noticed_at, step),) = network.steps
-    assert step == Reconnect(ask_others=False)
+    assert step == Reconnect(ask_for_path=False)
     assert 10 + SILENT_S_MIN <= noticed_at <= 10 + SILENT_S_MIN + 1.1
     assert longest_gap_s(network) <= noticed_at - 10 + 0.5
     assert numbers(network, DECODE) == list(range(200))
@@ -114,7 +114,7 @@ def test_when_the_same_way_stays_dead_another_one_is_asked_for_and_taken():
     network.at(16.9, lambda: network.blocked.add(ADDRESS))
     network.at(17.0, lambda: network.link.move_to("tcp://relay:1", lambda outcome: None))
     network.run(30)
-    assert [step.ask_others for _, step in network.steps[:2]] == [False, True]
+    assert [step.ask_for_path for _, step in network.steps[:2]] == [False, True]
     assert network.steps[1][0] - network.steps[0][0] <= RECONNECT_S + 1.1
     assert network.link.address == "tcp://relay:1"
     assert numbers(network, DECODE) == list(range(300))

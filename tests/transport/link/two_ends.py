@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 import zmq
 
 from molink.control.identity import KeyPair
-from molink.transport.curve import CurveGuard, CurveKeys, CurvePeer
-from molink.transport.link.inbound import InboundLink
+from molink.transport.curve import CurveGuard, CurvePeer
+from molink.transport.link.connections import MoveOutcome
 from molink.transport.link.paced_link import PacedLink
-from molink.transport.link.path_move import MoveOutcome
-from molink.transport.link.thread import LinkThread
+from molink.transport.link.thread import InboundLink, LinkThread
+from molink.wire.curve_keys import CurveKeys
 from molink_scheduler.link.pacer import LinkPacer
 from molink_scheduler.link.transmission import make_transmission
 
@@ -96,7 +96,7 @@ class TwoEnds:
         return link
 
     def send(self, link: PacedLink, batch_class, *buffer: bytes) -> None:
-        if not link.send([HEADER, *buffer], batch_class, 1):
+        if not link.send([HEADER, *buffer], batch_class):
             self.sender.wake()
 
     def move(self, link: PacedLink, address: str) -> None:

@@ -27,7 +27,7 @@ def play(chooser: PathChooser, told, *, relay_holds=False) -> list[tuple[float, 
         end = now + passed_s
         while chooser.next_try_at is not None and chooser.next_try_at <= end:
             now = max(now, chooser.next_try_at)
-            chooser.answered(DIRECT, now) if what != "dead" else chooser.silent(now)
+            chooser.answered(DIRECT, now) if what != "dead" else chooser.unanswered(now)
             note()
         now = end
         if what == "failed" and not (relay_holds and chooser.path.kind == "relay"):
@@ -46,23 +46,23 @@ def test_the_first_answer_is_taken_at_once():
 
 def test_silence_means_the_relay_and_an_attempt_later():
     chooser = PathChooser(has_relay=True)
-    chooser.silent(5)
+    chooser.unanswered(5)
     assert chooser.path.kind == "relay"
     assert chooser.next_try_at == 5 + PERIODS.retry_first_s
 
 
 def test_without_a_relay_silence_means_no_way_and_an_attempt_soon():
     chooser = PathChooser(has_relay=False)
-    chooser.silent(5)
+    chooser.unanswered(5)
     assert chooser.path.kind == "none"
     assert chooser.next_try_at == 5 + PERIODS.lost_retry_s
 
 
 def test_a_relayed_link_moves_after_two_answers_in_a_row():
     chooser = PathChooser(has_relay=True)
-    chooser.silent(0)
+    chooser.unanswered(0)
     chooser.answered(DIRECT, 30)
-    chooser.silent(32)
+    chooser.unanswered(32)
     chooser.answered(DIRECT, 100)
     assert chooser.path.kind == "relay"
     assert chooser.next_try_at == 100 + PERIODS.confirm_s
@@ -102,7 +102,6 @@ def test_an_answer_during_the_cool_down_moves_nothing():
     chooser.failed(10)
     chooser.answered(DIRECT, 11)
     chooser.answered(DIRECT, 12)
-    chooser.look_again(13)
     assert chooser.path.kind == "relay"
     assert chooser.next_try_at == 10 + PERIODS.cool_down_s
 
@@ -159,6 +158,6 @@ def test_attempts_become_rare_but_never_stop(told, has_relay):
     attempts, now = 0, 0.0
     alone = PathChooser(has_relay)
     while now < 24 * 3600:
-        alone.silent(now)
+        alone.unanswered(now)
         now, attempts = alone.next_try_at, attempts + 1
     assert 24 * 4 <= attempts <= 24 * 4 + 15

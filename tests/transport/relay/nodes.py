@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Callable
 
-from molink.transport.relay.caller import RelayCaller
+from molink.transport.relay.client import RelayCaller
 from molink.transport.relay.protocol import relay_token
 from molink.transport.sockets import address_of, listen
 
@@ -51,7 +51,7 @@ class EchoPort:
 
 def free_address() -> str:
     """Where nobody listens now."""
-    door = listen("127.0.0.1", 0)
-    address = address_of(door)
-    door.close()
+    listener = listen("127.0.0.1", 0)
+    address = address_of(listener)
+    listener.close()
     return address

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from molink.transport.relay.secret_file import read_secret
+from molink.transport.relay.protocol import read_secret
 from tests.transport.relay.nodes import ANNA, SECRET, WITHIN_S, caller_of
 
 

@@ -21,8 +21,8 @@ RELAY_PORT, LINK_PORT = 7000, 7100
 
 RECEIVER = """
 import asyncio, sys, zmq, zmq.asyncio
-from molink.transport.relay.receiver import RelayReceiver
-from molink.transport.relay.caller import RelayCaller
+from molink.transport.relay.client import RelayReceiver
+from molink.transport.relay.client import RelayCaller
 
 async def main(relay, node_id, token, port):
     socket = zmq.asyncio.Context().socket(zmq.DEALER)
@@ -41,7 +41,7 @@ asyncio.run(main(*sys.argv[1:]))
 SENDER = """
 import asyncio, json, sys, zmq, zmq.asyncio
 from molink.transport.paths.keeper import LinkEnd, PathKeeper
-from molink.transport.relay.caller import RelayCaller
+from molink.transport.relay.client import RelayCaller
 
 async def main(relay, node_id, token, to, direct):
     paths = asyncio.Queue()

@@ -2,6 +2,7 @@
 
 import asyncio
 import socket
+from contextlib import asynccontextmanager
 
 import pytest
 import zmq
@@ -9,9 +10,8 @@ import zmq.asyncio
 
 from molink.transport.preamble import Hello, RefusedError, sign
 from molink.transport.relay import members, server
-from molink.transport.relay.caller import RelayTunnel
+from molink.transport.relay.client import Pauses, RelayReceiver, relay_tunnel
 from molink.transport.relay.protocol import RELAY_FRAMES, Answer, Dial, Ping, Register
-from molink.transport.relay.receiver import Pauses, RelayReceiver
 from molink.transport.relay.server import RelayServer
 from molink.transport.relay.splice import PIECE_BYTES
 from molink.transport.sockets import address_of, connect, receive_exactly
@@ -209,8 +209,8 @@ async def test_one_node_cannot_dial_without_end(relay, bert, port, monkeypatch):
         one.close()
 
 
-async def test_silent_strangers_make_room_for_the_next(relay, bert, port, monkeypatch):
-    monkeypatch.setattr(server, "STRANGERS_MAX", 5)
+async def test_silent_peers_make_room_for_the_next(relay, bert, port):
+    relay._listener.unidentified_max = 5
     bert.open("ring", port.address)
     silent = [await connect(relay.address) for _ in range(12)]
     connection = await caller_of(ANNA, relay.address).dial(BERT, "ring")
@@ -314,8 +314,9 @@ def zmq_context():
     context.destroy(linger=0)
 
 
+@asynccontextmanager
 async def zmq_line(zmq_context, relay, bert, curve: bool):
-    """(sender, receiver, door): two DEALER sockets joined through the relay."""
+    """(sender, receiver): two DEALER sockets joined through the relay."""
     receiver, sender = zmq_context.socket(zmq.DEALER), zmq_context.socket(zmq.DEALER)
     if curve:
         public, secret = zmq.curve_keypair()
@@ -324,50 +325,46 @@ async def zmq_line(zmq_context, relay, bert, curve: bool):
         sender.curve_serverkey = public
         sender.curve_publickey, sender.curve_secretkey = zmq.curve_keypair()
     bert.open("ring", f"127.0.0.1:{receiver.bind_to_random_port('tcp://127.0.0.1')}")
-    door = RelayTunnel(caller_of(ANNA, relay.address), BERT, "ring")
-    door.open()
-    sender.connect(f"tcp://{door.address}")
-    return sender, receiver, door
+    async with relay_tunnel(caller_of(ANNA, relay.address), BERT, "ring") as tunnel:
+        sender.connect(f"tcp://{tunnel.address}")
+        yield sender, receiver
 
 
 async def test_zeromq_messages_arrive_in_order_both_ways(relay, bert, zmq_context):
-    sender, receiver, door = await zmq_line(zmq_context, relay, bert, curve=False)
-    sizes = [1, 70_000, 16_384, 0, 1_000_000, 5]
-    for number, size in enumerate(sizes * 5):
-        await sender.send_multipart([b"%d" % number, bytes(size)])
-    async with asyncio.timeout(WITHIN_S):
+    async with zmq_line(zmq_context, relay, bert, curve=False) as (sender, receiver):
+        sizes = [1, 70_000, 16_384, 0, 1_000_000, 5]
         for number, size in enumerate(sizes * 5):
-            head, body = await receiver.recv_multipart()
-            assert (int(head), len(body)) == (number, size)
-        await receiver.send(b"acknowledged")
-        assert await sender.recv() == b"acknowledged"
-    await door.close()
+            await sender.send_multipart([b"%d" % number, bytes(size)])
+        async with asyncio.timeout(WITHIN_S):
+            for number, size in enumerate(sizes * 5):
+                head, body = await receiver.recv_multipart()
+                assert (int(head), len(body)) == (number, size)
+            await receiver.send(b"acknowledged")
+            assert await sender.recv() == b"acknowledged"
 
 
 @pytest.mark.parametrize("curve", [False, True])
 async def test_a_relay_sees_no_payload_of_an_encrypted_link(relay, bert, zmq_context, curve):
-    sender, receiver, door = await zmq_line(zmq_context, relay, bert, curve)
-    payload = b"what a volunteer's neighbours say" * 10
-    await sender.send(payload)
-    async with asyncio.timeout(WITHIN_S):
-        assert await receiver.recv() == payload
-    assert (payload[:30] in bytes(relay._splicer.buffer)) is not curve
-    await door.close()
+    async with zmq_line(zmq_context, relay, bert, curve) as (sender, receiver):
+        payload = b"what a volunteer's neighbours say" * 10
+        await sender.send(payload)
+        async with asyncio.timeout(WITHIN_S):
+            assert await receiver.recv() == payload
+        assert (payload[:30] in bytes(relay._splicer.buffer)) is not curve
 
 
-async def test_a_door_tells_why_it_leads_nowhere_and_tries_again(relay, bert, port):
+async def test_a_tunnel_tells_why_it_leads_nowhere_and_tries_again(relay, bert, port):
     heard = []
-    door = RelayTunnel(caller_of(ANNA, relay.address), BERT, "ring", heard.append)
-    door.open()
-    first = await connect(door.address)
-    async with asyncio.timeout(WITHIN_S):
-        assert await asyncio.get_running_loop().sock_recv(first, 1) == b""
-    assert "no port ring" in heard[-1]
-    bert.open("ring", port.address)
-    second = await connect(door.address)
-    assert await ask(second, b"hello") == b"hello"
-    assert heard[-1] == "" and door.bytes_carried == 10
-    await door.close()
+    caller = caller_of(ANNA, relay.address)
+    async with relay_tunnel(caller, BERT, "ring", heard.append) as tunnel:
+        first = await connect(tunnel.address)
+        async with asyncio.timeout(WITHIN_S):
+            assert await asyncio.get_running_loop().sock_recv(first, 1) == b""
+        assert "no port ring" in heard[-1]
+        bert.open("ring", port.address)
+        second = await connect(tunnel.address)
+        assert await ask(second, b"hello") == b"hello"
+        assert heard[-1] == "" and tunnel.bytes_carried == 10
     first.close()
     second.close()
 

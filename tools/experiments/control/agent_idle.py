@@ -1,14 +1,12 @@
 """What does an agent cost that has nothing to do?
 
-    python -m tools.experiments.control.agent_idle MODEL --json FILE
+    python -m tools.experiments.control.agent_idle MODEL --out DIR
 
-One agent joins a coordinator and is paused: it is connected, says once a second that it lives, and
-looks at its owner's limits. Memory and processor time are read from the system, bytes from the
+One agent joins a coordinator and is paused: it is connected, publishes its health once a second,
+and checks its owner's limits. Memory and processor time are read from the system, bytes from the
 kernel's counters of its own TCP connections, without the headers of packets.
 """
 
-import json
-import os
 import subprocess
 import sys
 import time
@@ -18,8 +16,9 @@ from pathlib import Path
 import click
 import psutil
 
-from molink.workload.markdown import markdown_table
-from tools.experiments.harness.agents import AgentsRun, Command, agents_run
+from tools.experiments.harness.agents import AgentsRun, agents_run
+from tools.experiments.harness.experiment import experiment, markdown_table, show, write_report
+from tools.experiments.harness.processes import MOLINK, Running, cpu_s
 from tools.experiments.harness.tcp_counters import TcpCounters
 
 __all__ = ["main"]
@@ -30,7 +29,7 @@ SETTLE_S = 20.0
 
 @dataclass(frozen=True, slots=True)
 class IdleCost:
-    """Of one idle agent."""
+    """What one idle agent costs its PC."""
 
     resident_mb: float
     """At the end, what other processes share included."""
@@ -40,11 +39,10 @@ class IdleCost:
     received_bytes_per_minute: float
 
 
-@click.command()
+@experiment
 @click.argument("model")
 @click.option("--duration-s", default=300.0, show_default=True, help="Of the measurement.")
-@click.option("--json", "json_file", type=click.Path(path_type=Path), help="Also write this file.")
-def main(model: str, duration_s: float, json_file: Path | None) -> None:
+def main(out: Path, model: str, duration_s: float) -> None:
     """Measure an agent of a cluster that serves MODEL."""
     with agents_run(model, ()) as run:
         agent = run.join("idle", "--device", "cpu")
@@ -52,51 +50,44 @@ def main(model: str, duration_s: float, json_file: Path | None) -> None:
         _pause(run)
         time.sleep(SETTLE_S)
         cost = _measure(agent, duration_s)
-    click.echo(_table(cost))
-    if json_file is not None:
-        report = {"duration_s": duration_s, **asdict(cost)}
-        json_file.write_text(json.dumps(report, indent=2) + "\n")
+    show(_table(cost))
+    write_report(out, "agent_idle", {"duration_s": duration_s, **asdict(cost)})
 
 
 def _pause(run: AgentsRun) -> None:
     """As its owner would, once the agent answers."""
     place = ("--data-dir", str(run.folder / "idle"))
-    command = [sys.executable, "-m", "molink.cli.main", "agent", "pause", *place]
+    command = [sys.executable, "-m", MOLINK, "agent", "pause", *place]
     for _ in range(20):
-        if subprocess.run(command, capture_output=True, env=os.environ).returncode == 0:
+        if subprocess.run(command, capture_output=True).returncode == 0:
             return
         time.sleep(0.5)
     subprocess.run(command, check=True)
 
 
-def _measure(agent: Command, duration_s: float) -> IdleCost:
+def _measure(agent: Running, duration_s: float) -> IdleCost:
     process = psutil.Process(agent.pid)
     with TcpCounters() as counters:
         sent, received = _bytes(process, counters)
-        cpu_s, began_s = _cpu_s(process), time.perf_counter()
+        used_s, began_s = cpu_s(process), time.perf_counter()
         time.sleep(duration_s)
         elapsed_s = time.perf_counter() - began_s
         sent_after, received_after = _bytes(process, counters)
     return IdleCost(
         resident_mb=process.memory_info().rss / 1e6,
-        cpu_share=(_cpu_s(process) - cpu_s) / elapsed_s,
+        cpu_share=(cpu_s(process) - used_s) / elapsed_s,
         sent_bytes_per_minute=(sent_after - sent) * 60 / elapsed_s,
         received_bytes_per_minute=(received_after - received) * 60 / elapsed_s,
     )
 
 
-def _cpu_s(process: psutil.Process) -> float:
-    times = process.cpu_times()
-    return float(times.user + times.system)
-
-
 def _bytes(process: psutil.Process, counters: TcpCounters) -> tuple[int, int]:
-    """Of all connections that it has now."""
+    """Bytes sent and received on all connections that it has now."""
     ours = {
-        (one.laddr.port, one.raddr.port) for one in process.net_connections("tcp4") if one.raddr
+        (near.laddr.port, near.raddr.port) for near in process.net_connections("tcp4") if near.raddr
     }
     counted = [count for connection, count in counters.now().items() if connection in ours]
-    return sum(one.sent_bytes for one in counted), sum(one.received_bytes for one in counted)
+    return sum(c.sent_bytes for c in counted), sum(c.received_bytes for c in counted)
 
 
 def _table(cost: IdleCost) -> str:

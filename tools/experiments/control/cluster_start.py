@@ -1,6 +1,6 @@
 """How long from an invite to the first token, and where does the time go?
 
-    python -m tools.experiments.control.cluster_start MODEL --json FILE
+    python -m tools.experiments.control.cluster_start MODEL --out DIR
 
 Agents start at the same moment, each with one command; what they are doing is asked of GET /cluster
 ten times a second. Every agent is limited to so little memory that the model takes all of them. All
@@ -9,7 +9,6 @@ of it shares this machine: on PCs of their own the agents would not wait for eac
 
 import asyncio
 import json
-import statistics
 import time
 import urllib.error
 import urllib.request
@@ -19,17 +18,27 @@ from typing import Any
 
 import click
 
-from molink.config.link_shape import LinkShape
+from molink.config.link_schedule import LinkShape
 from molink.config.ring_hosts import RingHosts
 from molink.errors import UserError
-from molink.workload.markdown import markdown_table
-from tools.experiments.harness.agents import AgentsRun, agents_run
-from tools.experiments.harness.home_lines import home_lines
-from tools.experiments.harness.home_network import check_available
+from tools.experiments.harness.agents import AgentsRun, agents_run, is_timed
+from tools.experiments.harness.experiment import (
+    Condition,
+    Measured,
+    experiment,
+    figures_of,
+    in_turn,
+    markdown_table,
+    medians,
+    rounds_option,
+    show,
+    write_report,
+)
+from tools.experiments.homes.home_lines import home_lines
+from tools.experiments.homes.home_network import check_available
 
 __all__ = ["main"]
 
-LOOK_S = 0.1
 GIVE_UP_S = 180.0
 
 QUEUE_BYTES = 1024 * 1024
@@ -47,7 +56,7 @@ PARTS = {
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """As typed."""
+    """The options as typed."""
 
     model: str
     agents: int
@@ -67,31 +76,26 @@ class Moments:
     first_token_s: float = 0.0
 
 
-@click.command()
+@experiment
 @click.argument("model")
 @click.option("--agents", default=3, show_default=True, help="Started at once.")
 @click.option("--memory-gb", default="0.012", show_default=True, help="Lent by each.")
 @click.option("--relay-only", is_flag=True, help="Nobody may connect to the last agent.")
 @click.option("--link", metavar="MBPS:MS", help="Of every home, real TCP; needs root.")
-@click.option("--rounds", default=3, show_default=True, help="Of which medians are taken.")
-@click.option("--json", "json_file", type=click.Path(path_type=Path), help="Also write this file.")
-def main(
-    model: str,
-    agents: int,
-    memory_gb: str,
-    relay_only: bool,
-    link: str | None,
-    rounds: int,
-    json_file: Path | None,
-) -> None:
+@rounds_option()
+def main(out: Path, rounds: int, **own: Any) -> None:
     """Measure MODEL's way from an invite to the first token."""
-    settings = Settings(model, agents, memory_gb, relay_only, link)
-    runs = [asdict(asyncio.run(_round(settings))) for _ in range(rounds)]
-    middle = {part: statistics.median(run[part] for run in runs) for part in PARTS}
-    click.echo(_table(middle))
-    if json_file is not None:
-        report = {**asdict(settings), "medians": middle, "runs": runs}
-        json_file.write_text(json.dumps(report, indent=2) + "\n")
+    settings = Settings(**own)
+
+    async def measure(condition: Condition, number: int) -> Measured:
+        return Measured(asdict(await _round(settings)))
+
+    name = "cluster_start_relay" if settings.relay_only else "cluster_start"
+    runs = in_turn([Condition(name)], rounds, measure)
+    middle = medians(runs)[name]
+    show(_table(middle))
+    report = {**own, "medians": middle, "runs": figures_of(runs)[name]}
+    write_report(out, "cluster_start", report, name)
 
 
 async def _round(settings: Settings) -> Moments:
@@ -121,32 +125,18 @@ def _started(settings: Settings, hosts: RingHosts | None) -> Moments:
 
 
 def _watch(run: AgentsRun, moments: Moments, started_s: float, agents: int) -> None:
-    """Until a ring serves; note when the last node reached each state."""
-    while True:
-        now_s = time.perf_counter() - started_s
-        report = _cluster(run.url)
-        nodes = report["nodes"]
-        if sum(_is_measured(node) for node in nodes) == agents:
+    """Wait until a ring serves; note when the last node reached each state."""
+
+    def serves(report: dict[str, Any]) -> bool:
+        now_s, nodes = time.perf_counter() - started_s, report["nodes"]
+        if sum(is_timed(node) for node in nodes) == agents:
             moments.measured_s = moments.measured_s or now_s
-        held = [node for node in nodes if node["layers"]]
-        if held:
+        if any(node["layers"] for node in nodes):
             moments.loading_s = moments.loading_s or now_s
-        if report["unready_reason"] is None:
-            moments.serving_s = now_s
-            return
-        if now_s > GIVE_UP_S:
-            raise UserError(f"nothing serves after {GIVE_UP_S:g} s: {report['unready_reason']}")
-        time.sleep(LOOK_S)
+        moments.serving_s = now_s
+        return report["unready_reason"] is None
 
-
-def _is_measured(node: dict[str, Any]) -> bool:
-    return bool(node["profile"] and node["profile"]["steps"])
-
-
-def _cluster(url: str) -> dict[str, Any]:
-    with urllib.request.urlopen(f"{url}/cluster") as answer:
-        report: dict[str, Any] = json.load(answer)
-    return report
+    run.wait(serves, GIVE_UP_S)
 
 
 def _ask(url: str) -> None:

@@ -3,23 +3,21 @@
     python -m tools.experiments.control.coordinator_scale MODEL --out DIR
 
 A real `molink up`, all of it: registry, broker, relay, hub, node book, manager, planner, API.
-Made-up agents join it with its invite, forty at a time, from one process; they say who they are,
-answer its probe orders with made-up times and ways, say once a second how they are, and download
-what they are assigned for ever. All the while somebody asks GET /health ten times a second: how
-long the slowest answer took is how long the coordinator's event loop was held up. When everybody is
-planned for, CPU is measured, one agent after the other is killed or frozen, and GET /cluster is
-asked until it says lost. No token is computed; about two minutes for each broker.
+Made-up agents join it with its invite, forty at a time, from one process; they
+publish who they are, answer its probe orders with made-up times and routes, publish their health
+once a second, and download for ever what they are assigned. All the while GET /health is asked ten
+times a second: how long the slowest answer took is how long the coordinator's event loop was held
+up. When all are planned for, CPU is measured, one agent after the other is killed or frozen, and
+GET /cluster is asked until it reports each as lost. No token is computed; about two minutes for
+each broker.
 """
 
 import asyncio
 import json
-import os
-import platform
-import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -28,18 +26,27 @@ import click
 import psutil
 
 from molink.errors import UserError
+from molink.tasks import cancel
 from molink.transport.sockets import raise_file_limit
-from molink.workload.markdown import markdown_table, milliseconds
 from tools.experiments.harness.agents import AgentsRun, agents_run
-from tools.experiments.swarm.processes import line_of, running
+from tools.experiments.harness.experiment import (
+    experiment,
+    markdown_table,
+    milliseconds,
+    show,
+    slowest,
+    write_report,
+)
+from tools.experiments.harness.processes import cpu_s, driven, line_of
+from tools.experiments.swarm.members import MODULE as MEMBERS
 
 __all__ = ["main"]
 
-LOOK_S = 0.1
-"""Between two questions at the event loop's health."""
+PERIOD_S = 0.1
+"""Between two questions for the event loop's health."""
 
-LOST_LOOK_S = 0.25
-"""Between two looks at GET /cluster, which is a megabyte at a thousand nodes."""
+LOST_PERIOD_S = 0.25
+"""Between two questions to GET /cluster, which is a megabyte at a thousand nodes."""
 
 BETWEEN_LOSSES_S = 0.7
 NOTICED_WITHIN_S = 30.0
@@ -59,7 +66,7 @@ class Load:
     lost: int
 
 
-@click.command()
+@experiment
 @click.argument("model")
 @click.option(
     "--agents", default=1000, show_default=True, type=click.IntRange(10, 1000), help="In all."
@@ -70,71 +77,50 @@ class Load:
 @click.option("--at-once", default=40, show_default=True, help="Agents that join together.")
 @click.option("--steady-s", default=15.0, show_default=True, help="How long CPU is measured.")
 @click.option("--lost", default=4, show_default=True, help="Agents killed, and as many frozen.")
-@click.option("--out", type=click.Path(path_type=Path), required=True, help="Folder for the JSON.")
-def main(
-    model: str,
-    agents: int,
-    brokers: tuple[str, ...],
-    at_once: int,
-    steady_s: float,
-    lost: int,
-    out: Path,
-) -> None:
+def main(out: Path, brokers: tuple[str, ...], **load: Any) -> None:
     """Measure what agents cost the coordinator of MODEL."""
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # What was started is ended as well.
     raise_file_limit()
-    out.mkdir(parents=True, exist_ok=True)
-    machine = {"cores": os.cpu_count(), "system": platform.platform()}
-    found = []
+    asked, found = Load(**load), []
     for kind in brokers:
-        load = Load(model, agents, at_once, steady_s, lost)
-        one = asyncio.run(_measured(kind, load))
-        found.append(one)
-        report = {
-            "experiment": "coordinator_scale",
-            "machine": machine,
-            "load": asdict(load) | {"model": Path(model).name},
-            "figures": one,
-        }
-        path = out / f"coordinator-{kind}-{agents}.json"
-        path.write_text(json.dumps(report, indent=2) + "\n")
-        click.echo(json.dumps(one), err=True)
-    click.echo(f"\n{table(found)}\n")
+        figures = asyncio.run(_measured(kind, asked))
+        found.append(figures)
+        report = {"load": load | {"model": Path(asked.model).name}, "figures": figures}
+        write_report(out, "coordinator_scale", report, f"coordinator-{kind}-{asked.agents}")
+        click.echo(json.dumps(figures), err=True)
+    show(table(found))
 
 
 async def _measured(kind: str, load: Load) -> dict[str, Any]:
     options = ("--broker", kind, "--min-nodes", str(load.agents))
     with agents_run(load.model, options) as run:
         async with aiohttp.ClientSession() as session:
-            watch = Watch(run, session)
-            looking = asyncio.create_task(watch.look())
+            watch = HealthWatch(run, session)
+            polling = asyncio.create_task(watch.poll())
             try:
                 return {"broker": kind, "agents": load.agents} | await _with_swarm(load, watch)
             finally:
-                looking.cancel()
-                await asyncio.gather(looking, return_exceptions=True)
+                await cancel(polling)
 
 
 @dataclass(slots=True)
-class Watch:
-    """Somebody who asks the coordinator how it is."""
+class HealthWatch:
+    """Client that asks the coordinator for its health all the time."""
 
     run: AgentsRun
     session: aiohttp.ClientSession
     slowest_s: float = 0.0
-    """Answer since this was last set to 0."""
+    """The slowest answer since this was last set to 0."""
     reason: str = ""
     """Why nothing serves, as GET /health has it."""
-    stalls_s: list[float] = field(default_factory=list)
 
-    async def look(self) -> None:
-        """Until cancelled."""
+    async def poll(self) -> None:
+        """Ask until cancelled."""
         while True:
             began_s = time.monotonic()
             answer = await self.ask("/health")
             self.reason = str(answer.get("reason", ""))
             self.slowest_s = max(self.slowest_s, time.monotonic() - began_s)
-            await asyncio.sleep(LOOK_S)
+            await asyncio.sleep(PERIOD_S)
 
     async def ask(self, path: str) -> dict[str, Any]:
         """The JSON of an answer."""
@@ -143,7 +129,7 @@ class Watch:
         return found
 
     def take_slowest_s(self) -> float:
-        """Since the last call."""
+        """The slowest answer since the last call."""
         slowest_s, self.slowest_s = self.slowest_s, 0.0
         return slowest_s
 
@@ -153,15 +139,15 @@ class Watch:
         while not done(self.reason):
             if time.monotonic() - began_s > within_s:
                 raise UserError(f"still after {within_s:g} s: {self.reason}")
-            await asyncio.sleep(LOOK_S)
+            await asyncio.sleep(PERIOD_S)
         return time.monotonic() - began_s
 
 
-async def _with_swarm(load: Load, watch: Watch) -> dict[str, Any]:
-    words = (str(load.agents), str(load.at_once), watch.run.invite)
+async def _with_swarm(load: Load, watch: HealthWatch) -> dict[str, Any]:
+    words = (str(load.agents), str(load.at_once), "invite", watch.run.invite)
     meter = Meter.of(watch.run.up.pid)
     idle_mb = meter.memory_mb()["coordinator"]
-    async with running("members", *words) as swarm:
+    async with driven(MEMBERS, *words) as swarm:
         joined = json.loads(await line_of(swarm))
         joining = meter.shares()
         figures = {
@@ -177,12 +163,10 @@ async def _with_swarm(load: Load, watch: Watch) -> dict[str, Any]:
         figures |= await _steady(load, watch, meter)
         figures["memory_idle_mb"] = idle_mb
         figures |= await _lost(swarm, load, watch)
-        assert swarm.stdin is not None
-        swarm.stdin.write(b"count\n")
-        return figures | {"told": json.loads(await line_of(swarm))}
+        return figures | {"told": json.loads(await line_of(swarm, "count"))}
 
 
-async def _planned(watch: Watch) -> dict[str, Any]:
+async def _planned(watch: HealthWatch) -> dict[str, Any]:
     """Until all are measured and placed, and how long a plan takes beside."""
     measured_s = await watch.until(lambda reason: "measure" not in reason, MEASURED_WITHIN_S)
     stall_measuring_s = watch.take_slowest_s()
@@ -202,7 +186,7 @@ async def _planned(watch: Watch) -> dict[str, Any]:
     }
 
 
-async def _steady(load: Load, watch: Watch, meter: "Meter") -> dict[str, Any]:
+async def _steady(load: Load, watch: HealthWatch, meter: "Meter") -> dict[str, Any]:
     await asyncio.sleep(SETTLE_S)
     meter.shares()
     watch.take_slowest_s()
@@ -226,31 +210,29 @@ def _states(report: dict[str, Any]) -> dict[str, int]:
 
 
 async def _lost(
-    swarm: asyncio.subprocess.Process, load: Load, watch: Watch
+    swarm: asyncio.subprocess.Process, load: Load, watch: HealthWatch
 ) -> dict[str, list[float | None]]:
     """Seconds until GET /cluster said of each lost agent that it is."""
     lost: dict[str, tuple[str, float]] = {}
     noticed: dict[str, float] = {}
-    assert swarm.stdin is not None
-    looking = asyncio.create_task(_look_for_lost(watch, 2 * load.lost, lost, noticed))
+    apart = load.agents // (2 * load.lost)
+    polling = asyncio.create_task(_poll_for_lost(watch, 2 * load.lost, lost, noticed))
     for number in range(2 * load.lost):
-        order, name = ("freeze", "kill")[number % 2], f"pc{number * 7:04d}"
-        swarm.stdin.write(f"{order} {name}\n".encode())
-        lost[name] = (order, float(await line_of(swarm)))
+        order, name = ("freeze", "kill")[number % 2], f"pc{number * apart:04d}"
+        lost[name] = (order, json.loads(await line_of(swarm, f"{order} {name}"))["at_s"])
         await asyncio.sleep(BETWEEN_LOSSES_S)
     with suppress(TimeoutError):
         async with asyncio.timeout(NOTICED_WITHIN_S):
-            await looking
-    looking.cancel()
-    await asyncio.gather(looking, return_exceptions=True)
-    told: dict[str, list[float | None]] = {"kill_s": [], "freeze_s": []}
+            await polling
+    await cancel(polling)
+    notices: dict[str, list[float | None]] = {"kill_s": [], "freeze_s": []}
     for name, (order, at_s) in lost.items():
-        told[f"{order}_s"].append(noticed[name] - at_s if name in noticed else None)
-    return told
+        notices[f"{order}_s"].append(noticed[name] - at_s if name in noticed else None)
+    return notices
 
 
-async def _look_for_lost(
-    watch: Watch, wanted: int, lost: dict[str, tuple[str, float]], noticed: dict[str, float]
+async def _poll_for_lost(
+    watch: HealthWatch, wanted: int, lost: dict[str, tuple[str, float]], noticed: dict[str, float]
 ) -> None:
     while len(noticed) < wanted:
         report = await watch.ask("/cluster")
@@ -258,12 +240,12 @@ async def _look_for_lost(
         for node in report["nodes"]:
             if node["state"] == "lost" and node["name"] in lost:
                 noticed.setdefault(node["name"], now_s)
-        await asyncio.sleep(LOST_LOOK_S)
+        await asyncio.sleep(LOST_PERIOD_S)
 
 
 @dataclass(slots=True)
 class Meter:
-    """CPU and memory of the coordinator and of the broker beside it, if there is one."""
+    """Meter of CPU and memory: the coordinator's, and those of a broker beside it."""
 
     processes: dict[str, psutil.Process]
     _used_s: dict[str, float] = field(default_factory=dict)
@@ -279,20 +261,20 @@ class Meter:
         return meter
 
     def shares(self) -> dict[str, float]:
-        """Of one core, since the last call."""
+        """Shares of a core that each process used since the last call."""
         now_s = time.monotonic()
-        used = {name: sum(one.cpu_times()[:2]) for name, one in self.processes.items()}
+        used = {name: cpu_s(process) for name, process in self.processes.items()}
         elapsed_s = now_s - self._at_s
         shares = {name: (used[name] - self._used_s.get(name, 0.0)) / elapsed_s for name in used}
         self._used_s, self._at_s = used, now_s
         return shares
 
     def memory_mb(self) -> dict[str, float]:
-        """Resident."""
-        return {name: one.memory_info().rss / 1e6 for name, one in self.processes.items()}
+        """Resident memory of each process."""
+        return {name: process.memory_info().rss / 1e6 for name, process in self.processes.items()}
 
 
-def table(found: list[dict[str, Any]]) -> str:
+def table(found: Sequence[dict[str, Any]]) -> str:
     """One row for each broker."""
     head = (
         "broker",
@@ -307,29 +289,24 @@ def table(found: list[dict[str, Any]]) -> str:
         "killed, s",
         "frozen, s",
     )
-    return markdown_table(head, [_row(one) for one in found])
+    return markdown_table(head, [_row(figures) for figures in found])
 
 
-def _row(one: dict[str, Any]) -> list[str]:
-    stalls = [value for key, value in one.items() if key.startswith("stall_")]
+def _row(figures: dict[str, Any]) -> list[str]:
+    stalls = [value for key, value in figures.items() if key.startswith("stall_")]
     return [
-        one["broker"],
-        f"{one['agents']:,}",
-        f"{one['joins_per_s']:.0f}",
-        f"{one['measured_s']:.1f}",
-        f"{one['placed_s']:.1f}",
-        f"{one['plan_s']:.1f}",
-        f"{one['cpu']['coordinator']:.0%}",
-        f"{one['memory_mb']['coordinator']:.0f}",
+        figures["broker"],
+        f"{figures['agents']:,}",
+        f"{figures['joins_per_s']:.0f}",
+        f"{figures['measured_s']:.1f}",
+        f"{figures['placed_s']:.1f}",
+        f"{figures['plan_s']:.1f}",
+        f"{figures['cpu']['coordinator']:.0%}",
+        f"{figures['memory_mb']['coordinator']:.0f}",
         milliseconds(max(stalls)),
-        _longest(one["kill_s"]),
-        _longest(one["freeze_s"]),
+        slowest(figures["kill_s"], 1),
+        slowest(figures["freeze_s"], 1),
     ]
-
-
-def _longest(times_s: list[float | None]) -> str:
-    known = [one for one in times_s if one is not None]
-    return f"{max(known):.1f}" if len(known) == len(times_s) else "never"
 
 
 if __name__ == "__main__":

@@ -40,7 +40,7 @@ RECEIVE_BYTES = 1 << 18
 
 @dataclass(frozen=True, slots=True)
 class Counted:
-    """Of one connection, since it was made."""
+    """Bytes of one connection since it was made."""
 
     sent_bytes: int
     """Taken by the other end's kernel."""
@@ -48,7 +48,7 @@ class Counted:
 
 
 class TcpCounters:
-    """Asks the kernel; a context manager."""
+    """Socket on which the kernel is asked for its counts; a context manager."""
 
     def __enter__(self) -> "TcpCounters":
         self._socket = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, NETLINK_SOCK_DIAG)

@@ -2,8 +2,8 @@
 
 `sent` is what a stage's kernel handed over on a hop, `received` what the next stage's kernel got
 at its far end. What lies between them is inside the emulated link: waiting for the wire, on the
-wire, or under way. So the time from one to the other, less the link's own delay, is the queue that
-somebody who could look into the home router would see (and the rest of the piece on the wire).
+wire, or under way. So the time from one to the other, less the link's own delay, is the queue in
+the home router (and the rest of the piece on the wire).
 """
 
 import asyncio
@@ -17,8 +17,10 @@ from typing import Any
 import numpy as np
 import psutil
 
-from molink.bench.validation.ring import Ring
+from molink.bench.served_ring import ServedRing
 from molink.errors import UserError
+from molink.tasks import cancel
+from tools.experiments.harness.serving import emulator_of
 from tools.experiments.harness.tcp_counters import Connection, Counted, TcpCounters
 
 __all__ = ["HopTraffic", "Traffic", "busiest_second", "queueing_s", "watching"]
@@ -28,7 +30,7 @@ PERIOD_S = 0.010
 
 @dataclass(slots=True)
 class HopTraffic:
-    """One stage's link to the next stage."""
+    """Counters of one stage's link to the next stage."""
 
     source: str
     sender: Connection
@@ -48,14 +50,14 @@ class HopTraffic:
 
 @dataclass(slots=True)
 class Traffic:
-    """Counters of the hops between stages over time."""
+    """Counters of all hops between stages over time."""
 
     hops: list[HopTraffic]
     times_s: list[float] = field(default_factory=list)
 
 
 @asynccontextmanager
-async def watching(ring: Ring) -> AsyncIterator[Traffic]:
+async def watching(ring: ServedRing) -> AsyncIterator[Traffic]:
     """Count in the background until the block is left."""
     traffic = Traffic(await _hops(ring))
     with TcpCounters() as counters:
@@ -63,8 +65,7 @@ async def watching(ring: Ring) -> AsyncIterator[Traffic]:
         try:
             yield traffic
         finally:
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
+            await cancel(task)
 
 
 async def _count(traffic: Traffic, counters: TcpCounters) -> None:
@@ -77,10 +78,10 @@ async def _count(traffic: Traffic, counters: TcpCounters) -> None:
         await asyncio.sleep(PERIOD_S)
 
 
-async def _hops(ring: Ring) -> list[HopTraffic]:
+async def _hops(ring: ServedRing) -> list[HopTraffic]:
     """Those between neighbours, but not the tail's, which carries tokens only."""
     stages = [(s["node"], psutil.Process(s["pid"])) for s in (await ring.cluster())["stages"]]
-    emulated = _listening(ring.emulator())
+    emulated = _listening(emulator_of(ring))
     return [_hop(*source, target, emulated) for source, (_, target) in pairwise(stages)]
 
 

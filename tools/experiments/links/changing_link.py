@@ -10,27 +10,36 @@ a minute for each policy and round.
 """
 
 import time
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import click
 
-from molink.bench.validation.experiment import Condition, Setup, experiment, policy_conditions
-from molink.bench.validation.ring import Ring, serving
+from molink.bench.served_ring import ServedRing
 from molink.errors import UserError
-from molink.workload.markdown import markdown_table, milliseconds
-from molink.workload.spread import percentile
+from molink.workload.figures import percentile
 from molink_sim.report.plots import colour, logarithmic, picture
-from tools.experiments.harness.cluster_log import logging_cluster
-from tools.experiments.harness.link_steps import LinkSteps
-from tools.experiments.harness.prompts import prompts_always
-from tools.experiments.harness.results import show, write_results
-from tools.experiments.harness.rounds import Figures, Measured, Runs, in_turn
-from tools.experiments.harness.streams import Streams, decoding
+from tools.experiments.harness.experiment import (
+    Condition,
+    Figures,
+    Measured,
+    Runs,
+    Setup,
+    in_turn,
+    markdown_table,
+    milliseconds,
+    policy_conditions,
+    ring_experiment,
+    show,
+    write_results,
+)
+from tools.experiments.harness.loads import Streams, decoding, prompts_always
+from tools.experiments.harness.serving import emulator_started_s, logging_cluster, serving
 from tools.experiments.harness.traffic import Traffic, queueing_s, watching
 
-__all__ = ["main"]
+__all__ = ["LinkSteps", "main"]
 
 STREAM_TOKENS = 1000
 PROMPTS_UNDER_WAY = 3
@@ -42,7 +51,43 @@ LEARNED_S = 3.0
 Series = list[tuple[float, float]]
 
 
-@experiment()
+@dataclass(frozen=True, slots=True)
+class LinkSteps:
+    """A link whose rate changes in equal steps, the first of them longer by a lead.
+
+    Times count from the end of the lead.
+    """
+
+    rates_mbps: tuple[float, ...]
+    step_s: float
+    lead_s: float
+    one_way_s: float
+
+    @property
+    def changes_s(self) -> list[float]:
+        """When the rate changes."""
+        return [number * self.step_s for number in range(1, len(self.rates_mbps))]
+
+    @property
+    def duration_s(self) -> float:
+        """From the end of the lead to that of the last step."""
+        return len(self.rates_mbps) * self.step_s
+
+    def is_steady(self, at_s: float, after_s: float) -> bool:
+        """Whether the last change (or the beginning of the load) is `after_s` ago."""
+        return at_s < self.duration_s and at_s % self.step_s >= after_s
+
+    def write(self, path: Path) -> None:
+        """As `molink serve --link FILE` reads it: times from the emulator's start."""
+        starts = [0.0, *(self.lead_s + change_s for change_s in self.changes_s)]
+        rows = [
+            f"{at_s:g},{mbps:g},{self.one_way_s * 1000:g}"
+            for at_s, mbps in zip(starts, self.rates_mbps, strict=True)
+        ]
+        path.write_text("\n".join(["t_s,mbps,one_way_ms", *rows]) + "\n")
+
+
+@ring_experiment()
 @click.option("--steps", default="20,5,20", show_default=True, help="Mbps, one after the other.")
 @click.option("--step-s", default=20.0, show_default=True, help="How long each lasts.")
 @click.option("--lead-s", default=12.0, show_default=True, help="For the ring to get ready.")
@@ -83,17 +128,17 @@ async def _measure(
         zero_s = await _until_zero(ring, link)
         prompts = await prompts_always(ring, PROMPTS_UNDER_WAY, link.duration_s, prompt_tokens)
         rates = _since(zero_s, log.series("stage 0", "stage 1", "rate_mbps"))
-        told = _since(zero_s, log.series("stage 0", "stage 1", "queueing_delay_ms"))
+        believed = _since(zero_s, log.series("stage 0", "stage 1", "queueing_delay_ms"))
         stall_s = seen.longest_gap_s(zero_s, zero_s + link.duration_s)
     queue = _since(zero_s, _queue(traffic, setup))
-    figures = _errors(rates, link) | _queue_figures(queue, told, link)
+    figures = _errors(rates, link) | _queue_figures(queue, believed, link)
     figures |= {"longest_gap_s": stall_s, "prompts": float(len(prompts))}
     return Measured(figures, {"rate": rates, "queue": queue, "gaps": _gaps(seen, zero_s)})
 
 
-async def _until_zero(ring: Ring, link: LinkSteps) -> float:
+async def _until_zero(ring: ServedRing, link: LinkSteps) -> float:
     """Wait for the end of the lead; when that is, on our clock."""
-    zero_s = ring.emulator_started_s() + link.lead_s
+    zero_s = emulator_started_s(ring) + link.lead_s
     if time.perf_counter() > zero_s:
         raise UserError("the ring took longer to get ready than --lead-s: raise it")
     await ring.sleep_until(zero_s)
@@ -105,13 +150,13 @@ def _since(zero_s: float, series: Series) -> Series:
 
 
 def _gaps(seen: Streams, zero_s: float) -> Series:
-    """In ms."""
+    """Gaps between tokens, in ms."""
     return [(at - zero_s, 1e3 * gap) for at, gap in seen.gaps(zero_s, float("inf"))]
 
 
 def _queue(traffic: Traffic, setup: Setup) -> Series:
+    """The queue of the first hop, in seconds."""
     hop = traffic.hops[0]
-    """In seconds."""
     return queueing_s(traffic.times_s, hop.sent, hop.received, setup.one_way_s)
 
 
@@ -124,15 +169,15 @@ def _errors(rates: Series, link: LinkSteps) -> Figures:
     return found
 
 
-def _queue_figures(queue: Series, told: Series, link: LinkSteps) -> Figures:
-    """`told` is what the sender believes, in ms."""
+def _queue_figures(queue: Series, believed: Series, link: LinkSteps) -> Figures:
+    """`believed` is what the sender's estimate is, in ms."""
     steady = [delay for at, delay in queue if link.is_steady(at, LEARNED_S)]
-    believed = [delay_ms / 1e3 for at, delay_ms in told if link.is_steady(at, LEARNED_S)]
+    estimates = [delay_ms / 1e3 for at, delay_ms in believed if link.is_steady(at, LEARNED_S)]
     return {
         "queue_p50_s": percentile(sorted(steady), 50),
         "queue_p95_s": percentile(sorted(steady), 95),
         "queue_p95_with_changes_s": percentile(sorted(delay for _, delay in queue), 95),
-        "queue_p95_told_s": percentile(sorted(believed), 95),
+        "queue_p95_told_s": percentile(sorted(estimates), 95),
     }
 
 

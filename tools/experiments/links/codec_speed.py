@@ -1,12 +1,11 @@
 """How fast does each wire codec pack and unpack, and how small does it get things?
 
-    OMP_NUM_THREADS=1 python -m tools.experiments.links.codec_speed --json FILE
+    OMP_NUM_THREADS=1 python -m tools.experiments.links.codec_speed --out DIR
 
 The rows are made up: every channel has its own scale and two of them are massive, as in the
 residual stream of a large model. Medians of many repeats; a rate counts raw bytes.
 """
 
-import json
 import statistics
 import time
 from collections.abc import Callable
@@ -15,11 +14,10 @@ from pathlib import Path
 
 import click
 import numpy as np
-from rich.console import Console
-from rich.table import Table
 
 from molink.wire.codecs import CODECS, decode, encode
 from molink.wire.messages import TensorHeader
+from tools.experiments.harness.experiment import experiment, markdown_table, show, write_report
 
 __all__ = ["CodecFigures", "main", "measure"]
 
@@ -33,7 +31,7 @@ REPEATS_MIN, MEASURE_S = 9, 0.3
 
 @dataclass(frozen=True, slots=True)
 class CodecFigures:
-    """One codec on one shape."""
+    """Speed and ratio of one codec on one shape."""
 
     codec: str
     rows: int
@@ -46,7 +44,7 @@ class CodecFigures:
     decode_mb_per_s: float
 
 
-@click.command()
+@experiment
 @click.option(
     "--dtype",
     type=click.Choice(["float32", "bfloat16", "float16"]),
@@ -54,18 +52,16 @@ class CodecFigures:
     show_default=True,
     help="Element type of the rows.",
 )
-@click.option("--json", "json_file", type=click.Path(path_type=Path), help="Also write this file.")
-def main(dtype: str, json_file: Path | None) -> None:
+def main(out: Path, dtype: str) -> None:
     """Measure every codec of the wire on decode-sized and prefill-sized activations."""
     figures = []
     for width in WIDTHS:
         for rows in ROWS:
             header = TensorHeader(dtype, rows, width)
             figures += [measure(codec, header, _rows(header)) for codec in CODECS]
-    _print(dtype, figures)
-    if json_file is not None:
-        report = {"dtype": dtype, "figures": [asdict(one) for one in figures]}
-        json_file.write_text(json.dumps(report, indent=2) + "\n")
+    show(_table(figures))
+    report = {"dtype": dtype, "figures": [asdict(measured) for measured in figures]}
+    write_report(out, "codec_speed", report)
 
 
 def measure(codec: str, header: TensorHeader, buffer: bytes) -> CodecFigures:
@@ -105,25 +101,21 @@ def _median_s(action: Callable[[], object]) -> float:
     return statistics.median(times)
 
 
-def _print(dtype: str, figures: list[CodecFigures]) -> None:
-    table = Table(title=f"wire codecs on {dtype} rows")
-    for name in (
-        "width",
-        "rows",
-        "codec",
-        "ratio",
-        "pack us",
-        "unpack us",
-        "pack MB/s",
-        "unpack MB/s",
-    ):
-        table.add_column(name, justify="left" if name == "codec" else "right")
-    for one in figures:
-        rates = [f"{rate:,.0f}" for rate in (one.encode_mb_per_s, one.decode_mb_per_s)]
-        times = [f"{time_us:,.0f}" for time_us in (one.encode_us, one.decode_us)]
-        shape = (str(one.width), str(one.rows), one.codec, f"{one.ratio:.3f}")
-        table.add_row(*shape, *times, *(rates if one.codec != "raw" else ("-", "-")))
-    Console().print(table)
+def _table(figures: list[CodecFigures]) -> str:
+    head = (
+        *("width", "rows", "codec", "ratio"),
+        *("pack us", "unpack us", "pack MB/s", "unpack MB/s"),
+    )
+    return markdown_table(head, [_row(measured) for measured in figures])
+
+
+def _row(measured: CodecFigures) -> list[str]:
+    rates = (measured.encode_mb_per_s, measured.decode_mb_per_s)
+    return [
+        *(str(measured.width), str(measured.rows), measured.codec, f"{measured.ratio:.3f}"),
+        *(f"{time_us:,.0f}" for time_us in (measured.encode_us, measured.decode_us)),
+        *("-" if measured.codec == "raw" else f"{rate:,.0f}" for rate in rates),
+    ]
 
 
 if __name__ == "__main__":

@@ -8,29 +8,52 @@ wait for their first token. About a minute for each policy and round.
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import click
 
-from molink.bench.validation.experiment import Condition, Setup, experiment, policy_conditions
-from molink.bench.validation.ring import Ring, serving
-from molink.workload.markdown import markdown_table, milliseconds
-from molink.workload.spread import percentile, spread
-from molink_sim.report.plots import logarithmic, picture
-from tools.experiments.harness.gap_panels import gap_shares, gaps_over_time, last_rounds
-from tools.experiments.harness.prompts import first_token_s, prompts_every
-from tools.experiments.harness.results import show, write_results
-from tools.experiments.harness.rounds import Figures, Measured, Runs, in_turn
-from tools.experiments.harness.streams import Gap, decoding
+from molink.bench.served_ring import ServedRing
+from molink.workload.figures import percentile, spread
+from molink_sim.report.plots import colour, cumulative, logarithmic, picture
+from tools.experiments.harness.experiment import (
+    Condition,
+    Figures,
+    Measured,
+    Runs,
+    Setup,
+    in_turn,
+    markdown_table,
+    milliseconds,
+    policy_conditions,
+    ring_experiment,
+    show,
+    write_results,
+)
+from tools.experiments.harness.loads import Gap, decoding, first_token_s, prompts_every
+from tools.experiments.harness.serving import serving
 
-__all__ = ["contend", "contention_options", "main"]
+__all__ = [
+    "contend",
+    "contention_options",
+    "gap_shares",
+    "gaps_over_time",
+    "last_rounds",
+    "main",
+]
 
 STREAM_TOKENS = 1000
 PROMPT_OUTPUT_TOKENS = 2
 SETTLE_S = 2.0
 """After the streams flow, before anything counts."""
+
+
+Samples = Mapping[str, Mapping[str, Any]]
+"""What a picture is drawn from, by policy: `gaps_ms` as (s, ms), `loaded_ms`."""
+
+SMALL_POINTS = 8
+"""Size of a legend's letters."""
 
 
 def contention_options(command: Callable[..., None]) -> Callable[..., None]:
@@ -49,7 +72,7 @@ _OPTIONS = (
 )
 
 
-@experiment()
+@ring_experiment()
 @contention_options
 def main(setup: Setup, **own: Any) -> None:
     """Measure the gaps between tokens of MODEL without and with long prompts beside them."""
@@ -65,7 +88,7 @@ def main(setup: Setup, **own: Any) -> None:
 
 
 async def contend(
-    ring: Ring,
+    ring: ServedRing,
     *,
     streams: int,
     prompt_tokens: int,
@@ -143,6 +166,32 @@ def _draw(path: Path, setup: Setup, runs: Runs, quiet_s: float) -> None:
         gap_shares(shares, last_rounds(runs))
         logarithmic(over_time, "y")
         logarithmic(shares, "x")
+
+
+# Several calls may draw into one panel; its axis is made logarithmic when all have drawn.
+
+
+def last_rounds(runs: Runs) -> Samples:
+    """The samples that are drawn: more rounds would lie on top of one another."""
+    return {name: measured[-1].samples for name, measured in runs.items()}
+
+
+def gaps_over_time(axes: Any, samples: Samples, quiet_s: float) -> None:
+    """One dot for each gap; long prompts come from `quiet_s` on."""
+    for number, (name, seen) in enumerate(samples.items()):
+        times, gaps = zip(*sorted(seen["gaps_ms"]), strict=True)
+        axes.plot(times, gaps, ".", ms=2, label=name, color=colour(name, number))
+    axes.axvline(quiet_s, color="#444444", lw=0.8, ls="--")
+    axes.set(xlabel="s (prompts from the dashed line on)", ylabel="gap, ms")
+    axes.legend(fontsize=SMALL_POINTS, markerscale=4)
+
+
+def gap_shares(axes: Any, samples: Samples, kind: str = "", line: str = "-") -> None:
+    """Cumulative, of the gaps with prompts; `kind` and `line` tell apart what is drawn over."""
+    for number, (name, seen) in enumerate(samples.items()):
+        cumulative(axes, seen["loaded_ms"], f"{name}{kind}", colour(name, number), line)
+    axes.set(xlabel="gap with prompts, ms", ylabel="share of gaps")
+    axes.legend(fontsize=SMALL_POINTS)
 
 
 if __name__ == "__main__":

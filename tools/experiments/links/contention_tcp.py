@@ -17,17 +17,32 @@ from typing import Any
 
 import click
 
-from molink.bench.validation.experiment import Condition, Setup, experiment
-from molink.bench.validation.ring import NODES, Ring, serving, serving_over
-from molink.config.link_shape import LinkShape
-from molink.workload.markdown import markdown_table, milliseconds
+from molink.bench.served_ring import ServedRing
+from molink.config.link_schedule import LinkShape
 from molink_sim.report.plots import logarithmic, picture
-from tools.experiments.harness.gap_panels import gap_shares, gaps_over_time, last_rounds
-from tools.experiments.harness.home_lines import HomeLines, home_lines
-from tools.experiments.harness.home_network import check_available
-from tools.experiments.harness.results import show, write_results
-from tools.experiments.harness.rounds import Figures, Measured, Runs, in_turn
-from tools.experiments.links.contention import contend, contention_options
+from tools.experiments.harness.experiment import (
+    Condition,
+    Figures,
+    Measured,
+    Runs,
+    Setup,
+    in_turn,
+    markdown_table,
+    milliseconds,
+    ring_experiment,
+    show,
+    write_results,
+)
+from tools.experiments.harness.serving import NODES, serving, serving_over
+from tools.experiments.homes.home_lines import HomeLines, home_lines
+from tools.experiments.homes.home_network import check_available
+from tools.experiments.links.contention import (
+    contend,
+    contention_options,
+    gap_shares,
+    gaps_over_time,
+    last_rounds,
+)
 
 __all__ = ["main"]
 
@@ -48,7 +63,7 @@ COLUMNS = {
 LOST = "packets_lost"
 
 
-@experiment()
+@ring_experiment()
 @contention_options
 @click.option("--policies", default="molink,fifo,fair", show_default=True, help="Compared.")
 @click.option("--queue-kb", default=1024, show_default=True, help="Of each upload, real TCP only.")
@@ -91,7 +106,7 @@ def _name(policy: str, kind: str) -> str:
 @asynccontextmanager
 async def _real(
     setup: Setup, condition: Condition, seed: int, shape: LinkShape, congestion: str
-) -> AsyncIterator[tuple[Ring, HomeLines]]:
+) -> AsyncIterator[tuple[ServedRing, HomeLines]]:
     with tempfile.TemporaryDirectory() as directory:  # No run knows of another's links.
         file = Path(directory) / "hosts.toml"
         async with home_lines(shape, NODES, congestion) as lines:

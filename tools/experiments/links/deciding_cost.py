@@ -1,6 +1,6 @@
 """What does one decision about a link cost while a thousand transfers wait?
 
-    python -m tools.experiments.links.deciding_cost --json FILE
+    python -m tools.experiments.links.deciding_cost --out DIR
 
 Times `next_chunk` alone, for every policy, on a queue that is kept full: whatever leaves completely
 is replaced outside the measured time. Prefill and decode wait in equal numbers, which is the most
@@ -8,16 +8,13 @@ expensive case: every decision has both to consider and the bounds on starvation
 """
 
 import itertools
-import json
 import statistics
 import time
 from pathlib import Path
 
 import click
-from rich.console import Console
-from rich.table import Table
 
-from molink.workload.spread import percentile
+from molink.workload.figures import percentile
 from molink_scheduler.batch import BatchClass
 from molink_scheduler.link.transmission import (
     POLICIES,
@@ -25,6 +22,13 @@ from molink_scheduler.link.transmission import (
     Transfer,
     TransmissionQueue,
     make_transmission,
+)
+from tools.experiments.harness.experiment import (
+    Figures,
+    experiment,
+    markdown_table,
+    show,
+    write_report,
 )
 
 __all__ = ["main"]
@@ -38,20 +42,16 @@ SIZE_BYTES = {BatchClass.DECODE: 9_216, BatchClass.PREFILL: 196_608}
 STEP_S = 0.001
 """Virtual time between two decisions, so that the bound in milliseconds is reached as well."""
 
-Figures = dict[str, float]
 
-
-@click.command()
+@experiment
 @click.option("--waiting", default=1_000, show_default=True, help="Transfers that wait.")
 @click.option("--decisions", default=50_000, show_default=True, help="Decisions to time.")
-@click.option("--json", "json_file", type=click.Path(path_type=Path), help="Also write this file.")
-def main(waiting: int, decisions: int, json_file: Path | None) -> None:
+def main(out: Path, waiting: int, decisions: int) -> None:
     """Print median and p99 of one decision in microseconds, for every policy."""
     figures = {policy: _figures(_timed_ns(policy, waiting, decisions)) for policy in POLICIES}
-    _print(figures, waiting, decisions)
-    if json_file is not None:
-        report = {"waiting": waiting, "decisions": decisions, "microseconds": figures}
-        json_file.write_text(json.dumps(report, indent=2) + "\n")
+    show(_table(figures))
+    report = {"waiting": waiting, "decisions": decisions, "microseconds": figures}
+    write_report(out, "deciding_cost", report)
 
 
 def _timed_ns(policy: str, waiting: int, decisions: int) -> list[int]:
@@ -61,7 +61,7 @@ def _timed_ns(policy: str, waiting: int, decisions: int) -> list[int]:
         _offer(queue, next(ids), now)
     timed: list[int] = []
     for _ in range(WARM_UP_DECISIONS + decisions):
-        link = LinkView(2.5e6, 0.06, now + 0.05)
+        link = LinkView(2.5e6, 20_000, next_decode_due_at=now + 0.05)
         began = time.perf_counter_ns()
         chunk = queue.next_chunk(now, link)
         timed.append(time.perf_counter_ns() - began)
@@ -78,7 +78,7 @@ def _offer(queue: TransmissionQueue, transfer_id: int, now: float) -> None:
 def _replace(
     queue: TransmissionQueue, transfer_id: int, batch_class: BatchClass, now: float
 ) -> None:
-    queue.offer(Transfer(transfer_id, batch_class, SIZE_BYTES[batch_class], 1), now)
+    queue.offer(Transfer(transfer_id, batch_class, SIZE_BYTES[batch_class]))
 
 
 def _figures(timed_ns: list[int]) -> Figures:
@@ -90,13 +90,9 @@ def _figures(timed_ns: list[int]) -> Figures:
     }
 
 
-def _print(figures: dict[str, Figures], waiting: int, decisions: int) -> None:
-    table = Table("policy", title=f"{waiting} transfers wait, {decisions} decisions, microseconds")
-    for column in ("median", "p99", "max"):
-        table.add_column(column, justify="right")
-    for policy, row in figures.items():
-        table.add_row(policy, *(str(value) for value in row.values()))
-    Console().print(table)
+def _table(figures: dict[str, Figures]) -> str:
+    rows = [[policy, *map(str, times.values())] for policy, times in figures.items()]
+    return markdown_table(("policy", "median, us", "p99", "max"), rows)
 
 
 if __name__ == "__main__":

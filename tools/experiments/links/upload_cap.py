@@ -14,16 +14,25 @@ from typing import Any
 
 import click
 
-from molink.bench.validation.experiment import Condition, Setup, experiment, policy_conditions
-from molink.bench.validation.ring import serving
 from molink.errors import UserError
-from molink.workload.markdown import markdown_table, milliseconds
-from molink.workload.spread import percentile
+from molink.workload.figures import percentile
 from molink_sim.report.plots import colour, picture
-from tools.experiments.harness.prompts import first_token_s, prompts_always
-from tools.experiments.harness.results import show, write_results
-from tools.experiments.harness.rounds import Figures, Measured, Runs, in_turn
-from tools.experiments.harness.streams import decoding
+from tools.experiments.harness.experiment import (
+    Condition,
+    Figures,
+    Measured,
+    Runs,
+    Setup,
+    in_turn,
+    markdown_table,
+    milliseconds,
+    policy_conditions,
+    ring_experiment,
+    show,
+    write_results,
+)
+from tools.experiments.harness.loads import decoding, first_token_s, prompts_always
+from tools.experiments.harness.serving import serving
 from tools.experiments.harness.traffic import Traffic, busiest_second, watching
 
 __all__ = ["main"]
@@ -33,7 +42,7 @@ PROMPTS_UNDER_WAY = 2
 SHOWN_WINDOW_S = 0.25
 
 
-@experiment(link="100:30")
+@ring_experiment(link="100:30")
 @click.option("--upload-mbps", default=8.0, show_default=True, help="The cap.")
 @click.option("--load-s", default=15.0, show_default=True, help="How long prompts come.")
 @click.option("--streams", default=2, show_default=True, help="Answers that decode beside them.")

@@ -62,13 +62,13 @@ def round_cluster(seed: int, nodes: int, layers: int = 80) -> Problem:
 
 
 def _home_links(r: Random, facts: Sequence[NodeFacts]) -> Network:
-    """Each home has its own way to its region; regions are 35 ms apart."""
+    """Each home has a delay of its own to its region; regions are 35 ms apart."""
     homes = [(node.id, r.choice("ABC"), r.uniform(1, 8)) for node in facts]
     links = {}
-    for a, region, way_ms in homes:
+    for a, region, home_ms in homes:
         for b, other, other_ms in homes:
             between_ms = (4 if region == other else 35) * r.uniform(0.8, 1.2)
             if a < b:
-                link = LinkFacts(1e9, (way_ms + other_ms + between_ms) / 1e3)
+                link = LinkFacts(1e9, (home_ms + other_ms + between_ms) / 1e3)
                 links[a, b] = links[b, a] = link
     return Network(links)

@@ -1,30 +1,27 @@
 """How long does a placement take, and how far is it from what cannot be exceeded?
 
-    python -m tools.experiments.placement.placement_speed --json FILE
+    python -m tools.experiments.placement.placement_speed --out DIR
 
 Three parts. *Homes*: whole plans of clusters of home PCs, as a coordinator asks for them, with the
-users that they serve and the bound of `placement.bound`. *Flow*: the same with a lax bound on the
+users that they serve and the bound of `bound`. *Flow*: the same with a lax bound on the
 time per token and no tables, where a plain flow is a fair measure. *Solver*: the linear objective
 against HiGHS, which proves an optimum; needs scipy.
 """
 
-import json
 import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import click
-from rich.console import Console
-from rich.table import Table
 
 from molink_scheduler.placement import Goal, Plan, make_plan
-from molink_scheduler.placement.grow import recipes_for_round
-from molink_scheduler.placement.objective import RoundObjective
 from molink_scheduler.placement.problem import Problem
 from molink_scheduler.placement.search import local_search
+from tools.experiments.harness.experiment import experiment, markdown_table, show, write_report
 from tools.experiments.placement.bound import users_bound
 from tools.experiments.placement.placement_clusters import home_cluster, round_cluster
+from tools.experiments.placement.round_objective import RoundObjective, recipes_for_round
 from tools.experiments.placement.round_optimum import round_optimum
 
 __all__ = ["main"]
@@ -45,20 +42,18 @@ SAME = 1e-6
 Row = dict[str, Any]
 
 
-@click.command()
+@experiment
 @click.option("--seeds", default=3, show_default=True, help="Clusters of each kind.")
 @click.option("--solver/--no-solver", default=True, show_default=True, help="Ask HiGHS, too.")
-@click.option("--json", "json_file", type=click.Path(path_type=Path), help="Also write this file.")
-def main(seeds: int, solver: bool, json_file: Path | None) -> None:
+def main(out: Path, seeds: int, solver: bool) -> None:
     """Time placements of random clusters and measure their distance from bounds and optima."""
     report = {"homes": _homes(seeds), "flow": _flow(seeds)}
     if solver:
         report["solver"] = [row for case in SOLVER_CASES for row in _solved(*case)]
-    console = Console()
     for title, rows in report.items():
-        _print(title, rows, console)
-    if json_file is not None:
-        json_file.write_text(json.dumps(report, indent=2) + "\n")
+        cells = [[_shown(value) for value in row.values()] for row in rows]
+        show(f"{title}\n\n{markdown_table(list(rows[0]), cells)}")
+    write_report(out, "placement", report)
 
 
 def _homes(seeds: int) -> list[Row]:
@@ -118,13 +113,6 @@ def _solved(nodes: int, seeds: int) -> list[Row]:
     row = {"nodes": nodes, "seeds": seeds, "equal": equal, "worst_percent": round(100 * worst, 4)}
     row |= {"search_s_max": round(max(search_s), 2), "solver_s_max": round(max(solver_s), 2)}
     return [row]
-
-
-def _print(title: str, rows: Sequence[Row], console: Console) -> None:
-    table = Table(*rows[0], title=title, title_justify="left")
-    for row in rows:
-        table.add_row(*(_shown(value) for value in row.values()))
-    console.print(table)
 
 
 def _shown(value: Any) -> str:

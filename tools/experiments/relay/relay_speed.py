@@ -3,7 +3,7 @@
     python -m tools.experiments.relay.relay_speed --out DIR
 
 Two ZeroMQ sockets with CURVE, as a link has them, in this process; between them nothing but
-loopback, or the door of one agent, `molink relay` and the receiver of another agent, a process
+loopback, or the tunnel of one agent, `molink relay` and the receiver of another agent, a process
 each. Paths are measured in turn, several rounds; figures are medians. Latency is one way, of one
 message at a time. Processor time is what the kernel has booked on the processes while messages came
 at a steady rate.
@@ -11,26 +11,35 @@ at a steady rate.
 
 import json
 import os
-import platform
 import statistics
-import subprocess
-import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
-import click
 import psutil
 import zmq
 
 from molink.transport.relay.protocol import relay_token
-from molink.workload.markdown import markdown_table
+from tools.experiments.harness.experiment import (
+    Condition,
+    Figures,
+    Measured,
+    experiment,
+    figures_of,
+    in_turn,
+    markdown_table,
+    medians,
+    rounds_option,
+    show,
+    write_report,
+)
+from tools.experiments.harness.processes import MOLINK, cpu_s, running
 
-__all__ = ["SECRET", "RelayFigures", "main", "start_relay"]
+__all__ = ["SECRET", "main", "start_relay"]
 
 MESSAGE_BYTES = 16 * 1024
 """A decode micro-batch of two rows of a 4,096-wide model in 16 bits."""
@@ -49,6 +58,8 @@ WAITING_MESSAGES = 64
 
 PATHS = ("direct", "relay")
 
+RELAY_ENDS = "tools.experiments.relay.relay_ends"
+
 LABELS = {
     "latency_p50_ms": "one message of 16 KB, one way, p50, ms",
     "latency_p99_ms": "p99, ms",
@@ -60,76 +71,49 @@ LABELS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class RelayFigures:
-    """One path in one round; processor time is that of relay and agents, in milliseconds."""
-
-    path: str
-    latency_p50_ms: float
-    latency_p99_ms: float
-    mb_per_s: float
-    """Messages of 16 KB, as fast as they go."""
-    large_mb_per_s: float
-    """Messages of 1 MB."""
-    relay_ms_per_s: float
-    """While STEADY_MBPS passed; a thousand is one core."""
-    agents_ms_per_s: float
-    """Both together."""
-    relay_fast_share: float
-    """Of a core, while as much as possible passed."""
-
-
-@click.command()
-@click.option(
-    "--out", type=click.Path(path_type=Path, file_okay=False), required=True, help="For relay.json."
-)
-@click.option("--rounds", default=3, show_default=True, help="Of all paths in turn.")
+@experiment
+@rounds_option()
 def main(out: Path, rounds: int) -> None:
     """Measure a link over loopback, and the same through a relay."""
-    runs: list[RelayFigures] = []
-    for number in range(rounds):
-        for path in PATHS if number % 2 == 0 else PATHS[::-1]:
-            runs.append(_measure(path))
-    medians = {path: _median([one for one in runs if one.path == path]) for path in PATHS}
-    report = {
-        "experiment": "relay",
-        "options": {"rounds": rounds, "message_bytes": MESSAGE_BYTES, "steady_mbps": STEADY_MBPS},
-        "machine": {"cores": os.cpu_count(), "system": platform.platform()},
-        "medians": medians,
-        "runs": [asdict(one) for one in runs],
-    }
-    out.mkdir(parents=True, exist_ok=True)
-    (out / "relay.json").write_text(json.dumps(report, indent=2) + "\n")
-    click.echo(f"\n{_table(medians)}\n")
+
+    async def measure(path: Condition, number: int) -> Measured:
+        return Measured(_measure(path.name))
+
+    runs = in_turn([Condition(path) for path in PATHS], rounds, measure)
+    middle = medians(runs)
+    options = {"rounds": rounds, "message_bytes": MESSAGE_BYTES, "steady_mbps": STEADY_MBPS}
+    write_report(out, "relay", {"options": options, "medians": middle, "runs": figures_of(runs)})
+    show(_table(middle))
 
 
-def _measure(path: str) -> RelayFigures:
+def _measure(path: str) -> Figures:
+    """One path in one round; LABELS says what each figure is."""
     with _opened(path) as link:
         latencies_s = _latencies(link.sender, link.receiver)
         relay_s, agents_s = _used_at_a_steady_rate_s(link)
-        fast_from_s = _used_s(link.relay)
+        fast_from_s = cpu_s(*link.relay)
         fast_s = _stream(link.sender, link.receiver, MESSAGE_BYTES, FAST_BYTES)
-        share = (_used_s(link.relay) - fast_from_s) / fast_s
+        share = (cpu_s(*link.relay) - fast_from_s) / fast_s
         large_s = _stream(link.sender, link.receiver, LARGE_BYTES, FAST_BYTES)
-    return RelayFigures(
-        path,
-        round(statistics.median(latencies_s) * 1e3, 3),
-        round(statistics.quantiles(latencies_s, n=100)[98] * 1e3, 3),
-        round(FAST_BYTES / fast_s / 1e6, 1),
-        round(FAST_BYTES / large_s / 1e6, 1),
-        round(relay_s / STEADY_S * 1e3, 1),
-        round(agents_s / STEADY_S * 1e3, 1),
-        round(share, 3),
-    )
+    return {
+        "latency_p50_ms": statistics.median(latencies_s) * 1e3,
+        "latency_p99_ms": statistics.quantiles(latencies_s, n=100)[98] * 1e3,
+        "mb_per_s": FAST_BYTES / fast_s / 1e6,
+        "large_mb_per_s": FAST_BYTES / large_s / 1e6,
+        "relay_ms_per_s": relay_s / STEADY_S * 1e3,
+        "agents_ms_per_s": agents_s / STEADY_S * 1e3,
+        "relay_fast_share": share,
+    }
 
 
 @dataclass(frozen=True, slots=True)
 class _Link:
-    """Two connected sockets, and who carries between them."""
+    """Two connected sockets, and the processes that carry between them."""
 
     sender: "zmq.Socket[bytes]"
     receiver: "zmq.Socket[bytes]"
-    relay: psutil.Process | None
+    relay: list[psutil.Process]
+    """Empty where nothing is between them; so are the agents."""
     agents: list[psutil.Process]
 
 
@@ -140,7 +124,7 @@ def _opened(path: str) -> Iterator[_Link]:
         sender, receiver = _sockets(context)
         port = receiver.bind_to_random_port("tcp://127.0.0.1")
         address = f"127.0.0.1:{port}"
-        relay: psutil.Process | None = None
+        relay: list[psutil.Process] = []
         agents: list[psutil.Process] = []
         if path == "relay":
             address, relay, agents = stack.enter_context(_relayed(address))
@@ -152,10 +136,10 @@ def _opened(path: str) -> Iterator[_Link]:
 
 def _used_at_a_steady_rate_s(link: _Link) -> tuple[float, float]:
     """Processor seconds of the relay and of the agents in STEADY_S."""
-    relay_s, agents_s = _used_s(link.relay), _used_s(*link.agents)
+    relay_s, agents_s = cpu_s(*link.relay), cpu_s(*link.agents)
     total_bytes = int(STEADY_MBPS / 8 * 1e6 * STEADY_S)
     _stream(link.sender, link.receiver, MESSAGE_BYTES, total_bytes, STEADY_MBPS)
-    return _used_s(link.relay) - relay_s, _used_s(*link.agents) - agents_s
+    return cpu_s(*link.relay) - relay_s, cpu_s(*link.agents) - agents_s
 
 
 def _sockets(context: "zmq.Context[zmq.Socket[bytes]]") -> "list[zmq.Socket[bytes]]":
@@ -209,58 +193,31 @@ def _stream(
     return time.perf_counter() - began_s
 
 
-def _used_s(*processes: psutil.Process | None) -> float:
-    """Processor seconds so far."""
-    times = [process.cpu_times() for process in processes if process is not None]
-    return float(sum(one.user + one.system for one in times))
-
-
 @contextmanager
 def start_relay() -> Iterator[tuple[psutil.Process, str]]:
     """`molink relay` in a process of its own, and its host:port."""
-    with ExitStack() as stack:
-        secret = Path(stack.enter_context(tempfile.TemporaryDirectory())) / "secret"
+    with tempfile.TemporaryDirectory() as folder:
+        secret = Path(folder) / "secret"
         secret.write_text(SECRET)
-        where = ["--host", "127.0.0.1", "--port", "0", "--secret-file", str(secret)]
-        relay, ready = stack.enter_context(_process("molink.cli.main", "relay", *where))
-        yield relay, ready.split()[-1]
+        where = ("--host", "127.0.0.1", "--port", "0", "--secret-file", str(secret))
+        with running(MOLINK, "relay", *where) as relay:
+            yield psutil.Process(relay.pid), relay.line()[1].split()[-1]
 
 
 @contextmanager
-def _relayed(address: str) -> Iterator[tuple[str, psutil.Process, list[psutil.Process]]]:
+def _relayed(address: str) -> Iterator[tuple[str, list[psutil.Process], list[psutil.Process]]]:
     """(where the sender connects, the relay, the two agents)."""
     with ExitStack() as stack:
         relay, at = stack.enter_context(start_relay())
-        module = "tools.experiments.harness.relay_ends"
-        token = relay_token(SECRET.encode(), RECEIVER)
-        receiver, _ = stack.enter_context(
-            _process(module, "receiver", at, RECEIVER, token, address)
-        )
-        token = relay_token(SECRET.encode(), SENDER)
-        door, ready = stack.enter_context(_process(module, "door", at, SENDER, token, RECEIVER))
-        yield json.loads(ready)["address"], relay, [receiver, door]
 
+        def agent(role: str, node_id: str, last: str) -> tuple[psutil.Process, str]:
+            token = relay_token(SECRET.encode(), node_id)
+            started = stack.enter_context(running(RELAY_ENDS, role, at, node_id, token, last))
+            return psutil.Process(started.pid), started.line()[1]
 
-@contextmanager
-def _process(module: str, *arguments: str) -> Iterator[tuple[psutil.Process, str]]:
-    """A module of ours that runs, and its first line."""
-    process = subprocess.Popen(
-        [sys.executable, "-m", module, *arguments],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    try:
-        assert process.stdout is not None
-        yield psutil.Process(process.pid), process.stdout.readline()
-    finally:
-        process.terminate()
-        process.communicate()
-
-
-def _median(runs: Sequence[RelayFigures]) -> dict[str, float]:
-    names = [name for name in asdict(runs[0]) if name != "path"]
-    return {name: statistics.median(getattr(one, name) for one in runs) for name in names}
+        receiver, _ = agent("receiver", RECEIVER, address)
+        tunnel, ready = agent("tunnel", SENDER, RECEIVER)
+        yield json.loads(ready)["address"], [relay], [receiver, tunnel]
 
 
 def _table(medians: dict[str, dict[str, float]]) -> str:

@@ -14,18 +14,27 @@ from typing import Any
 
 import click
 
-from molink.bench.validation.experiment import Condition, Setup, experiment, policy_conditions
-from molink.bench.validation.ring import serving
-from molink.workload.markdown import markdown_table, milliseconds
-from molink.workload.spread import percentile
+from molink.workload.figures import percentile
 from molink_sim.report.plots import colour, picture
-from tools.experiments.harness.results import show, write_results
-from tools.experiments.harness.rounds import Figures, Measured, in_turn
+from tools.experiments.harness.experiment import (
+    Condition,
+    Figures,
+    Measured,
+    Setup,
+    in_turn,
+    markdown_table,
+    milliseconds,
+    policy_conditions,
+    ring_experiment,
+    show,
+    write_results,
+)
+from tools.experiments.harness.serving import serving
 
 __all__ = ["main", "slope_and_base"]
 
 
-@experiment()
+@ring_experiment()
 @click.option(
     "--delays-ms", default="10,20,30,50", show_default=True, help="One way, instead of the link's."
 )

@@ -11,21 +11,29 @@ from pathlib import Path
 
 import click
 
-from molink.bench.load import LoadSettings, run_load
-from molink.bench.validation.experiment import Condition, Setup, experiment
-from molink.bench.validation.ring import Ring, serving
-from molink.errors import UserError
-from molink.workload.markdown import markdown_table, milliseconds
+from molink.bench.load import LoadSettings
+from molink.bench.served_ring import ServedRing
 from molink_sim.report.plots import colour, picture
-from tools.experiments.harness.results import show, write_results
-from tools.experiments.harness.rounds import Figures, Measured, in_turn
+from tools.experiments.harness.experiment import (
+    Condition,
+    Figures,
+    Measured,
+    Setup,
+    in_turn,
+    markdown_table,
+    milliseconds,
+    ring_experiment,
+    show,
+    write_results,
+)
+from tools.experiments.harness.serving import run_whole_load, serving
 
 __all__ = ["main"]
 
 INPUT_TOKENS = 32
 
 
-@experiment()
+@ring_experiment()
 @click.option("--counts", default="1,2,3,4,5,6,auto", show_default=True, help="Micro-batches.")
 @click.option("--users", default="1,4,8,16", show_default=True, help="At once.")
 @click.option("--policies", default="molink", show_default=True, help="Scheduling of the links.")
@@ -57,11 +65,9 @@ def _name(policy: str, count: str) -> str:
     return f"{policy} {count}"
 
 
-async def _crowd(ring: Ring, users: int, tokens: int, seed: int) -> Figures:
+async def _crowd(ring: ServedRing, users: int, tokens: int, seed: int) -> Figures:
     load = LoadSettings(ring.server.url, users, users, INPUT_TOKENS, tokens, seed=seed)
-    report = await run_load(load)
-    if report["failed"]:
-        raise UserError(f"{report['failed']} requests failed: {report['first_error']}")
+    report = await run_whole_load(load)
     return {
         f"tpot_{users}_s": report["tpot_s"]["p50"],
         f"tokens_per_s_{users}": report["tokens_per_s"],

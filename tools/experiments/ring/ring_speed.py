@@ -1,16 +1,13 @@
 """How fast is a ring on this machine, through the REST API, and what do its stages weigh?
 
-    python -m tools.experiments.ring.ring_speed MODEL --json FILE
+    python -m tools.experiments.ring.ring_speed MODEL --out DIR
 
 Starts `molink serve` with three stages, once on loopback and once behind emulated home links, in
 turn and several times over; loads it with 1, 4 and 8 users, then with single long prompts. Prints
 medians. Meant for a quiet machine: the load generator shares its cores.
 """
 
-import asyncio
-import json
-import statistics
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -18,9 +15,23 @@ from typing import Any
 import click
 import psutil
 
-from molink.bench.load import LoadSettings, run_load
-from molink.bench.validation.server_process import ServerProcess
+from molink.bench.load import LoadSettings
+from molink.bench.served_ring import ServerProcess
 from molink.node.stage_handle import STAGE_MODULE
+from tools.experiments.harness.experiment import (
+    Condition,
+    Figures,
+    Measured,
+    experiment,
+    figures_of,
+    in_turn,
+    markdown_table,
+    medians,
+    rounds_option,
+    show,
+    write_report,
+)
+from tools.experiments.harness.serving import run_whole_load
 
 __all__ = ["main"]
 
@@ -31,31 +42,31 @@ WAVES = 3
 
 LONG_INPUT_TOKENS, LONG_OUTPUT_TOKENS, LONG_REQUESTS = 1000, 2, 5
 
-Figures = dict[str, float]
 
-
-@click.command()
+@experiment
 @click.argument("model")
 @click.option("--link", default="100:30", show_default=True, help="The emulated link.")
-@click.option("--rounds", default=3, show_default=True, help="How often to measure each.")
+@rounds_option()
 @click.option("--serve-options", default="", help="Further options of `molink serve`.")
-@click.option("--json", "json_file", type=click.Path(path_type=Path), help="Also write this file.")
-def main(model: str, link: str, rounds: int, serve_options: str, json_file: Path | None) -> None:
+def main(out: Path, model: str, link: str, rounds: int, serve_options: str) -> None:
     """Measure MODEL over three stages, on loopback and over LINK."""
-    conditions = {"loopback": [], f"link {link}": ["--link", link]}
-    runs: dict[str, list[Figures]] = {name: [] for name in conditions}
-    for _ in range(rounds):
-        for name, options in conditions.items():
-            runs[name].append(asyncio.run(_measure(model, [*options, *serve_options.split()])))
-            click.echo(f"{name}: {_rounded(runs[name][-1])}")
-    medians = {name: _medians(figures) for name, figures in runs.items()}
-    click.echo(json.dumps({"medians": medians}, indent=2))
-    if json_file is not None:
-        report = {"model": Path(model).name, "rounds": rounds, "medians": medians, "runs": runs}
-        json_file.write_text(json.dumps(report, indent=2) + "\n")
+    further = tuple(serve_options.split())
+    conditions = [
+        Condition("loopback", further),
+        Condition(f"link {link}", ("--link", link, *further)),
+    ]
+
+    async def measure(condition: Condition, number: int) -> Measured:
+        return Measured(await _measure(model, condition.options))
+
+    runs = in_turn(conditions, rounds, measure)
+    middle = medians(runs)
+    report = {"model": Path(model).name, "rounds": rounds, "medians": middle}
+    write_report(out, "ring_speed", {**report, "runs": figures_of(runs)})
+    show(_table(middle))
 
 
-async def _measure(model: str, options: list[str]) -> Figures:
+async def _measure(model: str, options: Sequence[str]) -> Figures:
     figures: Figures = {}
     async with _serving(model, options) as server:
         figures["rss_mb_before_load"] = max(_stage_rss_mb(server))
@@ -71,15 +82,13 @@ async def _measure(model: str, options: list[str]) -> Figures:
 async def _load(
     server: ServerProcess, users: int, requests: int, input_tokens: int, output_tokens: int
 ) -> dict[str, Any]:
-    settings = LoadSettings(server.url, users, requests, input_tokens, output_tokens)
-    report = await run_load(settings)
-    if report["failed"]:
-        raise click.ClickException(f"{report['failed']} requests failed: the run is void.")
-    return report
+    return await run_whole_load(
+        LoadSettings(server.url, users, requests, input_tokens, output_tokens)
+    )
 
 
 @asynccontextmanager
-async def _serving(model: str, options: list[str]) -> AsyncIterator[ServerProcess]:
+async def _serving(model: str, options: Sequence[str]) -> AsyncIterator[ServerProcess]:
     server = await ServerProcess.start(model, ["--nodes", "3", *options])
     try:
         yield server
@@ -93,12 +102,12 @@ def _stage_rss_mb(server: ServerProcess) -> list[float]:
     return [stage.memory_info().rss / 1e6 for stage in stages]
 
 
-def _medians(runs: list[Figures]) -> Figures:
-    return _rounded({name: statistics.median(run[name] for run in runs) for name in runs[0]})
-
-
-def _rounded(figures: Figures) -> Figures:
-    return {name: round(value, 4) for name, value in figures.items()}
+def _table(middle: dict[str, Figures]) -> str:
+    rows = [
+        [name, *(f"{figures[name]:.4g}" for figures in middle.values())]
+        for name in next(iter(middle.values()))
+    ]
+    return markdown_table(["medians", *middle], rows)
 
 
 if __name__ == "__main__":

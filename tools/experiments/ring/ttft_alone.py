@@ -16,15 +16,25 @@ from typing import Any
 
 import click
 
-from molink.bench.validation.experiment import Condition, Setup, experiment, policy_conditions
-from molink.bench.validation.ring import Ring, serving
-from molink.workload.markdown import markdown_table, milliseconds
-from molink.workload.spread import percentile
+from molink.bench.served_ring import ServedRing
+from molink.workload.figures import percentile
 from molink_sim.report.plots import colour, picture
-from tools.experiments.harness.cluster_log import link_of
-from tools.experiments.harness.prompts import first_token_s
-from tools.experiments.harness.results import show, write_results
-from tools.experiments.harness.rounds import Figures, Measured, Runs, in_turn
+from tools.experiments.harness.experiment import (
+    Condition,
+    Figures,
+    Measured,
+    Runs,
+    Setup,
+    in_turn,
+    markdown_table,
+    milliseconds,
+    policy_conditions,
+    ring_experiment,
+    show,
+    write_results,
+)
+from tools.experiments.harness.loads import first_token_s
+from tools.experiments.harness.serving import link_of, serving
 
 __all__ = ["main"]
 
@@ -34,7 +44,7 @@ DELAYS = 3
 WHOLE = ("--span-tokens", "4096")
 
 
-@experiment()
+@ring_experiment()
 @click.option("--prompt-tokens", default=1500, show_default=True, help="Of the prompt.")
 @click.option("--prompts", default=5, show_default=True, help="One after the other.")
 @click.option("--pause-s", default=0.5, show_default=True, help="Between two of them.")
@@ -92,7 +102,7 @@ def _add_floors(runs: Runs) -> None:
             one.figures.update(floor_s=floor_s, to_floor=to_floor)
 
 
-async def _one_by_one(ring: Ring, tokens: int, prompts: int, pause_s: float) -> list[float]:
+async def _one_by_one(ring: ServedRing, tokens: int, prompts: int, pause_s: float) -> list[float]:
     waits = []
     for _ in range(prompts):
         waits.append(first_token_s(await ring.ask(tokens, 1)))

@@ -1,7 +1,7 @@
 """Is a plan for uneven PCs as good as it says, and how much better than equal shares?
 
     python tools/random_llama.py MODEL 12 32768
-    python -m tools.experiments.ring.uneven_nodes MODEL --json FILE
+    python -m tools.experiments.ring.uneven_nodes MODEL --out DIR
 
 Three agents lend memory as 1 : 2 : 4 and threads as 1 : 1 : 2; the smallest has little room beside
 its equal share of the layers, and the largest cannot hold the model alone. A real `molink up`
@@ -10,37 +10,44 @@ with one user, and with as many users as the better plan has room for. What is h
 forecast is the time between tokens (TPOT).
 
 All agents share this machine. Two things keep that from spoiling the comparison: they join one
-after the other, so that nobody times a layer while another computes, and the ring has a single
+after the other, so that none times a layer while another computes, and the ring has a single
 micro-batch, so that its stages compute one after the other, as their PCs would. Prompts are short
 beside the answers, because they are what stages compute at the same time.
 """
 
 import asyncio
-import json
-import os
-import platform
-import signal
-import statistics
-import time
-import urllib.request
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import click
 
-from molink.bench.load import LoadSettings, run_load
+from molink.bench.load import LoadSettings
 from molink.errors import UserError
-from molink.workload.markdown import markdown_table, milliseconds
-from tools.experiments.harness.agents import AgentsRun, agents_run
+from tools.experiments.harness.agents import AgentsRun, agents_run, get_json, is_timed
+from tools.experiments.harness.experiment import (
+    Condition,
+    Figures,
+    Measured,
+    Runs,
+    experiment,
+    in_turn,
+    markdown_table,
+    medians,
+    milliseconds,
+    rounds_option,
+    show,
+    write_report,
+)
+from tools.experiments.harness.serving import run_whole_load
 
 __all__ = ["main"]
 
 SPLITS = ("planned", "even")
 SHARES, THREADS = (2, 1, 4), (1, 1, 2)
-"""Of the agents in the order in which they join: an even split has the smallest in the middle,
-where it needs no table of words."""
+"""Memory and threads of the agents in the order in which they join: an even split has the smallest
+in the middle, where it needs no table of words."""
 
 PROMPT_TOKENS, ANSWER_TOKENS = 32, 224
 CONTEXT_TOKENS = PROMPT_TOKENS + ANSWER_TOKENS
@@ -49,58 +56,46 @@ REQUESTS_EACH = 3
 """A forecast is of users who come and go. When all ask once in the same moment, the first to be
 answered share the ring with few, and the last too: a time per token that no steady load has."""
 
-LOOK_S = 0.2
 MEASURED_WITHIN_S, READY_WITHIN_S = 120.0, 120.0
 
 SETTLE_S = 3.0
-"""After the last agent was timed: the ways between them are measured, a second for each."""
+"""After the last agent was timed: the routes between them are measured, a second for each."""
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """As typed."""
+    """The options as typed."""
 
     model: str
     memory_gb: float
     tpot_ms: float
 
 
-@click.command()
+@experiment
 @click.argument("model")
 @click.option("--memory-gb", default=0.055, show_default=True, help="Lent by the smallest agent.")
 @click.option("--tpot-ms", default=250.0, show_default=True, help="Bound of the plan.")
-@click.option("--rounds", default=2, show_default=True, help="Of which medians are taken.")
-@click.option("--json", "json_file", type=click.Path(path_type=Path), help="Also write this file.")
-def main(model: str, memory_gb: float, tpot_ms: float, rounds: int, json_file: Path | None) -> None:
+@rounds_option(2)
+def main(out: Path, rounds: int, **own: Any) -> None:
     """Compare MODEL's planned and even split over three uneven agents."""
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # Agents are ended as well.
-    settings = Settings(model, memory_gb, tpot_ms)
-    runs: dict[str, list[dict[str, Any]]] = {split: [] for split in SPLITS}
-    for number in range(rounds):
-        for split in SPLITS[:: 1 if number % 2 == 0 else -1]:
-            one = asyncio.run(_measured(settings, split))
-            runs[split].append(one)
-            click.echo(f"round {number + 1}, {split}: {json.dumps(_figures(one))}", err=True)
-        _report(settings, runs, json_file)
+    settings = Settings(**own)
 
+    async def measure(split: Condition, number: int) -> Measured:
+        measured = await _measured(settings, split.name)
+        return Measured(_figures(measured), measured)
 
-def _report(settings: Settings, runs: dict[str, list[dict[str, Any]]], file: Path | None) -> None:
-    """Of the rounds so far."""
-    middle = {split: _medians([_figures(one) for one in found]) for split, found in runs.items()}
+    runs = in_turn([Condition(split) for split in SPLITS], rounds, measure)
+    middle = medians(runs)
     gain = middle["planned"]["tokens_per_s"] / middle["even"]["tokens_per_s"]
-    click.echo(f"\n{_table(middle, runs)}\n\nplanned to even: {gain:.2f} x\n")
-    if file is not None:
-        machine = {"cores": os.cpu_count(), "system": platform.platform()}
-        report = {
-            "experiment": "uneven_nodes",
-            "machine": machine,
-            "settings": asdict(settings) | {"model": Path(settings.model).name},
-            "load": {"prompt_tokens": PROMPT_TOKENS, "answer_tokens": ANSWER_TOKENS},
-            "planned_to_even": gain,
-            "medians": middle,
-            "runs": runs,
-        }
-        file.write_text(json.dumps(report, indent=2) + "\n")
+    show(f"{_table(middle, runs)}\n\nplanned to even: {gain:.2f} x")
+    report = {
+        "settings": asdict(settings) | {"model": Path(settings.model).name},
+        "load": {"prompt_tokens": PROMPT_TOKENS, "answer_tokens": ANSWER_TOKENS},
+        "planned_to_even": gain,
+        "medians": middle,
+        "runs": {split: [run.samples for run in measured] for split, measured in runs.items()},
+    }
+    write_report(out, "uneven_nodes", report)
 
 
 async def _measured(settings: Settings, split: str) -> dict[str, Any]:
@@ -115,9 +110,9 @@ async def _measured(settings: Settings, split: str) -> dict[str, Any]:
         for number, (share, threads) in enumerate(zip(SHARES, THREADS, strict=True)):
             lent = ("--memory-gb", f"{share * settings.memory_gb:g}", "--threads", str(threads))
             run.join(f"pc{number}", "--device", "cpu", *lent)
-            _wait(run, lambda report: _timed(report) > number, MEASURED_WITHIN_S)  # noqa: B023
+            run.wait(lambda report: _timed(report) > number, MEASURED_WITHIN_S)  # noqa: B023
             await asyncio.sleep(SETTLE_S)
-        serving = _wait(run, lambda report: report["unready_reason"] is None, READY_WITHIN_S)
+        serving = run.wait(lambda report: report["unready_reason"] is None, READY_WITHIN_S)
         return await _loaded(run, serving)
 
 
@@ -126,9 +121,9 @@ async def _loaded(run: AgentsRun, serving: dict[str, Any]) -> dict[str, Any]:
     users, most = max(1, ring["forecast"]["users"]), max(1, best["users"])
     alone = await _load(run.url, 1)
     own = await _load(run.url, users)
-    stages = _get(f"{run.url}/cluster")["rings"][0]["stages"]
+    stages = get_json(f"{run.url}/cluster")["rings"][0]["stages"]
     many = own if most == users else await _load(run.url, most)
-    if [one["ring"] for one in _get(f"{run.url}/cluster")["rings"]] != [ring["ring"]]:
+    if [one["ring"] for one in get_json(f"{run.url}/cluster")["rings"]] != [ring["ring"]]:
         raise UserError("the ring was changed while it was loaded: the machine was busy, perhaps")
     return {
         "forecast": ring["forecast"],
@@ -151,62 +146,39 @@ def _only(rings: list[dict[str, Any]]) -> dict[str, Any]:
 async def _load(url: str, users: int) -> dict[str, Any]:
     """Each user asks some times, one request after the other."""
     requests = users * REQUESTS_EACH
-    settings = LoadSettings(url, users, requests, PROMPT_TOKENS, ANSWER_TOKENS)
-    report = await run_load(settings)
-    if report["failed"]:
-        raise UserError(f"a request failed: {report['first_error']}")
-    return report
+    return await run_whole_load(LoadSettings(url, users, requests, PROMPT_TOKENS, ANSWER_TOKENS))
 
 
 def _timed(report: dict[str, Any]) -> int:
-    return sum(bool(node["profile"] and node["profile"]["steps"]) for node in report["nodes"])
-
-
-def _wait(run: AgentsRun, done: Any, within_s: float) -> dict[str, Any]:
-    deadline_s = time.perf_counter() + within_s
-    while not done(report := _get(f"{run.url}/cluster")):
-        if time.perf_counter() > deadline_s:
-            raise UserError(f"the cluster does not get ready: {report['unready_reason']}")
-        time.sleep(LOOK_S)
-    return report
+    return sum(is_timed(node) for node in report["nodes"])
 
 
 def _plan(url: str, split: str) -> dict[str, Any]:
-    answer = _get(f"{url}/plan?split={split}")
+    answer = get_json(f"{url}/plan?split={split}")
     if "shortage" in answer:
         raise UserError(f"the agents lend too little: {answer['shortage']}")
     plan: dict[str, Any] = answer["plan"]
     return plan
 
 
-def _get(url: str) -> dict[str, Any]:
-    with urllib.request.urlopen(url) as answer:
-        found: dict[str, Any] = json.load(answer)
-    return found
-
-
 # -- figures -----------------------------------------------------------------------------------
 
 
-def _figures(one: dict[str, Any]) -> dict[str, float]:
-    forecast = one["forecast"]
+def _figures(measured: dict[str, Any]) -> Figures:
+    forecast = measured["forecast"]
     return {
         "users": forecast["users"],
         "tpot_forecast_s": forecast["tpot_s"],
-        "tpot_s": one["own"]["tpot_s"]["mean"],
+        "tpot_s": measured["own"]["tpot_s"]["mean"],
         "alone_forecast_s": forecast["tpot_alone_s"],
-        "alone_s": one["alone"]["tpot_s"]["mean"],
-        "tokens_per_s": one["many"]["tokens_per_s"],
-        "tokens_per_s_own": one["own"]["tokens_per_s"],
+        "alone_s": measured["alone"]["tpot_s"]["mean"],
+        "tokens_per_s": measured["many"]["tokens_per_s"],
+        "tokens_per_s_own": measured["own"]["tokens_per_s"],
         "tokens_per_s_forecast": forecast["tokens_per_s"],
     }
 
 
-def _medians(rows: Sequence[dict[str, float]]) -> dict[str, float]:
-    return {key: statistics.median(row[key] for row in rows) for key in rows[0]}
-
-
-def _table(middle: dict[str, dict[str, float]], runs: dict[str, list[dict[str, Any]]]) -> str:
+def _table(middle: dict[str, Figures], runs: Runs) -> str:
     return markdown_table(
         [
             *("split", "layers", "users within the bound", "TPOT forecast, ms", "measured", "off"),
@@ -216,22 +188,20 @@ def _table(middle: dict[str, dict[str, float]], runs: dict[str, list[dict[str, A
     )
 
 
-def _rows(
-    middle: dict[str, dict[str, float]], runs: dict[str, list[dict[str, Any]]]
-) -> Iterator[list[str]]:
-    for split, one in middle.items():
+def _rows(middle: dict[str, Figures], runs: Runs) -> Iterator[list[str]]:
+    for split, figures in middle.items():
         yield [
             split,
-            _layers(runs[split][0]["layers"]),
-            f"{one['users']:.0f}",
-            *_against(one["tpot_forecast_s"], one["tpot_s"]),
-            *_against(one["alone_forecast_s"], one["alone_s"]),
-            f"{one['tokens_per_s']:.0f}",
+            _layers(runs[split][0].samples["layers"]),
+            f"{figures['users']:.0f}",
+            *_against(figures["tpot_forecast_s"], figures["tpot_s"]),
+            *_against(figures["alone_forecast_s"], figures["alone_s"]),
+            f"{figures['tokens_per_s']:.0f}",
         ]
 
 
 def _layers(held: dict[str, list[int]]) -> str:
-    ordered = sorted(held.items(), key=lambda one: one[1])
+    ordered = sorted(held.items(), key=lambda entry: entry[1])
     return ", ".join(f"{name} {end - start}" for name, (start, end) in ordered)
 
 

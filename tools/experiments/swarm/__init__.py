@@ -1,1 +1,1 @@
-"""A broker, a swarm of made-up agents, and a coordinator that watches them."""
+"""A swarm of made-up agents, and a broker for it to join when there is no coordinator."""

@@ -1,10 +1,10 @@
-"""A broker in a process of its own, with a door that lets agents join.
+"""A broker in a process of its own, with a port at which agents are let in.
 
     python -m tools.experiments.swarm.broker_host KIND DIRECTORY
 
-Prints one line of JSON (see `Hosted`), serves until its standard input ends. The door stands for
-the coordinator's join endpoint: whoever connects there and sends its name on a line is allowed, and
-is answered with a line when the broker has taken it.
+Prints one line of JSON (see `Hosted`), serves until its standard input ends. The admission port
+stands for the coordinator's join endpoint: a client that connects there and sends its node id on a
+line is allowed, and is answered with a line when the broker has taken it.
 """
 
 import asyncio
@@ -25,28 +25,27 @@ HOST = "127.0.0.1"
 
 @dataclass(frozen=True, slots=True)
 class Hosted:
-    """Where everything is."""
+    """Where a hosted broker is, and how the coordinator's client enters."""
 
     port: int
-    door: int
-    """The port where names are let in."""
+    admission_port: int
     username: str
     password: str
     process_id: int
     """Of the broker itself."""
 
 
-def password_of(name: str) -> str:
-    """Of a made-up agent."""
-    return f"made-up-token-of-{name}"
+def password_of(node_id: str) -> str:
+    """The password of a made-up agent that came through the admission port."""
+    return f"made-up-token-of-{node_id}"
 
 
 async def let_in(
     broker: Broker, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
 ) -> None:
-    """Answer one knock."""
-    name = (await reader.readline()).decode().strip()
-    await broker.allow(name, password_of(name))
+    """Admit the agent of one connection."""
+    node_id = (await reader.readline()).decode().strip()
+    await broker.allow(node_id, password_of(node_id))
     writer.write(b"allowed\n")
     writer.close()
 
@@ -54,10 +53,10 @@ async def let_in(
 async def _serve(kind: str, directory: Path) -> None:
     broker = open_broker(kind, HOST, 0, directory)
     await broker.start()
-    door = await asyncio.start_server(partial(let_in, broker), HOST, 0)
+    admission = await asyncio.start_server(partial(let_in, broker), HOST, 0)
     hosted = Hosted(
         broker.address.port,
-        door.sockets[0].getsockname()[1],
+        admission.sockets[0].getsockname()[1],
         broker.coordinator.username,
         broker.coordinator.password,
         _process_id(broker),

@@ -1,14 +1,18 @@
-"""One made-up agent of a real coordinator: it joins with an invite and does what agents do, but
-compute.
+"""One made-up agent: it joins and does what agents do, but compute.
 
-It knows its key, says who it is and what it lends, acknowledges all that it is told, answers a
-probe order with made-up times and ways, and an assignment with a download that has begun and never
-ends.
+It knows its key, says who it is and what it lends, acknowledges all commands, answers a probe order
+with made-up times and routes, and an assignment with a download that has begun and never ends.
+
+It speaks the least of MQTT that an agent speaks, so that thousands fit into a process: a thousand
+of the real clients would measure themselves, since their library keeps a task each and wakes once a
+second for each. The packets on the wire are the same.
 """
 
 import asyncio
 import json
+import struct
 import time
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from itertools import count
 from random import Random
@@ -17,6 +21,17 @@ from typing import Any
 import aiohttp
 from pydantic import BaseModel
 
+from molink.control.broker.packets import (
+    Kind,
+    Message,
+    Packet,
+    encode,
+    encode_publish,
+    encode_text,
+    read_publish,
+    take_packet,
+)
+from molink.control.connection import KEEPALIVE_S
 from molink.control.identity import KeyPair
 from molink.control.messages.invites import Invite
 from molink.control.messages.joining import JoinAnswer, check_answer, request_to_join
@@ -41,25 +56,21 @@ from molink.control.messages.topics import (
     PROFILE,
     Topic,
 )
-from tools.experiments.swarm.packets import (
-    CONNACK,
-    PUBACK,
-    PUBLISH,
-    SUBACK,
-    acknowledge,
-    connect,
-    publish,
-    published,
-    read_packet,
-    subscribe,
-)
+from tools.experiments.swarm.broker_host import HOST, password_of
 
-__all__ = ["Member"]
+__all__ = ["Admit", "BrokerLogin", "Member", "at_port", "with_invite"]
 
 JOIN_TIMEOUT_S = 60.0
 
+PACKET_BYTES_MAX = 2**24
+READ_BYTES = 4096
+
+WITH_USER_AND_WILL = 0xC2 | 0x2C
+"""Flags of a CONNECT: user, password, clean session; a retained last will with QoS 1."""
+
 STEP_S = (0.8e-3, 8e-5, 7e-5)
-"""Of a layer: decode, each row more, a prompt's row; up to three times as much, by chance."""
+"""Seconds of a layer: decode, each row more, a prompt's row; up to three times as much, by
+chance."""
 
 UPLOAD_MBPS = (10.0, 100.0)
 ONE_WAY_MS = (3.0, 25.0)
@@ -67,20 +78,34 @@ MEMORY_MB = (24, 72)
 """Lent: a few layers of the benchmarks' random llama."""
 
 
+@dataclass(frozen=True, slots=True)
+class BrokerLogin:
+    """Where the broker is, and as whom to connect."""
+
+    port: int
+    username: str
+    password: str
+    host: str = HOST
+
+
+Admit = Callable[["Member"], Awaitable[BrokerLogin]]
+"""How a member is let in."""
+
+
 @dataclass(slots=True)
 class Member:
-    """Made for a number, from which all its chances follow."""
+    """A made-up agent; all its chances follow from its number."""
 
     number: int
     pair: KeyPair = field(default_factory=KeyPair.generate)
     frozen: bool = False
-    orders: int = 0
-    """Probe orders that came."""
+    probe_orders: int = 0
     assignments: int = 0
     profile: Profile | None = None
     _random: Random = field(init=False)
     _reader: asyncio.StreamReader = field(init=False)
     _writer: asyncio.StreamWriter = field(init=False)
+    _unread: bytearray = field(default_factory=bytearray)
     _packet_ids: "count[int]" = field(default_factory=lambda: count(1))
 
     def __post_init__(self) -> None:
@@ -88,93 +113,102 @@ class Member:
 
     @property
     def node_id(self) -> str:
-        """Of its key."""
+        """The id that follows from its key."""
         return self.pair.node_id
 
     @property
     def name(self) -> str:
-        """For people."""
+        """Its name for people."""
         return f"pc{self.number:04d}"
 
-    async def join(self, session: aiohttp.ClientSession, invite: Invite) -> None:
-        """Be let in, connect, subscribe, and say who it is.
+    async def join(self, admit: Admit) -> None:
+        """Be let in, connect, subscribe, and publish presence and profile.
 
         Raises MolinkError, OSError, TimeoutError, EOFError.
         """
         async with asyncio.timeout(JOIN_TIMEOUT_S):
-            answer = await self._admitted(session, invite)
-            await self._connected(answer)
-            self._writer.write(subscribe(f"molink/v1/node/{self.node_id}/told/#", COORDINATOR.path))
-            await self._answer(SUBACK)
-            self._say(PRESENCE, self._presence(online=True))
-            await self._answer(PUBACK)
+            await self._connect(await admit(self))
+            self._subscribe(f"molink/v1/node/{self.node_id}/told/#", COORDINATOR.path)
+            await self._answer(Kind.SUBACK)
+            self._publish(PRESENCE, self._presence(online=True))
+            await self._answer(Kind.PUBACK)
             self.profile = self._made_up_profile()
-            self._say(PROFILE, self.profile)
+            self._publish(PROFILE, self.profile)
 
-    async def obey(self) -> None:
-        """Take and answer what comes, until the connection ends."""
+    async def run(self) -> None:
+        """Take and answer what comes, until the connection ends. Raises OSError, EOFError."""
         while True:
-            packet = await read_packet(self._reader)
-            if packet.kind != PUBLISH:
+            packet = await self._packet()
+            if packet.kind != Kind.PUBLISH:
                 continue
-            topic, payload, packet_id = published(packet)
-            if packet_id:
-                self._writer.write(acknowledge(packet_id))
-            if topic.endswith("/told/probe"):
-                self._measure(json.loads(payload))
-            elif topic.endswith("/told/assignment"):
-                self._load(json.loads(payload))
+            message = self._received(packet)
+            if message.topic.endswith("/told/probe"):
+                self._measure(json.loads(message.payload))
+            elif message.topic.endswith("/told/assignment"):
+                self._load(json.loads(message.payload))
 
-    def say_health(self) -> None:
-        """That it lives."""
+    def publish_health(self) -> None:
+        """Publish that it lives; `uptime_s` is the time of sending, from which delays follow."""
         if not self.frozen:
             state = NodeState.LOADING if self.assignments else NodeState.STANDBY
             health = NodeHealth(incarnation=self.node_id, state=state, uptime_s=time.monotonic())
-            self._say(HEALTH, health)
+            self._publish(HEALTH, health)
 
-    def die(self) -> None:
-        """As when its process is killed."""
+    def kill(self) -> None:
+        """End as when its process is killed: the connection closes."""
         self.frozen = True
         self._writer.transport.abort()
 
     def freeze(self) -> None:
-        """It neither says nor reads anything any more; its connection stays."""
+        """Neither write nor read anything any more; the connection stays."""
         self.frozen = True
         self._writer.transport.pause_reading()  # type: ignore[attr-defined]
 
-    async def _admitted(self, session: aiohttp.ClientSession, invite: Invite) -> JoinAnswer:
-        request = request_to_join(invite, self.name, "1", time.time())
-        sealed = seal(request, self.pair, invite.coordinator_key)
-        async with session.post(f"{invite.url}/agents/join", data=sealed) as response:
-            body = await response.read()
-            if response.status != 200:
-                raise OSError(f"{response.status}: {body[:200]!r}")
-        answer = open_answer(body, self.pair, JoinAnswer, invite.coordinator_key)
-        check_answer(request, answer, self.node_id)
-        return answer
+    # -- MQTT --------------------------------------------------------------------------------------
 
-    async def _connected(self, answer: JoinAnswer) -> None:
-        host = answer.broker_host or "127.0.0.1"
-        self._reader, self._writer = await asyncio.open_connection(host, answer.broker_port)
-        will = self._presence(online=False).model_dump_json().encode()
-        topic = PRESENCE.of(self.node_id)
-        self._writer.write(connect(self.node_id, answer.username, answer.password, topic, will))
-        refused = (await self._answer(CONNACK))[1]
+    async def _connect(self, login: BrokerLogin) -> None:
+        self._reader, self._writer = await asyncio.open_connection(login.host, login.port)
+        will = self._presence(online=False).model_dump_json()
+        texts = (self.node_id, PRESENCE.of(self.node_id), will, login.username, login.password)
+        head = encode_text("MQTT") + struct.pack("!BBH", 4, WITH_USER_AND_WILL, KEEPALIVE_S)
+        self._writer.write(encode(Kind.CONNECT, head + b"".join(map(encode_text, texts))))
+        refused = (await self._answer(Kind.CONNACK))[1]
         if refused:
             raise ConnectionRefusedError(f"refused with {refused}")
 
-    async def _answer(self, wanted: int) -> bytes:
-        """Before it obeys: what it is told until it has said its profile is nothing to act on."""
-        while (packet := await read_packet(self._reader)).kind != wanted:
-            if packet.kind == PUBLISH and (packet_id := published(packet)[2]):
-                self._writer.write(acknowledge(packet_id))
-        return packet.body
+    def _subscribe(self, *filters: str) -> None:
+        body = b"".join(encode_text(topic) + b"\x01" for topic in filters)
+        self._writer.write(encode(Kind.SUBSCRIBE, b"\0\x01" + body, flags=2))
 
-    def _say(self, topic: Topic[Any], message: BaseModel) -> None:
+    def _publish(self, topic: Topic[Any], message: BaseModel) -> None:
         packet_id = next(self._packet_ids) % 0xFFFF + 1 if topic.qos else 0
         payload = message.model_dump_json().encode()
-        path = topic.of(self.node_id)
-        self._writer.write(publish(path, payload, packet_id, retained=topic.retained))
+        published = Message(topic.of(self.node_id), payload, topic.qos, topic.retained)
+        self._writer.write(encode_publish(published, packet_id))
+
+    async def _packet(self) -> Packet:
+        while (packet := take_packet(self._unread, PACKET_BYTES_MAX)) is None:
+            read = await self._reader.read(READ_BYTES)
+            if not read:
+                raise EOFError("the broker closed the connection")
+            self._unread += read
+        return packet
+
+    async def _answer(self, wanted: Kind) -> bytes:
+        """The answer to what it has sent; commands that come before its profile are dropped."""
+        while (packet := await self._packet()).kind != wanted:
+            if packet.kind == Kind.PUBLISH:
+                self._received(packet)
+        return packet.body
+
+    def _received(self, packet: Packet) -> Message:
+        """Acknowledge a message."""
+        message, packet_id = read_publish(packet)
+        if packet_id:
+            self._writer.write(encode(Kind.PUBACK, struct.pack("!H", packet_id)))
+        return message
+
+    # -- what it publishes ------------------------------------------------------------------------
 
     def _presence(self, *, online: bool) -> Presence:
         return Presence(
@@ -198,10 +232,10 @@ class Member:
         )
 
     def _measure(self, order: dict[str, Any]) -> None:
-        self.orders += 1
+        self.probe_orders += 1
         assert self.profile is not None
-        slow = self._random.uniform(1.0, 3.0)
-        fixed_s, row_s, prompt_row_s = (slow * one for one in STEP_S)
+        slower = self._random.uniform(1.0, 3.0)
+        fixed_s, row_s, prompt_row_s = (slower * step_s for step_s in STEP_S)
         steps = StepCost(
             model=order["model"],
             decode_fixed_s=fixed_s,
@@ -210,11 +244,11 @@ class Member:
         )
         if self.profile.steps is None:  # As agents do, which keep what they have timed.
             self.profile = self.profile.model_copy(update={"steps": steps})
-            self._say(PROFILE, self.profile)
-        paths = tuple(self._way(peer["node_id"]) for peer in order["peers"])
-        self._say(PATHS, PathReport(round=order["round"], paths=paths))
+            self._publish(PROFILE, self.profile)
+        paths = tuple(self._path(peer["node_id"]) for peer in order["peers"])
+        self._publish(PATHS, PathReport(round=order["round"], paths=paths))
 
-    def _way(self, peer: str) -> PathMeasured:
+    def _path(self, peer: str) -> PathMeasured:
         assert self.profile is not None
         return PathMeasured(
             to=peer,
@@ -227,6 +261,40 @@ class Member:
         self.assignments += 1
         revision, work = assignment["revision"], assignment["work"]
         if work is None:
-            self._say(FACT, StageFact(revision=revision, kind="stopped"))
+            self._publish(FACT, StageFact(revision=revision, kind="stopped"))
         else:
-            self._say(FACT, StageFact(revision=revision, kind="downloading"))
+            self._publish(FACT, StageFact(revision=revision, kind="downloading"))
+
+
+# -- how members are let in -----------------------------------------------------------------------
+
+
+def with_invite(session: aiohttp.ClientSession, invite: Invite) -> Admit:
+    """Join a real coordinator with its invite."""
+
+    async def admit(member: Member) -> BrokerLogin:
+        request = request_to_join(invite, member.name, "1", time.time())
+        sealed = seal(request, member.pair, invite.coordinator_key)
+        async with session.post(f"{invite.url}/agents/join", data=sealed) as response:
+            body = await response.read()
+            if response.status != 200:
+                raise OSError(f"{response.status}: {body[:200]!r}")
+        answer = open_answer(body, member.pair, JoinAnswer, invite.coordinator_key)
+        check_answer(request, answer, member.node_id)
+        host = answer.broker_host or HOST
+        return BrokerLogin(answer.broker_port, answer.username, answer.password, host)
+
+    return admit
+
+
+def at_port(admission_port: int, broker_port: int) -> Admit:
+    """Join a broker that `broker_host` hosts."""
+
+    async def admit(member: Member) -> BrokerLogin:
+        reader, writer = await asyncio.open_connection(HOST, admission_port)
+        writer.write(f"{member.node_id}\n".encode())
+        await reader.readline()
+        writer.close()
+        return BrokerLogin(broker_port, member.node_id, password_of(member.node_id))
+
+    return admit

@@ -1,4 +1,4 @@
-"""A shelf of weights with no ring behind it: for benchmarks and tests of downloads.
+"""A server of weights with no ring behind it, for measuring downloads.
 
     MOLINK_WEIGHTS_TOKEN=... python -m tools.experiments.weights.serve_weights MODEL CACHE
 
@@ -15,7 +15,8 @@ from aiohttp import web
 
 from molink.api.errors import errors_in_openai_shape
 from molink.api.server import start_api
-from molink.api.weights.routes import WeightsRoutes, WeightsShelf, add_weights_routes
+from molink.api.weights.offered_files import OfferedFiles
+from molink.api.weights.routes import WeightsRoutes, add_weights_routes
 from molink.checkpoint.checkpoint import open_checkpoint
 
 __all__ = ["main"]
@@ -33,19 +34,19 @@ def main(model: str, cache: Path, port: int, mbps: float | None, token: str) -> 
 
 
 async def _serve(model: str, cache: Path, port: int, mbps: float | None, token: str) -> None:
-    shelf = WeightsShelf(open_checkpoint(model), cache, name=Path(model).name)
+    offered = OfferedFiles(open_checkpoint(model), cache, name=Path(model).name)
     app = web.Application(middlewares=[errors_in_openai_shape])
     rate = None if mbps is None else mbps * 1e6 / 8
-    routes = add_weights_routes(app, shelf, lambda given: given == token, bytes_per_s_max=rate)
+    routes = add_weights_routes(app, offered, lambda given: given == token, bytes_per_s_max=rate)
     app.router.add_get("/sent", lambda request: _sent(routes))
     runner = await start_api(app, "127.0.0.1", port)
-    await shelf.start()
+    await offered.start()
     try:
-        await shelf.ready()
+        await offered.ready()
         print(json.dumps({"url": f"http://127.0.0.1:{runner.addresses[0][1]}/weights"}), flush=True)
         await asyncio.Event().wait()
     finally:
-        await shelf.close()
+        await offered.close()
         await runner.cleanup()
 
 

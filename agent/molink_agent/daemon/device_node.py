@@ -1,0 +1,229 @@
+"""One lent device in the cluster: a node of its own, from its admission to its end.
+
+The coordinator knows nodes and nothing of PCs: each has keys, presence, a profile with one device,
+an assignment and a stage process. What it receives is carried out by its parts: the stage manager
+the assignments, the routes the paths, the probe runner the measurements; its reports tell what is
+lent. What its PC's owner allows, the `agent` sees to.
+"""
+
+import asyncio
+import logging
+import secrets
+import time
+from dataclasses import dataclass, field
+from typing import Any, assert_never
+
+from molink.control.addresses import Credentials
+from molink.control.client import ControlClient
+from molink.control.messages.payloads import (
+    Accepted,
+    Assignment,
+    LinkKeys,
+    NodeState,
+    ProbeOrder,
+    Services,
+)
+from molink.control.messages.topics import (
+    ACCEPTED,
+    ASSIGNMENT,
+    HEALTH,
+    LINK_KEYS,
+    PROBE,
+    SEEN,
+    SERVICES,
+    Topic,
+)
+from molink.errors import ControlError, JoinRefusedError, UserError
+from molink.node.control_session import ControlSession
+from molink.node.stage_manager import StageManager
+from molink.tasks import task_group
+from molink_agent.daemon.measurements import ProbeRunner
+from molink_agent.daemon.membership import Admission, Membership
+from molink_agent.daemon.reports import DeviceReports
+from molink_agent.daemon.routes import RelayedRoutes
+
+__all__ = ["DeviceNode", "ReclaimDeadline", "ReplacedError"]
+
+HEARTBEAT_S = 1.0
+"""The coordinator calls a node lost after four seconds without a heartbeat."""
+
+RECLAIM_S = 180.0
+"""For a ring to find a replacement (a minute) and to let answers end (half of one), twice over."""
+
+Command = Accepted | Services | LinkKeys | ProbeOrder | Assignment
+"""What the coordinator sends to a node."""
+
+TOPICS: tuple[Topic[Any], ...] = (ACCEPTED, SERVICES, LINK_KEYS, PROBE, ASSIGNMENT)
+
+log = logging.getLogger(__name__)
+
+
+class ReplacedError(UserError):
+    """Raised when another agent with the same keys has started later."""
+
+
+@dataclass(slots=True)
+class ReclaimDeadline:
+    """Deadline until which a ring may keep a device that its owner wants back. Pure.
+
+    The owner gets the PC when the ring lets go, or when it has had its time, or at once when there
+    is no coordinator to ask.
+    """
+
+    _wanted_at: float | None = None
+
+    def is_due(self, now: float, *, wanted: bool, alone: bool) -> bool:
+        """Whether a stage is ended by now without waiting for its ring. `wanted`: the device is not
+        to be lent; `alone`: the coordinator is out of reach."""
+        if not wanted:
+            self._wanted_at = None
+            return False
+        if self._wanted_at is None:
+            self._wanted_at = now
+        return alone or now - self._wanted_at > RECLAIM_S
+
+
+@dataclass(slots=True)
+class DeviceNode:
+    """Node of the cluster that lends one device of this PC."""
+
+    session: ControlSession
+    admission: Admission
+    stage: StageManager
+    routes: RelayedRoutes
+    reports: DeviceReports
+    probes: ProbeRunner
+    refused: str = ""
+    """Why the coordinator does not let it in; empty: it does."""
+    _reclaim: ReclaimDeadline = field(default_factory=ReclaimDeadline)
+
+    @property
+    def device(self) -> str:
+        """The device that it lends; empty: nothing now."""
+        return self.reports.stage.device
+
+    @property
+    def state(self) -> NodeState:
+        """The state as the owner sees it."""
+        if self.reports.wish.wish != "serve":
+            return NodeState.DRAINING if self.stage.busy else NodeState.PAUSED
+        if self.stage.state == "standby":
+            is_measured = self.reports.measured.steps is not None
+            return NodeState.STANDBY if is_measured else NodeState.JOINING
+        return NodeState(self.stage.state)
+
+    async def run(self) -> None:
+        """Take part in the cluster until cancelled, or until another agent has its keys.
+
+        Raises ReplacedError, UserError, and for the PC's first node JoinRefusedError when the
+        cluster does not want it; a further node just ends then.
+        """
+        try:
+            membership = await self.admission.enter()
+            while True:
+                membership = await self._member_until_refused(membership)
+        except JoinRefusedError as error:
+            if self.admission.first is None:
+                raise
+            log.warning("%s is not let in: %s", self.session.name, error)
+            self.refused = str(error)
+        finally:
+            await self._reset()
+            await self.probes.endpoint.stop()
+            await self.routes.close()
+
+    async def set_device(self, device: str) -> None:
+        """Lend this device from the next ring on."""
+        if device != self.device:
+            self.reports.set_device(device)
+            await self.probes.device_changed()
+
+    async def refresh(self, *, limits_changed: bool) -> None:
+        """Do what the owner allows now, and publish it. Raises ControlError when the broker refuses
+        us."""
+        if limits_changed:
+            self.stage.limits_changed()
+        if limits_changed or self.reports.profile is None:
+            await self.reports.publish_profile()
+        busy = self.stage.busy or self.stage.state != "standby"
+        await self.reports.capacity.update(time.monotonic(), changed=limits_changed, busy=busy)
+        if limits_changed:
+            await self.probes.limits_changed()
+        await self.reports.publish_wish()
+        wanted, alone = self.reports.wish.wish != "serve", not self.session.connected
+        if self._reclaim.is_due(time.monotonic(), wanted=wanted, alone=alone) and self.stage.busy:
+            log.warning("the stage is ended: the owner wants this PC")
+            await self.stage.reclaim()
+
+    # -- membership ------------------------------------------------------------------------------
+
+    async def _member_until_refused(self, membership: Membership) -> Membership:
+        """Be a member; the new membership that the coordinator grants once its broker has refused
+        the old one."""
+        try:
+            await self._be_a_member(membership)
+        except ControlError as error:
+            log.warning("%s Asking the coordinator.", error)
+        await self._reset()
+        return await self.admission.again()
+
+    async def _reset(self) -> None:
+        """Hold nothing, and be as a node that has just started."""
+        await self.probes.stop()
+        await self.stage.stop()
+        self.stage.assignment = None
+        self.session.incarnation = secrets.token_hex(8)
+
+    async def _be_a_member(self, membership: Membership) -> None:
+        identity = Credentials(membership.answer.username, membership.answer.password)
+        capacity = self.reports.capacity
+        capacity.model = capacity.model or membership.answer.model
+        async with self.session.open(membership.broker, identity, TOPICS) as client:
+            self.reports.publish_again()
+            await self.refresh(limits_changed=False)
+            async with task_group() as group:
+                group.create_task(self._receive(client))
+                group.create_task(self._send_heartbeats())
+                group.create_task(self._report_rates())
+
+    async def _receive(self, client: ControlClient) -> None:
+        async for received in client.messages():
+            assert isinstance(received.message, Command), "these topics carry nothing else"
+            await self._handle(received.message)
+
+    async def _handle(self, message: Command) -> None:
+        match message:
+            case Accepted():
+                self._check_not_replaced(message)
+            case Services():
+                self.reports.capacity.model = message.model
+                await self.routes.use(message)
+                await self.probes.use(message)
+            case LinkKeys():
+                self.stage.allow(message)
+            case ProbeOrder():
+                await self.probes.take(message)
+            case Assignment():
+                await self.stage.assign(message)
+            case other:
+                assert_never(other)
+
+    def _check_not_replaced(self, accepted: Accepted) -> None:
+        """Of two agents with the same keys the one that started later stays. Raises ReplacedError
+        when the coordinator has accepted that one."""
+        later = accepted.started_unix_s > self.session.started_unix_s
+        if accepted.incarnation != self.session.incarnation and later:
+            raise ReplacedError(
+                "Another agent has joined with this agent's keys: do not copy a data directory; "
+                "delete the copy there, and join it with an invite of its own."
+            )
+
+    async def _send_heartbeats(self) -> None:
+        while True:
+            await self.session.publish(HEALTH, self.session.health(self.stage, self.state))
+            await asyncio.sleep(HEARTBEAT_S)
+
+    async def _report_rates(self) -> None:
+        """Publish what others can send here, whenever one has measured."""
+        while True:
+            await self.session.publish(SEEN, await self.probes.endpoint.next_rates())

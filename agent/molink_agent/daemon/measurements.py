@@ -1,0 +1,271 @@
+"""Carries out the coordinator's orders to measure, for one node: its device, its paths, its router.
+
+The latest order counts: a broker repeats it at every connection. Paths are measured beside the
+timing of a layer: what takes longest there is loading torch, and sending takes next to no
+processor. A layer is timed in a process of its own, because torch takes hundreds of megabytes and
+never gives them back; its times are kept, since neither the PC nor the model changes from one start
+to the next.
+"""
+
+import asyncio
+import json
+import logging
+import sys
+import tempfile
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from pydantic import ValidationError
+
+from molink.control.messages.payloads import ProbeOrder, RateSeen, RatesSeen, Services, StepCost
+from molink.errors import MolinkError, StageError
+from molink.tasks import cancel
+from molink.transport.paths.direct import candidates, home_addresses
+from molink.transport.peer.protocol import PEER_PORT_NAME
+from molink.transport.peer.service import PeerService
+from molink_agent.daemon.reports import DeviceReports
+from molink_agent.daemon.routes import RelayedRoutes
+from molink_agent.daemon.this_pc import ThisPc
+from molink_agent.network.nat import ask_stun
+from molink_agent.network.prober import RATE_MBPS_MAX, Prober
+
+__all__ = ["PeerEndpoint", "ProbeRunner", "StepTimes"]
+
+STEPS_FILE = "steps.json"
+STEP_PROBE_MODULE = "molink.stage.step_probe"
+STEP_PROBE_TIMEOUT_S = 300.0
+"""A layer of a 70B model on an old CPU takes a minute; a device that needs longer is of no use."""
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class PeerEndpoint:
+    """Peer service of one node: where neighbours measure the path to it."""
+
+    routes: RelayedRoutes
+    data_port: int
+    """0: any free one."""
+    _service: PeerService | None = None
+    _key: str = ""
+    _rates_changed: asyncio.Event = field(default_factory=asyncio.Event)
+
+    async def use(self, services: Services) -> None:
+        """Listen with this node's key. Raises UserError when the data port is taken."""
+        routes = self.routes
+        if services.probe_key and services.probe_key != self._key:
+            await self.stop()
+            self._key = services.probe_key
+            service = PeerService(
+                self._key,
+                routes.listen_address.host,
+                self.data_port,
+                on_rate=lambda sender, rate: self._rates_changed.set(),
+            )
+            await service.start()
+            self._service = service
+            routes.mapper.want(f"peer service of {routes.node_id}", [service.port])
+        if self._service is not None:
+            routes.open_port(PEER_PORT_NAME, self._service.port)
+
+    async def next_rates(self) -> RatesSeen:
+        """What others can send here, once another one has measured."""
+        await self._rates_changed.wait()
+        self._rates_changed.clear()
+        seen = self._service.rates if self._service is not None else {}
+        rates = [
+            RateSeen(sender=sender, rate_mbps=min(rate * 8 / 1e6, RATE_MBPS_MAX))
+            for sender, rate in seen.items()
+        ]
+        return RatesSeen(rates=tuple(rates))
+
+    @property
+    def addresses(self) -> tuple[str, ...]:
+        """host:port of the peer service, as others may reach it."""
+        if self._service is None:
+            return ()
+        port, routes = self._service.port, self.routes
+        home = home_addresses() or ["127.0.0.1"]
+        listen = routes.listen_address.options.listen
+        return candidates(port, home, routes.mapper.mapped.get(port), bound_to=listen)
+
+    async def stop(self) -> None:
+        """End the service with all its connections."""
+        service, self._service = self._service, None
+        if service is not None:
+            await service.stop()
+
+
+@dataclass(slots=True)
+class StepTimes:
+    """Times of a model's layer by device, each measured once and kept in a file."""
+
+    data_dir: Path
+    _measuring: asyncio.Lock = field(default_factory=asyncio.Lock)
+    """Held while a layer is timed: two at once would each find half of the PC."""
+
+    async def of(self, order: ProbeOrder, device: str, threads: int) -> StepCost:
+        """The times on one device. Raises StageError when they cannot be measured."""
+        key = f"{order.model} on {device} with {threads} threads"
+        async with self._measuring:
+            known = await asyncio.to_thread(self._known)
+            if key not in known:
+                known[key] = await _measured(order, device, threads)
+                text = json.dumps(known, indent=1) + "\n"
+                await asyncio.to_thread((self.data_dir / STEPS_FILE).write_text, text)
+        try:
+            return StepCost(model=order.model, **known[key])
+        except (ValidationError, TypeError):
+            raise StageError("A layer's times came out impossible: measure again.") from None
+
+    def _known(self) -> dict[str, dict[str, float]]:
+        try:
+            known = json.loads((self.data_dir / STEPS_FILE).read_text())
+        except (OSError, ValueError):
+            return {}
+        return known if isinstance(known, dict) else {}
+
+
+@dataclass(slots=True)
+class ProbeRunner:
+    """Carries out one node's orders to measure, in the background."""
+
+    pc: ThisPc
+    reports: DeviceReports
+    routes: RelayedRoutes
+    endpoint: PeerEndpoint
+    step_times: StepTimes
+    """Shared by all nodes of the PC."""
+    _order: ProbeOrder | None = None
+    _timing: "asyncio.Task[None] | None" = None
+    _measuring: "asyncio.Task[None] | None" = None
+
+    async def take(self, order: ProbeOrder) -> None:
+        """Measure paths as the latest order asks; a layer of the same model is timed only once."""
+        before, self._order = self._order, order
+        if order == before:
+            return
+        if before is None or _times_another(order, before) or self._timing_is_over:
+            await self._time_anew()
+        await cancel(self._measuring)
+        if order.peers or order.coordinator_token:
+            self._measuring = asyncio.create_task(_logged(self._measure_paths, order))
+
+    async def device_changed(self) -> None:
+        """Time a layer on the device that the node lends now."""
+        if self.reports.stage.device and self._order is not None:
+            await self._time_anew()
+
+    async def limits_changed(self) -> None:
+        """Time again what could not be timed: with other limits it may succeed."""
+        if self._order is not None and self.reports.measured.steps is None and self._timing_is_over:
+            await self._time_anew()
+
+    async def use(self, services: Services) -> None:
+        """Offer the peer service, and publish where it is reached."""
+        await self.endpoint.use(services)
+        self.reports.stun_port = services.stun_port
+        await self.addresses_changed()
+
+    async def addresses_changed(self) -> None:
+        """Publish the addresses: the router has let neighbours in, or does not any more."""
+        await self.reports.device_measured(addresses=self.endpoint.addresses)
+
+    async def stop(self) -> None:
+        """End what is under way; the same order is carried out anew."""
+        self._order = None
+        await cancel(self._timing, self._measuring)
+
+    @property
+    def _timing_is_over(self) -> bool:
+        """Whether no timing runs, however the last one ended."""
+        return self._timing is None or self._timing.done()
+
+    async def _time_anew(self) -> None:
+        assert self._order is not None, "an order says what to time"
+        await cancel(self._timing)
+        self._timing = asyncio.create_task(_logged(self._time_layer, self._order))
+
+    async def _time_layer(self, order: ProbeOrder) -> None:
+        steps = await self._step_cost(order, self.reports.stage.device)
+        await self.reports.device_measured(steps=steps)
+
+    async def _step_cost(self, order: ProbeOrder, device: str) -> StepCost:
+        """A layer's times on a lent device. Raises StageError."""
+        lent = {part.device: part for part in await asyncio.to_thread(self.pc.lent)}
+        if device not in lent:
+            raise StageError("No device is lent: see `molink agent doctor`.")
+        part = lent[device]
+        return await self.step_times.of(order, part.computes_on, part.threads)
+
+    async def _measure_paths(self, order: ProbeOrder) -> None:
+        """Measure the paths to these peers and to the coordinator, once no other node measures."""
+        ports, uplink = self.routes.ports, self.routes.uplink
+        cap_mbps = self.pc.limits.limits.upload_mbps
+        prober = Prober(self.routes.node_id, self.routes.caller, cap_mbps, ports.node_ids)
+        async with uplink.measuring:
+            peers = tuple(ports.nearer_peer(peer) for peer in order.peers)
+            report, path = await prober.round(order.model_copy(update={"peers": peers}))
+        await self.reports.publish_paths(report)
+        self.pc.paths_measured(report, path, ports.node_ids)
+        await self._ask_nat()
+        await self.reports.publish_profile()
+
+    async def _ask_nat(self) -> None:
+        """Find out which kind of router is between this PC and the coordinator."""
+        if self.reports.stun_port:
+            host = urlsplit(self.reports.admission.of_pc.url).hostname or ""
+            answer = await ask_stun(host, self.reports.stun_port)
+            self.pc.line_measured(nat=str(answer.kind))
+
+
+def _times_another(order: ProbeOrder, before: ProbeOrder) -> bool:
+    return (order.model, order.config) != (before.model, before.config)
+
+
+async def _logged(probe: Callable[[ProbeOrder], Awaitable[None]], order: ProbeOrder) -> None:
+    """A probe that fails costs the node its part in a plan, but does not end the agent."""
+    try:
+        await probe(order)
+    except MolinkError as error:
+        log.warning("the probe failed: %s", error)
+    except Exception:
+        log.exception("the probe failed")
+
+
+async def _measured(order: ProbeOrder, device: str, threads: int) -> dict[str, float]:
+    with tempfile.TemporaryDirectory(prefix="molink-probe-") as directory:
+        await asyncio.to_thread(_write_config, Path(directory), order.config)
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", STEP_PROBE_MODULE, directory),
+            *("--device", device, "--threads", str(threads)),
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+            start_new_session=True,
+        )
+        try:
+            async with asyncio.timeout(STEP_PROBE_TIMEOUT_S):
+                out, err = await process.communicate()
+        except TimeoutError:
+            raise StageError("Timing a layer took over five minutes: use another device.") from None
+        finally:
+            if process.returncode is None:
+                process.kill()
+                await process.wait()
+    return _times(out, err)
+
+
+def _write_config(directory: Path, config: dict[str, Any]) -> None:
+    (directory / "config.json").write_text(json.dumps(config))
+
+
+def _times(out: bytes, err: bytes) -> dict[str, float]:
+    try:
+        times = json.loads(out)
+        return {name: float(value) for name, value in times.items()}
+    except (ValueError, TypeError, AttributeError):
+        lines = err.decode(errors="replace").strip().splitlines() or ["it printed nothing"]
+        raise StageError(f"A layer could not be timed: {lines[-1][:300]}") from None

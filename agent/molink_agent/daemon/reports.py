@@ -1,0 +1,156 @@
+"""What one device node tells the coordinator that it lends and wants, whenever that has changed."""
+
+import asyncio
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from molink.control.messages.payloads import ModelSize, NodeWish, PathReport, Profile
+from molink.control.messages.topics import PATHS, PROFILE, WISH
+from molink.node.control_session import ControlSession
+from molink_agent.daemon.membership import Admission
+from molink_agent.daemon.this_pc import DeviceStage, Measured, ThisPc
+from molink_agent.data_files import Known
+from molink_agent.limits.owner_policy import OwnerPolicy
+
+__all__ = ["CapacityCheck", "DeviceReports"]
+
+CHECK_EVERY_S = 30.0
+"""Memory comes and goes with the owner's programs; checking reads all of /proc/cpuinfo."""
+
+AGAIN_MARGIN = 1.1
+"""Layers that must fit before a PC that lent too little lends again: its state shall not flap with
+the bytes of a browser's page."""
+
+NOT_LENT = NodeWish(wish="pause", reason="No device is lent here now: see `molink agent doctor`.")
+
+
+@dataclass(slots=True)
+class CapacityCheck:
+    """Checks whether what is lent of a device holds one layer of the cluster's model.
+
+    If not, the node pauses and its owner is told, and so is the coordinator, which else would wait
+    for it.
+    """
+
+    shortage: Callable[[ModelSize, float], str]
+    """`ThisPc.shortage` of the device."""
+    model: ModelSize | None = None
+    """None: not known yet; then anything is enough."""
+    sentence: str = ""
+    """What is too little and what to change; empty: it is enough."""
+    _checked_at: float = 0.0
+    _checked_for: ModelSize | None = None
+
+    def reset(self) -> None:
+        """Forget what was found: the node lends another device."""
+        self.sentence, self._checked_at, self._checked_for = "", 0.0, None
+
+    async def update(self, now: float, *, changed: bool, busy: bool) -> None:
+        """Check if it is time to, or if limits have `changed`. While a stage is here (`busy`), what
+        it holds was enough, and its memory is not free at once when it ends."""
+        if busy or self.model is None:
+            self.sentence, self._checked_at, self._checked_for = "", now, self.model
+            return
+        is_new = changed or self.model != self._checked_for
+        if not is_new and now - self._checked_at < CHECK_EVERY_S:
+            return
+        self._checked_at, self._checked_for = now, self.model
+        margin = AGAIN_MARGIN if self.sentence and not changed else 1.0
+        self.sentence = await asyncio.to_thread(self.shortage, self.model, margin)
+
+
+@dataclass(slots=True)
+class DeviceReports:
+    """Publishes profile, wish and measured paths of one device node."""
+
+    session: ControlSession
+    admission: Admission
+    pc: ThisPc
+    owner: OwnerPolicy
+    stage: DeviceStage
+    capacity: CapacityCheck = field(init=False)
+    measured: Measured = field(default_factory=Measured)
+    """Addresses of the node and step times of its device."""
+    stun_port: int = 0
+    """Of the coordinator; 0: it answers none."""
+    profile: Profile | None = None
+    """As published last."""
+    _wish: NodeWish | None = None
+    """As published last."""
+    _publishing: asyncio.Lock = field(default_factory=asyncio.Lock)
+    """Held while a profile is put together and published: an older one must not come last."""
+
+    def __post_init__(self) -> None:
+        kept = self.admission.kept
+        model = kept.answer.model if kept is not None else None
+        self.capacity = CapacityCheck(self._shortage, model)
+
+    def _shortage(self, model: ModelSize, margin: float) -> str:
+        return self.pc.shortage(model, margin, self.stage.device)
+
+    @property
+    def wish(self) -> NodeWish:
+        """What the coordinator is asked for: a pause or leave of the owner's own comes before one
+        because the device is of no use."""
+        wish = self.owner.wish
+        if wish.wish != "serve":
+            return wish
+        if self.capacity.sentence:
+            return NodeWish(wish="pause", reason=self.capacity.sentence[:500])
+        return wish if self.stage.device else NOT_LENT
+
+    def set_device(self, device: str) -> None:
+        """Lend another device, whose step times are unknown yet."""
+        self.stage.device = device
+        self.measured = replace(self.measured, steps=None)
+        self.profile = None
+        self.capacity.reset()
+
+    def publish_again(self) -> None:
+        """Take nothing for published: a session has begun."""
+        self.profile = self._wish = None
+
+    async def device_measured(self, **values: Any) -> None:
+        """Take new measurements, named as in `Measured`, and publish them."""
+        self.measured = replace(self.measured, **values)
+        await self.publish_profile()
+
+    async def publish_profile(self) -> None:
+        """Publish what the node lends, if that has changed."""
+        async with self._publishing:
+            profile = await asyncio.to_thread(self.pc.profile, self.stage.device, self.measured)
+            if self.session.client is None or profile == self.profile:
+                return
+            self.profile = profile
+            if not profile.devices:
+                await self.publish_wish()  # First: else a ring counts on a node with no device.
+            await self.session.publish(PROFILE, profile)
+            if self.admission.first is None:
+                await asyncio.to_thread(self._remember, profile)
+
+    def _remember(self, profile: Profile) -> None:
+        """Keep what the doctor may know while the agent does not run."""
+        membership = self.admission.membership
+        known = Known(
+            broker_host=membership.broker.host,
+            broker_port=membership.broker.port,
+            coordinator_url=membership.url,
+            stun_port=self.stun_port,
+            model=self.capacity.model,
+            profile=profile,
+        )
+        with suppress(OSError):  # A full disk is the doctor's to find, not a reason to stop.
+            known.save(self.pc.data_dir)
+
+    async def publish_wish(self) -> None:
+        """Publish what the owner wants of this node, if that has changed."""
+        wish = self.wish
+        if self.session.client is not None and wish != self._wish:
+            self._wish = wish
+            await self.session.publish(WISH, wish)
+
+    async def publish_paths(self, report: PathReport) -> None:
+        """Publish the measured paths to neighbours."""
+        await self.session.publish(PATHS, report)

@@ -1,0 +1,189 @@
+"""Routes of a stage's outgoing links, direct or through the relay, and the ports that others reach.
+
+For each link a keeper finds a path, and a better one later; the stage is told, and moves the link
+when nothing is in flight.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field, replace
+
+from molink.control.messages.payloads import Assignment, Services, StageLink
+from molink.errors import StageError
+from molink.node.stage_manager import MoveLink, ring_terms
+from molink.stage_protocol.messages import JoinRing, OutgoingLink, PathMoved, StageLoaded
+from molink.tasks import cancel, spawn
+from molink.transport.paths.choose import Path
+from molink.transport.paths.keeper import LinkEnd, PathKeeper
+from molink.transport.relay.client import RelayCaller, RelayReceiver
+from molink_agent.daemon.shared_uplink import LocalPorts, SharedUplink
+from molink_agent.data_files import AgentOptions
+from molink_agent.limits.limits_file import LimitsFile
+from molink_agent.network.port_mapping import PortMapper
+
+__all__ = ["ListenAddress", "RelayedRoutes", "keeper_of"]
+
+PATH_WITHIN_S = 60.0
+"""Until the first path of a link is found: the neighbour may be restarting its router."""
+
+
+@dataclass(frozen=True, slots=True)
+class ListenAddress:
+    """Address at which this PC listens for neighbours; loopback if none may connect."""
+
+    options: AgentOptions
+    limits: LimitsFile
+
+    @property
+    def host(self) -> str:
+        """Address to listen at."""
+        return self.options.listen if self.limits.limits.direct else "127.0.0.1"
+
+    @property
+    def local_host(self) -> str:
+        """Address at which this PC itself reaches what listens."""
+        return "127.0.0.1" if self.host == "0.0.0.0" else self.host
+
+
+@dataclass(slots=True)
+class _Route:
+    """Route of one outgoing link."""
+
+    keeper: PathKeeper
+    task: "asyncio.Task[None]"
+    moving_to: str = ""
+    """Where the stage was told to lead the link, until it has reported how that ended."""
+
+
+@dataclass(slots=True)
+class RelayedRoutes:
+    """Routes of all links of one node's stage; an agent's LinkRoutes."""
+
+    node_id: str
+    listen_address: ListenAddress
+    ports: LocalPorts
+    uplink: SharedUplink
+    mapper: PortMapper
+    """Lets neighbours in at the router."""
+    caller: RelayCaller | None = None
+    _receiver: RelayReceiver | None = None
+    _receiving: "asyncio.Task[None] | None" = None
+    _routes: dict[OutgoingLink, _Route] = field(default_factory=dict)
+    _joined: bool = False
+
+    def upload_bytes_per_s(self) -> float | None:
+        """This stage's share of the owner's cap, as it is now; None: no cap."""
+        return self.uplink.share_bytes_per_s(self.node_id)
+
+    async def use(self, services: Services) -> None:
+        """Register with the coordinator's relay."""
+        caller = RelayCaller(services.relay, self.node_id, services.relay_token)
+        if not services.relay or caller == self.caller:
+            return
+        await cancel(self._receiving)
+        self.caller, self._receiver = caller, RelayReceiver(caller)
+        self._receiving = spawn(self._receiver.run())
+
+    def open_port(self, name: str, port: int) -> None:
+        """Lead nodes of this PC, and callers of the relay, to a port that listens here."""
+        address = f"{self.listen_address.local_host}:{port}"
+        self.ports.listens(self.node_id, name, address)
+        if self._receiver is not None:
+            self._receiver.open(name, address)
+
+    def listen(self, loaded: StageLoaded) -> None:
+        """Lead others to the ports at which the stage listens."""
+        ports = {"ring": loaded.port, "requests": loaded.coordinator_port}
+        listening = {name: port for name, port in ports.items() if port is not None}
+        self.mapper.want(f"stage of {self.node_id}", listening.values())
+        for name, port in listening.items():
+            self.open_port(name, port)
+
+    async def join_command(self, assignment: Assignment, move: MoveLink) -> JoinRing:
+        """Find the first path of each link; `move` is called for better ones later. Raises
+        StageError when one has none."""
+        ring = ring_terms(assignment)
+        assert assignment.next_link is not None
+        await self._close_routes()
+        outside = self.ports.leads_outside(assignment)
+        self.uplink.set_sending(self.node_id, outside=outside)
+        next_link, tail_link = assignment.next_link, assignment.coordinator_link
+        next_address = await self._address("next", self.ports.nearer_link(next_link), move)
+        coordinator = await self._address("coordinator", tail_link, move) if tail_link else None
+        self._joined = True
+        return JoinRing(
+            ring=ring,
+            epoch=assignment.epoch,
+            next_address=next_address,
+            coordinator_address=coordinator,
+            upload_bytes_per_s=self.upload_bytes_per_s(),
+            next_memory=None,
+            next_key=next_link.public_key,
+            coordinator_key=tail_link.public_key if tail_link else None,
+        )
+
+    @property
+    def paths(self) -> dict[str, str]:
+        """Path of each outgoing link: "direct" or "relay"."""
+        return {name: route.keeper.path.kind for name, route in self._routes.items()}
+
+    def path_moved(self, moved: PathMoved) -> None:
+        """The stage has moved a link, or could not, or nothing comes through any more: then the
+        keeper looks for another path. Reports about a path that is being left change nothing."""
+        route = self._routes.get(moved.link)
+        if route is None or route.moving_to not in ("", moved.address):
+            return
+        route.moving_to = ""
+        if not moved.moved:
+            route.keeper.failed(route.keeper.path)
+
+    async def leave(self) -> None:
+        """End the routes: the stage is in no ring any more."""
+        self._joined = False
+        self.uplink.set_sending(self.node_id, outside=False)
+        await self._close_routes()
+
+    async def close(self) -> None:
+        """End the routes and the registration with the relay."""
+        await self.leave()
+        await cancel(self._receiving)
+
+    async def _address(self, name: OutgoingLink, link: StageLink, move: MoveLink) -> str:
+        found = asyncio.Event()
+
+        async def moved(path: Path) -> None:
+            if path.kind == "none":
+                return
+            if self._joined and found.is_set():
+                self._routes[name].moving_to = address = f"tcp://{path.address}"
+                move(name, address)
+            found.set()
+
+        keeper = keeper_of(link, self.caller, moved)
+        self._routes[name] = _Route(keeper, spawn(keeper.run()))
+        try:
+            async with asyncio.timeout(PATH_WITHIN_S):
+                await found.wait()
+        except TimeoutError:
+            raise StageError(
+                f"No way leads to {link.to}: {keeper.trouble or 'no answer'}."
+            ) from None
+        return f"tcp://{keeper.path.address}"
+
+    async def _close_routes(self) -> None:
+        routes, self._routes = list(self._routes.values()), {}
+        await cancel(*(route.task for route in routes))
+
+
+def keeper_of(
+    link: StageLink, caller: RelayCaller | None, moved: Callable[[Path], Awaitable[None]]
+) -> PathKeeper:
+    """The path keeper of a link as the coordinator describes it.
+
+    `caller`: this node at the cluster's relay. The link names the relay that its receiver is
+    registered with; without one, or without `caller`, only direct paths are tried.
+    """
+    end = LinkEnd(link.to, link.port_name, link.addresses)
+    if caller is None or not link.relay:
+        return PathKeeper(end, None, moved)
+    return PathKeeper(end, replace(caller, address=link.relay), moved)

@@ -1,0 +1,91 @@
+"""What an agent keeps in its data directory beside keys and limits: names, options, last facts.
+
+`Known` is what the agent last knew, for programs that ask while it does not run: the agent writes
+it, the doctor reads it. No secret is in it, so the doctor never opens the files that hold keys and
+passwords, and its output may be pasted anywhere.
+"""
+
+import json
+import os
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from molink.control.messages.payloads import ModelSize, Profile
+from molink.errors import UserError
+
+__all__ = ["KNOWN_FILE", "MEMBERSHIP_FILE", "OPTIONS_FILE", "WEIGHTS_DIR", "AgentOptions", "Known"]
+
+MEMBERSHIP_FILE = "membership.json"
+"""There while the agent is a member of a cluster."""
+
+KNOWN_FILE = "known.json"
+OPTIONS_FILE = "options.json"
+WEIGHTS_DIR = "weights"
+
+
+@dataclass(frozen=True, slots=True)
+class AgentOptions:
+    """Options that an owner gave at `join`, kept for every later start."""
+
+    data_port: int = 0
+    """Of the peer service; 0: any free one."""
+    listen: str = "0.0.0.0"
+    """Where stages and the peer service listen."""
+    map_ports: bool = True
+    """Ask the router to let neighbours in."""
+
+    def save(self, data_dir: Path) -> None:
+        """Write the file. Raises UserError when that cannot be."""
+        try:
+            data_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
+            (data_dir / OPTIONS_FILE).write_text(json.dumps(asdict(self)) + "\n")
+        except OSError as error:
+            raise UserError(f"{data_dir} cannot be written: {error.strerror}.") from None
+
+    @classmethod
+    def load(cls, data_dir: Path) -> "AgentOptions":
+        """What was saved, or the defaults. Raises UserError for a file of something else."""
+        try:
+            return cls(**json.loads((data_dir / OPTIONS_FILE).read_text()))
+        except FileNotFoundError:
+            return cls()
+        except (OSError, ValueError, TypeError):
+            raise UserError(
+                f"{data_dir / OPTIONS_FILE} is damaged: delete it, and give your options again."
+            ) from None
+
+
+class Known(BaseModel):
+    """Facts that the agent last knew; everything may be missing, before it has joined all is."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    broker_host: str = ""
+    """Empty: not joined yet."""
+    broker_port: int = Field(default=0, ge=0, le=65535)
+    coordinator_url: str = ""
+    """http://host:port."""
+    stun_port: int = Field(default=0, ge=0, le=65535)
+    """UDP, at the coordinator's host; 0: it answers none."""
+    data_port: int = Field(default=0, ge=0, le=65535)
+    """Where neighbours connect to this PC; 0: any free one."""
+    model: ModelSize | None = None
+    profile: Profile | None = None
+    """As last sent to the coordinator."""
+
+    @classmethod
+    def load(cls, data_dir: Path) -> "Known":
+        """What was saved; nothing when there is no file, or it is no longer understood."""
+        try:
+            return cls.model_validate_json((data_dir / KNOWN_FILE).read_bytes())
+        except (OSError, ValidationError):
+            return cls()
+
+    def save(self, data_dir: Path) -> None:
+        """Replace the file as a whole. Raises OSError."""
+        data_dir.mkdir(parents=True, exist_ok=True)
+        new = data_dir / f"{KNOWN_FILE}.{os.getpid()}.new"
+        new.write_text(self.model_dump_json(), encoding="utf-8")
+        new.replace(data_dir / KNOWN_FILE)

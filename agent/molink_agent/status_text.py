@@ -1,0 +1,178 @@
+"""What the agent does, in sentences for its owner: in the terminal, in its log, in the journal.
+
+Made from the answer to `molink agent status`, so that the terminal in which the agent runs shows
+the same. Each sentence begins with the state's own name, as guides and GET /cluster call it; where
+several devices are lent, with the device before it. Pure.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from molink_agent.limits.limits import Limits, plain_limits
+
+__all__ = ["StatusNews", "now_sentence", "status_lines"]
+
+Status = Mapping[str, Any]
+
+GB = 2**30
+MB = 1e6
+MINUTE_S, HOUR_S = 60, 3600
+
+DOING = {
+    "joining": "measuring what this PC can do for the model, a minute at most",
+    "standby": "ready, until the coordinator needs it",
+    "loading": "{held}",
+    "serving": "{held}, on {device}",
+    "draining": "finishing or handing over what others count on",
+    "paused": "until it is lent again",
+}
+"""In each state, unless it has a reason of its own."""
+
+LOADING = {"downloading": "downloading the weights of {held}", "loading": "{held}"}
+"""While the progress is known."""
+
+
+class StatusNews:
+    """Finds what is new in a status since the last one."""
+
+    def __init__(self) -> None:
+        self._shown: dict[str, str] = {}
+
+    def update(self, status: Status) -> list[str]:
+        """Sentences that were not shown last time."""
+        lines = {"connection": _connection(status, "connection" in self._shown)}
+        for device in _devices(status):
+            lines |= self._of_device(device, _mark(device, status))
+        lines["limits"] = str(status["limits_problem"])
+        new = [line for topic, line in lines.items() if line and line != self._shown.get(topic)]
+        seen = self._shown
+        self._shown |= {topic: line for topic, line in lines.items() if line or topic in seen}
+        return new
+
+    def _of_device(self, device: Status, mark: str) -> dict[str, str]:
+        """By topic; a device is known by its node's id."""
+        doing, trouble = (f"{topic} of {device.get('id')}" for topic in ("doing", "trouble"))
+        shown = self._shown.get(doing, "")
+        failed = _trouble(device)
+        return {
+            doing: mark + _doing(device) if _is_reported(device) else shown,
+            trouble: failed and mark + failed,
+        }
+
+
+def now_sentence(status: Status) -> str:
+    """The state now, with the progress of what is loading; of several devices one after the
+    other."""
+    return "; ".join(_mark(one, status) + _device_sentence(one) for one in _devices(status))
+
+
+def status_lines(status: Status) -> Iterator[str]:
+    """`molink agent status`: a headline, then one thing in each line, for each of several
+    devices."""
+    yield f"{status['name']} ({status['id']}) in {status['cluster']}"
+    devices = status["devices"]
+    for device in devices:
+        if len(devices) > 1:
+            yield f"{device['device'] or 'no device'}: {device['name']} ({device['id']})"
+        yield from _device_lines(device, "  " if len(devices) > 1 else "")
+    yield f"limits:  {_limits(status['limits'])}"
+    if status["limits_problem"]:
+        yield f"         {status['limits_problem']}"
+    if status.get("given") is not None:
+        yield f"given:   {_given(status['given'])}"
+
+
+def _device_sentence(device: Status) -> str:
+    if not _is_reported(device):
+        return f"{device['state']}: not connected to the coordinator now; it tries again by itself"
+    loaded = device["loaded"]
+    if device["state"] == "loading" and loaded is not None and loaded["kind"] in LOADING:
+        what = LOADING[loaded["kind"]].format(held=_held(device))
+        return f"loading: {what}, {loaded['fraction']:.0%}"
+    busy = f", busy {device['busy_share']:.0%} of the time" if device["state"] == "serving" else ""
+    return f"{_doing(device)}{busy}"
+
+
+def _devices(status: Status) -> Sequence[Status]:
+    """Of a status, or itself where it is of one device."""
+    return status.get("devices") or (status,)
+
+
+def _is_reported(device: Status) -> bool:
+    """Whether its state is the coordinator's too; a device that is not let in has no other."""
+    return bool(device["connected"] or device.get("refused"))
+
+
+def _mark(device: Status, status: Status) -> str:
+    """Which of several devices is meant."""
+    if len(_devices(status)) < 2:
+        return ""
+    return f"{device['device'] or device['name']}: "
+
+
+def _held(device: Status) -> str:
+    """Layers as people count them: both ends are held."""
+    if device["layers"] is None:
+        return "no layers"
+    start, end = device["layers"]
+    return f"layers {start} to {end - 1} of {device['model']}"
+
+
+def _connection(status: Status, was_connected: bool) -> str:
+    if status["connected"]:
+        return f"connected to {status['cluster']}"
+    lost = "the coordinator is out of reach; it is tried again, nothing has to be done"
+    return lost if was_connected else ""
+
+
+def _doing(device: Status) -> str:
+    usual = DOING[device["state"]].format(held=_held(device), device=device["device"])
+    return f"{device['state']}: {device['reason'] or usual}"
+
+
+def _trouble(device: Status) -> str:
+    loaded = device["loaded"]
+    failed = loaded is not None and loaded["kind"] == "failed"
+    return f"the stage has failed: {loaded['message']}" if failed else ""
+
+
+def _device_lines(device: Status, margin: str) -> Iterator[str]:
+    yield f"{margin}state:   {_device_sentence(device)}"
+    if device["paths"]:
+        links = ", ".join(f"{name} {kind}" for name, kind in device["paths"].items())
+        yield f"{margin}links:   {links}"
+    lent = ", ".join(
+        f"{part['device']} {part['lent_bytes'] / GB:.1f} of {part['total_bytes'] / GB:.1f} GB"
+        for part in device["lends"]
+    )
+    yield f"{margin}lends:   {lent or 'nothing yet'}"
+
+
+def _limits(limits: Mapping[str, Any]) -> str:
+    """Those that the owner has set."""
+    default = plain_limits(Limits())
+    own = [f"{key} {_value(value)}" for key, value in limits.items() if value != default.get(key)]
+    return ", ".join(own) or "none of your own; `molink agent set --help` shows what there is"
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, float):
+        return f"{value:g}"
+    return ",".join(value) if isinstance(value, list) else str(value)
+
+
+def _given(given: Mapping[str, Any]) -> str:
+    if not any(given.values()):
+        return "nothing yet"
+    return (
+        f"{_duration(given['uptime_s'])} of serving, {given['token_layers']:,} tokens x layers, "
+        f"{given['bytes_sent'] / MB:,.1f} MB sent"
+    )
+
+
+def _duration(seconds: float) -> str:
+    if seconds < HOUR_S:
+        return f"{seconds / MINUTE_S:.0f} min"
+    return f"{seconds / HOUR_S:.1f} h"

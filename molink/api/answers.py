@@ -1,0 +1,150 @@
+"""How a request's sequences are generated and its answer written, whole or event by event.
+
+When the client goes away aiohttp cancels the handler; the cancellation reaches the loop over each
+sequence's events, and leaving that loop closes the service's generator, which is how the ring
+learns of it.
+
+A streamed answer is server-sent events: one JSON object for each, then `[DONE]`. The response
+starts with the first event, not before it: a request that fails until then still gets a proper
+status. A failure after that is sent as an event with an error object, which OpenAI's clients raise,
+and the stream ends without `[DONE]`. Each event is one write, and asyncio's sockets send small
+writes at once (TCP_NODELAY is on).
+"""
+
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Any, TypeVar
+
+from aiohttp import ClientConnectionResetError, web
+
+from molink.api.errors import as_api_error, error_body
+from molink.errors import RingError
+from molink.serving.service import (
+    GenerationRequest,
+    GenerationService,
+    TokenEvent,
+    TokenLogprob,
+)
+from molink.tasks import gathered
+
+__all__ = ["Answer", "EventStream", "finite", "generate_all", "json_text", "usage"]
+
+Result = TypeVar("Result")
+
+HEADERS = {
+    "Content-Type": "text/event-stream; charset=utf-8",
+    "Cache-Control": "no-cache",
+    "X-Accel-Buffering": "no",
+}
+"""The last one asks nginx, which people put in front, not to hold events back."""
+
+json_text = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
+"""Made once: `json.dumps` with options builds an encoder on each call. Text stays readable."""
+
+
+LOGPROB_MIN = -9999.0
+"""OpenAI's value for "very unlikely"; minus infinity is not JSON."""
+
+
+@dataclass(slots=True)
+class Answer:
+    """Events of one sequence put together."""
+
+    token_ids: list[int] = field(default_factory=list)
+    texts: list[str] = field(default_factory=list)
+    logprobs: list[TokenLogprob] = field(default_factory=list)
+    finish_reason: str | None = None
+
+    @classmethod
+    async def of(cls, events: AsyncIterator[TokenEvent]) -> "Answer":
+        """All events of a sequence."""
+        answer = cls()
+        async for event in events:
+            answer.add(event)
+        return answer
+
+    def add(self, event: TokenEvent) -> None:
+        """Take the next event into account."""
+        self.token_ids.extend(event.token_ids)
+        self.texts.append(event.text)
+        self.logprobs.extend(event.logprobs)
+        self.finish_reason = event.finish_reason or self.finish_reason
+
+    @property
+    def text(self) -> str:
+        """All text so far."""
+        return "".join(self.texts)
+
+
+async def generate_all(
+    service: GenerationService,
+    requests: Sequence[GenerationRequest],
+    consume: Callable[[int, AsyncIterator[TokenEvent]], Awaitable[Result]],
+) -> list[Result]:
+    """Generate all `requests` at once; `consume` reads the events of the one with its index.
+
+    The first failure ends all of them. Raises RingError at once while nothing can be served. A
+    single sequence, as most requests have, needs no task of its own.
+    """
+    if service.unready_reason is not None:
+        raise RingError(service.unready_reason)
+
+    async def run(index: int, request: GenerationRequest) -> Result:
+        async with aclosing(service.generate(request)) as events:
+            return await consume(index, events)
+
+    runs = [run(index, request) for index, request in enumerate(requests)]
+    return [await runs[0]] if len(runs) == 1 else await gathered(runs)
+
+
+class EventStream:
+    """Context manager that writes the events of one response.
+
+    A failure before the first event is raised, a later one is sent to the client.
+    """
+
+    def __init__(self, request: web.Request) -> None:
+        self._request = request
+        self.response = web.StreamResponse(headers=HEADERS)
+
+    async def __aenter__(self) -> "EventStream":
+        return self
+
+    async def send(self, event: Mapping[str, Any]) -> None:
+        """Write one event; the first one starts the response."""
+        if not self.response.prepared:
+            await self.response.prepare(self._request)
+        await self.response.write(b"data: " + json_text(event).encode() + b"\n\n")
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> bool:
+        if error is None:
+            await self.response.write_eof(b"data: [DONE]\n\n")
+            return False
+        if isinstance(error, ClientConnectionResetError) or not isinstance(error, Exception):
+            return False
+        if self.response.prepared:
+            await self.send(error_body(as_api_error(error)))
+            await self.response.write_eof()
+        return self.response.prepared
+
+
+def usage(prompt_tokens: int, completion_tokens: int) -> dict[str, int]:
+    """How many tokens a request cost, as OpenAI's object."""
+    return {
+        "prompt_tokens": prompt_tokens,
+        "completion_tokens": completion_tokens,
+        "total_tokens": prompt_tokens + completion_tokens,
+    }
+
+
+def finite(logprob: float) -> float:
+    """`logprob`, or LOGPROB_MIN for minus infinity and NaN."""
+    return logprob if logprob >= LOGPROB_MIN else LOGPROB_MIN

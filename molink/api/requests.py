@@ -1,0 +1,261 @@
+"""From a checked body to the sequences to generate: token ids and sampling parameters.
+
+Short texts are encoded on the spot; a long one goes to a thread, because tokenizing a hundred
+thousand characters takes tens of milliseconds in which no other user's token would leave (the
+tokenizer releases the interpreter lock meanwhile).
+
+The `n` choices of a prompt need different random numbers, and the same ones again when the request
+is repeated with its seed. Choice i adds i times an odd constant to the seed: an odd step visits
+every 64-bit number once, so no two choices of a request share a seed, and choice 0 gives what the
+request gives with n = 1.
+"""
+
+import asyncio
+import secrets
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from jinja2 import TemplateError
+
+from molink.api.errors import NAME_CHARS_SHOWN, ApiError
+from molink.api.schemas import Message, SamplingBody
+from molink.serving.service import ChatTokenizer, GenerationRequest, ModelCard
+from molink_scheduler.request import SamplingParams
+
+__all__ = [
+    "PROMPTS_MAX",
+    "TEXT_CHARS_ON_LOOP_MAX",
+    "check_model",
+    "checked_token_ids",
+    "choice_seed",
+    "generation_requests",
+    "prompt_list",
+    "token_budget",
+    "tokens_of_conversation",
+    "tokens_of_prompt",
+]
+
+TEXT_CHARS_ON_LOOP_MAX = 8_000
+"""Tokenizers take about half a microsecond for each character: 4 ms, less than a decode round."""
+
+PROMPTS_MAX = 64
+"""Prompts in one completion request; a client with more sends several requests, which are
+batched all the same."""
+
+SEED_MODULUS = 2**64
+SEED_STEP = 0x9E3779B97F4A7C15
+"""2**64 divided by the golden ratio, odd: neighbouring choices land far apart."""
+
+
+def check_model(name: str | None, card: ModelCard) -> None:
+    """Raise a 404 unless `name` is the served model's or absent."""
+    if name is not None and name != card.name:
+        raise ApiError(
+            f"The model '{name[:NAME_CHARS_SHOWN]}' is not served here: use '{card.name}'.",
+            status=404,
+            param="model",
+            code="model_not_found",
+        )
+
+
+def prompt_list(prompt: Any) -> list[str | list[Any]]:
+    """The prompts of a completion request: OpenAI takes a string, strings, token ids, or lists
+    of token ids."""
+    if isinstance(prompt, str):
+        return [prompt]
+    if isinstance(prompt, list) and prompt:
+        if all(isinstance(one, str) for one in prompt) or all(type(one) is list for one in prompt):
+            return _limited(prompt)
+        if type(prompt[0]) is int:
+            return [prompt]
+    raise ApiError(
+        "'prompt' must be text or token ids: send a string, a list of strings, a list of whole "
+        "numbers or a list of such lists, none of them empty.",
+        param="prompt",
+    )
+
+
+def _limited(prompts: list[str | list[Any]]) -> list[str | list[Any]]:
+    if len(prompts) > PROMPTS_MAX:
+        raise ApiError(
+            f"'prompt' holds {len(prompts)} prompts: send at most {PROMPTS_MAX} in one request.",
+            param="prompt",
+        )
+    return prompts
+
+
+async def tokens_of_prompt(
+    prompt: str | list[Any], card: ModelCard, param: str = "prompt"
+) -> tuple[int, ...]:
+    """Token ids of one prompt, given as text or as token ids."""
+    if not isinstance(prompt, str):
+        return checked_token_ids(prompt, card, param)
+    if not prompt:
+        raise _empty(param)
+    token_ids = await _encode(_tokenizer(card, param), prompt, add_special_tokens=True)
+    if not token_ids:
+        raise _empty(param)
+    return token_ids
+
+
+def checked_token_ids(token_ids: Any, card: ModelCard, param: str) -> tuple[int, ...]:
+    """`token_ids` as a tuple, when it is a list of ids of this model's vocabulary and not empty."""
+    if type(token_ids) is not list or not all(type(one) is int for one in token_ids):
+        raise ApiError(
+            f"'{param}' must be a list of whole numbers: send token ids in brackets.", param=param
+        )
+    if not token_ids:
+        raise _empty(param)
+    if min(token_ids) < 0 or max(token_ids) >= card.vocabulary_size:
+        raise ApiError(
+            f"'{param}' holds a token id outside the vocabulary: use 0 to "
+            f"{card.vocabulary_size - 1}.",
+            param=param,
+        )
+    return tuple(token_ids)
+
+
+async def tokens_of_conversation(messages: Sequence[Message], card: ModelCard) -> tuple[int, ...]:
+    """Token ids of a conversation in the model's own chat template, up to the assistant's turn."""
+    tokenizer = _tokenizer(card, "messages")
+    if not tokenizer.chat_template:
+        raise ApiError(
+            "This model has no chat template: use /v1/completions with a prompt instead.",
+            param="messages",
+        )
+    conversation = [_as_template_reads(message) for message in messages]
+    chars = sum(len(one["content"]) for one in conversation)
+    text = await _on_loop_or_thread(chars, _render, tokenizer, conversation)
+    token_ids = await _encode(tokenizer, text, add_special_tokens=False)
+    if not token_ids:
+        raise _empty("messages")
+    return token_ids
+
+
+def _as_template_reads(message: Message) -> dict[str, str]:
+    role = "system" if message.role == "developer" else message.role
+    plain = {"role": role, "content": "\n".join(part.text for part in message.content)}
+    return plain if message.name is None else plain | {"name": message.name}
+
+
+def _render(tokenizer: ChatTokenizer, conversation: list[dict[str, Any]]) -> str:
+    try:
+        return str(
+            tokenizer.apply_chat_template(conversation, add_generation_prompt=True, tokenize=False)
+        )
+    except (TemplateError, TypeError, ValueError) as error:
+        raise ApiError(
+            f"The model's chat template refuses these messages ({str(error)[:200]}): change their "
+            "order or roles.",
+            param="messages",
+        ) from None
+
+
+async def _encode(
+    tokenizer: ChatTokenizer, text: str, *, add_special_tokens: bool
+) -> tuple[int, ...]:
+    def encode() -> list[int]:
+        return tokenizer.encode(text, add_special_tokens=add_special_tokens)
+
+    return tuple(await _on_loop_or_thread(len(text), encode))
+
+
+async def _on_loop_or_thread(chars: int, work: Any, *arguments: Any) -> Any:
+    if chars <= TEXT_CHARS_ON_LOOP_MAX:
+        return work(*arguments)
+    return await asyncio.to_thread(work, *arguments)
+
+
+def _tokenizer(card: ModelCard, param: str) -> ChatTokenizer:
+    if card.tokenizer is None:
+        raise ApiError(
+            "This model has no tokenizer: send token ids instead of text ('prompt_token_ids' to "
+            "/generate, or a list of integers as the 'prompt' of /v1/completions).",
+            param=param,
+        )
+    return card.tokenizer
+
+
+def _empty(param: str) -> ApiError:
+    return ApiError(f"'{param}' is empty: send at least one token.", param=param)
+
+
+def choice_seed(seed: int, choice: int) -> int:
+    """The 64-bit seed of one choice; negative seeds wrap around."""
+    return (seed + choice * SEED_STEP) % SEED_MODULUS
+
+
+def token_budget(
+    asked: int | None, prompt_tokens: int, card: ModelCard, *, default: int | None, param: str
+) -> int:
+    """max_tokens of a request; `default` is cut to what is left of the model's length (None: all
+    that is left)."""
+    left = card.model_len_max - prompt_tokens
+    if asked is None and left > 0:
+        return left if default is None else min(default, left)
+    if asked is None:
+        raise ApiError(
+            f"The prompt's {prompt_tokens} tokens leave no room to answer in the model's length "
+            f"of {card.model_len_max}: shorten the prompt.",
+            param=param,
+            code="context_length_exceeded",
+        )
+    if asked <= left:
+        return asked
+    raise ApiError(
+        f"The prompt's {prompt_tokens} tokens and {asked} tokens to generate are over the model's "
+        f"length of {card.model_len_max}: shorten the prompt or lower '{param}'.",
+        param=param,
+        code="context_length_exceeded",
+    )
+
+
+def generation_requests(
+    prompt_token_ids: tuple[int, ...],
+    body: SamplingBody,
+    card: ModelCard,
+    *,
+    max_tokens: int,
+    logprobs: int | None,
+    choices: int = 1,
+) -> list[GenerationRequest]:
+    """One request for each choice of a prompt; without a seed, each prompt draws its own."""
+    seed = secrets.randbits(64) if body.seed is None else body.seed
+    stop_token_ids = _stop_token_ids(body, card)
+    _check_stop_text(body, card)
+    sampling = SamplingParams(
+        max_tokens=max_tokens,
+        temperature=_or(body.temperature, 1.0),
+        top_p=_or(body.top_p, 1.0),
+        top_k=body.top_k or 0,
+        min_p=_or(body.min_p, 0.0),
+        frequency_penalty=_or(body.frequency_penalty, 0.0),
+        presence_penalty=_or(body.presence_penalty, 0.0),
+        repetition_penalty=_or(body.repetition_penalty, 1.0),
+        stop=tuple(body.stop or ()),
+        stop_token_ids=stop_token_ids,
+        logprobs=logprobs,
+    )
+    seeds = (choice_seed(seed, choice) for choice in range(choices))
+    return [GenerationRequest(prompt_token_ids, replace(sampling, seed=one)) for one in seeds]
+
+
+def _or(value: float | None, default: float) -> float:
+    return default if value is None else value
+
+
+def _stop_token_ids(body: SamplingBody, card: ModelCard) -> tuple[int, ...]:
+    given = body.stop_token_ids
+    own = checked_token_ids(given, card, "stop_token_ids") if given else ()
+    ends = () if body.ignore_eos else card.eos_token_ids
+    return tuple(dict.fromkeys(own + ends))
+
+
+def _check_stop_text(body: SamplingBody, card: ModelCard) -> None:
+    if body.stop and card.tokenizer is None:
+        raise ApiError(
+            "This model has no tokenizer, so its answers hold no text to stop at: use "
+            "'stop_token_ids'.",
+            param="stop",
+        )

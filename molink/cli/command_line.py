@@ -1,0 +1,27 @@
+"""What every command line of MoLink shares: help in whole sentences.
+
+Click cuts a command's summary off in the middle; `SentenceGroup` shows the first sentence whole.
+"""
+
+import click
+
+__all__ = ["SentenceGroup"]
+
+SENTENCE_CHARACTERS_MAX = 300
+"""Of a summary; longer than any first sentence of ours."""
+
+
+class SentenceGroup(click.Group):
+    """Group of commands whose help shows a whole sentence of each, wrapped as options are."""
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the list under "Commands"."""
+        found = ((name, self.get_command(ctx, name)) for name in self.list_commands(ctx))
+        rows = [
+            (name, command.get_short_help_str(SENTENCE_CHARACTERS_MAX))
+            for name, command in found
+            if command is not None and not command.hidden
+        ]
+        if rows:
+            with formatter.section("Commands"):
+                formatter.write_dl(rows)

@@ -1,0 +1,137 @@
+"""What a command that stays running shows: events, the present state, and bars while it loads.
+
+Lines of events carry the time and go to standard error, so that they are in `docker logs` and in
+the journal too, and scripts find only what they look for on standard output. The present state
+stands below them on a terminal, is drawn only when it changes, and is gone at the end. A bar that
+moves by itself was rejected: it draws ten times a second on a PC that its owner plays on. Weights
+that load are drawn so often, since they change and only for a while.
+"""
+
+import asyncio
+from datetime import datetime
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.live import Live
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+from rich.text import Text
+
+from molink.tasks import background_tasks
+
+if TYPE_CHECKING:
+    from molink.coordinator.cluster import Cluster
+
+__all__ = ["LoadingBar", "StatusLine", "until_loaded"]
+
+REFRESH_S = 0.1
+"""As often as the bars are drawn."""
+
+
+class StatusLine:
+    """Output of a command that stays running: a line for each event, and one for the present state.
+
+    A context manager; without a terminal the present state is not shown.
+    """
+
+    def __init__(self, console: Console | None = None) -> None:
+        self._console = console or Console(stderr=True)
+        self._live: Live | None = None
+        self._text = ""
+
+    def event(self, sentence: str) -> None:
+        """Print what has just happened, with the time."""
+        line = Text(f"{datetime.now():%H:%M:%S} ", style="dim").append(sentence, style="not dim")
+        self._print(line)
+
+    def hint(self, text: str) -> None:
+        """Print what can be done next, without a time."""
+        self._print(Text(text))
+
+    def result(self, line: str) -> None:
+        """Print a line that scripts wait for, on standard output."""
+        if self._live is not None:
+            self._live.stop()
+        print(line, flush=True)
+        if self._live is not None:
+            self._live.start()
+
+    def status(self, sentence: str) -> None:
+        """Show the present state."""
+        if self._live is not None and sentence != self._text:
+            self._text = sentence
+            self._live.update(Text(sentence, style="cyan"), refresh=True)
+
+    def _print(self, text: Text) -> None:
+        """Wrap between words on a terminal; in a log a sentence stays one line."""
+        self._console.print(text, soft_wrap=not self._console.is_terminal)
+
+    def __enter__(self) -> "StatusLine":
+        if self._console.is_terminal:
+            self._live = Live(
+                console=self._console, auto_refresh=False, transient=True, redirect_stdout=False
+            )
+            self._live.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        live, self._live = self._live, None
+        if live is not None:
+            live.stop()
+
+
+async def until_loaded(cluster: "Cluster", stage_count: int) -> None:
+    """Show how far a cluster's first ring has loaded, until it serves."""
+    with LoadingBar(stage_count) as bar:
+        async with background_tasks() as tasks:
+            tasks.create_task(_follow(cluster, bar))
+            await cluster.service.until_ready()
+
+
+async def _follow(cluster: "Cluster", bar: "LoadingBar") -> None:
+    while True:
+        for ring in cluster.rings:
+            for index, fraction in ring.fractions.items():
+                bar.update(index, fraction)
+        await asyncio.sleep(REFRESH_S)
+
+
+class LoadingBar:
+    """Progress bars, one for each stage; only a terminal shows them."""
+
+    def __init__(self, stage_count: int) -> None:
+        console = Console(stderr=True)
+        self._progress = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            TextColumn("{task.percentage:>3.0f} %"),
+            TimeElapsedColumn(),
+            console=console,
+            disable=not console.is_terminal,
+            transient=True,
+        )
+        self._tasks: list[TaskID] = [
+            self._progress.add_task(f"stage {index} weights", total=1.0)
+            for index in range(stage_count)
+        ]
+
+    def update(self, stage: int, fraction: float) -> None:
+        """Show that a stage has read this part of its weights."""
+        self._progress.update(self._tasks[stage], completed=fraction)
+
+    def __enter__(self) -> "LoadingBar":
+        self._progress.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._progress.stop()

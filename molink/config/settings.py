@@ -1,0 +1,181 @@
+"""What `molink serve` and `molink up` were asked for, checked before the model is opened."""
+
+import math
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from molink.config.layer_split import check_layers
+from molink.config.link_schedule import LinkSchedule
+from molink.config.ring_hosts import RingHosts
+from molink.errors import UserError
+from molink_scheduler.codec_choice import CODEC_CHOICES
+from molink_scheduler.head.settings import RingTerms
+from molink_scheduler.placement import SPLITS
+
+__all__ = ["ServeSettings", "UpSettings"]
+
+NODES_MAX = 64
+"""Processes that one machine is asked to start at most; a real ring is shorter still."""
+
+THREADS_MAX = 256
+
+DEVICE = re.compile(r"auto|cpu|cuda(:\d{1,3})?")
+"""Whether it is there, only the stage can tell."""
+
+MIN_NODES_MAX = 1024
+TPOT_MS_MAX = 60_000.0
+TOKENS_MAX = 131_072
+"""As much KV as a stage offers at most."""
+
+ADDRESS = re.compile(r"[^\s:/]+:\d{1,5}")
+
+
+@dataclass(frozen=True, slots=True)
+class ServeSettings:
+    """A local ring and its API. Raises UserError for values out of range."""
+
+    model: str
+    nodes: int = 1
+    host: str = "127.0.0.1"
+    port: int = 8000
+    link: LinkSchedule | None = None
+    hosts: RingHosts | None = None
+    """None: every stage on this machine's loopback."""
+    layers: str | None = None
+    """As typed: `0-4,4-8,8-12`; None splits evenly."""
+    dtype: str = "auto"
+    device: str = "auto"
+    threads: int = 1
+    """Compute threads of each stage."""
+    model_len_max: int | None = None
+    kv_tokens: int | None = None
+    ring: RingTerms = field(default_factory=RingTerms)
+    codec: str = "raw"
+    """Codec of the activations between stages, or "auto"."""
+    upload_mbps: float | None = None
+    """Cap on everything that each node uploads."""
+
+    def __post_init__(self) -> None:
+        _check("--nodes", self.nodes, 1, NODES_MAX)
+        _check("--port", self.port, 0, 65535)
+        _check("--threads", self.threads, 1, THREADS_MAX)
+        if not DEVICE.fullmatch(self.device):
+            raise UserError(f"--device must be auto, cpu or cuda:N, got {self.device!r}.")
+        if self.layers is not None:
+            check_layers(self.layers, self.nodes)
+        _check_codec(self.codec)
+        if self.upload_mbps is not None and not 0 < self.upload_mbps < math.inf:
+            raise UserError(f"--upload-mbps must be above 0, got {self.upload_mbps:g}.")
+        if self.model_len_max is not None:
+            _check("--max-model-len", self.model_len_max, 2, 2**31)
+        if self.kv_tokens is not None:
+            _check("--kv-tokens", self.kv_tokens, 16, 2**31)
+        if self.hosts is not None:
+            _check_hosts(self.hosts, self.nodes, self.link)
+
+
+def _check_hosts(hosts: RingHosts, nodes: int, link: LinkSchedule | None) -> None:
+    if link is not None:
+        raise UserError(
+            "--link cannot be combined with --hosts: links between hosts are real and shape "
+            "themselves."
+        )
+    if len(hosts.stages) != nodes:
+        raise UserError(
+            f"--hosts names {len(hosts.stages)} stages for {nodes} nodes: give one each."
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class UpSettings:
+    """A coordinator without stages of its own. Raises UserError for values out of range."""
+
+    model: str
+    data_dir: Path
+    host: str = "0.0.0.0"
+    port: int = 8000
+    public_host: str = ""
+    """Where agents reach it; empty: the first address of this PC's network, or `host`."""
+    broker: str | None = None
+    """A URL, mosquitto, embedded, or None for the best that is installed."""
+    broker_port: int = 8001
+    relay_port: int = 8002
+    relay: str = ""
+    """host:port of a relay that runs elsewhere; empty: one is started here."""
+    relay_secret_file: str = ""
+    tls_cert: str = ""
+    """PEM files for the broker; empty: no TLS."""
+    tls_key: str = ""
+    tls_ca: str = ""
+    """Who signed the certificate; empty: an authority that every system trusts."""
+    min_nodes: int = 1
+    dtype: str = "auto"
+    model_len_max: int | None = None
+    ring: RingTerms = field(default_factory=RingTerms)
+    codec: str = "raw"
+    tpot_ms: float = 250.0
+    """Users are counted as served up to this time between two tokens."""
+    context_tokens: int | None = None
+    """KV that a user is planned with; None: a quarter of the model's length, at most 2,048."""
+    weights_mbps: float | None = None
+    """Cap on all downloads of weights from here together: tokens share the line with them."""
+    prompt_tokens: int | None = None
+    """Of the request that is planned for; None: half of `context_tokens`."""
+    answer_tokens: int | None = None
+    """Of its answer; None: an eighth."""
+    split: str = "planned"
+    """How the layers are divided: as a plan finds best, or evenly."""
+
+    def __post_init__(self) -> None:
+        for option, port in self.ports():
+            _check(option, port, 0, 65535)
+        if bool(self.tls_cert) != bool(self.tls_key):
+            raise UserError("--tls-cert and --tls-key belong together: give both or neither.")
+        if bool(self.relay) != bool(self.relay_secret_file):
+            raise UserError(
+                "--relay and --relay-secret-file belong together: give both or neither."
+            )
+        if self.relay and not ADDRESS.fullmatch(self.relay):
+            raise UserError(f"--relay takes HOST:PORT, got {self.relay!r}.")
+        _check("--min-nodes", self.min_nodes, 1, MIN_NODES_MAX)
+        for option, tokens, least, most in (
+            ("--max-model-len", self.model_len_max, 2, 2**31),
+            ("--context-tokens", self.context_tokens, 16, TOKENS_MAX),
+            ("--prompt-tokens", self.prompt_tokens, 0, TOKENS_MAX),
+            ("--answer-tokens", self.answer_tokens, 1, TOKENS_MAX),
+        ):
+            if tokens is not None:
+                _check(option, tokens, least, most)
+        if self.split not in SPLITS:
+            raise UserError(f"--split must be one of {', '.join(SPLITS)}, got {self.split!r}.")
+        _check_codec(self.codec)
+        if not (math.isfinite(self.tpot_ms) and 1 <= self.tpot_ms <= TPOT_MS_MAX):
+            raise UserError(f"--tpot-ms must be 1 to {TPOT_MS_MAX:g}, got {self.tpot_ms:g}.")
+        if self.weights_mbps is not None and not 0 < self.weights_mbps < math.inf:
+            raise UserError(f"--weights-mbps must be above 0, got {self.weights_mbps:g}.")
+
+    @property
+    def weights_bytes_per_s(self) -> float | None:
+        """The cap in bytes; None: none."""
+        return None if self.weights_mbps is None else self.weights_mbps * 1e6 / 8
+
+    def ports(self) -> list[tuple[str, int]]:
+        """What is listened at here, with the option that chooses it; a broker or a relay of
+        somebody else needs none."""
+        found = [("--port", self.port)]
+        if "://" not in (self.broker or ""):
+            found.append(("--broker-port", self.broker_port))
+        if not self.relay:
+            found.append(("--relay-port", self.relay_port))
+        return found
+
+
+def _check_codec(codec: str) -> None:
+    if codec not in CODEC_CHOICES:
+        raise UserError(f"--wire must be one of {', '.join(CODEC_CHOICES)}, got {codec!r}.")
+
+
+def _check(option: str, value: int, low: int, high: int) -> None:
+    if not low <= value <= high:
+        raise UserError(f"{option} must be {low} to {high}, got {value}.")

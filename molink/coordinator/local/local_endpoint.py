@@ -1,0 +1,147 @@
+"""The coordinator's ends of the links to a ring of local nodes, whose hops may be emulated.
+
+Nothing is encrypted and no path is looked for, as between the processes of one machine or within a
+trusted network (`--hosts`). What is added here is what only one machine can do: an emulator between
+the processes, and their ids.
+"""
+
+import asyncio
+import json
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from molink.config.link_schedule import LinkSchedule
+from molink.config.ring_hosts import LOCAL_ADDRESS
+from molink.control.messages.payloads import StageLink
+from molink.coordinator.local.fixed_plan import RingPlan
+from molink.coordinator.local.local_node import LocalNode
+from molink.coordinator.members.ring import COORDINATOR, AgentStage, JoinTerms, Ring
+from molink.coordinator.requests.cluster_report import known_links
+from molink.coordinator.requests.link_memory import KnownLink, LinkMemoryFile, keep_up_to_date
+from molink.coordinator.requests.ring_client import RingClient
+from molink.coordinator.requests.ring_client_links import RingClientLinks
+from molink.coordinator.rings.ring_builder import RingRoutes
+from molink.errors import StageError
+from molink.node.child_process import ChildProcess
+from molink.serving.service import ModelCard
+from molink.tasks import gathered
+from molink_scheduler.head.settings import RingTerms
+
+__all__ = ["LocalEndpoint"]
+
+
+EMULATOR_MODULE = "molink.transport.emulator"
+
+
+@dataclass(frozen=True, slots=True)
+class LinkEmulator:
+    """Emulator that runs. Made by `start`; its child is to be stopped."""
+
+    child: ChildProcess
+    routes: RingRoutes
+    """The links as they were, led through its ports."""
+
+    @classmethod
+    async def start(cls, schedule: LinkSchedule, routes: RingRoutes) -> "LinkEmulator":
+        """Emulate on every link. Raises StageError when it does not start."""
+        links = (routes.requests, *routes.next_of, routes.sampled)
+        targets = [link.addresses[-1] for link in links]
+        child = await ChildProcess.start(EMULATOR_MODULE, [schedule.text, *targets])
+        try:
+            first, *middle, last = _through(links, await _ports(child))
+        except BaseException:
+            await child.stop()
+            raise
+        return cls(child, replace(routes, requests=first, next_of=tuple(middle), sampled=last))
+
+    async def watch(self) -> None:
+        """Until it has ended, then raises StageError."""
+        while await self.child.read_line():
+            pass
+        raise StageError(f"The link emulator (pid {self.child.pid}) ended unexpectedly.")
+
+
+@dataclass(slots=True)
+class LocalEndpoint:
+    """The ends of both links to one ring of local nodes, in one epoch."""
+
+    card: ModelCard
+    plan: RingPlan
+    terms: RingTerms
+    public_key: str
+    """The coordinator's, Z85: links are not encrypted, but messages name it."""
+    nodes: Sequence[LocalNode]
+    memory: LinkMemoryFile | None
+    """Where what is seen of links is kept; None: they are never met again."""
+    epoch: int
+    _links: RingClientLinks | None = None
+    _client: RingClient | None = None
+    _emulator: LinkEmulator | None = None
+
+    async def open(self, stages: Sequence[AgentStage]) -> JoinTerms:
+        """Listen for the tail."""
+        host = self.plan.hosts.coordinator_address
+        self._links = RingClientLinks.bind(host, self.epoch)
+        link = StageLink(
+            to="coordinator",
+            public_key=self.public_key,
+            addresses=(f"{host}:{self._links.port}",),
+            port_name="sampled",
+        )
+        schedule = self.plan.link
+        emulated = schedule.steps[0].shape if schedule is not None else None
+        return JoinTerms(self.terms, link, self.plan.upload_mbps, emulated)
+
+    async def reroute(self, routes: RingRoutes) -> RingRoutes:
+        """The links through an emulator, if they are to be emulated."""
+        if self.plan.link is None:
+            return routes
+        self._emulator = await LinkEmulator.start(self.plan.link, routes)
+        return self._emulator.routes
+
+    async def connect(self, ring: Ring) -> RingClient:
+        """Open the link to the head. Raises RingError."""
+        assert self._links is not None, "the tail is awaited first"
+        for stage, node in zip(ring.stages, self.nodes, strict=True):
+            stage.pid = node.pid
+        address = f"tcp://{ring.requests_link.addresses[-1]}"
+        await self._links.connect(address, self.plan.memory(COORDINATOR, 0))
+        card = self.card.fitting(ring.terms.ring.kv_tokens_capacity)
+        self._client = RingClient(card, ring, self._links, head_silent=lambda: None)
+        return self._client
+
+    async def watch(self) -> None:
+        """Keep what is seen of links between hosts. Raises StageError when the emulator ends."""
+        watches = [self._emulator.watch()] if self._emulator is not None else []
+        if self.memory is not None:
+            watches.append(keep_up_to_date(self.memory, self._links_seen))
+        await gathered(watches)
+
+    async def close(self) -> None:
+        """Close both links; a second call does nothing."""
+        links, self._links = self._links, None
+        if links is not None:
+            await asyncio.to_thread(links.close)
+        emulator, self._emulator = self._emulator, None
+        if emulator is not None:
+            await emulator.child.stop()
+
+    def _links_seen(self) -> Iterator[tuple[str, str, KnownLink]]:
+        client = self._client
+        assert client is not None, "links are kept of a ring that serves"
+        return known_links(client.ring, client.links, self.plan.address, time.time())
+
+
+async def _ports(child: ChildProcess) -> list[int]:
+    line = await child.read_line()
+    if not line:
+        raise StageError("The link emulator did not start: run the command again.")
+    return [int(port) for port in json.loads(line)["ports"]]
+
+
+def _through(links: Sequence[StageLink], ports: Sequence[int]) -> list[StageLink]:
+    return [
+        link.model_copy(update={"addresses": (f"{LOCAL_ADDRESS}:{port}",)})
+        for link, port in zip(links, ports, strict=True)
+    ]

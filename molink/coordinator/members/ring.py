@@ -1,0 +1,219 @@
+"""A ring and its stages, each of which a node hosts: loaded, joined, watched.
+
+Commands are assignments and facts come over the control plane, whether the node is an agent on
+a volunteer's PC or a local one of `molink serve`.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol, assert_never
+
+from molink.config.link_schedule import LinkShape
+from molink.control.messages.payloads import (
+    AssignedWork,
+    Assignment,
+    NodeHealth,
+    StageFact,
+    StageLink,
+    Unreadable,
+)
+from molink.coordinator.members.node_book import Node
+from molink.errors import ErrorGuard, FrameError, MolinkError, StageError, UserError
+from molink.stage_protocol.messages import StageHealth, StageLoaded
+from molink.tasks import gathered
+from molink_scheduler.head.settings import RingTerms
+
+__all__ = ["COORDINATOR", "AgentStage", "JoinTerms", "NodeCommands", "Ring"]
+
+COORDINATOR = -1
+"""Stands where stages have their number."""
+
+DOWNLOAD_SHARE = 0.5
+"""Of the time until a stage is loaded; how long each part takes is not known beforehand."""
+
+
+class NodeCommands(Protocol):
+    """Sender of commands to nodes."""
+
+    async def assign(self, node: Node, assignment: Assignment) -> None:
+        """Publish what a node shall do, under the next revision."""
+
+    async def allow_links(self, node: Node, keys: tuple[str, ...]) -> None:
+        """Publish whose links (CURVE keys, Z85) a node accepts, unless it knows."""
+
+
+@dataclass(slots=True)
+class AgentStage:
+    """One stage of a ring, on a node."""
+
+    node: Node
+    work: AssignedWork
+    ring: int
+    epoch: int
+    index: int
+    """Its number in the ring."""
+    stages: int
+    neighbours: tuple[str, ...]
+    """Whose links it accepts: public keys, Z85."""
+    commands: NodeCommands
+    loaded: StageLoaded | None = None
+    pid: int | None = None
+    """Of its process, where that runs on this machine."""
+    failed: bool = False
+    """Whether the node has reported that its stage cannot be."""
+    incarnation: str = field(init=False)
+    """Of the agent that the stage was assigned to."""
+    refusals: ErrorGuard = field(init=False)
+    """Its reports that cannot be read: of an agent of another version, or of one that lies."""
+    _report: NodeHealth | None = None
+    """The last one that was read..."""
+    _health: StageHealth | None = None
+    """...and what could be read last."""
+
+    def __post_init__(self) -> None:
+        self.incarnation = self.node.presence.incarnation if self.node.presence else ""
+        self.refusals = ErrorGuard(f"Reading a report of {self.name}")
+
+    @property
+    def name(self) -> str:
+        """Name of its node, for people."""
+        return self.node.name
+
+    @property
+    def layers(self) -> tuple[int, int]:
+        """Its layers, [start, end)."""
+        return self.work.layers
+
+    @property
+    def health(self) -> StageHealth | None:
+        """Its latest report, once it is loaded."""
+        report = self.node.health
+        if self.loaded is None or report is None or report is self._report:
+            return self._health
+        self._report = report
+        match report.stage:
+            case StageHealth() as health:
+                self._health = health
+            case Unreadable(why=why):
+                with self.refusals:
+                    raise FrameError(why)
+            case None:
+                pass  # It has not begun to compute.
+            case other:
+                assert_never(other)
+        return self._health
+
+    async def load(self, progressed: Callable[[float], None]) -> StageLoaded:
+        """Until the layers are there. Raises StageError when they cannot be, UserError when its
+        node reports that what was asked for cannot be."""
+        await self.commands.allow_links(self.node, self.neighbours)
+        await self.commands.assign(self.node, self._assignment())
+        fact = await self._fact("loaded", progressed)
+        if not isinstance(fact.line, StageLoaded):
+            why = fact.line.why if fact.line is not None else "nothing"
+            raise StageError(f"{self.name} says something impossible of its stage ({why}).")
+        self.loaded = fact.line
+        return self.loaded
+
+    async def join(self, ring: RingTerms, to_next: StageLink, sampled: StageLink | None) -> None:
+        """Put it into the ring, until all of its links stand: the one to the next stage, and of the
+        tail the one to the coordinator. Raises StageError."""
+        links = {"next_link": to_next, "coordinator_link": sampled}
+        assignment = self._assignment().model_copy(update={"join": ring, **links})
+        await self.commands.assign(self.node, assignment)
+        await self._fact("ready", lambda fraction: None)
+
+    async def watch(self) -> None:
+        """Until the stage is gone, then raises StageError."""
+        while True:
+            self._check_alive()
+            await self.node.changed.wait()
+
+    async def next_health(self) -> StageHealth:
+        """The next report on its health."""
+        before = self.health
+        while (health := self.health) is before or health is None:
+            self._check_alive()
+            await self.node.changed.wait()
+        return health
+
+    async def _fact(self, kind: str, progressed: Callable[[float], None]) -> StageFact:
+        while True:
+            self._check_alive()
+            fact = self.node.current_fact
+            if fact is not None and fact.kind == kind:
+                return fact
+            if fact is not None and fact.kind in ("downloading", "loading"):
+                progressed(self._fraction(fact))
+            await self.node.changed.wait()
+
+    def _fraction(self, fact: StageFact) -> float:
+        if self.node.is_local:  # Its weights are on the disk.
+            return fact.fraction
+        if fact.kind == "downloading":
+            return DOWNLOAD_SHARE * fact.fraction
+        return DOWNLOAD_SHARE + (1 - DOWNLOAD_SHARE) * fact.fraction
+
+    def _check_alive(self) -> None:
+        if not self.node.is_here:
+            raise StageError(f"{self.name} is lost.")
+        if self.node.presence is None or self.node.presence.incarnation != self.incarnation:
+            raise StageError(f"{self.name} has started anew.")
+        assignment = self.node.assignment
+        if assignment is not None and assignment.epoch != self.epoch:
+            raise StageError(f"{self.name} was given something else to do.")
+        fact = self.node.current_fact
+        if fact is not None and fact.kind in ("failed", "stopped"):
+            self.failed = fact.kind == "failed"
+            raise _failure(self.name, fact)
+
+    def _assignment(self) -> Assignment:
+        return Assignment(
+            revision=0,
+            ring=self.ring,
+            epoch=self.epoch,
+            stage=self.index,
+            stages=self.stages,
+            work=self.work,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class JoinTerms:
+    """Terms on which all stages of a ring join, and where its tail finds the coordinator."""
+
+    ring: RingTerms
+    """But for what is known only when all stages have loaded."""
+    coordinator: StageLink
+    """Its relay, if any, leads to nodes too."""
+    upload_mbps: float | None = None
+    """Cap of every node; None: none, or each its own."""
+    emulated: LinkShape | None = None
+    """Of each link as it begins; None: links are real."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ring:
+    """Stages that have joined, head first."""
+
+    stages: Sequence[AgentStage]
+    terms: JoinTerms
+    requests_link: StageLink
+    """From the coordinator to the head."""
+
+    @property
+    def epoch(self) -> int:
+        """Number of the ring in all its messages."""
+        return self.stages[0].epoch
+
+    async def watch(self) -> None:
+        """Until a stage is gone, then raises StageError."""
+        await gathered(stage.watch() for stage in self.stages)
+
+
+def _failure(name: str, fact: StageFact) -> MolinkError:
+    """Why a stage is not, with its node's name unless the sentence begins with it."""
+    if fact.user_fault:
+        return UserError(fact.message)
+    message = fact.message or "its stage ended."
+    return StageError(message if message.startswith(f"{name} ") else f"{name}: {message}")

@@ -1,0 +1,215 @@
+"""The body of GET /cluster: a ring's stages, links and requests, and the nodes.
+
+Figures are those of the last health reports, at most a second old; of requests we know ourselves.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from molink.control.messages.payloads import Profile
+from molink.coordinator.members.discrepancies import Sightings, discrepancies
+from molink.coordinator.members.node_book import Contribution, Node
+from molink.coordinator.members.ring import COORDINATOR, AgentStage, Ring
+from molink.coordinator.requests.link_memory import KnownLink
+from molink.coordinator.requests.ring_client_links import RingClientLinks
+from molink_scheduler.link.facts import LinkReport
+
+__all__ = ["RingLink", "known_links", "nodes_report", "ring_links", "ring_report"]
+
+NO_CONTRIBUTION = Contribution()
+
+
+@dataclass(frozen=True, slots=True)
+class RingLink:
+    """Directed link of a ring; stages by their number."""
+
+    source: int
+    target: int
+    report: LinkReport
+
+
+def ring_links(ring: Ring, client: RingClientLinks) -> Iterator[RingLink]:
+    """Links in the order in which a request meets them; of a stage that has not reported, none."""
+    if client.head is not None:
+        yield RingLink(COORDINATOR, 0, client.head.report())
+    for index, stage in enumerate(ring.stages):
+        following = (index + 1) % len(ring.stages)
+        for link in stage.health.links if stage.health else ():
+            yield RingLink(index, following if link.name == "next" else COORDINATOR, link)
+
+
+def known_links(
+    ring: Ring, client: RingClientLinks, address_of: Callable[[int], str], now: float
+) -> Iterator[tuple[str, str, KnownLink]]:
+    """Source, target and state of each link, to be remembered; `address_of` a stage's number or
+    COORDINATOR."""
+    for link in ring_links(ring, client):
+        ends = address_of(link.source), address_of(link.target)
+        with suppress(ValueError, TypeError):  # What a stage reports of its link may be impossible.
+            yield *ends, KnownLink(link.report.rate_mbps, link.report.rtt_ms, now)
+
+
+def ring_report(
+    model: str, ring: Ring, client: RingClientLinks, requests_count: int
+) -> dict[str, Any]:
+    """Part of one ring, of which `requests_count` sequences run or wait."""
+    head = ring.stages[0].health
+    waiting = min(requests_count, (head and head.requests_waiting) or 0)
+    return {
+        "model": model,
+        "epoch": ring.epoch,
+        "stages": [_stage(stage) for stage in ring.stages],
+        "links": _links(ring, client),
+        "requests": {"running": requests_count - waiting, "waiting": waiting},
+    }
+
+
+def _stage(stage: AgentStage) -> dict[str, Any]:
+    health, loaded = stage.health, stage.loaded
+    assert loaded is not None, "a ring serves only when its stages are loaded"
+    return {
+        "node": stage.name,
+        "pid": stage.pid,
+        "layers": list(stage.layers),
+        "device": loaded.device,
+        "dtype": loaded.dtype,
+        "weights_bytes": loaded.weights_bytes,
+        "kv_tokens_capacity": loaded.kv_tokens_capacity,
+        "kv_tokens_used": health.kv_tokens_used if health else 0,
+        "busy_s": round(health.busy_s, 3) if health else 0.0,
+        "busy_share": health.busy_share if health else 0.0,
+        "steps": health.steps if health else 0,
+        "decode_step_s": health.decode_step_s if health else None,
+        "prefill_row_s": health.prefill_row_s if health else None,
+        "decode_round_s": health.decode_round_s if health else None,
+        "micro_batch_count": health.micro_batch_count if health else None,
+        "frames_refused": health.frames_refused if health else 0,
+    }
+
+
+def _links(ring: Ring, client: RingClientLinks) -> list[dict[str, Any]]:
+    return [
+        _link(ring, link) | _packing(ring.stages[link.source], link)
+        for link in ring_links(ring, client)
+    ]
+
+
+def _packing(stage: AgentStage, link: RingLink) -> dict[str, Any]:
+    """Codec of a link between stages and what it has saved; other links carry no activations."""
+    if link.source == COORDINATOR or link.target <= link.source or stage.health is None:
+        return {}
+    return {"wire": stage.health.packed.codec, "bytes_saved": stage.health.bytes_saved}
+
+
+def _link(ring: Ring, link: RingLink) -> dict[str, Any]:
+    first = ring.terms.emulated
+    emulated = {"mbps": first.rate_mbps, "one_way_ms": first.one_way_ms} if first else None
+    return {
+        "from": _name(ring, link.source),
+        "to": _name(ring, link.target),
+        "policy": ring.terms.ring.policy,
+        **{key: value for key, value in asdict(link.report).items() if key != "name"},
+        "emulated": emulated,
+    }
+
+
+def _name(ring: Ring, index: int) -> str:
+    return "coordinator" if index == COORDINATOR else ring.stages[index].name
+
+
+def nodes_report(
+    nodes: Sequence[Node],
+    standbys: Mapping[str, str],
+    given: Mapping[str, Contribution],
+    devices: Mapping[str, str],
+) -> list[dict[str, Any]]:
+    """One entry for each node, by name. `standbys` are the reasons why nodes hold nothing,
+    `devices` those of the stages that serve."""
+    ordered = sorted(nodes, key=lambda node: (node.name, node.node_id))
+    seen = Sightings.of(nodes)
+    return [
+        _entry(node, given.get(node.node_id, NO_CONTRIBUTION))
+        | {
+            "reason": _reason(node, standbys.get(node.node_id, "")),
+            "device": devices.get(node.node_id) or _device(node.profile),
+            "doubts": discrepancies(node, seen),
+        }
+        for node in ordered
+    ]
+
+
+def _entry(node: Node, given: Contribution) -> dict[str, Any]:
+    assignment = node.assignment
+    work = assignment.work if assignment is not None else None
+    fact = node.current_fact
+    return {
+        "id": node.node_id,
+        "name": node.name,
+        "pc": node.pc,
+        "state": str(node.state),
+        "reason": "",
+        "ring": assignment.ring if assignment is not None and work is not None else None,
+        "layers": list(work.layers) if work is not None else None,
+        "loaded": fact.fraction if fact is not None and fact.kind != "ready" else None,
+        "device": None,
+        "memory": _memory(node.profile),
+        "paths": _paths(node),
+        "profile": _profile(node.profile),
+        "contribution": {
+            "uptime_s": round(given.uptime_s),
+            "token_layers": given.token_layers,
+            "bytes_sent": given.bytes_sent,
+        },
+    }
+
+
+def _reason(node: Node, standby: str) -> str:
+    if not node.is_here and node.wants != "leave":
+        return node.presence.reason if node.presence is not None else ""
+    if node.wish is not None and node.wants != "serve":
+        return node.wish.reason
+    fact = node.current_fact
+    if fact is not None and fact.kind == "failed":
+        return fact.message
+    return standby if not node.is_assigned else ""
+
+
+def _device(profile: Profile | None) -> str | None:
+    if profile is None or not profile.devices:
+        return None
+    first = profile.devices[0]
+    return first.kind if first.kind == "cpu" else f"{first.kind}:{first.index}"
+
+
+def _memory(profile: Profile | None) -> dict[str, int] | None:
+    if profile is None or not profile.devices:
+        return None
+    first = profile.devices[0]
+    return {"lent_bytes": first.free_bytes, "total_bytes": first.memory_bytes}
+
+
+def _paths(node: Node) -> dict[str, str]:
+    """Kinds of its links' paths now; before it serves, as it has measured its neighbours."""
+    if node.health is not None and node.health.paths:
+        return dict(node.health.paths)
+    return {to: path.path for to, path in node.paths.items()}
+
+
+def _profile(profile: Profile | None) -> dict[str, Any] | None:
+    if profile is None:
+        return None
+    return profile.model_dump(
+        mode="json",
+        include={
+            "cpu_threads",
+            "upload_mbps",
+            "download_mbps",
+            "upload_cap_mbps",
+            "coordinator_rtt_ms",
+            "nat",
+            "clock_offset_s",
+            "steps",
+        },
+    )

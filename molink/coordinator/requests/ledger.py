@@ -1,0 +1,166 @@
+"""What each node has given: time, tokens x layers, bytes. One SQLite file beside the registry.
+
+Figures are sums over all starts of the coordinator; a node's reports count up from the start of its
+stage, so differences between two reports are added, and a report that is less than the one before
+begins anew. A node could report too much: tokens are counted here, from what the coordinator itself
+handed to users, and only bytes are the node's word.
+"""
+
+import asyncio
+import sqlite3
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from molink.control.messages.payloads import NodeState, Unreadable
+from molink.coordinator.members.node_book import Contribution, Node, NodeBook
+from molink.coordinator.requests.cluster_service import ClusterService
+from molink.coordinator.requests.ring_client import RingClient
+from molink.errors import ErrorGuard
+
+__all__ = ["LEDGER_FILE", "Accounting", "Ledger"]
+
+LEDGER_FILE = "ledger.sqlite"
+
+BYTES_STEP_MAX = 10 * 2**30
+"""Of one report: what 10 Gbit/s carry in eight seconds. More is not believed."""
+
+PERIOD_S = 10.0
+"""What a coordinator that is killed forgets."""
+
+_SCHEMA = """
+CREATE TABLE IF NOT EXISTS contribution (
+    node_id TEXT PRIMARY KEY,
+    name TEXT NOT NULL,
+    uptime_s REAL NOT NULL DEFAULT 0,
+    token_layers INTEGER NOT NULL DEFAULT 0,
+    bytes_sent INTEGER NOT NULL DEFAULT 0
+)
+"""
+
+
+@dataclass(slots=True)
+class Ledger:
+    """An open ledger; from one thread."""
+
+    _db: sqlite3.Connection
+    _sent_before: dict[str, int] = field(default_factory=dict)
+
+    @classmethod
+    def open(cls, data_dir: Path) -> "Ledger":
+        """Made on first use."""
+        data_dir.mkdir(parents=True, exist_ok=True)
+        db = sqlite3.connect(data_dir / LEDGER_FILE, isolation_level=None)
+        db.execute("PRAGMA journal_mode=WAL")
+        db.execute("PRAGMA synchronous=NORMAL")  # A power cut may take what came last.
+        db.execute(_SCHEMA)
+        return cls(db)
+
+    def close(self) -> None:
+        """Close the database's file."""
+        self._db.close()
+
+    def add(self, node_id: str, name: str, given: Contribution) -> None:
+        """Add what a node has given since the last call."""
+        self._db.execute(
+            "INSERT INTO contribution VALUES (?, ?, ?, ?, ?) ON CONFLICT (node_id) DO UPDATE SET "
+            "name = excluded.name, uptime_s = uptime_s + excluded.uptime_s, "
+            "token_layers = token_layers + excluded.token_layers, "
+            "bytes_sent = bytes_sent + excluded.bytes_sent",
+            (node_id, name, given.uptime_s, given.token_layers, given.bytes_sent),
+        )
+
+    @contextmanager
+    def together(self) -> Iterator[None]:
+        """What is added in the block is written at once, or nothing of it."""
+        with self._db:  # Knows when SQLite has rolled back by itself, as on a full disk.
+            self._db.execute("BEGIN")
+            yield
+
+    def bytes_since(self, node_id: str, reported: int) -> int:
+        """Of a counter that a stage reports: what has come since its last report, bounded."""
+        before = self._sent_before.get(node_id, 0)
+        self._sent_before[node_id] = reported
+        new = reported - before if reported >= before else reported
+        return max(0, min(new, BYTES_STEP_MAX))
+
+    def all(self) -> Mapping[str, Contribution]:
+        """Of every node that has ever given something."""
+        rows = self._db.execute(
+            "SELECT node_id, uptime_s, token_layers, bytes_sent FROM contribution"
+        )
+        return {row[0]: Contribution(row[1], row[2], row[3]) for row in rows}
+
+
+@dataclass(slots=True)
+class Accounting:
+    """Bookkeeper of what nodes give: time, tokens x layers, bytes."""
+
+    ledger: Ledger
+    book: NodeBook
+    service: ClusterService
+    _tokens_before: dict[int, int] = field(default_factory=dict)
+    """Of each ring's epoch, tokens handed to users until the last time."""
+    _at: float = field(default_factory=time.monotonic)
+    _unwritten: dict[str, tuple[str, Contribution]] = field(default_factory=dict)
+    """By node: its name, and what it has given since the ledger could last be written."""
+    guard: ErrorGuard = field(default_factory=lambda: ErrorGuard("Writing down who gave what"))
+
+    async def run(self) -> None:
+        """Until cancelled, and once more then."""
+        try:
+            while True:
+                await asyncio.sleep(PERIOD_S)
+                self.settle(time.monotonic())
+        finally:
+            self.settle(time.monotonic())
+
+    def settle(self, now: float) -> None:
+        """Write down what has come since the last call. What cannot be written, on a full disk
+        perhaps, is written the next time."""
+        with self.guard:
+            self._add_up(now)
+            with self.ledger.together():
+                for node_id, (name, given) in self._unwritten.items():
+                    self.ledger.add(node_id, name, given)
+            self._unwritten.clear()
+
+    def _add_up(self, now: float) -> None:
+        elapsed_s, self._at = now - self._at, now
+        tokens = self._new_token_layers()
+        for node in self.book:
+            if not node.is_here:
+                continue
+            serving = node.state is NodeState.SERVING
+            given = Contribution(
+                elapsed_s if serving else 0.0,
+                tokens.get(node.node_id, 0),
+                self._bytes(node),
+            )
+            if given != Contribution():
+                _, before = self._unwritten.get(node.node_id, ("", Contribution()))
+                self._unwritten[node.node_id] = node.name, before + given
+
+    def _new_token_layers(self) -> dict[str, int]:
+        found: dict[str, int] = {}
+        for ring in self.service.rings:
+            tokens = self._new_tokens(ring.client)
+            for stage in ring.client.ring.stages:
+                start, end = stage.layers
+                found[stage.node.node_id] = tokens * (end - start)
+        return found
+
+    def _new_tokens(self, client: RingClient) -> int:
+        epoch = client.ring.epoch
+        new = client.tokens_sent - self._tokens_before.get(epoch, 0)
+        self._tokens_before[epoch] = client.tokens_sent
+        return new
+
+    def _bytes(self, node: Node) -> int:
+        stage = node.health.stage if node.health is not None else None
+        if isinstance(stage, Unreadable):
+            return 0
+        links = stage.links if stage is not None else ()
+        return self.ledger.bytes_since(node.node_id, sum(one.bytes_sent for one in links))

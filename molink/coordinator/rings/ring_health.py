@@ -1,0 +1,128 @@
+"""What the manager learns of rings: failures to back off from, slow nodes, what is waited for.
+
+Times are arguments, in seconds on a clock that never jumps.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from molink.control.messages.payloads import NodeState
+from molink.coordinator.members.discrepancies import StepsSeen
+from molink.coordinator.members.node_book import AS_REPORTED, Node
+from molink.coordinator.planning.cluster_plan import ClusterPlan, Planner
+from molink.coordinator.rings.ring_supervisor import RingState, RingSupervisor
+
+__all__ = ["FailureBackoff", "SlowdownMonitor", "Waiting", "progress_sentence"]
+
+BACKOFF_FIRST_S, BACKOFF_MAX_S = 60.0, 3600.0
+"""Of a node whose stage has failed; doubles with each failure."""
+
+PERIOD_S = 5.0
+"""Stages smooth their times over a dozen steps; a plan changes by the minute at most."""
+
+KEPT_S = 3600.0
+"""A node that serves no more counts as fast as reported again after an hour: its owner may have
+ended a game."""
+
+
+@dataclass(slots=True)
+class FailureBackoff:
+    """Backoff of nodes whose stage has failed: plans leave them out, longer with each failure.
+
+    Only the node can know that its disk is full, so it is tried again.
+    """
+
+    first_s: float = BACKOFF_FIRST_S
+    max_s: float = BACKOFF_MAX_S
+    _failures: dict[str, int] = field(default_factory=dict)
+    _until: dict[str, float] = field(default_factory=dict)
+
+    def failed(self, node_id: str, now: float) -> None:
+        """Its stage could not be, or has ended by an error of its own."""
+        count = self._failures.get(node_id, 0)
+        self._failures[node_id] = count + 1
+        self._until[node_id] = now + min(self.max_s, self.first_s * 2 ** min(count, 30))
+
+    def is_waiting(self, node_id: str, now: float) -> bool:
+        """Whether it is left out."""
+        return self._until.get(node_id, 0.0) > now
+
+
+@dataclass(slots=True)
+class SlowdownMonitor:
+    """Judge of nodes that are slower than they have reported; notes it in their entries."""
+
+    planner: Planner
+    _checked_at: float = 0.0
+    _seen_at: dict[str, float] = field(default_factory=dict)
+
+    def slow_nodes(
+        self, rings: Sequence[RingSupervisor], nodes: Sequence[Node], now: float
+    ) -> frozenset[str]:
+        """Ids of all that are slower than they have reported; checked every few seconds."""
+        if now - self._checked_at >= PERIOD_S:
+            self._checked_at = now
+            for ring in rings:
+                if ring.state is RingState.SERVING:
+                    self._check(ring, now)
+            for node in nodes:
+                if now - self._seen_at.get(node.node_id, now) > KEPT_S:
+                    node.slowdown = AS_REPORTED
+        return frozenset(node.node_id for node in nodes if node.slowdown != AS_REPORTED)
+
+    def _check(self, ring: RingSupervisor, now: float) -> None:
+        healths = [stage.health for stage in ring.stages]
+        running = [health.requests_running or 0 for health in healths if health is not None]
+        rows = max([1, ring.plan.users, *running])
+        for planned, stage, health in zip(ring.plan.stages, ring.stages, healths, strict=True):
+            if health is None or not stage.node.is_measured:
+                continue
+            seen = StepsSeen(health.steps, health.decode_step_s, health.prefill_row_s)
+            slowdown = self.planner.slowdown(planned, stage.node, rows, seen)
+            if slowdown is not None:
+                stage.node.slowdown, self._seen_at[stage.node.node_id] = slowdown, now
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """Facts of what the manager waits for."""
+
+    min_nodes: int
+    nodes_still_measuring: int = 0
+    """Nodes that still measure the paths to others."""
+    last_failure: str = ""
+    """Of a ring; empty when the last one has not failed."""
+
+
+def progress_sentence(
+    nodes: Sequence[Node], rings: Sequence[RingSupervisor], plan: ClusterPlan, waiting: Waiting
+) -> str:
+    """Why nothing serves yet, for users who get a 503: the nearest thing that is waited for."""
+    if rings:
+        ring = rings[0]
+        if any(stage.loaded is None for stage in ring.stages):
+            return f"The PCs are loading the model: {ring.loaded_share:.0%} done."
+        return "The PCs have loaded the model and are connecting to each other."
+    here = [node for node in nodes if node.is_here]
+    if nodes and not here:
+        return f"None of the {_pcs(len(nodes))} that joined before is here now."
+    if not here:
+        return "No PC has joined yet: start an agent with the command that `molink up` printed."
+    measuring = [node for node in here if node.state is NodeState.JOINING]
+    if measuring:
+        return f"{_pcs(len(here))} joined, {len(measuring)} of them still being measured."
+    ready = [node for node in here if node.may_serve]
+    if len(ready) < waiting.min_nodes:
+        return f"{len(ready)} of at least {waiting.min_nodes} PCs ready: let more join."
+    if waiting.nodes_still_measuring:
+        return (
+            f"{_pcs(len(ready))} ready, {waiting.nodes_still_measuring} of them still measuring "
+            "the ways to the others."
+        )
+    if waiting.last_failure:
+        return f"The last ring has failed: {waiting.last_failure} Another is tried soon."
+    return plan.shortage or f"{_pcs(len(ready))} ready; a plan is being made."
+
+
+def _pcs(count: int) -> str:
+    return f"{count} PC{'s' * (count != 1)}"

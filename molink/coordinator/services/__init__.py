@@ -1,1 +1,0 @@
-"""What the coordinator runs for its nodes beside the broker: relay and measurement."""

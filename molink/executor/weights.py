@@ -1,0 +1,209 @@
+"""Loads the weights of one stage and no others.
+
+`from_pretrained` of transformers does the loading, so its conversions (fused experts), quantizers,
+dtype plan and tying apply unchanged. It is given the pruned class and a directory of links to just
+the shards that the stage needs, with an index cut to the stage's tensors; it reads them as memory
+maps, so nothing else of a shard is ever touched. Its one habit that must be watched: what is
+missing it fills with random numbers and a warning. We refuse instead.
+"""
+
+import copy
+import json
+import os
+import tempfile
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from transformers import AutoConfig
+from transformers.conversion_mapping import get_model_conversion_mapping
+from transformers.core_model_loading import WeightConverter, WeightRenaming, rename_source_key
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
+from transformers.utils import logging as transformers_logging
+
+from molink.checkpoint.checkpoint import INDEX, Checkpoint
+from molink.errors import CheckpointError, UnsupportedModelError, UserError
+from molink.executor.attention import ATTENTION_NAME
+from molink.executor.pruning import Skip, Zero, stage_class
+
+__all__ = ["Progress", "StagePart", "build_stage_class", "load_model", "load_model_config"]
+
+Progress = Callable[[float], None]
+"""Called with the fraction done, 0 to 1, rising."""
+
+
+@dataclass(frozen=True, slots=True)
+class StagePart:
+    """The layers of a model that one stage owns."""
+
+    layers: range
+    layers_total: int
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.layers.start < self.layers.stop <= self.layers_total:
+            raise UserError(
+                f"a stage owns some of {self.layers_total} layers, "
+                f"got [{self.layers.start}, {self.layers.stop})"
+            )
+
+    @property
+    def is_head(self) -> bool:
+        """Whether it owns the token embeddings."""
+        return self.layers.start == 0
+
+    @property
+    def is_tail(self) -> bool:
+        """Whether it owns the output head."""
+        return self.layers.stop == self.layers_total
+
+
+def load_model_config(checkpoint: Checkpoint) -> Any:
+    """The transformers config of a checkpoint, set to use MoLink's attention.
+
+    From here on the library keeps its bars and its advice on training to itself.
+    """
+    transformers_logging.disable_progress_bar()
+    transformers_logging.set_verbosity_error()
+    try:
+        config = AutoConfig.from_pretrained(checkpoint.directory, trust_remote_code=False)
+    except (ValueError, KeyError, OSError, TypeError) as error:
+        raise UnsupportedModelError(
+            f"transformers does not know the architecture of {checkpoint.name}, "
+            "and MoLink runs no code from checkpoints"
+        ) from error
+    if type(config) not in MODEL_FOR_CAUSAL_LM_MAPPING or config.is_encoder_decoder:
+        raise UnsupportedModelError(
+            f"{checkpoint.name} ({config.model_type}) is not a decoder-only language model"
+        )
+    if config.get_text_config() is not config:
+        raise UnsupportedModelError(
+            f"{checkpoint.name} ({config.model_type}) takes more than text, "
+            "which stages cannot serve yet; use a text-only checkpoint"
+        )
+    config._attn_implementation = ATTENTION_NAME
+    return config
+
+
+def build_stage_class(config: Any, part: StagePart) -> Any:
+    """The pruned model class of one stage."""
+    model_class = MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]
+    return stage_class(model_class, part.layers, is_head=part.is_head, is_tail=part.is_tail)
+
+
+def load_model(
+    checkpoint: Checkpoint,
+    config: Any,
+    part: StagePart,
+    dtype: torch.dtype,
+    progress: Progress = lambda fraction: None,
+) -> nn.Module:
+    """The stage's model with its weights, on the CPU. Raises CheckpointError for anything missing
+    or broken.
+    """
+    pruned_class = build_stage_class(config, part)
+    weight_map = needed_tensors(pruned_class, config, checkpoint.weight_map())
+    files = sorted(set(weight_map.values()))
+    paths: dict[str, Path] = {}
+    for done, name in enumerate(files):
+        paths[name] = checkpoint.weight_file(name)
+        progress((done + 1) / (len(files) + 1))
+    with tempfile.TemporaryDirectory(prefix="molink-stage-") as directory:
+        _write_stage_directory(Path(directory), config, weight_map, paths)
+        model = _from_pretrained(pruned_class, directory, config, dtype, checkpoint.name)
+    progress(1.0)
+    return model
+
+
+def needed_tensors(pruned_class: Any, config: Any, weight_map: dict[str, str]) -> dict[str, str]:
+    """The entries of a weight map that the stage needs.
+
+    A tensor is left out when its path, after the library's renames, runs into a part that another
+    stage owns. Paths, not parameter names, are compared: quantizers add suffixes that only they
+    understand.
+    """
+    with torch.device("meta"):
+        skeleton = pruned_class(copy.deepcopy(config))
+    transforms = get_model_conversion_mapping(skeleton, None, None)
+    renamings = [transform for transform in transforms if isinstance(transform, WeightRenaming)]
+    converters = [transform for transform in transforms if isinstance(transform, WeightConverter)]
+    state = skeleton.state_dict()
+    needed = {}
+    for name, file in weight_map.items():
+        renamed, _ = rename_source_key(
+            name, renamings, converters, skeleton.base_model_prefix, state
+        )
+        owned = renamed in state or name in state
+        if owned or not (
+            _belongs_elsewhere(skeleton, renamed) or _belongs_elsewhere(skeleton, name)
+        ):
+            needed[name] = file
+    return needed
+
+
+def _belongs_elsewhere(model: Any, name: str) -> bool:
+    """Whether a dotted path meets a replaced module.
+
+    The path begins at the model or, in a bare checkpoint, at its decoder.
+    """
+    inner = getattr(model, model.base_model_prefix, None)
+    roots = [model] if inner is None else [model, inner]
+    return any(_meets_replacement(root, name.split(".")) for root in roots)
+
+
+def _meets_replacement(module: nn.Module | None, path: Iterable[str]) -> bool:
+    for step in path:
+        module = module._modules.get(step) if module is not None else None
+        if isinstance(module, Skip | Zero):
+            return True
+    return False
+
+
+def _write_stage_directory(
+    directory: Path, config: Any, weight_map: dict[str, str], paths: dict[str, Path]
+) -> None:
+    for name, path in paths.items():
+        _link(path.resolve(), directory / name)
+    index = {"metadata": {}, "weight_map": weight_map}
+    (directory / INDEX).write_text(json.dumps(index), encoding="utf-8")
+    config.save_pretrained(directory)
+
+
+def _link(source: Path, target: Path) -> None:
+    """Make a symbolic link, or a hard one where links need a privilege (Windows)."""
+    try:
+        target.symlink_to(source)
+    except OSError:
+        os.link(source, target)
+
+
+def _from_pretrained(
+    pruned_class: Any, directory: str, config: Any, dtype: torch.dtype, name: str
+) -> nn.Module:
+    pruned_class._keys_to_ignore_on_load_unexpected = [r".*"]
+    try:
+        model, report = pruned_class.from_pretrained(
+            directory, config=config, dtype=dtype, output_loading_info=True, use_safetensors=True
+        )
+    except Exception as error:
+        raise CheckpointError(
+            f"the weights of {name} cannot be loaded ({_first_line(error)}): fetch them again"
+        ) from error
+    _refuse_incomplete(report, name)
+    return model.eval()  # type: ignore[no-any-return]
+
+
+def _refuse_incomplete(report: dict[str, Any], name: str) -> None:
+    for problem, words in (("missing_keys", "lacks"), ("mismatched_keys", "has a wrong shape for")):
+        keys = sorted(map(str, report.get(problem, ())))
+        if keys:
+            more = f" and {len(keys) - 1} more" if len(keys) > 1 else ""
+            raise CheckpointError(f"{name} {words} the tensor {keys[0]}{more}; fetch it again")
+    if report.get("error_msgs"):
+        raise CheckpointError(f"the weights of {name} cannot be loaded: {report['error_msgs'][0]}")
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0]

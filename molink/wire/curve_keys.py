@@ -1,0 +1,36 @@
+"""The keys of encrypted links, as processes hand them to one another."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+__all__ = ["CurveKeys", "check_keys"]
+
+KEY_CHARACTERS = 40
+"""Of a CURVE key in Z85."""
+
+KEYS_MAX = 64
+"""On the list: a ring's neighbours, the coordinator, and those of the ring that forms next."""
+
+
+@dataclass(frozen=True, slots=True)
+class CurveKeys:
+    """Key pair of a process and the keys that it accepts, in Z85. Raises ValueError for what is no
+    key."""
+
+    public: str
+    secret: str = field(repr=False)
+    allowed: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        check_keys((self.public, self.secret))
+        check_keys(self.allowed)
+
+
+def check_keys(keys: Iterable[str]) -> None:
+    """Raises ValueError when these are more than KEYS_MAX, or one is no key in Z85."""
+    listed = list(keys)
+    if len(listed) > KEYS_MAX:
+        raise ValueError(f"at most {KEYS_MAX} keys may be allowed")
+    for key in listed:
+        if not isinstance(key, str) or len(key) != KEY_CHARACTERS or not key.isascii():
+            raise ValueError("a CURVE key has 40 characters of Z85")

@@ -1,0 +1,102 @@
+"""What the agent makes of its stage's words about a path."""
+
+import asyncio
+from dataclasses import dataclass, field
+from pathlib import Path as FilePath
+
+import pytest
+
+from molink.control.messages.payloads import StageLink
+from molink.stage_protocol.messages import PathMoved
+from molink.transport.paths.choose import Path
+from molink.transport.relay.client import Pauses, RelayReceiver
+from molink.transport.relay.server import RelayServer
+from molink_agent.daemon.routes import ListenAddress, RelayedRoutes, _Route, keeper_of
+from molink_agent.daemon.shared_uplink import LocalPorts, SharedUplink
+from molink_agent.data_files import AgentOptions
+from molink_agent.limits.limits_file import LimitsFile
+from molink_agent.network.port_mapping import PortMapper
+from tests.transport.relay.nodes import ANNA, BERT, SECRET, EchoPort, caller_of, free_address
+
+RELAYED = Path("relay", "127.0.0.1:9")
+
+
+@dataclass
+class FakeKeeper:
+    path: Path = RELAYED
+    failures: list[Path] = field(default_factory=list)
+
+    def failed(self, path: Path) -> None:
+        self.failures.append(path)
+
+
+@pytest.fixture
+def route():
+    return _Route(FakeKeeper(), None)
+
+
+@pytest.fixture
+def routes(route):
+    limits, uplink = LimitsFile(FilePath("nowhere")), SharedUplink(lambda: None, lambda: None)
+    listen_address = ListenAddress(AgentOptions(), limits)
+    routes = RelayedRoutes("node", listen_address, LocalPorts(), uplink, PortMapper())
+    routes._routes["next"] = route
+    return routes
+
+
+def test_a_path_on_which_nothing_is_acknowledged_has_failed(routes, route):
+    routes.path_moved(PathMoved("next", "tcp://10.0.0.1:7", False, "nothing is acknowledged"))
+    assert route.keeper.failures == [route.keeper.path]
+
+
+def test_a_move_that_went_well_changes_nothing(routes, route):
+    route.moving_to = "tcp://127.0.0.1:9"
+    routes.path_moved(PathMoved("next", "tcp://127.0.0.1:9", True, ""))
+    assert route.keeper.failures == [] and route.moving_to == ""
+
+
+def test_what_is_said_of_a_path_that_is_being_left_does_not_count_against_the_next(routes, route):
+    route.moving_to = "tcp://127.0.0.1:9"
+    routes.path_moved(PathMoved("next", "tcp://10.0.0.1:7", False, "another way was asked for"))
+    assert route.keeper.failures == []
+    routes.path_moved(PathMoved("next", "tcp://127.0.0.1:9", False, "nobody answers"))
+    assert route.keeper.failures == [route.keeper.path]
+
+
+def test_of_a_link_that_is_not_there_nothing_is_made(routes):
+    before = dict(routes.paths)
+    routes.path_moved(PathMoved("coordinator", "tcp://a:1", False, "nobody answers"))
+    assert routes.paths == before
+
+
+async def first_path(link, caller):
+    found = asyncio.get_running_loop().create_future()
+
+    async def moved(path):
+        found.set_result(path)
+
+    running = asyncio.create_task(keeper_of(link, caller, moved).run())
+    async with asyncio.timeout(20):
+        path = await found
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+    return path
+
+
+async def test_a_link_goes_through_the_relay_that_it_names():
+    async with RelayServer(SECRET, "127.0.0.1") as relay, EchoPort() as port:
+        receiver = RelayReceiver(caller_of(BERT, relay.address), Pauses(0.01, 0.05))
+        receiver.open("ring", port.address)
+        running = asyncio.create_task(receiver.run())
+        await receiver.registered.wait()
+        link = StageLink(
+            to=BERT,
+            public_key="k" * 40,
+            addresses=(free_address(), port.address),
+            port_name="ring",
+            relay=relay.address,
+        )
+        path = await first_path(link, caller_of(ANNA, free_address()))
+        assert path.kind == "relay"
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)

@@ -1,0 +1,96 @@
+"""What an owner is news while the agent runs."""
+
+from molink_agent.status_text import StatusNews, now_sentence
+
+STATUS = {
+    "cluster": "http://a:1",
+    "connected": True,
+    "state": "standby",
+    "reason": "",
+    "layers": None,
+    "model": None,
+    "device": None,
+    "loaded": None,
+    "busy_share": 0.0,
+    "limits_problem": "",
+}
+HOLDS = {"layers": [0, 4], "model": "demo", "device": "cpu"}
+
+
+def status(**changes):
+    return STATUS | changes
+
+
+def loading(kind, fraction=0.0, message=""):
+    loaded = {"kind": kind, "fraction": fraction, "message": message}
+    return status(state="loading", loaded=loaded, **HOLDS)
+
+
+def test_each_change_is_told_once():
+    news = StatusNews()
+    assert news.update(status(connected=False)) == []
+    assert news.update(status(state="joining")) == [
+        "connected to http://a:1",
+        "joining: measuring what this PC can do for the model, a minute at most",
+    ]
+    assert news.update(status(state="joining")) == []
+    assert news.update(loading("downloading", 0.1)) == ["loading: layers 0 to 3 of demo"]
+    assert news.update(loading("loading", 0.9)) == []
+    assert news.update(status(state="serving", **HOLDS)) == [
+        "serving: layers 0 to 3 of demo, on cpu"
+    ]
+    assert news.update(status(state="paused", reason="On battery.")) == ["paused: On battery."]
+
+
+def test_a_lost_coordinator_is_told_and_its_return_too():
+    news = StatusNews()
+    news.update(status())
+    (lost,) = news.update(status(connected=False))
+    assert "out of reach" in lost
+    assert news.update(status()) == ["connected to http://a:1"]
+
+
+def test_why_a_stage_failed_is_told():
+    news = StatusNews()
+    news.update(status())
+    failed = status(loaded={"kind": "failed", "fraction": 0.0, "message": "The disk is full."})
+    assert news.update(failed) == ["the stage has failed: The disk is full."]
+    assert news.update(failed) == []
+    assert news.update(status()) == []
+    assert news.update(failed) == ["the stage has failed: The disk is full."]
+
+
+def test_a_mistake_in_the_limits_is_told():
+    news = StatusNews()
+    news.update(status())
+    assert news.update(status(limits_problem="limits.toml: no")) == ["limits.toml: no"]
+
+
+def test_progress_is_shown_where_there_is_some():
+    assert "not connected" in now_sentence(status(connected=False))
+    sentence = now_sentence(loading("downloading", 0.25))
+    assert sentence == "loading: downloading the weights of layers 0 to 3 of demo, 25%"
+    assert now_sentence(loading("loading", 0.5)) == "loading: layers 0 to 3 of demo, 50%"
+    assert now_sentence(loading("loaded")) == "loading: layers 0 to 3 of demo"
+    serving = now_sentence(status(state="serving", busy_share=0.5, **HOLDS))
+    assert serving == "serving: layers 0 to 3 of demo, on cpu, busy 50% of the time"
+
+
+def test_of_several_devices_each_is_told_by_its_name():
+    def both(**changes):
+        first = status(id="a", name="attic", device="cuda:0")
+        second = status(id="b", name="attic (2)", **{"device": "cuda:1", **changes})
+        return first | {"devices": [first, second]}
+
+    news = StatusNews()
+    assert news.update(both()) == [
+        "connected to http://a:1",
+        "cuda:0: standby: ready, until the coordinator needs it",
+        "cuda:1: standby: ready, until the coordinator needs it",
+    ]
+    paused = both(device=None, state="paused", reason="No device.")
+    assert news.update(paused) == ["attic (2): paused: No device."]
+    assert now_sentence(paused).endswith("; attic (2): paused: No device.")
+    assert news.update(both()) == ["cuda:1: standby: ready, until the coordinator needs it"]
+    refused = both(connected=False, refused="Name fewer.", state="joining", reason="Name fewer.")
+    assert news.update(refused) == ["cuda:1: joining: Name fewer."]

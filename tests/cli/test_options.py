@@ -1,0 +1,24 @@
+"""Options that more than one command takes, refused before anything starts."""
+
+import pytest
+from click.testing import CliRunner
+
+from molink.cli.main import cli
+
+
+@pytest.mark.parametrize("command", ["serve", "up"])
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (("--micro-batches", "0"), "--micro-batches must be 1 to 64, got 0."),
+        (("--micro-batches", "65"), "--micro-batches must be 1 to 64, got 65."),
+        (("--span-tokens", "0"), "--span-tokens must be 1 to 4096, got 0."),
+        (("--span-tokens", "4097"), "--span-tokens must be 1 to 4096, got 4097."),
+        (("--span-tokens", "many"), "--span-tokens takes auto or a whole number, got 'many'."),
+        (("--policy", "luck"), "'--policy': 'luck' is not one of"),
+        (("--wire", "zip"), "'--wire': 'zip' is not one of"),
+    ],
+)
+def test_what_cannot_be_is_refused_by_name(command, options, says):
+    result = CliRunner().invoke(cli, [command, "no such model", *options])
+    assert says in f"{result.output}{result.exception}"

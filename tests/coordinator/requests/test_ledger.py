@@ -1,0 +1,81 @@
+"""What nodes have given, over starts of the coordinator and while it cannot be written down."""
+
+import sqlite3
+
+import pytest
+
+from molink.control.messages.payloads import Assignment, NodeHealth, NodeState, StageFact
+from molink.coordinator.members.node_book import Contribution, NodeBook
+from molink.coordinator.requests.cluster_service import ClusterService
+from molink.coordinator.requests.ledger import Accounting, Ledger
+from molink.serving.service import ModelCard
+from molink.stage_protocol.messages import PackingHealth, StageHealth
+from molink_scheduler.link.facts import LinkReport
+from tests.coordinator.examples import HERE, WORK, no_report
+
+
+def test_sums_outlive_the_coordinator(tmp_path):
+    for _ in range(2):
+        ledger = Ledger.open(tmp_path)
+        with ledger.together():
+            ledger.add("a", "anna", Contribution(10.0, 7, 100))
+            ledger.add("a", "anna", Contribution(1.0, 1, 1))
+            ledger.add("b", "ben", Contribution(0.5, 0, 0))
+        ledger.close()
+    ledger = Ledger.open(tmp_path)
+    assert ledger.all() == {"a": Contribution(22.0, 16, 202), "b": Contribution(1.0, 0, 0)}
+    ledger.close()
+
+
+def test_what_was_added_before_a_failure_is_not_kept(tmp_path):
+    ledger = Ledger.open(tmp_path)
+    with pytest.raises(ZeroDivisionError), ledger.together():
+        ledger.add("a", "anna", Contribution(1.0))
+        raise ZeroDivisionError
+    assert ledger.all() == {}
+    ledger.close()
+
+
+def test_a_full_disk_is_named_and_stands_in_nobody_s_way_afterwards(tmp_path):
+    ledger = Ledger.open(tmp_path)
+    ledger._db.execute("PRAGMA max_page_count = 1")
+    with pytest.raises(sqlite3.OperationalError, match="full"), ledger.together():
+        ledger.add("a", "a" * 10**5, Contribution(1.0))
+    ledger._db.execute("PRAGMA max_page_count = 1000")
+    with ledger.together():
+        ledger.add("a", "anna", Contribution(1.0))
+    assert ledger.all() == {"a": Contribution(1.0)}
+    ledger.close()
+
+
+@pytest.fixture
+def accounting(tmp_path):
+    """Of one node, that serves."""
+    book, ledger = NodeBook(), Ledger.open(tmp_path)
+    book.take("a", HERE, 0.0)
+    book.node("a").assignment = Assignment(revision=1, work=WORK)
+    book.take("a", StageFact(revision=1, kind="ready"), 0.0)
+    yield Accounting(
+        ledger, book, ClusterService(ModelCard("m", 0, 100, 64, (), None), no_report), _at=0.0
+    )
+    ledger.close()
+
+
+def sent(accounting, count):
+    link = LinkReport("next", 1, count, 0, 0, 0, 0, 4096, 20.0, 60.0, 0.0, 0, False, 0)
+    side = PackingHealth("raw", 0, 0, 0.0)
+    stage = StageHealth(0, 0.0, 0.0, 0, 0, 0, 0, side, side, 0, None, None, 0.0, 0.0, (link,))
+    health = NodeHealth(incarnation="a" * 12, state=NodeState.SERVING, uptime_s=1, stage=stage)
+    accounting.book.take("a", health, 0.0)
+
+
+def test_what_could_not_be_written_is_written_later_and_once(accounting):
+    accounting.ledger._db.execute("PRAGMA query_only = ON")
+    for now, count in ((10.0, 5), (20.0, 7)):
+        sent(accounting, count)
+        accounting.settle(now)
+    assert accounting.ledger.all() == {} and accounting.guard.counts.total() == 2
+    accounting.ledger._db.execute("PRAGMA query_only = OFF")
+    for now in (30.0, 40.0):
+        accounting.settle(now)
+    assert accounting.ledger.all() == {"a": Contribution(40.0, 0, 7)}

@@ -1,0 +1,92 @@
+"""Nodes reach the coordinator through its relay, wherever that runs."""
+
+import asyncio
+from contextlib import asynccontextmanager
+
+import pytest
+
+from molink.config.settings import UpSettings
+from molink.coordinator.services import RelayElsewhere, RelayHere, open_relay
+from molink.errors import UserError
+from molink.transport.preamble import RefusedError
+from molink.transport.relay.client import RelayCaller
+from molink.transport.relay.protocol import COORDINATOR, relay_token
+from molink.transport.relay.server import RelayServer
+
+NODE = "a" * 16
+SECRET = b"s" * 32
+
+
+@asynccontextmanager
+async def port_that_says(word: bytes):
+    async def said(reader, writer):
+        writer.write(word)
+        await writer.drain()
+        writer.close()
+
+    async with await asyncio.start_server(said, "127.0.0.1", 0) as server:
+        yield f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
+
+
+async def heard(caller: RelayCaller, port_name: str) -> bytes:
+    connection = await caller.dial(COORDINATOR, port_name)
+    try:
+        return await asyncio.get_running_loop().sock_recv(connection, 16)
+    finally:
+        connection.close()
+
+
+@asynccontextmanager
+async def relays(kind: str, tmp_path):
+    """The coordinator's side, as `molink up` starts it."""
+    secret = tmp_path / "relay.secret"
+    secret.write_bytes(SECRET + b"\n")
+    async with RelayServer(SECRET, "127.0.0.1", 0) as rented:
+        elsewhere = {"relay": rented.address, "relay_secret_file": str(secret)}
+        options = elsewhere if kind == "elsewhere" else {"relay_port": 0}
+        settings = UpSettings(
+            "demo", tmp_path, host="127.0.0.1", public_host="127.0.0.1", **options
+        )
+        async with open_relay(settings, b"o" * 32, lambda node_id: node_id == NODE) as relay:
+            assert isinstance(relay, RelayElsewhere if kind == "elsewhere" else RelayHere)
+            yield relay
+
+
+@pytest.mark.parametrize("kind", ["here", "elsewhere"])
+async def test_a_node_reaches_a_port_of_the_coordinator(kind, tmp_path):
+    async with relays(kind, tmp_path) as relay, port_that_says(b"tokens") as address:
+        relay.forward("sampled-1", address)
+        caller = RelayCaller(relay.address, NODE, relay_token(relay.secret, NODE))
+        async with asyncio.timeout(10):
+            while True:  # Until the coordinator is registered at a relay elsewhere.
+                try:
+                    assert await heard(caller, "sampled-1") == b"tokens"
+                    break
+                except RefusedError:
+                    await asyncio.sleep(0.02)
+        relay.forward_no_more("sampled-1")
+        with pytest.raises(RefusedError):
+            await heard(caller, "sampled-1")
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"relay": "relay.example.org:8002"}, "belong together"),
+        ({"relay_secret_file": "x"}, "belong together"),
+        ({"relay": "relay.example.org", "relay_secret_file": "x"}, "HOST:PORT"),
+        ({"relay": "http://a:1", "relay_secret_file": "x"}, "HOST:PORT"),
+    ],
+)
+def test_what_does_not_name_a_relay_is_refused(tmp_path, options, sentence):
+    with pytest.raises(UserError, match=sentence):
+        UpSettings("demo", tmp_path, **options)
+
+
+async def test_a_secret_that_cannot_be_read_says_how_to_make_one(tmp_path):
+    settings = UpSettings(
+        "demo", tmp_path, relay="a:1", relay_secret_file=str(tmp_path / "missing")
+    )
+    with pytest.raises(UserError, match="openssl rand"):
+        async with open_relay(settings, b"", lambda node_id: True):
+            pass

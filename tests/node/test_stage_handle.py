@@ -1,0 +1,80 @@
+"""A stage's process that is started while its weights come: used once, and never left behind."""
+
+from dataclasses import dataclass, field
+
+import pytest
+
+from molink.node import stage_handle
+from molink.node.stage_handle import WarmStage
+from molink.stage_protocol.messages import LoadStage, StageWork, decode_line
+
+
+@dataclass
+class Process:
+    returncode: int | None = None
+
+
+@dataclass
+class Child:
+    threads: int
+    process: Process = field(default_factory=Process)
+    lines: list = field(default_factory=list)
+    stopped: bool = False
+
+    def write_line(self, line):
+        self.lines.append(decode_line(line))
+
+    async def stop(self):
+        self.stopped = True
+
+
+@pytest.fixture
+def started(monkeypatch):
+    """Every process that was started."""
+    children = []
+
+    async def start(threads, command=()):
+        children.append(Child(threads))
+        return children[-1]
+
+    monkeypatch.setattr(stage_handle, "start_process", start)
+    return children
+
+
+def load(threads):
+    return LoadStage("m", StageWork((0, 2), "cpu", "auto", threads=threads), "127.0.0.1")
+
+
+async def test_the_process_that_waits_is_told_what_to_load(started):
+    warm = WarmStage()
+    await warm.begin(2)
+    handle = await warm.start("it", load(2))
+    assert [child.threads for child in started] == [2]
+    assert started[0].lines == [load(2)] and handle.child is started[0]
+    await warm.drop()
+    assert not started[0].stopped, "it is a stage's now"
+    await warm.start("another", load(2))
+    assert len(started) == 2
+
+
+@pytest.mark.parametrize("dead", [True, False])
+async def test_one_that_died_or_does_not_fit_is_replaced(started, dead):
+    warm = WarmStage()
+    await warm.begin(1 if dead else 2)
+    started[0].process.returncode = 1 if dead else None
+    handle = await warm.start("it", load(1))
+    assert started[0].stopped and not started[0].lines
+    assert handle.child is started[1] and started[1].lines == [load(1)]
+
+
+async def test_without_one_a_stage_starts_as_usual(started):
+    assert (await WarmStage().start("it", load(1))).child is started[0]
+
+
+async def test_one_that_waits_in_vain_is_ended(started):
+    warm = WarmStage()
+    await warm.begin(1)
+    await warm.begin(1)
+    assert [child.stopped for child in started] == [True, False]
+    await warm.drop()
+    assert started[1].stopped

@@ -1,0 +1,1 @@
+"""Homes in network namespaces, joined by slow lines, for experiments over real TCP."""
