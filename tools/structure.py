@@ -31,6 +31,9 @@ WORDS = {
 }
 """Words of the former private vocabulary; identifiers consist of the field's terms instead."""
 
+TERMS = ("one_way", "under_way", "looks_like", "say_hello")
+"""Terms of the field that hold such a word."""
+
 PHRASES = ("come_home", "came_home", "at_home", "held_back", "let_rest", "decode_circle", "let_in")
 
 Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
@@ -75,8 +78,10 @@ def words_of(name: str) -> list[str]:
 
 def is_private_vocabulary(name: str) -> bool:
     """Whether a newcomer would not search for this name."""
-    words = words_of(name)
-    return bool(WORDS & set(words)) or any(phrase in "_".join(words) for phrase in PHRASES)
+    text = "_".join(words_of(name))
+    for term in TERMS:
+        text = text.replace(term, "")
+    return bool(WORDS & set(text.split("_"))) or any(phrase in text for phrase in PHRASES)
 
 
 def odd_names(tree: ast.Module) -> Iterator[tuple[int, str]]:
