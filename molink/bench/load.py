@@ -203,7 +203,7 @@ def _offered(requests: Sequence[TraceRequest]) -> dict[str, float]:
     count = len(requests)
     return {
         "requests": count,
-        "input_tokens_mean": sum(one.input_tokens for one in requests) / count,
-        "output_tokens_mean": sum(one.output_tokens for one in requests) / count,
+        "input_tokens_mean": sum(request.input_tokens for request in requests) / count,
+        "output_tokens_mean": sum(request.output_tokens for request in requests) / count,
         "last_start_s": requests[-1].start_s,
     }

@@ -22,17 +22,19 @@ __all__ = ["print_report", "report"]
 
 def report(records: Sequence[RequestRecord]) -> dict[str, Any]:
     """The figures of a load, from its records."""
-    good = [one for one in records if one.error is None]
-    errors = [one.error for one in records if one.error is not None]
-    tokens = sum(len(one.token_times_s) for one in good)
+    good = [record for record in records if record.error is None]
+    errors = [record.error for record in records if record.error is not None]
+    tokens = sum(len(record.token_times_s) for record in good)
     wall_s = _wall_s(records)
     return {
-        "ttft_s": spread([one.token_times_s[0] - one.start_s for one in good if one.token_times_s]),
-        "tpot_s": spread(
-            [_tpot_s(one.token_times_s) for one in good if len(one.token_times_s) > 1]
+        "ttft_s": spread(
+            [record.token_times_s[0] - record.start_s for record in good if record.token_times_s]
         ),
-        "gap_s": spread([b - a for one in good for a, b in pairwise(one.token_times_s)]),
-        "latency_s": spread([one.end_s - one.start_s for one in good]),
+        "tpot_s": spread(
+            [_tpot_s(record.token_times_s) for record in good if len(record.token_times_s) > 1]
+        ),
+        "gap_s": spread([b - a for record in good for a, b in pairwise(record.token_times_s)]),
+        "latency_s": spread([record.end_s - record.start_s for record in good]),
         "tokens_per_s": tokens / wall_s if wall_s > 0 else 0.0,
         "finished": len(good),
         "failed": len(errors),
@@ -50,7 +52,7 @@ def _wall_s(records: Sequence[RequestRecord]) -> float:
     """Seconds from the first start to the last end."""
     if not records:
         return 0.0
-    return max(one.end_s for one in records) - min(one.start_s for one in records)
+    return max(record.end_s for record in records) - min(record.start_s for record in records)
 
 
 def print_report(report: dict[str, Any], console: Console) -> None:

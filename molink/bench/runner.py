@@ -61,7 +61,7 @@ class RequestPlan:
     def __post_init__(self) -> None:
         if self.slots < 1:
             raise ValueError("a plan needs at least one slot")
-        starts = [one.start_s for one in self.requests]
+        starts = [request.start_s for request in self.requests]
         if starts != sorted(starts):
             raise ValueError("a plan's requests are in the order of their start times")
 
@@ -78,7 +78,7 @@ def open_loop(
     random: Random, vocabulary_size: int, requests: Sequence[TraceRequest]
 ) -> RequestPlan:
     """Random prompts of a trace's lengths, each sent when the trace says."""
-    planned = [random_request(random, vocabulary_size, one) for one in requests]
+    planned = [random_request(random, vocabulary_size, request) for request in requests]
     return RequestPlan(planned, slots=max(1, len(planned)))
 
 

@@ -108,7 +108,7 @@ def _one_hop_s(link: PacedLink, thread: LinkThread, inbox: "queue.SimpleQueue[An
     shape = LINK.steps[0].shape
     known_s = shape.one_way_s + (HEADER_BYTES + ROW_BYTES) / shape.bytes_per_s
     began = time.perf_counter()
-    if not link.send((bytes(HEADER_BYTES), bytes(ROW_BYTES)), BatchClass.DECODE, 1):
+    if not link.send((bytes(HEADER_BYTES), bytes(ROW_BYTES)), BatchClass.DECODE):
         thread.wake()
     try:
         inbox.get(timeout=ARRIVES_WITHIN_S)

@@ -99,11 +99,11 @@ def _stages_busy_s(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[
 def _plan(ring: ServedRing, scenario: ValidationScenario) -> _Plan:
     """All prompts are made before the clock starts."""
 
-    def prompt(one: ScenarioRequest) -> PlannedRequest:
-        lengths = TraceRequest(one.start_s, one.input_tokens, one.output_tokens)
+    def prompt(request: ScenarioRequest) -> PlannedRequest:
+        lengths = TraceRequest(request.start_s, request.input_tokens, request.output_tokens)
         return random_request(ring.random, ring.model.vocabulary_size, lengths)
 
-    return [(one, prompt(one)) for one in requests_of(scenario.loads)]
+    return [(request, prompt(request)) for request in requests_of(scenario.loads)]
 
 
 async def _ask(ring: ServedRing, planned: PlannedRequest, began_s: float) -> RequestRecord:

@@ -62,7 +62,7 @@ def stored_sizes(checkpoint: Checkpoint) -> dict[str, int] | None:
         path = checkpoint.directory / name
         if not path.is_file():
             return None
-        sizes |= {one.name: one.stop - one.start for one in read_header(path).tensors}
+        sizes |= {tensor.name: tensor.stop - tensor.start for tensor in read_header(path).tensors}
     return sizes
 
 
@@ -121,6 +121,6 @@ def _works(shape: ModelShape, sums: _Sums) -> tuple[float, ...]:
     skipped = 1 - shape.experts_per_token / shape.experts
     read = [sums.layers[n] - skipped * sums.experts.get(n, 0) for n in range(shape.layers)]
     middle = median(read)
-    if all(abs(one - middle) <= SAME_WORK * middle for one in read):
+    if all(abs(work - middle) <= SAME_WORK * middle for work in read):
         return ()
-    return tuple(one / middle for one in read)
+    return tuple(work / middle for work in read)

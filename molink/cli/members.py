@@ -6,6 +6,8 @@ list of nodes asks it, and does without if none answers.
 """
 
 import json
+import math
+import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -16,11 +18,13 @@ from urllib.request import urlopen
 
 import click
 
+from molink.errors import UserError
+
 if TYPE_CHECKING:
     from molink.control.registry.database import InviteRecord, NodeRecord
     from molink.control.registry.registry import Registry
 
-__all__ = ["invite", "live_nodes", "node"]
+__all__ = ["duration_s", "invite", "live_nodes", "node"]
 
 DATA_FOLDER = "molink"
 """Under $XDG_DATA_HOME; `molink up` keeps its registry there too."""
@@ -30,6 +34,11 @@ ANSWER_WITHIN_S = 3.0
 
 ANSWER_BYTES_MAX = 64 * 2**20
 """Some 4 KB for each of the nodes that a coordinator takes at most."""
+
+UNITS_S = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+
+DURATION = re.compile(r"(\d+(?:\.\d+)?)([smhd])")
+"""30m, 24h, 7d."""
 
 Command = Callable[..., Any]
 
@@ -64,7 +73,6 @@ def invite(
     if context.invoked_subcommand is not None:
         context.obj = data_dir
         return
-    from molink.config.duration import duration_s
 
     expires_s = duration_s("--expires", expires)
     with _registry(data_dir, make=url is not None) as registry:
@@ -155,6 +163,16 @@ def _nodes_at(address: str) -> dict[str, Mapping[str, Any]] | None:
         return {str(node["id"]): node for node in report["nodes"]}
     except (OSError, ValueError, KeyError, TypeError):
         return None
+
+
+def duration_s(option: str, text: str) -> float:
+    """Seconds of a length of time as people write it. Raises UserError for what is none."""
+    match = DURATION.fullmatch(text)
+    if match is None or not math.isfinite(seconds := float(match[1]) * UNITS_S[match[2]]):
+        raise UserError(
+            f"{option} takes a length of time such as 30m, 24h or 7d, got {text!r:.40}."
+        )
+    return seconds
 
 
 @contextmanager

@@ -26,8 +26,7 @@ from pydantic import BaseModel
 from molink.control.addresses import BrokerAddress
 from molink.control.backoff import Backoff
 from molink.control.connection import Refused, Will, connection, in_time, is_refusal
-from molink.control.messages.received import Received, UnreadableError, read_message
-from molink.control.messages.topics import Topic
+from molink.control.messages.topics import Received, Topic, UnreadableError, read_message
 from molink.errors import ControlError
 from molink.tasks import task_group
 

@@ -12,6 +12,7 @@ from pydantic import BaseModel
 
 from molink.control.addresses import BrokerAddress
 from molink.control.messages.topics import Topic
+from molink.tasks import cancel
 
 __all__ = ["KEEPALIVE_S", "Refused", "Will", "connection", "in_time", "is_refusal"]
 
@@ -84,8 +85,7 @@ async def connection(
     try:
         yield mqtt, broken
     finally:
-        broken.cancel()
-        await asyncio.gather(broken, return_exceptions=True)
+        await cancel(broken)
         with contextlib.suppress(aiomqtt.MqttError):  # it must not hide a cancellation
             await in_time(mqtt.__aexit__(None, None, None))
 

@@ -10,7 +10,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 
 from molink.checkpoint.checkpoint import Checkpoint
-from molink.config.data_lock import only_one
+from molink.config.data_dir import only_one
 from molink.config.settings import UpSettings
 from molink.control.broker.broker import Broker, TlsFiles, open_broker
 from molink.control.messages.payloads import WeightsSource

@@ -104,12 +104,10 @@ class StageLinks:
             case _:
                 assert_never(command)
 
-    def send_next(
-        self, message: Message, batch_class: BatchClass = BatchClass.DECODE, tokens: int = 0
-    ) -> None:
+    def send_next(self, message: Message, batch_class: BatchClass = BatchClass.DECODE) -> None:
         """Send to the next stage (from the tail: to the head)."""
         assert self._next is not None, "the ring is joined before anything is sent"
-        self._links.send(self._next, message, batch_class, tokens)
+        self._links.send(self._next, message, batch_class)
 
     def send_coordinator(self, message: Message) -> None:
         """Send to the coordinator; only the tail has this link."""

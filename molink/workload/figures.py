@@ -67,17 +67,20 @@ class SeenRequest:
 
 def figures_of(requests: Sequence[SeenRequest]) -> Figures:
     """Figures of all requests and of each load; every request has at least one token."""
-    loads = dict.fromkeys(one.load for one in requests)
+    loads = dict.fromkeys(request.load for request in requests)
     found = {ALL: _times(requests)}
     if len(loads) > 1:
-        found |= {load: _times([one for one in requests if one.load == load]) for load in loads}
+        found |= {
+            load: _times([request for request in requests if request.load == load])
+            for load in loads
+        }
     return found
 
 
 def _times(requests: Sequence[SeenRequest]) -> dict[str, dict[str, float | None]]:
-    tpots = [one.tpot_s for one in requests]
+    tpots = [request.tpot_s for request in requests]
     values = {
-        "ttft_s": [one.ttft_s for one in requests],
+        "ttft_s": [request.ttft_s for request in requests],
         "tpot_s": [tpot for tpot in tpots if tpot is not None],
     }
     spreads = {name: spread(values[name]) for name in TIMES}

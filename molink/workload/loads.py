@@ -71,11 +71,11 @@ class Load:
 def requests_of(loads: Sequence[Load]) -> list[ScenarioRequest]:
     """The requests of all loads in order of time."""
     found = [
-        ScenarioRequest(load.name, one.start_s, one.input_tokens, one.output_tokens)
+        ScenarioRequest(load.name, request.start_s, request.input_tokens, request.output_tokens)
         for load in loads
-        for one in load.requests
+        for request in load.requests
     ]
-    return sorted(found, key=lambda one: one.start_s)
+    return sorted(found, key=lambda request: request.start_s)
 
 
 def warm_up_tokens(longest: int) -> int:
@@ -99,7 +99,8 @@ def read_load(where: str, table: Mapping[str, Any]) -> Load:
     if not 1 <= len(requests) <= REQUESTS_MAX:
         raise UserError(f"{place} makes {len(requests)} requests: it must be 1 to {REQUESTS_MAX}.")
     shifted = [
-        TraceRequest(start_s + one.start_s, one.input_tokens, one.output_tokens) for one in requests
+        TraceRequest(start_s + request.start_s, request.input_tokens, request.output_tokens)
+        for request in requests
     ]
     return Load(text(place, table, "name", kind), tuple(shifted))
 

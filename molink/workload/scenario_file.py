@@ -31,7 +31,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from molink.config.link_shape import LinkShape
+from molink.config.link_schedule import LinkShape
 from molink.errors import UserError
 from molink.workload.loads import Load, read_load
 from molink.workload.toml_tables import number, refuse_unknown, tables, text, whole
@@ -119,7 +119,7 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def _loads(where: str, data: Mapping[str, Any]) -> tuple[Load, ...]:
-    loads = tuple(read_load(where, one) for one in tables(where, data, "load"))
+    loads = tuple(read_load(where, load) for load in tables(where, data, "load"))
     if not loads:
         raise UserError(f"{where} asks for nothing: give at least one [[load]].")
     return loads

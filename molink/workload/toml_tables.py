@@ -18,7 +18,7 @@ def refuse_unknown(where: str, table: Mapping[str, Any], known: Set[str]) -> Non
 def tables(where: str, data: Mapping[str, Any], key: str) -> list[Mapping[str, Any]]:
     """Read a list of tables, empty if there is none. Raises UserError for anything else."""
     found = data.get(key, [])
-    if not isinstance(found, list) or not all(isinstance(one, dict) for one in found):
+    if not isinstance(found, list) or not all(isinstance(entry, dict) for entry in found):
         raise UserError(f"{key} of {where} must be tables: write [[{key}]] above each.")
     return found
 

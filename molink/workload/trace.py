@@ -189,11 +189,11 @@ def _lengths(random: Random) -> tuple[int, int]:
 def within(requests: Sequence[TraceRequest], model_len_max: int) -> list[TraceRequest]:
     """The requests that can be served: something in, something out, within model and mix."""
     return [
-        one
-        for one in requests
-        if 1 <= one.input_tokens <= INPUT_TOKENS_MAX
-        and 1 <= one.output_tokens <= OUTPUT_TOKENS_MAX
-        and one.input_tokens + one.output_tokens <= model_len_max
+        request
+        for request in requests
+        if 1 <= request.input_tokens <= INPUT_TOKENS_MAX
+        and 1 <= request.output_tokens <= OUTPUT_TOKENS_MAX
+        and request.input_tokens + request.output_tokens <= model_len_max
     ]
 
 
@@ -207,11 +207,11 @@ def scaled(
 
     return [
         replace(
-            one,
-            input_tokens=length(one.input_tokens, input_scale),
-            output_tokens=length(one.output_tokens, output_scale),
+            request,
+            input_tokens=length(request.input_tokens, input_scale),
+            output_tokens=length(request.output_tokens, output_scale),
         )
-        for one in requests
+        for request in requests
     ]
 
 
@@ -225,11 +225,11 @@ def at_rate(
         return list(requests)
     own_rate = (len(requests) - 1) / span_s
     if own_rate >= rate_per_s:
-        requests = [one for one in requests if random.random() < rate_per_s / own_rate]
+        requests = [request for request in requests if random.random() < rate_per_s / own_rate]
     else:
         factor = own_rate / rate_per_s
-        requests = [replace(one, start_s=one.start_s * factor) for one in requests]
-    return [one for one in requests if duration_s is None or one.start_s < duration_s]
+        requests = [replace(request, start_s=request.start_s * factor) for request in requests]
+    return [request for request in requests if duration_s is None or request.start_s < duration_s]
 
 
 def _without_beginning(requests: Sequence[TraceRequest]) -> list[TraceRequest]:
@@ -237,4 +237,8 @@ def _without_beginning(requests: Sequence[TraceRequest]) -> list[TraceRequest]:
         return []
     is_long = START_SHARE_MAX * requests[-1].start_s >= START_S
     skip_s = START_S if is_long else 0.0
-    return [replace(one, start_s=one.start_s - skip_s) for one in requests if one.start_s >= skip_s]
+    return [
+        replace(request, start_s=request.start_s - skip_s)
+        for request in requests
+        if request.start_s >= skip_s
+    ]

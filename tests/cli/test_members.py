@@ -9,9 +9,8 @@ import pytest
 from click.testing import CliRunner
 
 from molink.cli.main import cli
-from molink.cli.members import _time, live_nodes
+from molink.cli.members import _time, duration_s, live_nodes
 from molink.config.data_dir import data_dir
-from molink.config.duration import duration_s
 from molink.control.identity import KeyPair
 from molink.control.messages.invites import Invite
 from molink.control.messages.joining import request_to_join

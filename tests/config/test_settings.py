@@ -7,8 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from molink.config.layer_split import even_split, parse_layers
-from molink.config.link_schedule import LinkSchedule
-from molink.config.link_shape import LinkShape
+from molink.config.link_schedule import LinkSchedule, LinkShape
 from molink.config.settings import ServeSettings, UpSettings
 from molink.errors import UserError
 

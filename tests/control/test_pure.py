@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 
 from molink.control.backoff import Backoff
 from molink.control.heartbeats import Heartbeats
-from molink.control.messages.received import UnreadableError, read_message
-from molink.control.messages.topics import COORDINATOR, PRESENCE
+from molink.control.messages.topics import COORDINATOR, PRESENCE, UnreadableError, read_message
 from tests.control.conftest import coordinator_presence, presence
 
 

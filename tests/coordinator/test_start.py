@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from molink.config.data_lock import only_one
+from molink.config.data_dir import only_one
 from molink.config.settings import UpSettings
 from molink.coordinator import start
 from molink.errors import UserError

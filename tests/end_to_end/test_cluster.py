@@ -100,7 +100,7 @@ async def test_an_answer_survives_a_pc_that_is_switched_off(three, tools, tiny_l
 
     async def answered_once_a_ring_serves():
         """With dan the ring may be worth changing just now."""
-        while (await tools.get(three.url, "/cluster"))["unready_reason"] is not None:
+        while (await tools.get(three.url, "/cluster"))["unready_reason"]:  # noqa: ASYNC110
             await asyncio.sleep(0.2)
         return await answers(tools, three, [PROMPTS[1]], LONG_TOKENS)
 

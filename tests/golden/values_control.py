@@ -25,7 +25,6 @@ from molink.control.messages.payloads import (
     StepCost,
     WeightsSource,
 )
-from molink.control.messages.received import read_message
 from molink.control.messages.topics import (
     ACCEPTED,
     ALL_TOPICS,
@@ -41,6 +40,7 @@ from molink.control.messages.topics import (
     SEEN,
     SERVICES,
     WISH,
+    read_message,
 )
 from tests.golden.codec import Codec
 

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from molink.config.link_shape import LinkShape
+from molink.config.link_schedule import LinkShape
 from molink.config.ring_hosts import RingHosts, StageAddress
 from molink.control.messages.payloads import (
     AssignedWork,

@@ -6,8 +6,7 @@ from contextlib import closing
 
 import zmq
 
-from molink.config.link_schedule import LinkSchedule, LinkStep
-from molink.config.link_shape import LinkShape
+from molink.config.link_schedule import LinkSchedule, LinkShape, LinkStep
 from molink.transport.link.paced_link import PacedLink
 from molink.transport.link.thread import InboundLink, LinkThread
 from molink.transport.peer.protocol import (
@@ -180,7 +179,7 @@ def a_link_sends():
             link.connections.socket.poll(WAIT_MS)
             link.pump()
             assert link.is_open
-            link.send((b"header", b"buffer"), BatchClass.DECODE, 1)
+            link.send((b"header", b"buffer"), BatchClass.DECODE)
             said += heard_of(receiver)[1:]
             link.close()
         return "\n".join(part.hex() for part in said)

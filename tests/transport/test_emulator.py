@@ -4,8 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from molink.config.link_schedule import LinkSchedule, LinkStep
-from molink.config.link_shape import LinkShape
+from molink.config.link_schedule import LinkSchedule, LinkShape, LinkStep
 from molink.transport.emulator import ShapedPipe
 
 RATE_MBPS, ONE_WAY_MS = 8.0, 30.0

@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Protocol
 
-from molink.config.data_lock import only_one
+from molink.config.data_dir import only_one
 from molink.control.identity import KeyPair
 from molink.errors import UserError
 from molink.node.control_session import ControlSession

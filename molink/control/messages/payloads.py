@@ -1,36 +1,30 @@
-"""What travels on the control plane. It is checked where it arrives: whoever sends may lie.
+"""Messages of the control plane. They are checked where they arrive: a sender may lie.
 
-Unknown keys are ignored, so that an older coordinator understands a newer agent. What nodes measure
-and lend stands in `profile_messages`, and is known by these names too.
+Unknown keys are ignored, so that an older coordinator understands a newer agent. Numbers
+that a node reports of itself are bounded here by what no PC exceeds; whether they are true, its
+neighbours and its own stage's steps show.
 """
 
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
 from molink.control.messages.base import (
     SENTENCE_CHARACTERS_MAX,
     Address,
+    Bytes,
     Embedded,
     Key,
+    Mbps,
     Message,
+    Milliseconds,
     ModelSize,
     NodeId,
+    Seconds,
     Sentence,
     Unreadable,
-)
-from molink.control.messages.profile import (
-    Device,
-    PathMeasured,
-    PathReport,
-    PeerAddress,
-    ProbeOrder,
-    Profile,
-    RateSeen,
-    RatesSeen,
-    StepCost,
 )
 from molink.stage_protocol.messages import (
     HEALTH,
@@ -74,8 +68,115 @@ __all__ = [
 ]
 
 
+class Device(Message):
+    """A device of a PC that may hold a stage."""
+
+    kind: Literal["cpu", "cuda"]
+    index: Annotated[int, Field(ge=0, le=63)] = 0
+    name: Annotated[str, Field(max_length=100)]
+    memory_bytes: Bytes
+    """Of the device."""
+    free_bytes: Bytes
+    """That its owner lends of it now: the least of what is free and of the cap."""
+    cap_bytes: Bytes | None = None
+    """The owner's; what holds a stage today must fit into it, too."""
+    threads: Annotated[int, Field(ge=1, le=1024)] = 1
+    element_bytes: Literal[2, 4] = 2
+    """Of a weight or a key in the number format that this device computes in by itself."""
+
+
+class StepCost(Message):
+    """Measured times of one decoder layer of the cluster's model: t(rows) = fixed + rows x row."""
+
+    model: Annotated[str, Field(max_length=300)]
+    decode_fixed_s: Seconds
+    decode_row_s: Seconds
+    prefill_row_s: Seconds
+    head_row_s: Seconds = 0.0
+    """Output matrix and sampling of one row, on the tail only."""
+
+
+class Profile(Message):
+    """A PC, and what its owner lends of it."""
+
+    devices: Annotated[tuple[Device, ...], Field(max_length=16)]
+    cpu_threads: Annotated[int, Field(ge=1, le=4096)]
+    memory_bytes: Bytes
+    disk_free_bytes: Bytes
+    upload_mbps: Mbps
+    """Measured to the coordinator, or the owner's cap if that is less; 0: unknown."""
+    download_mbps: Mbps
+    """Measured from the coordinator; 0: unknown."""
+    upload_cap_mbps: Mbps | None = None
+    coordinator_rtt_ms: Milliseconds | None = None
+    nat: Annotated[str, Field(max_length=60)] = "unknown"
+    addresses: Annotated[tuple[Address, ...], Field(max_length=16)] = ()
+    """Where its peer service may be reached directly, best first."""
+    direct: bool = True
+    """Whether it lets anybody connect at all; without it every link that leads here is relayed."""
+    clock_offset_s: float = 0.0
+    steps: StepCost | None = None
+    """None until it has measured the cluster's model."""
+
+
+class PeerAddress(Message):
+    """A neighbour that a node shall measure: where it is, and with which token."""
+
+    node_id: NodeId
+    public_key: Key
+    addresses: Annotated[tuple[Address, ...], Field(max_length=16)]
+    token: Annotated[str, Field(max_length=64)] = ""
+    """Lets this node measure that one (`transport.peer.protocol.probe_token`)."""
+
+
+class ProbeOrder(Message):
+    """Order to measure the paths to these neighbours; a PathReport answers it."""
+
+    round: int
+    """Counts up: a node measures once for each."""
+    model: Annotated[str, Field(max_length=300)]
+    """Of which a layer's step times are wanted."""
+    config: dict[str, Any] = Field(default_factory=dict)
+    """The model's config.json: all that timing a layer of random weights needs."""
+    peers: Annotated[tuple[PeerAddress, ...], Field(max_length=64)]
+    coordinator_token: Annotated[str, Field(max_length=64)] = ""
+    """Lets it measure the path to the coordinator, through the coordinator's relay; empty: no."""
+
+
+class PathMeasured(Message):
+    """The path from this node to another, as it has measured it."""
+
+    to: NodeId
+    path: Literal["direct", "relay", "none"]
+    address: Annotated[str, Field(max_length=300)] = ""
+    rtt_ms: Milliseconds
+    rate_mbps: Mbps
+    """What this node can send there; 0: not measured."""
+
+
+class PathReport(Message):
+    """Report of all paths that a node has measured in a round."""
+
+    round: int
+    paths: Annotated[tuple[PathMeasured, ...], Field(max_length=64)]
+
+
+class RateSeen(Message):
+    """Rate at which a neighbour has sent here while it measured the path."""
+
+    sender: NodeId
+    rate_mbps: Mbps
+
+
+class RatesSeen(Message):
+    """Rates at which neighbours' bytes came, by this node's own count, against which their own
+    reports are checked."""
+
+    rates: Annotated[tuple[RateSeen, ...], Field(max_length=64)]
+
+
 class NodeState(StrEnum):
-    """What a node is doing, as GET /cluster shows it."""
+    """State of a node, as GET /cluster shows it."""
 
     JOINING = "joining"
     LOADING = "loading"
@@ -87,7 +188,7 @@ class NodeState(StrEnum):
 
 
 class Presence(Message):
-    """A node is there (or, as its last will, is not)."""
+    """Presence of a node: it is there or, as its last will, is not."""
 
     name: Annotated[str, Field(min_length=1, max_length=60)]
     """For people: the PC's host name unless its owner chose another."""
@@ -101,14 +202,14 @@ class Presence(Message):
 
 
 class Accepted(Message):
-    """Which start of the agent counts; an agent of an earlier one, with the same keys, ends."""
+    """The start of an agent that counts; an agent of an earlier one, with the same keys, ends."""
 
     incarnation: Annotated[str, Field(max_length=40)]
     started_unix_s: float
 
 
 class Services(Message):
-    """What the coordinator runs for its nodes, with this node's own keys to it."""
+    """Services that the coordinator runs for its nodes, with this node's own keys to them."""
 
     relay: Annotated[str, Field(max_length=300)] = ""
     """host:port; empty: there is none."""
@@ -122,7 +223,7 @@ class Services(Message):
 
 
 class WeightsSource(Message):
-    """Where the weights come from, and how to know them."""
+    """Source of a model's weights: the coordinator, or the hub."""
 
     model: Annotated[str, Field(max_length=300)]
     """Public name; a hub id where `url` is empty."""
@@ -132,13 +233,13 @@ class WeightsSource(Message):
 
 @dataclass(frozen=True, slots=True)
 class AssignedWork(StageWork):
-    """What a stage shall hold, and where its weights come from."""
+    """Work of a stage on a node, and where the node gets the weights."""
 
     weights: WeightsSource = field(kw_only=True)
 
 
 class StageLink(Message):
-    """Where one outgoing link leads."""
+    """Outgoing link of a stage: to whom it leads, and where that can be reached."""
 
     to: str
     """A node id, or "coordinator"."""
@@ -146,16 +247,16 @@ class StageLink(Message):
     addresses: Annotated[tuple[Address, ...], Field(max_length=16)]
     """Tried in this order; the link's own port at the receiver."""
     port_name: Annotated[str, Field(max_length=20)]
-    """"ring" or "requests": which of the receiver's ports, when the way is a relay."""
+    """"ring" or "requests": which of the receiver's ports, when the path is relayed."""
     relay: Annotated[str, Field(max_length=300)] = ""
     """host:port of the relay that leads there too; empty: none."""
 
 
 class Assignment(Message):
-    """All that a node shall do now. Two steps: load (without `join`), then join."""
+    """Assignment of a node: all that it shall do now. It loads (without `join`), then joins."""
 
     revision: int
-    """Counts up over everything that this coordinator's database has ever told the node."""
+    """Counts up over all assignments of this coordinator's database."""
     ring: Annotated[int, Field(ge=0)] = 0
     epoch: Annotated[int, Field(ge=0)] = 0
     stage: int = 0
@@ -168,11 +269,11 @@ class Assignment(Message):
     coordinator_link: StageLink | None = None
     """Of the tail."""
     reason: Sentence = ""
-    """Why this node does what it does, for its owner."""
+    """Why the node shall do this, for its owner."""
 
 
 class StageFact(Message):
-    """How far a node is with an assignment."""
+    """Progress of a node with an assignment."""
 
     revision: int
     """Of the assignment."""
@@ -188,7 +289,7 @@ class StageFact(Message):
 
 
 class NodeHealth(Message):
-    """Heartbeat, with the stage's own report when it has one."""
+    """Heartbeat of a node, with its stage's report when it has one."""
 
     incarnation: Annotated[str, Field(max_length=40)]
     state: NodeState
@@ -199,21 +300,21 @@ class NodeHealth(Message):
 
 
 class NodeWish(Message):
-    """What the owner wants."""
+    """Wish of a node's owner."""
 
     wish: Literal["serve", "pause", "leave"]
     reason: Sentence = ""
 
 
 class LinkKeys(Message):
-    """Who may connect to this node's links."""
+    """Keys of those who may connect to this node's links."""
 
     revision: int
     allowed: Annotated[tuple[Key, ...], Field(max_length=64)]
 
 
 class CoordinatorPresence(Message):
-    """The coordinator is there."""
+    """Presence of the coordinator."""
 
     online: bool
     session: Annotated[str, Field(max_length=40)]

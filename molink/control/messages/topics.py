@@ -1,4 +1,4 @@
-"""Every topic of the control plane, with what it carries, how surely, and who may write it.
+"""Every topic of the control plane, with what it carries, and what arrives on them as values.
 
 All topics of a node lie under `molink/v1/node/ID/`, so that a broker's rule for a node is two
 patterns of whole levels: it writes its own `said/#`, it reads its own `told/#`. A test of prefixes
@@ -6,9 +6,9 @@ would let `n1` read what is meant for `n10`.
 """
 
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
-from pydantic import BaseModel
+from pydantic import BaseModel, ValidationError
 
 from molink.control.messages.payloads import (
     Accepted,
@@ -42,8 +42,11 @@ __all__ = [
     "SEEN",
     "SERVICES",
     "WISH",
+    "Received",
     "Topic",
+    "UnreadableError",
     "node_of",
+    "read_message",
 ]
 
 ROOT = "molink/v1"
@@ -53,7 +56,7 @@ Message = TypeVar("Message", bound=BaseModel)
 
 @dataclass(frozen=True, slots=True)
 class Topic(Generic[Message]):
-    """One kind of message about one node (or, without a node, about the coordinator)."""
+    """Topic of one kind of message, about a node or about the coordinator."""
 
     path: str
     """`{node}` stands for the node's id."""
@@ -70,34 +73,34 @@ class Topic(Generic[Message]):
 
     @property
     def of_all(self) -> str:
-        """The filter of every node's."""
+        """Filter for the topics of all nodes."""
         return self.path.format(node="+")
 
 
 PRESENCE = Topic(f"{ROOT}/node/{{node}}/said/presence", Presence, qos=1, retained=True)
-"""Joined, in which state; the last will says lost."""
+"""Joined; the last will says lost."""
 PROFILE = Topic(f"{ROOT}/node/{{node}}/said/profile", Profile, qos=1, retained=True)
-"""What the PC is and what its owner lends of it."""
+"""The PC, and what its owner lends of it."""
 PATHS = Topic(f"{ROOT}/node/{{node}}/said/paths", PathReport, qos=1, retained=True)
-"""How far its neighbours are, as it has measured them."""
+"""Paths to its neighbours, as it has measured them."""
 SEEN = Topic(f"{ROOT}/node/{{node}}/said/seen", RatesSeen, qos=1, retained=True)
-"""What neighbours could send it, by its own count."""
+"""Rates at which neighbours have sent to it, by its own count."""
 HEALTH = Topic(f"{ROOT}/node/{{node}}/said/health", NodeHealth, qos=0, retained=False)
-"""How its stage is doing, about once a second; also the heartbeat."""
+"""Report of its stage, about once a second; also the heartbeat."""
 FACT = Topic(f"{ROOT}/node/{{node}}/said/fact", StageFact, qos=1, retained=True)
-"""How far it is with its assignment."""
+"""Progress with its assignment."""
 WISH = Topic(f"{ROOT}/node/{{node}}/said/wish", NodeWish, qos=1, retained=True)
 """Drain: the owner wants to pause or leave; or to be used again."""
 ASSIGNMENT = Topic(f"{ROOT}/node/{{node}}/told/assignment", Assignment, qos=1, retained=True)
-"""Which layers to hold, in which ring; the whole state, not a change of it."""
+"""Layers to hold, and the ring; the whole state, not a change of it."""
 ACCEPTED = Topic(f"{ROOT}/node/{{node}}/told/accepted", Accepted, qos=1, retained=True)
-"""Which of two agents with one id stays."""
+"""The one of two agents with one id that stays."""
 LINK_KEYS = Topic(f"{ROOT}/node/{{node}}/told/link-keys", LinkKeys, qos=1, retained=True)
-"""Whose links it accepts: public keys that the coordinator vouches for."""
+"""Public keys whose links it accepts: the coordinator vouches for them."""
 SERVICES = Topic(f"{ROOT}/node/{{node}}/told/services", Services, qos=1, retained=True)
-"""Relay, measurements, STUN: where, and with which keys."""
+"""Relay, measurements, STUN: where they are, and the keys to them."""
 PROBE = Topic(f"{ROOT}/node/{{node}}/told/probe", ProbeOrder, qos=1, retained=True)
-"""Which neighbours to measure, and where they are."""
+"""Neighbours to measure, and where they are."""
 COORDINATOR = Topic(f"{ROOT}/coordinator/said/presence", CoordinatorPresence, qos=1, retained=True)
 """Every node may read it."""
 
@@ -122,3 +125,45 @@ def node_of(topic: str) -> str | None:
     """The node id in a topic; None when it is of no node."""
     levels = topic.split("/")
     return levels[3] if len(levels) > 4 and levels[2] == "node" else None
+
+
+_BY_PATH: dict[str, Topic[Any]] = {topic.path: topic for topic in ALL_TOPICS}
+
+
+class UnreadableError(ValueError):
+    """Raised when something arrived that is no message of ours."""
+
+
+@dataclass(frozen=True, slots=True)
+class Received:
+    """Message that has arrived; `received.topic is PRESENCE` tells its kind."""
+
+    topic: Topic[Any]
+    node_id: str
+    """The node that it is about, which sent it where nodes write; empty for the coordinator's."""
+    message: BaseModel
+    """Of the class `topic.message`."""
+    retained: bool = False
+    """Sent earlier, perhaps long ago: it is no heartbeat."""
+
+
+def read_message(path: str, payload: bytes, retained: bool) -> Received:
+    """The message of a payload. Raises UnreadableError for an unknown topic or one that does not
+    fit it."""
+    node_id = node_of(path)
+    topic = _BY_PATH.get(path if node_id is None else _template(path))
+    if topic is None:
+        raise UnreadableError(f"unknown topic {path[:200]!r}")
+    try:
+        message = topic.message.model_validate_json(payload)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"])
+        raise UnreadableError(f"{path}: {where} {first['msg']}") from None
+    return Received(topic, node_id or "", message, retained)
+
+
+def _template(path: str) -> str:
+    levels = path.split("/")
+    levels[3] = "{node}"
+    return "/".join(levels)

@@ -8,6 +8,7 @@ import hmac
 import secrets
 import sqlite3
 from dataclasses import astuple
+from typing import assert_never
 
 from molink.control.identity import key_to_z85, node_id_of
 from molink.control.messages.invites import InviteSecret
@@ -124,12 +125,16 @@ def spend_use(db: sqlite3.Connection, request: JoinRequest, now: float) -> str:
     """
     invite = _shown(db, request)
     match invite.state(now):
+        case "usable":
+            pass
         case "revoked":
             raise JoinRefusedError(f"This invite was withdrawn: {ASK}")
         case "expired":
             raise JoinRefusedError(f"This invite has expired: {ASK}")
         case "used up":
             raise JoinRefusedError(f"All uses of this invite are spent: {ASK}")
+        case unknown:
+            assert_never(unknown)
     _check_not_full(db)
     db.execute("UPDATE invites SET uses_left = uses_left - 1 WHERE id = ?", (invite.invite_id,))
     return invite.invite_id

@@ -25,7 +25,6 @@ from molink.control.messages.payloads import (
     Profile,
     Services,
 )
-from molink.control.messages.received import Received
 from molink.control.messages.topics import (
     ACCEPTED,
     ASSIGNMENT,
@@ -39,6 +38,7 @@ from molink.control.messages.topics import (
     SEEN,
     SERVICES,
     WISH,
+    Received,
 )
 from molink.control.registry.registry import Registry
 from molink.coordinator.members.node_book import NODES_MAX, Node, NodeBook

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from molink.config.link_shape import LinkShape
+from molink.config.link_schedule import LinkShape
 from molink.control.messages.payloads import Assignment, StageFact, StageLink
 from molink.coordinator.members.node_book import Node
 from molink.errors import MolinkError, StageError, UserError

@@ -83,14 +83,14 @@ class ChunkStream:
         """Messages of which something has not left."""
         return len(self._outgoing)
 
-    def offer(self, frames: Sequence[Frame], batch_class: BatchClass, tokens: int) -> None:
+    def offer(self, frames: Sequence[Frame], batch_class: BatchClass) -> None:
         """Let a message wait."""
         assert len(self._outgoing) < TRANSFERS_WAITING_MAX, "the link is stuck"
         outgoing = Outgoing(frames[0], frames[1] if len(frames) > 1 else b"")
         transfer_id = self._next_transfer
         self._next_transfer += 1
         self._outgoing[transfer_id] = outgoing
-        transfer = Transfer(transfer_id, batch_class, outgoing.size_bytes, tokens)
+        transfer = Transfer(transfer_id, batch_class, outgoing.size_bytes)
         self.sender.offer(transfer, self.clock())
         self.messages_sent += not outgoing.is_filler
 

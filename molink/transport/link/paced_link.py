@@ -99,17 +99,17 @@ class PacedLink:
                 self.connections.socket.send(encode_hello(), zmq.NOBLOCK)
             self._stream.drain()
 
-    def send(self, frames: Sequence[Frame], batch_class: BatchClass, tokens: int) -> bool:
+    def send(self, frames: Sequence[Frame], batch_class: BatchClass) -> bool:
         """Let a message wait, and send what may go now; False when something is left waiting."""
         stream = self._stream
         with self._lock:
-            stream.offer(frames, batch_class, tokens)
+            stream.offer(frames, batch_class)
             stream.exchange()
             return not stream.transfers_waiting
 
     def fill(self) -> None:
         """Send bytes that mean nothing, to learn what the link carries; the far end drops them."""
-        self.send((b"", bytes(FILLER_BYTES)), BatchClass.PREFILL, 0)
+        self.send((b"", bytes(FILLER_BYTES)), BatchClass.PREFILL)
 
     @property
     def transfers_waiting(self) -> int:

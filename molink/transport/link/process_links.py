@@ -91,10 +91,9 @@ class ProcessLinks:
         link: PacedLink,
         message: Message,
         batch_class: BatchClass = DECODE,
-        tokens: int = 0,
     ) -> None:
         """Send a message; what may not leave at once leaves from the link thread."""
-        if not link.send(encode_message(message, self.epoch), batch_class, tokens):
+        if not link.send(encode_message(message, self.epoch), batch_class):
             self.thread.wake()
 
     def move(self, link: PacedLink, address: str, done: Callable[[MoveOutcome], None]) -> None:

@@ -30,14 +30,10 @@ class Transfer:
     """Unique among the transfers that wait for this link."""
     batch_class: BatchClass
     size_bytes: int
-    tokens: int
-    """Rows of the batch (the paper's x or n); 0 for what carries no tensor."""
 
     def __post_init__(self) -> None:
         if self.size_bytes < 1:
             raise ValueError(f"a transfer holds at least one byte, got {self.size_bytes}")
-        if self.tokens < 0:
-            raise ValueError(f"a transfer cannot hold {self.tokens} tokens")
 
 
 class Chunk(NamedTuple):

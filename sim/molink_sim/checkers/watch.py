@@ -1,21 +1,28 @@
-"""Wrap the parts of a world, so that checkers hear what passes."""
+"""Wrap the parts of a world, so that checkers get the events of a run."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Any, assert_never
 
 from molink_scheduler.batch import BatchClass
-from molink_scheduler.events import SampledToken, SendRelease
+from molink_scheduler.events import (
+    Refuse,
+    RunBatch,
+    SampledToken,
+    SendRelease,
+    StageEvent,
+)
+from molink_scheduler.head.scheduler import HeadScheduler
+from molink_scheduler.stage.core import WorkSource
 from molink_scheduler.timing.decode_clock import DecodeClock
-from molink_sim.checkers.checker import Checker, Life, Place
+from molink_sim.checkers.checker import Checker, Epoch, Place
 from molink_sim.network.link import Deliver, Link
 from molink_sim.network.paced import CHUNK_HEADER_BYTES, PacedLink
 from molink_sim.network.unpaced import FifoLink, SerialLink
+from molink_sim.outcome import Usage
+from molink_sim.ring.baselines import IterationHead
 from molink_sim.ring.build import Ring
-from molink_sim.ring.messages import Activations, Message
-from molink_sim.ring.sources import HeadSource, WorkSource
 from molink_sim.scenario import Scenario
-from molink_sim.usage import Usage
 
 __all__ = ["Watchers"]
 
@@ -23,83 +30,90 @@ Listeners = list[Callable[..., None]]
 
 
 class Watchers:
-    """All checkers of one run: a `molink_sim.simulate.Watch`."""
+    """Watch (`molink_sim.simulate`) that passes a run's events to its checkers."""
 
     def __init__(self, scenario: Scenario, checkers: Sequence[Checker]) -> None:
         self.scenario = scenario
         self.checkers = checkers
-        self._lives: dict[int, Life] = {}
-        self._events = _Events.heard_by(checkers)
+        self._epochs: dict[int, Epoch] = {}
+        self._events = _Events.of(checkers)
 
     def ring_started(self, number: int, ring: Ring) -> None:
-        """As `Watch` says: watch all of its stages and links."""
-        source = ring.stages[0].source
-        assert isinstance(source, HeadSource)
-        life = Life(number, self.scenario.rings[number], source.scheduler)
-        life.places = [Place(life, index) for index in range(len(ring.stages))]
-        self._lives[number] = life
-        for place, stage, line in zip(life.places, ring.stages, ring.lines, strict=True):
+        """Wrap all of its stages and links."""
+        head = ring.stages[0].core.source
+        assert isinstance(head, HeadScheduler | IterationHead)
+        epoch = Epoch(number, self.scenario.rings[number], head)
+        epoch.places = [Place(epoch, index) for index in range(len(ring.stages))]
+        self._epochs[number] = epoch
+        for place, stage, line in zip(epoch.places, ring.stages, ring.lines, strict=True):
             header_bytes = _header_bytes(stage.link)
             if header_bytes is not None:
                 line.usage = _WireUsage(line.usage, place, self._events, header_bytes)
-            stage.source = _WatchedSource(stage.source, place, self._events)
+            stage.core.source = _WatchedSource(stage.core.source, place, self._events)
             stage.link = _WatchedLink(stage.link, place, self._events)
         for checker in self.checkers:
-            checker.ring_started(life)
+            checker.ring_started(epoch)
 
     def ring_lost(self, number: int) -> None:
-        """As `Watch` says."""
-        self._lives[number].is_lost = True
+        """End the ring's epoch."""
+        self._epochs[number].is_lost = True
         for checker in self.checkers:
-            checker.ring_lost(self._lives[number])
+            checker.ring_lost(self._epochs[number])
 
     def sampled(self, number: int, tokens: tuple[SampledToken, ...]) -> None:
-        """As `Watch` says."""
+        """Report the tokens that the coordinator takes."""
         for listener in self._events.sampled:
-            listener(self._lives[number], tokens)
+            listener(self._epochs[number], tokens)
 
 
 @dataclass(frozen=True, slots=True)
 class _Events:
-    """Who hears what."""
+    """Methods of the checkers, by the event that they override."""
 
     offered: Listeners
     carried: Listeners
     taken: Listeners
     released: Listeners
+    refused: Listeners
     started: Listeners
     sampled: Listeners
 
     @classmethod
-    def heard_by(cls, checkers: Sequence[Checker]) -> "_Events":
+    def of(cls, checkers: Sequence[Checker]) -> "_Events":
         return cls(*[_listeners(checkers, field.name) for field in fields(cls)])
 
     def steps(
-        self, place: Place, found: tuple[list[SendRelease], Activations | None]
-    ) -> tuple[list[SendRelease], Activations | None]:
-        """Tell of what a stage does next."""
-        releases, work = found
+        self, place: Place, found: tuple[list[SendRelease], RunBatch | None]
+    ) -> tuple[list[SendRelease], RunBatch | None]:
+        """Report what a stage does next."""
+        releases, run = found
         self.releases(place, releases)
-        if work is not None:
+        if run is not None:
             for listener in self.started:
-                listener(place, work)
+                listener(place, run)
         return found
 
-    def releases(self, place: Place, releases: list[SendRelease]) -> list[SendRelease]:
-        """Tell of what a stage forgets."""
-        for command in releases:
-            for listener in self.released:
-                listener(place, command.release.request_id)
-        return releases
+    def releases(self, place: Place, decisions: Sequence[SendRelease | Refuse]) -> None:
+        """Report what a stage forgets or refuses."""
+        for decision in decisions:
+            match decision:
+                case SendRelease(release):
+                    for listener in self.released:
+                        listener(place, release.request_id)
+                case Refuse(reason):
+                    for listener in self.refused:
+                        listener(place, reason)
+                case _:
+                    assert_never(decision)
 
 
 def _listeners(checkers: Sequence[Checker], name: str) -> Listeners:
-    deaf = getattr(Checker, name)
-    return [getattr(one, name) for one in checkers if getattr(type(one), name) is not deaf]
+    default = getattr(Checker, name)
+    return [getattr(one, name) for one in checkers if getattr(type(one), name) is not default]
 
 
 def _header_bytes(link: Link) -> int | None:
-    """Of a piece; None for links that do not send one piece after the other."""
+    """Header of a piece; None for links that do not send one piece after the other."""
     if isinstance(link, PacedLink):
         return CHUNK_HEADER_BYTES
     return 0 if isinstance(link, FifoLink | SerialLink) else None
@@ -107,25 +121,29 @@ def _header_bytes(link: Link) -> int | None:
 
 @dataclass(slots=True)
 class _WatchedSource:
-    """A `WorkSource` whose stage is heard of."""
+    """`WorkSource` that reports what its stage takes and starts."""
 
     inner: WorkSource
     place: Place
     events: _Events
 
-    def take(self, message: Message, now: float) -> list[SendRelease]:
+    def handle(self, event: StageEvent, now: float) -> Sequence[SendRelease | Refuse]:
         for listener in self.events.taken:
-            listener(self.place, message)
-        return self.events.releases(self.place, self.inner.take(message, now))
+            listener(self.place, event)
+        decisions = self.inner.handle(event, now)
+        self.events.releases(self.place, decisions)
+        return decisions
 
-    def next_work(self, now: float) -> tuple[list[SendRelease], Activations | None]:
-        return self.events.steps(self.place, self.inner.next_work(now))
+    def next_batch(
+        self, link_bytes_per_s: float, now: float
+    ) -> tuple[list[SendRelease], RunBatch | None]:
+        return self.events.steps(self.place, self.inner.next_batch(link_bytes_per_s, now))
 
-    def next_decode(self, now: float) -> tuple[list[SendRelease], Activations | None]:
+    def next_decode(self, now: float) -> tuple[list[SendRelease], RunBatch | None]:
         return self.events.steps(self.place, self.inner.next_decode(now))
 
-    def prefill_computed(self, work: Activations, elapsed_s: float, now: float) -> None:
-        self.inner.prefill_computed(work, elapsed_s, now)
+    def computed(self, run: RunBatch, elapsed_s: float, now: float) -> None:
+        self.inner.computed(run, elapsed_s, now)
 
     @property
     def wait_until(self) -> float | None:
@@ -138,7 +156,7 @@ class _WatchedSource:
 
 @dataclass(slots=True)
 class _WatchedLink:
-    """A `Link` whose messages are heard of."""
+    """`Link` that reports the messages that it is given."""
 
     inner: Link
     place: Place
@@ -169,7 +187,7 @@ class _WatchedLink:
 
 
 class _WireUsage(Usage):
-    """A wire's `Usage` that tells of each piece."""
+    """`Usage` of a wire that reports each piece."""
 
     __slots__ = ("_events", "_header_bytes", "_inner", "_place")
 

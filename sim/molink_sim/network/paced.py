@@ -55,11 +55,11 @@ class PacedLink:
         return cls(clock, line, LinkSender(queue, LinkPacer(_measured(line, clock.now))), deliver)
 
     def set_next_decode_due(self, due_at: float | None) -> None:
-        """As `Link` says."""
+        """Pass the forecast on to the sender."""
         self.sender.set_next_decode_due(due_at)
 
     def set_decode_result_due(self, due_at: float) -> None:
-        """As `Link` says."""
+        """Pass the forecast on to the sender."""
         self.sender.set_decode_result_due(due_at)
 
     @property
@@ -68,8 +68,8 @@ class PacedLink:
         return self.sender.rate_bytes_per_s
 
     def offer(self, message: Any, batch_class: BatchClass, size_bytes: int, rows: int) -> None:
-        """As `Link` says."""
-        transfer = Transfer(self._next_transfer, batch_class, size_bytes, rows)
+        """Offer a message to the sender, and send what it lets leave."""
+        transfer = Transfer(self._next_transfer, batch_class, size_bytes)
         self._messages[self._next_transfer] = (message, rows)
         self._next_transfer += 1
         self.sender.offer(transfer, self.clock.now)

@@ -6,24 +6,26 @@ join or leave ends later or earlier without being planned anew, and all that com
 number that passes at one speed, as it is where cores are shared evenly.
 """
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from typing import Any, Protocol
 
+from molink_scheduler.events import RunBatch
 from molink_sim.clock import Clock
 
-__all__ = ["Device", "OwnDevice", "SharedDevice"]
+__all__ = ["Device", "OwnDevice", "PrefillStep", "SharedDevice"]
 
 Action = Callable[[Any], None]
 
 
 class Device(Protocol):
-    """Where a stage's steps take place."""
+    """Processor on which a stage's steps take their compute time."""
 
     @property
     def now(self) -> float:
-        """Its compute time."""
+        """Compute time that has passed on the device."""
 
     def at(self, when: float, action: Action, argument: Any) -> None:
         """Plan `action(argument)` for a moment of compute time at which a stage still computes."""
@@ -40,21 +42,21 @@ class Device(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class OwnDevice:
-    """Nobody else computes on it: compute time is real time."""
+    """Device of one stage alone: compute time is real time."""
 
     clock: Clock
 
     @property
     def now(self) -> float:
-        """As `Device` says."""
+        """Compute time that has passed on the device."""
         return self.clock.now
 
     def at(self, when: float, action: Action, argument: Any) -> None:
-        """As `Device` says."""
+        """Plan an action for a moment of compute time."""
         self.clock.at(when, action, argument)
 
     def begin(self) -> None:
-        """Nobody is in the way."""
+        """Nothing changes: no other stage is in the way."""
 
     def end(self) -> None:
         """Nobody waits for it."""
@@ -80,20 +82,20 @@ class SharedDevice:
     _since: float = field(init=False, default=0.0)
     _planned: int = field(init=False, default=0)
     _plan: int = field(init=False, default=0)
-    """Looks that were planned under an earlier speed are void."""
+    """Number of the plan in force: events of one for an earlier speed are void."""
     _events: list[tuple[float, int, Action, Any]] = field(init=False, default_factory=list)
 
     @property
     def now(self) -> float:
-        """As `Device` says."""
+        """Compute time that has passed on the device."""
         return self._compute_s + (self.clock.now - self._since) / self._slow
 
     def at(self, when: float, action: Action, argument: Any) -> None:
-        """As `Device` says."""
+        """Plan an action for a moment of compute time."""
         self._planned += 1
         heappush(self._events, (when, self._planned, action, argument))
         if self._events[0][1] == self._planned:
-            self._look()
+            self._plan_next()
 
     def begin(self) -> None:
         """The others slow down."""
@@ -124,9 +126,9 @@ class SharedDevice:
     def _change(self, difference: int) -> None:
         self._compute_s, self._since = self.now, self.clock.now
         self._computing += difference
-        self._look()
+        self._plan_next()
 
-    def _look(self) -> None:
+    def _plan_next(self) -> None:
         """Plan the moment at which the next event is due if the speed stays."""
         self._plan += 1
         if self._events:
@@ -138,5 +140,34 @@ class SharedDevice:
             return
         when, _, action, argument = heappop(self._events)
         self._compute_s, self._since = when, self.clock.now
-        self._look()
+        self._plan_next()
         action(argument)
+
+
+@dataclass(slots=True)
+class PrefillStep:
+    """A prefill step under way, or standing still for decode; in its device's compute time."""
+
+    run: RunBatch
+    step_s: float
+    resumed_at: float
+    done_s: float = 0.0
+    """Of the step, before it was resumed."""
+    resumed_real: float = math.inf
+    """The same moment on the clock."""
+    real_s: float = 0.0
+    """How long it has been computed by the clock."""
+    stop_at: float = -math.inf
+    """The end of a part at which the stage looks for decode, when that is planned."""
+    is_counted: bool = False
+    """Whether a part of it was: a step that decode interrupts is still one step."""
+
+    @property
+    def ends_at(self) -> float:
+        """Its end unless decode interrupts it; in compute time."""
+        return self.resumed_at + self.step_s - self.done_s
+
+    def part_ends_at(self, now: float, part_s: float) -> float:
+        """The end of the layer that is computed now."""
+        parts = math.ceil((self.done_s + now - self.resumed_at) / part_s)
+        return max(now, self.resumed_at + parts * part_s - self.done_s)

@@ -14,8 +14,7 @@ from molink.control.messages.payloads import (
     NodeState,
     Services,
 )
-from molink.control.messages.received import Received
-from molink.control.messages.topics import HEALTH, PRESENCE
+from molink.control.messages.topics import HEALTH, PRESENCE, Received
 from molink.control.messages.topics import PROFILE as PROFILE_TOPIC
 from molink.coordinator.members import hub as hub_module
 from molink.coordinator.members.hub import ControlHub

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from molink.config.link_shape import LinkShape
+from molink.config.link_schedule import LinkShape
 from molink.errors import UserError
 from tools.experiments.homes.home_lines import home_lines
 from tools.experiments.homes.home_network import HomeNetwork, check_available

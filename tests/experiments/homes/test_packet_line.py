@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from molink.config.link_shape import LinkShape
+from molink.config.link_schedule import LinkShape
 from tools.experiments.homes.delay_lines import PacketLine
 
 ONE_WAY_S = 0.030

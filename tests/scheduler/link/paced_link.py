@@ -103,7 +103,7 @@ class FakeLink:
 
     def offer(self, batch_class, size):
         transfer_id = next(self.transfers)
-        self.sender.offer(Transfer(transfer_id, batch_class, size, 1), self.now)
+        self.sender.offer(Transfer(transfer_id, batch_class, size), self.now)
         return transfer_id
 
     def pump(self):

@@ -18,7 +18,7 @@ batches = st.lists(st.tuples(st.sampled_from(BatchClass), st.integers(1, 200_000
 def fill(policy: str, rows):
     queue = make_transmission(policy)
     for transfer_id, (batch_class, size) in enumerate(rows):
-        queue.offer(Transfer(transfer_id, batch_class, size, 1))
+        queue.offer(Transfer(transfer_id, batch_class, size))
     return queue
 
 
@@ -51,7 +51,7 @@ def test_fair_lets_a_decode_wait_for_one_piece_of_each_other():
     queue = fill("fair", [(PREFILL, 10**6)] * 5)
     for _ in range(7):
         queue.next_chunk(0.0, LINK)
-    queue.offer(Transfer(9, DECODE, 5_000, 1))
+    queue.offer(Transfer(9, DECODE, 5_000))
     sent = [queue.next_chunk(0.0, LINK).transfer_id for _ in range(6)]
     assert sent == [2, 3, 4, 0, 1, 9]
 

@@ -156,7 +156,7 @@ def test_a_tiny_cap_slows_but_never_stops(cap_bytes_per_s):
 def busy_sender(memory=None):
     """A link with more prefill than it can carry."""
     sender = LinkSender(make_transmission(), LinkPacer(memory))
-    sender.offer(Transfer(0, PREFILL, 10**9, 1), 0.0)
+    sender.offer(Transfer(0, PREFILL, 10**9), 0.0)
     return sender
 
 
@@ -246,7 +246,7 @@ def test_what_is_taken_back_is_no_longer_in_flight_and_the_estimate_stays():
 def test_decode_overdraws_a_full_window_but_not_without_end():
     sender = busy_sender(LinkMemory(20 * MBPS, 0.06))
     _, now = drain_wakes(sender, 0.0, until=0.5)
-    sender.offer(Transfer(1, DECODE, 10**6, 1), now)
+    sender.offer(Transfer(1, DECODE, 10**6), now)
     extra = sum(chunk.size_bytes for chunk in send_all(sender, now))
     assert 16 * 1024 <= extra <= 3 * sender.pacer.chunk_bytes
     assert sender.next_chunk(now) is None

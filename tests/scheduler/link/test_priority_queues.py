@@ -26,7 +26,7 @@ def queues(limits: StarvationLimits = COUNT_ONLY) -> PriorityQueues:
 
 def offer(queue: PriorityQueues, batch_class: BatchClass, count: int, size: int, first: int):
     for transfer_id in range(first, first + count):
-        queue.offer(Transfer(transfer_id, batch_class, size, 1))
+        queue.offer(Transfer(transfer_id, batch_class, size))
 
 
 def classes(queue: PriorityQueues, count: int, now: float = 0.0, link: LinkView = LINK):
@@ -130,7 +130,7 @@ def test_the_policies_differ_in_their_pieces():
     pieces = {}
     for policy in ("molink", "just_in_time", "quantum"):
         queue = make_transmission(policy)
-        queue.offer(Transfer(1, PREFILL, 10**7, 1))
+        queue.offer(Transfer(1, PREFILL, 10**7))
         view = LinkView(2.5e6, 20_000, next_decode_due_at=0.1)
         pieces[policy] = queue.next_chunk(0.0, view).size_bytes
     assert pieces == {"molink": 20_000, "just_in_time": 250_000, "quantum": 16_384}
@@ -179,7 +179,7 @@ def test_a_chunk_follows_the_rate_within_limits(rate, expected):
 @pytest.mark.parametrize("batch_class", BatchClass)
 def test_nothing_is_longer_than_what_the_cap_lets_go(policy, batch_class):
     queue = make_transmission(policy)
-    queue.offer(Transfer(1, batch_class, 100_000, 1))
+    queue.offer(Transfer(1, batch_class, 100_000))
     link = LinkView(2.5e6, 20_000, chunk_bytes_max=1_000, next_decode_due_at=0.1)
     sizes = [queue.next_chunk(0.0, link).size_bytes for _ in range(100)]
     assert sizes == 100 * [1_000] and queue.is_empty

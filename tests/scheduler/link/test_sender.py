@@ -43,17 +43,17 @@ def test_nothing_leaves_and_nobody_wakes_when_nothing_waits(link_sender):
 
 
 def test_prefill_stops_at_the_window_and_decode_still_leaves(link_sender):
-    link_sender.offer(Transfer(0, PREFILL, 50_000_000, 3000), 0.0)
+    link_sender.offer(Transfer(0, PREFILL, 50_000_000), 0.0)
     for millisecond in range(200):
         send_all(link_sender, now := millisecond / 1000)
     assert link_sender.next_chunk(now) is None and link_sender.is_waiting
-    link_sender.offer(Transfer(1, DECODE, 8192, 1), now)
+    link_sender.offer(Transfer(1, DECODE, 8192), now)
     [(_, chunk)] = send_all(link_sender, now)
     assert chunk.transfer_id == 1 and chunk.last
 
 
 def test_acknowledgements_make_room_and_numbers_rise(link_sender):
-    link_sender.offer(Transfer(0, PREFILL, 3_000_000, 300), 0.0)
+    link_sender.offer(Transfer(0, PREFILL, 3_000_000), 0.0)
     numbers, under_way, now = [], [], 0.0
     while link_sender.is_waiting:
         now += 0.001
@@ -67,7 +67,7 @@ def test_acknowledgements_make_room_and_numbers_rise(link_sender):
 
 
 def test_after_another_connection_the_unacknowledged_leave_first_under_their_numbers(link_sender):
-    link_sender.offer(Transfer(0, PREFILL, 3_000_000, 300), 0.0)
+    link_sender.offer(Transfer(0, PREFILL, 3_000_000), 0.0)
     for millisecond in range(50):
         send_all(link_sender, millisecond / 1000)
     count = link_sender.pacer._newest_sequence + 1
@@ -86,7 +86,7 @@ def test_after_another_connection_the_unacknowledged_leave_first_under_their_num
 
 
 def test_a_connection_that_dies_while_it_repeats_is_followed_by_another(link_sender):
-    link_sender.offer(Transfer(0, PREFILL, 3_000_000, 300), 0.0)
+    link_sender.offer(Transfer(0, PREFILL, 3_000_000), 0.0)
     for millisecond in range(50):
         send_all(link_sender, millisecond / 1000)
     count = link_sender.pacer._newest_sequence + 1
@@ -109,7 +109,7 @@ def test_a_connection_that_dies_while_it_repeats_is_followed_by_another(link_sen
 
 
 def test_a_far_end_that_misses_a_chunk_is_sent_it_once_more_only_once(link_sender):
-    link_sender.offer(Transfer(0, DECODE, 100, 1), 0.0)
+    link_sender.offer(Transfer(0, DECODE, 100), 0.0)
     send_all(link_sender, 0.0)
     assert link_sender.missing(0, 0.1)
     assert not link_sender.missing(0, 0.1)  # Said of each chunk that came too early.
@@ -163,7 +163,7 @@ def test_prefill_gives_up_a_bounded_share(pauses_s, drain_s):
 @pytest.mark.parametrize("policy", POLICIES)
 def test_only_policies_that_put_decode_first_hold_prefill(policy):
     sender = LinkSender(make_transmission(policy), LinkPacer(LinkMemory(1.25e7, 0.06)))
-    sender.offer(Transfer(0, PREFILL, 1_000_000, 100), 0.0)
+    sender.offer(Transfer(0, PREFILL, 1_000_000), 0.0)
     sender.set_decode_result_due(0.004)
     decode_first = policy in ("molink", "just_in_time", "quantum")
     assert (sender.next_chunk(0.0) is None) == decode_first
@@ -173,10 +173,10 @@ def test_only_policies_that_put_decode_first_hold_prefill(policy):
 
 def test_decode_ends_the_hold_and_prefill_follows_it():
     sender = LinkSender(make_transmission(), LinkPacer(LinkMemory(1.25e7, 0.06)))
-    sender.offer(Transfer(0, PREFILL, 1_000_000, 100), 0.0)
+    sender.offer(Transfer(0, PREFILL, 1_000_000), 0.0)
     sender.set_decode_result_due(0.004)
     assert sender.next_chunk(0.0) is None
-    sender.offer(Transfer(1, DECODE, 3000, 1), 0.003)
+    sender.offer(Transfer(1, DECODE, 3000), 0.003)
     sequence, chunk = sender.next_chunk(0.003)
     assert chunk.transfer_id == 1
     sender.on_sent(sequence, chunk, 3020, 0.003)
@@ -188,7 +188,7 @@ def test_decode_in_pieces_is_woken_by_its_own_rule():
     """A cap on uploads keeps a reserve that decode may use and prefill may not."""
     budget = UploadBudget(1e6)
     sender = LinkSender(make_transmission(), LinkPacer(LinkMemory(20 * MBPS, 0.06), budget))
-    sender.offer(Transfer(0, DECODE, 65_536, 8), 0.0)
+    sender.offer(Transfer(0, DECODE, 65_536), 0.0)
     now = 0.0
     while (leaving := sender.next_chunk(now)) is not None:
         sender.on_sent(*leaving, leaving[1].size_bytes, now)
@@ -202,14 +202,14 @@ def test_a_mild_drop_is_learned_although_prefill_makes_room(step_s):
     """20 to 14 Mbps under prefill, with a decode step every so often."""
     wire = StepWire(change_at=3.0, before=20 * MBPS, after=14 * MBPS)
     sender = LinkSender(make_transmission(), LinkPacer(LinkMemory(20 * MBPS, 0.06)))
-    sender.offer(Transfer(0, PREFILL, 10**9, 1), 0.0)
+    sender.offer(Transfer(0, PREFILL, 10**9), 0.0)
     acks, now, decode = [], 0.0, 1
     for millisecond in range(10_000):
         now = millisecond / 1000
         while acks and acks[0][0] <= now:
             sender.on_ack(acks.pop(0)[1], now)
         if millisecond % round(1000 * step_s) == 0:
-            sender.offer(Transfer(decode, DECODE, 3000, 1), now)
+            sender.offer(Transfer(decode, DECODE, 3000), now)
             decode += 1
             sender.set_decode_result_due(now + step_s)
         while (leaving := sender.next_chunk(now)) is not None:
@@ -241,7 +241,7 @@ def test_under_a_cap_far_below_the_links_rate_decode_finds_its_reserve(cap_mbps,
     0.5 s of a cap of 1 Mbps, and take decode's reserve with it."""
     budget = UploadBudget(cap_mbps * MBPS)
     sender = LinkSender(make_transmission(), LinkPacer(LinkMemory(100 * MBPS, 0.06), budget))
-    sender.offer(Transfer(0, PREFILL, 10**9, 1), 0.0)
+    sender.offer(Transfer(0, PREFILL, 10**9), 0.0)
     acks, waits, offered_at, sent_bytes = [], [], {}, 0
     for step in range(8_000):
         now = step * 0.0005
@@ -249,7 +249,7 @@ def test_under_a_cap_far_below_the_links_rate_decode_finds_its_reserve(cap_mbps,
             sender.on_ack(acks.pop(0)[1], now)
         if step % 200 == 99:
             offered_at[step] = now
-            sender.offer(Transfer(step, DECODE, 8192, 1), now)
+            sender.offer(Transfer(step, DECODE, 8192), now)
         while True:
             sendable = sender.pacer.sendable_bytes(now, urgent=bool(offered_at))
             if (leaving := sender.next_chunk(now)) is None:
@@ -271,7 +271,7 @@ def test_a_cap_that_falls_while_the_link_is_quiet_slows_it_and_does_not_stop_it(
     budget = UploadBudget(None)
     sender = LinkSender(make_transmission(), LinkPacer(LinkMemory(100 * MBPS, 0.06), budget))
     budget.set_cap(1 * MBPS)
-    sender.offer(Transfer(0, batch_class, 3000, 1), 0.0)
+    sender.offer(Transfer(0, batch_class, 3000), 0.0)
     now, left = 0.0, 3000
     while left:
         for _, chunk in send_all(sender, now):

@@ -115,7 +115,7 @@ class FakeNetwork:
 
     def send_at(self, when: float, batch_class: BatchClass, buffer: bytes) -> None:
         header = b"%d" % batch_class
-        self.at(when, lambda: self.link.send([header, buffer], batch_class, 1))
+        self.at(when, lambda: self.link.send([header, buffer], batch_class))
 
     def run(self, until: float) -> None:
         """As a link's thread would: it pumps after each event, and when it was told to."""

@@ -78,7 +78,7 @@ def test_no_round_trip_is_shorter_than_the_link(away_s):
     pacer = LinkPacer()
     link = link_over(wire, pacer)
     for _ in range(20):
-        link.send((b"header", bytes(100)), BatchClass.DECODE, 1)
+        link.send((b"header", bytes(100)), BatchClass.DECODE)
         processor.now += ROUND_TRIP_S / 3
         link.pump()
     longest_on_the_wire_s = 200 / pacer.estimator.rate_bytes_per_s
@@ -89,7 +89,7 @@ def test_a_thread_that_was_away_takes_an_acknowledgement_for_late_and_not_for_ea
     processor = Processor()
     pacer = LinkPacer()
     link = link_over(Wire(processor), pacer)
-    link.send((b"header", b""), BatchClass.DECODE, 1)
+    link.send((b"header", b""), BatchClass.DECODE)
     processor.now += 0.05
     processor.away_s = [0.03]
     link.pump()
@@ -103,7 +103,7 @@ def test_a_thread_that_is_away_before_it_asks_when_to_wake_is_still_woken():
     pacer = LinkPacer(budget=UploadBudget(1e5))
     readings = [0.0] * 3
     link = link_over(Wire(processor), pacer, lambda: readings.pop(0) if readings else 0.0)
-    link.send((b"header", bytes(50_000)), BatchClass.PREFILL, 100)
+    link.send((b"header", bytes(50_000)), BatchClass.PREFILL)
     readings[:] = [0.1, 5.0, 5.0]  # Whoever reads the clock once more finds the cap open.
     processor.now = 0.1
     assert link.pump() is not None

@@ -65,7 +65,7 @@ def test_messages_of_any_size_arrive_whole_and_in_order_of_their_class(ends, pol
     for number, size in enumerate([300_000, 5, 1_000_000, 70_000, 1, 64_000, 9_000, 200_000]):
         batch_class = BatchClass.DECODE if size < 10_000 else BatchClass.PREFILL
         sent[batch_class].append(buffer_of(number, size))
-        if not link.send([HEADER, sent[batch_class][-1]], batch_class, 1):
+        if not link.send([HEADER, sent[batch_class][-1]], batch_class):
             ends.sender.wake()
     arrived = [ends.next_message() for _ in range(8)]
     assert all(frames[0] == HEADER for frames in arrived)
@@ -77,7 +77,7 @@ def test_messages_of_any_size_arrive_whole_and_in_order_of_their_class(ends, pol
 
 def test_a_message_without_a_buffer_arrives(ends):
     link = ends.open("molink")
-    link.send([HEADER], BatchClass.DECODE, 0)
+    link.send([HEADER], BatchClass.DECODE)
     assert ends.next_message() == [HEADER]
 
 
@@ -85,7 +85,7 @@ def test_the_link_counts_what_has_left(ends):
     link = ends.open("molink")
     before = link.report()
     assert before.messages_sent == before.bytes_sent == 0  # Measuring the link is no traffic.
-    link.send([HEADER, bytes(1000)], BatchClass.DECODE, 1)
+    link.send([HEADER, bytes(1000)], BatchClass.DECODE)
     ends.next_message()
     after = link.report()
     assert after.messages_sent - before.messages_sent == 1
@@ -108,7 +108,7 @@ def test_hostile_frames_are_dropped_and_the_link_goes_on(ends):
     for frames in hostile:
         link.connections.socket.send_multipart(frames)
     link.sender._next_sequence = next_number + 1
-    link.send([HEADER, b"fine"], BatchClass.DECODE, 1)
+    link.send([HEADER, b"fine"], BatchClass.DECODE)
     assert ends.next_message() == [HEADER, b"fine"]
     assert ends.receiver.frames_refused == 3
     assert ends.receiver.chunks_refused == 1

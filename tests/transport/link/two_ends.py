@@ -96,7 +96,7 @@ class TwoEnds:
         return link
 
     def send(self, link: PacedLink, batch_class, *buffer: bytes) -> None:
-        if not link.send([HEADER, *buffer], batch_class, 1):
+        if not link.send([HEADER, *buffer], batch_class):
             self.sender.wake()
 
     def move(self, link: PacedLink, address: str) -> None:

@@ -18,7 +18,7 @@ from typing import Any
 
 import click
 
-from molink.config.link_shape import LinkShape
+from molink.config.link_schedule import LinkShape
 from molink.config.ring_hosts import RingHosts
 from molink.errors import UserError
 from tools.experiments.harness.agents import AgentsRun, agents_run, is_timed

@@ -26,7 +26,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import NoReturn
 
-from molink.config.link_shape import LinkShape
+from molink.config.link_schedule import LinkShape
 from tools.experiments.homes.home_network import HomeNetwork, open_tun, run_ip
 
 __all__ = ["DelayLines", "PacketLine", "main"]

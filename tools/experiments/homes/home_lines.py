@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
-from molink.config.link_shape import LinkShape
+from molink.config.link_schedule import LinkShape
 from molink.config.ring_hosts import RingHosts, StageAddress
 from molink.errors import UserError
 from molink.node.child_process import ChildProcess

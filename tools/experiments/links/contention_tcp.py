@@ -18,7 +18,7 @@ from typing import Any
 import click
 
 from molink.bench.served_ring import ServedRing
-from molink.config.link_shape import LinkShape
+from molink.config.link_schedule import LinkShape
 from molink_sim.report.plots import logarithmic, picture
 from tools.experiments.harness.experiment import (
     Condition,

@@ -78,7 +78,7 @@ def _offer(queue: TransmissionQueue, transfer_id: int, now: float) -> None:
 def _replace(
     queue: TransmissionQueue, transfer_id: int, batch_class: BatchClass, now: float
 ) -> None:
-    queue.offer(Transfer(transfer_id, batch_class, SIZE_BYTES[batch_class], 1))
+    queue.offer(Transfer(transfer_id, batch_class, SIZE_BYTES[batch_class]))
 
 
 def _figures(timed_ns: list[int]) -> Figures:

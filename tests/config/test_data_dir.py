@@ -2,7 +2,7 @@
 
 import pytest
 
-from molink.config.data_lock import only_one
+from molink.config.data_dir import only_one
 from molink.errors import UserError
 
 
