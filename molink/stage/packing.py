@@ -12,18 +12,24 @@ from dataclasses import dataclass, field, replace
 import torch
 
 from molink.errors import FrameError
-from molink.stage.tensor_buffers import tensor_from_buffer, tensor_to_buffer
 from molink.stage_protocol.messages import PackingHealth
+from molink.wire.codecs import decode, encode
 from molink.wire.messages import Activations, TensorHeader
 
-__all__ = ["Packing"]
+__all__ = ["Packing", "dtype_name"]
+
+_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+_NAMES = {dtype: name for name, dtype in _DTYPES.items()}
 
 NOTHING_YET = PackingHealth("raw", 0, 0, 0.0)
 
 
 @dataclass(slots=True)
 class Packing:
-    """Both directions of one stage; figures are of the present codec, since it came into use."""
+    """Packer of one stage's activations, in both directions.
+
+    Figures are of the present codec, since it came into use.
+    """
 
     hidden_size: int
     """Width of the rows that this model's stages exchange."""
@@ -36,7 +42,10 @@ class Packing:
         """Header and packed bytes of [T, D]."""
         hidden_TD = hidden_TD.detach().to("cpu")  # Waits for a GPU's step, which is not packing.
         started = time.monotonic()
-        header, buffer = tensor_to_buffer(hidden_TD, codec)
+        hidden_TD = hidden_TD.contiguous()
+        rows, width = hidden_TD.shape
+        header = TensorHeader(_NAMES[hidden_TD.dtype], rows, width, codec)
+        buffer = encode(codec, header, hidden_TD.view(torch.uint8).numpy().data.cast("B"))
         elapsed_s = time.monotonic() - started
         self.packed = _counted(self.packed, header, len(buffer), elapsed_s)
         self.bytes_saved += header.raw_bytes - len(buffer)
@@ -51,10 +60,17 @@ class Packing:
                 f"{header.rows} rows of {header.width} where this model's have {self.hidden_size}"
             )
         started = time.monotonic()
-        hidden_TD = tensor_from_buffer(header, message.buffer)
+        raw = decode(header.codec, header, message.buffer)
+        # Copied, so that the rows outlive the frame.
+        hidden_TD = torch.frombuffer(bytearray(raw), dtype=_DTYPES[header.dtype])
         elapsed_s = time.monotonic() - started
         self.unpacked = _counted(self.unpacked, header, len(message.buffer), elapsed_s)
-        return hidden_TD
+        return hidden_TD.view(header.rows, header.width)
+
+
+def dtype_name(dtype: torch.dtype) -> str:
+    """The name of an element type on the wire."""
+    return _NAMES[dtype]
 
 
 def _counted(

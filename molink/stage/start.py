@@ -10,12 +10,11 @@ import torch
 from molink.executor.loading import load_stage
 from molink.executor.stage import StageExecutor
 from molink.serving.served_model import load_tokenizer
+from molink.stage.health_reports import HealthReports
 from molink.stage.links import StageLinks
 from molink.stage.loop import StageLoop
-from molink.stage.packing import Packing
+from molink.stage.packing import Packing, dtype_name
 from molink.stage.tail import EndRules
-from molink.stage.tensor_buffers import dtype_name
-from molink.stage.work_sources import HeadSource, QueueSource, WorkSource
 from molink.stage_protocol.messages import (
     Fact,
     JoinRing,
@@ -29,6 +28,8 @@ from molink_scheduler.head.prompt_queue import SPAN_TOKENS
 from molink_scheduler.head.scheduler import HeadScheduler, HeadSettings
 from molink_scheduler.kv.ledger import KvLedger
 from molink_scheduler.stage.book import ModelLimits, StageBook
+from molink_scheduler.stage.core import StageCore, WorkSource
+from molink_scheduler.stage.queue import StageQueue
 
 __all__ = ["start_stage"]
 
@@ -61,9 +62,10 @@ def start_stage(
     links.connect(join)
     _yield_to_links()
     tell(StageReady())
+    core = StageCore(_source(executor, join), executor.is_tail)
     packing = Packing(executor.hidden_size)
-    source = _source(executor, links, join, packing)
-    return StageLoop(executor, links, source, packing, _end_rules(executor), tell)
+    reports = HealthReports(core, executor, links, packing, tell)
+    return StageLoop(core, executor, links, packing, _end_rules(executor), reports)
 
 
 def _yield_to_links() -> None:
@@ -92,15 +94,11 @@ def _loaded(executor: StageExecutor, links: StageLinks) -> StageLoaded:
     )
 
 
-def _source(
-    executor: StageExecutor, links: StageLinks, join: JoinRing, packing: Packing
-) -> WorkSource:
+def _source(executor: StageExecutor, join: JoinRing) -> WorkSource:
     if not executor.is_head:
-        return QueueSource.for_steps_of(
-            join.ring.span_tokens or SPAN_TOKENS, packing, _book(executor)
-        )
+        return StageQueue.for_steps_of(join.ring.span_tokens or SPAN_TOKENS, _book(executor))
     settings = HeadSettings(join.ring, executor.hidden_size * executor.dtype.itemsize)
-    return HeadSource(HeadScheduler(settings), links)
+    return HeadScheduler(settings)
 
 
 def _book(executor: StageExecutor) -> StageBook:

@@ -3,10 +3,11 @@
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from molink.executor.sampling import DrawnToken
 from molink.serving.service import ChatTokenizer
 from molink.serving.text_stream import TextStream
-from molink.wire.messages import FinishReason
-from molink_scheduler.batch import Admission
+from molink.wire.messages import FinishReason, Sampled, TokenSample
+from molink_scheduler.batch import Admission, Batch
 
 __all__ = ["EndRules"]
 
@@ -22,10 +23,29 @@ class _Ending:
 
 @dataclass(slots=True)
 class EndRules:
-    """The endings of all sequences on the ring."""
+    """Judge of the drawn tokens: keeps the endings of all sequences on the ring."""
 
     tokenizer: ChatTokenizer | None
     _endings: dict[int, _Ending] = field(default_factory=dict)
+
+    def sampled(self, batch: Batch, drawn: Iterable[DrawnToken]) -> tuple[Sampled, Sampled | None]:
+        """What the head hears of a batch, and what the coordinator hears: each token with its
+        log-probabilities, None where the batch drew none."""
+        self.admit(batch.admissions)
+        samples = tuple(
+            TokenSample(
+                token.request_id,
+                token.token_id,
+                self.judge(token.request_id, token.token_id),
+                token.logprob,
+                token.top,
+            )
+            for token in drawn
+        )
+        bare = tuple(TokenSample(s.request_id, s.token_id, s.finish) for s in samples)
+        returned = Sampled(batch.batch_class, batch.micro_batch, batch.spans, bare, batch.stamps)
+        copy = Sampled(batch.batch_class, batch.micro_batch, (), samples) if samples else None
+        return returned, copy
 
     def admit(self, admissions: Iterable[Admission]) -> None:
         """Start to watch sequences, from what they have generated before."""

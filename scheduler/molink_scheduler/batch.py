@@ -89,6 +89,18 @@ class Batch:
     def __post_init__(self) -> None:
         object.__setattr__(self, "tokens", sum([span.end - span.start for span in self.spans]))
 
+    def stamped(self, stamp: StageStamp) -> "Batch":
+        """The same batch once one more stage has computed it."""
+        return Batch(
+            self.batch_id,
+            self.batch_class,
+            self.micro_batch,
+            self.spans,
+            self.admissions,
+            self.codec,
+            (*self.stamps, stamp),
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class Release:

@@ -1,20 +1,34 @@
-"""What happens to the head (facts, past tense) and what it then wants done (commands): two closed
-unions."""
+"""What happens to a stage (facts, past tense) and what it then does (decisions, imperative).
+
+Two closed unions. A fact holds no tensor: the driver keeps the rows that arrive under a number of
+its own, and a decision names them by it. So facts and decisions can be logged and played again.
+"""
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from molink_scheduler.batch import Batch, BatchClass, Release, Span
 from molink_scheduler.request import Request
 from molink_scheduler.timing.round_tracker import StageStamp
 
 __all__ = [
+    "BatchArrived",
     "BatchReturned",
+    "CodecChosen",
+    "Decision",
     "HeadEvent",
+    "Piece",
+    "Refuse",
+    "ReleaseArrived",
     "RequestCancelled",
     "RequestSubmitted",
     "RunBatch",
     "SampledToken",
     "SendRelease",
+    "SendRows",
+    "SendTokens",
+    "StageEvent",
+    "WaitUntil",
 ]
 
 
@@ -30,6 +44,13 @@ class RequestCancelled:
     """The user went away, or the coordinator gave up on the request; unknown ids are ignored."""
 
     request_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class CodecChosen:
+    """From now on the head's batches carry their activations in this codec."""
+
+    codec: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,20 +78,80 @@ class BatchReturned:
     stamps: tuple[StageStamp, ...] = ()
 
 
-HeadEvent = RequestSubmitted | RequestCancelled | BatchReturned
+class BatchArrived(NamedTuple):
+    """A batch came from the previous stage, with a row for each of its tokens."""
+
+    batch: Batch
+    message: int = 0
+    """The driver's number for the rows; `Piece` names them by it."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReleaseArrived:
+    """The previous stage has forgotten a request."""
+
+    release: Release
+
+
+HeadEvent = RequestSubmitted | RequestCancelled | CodecChosen | BatchReturned
+"""What the coordinator and the tail send to the head."""
+
+StageEvent = HeadEvent | BatchArrived | ReleaseArrived
 
 
 @dataclass(frozen=True, slots=True)
 class SendRelease:
-    """Command: tell every stage, the head's own included, to forget a request's KV."""
+    """Decision: forget a request's KV here, and let the next stage know."""
 
     release: Release
 
 
 @dataclass(frozen=True, slots=True)
-class RunBatch:
-    """Command: compute this batch on the head's stage and send it down the ring."""
+class Refuse:
+    """Decision: drop the message, because it cannot be carried out here."""
+
+    reason: str
+
+
+class Piece(NamedTuple):
+    """Rows [start, end) of one message that has arrived."""
+
+    message: int
+    start: int
+    end: int
+
+
+class RunBatch(NamedTuple):
+    """Decision: compute this batch."""
 
     batch: Batch
-    token_ids: tuple[int, ...]
-    """The batch's input, one id per row."""
+    token_ids: tuple[int, ...] = ()
+    """On the head, its input: one id per row."""
+    pieces: tuple[Piece, ...] = ()
+    """Elsewhere, its input: the rows of these, laid end to end."""
+    result_due_at: float | None = None
+    """Of decode: when its result will want the link, which makes room for it."""
+
+
+class WaitUntil(NamedTuple):
+    """Decision: compute nothing yet; ask again then, or when something arrives."""
+
+    at: float
+
+
+class SendRows(NamedTuple):
+    """Decision: send the batch to the next stage, with the rows that were computed."""
+
+    batch: Batch
+    next_decode_due_at: float | None
+    """When the link will carry decode again; None when no decode is expected."""
+
+
+class SendTokens(NamedTuple):
+    """Decision: the tail sends the drawn tokens to the head, then a copy to the coordinator."""
+
+    batch: Batch
+
+
+Decision = RunBatch | WaitUntil | SendRelease | Refuse
+"""What follows from an event, or from a device that is free."""

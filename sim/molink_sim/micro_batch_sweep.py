@@ -23,7 +23,6 @@ from molink_sim.even_ring import even_ring
 from molink_sim.report.micro_batches import fewest_near_best
 from molink_sim.report.summary import Parameter, Run, Sweep
 from molink_sim.report.tables import Table
-from molink_sim.ring.sources import HeadSource
 from molink_sim.scenario import Arrival, LinkSpec, RingSpec, Scenario, StepCost, SystemSpec
 from molink_sim.simulate import World
 
@@ -212,9 +211,9 @@ def _tpot_s(times: list[list[float]]) -> float:
 
 
 def _count_at_end(world: World) -> int:
-    source = world.rings[0].stages[0].source
-    assert isinstance(source, HeadSource) and isinstance(source.scheduler, HeadScheduler)
-    return source.scheduler.micro_batches.count
+    head = world.rings[0].stages[0].core.source
+    assert isinstance(head, HeadScheduler)
+    return head.micro_batches.count
 
 
 @dataclass(frozen=True, slots=True)

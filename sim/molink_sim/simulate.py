@@ -51,9 +51,6 @@ class World:
     scenario: Scenario
     watch: Watch | None = None
     clock: Clock = field(default_factory=Clock)
-    foresight: bool = True
-    """Whether rings may do ahead of time what is certain; not with faults, or if anybody looks on:
-    what comes out is the same, the order in which it is worked out is not."""
     rings: list[Ring] = field(init=False, default_factory=list)
     coordinator: Coordinator = field(init=False)
     _specs: list[RingSpec] = field(init=False)
@@ -69,10 +66,7 @@ class World:
         check_scenario(scenario)
         if scenario.record_timeline:
             self._timeline = []
-        plain = not (self.watch or scenario.faults or scenario.record_timeline)
-        self._maker = RingMaker(
-            *(self.clock, scenario.system, scenario.seed, self._usage, self.foresight and plain)
-        )
+        self._maker = RingMaker(self.clock, scenario.system, scenario.seed, self._usage)
         self._specs = cut_links(scenario.rings, scenario.faults)
         self.rings = [self._start(number) for number in range(len(self._specs))]
         losses = [fault for fault in scenario.faults if isinstance(fault, NodeLoss)]

@@ -1,37 +1,49 @@
-"""A ring in virtual time: one real head core, real stage cores, and links with seeded delays."""
+"""A ring in virtual time: the real core of every stage, and links with seeded delays."""
 
 import heapq
 import itertools
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from random import Random
+from typing import assert_never
 
 import pytest
 
 from molink_scheduler.batch import Batch, BatchClass, Release
 from molink_scheduler.events import (
+    BatchArrived,
     BatchReturned,
+    Decision,
+    Refuse,
+    ReleaseArrived,
     RequestCancelled,
     RequestSubmitted,
+    RunBatch,
     SampledToken,
     SendRelease,
+    SendRows,
+    SendTokens,
+    StageEvent,
+    WaitUntil,
 )
 from molink_scheduler.head.scheduler import HeadScheduler, HeadSettings
 from molink_scheduler.head.settings import RingTerms
 from molink_scheduler.kv.blocks import KvBlocks, blocks_for
+from molink_scheduler.kv.ledger import KvLedger
 from molink_scheduler.request import Request, SamplingParams
-from molink_scheduler.stage.batch_pieces import join_batches
-from molink_scheduler.stage.order import StageOrder
-from molink_scheduler.timing.decode_clock import DecodeClock
-from molink_scheduler.timing.prefill_budget import PrefillBudget
-from molink_scheduler.timing.step_profile import StepProfile
+from molink_scheduler.stage.book import ModelLimits, StageBook
+from molink_scheduler.stage.core import StageCore
+from molink_scheduler.stage.queue import StageQueue
+
+ANY_MODEL = ModelLimits(sequence_tokens_max=1 << 20, vocabulary_size=1 << 20)
 
 
 @dataclass
 class FakeStage:
-    """A stage's pure half: order, KV blocks, and how far each request is computed."""
+    """A stage's core, its KV blocks, and how far each request is computed."""
 
+    core: StageCore
     kv: KvBlocks
-    order: StageOrder[None]
     busy: bool = False
     interruptible: bool = False
     computed: dict[int, int] = field(default_factory=dict)
@@ -71,11 +83,7 @@ class FakeRing:
                 prefill_tokens_in_flight_max=self.prefill_tokens_in_flight_max,
             )
         )
-        blocks = blocks_for(self.kv_tokens)
-        self.stages = [
-            FakeStage(KvBlocks(blocks), StageOrder(PrefillBudget(16, DecodeClock(), StepProfile())))
-            for _ in range(self.stage_count)
-        ]
+        self.stages = [self.stage(index) for index in range(self.stage_count)]
         self.events: list = []
         self.ids = itertools.count()
         self.link_free_at: dict[tuple[int, BatchClass], float] = {}
@@ -88,13 +96,19 @@ class FakeRing:
         self.prefill_in_flight = 0
         self.tail_link_free_at = 0.0
 
+    def stage(self, index: int) -> FakeStage:
+        blocks = blocks_for(self.kv_tokens)
+        queue = StageQueue.for_steps_of(16, StageBook(KvLedger(blocks), ANY_MODEL))
+        core = StageCore(queue if index else self.head, index == self.stage_count - 1)
+        return FakeStage(core, KvBlocks(blocks))
+
     def submit_at(self, at: float, request: Request) -> None:
         self.requests[request.request_id] = request
         self.answers[request.request_id] = []
-        self.push(at, lambda: self.handle(RequestSubmitted(request)))
+        self.push(at, lambda: self.receive(0, RequestSubmitted(request)))
 
     def cancel_at(self, at: float, request_id: int) -> None:
-        self.push(at, lambda: self.handle(RequestCancelled(request_id)))
+        self.push(at, lambda: self.receive(0, RequestCancelled(request_id)))
 
     def push(self, at: float, action) -> None:
         heapq.heappush(self.events, (at, next(self.ids), action))
@@ -105,82 +119,73 @@ class FakeRing:
             action()
             self.start_idle_devices()
 
-    def handle(self, event) -> None:
-        self.carry(self.head.handle(event, self.now))
+    def receive(self, index: int, event: StageEvent) -> None:
+        self.carry_out(index, self.stages[index].core.received(event, self.now))
 
-    def carry(self, releases: list[SendRelease]) -> None:
-        for command in releases:
-            if command.release.request_id not in self.ended:
-                self.preemptions += len(self.answers[command.release.request_id]) > 0
-            self.stages[0].release(command.release)
-            self.send(0, BatchClass.DECODE, lambda s, c=command: self.forget(s, c.release))
+    def carry_out(self, index: int, decisions: Iterable[Decision]) -> RunBatch | None:
+        """All but the batch that is to be computed, which comes back."""
+        for decision in decisions:
+            match decision:
+                case SendRelease(release):
+                    self.release(index, release)
+                case RunBatch():
+                    return decision
+                case WaitUntil(at):
+                    if at > self.now:
+                        self.push(at, lambda: None)
+                case Refuse(reason):
+                    raise AssertionError(f"stage {index} refused: {reason}")
+                case _:
+                    assert_never(decision)
+        return None
 
-    def forget(self, index: int, release: Release) -> None:
+    def release(self, index: int, release: Release) -> None:
+        if index == 0 and release.request_id not in self.ended:
+            self.preemptions += len(self.answers[release.request_id]) > 0
         self.stages[index].release(release)
         if index + 1 < self.stage_count:
-            self.send(index, BatchClass.DECODE, lambda s: self.forget(s, release))
+            self.send(index, BatchClass.DECODE, ReleaseArrived(release))
 
-    def send(self, index: int, batch_class: BatchClass, action) -> None:
+    def send(self, index: int, batch_class: BatchClass, event: StageEvent) -> None:
         """Over a link that keeps each class in order, and lets decode overtake prefill only."""
-        target = (index + 1) % self.stage_count
         not_before = [self.link_free_at.get((index, BatchClass.DECODE), 0.0)]
         if batch_class is BatchClass.PREFILL:
             not_before.append(self.link_free_at.get((index, BatchClass.PREFILL), 0.0))
         at = max(self.now + self.random.uniform(0.01, 0.2), max(not_before) + 1e-6)
         self.link_free_at[index, batch_class] = at
-        if index + 1 < self.stage_count:
-            self.push(at, lambda: action(target))
+        self.push(at, lambda: self.receive(index + 1, event))
 
     def start_idle_devices(self) -> None:
         for index, stage in enumerate(self.stages):
-            if not stage.busy and (batch := self.next_batch(index)) is not None:
-                stage.busy = True
-                stage.compute(batch)
-                stage.interruptible = batch.batch_class is BatchClass.PREFILL
-                step_s = self.random.uniform(0.001, 0.02)
-                self.push(self.now + step_s, lambda i=index, b=batch: self.computed(i, b))
-                if stage.interruptible:
-                    self.profile(index).observe(batch.tokens, step_s)
-            while stage.busy and stage.interruptible and (batch := self.next_decode(index)):
-                stage.compute(batch)
+            if not stage.busy:
+                self.start(index, stage)
+            while stage.busy and stage.interruptible:
+                run = self.carry_out(index, stage.core.between_layers(self.now))
+                if run is None:
+                    break
                 self.interrupts += 1
-                self.hand_on(index, batch)
+                self.compute(index, stage, run)
+                self.computed(index, stage, run, 0.0)
 
-    def profile(self, index: int) -> StepProfile:
-        return self.stages[index].order.budget.profile if index else self.head.prompts.profile
+    def start(self, index: int, stage: FakeStage) -> None:
+        run = self.carry_out(index, stage.core.next_step(0.0, self.now))
+        if run is not None:
+            self.compute(index, stage, run)
+            stage.busy, stage.interruptible = True, run.batch.batch_class is BatchClass.PREFILL
+            step_s = self.random.uniform(0.001, 0.02)
+            self.push(self.now + step_s, lambda: self.end(index, stage, run, step_s))
 
-    def next_batch(self, index: int) -> Batch | None:
+    def end(self, index: int, stage: FakeStage, run: RunBatch, step_s: float) -> None:
+        stage.busy = False
+        self.computed(index, stage, run, step_s)
+
+    def compute(self, index: int, stage: FakeStage, run: RunBatch) -> None:
+        batch = run.batch
+        stage.compute(batch)
         if index:
-            order = self.stages[index].order
-            pieces = order.next_pieces(self.now)
-            self.wake_at(order.wait_until)
-            return join_batches([piece.batch for piece in pieces]) if pieces else None
-        releases, run = self.head.next_batch(self.now)
-        self.wake_at(self.head.wait_until)
-        self.carry(releases)
-        if run is None:
-            return None
-        self.check_plan(run.batch, run.token_ids)
-        return run.batch
-
-    def next_decode(self, index: int) -> Batch | None:
-        """What runs between two layers of a prefill step, in no time here."""
-        if index:
-            pieces = self.stages[index].order.next_decode()
-            return join_batches([piece.batch for piece in pieces]) if pieces else None
-        releases, run = self.head.next_decode(self.now)
-        self.carry(releases)
-        if run is None:
-            return None
-        self.check_plan(run.batch, run.token_ids)
-        return run.batch
-
-    def wake_at(self, at: float | None) -> None:
-        if at is not None and at > self.now:
-            self.push(at, lambda: None)
-
-    def check_plan(self, batch: Batch, token_ids: tuple[int, ...]) -> None:
-        assert len(token_ids) == batch.tokens
+            assert sum(piece.end - piece.start for piece in run.pieces) == batch.tokens
+            return
+        assert len(run.token_ids) == batch.tokens
         if batch.batch_class is BatchClass.DECODE:
             assert all(span.tokens == 1 and span.samples for span in batch.spans)
             self.decode_sizes.append(len(batch.spans))
@@ -189,21 +194,16 @@ class FakeRing:
             self.prefill_in_flight += batch.tokens
             assert self.prefill_in_flight <= self.prefill_tokens_in_flight_max
 
-    def computed(self, index: int, batch: Batch) -> None:
-        self.stages[index].busy = False
-        self.hand_on(index, batch)
-
-    def hand_on(self, index: int, batch: Batch) -> None:
-        if index + 1 < self.stage_count:
-            self.send(index, batch.batch_class, lambda s: self.arrive(s, batch))
-        else:
-            at = max(self.now + self.random.uniform(0.01, 0.2), self.tail_link_free_at + 1e-6)
-            self.tail_link_free_at = at
-            event = self.sample(batch)
-            self.push(at, lambda: self.returned(event))
-
-    def arrive(self, index: int, batch: Batch) -> None:
-        self.stages[index].order.push(batch, None, self.now)
+    def computed(self, index: int, stage: FakeStage, run: RunBatch, step_s: float) -> None:
+        match stage.core.computed(run, step_s, 0.0, self.now):
+            case SendRows(batch):
+                self.send(index, batch.batch_class, BatchArrived(batch))
+            case SendTokens(batch):
+                at = max(self.now + self.random.uniform(0.01, 0.2), self.tail_link_free_at + 1e-6)
+                self.tail_link_free_at = at
+                event = self.sample(batch)
+                self.push(at, lambda: self.returned(event))
+        stage.core.finished(run, step_s, self.now)
 
     def sample(self, batch: Batch) -> BatchReturned:
         return BatchReturned(
@@ -211,6 +211,7 @@ class FakeRing:
             batch.micro_batch,
             batch.spans,
             tuple(self.draw(span.request_id, span.end) for span in batch.spans if span.samples),
+            batch.stamps,
         )
 
     def draw(self, request_id: int, position: int) -> SampledToken:
@@ -225,7 +226,7 @@ class FakeRing:
             self.answers[token.request_id].append(token.token_id)
             if token.finished:
                 self.ended.append(token.request_id)
-        self.handle(event)
+        self.receive(0, event)
 
     def expected_answer(self, request_id: int) -> list[int]:
         request = self.requests[request_id]
@@ -237,7 +238,9 @@ class FakeRing:
         assert self.head.running_count == self.head.waiting_count == 0
         assert not self.head.kv.holders()
         for stage in self.stages:
-            assert not stage.kv.holders() and not len(stage.order) and not stage.computed
+            assert not stage.kv.holders() and not stage.computed
+        for stage in self.stages[1:]:
+            assert not len(stage.core.source.order) and not stage.core.source.book.kv.holders()
 
 
 @pytest.fixture(scope="session")

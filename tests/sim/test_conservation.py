@@ -30,7 +30,7 @@ def check(world):
         assert request.arrived_s < request.token_times_s[0]
         assert all(a <= b for a, b in pairwise(request.token_times_s))
     for ring in world.rings:
-        scheduler = ring.stages[0].source.scheduler
+        scheduler = ring.stages[0].core.source
         assert not getattr(scheduler, "running_count", 0)
         assert not getattr(scheduler, "waiting_count", 0)
         assert not ring.stages[-1].tail._left, "the tail forgets who has gone"

@@ -9,12 +9,12 @@ import pytest
 import torch
 
 from molink.executor.stage import StepOutput
-from molink.stage import loop as stage_loop
+from molink.stage import health_reports
+from molink.stage.health_reports import HealthReports
 from molink.stage.links import StageLinks
 from molink.stage.loop import StageLoop
 from molink.stage.packing import Packing
 from molink.stage.tail import EndRules
-from molink.stage.work_sources import QueueSource
 from molink.stage_protocol.messages import JoinRing, StageHealth
 from molink.wire.codecs import CODECS
 from molink.wire.messages import Activations, Forget, Sampled, TensorHeader
@@ -23,6 +23,8 @@ from molink_scheduler.head.settings import RingTerms
 from molink_scheduler.kv.ledger import KvLedger
 from molink_scheduler.request import SamplingParams
 from molink_scheduler.stage.book import ModelLimits, StageBook
+from molink_scheduler.stage.core import StageCore
+from molink_scheduler.stage.queue import StageQueue
 
 HIDDEN = 64
 KV_BLOCKS = 32
@@ -76,9 +78,9 @@ class Neighbours:
     def __post_init__(self):
         packing = Packing(HIDDEN)
         book = StageBook(KvLedger(KV_BLOCKS), ModelLimits(1024, 100))
-        source = QueueSource.for_steps_of(128, packing, book)
-        rules = EndRules(None)
-        loop = StageLoop(self.executor, self.stage, source, packing, rules, self.reports.put)
+        core = StageCore(StageQueue.for_steps_of(128, book), is_tail=True)
+        reports = HealthReports(core, self.executor, self.stage, packing, self.reports.put)
+        loop = StageLoop(core, self.executor, self.stage, packing, EndRules(None), reports)
         self.thread = threading.Thread(target=self._run, args=(loop,), daemon=True)
         self.thread.start()
 
@@ -190,7 +192,7 @@ def test_batches_that_cannot_be_computed_are_dropped_and_the_next_are_answered(n
 
 def test_an_idle_stage_tells_at_once_that_kv_was_freed(neighbours, monkeypatch):
     """With the usual reports switched off."""
-    monkeypatch.setattr(stage_loop, "HEALTH_PERIOD_S", 1e9)
+    monkeypatch.setattr(health_reports, "PERIOD_S", 1e9)
     neighbours.executor.kv.tokens_used = 16
     neighbours.peer.send_next(Forget(Release(1)))
     used = neighbours.reports.get(timeout=ANSWERS_WITHIN_S).kv_tokens_used

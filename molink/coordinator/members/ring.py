@@ -6,7 +6,7 @@ a volunteer's PC or a local one of `molink serve`.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, assert_never
 
 from molink.config.link_schedule import LinkShape
 from molink.control.messages.payloads import (
@@ -97,6 +97,10 @@ class AgentStage:
             case Unreadable(why=why):
                 with self.refusals:
                     raise FrameError(why)
+            case None:
+                pass  # It has not begun to compute.
+            case other:
+                assert_never(other)
         return self._health
 
     async def load(self, progressed: Callable[[float], None]) -> StageLoaded:

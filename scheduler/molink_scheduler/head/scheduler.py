@@ -11,18 +11,23 @@ Pure: `handle` takes what happened, `next_batch` is asked when the device is fre
 to do.
 """
 
+from collections import abc
 from dataclasses import dataclass, field
 from typing import assert_never
 
 from molink_scheduler.batch import DECODE, PREFILL, Admission, Batch, BatchClass, Release, Span
 from molink_scheduler.events import (
+    BatchArrived,
     BatchReturned,
-    HeadEvent,
+    CodecChosen,
+    Refuse,
+    ReleaseArrived,
     RequestCancelled,
     RequestSubmitted,
     RunBatch,
     SampledToken,
     SendRelease,
+    StageEvent,
 )
 from molink_scheduler.head.decode_batcher import DecodeBatcher
 from molink_scheduler.head.micro_batches import MicroBatches
@@ -75,36 +80,41 @@ class HeadScheduler:
         """Requests that wait for room."""
         return self.prompts.waiting_count
 
-    def prefill_computed(self, rows: int, seconds: float, now: float) -> None:
-        """A prefill step on the head's own device ended: learn to size the next."""
-        self.prompts.computed(rows, seconds, now)
-
-    def link_measured(self, bytes_per_s: float) -> None:
-        """The rate of the link that leaves the head, by which spans are cut."""
-        self.prompts.link_measured(bytes_per_s)
+    def computed(self, run: RunBatch, elapsed_s: float, now: float) -> None:
+        """A step on the head's own device ended: learn to size the next one of prefill."""
+        if run.batch.batch_class is PREFILL:
+            self.prompts.computed(run.batch.tokens, elapsed_s, now)
 
     @property
     def wait_until(self) -> float | None:
         """When to ask for a batch again although nothing happened; None: only an event helps."""
         return self.prompts.wait_until
 
-    def handle(self, event: HeadEvent, now: float) -> list[SendRelease]:
+    def handle(self, event: StageEvent, now: float) -> abc.Sequence[SendRelease | Refuse]:
         """Take one event into account."""
         match event:
+            case BatchReturned():
+                return self._return(event, now)
             case RequestSubmitted(request):
                 return self._submit(Sequence(request))
             case RequestCancelled(request_id):
                 return self._cancel(request_id)
-            case BatchReturned():
-                return self._return(event, now)
+            case CodecChosen(codec):
+                self.codec = codec
+                return []
+            case BatchArrived() | ReleaseArrived():
+                return [Refuse(f"{type(event).__name__} is for a stage behind the head")]
             case _:
                 assert_never(event)
 
-    def next_batch(self, now: float) -> tuple[list[SendRelease], RunBatch | None]:
+    def next_batch(
+        self, link_bytes_per_s: float, now: float
+    ) -> tuple[list[SendRelease], RunBatch | None]:
         """The next batch for a free device, and the releases that must go out before it.
 
         Decode first; prefill when no group is ready, or when decode has passed it often enough.
         """
+        self.prompts.link_measured(link_bytes_per_s)
         releases: list[SendRelease] = []
         prefill_first = self._decodes_in_a_row >= DECODES_BEFORE_PREFILL_MAX
         run = self._prefill_batch(now) if prefill_first else None
@@ -207,7 +217,9 @@ class HeadScheduler:
 
     def _decode_batch(self, releases: list[SendRelease], now: float) -> RunBatch | None:
         gone = self.circle.depart(lambda one: self._make_room(one, releases), now)
-        return None if gone is None else self._run(DECODE, gone.place, gone.spans)
+        if gone is None:
+            return None
+        return self._run(DECODE, gone.place, gone.spans, result_due_at=now + self.clock.step_s)
 
     def _make_room(self, sequence: Sequence, releases: list[SendRelease]) -> bool:
         """Take the block that the next token needs; False when the sequence must sit out for
@@ -239,10 +251,11 @@ class HeadScheduler:
         group: int,
         spans: list[Span],
         admissions: tuple[Admission, ...] = (),
+        result_due_at: float | None = None,
     ) -> RunBatch:
         batch = Batch(self._next_batch_id, batch_class, group, tuple(spans), admissions, self.codec)
         self._next_batch_id += 1
         token_ids: list[int] = []
         for span in batch.spans:
             token_ids += self._sequences[span.request_id].known[span.start : span.end]
-        return RunBatch(batch, tuple(token_ids))
+        return RunBatch(batch, tuple(token_ids), (), result_due_at)

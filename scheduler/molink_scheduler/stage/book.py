@@ -16,7 +16,8 @@ Pure: says what is wrong, drops nothing itself.
 
 from dataclasses import dataclass, field
 
-from molink_scheduler.batch import Admission, Batch, BatchClass, Release, Span
+from molink_scheduler.batch import PREFILL, Admission, Batch, BatchClass, Release, Span
+from molink_scheduler.kv.blocks import BLOCK_TOKENS, blocks_for
 from molink_scheduler.kv.ledger import KvLedger
 
 __all__ = ["MESSAGE_ROWS_MAX", "ModelLimits", "StageBook"]
@@ -46,6 +47,8 @@ class _Held:
     """Of the newest batch that names it."""
     received_tokens: int = 0
     computed_tokens: int = 0
+    blocks_tokens: int = 0
+    """Tokens for which its blocks have room."""
 
     @property
     def is_idle(self) -> bool:
@@ -55,13 +58,13 @@ class _Held:
     def goes_on_with(self, span: Span, batch_class: BatchClass) -> bool:
         """Whether a span is the next one of the request. None samples inside the prompt. Decode and
         prefill go past each other, so only prefill may follow what waits, and only prefill."""
-        in_order = self.is_idle or batch_class is self.latest is BatchClass.PREFILL
-        return (
-            in_order
-            and span.start == self.received_tokens
-            and span.end <= self.admission.tokens_expected
-            and (span.end >= self.admission.prompt_tokens or not span.samples)
-        )
+        if span.start != self.received_tokens or span.end > self.admission.tokens_expected:
+            return False
+        if span.samples and span.end < self.admission.prompt_tokens:
+            return False
+        if self.computed_tokens == self.received_tokens and not self.is_waiting:
+            return True
+        return batch_class is self.latest is PREFILL
 
 
 @dataclass(slots=True)
@@ -74,12 +77,14 @@ class StageBook:
 
     def objection(self, batch: Batch) -> str | None:
         """Why the batch cannot be computed here after all that has come before; None: it can."""
-        return (
-            _shape_objection(batch)
-            or self._admission_objection(batch)
-            or self._span_objection(batch)
-            or self._room_objection(batch)
-        )
+        if (objection := _shape_objection(batch)) is not None:
+            return objection
+        new: dict[int, _Held] = {}
+        if batch.admissions:
+            if (objection := self._admission_objection(batch)) is not None:
+                return objection
+            new = {one.request_id: _Held(one, False, batch.batch_class) for one in batch.admissions}
+        return self._span_objection(batch, new)
 
     def received(self, batch: Batch) -> None:
         """Note a batch against which there is no objection; it waits for the device now."""
@@ -88,7 +93,9 @@ class StageBook:
         for span in batch.spans:
             held = self._held[span.request_id]
             held.received_tokens, held.latest = span.end, batch.batch_class
-            self.kv.grow(span.request_id, span.end)
+            if span.end > held.blocks_tokens:
+                self.kv.grow(span.request_id, span.end)
+                held.blocks_tokens = blocks_for(span.end) * BLOCK_TOKENS
 
     def computed(self, batch: Batch) -> None:
         """Note that a batch, or a piece of some, was computed."""
@@ -130,10 +137,10 @@ class StageBook:
             and all(0 <= word < self.limits.vocabulary_size for word in words)
         )
 
-    def _span_objection(self, batch: Batch) -> str | None:
-        new = {one.request_id: _Held(one, False, batch.batch_class) for one in batch.admissions}
+    def _span_objection(self, batch: Batch, new: dict[int, _Held]) -> str | None:
+        blocks_missing = 0
         for span in batch.spans:
-            held = new.get(span.request_id) or self._held.get(span.request_id)
+            held = self._held.get(span.request_id) or new.get(span.request_id)
             if held is None:
                 return f"request {span.request_id} was never admitted"
             if not held.goes_on_with(span, batch.batch_class):
@@ -141,19 +148,17 @@ class StageBook:
                     f"request {span.request_id} cannot go on from {span.start} to {span.end}, "
                     f"{held.received_tokens} of {held.admission.tokens_expected} tokens have come"
                 )
-        return None
-
-    def _room_objection(self, batch: Batch) -> str | None:
-        missing = sum(self.kv.blocks_missing(span.request_id, span.end) for span in batch.spans)
-        if missing <= self.kv.blocks_free:
+            if span.end > held.blocks_tokens:
+                blocks_missing += blocks_for(span.end - held.blocks_tokens)
+        if blocks_missing <= self.kv.blocks_free:
             return None
-        return f"it needs {missing} KV blocks, {self.kv.blocks_free} are free"
+        return f"it needs {blocks_missing} KV blocks, {self.kv.blocks_free} are free"
 
 
 def _shape_objection(batch: Batch) -> str | None:
     if batch.tokens > MESSAGE_ROWS_MAX:
         return f"it has {batch.tokens} rows, more than the {MESSAGE_ROWS_MAX} of a message"
     for values in (batch.spans, batch.admissions):
-        if len({value.request_id for value in values}) < len(values):
+        if len(values) > 1 and len({value.request_id for value in values}) < len(values):
             return "it names a request twice"
     return None

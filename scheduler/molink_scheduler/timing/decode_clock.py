@@ -14,6 +14,9 @@ from dataclasses import dataclass, field
 
 __all__ = ["DecodeClock"]
 
+WEIGHT_OF_NEWEST_STEP = 0.1
+"""Of a decode step in their smoothed time: one slow step hardly moves the forecast."""
+
 WEIGHT_OF_NEWEST = 0.25
 """A step change is 90 % absorbed after eight rounds (1 - 0.75**8 = 0.90), about a second."""
 
@@ -29,8 +32,10 @@ PAUSE_S_MIN = 2.0
 
 @dataclass(slots=True)
 class DecodeClock:
-    """The rhythm of the micro-batches that pass a stage."""
+    """Rhythm of the micro-batches that pass a stage, and how long it computes each."""
 
+    step_s: float = field(init=False, default=0.0)
+    """Smoothed time of a decode step."""
     _last_seen: dict[int, float] = field(default_factory=dict)
     """In order of time."""
     _round_s: float | None = None
@@ -66,6 +71,15 @@ class DecodeClock:
             if now - last <= full_s:
                 return max(now, last + self._round_s)
         return None
+
+    def computed(self, elapsed_s: float) -> None:
+        """A decode step took so long."""
+        self.step_s += WEIGHT_OF_NEWEST_STEP * (elapsed_s - self.step_s)
+
+    def result_due_at(self, now: float) -> float | None:
+        """When the result of the next decode step is expected; None when none circles."""
+        due_at = self.due_at(now)
+        return None if due_at is None else due_at + self.step_s
 
     def _is_pause(self, place: int, elapsed_s: float, round_s: float) -> bool:
         """Whether nobody was on the place for a part of the time since its last visit, which was

@@ -6,6 +6,7 @@ from molink_sim.checkers.checker import Checker, Life, Place
 from molink_sim.checkers.ends_once import EndsOnce
 from molink_sim.checkers.everything_finishes import EverythingFinishes
 from molink_sim.checkers.kv_blocks import KvBlocksKept
+from molink_sim.checkers.nothing_refused import NothingRefused
 from molink_sim.checkers.prefill_served import PrefillServed
 from molink_sim.checkers.tokens_in_order import TokensInOrder
 from molink_sim.checkers.watch import Watchers
@@ -19,6 +20,7 @@ CHECKERS: tuple[type[Checker], ...] = (
     KvBlocksKept,
     BoundedQueues,
     PrefillServed,
+    NothingRefused,
     EverythingFinishes,
 )
 """All that a swarm checks."""

@@ -3,10 +3,9 @@
 from typing import Any
 
 from molink_scheduler.batch import Batch, BatchClass
-from molink_scheduler.events import BatchReturned, RequestSubmitted
+from molink_scheduler.events import BatchReturned, RequestSubmitted, RunBatch, StageEvent
 from molink_scheduler.head.scheduler import HeadScheduler
 from molink_sim.checkers.checker import Checker, Life, Place
-from molink_sim.ring.messages import Activations, Message
 from molink_sim.scenario import Scenario
 
 __all__ = ["MESSAGES_WAITING_MAX", "BoundedQueues"]
@@ -43,7 +42,7 @@ class BoundedQueues(Checker):
         if self._waiting[place] > MESSAGES_WAITING_MAX:
             self.mistake(f"{self._waiting[place]} messages wait on the link of {place}")
 
-    def taken(self, place: Place, message: Message) -> None:
+    def taken(self, place: Place, message: StageEvent) -> None:
         """One fewer waits; a copy changes nothing."""
         if isinstance(message, RequestSubmitted) or id(message) in self._heard:
             return
@@ -56,13 +55,13 @@ class BoundedQueues(Checker):
                 returned = self._returned[place.life]
                 returned[span.request_id] = max(span.end, returned.get(span.request_id, 0))
 
-    def started(self, place: Place, work: Activations) -> None:
+    def started(self, place: Place, run: RunBatch) -> None:
         """The head sends something round."""
         if place.index == 0 and isinstance(place.life.head, HeadScheduler):
-            if work.batch.batch_class is BatchClass.DECODE:
-                self._circle(place.life, work.batch.micro_batch)
+            if run.batch.batch_class is BatchClass.DECODE:
+                self._circle(place.life, run.batch.micro_batch)
             else:
-                self._prefill(place.life, work.batch, place.life.head)
+                self._prefill(place.life, run.batch, place.life.head)
 
     def _circle(self, life: Life, micro_batch: int) -> None:
         circling = self._circling[life]

@@ -3,9 +3,8 @@
 from typing import Any
 
 from molink_scheduler.batch import BatchClass
-from molink_scheduler.events import BatchReturned, RequestSubmitted
+from molink_scheduler.events import BatchReturned, RequestSubmitted, RunBatch, StageEvent
 from molink_sim.checkers.checker import Checker, Life, Place
-from molink_sim.ring.messages import Activations, Message
 from molink_sim.scenario import DuplicatedMessages, Scenario
 from molink_sim.simulate import World
 
@@ -47,7 +46,7 @@ class BytesConserved(Checker):
         if self._unsent_bytes[place][batch_class] < 0:
             self.mistake(f"the link of {place} sent bytes of {batch_class.name} that nobody gave")
 
-    def taken(self, place: Place, message: Message) -> None:
+    def taken(self, place: Place, message: StageEvent) -> None:
         """It was given to the link that leads here."""
         if isinstance(message, RequestSubmitted):
             return
@@ -57,11 +56,12 @@ class BytesConserved(Checker):
         if isinstance(message, BatchReturned):
             self._heard[id(message)] = message
 
-    def started(self, place: Place, work: Activations) -> None:
+    def started(self, place: Place, run: RunBatch) -> None:
         """Rows that reach one stage reach all."""
-        self._rows[place] += work.rows
-        if work.rows != work.batch.tokens:
-            self.mistake(f"{place} computed {work.rows} rows of a batch of {work.batch.tokens}")
+        rows = len(run.token_ids) + sum(piece.end - piece.start for piece in run.pieces)
+        self._rows[place] += rows
+        if rows != run.batch.tokens:
+            self.mistake(f"{place} computed {rows} rows of a batch of {run.batch.tokens}")
 
     def ended(self, world: World) -> None:
         """Nothing is left on the way."""
@@ -76,7 +76,7 @@ class BytesConserved(Checker):
                 bytes_left = sum(self._unsent_bytes[place])
                 self.mistake(f"{bytes_left} bytes never left on the link of {place}")
 
-    def _is_copy(self, place: Place, message: Message) -> bool:
+    def _is_copy(self, place: Place, message: StageEvent) -> bool:
         """Whether the scenario sends the head what it has had before."""
         wire = (place.life.number, place.before.index)
         return id(message) in self._heard and any(

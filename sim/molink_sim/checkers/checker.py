@@ -8,10 +8,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from molink_scheduler.batch import BatchClass
-from molink_scheduler.events import SampledToken
+from molink_scheduler.events import RunBatch, SampledToken, StageEvent
 from molink_scheduler.head.scheduler import HeadScheduler
-from molink_sim.ring.iteration_head import IterationHead
-from molink_sim.ring.messages import Activations, Message
+from molink_sim.ring.baselines import IterationHead
 from molink_sim.scenario import RingSpec, Scenario
 from molink_sim.simulate import World
 
@@ -79,13 +78,16 @@ class Checker:
         Heard of links that send one piece after the other: paced ones and FIFOs.
         """
 
-    def taken(self, place: Place, message: Message) -> None:
+    def taken(self, place: Place, message: StageEvent) -> None:
         """A stage looked at a message that had arrived."""
 
     def released(self, place: Place, request_id: int) -> None:
         """A stage forgot a request's KV."""
 
-    def started(self, place: Place, work: Activations) -> None:
+    def refused(self, place: Place, reason: str) -> None:
+        """A stage dropped a message that it could not carry out."""
+
+    def started(self, place: Place, run: RunBatch) -> None:
         """A stage began to compute."""
 
     def sampled(self, life: Life, tokens: tuple[SampledToken, ...]) -> None:

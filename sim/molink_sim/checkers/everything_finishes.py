@@ -43,5 +43,5 @@ class EverythingFinishes(Checker):
                 if not stage.is_idle:
                     self.mistake(f"stage {index} of ring {number} is not at rest")
             tail = ring.stages[-1].tail
-            if tail is not None and tail.watched_count:
+            if tail.watched_count:
                 self.mistake(f"the tail of ring {number} still watches {tail.watched_count}")

@@ -5,10 +5,10 @@ core's `KvBlocks`, grown by the spans that the stage computes.
 """
 
 from molink_scheduler.batch import Span
+from molink_scheduler.events import RunBatch
 from molink_scheduler.head.scheduler import HeadScheduler
 from molink_scheduler.kv.blocks import KvBlocks, OutOfBlocks, blocks_for
 from molink_sim.checkers.checker import Checker, Life, Place
-from molink_sim.ring.messages import Activations
 from molink_sim.scenario import Scenario
 from molink_sim.simulate import World
 
@@ -45,14 +45,14 @@ class KvBlocksKept(Checker):
         self._blocks[place].release(request_id)
         self._expected[place].pop(request_id, None)
 
-    def started(self, place: Place, work: Activations) -> None:
+    def started(self, place: Place, run: RunBatch) -> None:
         """As `StageExecutor.step`."""
-        for admission in work.batch.admissions:
+        for admission in run.batch.admissions:
             if admission.request_id in self._expected[place]:
                 self.mistake(f"{place} admitted request {admission.request_id} and holds it")
             self.released(place, admission.request_id)
             self._expected[place][admission.request_id] = admission.tokens_expected
-        for span in work.batch.spans:
+        for span in run.batch.spans:
             self._grow(place, span)
 
     def ended(self, world: World) -> None:

@@ -4,11 +4,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from molink_scheduler.batch import BatchClass
-from molink_scheduler.events import BatchReturned
+from molink_scheduler.events import BatchArrived, BatchReturned, RunBatch, StageEvent
 from molink_scheduler.link.priority_queues import DECISIONS_MAX
-from molink_scheduler.stage.order import DECODES_BEFORE_PREFILL_MAX
+from molink_scheduler.stage.queue import DECODES_BEFORE_PREFILL_MAX
 from molink_sim.checkers.checker import Checker, Life, Place
-from molink_sim.ring.messages import Activations, Message
 from molink_sim.scenario import Scenario
 
 __all__ = ["DECODES_MAX", "PrefillServed"]
@@ -59,10 +58,10 @@ class PrefillServed(Checker):
         ):
             book.update(dict.fromkeys(life.places, 0))
 
-    def taken(self, place: Place, message: Message) -> None:
+    def taken(self, place: Place, message: StageEvent) -> None:
         """Prefill has arrived, or is back at the head."""
-        if isinstance(message, Activations) and message.batch.batch_class is BatchClass.PREFILL:
-            self._waiting_rows[place] += message.rows
+        if isinstance(message, BatchArrived) and message.batch.batch_class is BatchClass.PREFILL:
+            self._waiting_rows[place] += message.batch.tokens
         elif isinstance(message, BatchReturned):
             prompts = self._prompts[place.life]
             for span in message.spans:
@@ -74,11 +73,11 @@ class PrefillServed(Checker):
         if place.index == 0:
             self._prompts[place.life].pop(request_id, None)
 
-    def started(self, place: Place, work: Activations) -> None:
+    def started(self, place: Place, run: RunBatch) -> None:
         """A turn of either class on the device."""
-        if work.batch.batch_class is BatchClass.PREFILL:
+        if run.batch.batch_class is BatchClass.PREFILL:
             self._passed[place] = 0
-            self._compute_prefill(place, work)
+            self._compute_prefill(place, run)
         elif self._is_prefill_waiting(place):
             self._passed[place] += 1
             if self._passed[place] > DECODES_MAX:
@@ -102,15 +101,15 @@ class PrefillServed(Checker):
                 passed = self._passed_on_link[place]
                 self.mistake(f"{passed} decode batches passed prefill on the link of {place}")
 
-    def _compute_prefill(self, place: Place, work: Activations) -> None:
+    def _compute_prefill(self, place: Place, run: RunBatch) -> None:
         if place.index:
-            self._waiting_rows[place] -= work.rows
+            self._waiting_rows[place] -= run.batch.tokens
             return
         prompts = self._prompts[place.life]
-        for admission in work.batch.admissions:
+        for admission in run.batch.admissions:
             tokens = admission.prompt_tokens + len(admission.output)
             prompts[admission.request_id] = _Prompt(tokens)
-        for span in work.batch.spans:
+        for span in run.batch.spans:
             prompts[span.request_id].planned = span.end
 
     def _is_prefill_waiting(self, place: Place) -> bool:

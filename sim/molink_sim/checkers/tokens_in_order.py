@@ -7,9 +7,9 @@ position twice would send its user a token twice.
 from itertools import pairwise
 
 from molink_scheduler.batch import Batch, Span
+from molink_scheduler.events import RunBatch
 from molink_sim.checkers.checker import Checker, Life, Place
 from molink_sim.outcome import RequestOutcome
-from molink_sim.ring.messages import Activations
 from molink_sim.scenario import Scenario
 from molink_sim.simulate import World
 
@@ -36,11 +36,11 @@ class TokensInOrder(Checker):
         """It starts over, or ends."""
         self._computed[place].pop(request_id, None)
 
-    def started(self, place: Place, work: Activations) -> None:
+    def started(self, place: Place, run: RunBatch) -> None:
         """Each span continues its request."""
         computed = self._computed[place]
-        self._admit(work.batch, computed)
-        for span in work.batch.spans:
+        self._admit(run.batch, computed)
+        for span in run.batch.spans:
             if computed.get(span.request_id) != span.start:
                 self.mistake(
                     f"{place} computed request {span.request_id} from {span.start} on "

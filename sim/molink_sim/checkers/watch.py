@@ -2,18 +2,25 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Any, assert_never
 
 from molink_scheduler.batch import BatchClass
-from molink_scheduler.events import SampledToken, SendRelease
+from molink_scheduler.events import (
+    Refuse,
+    RunBatch,
+    SampledToken,
+    SendRelease,
+    StageEvent,
+)
+from molink_scheduler.head.scheduler import HeadScheduler
+from molink_scheduler.stage.core import WorkSource
 from molink_scheduler.timing.decode_clock import DecodeClock
 from molink_sim.checkers.checker import Checker, Life, Place
 from molink_sim.network.link import Deliver, Link
 from molink_sim.network.paced import CHUNK_HEADER_BYTES, PacedLink
 from molink_sim.network.unpaced import FifoLink, SerialLink
+from molink_sim.ring.baselines import IterationHead
 from molink_sim.ring.build import Ring
-from molink_sim.ring.messages import Activations, Message
-from molink_sim.ring.sources import HeadSource, WorkSource
 from molink_sim.scenario import Scenario
 from molink_sim.usage import Usage
 
@@ -33,16 +40,16 @@ class Watchers:
 
     def ring_started(self, number: int, ring: Ring) -> None:
         """As `Watch` says: watch all of its stages and links."""
-        source = ring.stages[0].source
-        assert isinstance(source, HeadSource)
-        life = Life(number, self.scenario.rings[number], source.scheduler)
+        head = ring.stages[0].core.source
+        assert isinstance(head, HeadScheduler | IterationHead)
+        life = Life(number, self.scenario.rings[number], head)
         life.places = [Place(life, index) for index in range(len(ring.stages))]
         self._lives[number] = life
         for place, stage, line in zip(life.places, ring.stages, ring.lines, strict=True):
             header_bytes = _header_bytes(stage.link)
             if header_bytes is not None:
                 line.usage = _WireUsage(line.usage, place, self._events, header_bytes)
-            stage.source = _WatchedSource(stage.source, place, self._events)
+            stage.core.source = _WatchedSource(stage.core.source, place, self._events)
             stage.link = _WatchedLink(stage.link, place, self._events)
         for checker in self.checkers:
             checker.ring_started(life)
@@ -67,6 +74,7 @@ class _Events:
     carried: Listeners
     taken: Listeners
     released: Listeners
+    refused: Listeners
     started: Listeners
     sampled: Listeners
 
@@ -75,22 +83,28 @@ class _Events:
         return cls(*[_listeners(checkers, field.name) for field in fields(cls)])
 
     def steps(
-        self, place: Place, found: tuple[list[SendRelease], Activations | None]
-    ) -> tuple[list[SendRelease], Activations | None]:
+        self, place: Place, found: tuple[list[SendRelease], RunBatch | None]
+    ) -> tuple[list[SendRelease], RunBatch | None]:
         """Tell of what a stage does next."""
-        releases, work = found
+        releases, run = found
         self.releases(place, releases)
-        if work is not None:
+        if run is not None:
             for listener in self.started:
-                listener(place, work)
+                listener(place, run)
         return found
 
-    def releases(self, place: Place, releases: list[SendRelease]) -> list[SendRelease]:
-        """Tell of what a stage forgets."""
-        for command in releases:
-            for listener in self.released:
-                listener(place, command.release.request_id)
-        return releases
+    def releases(self, place: Place, decisions: Sequence[SendRelease | Refuse]) -> None:
+        """Tell of what a stage forgets or refuses."""
+        for decision in decisions:
+            match decision:
+                case SendRelease(release):
+                    for listener in self.released:
+                        listener(place, release.request_id)
+                case Refuse(reason):
+                    for listener in self.refused:
+                        listener(place, reason)
+                case _:
+                    assert_never(decision)
 
 
 def _listeners(checkers: Sequence[Checker], name: str) -> Listeners:
@@ -113,19 +127,23 @@ class _WatchedSource:
     place: Place
     events: _Events
 
-    def take(self, message: Message, now: float) -> list[SendRelease]:
+    def handle(self, event: StageEvent, now: float) -> Sequence[SendRelease | Refuse]:
         for listener in self.events.taken:
-            listener(self.place, message)
-        return self.events.releases(self.place, self.inner.take(message, now))
+            listener(self.place, event)
+        decisions = self.inner.handle(event, now)
+        self.events.releases(self.place, decisions)
+        return decisions
 
-    def next_work(self, now: float) -> tuple[list[SendRelease], Activations | None]:
-        return self.events.steps(self.place, self.inner.next_work(now))
+    def next_batch(
+        self, link_bytes_per_s: float, now: float
+    ) -> tuple[list[SendRelease], RunBatch | None]:
+        return self.events.steps(self.place, self.inner.next_batch(link_bytes_per_s, now))
 
-    def next_decode(self, now: float) -> tuple[list[SendRelease], Activations | None]:
+    def next_decode(self, now: float) -> tuple[list[SendRelease], RunBatch | None]:
         return self.events.steps(self.place, self.inner.next_decode(now))
 
-    def prefill_computed(self, work: Activations, elapsed_s: float, now: float) -> None:
-        self.inner.prefill_computed(work, elapsed_s, now)
+    def computed(self, run: RunBatch, elapsed_s: float, now: float) -> None:
+        self.inner.computed(run, elapsed_s, now)
 
     @property
     def wait_until(self) -> float | None:

@@ -16,7 +16,6 @@ from molink_scheduler.head.scheduler import HeadScheduler
 from molink_sim.clock import Clock
 from molink_sim.network.link import Deliver
 from molink_sim.ring.build import Ring
-from molink_sim.ring.sources import HeadSource
 from molink_sim.scenario import DuplicatedMessages, FaultSpec, LateMessages, SlowNode, StepCost
 
 __all__ = ["disturb"]
@@ -42,14 +41,13 @@ def _disturb_place(
     if late or duplicated:
         trouble = WireTrouble(late, duplicated, random.Random(seed))
         ring.lines[place].trouble = trouble
-        if duplicated and stage.tail is not None and _stands_copies(ring):
+        if duplicated and stage.core.is_tail and _stands_copies(ring):
             stage.link.deliver = Repeated(stage.link.deliver, clock, trouble)
 
 
 def _stands_copies(ring: Ring) -> bool:
     """Our head does; the heads of compared systems never get a copy."""
-    source = ring.stages[0].source
-    return isinstance(source, HeadSource) and isinstance(source.scheduler, HeadScheduler)
+    return isinstance(ring.stages[0].core.source, HeadScheduler)
 
 
 @dataclass(frozen=True, slots=True)

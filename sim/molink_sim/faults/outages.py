@@ -12,12 +12,11 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from molink_scheduler.batch import BatchClass
-from molink_scheduler.events import SendRelease
+from molink_scheduler.events import RunBatch, SendRelease, StageEvent
 from molink_scheduler.timing.decode_clock import DecodeClock
 from molink_sim.clock import Clock
 from molink_sim.network.link import Deliver, ForecastIgnored
 from molink_sim.ring.build import Ring
-from molink_sim.ring.messages import Activations, Message
 from molink_sim.scenario import FaultSpec, LinkChange, LinkCut, LinkSpec, NodeLoss, RingSpec
 from molink_sim.usage import Usage
 
@@ -54,7 +53,7 @@ class NodeLosses:
 def silence(ring: Ring) -> None:
     """Let nothing more come of what the ring had under way; its events find nobody there."""
     for stage, line in zip(ring.stages, ring.lines, strict=True):
-        stage.source = _Nobody()
+        stage.core.source = _Nobody()
         stage.link = _Nowhere()
         line.usage = Usage("lost", 0.0, 0.0)
 
@@ -66,16 +65,18 @@ class _Nobody:
     clock: DecodeClock = field(default_factory=DecodeClock)
     wait_until: float | None = None
 
-    def take(self, message: Message, now: float) -> list[SendRelease]:
+    def handle(self, event: StageEvent, now: float) -> list[SendRelease]:
         return []
 
-    def next_work(self, now: float) -> tuple[list[SendRelease], Activations | None]:
+    def next_batch(
+        self, link_bytes_per_s: float, now: float
+    ) -> tuple[list[SendRelease], RunBatch | None]:
         return [], None
 
-    def next_decode(self, now: float) -> tuple[list[SendRelease], Activations | None]:
+    def next_decode(self, now: float) -> tuple[list[SendRelease], RunBatch | None]:
         return [], None
 
-    def prefill_computed(self, work: Activations, elapsed_s: float, now: float) -> None:
+    def computed(self, run: RunBatch, elapsed_s: float, now: float) -> None:
         pass
 
 

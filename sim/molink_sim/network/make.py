@@ -9,7 +9,6 @@ from molink_scheduler.link.priority_queues import (
 )
 from molink_scheduler.link.transmission import TransmissionQueue, make_transmission
 from molink_sim.clock import Clock
-from molink_sim.network.foreseen import ForeseenLink
 from molink_sim.network.ideal import IdealLink
 from molink_sim.network.line import Line
 from molink_sim.network.link import Deliver, Link
@@ -28,12 +27,10 @@ NEVER = 1 << 62
 """A limit that the paper does not have."""
 
 
-def make_link(
-    system: SystemSpec, clock: Clock, line: Line, deliver: Deliver, *, foreseen: bool = False
-) -> Link:
-    """A link at rest, as the system's settings want it; `foreseen`: its far end looks ahead."""
+def make_link(system: SystemSpec, clock: Clock, line: Line, deliver: Deliver) -> Link:
+    """A link at rest, as the system's settings want it."""
     if system.paced and system.link_model == "ideal":
-        return (ForeseenLink if foreseen else IdealLink)(clock, line, deliver)
+        return IdealLink(clock, line, deliver)
     if system.paced:
         return PacedLink.over(clock, line, _queue(system.policy), deliver)
     if system.policy == "fifo":

@@ -4,40 +4,37 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from molink_scheduler.events import SampledToken
+from molink_scheduler.events import SampledToken, StageEvent
 from molink_scheduler.head.micro_batches import MICRO_BATCH_COUNT_MAX
 from molink_scheduler.head.prompt_queue import SPAN_TOKENS
 from molink_scheduler.head.scheduler import HeadScheduler, HeadSettings
 from molink_scheduler.head.settings import SPAN_TOKENS_MAX, RingTerms
 from molink_scheduler.kv.blocks import BLOCK_TOKENS, blocks_for
-from molink_scheduler.stage.order import StageOrder
-from molink_scheduler.timing.decode_clock import DecodeClock
-from molink_scheduler.timing.prefill_budget import PrefillBudget
-from molink_scheduler.timing.step_profile import StepProfile
+from molink_scheduler.kv.ledger import KvLedger
+from molink_scheduler.stage.book import ModelLimits, StageBook
+from molink_scheduler.stage.core import StageCore, WorkSource
+from molink_scheduler.stage.queue import StageQueue
 from molink_sim.clock import Clock
 from molink_sim.hardware.interpolation import Curve
 from molink_sim.network.line import BYTES_PER_MEGABIT, Line, Uplink, Window
-from molink_sim.network.link import Link
+from molink_sim.network.link import Deliver
 from molink_sim.network.make import PAPER_POLICY, make_link
 from molink_sim.network.paced import PacedLink
+from molink_sim.ring.baselines import FifoQueue, IterationHead
 from molink_sim.ring.device import Device, OwnDevice, SharedDevice
-from molink_sim.ring.foresight import ForeseeingStage, can_foresee
-from molink_sim.ring.iteration_head import IterationHead
 from molink_sim.ring.messages import CODEC_RATIO
-from molink_sim.ring.sources import FifoSource, HeadSource, QueueSource, WorkSource
-from molink_sim.ring.stage import Forecasts, Stage
-from molink_sim.ring.tail import Tail
+from molink_sim.ring.stage import Stage
+from molink_sim.ring.tail import TOKEN_ID, Tail
 from molink_sim.scenario import RingSpec, StageSpec, SystemSpec
 from molink_sim.usage import Usage
 
 __all__ = ["Ring", "RingMaker"]
 
-_FORECASTS = {"just_in_time": Forecasts.ROUNDS, PAPER_POLICY: Forecasts.STEPS}
-"""By policy; the others do not ask when decode will come."""
-
 SAMPLES_COPY_BYTES = 40
 """What a copy of one token costs the tail's upload."""
 
+ANY_MODEL = ModelLimits(sequence_tokens_max=1 << 31, vocabulary_size=TOKEN_ID + 1)
+"""Of the sequences only the lengths are simulated; what a ring holds bounds those."""
 
 Sampled = Callable[[tuple[SampledToken, ...]], None]
 
@@ -60,25 +57,16 @@ class RingMaker:
     seed: int
     usage: Callable[[str], Usage]
     """A new one for the lane of this name."""
-    foresight: bool = False
-    """Whether stages may compute ahead of time what is certain (`molink_sim.ring.foresight`)."""
 
     def ring(self, number: int, spec: RingSpec, sampled: Sampled) -> Ring:
         """A ring at rest; `sampled` hears of its tokens."""
-        count = len(spec.stages)
-        lines = [self._line(number, index, spec) for index in range(count)]
+        lines = [self._line(number, index, spec) for index in range(len(spec.stages))]
         device = self._device(spec)
-        stages = [
-            self._stage(number, index, spec, line, device) for index, line in enumerate(lines)
-        ]
-        for stage, following in zip(stages, [*stages[1:], stages[0]], strict=True):
-            stage.link.deliver = following.receive
-            if isinstance(following, ForeseeingStage):
-                following.hear_from(stage.link)
-        tail = stages[-1]
-        tail.tail = Tail()
-        tail.tell_coordinator = _Copies(self.clock, lines[-1], spec.coordinator_one_way_s, sampled)
-        return Ring(stages, lines, self._tokens_max(spec))
+        copies = _Copies(self.clock, lines[-1], spec.coordinator_one_way_s, sampled)
+        ring = Ring([], lines, self._tokens_max(spec))
+        for index in range(len(lines)):
+            ring.stages.append(self._stage(number, index, spec, ring, device, copies))
+        return ring
 
     def _line(self, number: int, index: int, spec: RingSpec) -> Line:
         upload_mbps = spec.stages[index].upload_mbps
@@ -99,29 +87,40 @@ class RingMaker:
             return SharedDevice(self.clock, pc.slowdown_together, pc.chunk_s)
         return OwnDevice(self.clock)
 
-    def _stage(self, number: int, index: int, spec: RingSpec, line: Line, device: Device) -> Stage:
-        """With its link, which leads nowhere as long as there is no next stage."""
-        stage: StageSpec = spec.stages[index]
-        foresight = self.foresight and can_foresee(self.system, spec)
+    def _stage(
+        self,
+        number: int,
+        index: int,
+        spec: RingSpec,
+        ring: Ring,
+        device: Device,
+        copies: "_Copies",
+    ) -> Stage:
+        """One stage and the link that leaves it."""
+        stage, system = spec.stages[index], self.system
         is_tail = index == len(spec.stages) - 1
-        foreseen = foresight and not is_tail
-        link = make_link(self.system, self.clock, line, _nowhere, foreseen=foreseen)
+        link = make_link(system, self.clock, ring.lines[index], _to_stage_after(ring, index))
         if isinstance(device, SharedDevice) and isinstance(link, PacedLink):
             link.handled = device.handle_chunk
-        row_bytes = spec.row_bytes * self.system.tensors_per_hop * CODEC_RATIO[self.system.codec]
-        source = self._head(spec, link) if index == 0 else self._queue()
-        layers = 1 if self.system.prefill_blocks_decode else stage.layers
-        forecasts = _FORECASTS.get(self.system.policy, Forecasts.NONE)
-        usage = self.usage(f"ring {number} stage {index}")
-        return (ForeseeingStage if foresight and index > 0 else Stage)(
-            *(self.clock, device, stage.cost, source, link, row_bytes, usage, layers, forecasts),
+        return Stage(
+            clock=self.clock,
+            device=device,
+            cost=stage.cost,
+            core=StageCore(self._queue(stage) if index else self._head(spec), is_tail),
+            link=link,
+            row_bytes=spec.row_bytes * system.tensors_per_hop * CODEC_RATIO[system.codec],
+            usage=self.usage(f"ring {number} stage {index}"),
+            layers=1 if system.prefill_blocks_decode else stage.layers,
+            tail=Tail(),
+            send_copy=copies,
+            result_is_next_decode=system.policy == PAPER_POLICY,
             after_idle=Curve.through([(0.0, 0.0), *stage.after_idle]) if stage.after_idle else None,
         )
 
-    def _head(self, spec: RingSpec, link: Link) -> WorkSource:
+    def _head(self, spec: RingSpec) -> WorkSource:
         system = self.system
         if system.prefill_blocks_decode:
-            return HeadSource(self._iteration_head(spec), link)
+            return self._iteration_head(spec)
         candidates_max = min(2 * len(spec.stages), MICRO_BATCH_COUNT_MAX)
         terms = RingTerms(
             kv_tokens_capacity=_kv_tokens(spec),
@@ -131,7 +130,7 @@ class RingMaker:
         )
         scheduler = HeadScheduler(HeadSettings(terms, spec.row_bytes))
         scheduler.codec = system.codec
-        return HeadSource(scheduler, link)
+        return scheduler
 
     def _iteration_head(self, spec: RingSpec) -> IterationHead:
         return IterationHead(_kv_tokens(spec), self.system.micro_batches or len(spec.stages))
@@ -141,19 +140,25 @@ class RingMaker:
             return self._iteration_head(spec).tokens_max
         return blocks_for(_kv_tokens(spec)) * BLOCK_TOKENS
 
-    def _queue(self) -> WorkSource:
+    def _queue(self, stage: StageSpec) -> WorkSource:
         if self.system.prefill_blocks_decode:
-            return FifoSource()
-        rows_max = self.system.span_tokens or SPAN_TOKENS
-        return QueueSource(StageOrder(PrefillBudget(rows_max, DecodeClock(), StepProfile())))
+            return FifoQueue()
+        book = StageBook(KvLedger(blocks_for(stage.kv_tokens)), ANY_MODEL)
+        return StageQueue.for_steps_of(self.system.span_tokens or SPAN_TOKENS, book)
 
 
 def _kv_tokens(spec: RingSpec) -> int:
     return min(stage.kv_tokens for stage in spec.stages)
 
 
-def _nowhere(message: object) -> None:
-    raise AssertionError(f"{message} came out of a link that leads nowhere")
+def _to_stage_after(ring: Ring, index: int) -> Deliver:
+    """Delivery to the next stage, which may not be there yet."""
+    stages, following = ring.stages, (index + 1) % len(ring.lines)
+
+    def deliver(message: StageEvent) -> None:
+        stages[following].receive(message)
+
+    return deliver
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,8 +170,8 @@ class _Copies:
     one_way_s: float
     sampled: Sampled
 
-    def __call__(self, tokens: tuple[SampledToken, ...], now: float) -> None:
-        left_at = now
+    def __call__(self, tokens: tuple[SampledToken, ...]) -> None:
+        left_at = self.clock.now
         if self.line.uplink is not None:
             left_at = self.line.uplink.finish(SAMPLES_COPY_BYTES * len(tokens), left_at)
         self.clock.at(left_at + self.one_way_s, self.sampled, tokens)

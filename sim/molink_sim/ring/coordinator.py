@@ -3,12 +3,11 @@
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from molink_scheduler.events import RequestSubmitted, SampledToken
+from molink_scheduler.events import RequestSubmitted, SampledToken, StageEvent
 from molink_scheduler.request import Request, SamplingParams
 from molink_scheduler.ring_choice import RingLoad, choose_ring
 from molink_sim.clock import Clock
 from molink_sim.outcome import RequestOutcome
-from molink_sim.ring.messages import Message
 from molink_sim.ring.tail import TOKEN_ID
 from molink_sim.scenario import Arrival
 
@@ -19,7 +18,7 @@ __all__ = ["Coordinator", "RingDoor"]
 class RingDoor:
     """A ring as the coordinator sees it."""
 
-    submit: Callable[[Message], None]
+    submit: Callable[[StageEvent], None]
     """Hands a message to the head, as it arrives there."""
     one_way_s: float
     tokens_max: int
@@ -69,7 +68,7 @@ class Coordinator:
                 request.failed = True
                 self._leave(request)
 
-    def ring_back(self, ring: int, submit: Callable[[Message], None]) -> None:
+    def ring_back(self, ring: int, submit: Callable[[StageEvent], None]) -> None:
         """It serves again, with nothing on it."""
         door = self.rings[ring]
         door.submit, door.is_up = submit, True

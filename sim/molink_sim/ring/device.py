@@ -6,14 +6,16 @@ join or leave ends later or earlier without being planned anew, and all that com
 number that passes at one speed, as it is where cores are shared evenly.
 """
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from typing import Any, Protocol
 
+from molink_scheduler.events import RunBatch
 from molink_sim.clock import Clock
 
-__all__ = ["Device", "OwnDevice", "SharedDevice"]
+__all__ = ["Device", "OwnDevice", "PrefillStep", "SharedDevice"]
 
 Action = Callable[[Any], None]
 
@@ -140,3 +142,32 @@ class SharedDevice:
         self._compute_s, self._since = when, self.clock.now
         self._look()
         action(argument)
+
+
+@dataclass(slots=True)
+class PrefillStep:
+    """A prefill step under way, or standing still for decode; in its device's compute time."""
+
+    run: RunBatch
+    step_s: float
+    resumed_at: float
+    done_s: float = 0.0
+    """Of the step, before it was resumed."""
+    resumed_real: float = math.inf
+    """The same moment on the clock."""
+    real_s: float = 0.0
+    """How long it has been computed by the clock."""
+    stop_at: float = -math.inf
+    """The end of a part at which the stage looks for decode, when that is planned."""
+    is_counted: bool = False
+    """Whether a part of it was: a step that decode interrupts is still one step."""
+
+    @property
+    def ends_at(self) -> float:
+        """Its end unless decode interrupts it; in compute time."""
+        return self.resumed_at + self.step_s - self.done_s
+
+    def part_ends_at(self, now: float, part_s: float) -> float:
+        """The end of the layer that is computed now."""
+        parts = math.ceil((self.done_s + now - self.resumed_at) / part_s)
+        return max(now, self.resumed_at + parts * part_s - self.done_s)

@@ -1,61 +1,52 @@
-"""The life of a stage in virtual time: take what has arrived, compute one batch, pass it on.
+"""A stage in virtual time: carries out what the core decides, as `molink.stage.loop` does.
 
-As `molink.stage.loop`, step for step; what it asks of the core, and when, is the same. A
-prefill step is as many equal parts as the stage has layers. Decode that comes meanwhile runs where
-one part ends and the next begins; only then is an event planned for it.
+A prefill step is as many equal parts as the stage has layers. Decode that comes meanwhile runs
+where one part ends and the next begins; only then is an event planned for it.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from enum import Enum
+from typing import assert_never
 
-from molink_scheduler.batch import DECODE, PREFILL, BatchClass
-from molink_scheduler.events import BatchReturned, SampledToken, SendRelease
-from molink_scheduler.timing.round_tracker import StageStamp
+from molink_scheduler.batch import DECODE, PREFILL, Batch, Release
+from molink_scheduler.events import (
+    BatchArrived,
+    BatchReturned,
+    Decision,
+    Refuse,
+    ReleaseArrived,
+    RunBatch,
+    SampledToken,
+    SendRelease,
+    SendRows,
+    SendTokens,
+    StageEvent,
+    WaitUntil,
+)
+from molink_scheduler.stage.core import StageCore
 from molink_sim.clock import Clock
 from molink_sim.hardware.interpolation import Curve
 from molink_sim.network.link import Link
-from molink_sim.ring.device import Device
-from molink_sim.ring.messages import (
-    FORGET_BYTES,
-    Activations,
-    Message,
-    activations_bytes,
-    sampled_bytes,
-)
-from molink_sim.ring.prefill_step import PrefillStep
-from molink_sim.ring.sources import WorkSource
+from molink_sim.ring.device import Device, PrefillStep
+from molink_sim.ring.messages import FORGET_BYTES, activations_bytes, sampled_bytes
 from molink_sim.ring.tail import Tail
 from molink_sim.scenario import StepCost
 from molink_sim.usage import Usage
 
-__all__ = ["Forecasts", "Stage", "TellCoordinator"]
+__all__ = ["SendCopy", "Stage"]
 
-STEP_WEIGHT = 0.1
-"""Of the newest step in the decode time that forecasts use, as in the live loop."""
-
-TellCoordinator = Callable[[tuple[SampledToken, ...], float], None]
-
-
-class Forecasts(Enum):
-    """What the link is told of the decode to come; only the just-in-time rule listens."""
-
-    NONE = "none"
-    ROUNDS = "rounds"
-    """The round's rhythm, as the live loop does: the paper's case 3."""
-    STEPS = "steps"
-    """Also when a decode step has begun here: cases 1 and 2."""
+SendCopy = Callable[[tuple[SampledToken, ...]], None]
 
 
 @dataclass(slots=True)
 class Stage:
-    """One stage's device and loop."""
+    """Simulated driver of one stage's core: its device and its links."""
 
     clock: Clock
     device: Device
     cost: StepCost
-    source: WorkSource
+    core: StageCore
     link: Link
     """To the next stage; from the tail to the head."""
     row_bytes: float
@@ -63,73 +54,88 @@ class Stage:
     usage: Usage
     layers: int
     """Of a prefill step so many parts can be told apart; 1: nothing interrupts it."""
-    forecasts: Forecasts = Forecasts.NONE
-    tail: Tail | None = None
-    """Only the last stage has one..."""
-    tell_coordinator: TellCoordinator = lambda tokens, now: None
-    """...and sends copies of its tokens."""
+    tail: Tail
+    """Draws tokens on the last stage; idle elsewhere."""
+    send_copy: SendCopy
+    """Sends the coordinator a copy of the tail's tokens."""
+    result_is_next_decode: bool = False
+    """Whether a decode step that has begun counts as the link's next decode: the paper's cases 1
+    and 2."""
     after_idle: Curve | None = None
     """By how many seconds a step is longer, over the idle time before it."""
     _idle_since: float = field(init=False, default=-math.inf)
-    _inbox: list[Message] = field(init=False, default_factory=list)
+    _inbox: list[StageEvent] = field(init=False, default_factory=list)
     _is_busy: bool = field(init=False, default=False)
     _prefill: PrefillStep | None = field(init=False, default=None)
-    _decode_step_s: float = field(init=False, default=0.0)
     _wake_at: float | None = field(init=False, default=None)
 
     @property
     def is_idle(self) -> bool:
-        """Whether it neither computes nor has anything to look at."""
+        """Whether it neither computes nor has a message to take."""
         return not (self._is_busy or self._inbox)
 
-    def receive(self, message: Message) -> None:
-        """A message has arrived; a busy device looks at it after its step, or its layer."""
+    def receive(self, message: StageEvent) -> None:
+        """A message has arrived; a busy device takes it after its step, or its layer."""
         self._inbox.append(message)
         if not self._is_busy:
-            self._go_on(self.clock.now)
+            self._go_on()
         elif self._prefill is not None:
-            self._look_after_layer(self._prefill)
+            self._stop_after_layer(self._prefill)
 
-    def _go_on(self, now: float) -> None:
-        """The device is free: what now?"""
-        if self._inbox:
-            self._take_messages(now)
-        releases, work = self.source.next_work(now)
-        if releases:
-            self._release(releases, now)
-        if work is not None:
-            self._start(work, now)
-        else:
-            self._sleep(now)
+    def _go_on(self) -> None:
+        """The device is free."""
+        now = self.clock.now
+        self._take_messages(now)
+        if decisions := self.core.next_step(self.link.rate_bytes_per_s, now):
+            self._carry_out(decisions, now)
 
     def _take_messages(self, now: float) -> None:
-        messages, self._inbox = self._inbox, []
-        for message in messages:
-            if releases := self.source.take(message, now):
-                self._release(releases, now)
+        if self._inbox:
+            messages, self._inbox = self._inbox, []
+            for message in messages:
+                if decisions := self.core.received(message, now):
+                    self._carry_out(decisions, now)
 
-    def _release(self, releases: list[SendRelease], now: float) -> None:
-        for command in releases:
-            if self.tail is None:
-                self._send(command, DECODE, FORGET_BYTES, 0, now)
-            else:
-                self.tail.forget(command.release.request_id)
+    def _carry_out(self, decisions: Iterable[Decision], now: float) -> bool:
+        """Do what the core decided; whether a step was begun."""
+        begun = False
+        for decision in decisions:
+            match decision:
+                case RunBatch():
+                    self._begin(decision, now)
+                    begun = True
+                case SendRelease(release):
+                    self._release(release)
+                case WaitUntil(at):
+                    self._sleep(at, now)
+                case Refuse():
+                    pass  # The core counts them.
+                case _:
+                    assert_never(decision)
+        return begun
 
-    def _start(self, work: Activations, now: float) -> None:
-        batch = work.batch
-        if batch.batch_class is DECODE:
-            self.link.set_decode_result_due(now + self._decode_step_s)
-            if self.forecasts is Forecasts.STEPS:
-                self.link.set_next_decode_due(now + self._decode_step_s)
-        step_s = self.cost.step_s(batch.batch_class, work.rows, work.kv_tokens, len(batch.spans))
+    def _release(self, release: Release) -> None:
+        if self.core.is_tail:
+            self.tail.forget(release.request_id)
+        else:
+            self.link.offer(ReleaseArrived(release), DECODE, FORGET_BYTES, 0)
+
+    def _begin(self, run: RunBatch, now: float) -> None:
+        batch = run.batch
+        if run.result_due_at is not None:
+            self.link.set_decode_result_due(run.result_due_at)
+            if self.result_is_next_decode:
+                self.link.set_next_decode_due(run.result_due_at)
+        kv_tokens = sum([span.end for span in batch.spans])
+        step_s = self.cost.step_s(batch.batch_class, batch.tokens, kv_tokens, len(batch.spans))
         if not self._is_busy:
             step_s += self._awake_s(now)
         self._is_busy = True
         if batch.batch_class is PREFILL and self.layers > 1:
-            self._prefill = PrefillStep(work, step_s, self.device.now)
-            self._look(self._prefill)
+            self._prefill = PrefillStep(run, step_s, self.device.now)
+            self._between_layers(self._prefill)
             return
-        self.device.at(self.device.now + step_s, self._step_ended, (work, step_s, now))
+        self.device.at(self.device.now + step_s, self._step_ended, (run, step_s, now))
 
     def _awake_s(self, now: float) -> float:
         """Begin to compute; what the step costs more because the device was idle."""
@@ -138,38 +144,33 @@ class Stage:
             return 0.0
         return self.after_idle.at(min(now - self._idle_since, self.after_idle.xs[-1]))
 
-    def _step_ended(self, step: tuple[Activations, float, float]) -> None:
-        work, step_s, began = step
-        now = self.clock.now
-        self.usage.add(began, now, work.batch.batch_class, work.rows)
-        self._computed(work, self.device.elapsed_s(step_s, now - began), now)
+    def _step_ended(self, step: tuple[RunBatch, float, float]) -> None:
+        run, step_s, began = step
+        now, batch = self.clock.now, run.batch
+        self.usage.add(began, now, batch.batch_class, batch.tokens)
+        self._ended(run, self.device.elapsed_s(step_s, now - began), now)
 
-    def _look_after_layer(self, prefill: PrefillStep) -> None:
-        """Decode may have come: look when the present layer is done."""
+    def _stop_after_layer(self, prefill: PrefillStep) -> None:
+        """Decode may have come: stop when the present layer is done."""
         now = self.device.now
-        if prefill.resumed_at <= now and prefill.look_at < now:
-            look_at = prefill.part_ends_at(now, prefill.step_s / self.layers)
-            if look_at < prefill.ends_at:
-                prefill.look_at = look_at
-                self.device.at(look_at, self._layer_ended, prefill)
+        if prefill.resumed_at <= now and prefill.stop_at < now:
+            stop_at = prefill.part_ends_at(now, prefill.step_s / self.layers)
+            if stop_at < prefill.ends_at:
+                prefill.stop_at = stop_at
+                self.device.at(stop_at, self._layer_ended, prefill)
 
     def _layer_ended(self, prefill: PrefillStep) -> None:
-        if prefill is self._prefill and prefill.look_at == self.device.now:
+        if prefill is self._prefill and prefill.stop_at == self.device.now:
             prefill.done_s += self.device.now - prefill.resumed_at
             self._draw(prefill)
-            self._look(prefill)
+            self._between_layers(prefill)
 
-    def _look(self, prefill: PrefillStep) -> None:
-        """Between two layers: decode that waits runs first, else the prefill step goes on."""
+    def _between_layers(self, prefill: PrefillStep) -> None:
+        """Decode that waits runs first, else the prefill step goes on."""
         now = self.clock.now
-        if self._inbox:
-            self._take_messages(now)
-        releases, work = self.source.next_decode(now)
-        if releases:
-            self._release(releases, now)
-        if work is not None:
+        self._take_messages(now)
+        if self._carry_out(self.core.between_layers(now), now):
             prefill.resumed_at = math.inf
-            self._start(work, now)
             return
         prefill.resumed_at, prefill.resumed_real = self.device.now, now
         self.device.at(prefill.ends_at, self._prefill_ended, (prefill, prefill.ends_at))
@@ -180,7 +181,7 @@ class Stage:
             self._prefill = None
             self._draw(prefill)
             step_s = self.device.elapsed_s(prefill.step_s, prefill.real_s)
-            self._computed(prefill.work, step_s, self.clock.now)
+            self._ended(prefill.run, step_s, self.clock.now)
 
     def _draw(self, prefill: PrefillStep) -> None:
         """Count the time since it was resumed."""
@@ -188,64 +189,45 @@ class Stage:
         if now > since:
             prefill.real_s += now - since
             is_new, prefill.is_counted = not prefill.is_counted, True
-            self.usage.add(since, now, PREFILL, prefill.work.rows, is_new=is_new)
+            self.usage.add(since, now, PREFILL, prefill.run.batch.tokens, is_new=is_new)
 
-    def _computed(self, work: Activations, step_s: float, now: float) -> None:
-        self._pass_on(work, step_s, now)
+    def _ended(self, run: RunBatch, step_s: float, now: float) -> None:
+        self._pass_on(self.core.computed(run, step_s, self.link.rate_bytes_per_s, now))
+        self.core.finished(run, step_s, now)
         if self._prefill is not None:
-            self._look(self._prefill)
+            self._between_layers(self._prefill)
             return
         self._is_busy, self._idle_since = False, now
         self.device.end()
-        self._go_on(now)
+        self._go_on()
 
-    def _pass_on(self, work: Activations, step_s: float, now: float) -> None:
-        """What was computed leaves the stage, and it learns from the time that this took."""
-        if work.batch.batch_class is DECODE:
-            work.stamps.append(StageStamp(step_s, self.link.rate_bytes_per_s))
-            self._send_onward(work, now)
-            self._decode_step_s += STEP_WEIGHT * (step_s - self._decode_step_s)
-        else:
-            self._send_onward(work, now)
-            self.source.prefill_computed(work, step_s, now)
+    def _pass_on(self, decision: SendRows | SendTokens) -> None:
+        match decision:
+            case SendRows(batch, due_at):
+                self.link.set_next_decode_due(due_at)
+                size_bytes = activations_bytes(batch, self.row_bytes)
+                arrival = BatchArrived(batch)
+                self.link.offer(arrival, batch.batch_class, size_bytes, batch.tokens)
+            case SendTokens(batch):
+                self._send_tokens(batch)
+            case _:
+                assert_never(decision)
 
-    def _send_onward(self, work: Activations, now: float) -> None:
-        if self.tail is None:
-            self._send_activations(work, now)
-        else:
-            self._send_sampled(work, self.tail, now)
-
-    def _send_activations(self, work: Activations, now: float) -> None:
-        if self.forecasts is not Forecasts.NONE:
-            due_at = self.source.clock.due_at(now)
-            self.link.set_next_decode_due(None if due_at is None else due_at + self._decode_step_s)
-        size_bytes = activations_bytes(work, self.row_bytes)
-        self._send(work, work.batch.batch_class, size_bytes, work.rows, now)
-
-    def _send_sampled(self, work: Activations, tail: Tail, now: float) -> None:
-        """To the head, which starts the next round, then a copy to the coordinator."""
-        batch = work.batch
-        tail.admit(batch.admissions)
-        tokens = tail.draw(batch.spans)
+    def _send_tokens(self, batch: Batch) -> None:
+        self.tail.admit(batch.admissions)
+        tokens = self.tail.draw(batch.spans)
         returned = BatchReturned(
-            batch.batch_class, batch.micro_batch, batch.spans, tokens, tuple(work.stamps)
+            batch.batch_class, batch.micro_batch, batch.spans, tokens, batch.stamps
         )
-        self._send(returned, DECODE, sampled_bytes(returned), 0, now)
+        self.link.offer(returned, DECODE, sampled_bytes(returned), 0)
         if tokens:
-            self.tell_coordinator(tokens, now)
+            self.send_copy(tokens)
 
-    def _send(
-        self, message: Message, batch_class: BatchClass, size_bytes: int, rows: int, now: float
-    ) -> None:
-        """`now` is the present moment here; `molink_sim.ring.foresight` is ahead of it."""
-        self.link.offer(message, batch_class, size_bytes, rows)
-
-    def _sleep(self, now: float) -> None:
-        until = self.source.wait_until
-        if until is not None and until > now and until != self._wake_at:
+    def _sleep(self, until: float, now: float) -> None:
+        if until > now and until != self._wake_at:
             self._wake_at = until
             self.clock.at(until, self._woken)
 
     def _woken(self, _: None) -> None:
         if not self._is_busy:
-            self._go_on(self.clock.now)
+            self._go_on()

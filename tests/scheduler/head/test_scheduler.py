@@ -25,7 +25,7 @@ def returned(run, *tokens: tuple[int, int, bool]) -> BatchReturned:
 def test_a_prompt_is_cut_into_spans_and_only_the_last_one_samples(make_request):
     head = head_of(span_tokens=16)
     head.handle(RequestSubmitted(make_request(1, 40, 4)), 0.0)
-    runs = [head.next_batch(0.0)[1] for _ in range(3)]
+    runs = [head.next_batch(0.0, 0.0)[1] for _ in range(3)]
     spans = [run.batch.spans[0] for run in runs]
     assert [(s.start, s.end, s.samples) for s in spans] == [
         (0, 16, False),
@@ -34,14 +34,14 @@ def test_a_prompt_is_cut_into_spans_and_only_the_last_one_samples(make_request):
     ]
     assert [len(run.batch.admissions) for run in runs] == [1, 0, 0]
     assert runs[1].token_ids == tuple(range(17, 33))
-    assert head.next_batch(0.0) == ([], None)
+    assert head.next_batch(0.0, 0.0) == ([], None)
 
 
 def test_short_prompts_share_a_prefill_batch(make_request):
     head = head_of(span_tokens=16)
     for request_id in (1, 2, 3):
         head.handle(RequestSubmitted(make_request(request_id, 6, 4)), 0.0)
-    _, run = head.next_batch(0.0)
+    _, run = head.next_batch(0.0, 0.0)
     assert [(s.request_id, s.tokens) for s in run.batch.spans] == [(1, 6), (2, 6), (3, 4)]
 
 
@@ -49,65 +49,65 @@ def test_a_sequence_decodes_with_its_group_and_leaves_when_it_ends(make_request)
     head = head_of()
     for request_id in (1, 2):
         head.handle(RequestSubmitted(make_request(request_id, 3, 4)), 0.0)
-    _, prefill = head.next_batch(0.0)
+    _, prefill = head.next_batch(0.0, 0.0)
     head.handle(returned(prefill, (1, 7, False), (2, 8, False)), 0.0)
-    _, decode = head.next_batch(0.0)
+    _, decode = head.next_batch(0.0, 0.0)
     assert decode.batch.batch_class is BatchClass.DECODE
     assert decode.token_ids == (7, 8)
     releases = head.handle(returned(decode, (1, 9, True), (2, 10, False)), 0.0)
     assert [r.release.request_id for r in releases] == [1]
-    _, decode = head.next_batch(0.0)
+    _, decode = head.next_batch(0.0, 0.0)
     assert [s.request_id for s in decode.batch.spans] == [2]
 
 
 def test_a_group_waits_while_its_batch_circles(make_request):
     head = head_of()
     head.handle(RequestSubmitted(make_request(1, 3, 9)), 0.0)
-    _, prefill = head.next_batch(0.0)
+    _, prefill = head.next_batch(0.0, 0.0)
     head.handle(returned(prefill, (1, 7, False)), 0.0)
-    _, decode = head.next_batch(0.0)
+    _, decode = head.next_batch(0.0, 0.0)
     assert decode is not None
-    assert head.next_batch(0.0) == ([], None)
+    assert head.next_batch(0.0, 0.0) == ([], None)
 
 
 def test_cancelling_waits_for_what_is_in_flight_then_releases(make_request):
     head = head_of()
     head.handle(RequestSubmitted(make_request(1, 3, 9)), 0.0)
-    _, prefill = head.next_batch(0.0)
+    _, prefill = head.next_batch(0.0, 0.0)
     assert head.handle(RequestCancelled(1), 0.0) == []
     releases = head.handle(returned(prefill, (1, 7, False)), 0.0)
     assert [r.release.request_id for r in releases] == [1]
-    assert head.next_batch(0.0) == ([], None)
+    assert head.next_batch(0.0, 0.0) == ([], None)
 
 
 def test_a_request_that_waits_is_cancelled_without_a_word_to_the_stages(make_request):
     head = head_of()
     head.handle(RequestSubmitted(make_request(1, 3, 9)), 0.0)
     assert head.handle(RequestCancelled(1), 0.0) == []
-    assert head.next_batch(0.0) == ([], None)
+    assert head.next_batch(0.0, 0.0) == ([], None)
     assert head.handle(RequestCancelled(1), 0.0) == []
 
 
 def test_spans_return_in_other_pieces_than_they_left(make_request):
     head = head_of(span_tokens=16)
     head.handle(RequestSubmitted(make_request(1, 16, 9)), 0.0)
-    head.next_batch(0.0)
+    head.next_batch(0.0, 0.0)
     first, second = Span(1, 0, 10, False), Span(1, 10, 16, True)
     head.handle(BatchReturned(BatchClass.PREFILL, -1, (first,), ()), 0.0)
-    assert head.next_batch(0.0) == ([], None)
+    assert head.next_batch(0.0, 0.0) == ([], None)
     token = SampledToken(1, 7, finished=False)
     head.handle(BatchReturned(BatchClass.PREFILL, -1, (second,), (token,)), 0.0)
-    _, decode = head.next_batch(0.0)
+    _, decode = head.next_batch(0.0, 0.0)
     assert decode.token_ids == (7,)
 
 
 def test_a_span_that_returns_twice_counts_once(make_request):
     head = head_of()
     head.handle(RequestSubmitted(make_request(1, 5, 9)), 0.0)
-    _, run = head.next_batch(0.0)
+    _, run = head.next_batch(0.0, 0.0)
     head.handle(returned(run, (1, 7, False)), 0.0)
     head.handle(returned(run, (1, 7, False)), 0.0)
-    _, decode = head.next_batch(0.0)
+    _, decode = head.next_batch(0.0, 0.0)
     assert decode.token_ids == (7,)
     assert decode.batch.spans == (Span(1, 5, 6, True),)
 
@@ -115,11 +115,11 @@ def test_a_span_that_returns_twice_counts_once(make_request):
 def test_a_micro_batch_that_returns_twice_frees_its_place_once(make_request):
     head = head_of(micro_batch_count=1)
     head.handle(RequestSubmitted(make_request(1, 5, 9)), 0.0)
-    _, prefill = head.next_batch(0.0)
+    _, prefill = head.next_batch(0.0, 0.0)
     head.handle(returned(prefill, (1, 7, False)), 0.0)
-    _, first = head.next_batch(0.0)
+    _, first = head.next_batch(0.0, 0.0)
     head.handle(returned(first, (1, 8, False)), 1.0)
-    head.next_batch(1.0)
+    head.next_batch(0.0, 1.0)
     head.handle(returned(first, (1, 8, False)), 1.2)
     assert head.micro_batches.circling_count == 1, "the second micro-batch is still under way"
 
@@ -127,12 +127,12 @@ def test_a_micro_batch_that_returns_twice_frees_its_place_once(make_request):
 def test_prefill_gets_its_turn_when_decode_never_rests(make_request):
     head = head_of(micro_batch_count=1, span_tokens=4)
     head.handle(RequestSubmitted(make_request(1, 2, 500)), 0.0)
-    _, run = head.next_batch(0.0)
+    _, run = head.next_batch(0.0, 0.0)
     head.handle(returned(run, (1, 7, False)), 0.0)
     head.handle(RequestSubmitted(make_request(2, 4, 5)), 0.0)
     classes = []
     for _ in range(DECODES_BEFORE_PREFILL_MAX + 2):
-        _, run = head.next_batch(0.0)
+        _, run = head.next_batch(0.0, 0.0)
         classes.append(run.batch.batch_class)
         if run.batch.batch_class is BatchClass.DECODE:
             head.handle(returned(run, (1, 7, False)), 0.0)

@@ -1,19 +1,18 @@
 """Checkers that are told, event by event, of what no small world comes to."""
 
 from molink_scheduler.batch import Admission, Batch, BatchClass, Span
-from molink_scheduler.events import BatchReturned
+from molink_scheduler.events import BatchArrived, BatchReturned, Piece, RunBatch
 from molink_scheduler.request import SamplingParams
 from molink_sim.checkers.bounded_queues import MESSAGES_WAITING_MAX, BoundedQueues
 from molink_sim.checkers.prefill_served import DECODES_MAX, PrefillServed
-from molink_sim.ring.messages import Activations
 
-DECODE = Activations(Batch(0, BatchClass.DECODE, 0, (Span(1, 9, 10, samples=True),)), 1, 10)
+DECODE = RunBatch(Batch(0, BatchClass.DECODE, 0, (Span(1, 9, 10, samples=True),)))
 
 
 def prefill(start=0, end=8):
     admissions = () if start else (Admission(2, 64, 80, SamplingParams(16)),)
     batch = Batch(1, BatchClass.PREFILL, -1, (Span(2, start, end, samples=False),), admissions)
-    return Activations(batch, end - start, end)
+    return RunBatch(batch, pieces=(Piece(1, start, end),))
 
 
 def told(checker, crowded, places):
@@ -33,7 +32,7 @@ def test_messages_without_end_on_a_link_are_noticed(crowded, places):
 
 def test_decode_without_end_before_prefill_that_has_arrived_is_noticed(crowded, places):
     checker = told(PrefillServed, crowded, places)
-    checker.taken(places[1], prefill())
+    checker.taken(places[1], BatchArrived(prefill().batch))
     for _ in range(DECODES_MAX):
         checker.started(places[1], DECODE)
     assert not checker.mistakes
@@ -43,7 +42,7 @@ def test_decode_without_end_before_prefill_that_has_arrived_is_noticed(crowded, 
 
 def test_decode_may_go_on_where_no_prefill_waits(crowded, places):
     checker = told(PrefillServed, crowded, places)
-    checker.taken(places[1], prefill())
+    checker.taken(places[1], BatchArrived(prefill().batch))
     checker.started(places[1], prefill())
     for _ in range(2 * DECODES_MAX):
         checker.started(places[1], DECODE)

@@ -7,15 +7,17 @@ import pytest
 from molink_scheduler.batch import BatchClass
 from molink_scheduler.head.micro_batches import MicroBatches
 from molink_scheduler.head.prompt_queue import PromptQueue
+from molink_scheduler.head.sequence import Sequence
 from molink_scheduler.kv.blocks import KvBlocks
 from molink_scheduler.kv.ledger import KvLedger
-from molink_scheduler.stage.order import StageOrder
+from molink_scheduler.stage.queue import StageOrder
 from molink_sim.checkers import CHECKERS
 from molink_sim.checkers.bounded_queues import BoundedQueues
 from molink_sim.checkers.bytes_conserved import BytesConserved
 from molink_sim.checkers.ends_once import EndsOnce
 from molink_sim.checkers.everything_finishes import EverythingFinishes
 from molink_sim.checkers.kv_blocks import KvBlocksKept
+from molink_sim.checkers.nothing_refused import NothingRefused
 from molink_sim.checkers.tokens_in_order import TokensInOrder
 from molink_sim.network.line import Line
 from molink_sim.network.paced import PacedLink
@@ -36,9 +38,9 @@ def test_a_sound_world_passes(crowded):
 def test_a_copy_sent_twice_ends_requests_twice(mistakes, monkeypatch):
     send = _Copies.__call__
 
-    def send_twice(self, tokens, now):
-        send(self, tokens, now)
-        send(self, tokens, now)
+    def send_twice(self, tokens):
+        send(self, tokens)
+        send(self, tokens)
 
     monkeypatch.setattr(_Copies, "__call__", send_twice)
     assert "ended 2 times" in mistakes(EndsOnce)[0]
@@ -49,7 +51,7 @@ def test_a_copy_that_is_lost_leaves_a_request_without_an_end(mistakes, monkeypat
     monkeypatch.setattr(
         _Copies,
         "__call__",
-        lambda self, tokens, now: send(self, tuple(t for t in tokens if t.request_id != 3), now),
+        lambda self, tokens: send(self, tuple(t for t in tokens if t.request_id != 3)),
     )
     assert "request 3 ended 0 times" in mistakes(EndsOnce)[0]
     assert "request 3 is still waiting" in mistakes(EverythingFinishes)[0]
@@ -58,9 +60,9 @@ def test_a_copy_that_is_lost_leaves_a_request_without_an_end(mistakes, monkeypat
 def test_spans_that_overtake_one_another_are_out_of_order(
     mistakes, monkeypatch, crowded, plain_cost
 ):
-    def push_in_front(self, batch, work, now):
-        line = self._decode if batch.batch_class is BatchClass.DECODE else self._prefill
-        line.appendleft((batch, work))
+    def push_in_front(self, arrived, now):
+        is_decode = arrived.batch.batch_class is BatchClass.DECODE
+        (self._decode if is_decode else self._prefill).appendleft(arrived)
 
     monkeypatch.setattr(StageOrder, "push", push_in_front)
     [ring] = crowded.rings
@@ -83,9 +85,8 @@ def test_a_token_told_twice_is_one_too_many(mistakes, monkeypatch):
     assert "asked for 30" in mistakes(TokensInOrder)[0]
 
 
-def test_a_position_drawn_twice_is_noticed(mistakes, monkeypatch):
-    from molink_scheduler.head.sequence import Sequence
-
+@pytest.mark.parametrize("checker", [TokensInOrder, NothingRefused])
+def test_a_position_planned_twice_is_noticed(mistakes, monkeypatch, checker):
     take = Sequence.take_span
 
     def take_again(self, tokens_max):
@@ -93,7 +94,7 @@ def test_a_position_drawn_twice_is_noticed(mistakes, monkeypatch):
         return take(self, tokens_max)
 
     monkeypatch.setattr(Sequence, "take_span", take_again)
-    assert mistakes(TokensInOrder)
+    assert mistakes(checker)
 
 
 @pytest.mark.parametrize("checker", [BytesConserved, EverythingFinishes])
@@ -131,7 +132,7 @@ def test_bytes_that_a_wire_adds_or_loses_are_counted(mistakes, monkeypatch, more
 
 
 def test_releases_that_are_not_passed_on_leak_blocks(mistakes, monkeypatch, crowded):
-    monkeypatch.setattr(Stage, "_release", lambda self, releases, now: None)
+    monkeypatch.setattr(Stage, "_release", lambda self, release: None)
     few = replace(crowded, arrivals=crowded.arrivals[:2])
     assert "ring 0 stage 1 keeps blocks" in mistakes(KvBlocksKept, few)[0]
 

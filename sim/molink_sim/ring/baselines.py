@@ -1,4 +1,5 @@
-"""The head of the compared systems: every micro-batch is an engine of its own, one step at a time.
+"""The compared systems' head and stages: every micro-batch is an engine of its own, one step at a
+time.
 
 As vLLM 0.7 does pipeline parallelism: as many schedulers as micro-batches, each with its share of
 the KV memory and of the requests. One of them has one batch under way; when it is back the next is
@@ -6,7 +7,7 @@ planned: the prompts that wait, whole, as many as a step may have tokens, or els
 of its running requests. So a prompt stands in for the decode of its micro-batch, whose users wait
 for as long as the prompt takes round the ring. Under pressure the newest request is recomputed.
 
-A baseline, not a decision of ours: the live head is `molink_scheduler.head.scheduler`.
+Baselines, no decisions of ours: those are `HeadScheduler` and `StageQueue` of `molink_scheduler`.
 """
 
 from collections import deque
@@ -14,17 +15,20 @@ from dataclasses import dataclass, field
 
 from molink_scheduler.batch import DECODE, PREFILL, Admission, Batch, BatchClass, Release, Span
 from molink_scheduler.events import (
+    BatchArrived,
     BatchReturned,
-    HeadEvent,
+    Piece,
+    ReleaseArrived,
     RequestSubmitted,
     RunBatch,
     SendRelease,
+    StageEvent,
 )
 from molink_scheduler.head.sequence import Sequence
 from molink_scheduler.kv.blocks import BLOCK_TOKENS, blocks_for
 from molink_scheduler.timing.decode_clock import DecodeClock
 
-__all__ = ["STEP_TOKENS_MAX", "IterationHead"]
+__all__ = ["STEP_TOKENS_MAX", "FifoQueue", "IterationHead"]
 
 STEP_TOKENS_MAX = 2048
 """The least that vLLM takes as `max_num_batched_tokens` without chunked prefill; a longer prompt
@@ -51,7 +55,7 @@ class _Engine:
 
 @dataclass(slots=True)
 class IterationHead:
-    """The requests of one ring, from arrival to their last token; methods as `HeadScheduler`."""
+    """The requests of one ring, from arrival to their last token; a `WorkSource`."""
 
     kv_tokens_capacity: int
     micro_batch_count: int
@@ -74,10 +78,7 @@ class IterationHead:
         blocks = self.kv_tokens_capacity // BLOCK_TOKENS // self.micro_batch_count
         return blocks * BLOCK_TOKENS - 1
 
-    def link_measured(self, bytes_per_s: float) -> None:
-        """Nothing depends on it."""
-
-    def handle(self, event: HeadEvent, now: float) -> list[SendRelease]:
+    def handle(self, event: StageEvent, now: float) -> list[SendRelease]:
         """Take one event into account."""
         if isinstance(event, RequestSubmitted):
             engine = min(self._engines, key=lambda engine: engine.requests)
@@ -86,12 +87,14 @@ class IterationHead:
         assert isinstance(event, BatchReturned), "the compared systems' users are patient"
         return self._return(event, now)
 
-    def next_batch(self, now: float) -> tuple[list[SendRelease], RunBatch | None]:
+    def next_batch(
+        self, link_bytes_per_s: float, now: float
+    ) -> tuple[list[SendRelease], RunBatch | None]:
         """The next batch for a free device, of the engine that has been idle for longest."""
         releases: list[SendRelease] = []
         for _ in range(len(self._idle)):
             engine = self._idle.popleft()
-            run = self._prefill(engine) or self._decode(engine, releases)
+            run = self._prefill(engine) or self._decode(engine, releases, now)
             if run is not None:
                 engine.under_way = True
                 return releases, run
@@ -102,7 +105,7 @@ class IterationHead:
         """Nothing interrupts a step."""
         return [], None
 
-    def prefill_computed(self, rows: int, seconds: float, now: float) -> None:
+    def computed(self, run: RunBatch, elapsed_s: float, now: float) -> None:
         """Nothing depends on it."""
 
     def _return(self, event: BatchReturned, now: float) -> list[SendRelease]:
@@ -138,12 +141,13 @@ class IterationHead:
         within_step = tokens == 0 or tokens + len(sequence.known) <= STEP_TOKENS_MAX
         return within_step and blocks_for(len(sequence.known) + 1) <= engine.blocks_free
 
-    def _decode(self, engine: _Engine, releases: list[SendRelease]) -> RunBatch | None:
+    def _decode(self, engine: _Engine, releases: list[SendRelease], now: float) -> RunBatch | None:
         for request_id, sequence in list(engine.running.items()):
             if request_id in engine.running:
                 self._grow(engine, sequence, releases)
         spans = [sequence.take_span(1) for sequence in engine.running.values()]
-        return self._run(DECODE, engine, spans, []) if spans else None
+        due_at = now + self.clock.step_s
+        return self._run(DECODE, engine, spans, [], due_at) if spans else None
 
     def _grow(self, engine: _Engine, sequence: Sequence, releases: list[SendRelease]) -> None:
         """Take a block if the token to come begins one; the newest gives way."""
@@ -164,12 +168,13 @@ class IterationHead:
         engine: _Engine,
         spans: list[Span],
         admissions: list[Admission],
+        result_due_at: float | None = None,
     ) -> RunBatch:
         batch = Batch(
             self._next_batch_id, batch_class, engine.number, tuple(spans), tuple(admissions)
         )
         self._next_batch_id += 1
-        return RunBatch(batch, (0,) * batch.tokens)
+        return RunBatch(batch, (0,) * batch.tokens, (), result_due_at)
 
 
 def _leave(engine: _Engine, sequence: Sequence) -> SendRelease:
@@ -177,3 +182,45 @@ def _leave(engine: _Engine, sequence: Sequence) -> SendRelease:
     del engine.running[sequence.request_id]
     engine.blocks_free += blocks_for(len(sequence.known))
     return SendRelease(Release(sequence.request_id))
+
+
+@dataclass(slots=True)
+class FifoQueue:
+    """A stage of the compared systems: batches in the order in which the head planned them.
+
+    vLLM 0.7 calls its workers in that order, and a worker that is called waits for the rows of just
+    this batch: decode that arrives while a prompt is on its way to the stage stays behind it.
+    """
+
+    clock: DecodeClock = field(default_factory=DecodeClock)
+    wait_until: float | None = None
+    _batches: dict[int, Batch] = field(init=False, default_factory=dict)
+    _next_id: int = field(init=False, default=0)
+
+    def handle(self, event: StageEvent, now: float) -> list[SendRelease]:
+        """Keep a batch until its turn; pass a release on."""
+        if isinstance(event, BatchArrived):
+            if event.batch.batch_class is DECODE:
+                self.clock.seen(event.batch.micro_batch, now)
+            self._batches[event.batch.batch_id] = event.batch
+            return []
+        assert isinstance(event, ReleaseArrived)
+        return [SendRelease(event.release)]
+
+    def next_batch(
+        self, link_bytes_per_s: float, now: float
+    ) -> tuple[list[SendRelease], RunBatch | None]:
+        """The batch whose turn it is, once it has come."""
+        batch = self._batches.pop(self._next_id, None)
+        if batch is None:
+            return [], None
+        self._next_id += 1
+        due_at = now + self.clock.step_s if batch.batch_class is DECODE else None
+        return [], RunBatch(batch, (), (Piece(0, 0, batch.tokens),), due_at)
+
+    def next_decode(self, now: float) -> tuple[list[SendRelease], RunBatch | None]:
+        """Nothing interrupts a step."""
+        return [], None
+
+    def computed(self, run: RunBatch, elapsed_s: float, now: float) -> None:
+        """Nothing depends on it."""

@@ -1,0 +1,127 @@
+"""What a stage does next: every decision of its loop, for the live stage and for the simulated one.
+
+A stage takes what has arrived, releases what is over, computes the next batch, stamps it, sends it
+on, and learns from the time that this took. A driver owns threads and tensors, or virtual time; it
+calls these verbs in this order and carries out what they return, in the order in which it is
+returned:
+
+    received(event, now)            a message has arrived
+    next_step(rate, now)            the device is free
+    between_layers(now)             the prefill step under way has computed one more layer
+    computed(run, step_s, rate, now)    a step has ended: where its result goes
+    finished(run, elapsed_s, now)   its result has left
+
+What comes next is chosen by a `WorkSource`: on the head by the scheduler that plans the ring's
+batches, elsewhere by the queue of what has arrived. Drivers that asked the sources themselves were
+rejected: the live loop and the simulated one were the same two hundred lines, kept alike by hand.
+
+Pure: times and measurements are arguments, rows stay with the driver.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from molink_scheduler.batch import DECODE
+from molink_scheduler.events import (
+    Decision,
+    Refuse,
+    RunBatch,
+    SendRelease,
+    SendRows,
+    SendTokens,
+    StageEvent,
+    WaitUntil,
+)
+from molink_scheduler.timing.decode_clock import DecodeClock
+from molink_scheduler.timing.round_tracker import StageStamp
+
+__all__ = ["StageCore", "WorkSource"]
+
+WEIGHT_OF_NEWEST = 0.1
+"""Of a step in the smoothed time: a glance at the dashboard sees the last second."""
+
+
+class WorkSource(Protocol):
+    """Source of a stage's next step."""
+
+    @property
+    def clock(self) -> DecodeClock:
+        """The rhythm of the micro-batches that pass here."""
+
+    @property
+    def wait_until(self) -> float | None:
+        """When to ask for a batch again although nothing happened; None: only an event helps."""
+
+    def handle(self, event: StageEvent, now: float) -> Sequence[SendRelease | Refuse]:
+        """Take one event into account."""
+
+    def next_batch(
+        self, link_bytes_per_s: float, now: float
+    ) -> tuple[list[SendRelease], RunBatch | None]:
+        """The next batch for a free device, and the releases that go out before it."""
+
+    def next_decode(self, now: float) -> tuple[list[SendRelease], RunBatch | None]:
+        """Decode that may interrupt a prefill step, and the releases that go out before it."""
+
+    def computed(self, run: RunBatch, elapsed_s: float, now: float) -> None:
+        """A step on the stage's own device took so long."""
+
+
+@dataclass(slots=True)
+class StageCore:
+    """Decision maker of one stage's loop."""
+
+    source: WorkSource
+    is_tail: bool
+    prefill_row_s: float = field(init=False, default=0.0)
+    """Smoothed time of one row of a prefill step."""
+    busy_s: float = field(init=False, default=0.0)
+    """Time that all steps took."""
+    steps_count: int = field(init=False, default=0)
+    refused_count: int = field(init=False, default=0)
+    """Messages that could not be carried out here."""
+
+    def received(self, event: StageEvent, now: float) -> Sequence[Decision]:
+        """A message has arrived: the releases that follow from it, or its refusal."""
+        decisions = self.source.handle(event, now)
+        if decisions and isinstance(decisions[0], Refuse):
+            self.refused_count += 1
+        return decisions
+
+    def next_step(self, link_bytes_per_s: float, now: float) -> Sequence[Decision]:
+        """The device is free: releases, then a batch, or until when to wait; neither when only a
+        message helps. `link_bytes_per_s` is the rate of the link that leaves, 0 when unknown."""
+        releases, run = self.source.next_batch(link_bytes_per_s, now)
+        if run is not None:
+            return (*releases, run)
+        until = self.source.wait_until
+        return releases if until is None else (*releases, WaitUntil(until))
+
+    def between_layers(self, now: float) -> Sequence[Decision]:
+        """Decode that goes before the rest of a prefill step; when empty, that goes on."""
+        releases, run = self.source.next_decode(now)
+        return releases if run is None else (*releases, run)
+
+    def computed(
+        self, run: RunBatch, step_s: float, link_bytes_per_s: float, now: float
+    ) -> SendRows | SendTokens:
+        """A step of `step_s` has ended: where its result goes, before anything else is done."""
+        batch = run.batch
+        if batch.batch_class is DECODE:
+            batch = batch.stamped(StageStamp(step_s, link_bytes_per_s))
+        if self.is_tail:
+            return SendTokens(batch)
+        return SendRows(batch, self.source.clock.result_due_at(now))
+
+    def finished(self, run: RunBatch, elapsed_s: float, now: float) -> None:
+        """The result of a step has left, `elapsed_s` after the step began: learn from it."""
+        batch = run.batch
+        self.source.computed(run, elapsed_s, now)
+        if batch.batch_class is DECODE:
+            self.source.clock.computed(elapsed_s)
+        else:
+            row_s = elapsed_s / batch.tokens
+            self.prefill_row_s += WEIGHT_OF_NEWEST * (row_s - self.prefill_row_s)
+        self.busy_s += elapsed_s
+        self.steps_count += 1

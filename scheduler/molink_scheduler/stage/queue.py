@@ -1,0 +1,205 @@
+"""In which order does a stage compute what has arrived? Decode first, prefill in what is left.
+
+A decode batch is small and its users wait for the next token; a prefill span is large and only its
+own user waits. So decode goes first, in order of arrival. Prefill goes in order of arrival too, as
+many rows as fit before the next decode step is due: spans that came one after the other are laid
+together, a long one is cut. Rows keep their order; what is cut remains a span of the same request.
+After a run of decode batches prefill gets one turn, or a ring that is full of decode would never
+admit anyone.
+
+A step of prefill takes long; decode that arrives meanwhile need not wait for its end: between two
+layers the stage asks `next_decode`. What a step in progress waits for is bounded like what a span
+waits for that has not begun.
+
+Pure: rows stay with the driver, under the numbers of their messages.
+"""
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import assert_never
+
+from molink_scheduler.batch import DECODE, PREFILL, Batch, Span
+from molink_scheduler.events import (
+    BatchArrived,
+    BatchReturned,
+    CodecChosen,
+    Piece,
+    Refuse,
+    ReleaseArrived,
+    RequestCancelled,
+    RequestSubmitted,
+    RunBatch,
+    SendRelease,
+    StageEvent,
+)
+from molink_scheduler.stage.book import StageBook
+from molink_scheduler.timing.decode_clock import DecodeClock
+from molink_scheduler.timing.prefill_budget import PrefillBudget
+from molink_scheduler.timing.step_profile import StepProfile
+
+__all__ = ["DECODES_BEFORE_PREFILL_MAX", "StageOrder", "StageQueue", "cut_rows", "join_batches"]
+
+DECODES_BEFORE_PREFILL_MAX = 8
+"""Decode batches that may pass a waiting span in a row."""
+
+
+@dataclass(slots=True)
+class StageQueue:
+    """Source of a stage's work: what the previous stage sent, as far as its book allows."""
+
+    order: "StageOrder"
+    book: StageBook
+
+    @classmethod
+    def for_steps_of(cls, rows_max: int, book: StageBook) -> "StageQueue":
+        """A queue whose prefill steps have at most `rows_max` rows."""
+        return cls(StageOrder(PrefillBudget(rows_max, DecodeClock(), StepProfile())), book)
+
+    @property
+    def clock(self) -> DecodeClock:
+        """The rhythm of the micro-batches that arrive."""
+        return self.order.budget.clock
+
+    @property
+    def wait_until(self) -> float | None:
+        """When to ask again although nothing arrived; None when there is nothing to wait for."""
+        return self.order.wait_until
+
+    def handle(self, event: StageEvent, now: float) -> Sequence[SendRelease | Refuse]:
+        """Queue a batch or pass a release on, unless the book objects."""
+        match event:
+            case BatchArrived(batch):
+                objection = self.book.objection(batch)
+                if objection is None:
+                    self.book.received(batch)
+                    self.order.push(event, now)
+                    return ()
+            case ReleaseArrived(release):
+                objection = self.book.release_objection(release)
+                if objection is None:
+                    self.book.released(release)
+                    return (SendRelease(release),)
+            case RequestSubmitted() | RequestCancelled() | CodecChosen() | BatchReturned():
+                objection = f"{type(event).__name__} is for the head of the ring"
+            case _:
+                assert_never(event)
+        return (Refuse(objection),)
+
+    def next_batch(
+        self, link_bytes_per_s: float, now: float
+    ) -> tuple[list[SendRelease], RunBatch | None]:
+        """Decode first, then prefill rows that fit before the next decode."""
+        return [], self.order.next_batch(now)
+
+    def next_decode(self, now: float) -> tuple[list[SendRelease], RunBatch | None]:
+        """The micro-batch that has waited longest."""
+        return [], self.order.next_decode(now)
+
+    def computed(self, run: RunBatch, elapsed_s: float, now: float) -> None:
+        """Feed the book, and the profile by which prefill steps are sized."""
+        self.book.computed(run.batch)
+        if run.batch.batch_class is PREFILL:
+            self.order.budget.profile.observe(run.batch.tokens, elapsed_s)
+
+
+@dataclass(slots=True)
+class StageOrder:
+    """Order of the batches that have arrived and wait for the device."""
+
+    budget: PrefillBudget
+    _decode: deque[BatchArrived] = field(init=False, default_factory=deque)
+    _prefill: deque[BatchArrived] = field(init=False, default_factory=deque)
+    _first_rows_done: int = field(init=False, default=0)
+    """Rows of the first prefill batch that were computed before."""
+    _decodes_in_a_row: int = field(init=False, default=0)
+
+    def __len__(self) -> int:
+        return len(self._decode) + len(self._prefill)
+
+    def push(self, arrived: BatchArrived, now: float) -> None:
+        """Add a batch that has arrived."""
+        if arrived.batch.batch_class is DECODE:
+            self.budget.clock.seen(arrived.batch.micro_batch, now)
+            self._decode.append(arrived)
+        else:
+            self._prefill.append(arrived)
+
+    def next_batch(self, now: float) -> RunBatch | None:
+        """What to compute now, in one step; None when nothing is there or it had better wait."""
+        prefill_due = self._decodes_in_a_row >= DECODES_BEFORE_PREFILL_MAX and self._prefill
+        if self._decode and not prefill_due:
+            self._decodes_in_a_row = self._decodes_in_a_row + 1 if self._prefill else 0
+            return self._take_decode(now)
+        if not self._prefill:
+            return None
+        self._decodes_in_a_row = 0
+        return self._take_rows(self.budget.rows_now(now))
+
+    def next_decode(self, now: float) -> RunBatch | None:
+        """What may interrupt a prefill step that is under way; None when no decode waits."""
+        if not self._decode or self._decodes_in_a_row >= DECODES_BEFORE_PREFILL_MAX:
+            return None
+        self._decodes_in_a_row += 1
+        return self._take_decode(now)
+
+    @property
+    def wait_until(self) -> float | None:
+        """When to ask again although nothing arrived; None when there is nothing to wait for."""
+        return self.budget.wait_until if self._prefill else None
+
+    def _take_decode(self, now: float) -> RunBatch:
+        batch, message = self._decode.popleft()
+        whole = Piece(message, 0, batch.tokens)
+        return RunBatch(batch, (), (whole,), now + self.budget.clock.step_s)
+
+    def _take_rows(self, rows: int) -> RunBatch | None:
+        batches: list[Batch] = []
+        pieces: list[Piece] = []
+        while rows > 0 and self._prefill:
+            batch, message = self._prefill[0]
+            start = self._first_rows_done
+            end = min(batch.tokens, start + rows)
+            batches.append(cut_rows(batch, start, end))
+            pieces.append(Piece(message, start, end))
+            rows -= end - start
+            self._first_rows_done = end
+            if end == batch.tokens:
+                self._prefill.popleft()
+                self._first_rows_done = 0
+        return RunBatch(join_batches(batches), (), tuple(pieces)) if batches else None
+
+
+def cut_rows(batch: Batch, start: int, end: int) -> Batch:
+    """Rows [start, end) of a batch; its admissions stay with the piece that holds its first row."""
+    if not 0 <= start < end <= batch.tokens:
+        raise ValueError(f"rows [{start}, {end}) of a batch of {batch.tokens}")
+    if (start, end) == (0, batch.tokens):
+        return batch
+    spans: list[Span] = []
+    row = 0
+    for span in batch.spans:
+        first, last = max(start, row), min(end, row + span.tokens)
+        if first < last:
+            spans.append(_cut_span(span, first - row, last - row))
+        row += span.tokens
+    return replace(batch, spans=tuple(spans), admissions=batch.admissions if start == 0 else ())
+
+
+def join_batches(batches: Sequence[Batch]) -> Batch:
+    """One batch of the rows of all, in order, under the first one's id."""
+    if len(batches) == 1:
+        return batches[0]
+    spans: list[Span] = []
+    for span in (span for batch in batches for span in batch.spans):
+        if spans and spans[-1].request_id == span.request_id and spans[-1].end == span.start:
+            spans[-1] = replace(spans[-1], end=span.end, samples=span.samples)
+        else:
+            spans.append(span)
+    admissions = tuple(admission for batch in batches for admission in batch.admissions)
+    return replace(batches[0], spans=tuple(spans), admissions=admissions)
+
+
+def _cut_span(span: Span, first: int, last: int) -> Span:
+    samples = span.samples and last == span.tokens
+    return Span(span.request_id, span.start + first, span.start + last, samples)

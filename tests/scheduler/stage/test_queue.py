@@ -1,0 +1,153 @@
+"""Decode first, prefill never starved, rows in order and none lost, also when they are cut."""
+
+from itertools import pairwise
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from molink_scheduler.batch import Admission, Batch, BatchClass, Span
+from molink_scheduler.events import BatchArrived, Piece, RunBatch
+from molink_scheduler.request import SamplingParams
+from molink_scheduler.stage.queue import (
+    DECODES_BEFORE_PREFILL_MAX,
+    StageOrder,
+    cut_rows,
+    join_batches,
+)
+from molink_scheduler.timing.decode_clock import DecodeClock
+from molink_scheduler.timing.prefill_budget import PrefillBudget
+from molink_scheduler.timing.step_profile import StepProfile
+
+DECODE, PREFILL = BatchClass.DECODE, BatchClass.PREFILL
+
+
+def an_order(rows_max: int = 64) -> StageOrder:
+    return StageOrder(PrefillBudget(rows_max, DecodeClock(), StepProfile()))
+
+
+def a_prefill(number: int, start: int, end: int) -> BatchArrived:
+    return BatchArrived(Batch(number, PREFILL, -1, (Span(1, start, end, False),)), number)
+
+
+def a_decode(number: int, slot: int = 0) -> BatchArrived:
+    return BatchArrived(Batch(number, DECODE, slot, (Span(2, number, number + 1, True),)), number)
+
+
+def messages(run: RunBatch | None) -> list[int]:
+    """Numbers of the messages whose rows are computed."""
+    return [piece.message for piece in run.pieces] if run is not None else []
+
+
+def test_decode_goes_first():
+    order = an_order()
+    order.push(a_prefill(1, 0, 8), 0.0)
+    order.push(a_decode(2), 0.0)
+    assert [messages(order.next_batch(0.0)) for _ in range(3)] == [[2], [1], []]
+
+
+def test_spans_that_have_arrived_are_computed_together():
+    order = an_order(rows_max=64)
+    for number in range(3):
+        order.push(a_prefill(number, 8 * number, 8 * number + 8), 0.0)
+    run = order.next_batch(0.0)
+    assert messages(run) == [0, 1, 2]
+    assert run.batch.spans == (Span(1, 0, 24, False),)
+    assert len(order) == 0
+
+
+def test_a_span_that_would_take_too_long_is_cut():
+    order = an_order(rows_max=10)
+    order.push(a_prefill(1, 0, 24), 0.0)
+    pieces = [order.next_batch(0.0).pieces for _ in range(3)]
+    assert pieces == [(Piece(1, 0, 10),), (Piece(1, 10, 20),), (Piece(1, 20, 24),)]
+    assert order.next_batch(0.0) is None
+
+
+def test_a_waiting_span_is_passed_a_bounded_number_of_times():
+    order = an_order()
+    order.push(a_prefill(99, 0, 8), 0.0)
+    popped: list[int] = []
+    while 99 not in popped:
+        order.push(a_decode(len(popped)), 0.0)
+        popped += messages(order.next_batch(0.0))
+    assert len(popped) == DECODES_BEFORE_PREFILL_MAX + 1
+
+
+@given(
+    st.lists(st.sampled_from([DECODE, PREFILL, None]), max_size=60),
+    st.integers(1, 40),
+    st.integers(1, 30),
+)
+def test_nothing_is_lost_and_each_class_keeps_its_order(script, rows_max, span_tokens):
+    order = an_order(rows_max)
+    decodes, prefilled = 0, 0
+    taken: dict[BatchClass, list[Span]] = {DECODE: [], PREFILL: []}
+
+    def take() -> bool:
+        run = order.next_batch(0.0)
+        if run is None:
+            return False
+        taken[run.batch.batch_class] += run.batch.spans
+        assert run.batch.tokens == sum(piece.end - piece.start for piece in run.pieces)
+        assert run.batch.tokens <= max(1, rows_max)
+        return True
+
+    for number, batch_class in enumerate(script):
+        if batch_class is None:
+            take()
+        elif batch_class is DECODE:
+            decodes += 1
+            order.push(a_decode(number), 0.0)
+        else:
+            order.push(a_prefill(number, prefilled, prefilled + span_tokens), 0.0)
+            prefilled += span_tokens
+    while len(order):
+        take()
+    assert len(taken[DECODE]) == decodes
+    ends = [0, *(span.end for span in taken[PREFILL])]
+    assert [span.start for span in taken[PREFILL]] == ends[:-1]
+    assert ends[-1] == prefilled
+
+
+def test_only_decode_interrupts_a_step_and_a_bounded_number_of_times():
+    order = an_order()
+    order.push(a_prefill(99, 0, 8), 0.0)
+    assert order.next_decode(0.0) is None
+    for number in range(DECODES_BEFORE_PREFILL_MAX + 1):
+        order.push(a_decode(number), 0.0)
+    interrupts = []
+    while (run := order.next_decode(0.0)) is not None:
+        interrupts += messages(run)
+    assert interrupts == list(range(DECODES_BEFORE_PREFILL_MAX))
+    assert messages(order.next_batch(0.0)) == [99]
+
+
+ADMISSION = Admission(1, 10, 20, SamplingParams(max_tokens=4))
+
+
+@st.composite
+def prefill_batches(draw):
+    lengths = draw(st.lists(st.integers(1, 30), min_size=1, max_size=5))
+    spans = tuple(
+        Span(number, 5, 5 + length, draw(st.booleans())) for number, length in enumerate(lengths, 1)
+    )
+    return Batch(7, BatchClass.PREFILL, -1, spans, (ADMISSION,))
+
+
+@given(prefill_batches(), st.data())
+def test_pieces_laid_together_are_the_whole(batch, data):
+    cuts = data.draw(st.sets(st.integers(1, batch.tokens)).map(lambda c: sorted(c | {0})))
+    edges = sorted({*cuts, batch.tokens})
+    pieces = [cut_rows(batch, a, b) for a, b in pairwise(edges)]
+    assert [piece.tokens for piece in pieces] == [b - a for a, b in pairwise(edges)]
+    assert sum(len(piece.admissions) for piece in pieces) == 1
+    assert sum(span.samples for piece in pieces for span in piece.spans) == sum(
+        span.samples for span in batch.spans
+    )
+    assert join_batches(pieces) == batch
+
+
+def test_spans_of_different_requests_stay_apart():
+    first = Batch(1, BatchClass.PREFILL, -1, (Span(1, 0, 4, True),))
+    second = Batch(2, BatchClass.PREFILL, -1, (Span(2, 4, 9, False),))
+    assert join_batches([first, second]).spans == (Span(1, 0, 4, True), Span(2, 4, 9, False))
