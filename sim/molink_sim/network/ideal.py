@@ -34,7 +34,7 @@ class WaitingPrefill:
 
 @dataclass(slots=True)
 class IdealLink(ForecastIgnored):
-    """Directed link without chunks, windows and acknowledgements."""
+    """Directed link that sends decode before prefill, at the true rate, in closed form."""
 
     clock: Clock
     line: Line
@@ -50,11 +50,11 @@ class IdealLink(ForecastIgnored):
 
     @property
     def rate_bytes_per_s(self) -> float:
-        """The true rate of the wire."""
+        """The true rate of its wire."""
         return self.line.rate_at(self.clock.now)
 
     def offer(self, message: Any, batch_class: BatchClass, size_bytes: int, rows: int) -> None:
-        """Send a message as soon as this link\'s order lets it."""
+        """Send a message as soon as the order of this link lets it."""
         self.offer_at(self.clock.now, message, batch_class, size_bytes, rows)
 
     def offer_at(
@@ -123,11 +123,11 @@ class IdealLink(ForecastIgnored):
         self._prefill_until = self.line.schedule.finish(start, self._prefill[0].left_bytes)
 
     def _watch_front(self) -> None:
-        """Wake when the front of the line leaves if no decode comes."""
-        self.clock.at(self._prefill_until, self._check_front)
+        """Plan the moment at which the front of the line leaves if no decode comes."""
+        self.clock.at(self._prefill_until, self._front_left)
 
-    def _check_front(self, _: None) -> None:
-        """Deliver the front if it has left; decode may have pushed it back in the meantime."""
+    def _front_left(self, _: None) -> None:
+        """The front has left, unless decode pushed it back in the meantime."""
         self._settle(self.clock.now)
         if self._prefill:
             self._watch_front()

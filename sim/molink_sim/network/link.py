@@ -1,4 +1,4 @@
-"""Interface of a stage to the link that leaves it, whatever decides what it carries next."""
+"""What a stage sees of the link that leaves it, whatever decides what it carries next."""
 
 from typing import Any, Protocol
 
@@ -11,7 +11,7 @@ class Deliver(Protocol):
     """Receiver of each message that has arrived whole."""
 
     def __call__(self, message: Any, /) -> None:
-        """Take it."""
+        """Take the message."""
 
 
 class Link(Protocol):
@@ -39,7 +39,7 @@ class ForecastIgnored:
     __slots__ = ()
 
     def set_next_decode_due(self, due_at: float | None) -> None:
-        """Take the forecast of the next decode."""
+        """Ignore the forecast of this link's next decode."""
 
     def set_decode_result_due(self, due_at: float) -> None:
-        """Take the forecast of a step\'s result."""
+        """Ignore the forecast of a decode step's result."""

@@ -55,11 +55,11 @@ class PacedLink:
         return cls(clock, line, LinkSender(queue, LinkPacer(_measured(line, clock.now))), deliver)
 
     def set_next_decode_due(self, due_at: float | None) -> None:
-        """Take the forecast of the next decode."""
+        """Pass the forecast on to the sender."""
         self.sender.set_next_decode_due(due_at)
 
     def set_decode_result_due(self, due_at: float) -> None:
-        """Take the forecast of a step\'s result."""
+        """Pass the forecast on to the sender."""
         self.sender.set_decode_result_due(due_at)
 
     @property
@@ -68,7 +68,7 @@ class PacedLink:
         return self.sender.rate_bytes_per_s
 
     def offer(self, message: Any, batch_class: BatchClass, size_bytes: int, rows: int) -> None:
-        """Send a message as soon as this link\'s order lets it."""
+        """Offer a message to the sender, and send what it lets leave."""
         transfer = Transfer(self._next_transfer, batch_class, size_bytes)
         self._messages[self._next_transfer] = (message, rows)
         self._next_transfer += 1

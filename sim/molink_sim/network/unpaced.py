@@ -33,11 +33,11 @@ class FifoLink(ForecastIgnored):
 
     @property
     def rate_bytes_per_s(self) -> float:
-        """The true rate of the wire."""
+        """The true rate of its wire."""
         return self.line.rate_at(self.clock.now)
 
     def offer(self, message: Any, batch_class: BatchClass, size_bytes: int, rows: int) -> None:
-        """Send a message as soon as this link\'s order lets it."""
+        """Send a message as soon as the order of this link lets it."""
         arrival = self.line.carry(size_bytes, self.clock.now, batch_class, rows)
         self.clock.at(arrival, self.deliver, message)
 
@@ -76,11 +76,11 @@ class FairLink(ForecastIgnored):
 
     @property
     def rate_bytes_per_s(self) -> float:
-        """The true rate of the wire."""
+        """The true rate of its wire."""
         return self.line.rate_at(self.clock.now)
 
     def offer(self, message: Any, batch_class: BatchClass, size_bytes: int, rows: int) -> None:
-        """Send a message as soon as this link\'s order lets it."""
+        """Send a message as soon as the order of this link lets it."""
         self._offers += 1
         joining = _Sharing(self._offers, message, batch_class, rows, size_bytes, _stream(message))
         now = self.clock.now
@@ -159,18 +159,18 @@ class SerialLink:
 
     @property
     def rate_bytes_per_s(self) -> float:
-        """The true rate of the wire."""
+        """The true rate of its wire."""
         return self.line.rate_at(self.clock.now)
 
     def set_next_decode_due(self, due_at: float | None) -> None:
-        """Take the forecast of the next decode."""
+        """Remember when decode is expected, for the just-in-time rule."""
         self._next_decode_due_at = due_at
 
     def set_decode_result_due(self, due_at: float) -> None:
-        """Ignored: a piece on its way is not called back."""
+        """Ignore it: a piece on its way is not called back."""
 
     def offer(self, message: Any, batch_class: BatchClass, size_bytes: int, rows: int) -> None:
-        """Send a message as soon as this link\'s order lets it."""
+        """Send a message as soon as the order of this link lets it."""
         transfer = Transfer(self._next_transfer, batch_class, size_bytes)
         self._messages[self._next_transfer] = (message, rows)
         self._next_transfer += 1
