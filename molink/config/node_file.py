@@ -78,7 +78,7 @@ Table = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class ListedNode:
-    """One PC of the file, with a device or with measured step times."""
+    """PC that the file lists, with a device or with measured step times."""
 
     name: str
     upload_mbps: float

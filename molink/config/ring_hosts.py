@@ -37,7 +37,7 @@ NAME_LABEL = re.compile(r"(?!-)[A-Za-z0-9-]{1,63}(?<!-)")
 
 @dataclass(frozen=True, slots=True)
 class StageAddress:
-    """One stage's place. Raises UserError for an address that nobody could connect to."""
+    """Address of a stage's host. Raises UserError for an address that nobody could connect to."""
 
     address: str = LOCAL_ADDRESS
     """An IPv4 address or a host name."""

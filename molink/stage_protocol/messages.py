@@ -1,8 +1,8 @@
-"""How a stage process talks with its supervisor: one JSON object a line over its standard streams.
+"""Messages between a stage process and its supervisor: a JSON object a line over standard streams.
 
 The supervisor (a `StageManager` of `molink serve` or of an agent) sends commands to the child's
 standard input and reads facts from its standard output; when the input closes the child ends, so
-that no stage outlives whoever started it. Tokens and tensors never pass here.
+that no stage outlives the process that started it. Tokens and tensors never pass here.
 """
 
 import json
@@ -108,7 +108,7 @@ class JoinRing:
 
 @dataclass(frozen=True, slots=True)
 class SetAllowed:
-    """Command: accept these keys (Z85) from now on and nobody else, on open links too."""
+    """Command: accept these keys (Z85) and no others from now on, on open links too."""
 
     keys: tuple[str, ...]
 
@@ -177,7 +177,7 @@ class PathMoved:
 
 @dataclass(frozen=True, slots=True)
 class PackingHealth:
-    """What one codec did to activations since it came into use, on one side of a link."""
+    """Figures of one codec since it came into use, on one side of a link."""
 
     codec: str
     raw_bytes: int

@@ -86,7 +86,7 @@ S = TypeVar("S", bound=Signed)
 
 
 class Frames(Generic[Kind]):
-    """Codec of one protocol's frames, and their exchange over sockets."""
+    """Frames of one protocol, and their exchange over sockets."""
 
     def __init__(self, kinds: Mapping[str, type[Kind]]) -> None:
         self._kinds = Kinds(kinds, RULES)

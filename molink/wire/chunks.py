@@ -51,7 +51,7 @@ Frame = bytes | memoryview
 
 @dataclass(frozen=True, slots=True)
 class ChunkHeader:
-    """Where a piece belongs."""
+    """Header of a chunk: where the piece belongs."""
 
     sequence: int
     """Number of the chunk on its link."""

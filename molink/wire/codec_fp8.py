@@ -67,7 +67,7 @@ def packed_bytes_max(header: TensorHeader) -> int:
 
 
 def encode(header: TensorHeader, buffer: bytes | memoryview) -> memoryview:
-    """The packed rows."""
+    """Pack rows as e4m3 numbers, each row with a scale."""
     elements = as_elements(header, buffer)
     packed = np.empty(packed_bytes_max(header), np.uint8)
     scales, codes = _parts(header, packed)

@@ -75,7 +75,7 @@ def packed_bytes_max(header: TensorHeader) -> int:
 
 
 def encode(header: TensorHeader, buffer: bytes | memoryview) -> memoryview:
-    """The packed rows."""
+    """Pack rows as 8-bit numbers, each group with a scale."""
     elements = as_elements(header, buffer)
     packed = np.empty(_fixed_bytes(header), np.uint8)
     scales, counts, codes = _parts(header, packed)

@@ -45,7 +45,7 @@ _contexts = _Contexts()
 
 
 def packed_bytes_max(header: TensorHeader) -> int:
-    """Every plane raw."""
+    """Size when no plane can be compressed."""
     return _SIZE_BYTES * ELEMENT_BYTES[header.dtype] + header.raw_bytes
 
 

@@ -25,7 +25,6 @@ __all__ = [
     "UNPACKED_BYTES_MAX",
     "Codec",
     "codec_named",
-    "codecs_offered",
     "decode",
     "encode",
     "packed_bytes_max",
@@ -43,14 +42,8 @@ Buffer = bytes | memoryview
 
 @dataclass(frozen=True, slots=True)
 class Codec:
-    """One way of packing."""
+    """Functions of one codec of activations."""
 
-    name: str
-    element_error: float
-    """Largest error of a finite element, as a part of the largest magnitude that shares its
-    scale: the rest of its group without outliers for int8, its row for fp8."""
-    needs_fp8: bool
-    """Offered only where the devices have the format; every node can read it."""
     encode: Callable[[TensorHeader, Buffer], Buffer]
     decode: Callable[[TensorHeader, Buffer], Buffer]
     packed_bytes_max: Callable[[TensorHeader], int]
@@ -60,35 +53,17 @@ def _itself(header: TensorHeader, buffer: Buffer) -> Buffer:
     return buffer
 
 
-def _raw_bytes(header: TensorHeader) -> int:
-    return header.raw_bytes
-
-
 _CODECS = {
-    codec.name: codec
-    for codec in (
-        Codec("raw", 0.0, False, _itself, _itself, _raw_bytes),
-        Codec(
-            "lossless",
-            0.0,
-            False,
-            codec_lossless.encode,
-            codec_lossless.decode,
-            codec_lossless.packed_bytes_max,
-        ),
-        Codec(
-            "int8",
-            0.008,
-            False,
-            codec_int8.encode,
-            codec_int8.decode,
-            codec_int8.packed_bytes_max,
-        ),
-        Codec("fp8", 0.0625, True, codec_fp8.encode, codec_fp8.decode, codec_fp8.packed_bytes_max),
-    )
+    "raw": Codec(_itself, _itself, lambda header: header.raw_bytes),
+    **{
+        name: Codec(packing.encode, packing.decode, packing.packed_bytes_max)
+        for name, packing in (
+            ("lossless", codec_lossless),
+            ("int8", codec_int8),
+            ("fp8", codec_fp8),
+        )
+    },
 }
-"""int8: half a step of 1/127 (0.004, the scale rounded up included), and the result rounded to
-bfloat16 (as much again; a tenth of it in float16). fp8: half a step of 1/8."""
 
 CODECS: tuple[str, ...] = tuple(_CODECS)
 """Their names, as they stand in a header."""
@@ -99,11 +74,6 @@ def codec_named(name: str) -> Codec:
     if name not in _CODECS:
         raise FrameError(f"unknown codec {name!r:.40}, this node has {', '.join(CODECS)}: update")
     return _CODECS[name]
-
-
-def codecs_offered(has_fp8: bool) -> tuple[str, ...]:
-    """Codecs that a ring may use whose devices all have fp8, or not."""
-    return tuple(codec.name for codec in _CODECS.values() if has_fp8 or not codec.needs_fp8)
 
 
 def packed_bytes_max(codec: str, header: TensorHeader) -> int:

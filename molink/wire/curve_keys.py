@@ -14,7 +14,8 @@ KEYS_MAX = 64
 
 @dataclass(frozen=True, slots=True)
 class CurveKeys:
-    """One process's own pair and whom it accepts, in Z85. Raises ValueError for what is no key."""
+    """Key pair of a process and the keys that it accepts, in Z85. Raises ValueError for what is no
+    key."""
 
     public: str
     secret: str = field(repr=False)

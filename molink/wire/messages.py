@@ -33,7 +33,7 @@ __all__ = [
 
 
 class FinishReason(IntEnum):
-    """Why a sequence ended with a token."""
+    """Reason for which a sequence ended with a token."""
 
     NONE = 0
     STOP = 1
@@ -42,7 +42,7 @@ class FinishReason(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class TensorHeader:
-    """How to read the buffer behind an Activations header: row-major [rows, width] of one element
+    """Layout of the buffer behind an Activations header: row-major [rows, width] of one element
     type."""
 
     dtype: str
@@ -71,14 +71,14 @@ class Submit:
 
 @dataclass(frozen=True, slots=True)
 class Cancel:
-    """The head forgets a request; one that has ended is fine."""
+    """Cancellation of a request; nothing happens when it has ended."""
 
     request_id: int
 
 
 @dataclass(frozen=True, slots=True)
 class SetCodec:
-    """From now on the head's batches carry their activations in this codec."""
+    """Order that the head's batches carry their activations in this codec from now on."""
 
     codec: str
 
@@ -101,8 +101,8 @@ class Forget:
 
 @dataclass(frozen=True, slots=True)
 class TokenSample:
-    """One sampled token. The log-probabilities are absent on the way to the head, which has no use
-    for them."""
+    """Token that was sampled. On the way to the head it has no log-probabilities: the head does not
+    need them."""
 
     request_id: int
     token_id: int

@@ -37,7 +37,7 @@ ARRAYS = (tuple, list)
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """How a protocol writes its values, and the bounds of those whose annotation names none."""
+    """Rules of a protocol: its form, and the bounds of values whose annotation names none."""
 
     arrays: bool = False
     """A dataclass is an array of its fields; else an object with their names."""
@@ -72,7 +72,7 @@ out."""
 
 
 class Schema(Generic[T]):
-    """How the values of one class are written and read."""
+    """Writer and reader of the values of one class."""
 
     def __init__(self, of: type[T], rules: Rules) -> None:
         self.of = of
@@ -90,7 +90,7 @@ class Schema(Generic[T]):
 
 
 class Kinds(Generic[T]):
-    """A closed union of dataclasses, each under the name by which it is told apart."""
+    """Closed union of dataclasses, each with the name that tells it apart."""
 
     def __init__(self, kinds: Mapping[str, type[T]], rules: Rules) -> None:
         self._schemas = {name: Schema(kind, rules) for name, kind in kinds.items()}

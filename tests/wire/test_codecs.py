@@ -13,8 +13,6 @@ from molink.errors import FrameError
 from molink.wire.codecs import (
     CODECS,
     UNPACKED_BYTES_MAX,
-    codec_named,
-    codecs_offered,
     decode,
     encode,
     packed_bytes_max,
@@ -94,13 +92,20 @@ def test_every_bit_comes_back(codec, tensor):
     assert bytes(round_trip(codec, header, buffer)) == buffer
 
 
+ELEMENT_ERRORS = {"int8": 0.008, "fp8": 0.0625}
+"""Largest error of a finite element, as a part of the largest magnitude that shares its scale: the
+rest of its group without outliers for int8, its row for fp8. int8: half a step of 1/127 (0.004, the
+scale rounded up included), and the result rounded to bfloat16 (as much again; a tenth of it in
+float16). fp8: half a step of 1/8."""
+
+
 @pytest.mark.parametrize("codec", LOSSY)
 @given(tensor=tensors())
 def test_the_error_is_within_what_the_codec_states(codec, tensor):
     header, buffer = tensor
     before, after = (to_values(header, b) for b in (buffer, round_trip(codec, header, buffer)))
     subnormal = 2.0**-24 if header.dtype == "float16" else 2.0**-100
-    bound = codec_named(codec).element_error * scale_peaks(codec, before) + subnormal
+    bound = ELEMENT_ERRORS[codec] * scale_peaks(codec, before) + subnormal
     assert (np.abs(after - before) <= bound).all()
 
 
@@ -307,8 +312,3 @@ def test_raw_is_not_copied():
     header, buffer = TensorHeader("bfloat16", 1, 8), bytes(16)
     assert encode("raw", header, buffer) is buffer
     assert decode("raw", header, buffer) is buffer
-
-
-def test_fp8_is_offered_only_to_devices_that_have_it():
-    assert codecs_offered(has_fp8=True) == CODECS
-    assert codecs_offered(has_fp8=False) == ("raw", "lossless", "int8")

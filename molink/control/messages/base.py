@@ -42,7 +42,7 @@ Address = Annotated[str, Field(max_length=300, pattern=r"^[A-Za-z0-9.\-:\[\]]+:\
 
 
 class Message(BaseModel):
-    """Never changed once made."""
+    """Message of the control plane; never changed once made."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
@@ -90,7 +90,7 @@ class Embedded:
 
 
 class ModelSize(Message):
-    """Of the cluster's model: what a PC must lend at least to be of use."""
+    """Size of the cluster's model: what a PC must lend at least to be of use."""
 
     name: Annotated[str, Field(max_length=300)]
     layers: Annotated[int, Field(ge=1)]

@@ -68,7 +68,7 @@ class InviteSecret:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Invite:
-    """Where to join, what to show there, and how to know that it is the right place."""
+    """Invite of one cluster: where to join, with which secret, and the key of the right place."""
 
     url: str
     """The coordinator's, http or https, without a slash at its end."""

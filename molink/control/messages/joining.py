@@ -37,7 +37,7 @@ class Confidential(Message):
 
 
 class JoinRequest(Confidential):
-    """Let me in. Who asks is the key that the request was sealed with."""
+    """Request to join; its sender is the key that it was sealed with."""
 
     challenge: Challenge
     invite_id: Annotated[str, Field(pattern=r"^[0-9a-f]{16}$")] | None = None

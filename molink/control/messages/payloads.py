@@ -1,7 +1,8 @@
-"""What travels on the control plane. It is checked where it arrives: whoever sends may lie.
+"""Messages of the control plane. They are checked where they arrive: a sender may lie.
 
-Unknown keys are ignored, so that an older coordinator understands a newer agent. What nodes measure
-and lend stands in `profile_messages`, and is known by these names too.
+Unknown keys are ignored, so that an older coordinator understands a newer agent. Numbers
+that a node reports of itself are bounded here by what no PC exceeds; whether they are true, its
+neighbours and its own stage's steps show.
 """
 
 from dataclasses import dataclass, field
@@ -68,7 +69,7 @@ __all__ = [
 
 
 class Device(Message):
-    """What would hold a stage."""
+    """A device of a PC that may hold a stage."""
 
     kind: Literal["cpu", "cuda"]
     index: Annotated[int, Field(ge=0, le=63)] = 0
@@ -96,7 +97,7 @@ class StepCost(Message):
 
 
 class Profile(Message):
-    """The PC and what is lent of it."""
+    """A PC, and what its owner lends of it."""
 
     devices: Annotated[tuple[Device, ...], Field(max_length=16)]
     cpu_threads: Annotated[int, Field(ge=1, le=4096)]
@@ -119,7 +120,7 @@ class Profile(Message):
 
 
 class PeerAddress(Message):
-    """Somebody to measure."""
+    """A neighbour that a node shall measure: where it is, and with which token."""
 
     node_id: NodeId
     public_key: Key
@@ -129,7 +130,7 @@ class PeerAddress(Message):
 
 
 class ProbeOrder(Message):
-    """Measure the way to these; answers come as a PathReport."""
+    """Order to measure the paths to these neighbours; a PathReport answers it."""
 
     round: int
     """Counts up: a node measures once for each."""
@@ -139,11 +140,11 @@ class ProbeOrder(Message):
     """The model's config.json: all that timing a layer of random weights needs."""
     peers: Annotated[tuple[PeerAddress, ...], Field(max_length=64)]
     coordinator_token: Annotated[str, Field(max_length=64)] = ""
-    """Lets it measure the way to the coordinator, through the coordinator's relay; empty: no."""
+    """Lets it measure the path to the coordinator, through the coordinator's relay; empty: no."""
 
 
 class PathMeasured(Message):
-    """The way from this node to another."""
+    """The path from this node to another, as it has measured it."""
 
     to: NodeId
     path: Literal["direct", "relay", "none"]
@@ -154,28 +155,28 @@ class PathMeasured(Message):
 
 
 class PathReport(Message):
-    """All that a node has measured in a round."""
+    """Report of all paths that a node has measured in a round."""
 
     round: int
     paths: Annotated[tuple[PathMeasured, ...], Field(max_length=64)]
 
 
 class RateSeen(Message):
-    """What a neighbour has sent here while it measured the way."""
+    """Rate at which a neighbour has sent here while it measured the path."""
 
     sender: NodeId
     rate_mbps: Mbps
 
 
 class RatesSeen(Message):
-    """How fast neighbours' bytes came, by this node's own count: what they say of themselves is
-    held against it."""
+    """Rates at which neighbours' bytes came, by this node's own count, against which their own
+    reports are checked."""
 
     rates: Annotated[tuple[RateSeen, ...], Field(max_length=64)]
 
 
 class NodeState(StrEnum):
-    """What a node is doing, as GET /cluster shows it."""
+    """State of a node, as GET /cluster shows it."""
 
     JOINING = "joining"
     LOADING = "loading"
@@ -187,7 +188,7 @@ class NodeState(StrEnum):
 
 
 class Presence(Message):
-    """A node is there (or, as its last will, is not)."""
+    """Presence of a node: it is there or, as its last will, is not."""
 
     name: Annotated[str, Field(min_length=1, max_length=60)]
     """For people: the PC's host name unless its owner chose another."""
@@ -201,14 +202,14 @@ class Presence(Message):
 
 
 class Accepted(Message):
-    """Which start of the agent counts; an agent of an earlier one, with the same keys, ends."""
+    """The start of an agent that counts; an agent of an earlier one, with the same keys, ends."""
 
     incarnation: Annotated[str, Field(max_length=40)]
     started_unix_s: float
 
 
 class Services(Message):
-    """What the coordinator runs for its nodes, with this node's own keys to it."""
+    """Services that the coordinator runs for its nodes, with this node's own keys to them."""
 
     relay: Annotated[str, Field(max_length=300)] = ""
     """host:port; empty: there is none."""
@@ -222,7 +223,7 @@ class Services(Message):
 
 
 class WeightsSource(Message):
-    """Where the weights come from, and how to know them."""
+    """Source of a model's weights: the coordinator, or the hub."""
 
     model: Annotated[str, Field(max_length=300)]
     """Public name; a hub id where `url` is empty."""
@@ -232,13 +233,13 @@ class WeightsSource(Message):
 
 @dataclass(frozen=True, slots=True)
 class AssignedWork(StageWork):
-    """What a stage shall hold, and where its weights come from."""
+    """Work of a stage on a node, and where the node gets the weights."""
 
     weights: WeightsSource = field(kw_only=True)
 
 
 class StageLink(Message):
-    """Where one outgoing link leads."""
+    """Outgoing link of a stage: to whom it leads, and where that can be reached."""
 
     to: str
     """A node id, or "coordinator"."""
@@ -246,16 +247,16 @@ class StageLink(Message):
     addresses: Annotated[tuple[Address, ...], Field(max_length=16)]
     """Tried in this order; the link's own port at the receiver."""
     port_name: Annotated[str, Field(max_length=20)]
-    """"ring" or "requests": which of the receiver's ports, when the way is a relay."""
+    """"ring" or "requests": which of the receiver's ports, when the path is relayed."""
     relay: Annotated[str, Field(max_length=300)] = ""
     """host:port of the relay that leads there too; empty: none."""
 
 
 class Assignment(Message):
-    """All that a node shall do now. Two steps: load (without `join`), then join."""
+    """Assignment of a node: all that it shall do now. It loads (without `join`), then joins."""
 
     revision: int
-    """Counts up over everything that this coordinator's database has ever told the node."""
+    """Counts up over all assignments of this coordinator's database."""
     ring: Annotated[int, Field(ge=0)] = 0
     epoch: Annotated[int, Field(ge=0)] = 0
     stage: int = 0
@@ -268,11 +269,11 @@ class Assignment(Message):
     coordinator_link: StageLink | None = None
     """Of the tail."""
     reason: Sentence = ""
-    """Why this node does what it does, for its owner."""
+    """Why the node shall do this, for its owner."""
 
 
 class StageFact(Message):
-    """How far a node is with an assignment."""
+    """Progress of a node with an assignment."""
 
     revision: int
     """Of the assignment."""
@@ -288,7 +289,7 @@ class StageFact(Message):
 
 
 class NodeHealth(Message):
-    """Heartbeat, with the stage's own report when it has one."""
+    """Heartbeat of a node, with its stage's report when it has one."""
 
     incarnation: Annotated[str, Field(max_length=40)]
     state: NodeState
@@ -299,21 +300,21 @@ class NodeHealth(Message):
 
 
 class NodeWish(Message):
-    """What the owner wants."""
+    """Wish of a node's owner."""
 
     wish: Literal["serve", "pause", "leave"]
     reason: Sentence = ""
 
 
 class LinkKeys(Message):
-    """Who may connect to this node's links."""
+    """Keys of those who may connect to this node's links."""
 
     revision: int
     allowed: Annotated[tuple[Key, ...], Field(max_length=64)]
 
 
 class CoordinatorPresence(Message):
-    """The coordinator is there."""
+    """Presence of the coordinator."""
 
     online: bool
     session: Annotated[str, Field(max_length=40)]

@@ -56,7 +56,7 @@ Message = TypeVar("Message", bound=BaseModel)
 
 @dataclass(frozen=True, slots=True)
 class Topic(Generic[Message]):
-    """One kind of message about one node (or, without a node, about the coordinator)."""
+    """Topic of one kind of message, about a node or about the coordinator."""
 
     path: str
     """`{node}` stands for the node's id."""
@@ -73,34 +73,34 @@ class Topic(Generic[Message]):
 
     @property
     def of_all(self) -> str:
-        """The filter of every node's."""
+        """Filter for the topics of all nodes."""
         return self.path.format(node="+")
 
 
 PRESENCE = Topic(f"{ROOT}/node/{{node}}/said/presence", Presence, qos=1, retained=True)
-"""Joined, in which state; the last will says lost."""
+"""Joined; the last will says lost."""
 PROFILE = Topic(f"{ROOT}/node/{{node}}/said/profile", Profile, qos=1, retained=True)
-"""What the PC is and what its owner lends of it."""
+"""The PC, and what its owner lends of it."""
 PATHS = Topic(f"{ROOT}/node/{{node}}/said/paths", PathReport, qos=1, retained=True)
-"""How far its neighbours are, as it has measured them."""
+"""Paths to its neighbours, as it has measured them."""
 SEEN = Topic(f"{ROOT}/node/{{node}}/said/seen", RatesSeen, qos=1, retained=True)
-"""What neighbours could send it, by its own count."""
+"""Rates at which neighbours have sent to it, by its own count."""
 HEALTH = Topic(f"{ROOT}/node/{{node}}/said/health", NodeHealth, qos=0, retained=False)
-"""How its stage is doing, about once a second; also the heartbeat."""
+"""Report of its stage, about once a second; also the heartbeat."""
 FACT = Topic(f"{ROOT}/node/{{node}}/said/fact", StageFact, qos=1, retained=True)
-"""How far it is with its assignment."""
+"""Progress with its assignment."""
 WISH = Topic(f"{ROOT}/node/{{node}}/said/wish", NodeWish, qos=1, retained=True)
 """Drain: the owner wants to pause or leave; or to be used again."""
 ASSIGNMENT = Topic(f"{ROOT}/node/{{node}}/told/assignment", Assignment, qos=1, retained=True)
-"""Which layers to hold, in which ring; the whole state, not a change of it."""
+"""Layers to hold, and the ring; the whole state, not a change of it."""
 ACCEPTED = Topic(f"{ROOT}/node/{{node}}/told/accepted", Accepted, qos=1, retained=True)
-"""Which of two agents with one id stays."""
+"""The one of two agents with one id that stays."""
 LINK_KEYS = Topic(f"{ROOT}/node/{{node}}/told/link-keys", LinkKeys, qos=1, retained=True)
-"""Whose links it accepts: public keys that the coordinator vouches for."""
+"""Public keys whose links it accepts: the coordinator vouches for them."""
 SERVICES = Topic(f"{ROOT}/node/{{node}}/told/services", Services, qos=1, retained=True)
-"""Relay, measurements, STUN: where, and with which keys."""
+"""Relay, measurements, STUN: where they are, and the keys to them."""
 PROBE = Topic(f"{ROOT}/node/{{node}}/told/probe", ProbeOrder, qos=1, retained=True)
-"""Which neighbours to measure, and where they are."""
+"""Neighbours to measure, and where they are."""
 COORDINATOR = Topic(f"{ROOT}/coordinator/said/presence", CoordinatorPresence, qos=1, retained=True)
 """Every node may read it."""
 
@@ -136,19 +136,20 @@ class UnreadableError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Received:
-    """One message; `received.topic is PRESENCE` says which kind."""
+    """Message that has arrived; `received.topic is PRESENCE` tells its kind."""
 
     topic: Topic[Any]
     node_id: str
-    """Whom it is about, and for what is said by nodes: who said it; empty for the coordinator's."""
+    """The node that it is about, which sent it where nodes write; empty for the coordinator's."""
     message: BaseModel
     """Of the class `topic.message`."""
     retained: bool = False
-    """Said earlier, perhaps long ago: no sign of life."""
+    """Sent earlier, perhaps long ago: it is no heartbeat."""
 
 
 def read_message(path: str, payload: bytes, retained: bool) -> Received:
-    """Raises UnreadableError for an unknown topic or a payload that does not fit it."""
+    """The message of a payload. Raises UnreadableError for an unknown topic or one that does not
+    fit it."""
     node_id = node_of(path)
     topic = _BY_PATH.get(path if node_id is None else _template(path))
     if topic is None:

@@ -46,7 +46,7 @@ class RingTerms:
 
 @dataclass(frozen=True, slots=True)
 class HeadSettings:
-    """What the head of a ring works by."""
+    """Settings of a ring's head: the ring's, and what only the head needs."""
 
     ring: RingTerms
     row_bytes: int = 0

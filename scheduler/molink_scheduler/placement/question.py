@@ -12,7 +12,7 @@ __all__ = ["PlacementQuestion"]
 
 @dataclass(frozen=True, slots=True)
 class PlacementQuestion:
-    """Which rings shall these nodes form?"""
+    """Question for a placement: which rings shall these nodes form?"""
 
     model: ModelCost
     nodes: tuple[NodeFacts, ...]
@@ -41,7 +41,7 @@ class PlacementQuestion:
 
     @property
     def network(self) -> Network:
-        """All links."""
+        """The links as the placement takes them."""
         links = {(a, b): LinkFacts(rate, delay_s) for a, b, rate, delay_s in self.links}
         return Network(links, self.unmeasured)
 
