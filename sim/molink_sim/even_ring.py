@@ -11,8 +11,8 @@ from molink_sim.scenario import LinkSpec, RingSpec, StageSpec
 __all__ = ["MEMORY_SHARE", "even_ring", "kv_tokens"]
 
 MEMORY_SHARE = 0.9
-"""Share of the device's memory that is used; the rest is for activations, the driver and the display. vLLM's default
-too (`gpu_memory_utilization`)."""
+"""Share of the device's memory that is used; the rest is for activations, the driver and the
+display. vLLM's default too (`gpu_memory_utilization`)."""
 
 
 def even_ring(

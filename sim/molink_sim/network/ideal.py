@@ -25,7 +25,7 @@ __all__ = ["IdealLink", "WaitingPrefill"]
 
 @dataclass(slots=True)
 class WaitingPrefill:
-    """A prompt's message; the front of the line is on the wire whenever no decode is."""
+    """Message of a prompt that waits; the first one is on the wire whenever no decode is."""
 
     message: Any
     rows: int
@@ -133,7 +133,7 @@ class IdealLink(ForecastIgnored):
             self._watch_front()
 
     def _settle(self, now: float) -> None:
-        """What has left the wire by now goes its way, one after the other."""
+        """Deliver what has left the wire by now, one after the other."""
         while self._prefill and (left_at := self._prefill_until) <= now:
             front = self._prefill.popleft()
             if front.left_bytes > 0 and self._prefill_from < left_at:

@@ -8,14 +8,14 @@ __all__ = ["Deliver", "ForecastIgnored", "Link"]
 
 
 class Deliver(Protocol):
-    """Called with each message that has arrived whole."""
+    """Receiver of each message that has arrived whole."""
 
     def __call__(self, message: Any, /) -> None:
         """Take the message."""
 
 
 class Link(Protocol):
-    """One directed link, from the side that sends."""
+    """Sending end of a directed link."""
 
     deliver: Deliver
 

@@ -34,7 +34,7 @@ ROUND_TRIP_S_MIN = 1e-4
 
 @dataclass(slots=True)
 class PacedLink:
-    """One directed link, both ends."""
+    """Both ends of a directed link as it ships, over a simulated wire."""
 
     clock: Clock
     line: Line
@@ -64,7 +64,7 @@ class PacedLink:
 
     @property
     def rate_bytes_per_s(self) -> float:
-        """As the core measured it."""
+        """The rate as the core measures it."""
         return self.sender.rate_bytes_per_s
 
     def offer(self, message: Any, batch_class: BatchClass, size_bytes: int, rows: int) -> None:
