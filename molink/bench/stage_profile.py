@@ -3,7 +3,7 @@
 Three stages of a few layers each, one after another: a middle one over a grid of rows and contexts,
 a head and a tail over the rows only, since what they do beside their layers depends on nothing
 else. Then what a ring on one PC has beside: several stages at once (`stages_together`), steps after
-idle times, software (`software_times`). `molink_sim.hardware.stage_profile` tells the file's
+idle times, software (`software_times`). `molink_sim.stage_profile` tells the file's
 format and reads it.
 """
 

@@ -1,4 +1,4 @@
-"""Entry point of a stage process: `python -m molink.stage.stage_process`.
+"""Entry point of a stage's worker process: `python -m molink.stage.stage_process`.
 
 The same for a stage of a local ring and for one that a volunteer's agent supervises: commands come
 on standard input, facts leave on standard output, and a closed input ends the process at once.

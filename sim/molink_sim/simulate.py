@@ -11,17 +11,16 @@ from typing import Protocol
 from molink_scheduler.events import SampledToken
 from molink_sim.clock import Clock
 from molink_sim.faults import NodeLosses, cut_links, disturb, silence
-from molink_sim.outcome import Activity, LinkOutcome, Outcome, StageOutcome
+from molink_sim.outcome import Activity, LinkOutcome, Outcome, StageOutcome, Usage
 from molink_sim.ring.build import Ring, RingMaker
-from molink_sim.ring.coordinator import Coordinator, RingDoor
+from molink_sim.ring.coordinator import Coordinator, RingEndpoint
 from molink_sim.scenario import NodeLoss, RingSpec, Scenario
 from molink_sim.scenario_check import check_scenario
-from molink_sim.usage import Usage
 
 __all__ = ["Watch", "World", "simulate"]
 
-LOOK_S = 10.0
-"""How often, while the world drains, to look whether everything has ended."""
+CHECK_INTERVAL_S = 10.0
+"""How often, while the world drains, to check whether everything has ended."""
 
 
 def simulate(scenario: Scenario) -> Outcome:
@@ -32,7 +31,7 @@ def simulate(scenario: Scenario) -> Outcome:
 
 
 class Watch(Protocol):
-    """Who looks on: `molink_sim.checkers`."""
+    """Observer of a world: `molink_sim.checkers`."""
 
     def ring_started(self, number: int, ring: Ring) -> None:
         """A ring was built, for the first time or anew; its parts may be wrapped."""
@@ -46,7 +45,7 @@ class Watch(Protocol):
 
 @dataclass(slots=True)
 class World:
-    """Rings, their coordinator and the time in which they live."""
+    """Rings, their coordinator and their virtual time."""
 
     scenario: Scenario
     watch: Watch | None = None
@@ -71,21 +70,21 @@ class World:
         self.rings = [self._start(number) for number in range(len(self._specs))]
         losses = [fault for fault in scenario.faults if isinstance(fault, NodeLoss)]
         NodeLosses(self.clock, self._lose, self._restart).plan(losses)
-        doors = [
-            RingDoor(ring.stages[0].receive, spec.coordinator_one_way_s, ring.tokens_max)
+        endpoints = [
+            RingEndpoint(ring.stages[0].receive, spec.coordinator_one_way_s, ring.tokens_max)
             for ring, spec in zip(self.rings, scenario.rings, strict=True)
         ]
         arrivals = [arrival for arrival in scenario.arrivals if arrival.at_s < scenario.duration_s]
-        self.coordinator = Coordinator(self.clock, doors, arrivals)
+        self.coordinator = Coordinator(self.clock, endpoints, arrivals)
 
     def run(self) -> None:
         """Until all has ended, at most for `drain_s` after the last arrival may come."""
         now, until = self.scenario.duration_s, self.scenario.duration_s + self.scenario.drain_s
         self.clock.run(now)
         while now < until and not self.coordinator.is_done():
-            now = min(until, now + LOOK_S)
+            now = min(until, now + CHECK_INTERVAL_S)
             self.clock.run(now)
-        self.clock.run(now + LOOK_S)  # What the stages are still to forget is on its way.
+        self.clock.run(now + CHECK_INTERVAL_S)  # What the stages are still to forget is on its way.
 
     def outcome(self) -> Outcome:
         """What came of it so far."""

@@ -1,8 +1,10 @@
 """What the shape of the code and the command line promise, as checks."""
 
 import ast
+import re
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 import click
@@ -142,6 +144,22 @@ def test_every_module_says_what_it_is_for():
 def test_files_stay_small():
     long = {file.name: n for file in sources() if (n := len(file.read_text().splitlines())) > 400}
     assert not long
+
+
+def test_folders_stay_small():
+    """A folder is a room, not a warehouse; `__init__.py` does not count."""
+    counts = Counter(file.parent for file in sources() if file.name != "__init__.py")
+    assert not {str(folder): n for folder, n in counts.items() if n > 16}
+
+
+def test_the_page_on_architecture_names_every_folder_once():
+    page = (ROOT / "docs/architecture.md").read_text()
+    table = page.split("## The folders")[1].split("Imports point one way")[0]
+    rooms = re.findall(r"^\| \**`([^`]+)/`", table, re.MULTILINE)
+    twice = {room for room in rooms if rooms.count(room) > 1}
+    assert twice == {"stage"}  # One in the core, one in the product.
+    children = {file.parent.relative_to(ROOT).parts for file in (ROOT / "molink").glob("*/*.py")}
+    assert {parts[1] for parts in children} <= set(rooms)
 
 
 def test_the_core_never_reads_a_clock():

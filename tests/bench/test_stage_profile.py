@@ -11,7 +11,7 @@ from molink.cli.client import bench
 from molink.errors import UserError
 from molink.executor import step_timing
 from molink_scheduler.batch import BatchClass
-from molink_sim.hardware.stage_profile import read_stage_profile
+from molink_sim.stage_profile import read_stage_profile
 from tests.executor.tiny_models import save_tiny
 
 

@@ -23,7 +23,7 @@ from molink.workload.scenario_file import read_scenario
 from molink.workload.trace import read_trace
 from molink_scheduler.batch import BatchClass
 from molink_sim.cli import main as sim_cli
-from molink_sim.hardware.stage_profile import read_stage_profile
+from molink_sim.stage_profile import read_stage_profile
 from molink_sim.workload import read_mooncake
 from tests.config.test_node_file import LINK, MEASURED, NODE
 from tests.golden.codec import Codec

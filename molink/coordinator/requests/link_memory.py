@@ -16,10 +16,12 @@ import os
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from molink.errors import FrameError
+from molink.wire.schema import Rules, Schema
 from molink_scheduler.link.facts import RATE_MAX_BYTES_PER_S, LinkMemory
 
 __all__ = ["ENTRIES_MAX", "KnownLink", "KnownLinks", "LinkMemoryFile", "keep_up_to_date"]
@@ -81,6 +83,9 @@ class KnownLink:
         return 0 <= now - self.when <= AGE_S_MAX
 
 
+KNOWN_LINK = Schema(KnownLink, Rules())
+
+
 @dataclass(frozen=True, slots=True)
 class KnownLinks:
     """Directed links by the addresses that they join."""
@@ -89,14 +94,14 @@ class KnownLinks:
 
     @classmethod
     def from_fields(cls, fields: Any) -> "KnownLinks":
-        """From what JSON holds. Raises ValueError or TypeError when it is none of ours."""
+        """From what JSON holds. Raises FrameError when it is none of ours."""
         if not isinstance(fields, dict):
-            raise TypeError("known links are an object")
-        return cls({str(key): KnownLink(**_numbers(one)) for key, one in fields.items()})
+            raise FrameError("known links are an object")
+        return cls({key: KNOWN_LINK.read(one) for key, one in fields.items()})
 
     def fields(self) -> dict[str, dict[str, float]]:
         """What JSON holds of them."""
-        return {key: asdict(link) for key, link in self.links.items()}
+        return {key: KNOWN_LINK.write(link) for key, link in self.links.items()}
 
     def memory(self, source: str, target: str) -> LinkMemory | None:
         """Of the link from one address to another; None when it had better start without."""
@@ -118,14 +123,6 @@ class KnownLinks:
 
 def _key(source: str, target: str) -> str:
     return f"{source} -> {target}"
-
-
-def _numbers(fields: Any) -> dict[str, float]:
-    if not isinstance(fields, dict) or not all(
-        type(one) in (int, float) for one in fields.values()
-    ):
-        raise TypeError("a link is known by numbers")
-    return dict(fields)
 
 
 Seen = Iterable[tuple[str, str, KnownLink]]
@@ -158,7 +155,7 @@ class LinkMemoryFile:
             return KnownLinks.from_fields(json.loads(content)).fresh(now)
         except FileNotFoundError:
             return KnownLinks()
-        except (OSError, ValueError, TypeError, OverflowError, RecursionError) as error:
+        except (OSError, ValueError, RecursionError, FrameError) as error:
             self._warn(f"cannot be read and is not used, links start from a guess: {error}")
             return KnownLinks()
 

@@ -1,4 +1,4 @@
-"""How much may this node upload? One budget for all links that leave it, activations included.
+"""Upload cap of one node: one budget for all links that leave it, activations included.
 
 A token bucket that fills at the cap and holds 40 ms of it: no second, wherever it begins, carries
 more than 1.04 times the cap. Prefill leaves the lower half of the bucket alone, so
@@ -37,7 +37,7 @@ def check_cap(cap_bytes_per_s: float, needed_bytes_per_s: float) -> None:
 
 @dataclass(slots=True)
 class UploadBudget:
-    """Token bucket of a node's upload, shared by the links that leave it."""
+    """Token bucket that holds a node's links to its upload cap."""
 
     cap_bytes_per_s: float | None
     """None: no cap."""

@@ -2,7 +2,7 @@
 
 from molink_sim.checkers.bounded_queues import BoundedQueues
 from molink_sim.checkers.bytes_conserved import BytesConserved
-from molink_sim.checkers.checker import Checker, Life, Place
+from molink_sim.checkers.checker import Checker, Epoch, Place
 from molink_sim.checkers.ends_once import EndsOnce
 from molink_sim.checkers.everything_finishes import EverythingFinishes
 from molink_sim.checkers.kv_blocks import KvBlocksKept
@@ -11,7 +11,7 @@ from molink_sim.checkers.prefill_served import PrefillServed
 from molink_sim.checkers.tokens_in_order import TokensInOrder
 from molink_sim.checkers.watch import Watchers
 
-__all__ = ["CHECKERS", "Checker", "Life", "Place", "Watchers"]
+__all__ = ["CHECKERS", "Checker", "Epoch", "Place", "Watchers"]
 
 CHECKERS: tuple[type[Checker], ...] = (
     EndsOnce,

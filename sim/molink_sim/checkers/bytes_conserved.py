@@ -4,7 +4,7 @@ from typing import Any
 
 from molink_scheduler.batch import BatchClass
 from molink_scheduler.events import BatchReturned, RequestSubmitted, RunBatch, StageEvent
-from molink_sim.checkers.checker import Checker, Life, Place
+from molink_sim.checkers.checker import Checker, Epoch, Place
 from molink_sim.scenario import DuplicatedMessages, Scenario
 from molink_sim.simulate import World
 
@@ -12,7 +12,7 @@ __all__ = ["BytesConserved"]
 
 
 class BytesConserved(Checker):
-    """Books of every link: messages and bytes; and of the rows that every stage computed."""
+    """Count of every link's messages and bytes, and of the rows that every stage computed."""
 
     name = "bytes conserved"
 
@@ -20,17 +20,17 @@ class BytesConserved(Checker):
         super().__init__(scenario)
         self._under_way: dict[Place, dict[int, Any]] = {}
         """Messages by identity."""
-        self._heard: dict[int, Any] = {}
+        self._returns_seen: dict[int, Any] = {}
         """Returned batches that the head has taken: copies may follow."""
         self._unsent_bytes: dict[Place, list[int]] = {}
-        """By class."""
-        self._telling: set[Place] = set()
-        """Whose links say what they send."""
+        """Bytes by batch class."""
+        self._reporting: set[Place] = set()
+        """Places whose links report what they send."""
         self._rows: dict[Place, int] = {}
 
-    def ring_started(self, life: Life) -> None:
-        """Links are empty."""
-        for place in life.places:
+    def ring_started(self, epoch: Epoch) -> None:
+        """Count from empty links."""
+        for place in epoch.places:
             self._under_way[place], self._unsent_bytes[place] = {}, [0, 0]
             self._rows[place] = 0
 
@@ -41,7 +41,7 @@ class BytesConserved(Checker):
 
     def carried(self, place: Place, batch_class: BatchClass, size_bytes: int) -> None:
         """No more than was offered."""
-        self._telling.add(place)
+        self._reporting.add(place)
         self._unsent_bytes[place][batch_class] -= size_bytes
         if self._unsent_bytes[place][batch_class] < 0:
             self.mistake(f"the link of {place} sent bytes of {batch_class.name} that nobody gave")
@@ -54,7 +54,7 @@ class BytesConserved(Checker):
         if found is None and not self._is_copy(place, message):
             self.mistake(f"{place} got a {type(message).__name__} that was not under way")
         if isinstance(message, BatchReturned):
-            self._heard[id(message)] = message
+            self._returns_seen[id(message)] = message
 
     def started(self, place: Place, run: RunBatch) -> None:
         """Rows that reach one stage reach all."""
@@ -66,20 +66,20 @@ class BytesConserved(Checker):
     def ended(self, world: World) -> None:
         """Nothing is left on the way."""
         for place, messages in self._under_way.items():
-            if place.life.is_lost:
+            if place.epoch.is_lost:
                 continue
             if messages:
                 self.mistake(f"{len(messages)} messages never came out of the link of {place}")
             if self._rows[place] != self._rows[place.before]:
                 self.mistake(f"{place} computed other rows than the stage before it")
-            if any(self._unsent_bytes[place]) and place in self._telling:
+            if any(self._unsent_bytes[place]) and place in self._reporting:
                 bytes_left = sum(self._unsent_bytes[place])
                 self.mistake(f"{bytes_left} bytes never left on the link of {place}")
 
     def _is_copy(self, place: Place, message: StageEvent) -> bool:
         """Whether the scenario sends the head what it has had before."""
-        wire = (place.life.number, place.before.index)
-        return id(message) in self._heard and any(
+        wire = (place.epoch.number, place.before.index)
+        return id(message) in self._returns_seen and any(
             isinstance(fault, DuplicatedMessages) and (fault.ring, fault.place) == wire
             for fault in self.scenario.faults
         )

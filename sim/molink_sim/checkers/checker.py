@@ -1,7 +1,7 @@
-"""What a checker hears of a run. Each invariant is a `Checker` of its own, in a file of its own.
+"""The events of a run that a checker gets. Each invariant is a `Checker` in a file of its own.
 
-A checker only listens: it keeps its own books from what passes by, and says what is wrong. It never
-asks the code under test for its opinion where it can count for itself.
+A checker only listens: it keeps its own books from what passes by, and records what is wrong. It
+never asks the code under test for its opinion where it can count for itself.
 """
 
 from dataclasses import dataclass, field
@@ -14,18 +14,18 @@ from molink_sim.ring.baselines import IterationHead
 from molink_sim.scenario import RingSpec, Scenario
 from molink_sim.simulate import World
 
-__all__ = ["MISTAKES_MAX", "Checker", "Life", "Place"]
+__all__ = ["MISTAKES_MAX", "Checker", "Epoch", "Place"]
 
 MISTAKES_MAX = 3
-"""Kept of one invariant in one run: the first is what one looks for, the rest follows from it."""
+"""Kept of one invariant in one run: the first is the cause, the rest follows from it."""
 
 
 @dataclass(slots=True, eq=False)
-class Life:
-    """One life of a ring: from its start to the loss of a node, or to the end."""
+class Epoch:
+    """A ring from its start to the loss of a node, or to the end of the run."""
 
     number: int
-    """Of the ring."""
+    """Number of the ring."""
     spec: RingSpec
     head: HeadScheduler | IterationHead
     places: list["Place"] = field(default_factory=list)
@@ -34,40 +34,43 @@ class Life:
 
 @dataclass(slots=True, eq=False)
 class Place:
-    """A stage in one life of its ring, and the link that leaves it."""
+    """A stage in one epoch of its ring, and the link that leaves it."""
 
-    life: Life
+    epoch: Epoch
     index: int
 
     def __str__(self) -> str:
-        return f"ring {self.life.number} stage {self.index}"
+        return f"ring {self.epoch.number} stage {self.index}"
 
     @property
     def before(self) -> "Place":
-        """Whose link leads here."""
-        return self.life.places[self.index - 1]
+        """The place whose link leads here."""
+        return self.epoch.places[self.index - 1]
 
 
 class Checker:
-    """One invariant; hears what it overrides. Messages are the same objects wherever they pass."""
+    """Invariant that is checked in a run by the events whose methods it overrides.
+
+    Messages are the same objects wherever they pass.
+    """
 
     name = ""
 
     def __init__(self, scenario: Scenario) -> None:
         self.scenario = scenario
         self.mistakes: list[str] = []
-        """One sentence for each, the first few."""
+        """The first few, one sentence each."""
 
     def mistake(self, sentence: str) -> None:
-        """The invariant does not hold."""
+        """Record that the invariant does not hold."""
         if len(self.mistakes) < MISTAKES_MAX:
             self.mistakes.append(sentence)
 
-    def ring_started(self, life: Life) -> None:
-        """A ring began a life."""
+    def ring_started(self, epoch: Epoch) -> None:
+        """A ring began an epoch."""
 
-    def ring_lost(self, life: Life) -> None:
-        """A node is gone; nothing more is heard of this life."""
+    def ring_lost(self, epoch: Epoch) -> None:
+        """A node is gone; nothing more comes of this epoch."""
 
     def offered(self, place: Place, message: Any, batch_class: BatchClass, size_bytes: int) -> None:
         """A message was given to the link that leaves a place."""
@@ -75,11 +78,11 @@ class Checker:
     def carried(self, place: Place, batch_class: BatchClass, size_bytes: int) -> None:
         """So many bytes of messages, headers of chunks not counted, have left on that link.
 
-        Heard of links that send one piece after the other: paced ones and FIFOs.
+        Only of links that send one piece after the other: paced ones and FIFOs.
         """
 
     def taken(self, place: Place, message: StageEvent) -> None:
-        """A stage looked at a message that had arrived."""
+        """A stage took a message that had arrived."""
 
     def released(self, place: Place, request_id: int) -> None:
         """A stage forgot a request's KV."""
@@ -90,8 +93,8 @@ class Checker:
     def started(self, place: Place, run: RunBatch) -> None:
         """A stage began to compute."""
 
-    def sampled(self, life: Life, tokens: tuple[SampledToken, ...]) -> None:
-        """The coordinator heard of tokens."""
+    def sampled(self, epoch: Epoch, tokens: tuple[SampledToken, ...]) -> None:
+        """The coordinator received tokens."""
 
     def ended(self, world: World) -> None:
         """The run is over."""

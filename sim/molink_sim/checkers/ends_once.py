@@ -1,7 +1,7 @@
-"""Every request ends once: with its last token, with an error, or turned away at the door."""
+"""Every request ends once: with its last token, with an error, or turned away at arrival."""
 
 from molink_scheduler.events import SampledToken
-from molink_sim.checkers.checker import Checker, Life
+from molink_sim.checkers.checker import Checker, Epoch
 from molink_sim.scenario import Scenario
 from molink_sim.simulate import World
 
@@ -9,7 +9,7 @@ __all__ = ["EndsOnce"]
 
 
 class EndsOnce(Checker):
-    """Counts endings of each request."""
+    """Count of the endings of each request."""
 
     name = "every request ends once"
 
@@ -17,7 +17,7 @@ class EndsOnce(Checker):
         super().__init__(scenario)
         self._last_tokens: dict[int, int] = {}
 
-    def sampled(self, life: Life, tokens: tuple[SampledToken, ...]) -> None:
+    def sampled(self, epoch: Epoch, tokens: tuple[SampledToken, ...]) -> None:
         """A last token is an ending."""
         for token in tokens:
             if token.finished:

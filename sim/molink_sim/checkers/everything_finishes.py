@@ -9,12 +9,12 @@ __all__ = ["EverythingFinishes"]
 
 
 class EverythingFinishes(Checker):
-    """Looks at the end."""
+    """Rest at the end: no request waits, none failed without a lost node."""
 
     name = "after faults stop everything finishes"
 
     def ended(self, world: World) -> None:
-        """Nobody waits, nobody failed without a reason, and nothing is left on the rings."""
+        """No request waits or failed without a reason, and nothing is left on the rings."""
         for request in world.coordinator.requests:
             if not (request.finished or request.failed or request.refused):
                 self.mistake(

@@ -8,7 +8,7 @@ from molink_scheduler.batch import Span
 from molink_scheduler.events import RunBatch
 from molink_scheduler.head.scheduler import HeadScheduler
 from molink_scheduler.kv.blocks import KvBlocks, OutOfBlocks, blocks_for
-from molink_sim.checkers.checker import Checker, Life, Place
+from molink_sim.checkers.checker import Checker, Epoch, Place
 from molink_sim.scenario import Scenario
 from molink_sim.simulate import World
 
@@ -22,23 +22,23 @@ class KvBlocksKept(Checker):
 
     def __init__(self, scenario: Scenario) -> None:
         super().__init__(scenario)
-        self._lives: list[Life] = []
+        self._epochs: list[Epoch] = []
         self._blocks: dict[Place, KvBlocks] = {}
         self._owners: dict[Place, dict[int, int]] = {}
         """Request by block."""
         self._expected: dict[Place, dict[int, int]] = {}
         """Tokens that an admitted request may come to hold."""
 
-    def ring_started(self, life: Life) -> None:
+    def ring_started(self, epoch: Epoch) -> None:
         """All blocks are free."""
-        self._lives.append(life)
-        for place in life.places:
-            blocks = blocks_for(life.spec.stages[place.index].kv_tokens)
+        self._epochs.append(epoch)
+        for place in epoch.places:
+            blocks = blocks_for(epoch.spec.stages[place.index].kv_tokens)
             self._blocks[place] = KvBlocks(blocks)
             self._owners[place], self._expected[place] = {}, {}
 
     def released(self, place: Place, request_id: int) -> None:
-        """As `StageExecutor.release`."""
+        """Free its blocks, as `StageExecutor.release` does."""
         owners = self._owners[place]
         for block in [block for block, owner in owners.items() if owner == request_id]:
             del owners[block]
@@ -46,7 +46,7 @@ class KvBlocksKept(Checker):
         self._expected[place].pop(request_id, None)
 
     def started(self, place: Place, run: RunBatch) -> None:
-        """As `StageExecutor.step`."""
+        """Grow the blocks of each span, as `StageExecutor.step` does."""
         for admission in run.batch.admissions:
             if admission.request_id in self._expected[place]:
                 self.mistake(f"{place} admitted request {admission.request_id} and holds it")
@@ -56,11 +56,11 @@ class KvBlocksKept(Checker):
             self._grow(place, span)
 
     def ended(self, world: World) -> None:
-        """Who has gone holds nothing."""
+        """A request that has gone holds nothing."""
         gone = {r.number for r in world.coordinator.requests if r.finished or r.failed or r.refused}
-        for life in self._lives:
-            if not life.is_lost:
-                self._check_left(life, gone)
+        for epoch in self._epochs:
+            if not epoch.is_lost:
+                self._check_left(epoch, gone)
 
     def _grow(self, place: Place, span: Span) -> None:
         blocks, expected = self._blocks[place], self._expected[place].get(span.request_id)
@@ -81,12 +81,12 @@ class KvBlocksKept(Checker):
             if owner != request_id:
                 self.mistake(f"{place} gave block {block} to requests {owner} and {request_id}")
 
-    def _check_left(self, life: Life, gone: set[int]) -> None:
-        for place in life.places:
+    def _check_left(self, epoch: Epoch, gone: set[int]) -> None:
+        for place in epoch.places:
             for request_id in sorted(self._blocks[place].holders() & gone):
                 self.mistake(f"{place} keeps blocks of request {request_id}, which has ended")
-        head = life.head
+        head = epoch.head
         if isinstance(head, HeadScheduler) and not head.running_count and head.kv.tokens_used:
             self.mistake(
-                f"the head of ring {life.number} counts {head.kv.tokens_used} tokens as used"
+                f"the head of ring {epoch.number} counts {head.kv.tokens_used} tokens as used"
             )

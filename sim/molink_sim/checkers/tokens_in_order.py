@@ -8,7 +8,7 @@ from itertools import pairwise
 
 from molink_scheduler.batch import Batch, Span
 from molink_scheduler.events import RunBatch
-from molink_sim.checkers.checker import Checker, Life, Place
+from molink_sim.checkers.checker import Checker, Epoch, Place
 from molink_sim.outcome import RequestOutcome
 from molink_sim.scenario import Scenario
 from molink_sim.simulate import World
@@ -17,7 +17,7 @@ __all__ = ["TokensInOrder"]
 
 
 class TokensInOrder(Checker):
-    """Follows positions."""
+    """Order of the positions that stages compute and the tail draws."""
 
     name = "tokens in order"
 
@@ -28,9 +28,9 @@ class TokensInOrder(Checker):
         self._draws_at: dict[int, int] = {}
         """The position whose logits yield a request's next token."""
 
-    def ring_started(self, life: Life) -> None:
-        """Nothing is computed."""
-        self._computed |= {place: {} for place in life.places}
+    def ring_started(self, epoch: Epoch) -> None:
+        """Count from nothing computed."""
+        self._computed |= {place: {} for place in epoch.places}
 
     def released(self, place: Place, request_id: int) -> None:
         """It starts over, or ends."""
@@ -47,7 +47,7 @@ class TokensInOrder(Checker):
                     f"and had {computed.get(span.request_id)}"
                 )
             computed[span.request_id] = span.end
-            if span.samples and place is place.life.places[-1]:
+            if span.samples and place is place.epoch.places[-1]:
                 self._draw(span)
 
     def ended(self, world: World) -> None:

@@ -1,4 +1,4 @@
-"""Wrap the parts of a world, so that checkers hear what passes."""
+"""Wrap the parts of a world, so that checkers get the events of a run."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
@@ -15,14 +15,14 @@ from molink_scheduler.events import (
 from molink_scheduler.head.scheduler import HeadScheduler
 from molink_scheduler.stage.core import WorkSource
 from molink_scheduler.timing.decode_clock import DecodeClock
-from molink_sim.checkers.checker import Checker, Life, Place
+from molink_sim.checkers.checker import Checker, Epoch, Place
 from molink_sim.network.link import Deliver, Link
 from molink_sim.network.paced import CHUNK_HEADER_BYTES, PacedLink
 from molink_sim.network.unpaced import FifoLink, SerialLink
+from molink_sim.outcome import Usage
 from molink_sim.ring.baselines import IterationHead
 from molink_sim.ring.build import Ring
 from molink_sim.scenario import Scenario
-from molink_sim.usage import Usage
 
 __all__ = ["Watchers"]
 
@@ -30,45 +30,45 @@ Listeners = list[Callable[..., None]]
 
 
 class Watchers:
-    """All checkers of one run: a `molink_sim.simulate.Watch`."""
+    """Watch (`molink_sim.simulate`) that passes a run's events to its checkers."""
 
     def __init__(self, scenario: Scenario, checkers: Sequence[Checker]) -> None:
         self.scenario = scenario
         self.checkers = checkers
-        self._lives: dict[int, Life] = {}
-        self._events = _Events.heard_by(checkers)
+        self._epochs: dict[int, Epoch] = {}
+        self._events = _Events.of(checkers)
 
     def ring_started(self, number: int, ring: Ring) -> None:
-        """As `Watch` says: watch all of its stages and links."""
+        """Wrap all of its stages and links."""
         head = ring.stages[0].core.source
         assert isinstance(head, HeadScheduler | IterationHead)
-        life = Life(number, self.scenario.rings[number], head)
-        life.places = [Place(life, index) for index in range(len(ring.stages))]
-        self._lives[number] = life
-        for place, stage, line in zip(life.places, ring.stages, ring.lines, strict=True):
+        epoch = Epoch(number, self.scenario.rings[number], head)
+        epoch.places = [Place(epoch, index) for index in range(len(ring.stages))]
+        self._epochs[number] = epoch
+        for place, stage, line in zip(epoch.places, ring.stages, ring.lines, strict=True):
             header_bytes = _header_bytes(stage.link)
             if header_bytes is not None:
                 line.usage = _WireUsage(line.usage, place, self._events, header_bytes)
             stage.core.source = _WatchedSource(stage.core.source, place, self._events)
             stage.link = _WatchedLink(stage.link, place, self._events)
         for checker in self.checkers:
-            checker.ring_started(life)
+            checker.ring_started(epoch)
 
     def ring_lost(self, number: int) -> None:
-        """As `Watch` says."""
-        self._lives[number].is_lost = True
+        """End the ring's epoch."""
+        self._epochs[number].is_lost = True
         for checker in self.checkers:
-            checker.ring_lost(self._lives[number])
+            checker.ring_lost(self._epochs[number])
 
     def sampled(self, number: int, tokens: tuple[SampledToken, ...]) -> None:
-        """As `Watch` says."""
+        """Report the tokens that the coordinator takes."""
         for listener in self._events.sampled:
-            listener(self._lives[number], tokens)
+            listener(self._epochs[number], tokens)
 
 
 @dataclass(frozen=True, slots=True)
 class _Events:
-    """Who hears what."""
+    """Methods of the checkers, by the event that they override."""
 
     offered: Listeners
     carried: Listeners
@@ -79,13 +79,13 @@ class _Events:
     sampled: Listeners
 
     @classmethod
-    def heard_by(cls, checkers: Sequence[Checker]) -> "_Events":
+    def of(cls, checkers: Sequence[Checker]) -> "_Events":
         return cls(*[_listeners(checkers, field.name) for field in fields(cls)])
 
     def steps(
         self, place: Place, found: tuple[list[SendRelease], RunBatch | None]
     ) -> tuple[list[SendRelease], RunBatch | None]:
-        """Tell of what a stage does next."""
+        """Report what a stage does next."""
         releases, run = found
         self.releases(place, releases)
         if run is not None:
@@ -94,7 +94,7 @@ class _Events:
         return found
 
     def releases(self, place: Place, decisions: Sequence[SendRelease | Refuse]) -> None:
-        """Tell of what a stage forgets or refuses."""
+        """Report what a stage forgets or refuses."""
         for decision in decisions:
             match decision:
                 case SendRelease(release):
@@ -108,12 +108,12 @@ class _Events:
 
 
 def _listeners(checkers: Sequence[Checker], name: str) -> Listeners:
-    deaf = getattr(Checker, name)
-    return [getattr(one, name) for one in checkers if getattr(type(one), name) is not deaf]
+    default = getattr(Checker, name)
+    return [getattr(one, name) for one in checkers if getattr(type(one), name) is not default]
 
 
 def _header_bytes(link: Link) -> int | None:
-    """Of a piece; None for links that do not send one piece after the other."""
+    """Header of a piece; None for links that do not send one piece after the other."""
     if isinstance(link, PacedLink):
         return CHUNK_HEADER_BYTES
     return 0 if isinstance(link, FifoLink | SerialLink) else None
@@ -121,7 +121,7 @@ def _header_bytes(link: Link) -> int | None:
 
 @dataclass(slots=True)
 class _WatchedSource:
-    """A `WorkSource` whose stage is heard of."""
+    """`WorkSource` that reports what its stage takes and starts."""
 
     inner: WorkSource
     place: Place
@@ -156,7 +156,7 @@ class _WatchedSource:
 
 @dataclass(slots=True)
 class _WatchedLink:
-    """A `Link` whose messages are heard of."""
+    """`Link` that reports the messages that it is given."""
 
     inner: Link
     place: Place
@@ -187,7 +187,7 @@ class _WatchedLink:
 
 
 class _WireUsage(Usage):
-    """A wire's `Usage` that tells of each piece."""
+    """`Usage` of a wire that reports each piece."""
 
     __slots__ = ("_events", "_header_bytes", "_inner", "_place")
 

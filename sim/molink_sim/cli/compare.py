@@ -8,7 +8,7 @@ import click
 
 if TYPE_CHECKING:
     from molink.workload.scenario_file import ValidationScenario
-    from molink_sim.hardware.stage_profile import StageProfile
+    from molink_sim.stage_profile import StageProfile
     from molink_sim.validation.comparison import Comparison
     from molink_sim.validation.real import RealRound
 

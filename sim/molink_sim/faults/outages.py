@@ -16,16 +16,16 @@ from molink_scheduler.events import RunBatch, SendRelease, StageEvent
 from molink_scheduler.timing.decode_clock import DecodeClock
 from molink_sim.clock import Clock
 from molink_sim.network.link import Deliver, ForecastIgnored
+from molink_sim.outcome import Usage
 from molink_sim.ring.build import Ring
 from molink_sim.scenario import FaultSpec, LinkChange, LinkCut, LinkSpec, NodeLoss, RingSpec
-from molink_sim.usage import Usage
 
 __all__ = ["NodeLosses", "cut_link", "cut_links", "silence"]
 
 
 @dataclass(slots=True)
 class NodeLosses:
-    """Which rings lack nodes; a ring starts anew when the last of them is back."""
+    """Count of the missing nodes of each ring, which starts anew when the last is back."""
 
     clock: Clock
     lose: Callable[[int], None]
@@ -34,7 +34,7 @@ class NodeLosses:
     """How many nodes of a ring are gone."""
 
     def plan(self, losses: Sequence[NodeLoss]) -> None:
-        """Let them happen."""
+        """Plan each loss and return on the clock."""
         for loss in losses:
             self.clock.at(loss.at_s, self._gone, loss.ring)
             self.clock.at(loss.until_s, self._back, loss.ring)
@@ -51,16 +51,16 @@ class NodeLosses:
 
 
 def silence(ring: Ring) -> None:
-    """Let nothing more come of what the ring had under way; its events find nobody there."""
+    """Let nothing more come of what the ring had under way."""
     for stage, line in zip(ring.stages, ring.lines, strict=True):
-        stage.core.source = _Nobody()
-        stage.link = _Nowhere()
+        stage.core.source = _LostSource()
+        stage.link = _LostLink()
         line.usage = Usage("lost", 0.0, 0.0)
 
 
 @dataclass(slots=True)
-class _Nobody:
-    """A stage's source that takes all and gives nothing."""
+class _LostSource:
+    """`WorkSource` of a lost stage: it takes all and gives nothing."""
 
     clock: DecodeClock = field(default_factory=DecodeClock)
     wait_until: float | None = None
@@ -85,8 +85,8 @@ def _drop(message: Any) -> None:
 
 
 @dataclass(slots=True)
-class _Nowhere(ForecastIgnored):
-    """A link that carries nothing."""
+class _LostLink(ForecastIgnored):
+    """Link of a lost ring, which carries nothing."""
 
     deliver: Deliver = _drop
     rate_bytes_per_s: float = 0.0

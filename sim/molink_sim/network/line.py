@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from molink_scheduler.batch import BatchClass
+from molink_sim.outcome import Usage
 from molink_sim.scenario import LinkSpec
-from molink_sim.usage import Usage
 
 __all__ = [
     "BYTES_PER_MEGABIT",

@@ -15,18 +15,18 @@ from molink_scheduler.stage.book import ModelLimits, StageBook
 from molink_scheduler.stage.core import StageCore, WorkSource
 from molink_scheduler.stage.queue import StageQueue
 from molink_sim.clock import Clock
-from molink_sim.hardware.interpolation import Curve
 from molink_sim.network.line import BYTES_PER_MEGABIT, Line, Uplink, Window
 from molink_sim.network.link import Deliver
 from molink_sim.network.make import PAPER_POLICY, make_link
 from molink_sim.network.paced import PacedLink
+from molink_sim.outcome import Usage
 from molink_sim.ring.baselines import FifoQueue, IterationHead
 from molink_sim.ring.device import Device, OwnDevice, SharedDevice
 from molink_sim.ring.messages import CODEC_RATIO
 from molink_sim.ring.stage import Stage
 from molink_sim.ring.tail import TOKEN_ID, Tail
 from molink_sim.scenario import RingSpec, StageSpec, SystemSpec
-from molink_sim.usage import Usage
+from molink_sim.stage_profile import Curve
 
 __all__ = ["Ring", "RingMaker"]
 

@@ -11,11 +11,11 @@ from molink_sim.outcome import RequestOutcome
 from molink_sim.ring.tail import TOKEN_ID
 from molink_sim.scenario import Arrival
 
-__all__ = ["Coordinator", "RingDoor"]
+__all__ = ["Coordinator", "RingEndpoint"]
 
 
 @dataclass(slots=True)
-class RingDoor:
+class RingEndpoint:
     """A ring as the coordinator sees it."""
 
     submit: Callable[[StageEvent], None]
@@ -33,7 +33,7 @@ class Coordinator:
     """Requests in, tokens out."""
 
     clock: Clock
-    rings: list[RingDoor]
+    rings: list[RingEndpoint]
     arrivals: list[Arrival]
     """In order of time."""
     requests: list[RequestOutcome] = field(init=False, default_factory=list)
@@ -70,8 +70,8 @@ class Coordinator:
 
     def ring_back(self, ring: int, submit: Callable[[StageEvent], None]) -> None:
         """It serves again, with nothing on it."""
-        door = self.rings[ring]
-        door.submit, door.is_up = submit, True
+        endpoint = self.rings[ring]
+        endpoint.submit, endpoint.is_up = submit, True
         self._rings_down -= 1
 
     def is_done(self) -> bool:
@@ -91,27 +91,29 @@ class Coordinator:
             self.clock.at(max(self.clock.now, following.at_s), self._arrived, following)
         self._submit(outcome, self.rings[ring])
 
-    def _submit(self, outcome: RequestOutcome, door: RingDoor) -> None:
+    def _submit(self, outcome: RequestOutcome, endpoint: RingEndpoint) -> None:
         request = Request(
             outcome.number,
             self._prompt(outcome.input_tokens),
             SamplingParams(outcome.output_tokens),
         )
-        if request.tokens_max > door.tokens_max:
+        if request.tokens_max > endpoint.tokens_max:
             outcome.refused = True
             return
-        if not door.is_up:
+        if not endpoint.is_up:
             outcome.failed = True
             return
         self.unfinished += 1
-        door.load.outstanding_tokens += outcome.input_tokens + outcome.output_tokens
-        self.clock.at(self.clock.now + door.one_way_s, door.submit, RequestSubmitted(request))
+        endpoint.load.outstanding_tokens += outcome.input_tokens + outcome.output_tokens
+        self.clock.at(
+            self.clock.now + endpoint.one_way_s, endpoint.submit, RequestSubmitted(request)
+        )
 
     def _choose_ring(self, tokens: int) -> int:
         """Among those that are up; the first when none is."""
         if self._rings_down in (0, len(self.rings)):
             return choose_ring(self._loads, tokens)
-        up = [ring for ring, door in enumerate(self.rings) if door.is_up]
+        up = [ring for ring, endpoint in enumerate(self.rings) if endpoint.is_up]
         return up[choose_ring([self._loads[ring] for ring in up], tokens)]
 
     def _finish(self, outcome: RequestOutcome) -> None:

@@ -26,13 +26,13 @@ from molink_scheduler.events import (
 )
 from molink_scheduler.stage.core import StageCore
 from molink_sim.clock import Clock
-from molink_sim.hardware.interpolation import Curve
 from molink_sim.network.link import Link
+from molink_sim.outcome import Usage
 from molink_sim.ring.device import Device, PrefillStep
 from molink_sim.ring.messages import FORGET_BYTES, activations_bytes, sampled_bytes
 from molink_sim.ring.tail import Tail
 from molink_sim.scenario import StepCost
-from molink_sim.usage import Usage
+from molink_sim.stage_profile import Curve
 
 __all__ = ["SendCopy", "Stage"]
 

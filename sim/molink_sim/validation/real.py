@@ -14,7 +14,7 @@ from tempfile import TemporaryDirectory
 
 from molink.errors import UserError
 from molink.workload.figures import SeenRequest
-from molink_sim.hardware.stage_profile import StageProfile, read_stage_profile
+from molink_sim.stage_profile import StageProfile, read_stage_profile
 
 __all__ = ["RealRound", "measured_profile", "real_rounds"]
 

@@ -10,7 +10,7 @@ where it arises and alike in every scenario:
 - software on every hop, and between a user and the ring.
 
 Nothing is fitted: all but one constant is measured with the profile
-(`molink_sim.hardware.stage_profile.PcTimes`), and nothing of it by a ring that serves.
+(`molink_sim.stage_profile.PcTimes`), and nothing of it by a ring that serves.
 """
 
 from collections.abc import Sequence
@@ -26,10 +26,10 @@ from molink.workload.loads import (
     warm_up_tokens,
 )
 from molink.workload.scenario_file import ValidationScenario
-from molink_sim.hardware.stage_profile import PcTimes, StageProfile
 from molink_sim.outcome import RequestOutcome
 from molink_sim.scenario import Arrival, LinkSpec, OnePc, RingSpec, Scenario, StageSpec
 from molink_sim.simulate import simulate
+from molink_sim.stage_profile import PcTimes, StageProfile
 from molink_sim.systems import system_named
 
 __all__ = ["SimulatedRun", "run_simulated"]

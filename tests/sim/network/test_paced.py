@@ -10,8 +10,8 @@ from molink_scheduler.link.transmission import make_transmission
 from molink_sim.clock import Clock
 from molink_sim.network.line import BYTES_PER_MEGABIT, Line
 from molink_sim.network.paced import PacedLink
+from molink_sim.outcome import Usage
 from molink_sim.scenario import LinkSpec
-from molink_sim.usage import Usage
 
 MESSAGES = 60
 LATE_S_MAX = 0.02

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from molink.workload.scenario_file import read_scenario
-from molink_sim.hardware.stage_profile import read_stage_profile
+from molink_sim.stage_profile import read_stage_profile
 
 SCENARIO = """
 [link]

@@ -9,19 +9,24 @@ many tokens each row of a decode step attends to, and how many came before a pre
 The middle stage is measured at many contexts; head and tail at one, since what they do beside their
 layers depends on the rows alone. A stage of another depth is the middle stage in proportion, plus
 what the head or the tail took more than the middle one.
+
+Between what was measured lie straight lines, and beyond it the line of the last two points. A table
+of step times is ragged: many rows are measured with short contexts only, because long ones would
+not fit. So each number of rows has a curve of its own, and a step between two numbers of rows lies
+between their curves. Times never fall below zero.
 """
 
 import json
-from collections.abc import Mapping
+from bisect import bisect_right
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from molink.errors import UserError
 from molink_scheduler.batch import BatchClass
-from molink_sim.hardware.interpolation import Curve, Surface
 
-__all__ = ["PcTimes", "ProfileCost", "StageProfile", "read_stage_profile"]
+__all__ = ["Curve", "PcTimes", "ProfileCost", "StageProfile", "Surface", "read_stage_profile"]
 
 FORMAT, VERSION = "molink-profile", 1
 
@@ -32,17 +37,73 @@ Points = list[tuple[float, float, float]]
 
 
 @dataclass(frozen=True, slots=True)
+class Curve:
+    """A value for every x, through measured points of rising x (at least one)."""
+
+    xs: tuple[float, ...]
+    ys: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        if not self.xs or len(self.xs) != len(self.ys) or sorted(set(self.xs)) != list(self.xs):
+            raise ValueError("a curve goes through points of rising x, at least one")
+
+    @classmethod
+    def through(cls, points: Iterable[tuple[float, float]]) -> "Curve":
+        """The curve through points in any order; no x twice."""
+        ordered = sorted(points)
+        return cls(tuple(x for x, _ in ordered), tuple(y for _, y in ordered))
+
+    def at(self, x: float) -> float:
+        """The value there, never below zero."""
+        if len(self.xs) == 1:
+            return self.ys[0]
+        left, weight = _place(self.xs, x)
+        return max(0.0, self.ys[left] + weight * (self.ys[left + 1] - self.ys[left]))
+
+
+@dataclass(frozen=True, slots=True)
+class Surface:
+    """A value for every x and y: for each measured x a curve over y."""
+
+    xs: tuple[float, ...]
+    curves: tuple[Curve, ...]
+
+    @classmethod
+    def through(cls, points: Iterable[tuple[float, float, float]]) -> "Surface":
+        """The surface through points (x, y, value); no (x, y) twice."""
+        by_x: dict[float, list[tuple[float, float]]] = {}
+        for x, y, value in points:
+            by_x.setdefault(x, []).append((y, value))
+        xs = sorted(by_x)
+        return cls(tuple(xs), tuple(Curve.through(by_x[x]) for x in xs))
+
+    def at(self, x: float, y: float) -> float:
+        """The value there, never below zero."""
+        if len(self.xs) == 1:
+            return self.curves[0].at(y)
+        left, weight = _place(self.xs, x)
+        below, above = self.curves[left].at(y), self.curves[left + 1].at(y)
+        return max(0.0, below + weight * (above - below))
+
+
+def _place(xs: tuple[float, ...], x: float) -> tuple[int, float]:
+    """The interval that x lies in, or the last one on its side, and how far along it is."""
+    left = min(max(bisect_right(xs, x) - 1, 0), len(xs) - 2)
+    return left, (x - xs[left]) / (xs[left + 1] - xs[left])
+
+
+@dataclass(frozen=True, slots=True)
 class PcTimes:
-    """What a ring has whose stages, links and coordinator are all processes of the measured PC."""
+    """Costs of a ring whose stages, links and coordinator are all processes of the measured PC."""
 
     slowdown_together: tuple[float, ...]
     """Times as long as alone that a step takes with 1, 2, ... stages computing at once."""
     after_idle: tuple[tuple[float, float], ...]
     """(idle for so many seconds, by so many the next step takes longer)."""
     chunk_s: float
-    """Of a core that a chunk on a link costs, both ends and the emulator."""
+    """Time of a core that a chunk on a link costs, both ends and the emulator."""
     hop_s: float
-    """Of software on a hop: from a step's end to the next stage's, through the emulator."""
+    """Software's time on a hop: from a step's end to the next stage's, through the emulator."""
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> "PcTimes":
@@ -59,7 +120,7 @@ class PcTimes:
 
 @dataclass(frozen=True, slots=True)
 class StageProfile:
-    """What one file tells."""
+    """Step times of one file, and what head and tail add to them."""
 
     model: str
     device: str
@@ -67,10 +128,10 @@ class StageProfile:
     layers: int
     middle: Mapping[BatchClass, Surface]
     head_more: Mapping[BatchClass, Curve]
-    """Over the rows: seconds of a head beyond those of a middle stage."""
+    """Seconds of a head beyond those of a middle stage, over the rows."""
     tail_more: Mapping[BatchClass, Curve]
     model_layers: int | None = None
-    """Of the whole model; None: the profile does not say."""
+    """Layers of the whole model; None: the profile does not say."""
     pc: PcTimes | None = None
     """None: it was not measured."""
 
@@ -82,7 +143,7 @@ class StageProfile:
 
 @dataclass(frozen=True, slots=True)
 class ProfileCost:
-    """A stage by measured step times."""
+    """Step cost of a stage by measured times."""
 
     profile: StageProfile
     depth: float

@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 
 from molink.errors import UserError
 from molink_scheduler.batch import BatchClass
-from molink_sim.hardware.interpolation import Curve, Surface
-from molink_sim.hardware.stage_profile import read_stage_profile
+from molink_sim.stage_profile import Curve, Surface, read_stage_profile
 
 DECODE, PREFILL = BatchClass.DECODE, BatchClass.PREFILL
 

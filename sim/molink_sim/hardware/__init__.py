@@ -1,1 +1,0 @@
-"""Measured step times of real stages."""
