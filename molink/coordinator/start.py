@@ -15,14 +15,14 @@ from molink.config.settings import UpSettings
 from molink.control.broker.broker import Broker, TlsFiles, open_broker
 from molink.control.messages.payloads import WeightsSource
 from molink.control.registry.registry import Registry
-from molink.coordinator.cluster import Cluster, ClusterParts, run_cluster
+from molink.coordinator.cluster import Cluster, run_cluster
 from molink.coordinator.members.hub import ControlHub, let_in
 from molink.coordinator.members.node_book import NodeBook
 from molink.coordinator.planning.model_planner import ModelPlanner
 from molink.coordinator.planning.plan_process import plan_beside
 from molink.coordinator.planning.readiness import Readiness
 from molink.coordinator.requests.ledger import Ledger
-from molink.coordinator.rings.coordinator_endpoint import CoordinatorEndpoint, EndpointTerms
+from molink.coordinator.rings.coordinator_endpoint import CoordinatorEndpoint
 from molink.coordinator.rings.manager import ManagerSettings
 from molink.coordinator.rings.ring_health import FailureBackoff
 from molink.coordinator.services import JoinService, NodeServices
@@ -71,10 +71,29 @@ async def start_coordinator(settings: UpSettings, api_port: int) -> AsyncIterato
         )
         hub = await stack.enter_async_context(ControlHub.open(broker, registry, book, services))
         registry.url = url
-        parts = _parts(settings, model, planner, hub, ledger, services)
-        tasks = await stack.enter_async_context(background_tasks())
+        relay = services.relay
+        cluster = run_cluster(
+            await stack.enter_async_context(background_tasks()),
+            card=model.card,
+            hub=hub,
+            ledger=ledger,
+            planner=planner,
+            readiness=Readiness(services.probing.asked_of),
+            backoff=FailureBackoff(),
+            new_endpoint=lambda epoch: CoordinatorEndpoint(
+                keys=registry.coordinator,
+                card=model.card,
+                terms=settings.ring,
+                listen_host=settings.host,
+                public_host=settings.public_host,
+                relay=relay,
+                epoch=epoch,
+            ),
+            settings=ManagerSettings(settings.min_nodes, settings.codec),
+            status=lambda: {"relay": {"address": relay.address, "trouble": relay.trouble}},
+        )
         yield Coordinator(
-            run_cluster(parts, tasks),
+            cluster,
             JoinService(registry, broker, _host_for_agents(settings, broker), size),
             registry,
             model.checkpoint,
@@ -109,33 +128,3 @@ def _planner(settings: UpSettings, model: ServedModel, url: str) -> ModelPlanner
 def _host_for_agents(settings: UpSettings, broker: Broker) -> str:
     """Where agents reach the broker: an external one at its own host, ours where we are."""
     return broker.address.host if "://" in (settings.broker or "") else settings.public_host
-
-
-def _parts(
-    settings: UpSettings,
-    model: ServedModel,
-    planner: ModelPlanner,
-    hub: ControlHub,
-    ledger: Ledger,
-    services: NodeServices,
-) -> ClusterParts:
-    relay = services.relay
-    terms = EndpointTerms(
-        keys=hub.registry.coordinator,
-        card=model.card,
-        ring=settings.ring,
-        listen_host=settings.host,
-        public_host=settings.public_host,
-        relay=relay,
-    )
-    return ClusterParts(
-        card=model.card,
-        hub=hub,
-        ledger=ledger,
-        planner=planner,
-        readiness=Readiness(services.probing.asked_of),
-        backoff=FailureBackoff(),
-        new_endpoint=lambda epoch: CoordinatorEndpoint(terms, epoch),
-        settings=ManagerSettings(settings.min_nodes, settings.codec),
-        status=lambda: {"relay": {"address": relay.address, "trouble": relay.trouble}},
-    )
