@@ -44,10 +44,10 @@ class StageLinks:
     """Inbox and outgoing links of one stage."""
 
     name: str
-    _links: ProcessLinks
     _inbox: "queue.SimpleQueue[MessageFrames]"
     _report: Callable[[Fact], None]
     """Called, in the links' thread too, with what becomes of a link."""
+    _links: ProcessLinks = field(init=False)
     _budget: UploadBudget = field(default_factory=lambda: UploadBudget(None))
     _next: PacedLink | None = None
     _coordinator: PacedLink | None = None
@@ -67,8 +67,9 @@ class StageLinks:
         """Listen for the neighbours that will connect, before the ring is known; with `keys`,
         encrypted."""
         inbox: queue.SimpleQueue[MessageFrames] = queue.SimpleQueue()
-        links = ProcessLinks.bind(name, host, 2 if is_head else 1, inbox.put, keys)
-        return cls(name, links, inbox, report)
+        stage, ports = cls(name, inbox, report), 2 if is_head else 1
+        stage._links = ProcessLinks.bind(name, host, ports, inbox.put, stage._on_failure, keys)
+        return stage
 
     @property
     def ports(self) -> tuple[int, ...]:
@@ -163,6 +164,10 @@ class StageLinks:
         """State of each link that leaves here."""
         links = (self._next, self._coordinator)
         return tuple(link.report() for link in links if link is not None)
+
+    def _on_failure(self, error: Exception) -> None:
+        """In the links' thread, which ends."""
+        self._lost = f"{self.name} can send and receive nothing any more: {error!r:.200}."
 
     def _on_silence(self, link: PacedLink, step: SilenceStep) -> None:
         """In the links' thread: a path seems dead, and what the link does about it."""

@@ -1,4 +1,4 @@
-"""Who may speak on this process's links, when they are encrypted.
+"""Keys that may speak on this process's links, when they are encrypted.
 
 Every encrypted link is CURVE: the sender knows the receiver's key beforehand, the receiver is told
 the sender's by the handshake and asks the guard. ZeroMQ puts that question on a socket of its own
@@ -120,7 +120,7 @@ class CurveGuard:
         self._bell.close()
 
     def _ring(self) -> None:
-        """Let the thread look at the list again."""
+        """Let the thread see that the list has changed."""
         with self._bell_lock:
             self._bell.send(b"")
 
@@ -134,7 +134,7 @@ class CurveGuard:
                 self._rung.recv()
             if self._zap in ready:
                 self._take(self._zap.recv_multipart())
-            self._look_again(time.monotonic())
+            self._answer_waiting(time.monotonic())
         self._zap.close()
         self._rung.close()
 
@@ -158,8 +158,8 @@ class CurveGuard:
         else:
             self._answer(question.envelope, None)
 
-    def _look_again(self, now: float) -> None:
-        """Answer those who wait and are allowed now, or have waited long enough."""
+    def _answer_waiting(self, now: float) -> None:
+        """Answer the questions whose keys are allowed now, or that have waited long enough."""
         for question in tuple(self._waiting):
             if question.key in self._allowed:
                 self._answer(question.envelope, question.key)

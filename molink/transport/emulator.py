@@ -76,7 +76,7 @@ class Target:
 
     @classmethod
     def parse(cls, text: str) -> "Target":
-        """From `host:port`."""
+        """A target from the text `host:port`."""
         host, _, port = text.rpartition(":")
         return cls(host, int(port))
 

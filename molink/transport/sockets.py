@@ -171,7 +171,7 @@ class Listener:
         self._accepting = asyncio.create_task(self._accept())
 
     async def close(self) -> None:
-        """End every connection."""
+        """Stop listening and end every connection."""
         await cancel(self._accepting, *self._serving)
         self._socket.close()
 

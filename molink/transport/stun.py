@@ -1,12 +1,12 @@
-"""A mirror for agents: tells each under which address the internet sees it (STUN, RFC 8489).
+"""A mirror for agents: shows each the address under which the internet sees it (STUN, RFC 8489).
 
 Two UDP ports answer. A home router that gives one and the same outside port for both maps
 independently of the other end, so that neighbours could reach it too; one that gives another for
 each does not. The second port is named in every answer of the first (OTHER-ADDRESS); its address
 there means nothing, since a server seldom knows its own public one.
 
-An answer has 44 bytes, a question 20 at least, and answers per second are bounded: whoever
-forges the sender's address gains nothing here.
+An answer has 44 bytes, a question 20 at least, and answers per second are bounded: a forged
+sender address gains nothing here.
 """
 
 import asyncio
@@ -29,14 +29,14 @@ ANY_ADDRESS = "0.0.0.0"
 
 
 class StunServer:
-    """Both ports, until closed. An async context manager."""
+    """STUN server on two ports, until closed; an async context manager."""
 
     def __init__(self, first: asyncio.DatagramTransport, second: asyncio.DatagramTransport) -> None:
         self._transports = (first, second)
 
     @property
     def port(self) -> int:
-        """The port to be told to agents."""
+        """The port that agents are given."""
         return _port(self._transports[0])
 
     @property
@@ -45,7 +45,7 @@ class StunServer:
         return _port(self._transports[1])
 
     def close(self) -> None:
-        """Answer nobody any more."""
+        """Stop answering and close both ports."""
         for transport in self._transports:
             transport.close()
 
@@ -80,7 +80,7 @@ async def serve_stun(host: str, port: int, other_port: int = 0) -> StunServer:
 
 
 def parse_stun(data: bytes) -> stun.Message | None:
-    """None for anything that is no STUN message: whoever sends may lie."""
+    """None for anything that is no STUN message: a sender may lie."""
     if len(data) > REQUEST_BYTES_MAX:
         return None
     try:
@@ -90,14 +90,14 @@ def parse_stun(data: bytes) -> stun.Message | None:
 
 
 class _Answers:
-    """Counts the answers of this second, of both ports."""
+    """Rate limit of the answers of both ports, by the second."""
 
     def __init__(self) -> None:
         self._second = 0
         self._count = 0
 
-    def one_more(self, now_s: float) -> bool:
-        """Whether another may be given."""
+    def take(self, now_s: float) -> bool:
+        """Count another answer; False when it may not be given."""
         if int(now_s) != self._second:
             self._second, self._count = int(now_s), 0
         self._count += 1
@@ -105,7 +105,7 @@ class _Answers:
 
 
 class _Mirror(asyncio.DatagramProtocol):
-    """One port."""
+    """One of the two ports."""
 
     def __init__(self, answers: _Answers, other_port: int) -> None:
         self._answers = answers
@@ -120,7 +120,7 @@ class _Mirror(asyncio.DatagramProtocol):
         asked = request is not None and request.message_class == stun.Class.REQUEST
         if not asked or request is None or request.message_method != stun.Method.BINDING:
             return
-        if self._transport is not None and self._answers.one_more(time.monotonic()):
+        if self._transport is not None and self._answers.take(time.monotonic()):
             self._transport.sendto(self._answer(request, (addr[0], addr[1])), addr)
 
     def _answer(self, request: stun.Message, sender: tuple[str, int]) -> bytes:

@@ -140,7 +140,7 @@ class World:
 
 @dataclass(slots=True)
 class _Epoch:
-    """One life of a ring; tokens of an earlier one are dropped, as `RingClientLinks` does."""
+    """One epoch of a ring; tokens of an earlier one are dropped, as `RingClientLinks` does."""
 
     world: World
     number: int

@@ -162,7 +162,7 @@ class _BoundedClock(Clock):
     """Time that stops when a world does not come to rest."""
 
     def at(self, when: float, action: Callable[[Any], None], argument: Any = None) -> None:
-        """As `Clock.at`."""
+        """Plan an event, as `Clock.at` does; raises RuntimeError when there are too many."""
         if self._planned >= EVENTS_MAX:
             raise RuntimeError(f"the world has planned {EVENTS_MAX} events and goes on")
         super().at(when, action, argument)

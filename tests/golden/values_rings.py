@@ -251,11 +251,7 @@ def stage_on(place: int, stages: int) -> ToldNode:
     told = ToldNode(None)  # type: ignore[arg-type]
     told.stage = AgentStage(
         node=node(place),
-        work=work,
-        ring=1,
-        epoch=7,
-        index=place,
-        stages=stages,
+        assignment=Assignment(revision=0, ring=1, epoch=7, stage=place, stages=stages, work=work),
         neighbours=(f"{(place - 1) % stages}" * 40, KEY),
         commands=told,
     )

@@ -173,7 +173,7 @@ def a_link_sends():
             port = receiver.bind_to_random_port("tcp://127.0.0.1")
             address = f"tcp://127.0.0.1:{port}"
             link = PacedLink.connect(context, "next", address, make_transmission(), LinkPacer())
-            link.say_hello()
+            link.send_hello()
             sender, *said = heard_of(receiver)
             receiver.send_multipart([sender, encode_welcome(0)])
             link.connections.socket.poll(WAIT_MS)

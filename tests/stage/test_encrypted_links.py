@@ -133,6 +133,19 @@ def test_a_stage_whose_link_is_lost_says_so_and_ends(stages):
         list(stages.stage.receive())
 
 
+def test_a_stage_whose_link_thread_fails_says_so_and_ends(stages, caplog):
+    stages.join()
+    thread = stages.stage._links.thread
+    outbound, thread.outbound = thread.outbound, [None]
+    thread.wake()
+    with pytest.raises(StageError, match="nothing any more: AttributeError"):
+        for _ in range(100):
+            stages.stage.wait(PATIENCE_S / 100)
+            assert list(stages.stage.receive()) == []
+    assert "the link thread has failed" in caplog.text
+    thread.outbound = outbound
+
+
 def test_a_plain_stage_cannot_be_told_whom_to_accept(caplog):
     links = StageLinks.bind("plain", "127.0.0.1", False, lambda fact: None)
     links.handle(SetAllowed((public(STRANGER),)))

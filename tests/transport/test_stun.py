@@ -84,6 +84,6 @@ def test_nor_does_a_good_head_with_a_bad_body(body):
 
 def test_answers_per_second_are_bounded():
     answers = _Answers()
-    given_now = sum(answers.one_more(5.5) for _ in range(3 * ANSWERS_PER_S_MAX))
+    given_now = sum(answers.take(5.5) for _ in range(3 * ANSWERS_PER_S_MAX))
     assert given_now == ANSWERS_PER_S_MAX
-    assert answers.one_more(6.0)
+    assert answers.take(6.0)

@@ -10,7 +10,13 @@ from dataclasses import dataclass
 
 from molink.control.messages.payloads import PathMeasured, PathReport, PeerAddress, ProbeOrder
 from molink.transport.paths.direct import first_direct
-from molink.transport.peer.measuring import Asking, Measured, greet_peer, measure, measure_download
+from molink.transport.peer.measuring import (
+    Asking,
+    Measured,
+    measure,
+    measure_download,
+    peer_handshake,
+)
 from molink.transport.peer.protocol import PEER_PORT_NAME
 from molink.transport.preamble import RefusedError
 from molink.transport.relay.client import RelayCaller
@@ -85,7 +91,7 @@ class Prober:
 
     async def _direct(self, peer: PeerAddress, asking: Asking) -> tuple[str, Measured] | None:
         async def prove(connection: socket.socket) -> None:
-            await greet_peer(connection, asking)
+            await peer_handshake(connection, asking)
 
         found = await first_direct(peer.addresses, prove)
         if found is None:
@@ -107,7 +113,7 @@ class Prober:
         except (OSError, RefusedError):
             return None
         try:
-            await greet_peer(connection, asking)
+            await peer_handshake(connection, asking)
         except (OSError, RefusedError):
             connection.close()
             return None

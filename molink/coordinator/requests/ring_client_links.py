@@ -50,7 +50,9 @@ class RingClientLinks:
     def bind(cls, host: str, epoch: int, keys: CurveKeys | None = None) -> "RingClientLinks":
         """Listen for the tail; with `keys`, encrypted. Needs a running event loop."""
         links = cls(asyncio.get_running_loop())
-        links._links = ProcessLinks.bind("coordinator", host, 1, links._deliver, keys, epoch)
+        links._links = ProcessLinks.bind(
+            "coordinator", host, 1, links._deliver, links._on_failure, keys, epoch
+        )
         return links
 
     @property
@@ -92,6 +94,10 @@ class RingClientLinks:
     def close(self) -> None:
         """Close both links, and end their thread."""
         self._links.close()
+
+    def _on_failure(self, error: Exception) -> None:
+        """In the link thread, which ends."""
+        self._queue(HeadLost(f"The coordinator's links have failed: {error!r:.200}."))
 
     def _on_silence(self, link: PacedLink, step: SilenceStep) -> None:
         """In the link thread: the path to the head seems dead."""

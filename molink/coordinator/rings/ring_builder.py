@@ -38,11 +38,14 @@ class Assigner:
         return [
             AgentStage(
                 node=node,
-                work=stage.work,
-                ring=ring,
-                epoch=epoch,
-                index=index,
-                stages=len(nodes),
+                assignment=Assignment(
+                    revision=0,
+                    ring=ring,
+                    epoch=epoch,
+                    stage=index,
+                    stages=len(nodes),
+                    work=stage.work,
+                ),
                 neighbours=(nodes[index - 1].public_key, self.coordinator_key),
                 commands=self.commands,
             )

@@ -12,7 +12,7 @@ ZeroMQ's descriptor signals edges only, and sending may consume the edge of an a
 has come in; so `exchange` ends only when none has come since the last chunk left. It asks for
 EVENTS, which costs a third of a `recv` that finds nothing.
 
-For one thread at a time; `PacedLink` has the lock.
+To be used by one thread at a time: `PacedLink` has the lock.
 """
 
 from collections import deque

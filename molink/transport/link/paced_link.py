@@ -1,12 +1,11 @@
 """The sending end of a link: messages in, chunks out, as the core decides.
 
-Whoever has news of the link calls: `send` when there is a message, `pump` when an acknowledgement
-may have come or time has passed. Both may come from different threads, so a lock guards the
-connection and the core's state; it is held for the tens of microseconds that one decision and one
-send take, and nothing blocks under it.
+`send` is called with a message, `pump` when an acknowledgement may have come or time has passed,
+each from a thread of its own, so a lock guards the connection and the core's state; it is held for
+the tens of microseconds that one decision and one send take, and nothing blocks under it.
 
-A link may take another connection while it is in use: because it is told to (`move_to`), or because
-nothing is acknowledged any more (the core's `LinkSilence`). Connections are opened and closed in
+A link may take another connection while it is in use: on request (`move_to`), or because nothing is
+acknowledged any more (the core's `LinkSilence`). Connections are opened and closed in
 `pump`, which only the link's thread calls.
 """
 
@@ -37,7 +36,7 @@ FILLER_BYTES = 32 * 1024
 
 @dataclass(slots=True)
 class PacedLink:
-    """One directed link, from the side that sends."""
+    """Sending end of a directed link."""
 
     name: str
     connections: Connections
@@ -80,10 +79,10 @@ class PacedLink:
         return self.connections.address
 
     def move_to(self, address: str, done: Callable[[MoveOutcome], None]) -> None:
-        """Lead to another address of the same far end, once that answers and nothing is in flight.
+        """Move to another address of the same far end, once that answers and nothing is in flight.
 
-        Returns at once. Whoever calls it wakes the link's thread, in which `done` is called; a
-        move that is still under way is given up for this one.
+        Returns at once. The caller wakes the link's thread, in which `done` is called; a move that
+        is still under way is given up for this one.
         """
         with self._lock:
             self.connections.request_move(address, done)
@@ -92,7 +91,7 @@ class PacedLink:
         """Close its connections; the link's thread must have ended."""
         self.connections.close()
 
-    def say_hello(self) -> None:
+    def send_hello(self) -> None:
         """Ask whether the far end listens."""
         with self._lock:
             with suppress(zmq.Again):  # A connection that ZeroMQ has given up takes nothing more.
@@ -125,7 +124,7 @@ class PacedLink:
             self._stream.drain()
             ended = self._advance_move()
             asked_at = self._stream.exchange()
-            step = self._look(asked_at) if asked_at >= self.sender.silence.check_at else None
+            step = self._check_silence(asked_at)
             wake_at = self.sender.next_wake(asked_at)
             move = self.connections.move
         for ended_move in ended:
@@ -145,7 +144,7 @@ class PacedLink:
 
     @property
     def rate_bytes_per_s(self) -> float:
-        """The measured rate."""
+        """The rate as acknowledgements show it."""
         return self.sender.rate_bytes_per_s
 
     @property
@@ -153,9 +152,11 @@ class PacedLink:
         """What limits the bytes in flight."""
         return self.sender.pacer
 
-    def _look(self, now: float) -> SilenceStep | None:
-        """Notice a way that is dead, and begin to do something about it."""
+    def _check_silence(self, now: float) -> SilenceStep | None:
+        """Notice a path that is dead, and begin to do something about it."""
         sender = self.sender
+        if now < sender.silence.check_at:
+            return None
         step = sender.silence.check(sender.oldest, sender.pacer, now)
         if isinstance(step, Reconnect):
             self.connections.reconnect()

@@ -56,15 +56,19 @@ class ProcessLinks:
         host: str,
         ports: int,
         deliver: Callable[[MessageFrames], None],
+        on_failure: Callable[[Exception], None],
         keys: CurveKeys | None = None,
         epoch: int = 0,
     ) -> "ProcessLinks":
-        """Listen at so many free ports of `host`; with `keys`, encrypted. `deliver` is called in
-        the link thread with the frames of each message that has arrived whole."""
+        """Listen at so many free ports of `host`; with `keys`, encrypted.
+
+        In the link thread `deliver` is called with the frames of each message that has arrived
+        whole, and `on_failure` when that thread ends by an error, so that no link works any more.
+        """
         context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         guard = CurveGuard(context, keys) if keys is not None else None
         inbound = [InboundLink.bind(context, host, guard) for _ in range(ports)]
-        thread = LinkThread(inbound, deliver)
+        thread = LinkThread(inbound, deliver, on_failure)
         thread.start()
         return cls(name, inbound, epoch, guard, thread, context)
 

@@ -141,11 +141,13 @@ class InboundLink:
 
 @dataclass(slots=True)
 class LinkThread:
-    """Serves links until the process ends, or until `stop`."""
+    """Thread that serves a process's links, from `start` to `stop`."""
 
     inbound: Sequence[InboundLink]
     deliver: Callable[[list[memoryview]], None]
     """Called with the frames of each complete message."""
+    on_failure: Callable[[Exception], None] = field(default=lambda error: None)
+    """Called when the thread ends by an error of ours: no link works any more."""
     outbound: list[PacedLink] = field(default_factory=list)
     frames_refused: int = 0
     _wake: tuple[int, int] = field(default_factory=os.pipe)
@@ -165,7 +167,7 @@ class LinkThread:
         while not link.is_open:
             if time.monotonic() > deadline:
                 return False
-            link.say_hello()
+            link.send_hello()
             time.sleep(HELLO_PERIOD_S)
         self._measure(link)
         return True
@@ -196,6 +198,13 @@ class LinkThread:
         return sum(link.reassembly.chunks_refused for link in self.inbound)
 
     def _run(self) -> None:
+        try:
+            self._serve()
+        except Exception as error:
+            log.exception("the link thread has failed")
+            self.on_failure(error)
+
+    def _serve(self) -> None:
         poller = select.poll()
         poller.register(self._wake[0], select.POLLIN)
         for link in self.inbound:

@@ -66,8 +66,8 @@ async def first_direct(
     """
     found: list[tuple[str, socket.socket]] = []
     attempts = [
-        asyncio.create_task(_attempt(place * STAGGER_S, address, prove, within_s))
-        for place, address in enumerate(addresses[:ADDRESSES_MAX])
+        asyncio.create_task(_attempt(number * STAGGER_S, address, prove, within_s))
+        for number, address in enumerate(addresses[:ADDRESSES_MAX])
     ]
     try:
         for ended in asyncio.as_completed(attempts):
@@ -133,19 +133,19 @@ def home_addresses(devices: Mapping[str, Sequence[Any]] | None = None) -> list[s
     """IPv4 addresses of the PC's own devices, as strings; `devices` as psutil gives them."""
     found = psutil.net_if_addrs() if devices is None else devices
     addresses = [
-        one.address
+        device.address
         for name, bound in sorted(found.items())
         if not name.startswith(VIRTUAL)
-        for one in bound
-        if one.family == socket.AF_INET and _reachable(one.address)
+        for device in bound
+        if device.family == socket.AF_INET and _reachable(device.address)
     ]
     return list(dict.fromkeys(addresses))
 
 
 def _reachable(address: str) -> bool:
     """Whether the address means this PC to others too."""
-    one = ipaddress.ip_address(address)
-    return not (one.is_loopback or one.is_link_local or one.is_unspecified or one.is_multicast)
+    ip = ipaddress.ip_address(address)
+    return not (ip.is_loopback or ip.is_link_local or ip.is_unspecified or ip.is_multicast)
 
 
 def candidates(
@@ -165,6 +165,6 @@ def candidates(
     found = [f"{host}:{port}" for host in home]
     if mapped is not None:
         found.append(mapped)
-    if seen is not None and not any(one.startswith(f"{seen}:") for one in found):
+    if seen is not None and not any(address.startswith(f"{seen}:") for address in found):
         found.append(f"{seen}:{port}")
     return tuple(found[:ADDRESSES_MAX])

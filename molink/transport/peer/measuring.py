@@ -37,9 +37,9 @@ __all__ = [
     "Arrivals",
     "Asking",
     "Measured",
-    "greet_peer",
     "measure",
     "measure_download",
+    "peer_handshake",
 ]
 
 ECHOES = 9
@@ -119,7 +119,7 @@ class Asking:
     """`probe_token` for this pair."""
 
 
-async def greet_peer(connection: socket.socket, asking: Asking) -> None:
+async def peer_handshake(connection: socket.socket, asking: Asking) -> None:
     """Make the handshake with the service at the far end, and wait for our slot.
 
     Raises RefusedError when it says why not, OSError when what listens there is something else.
@@ -139,7 +139,7 @@ async def greet_peer(connection: socket.socket, asking: Asking) -> None:
 async def measure(
     connection: socket.socket, bulk_s: float = BULK_S, cap_bytes_per_s: float | None = None
 ) -> Measured:
-    """Measure over a connection that `greet_peer` has prepared; closes it.
+    """Measure over a connection that `peer_handshake` has prepared; closes it.
 
     `cap_bytes_per_s` is what the owner lets this PC send. Raises OSError when the connection ends
     before a round trip is known; a rate that cannot be measured is 0.
@@ -155,7 +155,7 @@ async def measure(
 
 async def measure_download(connection: socket.socket, within_s: float = BULK_S) -> float:
     """Bytes per second that the coordinator's service can send here, over a connection that
-    `greet_peer` has prepared; closes it.
+    `peer_handshake` has prepared; closes it.
 
     Counted on this side, by this clock. 0: not measured, or that service gives nothing now.
     """

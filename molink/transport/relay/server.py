@@ -98,7 +98,7 @@ class RelayServer:
         self._pinging = asyncio.create_task(self._ping())
 
     async def stop(self) -> None:
-        """End every connection."""
+        """Stop listening and end every connection."""
         await cancel(self._pinging)
         await self._listener.close()
 

@@ -33,7 +33,7 @@ class Splicer:
         """Read from a source and not yet taken by its sink."""
         self.open_count = 0
 
-    async def join(self, one: socket.socket, other: socket.socket) -> None:
+    async def join(self, first: socket.socket, second: socket.socket) -> None:
         """Carry bytes both ways until both have ended or one is broken; closes both sockets.
 
         Cancelling it closes both. Raises nothing that a peer can cause.
@@ -44,7 +44,7 @@ class Splicer:
             if not over.done() and (broken or all(pump.ended for pump in pumps)):
                 over.set_result(None)
 
-        pumps = (_Pump(self, one, other, ended), _Pump(self, other, one, ended))
+        pumps = (_Pump(self, first, second, ended), _Pump(self, second, first, ended))
         self.open_count += 1
         try:
             for pump in pumps:
@@ -54,8 +54,8 @@ class Splicer:
             self.open_count -= 1
             for pump in pumps:
                 pump.stop()
-            one.close()
-            other.close()
+            first.close()
+            second.close()
 
 
 @dataclass(slots=True, eq=False)

@@ -111,7 +111,7 @@ class Backlog:
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing waits."""
+        """Whether no transfer waits."""
         return not any(self._lines)
 
     def queued_bytes(self, batch_class: BatchClass) -> int:

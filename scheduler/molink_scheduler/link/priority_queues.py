@@ -129,7 +129,7 @@ class StarvationGuard:
         self.decode_bytes += size_bytes
 
     def reset(self) -> None:
-        """Prefill has moved."""
+        """Start afresh: prefill has moved."""
         self.decisions, self.decode_bytes, self.since = 0, 0, None
 
     def is_over(self, now: float) -> bool:

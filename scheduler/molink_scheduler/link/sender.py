@@ -122,7 +122,7 @@ class LinkSender:
 
     @property
     def rate_bytes_per_s(self) -> float:
-        """The measured rate."""
+        """The rate as acknowledgements show it."""
         return self.pacer.estimator.rate_bytes_per_s
 
     def set_next_decode_due(self, due_at: float | None) -> None:

@@ -56,7 +56,7 @@ class TransmissionQueue(Protocol):
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing waits."""
+        """Whether no transfer waits."""
         ...
 
     @property

@@ -25,7 +25,7 @@ __all__ = ["IdealLink", "WaitingPrefill"]
 
 @dataclass(slots=True)
 class WaitingPrefill:
-    """A prompt's message; the front of the line is on the wire whenever no decode is."""
+    """Message of a prompt that waits; the first one is on the wire whenever no decode is."""
 
     message: Any
     rows: int
@@ -34,7 +34,7 @@ class WaitingPrefill:
 
 @dataclass(slots=True)
 class IdealLink(ForecastIgnored):
-    """One directed link."""
+    """Directed link that sends decode before prefill, at the true rate, in closed form."""
 
     clock: Clock
     line: Line
@@ -50,11 +50,11 @@ class IdealLink(ForecastIgnored):
 
     @property
     def rate_bytes_per_s(self) -> float:
-        """The true one."""
+        """The true rate of its wire."""
         return self.line.rate_at(self.clock.now)
 
     def offer(self, message: Any, batch_class: BatchClass, size_bytes: int, rows: int) -> None:
-        """As `Link` says."""
+        """Send a message as soon as the order of this link lets it."""
         self.offer_at(self.clock.now, message, batch_class, size_bytes, rows)
 
     def offer_at(
@@ -123,17 +123,17 @@ class IdealLink(ForecastIgnored):
         self._prefill_until = self.line.schedule.finish(start, self._prefill[0].left_bytes)
 
     def _watch_front(self) -> None:
-        """Look when the front of the line leaves if no decode comes."""
-        self.clock.at(self._prefill_until, self._look)
+        """Plan the moment at which the front of the line leaves if no decode comes."""
+        self.clock.at(self._prefill_until, self._front_left)
 
-    def _look(self, _: None) -> None:
+    def _front_left(self, _: None) -> None:
         """The front has left, unless decode pushed it back in the meantime."""
         self._settle(self.clock.now)
         if self._prefill:
             self._watch_front()
 
     def _settle(self, now: float) -> None:
-        """What has left the wire by now goes its way, one after the other."""
+        """Deliver what has left the wire by now, one after the other."""
         while self._prefill and (left_at := self._prefill_until) <= now:
             front = self._prefill.popleft()
             if front.left_bytes > 0 and self._prefill_from < left_at:

@@ -1,4 +1,4 @@
-"""What a stage sees of the link that leaves it, whoever decides what it carries next."""
+"""What a stage sees of the link that leaves it, whatever decides what it carries next."""
 
 from typing import Any, Protocol
 
@@ -8,14 +8,14 @@ __all__ = ["Deliver", "ForecastIgnored", "Link"]
 
 
 class Deliver(Protocol):
-    """Called with each message that has arrived whole."""
+    """Receiver of each message that has arrived whole."""
 
     def __call__(self, message: Any, /) -> None:
-        """Take it."""
+        """Take the message."""
 
 
 class Link(Protocol):
-    """One directed link, from the side that sends."""
+    """Sending end of a directed link."""
 
     deliver: Deliver
 
@@ -39,7 +39,7 @@ class ForecastIgnored:
     __slots__ = ()
 
     def set_next_decode_due(self, due_at: float | None) -> None:
-        """As `Link` says."""
+        """Ignore the forecast of this link's next decode."""
 
     def set_decode_result_due(self, due_at: float) -> None:
-        """As `Link` says."""
+        """Ignore the forecast of a decode step's result."""

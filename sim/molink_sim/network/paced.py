@@ -34,7 +34,7 @@ ROUND_TRIP_S_MIN = 1e-4
 
 @dataclass(slots=True)
 class PacedLink:
-    """One directed link, both ends."""
+    """Both ends of a directed link as it ships, over a simulated wire."""
 
     clock: Clock
     line: Line
@@ -55,20 +55,20 @@ class PacedLink:
         return cls(clock, line, LinkSender(queue, LinkPacer(_measured(line, clock.now))), deliver)
 
     def set_next_decode_due(self, due_at: float | None) -> None:
-        """As `Link` says."""
+        """Pass the forecast on to the sender."""
         self.sender.set_next_decode_due(due_at)
 
     def set_decode_result_due(self, due_at: float) -> None:
-        """As `Link` says."""
+        """Pass the forecast on to the sender."""
         self.sender.set_decode_result_due(due_at)
 
     @property
     def rate_bytes_per_s(self) -> float:
-        """As the core measured it."""
+        """The rate as the core measures it."""
         return self.sender.rate_bytes_per_s
 
     def offer(self, message: Any, batch_class: BatchClass, size_bytes: int, rows: int) -> None:
-        """As `Link` says."""
+        """Offer a message to the sender, and send what it lets leave."""
         transfer = Transfer(self._next_transfer, batch_class, size_bytes)
         self._messages[self._next_transfer] = (message, rows)
         self._next_transfer += 1

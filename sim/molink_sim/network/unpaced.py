@@ -20,12 +20,12 @@ from molink_sim.network.link import Deliver, ForecastIgnored
 __all__ = ["FairLink", "FifoLink", "SerialLink"]
 
 RATE_MIN_BYTES_PER_S = 1.0
-"""What a chunk rule is told of a link that is cut: rates are above 0."""
+"""Rate of a link that is cut, for the chunk rules: theirs are above 0."""
 
 
 @dataclass(slots=True)
 class FifoLink(ForecastIgnored):
-    """Whole messages in order of offer."""
+    """Link that carries whole messages in order of offer."""
 
     clock: Clock
     line: Line
@@ -33,18 +33,18 @@ class FifoLink(ForecastIgnored):
 
     @property
     def rate_bytes_per_s(self) -> float:
-        """The true one."""
+        """The true rate of its wire."""
         return self.line.rate_at(self.clock.now)
 
     def offer(self, message: Any, batch_class: BatchClass, size_bytes: int, rows: int) -> None:
-        """As `Link` says."""
+        """Send a message as soon as the order of this link lets it."""
         arrival = self.line.carry(size_bytes, self.clock.now, batch_class, rows)
         self.clock.at(arrival, self.deliver, message)
 
 
 @dataclass(slots=True, eq=False)
 class _Sharing:
-    """A message that takes part of the wire."""
+    """Message that takes part of the wire."""
 
     number: int
     """Rising with every offer."""
@@ -58,10 +58,10 @@ class _Sharing:
 
 @dataclass(slots=True)
 class FairLink(ForecastIgnored):
-    """Everybody who waits gets the same share of the wire.
+    """Link on which every message that waits gets the same share of the wire.
 
-    What belongs to one stream (the spans of prompts, or one micro-batch) is handed over in order of
-    offer: whoever is done early waits for those of its stream that were offered before.
+    What belongs to one stream (the spans of prompts, or one micro-batch) is delivered in order of
+    offer: a message that is done early waits for those of its stream that were offered before.
     """
 
     clock: Clock
@@ -76,11 +76,11 @@ class FairLink(ForecastIgnored):
 
     @property
     def rate_bytes_per_s(self) -> float:
-        """The true one."""
+        """The true rate of its wire."""
         return self.line.rate_at(self.clock.now)
 
     def offer(self, message: Any, batch_class: BatchClass, size_bytes: int, rows: int) -> None:
-        """As `Link` says."""
+        """Send a message as soon as the order of this link lets it."""
         self._offers += 1
         joining = _Sharing(self._offers, message, batch_class, rows, size_bytes, _stream(message))
         now = self.clock.now
@@ -108,7 +108,7 @@ class FairLink(ForecastIgnored):
         self._advanced_at = now
 
     def _plan(self) -> None:
-        """Look again when the smallest remainder has left, if nobody joins before."""
+        """Wake when the smallest remainder has left, if nothing joins before."""
         if self._sharing:
             least = min(sharing.left_bytes for sharing in self._sharing)
             total = max(0.0, least) * len(self._sharing)
@@ -117,11 +117,11 @@ class FairLink(ForecastIgnored):
 
     def _ended(self, due_at: float) -> None:
         if due_at != self._due_at:
-            return  # Somebody joined, and a later look was planned.
+            return  # Another message joined, and a later moment was planned.
         now = self.clock.now
         self._advance()
         least = min(sharing.left_bytes for sharing in self._sharing)
-        for sharing in [one for one in self._sharing if one.left_bytes <= least]:
+        for sharing in [waiting for waiting in self._sharing if waiting.left_bytes <= least]:
             self._sharing.remove(sharing)
             self._done.append(sharing)
         self._due_at = math.inf
@@ -130,8 +130,8 @@ class FairLink(ForecastIgnored):
 
     def _hand_over(self, now: float) -> None:
         """Deliver what is done, unless one of its stream that was offered before is not."""
-        under_way = {one.stream: one.number for one in reversed(self._sharing)}
-        self._done.sort(key=lambda one: one.number)
+        under_way = {sharing.stream: sharing.number for sharing in reversed(self._sharing)}
+        self._done.sort(key=lambda sharing: sharing.number)
         for sharing in list(self._done):
             if sharing.stream is None or under_way.get(sharing.stream, math.inf) > sharing.number:
                 self._done.remove(sharing)
@@ -146,7 +146,7 @@ def _stream(message: Any) -> tuple[BatchClass, int] | None:
 
 @dataclass(slots=True)
 class SerialLink:
-    """A queue of the core's asked for the next piece whenever the last one has left."""
+    """Link that asks a queue of the core for the next piece whenever the last one has left."""
 
     clock: Clock
     line: Line
@@ -159,18 +159,18 @@ class SerialLink:
 
     @property
     def rate_bytes_per_s(self) -> float:
-        """The true one."""
+        """The true rate of its wire."""
         return self.line.rate_at(self.clock.now)
 
     def set_next_decode_due(self, due_at: float | None) -> None:
-        """As `Link` says."""
+        """Remember when decode is expected, for the just-in-time rule."""
         self._next_decode_due_at = due_at
 
     def set_decode_result_due(self, due_at: float) -> None:
-        """As `Link` says: a piece on its way is not called back."""
+        """Ignore it: a piece on its way is not called back."""
 
     def offer(self, message: Any, batch_class: BatchClass, size_bytes: int, rows: int) -> None:
-        """As `Link` says."""
+        """Send a message as soon as the order of this link lets it."""
         transfer = Transfer(self._next_transfer, batch_class, size_bytes)
         self._messages[self._next_transfer] = (message, rows)
         self._next_transfer += 1

@@ -21,11 +21,11 @@ Action = Callable[[Any], None]
 
 
 class Device(Protocol):
-    """Where a stage's steps take place."""
+    """Processor on which a stage's steps take their compute time."""
 
     @property
     def now(self) -> float:
-        """Its compute time."""
+        """Compute time that has passed on the device."""
 
     def at(self, when: float, action: Action, argument: Any) -> None:
         """Plan `action(argument)` for a moment of compute time at which a stage still computes."""
@@ -42,21 +42,21 @@ class Device(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class OwnDevice:
-    """Nobody else computes on it: compute time is real time."""
+    """Device of one stage alone: compute time is real time."""
 
     clock: Clock
 
     @property
     def now(self) -> float:
-        """As `Device` says."""
+        """Compute time that has passed on the device."""
         return self.clock.now
 
     def at(self, when: float, action: Action, argument: Any) -> None:
-        """As `Device` says."""
+        """Plan an action for a moment of compute time."""
         self.clock.at(when, action, argument)
 
     def begin(self) -> None:
-        """Nobody is in the way."""
+        """Nothing changes: no other stage is in the way."""
 
     def end(self) -> None:
         """Nobody waits for it."""
@@ -82,20 +82,20 @@ class SharedDevice:
     _since: float = field(init=False, default=0.0)
     _planned: int = field(init=False, default=0)
     _plan: int = field(init=False, default=0)
-    """Looks that were planned under an earlier speed are void."""
+    """Number of the plan in force: events of one for an earlier speed are void."""
     _events: list[tuple[float, int, Action, Any]] = field(init=False, default_factory=list)
 
     @property
     def now(self) -> float:
-        """As `Device` says."""
+        """Compute time that has passed on the device."""
         return self._compute_s + (self.clock.now - self._since) / self._slow
 
     def at(self, when: float, action: Action, argument: Any) -> None:
-        """As `Device` says."""
+        """Plan an action for a moment of compute time."""
         self._planned += 1
         heappush(self._events, (when, self._planned, action, argument))
         if self._events[0][1] == self._planned:
-            self._look()
+            self._plan_next()
 
     def begin(self) -> None:
         """The others slow down."""
@@ -126,9 +126,9 @@ class SharedDevice:
     def _change(self, difference: int) -> None:
         self._compute_s, self._since = self.now, self.clock.now
         self._computing += difference
-        self._look()
+        self._plan_next()
 
-    def _look(self) -> None:
+    def _plan_next(self) -> None:
         """Plan the moment at which the next event is due if the speed stays."""
         self._plan += 1
         if self._events:
@@ -140,7 +140,7 @@ class SharedDevice:
             return
         when, _, action, argument = heappop(self._events)
         self._compute_s, self._since = when, self.clock.now
-        self._look()
+        self._plan_next()
         action(argument)
 
 

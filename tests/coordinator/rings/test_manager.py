@@ -383,7 +383,7 @@ async def test_a_report_that_cannot_be_read_is_counted_once_and_not_shown(monkey
             assert stage.health == StageHealth(**HEALTH | {"packed": RAW, "unpacked": RAW})
         w.say("a", PROFILE)
         assert stage.health == StageHealth(**HEALTH | {"packed": RAW, "unpacked": RAW})
-        assert stage.refusals.counts == {FrameError: 2}
+        assert w.book.refusals.counts == {FrameError: 2}
 
 
 async def test_a_better_plan_for_all_is_taken_only_when_it_is_worth_it(monkeypatch):

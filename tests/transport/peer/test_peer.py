@@ -15,9 +15,9 @@ from molink.transport.peer.measuring import (
     START_SHARE,
     Arrivals,
     Asking,
-    greet_peer,
     measure,
     measure_download,
+    peer_handshake,
 )
 from molink.transport.peer.protocol import (
     BULK_BYTES_MAX,
@@ -57,7 +57,7 @@ async def bert():
 
 async def greeted(service: PeerService, who: str = ANNA) -> socket.socket:
     connection = await connect(service.address)
-    await greet_peer(connection, asking(who))
+    await peer_handshake(connection, asking(who))
     return connection
 
 
@@ -128,7 +128,7 @@ async def test_a_home_link_is_measured_as_what_it_is(bert, mbps, one_way_ms):
     )
     (port,) = json.loads(await emulator.stdout.readline())["ports"]
     connection = await connect(f"127.0.0.1:{port}")
-    await greet_peer(connection, asking(ANNA))
+    await peer_handshake(connection, asking(ANNA))
     measured = await measure(connection, bulk_s=0.7)
     emulator.stdin.close()
     await emulator.wait()
@@ -151,7 +151,7 @@ async def test_the_owners_cap_is_kept(bert):
 async def test_a_token_is_for_one_pair(bert, wrong):
     connection = await connect(bert.address)
     with pytest.raises(RefusedError, match="proof"):
-        await greet_peer(connection, wrong)
+        await peer_handshake(connection, wrong)
     connection.close()
 
 
@@ -169,7 +169,7 @@ async def test_another_nodes_service_is_not_taken_for_the_peers(bert):
     stranger = await asyncio.start_server(pretend, "127.0.0.1", 0)
     connection = await connect(address_of(stranger.sockets[0]))
     with pytest.raises(ConnectionError, match="another node"):
-        await greet_peer(connection, asking(ANNA))
+        await peer_handshake(connection, asking(ANNA))
     connection.close()
     stranger.close()
 
@@ -179,14 +179,14 @@ async def test_what_is_no_peer_service_is_an_error():
         connection = await connect(port.address)
         connection.send(b"\0\1\0")
         with pytest.raises(ConnectionError):
-            await greet_peer(connection, asking(ANNA))
+            await peer_handshake(connection, asking(ANNA))
         connection.close()
 
 
 async def test_one_is_served_at_a_time_and_the_next_waits_its_turn(bert):
     first = await greeted(bert)
     second = await connect(bert.address)
-    waiting = asyncio.create_task(greet_peer(second, asking(CARL)))
+    waiting = asyncio.create_task(peer_handshake(second, asking(CARL)))
     await until(lambda: bert._waiting == 1)
     assert not waiting.done()
     first.close()
@@ -198,11 +198,11 @@ async def test_one_is_served_at_a_time_and_the_next_waits_its_turn(bert):
 async def test_too_many_that_wait_are_told_to_come_later(bert, monkeypatch):
     monkeypatch.setattr(service_module, "WAITING_MAX", 1)
     first, second, third = await greeted(bert), await connect(bert.address), None
-    waiting = asyncio.create_task(greet_peer(second, asking(CARL)))
+    waiting = asyncio.create_task(peer_handshake(second, asking(CARL)))
     await until(lambda: bert._waiting == 1)
     third = await connect(bert.address)
     with pytest.raises(RefusedError, match="come later"):
-        await greet_peer(third, asking(ANNA))
+        await peer_handshake(third, asking(ANNA))
     waiting.cancel()
     for one in (first, second, third):
         one.close()
