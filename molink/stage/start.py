@@ -29,7 +29,7 @@ from molink.stage_protocol.messages import (
 )
 from molink_scheduler.head.prompt_queue import SPAN_TOKENS
 from molink_scheduler.head.scheduler import HeadScheduler, HeadSettings
-from molink_scheduler.kv.ledger import KvLedger
+from molink_scheduler.kv.blocks import KvLedger
 from molink_scheduler.recording.event_log import EventLog, RecordedCore
 from molink_scheduler.stage.book import ModelLimits, StageBook
 from molink_scheduler.stage.core import StageCore, WorkSource

@@ -47,7 +47,7 @@ from molink_scheduler.placement import (
     plan_on_shared_lines,
     worth_changing,
 )
-from molink_scheduler.placement.question import PlacementQuestion
+from molink_scheduler.placement.plan import PlacementQuestion
 
 __all__ = ["ELEMENT_BYTES", "FactsMaker", "ModelPlanner", "download_bytes_per_s", "goal_of"]
 

@@ -24,20 +24,14 @@ from molink_scheduler.head import (
     sequence,
     settings,
 )
-from molink_scheduler.kv import ledger
+from molink_scheduler.kv import blocks
 from molink_scheduler.stage import book, core, queue
-from molink_scheduler.timing import (
-    decode_clock,
-    prefill_budget,
-    round_tracker,
-    step_profile,
-)
+from molink_scheduler.timing import round_tracker, steps
 
 __all__ = ["decode", "encode"]
 
 _MODULES: tuple[ModuleType, ...] = (
-    *(batch, events, request, ledger, book, core, queue),
-    *(decode_clock, prefill_budget, round_tracker, step_profile),
+    *(batch, events, request, blocks, book, core, queue, round_tracker, steps),
     *(decode_batcher, micro_batch_choice, micro_batches, prefill_load),
     *(prompt_queue, scheduler, sequence, settings),
 )
