@@ -21,7 +21,7 @@ from molink.stage.health_reports import HealthReports
 from molink.stage.links import StageLinks
 from molink.stage.packing import Packing
 from molink.stage.tail import EndRules
-from molink.wire.messages import (
+from molink.wire.frames import (
     Activations,
     Cancel,
     FinishReason,

@@ -26,7 +26,7 @@ from molink.stage_protocol.messages import (
 )
 from molink_scheduler.head.prompt_queue import SPAN_TOKENS
 from molink_scheduler.head.scheduler import HeadScheduler, HeadSettings
-from molink_scheduler.kv.ledger import KvLedger
+from molink_scheduler.kv.blocks import KvLedger
 from molink_scheduler.stage.book import ModelLimits, StageBook
 from molink_scheduler.stage.core import StageCore, WorkSource
 from molink_scheduler.stage.queue import StageQueue

@@ -17,10 +17,11 @@ from molink.stage.packing import Packing
 from molink.stage.tail import EndRules
 from molink.stage_protocol.messages import JoinRing, StageHealth
 from molink.wire.codecs import CODECS
-from molink.wire.messages import Activations, Forget, Sampled, TensorHeader
+from molink.wire.elements import TensorHeader
+from molink.wire.frames import Activations, Forget, Sampled
 from molink_scheduler.batch import Admission, Batch, BatchClass, Release, Span
 from molink_scheduler.head.settings import RingTerms
-from molink_scheduler.kv.ledger import KvLedger
+from molink_scheduler.kv.blocks import KvLedger
 from molink_scheduler.request import SamplingParams
 from molink_scheduler.stage.book import ModelLimits, StageBook
 from molink_scheduler.stage.core import StageCore

@@ -22,8 +22,7 @@ from molink_agent.daemon.device_node import DeviceNode
 from molink_agent.daemon.measurements import PeerEndpoint, ProbeRunner, StepTimes
 from molink_agent.daemon.membership import DEVICES_DIR, Admission, Membership, forget_membership
 from molink_agent.daemon.reports import DeviceReports
-from molink_agent.daemon.routes import ListenAddress, RelayedRoutes
-from molink_agent.daemon.shared_uplink import LocalPorts, SharedUplink
+from molink_agent.daemon.routes import ListenAddress, LocalPorts, RelayedRoutes, SharedUplink
 from molink_agent.daemon.stage_launcher import AgentStageLauncher, WeightsCache
 from molink_agent.daemon.status import answer_owner, status_of
 from molink_agent.daemon.this_pc import DeviceStage, Measured, ThisPc

@@ -8,7 +8,7 @@ import logging
 import tempfile
 import time
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, closing
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -25,7 +25,7 @@ from molink.coordinator.cluster import Cluster, run_cluster
 from molink.coordinator.local.fixed_plan import FixedPlanner, RingPlan, fixed_plan, stage_name
 from molink.coordinator.local.local_endpoint import LocalEndpoint
 from molink.coordinator.local.local_node import LocalNode
-from molink.coordinator.members.hub import ControlHub, let_in
+from molink.coordinator.members.hub import ControlHub, allow_members
 from molink.coordinator.members.node_book import NodeBook
 from molink.coordinator.planning.readiness import Readiness
 from molink.coordinator.requests.ledger import Ledger
@@ -65,10 +65,8 @@ async def start_local(settings: ServeSettings) -> AsyncIterator[Cluster]:
         plan = replace(plan, known=memory.read(time.time()))
     async with AsyncExitStack() as stack:
         folder = Path(stack.enter_context(_folder()))
-        registry = Registry.open(folder)
-        stack.callback(registry.close)
-        ledger = Ledger.open(folder)
-        stack.callback(ledger.close)
+        registry = stack.enter_context(closing(Registry.open(folder)))
+        ledger = stack.enter_context(closing(Ledger.open(folder)))
         nodes, public_key = _admitted(registry, plan), registry.coordinator.public_z85
         broker = await _started_broker(registry, folder)
         stack.push_async_callback(broker.stop)
@@ -127,6 +125,6 @@ async def _started_broker(registry: Registry, folder: Path) -> Broker:
 
 
 async def _start(broker: Broker, registry: Registry) -> Broker:
-    await let_in(broker, registry)
+    await allow_members(broker, registry)
     await broker.start()
     return broker

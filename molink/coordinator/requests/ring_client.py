@@ -16,7 +16,7 @@ from molink.coordinator.requests.ring_client_links import HeadLost, HeadSilent, 
 from molink.errors import InvalidRequestError, MolinkError, RingError
 from molink.serving.service import GenerationRequest, ModelCard, TokenEvent, TokenLogprob
 from molink.serving.text_stream import TextStream
-from molink.wire.messages import Cancel, FinishReason, Sampled, SetCodec, Submit, TokenSample
+from molink.wire.frames import Cancel, FinishReason, Sampled, SetCodec, Submit, TokenSample
 from molink_scheduler.codec_choice import CodecDecision, LosslessTrial, choose_codec
 from molink_scheduler.request import Request, SamplingParams
 

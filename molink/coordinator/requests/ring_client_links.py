@@ -12,7 +12,7 @@ from molink.transport.link.connections import MoveOutcome
 from molink.transport.link.paced_link import PacedLink
 from molink.transport.link.process_links import MessageFrames, ProcessLinks
 from molink.wire.curve_keys import CurveKeys
-from molink.wire.messages import Cancel, Sampled, SetCodec, Submit
+from molink.wire.frames import Cancel, Sampled, SetCodec, Submit
 from molink_scheduler.link.facts import LinkMemory
 from molink_scheduler.link.pacer import LinkPacer
 from molink_scheduler.link.silence import GiveUp, Reconnect, SilenceStep

@@ -17,8 +17,7 @@ from molink.transport.link.connections import MoveOutcome
 from molink.transport.link.paced_link import OnSilence, PacedLink
 from molink.transport.link.thread import InboundLink, LinkThread
 from molink.wire.curve_keys import CurveKeys
-from molink.wire.frames import decode_message, encode_message
-from molink.wire.messages import Message
+from molink.wire.frames import Message, decode_message, encode_message
 from molink_scheduler.batch import DECODE, BatchClass
 from molink_scheduler.link.pacer import LinkPacer
 from molink_scheduler.link.transmission import TransmissionQueue
