@@ -19,9 +19,9 @@ from molink.control.registry.registry import Registry
 from molink.coordinator.cluster import Cluster, run_cluster
 from molink.coordinator.members.hub import ControlHub, allow_members
 from molink.coordinator.members.node_book import NodeBook
+from molink.coordinator.planning.cluster_plan import Readiness
 from molink.coordinator.planning.model_planner import ModelPlanner
 from molink.coordinator.planning.plan_process import plan_beside
-from molink.coordinator.planning.readiness import Readiness
 from molink.coordinator.requests.ledger import Ledger
 from molink.coordinator.rings.coordinator_endpoint import CoordinatorEndpoint
 from molink.coordinator.rings.manager import ManagerSettings

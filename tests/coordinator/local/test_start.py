@@ -58,6 +58,7 @@ class FakeLinks:
     head: None = None
     connected: list = field(default_factory=list)
     events: asyncio.Queue = field(default_factory=asyncio.Queue)
+    report = None
 
     @classmethod
     def bind(cls, host, epoch):
