@@ -3,6 +3,7 @@
 import asyncio
 
 from molink.control.messages.payloads import AssignedWork, Assignment, WeightsSource
+from molink_agent.daemon import process
 from tests.agent.daemon.agents import agent_with_two_nodes
 
 
