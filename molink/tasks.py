@@ -101,12 +101,12 @@ class Signal:
         self._next = asyncio.Event()
 
     def send(self) -> None:
-        """Something has changed."""
+        """Wake the tasks that wait now."""
         self._next.set()
         self._next = asyncio.Event()
 
     async def wait(self) -> None:
-        """Until something changes."""
+        """Wait until something changes."""
         await self._next.wait()
 
 

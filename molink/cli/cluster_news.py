@@ -52,7 +52,7 @@ class ClusterNews:
     """Sentences for the differences between one report and the next."""
 
     def __init__(self) -> None:
-        self._told: dict[str, str] = {}
+        self._shown: dict[str, str] = {}
         """Of each node, by id."""
         self._names: dict[str, str] = {}
         self._ready = False
@@ -61,20 +61,20 @@ class ClusterNews:
     def update(self, report: Report) -> list[str]:
         """What is new since the last time."""
         nodes = {str(node["id"]): node for node in report.get("nodes", ())}
-        lines = [self._removed(node_id) for node_id in self._told.keys() - nodes.keys()]
+        lines = [self._removed(node_id) for node_id in self._shown.keys() - nodes.keys()]
         for node_id, node in nodes.items():
             lines += self._of_node(node_id, node)
         return lines + self._of_relay(report) + self._of_rings(report)
 
     def _removed(self, node_id: str) -> str:
-        del self._told[node_id]
+        del self._shown[node_id]
         return f"{self._names.pop(node_id)} is removed"
 
     def _of_node(self, node_id: str, node: Report) -> list[str]:
-        sentence, before = _sentence(node), self._told.get(node_id)
+        sentence, before = _sentence(node), self._shown.get(node_id)
         if sentence == before or (before is None and node["state"] == "lost"):
             return []
-        self._told[node_id], self._names[node_id] = sentence, str(node["name"])
+        self._shown[node_id], self._names[node_id] = sentence, str(node["name"])
         came = "is here and " if before is None else ""
         return [f"{node['name']} {came}{sentence}"]
 

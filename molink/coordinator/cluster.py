@@ -10,18 +10,16 @@ from dataclasses import dataclass
 from typing import Any
 
 from molink.coordinator.members.hub import ControlHub
-from molink.coordinator.planning.cluster_plan import Planner
-from molink.coordinator.planning.readiness import Readiness
+from molink.coordinator.planning.cluster_plan import Planner, Readiness
 from molink.coordinator.requests.cluster_report import nodes_report
 from molink.coordinator.requests.cluster_service import ClusterService
 from molink.coordinator.requests.ledger import Accounting, Ledger
 from molink.coordinator.rings.manager import ClusterManager, ManagerSettings
-from molink.coordinator.rings.ring_builder import Assigner
 from molink.coordinator.rings.ring_health import FailureBackoff
-from molink.coordinator.rings.ring_supervisor import RingEndpoint, RingSupervisor
+from molink.coordinator.rings.ring_supervisor import Assigner, RingEndpoint, RingSupervisor
 from molink.serving.service import ModelCard
 
-__all__ = ["Cluster", "ClusterParts", "run_cluster"]
+__all__ = ["Cluster", "run_cluster"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,45 +30,36 @@ class Cluster:
     rings: Sequence[RingSupervisor]
 
 
-@dataclass(frozen=True, slots=True)
-class ClusterParts:
-    """Parts in which one cluster differs from another."""
+def run_cluster(
+    tasks: asyncio.TaskGroup,
+    *,
+    card: ModelCard,
+    hub: ControlHub,
+    ledger: Ledger,
+    planner: Planner,
+    readiness: Readiness,
+    backoff: FailureBackoff,
+    new_endpoint: Callable[[int], RingEndpoint],
+    settings: ManagerSettings,
+    status: Callable[[], dict[str, Any]],
+) -> Cluster:
+    """A cluster that runs in `tasks`, of which a failure is one that it cannot go on after.
 
-    card: ModelCard
-    hub: ControlHub
-    ledger: Ledger
-    planner: Planner
-    readiness: Readiness
-    backoff: FailureBackoff
-    new_endpoint: Callable[[int], RingEndpoint]
-    """For a ring of this epoch."""
-    settings: ManagerSettings
-    status: Callable[[], dict[str, Any]]
-    """What GET /cluster shows of what runs beside."""
-
-
-def run_cluster(parts: ClusterParts, tasks: asyncio.TaskGroup) -> Cluster:
-    """A cluster that runs in `tasks`, of which a failure is one that it cannot go on after."""
-    hub, book = parts.hub, parts.hub.book
+    `new_endpoint` is called with the epoch of each ring; `status` is what GET /cluster shows of
+    what runs beside.
+    """
 
     def report(standbys: Mapping[str, str], devices: Mapping[str, str]) -> dict[str, Any]:
-        nodes = nodes_report(list(book), standbys, parts.ledger.all(), devices)
-        return {"nodes": nodes} | parts.status()
+        nodes = nodes_report(list(hub.book), standbys, ledger.all(), devices)
+        return {"nodes": nodes} | status()
 
-    service = ClusterService(parts.card, report)
-    keys, next_revision = hub.registry.coordinator, hub.registry.next_revision
+    service = ClusterService(card, report)
+    keys, next_epoch = hub.registry.coordinator, hub.registry.next_revision
+    assigner = Assigner(hub.book, hub, keys.public_z85, next_epoch)
     manager = ClusterManager(
-        settings=parts.settings,
-        book=book,
-        planner=parts.planner,
-        service=service,
-        assigner=Assigner(book, hub, keys.public_z85, next_revision),
-        new_endpoint=parts.new_endpoint,
-        readiness=parts.readiness,
-        backoff=parts.backoff,
-        tasks=tasks,
+        settings, hub.book, planner, service, assigner, new_endpoint, readiness, tasks, backoff
     )
-    accounting = Accounting(parts.ledger, book, service)
-    for work in (hub.run(parts.card.name), manager.run(), accounting.run()):
+    accounting = Accounting(ledger, hub.book, service)
+    for work in (hub.run(card.name), manager.run(), accounting.run()):
         tasks.create_task(work)
     return Cluster(service, manager.rings)

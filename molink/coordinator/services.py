@@ -39,12 +39,18 @@ __all__ = [
     "RelayElsewhere",
     "RelayHere",
     "open_relay",
+    "own_host",
 ]
 
 RELAY_SECRET, PROBE_SECRET = "relay secret", "probe secret"
 """Settings of the registry: nodes' tokens stay good over a restart."""
 
 SECRET_BYTES = 32
+
+
+def own_host(listen_host: str) -> str:
+    """Where this process reaches what listens at a host."""
+    return "127.0.0.1" if listen_host == "0.0.0.0" else listen_host
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,8 +73,7 @@ class RelayHere:
     def caller(self) -> RelayCaller:
         """Dials nodes over loopback where the relay listens there: a public name often leads
         nowhere from inside."""
-        host = "127.0.0.1" if self.listen_host == "0.0.0.0" else self.listen_host
-        return _caller(f"{host}:{self.server.port}", self.secret)
+        return _caller(f"{own_host(self.listen_host)}:{self.server.port}", self.secret)
 
     def forward(self, port_name: str, address: str) -> None:
         """Lead dials to this port of the coordinator to `host:port`."""

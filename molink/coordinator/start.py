@@ -6,27 +6,29 @@ ends when the block is left, in the opposite order.
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, closing
 from dataclasses import dataclass
 
 from molink.checkpoint.checkpoint import Checkpoint
 from molink.config.data_dir import only_one
 from molink.config.settings import UpSettings
 from molink.control.broker.broker import Broker, TlsFiles, open_broker
+from molink.control.identity import KeyPair
 from molink.control.messages.payloads import WeightsSource
 from molink.control.registry.registry import Registry
-from molink.coordinator.cluster import Cluster, ClusterParts, run_cluster
-from molink.coordinator.members.hub import ControlHub, let_in
+from molink.coordinator.cluster import Cluster, run_cluster
+from molink.coordinator.members.hub import ControlHub, allow_members
 from molink.coordinator.members.node_book import NodeBook
+from molink.coordinator.planning.cluster_plan import Readiness
 from molink.coordinator.planning.model_planner import ModelPlanner
 from molink.coordinator.planning.plan_process import plan_beside
-from molink.coordinator.planning.readiness import Readiness
 from molink.coordinator.requests.ledger import Ledger
-from molink.coordinator.rings.coordinator_endpoint import CoordinatorEndpoint, EndpointTerms
+from molink.coordinator.rings.coordinator_endpoint import CoordinatorEndpoint
 from molink.coordinator.rings.manager import ManagerSettings
 from molink.coordinator.rings.ring_health import FailureBackoff
-from molink.coordinator.services import JoinService, NodeServices
+from molink.coordinator.services import CoordinatorRelay, JoinService, NodeServices
 from molink.serving.served_model import ServedModel, read_served_model
+from molink.serving.service import ModelCard
 from molink.tasks import background_tasks
 from molink_scheduler.placement import Plan, Shortage
 
@@ -59,10 +61,8 @@ async def start_coordinator(settings: UpSettings, api_port: int) -> AsyncIterato
     planner = await asyncio.to_thread(_planner, settings, model, url)
     async with AsyncExitStack() as stack:
         stack.enter_context(only_one("A coordinator", settings.data_dir / LOCK_FILE))
-        registry = Registry.open(settings.data_dir)
-        stack.callback(registry.close)
-        ledger = Ledger.open(settings.data_dir)
-        stack.callback(ledger.close)
+        registry = stack.enter_context(closing(Registry.open(settings.data_dir)))
+        ledger = stack.enter_context(closing(Ledger.open(settings.data_dir)))
         broker = await _started_broker(settings, registry, stack)
         book, size = NodeBook(), planner.facts.model_size(model.card.name)
         config = model.checkpoint.config()
@@ -71,17 +71,33 @@ async def start_coordinator(settings: UpSettings, api_port: int) -> AsyncIterato
         )
         hub = await stack.enter_async_context(ControlHub.open(broker, registry, book, services))
         registry.url = url
-        parts = _parts(settings, model, planner, hub, ledger, services)
-        tasks = await stack.enter_async_context(background_tasks())
+        relay = services.relay
+        cluster = run_cluster(
+            await stack.enter_async_context(background_tasks()),
+            card=model.card,
+            hub=hub,
+            ledger=ledger,
+            planner=planner,
+            readiness=Readiness(services.probing.asked_of),
+            backoff=FailureBackoff(),
+            new_endpoint=_endpoints(settings, registry.coordinator, model.card, relay),
+            settings=ManagerSettings(settings.min_nodes, settings.codec),
+            status=lambda: {"relay": {"address": relay.address, "trouble": relay.trouble}},
+        )
         yield Coordinator(
-            run_cluster(parts, tasks),
+            cluster,
             JoinService(registry, broker, _host_for_agents(settings, broker), size),
             registry,
             model.checkpoint,
-            lambda split: plan_beside(
-                planner.splitting(split).question([node for node in book if node.may_serve])
-            ),
+            lambda split: _best_plan(planner, book, split),
         )
+
+
+def _best_plan(
+    planner: ModelPlanner, book: NodeBook, split: str | None
+) -> Awaitable[Plan | Shortage]:
+    nodes = [node for node in book if node.may_serve]
+    return plan_beside(planner.splitting(split).question(nodes))
 
 
 async def _started_broker(
@@ -94,7 +110,7 @@ async def _started_broker(
     broker = open_broker(
         settings.broker, settings.host, settings.broker_port, settings.data_dir, tls
     )
-    await let_in(broker, registry)
+    await allow_members(broker, registry)
     await broker.start()
     stack.push_async_callback(broker.stop)
     return broker
@@ -111,31 +127,16 @@ def _host_for_agents(settings: UpSettings, broker: Broker) -> str:
     return broker.address.host if "://" in (settings.broker or "") else settings.public_host
 
 
-def _parts(
-    settings: UpSettings,
-    model: ServedModel,
-    planner: ModelPlanner,
-    hub: ControlHub,
-    ledger: Ledger,
-    services: NodeServices,
-) -> ClusterParts:
-    relay = services.relay
-    terms = EndpointTerms(
-        keys=hub.registry.coordinator,
-        card=model.card,
-        ring=settings.ring,
+def _endpoints(
+    settings: UpSettings, keys: KeyPair, card: ModelCard, relay: CoordinatorRelay
+) -> Callable[[int], CoordinatorEndpoint]:
+    """Maker of the endpoint of each ring, by its epoch."""
+    return lambda epoch: CoordinatorEndpoint(
+        keys=keys,
+        card=card,
+        terms=settings.ring,
         listen_host=settings.host,
         public_host=settings.public_host,
         relay=relay,
-    )
-    return ClusterParts(
-        card=model.card,
-        hub=hub,
-        ledger=ledger,
-        planner=planner,
-        readiness=Readiness(services.probing.asked_of),
-        backoff=FailureBackoff(),
-        new_endpoint=lambda epoch: CoordinatorEndpoint(terms, epoch),
-        settings=ManagerSettings(settings.min_nodes, settings.codec),
-        status=lambda: {"relay": {"address": relay.address, "trouble": relay.trouble}},
+        epoch=epoch,
     )

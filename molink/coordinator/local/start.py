@@ -8,8 +8,9 @@ import logging
 import tempfile
 import time
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, closing
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from molink import __version__
@@ -20,13 +21,13 @@ from molink.control.broker.broker import Broker, open_broker
 from molink.control.identity import KeyPair
 from molink.control.messages.joining import request_to_join
 from molink.control.registry.registry import Registry
-from molink.coordinator.cluster import Cluster, ClusterParts, run_cluster
+from molink.coordinator.cluster import Cluster, run_cluster
 from molink.coordinator.local.fixed_plan import FixedPlanner, RingPlan, fixed_plan, stage_name
 from molink.coordinator.local.local_endpoint import LocalEndpoint
 from molink.coordinator.local.local_node import LocalNode
-from molink.coordinator.members.hub import ControlHub, let_in
+from molink.coordinator.members.hub import ControlHub, allow_members
 from molink.coordinator.members.node_book import NodeBook
-from molink.coordinator.planning.readiness import Readiness
+from molink.coordinator.planning.cluster_plan import Readiness
 from molink.coordinator.requests.ledger import Ledger
 from molink.coordinator.requests.link_memory import LinkMemoryFile
 from molink.coordinator.rings.manager import ManagerSettings
@@ -58,39 +59,37 @@ async def start_local(settings: ServeSettings) -> AsyncIterator[Cluster]:
     operator can mend; ends with StageError or UserError when the first ring does not stand.
     """
     model = read_served_model(settings.model, settings.model_len_max)
-    memory = LinkMemoryFile.of_user() if settings.hosts is not None else None
     plan = fixed_plan(settings, model.path, model.description)
+    memory = LinkMemoryFile.of_user() if settings.hosts is not None else None
     if memory is not None:
         plan = replace(plan, known=memory.read(time.time()))
     async with AsyncExitStack() as stack:
         folder = Path(stack.enter_context(_folder()))
-        registry = Registry.open(folder)
-        stack.callback(registry.close)
-        ledger = Ledger.open(folder)
-        stack.callback(ledger.close)
+        registry = stack.enter_context(closing(Registry.open(folder)))
+        ledger = stack.enter_context(closing(Ledger.open(folder)))
         nodes, public_key = _admitted(registry, plan), registry.coordinator.public_z85
         broker = await _started_broker(registry, folder)
         stack.push_async_callback(broker.stop)
         hub = await stack.enter_async_context(
             ControlHub.open(broker, registry, NodeBook(local=True))
         )
-        parts = ClusterParts(
+        tasks = await stack.enter_async_context(background_tasks())
+        for node in nodes:
+            tasks.create_task(node.run(broker.address))
+        yield run_cluster(
+            tasks,
             card=model.card,
             hub=hub,
             ledger=ledger,
             planner=FixedPlanner(tuple(node.node_id for node in nodes), plan.works),
             readiness=Readiness(lambda node, others: frozenset(), settle_s=0.0),
             backoff=FailureBackoff(BACKOFF_FIRST_S, BACKOFF_MAX_S),
-            new_endpoint=lambda epoch: LocalEndpoint(
-                model.card, plan, settings.ring, public_key, nodes, memory, epoch
+            new_endpoint=partial(
+                LocalEndpoint, model.card, plan, settings.ring, public_key, nodes, memory
             ),
             settings=ManagerSettings(len(nodes), settings.codec, first_must_stand=True),
             status=dict,
         )
-        tasks = await stack.enter_async_context(background_tasks())
-        for node in nodes:
-            tasks.create_task(node.run(broker.address))
-        yield run_cluster(parts, tasks)
 
 
 def _folder() -> "tempfile.TemporaryDirectory[str]":
@@ -126,6 +125,6 @@ async def _started_broker(registry: Registry, folder: Path) -> Broker:
 
 
 async def _start(broker: Broker, registry: Registry) -> Broker:
-    await let_in(broker, registry)
+    await allow_members(broker, registry)
     await broker.start()
     return broker

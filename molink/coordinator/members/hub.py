@@ -46,7 +46,7 @@ from molink.coordinator.members.probing import Probing
 from molink.errors import ControlError, ErrorGuard
 from molink.tasks import task_group
 
-__all__ = ["REPORT_TOPICS", "ControlHub", "NodeServices", "let_in"]
+__all__ = ["REPORT_TOPICS", "ControlHub", "NodeServices", "allow_members"]
 
 REPORT_TOPICS = (PRESENCE, PROFILE, PATHS, SEEN, FACT, WISH, HEALTH)
 """All that a node reports. Presence first: what is retained of the others belongs to it."""
@@ -64,7 +64,7 @@ reported meanwhile still waits to be read."""
 log = logging.getLogger(__name__)
 
 
-async def let_in(broker: Broker, registry: Registry) -> None:
+async def allow_members(broker: Broker, registry: Registry) -> None:
     """Make every member of a registry a user of a broker; quickest before it starts."""
     for member in registry.list_nodes():
         if member.removed is None:

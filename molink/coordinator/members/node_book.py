@@ -20,7 +20,9 @@ from molink.control.messages.payloads import (
     Profile,
     RatesSeen,
     StageFact,
+    Unreadable,
 )
+from molink.errors import ErrorGuard, FrameError
 from molink.tasks import Signal
 
 __all__ = ["AS_REPORTED", "NODES_MAX", "Contribution", "Node", "NodeBook", "Slowdown"]
@@ -170,6 +172,8 @@ class NodeBook:
     nodes: dict[str, Node] = field(default_factory=dict)
     changed: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when there is something new to decide about, cleared by who decides."""
+    refusals: ErrorGuard = field(default_factory=lambda: ErrorGuard("Reading a stage's report"))
+    """Of agents of another version, or of ones that lie."""
     _heartbeats: Heartbeats = field(default_factory=Heartbeats)
 
     def __iter__(self) -> Iterator[Node]:
@@ -205,7 +209,7 @@ class NodeBook:
             case StageFact():
                 _take_fact(node, message)
             case NodeHealth():
-                node.health, node.lost = message, False
+                self._take_health(node, message)
             case NodeWish():
                 node.wish = message
             case _:
@@ -213,6 +217,15 @@ class NodeBook:
         if node.is_here and live:
             self._heartbeats.beat(node_id, now)
         return True
+
+    def _take_health(self, node: Node, message: NodeHealth) -> None:
+        """A report of a stage that cannot be read is counted; the one before stays."""
+        if isinstance(message.stage, Unreadable):
+            with self.refusals:
+                raise FrameError(f"{node.name}: {message.stage.why}")
+            before = node.health.stage if node.health is not None else None
+            message = message.model_copy(update={"stage": before})
+        node.health, node.lost = message, False
 
     def note_rate(self, node_id: str, rate_mbps: float) -> None:
         """Note that the coordinator itself has received bytes of a node at this rate."""

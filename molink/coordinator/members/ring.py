@@ -6,19 +6,12 @@ a volunteer's PC or a local one of `molink serve`.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol, assert_never
+from typing import Protocol
 
 from molink.config.link_schedule import LinkShape
-from molink.control.messages.payloads import (
-    AssignedWork,
-    Assignment,
-    NodeHealth,
-    StageFact,
-    StageLink,
-    Unreadable,
-)
+from molink.control.messages.payloads import Assignment, StageFact, StageLink
 from molink.coordinator.members.node_book import Node
-from molink.errors import ErrorGuard, FrameError, MolinkError, StageError, UserError
+from molink.errors import MolinkError, StageError, UserError
 from molink.stage_protocol.messages import StageHealth, StageLoaded
 from molink.tasks import gathered
 from molink_scheduler.head.settings import RingTerms
@@ -47,12 +40,8 @@ class AgentStage:
     """One stage of a ring, on a node."""
 
     node: Node
-    work: AssignedWork
-    ring: int
-    epoch: int
-    index: int
-    """Its number in the ring."""
-    stages: int
+    assignment: Assignment
+    """To load, without a revision."""
     neighbours: tuple[str, ...]
     """Whose links it accepts: public keys, Z85."""
     commands: NodeCommands
@@ -63,16 +52,9 @@ class AgentStage:
     """Whether the node has reported that its stage cannot be."""
     incarnation: str = field(init=False)
     """Of the agent that the stage was assigned to."""
-    refusals: ErrorGuard = field(init=False)
-    """Its reports that cannot be read: of an agent of another version, or of one that lies."""
-    _report: NodeHealth | None = None
-    """The last one that was read..."""
-    _health: StageHealth | None = None
-    """...and what could be read last."""
 
     def __post_init__(self) -> None:
         self.incarnation = self.node.presence.incarnation if self.node.presence else ""
-        self.refusals = ErrorGuard(f"Reading a report of {self.name}")
 
     @property
     def name(self) -> str:
@@ -80,34 +62,28 @@ class AgentStage:
         return self.node.name
 
     @property
+    def epoch(self) -> int:
+        """Number of its ring in all messages."""
+        return self.assignment.epoch
+
+    @property
     def layers(self) -> tuple[int, int]:
         """Its layers, [start, end)."""
-        return self.work.layers
+        assert self.assignment.work is not None, "a stage holds layers"
+        return self.assignment.work.layers
 
     @property
     def health(self) -> StageHealth | None:
         """Its latest report, once it is loaded."""
-        report = self.node.health
-        if self.loaded is None or report is None or report is self._report:
-            return self._health
-        self._report = report
-        match report.stage:
-            case StageHealth() as health:
-                self._health = health
-            case Unreadable(why=why):
-                with self.refusals:
-                    raise FrameError(why)
-            case None:
-                pass  # It has not begun to compute.
-            case other:
-                assert_never(other)
-        return self._health
+        report = self.node.health if self.loaded is not None else None
+        stage = report.stage if report is not None else None
+        return stage if isinstance(stage, StageHealth) else None
 
     async def load(self, progressed: Callable[[float], None]) -> StageLoaded:
         """Until the layers are there. Raises StageError when they cannot be, UserError when its
         node reports that what was asked for cannot be."""
         await self.commands.allow_links(self.node, self.neighbours)
-        await self.commands.assign(self.node, self._assignment())
+        await self.commands.assign(self.node, self.assignment)
         fact = await self._fact("loaded", progressed)
         if not isinstance(fact.line, StageLoaded):
             why = fact.line.why if fact.line is not None else "nothing"
@@ -119,7 +95,7 @@ class AgentStage:
         """Put it into the ring, until all of its links stand: the one to the next stage, and of the
         tail the one to the coordinator. Raises StageError."""
         links = {"next_link": to_next, "coordinator_link": sampled}
-        assignment = self._assignment().model_copy(update={"join": ring, **links})
+        assignment = self.assignment.model_copy(update={"join": ring, **links})
         await self.commands.assign(self.node, assignment)
         await self._fact("ready", lambda fraction: None)
 
@@ -159,23 +135,13 @@ class AgentStage:
             raise StageError(f"{self.name} is lost.")
         if self.node.presence is None or self.node.presence.incarnation != self.incarnation:
             raise StageError(f"{self.name} has started anew.")
-        assignment = self.node.assignment
-        if assignment is not None and assignment.epoch != self.epoch:
+        given = self.node.assignment
+        if given is not None and given.epoch != self.epoch:
             raise StageError(f"{self.name} was given something else to do.")
         fact = self.node.current_fact
         if fact is not None and fact.kind in ("failed", "stopped"):
             self.failed = fact.kind == "failed"
             raise _failure(self.name, fact)
-
-    def _assignment(self) -> Assignment:
-        return Assignment(
-            revision=0,
-            ring=self.ring,
-            epoch=self.epoch,
-            stage=self.index,
-            stages=self.stages,
-            work=self.work,
-        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,11 +14,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from molink.control.messages.payloads import NodeState, Unreadable
+from molink.control.messages.payloads import NodeState
 from molink.coordinator.members.node_book import Contribution, Node, NodeBook
 from molink.coordinator.requests.cluster_service import ClusterService
 from molink.coordinator.requests.ring_client import RingClient
 from molink.errors import ErrorGuard
+from molink.stage_protocol.messages import StageHealth
 
 __all__ = ["LEDGER_FILE", "Accounting", "Ledger"]
 
@@ -160,7 +161,5 @@ class Accounting:
 
     def _bytes(self, node: Node) -> int:
         stage = node.health.stage if node.health is not None else None
-        if isinstance(stage, Unreadable):
-            return 0
-        links = stage.links if stage is not None else ()
+        links = stage.links if isinstance(stage, StageHealth) else ()
         return self.ledger.bytes_since(node.node_id, sum(one.bytes_sent for one in links))

@@ -13,10 +13,9 @@ from dataclasses import dataclass, field
 from molink.control.identity import KeyPair
 from molink.control.messages.payloads import StageLink
 from molink.coordinator.members.ring import AgentStage, JoinTerms, Ring
-from molink.coordinator.requests.ring_client import RingClient
-from molink.coordinator.requests.ring_client_links import RingClientLinks
-from molink.coordinator.rings.ring_builder import RingRoutes
-from molink.coordinator.services import CoordinatorRelay
+from molink.coordinator.requests.ring_client import RingClient, RingClientLinks
+from molink.coordinator.rings.ring_supervisor import RingRoutes
+from molink.coordinator.services import CoordinatorRelay, own_host
 from molink.errors import RingError
 from molink.serving.service import ModelCard
 from molink.tasks import cancel
@@ -25,34 +24,22 @@ from molink.transport.paths.keeper import LinkEnd, PathKeeper
 from molink.wire.curve_keys import CurveKeys
 from molink_scheduler.head.settings import RingTerms
 
-__all__ = ["CoordinatorEndpoint", "EndpointTerms"]
+__all__ = ["CoordinatorEndpoint"]
 
 PATH_WITHIN_S = 30.0
 """Until a path to the head is found: the relay answers at once, direct addresses within seconds."""
-
-
-@dataclass(frozen=True, slots=True)
-class EndpointTerms:
-    """Terms that all rings of a coordinator have in common."""
-
-    keys: KeyPair
-    card: ModelCard
-    ring: RingTerms
-    listen_host: str
-    public_host: str
-    relay: CoordinatorRelay
-
-    @property
-    def own_host(self) -> str:
-        """Where this process reaches what listens here."""
-        return "127.0.0.1" if self.listen_host == "0.0.0.0" else self.listen_host
 
 
 @dataclass(slots=True)
 class CoordinatorEndpoint:
     """The ends of both links to one ring of agents, in one epoch."""
 
-    terms: EndpointTerms
+    keys: KeyPair
+    card: ModelCard
+    terms: RingTerms
+    listen_host: str
+    public_host: str
+    relay: CoordinatorRelay
     epoch: int
     path: Path = field(default_factory=lambda: Path("none"))
     """To the head."""
@@ -67,20 +54,19 @@ class CoordinatorEndpoint:
 
     async def open(self, stages: Sequence[AgentStage]) -> JoinTerms:
         """Listen for the tail."""
-        pair = self.terms.keys
         allowed = (stages[-1].node.public_key,)
-        keys = CurveKeys(pair.public_z85, pair.secret_z85, allowed)
-        self._links = RingClientLinks.bind(self.terms.listen_host, self.epoch, keys)
+        keys = CurveKeys(self.keys.public_z85, self.keys.secret_z85, allowed)
+        self._links = RingClientLinks.bind(self.listen_host, self.epoch, keys)
         port = self._links.port
-        self.terms.relay.forward(self._port_name, f"{self.terms.own_host}:{port}")
+        self.relay.forward(self._port_name, f"{own_host(self.listen_host)}:{port}")
         link = StageLink(
             to="coordinator",
-            public_key=pair.public_z85,
-            addresses=(f"{self.terms.public_host}:{port}",),
+            public_key=self.keys.public_z85,
+            addresses=(f"{self.public_host}:{port}",),
             port_name=self._port_name,
-            relay=self.terms.relay.address,
+            relay=self.relay.address,
         )
-        return JoinTerms(self.terms.ring, link)
+        return JoinTerms(self.terms, link)
 
     async def reroute(self, routes: RingRoutes) -> RingRoutes:
         """The links as they are: each node finds the best path by itself."""
@@ -97,7 +83,7 @@ class CoordinatorEndpoint:
         except TimeoutError:
             raise RingError("The coordinator finds no way to the ring's head.") from None
         await self._links.connect(f"tcp://{self.path.address}", None, link.public_key)
-        card = self.terms.card.fitting(ring.terms.ring.kv_tokens_capacity)
+        card = self.card.fitting(ring.terms.ring.kv_tokens_capacity)
         return RingClient(card, ring, self._links, lambda: self._failed(self.path))
 
     async def watch(self) -> None:
@@ -107,7 +93,7 @@ class CoordinatorEndpoint:
 
     async def close(self) -> None:
         """Close both links; a second call does nothing."""
-        self.terms.relay.forward_no_more(self._port_name)
+        self.relay.forward_no_more(self._port_name)
         keeping, self._keeping = self._keeping, None
         await cancel(keeping)
         links, self._links = self._links, None
@@ -115,7 +101,7 @@ class CoordinatorEndpoint:
             await asyncio.to_thread(links.close)
 
     def _keep_path(self, link: StageLink) -> None:
-        caller = self.terms.relay.caller if link.relay else None
+        caller = self.relay.caller if link.relay else None
         end = LinkEnd(link.to, link.port_name, link.addresses)
         self._keeper = PathKeeper(end, caller, self._moved)
         self._keeping = asyncio.create_task(self._keeper.run())

@@ -13,18 +13,26 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from molink.coordinator.members.node_book import Node, NodeBook
-from molink.coordinator.planning.cluster_plan import ClusterPlan, PlanCache, PlannedRing, Planner
-from molink.coordinator.planning.readiness import Readiness
+from molink.coordinator.planning.cluster_plan import (
+    ClusterPlan,
+    PlanCache,
+    PlannedRing,
+    Planner,
+    Readiness,
+)
 from molink.coordinator.requests.cluster_service import ClusterService
 from molink.coordinator.rings.failover import Failover
-from molink.coordinator.rings.ring_builder import Assigner
 from molink.coordinator.rings.ring_health import (
     FailureBackoff,
     SlowdownMonitor,
-    Waiting,
     progress_sentence,
 )
-from molink.coordinator.rings.ring_supervisor import RingEndpoint, RingState, RingSupervisor
+from molink.coordinator.rings.ring_supervisor import (
+    Assigner,
+    RingEndpoint,
+    RingState,
+    RingSupervisor,
+)
 from molink.errors import ErrorGuard, MolinkError
 
 __all__ = ["ClusterManager", "ManagerSettings"]
@@ -125,8 +133,14 @@ class ClusterManager:
 
     def _show_progress(self, nodes: Sequence[Node], now: float) -> None:
         measuring = 0 if self.rings else len(self.readiness.nodes_still_measuring(nodes, now))
-        waiting = Waiting(self.nodes_wanted, measuring, self.last_failure)
-        self.service.progress = progress_sentence(nodes, self.rings, self.plan, waiting)
+        self.service.progress = progress_sentence(
+            nodes,
+            self.rings,
+            min_nodes=self.nodes_wanted,
+            measuring_paths=measuring,
+            failure=self.last_failure,
+            shortage=self.plan.shortage,
+        )
         self.service.standbys = self.plan.standbys
 
     # -- what has ended and who is free ----------------------------------------------------------

@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 from molink.control.messages.payloads import NodeState
 from molink.coordinator.members.discrepancies import StepsSeen
 from molink.coordinator.members.node_book import AS_REPORTED, Node
-from molink.coordinator.planning.cluster_plan import ClusterPlan, Planner
+from molink.coordinator.planning.cluster_plan import Planner
 from molink.coordinator.rings.ring_supervisor import RingState, RingSupervisor
 
-__all__ = ["FailureBackoff", "SlowdownMonitor", "Waiting", "progress_sentence"]
+__all__ = ["FailureBackoff", "SlowdownMonitor", "progress_sentence"]
 
 BACKOFF_FIRST_S, BACKOFF_MAX_S = 60.0, 3600.0
 """Of a node whose stage has failed; doubles with each failure."""
@@ -83,21 +83,20 @@ class SlowdownMonitor:
                 stage.node.slowdown, self._seen_at[stage.node.node_id] = slowdown, now
 
 
-@dataclass(frozen=True, slots=True)
-class Waiting:
-    """Facts of what the manager waits for."""
-
-    min_nodes: int
-    nodes_still_measuring: int = 0
-    """Nodes that still measure the paths to others."""
-    last_failure: str = ""
-    """Of a ring; empty when the last one has not failed."""
-
-
 def progress_sentence(
-    nodes: Sequence[Node], rings: Sequence[RingSupervisor], plan: ClusterPlan, waiting: Waiting
+    nodes: Sequence[Node],
+    rings: Sequence[RingSupervisor],
+    *,
+    min_nodes: int,
+    measuring_paths: int = 0,
+    failure: str = "",
+    shortage: str = "",
 ) -> str:
-    """Why nothing serves yet, for users who get a 503: the nearest thing that is waited for."""
+    """Why nothing serves yet, for users who get a 503: the nearest thing that is waited for.
+
+    `measuring_paths` nodes still measure the paths to others; `failure` is that of the last ring,
+    `shortage` why the last plan has none.
+    """
     if rings:
         ring = rings[0]
         if any(stage.loaded is None for stage in ring.stages):
@@ -112,16 +111,16 @@ def progress_sentence(
     if measuring:
         return f"{_pcs(len(here))} joined, {len(measuring)} of them still being measured."
     ready = [node for node in here if node.may_serve]
-    if len(ready) < waiting.min_nodes:
-        return f"{len(ready)} of at least {waiting.min_nodes} PCs ready: let more join."
-    if waiting.nodes_still_measuring:
+    if len(ready) < min_nodes:
+        return f"{len(ready)} of at least {min_nodes} PCs ready: let more join."
+    if measuring_paths:
         return (
-            f"{_pcs(len(ready))} ready, {waiting.nodes_still_measuring} of them still measuring "
-            "the ways to the others."
+            f"{_pcs(len(ready))} ready, {measuring_paths} of them still measuring the ways to the "
+            "others."
         )
-    if waiting.last_failure:
-        return f"The last ring has failed: {waiting.last_failure} Another is tried soon."
-    return plan.shortage or f"{_pcs(len(ready))} ready; a plan is being made."
+    if failure:
+        return f"The last ring has failed: {failure} Another is tried soon."
+    return shortage or f"{_pcs(len(ready))} ready; a plan is being made."
 
 
 def _pcs(count: int) -> str:

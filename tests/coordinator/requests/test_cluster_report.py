@@ -4,9 +4,8 @@ import pytest
 
 from molink.control.messages.payloads import NodeWish
 from molink.coordinator.members.node_book import Node
-from molink.coordinator.planning.cluster_plan import ClusterPlan
 from molink.coordinator.requests.cluster_report import nodes_report
-from molink.coordinator.rings.ring_health import Waiting, progress_sentence
+from molink.coordinator.rings.ring_health import progress_sentence
 from tests.coordinator.examples import HERE, PROFILE
 
 STOPPED = HERE.model_copy(update={"online": False, "reason": "The agent was stopped."})
@@ -31,10 +30,10 @@ def test_the_reason_is_that_of_the_state(presence, wish, reason):
 
 
 def test_who_is_gone_is_not_who_never_came():
-    plan = ClusterPlan(())
-    assert "No PC has joined yet" in progress_sentence([], [], plan, Waiting(1))
+    assert "No PC has joined yet" in progress_sentence([], [], min_nodes=1)
     gone = [Node("a" * 16, presence=STOPPED), Node("b" * 16, presence=STOPPED)]
-    said = progress_sentence(gone, [], plan, Waiting(1))
+    said = progress_sentence(gone, [], min_nodes=1)
     assert said == "None of the 2 PCs that joined before is here now."
     measured = [Node("a" * 16, presence=HERE, profile=PROFILE)]
-    assert progress_sentence(measured, [], plan, Waiting(1)) == "1 PC ready; a plan is being made."
+    said = progress_sentence(measured, [], min_nodes=1)
+    assert said == "1 PC ready; a plan is being made."

@@ -3,7 +3,7 @@
 import pytest
 
 from molink.control.identity import KeyPair
-from molink.coordinator.rings.coordinator_endpoint import CoordinatorEndpoint, EndpointTerms
+from molink.coordinator.rings.coordinator_endpoint import CoordinatorEndpoint
 from molink.coordinator.services import RelayHere
 from molink.serving.service import ModelCard
 from molink.transport.relay.protocol import COORDINATOR
@@ -26,23 +26,22 @@ async def test_a_tail_reaches_the_coordinator_through_its_relay_wherever_it_list
     listen, reached
 ):
     async with RelayServer(SECRET, listen, 0) as relay:
-        terms = EndpointTerms(
+        endpoint = CoordinatorEndpoint(
             keys=KeyPair.generate(),
             card=ModelCard("m", 0, 100, 64, (), None),
-            ring=RingTerms(),
+            terms=RingTerms(),
             listen_host=listen,
             public_host="192.0.2.1",
             relay=RelayHere(relay, SECRET, listen, "192.0.2.1"),
+            epoch=7,
         )
-        assert terms.own_host == reached
-        endpoint = CoordinatorEndpoint(terms, epoch=7)
         opened = await endpoint.open([Tail()])
-        assert opened.ring == terms.ring
+        assert opened.ring == endpoint.terms
         (address,) = opened.coordinator.addresses
         assert address.startswith("192.0.2.1:")
         assert opened.coordinator.port_name == "sampled-7"
         assert opened.coordinator.relay == f"192.0.2.1:{relay.port}"
-        caller = terms.relay.caller
+        caller = endpoint.relay.caller
         assert caller.address == f"{reached}:{relay.port}"
         (await caller.dial(COORDINATOR, "sampled-7")).close()
         await endpoint.close()
