@@ -58,7 +58,7 @@ sizing pieces by the bytes that are left, which says nothing about what else may
 
 
 def quantum(now: float, link: LinkView) -> int:
-    """A few milliseconds of the measured rate, whatever is expected: a wait of 8 ms hurts nobody,
+    """A few milliseconds of the measured rate, whatever is expected: a wait of 8 ms does no harm,
     and it needs no forecast that could be wrong."""
     return link.chunk_bytes
 

@@ -1,6 +1,6 @@
 """Is the path to the far end dead, and what should be done about it?
 
-A router that restarts, or forgets a connection, tells neither end: what is sent vanishes, and TCP
+A router that restarts, or forgets a connection, informs neither end: what is sent vanishes, and TCP
 goes on trying for a quarter of an hour. What a link can see is that nothing is acknowledged any
 more. So when bytes have been under way for several times as long as they should take, it opens a
 new connection to the same address, beside the old one, and repeats there what is unacknowledged;

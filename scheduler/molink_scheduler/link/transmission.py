@@ -1,6 +1,6 @@
 """What does a link send next, and how much of it? One interface, five policies.
 
-A stage offers its results; whoever drives the link asks `next_chunk` each time that the link can
+A stage offers its results; the link's driver asks `next_chunk` each time that the link can
 take more, and sends what the answer says. The decision is made at that moment and not when the
 transfer was offered: a priority given to bytes that already sit in a socket's buffer is worth
 nothing. The driver in turn keeps few bytes in flight (about one bandwidth-delay product and one
