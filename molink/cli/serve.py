@@ -2,6 +2,7 @@
 
 import asyncio
 from contextlib import AsyncExitStack
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -33,6 +34,13 @@ NODES_DEFAULT = 3
     metavar="FILE",
     help="TOML: where each stage listens and how it is started there. Links are not encrypted "
     "yet: only within a trusted network.",
+)
+@click.option(
+    "--event-log",
+    metavar="FILE",
+    type=click.Path(path_type=Path),
+    help="Write what each stage is told and decides to FILE.0, FILE.1, ..., for `molink sim "
+    "replay`; prompts and answers are in it.",
 )
 @ring_options
 def serve(link: str | None, hosts: str | None, nodes: int | None, **options: Any) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from molink.errors import UserError
 
-__all__ = ["data_dir", "only_one"]
+__all__ = ["data_dir", "only_one", "state_dir"]
 
 
 def data_dir(name: str, given: str | None = None) -> Path:
@@ -23,6 +23,13 @@ def data_dir(name: str, given: str | None = None) -> Path:
     except RuntimeError:
         raise UserError("This user has no home folder: give --data-dir.") from None
     return Path(root) / name
+
+
+def state_dir() -> Path:
+    """Where a user's programs keep what they learned and may lose. Raises RuntimeError for a user
+    without a home."""
+    root = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
+    return Path(root) / "molink"
 
 
 @contextmanager

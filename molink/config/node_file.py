@@ -28,7 +28,6 @@ plan something else.
 """
 
 import math
-import tomllib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from itertools import permutations
@@ -36,6 +35,7 @@ from pathlib import Path
 from typing import Any
 
 from molink.checkpoint.model_shape import ModelShape, PlannedModel
+from molink.config.toml_tables import ABOVE_0, number, read_toml, refuse_unknown, tables
 from molink.errors import UserError
 from molink.hardware.gpu import Gpu, gpu
 from molink.hardware.roofline import StepTimes, estimated_times
@@ -157,48 +157,30 @@ class NodeFile:
 
 def read_node_file(path: Path) -> NodeFile:
     """Raises UserError for a file that does not describe a set of PCs."""
-    try:
-        data = tomllib.loads(path.read_text())
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise UserError(f"cannot read the PCs of {path} ({error}): give a TOML file.") from error
-    _check_keys(str(path), data, FILE_KEYS)
-    tables = _tables(path, data, "nodes")
-    if not 1 <= len(tables) <= NODES_MAX:
-        raise UserError(f"{path} has {len(tables)} PCs: give 1 to {NODES_MAX} as [[nodes]].")
-    nodes = tuple(_node(path, number, table) for number, table in enumerate(tables))
+    where, data = str(path), read_toml(path, "the PCs of")
+    refuse_unknown(where, data, FILE_KEYS)
+    listed = tables(where, data, "nodes")
+    if not 1 <= len(listed) <= NODES_MAX:
+        raise UserError(f"{path} has {len(listed)} PCs: give 1 to {NODES_MAX} as [[nodes]].")
+    nodes = tuple(_node(path, index, table) for index, table in enumerate(listed))
     names = {node.name for node in nodes}
     if len(names) < len(nodes):
         raise UserError(f"two PCs of {path} have the same name: give each its own.")
-    return NodeFile(nodes, dict(_pair(path, names, t) for t in _tables(path, data, "links")))
+    return NodeFile(nodes, dict(_pair(path, names, t) for t in tables(where, data, "links")))
 
 
-def _tables(path: Path, data: Table, key: str) -> list[Table]:
-    found = data.get(key, [])
-    if not isinstance(found, list) or not all(isinstance(one, dict) for one in found):
-        raise UserError(f"{key} of {path} must be tables: write [[{key}]] above each.")
-    return found
-
-
-def _check_keys(where: str, table: Table, known: set[str]) -> None:
-    unknown = sorted(table.keys() - known)
-    if unknown:
-        raise UserError(
-            f"{where} has {unknown[0]}, which means nothing: there are {', '.join(sorted(known))}."
-        )
-
-
-def _node(path: Path, number: int, table: Table) -> ListedNode:
-    name = table.get("name", f"pc{number}")
+def _node(path: Path, index: int, table: Table) -> ListedNode:
+    name = table.get("name", f"pc{index}")
     if not isinstance(name, str) or not name:
-        raise UserError(f"PC {number} of {path} has the name {name!r}: give a text.")
+        raise UserError(f"PC {index} of {path} has the name {name!r}: give a text.")
     where = f"{name} in {path}"
-    _check_keys(where, table, NODE_KEYS)
+    refuse_unknown(where, table, NODE_KEYS)
     device, times = _device(where, name, table), _times(where, table)
     return ListedNode(
         name,
-        _number(where, table, "upload_mbps"),
-        _number(where, table, "download_mbps"),
-        _number(where, table, "one_way_ms", default=ONE_WAY_MS, least=0.0),
+        number(where, table, "upload_mbps", least=ABOVE_0),
+        number(where, table, "download_mbps", least=ABOVE_0),
+        number(where, table, "one_way_ms", ONE_WAY_MS),
         _lent_bytes(where, table, device),
         device,
         times,
@@ -211,7 +193,9 @@ def _device(where: str, name: str, table: Table) -> Gpu | None:
         return gpu(str(table["gpu"]))
     if table.keys() & MEASURED_KEYS and not table.keys() & DEVICE_KEYS:
         return None
-    memory, bandwidth, tflops = (_number(where, table, key) for key in GPU_KEYS)
+    memory, bandwidth, tflops = (
+        number(where, table, key, least=ABOVE_0, instead=", or a known gpu") for key in GPU_KEYS
+    )
     return Gpu(name, memory, bandwidth, tflops)
 
 
@@ -219,14 +203,14 @@ def _times(where: str, table: Table) -> StepTimes | None:
     """Measured ones; None when there are none."""
     if not table.keys() & MEASURED_KEYS:
         return None
-    found = {key: _number(where, table, key, least=0.0) for key in TIME_KEYS}
-    found |= {key: _number(where, table, key, default=0.0, least=0.0) for key in OVERHEAD_KEYS}
+    found = {key: number(where, table, key) for key in TIME_KEYS}
+    found |= {key: number(where, table, key, 0.0) for key in OVERHEAD_KEYS}
     return StepTimes(**{key.removesuffix("_ms") + "_s": ms / 1e3 for key, ms in found.items()})
 
 
 def _lent_bytes(where: str, table: Table, device: Gpu | None) -> int:
     default = None if device is None else device.memory_gib * LENT_SHARE
-    lent_gib = _number(where, table, "lends_gib", default=default, least=0.0)
+    lent_gib = number(where, table, "lends_gib", default)
     if device is not None and lent_gib > device.memory_gib:
         raise UserError(
             f"{where} has lends_gib {lent_gib:g}, but its device has {device.memory_gib:g} GiB: "
@@ -241,30 +225,12 @@ def _pair(path: Path, names: set[str], table: Table) -> tuple[frozenset[str], _P
     if not named or len(between) != 2 or len(names & set(between)) != 2:
         raise UserError(f'a link of {path} needs between = ["one PC", "another"] of its PCs.')
     where = f"the link of {' and '.join(between)} in {path}"
-    _check_keys(where, table, LINK_KEYS)
+    refuse_unknown(where, table, LINK_KEYS)
     found = {
-        key: _number(where, table, key, least=least)
-        for key, least in (("one_way_ms", 0.0), ("rate_mbps", math.ulp(0.0)))
+        key: number(where, table, key, least=least)
+        for key, least in (("one_way_ms", 0.0), ("rate_mbps", ABOVE_0))
         if key in table
     }
     if not found:
         raise UserError(f"{where} says nothing: give it one_way_ms or rate_mbps.")
     return frozenset(between), _Pair(**found)
-
-
-def _number(
-    where: str,
-    table: Table,
-    key: str,
-    *,
-    default: float | None = None,
-    least: float = math.ulp(0.0),
-) -> float:
-    value = table.get(key, default)
-    if value is None:
-        raise UserError(f"{where} has no {key}: give it (or, for the device, a known gpu).")
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    if not is_number or not least <= value < math.inf:
-        bound = "above 0" if least > 0 else "from 0 up"
-        raise UserError(f"{where} has {key} {value!r}: give a number {bound}.")
-    return float(value)

@@ -55,6 +55,8 @@ class ServeSettings:
     """Codec of the activations between stages, or "auto"."""
     upload_mbps: float | None = None
     """Cap on everything that each node uploads."""
+    event_log: Path | None = None
+    """Where each stage writes what it is told, with its number behind the name."""
 
     def __post_init__(self) -> None:
         _check("--nodes", self.nodes, 1, NODES_MAX)

@@ -10,15 +10,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from molink.coordinator.members.hub import ControlHub
-from molink.coordinator.planning.cluster_plan import Planner
-from molink.coordinator.planning.readiness import Readiness
+from molink.coordinator.planning.cluster_plan import Planner, Readiness
 from molink.coordinator.requests.cluster_report import nodes_report
 from molink.coordinator.requests.cluster_service import ClusterService
 from molink.coordinator.requests.ledger import Accounting, Ledger
 from molink.coordinator.rings.manager import ClusterManager, ManagerSettings
-from molink.coordinator.rings.ring_builder import Assigner
 from molink.coordinator.rings.ring_health import FailureBackoff
-from molink.coordinator.rings.ring_supervisor import RingEndpoint, RingSupervisor
+from molink.coordinator.rings.ring_supervisor import Assigner, RingEndpoint, RingSupervisor
 from molink.serving.service import ModelCard
 
 __all__ = ["Cluster", "run_cluster"]

@@ -19,9 +19,9 @@ from molink.control.registry.registry import Registry
 from molink.coordinator.cluster import Cluster, run_cluster
 from molink.coordinator.members.hub import ControlHub, allow_members
 from molink.coordinator.members.node_book import NodeBook
+from molink.coordinator.planning.cluster_plan import Readiness
 from molink.coordinator.planning.model_planner import ModelPlanner
 from molink.coordinator.planning.plan_process import plan_beside
-from molink.coordinator.planning.readiness import Readiness
 from molink.coordinator.requests.ledger import Ledger
 from molink.coordinator.rings.coordinator_endpoint import CoordinatorEndpoint
 from molink.coordinator.rings.manager import ManagerSettings
@@ -89,10 +89,15 @@ async def start_coordinator(settings: UpSettings, api_port: int) -> AsyncIterato
             JoinService(registry, broker, _host_for_agents(settings, broker), size),
             registry,
             model.checkpoint,
-            lambda split: plan_beside(
-                planner.splitting(split).question([node for node in book if node.may_serve])
-            ),
+            lambda split: _best_plan(planner, book, split),
         )
+
+
+def _best_plan(
+    planner: ModelPlanner, book: NodeBook, split: str | None
+) -> Awaitable[Plan | Shortage]:
+    nodes = [node for node in book if node.may_serve]
+    return plan_beside(planner.splitting(split).question(nodes))
 
 
 async def _started_broker(

@@ -44,13 +44,15 @@ class HealthReports:
         hurries = is_idle and self._is_kv_freed
         return self._reported_at + (FREED_PERIOD_S if hurries else PERIOD_S)
 
-    def report_if_due(self, *, is_idle: bool) -> None:
-        """Report, unless the last report is too recent."""
+    def report_if_due(self, *, is_idle: bool) -> bool:
+        """Report, unless the last report is too recent; whether it did."""
         now = time.monotonic()
-        if now >= self.due_at(is_idle=is_idle):
-            self.report(self._health(now))
-            self._is_kv_freed = False
-            self._reported_at, self._busy_reported_s = now, self.core.busy_s
+        if now < self.due_at(is_idle=is_idle):
+            return False
+        self.report(self._health(now))
+        self._is_kv_freed = False
+        self._reported_at, self._busy_reported_s = now, self.core.busy_s
+        return True
 
     def _health(self, now: float) -> StageHealth:
         core, packing = self.core, self.packing

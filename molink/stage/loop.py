@@ -17,11 +17,12 @@ import torch
 
 from molink.errors import FrameError
 from molink.executor.stage import StageExecutor, StepOutput
+from molink.stage.event_files import EventFiles
 from molink.stage.health_reports import HealthReports
 from molink.stage.links import StageLinks
 from molink.stage.packing import Packing
 from molink.stage.tail import EndRules
-from molink.wire.messages import (
+from molink.wire.frames import (
     Activations,
     Cancel,
     FinishReason,
@@ -50,7 +51,7 @@ from molink_scheduler.events import (
     StageEvent,
     WaitUntil,
 )
-from molink_scheduler.stage.core import StageCore
+from molink_scheduler.recording.event_log import RecordedCore
 
 __all__ = ["StageLoop"]
 
@@ -63,12 +64,13 @@ loop."""
 class StageLoop:
     """Live driver of one stage's core, until its process ends."""
 
-    core: StageCore
+    core: RecordedCore
     executor: StageExecutor
     links: StageLinks
     packing: Packing
     end_rules: EndRules
     reports: HealthReports
+    events: EventFiles
     _rows: dict[int, torch.Tensor] = field(init=False, default_factory=dict)
     """[T, D] of each batch that has arrived and is not computed."""
     _messages_count: int = field(init=False, default=0)
@@ -77,16 +79,24 @@ class StageLoop:
     """How long the prefill step under way has stood still for decode."""
 
     def run(self) -> None:
-        """Serve forever; the supervisor ends the process."""
-        while True:
-            self._take_messages()
-            self._wait_until = None
-            rate = self.links.next_rate_bytes_per_s
-            if self._carry_out(self.core.next_step(rate, time.monotonic())):
-                self.reports.report_if_due(is_idle=False)
-            else:
-                self.reports.report_if_due(is_idle=True)
-                self.links.wait(self._idle_s())
+        """Serve forever; the supervisor ends the process. What it was told last is left in a file
+        when it fails."""
+        try:
+            while True:
+                self._take_messages()
+                self._step()
+        except Exception as error:
+            self.events.write_failure(error)
+            raise
+
+    def _step(self) -> None:
+        self._wait_until = None
+        rate = self.links.next_rate_bytes_per_s
+        is_idle = not self._carry_out(self.core.next_step(rate, time.monotonic()))
+        if self.reports.report_if_due(is_idle=is_idle):
+            self.events.write_new()
+        if is_idle:
+            self.links.wait(self._idle_s())
 
     def _idle_s(self) -> float:
         report_at = self.reports.due_at(is_idle=True)

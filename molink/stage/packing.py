@@ -14,7 +14,8 @@ import torch
 from molink.errors import FrameError
 from molink.stage_protocol.messages import PackingHealth
 from molink.wire.codecs import decode, encode
-from molink.wire.messages import Activations, TensorHeader
+from molink.wire.elements import TensorHeader
+from molink.wire.frames import Activations
 
 __all__ = ["Packing", "dtype_name"]
 

@@ -1,4 +1,4 @@
-"""Entry point of a stage's worker process: `python -m molink.stage.stage_process`.
+"""Entry point of a stage's worker process: `python -m molink.stage.stage_process [EVENT_LOG]`.
 
 The same for a stage of a local ring and for one that a volunteer's agent supervises: commands come
 on standard input, facts leave on standard output, and a closed input ends the process at once.
@@ -16,6 +16,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable
+from pathlib import Path
 from typing import BinaryIO
 
 from molink.errors import MolinkError, StageError, UserError
@@ -133,7 +134,9 @@ def main() -> None:
         from molink.stage.start import start_stage  # Seconds; weights may come meanwhile.
 
         load = supervisor.expect_load()
-        loop = start_stage(load, supervisor.tell, supervisor.expect_join, supervisor.steer)
+        event_log = Path(sys.argv[1]) if len(sys.argv) > 1 else None
+        talk = supervisor.tell, supervisor.expect_join, supervisor.steer
+        loop = start_stage(load, *talk, event_log)
         loop.run()
     except Exception as error:
         supervisor.tell(_failure(error))

@@ -3,13 +3,16 @@
 import os
 import sys
 import threading
+import time
 from collections.abc import Callable
+from pathlib import Path
 
 import torch
 
 from molink.executor.loading import load_stage
 from molink.executor.stage import StageExecutor
 from molink.serving.served_model import load_tokenizer
+from molink.stage.event_files import EventFiles
 from molink.stage.health_reports import HealthReports
 from molink.stage.links import StageLinks
 from molink.stage.loop import StageLoop
@@ -26,7 +29,8 @@ from molink.stage_protocol.messages import (
 )
 from molink_scheduler.head.prompt_queue import SPAN_TOKENS
 from molink_scheduler.head.scheduler import HeadScheduler, HeadSettings
-from molink_scheduler.kv.ledger import KvLedger
+from molink_scheduler.kv.blocks import KvLedger
+from molink_scheduler.recording.event_log import EventLog, RecordedCore
 from molink_scheduler.stage.book import ModelLimits, StageBook
 from molink_scheduler.stage.core import StageCore, WorkSource
 from molink_scheduler.stage.queue import StageQueue
@@ -46,8 +50,10 @@ def start_stage(
     tell: Callable[[Fact], None],
     expect_join: Callable[[], JoinRing],
     steer: Callable[[Callable[[Steering], None]], None],
+    event_log: Path | None = None,
 ) -> StageLoop:
     """Load, report, wait for the ring, connect; the links are steered from when they listen.
+    `event_log` is a file in which to write all that the stage is told.
 
     Raises UserError or StageError with one sentence.
     """
@@ -63,9 +69,17 @@ def start_stage(
     _yield_to_links()
     tell(StageReady())
     core = StageCore(_source(executor, join), executor.is_tail)
+    events = EventFiles(EventLog(is_streamed=event_log is not None), name, event_log)
     packing = Packing(executor.hidden_size)
-    reports = HealthReports(core, executor, links, packing, tell)
-    return StageLoop(core, executor, links, packing, _end_rules(executor), reports)
+    return StageLoop(
+        RecordedCore.begin(core, events.events, time.monotonic()),
+        executor,
+        links,
+        packing,
+        _end_rules(executor),
+        HealthReports(core, executor, links, packing, tell),
+        events,
+    )
 
 
 def _yield_to_links() -> None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from molink.executor.sampling import DrawnToken
 from molink.serving.service import ChatTokenizer
 from molink.serving.text_stream import TextStream
-from molink.wire.messages import FinishReason, Sampled, TokenSample
+from molink.wire.frames import FinishReason, Sampled, TokenSample
 from molink_scheduler.batch import Admission, Batch
 
 __all__ = ["EndRules"]

@@ -20,6 +20,7 @@ import numpy.typing as npt
 from molink.errors import FrameError
 from molink.wire.elements import (
     Floats,
+    TensorHeader,
     as_elements,
     bfloat16_to_float32,
     new_elements,
@@ -29,7 +30,6 @@ from molink.wire.elements import (
     store,
     to_float32,
 )
-from molink.wire.messages import TensorHeader
 
 __all__ = ["decode", "encode", "packed_bytes_max"]
 

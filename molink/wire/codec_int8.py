@@ -26,6 +26,7 @@ from molink.errors import FrameError
 from molink.wire.elements import (
     Elements,
     Floats,
+    TensorHeader,
     as_elements,
     bfloat16_to_float32,
     float32_to_bfloat16,
@@ -36,7 +37,6 @@ from molink.wire.elements import (
     store,
     to_float32,
 )
-from molink.wire.messages import TensorHeader
 
 __all__ = ["decode", "encode", "packed_bytes_max"]
 

@@ -18,7 +18,7 @@ import numpy.typing as npt
 import zstandard
 
 from molink.errors import FrameError
-from molink.wire.messages import ELEMENT_BYTES, TensorHeader
+from molink.wire.elements import ELEMENT_BYTES, TensorHeader
 
 __all__ = ["decode", "encode", "packed_bytes_max"]
 

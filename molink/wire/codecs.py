@@ -18,7 +18,7 @@ import numpy as np
 
 from molink.errors import FrameError
 from molink.wire import codec_fp8, codec_int8, codec_lossless
-from molink.wire.messages import ELEMENT_BYTES, TensorHeader
+from molink.wire.elements import ELEMENT_BYTES, TensorHeader
 
 __all__ = [
     "CODECS",

@@ -8,16 +8,17 @@ more dependency for two shifts, and it does not cut the work into pieces.
 """
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from molink.wire.messages import TensorHeader
-
 __all__ = [
+    "ELEMENT_BYTES",
     "Elements",
     "Floats",
+    "TensorHeader",
     "as_elements",
     "bfloat16_to_float32",
     "float32_to_bfloat16",
@@ -28,6 +29,29 @@ __all__ = [
     "store",
     "to_float32",
 ]
+
+
+@dataclass(frozen=True, slots=True)
+class TensorHeader:
+    """Layout of the buffer behind an Activations header: row-major [rows, width] of one element
+    type."""
+
+    dtype: str
+    """"float32", "bfloat16" or "float16"."""
+    rows: int
+    width: int
+    codec: str = "raw"
+    """How the buffer is packed (`codecs`); raw is the elements as they lie in memory."""
+
+    @property
+    def raw_bytes(self) -> int:
+        """Size of the unpacked buffer."""
+        return self.rows * self.width * ELEMENT_BYTES[self.dtype]
+
+
+ELEMENT_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
+"""Element types that may cross the wire, with their size."""
+
 
 Elements = npt.NDArray[Any]
 """Elements in the type that they have on the wire; bfloat16 as uint16."""

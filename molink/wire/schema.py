@@ -12,7 +12,6 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from enum import IntEnum, StrEnum
-from functools import partial
 from itertools import chain, starmap
 from operator import attrgetter, call
 from reprlib import repr as shortened
@@ -216,14 +215,15 @@ def _any_float(value: Any) -> float:
 def _number(of: type, rules: Rules, marks: Marks) -> Read:
     read_any = _exactly(int) if of is int else _any_float
     least, most = _mark(marks, Ge, "ge", rules.least), _mark(marks, Le, "le", rules.most)
-    if least is None or most is None:
+    if least is most is None:
         return read_any
+    low, high = (-math.inf if least is None else least), (math.inf if most is None else most)
 
     def read(value: Any) -> Any:
         number = read_any(value)
-        if least <= number <= most:
+        if low <= number <= high:
             return number
-        raise _refuse(f"a number from {least:g} to {most:g}", value)
+        raise _refuse(f"a number from {low:g} to {high:g}", value)
 
     return read
 
@@ -362,7 +362,11 @@ def _writer(of: Any, rules: Rules) -> Write:
 def _array_writer(of: Any, rules: Rules) -> Write:
     known = _fields_of(of)
     names = [field.name for field in known]
-    values_of = attrgetter(*names) if len(names) > 1 else partial(_few, names)
+
+    def few(value: Any) -> tuple[Any, ...]:
+        return tuple([getattr(value, name) for name in names])
+
+    values_of = attrgetter(*names) if len(names) > 1 else few
     tail = next((place for place, one in enumerate(known) if TAIL in one.marks), None)
     writers = [(place, _writer(one.of, rules)) for place, one in enumerate(known)]
     writers = [(place, write) for place, write in writers if write is not _same]
@@ -377,10 +381,6 @@ def _array_writer(of: Any, rules: Rules) -> Write:
         return row
 
     return write if writers else values_of
-
-
-def _few(names: list[str], value: Any) -> tuple[Any, ...]:
-    return tuple([getattr(value, name) for name in names])
 
 
 def _object_writer(of: Any, rules: Rules) -> Write:

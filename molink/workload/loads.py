@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any
 
+from molink.config.toml_tables import number, refuse_unknown, text, whole
 from molink.errors import UserError
-from molink.workload.toml_tables import number, refuse_unknown, text, whole
 from molink.workload.trace import TraceRequest, generate_trace, scaled
 
 __all__ = [

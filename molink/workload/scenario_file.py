@@ -25,17 +25,17 @@ would silently measure something else.
 """
 
 import math
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from molink.config.link_schedule import LinkShape
+from molink.config.toml_tables import number, read_toml, refuse_unknown, tables, text, whole
 from molink.errors import UserError
 from molink.workload.loads import Load, read_load
-from molink.workload.toml_tables import number, refuse_unknown, tables, text, whole
 from molink_scheduler.head.micro_batches import MICRO_BATCH_COUNT_MAX
+from molink_scheduler.head.settings import SPAN_TOKENS_MAX
 from molink_scheduler.link.transmission import POLICIES, POLICY_DEFAULT
 
 __all__ = ["CODECS", "ValidationScenario", "read_scenario"]
@@ -46,9 +46,6 @@ SERVE_KEYS = {"policy", "wire", "micro_batches", "span_tokens"}
 
 STAGES_MAX = 16
 """Processes on one machine; as many as it has memory for are fewer."""
-
-SPAN_TOKENS_MAX = 4096
-"""As `molink serve --span-tokens`."""
 
 KV_TOKENS = 32_768
 """Twenty of the longest requests of the mix; without a limit the machine's memory would decide."""
@@ -92,7 +89,7 @@ class ValidationScenario:
 
 def read_scenario(path: Path) -> ValidationScenario:
     """Raises UserError, one sentence, for the first thing in the file that is wrong."""
-    where, data = str(path), _read(path)
+    where, data = str(path), read_toml(path, "the scenario")
     refuse_unknown(where, data, KEYS)
     serve = _table(where, data, "serve", SERVE_KEYS)
     loads = _loads(where, data)
@@ -109,13 +106,6 @@ def read_scenario(path: Path) -> ValidationScenario:
         kv_tokens=whole(where, data, "kv_tokens", KV_TOKENS, least=16, most=2**31),
         loads=loads,
     )
-
-
-def _read(path: Path) -> dict[str, Any]:
-    try:
-        return tomllib.loads(path.read_text())
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise UserError(f"cannot read the scenario {path} ({error}): give a TOML file.") from error
 
 
 def _loads(where: str, data: Mapping[str, Any]) -> tuple[Load, ...]:

@@ -8,11 +8,11 @@ from molink.hardware.gpu import Gpu, gpu
 from molink.hardware.roofline import check_layers, stage_cost
 from molink_sim.scenario import LinkSpec, RingSpec, StageSpec
 
-__all__ = ["SHARE_DEFAULT", "even_ring", "kv_tokens"]
+__all__ = ["MEMORY_SHARE", "even_ring", "kv_tokens"]
 
-SHARE_DEFAULT = 0.9
-"""Of the device's memory; the rest is for activations, the driver and the display. vLLM's default
-too (`gpu_memory_utilization`)."""
+MEMORY_SHARE = 0.9
+"""Share of the device's memory that is used; the rest is for activations, the driver and the
+display. vLLM's default too (`gpu_memory_utilization`)."""
 
 
 def even_ring(
@@ -41,22 +41,14 @@ def even_ring(
 
 
 def kv_tokens(
-    shape: ModelShape,
-    gpu: Gpu,
-    layers: int,
-    share: float = SHARE_DEFAULT,
-    *,
-    is_head: bool = False,
-    is_tail: bool = False,
+    shape: ModelShape, gpu: Gpu, layers: int, *, is_head: bool = False, is_tail: bool = False
 ) -> int:
-    """Tokens that fit beside the weights of `layers` layers into `share` of the memory.
+    """Tokens that fit beside the weights of `layers` layers into the memory used.
 
     Raises UserError, which says by how much, when the weights leave no room for one token.
     """
     check_layers(shape, layers)
-    if not 0 < share <= 1:
-        raise UserError(f"a stage takes a share of memory above 0 and up to 1, got {share}.")
-    usable = round(gpu.memory_bytes * share)
+    usable = round(gpu.memory_bytes * MEMORY_SHARE)
     left = usable - shape.stage_bytes(layers, is_head, is_tail)
     tokens = left // (layers * shape.kv_token_bytes)
     if tokens < 1:

@@ -135,10 +135,10 @@ class StageProfile:
     pc: PcTimes | None = None
     """None: it was not measured."""
 
-    def cost(self, layers: int | None, is_head: bool, is_tail: bool) -> "ProfileCost":
-        """The cost of a stage; None takes as many layers as were measured."""
+    def cost(self, layers: int, is_head: bool, is_tail: bool) -> "ProfileCost":
+        """The step cost of a stage of so many layers."""
         more = [self.head_more] * is_head + [self.tail_more] * is_tail
-        return ProfileCost(self, (layers or self.layers) / self.layers, tuple(more))
+        return ProfileCost(self, layers / self.layers, tuple(more))
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ PACKAGES = ("molink", "scheduler/molink_scheduler", "agent/molink_agent", "sim/m
 OPTIONS = {
     "serve": (
         "--host --port --link --hosts --nodes --layers --dtype --device --threads --max-model-len "
-        "--kv-tokens --micro-batches --policy --upload-mbps --wire --span-tokens"
+        "--kv-tokens --micro-batches --policy --upload-mbps --wire --span-tokens --event-log"
     ),
     "up": (
         "--host --port --public-host --broker --broker-port --relay-port --relay "
@@ -71,6 +71,7 @@ OPTIONS = {
     ),
     "sim paper": "--table --section --trace --seed --json --pictures",
     "sim plan": "--model --nodes --target-rate --tpot-bound-s --ttft-bound-s --seed --json",
+    "sim replay": "",
     "sim run": (
         "--system --policy --model --gpu --stages --rings --bandwidth-mbps --latency-ms "
         "--jitter-ms --loss --upload-mbps --rate --duration-s --warmup-s --drain-s --trace --seed "

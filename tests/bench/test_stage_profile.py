@@ -46,12 +46,12 @@ def test_a_profile_is_written_and_read_again(checkpoint, tmp_path, monkeypatch):
     assert 0 < found.pc.chunk_s < 0.1 and 0 <= found.pc.hop_s < 1
     assert (profile["model"], profile["layers"], profile["hidden_size"]) == ("tiny", 2, 64)
     assert len(profile["middle"]["decode"]) == len(decode_grid(48)) == 7
-    middle = found.cost(None, is_head=False, is_tail=False)
+    middle = found.cost(found.layers, is_head=False, is_tail=False)
     for one in profile["middle"]["decode"]:
         rows = one["rows"]
         step_s = middle.step_s(BatchClass.DECODE, rows, rows * one["context"], rows)
         assert step_s == pytest.approx(one["step_s"])
-    tail = found.cost(None, is_head=False, is_tail=True)
+    tail = found.cost(found.layers, is_head=False, is_tail=True)
     assert tail.step_s(BatchClass.PREFILL, 32, 32, 1) > 0
 
 

@@ -35,7 +35,7 @@ from molink.coordinator.requests.cluster_service import ClusterService, ServingR
 from molink.coordinator.requests.ledger import LEDGER_FILE, Ledger
 from molink.coordinator.requests.link_memory import KnownLink, KnownLinks, LinkMemoryFile
 from molink.coordinator.requests.ring_client import RingClient
-from molink.coordinator.rings.ring_builder import RingRoutes, build_ring
+from molink.coordinator.rings.ring_supervisor import RingRoutes, build_ring
 from molink.serving.service import ModelCard
 from molink.stage_protocol.messages import HEALTH as HEALTH_FIELDS
 from molink.stage_protocol.messages import (
@@ -377,15 +377,12 @@ class StageDouble:
     epoch: int = 7
 
 
-@dataclass
-class HeadDouble:
-    def report(self) -> LinkReport:
-        return LinkReport("head", 5, 700, 1, 2, 30, 40, 4096, 20.125, 60.12, 3.5, 70_000, False, 1)
+TO_HEAD = LinkReport("head", 5, 700, 1, 2, 30, 40, 4096, 20.125, 60.12, 3.5, 70_000, False, 1)
 
 
 @dataclass
 class LinksDouble:
-    head: HeadDouble | None = field(default_factory=HeadDouble)
+    report: LinkReport | None = TO_HEAD
 
 
 LOADED = StageLoaded(5000, 5001, "cuda:0", "bfloat16", 131_072, 2**40)
@@ -479,7 +476,7 @@ async def cluster_without_rings() -> dict[str, Any]:
 
 
 async def nothing_reported() -> dict[str, Any]:
-    return await ring_service(a_ring(health=None), LinksDouble(head=None))
+    return await ring_service(a_ring(health=None), LinksDouble(report=None))
 
 
 def pretty(value: Any) -> str:

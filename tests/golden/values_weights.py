@@ -20,8 +20,7 @@ from molink.checkpoint.shard_plan import plan_shards
 from molink.checkpoint.weights_manifest import FileEntry, WeightsManifest
 from molink_agent.weights import __main__ as by_hand
 from molink_agent.weights.block_client import open_client
-from molink_agent.weights.layout import parts_of
-from molink_agent.weights.part_file import PartFile
+from molink_agent.weights.part_file import PartFile, parts_of
 from molink_agent.weights.source import CoordinatorSource
 from molink_agent.weights.weights_dir import ModelFolder, make_view
 from tests.golden.codec import Codec, from_text

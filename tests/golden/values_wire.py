@@ -17,8 +17,8 @@ from molink.wire.chunks import (
     encode_missing,
     encode_welcome,
 )
-from molink.wire.frames import decode_message, encode_message
-from molink.wire.messages import (
+from molink.wire.elements import TensorHeader
+from molink.wire.frames import (
     Activations,
     Cancel,
     FinishReason,
@@ -26,8 +26,9 @@ from molink.wire.messages import (
     Sampled,
     SetCodec,
     Submit,
-    TensorHeader,
     TokenSample,
+    decode_message,
+    encode_message,
 )
 from molink_scheduler.batch import Admission, Batch, BatchClass, Release, Span
 from molink_scheduler.request import Request, SamplingParams

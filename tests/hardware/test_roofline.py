@@ -117,7 +117,6 @@ def test_memory_left_for_kv_on_the_papers_stage():
     used = tokens * 11 * shape.kv_token_bytes + 11 * shape.layer_bytes
     assert used <= 0.9 * 24 * 2**30 < used + 11 * shape.kv_token_bytes
     assert kv_tokens(shape, device, 11, is_tail=True) < tokens
-    assert kv_tokens(shape, device, 11, share=0.5) < tokens
 
 
 def test_a_stage_that_does_not_fit_says_how_much_is_missing():
@@ -129,12 +128,6 @@ def test_a_stage_that_does_not_fit_says_how_much_is_missing():
 def test_layers_that_the_model_has_not_are_refused(layers):
     with pytest.raises(UserError, match="1 to 32 layers"):
         stage_cost(model_shape("qwen-7b"), gpu("rtx4090"), layers)
-
-
-@pytest.mark.parametrize("share", [0, -0.1, 1.1])
-def test_an_impossible_share_of_memory_is_refused(share):
-    with pytest.raises(UserError, match="share"):
-        kv_tokens(model_shape("qwen-7b"), gpu("rtx4090"), 4, share)
 
 
 @pytest.mark.parametrize("name", ["RTX 4090", "rtx-4090", "GeForce RTX 4090", "NVIDIA RTX4090"])

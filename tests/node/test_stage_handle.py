@@ -33,7 +33,7 @@ def started(monkeypatch):
     """Every process that was started."""
     children = []
 
-    async def start(threads, command=()):
+    async def start(threads, command=(), arguments=()):
         children.append(Child(threads))
         return children[-1]
 

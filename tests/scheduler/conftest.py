@@ -28,8 +28,7 @@ from molink_scheduler.events import (
 )
 from molink_scheduler.head.scheduler import HeadScheduler, HeadSettings
 from molink_scheduler.head.settings import RingTerms
-from molink_scheduler.kv.blocks import KvBlocks, blocks_for
-from molink_scheduler.kv.ledger import KvLedger
+from molink_scheduler.kv.blocks import KvBlocks, KvLedger, blocks_for
 from molink_scheduler.request import Request, SamplingParams
 from molink_scheduler.stage.book import ModelLimits, StageBook
 from molink_scheduler.stage.core import StageCore
@@ -95,6 +94,7 @@ class FakeRing:
         self.interrupts = 0
         self.prefill_in_flight = 0
         self.tail_link_free_at = 0.0
+        self.until = float("inf")
 
     def stage(self, index: int) -> FakeStage:
         blocks = blocks_for(self.kv_tokens)
@@ -113,8 +113,12 @@ class FakeRing:
     def push(self, at: float, action) -> None:
         heapq.heappush(self.events, (at, next(self.ids), action))
 
+    def stop_at(self, at: float) -> None:
+        """Leave what happens later undone."""
+        self.until = at
+
     def run(self) -> None:
-        while self.events:
+        while self.events and self.events[0][0] <= self.until:
             self.now, _, action = heapq.heappop(self.events)
             action()
             self.start_idle_devices()

@@ -48,7 +48,7 @@ def write(tmp_path):
     return write_file
 
 
-def cost_of(path, layers=None, is_head=False, is_tail=False):
+def cost_of(path, layers=4, is_head=False, is_tail=False):
     return read_stage_profile(path).cost(layers, is_head, is_tail)
 
 

@@ -6,12 +6,12 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
-from molink.coordinator.requests.ring_client_links import HeadLost, HeadSilent, RingClientLinks
+from molink.coordinator.requests.ring_client import HeadLost, HeadSilent, RingClientLinks
 from molink.errors import StageError
 from molink.stage.links import StageLinks
 from molink.stage_protocol.messages import Fact, JoinRing, MovePath, PathMoved, SetAllowed
 from molink.transport.link.thread import LinkThread
-from molink.wire.messages import Cancel, Forget, Sampled, TokenSample
+from molink.wire.frames import Cancel, Forget, Sampled, TokenSample
 from molink_scheduler.batch import BatchClass, Release
 from molink_scheduler.head.settings import RingTerms
 from molink_scheduler.link.silence import GiveUp, Reconnect

@@ -10,6 +10,7 @@ import torch
 
 from molink.executor.stage import StepOutput
 from molink.stage import health_reports
+from molink.stage.event_files import EventFiles
 from molink.stage.health_reports import HealthReports
 from molink.stage.links import StageLinks
 from molink.stage.loop import StageLoop
@@ -17,14 +18,17 @@ from molink.stage.packing import Packing
 from molink.stage.tail import EndRules
 from molink.stage_protocol.messages import JoinRing, StageHealth
 from molink.wire.codecs import CODECS
-from molink.wire.messages import Activations, Forget, Sampled, TensorHeader
+from molink.wire.elements import TensorHeader
+from molink.wire.frames import Activations, Forget, Sampled
 from molink_scheduler.batch import Admission, Batch, BatchClass, Release, Span
 from molink_scheduler.head.settings import RingTerms
-from molink_scheduler.kv.ledger import KvLedger
+from molink_scheduler.kv.blocks import KvLedger
+from molink_scheduler.recording.event_log import EventLog, RecordedCore
 from molink_scheduler.request import SamplingParams
 from molink_scheduler.stage.book import ModelLimits, StageBook
 from molink_scheduler.stage.core import StageCore
 from molink_scheduler.stage.queue import StageQueue
+from molink_sim.replay import replay
 
 HIDDEN = 64
 KV_BLOCKS = 32
@@ -80,7 +84,10 @@ class Neighbours:
         book = StageBook(KvLedger(KV_BLOCKS), ModelLimits(1024, 100))
         core = StageCore(StageQueue.for_steps_of(128, book), is_tail=True)
         reports = HealthReports(core, self.executor, self.stage, packing, self.reports.put)
-        loop = StageLoop(core, self.executor, self.stage, packing, EndRules(None), reports)
+        events = EventFiles(EventLog(), "layers 0-4")
+        recorded = RecordedCore.begin(core, events.events, 0.0)
+        rules = EndRules(None)
+        loop = StageLoop(recorded, self.executor, self.stage, packing, rules, reports, events)
         self.thread = threading.Thread(target=self._run, args=(loop,), daemon=True)
         self.thread.start()
 
@@ -104,7 +111,8 @@ class Neighbours:
 
 
 @pytest.fixture
-def neighbours():
+def neighbours(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     links = [StageLinks.bind(n, "127.0.0.1", False, lambda fact: None) for n in ("stage", "peer")]
     for here, there in (links, links[::-1]):
         here.connect(join(there.ports[0]))
@@ -212,3 +220,22 @@ def test_decode_that_comes_during_a_prefill_step_does_not_wait_for_its_end(neigh
     assert neighbours.answer().batch_class is BatchClass.PREFILL
     assert [len(rows) for rows in neighbours.executor.rows] == [2, 3]
     neighbours.end()
+
+
+def test_a_stage_that_fails_leaves_what_it_was_told(neighbours, tmp_path):
+    """The executor runs out of memory; the log that is left decides the same, up to that step."""
+    neighbours.peer.send_next(rows_message("raw"))
+    assert neighbours.answer().spans
+
+    def out_of_memory(batch, token_ids, hidden_TD, interrupt=None):
+        raise Ended("no more memory")
+
+    neighbours.executor.step = out_of_memory
+    neighbours.peer.send_next(message(batch(Span(0, 1, 2, True), admits=False)))
+    neighbours.thread.join(ANSWERS_WITHIN_S)
+    [path] = (tmp_path / "molink" / "failed-stages").iterdir()
+    found = replay(path.read_text().splitlines())
+    assert found.failure == "Ended: no more memory"
+    assert found.difference is found.error is None, "the core decided what it always does"
+    last_call = path.read_text().splitlines()[-2]
+    assert last_call.startswith('["next_step"') and '"RunBatch"' in last_call

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from molink.errors import FrameError
 from molink.stage.packing import Packing
 from molink.wire.codecs import CODECS
-from molink.wire.frames import decode_message, encode_message
-from molink.wire.messages import ELEMENT_BYTES, Activations, TensorHeader
+from molink.wire.elements import ELEMENT_BYTES, TensorHeader
+from molink.wire.frames import Activations, decode_message, encode_message
 from molink_scheduler.batch import Batch, BatchClass, Span
 
 HIDDEN = 40

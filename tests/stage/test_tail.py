@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from molink.stage.tail import EndRules
-from molink.wire.messages import FinishReason
+from molink.wire.frames import FinishReason
 from molink_scheduler.batch import Admission
 from molink_scheduler.request import SamplingParams
 

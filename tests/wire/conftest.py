@@ -3,14 +3,14 @@
 import pytest
 from hypothesis import strategies as st
 
-from molink.wire.messages import (
+from molink.wire.elements import TensorHeader
+from molink.wire.frames import (
     Activations,
     Cancel,
     FinishReason,
     Forget,
     Sampled,
     Submit,
-    TensorHeader,
     TokenSample,
 )
 from molink_scheduler.batch import Admission, Batch, BatchClass, Release, Span

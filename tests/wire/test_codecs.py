@@ -17,7 +17,7 @@ from molink.wire.codecs import (
     encode,
     packed_bytes_max,
 )
-from molink.wire.messages import ELEMENT_BYTES, TensorHeader
+from molink.wire.elements import ELEMENT_BYTES, TensorHeader
 
 LOSSY = ("int8", "fp8")
 DTYPES = tuple(ELEMENT_BYTES)

@@ -6,8 +6,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from molink.errors import FrameError
-from molink.wire.frames import HEADER_BYTES_MAX, PROTOCOL_VERSION, decode_message, encode_message
-from molink.wire.messages import Activations, Message, TensorHeader
+from molink.wire.elements import TensorHeader
+from molink.wire.frames import (
+    HEADER_BYTES_MAX,
+    PROTOCOL_VERSION,
+    Activations,
+    Message,
+    decode_message,
+    encode_message,
+)
 from molink_scheduler.batch import Batch, BatchClass, Span
 
 

@@ -18,8 +18,7 @@ from molink.checkpoint.weights_manifest import FileEntry
 from molink.errors import WeightsError
 from molink_agent.weights.block_client import BlockClient, Retries, open_client
 from molink_agent.weights.hub import fetch_from_hub
-from molink_agent.weights.layout import parts_of
-from molink_agent.weights.part_file import PartFile
+from molink_agent.weights.part_file import PartFile, parts_of
 from molink_agent.weights.source import (
     CoordinatorSource,
     Progress,

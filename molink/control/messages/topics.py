@@ -77,57 +77,51 @@ class Topic(Generic[Message]):
         return self.path.format(node="+")
 
 
-PRESENCE = Topic(f"{ROOT}/node/{{node}}/said/presence", Presence, qos=1, retained=True)
+_BY_PATH: dict[str, Topic[Any]] = {}
+
+
+def _topic(
+    path: str, message: type[Message], *, qos: int = 1, retained: bool = True
+) -> Topic[Message]:
+    topic = Topic(f"{ROOT}/{path}", message, qos, retained)
+    _BY_PATH[topic.path] = topic
+    return topic
+
+
+PRESENCE = _topic("node/{node}/said/presence", Presence)
 """Joined; the last will says lost."""
-PROFILE = Topic(f"{ROOT}/node/{{node}}/said/profile", Profile, qos=1, retained=True)
+PROFILE = _topic("node/{node}/said/profile", Profile)
 """The PC, and what its owner lends of it."""
-PATHS = Topic(f"{ROOT}/node/{{node}}/said/paths", PathReport, qos=1, retained=True)
+PATHS = _topic("node/{node}/said/paths", PathReport)
 """Paths to its neighbours, as it has measured them."""
-SEEN = Topic(f"{ROOT}/node/{{node}}/said/seen", RatesSeen, qos=1, retained=True)
+SEEN = _topic("node/{node}/said/seen", RatesSeen)
 """Rates at which neighbours have sent to it, by its own count."""
-HEALTH = Topic(f"{ROOT}/node/{{node}}/said/health", NodeHealth, qos=0, retained=False)
+HEALTH = _topic("node/{node}/said/health", NodeHealth, qos=0, retained=False)
 """Report of its stage, about once a second; also the heartbeat."""
-FACT = Topic(f"{ROOT}/node/{{node}}/said/fact", StageFact, qos=1, retained=True)
+FACT = _topic("node/{node}/said/fact", StageFact)
 """Progress with its assignment."""
-WISH = Topic(f"{ROOT}/node/{{node}}/said/wish", NodeWish, qos=1, retained=True)
+WISH = _topic("node/{node}/said/wish", NodeWish)
 """Drain: the owner wants to pause or leave; or to be used again."""
-ASSIGNMENT = Topic(f"{ROOT}/node/{{node}}/told/assignment", Assignment, qos=1, retained=True)
+ASSIGNMENT = _topic("node/{node}/told/assignment", Assignment)
 """Layers to hold, and the ring; the whole state, not a change of it."""
-ACCEPTED = Topic(f"{ROOT}/node/{{node}}/told/accepted", Accepted, qos=1, retained=True)
+ACCEPTED = _topic("node/{node}/told/accepted", Accepted)
 """The one of two agents with one id that stays."""
-LINK_KEYS = Topic(f"{ROOT}/node/{{node}}/told/link-keys", LinkKeys, qos=1, retained=True)
+LINK_KEYS = _topic("node/{node}/told/link-keys", LinkKeys)
 """Public keys whose links it accepts: the coordinator vouches for them."""
-SERVICES = Topic(f"{ROOT}/node/{{node}}/told/services", Services, qos=1, retained=True)
+SERVICES = _topic("node/{node}/told/services", Services)
 """Relay, measurements, STUN: where they are, and the keys to them."""
-PROBE = Topic(f"{ROOT}/node/{{node}}/told/probe", ProbeOrder, qos=1, retained=True)
+PROBE = _topic("node/{node}/told/probe", ProbeOrder)
 """Neighbours to measure, and where they are."""
-COORDINATOR = Topic(f"{ROOT}/coordinator/said/presence", CoordinatorPresence, qos=1, retained=True)
+COORDINATOR = _topic("coordinator/said/presence", CoordinatorPresence)
 """Every node may read it."""
 
-ALL_TOPICS: tuple[Topic[BaseModel], ...] = (  # type: ignore[assignment]
-    PRESENCE,
-    PROFILE,
-    PATHS,
-    SEEN,
-    HEALTH,
-    FACT,
-    WISH,
-    ASSIGNMENT,
-    ACCEPTED,
-    LINK_KEYS,
-    SERVICES,
-    PROBE,
-    COORDINATOR,
-)
+ALL_TOPICS: tuple[Topic[Any], ...] = tuple(_BY_PATH.values())
 
 
 def node_of(topic: str) -> str | None:
     """The node id in a topic; None when it is of no node."""
     levels = topic.split("/")
     return levels[3] if len(levels) > 4 and levels[2] == "node" else None
-
-
-_BY_PATH: dict[str, Topic[Any]] = {topic.path: topic for topic in ALL_TOPICS}
 
 
 class UnreadableError(ValueError):

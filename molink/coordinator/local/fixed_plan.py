@@ -6,6 +6,7 @@ the operator asked for.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from molink.checkpoint.description import ModelDescription
 from molink.config.layer_split import even_split, parse_layers
@@ -49,6 +50,8 @@ class RingPlan:
     upload_mbps: float | None = None
     known: KnownLinks = field(default_factory=KnownLinks)
     """What links start from; nothing between processes of one machine."""
+    event_log: Path | None = None
+    """Where the stages' event logs go, with a stage's number behind the name."""
 
     def address(self, index: int) -> str:
         """Address of a stage's host, or of the coordinator's."""
@@ -68,6 +71,10 @@ class RingPlan:
             address=address,
             stages_here=sum(host.address == address for host in self.hosts.stages),
         )
+
+    def stage_arguments(self, index: int) -> tuple[str, ...]:
+        """Arguments of a stage's process."""
+        return (f"{self.event_log}.{index}",) if self.event_log is not None else ()
 
     def profile(self, index: int) -> Profile:
         """Profile of a node that is not measured: where it is, and its cap."""
@@ -97,6 +104,7 @@ def fixed_plan(settings: ServeSettings, path: str, description: ModelDescription
         hosts=settings.hosts or RingHosts.local(settings.nodes),
         link=settings.link,
         upload_mbps=settings.upload_mbps,
+        event_log=settings.event_log,
     )
 
 

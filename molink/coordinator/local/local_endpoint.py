@@ -19,11 +19,10 @@ from molink.coordinator.local.local_node import LocalNode
 from molink.coordinator.members.ring import COORDINATOR, AgentStage, JoinTerms, Ring
 from molink.coordinator.requests.cluster_report import known_links
 from molink.coordinator.requests.link_memory import KnownLink, LinkMemoryFile, keep_up_to_date
-from molink.coordinator.requests.ring_client import RingClient
-from molink.coordinator.requests.ring_client_links import RingClientLinks
-from molink.coordinator.rings.ring_builder import RingRoutes
+from molink.coordinator.requests.ring_client import RingClient, RingClientLinks
+from molink.coordinator.rings.ring_supervisor import RingRoutes
 from molink.errors import StageError
-from molink.node.child_process import ChildProcess
+from molink.node.stage_handle import ChildProcess
 from molink.serving.service import ModelCard
 from molink.tasks import gathered
 from molink_scheduler.head.settings import RingTerms
@@ -127,7 +126,7 @@ class LocalEndpoint:
 
     def _links_seen(self, ring: Ring) -> Iterator[tuple[str, str, KnownLink]]:
         assert self._links is not None, "links are seen until they are closed"
-        return known_links(ring, self._links, self.plan.address, time.time())
+        return known_links(ring, self._links.report, self.plan.address, time.time())
 
 
 async def _ports(child: ChildProcess) -> list[int]:

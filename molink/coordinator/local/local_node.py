@@ -41,8 +41,13 @@ class _Launcher:
     async def start(
         self, work: AssignedWork, directory: str, allowed: tuple[str, ...]
     ) -> StageHandle:
-        load, command = self.plan.load(self.index, work), self.plan.hosts.stages[self.index].command
-        return await StageHandle.start(stage_name(self.index), load, command)
+        plan, index = self.plan, self.index
+        return await StageHandle.start(
+            stage_name(index),
+            plan.load(index, work),
+            plan.hosts.stages[index].command,
+            plan.stage_arguments(index),
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,7 +27,7 @@ from molink.coordinator.local.local_endpoint import LocalEndpoint
 from molink.coordinator.local.local_node import LocalNode
 from molink.coordinator.members.hub import ControlHub, allow_members
 from molink.coordinator.members.node_book import NodeBook
-from molink.coordinator.planning.readiness import Readiness
+from molink.coordinator.planning.cluster_plan import Readiness
 from molink.coordinator.requests.ledger import Ledger
 from molink.coordinator.requests.link_memory import LinkMemoryFile
 from molink.coordinator.rings.manager import ManagerSettings

@@ -1,14 +1,27 @@
-"""What a plan holds, who makes it, and the cache from which the manager takes it."""
+"""What a plan holds, who makes it, and the cache from which the manager takes it.
+
+Is it time to plan? Nodes that start together are planned for together, once the paths between
+them are measured.
+
+A first plan waits for nodes that have just come, for those that still time a layer, and for those
+that still measure the paths to each other: a link that was not measured is only guessed. Each of
+these waits has an end, so that no single PC holds up the others. A repair does not wait: users do.
+While a ring serves, what may come to it has time, and waits for the paths.
+
+Pure: times are arguments, in seconds on a clock that never jumps.
+"""
 
 import asyncio
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
-from molink.control.messages.payloads import AssignedWork
+from molink.control.messages.payloads import AssignedWork, NodeState
 from molink.coordinator.members.discrepancies import StepsSeen
 from molink.coordinator.members.node_book import Node, Slowdown
 from molink.errors import ErrorGuard
+
+__all__ = ["MEASURING_WAIT_S", "PATHS_WAIT_S", "SETTLE_S", "Readiness"]
 
 if TYPE_CHECKING:
     from molink_scheduler.placement import Forecast
@@ -158,3 +171,80 @@ def _facts(nodes: Sequence[Node]) -> frozenset[tuple[object, ...]]:
 
 def _now() -> float:
     return asyncio.get_running_loop().time()
+
+
+SETTLE_S = 1.0
+"""After the last change of which nodes are there and lent."""
+
+MEASURING_WAIT_S = 60.0
+"""A node that has joined and not reported its step times by then is planned without: it would hold
+up all others. A slow PC loads its probe in ten seconds."""
+
+PATHS_WAIT_S = 20.0
+"""From the moment when the last newcomer had timed its layer. The paths are measured meanwhile and
+are usually known first: a PC with twelve neighbours needs a second and a half for each."""
+
+Asked = Callable[[Node, Sequence[Node]], Set[str]]
+"""Ids of the nodes that the first one shall measure, of all that are there."""
+
+
+@dataclass(slots=True)
+class Readiness:
+    """Judge of whether to plan now, by which nodes are there and what they have reported."""
+
+    asked_of: Asked
+    settle_s: float = SETTLE_S
+    _lending: frozenset[tuple[str, str]] = frozenset()
+    _lending_since: float = 0.0
+    _measured_at: dict[str, float] = field(default_factory=dict)
+    """When each node was first seen to have timed its layer."""
+    _news_at: float = 0.0
+    """When one of both was last seen to change."""
+    _silent: set[str] = field(default_factory=set)
+    """Nodes whose paths are not waited for any more, until they have reported them."""
+
+    def update(self, nodes: Sequence[Node], now: float) -> None:
+        """Take in which nodes are there."""
+        here = [node for node in nodes if node.is_here]
+        lending = frozenset((node.node_id, node.wants) for node in here)
+        if lending != self._lending:
+            self._lending, self._lending_since, self._news_at = lending, now, now
+        measured = {node.node_id for node in here if node.is_measured}
+        if measured != self._measured_at.keys():
+            known = self._measured_at
+            self._measured_at = {name: known.get(name, now) for name in measured}
+            self._news_at = now
+
+    def is_time(self, nodes: Sequence[Node], now: float, *, first: bool, serving: bool) -> bool:
+        """Whether to plan now, after an `update`.
+
+        `first`: there has been no ring yet; `serving`: one serves users meanwhile.
+        """
+        if now - self._lending_since < self.settle_s:
+            return False
+        if first and self._is_timing(nodes, now):
+            return False
+        return not (first or serving) or not self.nodes_still_measuring(nodes, now)
+
+    def _is_timing(self, nodes: Sequence[Node], now: float) -> bool:
+        joining = any(node.state is NodeState.JOINING for node in nodes if node.is_here)
+        return joining and now - self._news_at < MEASURING_WAIT_S
+
+    def nodes_still_measuring(self, nodes: Sequence[Node], now: float) -> list[Node]:
+        """The nodes whose paths to others are still waited for."""
+        lent = {node.node_id for node in nodes if node.may_serve}
+        return [
+            node
+            for node in nodes
+            if node.node_id in lent and self._is_awaited(node, nodes, lent, now)
+        ]
+
+    def _is_awaited(self, node: Node, nodes: Sequence[Node], lent: Set[str], now: float) -> bool:
+        unknown = (self.asked_of(node, nodes) & lent) - node.paths.keys()
+        if not unknown:
+            self._silent.discard(node.node_id)
+            return False
+        known_at = max(self._measured_at.get(name, now) for name in (node.node_id, *unknown))
+        if now - known_at >= PATHS_WAIT_S:
+            self._silent.add(node.node_id)
+        return node.node_id not in self._silent

@@ -47,7 +47,7 @@ from molink_scheduler.placement import (
     plan_on_shared_lines,
     worth_changing,
 )
-from molink_scheduler.placement.question import PlacementQuestion
+from molink_scheduler.placement.plan import PlacementQuestion
 
 __all__ = ["ELEMENT_BYTES", "FactsMaker", "ModelPlanner", "download_bytes_per_s", "goal_of"]
 
@@ -297,7 +297,7 @@ class ModelPlanner:
         """Why the plan is worth the interruption; empty when it is not."""
         now, then = self._as_known(present, nodes), self._placement(plan.rings)
         rates = {node.node_id: download_bytes_per_s(node) for node in nodes}
-        cost = change_cost(now, then, self.cost, {}, rates)
+        cost = change_cost(now, then, self.cost, rates)
         decision = worth_changing(now, then, cost)
         return decision.sentence if decision.change else ""
 

@@ -13,7 +13,6 @@ from molink.coordinator.members.discrepancies import Sightings, discrepancies
 from molink.coordinator.members.node_book import Contribution, Node
 from molink.coordinator.members.ring import COORDINATOR, AgentStage, Ring
 from molink.coordinator.requests.link_memory import KnownLink
-from molink.coordinator.requests.ring_client_links import RingClientLinks
 from molink_scheduler.link.facts import LinkReport
 
 __all__ = ["RingLink", "known_links", "nodes_report", "ring_links", "ring_report"]
@@ -30,10 +29,11 @@ class RingLink:
     report: LinkReport
 
 
-def ring_links(ring: Ring, client: RingClientLinks) -> Iterator[RingLink]:
-    """Links in the order in which a request meets them; of a stage that has not reported, none."""
-    if client.head is not None:
-        yield RingLink(COORDINATOR, 0, client.head.report())
+def ring_links(ring: Ring, to_head: LinkReport | None) -> Iterator[RingLink]:
+    """Links in the order in which a request meets them; of a stage that has not reported, none.
+    `to_head` is the report of the coordinator's own link."""
+    if to_head is not None:
+        yield RingLink(COORDINATOR, 0, to_head)
     for index, stage in enumerate(ring.stages):
         following = (index + 1) % len(ring.stages)
         for link in stage.health.links if stage.health else ():
@@ -41,18 +41,18 @@ def ring_links(ring: Ring, client: RingClientLinks) -> Iterator[RingLink]:
 
 
 def known_links(
-    ring: Ring, client: RingClientLinks, address_of: Callable[[int], str], now: float
+    ring: Ring, to_head: LinkReport | None, address_of: Callable[[int], str], now: float
 ) -> Iterator[tuple[str, str, KnownLink]]:
     """Source, target and state of each link, to be remembered; `address_of` a stage's number or
     COORDINATOR."""
-    for link in ring_links(ring, client):
+    for link in ring_links(ring, to_head):
         ends = address_of(link.source), address_of(link.target)
         with suppress(ValueError, TypeError):  # What a stage reports of its link may be impossible.
             yield *ends, KnownLink(link.report.rate_mbps, link.report.rtt_ms, now)
 
 
 def ring_report(
-    model: str, ring: Ring, client: RingClientLinks, requests_count: int
+    model: str, ring: Ring, to_head: LinkReport | None, requests_count: int
 ) -> dict[str, Any]:
     """Part of one ring, of which `requests_count` sequences run or wait."""
     head = ring.stages[0].health
@@ -61,7 +61,7 @@ def ring_report(
         "model": model,
         "epoch": ring.epoch,
         "stages": [_stage(stage) for stage in ring.stages],
-        "links": _links(ring, client),
+        "links": _links(ring, to_head),
         "requests": {"running": requests_count - waiting, "waiting": waiting},
     }
 
@@ -89,10 +89,10 @@ def _stage(stage: AgentStage) -> dict[str, Any]:
     }
 
 
-def _links(ring: Ring, client: RingClientLinks) -> list[dict[str, Any]]:
+def _links(ring: Ring, to_head: LinkReport | None) -> list[dict[str, Any]]:
     return [
         _link(ring, link) | _packing(ring.stages[link.source], link)
-        for link in ring_links(ring, client)
+        for link in ring_links(ring, to_head)
     ]
 
 

@@ -12,7 +12,6 @@ import asyncio
 import json
 import logging
 import math
-import os
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -20,6 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from molink.config.data_dir import state_dir
 from molink.errors import FrameError
 from molink.wire.schema import Rules, Schema
 from molink_scheduler.link.facts import RATE_MAX_BYTES_PER_S, LinkMemory
@@ -140,10 +140,9 @@ class LinkMemoryFile:
     def of_user(cls) -> "LinkMemoryFile | None":
         """Where a user's programs keep what they learned; None for a user without a home."""
         try:
-            root = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
+            return cls(state_dir() / FILE_NAME)
         except RuntimeError:
             return None
-        return cls(Path(root) / "molink" / FILE_NAME)
 
     def read(self, now: float) -> KnownLinks:
         """What is known and not too old; nothing when there is no file, or none of ours."""

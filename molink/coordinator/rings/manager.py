@@ -13,17 +13,26 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from molink.coordinator.members.node_book import Node, NodeBook
-from molink.coordinator.planning.cluster_plan import ClusterPlan, PlanCache, PlannedRing, Planner
-from molink.coordinator.planning.readiness import Readiness
+from molink.coordinator.planning.cluster_plan import (
+    ClusterPlan,
+    PlanCache,
+    PlannedRing,
+    Planner,
+    Readiness,
+)
 from molink.coordinator.requests.cluster_service import ClusterService
 from molink.coordinator.rings.failover import Failover
-from molink.coordinator.rings.ring_builder import Assigner
 from molink.coordinator.rings.ring_health import (
     FailureBackoff,
     SlowdownMonitor,
     progress_sentence,
 )
-from molink.coordinator.rings.ring_supervisor import RingEndpoint, RingState, RingSupervisor
+from molink.coordinator.rings.ring_supervisor import (
+    Assigner,
+    RingEndpoint,
+    RingState,
+    RingSupervisor,
+)
 from molink.errors import ErrorGuard, MolinkError
 
 __all__ = ["ClusterManager", "ManagerSettings"]

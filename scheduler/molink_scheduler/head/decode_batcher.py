@@ -18,8 +18,8 @@ from molink_scheduler.head.micro_batches import MicroBatches
 from molink_scheduler.head.prefill_load import PrefillLoad
 from molink_scheduler.head.sequence import Sequence
 from molink_scheduler.head.settings import HeadSettings
-from molink_scheduler.timing.decode_clock import DecodeClock
 from molink_scheduler.timing.round_tracker import RoundTracker, StageStamp
+from molink_scheduler.timing.steps import DecodeClock
 
 __all__ = ["DecodeBatcher", "Departure"]
 

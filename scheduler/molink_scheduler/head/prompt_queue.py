@@ -14,11 +14,13 @@ from molink_scheduler.batch import Admission, Span
 from molink_scheduler.head.prefill_load import PrefillLoad
 from molink_scheduler.head.sequence import Sequence
 from molink_scheduler.head.settings import HeadSettings
-from molink_scheduler.kv.blocks import blocks_for
-from molink_scheduler.kv.ledger import KvLedger
-from molink_scheduler.timing.decode_clock import DecodeClock
-from molink_scheduler.timing.prefill_budget import PREFILL_ROWS_MIN, PrefillBudget
-from molink_scheduler.timing.step_profile import StepProfile
+from molink_scheduler.kv.blocks import KvLedger, blocks_for
+from molink_scheduler.timing.steps import (
+    PREFILL_ROWS_MIN,
+    DecodeClock,
+    PrefillBudget,
+    StepProfile,
+)
 
 __all__ = ["SPAN_TOKENS", "PromptQueue"]
 

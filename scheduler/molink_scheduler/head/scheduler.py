@@ -34,9 +34,8 @@ from molink_scheduler.head.micro_batches import MicroBatches
 from molink_scheduler.head.prompt_queue import PromptQueue
 from molink_scheduler.head.sequence import Sequence
 from molink_scheduler.head.settings import HeadSettings
-from molink_scheduler.kv.blocks import BLOCK_TOKENS, blocks_for
-from molink_scheduler.kv.ledger import KvLedger
-from molink_scheduler.timing.decode_clock import DecodeClock
+from molink_scheduler.kv.blocks import BLOCK_TOKENS, KvLedger, blocks_for
+from molink_scheduler.timing.steps import DecodeClock
 
 __all__ = ["HeadScheduler", "HeadSettings"]
 

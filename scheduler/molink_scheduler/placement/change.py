@@ -48,8 +48,7 @@ class ChangeCost:
     pause_s: float
     """Seconds without service, for those."""
     prepare_s: float = 0.0
-    """Seconds before the change can be made; the present plan serves meanwhile."""
-    download_bytes: int = 0
+    """Seconds of downloads before the change can be made; the present plan serves meanwhile."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,66 +64,46 @@ def change_cost(
     present: Plan,
     new: Plan,
     model: ModelCost,
-    held: Mapping[str, frozenset[int]],
     download_bytes_per_s: Mapping[str, float],
 ) -> ChangeCost:
     """Cost of the step from one plan to the other.
 
-    `held` has the layers on each node's disk, by its id; what it holds now counts too. A node
-    without a rate downloads for ever, so a plan that needs it is never worth its change.
+    A node has the layers of the present plan and downloads all others. One without a rate downloads
+    for ever, so a plan that needs it is never worth its change.
     """
     stay = {_shape(ring) for ring in present.rings} & {_shape(ring) for ring in new.rings}
-    loads, downloads, slowest_s = [0], 0, 0.0
+    loads, slowest_s = [0], 0.0
     for stage in (one for ring in new.rings if _shape(ring) not in stay for one in ring.stages):
         start, end = stage.layers
-        have = held.get(stage.node_id, frozenset()) | _layers(present, stage.node_id)
-        missing = sum(model.layer_bytes[n] for n in range(start, end) if n not in have)
+        has = range(*present.layers_of.get(stage.node_id, (0, 0)))
+        missing = sum(model.layer_bytes[n] for n in range(start, end) if n not in has)
         rate = download_bytes_per_s.get(stage.node_id, 0.0)
         if missing:
             slow = rate < DOWNLOAD_FLOOR_BYTES_PER_S
             slowest_s = max(slowest_s, inf if slow else missing / rate)
         loads.append(stage.weights_bytes)
-        downloads += missing
     changed = [ring for ring in present.rings if _shape(ring) not in stay]
     affected = sum(ring.users for ring in changed)
     again_s = max([ring.ttft_s for ring in new.rings], default=0.0)
     pause_s = max(loads) / LOAD_BYTES_PER_S + again_s if changed else 0.0
-    return ChangeCost(affected, pause_s, slowest_s, downloads)
+    return ChangeCost(affected, pause_s, slowest_s)
 
 
 def _shape(ring: Forecast) -> tuple[tuple[str, tuple[int, int]], ...]:
     return tuple((stage.node_id, stage.layers) for stage in ring.stages)
 
 
-def _layers(plan: Plan, node_id: str) -> frozenset[int]:
-    start, end = plan.layers_of.get(node_id, (0, 0))
-    return frozenset(range(start, end))
-
-
-def worth_changing(
-    present: Plan | None,
-    new: Plan,
-    cost: ChangeCost,
-    wanted_users: int | None = None,
-    horizon_s: float = HORIZON_S,
-) -> Decision:
-    """Whether to change from the present plan (None: nobody is served) to the new one.
-
-    `wanted_users` is how many there are to serve: room for more is worth nothing now. None: as many
-    as there is room for.
-    """
-    if present is None or not present.rings:
+def worth_changing(present: Plan, new: Plan, cost: ChangeCost) -> Decision:
+    """Whether to change from the present plan to the new one."""
+    if not present.rings:
         return Decision(True, f"nobody is served now, and {_users(new)} could be")
     if {_shape(ring) for ring in present.rings} == {_shape(ring) for ring in new.rings}:
         return Decision(False, "the present plan is still the best one known")
-    before, after = (
-        plan.users if wanted_users is None else min(plan.users, wanted_users)
-        for plan in (present, new)
-    )
-    lasts_s = max(0.0, horizon_s - cost.prepare_s - cost.pause_s)
-    gained = (after - before) * lasts_s
-    lost = min(cost.affected_users, before) * min(cost.pause_s, horizon_s)
-    return _decided(present, new, gained - lost, before * horizon_s, lost, lasts_s / horizon_s)
+    lasts_s = max(0.0, HORIZON_S - cost.prepare_s - cost.pause_s)
+    gained = (new.users - present.users) * lasts_s
+    lost = min(cost.affected_users, present.users) * min(cost.pause_s, HORIZON_S)
+    served = present.users * HORIZON_S
+    return _decided(present, new, gained - lost, served, lost, lasts_s / HORIZON_S)
 
 
 def _decided(

@@ -17,8 +17,7 @@ Pure: says what is wrong, drops nothing itself.
 from dataclasses import dataclass, field
 
 from molink_scheduler.batch import PREFILL, Admission, Batch, BatchClass, Release, Span
-from molink_scheduler.kv.blocks import BLOCK_TOKENS, blocks_for
-from molink_scheduler.kv.ledger import KvLedger
+from molink_scheduler.kv.blocks import BLOCK_TOKENS, KvLedger, blocks_for
 
 __all__ = ["MESSAGE_ROWS_MAX", "ModelLimits", "StageBook"]
 
@@ -156,6 +155,8 @@ class StageBook:
 
 
 def _shape_objection(batch: Batch) -> str | None:
+    if not batch.spans:
+        return "it has no rows"
     if batch.tokens > MESSAGE_ROWS_MAX:
         return f"it has {batch.tokens} rows, more than the {MESSAGE_ROWS_MAX} of a message"
     for values in (batch.spans, batch.admissions):

@@ -33,8 +33,8 @@ from molink_scheduler.events import (
     StageEvent,
     WaitUntil,
 )
-from molink_scheduler.timing.decode_clock import DecodeClock
 from molink_scheduler.timing.round_tracker import StageStamp
+from molink_scheduler.timing.steps import DecodeClock
 
 __all__ = ["StageCore", "WorkSource"]
 

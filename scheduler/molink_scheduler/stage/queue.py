@@ -34,9 +34,7 @@ from molink_scheduler.events import (
     StageEvent,
 )
 from molink_scheduler.stage.book import StageBook
-from molink_scheduler.timing.decode_clock import DecodeClock
-from molink_scheduler.timing.prefill_budget import PrefillBudget
-from molink_scheduler.timing.step_profile import StepProfile
+from molink_scheduler.timing.steps import DecodeClock, PrefillBudget, StepProfile
 
 __all__ = ["DECODES_BEFORE_PREFILL_MAX", "StageOrder", "StageQueue", "cut_rows", "join_batches"]
 

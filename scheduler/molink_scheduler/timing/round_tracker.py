@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from molink_scheduler.timing.round_model import HopCost, RoundModel, StageCost
-from molink_scheduler.timing.step_profile import StepProfile
+from molink_scheduler.timing.steps import StepProfile
 
 __all__ = ["RoundTracker", "StageStamp"]
 

@@ -14,7 +14,7 @@ from molink_scheduler.events import (
 )
 from molink_scheduler.head.scheduler import HeadScheduler
 from molink_scheduler.stage.core import WorkSource
-from molink_scheduler.timing.decode_clock import DecodeClock
+from molink_scheduler.timing.steps import DecodeClock
 from molink_sim.checkers.checker import Checker, Epoch, Place
 from molink_sim.network.link import Deliver, Link
 from molink_sim.network.paced import CHUNK_HEADER_BYTES, PacedLink

@@ -10,6 +10,7 @@ from molink_sim.cli.compare import compare
 from molink_sim.cli.micro_batches import micro_batches
 from molink_sim.cli.paper import paper
 from molink_sim.cli.plan import plan
+from molink_sim.cli.replay import replay
 from molink_sim.cli.run import run
 from molink_sim.cli.swarm import swarm
 
@@ -23,5 +24,5 @@ def main() -> None:
     """Simulate rings with the scheduler that ships: runs, curves, tables, forecasts, the truth."""
 
 
-for command in (compare, micro_batches, paper, plan, run, swarm):
+for command in (compare, micro_batches, paper, plan, replay, run, swarm):
     main.add_command(command)

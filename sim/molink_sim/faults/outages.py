@@ -13,7 +13,7 @@ from typing import Any
 
 from molink_scheduler.batch import BatchClass
 from molink_scheduler.events import RunBatch, SendRelease, StageEvent
-from molink_scheduler.timing.decode_clock import DecodeClock
+from molink_scheduler.timing.steps import DecodeClock
 from molink_sim.clock import Clock
 from molink_sim.network.link import Deliver, ForecastIgnored
 from molink_sim.outcome import Usage

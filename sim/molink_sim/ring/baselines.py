@@ -26,7 +26,7 @@ from molink_scheduler.events import (
 )
 from molink_scheduler.head.sequence import Sequence
 from molink_scheduler.kv.blocks import BLOCK_TOKENS, blocks_for
-from molink_scheduler.timing.decode_clock import DecodeClock
+from molink_scheduler.timing.steps import DecodeClock
 
 __all__ = ["STEP_TOKENS_MAX", "FifoQueue", "IterationHead"]
 

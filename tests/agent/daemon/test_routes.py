@@ -11,8 +11,14 @@ from molink.stage_protocol.messages import PathMoved
 from molink.transport.paths.choose import Path
 from molink.transport.relay.client import Pauses, RelayReceiver
 from molink.transport.relay.server import RelayServer
-from molink_agent.daemon.routes import ListenAddress, RelayedRoutes, _Route, keeper_of
-from molink_agent.daemon.shared_uplink import LocalPorts, SharedUplink
+from molink_agent.daemon.routes import (
+    ListenAddress,
+    LocalPorts,
+    RelayedRoutes,
+    SharedUplink,
+    _Route,
+    keeper_of,
+)
 from molink_agent.data_files import AgentOptions
 from molink_agent.limits.limits_file import LimitsFile
 from molink_agent.network.port_mapping import PortMapper

@@ -11,7 +11,7 @@ from safetensors import numpy as safetensors_numpy
 from molink.checkpoint.safetensors_header import StoredTensor, encode_header, parse_header
 from molink.checkpoint.shard_plan import FileNeed, Place, ShardPlan
 from molink.checkpoint.weights_manifest import FileEntry, WeightsManifest
-from molink_agent.weights.layout import Part, parts_of
+from molink_agent.weights.part_file import Part, parts_of
 
 HASH = "0" * 64
 HOMES = st.sampled_from([0, 1, 2, Place.EMBEDDING, None])

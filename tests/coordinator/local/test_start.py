@@ -36,7 +36,7 @@ class Stages:
     def __init__(self):
         self.handles, self.troubles, self.all = {}, {}, []
 
-    async def start(self, name, load, command=()):
+    async def start(self, name, load, command=(), arguments=()):
         handle = FakeHandle(name, load, self.troubles.get(name), pid=1000 + len(self.all))
         self.handles[name] = handle
         self.all.append(handle)
@@ -58,6 +58,7 @@ class FakeLinks:
     head: None = None
     connected: list = field(default_factory=list)
     events: asyncio.Queue = field(default_factory=asyncio.Queue)
+    report = None
 
     @classmethod
     def bind(cls, host, epoch):

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from molink.control.messages.payloads import NodeWish, PathMeasured, PathReport
 from molink.coordinator.members.node_book import NodeBook
-from molink.coordinator.planning.readiness import (
+from molink.coordinator.planning.cluster_plan import (
     MEASURING_WAIT_S,
     PATHS_WAIT_S,
     SETTLE_S,

@@ -17,15 +17,18 @@ from molink.control.messages.payloads import (
 )
 from molink.coordinator.members.node_book import AS_REPORTED, NodeBook, Slowdown
 from molink.coordinator.members.ring import JoinTerms
-from molink.coordinator.planning.cluster_plan import ClusterPlan, PlannedRing, PlannedStage
-from molink.coordinator.planning.readiness import Readiness
+from molink.coordinator.planning.cluster_plan import (
+    ClusterPlan,
+    PlannedRing,
+    PlannedStage,
+    Readiness,
+)
 from molink.coordinator.requests.cluster_service import ClusterService
 from molink.coordinator.rings import manager as manager_module
 from molink.coordinator.rings import ring_health
 from molink.coordinator.rings.manager import ClusterManager, ManagerSettings
-from molink.coordinator.rings.ring_builder import Assigner
 from molink.coordinator.rings.ring_health import KEPT_S, FailureBackoff, SlowdownMonitor
-from molink.coordinator.rings.ring_supervisor import RingState
+from molink.coordinator.rings.ring_supervisor import Assigner, RingState
 from molink.errors import FrameError, RingError, StageError
 from molink.serving.service import GenerationRequest, ModelCard, TokenEvent
 from molink.stage_protocol.messages import PackingHealth, StageHealth, StageLoaded

@@ -4,8 +4,8 @@ from molink_scheduler.head.decode_batcher import DecodeBatcher
 from molink_scheduler.head.prefill_load import PrefillLoad
 from molink_scheduler.head.sequence import Sequence
 from molink_scheduler.head.settings import HeadSettings, RingTerms
-from molink_scheduler.timing.decode_clock import DecodeClock
 from molink_scheduler.timing.round_tracker import StageStamp
+from molink_scheduler.timing.steps import DecodeClock
 
 STAMPS = (StageStamp(0.01, 1e6), StageStamp(0.01, 1e6))
 

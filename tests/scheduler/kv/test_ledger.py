@@ -4,8 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from molink_scheduler.kv.blocks import KvBlocks, OutOfBlocks
-from molink_scheduler.kv.ledger import KvLedger
+from molink_scheduler.kv.blocks import KvBlocks, KvLedger, OutOfBlocks
 
 STEPS = st.lists(st.tuples(st.integers(0, 5), st.integers(0, 200)), max_size=60)
 

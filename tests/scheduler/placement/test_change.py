@@ -43,7 +43,6 @@ FREE = ChangeCost(0, 0.0)
 
 
 def test_nobody_served_is_always_worth_a_change():
-    assert worth_changing(None, NOW, FREE).change
     assert worth_changing(plan(), NOW, FREE).change
 
 
@@ -74,12 +73,6 @@ def test_a_download_that_takes_longer_than_the_horizon_brings_nothing():
     assert not worth_changing(NOW, new, ChangeCost(0, 0.0, prepare_s=inf)).change
 
 
-def test_room_that_nobody_wants_is_worth_nothing():
-    new = plan(ring("abc", [1, 1, 2], users=40, ttft_s=1.0))
-    assert not worth_changing(NOW, new, FREE, wanted_users=12).change
-    assert worth_changing(NOW, new, FREE, wanted_users=35).change
-
-
 @pytest.mark.parametrize(
     "ttft_s, pause_s, change", [(0.7, 0.0, True), (0.9, 0.0, False), (0.7, 60.0, False)]
 )
@@ -97,20 +90,20 @@ def test_below_the_bound_the_time_per_token_counts():
 
 def test_a_ring_beside_the_others_costs_nobody_a_pause():
     new = plan(NOW.rings[0], ring("cd", [2, 2]))
-    cost = change_cost(NOW, new, MODEL, {}, {"c": 1e7, "d": 2e7})
+    cost = change_cost(NOW, new, MODEL, {"c": 1e7, "d": 2e7})
     assert (cost.affected_users, cost.pause_s) == (0, 0.0)
-    assert (cost.download_bytes, cost.prepare_s) == (4 * 10**9, 200.0)
+    assert cost.prepare_s == 200.0, "2 GB for c, 2 GB at twice the rate for d"
     assert worth_changing(NOW, new, cost).change
 
 
 def test_layers_that_a_node_has_are_not_downloaded():
     new = plan(ring("abc", [1, 2, 1]))  # b had layers 2 and 3 and takes 1 and 2; c comes in
-    cost = change_cost(NOW, new, MODEL, {"c": frozenset({3})}, {"b": 1e7})
-    assert (cost.download_bytes, cost.prepare_s) == (10**9, 100.0)
+    cost = change_cost(NOW, new, MODEL, {"b": 1e7, "c": 1e9})
+    assert cost.prepare_s == 100.0
     assert cost.affected_users == 20
     assert cost.pause_s == pytest.approx(2 * 10**9 / 500e6 + new.rings[0].ttft_s)
 
 
 def test_a_node_that_cannot_download_is_never_ready():
     new = plan(ring("abc", [1, 1, 2]))
-    assert change_cost(NOW, new, MODEL, {}, {"b": 1e7, "c": 0.0}).prepare_s == inf
+    assert change_cost(NOW, new, MODEL, {"b": 1e7, "c": 0.0}).prepare_s == inf

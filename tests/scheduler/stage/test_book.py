@@ -8,8 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from molink_scheduler.batch import Admission, Batch, BatchClass, Release, Span
-from molink_scheduler.kv.blocks import KvBlocks
-from molink_scheduler.kv.ledger import KvLedger
+from molink_scheduler.kv.blocks import KvBlocks, KvLedger
 from molink_scheduler.request import SamplingParams
 from molink_scheduler.stage.book import MESSAGE_ROWS_MAX, ModelLimits, StageBook
 
@@ -88,6 +87,8 @@ def test_decode_and_prefill_of_a_request_do_not_wait_together(book):
         (batch(span(5, 21)), "to 21"),
         (batch(span(5, 7, samples=True)), "cannot go on"),
         (batch(span(5, 2**62)), "rows"),
+        (batch(), "no rows"),
+        (batch(admit=(admission(2),)), "no rows"),
         (batch(span(5, 6), span(6, 7)), "names a request twice"),
         (batch(span(5, 6), admit=(admission(2), admission(2))), "names a request twice"),
         (batch(span(0, 5), admit=(admission(),)), "1 is admitted twice"),

@@ -14,9 +14,7 @@ from molink_scheduler.stage.queue import (
     cut_rows,
     join_batches,
 )
-from molink_scheduler.timing.decode_clock import DecodeClock
-from molink_scheduler.timing.prefill_budget import PrefillBudget
-from molink_scheduler.timing.step_profile import StepProfile
+from molink_scheduler.timing.steps import DecodeClock, PrefillBudget, StepProfile
 
 DECODE, PREFILL = BatchClass.DECODE, BatchClass.PREFILL
 

@@ -2,9 +2,12 @@
 
 import pytest
 
-from molink_scheduler.timing.decode_clock import DecodeClock
-from molink_scheduler.timing.prefill_budget import PREFILL_ROWS_MIN, PrefillBudget
-from molink_scheduler.timing.step_profile import StepProfile
+from molink_scheduler.timing.steps import (
+    PREFILL_ROWS_MIN,
+    DecodeClock,
+    PrefillBudget,
+    StepProfile,
+)
 
 
 def a_clock(round_s=0.1, places=1, until=1.0) -> DecodeClock:

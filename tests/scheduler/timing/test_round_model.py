@@ -14,7 +14,7 @@ from molink_scheduler.timing.round_model import (
     best_micro_batch_count,
 )
 from molink_scheduler.timing.round_tracker import RoundTracker, StageStamp
-from molink_scheduler.timing.step_profile import StepProfile
+from molink_scheduler.timing.steps import StepProfile
 
 
 def ring_of(fixed_ms, row_ms, one_way_ms, wire_row_ms=0.0, stages=3) -> RoundModel:

@@ -8,8 +8,7 @@ from molink_scheduler.batch import BatchClass
 from molink_scheduler.head.micro_batches import MicroBatches
 from molink_scheduler.head.prompt_queue import PromptQueue
 from molink_scheduler.head.sequence import Sequence
-from molink_scheduler.kv.blocks import KvBlocks
-from molink_scheduler.kv.ledger import KvLedger
+from molink_scheduler.kv.blocks import KvBlocks, KvLedger
 from molink_scheduler.stage.queue import StageOrder
 from molink_sim.checkers import CHECKERS
 from molink_sim.checkers.bounded_queues import BoundedQueues

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from molink.config.link_schedule import LinkShape
 from molink.config.ring_hosts import RingHosts, StageAddress
 from molink.errors import UserError
-from molink.node.child_process import ChildProcess
+from molink.node.stage_handle import ChildProcess
 from tools.experiments.homes.home_network import HomeNetwork, check_available
 
 __all__ = ["HomeLines", "home_lines"]

@@ -16,7 +16,7 @@ import click
 import numpy as np
 
 from molink.wire.codecs import CODECS, decode, encode
-from molink.wire.messages import TensorHeader
+from molink.wire.elements import TensorHeader
 from tools.experiments.harness.experiment import experiment, markdown_table, show, write_report
 
 __all__ = ["CodecFigures", "main", "measure"]

@@ -1,12 +1,26 @@
 """Values out of a TOML table, or one sentence that says which one is wrong and what it must be."""
 
 import math
+import tomllib
 from collections.abc import Mapping, Set
+from pathlib import Path
 from typing import Any
 
 from molink.errors import UserError
 
-__all__ = ["number", "refuse_unknown", "tables", "text", "whole"]
+__all__ = ["ABOVE_0", "number", "read_toml", "refuse_unknown", "tables", "text", "whole"]
+
+
+ABOVE_0 = math.ulp(0.0)
+"""The least number above 0."""
+
+
+def read_toml(path: Path, what: str) -> dict[str, Any]:
+    """Read a file. Raises UserError, which names it as `what`, for one that is no TOML."""
+    try:
+        return tomllib.loads(path.read_text())
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise UserError(f"cannot read {what} {path} ({error}): give a TOML file.") from error
 
 
 def refuse_unknown(where: str, table: Mapping[str, Any], known: Set[str]) -> None:
@@ -39,11 +53,13 @@ def number(
     *,
     least: float = 0.0,
     most: float = math.inf,
+    instead: str = "",
 ) -> float:
-    """Read a number from `least` to `most`. Raises UserError for anything else."""
+    """Read a number from `least` to `most`. Raises UserError for anything else, and for none, with
+    what may be given `instead`."""
     value = table.get(key, default)
     if value is None:
-        raise UserError(f"{where} has no {key}: give a number.")
+        raise UserError(f"{where} has no {key}: give a number{instead}.")
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     if not is_number or not math.isfinite(value) or not least <= value <= most:
         raise UserError(f"{where} has {key} = {value!r}: give a number {_range(least, most)}.")
@@ -67,6 +83,8 @@ def whole(
 
 
 def _range(least: float, most: float) -> str:
+    if least == ABOVE_0 and most == math.inf:
+        return "above 0"
     if most == math.inf:
         return "" if least == -math.inf else f"from {least:g} up"
     return f"from {least:g} to {most:g}"

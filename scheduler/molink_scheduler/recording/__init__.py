@@ -1,0 +1,1 @@
+"""What a stage's core was told, kept and written so that it can be played again."""

@@ -1,0 +1,150 @@
+"""The core's values and states as JSON, and back: what the event log is written in.
+
+A state is more than a tree: several parts of a head share one clock. So whatever can change has a
+number, and where it occurs again stands the number alone.
+
+A reader makes values of the classes below and of no others, whatever a file says. Pickle was
+rejected: it makes whatever a file says.
+"""
+
+from collections import deque
+from dataclasses import fields, is_dataclass
+from enum import Enum
+from types import ModuleType
+from typing import Any
+
+from molink_scheduler import batch, events, request
+from molink_scheduler.head import (
+    decode_batcher,
+    micro_batch_choice,
+    micro_batches,
+    prefill_load,
+    prompt_queue,
+    scheduler,
+    sequence,
+    settings,
+)
+from molink_scheduler.kv import blocks
+from molink_scheduler.stage import book, core, queue
+from molink_scheduler.timing import round_tracker, steps
+
+__all__ = ["decode", "encode"]
+
+_MODULES: tuple[ModuleType, ...] = (
+    *(batch, events, request, blocks, book, core, queue, round_tracker, steps),
+    *(decode_batcher, micro_batch_choice, micro_batches, prefill_load),
+    *(prompt_queue, scheduler, sequence, settings),
+)
+_CLASSES = {
+    name: value
+    for module in _MODULES
+    for name, value in vars(module).items()
+    if isinstance(value, type) and value.__module__ == module.__name__
+}
+
+IDS_MIN = 16
+"""From so many on token ids are written as one string: JSON takes 1 us for each number, and a head
+holds some ten thousand."""
+
+_CONTAINERS: dict[str, type] = {
+    "tuple": tuple,
+    "set": set,
+    "frozenset": frozenset,
+    "deque": deque,
+    "range": range,
+}
+
+
+def encode(value: Any) -> Any:
+    """What JSON can hold of a value. Raises TypeError for one of another class."""
+    return _Encoder().encoded(value)
+
+
+def decode(raw: Any) -> Any:
+    """The value that was encoded. Raises ValueError when it is none."""
+    try:
+        return _Decoder().decoded(raw)
+    except (KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise ValueError(f"no value of a stage's log: {error}") from error
+
+
+class _Encoder:
+    """Writer of one value; numbers what it meets that can change."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[int, int] = {}
+
+    def encoded(self, value: Any) -> Any:
+        if value is None or type(value) in (bool, int, float, str):
+            return value
+        kind = type(value)
+        if kind in (list, tuple) and len(value) >= IDS_MIN and set(map(type, value)) == {int}:
+            return {f"{kind.__name__} of ids": " ".join(map(str, value))}
+        if kind is list:
+            return [self.encoded(one) for one in value]
+        if kind is dict:
+            return {"dict": [[self.encoded(k), self.encoded(v)] for k, v in value.items()]}
+        if kind is range:
+            return {"range": [value.start, value.stop, value.step]}
+        if kind in (set, frozenset):
+            value = sorted(value)  # Their order says nothing.
+        if kind.__name__ in _CONTAINERS:
+            return {kind.__name__: [self.encoded(one) for one in value]}
+        if _CLASSES.get(kind.__name__) is not kind:
+            raise TypeError(f"{kind.__name__} is no value of a stage's log")
+        if isinstance(value, Enum):
+            return {kind.__name__: value.value}
+        if isinstance(value, tuple):
+            return {kind.__name__: [self.encoded(one) for one in value]}
+        return self._instance(value)
+
+    def _instance(self, value: Any) -> Any:
+        if type(value).__dataclass_params__.frozen:
+            held = {field.name: self.encoded(getattr(value, field.name)) for field in fields(value)}
+            return {type(value).__name__: held}
+        if id(value) in self._numbers:
+            return {"again": self._numbers[id(value)]}
+        self._numbers[id(value)] = number = len(self._numbers)
+        held = {field.name: self.encoded(getattr(value, field.name)) for field in fields(value)}
+        return {type(value).__name__: held, "number": number}
+
+
+class _Decoder:
+    """Reader of one value."""
+
+    def __init__(self) -> None:
+        self._instances: dict[int, Any] = {}
+
+    def decoded(self, raw: Any) -> Any:
+        if isinstance(raw, list):
+            return [self.decoded(one) for one in raw]
+        if not isinstance(raw, dict):
+            return raw
+        name, held = next(iter(raw.items()))
+        if name.endswith(" of ids"):
+            ids = map(int, held.split())
+            return tuple(ids) if name == "tuple of ids" else list(ids)
+        if name == "again":
+            return self._instances[held]
+        if name == "dict":
+            return {self.decoded(key): self.decoded(value) for key, value in held}
+        if name == "range":
+            return range(*held)
+        if name in _CONTAINERS:
+            return _CONTAINERS[name](self.decoded(one) for one in held)
+        kind = _CLASSES[name]
+        if issubclass(kind, Enum):
+            return kind(held)
+        if issubclass(kind, tuple):
+            return kind(*(self.decoded(one) for one in held))
+        return self._instance(kind, held, raw.get("number"))
+
+    def _instance(self, kind: type, held: dict[str, Any], number: int | None) -> Any:
+        if not is_dataclass(kind) or {field.name for field in fields(kind)} != set(held):
+            raise ValueError(f"this version's {kind.__name__} has other fields")
+        value = object.__new__(kind)
+        if number is not None:
+            self._instances[number] = value
+        for name, raw in held.items():
+            object.__setattr__(value, name, self.decoded(raw))
+        return value

@@ -1,0 +1,223 @@
+"""When will the next decode micro-batch want this stage's device?
+
+Each place on the ring comes by once per round. So the next arrival is the last one plus the round's
+usual length; a place that has missed two rounds is taken to be empty. The smoothed length follows a
+ring that slows down within a few rounds, and one late round does not move it far. A visit that is
+more than a round late may have come after a pause, and says nothing; a second one in a row says
+that the ring has become so slow. Without that, the clock of a ring whose micro-batches were merged
+into one stayed at a third of the new round, and the worst count was taken for the best.
+
+Pure: times are arguments.
+
+How long does this stage compute a step? Learned from the steps that it has computed.
+
+A step costs a fixed part (weights read once, dispatch) and a part for each row. Both drift: caches
+cool while a stage waits for its link, another program takes the core. So the line t = t0 + n t1 is
+fitted by least squares over recent steps, each counting a little less with every newer one. A table
+measured offline was rejected: it is wrong as soon as the owner of the PC opens a browser.
+
+Pure: durations are arguments.
+
+How many prompt rows may a stage compute now, so that the step ends before decode is due?
+
+Chunked prefill, with the budget taken from time instead of a token count: what is left until the
+next micro-batch arrives, by this stage's own measured step times. When too little is left for a
+useful piece the device waits for the decode step rather than make it wait; but never twice in a
+row, so that prefill goes on however dense decode is.
+
+Pure: times are arguments.
+"""
+
+from dataclasses import dataclass, field
+
+__all__ = ["PREFILL_ROWS_MIN", "DecodeClock", "PrefillBudget", "StepProfile"]
+
+FORGET = 0.98
+"""Weight of a step after one newer one: half is forgotten after 34 steps, four seconds of
+decode."""
+
+ROWS_SPREAD_MIN = 0.5
+"""Variance of row counts below which no slope can be told from noise: then all of it is fixed."""
+
+
+@dataclass(slots=True)
+class StepProfile:
+    """Weighted sums of recent steps; `rows` is n, `seconds` is t."""
+
+    _weight: float = 0.0
+    _rows: float = 0.0
+    _seconds: float = 0.0
+    _rows_rows: float = 0.0
+    _rows_seconds: float = 0.0
+    _line: tuple[float, float] | None = None
+    """Fixed part and slope, until the next step is observed."""
+
+    def observe(self, rows: int, seconds: float) -> None:
+        """Take one step into account."""
+        self._weight = self._weight * FORGET + 1.0
+        self._rows = self._rows * FORGET + rows
+        self._seconds = self._seconds * FORGET + seconds
+        self._rows_rows = self._rows_rows * FORGET + rows * rows
+        self._rows_seconds = self._rows_seconds * FORGET + rows * seconds
+        self._line = None
+
+    @property
+    def known(self) -> bool:
+        """Whether any step was seen."""
+        return self._weight > 0
+
+    @property
+    def row_s(self) -> float:
+        """Seconds of one more row, never negative."""
+        return (self._line or self._fitted())[1]
+
+    @property
+    def fixed_s(self) -> float:
+        """Seconds of a step before its rows count, never negative."""
+        return (self._line or self._fitted())[0]
+
+    def _fitted(self) -> tuple[float, float]:
+        if not self.known:
+            return 0.0, 0.0
+        row_s = self._slope()
+        fixed_s = max(0.0, (self._seconds - self._rows * row_s) / self._weight)
+        self._line = fixed_s, row_s
+        return self._line
+
+    def _slope(self) -> float:
+        mean = self._rows / self._weight
+        variance = self._rows_rows / self._weight - mean * mean
+        if variance < ROWS_SPREAD_MIN:
+            return 0.0
+        covariance = self._rows_seconds / self._weight - mean * self._seconds / self._weight
+        return max(0.0, covariance / variance)
+
+    def step_s(self, rows: int) -> float:
+        """Predicted seconds of a step of `rows` rows; 0 when nothing is known."""
+        return self.fixed_s + rows * self.row_s
+
+    def rows_within(self, budget_s: float) -> int:
+        """Most rows whose step is predicted to end within `budget_s`."""
+        fixed_s, row_s = self._line or self._fitted()
+        if row_s <= 0.0:
+            return 0 if fixed_s > budget_s else 1_000_000
+        return max(0, int((budget_s - fixed_s) / row_s))
+
+
+WEIGHT_OF_NEWEST_STEP = 0.1
+"""Of a decode step in their smoothed time: one slow step hardly moves the forecast."""
+
+WEIGHT_OF_NEWEST = 0.25
+"""A step change is 90 % absorbed after eight rounds (1 - 0.75**8 = 0.90), about a second."""
+
+ROUNDS_UNTIL_EMPTY = 2.0
+"""A place that has not been seen for so many rounds carries nothing any more."""
+
+ROUNDS_UNTIL_PAUSE = 8.0
+"""After so many rounds nobody was there: who asks for a word each minute is no slow ring..."""
+
+PAUSE_S_MIN = 2.0
+"""...but after no less: the first round may have been one of a millisecond, by accident."""
+
+
+@dataclass(slots=True)
+class DecodeClock:
+    """Rhythm of the micro-batches that pass a stage, and how long it computes each."""
+
+    step_s: float = field(init=False, default=0.0)
+    """Smoothed time of a decode step."""
+    _last_seen: dict[int, float] = field(default_factory=dict)
+    """In order of time."""
+    _round_s: float | None = None
+    _late: set[int] = field(default_factory=set)
+    """Places whose last visit came more than a round late."""
+
+    @property
+    def round_s(self) -> float | None:
+        """Smoothed time between two visits of one micro-batch; None before any came twice."""
+        return self._round_s
+
+    def seen(self, place: int, now: float) -> None:
+        """A micro-batch arrived; visits are told in order of time."""
+        last, round_s = self._last_seen.pop(place, None), self._round_s
+        self._last_seen[place] = now
+        if last is None:
+            return
+        elapsed_s = now - last
+        if round_s is None:
+            self._round_s = elapsed_s
+        elif elapsed_s <= ROUNDS_UNTIL_EMPTY * round_s:
+            self._late.discard(place)
+            self._round_s = round_s + WEIGHT_OF_NEWEST * (elapsed_s - round_s)
+        elif not self._is_pause(place, elapsed_s, round_s):
+            self._round_s = round_s + WEIGHT_OF_NEWEST * (elapsed_s - round_s)
+
+    def due_at(self, now: float) -> float | None:
+        """When the next one is expected, at the earliest `now`; None when none circles."""
+        if self._round_s is None:
+            return None
+        full_s = ROUNDS_UNTIL_EMPTY * self._round_s
+        for last in self._last_seen.values():
+            if now - last <= full_s:
+                return max(now, last + self._round_s)
+        return None
+
+    def computed(self, elapsed_s: float) -> None:
+        """A decode step took so long."""
+        self.step_s += WEIGHT_OF_NEWEST_STEP * (elapsed_s - self.step_s)
+
+    def result_due_at(self, now: float) -> float | None:
+        """When the result of the next decode step is expected; None when none circles."""
+        due_at = self.due_at(now)
+        return None if due_at is None else due_at + self.step_s
+
+    def _is_pause(self, place: int, elapsed_s: float, round_s: float) -> bool:
+        """Whether nobody was on the place for a part of the time since its last visit, which was
+        late."""
+        was_late = place in self._late
+        self._late.add(place)
+        return not was_late or elapsed_s > max(ROUNDS_UNTIL_PAUSE * round_s, PAUSE_S_MIN)
+
+
+PREFILL_ROWS_MIN = 16
+"""One KV block: smaller steps cost nearly the same, because their weights are read all the same."""
+
+WAIT_MAX_S = 0.02
+"""Longest that a device idles for a decode step that is due; predictions are rarely better."""
+
+
+@dataclass(slots=True)
+class PrefillBudget:
+    """Rows per prefill step of one stage."""
+
+    rows_max: int
+    """Also the piece when no decode is running: larger ones would not overlap with the next hop."""
+    clock: DecodeClock
+    profile: StepProfile
+    """Of this stage's prefill steps."""
+    _waiting_since: float | None = None
+
+    def rows_now(self, now: float) -> int:
+        """Rows that may be computed now; 0 means: wait for the decode step that is about to
+        come."""
+        due_at = self.clock.due_at(now)
+        if due_at is None or not self.profile.known:
+            return self._go(self.rows_max)
+        rows = min(self.rows_max, self.profile.rows_within(due_at - now))
+        smallest = min(self.rows_max, PREFILL_ROWS_MIN)
+        if rows >= smallest:
+            return self._go(rows)
+        if self._waiting_since is None:
+            self._waiting_since = now
+        if now < self._waiting_since + WAIT_MAX_S:
+            return 0
+        return self._go(smallest)
+
+    @property
+    def wait_until(self) -> float | None:
+        """When to ask again after a 0, if no message came before; None when nothing waits."""
+        return None if self._waiting_since is None else self._waiting_since + WAIT_MAX_S
+
+    def _go(self, rows: int) -> int:
+        self._waiting_since = None
+        return rows

@@ -1,0 +1,38 @@
+"""`molink sim replay`: a stage's event log, played again."""
+
+from pathlib import Path
+
+import click
+
+__all__ = ["replay"]
+
+
+@click.command()
+@click.argument("path", metavar="FILE", type=click.Path(path_type=Path))
+def replay(path: Path) -> None:
+    """Play the event log of a stage again, and say where it decides otherwise, objects or fails.
+
+    Exit code 1 when a decision is another one than in the log.
+    """
+    from molink.errors import UserError
+    from molink_sim.replay import replay as play
+
+    try:
+        lines = path.read_text().splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"The log {path} cannot be read: {error}.") from None
+    found = play(lines)
+    click.echo(f"Calls: {found.calls_count} in {found.lasted_s:.3f} s")
+    click.echo(f"Messages refused: {found.refusals_count}")
+    for title, finding in (
+        ("First refusal", found.first_refusal),
+        ("Exception", found.error),
+        ("Another decision", found.difference),
+    ):
+        if finding is not None:
+            click.echo(f"{title}: line {finding.line}, {finding.at_s:.3f} s: {finding.what}")
+    if found.failure is not None:
+        click.echo(f"The stage failed: {found.failure}")
+    if found.difference is not None:
+        raise SystemExit(1)
+    click.echo("Every decision is the one of the log.")
