@@ -89,10 +89,15 @@ async def start_coordinator(settings: UpSettings, api_port: int) -> AsyncIterato
             JoinService(registry, broker, _host_for_agents(settings, broker), size),
             registry,
             model.checkpoint,
-            lambda split: plan_beside(
-                planner.splitting(split).question([node for node in book if node.may_serve])
-            ),
+            lambda split: _best_plan(planner, book, split),
         )
+
+
+def _best_plan(
+    planner: ModelPlanner, book: NodeBook, split: str | None
+) -> Awaitable[Plan | Shortage]:
+    nodes = [node for node in book if node.may_serve]
+    return plan_beside(planner.splitting(split).question(nodes))
 
 
 async def _started_broker(

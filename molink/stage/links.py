@@ -24,7 +24,7 @@ from molink.stage_protocol.messages import (
 )
 from molink.transport.link.connections import MoveOutcome
 from molink.transport.link.paced_link import PacedLink
-from molink.transport.link.process_links import MessageFrames, ProcessLinks
+from molink.transport.link.thread import MessageFrames, ProcessLinks
 from molink.wire.curve_keys import CurveKeys
 from molink.wire.frames import Message
 from molink_scheduler.batch import BatchClass

@@ -1,42 +1,139 @@
-"""An agent's process: one for each data directory, wired here, with its log and its socket."""
+"""An agent's process: one for each data directory, wired here, with its log and its socket.
+
+Starts the stages of this PC's nodes: fetches weights and starts the process meanwhile.
+
+All nodes share one directory of weights. They fetch one after the other, as only one process may
+write there at a time, and a layer that two of them hold lies there once. What a node's stage runs
+from, another one's download never removes.
+"""
 
 import asyncio
 import logging
 import logging.handlers
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Protocol
 
 from molink.config.data_dir import only_one
 from molink.control.identity import KeyPair
+from molink.control.messages.payloads import AssignedWork
 from molink.errors import UserError
 from molink.node.control_session import ControlSession
+from molink.node.stage_handle import StageHandle, WarmStage
 from molink.node.stage_manager import StageManager
+from molink.stage_protocol.messages import LoadStage
 from molink.tasks import background_tasks
+from molink.wire.curve_keys import CurveKeys
 from molink_agent.daemon.agent import Agent, LeftError
 from molink_agent.daemon.device_node import DeviceNode
 from molink_agent.daemon.measurements import PeerEndpoint, ProbeRunner, StepTimes
 from molink_agent.daemon.membership import DEVICES_DIR, Admission, Membership, forget_membership
 from molink_agent.daemon.reports import DeviceReports
 from molink_agent.daemon.routes import ListenAddress, LocalPorts, RelayedRoutes, SharedUplink
-from molink_agent.daemon.stage_launcher import AgentStageLauncher, WeightsCache
 from molink_agent.daemon.status import answer_owner, status_of
 from molink_agent.daemon.this_pc import DeviceStage, Measured, ThisPc
-from molink_agent.data_files import AgentOptions
+from molink_agent.data_files import WEIGHTS_DIR, AgentOptions
+from molink_agent.limits.lent import lent_disk_bytes
 from molink_agent.limits.limits_file import LimitsFile
 from molink_agent.limits.owner_policy import OwnerPolicy, UseWatch
 from molink_agent.local_socket import SOCKET_NAME, answering
 from molink_agent.network.port_mapping import PortMapper
 from molink_agent.probe.gpus import VISIBLE_VARIABLE, GpuProbe
 from molink_agent.probe.input_idle import input_sources
-from molink_agent.probe.machine import wsl_version
+from molink_agent.probe.machine import disk_free_bytes, wsl_version
 from molink_agent.status_text import StatusNews, now_sentence
+from molink_agent.weights import CoordinatorSource, HubSource, WeightsLimits, ensure_weights
 
-__all__ = ["LOG_FILE", "StatusListener", "build_agent", "node_name", "run_agent"]
+__all__ = [
+    "LOG_FILE",
+    "AgentStageLauncher",
+    "StatusListener",
+    "WeightsCache",
+    "build_agent",
+    "node_name",
+    "run_agent",
+]
+
+
+@dataclass(slots=True)
+class WeightsCache:
+    """The weights on this PC's disk, shared by all its nodes."""
+
+    pc: ThisPc
+    _fetching: asyncio.Lock = field(default_factory=asyncio.Lock)
+    _used: dict[int, Path] = field(default_factory=dict)
+    """What each node asked for last, by its number."""
+
+    async def get(
+        self, number: int, token: str, work: AssignedWork, report: Callable[[float], None]
+    ) -> str:
+        """Fetch what is missing of a stage's layers; the directory to load them from. `token` is
+        the node's for the coordinator's weights. Raises MolinkError."""
+        weights = work.weights
+        source = CoordinatorSource(weights.url, token) if weights.url else HubSource(weights.model)
+        async with self._fetching:
+            path = await ensure_weights(
+                source,
+                range(*work.layers),
+                self.pc.data_dir / WEIGHTS_DIR,
+                WeightsLimits(disk_bytes_max=self._cap(), keep=self._kept(number)),
+                lambda fraction, rate: report(fraction),
+            )
+        self._used[number] = path
+        return str(path)
+
+    def _cap(self) -> int | None:
+        limits, free = self.pc.limits.limits, disk_free_bytes(self.pc.data_dir)
+        return lent_disk_bytes(limits, free, 0) if limits.disk_gb else None
+
+    def _kept(self, number: int) -> frozenset[Path]:
+        """What the stages of other nodes run from."""
+        return frozenset(
+            path
+            for other, path in self._used.items()
+            if other != number and self.pc.stages[other].manager.busy
+        )
+
+
+@dataclass(slots=True)
+class AgentStageLauncher:
+    """Starts the stages of one node; an agent's StageLauncher."""
+
+    number: int
+    """The node's."""
+    admission: Admission
+    listen_address: ListenAddress
+    cache: WeightsCache
+    _warm: WarmStage = field(default_factory=WarmStage)
+
+    async def prepare(self, work: AssignedWork, report: Callable[[float], None]) -> str:
+        """Start the stage's process, and download meanwhile what is missing of its layers."""
+        token = self.admission.membership.answer.weights_token
+        await self._warm.begin(work.threads)
+        try:
+            return await self.cache.get(self.number, token, work, report)
+        except BaseException:
+            await self._warm.drop()
+            raise
+
+    async def start(
+        self, work: AssignedWork, directory: str, allowed: tuple[str, ...]
+    ) -> StageHandle:
+        """Tell the process what to load."""
+        pair = self.admission.pair
+        load = LoadStage(
+            model=directory,
+            work=work,
+            address=self.listen_address.host,
+            keys=CurveKeys(pair.public_z85, pair.secret_z85, allowed),
+        )
+        return await self._warm.start("This PC's stage", load)
+
 
 LOG_FILE = "agent.log"
 LOG_BYTES_MAX, LOG_FILES_MAX = 2**20, 3

@@ -21,7 +21,7 @@ from molink.serving.service import GenerationRequest, ModelCard, TokenEvent, Tok
 from molink.serving.text_stream import TextStream
 from molink.transport.link.connections import MoveOutcome
 from molink.transport.link.paced_link import PacedLink
-from molink.transport.link.process_links import MessageFrames, ProcessLinks
+from molink.transport.link.thread import MessageFrames, ProcessLinks
 from molink.wire.curve_keys import CurveKeys
 from molink.wire.frames import Cancel, FinishReason, Sampled, SetCodec, Submit, TokenSample
 from molink_scheduler.codec_choice import CodecDecision, LosslessTrial, choose_codec

@@ -3,7 +3,7 @@
 import asyncio
 
 from molink.control.messages.payloads import AssignedWork, Assignment, WeightsSource
-from molink_agent.daemon import stage_launcher
+from molink_agent.daemon import process
 from tests.agent.daemon.agents import agent_with_two_nodes
 
 
@@ -18,9 +18,9 @@ async def test_nodes_fetch_one_after_the_other_and_keep_each_other_s_weights(tmp
         calls.append((layers, source.token, limits.keep))
         return directory / str(layers.start)
 
-    monkeypatch.setattr(stage_launcher, "ensure_weights", ensure_weights)
+    monkeypatch.setattr(process, "ensure_weights", ensure_weights)
     pc = agent_with_two_nodes(tmp_path).pc
-    cache = stage_launcher.WeightsCache(pc)
+    cache = process.WeightsCache(pc)
 
     def work(start):
         source = WeightsSource(model="m", url="http://c/weights")
