@@ -186,8 +186,7 @@ class NodeServices:
             await peer.start()
             stack.push_async_callback(peer.stop)
             relay.forward(PEER_PORT_NAME, peer.address)
-            stun = await serve_stun(settings.host, 0)
-            stack.callback(stun.close)
+            stun = await stack.enter_async_context(serve_stun(settings.host, 0))
             yield cls(relay, probing, stun.port, model)
 
     def of_node(self, node_id: str) -> Services:

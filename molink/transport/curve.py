@@ -1,7 +1,7 @@
 """Keys that may speak on this process's links, when they are encrypted.
 
-Every encrypted link is CURVE: the sender knows the receiver's key beforehand, the receiver is told
-the sender's by the handshake and asks the guard. ZeroMQ puts that question on a socket of its own
+Every encrypted link is CURVE: the sender knows the receiver's key beforehand, the receiver learns
+the sender's in the handshake and asks the guard. ZeroMQ puts that question on a socket of its own
 (ZAP), one for each context, which a thread of the guard answers.
 
 A key that is not on the list is not refused but kept waiting, because the list may be a moment
@@ -33,7 +33,7 @@ ZAP_ADDRESS = "inproc://zeromq.zap.01"
 """Where ZeroMQ asks; the same in every context."""
 
 DOMAIN = b"molink"
-"""Without a domain ZeroMQ asks nobody."""
+"""Without a domain ZeroMQ asks no question."""
 
 CURVE_REQUEST_FRAMES = 9
 """Connection, empty, version, request id, domain, address, identity, mechanism, key."""
@@ -90,7 +90,7 @@ class CurveGuard:
         return self._allowed
 
     def allow(self, keys: Iterable[str]) -> None:
-        """Accept these from now on and nobody else, on connections that stand too. Raises
+        """Accept these from now on and no others, on connections that stand too. Raises
         ValueError for what is no key."""
         listed = tuple(keys)
         check_keys(listed)
@@ -224,7 +224,8 @@ def _set_common(socket: Socket) -> None:
 
 
 def _pair(context: Context) -> tuple[Socket, Socket]:
-    """Two ends within this process: what is sent into the one wakes whoever polls the other."""
+    """Two ends within this process: what is sent into the first wakes the thread that polls the
+    second."""
     ends: tuple[Socket, Socket] = (context.socket(zmq.PAIR), context.socket(zmq.PAIR))
     address = f"inproc://curve-guard-{id(ends)}"
     ends[0].bind(address)

@@ -5,8 +5,8 @@ an explicit table of small frozen dataclasses whose fields are texts, bytes and 
 bounded. Lines of JSON would be as good for a person with netcat, but a length lets the reader take
 exactly the frame and leave the next byte, which may be the payload's first, in the socket.
 
-Whoever opens a connection is greeted with a nonce and signs what it asks for with a key that both
-know: HMAC over the nonce and the frame. So no key crosses the wire, which is not encrypted here
+The end that opens a connection gets a nonce and signs its request with it, by a key that both ends
+know: HMAC over the nonce and the frame. So no key crosses the network, which is not encrypted here
 (the payload is, end to end), and what was overheard is of no use on another connection.
 """
 
@@ -126,7 +126,7 @@ class Frames(Generic[Kind]):
             await asyncio.get_running_loop().sock_sendall(connection, self.encode(frame))
 
     async def challenge(self, connection: socket.socket) -> tuple[Kind, bytes]:
-        """Greet whoever has connected with a nonce; its request, and the nonce to check it by.
+        """Send a nonce to the peer that has connected; its request, and the nonce to check it by.
 
         Raises FrameError and OSError as `read` and `write` do.
         """

@@ -31,7 +31,7 @@ __all__ = [
 ]
 
 CONNECT_WITHIN_S = 5.0
-"""Two lost SYNs (1 + 2 s) and a round trip; whoever is farther is of no use to a ring."""
+"""Two lost SYNs (1 + 2 s) and a round trip; a peer that is farther is of no use to a ring."""
 
 KEEPALIVE_IDLE_S, KEEPALIVE_PERIOD_S, KEEPALIVE_PROBES = 30, 10, 3
 """Home routers forget a silent connection after two minutes at the earliest; a peer that has lost

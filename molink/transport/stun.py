@@ -12,8 +12,10 @@ sender address gains nothing here.
 import asyncio
 import struct
 import time
-from types import TracebackType
-from typing import Any, Self, cast
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, closing
+from dataclasses import dataclass
+from typing import Any, cast
 
 from aioice import stun
 
@@ -28,55 +30,31 @@ REQUEST_BYTES_MAX = 548
 ANY_ADDRESS = "0.0.0.0"
 
 
+@dataclass(frozen=True, slots=True)
 class StunServer:
-    """STUN server on two ports, until closed; an async context manager."""
+    """STUN server on two ports. Made by `serve_stun`."""
 
-    def __init__(self, first: asyncio.DatagramTransport, second: asyncio.DatagramTransport) -> None:
-        self._transports = (first, second)
-
-    @property
-    def port(self) -> int:
-        """The port that agents are given."""
-        return _port(self._transports[0])
-
-    @property
-    def other_port(self) -> int:
-        """The port that the answers name."""
-        return _port(self._transports[1])
-
-    def close(self) -> None:
-        """Stop answering and close both ports."""
-        for transport in self._transports:
-            transport.close()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
+    port: int
+    """The port that agents are given."""
+    other_port: int
+    """The port that the answers name."""
 
 
-async def serve_stun(host: str, port: int, other_port: int = 0) -> StunServer:
+@asynccontextmanager
+async def serve_stun(host: str, port: int, other_port: int = 0) -> AsyncIterator[StunServer]:
     """Answer on UDP `port` and `other_port` (0: any free one) of `host`, an IPv4 address of this
-    machine. Raises OSError when a port is taken."""
+    machine, while the block runs. Raises OSError when a port is taken."""
     loop = asyncio.get_running_loop()
     answers = _Answers()
     second, _ = await loop.create_datagram_endpoint(
         lambda: _Mirror(answers, 0), local_addr=(host, other_port)
     )
-    try:
+    with closing(second):
         first, _ = await loop.create_datagram_endpoint(
             lambda: _Mirror(answers, _port(second)), local_addr=(host, port)
         )
-    except OSError:
-        second.close()
-        raise
-    return StunServer(first, second)
+        with closing(first):
+            yield StunServer(_port(first), _port(second))
 
 
 def parse_stun(data: bytes) -> stun.Message | None:

@@ -201,7 +201,7 @@ def a_stun_server_answers():
         with closing(socket.socket(socket.AF_INET, socket.SOCK_DGRAM)) as line:
             line.setblocking(False)
             line.bind(("127.0.0.1", 0))
-            async with await serve_stun("127.0.0.1", 0) as server:
+            async with serve_stun("127.0.0.1", 0) as server:
                 request = bytes.fromhex("000100002112a442") + bytes(range(12))
                 await loop.sock_sendto(line, request, ("127.0.0.1", server.port))
                 async with asyncio.timeout(WAIT_MS / 1e3):

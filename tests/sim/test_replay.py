@@ -54,7 +54,7 @@ def test_every_decision_of_a_ring_is_made_again(recorded_logs, stage):
 def test_another_decision_is_found_where_it_is_made(recorded_logs, monkeypatch):
     """As of a version that has changed since."""
     lines = recorded_logs()[0]
-    monkeypatch.setattr(MicroBatches, "share", lambda self, running_count, at_home: 1)
+    monkeypatch.setattr(MicroBatches, "share", lambda self, running_count, ready_count: 1)
     difference = replay(lines).difference
     assert "next_step decided" in difference.what and ", was " in difference.what
     verb, _, logged = json.loads(lines[difference.line - 1])

@@ -37,7 +37,7 @@ def question() -> stun.Message:
 
 
 async def test_both_ports_tell_the_caller_its_address():
-    async with await serve_stun(LOOPBACK, 0) as server:
+    async with serve_stun(LOOPBACK, 0) as server:
         for port in (server.port, server.other_port):
             asked = question()
             said, own_port = await call(port, bytes(asked))
@@ -47,13 +47,13 @@ async def test_both_ports_tell_the_caller_its_address():
 
 
 async def test_the_first_port_names_the_second():
-    async with await serve_stun(LOOPBACK, 0) as server:
+    async with serve_stun(LOOPBACK, 0) as server:
         said, _ = await call(server.port, bytes(question()))
         assert parse_stun(said).attributes["OTHER-ADDRESS"][1] == server.other_port
 
 
 async def test_an_answer_is_hardly_longer_than_the_question():
-    async with await serve_stun(LOOPBACK, 0) as server:
+    async with serve_stun(LOOPBACK, 0) as server:
         asked = bytes(question())
         said, _ = await call(server.port, asked)
         assert (len(asked), len(said)) == (20, 44)
@@ -65,7 +65,7 @@ async def test_noise_is_not_answered():
     other = stun.Message(stun.Method.ALLOCATE, stun.Class.REQUEST)
     asked = question()
     noise = [b"", b"x" * 600, bytes(indication), bytes(answered), bytes(other)]
-    async with await serve_stun(LOOPBACK, 0) as server:
+    async with serve_stun(LOOPBACK, 0) as server:
         said, _ = await call(server.port, *noise, bytes(asked))
         assert parse_stun(said).transaction_id == asked.transaction_id
 

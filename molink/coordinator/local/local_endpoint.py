@@ -75,7 +75,6 @@ class LocalEndpoint:
     """Where what is seen of links is kept; None: they are never met again."""
     epoch: int
     _links: RingClientLinks | None = None
-    _client: RingClient | None = None
     _emulator: LinkEmulator | None = None
 
     async def open(self, stages: Sequence[AgentStage]) -> JoinTerms:
@@ -99,6 +98,13 @@ class LocalEndpoint:
         self._emulator = await LinkEmulator.start(self.plan.link, routes)
         return self._emulator.routes
 
+    async def watch(self, ring: Ring) -> None:
+        """Keep what is seen of links between hosts. Raises StageError when the emulator ends."""
+        watches = [self._emulator.watch()] if self._emulator is not None else []
+        if self.memory is not None:
+            watches.append(keep_up_to_date(self.memory, lambda: self._links_seen(ring)))
+        await gathered(watches)
+
     async def connect(self, ring: Ring) -> RingClient:
         """Open the link to the head. Raises RingError."""
         assert self._links is not None, "the tail is awaited first"
@@ -107,15 +113,7 @@ class LocalEndpoint:
         address = f"tcp://{ring.requests_link.addresses[-1]}"
         await self._links.connect(address, self.plan.memory(COORDINATOR, 0))
         card = self.card.fitting(ring.terms.ring.kv_tokens_capacity)
-        self._client = RingClient(card, ring, self._links, head_silent=lambda: None)
-        return self._client
-
-    async def watch(self) -> None:
-        """Keep what is seen of links between hosts. Raises StageError when the emulator ends."""
-        watches = [self._emulator.watch()] if self._emulator is not None else []
-        if self.memory is not None:
-            watches.append(keep_up_to_date(self.memory, self._links_seen))
-        await gathered(watches)
+        return RingClient(card, ring, self._links, head_silent=lambda: None)
 
     async def close(self) -> None:
         """Close both links; a second call does nothing."""
@@ -126,10 +124,9 @@ class LocalEndpoint:
         if emulator is not None:
             await emulator.child.stop()
 
-    def _links_seen(self) -> Iterator[tuple[str, str, KnownLink]]:
-        client = self._client
-        assert client is not None, "links are kept of a ring that serves"
-        return known_links(client.ring, client.links.report, self.plan.address, time.time())
+    def _links_seen(self, ring: Ring) -> Iterator[tuple[str, str, KnownLink]]:
+        assert self._links is not None, "links are seen until they are closed"
+        return known_links(ring, self._links.report, self.plan.address, time.time())
 
 
 async def _ports(child: ChildProcess) -> list[int]:

@@ -81,9 +81,8 @@ class ClusterService:
         self._changed.send()
 
     def remove(self, ring: ServingRing) -> None:
-        """Send it no more; one that was never added is ignored."""
-        if ring in self.rings:
-            self.rings.remove(ring)
+        """Send it no more."""
+        self.rings.remove(ring)
         self._changed.send()
 
     async def until_ready(self) -> None:

@@ -18,7 +18,6 @@ from molink.coordinator.rings.ring_supervisor import RingRoutes
 from molink.coordinator.services import CoordinatorRelay, own_host
 from molink.errors import RingError
 from molink.serving.service import ModelCard
-from molink.tasks import cancel
 from molink.transport.paths.choose import Path
 from molink.transport.paths.keeper import LinkEnd, PathKeeper
 from molink.wire.curve_keys import CurveKeys
@@ -45,7 +44,6 @@ class CoordinatorEndpoint:
     """To the head."""
     _links: RingClientLinks | None = None
     _keeper: PathKeeper | None = None
-    _keeping: asyncio.Task[None] | None = None
     _found: asyncio.Event = field(default_factory=asyncio.Event)
 
     @property
@@ -72,39 +70,33 @@ class CoordinatorEndpoint:
         """The links as they are: each node finds the best path by itself."""
         return routes
 
-    async def connect(self, ring: Ring) -> RingClient:
-        """Find a path to the head and open the link. Raises RingError."""
-        assert self._links is not None, "the tail is awaited first"
+    async def watch(self, ring: Ring) -> None:
+        """Find a path to the head, and a better one later, until cancelled."""
         link = ring.requests_link
-        self._keep_path(link)
+        caller = self.relay.caller if link.relay else None
+        end = LinkEnd(link.to, link.port_name, link.addresses)
+        self._keeper = PathKeeper(end, caller, self._moved)
+        await self._keeper.run()
+
+    async def connect(self, ring: Ring) -> RingClient:
+        """Open the link to the head once there is a path to it. Raises RingError."""
+        assert self._links is not None, "the tail is awaited first"
         try:
             async with asyncio.timeout(PATH_WITHIN_S):
                 await self._found.wait()
         except TimeoutError:
             raise RingError("The coordinator finds no way to the ring's head.") from None
-        await self._links.connect(f"tcp://{self.path.address}", None, link.public_key)
+        key = ring.requests_link.public_key
+        await self._links.connect(f"tcp://{self.path.address}", None, key)
         card = self.card.fitting(ring.terms.ring.kv_tokens_capacity)
         return RingClient(card, ring, self._links, lambda: self._failed(self.path))
-
-    async def watch(self) -> None:
-        """Keep looking for a better path to the head, until cancelled."""
-        assert self._keeping is not None, "the head is connected first"
-        await self._keeping
 
     async def close(self) -> None:
         """Close both links; a second call does nothing."""
         self.relay.forward_no_more(self._port_name)
-        keeping, self._keeping = self._keeping, None
-        await cancel(keeping)
         links, self._links = self._links, None
         if links is not None:
             await asyncio.to_thread(links.close)
-
-    def _keep_path(self, link: StageLink) -> None:
-        caller = self.relay.caller if link.relay else None
-        end = LinkEnd(link.to, link.port_name, link.addresses)
-        self._keeper = PathKeeper(end, caller, self._moved)
-        self._keeping = asyncio.create_task(self._keeper.run())
 
     async def _moved(self, path: Path) -> None:
         if path.kind == "none":

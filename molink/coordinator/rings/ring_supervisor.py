@@ -188,11 +188,12 @@ class RingEndpoint(Protocol):
     async def reroute(self, routes: RingRoutes) -> RingRoutes:
         """The links as they shall be used, once it is known where they end."""
 
-    async def connect(self, ring: Ring) -> RingClient:
-        """Open the link to the head of a ring that has joined. Raises RingError."""
+    async def watch(self, ring: Ring) -> None:
+        """Keep both links of a ring that has joined going, until cancelled. Raises StageError when
+        one cannot go on."""
 
-    async def watch(self) -> None:
-        """Keep both links going, until cancelled. Raises StageError when one cannot go on."""
+    async def connect(self, ring: Ring) -> RingClient:
+        """Open the link to the head, while `watch` runs. Raises RingError."""
 
     async def close(self) -> None:
         """Close both links; a second call does nothing."""
@@ -268,31 +269,32 @@ class RingSupervisor:
 
     async def _serve(self, ring: Ring) -> None:
         """Until it is drained. Raises StageError or RingError when it is lost."""
-        async with asyncio.timeout(OPEN_TIMEOUT_S):
-            client = await self.endpoint.connect(ring)
-        serving = ServingRing(self.number, client, self.plan.tokens_per_s, self.plan.promised)
-        try:
-            async with background_tasks() as tasks:
-                for work in (client.run(), ring.watch(), self.endpoint.watch()):
-                    tasks.create_task(work)
-                async with asyncio.timeout(OPEN_TIMEOUT_S):
-                    await client.choose_codec(self.codec)
-                await self._take_requests(serving)
-        finally:
-            self.service.remove(serving)
+        async with background_tasks() as tasks:
+            tasks.create_task(ring.watch())
+            tasks.create_task(self.endpoint.watch(ring))
+            async with asyncio.timeout(OPEN_TIMEOUT_S):
+                client = await self.endpoint.connect(ring)
+            tasks.create_task(client.run())
+            async with asyncio.timeout(OPEN_TIMEOUT_S):
+                await client.choose_codec(self.codec)
+            await self._take_requests(client)
 
-    async def _take_requests(self, serving: ServingRing) -> None:
+    async def _take_requests(self, client: RingClient) -> None:
         """Until drained, and those that run have ended."""
+        serving = ServingRing(self.number, client, self.plan.tokens_per_s, self.plan.promised)
         if not self._drain.is_set():
             self.state = RingState.SERVING
         self.has_served = True
         self.service.add(serving)
         self.wake.set()
-        await self._drain.wait()
-        serving.draining = True
-        with suppress(TimeoutError):
-            async with asyncio.timeout(DRAIN_S):
-                await serving.client.until_idle()
+        try:
+            await self._drain.wait()
+            serving.draining = True
+            with suppress(TimeoutError):
+                async with asyncio.timeout(DRAIN_S):
+                    await client.until_idle()
+        finally:
+            self.service.remove(serving)
 
     async def _release(self) -> None:
         with ErrorGuard(f"Ending ring {self.number}"):

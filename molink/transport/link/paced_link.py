@@ -92,7 +92,7 @@ class ChunkStream:
     _outgoing: dict[int, Outgoing] = field(default_factory=dict)
     _sent: "deque[tuple[int, list[Frame]]]" = field(default_factory=deque)
     """(number, frames) of chunks that are not acknowledged, in order: views of messages, which
-    nobody changes. No more bytes than the pacer lets be in flight."""
+    do not change. No more bytes than the pacer lets be in flight."""
     _next_transfer: int = 0
 
     @property

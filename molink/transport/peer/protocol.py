@@ -2,7 +2,7 @@
 
     the service: Hello(nonce)
     the node:    Measure(its id, a nonce of its own, proof)
-    the service: Ready(proof over the node's nonce), once nobody else is being served
+    the service: Ready(proof over the node's nonce), once no other node is being served
     then frames, each answered by the same:     Echo(number)
     or once:     Bulk(), then bytes until the node has enough; the service counts them: Received(n)
     or once, at the coordinator's own service:  Give(), answered by bytes until the node closes

@@ -22,7 +22,7 @@ DIALS_PER_PAIR_MAX = 8
 """Of those to one node: one or two links, a measurement, and their predecessors."""
 
 TICKET_BYTES = 16
-"""Nobody guesses one in the seconds that it is valid."""
+"""128 bits: not to be guessed in the seconds that it is valid."""
 
 
 @dataclass(slots=True, eq=False)

@@ -54,7 +54,7 @@ SILENT_S = 25.0
 """Two pings may be lost; then either end gives the registration up, and the node comes again."""
 
 SECRET_CHARACTERS_MIN = 32
-"""128 bits in hexadecimal: nobody tries them all."""
+"""128 bits in hexadecimal: too many to try."""
 
 SECRET_BYTES_MAX = 4096
 """Whatever is longer is some other file."""

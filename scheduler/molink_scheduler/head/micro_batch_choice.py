@@ -87,7 +87,7 @@ class MicroBatchChoice:
     _users: int = 0
     """Of the last trip; measurements are kept while its power of two is the same."""
 
-    def trip_ended(
+    def round_completed(
         self,
         round_s: float,
         running_count: int,

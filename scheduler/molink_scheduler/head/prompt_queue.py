@@ -11,7 +11,6 @@ import bisect
 from dataclasses import dataclass, field
 
 from molink_scheduler.batch import Admission, Span
-from molink_scheduler.head.prefill_load import PrefillLoad
 from molink_scheduler.head.sequence import Sequence
 from molink_scheduler.head.settings import HeadSettings
 from molink_scheduler.kv.blocks import KvLedger, blocks_for
@@ -19,6 +18,7 @@ from molink_scheduler.timing.steps import (
     PREFILL_ROWS_MIN,
     DecodeClock,
     PrefillBudget,
+    PrefillLoad,
     StepProfile,
 )
 

@@ -1,11 +1,11 @@
 """What does the ring compute next? The head answers each time that its device is free.
 
-Batching is continuous: a sequence circles with the decode micro-batches from its first token until
-it ends (`decode_circle`), so every round has exactly the members that are alive. What the device
-has left over goes to prompts, cut into spans that follow one another down the ring (`prompt_line`).
-When running requests outgrow the smallest KV capacity on the ring, the newest is preempted: its
-blocks are released, its tokens kept, and it is recomputed when there is room (vLLM's recompute
-preemption; swapping was rejected because a home PC's host memory is not ours to fill).
+Batching is continuous: a sequence goes round with the decode micro-batches from its first token
+until it ends (`decode_batcher`), so every round has exactly the members that are alive. What the
+device has left over goes to prompts, cut into spans that follow one another down the ring
+(`prompt_queue`). When running requests outgrow the smallest KV capacity on the ring, the newest is
+preempted: its blocks are released, its tokens kept, and it is recomputed when there is room (vLLM's
+recompute preemption; swapping was rejected because a home PC's host memory is not ours to fill).
 
 Pure: `handle` takes what happened, `next_batch` is asked when the device is free; both return what
 to do.
@@ -52,7 +52,7 @@ class HeadScheduler:
     kv: KvLedger = field(init=False)
     _sequences: dict[int, Sequence] = field(init=False, default_factory=dict)
     clock: DecodeClock = field(init=False, default_factory=DecodeClock)
-    circle: DecodeBatcher = field(init=False)
+    decode: DecodeBatcher = field(init=False)
     prompts: PromptQueue = field(init=False)
     codec: str = "raw"
     """Codec of the activations of batches planned from now on."""
@@ -61,7 +61,7 @@ class HeadScheduler:
 
     def __post_init__(self) -> None:
         self.kv = KvLedger(blocks_for(self.settings.ring.kv_tokens_capacity))
-        self.circle = DecodeBatcher(self.settings, self.clock)
+        self.decode = DecodeBatcher(self.settings, self.clock)
         self.prompts = PromptQueue(self.settings, self.kv, self.clock)
 
     @property
@@ -71,8 +71,8 @@ class HeadScheduler:
 
     @property
     def micro_batches(self) -> MicroBatches:
-        """How many circle, and which places they take."""
-        return self.circle.micro_batches
+        """How many circle, and which slots they take."""
+        return self.decode.micro_batches
 
     @property
     def waiting_count(self) -> int:
@@ -154,7 +154,7 @@ class HeadScheduler:
 
     def _return(self, event: BatchReturned, now: float) -> list[SendRelease]:
         if event.batch_class is DECODE and self._is_awaited(event):
-            self.circle.trip_ended(event.micro_batch, event.stamps, self.prompts.load, now)
+            self.decode.round_completed(event.micro_batch, event.stamps, self.prompts.load, now)
         sampled = {token.request_id: token for token in event.sampled}
         releases: list[SendRelease] = []
         sequences, is_prefill = self._sequences, event.batch_class is PREFILL
@@ -171,7 +171,7 @@ class HeadScheduler:
         return releases
 
     def _is_awaited(self, event: BatchReturned) -> bool:
-        """Whether anything of it is under way: the copy of a return ends no round, and its place
+        """Whether anything of it is under way: the copy of a return ends no round, and its slot
         may long be taken by another micro-batch."""
         for span in event.spans:
             sequence = self._sequences.get(span.request_id)
@@ -185,7 +185,7 @@ class HeadScheduler:
             sequence.cancelled = True
         else:
             sequence.decoding = True
-            self.circle.came_home(sequence)
+            self.decode.token_ready(sequence)
 
     def _settle(self, sequence: Sequence) -> list[SendRelease]:
         """Release a sequence that has ended or is preempted, once nothing of it is in flight."""
@@ -208,17 +208,17 @@ class HeadScheduler:
 
     def _release(self, sequence: Sequence) -> list[SendRelease]:
         self.prompts.leave(sequence)
-        self.circle.leave(sequence.request_id)
+        self.decode.leave(sequence.request_id)
         self.kv.release(sequence.request_id)
         return [SendRelease(Release(sequence.request_id))]
 
     # -- planning -------------------------------------------------------------------------------
 
     def _decode_batch(self, releases: list[SendRelease], now: float) -> RunBatch | None:
-        gone = self.circle.depart(lambda one: self._make_room(one, releases), now)
+        gone = self.decode.depart(lambda one: self._make_room(one, releases), now)
         if gone is None:
             return None
-        return self._run(DECODE, gone.place, gone.spans, result_due_at=now + self.clock.step_s)
+        return self._run(DECODE, gone.slot, gone.spans, result_due_at=now + self.clock.step_s)
 
     def _make_room(self, sequence: Sequence, releases: list[SendRelease]) -> bool:
         """Take the block that the next token needs; False when the sequence must sit out for

@@ -5,21 +5,22 @@ network before the link is asked again what waits. The bytes themselves stay wit
 their count is kept here, so the simulator needs no payload and no test allocates one.
 
 A policy differs from the others in which transfer it serves next, and how much of it at once;
-joining and being counted are the same for all and live in `Backlog`, so that no policy can lose a
-byte in a way of its own. Each class waits in an ordered dictionary from id to transfer, in which
-its front and its end are found at once; of a plain dictionary, finding the first key scans over all
-that were deleted before it.
+joining and being counted are the same for all and live in `TransmissionQueue`, so that no policy
+can lose a byte in a way of its own. Each class waits in an ordered dictionary from id to transfer,
+in which its front and its end are found at once; of a plain dictionary, finding the first key scans
+over all that were deleted before it.
 """
 
+from abc import ABC, abstractmethod
 from collections import OrderedDict
 from dataclasses import dataclass, field
 from math import inf
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 from molink_scheduler.batch import BatchClass
 from molink_scheduler.link.upload_budget import UNLIMITED_BYTES
 
-__all__ = ["Backlog", "Chunk", "LinkView", "Transfer", "Waiting"]
+__all__ = ["Chunk", "LinkView", "Transfer", "TransmissionQueue", "Waiting"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,9 +89,15 @@ class Waiting:
 
 
 @dataclass(slots=True)
-class Backlog:
-    """Transfers that wait for one link; a policy adds `next_chunk`."""
+class TransmissionQueue(ABC):
+    """Transfers that wait for one link; a policy adds the order in which they leave.
 
+    Of one class, transfers complete in order of offer under every policy, and the bytes of each
+    leave in order.
+    """
+
+    decode_first: ClassVar[bool] = False
+    """Whether decode that waits is what leaves next, so that it may overdraw the window."""
     chunk_bytes_now: int = field(init=False, default=0)
     """Most bytes of prefill that the last decision would have handed out; 0 before the first."""
     _lines: tuple[OrderedDict[int, Waiting], ...] = field(
@@ -99,6 +106,10 @@ class Backlog:
     """By class, each in order of offer."""
     _queued_bytes: list[int] = field(init=False, default_factory=lambda: [0] * len(BatchClass))
     _offers: int = field(init=False, default=0)
+
+    @abstractmethod
+    def next_chunk(self, now: float, link: LinkView) -> Chunk | None:
+        """Commit to the piece to send now; None when nothing waits."""
 
     def offer(self, transfer: Transfer) -> None:
         """Let a transfer wait. Raises ValueError when one of this id already does."""

@@ -1,11 +1,11 @@
-"""What other systems do with a link, behind the same interface, to measure against.
+"""Baseline policies: what other systems do with a link, to measure against.
 
-`FifoQueue`: one line for everybody, as when prefill and decode are appended to one socket (the
+`FifoQueue`: one line for both classes, as when prefill and decode are appended to one socket (the
 paper's Helix). A decode waits for every byte in front of it.
 
-`FairQueue`: everybody who waits gets a little in turn, as when each message has a socket of its own
-(the paper's vLLM) and TCP shares the link among them. A decode of s bytes beside k prefills takes
-about k + 1 times as long as alone.
+`FairQueue`: every transfer that waits gets a little in turn, as when each message has a socket of
+its own (the paper's vLLM) and TCP shares the link among them. A decode of s bytes beside k prefills
+takes about k + 1 times as long as alone.
 
 Both hand out pieces although neither needs them: the pacer above must be able to stop in between,
 or a baseline would be measured with a different queue in the network and not with another order.
@@ -15,7 +15,7 @@ from collections import OrderedDict
 from dataclasses import dataclass, field
 
 from molink_scheduler.batch import DECODE, PREFILL
-from molink_scheduler.link.backlog import Backlog, Chunk, LinkView, Transfer, Waiting
+from molink_scheduler.link.backlog import Chunk, LinkView, Transfer, TransmissionQueue, Waiting
 
 __all__ = ["FairQueue", "FifoQueue"]
 
@@ -28,18 +28,13 @@ acknowledgement (about 200 bytes) stay under 3 %."""
 
 
 @dataclass(slots=True)
-class FifoQueue(Backlog):
-    """Whole transfers in order of offer, whatever their class."""
+class FifoQueue(TransmissionQueue):
+    """Queue that sends whole transfers in order of offer, whatever their class."""
 
     piece_bytes: int = FIFO_PIECE_BYTES
 
     def __post_init__(self) -> None:
         self.chunk_bytes_now = self.piece_bytes
-
-    @property
-    def decode_first(self) -> bool:
-        """False: it waits like everything else, and gets no room of its own."""
-        return False
 
     def next_chunk(self, now: float, link: LinkView) -> Chunk | None:
         """The next piece of the oldest transfer; None when nothing waits."""
@@ -53,34 +48,29 @@ class FifoQueue(Backlog):
 
 
 @dataclass(slots=True)
-class FairQueue(Backlog):
-    """A piece of each transfer in turn.
+class FairQueue(TransmissionQueue):
+    """Queue that sends a piece of each transfer in turn.
 
     Spans of one request must not overtake each other, and the far end passes on what is complete.
     So the last piece of a transfer is kept until those of its class that were offered before it
     have left: it is *parked*, out of the round, and returns when it is the oldest of its class.
-    The turn that it gives up goes to that oldest, for whom it waits.
+    The turn that it gives up goes to that oldest, for which it waits.
     """
 
     piece_bytes: int = FAIR_PIECE_BYTES
     _round: OrderedDict[int, Waiting] = field(init=False, default_factory=OrderedDict)
-    """Those who take turns, the next one first."""
+    """Transfers that take turns, the next one first."""
 
     def __post_init__(self) -> None:
         self.chunk_bytes_now = self.piece_bytes
 
     def offer(self, transfer: Transfer) -> None:
         """Let a transfer wait. Raises ValueError when one of this id already does."""
-        Backlog.offer(self, transfer)  # super() does not find its way in slotted classes.
+        TransmissionQueue.offer(self, transfer)  # super() does not find its way in slotted classes.
         self._round[transfer.transfer_id] = self._lines[transfer.batch_class][transfer.transfer_id]
 
-    @property
-    def decode_first(self) -> bool:
-        """False: it waits like everything else, and gets no room of its own."""
-        return False
-
     def next_chunk(self, now: float, link: LinkView) -> Chunk | None:
-        """A piece of whoever's turn it is; None when nothing waits."""
+        """A piece of the transfer whose turn it is; None when nothing waits."""
         if not self._round:
             return None
         waiting = next(iter(self._round.values()))

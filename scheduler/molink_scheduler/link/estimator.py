@@ -83,10 +83,10 @@ FOREIGN_RTT_FREEZE_S = 300.0
 minutes it is, because by then a longer route is as likely."""
 
 FOREIGN_NOTICE_S = 0.025
-"""Queueing that our few bytes in flight do not explain, from which on we blame somebody else."""
+"""Queueing that our few bytes in flight do not explain, from which on we blame a foreign upload."""
 
 FOREIGN_CLEAR_S = 0.010
-"""Queueing below which nobody else is to blame any more."""
+"""Queueing below which a foreign upload has ended."""
 
 FOREIGN_NOTICE_AFTER_S = 1.0
 """A Wi-Fi stall is over by then."""
@@ -142,7 +142,7 @@ class LinkEstimator:
     queueing_delay_s: float = field(init=False, default=0.0)
     """As the newest acknowledgement saw it."""
     capacity_bytes_per_s: float = field(init=False)
-    """The rate when last nothing queued: what the link can do when nobody else uses it."""
+    """The rate when last nothing queued: what the link can do when it is ours alone."""
     foreign: ForeignUpload = field(init=False, default_factory=ForeignUpload)
     headroom: bool = field(init=False, default=False)
     """Whether the newest chunk came back sooner than the believed rate allows."""
@@ -283,7 +283,7 @@ class LinkEstimator:
             self._rates.popleft()
 
     def _arrival_rate(self, now: float) -> float | None:
-        """Rate of the newest acknowledgements; None when they are too few to tell."""
+        """Rate of the newest acknowledgements; None when they are too few for one."""
         first_at, first_bytes = self._arrivals[0]
         if len(self._arrivals) < ARRIVAL_ACKS_MIN or now - first_at < ARRIVAL_SPAN_S:
             return None

@@ -1,4 +1,4 @@
-"""Decode first, prefill in pieces, nobody starved: the paper's Algorithm 1.
+"""Decode first, prefill in pieces, and neither starved: the paper's Algorithm 1.
 
 Two lines at one counter. Decode is short and its users wait for the next token, so it is served
 first and without a break. Prefill is served when no decode waits, one piece at a time, so that a
@@ -15,9 +15,10 @@ to prevent what hardly ever happens.
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 from molink_scheduler.batch import DECODE, PREFILL
-from molink_scheduler.link.backlog import Backlog, Chunk, LinkView, Waiting
+from molink_scheduler.link.backlog import Chunk, LinkView, TransmissionQueue, Waiting
 from molink_scheduler.link.facts import CHUNK_BYTES_MIN
 
 __all__ = [
@@ -52,12 +53,12 @@ ChunkRule = Callable[[float, LinkView], int]
 
 What has been handed to the link cannot be called back, so a decode that arrives a moment later
 waits for it. Small pieces make that wait short and cost a header and a decision each. Rejected:
-sizing pieces by the bytes that are left, which says nothing about who else may come. Measured on a
+sizing pieces by the bytes that are left, which says nothing about what else may come. Measured on a
 20 Mbps, 30 ms link: docs/scheduling.md."""
 
 
 def quantum(now: float, link: LinkView) -> int:
-    """A few milliseconds of the measured rate, whatever is expected: a wait of 8 ms hurts nobody,
+    """A few milliseconds of the measured rate, whatever is expected: a wait of 8 ms does no harm,
     and it needs no forecast that could be wrong."""
     return link.chunk_bytes
 
@@ -82,7 +83,7 @@ def just_in_time(now: float, link: LinkView) -> int:
 
 @dataclass(frozen=True, slots=True)
 class StarvationLimits:
-    """How long prefill may have to stand aside; whichever limit is reached first counts."""
+    """Limits of how long prefill may have to wait for decode; the first one reached counts."""
 
     decisions_max: int = DECISIONS_MAX
     """N: the decision at which prefill has its turn; N - 1 go to decode before it."""
@@ -98,7 +99,7 @@ class StarvationLimits:
 
 @dataclass(slots=True)
 class StarvationGuard:
-    """Count of what decode has taken since prefill last moved.
+    """Counter of what decode has taken since prefill last moved.
 
     Strict priority alone would starve prefill on a link that decode fills. The paper counts: W goes
     up with every decision for which both classes wait, and at N = 30 prefill gets a turn. Counting
@@ -133,7 +134,7 @@ class StarvationGuard:
         self.decisions, self.decode_bytes, self.since = 0, 0, None
 
     def is_over(self, now: float) -> bool:
-        """True when prefill has stood aside for long enough."""
+        """Whether prefill has waited for as long as it may."""
         return (
             self.decisions >= self.limits.decisions_max
             or self.decode_bytes >= self.limits.decode_bytes_max
@@ -142,9 +143,10 @@ class StarvationGuard:
 
 
 @dataclass(slots=True)
-class PriorityQueues(Backlog):
-    """Decode (the paper's vq1) and prefill (vq2) that wait for one link."""
+class PriorityQueues(TransmissionQueue):
+    """Priority queue of one link: decode (the paper's vq1) before prefill (vq2)."""
 
+    decode_first: ClassVar[bool] = True
     chunk_rule: ChunkRule
     """Size of a piece while no decode waits."""
     turn_rule: ChunkRule
@@ -155,11 +157,6 @@ class PriorityQueues(Backlog):
 
     def __post_init__(self) -> None:
         self.starvation = StarvationGuard(self.limits)
-
-    @property
-    def decode_first(self) -> bool:
-        """True: that is the point."""
-        return True
 
     def next_chunk(self, now: float, link: LinkView) -> Chunk | None:
         """What to send now; None when nothing waits."""

@@ -227,7 +227,7 @@ class LinkSender:
         return self.pacer.next_wake(now, urgent=self._is_urgent)
 
     def report(self, name: str, messages_sent: int, bytes_sent: int) -> LinkReport:
-        """The state of this link; whoever drives it names it and counts what has left."""
+        """The state of this link; its driver names it and counts what has left."""
         queue, pacer, estimator = self.queue, self.pacer, self.pacer.estimator
         return LinkReport(
             name=name,

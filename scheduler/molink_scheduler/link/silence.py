@@ -1,6 +1,6 @@
 """Is the path to the far end dead, and what should be done about it?
 
-A router that restarts, or forgets a connection, tells neither end: what is sent vanishes, and TCP
+A router that restarts, or forgets a connection, informs neither end: what is sent vanishes, and TCP
 goes on trying for a quarter of an hour. What a link can see is that nothing is acknowledged any
 more. So when bytes have been under way for several times as long as they should take, it opens a
 new connection to the same address, beside the old one, and repeats there what is unacknowledged;
@@ -21,9 +21,10 @@ path only as long as pings are not delayed by the link's own traffic.
 
 import math
 from dataclasses import dataclass, field
-from typing import Protocol
 
-__all__ = ["GiveUp", "LinkSilence", "Outstanding", "Reconnect", "SilenceStep"]
+from molink_scheduler.link.pacer import LinkPacer
+
+__all__ = ["GiveUp", "LinkSilence", "Reconnect", "SilenceStep"]
 
 SILENT_ROUNDS = 4.0
 """Times what all that is in flight should take: as the pacer's stalls, a far end that computes or
@@ -63,25 +64,6 @@ class GiveUp:
 SilenceStep = Reconnect | GiveUp
 
 
-class Outstanding(Protocol):
-    """Chunks under way on a link, as `LinkPacer` knows them."""
-
-    @property
-    def silent_since(self) -> float:
-        """When the last acknowledgement came, or what is in flight began to leave, if later."""
-        ...
-
-    @property
-    def ack_due_s(self) -> float:
-        """How long all that is in flight takes there, and its acknowledgement back."""
-        ...
-
-    @property
-    def in_flight_bytes(self) -> int:
-        """Sent and not acknowledged."""
-        ...
-
-
 @dataclass(slots=True)
 class LinkSilence:
     """Watch over one directed link: notices that nothing is acknowledged, and says what to do."""
@@ -100,7 +82,7 @@ class LinkSilence:
         """Whether the link was silent for too long at the last check."""
         return self._tries > 0
 
-    def check(self, oldest: int | None, pacer: Outstanding, now: float) -> SilenceStep | None:
+    def check(self, oldest: int | None, pacer: LinkPacer, now: float) -> SilenceStep | None:
         """What to do now about the silence, if it is one; `oldest` is the number of the first
         unacknowledged chunk, None: there is none."""
         if oldest is None or oldest != self._oldest:
@@ -115,14 +97,14 @@ class LinkSilence:
             return None
         return self._try(pacer, now)
 
-    def _try(self, pacer: Outstanding, now: float) -> Reconnect:
+    def _try(self, pacer: LinkPacer, now: float) -> Reconnect:
         self._tries += 1
         self._tried_at = now
         self._first_tried_at = min(now, self._first_tried_at)
         self.check_at = min(self._due_at(pacer, now), self._first_tried_at + LOST_S)
         return Reconnect(ask_for_path=self._tries > 1)
 
-    def _due_at(self, pacer: Outstanding, now: float) -> float:
+    def _due_at(self, pacer: LinkPacer, now: float) -> float:
         """When the next try is due if nothing is acknowledged before."""
         if not pacer.in_flight_bytes:  # What leaves from now on cannot be late sooner.
             return now + SILENT_S_MIN

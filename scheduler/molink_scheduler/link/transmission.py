@@ -1,6 +1,6 @@
 """What does a link send next, and how much of it? One interface, five policies.
 
-A stage offers its results; whoever drives the link asks `next_chunk` each time that the link can
+A stage offers its results; the link's driver asks `next_chunk` each time that the link can
 take more, and sends what the answer says. The decision is made at that moment and not when the
 transfer was offered: a priority given to bytes that already sit in a socket's buffer is worth
 nothing. The driver in turn keeps few bytes in flight (about one bandwidth-delay product and one
@@ -12,10 +12,7 @@ A policy is an order (`PriorityQueues`, `FifoQueue`, `FairQueue`) and a size of 
 Pure: `now` is an argument, nothing sleeps, the bytes stay with the caller.
 """
 
-from typing import Protocol
-
-from molink_scheduler.batch import BatchClass
-from molink_scheduler.link.backlog import Chunk, LinkView, Transfer
+from molink_scheduler.link.backlog import Chunk, LinkView, Transfer, TransmissionQueue
 from molink_scheduler.link.baseline_queues import FairQueue, FifoQueue
 from molink_scheduler.link.priority_queues import (
     PriorityQueues,
@@ -40,45 +37,6 @@ POLICIES = ("molink", "just_in_time", "quantum", "fifo", "fair")
 
 POLICY_DEFAULT = "molink"
 """Strict priority and pieces of constant duration: docs/scheduling.md says why."""
-
-
-class TransmissionQueue(Protocol):
-    """Transfers that wait for one link, and the order in which they leave.
-
-    Of one class, transfers complete in order of offer under every policy, and the bytes of each
-    leave in order.
-    """
-
-    @property
-    def decode_first(self) -> bool:
-        """Whether decode that waits is what leaves next, so that it may overdraw the window."""
-        ...
-
-    @property
-    def is_empty(self) -> bool:
-        """Whether no transfer waits."""
-        ...
-
-    @property
-    def chunk_bytes_now(self) -> int:
-        """The chunk rule's last answer: most bytes of prefill sent at once."""
-        ...
-
-    def offer(self, transfer: Transfer) -> None:
-        """Let a transfer wait. Raises ValueError when one of this id already does."""
-        ...
-
-    def next_chunk(self, now: float, link: LinkView) -> Chunk | None:
-        """Commit to the piece to send now; None when nothing waits."""
-        ...
-
-    def queued_bytes(self, batch_class: BatchClass) -> int:
-        """Bytes of a class that have not been handed out."""
-        ...
-
-    def waiting_count(self, batch_class: BatchClass) -> int:
-        """Transfers of a class of which something is left."""
-        ...
 
 
 def make_transmission(

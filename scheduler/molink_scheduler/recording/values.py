@@ -18,7 +18,6 @@ from molink_scheduler.head import (
     decode_batcher,
     micro_batch_choice,
     micro_batches,
-    prefill_load,
     prompt_queue,
     scheduler,
     sequence,
@@ -32,7 +31,7 @@ __all__ = ["decode", "encode"]
 
 _MODULES: tuple[ModuleType, ...] = (
     *(batch, events, request, blocks, book, core, queue, round_tracker, steps),
-    *(decode_batcher, micro_batch_choice, micro_batches, prefill_load),
+    *(decode_batcher, micro_batch_choice, micro_batches),
     *(prompt_queue, scheduler, sequence, settings),
 )
 _CLASSES = {

@@ -68,9 +68,9 @@ class RoundModel:
     """Of the slowest link. Summed up once: a choice asks for twenty counts of long rings."""
 
     def __post_init__(self) -> None:
-        places: list[StageCost | HopCost] = [*self.stages, *self.hops]
-        object.__setattr__(self, "_trip_fixed_s", sum([place.fixed_s for place in places]))
-        object.__setattr__(self, "_trip_row_s", sum([place.row_s for place in places]))
+        parts: list[StageCost | HopCost] = [*self.stages, *self.hops]
+        object.__setattr__(self, "_trip_fixed_s", sum([part.fixed_s for part in parts]))
+        object.__setattr__(self, "_trip_row_s", sum([part.row_s for part in parts]))
         wire_row_s = max([hop.row_s for hop in self.hops], default=0.0)
         object.__setattr__(self, "_wire_row_s", wire_row_s)
 

@@ -49,13 +49,13 @@ class RoundTracker:
     _delay_s: float | None = None
     """Smoothed part of a trip that neither compute nor wire explain."""
 
-    def departed(self, place: int, rows: int, now: float) -> None:
+    def departed(self, slot: int, rows: int, now: float) -> None:
         """A micro-batch left the head's queue for its round."""
-        self._departures[place] = (rows, now)
+        self._departures[slot] = (rows, now)
 
-    def returned(self, place: int, stamps: Sequence[StageStamp], now: float) -> float | None:
+    def returned(self, slot: int, stamps: Sequence[StageStamp], now: float) -> float | None:
         """It came back; the trip in seconds, None for one that is not known to have left."""
-        departure = self._departures.pop(place, None)
+        departure = self._departures.pop(slot, None)
         if departure is None:
             return None
         rows, departed_at = departure

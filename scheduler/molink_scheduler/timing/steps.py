@@ -1,36 +1,31 @@
-"""When will the next decode micro-batch want this stage's device?
+"""Step times of one stage: when decode comes next, how long a step takes, and what fits before.
 
-Each place on the ring comes by once per round. So the next arrival is the last one plus the round's
-usual length; a place that has missed two rounds is taken to be empty. The smoothed length follows a
-ring that slows down within a few rounds, and one late round does not move it far. A visit that is
-more than a round late may have come after a pause, and says nothing; a second one in a row says
-that the ring has become so slow. Without that, the clock of a ring whose micro-batches were merged
-into one stayed at a third of the new round, and the worst count was taken for the best.
+*`DecodeClock`.* Each slot on the ring comes by once per round. So the next arrival is the last one
+plus the round's usual length; a slot that has missed two rounds is taken to be empty. The smoothed
+length follows a ring that slows down within a few rounds, and one late round does not move it far.
+A visit that is more than a round late may have come after a pause, and says nothing; a second one
+in a row says that the ring has become so slow. Without that, the clock of a ring whose
+micro-batches were merged into one stayed at a third of the new round, and the worst count was taken
+for the best.
 
-Pure: times are arguments.
+*`StepProfile`.* A step costs a fixed part (weights read once, dispatch) and a part for each row.
+Both drift: caches cool while a stage waits for its link, another program takes the core. So the
+line t = t0 + n t1 is fitted by least squares over recent steps, each counting a little less with
+every newer one. A table measured offline was rejected: it is wrong as soon as the owner of the PC
+opens a browser.
 
-How long does this stage compute a step? Learned from the steps that it has computed.
+*`PrefillBudget`.* Chunked prefill, with the budget taken from time instead of a token count: what
+is left until the next micro-batch arrives, by this stage's own measured step times. When too little
+is left for a useful piece the device waits for the decode step rather than make it wait; but never
+twice in a row, so that prefill goes on however dense decode is.
 
-A step costs a fixed part (weights read once, dispatch) and a part for each row. Both drift: caches
-cool while a stage waits for its link, another program takes the core. So the line t = t0 + n t1 is
-fitted by least squares over recent steps, each counting a little less with every newer one. A table
-measured offline was rejected: it is wrong as soon as the owner of the PC opens a browser.
-
-Pure: durations are arguments.
-
-How many prompt rows may a stage compute now, so that the step ends before decode is due?
-
-Chunked prefill, with the budget taken from time instead of a token count: what is left until the
-next micro-batch arrives, by this stage's own measured step times. When too little is left for a
-useful piece the device waits for the decode step rather than make it wait; but never twice in a
-row, so that prefill goes on however dense decode is.
-
-Pure: times are arguments.
+Pure: times and durations are arguments.
 """
 
+import math
 from dataclasses import dataclass, field
 
-__all__ = ["PREFILL_ROWS_MIN", "DecodeClock", "PrefillBudget", "StepProfile"]
+__all__ = ["PREFILL_ROWS_MIN", "DecodeClock", "PrefillBudget", "PrefillLoad", "StepProfile"]
 
 FORGET = 0.98
 """Weight of a step after one newer one: half is forgotten after 34 steps, four seconds of
@@ -111,7 +106,7 @@ WEIGHT_OF_NEWEST = 0.25
 """A step change is 90 % absorbed after eight rounds (1 - 0.75**8 = 0.90), about a second."""
 
 ROUNDS_UNTIL_EMPTY = 2.0
-"""A place that has not been seen for so many rounds carries nothing any more."""
+"""A slot that has not been seen for so many rounds carries nothing any more."""
 
 ROUNDS_UNTIL_PAUSE = 8.0
 """After so many rounds nobody was there: who asks for a word each minute is no slow ring..."""
@@ -137,19 +132,19 @@ class DecodeClock:
         """Smoothed time between two visits of one micro-batch; None before any came twice."""
         return self._round_s
 
-    def seen(self, place: int, now: float) -> None:
+    def seen(self, slot: int, now: float) -> None:
         """A micro-batch arrived; visits are told in order of time."""
-        last, round_s = self._last_seen.pop(place, None), self._round_s
-        self._last_seen[place] = now
+        last, round_s = self._last_seen.pop(slot, None), self._round_s
+        self._last_seen[slot] = now
         if last is None:
             return
         elapsed_s = now - last
         if round_s is None:
             self._round_s = elapsed_s
         elif elapsed_s <= ROUNDS_UNTIL_EMPTY * round_s:
-            self._late.discard(place)
+            self._late.discard(slot)
             self._round_s = round_s + WEIGHT_OF_NEWEST * (elapsed_s - round_s)
-        elif not self._is_pause(place, elapsed_s, round_s):
+        elif not self._is_pause(slot, elapsed_s, round_s):
             self._round_s = round_s + WEIGHT_OF_NEWEST * (elapsed_s - round_s)
 
     def due_at(self, now: float) -> float | None:
@@ -171,11 +166,11 @@ class DecodeClock:
         due_at = self.due_at(now)
         return None if due_at is None else due_at + self.step_s
 
-    def _is_pause(self, place: int, elapsed_s: float, round_s: float) -> bool:
-        """Whether nobody was on the place for a part of the time since its last visit, which was
+    def _is_pause(self, slot: int, elapsed_s: float, round_s: float) -> bool:
+        """Whether nobody was on the slot for a part of the time since its last visit, which was
         late."""
-        was_late = place in self._late
-        self._late.add(place)
+        was_late = slot in self._late
+        self._late.add(slot)
         return not was_late or elapsed_s > max(ROUNDS_UNTIL_PAUSE * round_s, PAUSE_S_MIN)
 
 
@@ -221,3 +216,25 @@ class PrefillBudget:
     def _go(self, rows: int) -> int:
         self._waiting_since = None
         return rows
+
+
+LOAD_MEMORY_S = 5.0
+"""A prompt counts for so long: users who send one every few seconds are a load, a first one is
+not yet."""
+
+
+@dataclass(slots=True)
+class PrefillLoad:
+    """Share of a device's time that prompts take, smoothed over some seconds."""
+
+    _share: float = 0.0
+    _at: float = 0.0
+
+    def computed(self, seconds: float, now: float) -> None:
+        """A prefill step of so many seconds ended."""
+        self._share = self.share(now) + seconds / LOAD_MEMORY_S
+        self._at = now
+
+    def share(self, now: float) -> float:
+        """About 0 to 1."""
+        return self._share * math.exp(-max(0.0, now - self._at) / LOAD_MEMORY_S)

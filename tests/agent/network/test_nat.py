@@ -69,7 +69,7 @@ def test_only_our_own_address_is_open(inside, first, second):
 
 
 async def test_without_a_router_it_is_open():
-    async with await serve_stun(LOOPBACK, 0) as server:
+    async with serve_stun(LOOPBACK, 0) as server:
         answer = await ask_stun(LOOPBACK, server.port)
     assert answer.kind is NatKind.OPEN
     assert answer.outside == answer.inside

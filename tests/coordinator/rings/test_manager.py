@@ -153,7 +153,7 @@ class FakeEndpoint:
         self.world.clients.append(client)
         return client
 
-    async def watch(self):
+    async def watch(self, ring):
         await asyncio.Event().wait()
 
     async def close(self):

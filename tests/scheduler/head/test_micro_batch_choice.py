@@ -25,7 +25,7 @@ def live(choice, users, trips, *, ring=LONG_RING, model=LONG_RING, now=0.0, shar
     for _ in range(trips):
         round_s = ring.cycle_s(users, min(users, choice.count))
         now += round_s / choice.count
-        choice.trip_ended(round_s, users, lambda: model, now, share)
+        choice.round_completed(round_s, users, lambda: model, now, share)
     return now
 
 

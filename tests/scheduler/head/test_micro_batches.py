@@ -9,17 +9,17 @@ from molink_scheduler.head.micro_batches import MicroBatches
 def out(count: int, circling: int) -> MicroBatches:
     places = MicroBatches(count)
     for _ in range(circling):
-        places.departed(places.free_place())
+        places.departed(places.free_slot())
     return places
 
 
 def test_the_last_place_takes_one_more_rather_than_leave_it():
-    assert out(2, 1).share(6, at_home=4) == 4
-    assert out(2, 0).share(6, at_home=4) == 3
+    assert out(2, 1).share(6, ready_count=4) == 4
+    assert out(2, 0).share(6, ready_count=4) == 3
 
 
 def test_a_micro_batch_much_over_its_share_is_split():
-    assert out(2, 1).share(6, at_home=6) == 3
+    assert out(2, 1).share(6, ready_count=6) == 3
 
 
 @given(st.integers(1, 12), st.integers(1, 200), st.data())

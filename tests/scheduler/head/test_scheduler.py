@@ -121,7 +121,7 @@ def test_a_micro_batch_that_returns_twice_frees_its_place_once(make_request):
     head.handle(returned(first, (1, 8, False)), 1.0)
     head.next_batch(0.0, 1.0)
     head.handle(returned(first, (1, 8, False)), 1.2)
-    assert head.micro_batches.circling_count == 1, "the second micro-batch is still under way"
+    assert head.micro_batches.free_slot() is None, "the second micro-batch is still under way"
 
 
 def test_prefill_gets_its_turn_when_decode_never_rests(make_request):

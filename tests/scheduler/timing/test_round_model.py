@@ -5,7 +5,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from molink_scheduler.head.micro_batch_choice import MicroBatchChoice
-from molink_scheduler.head.prefill_load import PrefillLoad
 from molink_scheduler.timing.round_model import (
     HopCost,
     RoundModel,
@@ -14,7 +13,7 @@ from molink_scheduler.timing.round_model import (
     best_micro_batch_count,
 )
 from molink_scheduler.timing.round_tracker import RoundTracker, StageStamp
-from molink_scheduler.timing.steps import StepProfile
+from molink_scheduler.timing.steps import PrefillLoad, StepProfile
 
 
 def ring_of(fixed_ms, row_ms, one_way_ms, wire_row_ms=0.0, stages=3) -> RoundModel:
@@ -145,10 +144,10 @@ def test_beside_prompts_the_count_does_not_flap():
 def test_a_load_of_prompts_lowers_the_count_and_an_end_of_it_raises_it_again():
     ring = RoundModel((StageCost(4.2e-3, 0.35e-3),) * 3, (HopCost(0.03, 0.6e-3),) * 2)
     choice = MicroBatchChoice(range(1, 7), count=6)
-    beside = choice.trip_ended(0.1, 6, lambda: ring, 0.0, prefill_share=0.3)
+    beside = choice.round_completed(0.1, 6, lambda: ring, 0.0, prefill_share=0.3)
     assert beside < 6
-    assert choice.trip_ended(0.1, 6, lambda: ring, 0.1, prefill_share=0.2) == beside
-    assert choice.trip_ended(0.1, 6, lambda: ring, 0.2, prefill_share=0.0) == 6
+    assert choice.round_completed(0.1, 6, lambda: ring, 0.1, prefill_share=0.2) == beside
+    assert choice.round_completed(0.1, 6, lambda: ring, 0.2, prefill_share=0.0) == 6
 
 
 @given(st.lists(st.floats(0.001, 0.5), max_size=20))

@@ -159,15 +159,15 @@ def test_a_block_given_to_two_is_noticed(mistakes, monkeypatch):
 
 
 def test_two_micro_batches_in_one_place_are_noticed(mistakes, monkeypatch):
-    monkeypatch.setattr(MicroBatches, "free_place", lambda self: 0)
+    monkeypatch.setattr(MicroBatches, "free_slot", lambda self: 0)
     assert "two micro-batches in place 0" in mistakes(BoundedQueues)[0]
 
 
 def test_too_many_micro_batches_are_noticed(mistakes, monkeypatch, crowded):
     monkeypatch.setattr(
-        MicroBatches, "free_place", lambda self: max(self._circling, default=-1) + 1
+        MicroBatches, "free_slot", lambda self: max(self._under_way, default=-1) + 1
     )
-    monkeypatch.setattr(MicroBatches, "share", lambda self, running_count, at_home: 1)
+    monkeypatch.setattr(MicroBatches, "share", lambda self, running_count, ready_count: 1)
     two = replace(crowded, system=replace(crowded.system, micro_batches=2))
     assert "3 micro-batches circled on ring 0, at most 2" in mistakes(BoundedQueues, two)[0]
 
