@@ -43,8 +43,8 @@ class SupervisorPipe:
     """The other end of our standard streams.
 
     LoadStage and JoinRing come once each, in this order, and are waited for. What steers a running
-    stage is obeyed by the thread that reads it; what comes before there are links to steer is kept,
-    the last of each kind.
+    stage is carried out by the thread that reads it; what comes before there are links to steer is
+    kept, the last of each kind.
     """
 
     def __init__(self, commands: BinaryIO, facts: BinaryIO) -> None:
@@ -54,29 +54,29 @@ class SupervisorPipe:
         self._queue: queue.SimpleQueue[LoadStage | JoinRing] = queue.SimpleQueue()
         self._steering_lock = threading.Lock()
         self._early: dict[object, Steering] = {}
-        self._obey: Callable[[Steering], None] | None = None
+        self._handle: Callable[[Steering], None] | None = None
         threading.Thread(target=self._read, daemon=True).start()
 
     def expect_load(self) -> LoadStage:
-        """The first command."""
+        """Wait for the first command, which says what to load."""
         command = self._queue.get()
         assert isinstance(command, LoadStage), f"expected LoadStage, got {command}"
         return command
 
     def expect_join(self) -> JoinRing:
-        """The second command."""
+        """Wait for the second command, which says which ring to join."""
         command = self._queue.get()
         assert isinstance(command, JoinRing), f"expected JoinRing, got {command}"
         return command
 
-    def steer(self, obey: Callable[[Steering], None]) -> None:
-        """From now on `obey` is called with each command that steers a running stage."""
+    def steer(self, handle: Callable[[Steering], None]) -> None:
+        """From now on `handle` is called with each command that steers a running stage."""
         with self._steering_lock:
-            self._obey = obey
+            self._handle = handle
             for command in self._early.values():
-                obey(command)
+                handle(command)
 
-    def tell(self, fact: Fact) -> None:
+    def report(self, fact: Fact) -> None:
         """Report to the supervisor; from any thread."""
         with self._facts_lock:
             self._facts.write(encode_line(fact))
@@ -105,8 +105,8 @@ class SupervisorPipe:
 
     def _take_steering(self, command: Steering) -> None:
         with self._steering_lock:
-            if self._obey is not None:
-                self._obey(command)
+            if self._handle is not None:
+                self._handle(command)
                 return
             subject = command.link if isinstance(command, MovePath) else type(command)
             self._early[subject] = command
@@ -135,11 +135,11 @@ def main() -> None:
 
         load = supervisor.expect_load()
         event_log = Path(sys.argv[1]) if len(sys.argv) > 1 else None
-        talk = supervisor.tell, supervisor.expect_join, supervisor.steer
+        talk = supervisor.report, supervisor.expect_join, supervisor.steer
         loop = start_stage(load, *talk, event_log)
         loop.run()
     except Exception as error:
-        supervisor.tell(_failure(error))
+        supervisor.report(_failure(error))
         sys.stdout.flush()
         os._exit(EXIT_FAILED)
     raise StageError("a stage's loop ended")

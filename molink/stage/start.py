@@ -47,7 +47,7 @@ COMPUTE_NICENESS = 5
 
 def start_stage(
     load: LoadStage,
-    tell: Callable[[Fact], None],
+    report: Callable[[Fact], None],
     expect_join: Callable[[], JoinRing],
     steer: Callable[[Callable[[Steering], None]], None],
     event_log: Path | None = None,
@@ -58,16 +58,16 @@ def start_stage(
     Raises UserError or StageError with one sentence.
     """
     torch.set_num_threads(load.work.threads)
-    executor = _load_executor(load, tell)
+    executor = _load_executor(load, report)
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     name = f"layers {load.work.layers[0]}-{load.work.layers[1]}"
-    links = StageLinks.bind(name, load.address, executor.is_head, tell, load.keys)
+    links = StageLinks.bind(name, load.address, executor.is_head, report, load.keys)
     steer(links.handle)
-    tell(_loaded(executor, links))
+    report(_loaded(executor, links))
     join = expect_join()
     links.connect(join)
     _yield_to_links()
-    tell(StageReady())
+    report(StageReady())
     core = StageCore(_source(executor, join), executor.is_tail)
     events = EventFiles(EventLog(is_streamed=event_log is not None), name, event_log)
     packing = Packing(executor.hidden_size)
@@ -77,7 +77,7 @@ def start_stage(
         links,
         packing,
         _end_rules(executor),
-        HealthReports(core, executor, links, packing, tell),
+        HealthReports(core, executor, links, packing, report),
         events,
     )
 
@@ -87,11 +87,11 @@ def _yield_to_links() -> None:
     os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), COMPUTE_NICENESS)
 
 
-def _load_executor(load: LoadStage, tell: Callable[[Fact], None]) -> StageExecutor:
+def _load_executor(load: LoadStage, report: Callable[[Fact], None]) -> StageExecutor:
     return load_stage(
         load.model,
         load.work,
-        lambda fraction: tell(LoadProgressed(fraction)),
+        lambda fraction: report(LoadProgressed(fraction)),
         stages_here=load.stages_here,
         self_test=load.work.layers[0] == 0,
     )

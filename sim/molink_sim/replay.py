@@ -77,7 +77,7 @@ class _Player:
     """The last batch of each class that was to be computed."""
 
     def play(self, number: int, raw: Any) -> None:
-        """Take one line."""
+        """Make the call of one line again and compare its decisions."""
         if isinstance(raw, dict) and "failed" in raw:
             self.found.failure = raw["failed"]
         elif self.found.difference is not None or self.found.error is not None:

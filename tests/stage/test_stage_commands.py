@@ -69,7 +69,7 @@ def test_of_what_came_before_there_were_links_the_last_of_each_kind_counts(pipes
 def test_facts_of_two_threads_do_not_mix(pipes):
     facts = [StageReady(), PathMoved("next", "tcp://a:1" * 500, True, "")]
     threads = [
-        threading.Thread(target=lambda fact=fact: [pipes.stage.tell(fact) for _ in range(200)])
+        threading.Thread(target=lambda fact=fact: [pipes.stage.report(fact) for _ in range(200)])
         for fact in facts
     ]
     for thread in threads:

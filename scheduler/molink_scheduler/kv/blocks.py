@@ -41,7 +41,7 @@ class KvBlocks:
     blocks_total: int
     _free: set[int] = field(init=False)
     _tables: dict[int, list[int]] = field(init=False, default_factory=dict)
-    _claims: dict[int, range] = field(init=False, default_factory=dict)
+    _reserved: dict[int, range] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.blocks_total < 1:
@@ -81,7 +81,7 @@ class KvBlocks:
         table = self._tables.setdefault(request_id, [])
         if not table and missing:
             start = self._place(blocks_for(max(tokens, tokens_expected)))
-            self._claims[request_id] = range(start, start + blocks_for(tokens_expected))
+            self._reserved[request_id] = range(start, start + blocks_for(tokens_expected))
         for _ in range(missing):
             block = self._next_block(request_id)
             self._free.remove(block)
@@ -90,7 +90,7 @@ class KvBlocks:
     def release(self, request_id: int) -> None:
         """Give the request's blocks back; a request that holds none is fine."""
         self._free.update(self._tables.pop(request_id, ()))
-        self._claims.pop(request_id, None)
+        self._reserved.pop(request_id, None)
 
     def table(self, request_id: int) -> tuple[int, ...]:
         """Block numbers of the request in token order."""
@@ -110,7 +110,7 @@ class KvBlocks:
 
     def _next_block(self, request_id: int) -> int:
         table = self._tables[request_id]
-        wanted = table[-1] + 1 if table else self._claims[request_id].start
+        wanted = table[-1] + 1 if table else self._reserved[request_id].start
         return wanted if wanted in self._free else self._place(1)
 
     def _place(self, blocks_wanted: int) -> int:
@@ -126,7 +126,7 @@ class KvBlocks:
 
     def _unclaimed_runs(self) -> list[tuple[int, int]]:
         """Maximal runs of free blocks that nobody claims, as (first block, length), ascending."""
-        open_blocks = self._free.difference(*self._claims.values())
+        open_blocks = self._free.difference(*self._reserved.values())
         runs: list[tuple[int, int]] = []
         for block in sorted(open_blocks):
             if runs and sum(runs[-1]) == block:

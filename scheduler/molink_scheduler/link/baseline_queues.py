@@ -15,7 +15,13 @@ from collections import OrderedDict
 from dataclasses import dataclass, field
 
 from molink_scheduler.batch import DECODE, PREFILL
-from molink_scheduler.link.backlog import Chunk, LinkView, Transfer, TransmissionQueue, Waiting
+from molink_scheduler.link.priority_queues import (
+    Chunk,
+    LinkView,
+    Transfer,
+    TransmissionQueue,
+    Waiting,
+)
 
 __all__ = ["FairQueue", "FifoQueue"]
 

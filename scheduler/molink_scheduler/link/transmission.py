@@ -12,11 +12,14 @@ A policy is an order (`PriorityQueues`, `FifoQueue`, `FairQueue`) and a size of 
 Pure: `now` is an argument, nothing sleeps, the bytes stay with the caller.
 """
 
-from molink_scheduler.link.backlog import Chunk, LinkView, Transfer, TransmissionQueue
 from molink_scheduler.link.baseline_queues import FairQueue, FifoQueue
 from molink_scheduler.link.priority_queues import (
+    Chunk,
+    LinkView,
     PriorityQueues,
     StarvationLimits,
+    Transfer,
+    TransmissionQueue,
     fixed_quantum,
     just_in_time,
     quantum,

@@ -1,8 +1,8 @@
 """The link that a system drives over a wire."""
 
-from molink_scheduler.link.backlog import LinkView
 from molink_scheduler.link.priority_queues import (
     DECISIONS_MAX,
+    LinkView,
     PriorityQueues,
     StarvationLimits,
     just_in_time,
