@@ -26,15 +26,32 @@ from molink.transport.link.connections import MoveOutcome
 from molink.transport.link.paced_link import PacedLink
 from molink.transport.link.thread import MessageFrames, ProcessLinks
 from molink.wire.curve_keys import CurveKeys
-from molink.wire.frames import Message
+from molink.wire.frames import (
+    Cancel,
+    FinishReason,
+    Forget,
+    Message,
+    Sampled,
+    SetCodec,
+    Submit,
+)
 from molink_scheduler.batch import BatchClass
+from molink_scheduler.events import (
+    BatchReturned,
+    CodecChosen,
+    ReleaseArrived,
+    RequestCancelled,
+    RequestSubmitted,
+    SampledToken,
+    StageEvent,
+)
 from molink_scheduler.link.facts import LinkMemory, LinkReport
 from molink_scheduler.link.pacer import LinkPacer
 from molink_scheduler.link.silence import GiveUp, Reconnect, SilenceStep
 from molink_scheduler.link.transmission import make_transmission
 from molink_scheduler.link.upload_budget import UploadBudget
 
-__all__ = ["StageLinks"]
+__all__ = ["StageLinks", "event_of"]
 
 log = logging.getLogger(__name__)
 
@@ -207,3 +224,24 @@ class StageLinks:
         if not self._links.open(link):
             raise StageError(f"{self.name} got no answer from its neighbour: check the link.")
         return link
+
+
+def event_of(message: Submit | Cancel | SetCodec | Forget | Sampled) -> StageEvent:
+    """What a message without rows tells the core."""
+    match message:
+        case Sampled(batch_class, micro_batch, spans, tokens, stamps):
+            sampled = tuple(
+                SampledToken(one.request_id, one.token_id, one.finish is not FinishReason.NONE)
+                for one in tokens
+            )
+            return BatchReturned(batch_class, micro_batch, spans, sampled, stamps)
+        case Forget(release):
+            return ReleaseArrived(release)
+        case Submit(request):
+            return RequestSubmitted(request)
+        case Cancel(request_id):
+            return RequestCancelled(request_id)
+        case SetCodec(codec):
+            return CodecChosen(codec)
+        case _:
+            assert_never(message)

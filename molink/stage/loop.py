@@ -19,32 +19,17 @@ from molink.errors import FrameError
 from molink.executor.stage import StageExecutor, StepOutput
 from molink.stage.event_files import EventFiles
 from molink.stage.health_reports import HealthReports
-from molink.stage.links import StageLinks
+from molink.stage.links import StageLinks, event_of
 from molink.stage.packing import Packing
 from molink.stage.tail import EndRules
-from molink.wire.frames import (
-    Activations,
-    Cancel,
-    FinishReason,
-    Forget,
-    Message,
-    Sampled,
-    SetCodec,
-    Submit,
-)
+from molink.wire.frames import Activations, Forget, Message
 from molink_scheduler.batch import PREFILL
 from molink_scheduler.events import (
     BatchArrived,
-    BatchReturned,
-    CodecChosen,
     Decision,
     Piece,
     Refuse,
-    ReleaseArrived,
-    RequestCancelled,
-    RequestSubmitted,
     RunBatch,
-    SampledToken,
     SendRelease,
     SendRows,
     SendTokens,
@@ -112,24 +97,13 @@ class StageLoop:
                 self.links.refuse(error)
 
     def _take(self, message: Message) -> None:
-        match message:
-            case Activations(batch):
-                rows_TD = self.packing.unpack(message)
-                self._messages_count += 1
-                self._receive(BatchArrived(batch, self._messages_count))
-                self._rows[self._messages_count] = rows_TD
-            case Forget(release):
-                self._receive(ReleaseArrived(release))
-            case Sampled():
-                self._receive(_returned(message))
-            case Submit(request):
-                self._receive(RequestSubmitted(request))
-            case Cancel(request_id):
-                self._receive(RequestCancelled(request_id))
-            case SetCodec(codec):
-                self._receive(CodecChosen(codec))
-            case _:
-                assert_never(message)
+        if not isinstance(message, Activations):
+            self._receive(event_of(message))
+            return
+        rows_TD = self.packing.unpack(message)
+        self._messages_count += 1
+        self._receive(BatchArrived(message.batch, self._messages_count))
+        self._rows[self._messages_count] = rows_TD
 
     def _receive(self, event: StageEvent) -> None:
         self._carry_out(self.core.received(event, time.monotonic()))
@@ -207,13 +181,3 @@ class StageLoop:
                     self.links.send_coordinator(copy)
             case _:
                 assert_never(decision)
-
-
-def _returned(message: Sampled) -> BatchReturned:
-    sampled = tuple(
-        SampledToken(token.request_id, token.token_id, token.finish is not FinishReason.NONE)
-        for token in message.tokens
-    )
-    return BatchReturned(
-        message.batch_class, message.micro_batch, message.spans, sampled, message.stamps
-    )

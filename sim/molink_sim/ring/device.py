@@ -12,8 +12,10 @@ from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from typing import Any, Protocol
 
+from molink_scheduler.batch import PREFILL
 from molink_scheduler.events import RunBatch
 from molink_sim.clock import Clock
+from molink_sim.outcome import Usage
 
 __all__ = ["Device", "OwnDevice", "PrefillStep", "SharedDevice"]
 
@@ -167,7 +169,23 @@ class PrefillStep:
         """Its end unless decode interrupts it; in compute time."""
         return self.resumed_at + self.step_s - self.done_s
 
-    def part_ends_at(self, now: float, part_s: float) -> float:
-        """The end of the layer that is computed now."""
+    def stop_after_layer(self, now: float, layers: int) -> bool:
+        """Plan to stop at the end of the layer that is computed now; False when it does not go on
+        there, or when a stop is planned already."""
+        if self.resumed_at > now or self.stop_at >= now:
+            return False
+        part_s = self.step_s / layers
         parts = math.ceil((self.done_s + now - self.resumed_at) / part_s)
-        return max(now, self.resumed_at + parts * part_s - self.done_s)
+        stop_at = max(now, self.resumed_at + parts * part_s - self.done_s)
+        if stop_at >= self.ends_at:
+            return False
+        self.stop_at = stop_at
+        return True
+
+    def count(self, now: float, usage: Usage) -> None:
+        """Count the time since it was resumed; `now` is the clock's."""
+        if now > self.resumed_real:
+            self.real_s += now - self.resumed_real
+            is_new, self.is_counted = not self.is_counted, True
+            rows = self.run.batch.tokens
+            usage.add(self.resumed_real, now, PREFILL, rows, is_new=is_new)

@@ -9,10 +9,9 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import assert_never
 
-from molink_scheduler.batch import DECODE, PREFILL, Batch, Release
+from molink_scheduler.batch import DECODE, PREFILL, Release
 from molink_scheduler.events import (
     BatchArrived,
-    BatchReturned,
     Decision,
     Refuse,
     ReleaseArrived,
@@ -34,9 +33,7 @@ from molink_sim.ring.tail import Tail
 from molink_sim.scenario import StepCost
 from molink_sim.stage_profile import Curve
 
-__all__ = ["SendCopy", "Stage"]
-
-SendCopy = Callable[[tuple[SampledToken, ...]], None]
+__all__ = ["Stage"]
 
 
 @dataclass(slots=True)
@@ -56,7 +53,7 @@ class Stage:
     """Of a prefill step so many parts can be told apart; 1: nothing interrupts it."""
     tail: Tail
     """Draws tokens on the last stage; idle elsewhere."""
-    send_copy: SendCopy
+    send_copy: Callable[[tuple[SampledToken, ...]], None]
     """Sends the coordinator a copy of the tail's tokens."""
     result_is_next_decode: bool = False
     """Whether a decode step that has begun counts as the link's next decode: the paper's cases 1
@@ -79,8 +76,8 @@ class Stage:
         self._inbox.append(message)
         if not self._is_busy:
             self._go_on()
-        elif self._prefill is not None:
-            self._stop_after_layer(self._prefill)
+        elif self._prefill and self._prefill.stop_after_layer(self.device.now, self.layers):
+            self.device.at(self._prefill.stop_at, self._layer_ended, self._prefill)
 
     def _go_on(self) -> None:
         """The device is free."""
@@ -129,7 +126,9 @@ class Stage:
         kv_tokens = sum([span.end for span in batch.spans])
         step_s = self.cost.step_s(batch.batch_class, batch.tokens, kv_tokens, len(batch.spans))
         if not self._is_busy:
-            step_s += self._awake_s(now)
+            self.device.begin()
+            if self.after_idle is not None:
+                step_s += self.after_idle.at(min(now - self._idle_since, self.after_idle.xs[-1]))
         self._is_busy = True
         if batch.batch_class is PREFILL and self.layers > 1:
             self._prefill = PrefillStep(run, step_s, self.device.now)
@@ -137,32 +136,16 @@ class Stage:
             return
         self.device.at(self.device.now + step_s, self._step_ended, (run, step_s, now))
 
-    def _awake_s(self, now: float) -> float:
-        """Begin to compute; what the step costs more because the device was idle."""
-        self.device.begin()
-        if self.after_idle is None:
-            return 0.0
-        return self.after_idle.at(min(now - self._idle_since, self.after_idle.xs[-1]))
-
     def _step_ended(self, step: tuple[RunBatch, float, float]) -> None:
         run, step_s, began = step
         now, batch = self.clock.now, run.batch
         self.usage.add(began, now, batch.batch_class, batch.tokens)
         self._ended(run, self.device.elapsed_s(step_s, now - began), now)
 
-    def _stop_after_layer(self, prefill: PrefillStep) -> None:
-        """Decode may have come: stop when the present layer is done."""
-        now = self.device.now
-        if prefill.resumed_at <= now and prefill.stop_at < now:
-            stop_at = prefill.part_ends_at(now, prefill.step_s / self.layers)
-            if stop_at < prefill.ends_at:
-                prefill.stop_at = stop_at
-                self.device.at(stop_at, self._layer_ended, prefill)
-
     def _layer_ended(self, prefill: PrefillStep) -> None:
         if prefill is self._prefill and prefill.stop_at == self.device.now:
             prefill.done_s += self.device.now - prefill.resumed_at
-            self._draw(prefill)
+            prefill.count(self.clock.now, self.usage)
             self._between_layers(prefill)
 
     def _between_layers(self, prefill: PrefillStep) -> None:
@@ -179,17 +162,9 @@ class Stage:
         prefill, ends_at = what
         if prefill is self._prefill and ends_at == prefill.ends_at:
             self._prefill = None
-            self._draw(prefill)
+            prefill.count(self.clock.now, self.usage)
             step_s = self.device.elapsed_s(prefill.step_s, prefill.real_s)
             self._ended(prefill.run, step_s, self.clock.now)
-
-    def _draw(self, prefill: PrefillStep) -> None:
-        """Count the time since it was resumed."""
-        since, now = prefill.resumed_real, self.clock.now
-        if now > since:
-            prefill.real_s += now - since
-            is_new, prefill.is_counted = not prefill.is_counted, True
-            self.usage.add(since, now, PREFILL, prefill.run.batch.tokens, is_new=is_new)
 
     def _ended(self, run: RunBatch, step_s: float, now: float) -> None:
         self._pass_on(self.core.computed(run, step_s, self.link.rate_bytes_per_s, now))
@@ -206,22 +181,14 @@ class Stage:
             case SendRows(batch, due_at):
                 self.link.set_next_decode_due(due_at)
                 size_bytes = activations_bytes(batch, self.row_bytes)
-                arrival = BatchArrived(batch)
-                self.link.offer(arrival, batch.batch_class, size_bytes, batch.tokens)
+                self.link.offer(BatchArrived(batch), batch.batch_class, size_bytes, batch.tokens)
             case SendTokens(batch):
-                self._send_tokens(batch)
+                returned = self.tail.returned(batch)
+                self.link.offer(returned, DECODE, sampled_bytes(returned), 0)
+                if returned.sampled:
+                    self.send_copy(returned.sampled)
             case _:
                 assert_never(decision)
-
-    def _send_tokens(self, batch: Batch) -> None:
-        self.tail.admit(batch.admissions)
-        tokens = self.tail.draw(batch.spans)
-        returned = BatchReturned(
-            batch.batch_class, batch.micro_batch, batch.spans, tokens, batch.stamps
-        )
-        self.link.offer(returned, DECODE, sampled_bytes(returned), 0)
-        if tokens:
-            self.send_copy(tokens)
 
     def _sleep(self, until: float, now: float) -> None:
         if until > now and until != self._wake_at:

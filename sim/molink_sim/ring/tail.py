@@ -6,8 +6,8 @@ Tokens have no content here; a request ends when it has as many as it was to get
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from molink_scheduler.batch import Admission, Span
-from molink_scheduler.events import SampledToken
+from molink_scheduler.batch import Admission, Batch, Span
+from molink_scheduler.events import BatchReturned, SampledToken
 
 __all__ = ["TOKEN_ID", "Tail"]
 
@@ -40,6 +40,14 @@ class Tail:
         """Stop watching; an unknown id is fine."""
         self._left.pop(request_id, None)
         self._tokens.pop(request_id, None)
+
+    def returned(self, batch: Batch) -> BatchReturned:
+        """What the head hears of a batch that the tail has computed."""
+        self.admit(batch.admissions)
+        sampled = self.draw(batch.spans)
+        return BatchReturned(
+            batch.batch_class, batch.micro_batch, batch.spans, sampled, batch.stamps
+        )
 
     def draw(self, spans: Iterable[Span]) -> tuple[SampledToken, ...]:
         """One token for each span that samples."""
