@@ -137,9 +137,8 @@ class Stage:
         self.device.at(self.device.now + step_s, self._step_ended, (run, step_s, now))
 
     def _step_ended(self, step: tuple[RunBatch, float, float]) -> None:
-        run, step_s, began = step
-        now, batch = self.clock.now, run.batch
-        self.usage.add(began, now, batch.batch_class, batch.tokens)
+        (run, step_s, began), now = step, self.clock.now
+        self.usage.add(began, now, run.batch.batch_class, run.batch.tokens)
         self._ended(run, self.device.elapsed_s(step_s, now - began), now)
 
     def _layer_ended(self, prefill: PrefillStep) -> None:
