@@ -37,7 +37,7 @@ async def answering(path: Path, answer: Answer) -> AsyncIterator[None]:
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with suppress(ConnectionError, ValueError, asyncio.LimitOverrunError):
-            question = json.loads(await reader.readline())
+            question = read_question(await reader.readline())
             writer.write(json.dumps(await _answered(answer, question)).encode() + b"\n")
             await writer.drain()
         writer.close()
@@ -50,6 +50,14 @@ async def answering(path: Path, answer: Answer) -> AsyncIterator[None]:
     finally:
         server.close()
         _remove(path)
+
+
+def read_question(line: bytes) -> Any:
+    """The JSON of one line. Raises ValueError when it is none."""
+    try:
+        return json.loads(line)
+    except RecursionError:
+        raise ValueError("a question is nested too deeply") from None
 
 
 def _remove(path: Path) -> None:

@@ -162,7 +162,7 @@ def _nodes_at(address: str) -> dict[str, Mapping[str, Any]] | None:
         with urlopen(address, timeout=ANSWER_WITHIN_S) as answer:
             report = json.loads(answer.read(ANSWER_BYTES_MAX))
         return {str(node["id"]): node for node in report["nodes"]}
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return None
 
 

@@ -187,7 +187,7 @@ def _given_so_far(cluster_url: str, node_ids: Collection[str]) -> dict[str, Any]
         own = [node["contribution"] for node in nodes if node["id"] in node_ids]
         keys = ("uptime_s", "token_layers", "bytes_sent") if own else ()
         return {key: sum(int(given[key]) for given in own) for key in keys} or None
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return None
 
 
