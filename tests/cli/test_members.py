@@ -222,3 +222,10 @@ def test_what_is_no_coordinator_is_none(coordinator, body):
 @pytest.mark.parametrize("url", [None, "", "http://127.0.0.1:9", "file:///etc/passwd"])
 def test_nobody_answers(url):
     assert live_nodes(url) is None
+
+
+def test_names_from_afar_are_printed_without_what_a_terminal_obeys(capsys):
+    from molink.cli.members import _show
+
+    _show([{"name": "attic\x1b[2J\u202e", "reason": "a\nb"}], as_json=False, nothing="")
+    assert capsys.readouterr().out.splitlines()[1] == "attic\ufffd[2J\ufffd  a b"

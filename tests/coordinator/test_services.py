@@ -47,6 +47,7 @@ async def relays(kind: str, tmp_path):
     """The coordinator's side, as `molink up` starts it."""
     secret = tmp_path / "relay.secret"
     secret.write_bytes(SECRET + b"\n")
+    secret.chmod(0o600)
     async with RelayServer(SECRET, "127.0.0.1", 0) as rented:
         elsewhere = {"relay": rented.address, "relay_secret_file": str(secret)}
         options = elsewhere if kind == "elsewhere" else {"relay_port": 0}

@@ -25,6 +25,7 @@ from molink.control.messages.payloads import (
     Services,
     StageFact,
 )
+from molink.printable import printable_line
 
 __all__ = [
     "ACCEPTED",
@@ -160,7 +161,7 @@ def read_message(path: str, payload: bytes, retained: bool, arrived_s: float = 0
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"])
-        raise UnreadableError(f"{path}: {where} {first['msg']}") from None
+        raise UnreadableError(printable_line(f"{path}: {where} {first['msg']}")) from None
     return Received(topic, node_of(path) or "", message, retained, arrived_s)
 
 
