@@ -273,6 +273,6 @@ def decode_line(line: bytes) -> Command | Fact:
     try:
         fields: dict[str, Any] = json.loads(line)
         kind = fields.pop("kind")
-    except (ValueError, TypeError, KeyError, AttributeError):
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         raise FrameError(f"not a line between a stage and its supervisor: {line[:80]!r}") from None
     return LINES.read(kind, fields)
