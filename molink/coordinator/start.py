@@ -24,9 +24,9 @@ from molink.coordinator.planning.cluster_plan import Readiness
 from molink.coordinator.planning.model_planner import ModelPlanner
 from molink.coordinator.planning.plan_process import plan_beside
 from molink.coordinator.requests.ledger import Ledger
+from molink.coordinator.rings.blame import Blame
 from molink.coordinator.rings.coordinator_endpoint import CoordinatorEndpoint
 from molink.coordinator.rings.manager import ManagerSettings
-from molink.coordinator.rings.ring_health import FailureBackoff
 from molink.coordinator.services import CoordinatorRelay, JoinService, NodeServices
 from molink.serving.served_model import ServedModel, read_served_model
 from molink.serving.service import ModelCard
@@ -83,7 +83,7 @@ async def start_coordinator(settings: UpSettings, api_port: int) -> AsyncIterato
             ledger=ledger,
             planner=planner,
             readiness=Readiness(services.probing.asked_of),
-            backoff=FailureBackoff(),
+            blame=Blame(),
             new_endpoint=_endpoints(settings, registry.coordinator, model.card, relay),
             settings=ManagerSettings(settings.min_nodes, settings.codec),
             status=lambda: {"relay": {"address": relay.address, "trouble": relay.trouble}},
