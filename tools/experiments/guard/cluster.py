@@ -8,7 +8,7 @@ import asyncio
 import json
 import time
 import urllib.error
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -25,7 +25,9 @@ from tools.experiments.harness.processes import driven, line_of
 
 __all__ = ["GuardedCluster", "guarded_cluster", "verdict"]
 
-HONEST = ("anna", "carl")
+HONEST = {"anna": "0.012", "carl": "0.012"}
+"""Names, and what each lends of its memory, in GB: half of the demo model."""
+
 MODEL = "demo"
 USERS_COUNT = 4
 ANSWER_TOKENS = 100
@@ -40,7 +42,10 @@ class GuardedCluster:
     """A cluster that serves, and what has been seen of it."""
 
     run: AgentsRun
+    names: tuple[str, ...]
+    """Of all agents that were started."""
     honest: tuple[str, ...]
+    """Of those that are to be there still."""
     users: asyncio.subprocess.Process
     lost: set[str] = field(default_factory=set)
     """Honest nodes that the coordinator took for lost since this was last emptied."""
@@ -52,8 +57,15 @@ class GuardedCluster:
 
     @property
     def alive(self) -> bool:
-        """Whether the coordinator is still there, and every honest agent."""
-        return all(one.process.poll() is None for one in (self.run.up, *self.run.agents))
+        """Whether the coordinator is still there, and every honest agent that was not ended."""
+        agents = zip(self.run.agents, self.names, strict=True)
+        kept = [agent for agent, name in agents if name in self.honest]
+        return all(one.process.poll() is None for one in (self.run.up, *kept))
+
+    def lose(self, name: str) -> None:
+        """End an honest agent, as when its PC is switched off."""
+        self.honest = tuple(one for one in self.honest if one != name)
+        self.run.agents[self.names.index(name)].process.kill()
 
     def fake(self, name: str = "", **traits: Any) -> FakeNode:
         """One more member, not joined yet, in a folder of its own."""
@@ -95,9 +107,18 @@ class GuardedCluster:
 
         return await self.until(serves, within_s)
 
+    def start_watch(self) -> None:
+        """Forget what was seen so far."""
+        self.lost.clear()
+        self.slowest_s, self.unanswered = 0.0, 0
+
     def log(self) -> list[str]:
         """The end of what the coordinator has logged."""
         return self.run.log.read_text(errors="replace").splitlines()[-LINES_KEPT:]
+
+    def open_files(self) -> int:
+        """Descriptors that the coordinator holds."""
+        return psutil.Process(self.run.up.pid).num_fds()
 
     def coordinator_mb(self) -> float:
         """Resident memory of the coordinator and of what it has started."""
@@ -120,14 +141,14 @@ class GuardedCluster:
 
 @asynccontextmanager
 async def guarded_cluster(
-    up_options: Sequence[str] = (), honest: Sequence[str] = HONEST, memory_gb: str = "0.02"
+    up_options: Sequence[str] = (), honest: Mapping[str, str] = HONEST
 ) -> AsyncIterator[GuardedCluster]:
     """Coordinator, agents and users; yields when all answers flow. Raises UserError."""
     with agents_run(MODEL, ("--min-nodes", str(len(honest)), *up_options)) as run:
-        for name in honest:
+        for name, memory_gb in honest.items():
             run.join(name, "--device", "cpu", "--threads", "1", "--memory-gb", memory_gb)
         async with driven(USERS, run.url, str(USERS_COUNT), str(ANSWER_TOKENS)) as users:
-            cluster = GuardedCluster(run, tuple(honest), users)
+            cluster = GuardedCluster(run, tuple(honest), tuple(honest), users)
             await cluster.recovered()
             watching = asyncio.create_task(cluster.watch())
             try:
