@@ -15,6 +15,7 @@ __all__ = [
     "FrameError",
     "InvalidRequestError",
     "JoinRefusedError",
+    "LinkFullError",
     "MolinkError",
     "RingError",
     "StageError",
@@ -56,6 +57,10 @@ class UnsupportedModelError(UserError):
 
 class FrameError(MolinkError):
     """Raised when a peer sent a frame that does not follow the schema or exceeds a limit."""
+
+
+class LinkFullError(MolinkError):
+    """Raised when a link can take no more messages, because its far end takes none; one clause."""
 
 
 class StageError(MolinkError):

@@ -24,8 +24,8 @@ from molink_scheduler.batch import Admission, Batch, BatchClass, Release, Span
 from molink_scheduler.head.settings import RingTerms
 from molink_scheduler.kv.blocks import KvLedger
 from molink_scheduler.recording.event_log import EventLog, RecordedCore
-from molink_scheduler.request import SamplingParams
-from molink_scheduler.stage.book import ModelLimits, StageBook
+from molink_scheduler.request import ModelLimits, SamplingParams
+from molink_scheduler.stage.book import StageBook
 from molink_scheduler.stage.core import StageCore
 from molink_scheduler.stage.queue import StageQueue
 from molink_sim.replay import replay
