@@ -15,6 +15,7 @@ from molink.coordinator.requests.ring_client import (
 )
 from molink.errors import LinkFullError, RingError
 from molink.serving.service import GenerationRequest, ModelCard
+from molink.transport.link.thread import ProcessLinks
 from molink.wire.frames import Cancel, FinishReason, Sampled, SetCodec, Submit, TokenSample
 from molink_scheduler.batch import BatchClass
 from molink_scheduler.request import SamplingParams
@@ -149,18 +150,17 @@ async def test_a_cancel_that_finds_a_full_link_is_no_error():
         assert s.client.outstanding_tokens == 0
 
 
-async def test_a_head_that_takes_nothing_more_counts_as_lost():
+async def test_a_head_that_takes_nothing_more_counts_as_lost(monkeypatch):
     links = RingClientLinks.bind("127.0.0.1", 1)
     links.head = object()
 
     def refuse(*arguments: object) -> None:
         raise LinkFullError("9 messages wait for it")
 
-    links._links.send = refuse
+    monkeypatch.setattr(ProcessLinks, "send", refuse)
     with pytest.raises(RingError, match="9 messages wait"):
         links.send(Cancel(1))
     assert await links.next_event() == HeadLost(
         "The link to the head is lost: 9 messages wait for it."
     )
-    del links._links.send
     links.close()
