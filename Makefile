@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: venv test lint types contracts tests demo clean
+.PHONY: venv test lint types contracts tests fuzz demo clean
 
 venv: $(STAMP)
 
@@ -29,8 +29,13 @@ contracts: venv
 tests: venv
 	$(BIN)/python -m pytest
 
+# Hours; FUZZ names decoders and options: make fuzz FUZZ="wire-message --runs 10000"
+fuzz: venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[fuzz]"
+	$(BIN)/python -m tests.fuzz.guided $(FUZZ)
+
 demo: venv
 	$(BIN)/molink demo
 
 clean:
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis .fuzz

@@ -16,6 +16,7 @@ __all__ = [
     "InvalidRequestError",
     "JoinRefusedError",
     "LinkFullError",
+    "LinkLostError",
     "MolinkError",
     "RingError",
     "StageError",
@@ -65,6 +66,17 @@ class LinkFullError(MolinkError):
 
 class StageError(MolinkError):
     """Raised when a stage process failed: it could not load, or died while it served."""
+
+
+class LinkLostError(StageError):
+    """Raised when a link of a stage is lost or cannot be opened: either end may be at fault.
+
+    `link` is the link's name, "next" or "coordinator".
+    """
+
+    def __init__(self, message: str, link: str) -> None:
+        super().__init__(message)
+        self.link = link
 
 
 class RingError(MolinkError):

@@ -4,13 +4,16 @@
 """
 
 import asyncio
+import errno
 import logging
 import signal
 from collections.abc import AsyncIterator, Coroutine, Iterable
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 __all__ = [
+    "LoopErrors",
     "Signal",
     "background_tasks",
     "cancel",
@@ -110,6 +113,33 @@ class Signal:
         await self._next.wait()
 
 
+OUT_OF_RESOURCES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+"""asyncio says so for each connection that it cannot accept, and tries again after a second."""
+
+
+@dataclass(slots=True)
+class LoopErrors:
+    """Exception handler of an event loop: logs the 1st, 2nd, 4th, 8th ... connection that cannot be
+    accepted, and everything else as asyncio does."""
+
+    not_accepted: int = 0
+
+    def __call__(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        """Log one error."""
+        error = context.get("exception")
+        if not isinstance(error, OSError) or error.errno not in OUT_OF_RESOURCES:
+            loop.default_exception_handler(context)
+            return
+        self.not_accepted += 1
+        if self.not_accepted.bit_count() == 1:
+            log.error(
+                "connections cannot be accepted (%d times so far): %s; close some, or let this "
+                "process have more (ulimit -n)",
+                self.not_accepted,
+                error.strerror,
+            )
+
+
 async def until_stopped(work: Coroutine[Any, Any, None]) -> None:
     """Run `work` until it ends or a stop signal cancels it; its errors are raised as they are.
 
@@ -117,6 +147,7 @@ async def until_stopped(work: Coroutine[Any, Any, None]) -> None:
     """
     task = asyncio.ensure_future(work)
     loop = asyncio.get_running_loop()
+    loop.set_exception_handler(LoopErrors())
     for stop in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(stop, task.cancel)
     try:

@@ -1,10 +1,20 @@
 """Tasks that are run and ended together."""
 
 import asyncio
+import errno
 
 import pytest
 
-from molink.tasks import Signal, background_tasks, cancel, gathered, spawn, task_group, unless
+from molink.tasks import (
+    LoopErrors,
+    Signal,
+    background_tasks,
+    cancel,
+    gathered,
+    spawn,
+    task_group,
+    unless,
+)
 
 
 async def answer(value, after_s=0.0):
@@ -97,3 +107,12 @@ async def test_a_signal_wakes_all_who_wait_for_the_next_change():
     assert not any(task.done() for task in waiting)
     signal.send()
     await asyncio.gather(*waiting)
+
+
+async def test_connections_that_cannot_be_accepted_are_logged_seldom(caplog):
+    errors, loop = LoopErrors(), asyncio.get_running_loop()
+    for _ in range(1000):
+        errors(loop, {"message": "accept", "exception": OSError(errno.EMFILE, "Too many files")})
+    assert (errors.not_accepted, len(caplog.records)) == (1000, 10)
+    errors(loop, {"message": "other", "exception": ValueError("x")})
+    assert "other" in caplog.text

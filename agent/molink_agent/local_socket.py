@@ -6,6 +6,8 @@ permission to do what the owner may do.
 
 import asyncio
 import json
+import os
+import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
@@ -20,6 +22,8 @@ SOCKET_NAME = "agent.sock"
 LINE_BYTES_MAX = 2**16
 """A question is a word and a value."""
 
+OWNER_ONLY = 0o600
+
 ANSWER_TIMEOUT_S = 60.0
 """Pausing waits for what runs; it answers before that."""
 
@@ -33,13 +37,14 @@ async def answering(path: Path, answer: Answer) -> AsyncIterator[None]:
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with suppress(ConnectionError, ValueError, asyncio.LimitOverrunError):
-            question = json.loads(await reader.readline())
+            question = read_question(await reader.readline())
             writer.write(json.dumps(await _answered(answer, question)).encode() + b"\n")
             await writer.drain()
         writer.close()
 
-    server = await asyncio.start_unix_server(serve, path, limit=LINE_BYTES_MAX)
-    _keep_private(path)
+    server = await asyncio.start_unix_server(
+        serve, sock=_private_socket(path), limit=LINE_BYTES_MAX
+    )
     try:
         yield
     finally:
@@ -47,12 +52,29 @@ async def answering(path: Path, answer: Answer) -> AsyncIterator[None]:
         _remove(path)
 
 
+def read_question(line: bytes) -> Any:
+    """The JSON of one line. Raises ValueError when it is none."""
+    try:
+        return json.loads(line)
+    except RecursionError:
+        raise ValueError("a question is nested too deeply") from None
+
+
 def _remove(path: Path) -> None:
     path.unlink(missing_ok=True)
 
 
-def _keep_private(path: Path) -> None:
-    path.chmod(0o600)
+def _private_socket(path: Path) -> socket.socket:
+    """A socket that nobody else may open from its first moment: Linux gives the file that `bind`
+    makes the mode which the socket has by then."""
+    made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        os.fchmod(made.fileno(), OWNER_ONLY)
+        made.bind(str(path))
+    except BaseException:
+        made.close()
+        raise
+    return made
 
 
 async def _answered(answer: Answer, question: Any) -> dict[str, Any]:

@@ -20,6 +20,7 @@ from typing import Any, TypeVar
 
 from aiohttp import ClientConnectionResetError, web
 
+from molink.api.callers import Caller
 from molink.api.errors import as_api_error, error_body
 from molink.errors import RingError
 from molink.serving.service import (
@@ -80,14 +81,16 @@ class Answer:
 
 
 async def generate_all(
+    caller: Caller,
     service: GenerationService,
     requests: Sequence[GenerationRequest],
     consume: Callable[[int, AsyncIterator[TokenEvent]], Awaitable[Result]],
 ) -> list[Result]:
     """Generate all `requests` at once; `consume` reads the events of the one with its index.
 
-    The first failure ends all of them. Raises RingError at once while nothing can be served. A
-    single sequence, as most requests have, needs no task of its own.
+    The first failure ends all of them. Raises RingError at once while nothing can be served, and
+    ApiError when the caller has too many under way. A single sequence, as most requests have, needs
+    no task of its own.
     """
     if service.unready_reason is not None:
         raise RingError(service.unready_reason)
@@ -96,8 +99,9 @@ async def generate_all(
         async with aclosing(service.generate(request)) as events:
             return await consume(index, events)
 
-    runs = [run(index, request) for index, request in enumerate(requests)]
-    return [await runs[0]] if len(runs) == 1 else await gathered(runs)
+    with caller.generating(len(requests)):
+        runs = [run(index, request) for index, request in enumerate(requests)]
+        return [await runs[0]] if len(runs) == 1 else await gathered(runs)
 
 
 class EventStream:

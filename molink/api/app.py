@@ -4,6 +4,8 @@ from functools import partial
 
 from aiohttp import web
 
+from molink.api.body import BODY_BYTES_MAX
+from molink.api.callers import CALLERS, Callers
 from molink.api.errors import errors_in_openai_shape
 from molink.api.generate import post_generate
 from molink.api.openai.answer import TokenTexts
@@ -12,11 +14,7 @@ from molink.api.openai.completions import post_completions
 from molink.api.status import get_cluster, get_health, get_model, get_models
 from molink.serving.service import GenerationService
 
-__all__ = ["BODY_BYTES_MAX", "create_app"]
-
-BODY_BYTES_MAX = 8 * 2**20
-"""A million token ids or eight million characters: over any context length, and little for a
-server to hold."""
+__all__ = ["create_app"]
 
 
 def create_app(
@@ -25,6 +23,7 @@ def create_app(
     """The application that serves `service`; run it with `start_api`, which sets what
     cancellation needs."""
     app = web.Application(middlewares=[errors_in_openai_shape], client_max_size=body_bytes_max)
+    app[CALLERS] = Callers()
     texts = TokenTexts(service)
     app.add_routes(
         [

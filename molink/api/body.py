@@ -1,8 +1,10 @@
 """From the bytes of a request to a checked body, with one sentence about the first mistake.
 
-The content type is not looked at: `curl -d '{...}'` sends a form's and means JSON. Python's parser
-is more generous than JSON (it takes NaN and Infinity, and half a surrogate pair, which no tokenizer
-can encode), so these are refused here.
+A body is bounded before it is held: in bytes, in time, and with all others that are held
+(`callers`). A long one is parsed and checked in a thread.
+
+Python's parser is more generous than JSON (it takes NaN and Infinity, and half a surrogate pair,
+which no tokenizer can encode), so these are refused here.
 
 A field that only concerns OpenAI's bookkeeping (`user`, `store`, ...) is dropped. A field that
 would change the answer (`tools`, `logit_bias`, ...) is dropped when its value is the one that means
@@ -14,17 +16,30 @@ Pydantic finds the mistake; its words are for the programmer of a schema ("Input
 dictionary or instance of Message"), so the client gets our own.
 """
 
+import asyncio
 import json
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 from typing import Any, NoReturn, TypeVar
 
 from aiohttp import web
 from pydantic import ValidationError
 
+from molink.api.callers import CALLERS, caller_of
 from molink.api.errors import NAME_CHARS_SHOWN, ApiError
 from molink.api.schemas import MESSAGE_UNSUPPORTED, SamplingBody
+from molink.api.workers import in_worker
 
-__all__ = ["parse_json_object", "read_body"]
+__all__ = ["BODY_BYTES_MAX", "BODY_S_MAX", "body_pieces", "checked_body", "parse_json_object"]
+
+BODY_BYTES_MAX = 2**20
+"""A prompt of 128k tokens is 0.6 MB of text, or 0.95 MB of token ids."""
+
+BODY_S_MAX = 30.0
+"""For a whole body to come: 1 MiB over a line of 0.3 Mbit/s."""
+
+ON_LOOP_BYTES_MAX = 64 * 2**10
+"""The worst body of this size takes 2 ms to parse."""
 
 Body = TypeVar("Body", bound=SamplingBody)
 
@@ -67,9 +82,67 @@ _WORDS = {
 _OTHERWISE = "cannot be read: correct it or leave it out"
 
 
-async def read_body(request: web.Request, schema: type[Body]) -> Body:
-    """The request's JSON as a `schema`. Raises ApiError when it is not one."""
-    fields = _drop_unsupported(parse_json_object(await _read(request)), schema.unsupported)
+@asynccontextmanager
+async def checked_body(request: web.Request, schema: type[Body]) -> AsyncIterator[Body]:
+    """The request's JSON as a `schema`; its bytes count as held until the block ends, which should
+    do what takes long with it. Raises ApiError when it is no such JSON, or too much is held."""
+    budget, caller = request.app[CALLERS].budget, caller_of(request)
+    raw = bytearray()
+    try:
+        async for piece in body_pieces(request, request.client_max_size):
+            budget.take(caller, len(piece))
+            raw += piece
+        if len(raw) <= ON_LOOP_BYTES_MAX:
+            yield _checked(raw, schema)
+        else:
+            yield await in_worker(lambda: _checked(raw, schema))
+    finally:
+        budget.give_back(caller, len(raw))
+
+
+async def body_pieces(
+    request: web.Request, bytes_max: int, within_s: float = BODY_S_MAX
+) -> AsyncIterator[bytes]:
+    """A body as it comes, at most `bytes_max` bytes of it.
+
+    Raises ApiError: 413 for more, at once where they are announced; 408 when it has not come
+    `within_s`; 400 when it is not encoded as its headers say.
+    """
+    _check_size(request.content_length or 0, bytes_max)
+    deadline, size = asyncio.get_running_loop().time() + within_s, 0
+    while piece := await _next_piece(request, deadline):
+        size += len(piece)
+        _check_size(size, bytes_max)
+        yield piece
+
+
+def _check_size(size: int, bytes_max: int) -> None:
+    if size > bytes_max:
+        raise ApiError(
+            f"The body is over {bytes_max} bytes: send a shorter one.",
+            status=413,
+            code="body_too_large",
+        )
+
+
+async def _next_piece(request: web.Request, deadline: float) -> bytes:
+    try:
+        async with asyncio.timeout_at(deadline):
+            return await request.content.readany()
+    except TimeoutError:
+        raise ApiError(
+            "The body did not come in time: send all of it at once.",
+            status=408,
+            code="body_too_slow",
+        ) from None
+    except web.RequestPayloadError:
+        raise ApiError(
+            "The body does not match its headers: check Content-Encoding and Transfer-Encoding."
+        ) from None
+
+
+def _checked(raw: bytearray, schema: type[Body]) -> Body:
+    fields = _drop_unsupported(parse_json_object(raw), schema.unsupported)
     messages = fields.get("messages")
     if isinstance(messages, list):
         fields["messages"] = [_plain_message(*one) for one in enumerate(messages)]
@@ -79,16 +152,7 @@ async def read_body(request: web.Request, schema: type[Body]) -> Body:
         raise _first_mistake(error) from None
 
 
-async def _read(request: web.Request) -> bytes:
-    try:
-        return await request.read()
-    except web.RequestPayloadError:
-        raise ApiError(
-            "The body does not match its headers: check Content-Encoding and Transfer-Encoding."
-        ) from None
-
-
-def parse_json_object(raw: bytes) -> dict[str, Any]:
+def parse_json_object(raw: bytes | bytearray) -> dict[str, Any]:
     """The JSON object in `raw`."""
     try:
         text = raw.decode()

@@ -6,11 +6,15 @@ for it.
 """
 
 import asyncio
+import math
+import time
 from collections.abc import Awaitable, Callable
 from dataclasses import asdict
+from typing import Any
 
 from aiohttp import web
 
+from molink.api.body import body_pieces
 from molink.coordinator.services import JoinService
 from molink.errors import ControlError, InvalidRequestError, JoinRefusedError, RingError
 from molink_scheduler.placement import SPLITS, Plan, Shortage
@@ -20,6 +24,12 @@ __all__ = ["JOIN_PATH", "PLAN_PATH", "add_join_route", "add_plan_route"]
 JOIN_PATH = "/agents/join"
 PLAN_PATH = "/plan"
 
+JOIN_BYTES_MAX = 64 * 2**10
+"""A sealed request is 2 KB."""
+
+PLAN_FRESH_S = 5.0
+"""A plan that was just made is told again: each takes a process, and PCs come in minutes."""
+
 FindPlan = Callable[[str | None], Awaitable[Plan | Shortage]]
 
 
@@ -27,7 +37,7 @@ def add_join_route(app: web.Application, joining: JoinService) -> None:
     """Serve `POST /agents/join`: 200 with the answer, 403 with the reason, 400 for other things."""
 
     async def join(request: web.Request) -> web.Response:
-        body = await request.read()  # Bounded by the application's own limit.
+        body = b"".join([piece async for piece in body_pieces(request, JOIN_BYTES_MAX)])
         try:
             answer = await joining.join(body)
         except JoinRefusedError as error:
@@ -43,25 +53,37 @@ def _refusal(message: str, status: int) -> web.Response:
     return web.json_response({"error": {"message": message}}, status=status)
 
 
-def add_plan_route(app: web.Application, model: str, plan: FindPlan) -> None:
+def add_plan_route(
+    app: web.Application,
+    model: str,
+    plan: FindPlan,
+    clock: Callable[[], float] = time.monotonic,
+) -> None:
     """Serve the plan as JSON: `{"model", "plan"}`, or `{"model", "shortage"}` with a sentence.
 
     `plan` takes the way to split (None: the coordinator's own); it may take seconds and a process,
-    so one is made at a time.
+    so one is made at a time, and told again for some seconds.
     """
     planning = asyncio.Lock()
+    made: dict[str | None, tuple[float, dict[str, Any]]] = {}
 
     async def get_plan(request: web.Request) -> web.Response:
         split = request.query.get("split")
         if split is not None and split not in SPLITS:
             splits = ", ".join(SPLITS)
             raise InvalidRequestError(f"split must be one of {splits}, got {split!r:.80}.", "split")
+        at_s, told = made.get(split, (-math.inf, {}))
+        if clock() - at_s < PLAN_FRESH_S:
+            return web.json_response(told)
         if planning.locked():
             raise RingError("Another plan is being made: try again in some seconds.")
         async with planning:
             found = await plan(split)
-        if isinstance(found, Shortage):
-            return web.json_response({"model": model, "shortage": found.sentence})
-        return web.json_response({"model": model, "plan": asdict(found)})
+        made[split] = clock(), (told := {"model": model, **_fields(found)})
+        return web.json_response(told)
 
     app.add_routes([web.get(PLAN_PATH, get_plan)])
+
+
+def _fields(found: Plan | Shortage) -> dict[str, Any]:
+    return {"shortage": found.sentence} if isinstance(found, Shortage) else {"plan": asdict(found)}

@@ -96,7 +96,7 @@ def _response(error: ApiError) -> web.Response:
 
 
 def _of_http_exception(request: web.Request, error: web.HTTPException) -> ApiError:
-    """aiohttp's own refusals: unknown path, wrong method, body over the limit."""
+    """aiohttp's own refusals: unknown path, wrong method."""
     match error:
         case web.HTTPMethodNotAllowed():
             allowed = ", ".join(sorted(error.allowed_methods))
@@ -112,12 +112,6 @@ def _of_http_exception(request: web.Request, error: web.HTTPException) -> ApiErr
                 "/v1/models, /generate, /health or /cluster.",
                 status=404,
                 code="not_found",
-            )
-        case web.HTTPRequestEntityTooLarge():
-            return ApiError(
-                f"The body is over {request.client_max_size} bytes: send a shorter one.",
-                status=413,
-                code="body_too_large",
             )
         case _:
             return ApiError(f"The request was refused: {error.reason}.", status=error.status)

@@ -14,7 +14,8 @@ from typing import Any
 from aiohttp import web
 
 from molink.api.answers import Answer, EventStream, finite, generate_all, json_text, usage
-from molink.api.body import read_body
+from molink.api.body import checked_body
+from molink.api.callers import caller_of
 from molink.api.errors import ApiError
 from molink.api.requests import (
     check_model,
@@ -72,8 +73,8 @@ class Stopwatch:
 async def post_generate(service: GenerationService, request: web.Request) -> web.StreamResponse:
     """Answer one request, whole or as a stream of events."""
     stopwatch = Stopwatch(time.perf_counter, time.perf_counter())
-    body = await read_body(request, GenerateBody)
-    job = await _request_of(body, service.card)
+    async with checked_body(request, GenerateBody) as body:
+        job, is_streamed = await _request_of(body, service.card), body.stream
     writer = _AnswerWriter(f"gen-{secrets.token_hex(12)}", job, stopwatch)
 
     async def whole(_: int, events: AsyncIterator[TokenEvent]) -> web.StreamResponse:
@@ -90,7 +91,8 @@ async def post_generate(service: GenerationService, request: web.Request) -> web
                 await stream.send(writer.body(event))
         return stream.response
 
-    (response,) = await generate_all(service, [job], streamed if body.stream else whole)
+    consume = streamed if is_streamed else whole
+    (response,) = await generate_all(caller_of(request), service, [job], consume)
     return response
 
 

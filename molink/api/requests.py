@@ -10,16 +10,17 @@ every 64-bit number once, so no two choices of a request share a seed, and choic
 request gives with n = 1.
 """
 
-import asyncio
 import secrets
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
 from jinja2 import TemplateError
 
 from molink.api.errors import NAME_CHARS_SHOWN, ApiError
 from molink.api.schemas import Message, SamplingBody
+from molink.api.workers import in_worker
 from molink.serving.service import ChatTokenizer, GenerationRequest, ModelCard
 from molink_scheduler.request import SamplingParams
 
@@ -35,6 +36,8 @@ __all__ = [
     "tokens_of_conversation",
     "tokens_of_prompt",
 ]
+
+Result = TypeVar("Result")
 
 TEXT_CHARS_ON_LOOP_MAX = 8_000
 """Tokenizers take about half a microsecond for each character: 4 ms, less than a decode round."""
@@ -90,7 +93,8 @@ async def tokens_of_prompt(
 ) -> tuple[int, ...]:
     """Token ids of one prompt, given as text or as token ids."""
     if not isinstance(prompt, str):
-        return checked_token_ids(prompt, card, param)
+        check = partial(checked_token_ids, prompt, card, param)
+        return await _on_loop_or_thread(len(prompt), check)
     if not prompt:
         raise _empty(param)
     token_ids = await _encode(_tokenizer(card, param), prompt, add_special_tokens=True)
@@ -126,7 +130,7 @@ async def tokens_of_conversation(messages: Sequence[Message], card: ModelCard) -
         )
     conversation = [_as_template_reads(message) for message in messages]
     chars = sum(len(one["content"]) for one in conversation)
-    text = await _on_loop_or_thread(chars, _render, tokenizer, conversation)
+    text = await _on_loop_or_thread(chars, partial(_render, tokenizer, conversation))
     token_ids = await _encode(tokenizer, text, add_special_tokens=False)
     if not token_ids:
         raise _empty("messages")
@@ -155,16 +159,13 @@ def _render(tokenizer: ChatTokenizer, conversation: list[dict[str, Any]]) -> str
 async def _encode(
     tokenizer: ChatTokenizer, text: str, *, add_special_tokens: bool
 ) -> tuple[int, ...]:
-    def encode() -> list[int]:
-        return tokenizer.encode(text, add_special_tokens=add_special_tokens)
-
+    encode = partial(tokenizer.encode, text, add_special_tokens=add_special_tokens)
     return tuple(await _on_loop_or_thread(len(text), encode))
 
 
-async def _on_loop_or_thread(chars: int, work: Any, *arguments: Any) -> Any:
-    if chars <= TEXT_CHARS_ON_LOOP_MAX:
-        return work(*arguments)
-    return await asyncio.to_thread(work, *arguments)
+async def _on_loop_or_thread(size: int, work: Callable[[], Result]) -> Result:
+    """Do what takes longer the more characters or token ids there are."""
+    return work() if size <= TEXT_CHARS_ON_LOOP_MAX else await in_worker(work)
 
 
 def _tokenizer(card: ModelCard, param: str) -> ChatTokenizer:

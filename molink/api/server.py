@@ -1,15 +1,19 @@
 """The API's HTTP server: ports, and handlers that end when their client goes away.
 
 aiohttp lets a handler run on after its client has gone; here that would keep a ring busy with an
-answer that no client reads, so cancellation is switched on.
+answer that no client reads, so cancellation is switched on. How many clients there may be, and how
+patient the server is with them, is in `connections`.
 """
 
 import errno
 import socket
+from ssl import SSLContext
 
 from aiohttp import web
 
+from molink.api.connections import IDLE_S, ConnectionGuard, ConnectionLimits, GuardedSite
 from molink.errors import UserError
+from molink.transport.sockets import raise_file_limit
 
 __all__ = ["check_port_free", "free_port", "start_api"]
 
@@ -41,15 +45,30 @@ def free_port(host: str) -> int:
         return int(probe.getsockname()[1])
 
 
-async def start_api(app: web.Application, host: str, port: int) -> web.AppRunner:
+async def start_api(
+    app: web.Application,
+    host: str,
+    port: int,
+    *,
+    limits: ConnectionLimits | None = None,
+    idle_s: float = IDLE_S,
+    ssl_context: SSLContext | None = None,
+) -> web.AppRunner:
     """Serve `app`; `await runner.cleanup()` ends it. `runner.addresses` has the port when
-    `port` is 0."""
+    `port` is 0. `limits` None: what this process has descriptors for."""
     runner = web.AppRunner(
-        app, handler_cancellation=True, access_log=None, shutdown_timeout=SHUTDOWN_S
+        app,
+        handler_cancellation=True,
+        access_log=None,
+        shutdown_timeout=SHUTDOWN_S,
+        keepalive_timeout=idle_s,
     )
     await runner.setup()
+    raise_file_limit()
+    guard = ConnectionGuard(limits or ConnectionLimits.of_process())
+    site = GuardedSite(runner, host, port, guard=guard, backlog=BACKLOG, ssl_context=ssl_context)
     try:
-        await web.TCPSite(runner, host, port, backlog=BACKLOG).start()
+        await site.start()
     except (OSError, OverflowError) as error:
         await runner.cleanup()
         raise UserError(_why_not(error, host, port)) from error

@@ -15,6 +15,7 @@ from rich.console import Console
 from rich.table import Table
 
 from molink.bench.runner import RequestRecord
+from molink.printable import printable
 from molink.workload.figures import TIME_LABELS, spread
 
 __all__ = ["print_report", "report"]
@@ -69,7 +70,8 @@ def print_report(report: dict[str, Any], console: Console) -> None:
         f"{report['failed']} failed"
     )
     if report["first_error"]:
-        console.print(f"first error: {report['first_error']}", style="red", markup=False)
+        error = printable(str(report["first_error"]))
+        console.print(f"first error: {error}", style="red", markup=False)
 
 
 def _title(settings: dict[str, Any]) -> str:

@@ -125,7 +125,7 @@ def _index_weight_map(path: Path, name: str) -> dict[str, str]:
 def _read_json(path: Path, name: str) -> dict[str, Any]:
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise CheckpointError(f"{path.name} of {name} cannot be read ({error})") from error
     if not isinstance(value, dict):
         raise CheckpointError(f"{path.name} of {name} is not a JSON object")

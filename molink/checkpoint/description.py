@@ -162,6 +162,6 @@ def _rope_dicts(text: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 def _json_or_empty(path: Path) -> dict[str, Any]:
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return {}
     return value if isinstance(value, dict) else {}

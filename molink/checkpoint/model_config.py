@@ -18,6 +18,9 @@ __all__ = ["KNOWN_CONFIGS", "known_models", "model_shape"]
 
 Config = Mapping[str, Any]
 
+COUNT_MAX = 2**40
+"""Of anything that a config counts: no model is near, and figures made of it stay finite."""
+
 WITHOUT_GATE = (
     *("gpt2", "gpt_neo", "gpt_neox", "gpt_bigcode", "gptj", "codegen"),
     *("opt", "phi", "falcon", "bloom", "mpt", "starcoder2"),
@@ -107,7 +110,7 @@ def _read(path: Path) -> Config:
         config = json.loads(path.read_text())
     except OSError as error:
         raise UserError(f"cannot read {path} ({error.strerror}): check the path.") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise UserError(f"{path} is not JSON ({error}): give a model's config.json.") from error
     if not isinstance(config, dict):
         raise UserError(f"{path} holds no JSON object: give a model's config.json.")
@@ -222,6 +225,8 @@ def _shared_width(name: str, config: Config) -> int:
 def _weight_bytes(config: Config, dtype_bytes: int) -> float:
     """Bytes of one weight, by the quantization that the checkpoint declares."""
     quantization = config.get("quantization_config") or {}
+    if not isinstance(quantization, dict):
+        raise UserError("the quantization_config of a config is an object: correct the file.")
     if quantization.get("bits"):
         return _count("quantization", quantization, "bits") / 8
     if quantization.get("load_in_4bit") or quantization.get("quant_method") == "mxfp4":
@@ -236,6 +241,6 @@ def _count(model: str, config: Config, *names: str, default: int | None = None) 
     value = next((config[name] for name in names if config.get(name) is not None), default)
     if value is None:
         raise UserError(f"the config of {model} has no {names[0]}: give that of a text model.")
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= COUNT_MAX:
         raise UserError(f"the config of {model} has {names[0]} {value!r}: it takes a whole number.")
     return value

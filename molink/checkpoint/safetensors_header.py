@@ -11,6 +11,7 @@ No torch here, and not the safetensors package: it reads tables only of files th
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -67,7 +68,7 @@ def read_header(path: Path) -> SafetensorsHeader:
                 raise ValueError("no safetensors header")
             content = json.loads(file.read(size))
         return parse_header(content, LENGTH_BYTES + size)
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise CheckpointError(f"{path} is not a readable safetensors file ({error})") from error
 
 
@@ -82,6 +83,9 @@ def parse_header(content: Any, data_start: int) -> SafetensorsHeader:
     if not isinstance(metadata, dict):
         raise ValueError("its metadata are not a JSON object")
     tensors.sort(key=lambda tensor: (tensor.start, tensor.stop))
+    for before, after in pairwise(tensors):
+        if after.start < before.stop:
+            raise ValueError(f"its tensors {before.name!r} and {after.name!r} overlap")
     return SafetensorsHeader(tuple(tensors), metadata, content, data_start)
 
 

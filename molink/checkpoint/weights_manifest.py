@@ -14,6 +14,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from molink.checkpoint.checkpoint import SMALL_FILES
 from molink.checkpoint.safetensors_header import SafetensorsHeader, parse_header
 from molink.checkpoint.shard_plan import WeightsLayout
 
@@ -28,6 +29,10 @@ BLOCK_BYTES_MAX = 256 * 2**20
 
 FILES_MAX = 10_000
 """The largest checkpoints on the hub have some hundred files."""
+
+WEIGHTS_SUFFIX = ".safetensors"
+SMALL_SUFFIXES = tuple(pattern.removeprefix("*") for pattern in SMALL_FILES)
+"""What a stage reads beside weights. Nothing else is taken, so that no checkpoint brings code."""
 
 NAME_PATTERN = r"^[A-Za-z0-9_][A-Za-z0-9_.\-]{0,199}$"
 """No slash and no dot in front: a name can lead nowhere else."""
@@ -55,6 +60,12 @@ class FileEntry(BaseModel):
     def table(self) -> SafetensorsHeader | None:
         """The table of tensors of a weight file; None for any other file."""
         return None if self.header is None else parse_header(self.header, self.data_start)
+
+    @model_validator(mode="after")
+    def _is_of_a_kind_that_stages_read(self) -> "FileEntry":
+        if not self.name.endswith(SMALL_SUFFIXES if self.header is None else WEIGHTS_SUFFIX):
+            raise ValueError("a file is neither weights (safetensors) nor config or tokenizer")
+        return self
 
     @model_validator(mode="after")
     def _tensors_lie_inside(self) -> "FileEntry":

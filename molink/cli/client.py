@@ -1,8 +1,8 @@
 """`molink generate`, `chat` and `bench`: clients of a running server, here or anywhere.
 
 They speak the public REST API and nothing else, so what they can do every API user can do. Answers
-are written as they come, and each command ends with UserError when the server cannot be reached or
-refuses.
+are written as they come, without what a terminal would obey, and each command ends with UserError
+when the server cannot be reached or refuses.
 """
 
 import asyncio
@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from molink.errors import UserError
+from molink.printable import printable
 
 if TYPE_CHECKING:
     from molink.bench.load import Settings
@@ -95,7 +96,7 @@ def chat_with(url: str, *, system: str | None = None, **sampling: Any) -> None:
         except UserError as error:
             if not interactive:
                 raise
-            click.echo(f"molink: {error}", err=True)
+            click.echo(f"molink: {printable(str(error))}", err=True)
             continue
         conversation = [*asked, {"role": "assistant", "content": answer}]
 
@@ -150,7 +151,7 @@ async def _print_stream(
     async with ApiClient(url) as client, aclosing(client.stream(path, body)) as events:
         async for event in events:
             pieces.append(text_of(event))
-            click.echo(pieces[-1], nl=False)
+            click.echo(printable(pieces[-1]), nl=False)
 
 
 def _given(options: dict[str, Any]) -> dict[str, Any]:

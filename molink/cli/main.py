@@ -7,6 +7,7 @@ Packages that stand on this one (the simulator) bring commands of their own: the
 entry point group `molink.commands`, and are imported only when they are asked for.
 """
 
+import logging
 import sys
 from importlib.metadata import EntryPoint, entry_points
 
@@ -22,6 +23,7 @@ from molink.cli.relay import relay
 from molink.cli.serve import serve
 from molink.cli.up import up
 from molink.errors import MolinkError
+from molink.printable import PrintableFormatter, printable
 
 __all__ = ["cli", "main"]
 
@@ -64,10 +66,12 @@ for command in (serve, up, relay, demo, generate, chat, bench, invite, node, pla
 
 def main() -> None:
     """Run the command line; exits with 0, or 2 after one sentence that says what to do."""
+    assert logging.lastResort is not None, "where warnings go without a handler of our own"
+    logging.lastResort.setFormatter(PrintableFormatter())
     try:
         cli(prog_name="molink")
     except MolinkError as error:
-        print(f"molink: {error}", file=sys.stderr)
+        print(f"molink: {printable(str(error))}", file=sys.stderr)
         sys.exit(EXIT_USER_ERROR)
 
 

@@ -19,6 +19,7 @@ from urllib.request import urlopen
 import click
 
 from molink.errors import UserError
+from molink.printable import printable_line
 
 if TYPE_CHECKING:
     from molink.control.registry.database import InviteRecord, NodeRecord
@@ -136,7 +137,7 @@ def remove_node(node: str, data_dir: str | None) -> None:
         invites = [one for one in registry.list_invites() if one.invite_id == gone.invite_id]
     further = len(devices) - 1
     ending = f", with {further} further device{'s' * (further > 1)}" if further else ""
-    click.echo(f"Node {gone.node_id} ({gone.name}) is removed{ending}.")
+    click.echo(f"Node {gone.node_id} ({printable_line(gone.name)}) is removed{ending}.")
     if any(one.state(now) == "usable" for one in invites):
         click.echo(
             f"Its owner could join anew: molink invite revoke {gone.invite_id} prevents that."
@@ -161,7 +162,7 @@ def _nodes_at(address: str) -> dict[str, Mapping[str, Any]] | None:
         with urlopen(address, timeout=ANSWER_WITHIN_S) as answer:
             report = json.loads(answer.read(ANSWER_BYTES_MAX))
         return {str(node["id"]): node for node in report["nodes"]}
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return None
 
 
@@ -253,4 +254,4 @@ def _show(rows: Sequence[dict[str, Any]], as_json: bool, nothing: str) -> None:
 
 
 def _cell(value: object) -> str:
-    return "-" if value in (None, "") else str(value)
+    return "-" if value in (None, "") else printable_line(str(value))

@@ -28,8 +28,9 @@ def relay(host: str, port: int, secret_file: str) -> None:
 
 
 async def _serve(secret: bytes, host: str, port: int) -> None:
+    from molink.cli.terminal import StatusLine
     from molink.transport.relay.server import RelayServer
 
     async with RelayServer(secret, host, port) as server:
-        print(f"ready relay {server.address}", flush=True)
+        StatusLine().result(f"ready relay {server.address}")
         await asyncio.Event().wait()

@@ -80,5 +80,6 @@ async def _serve(settings: "ServeSettings") -> None:
         app = create_app(cluster.service)
         runner = await start_api(app, settings.host, settings.port)
         stack.push_async_callback(runner.cleanup)
-        print(f"ready http://{settings.host}:{runner.addresses[0][1]}", flush=True)
-        await show_news(cluster.service, StatusLine(), after_start=True)
+        shown = StatusLine()
+        shown.result(f"ready http://{settings.host}:{runner.addresses[0][1]}")
+        await show_news(cluster.service, shown, after_start=True)

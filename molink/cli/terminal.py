@@ -5,9 +5,13 @@ the journal too, and scripts find only what they look for on standard output. Th
 stands below them on a terminal, is drawn only when it changes, and is gone at the end. A bar that
 moves by itself was rejected: it draws ten times a second on a PC that its owner plays on. Weights
 that load are drawn so often, since they change and only for a while.
+
+What is shown may come from afar, so all of it is made printable; and the terminal may be gone, or
+the disk under a log full, so that nothing is shown any more: the command goes on without.
 """
 
 import asyncio
+from contextlib import suppress
 from datetime import datetime
 from types import TracebackType
 from typing import TYPE_CHECKING
@@ -17,12 +21,17 @@ from rich.live import Live
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
+from molink.printable import printable_line
 from molink.tasks import background_tasks
 
 if TYPE_CHECKING:
     from molink.coordinator.cluster import Cluster
 
 __all__ = ["LoadingBar", "StatusLine", "until_loaded"]
+
+UNSHOWN = (OSError, ValueError)
+"""What printing raises where nobody can read it: a terminal that was closed, a full disk, a stream
+that is closed, a character that it cannot encode."""
 
 REFRESH_S = 0.1
 """As often as the bars are drawn."""
@@ -31,7 +40,8 @@ REFRESH_S = 0.1
 class StatusLine:
     """Output of a command that stays running: a line for each event, and one for the present state.
 
-    A context manager; without a terminal the present state is not shown.
+    A context manager; without a terminal the present state is not shown. No method raises because
+    nothing can be printed any more.
     """
 
     def __init__(self, console: Console | None = None) -> None:
@@ -41,7 +51,8 @@ class StatusLine:
 
     def event(self, sentence: str) -> None:
         """Print what has just happened, with the time."""
-        line = Text(f"{datetime.now():%H:%M:%S} ", style="dim").append(sentence, style="not dim")
+        line = Text(f"{datetime.now():%H:%M:%S} ", style="dim")
+        line.append(printable_line(sentence), style="not dim")
         self._print(line)
 
     def hint(self, text: str) -> None:
@@ -50,28 +61,33 @@ class StatusLine:
 
     def result(self, line: str) -> None:
         """Print a line that scripts wait for, on standard output."""
-        if self._live is not None:
-            self._live.stop()
-        print(line, flush=True)
-        if self._live is not None:
-            self._live.start()
+        with suppress(*UNSHOWN):
+            if self._live is not None:
+                self._live.stop()
+            print(printable_line(line), flush=True)
+            if self._live is not None:
+                self._live.start()
 
     def status(self, sentence: str) -> None:
         """Show the present state."""
         if self._live is not None and sentence != self._text:
             self._text = sentence
-            self._live.update(Text(sentence, style="cyan"), refresh=True)
+            with suppress(*UNSHOWN):
+                text = Text(printable_line(sentence), style="cyan")
+                self._live.update(text, refresh=True)
 
     def _print(self, text: Text) -> None:
         """Wrap between words on a terminal; in a log a sentence stays one line."""
-        self._console.print(text, soft_wrap=not self._console.is_terminal)
+        with suppress(*UNSHOWN):
+            self._console.print(text, soft_wrap=not self._console.is_terminal)
 
     def __enter__(self) -> "StatusLine":
         if self._console.is_terminal:
             self._live = Live(
                 console=self._console, auto_refresh=False, transient=True, redirect_stdout=False
             )
-            self._live.start()
+            with suppress(*UNSHOWN):
+                self._live.start()
         return self
 
     def __exit__(
@@ -82,7 +98,8 @@ class StatusLine:
     ) -> None:
         live, self._live = self._live, None
         if live is not None:
-            live.stop()
+            with suppress(*UNSHOWN):
+                live.stop()
 
 
 async def until_loaded(cluster: "Cluster", stage_count: int) -> None:
@@ -122,10 +139,12 @@ class LoadingBar:
 
     def update(self, stage: int, fraction: float) -> None:
         """Show that a stage has read this part of its weights."""
-        self._progress.update(self._tasks[stage], completed=fraction)
+        with suppress(*UNSHOWN):
+            self._progress.update(self._tasks[stage], completed=fraction)
 
     def __enter__(self) -> "LoadingBar":
-        self._progress.start()
+        with suppress(*UNSHOWN):
+            self._progress.start()
         return self
 
     def __exit__(
@@ -134,4 +153,5 @@ class LoadingBar:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        self._progress.stop()
+        with suppress(*UNSHOWN):
+            self._progress.stop()

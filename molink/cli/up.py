@@ -42,9 +42,10 @@ SHARED = ("dtype", "model_len_max", "micro_batch_count", "policy", "codec", "spa
 )
 @click.option(
     "--broker",
+    envvar="MOLINK_BROKER",
     metavar="URL|mosquitto|embedded",
-    help="mqtt://USER:PASSWORD@HOST:PORT, or which one to start; without it Mosquitto where it "
-    "is installed.",
+    help="mqtts://USER:PASSWORD@HOST:PORT (better in $MOLINK_BROKER, which other users cannot "
+    "read), or which one to start; without it Mosquitto where it is installed.",
 )
 @click.option("--broker-port", default=8001, show_default=True, help="0 takes a free one.")
 @click.option("--relay-port", default=8002, show_default=True, help="0 takes a free one.")

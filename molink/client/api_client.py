@@ -136,17 +136,28 @@ async def _events(content: aiohttp.StreamReader) -> AsyncGenerator[dict[str, Any
         for line in whole:
             if line == DATA + DONE:
                 return
-            event = json.loads(line.removeprefix(DATA))
+            event = _event(line)
             if "error" in event:
                 raise UserError(_sentence_of(event) or "the server failed in the middle")
             yield event
     raise UserError("the server ended its answer early: look into its log")
 
 
+def _event(line: bytes) -> dict[str, Any]:
+    """The JSON object of one line. Raises ValueError when there is none in it."""
+    try:
+        event = json.loads(line.removeprefix(DATA))
+    except RecursionError:
+        raise ValueError("an event is nested too deeply") from None
+    if not isinstance(event, dict):
+        raise ValueError("an event is no object")
+    return event
+
+
 def _server_sentence(status: int, raw: bytes) -> str:
     try:
         sentence = _sentence_of(json.loads(raw))
-    except ValueError:
+    except (ValueError, RecursionError):
         sentence = None
     return sentence or f"the server answered with HTTP status {status}: is it a MoLink server?"
 

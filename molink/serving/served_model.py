@@ -66,7 +66,9 @@ def load_tokenizer(description: ModelDescription) -> ChatTokenizer | None:
     logging.set_verbosity_error()  # It warns of long prompts that we refuse with a sentence.
 
     try:
-        tokenizer: Any = AutoTokenizer.from_pretrained(description.directory)
+        tokenizer: Any = AutoTokenizer.from_pretrained(
+            description.directory, trust_remote_code=False
+        )
     except Exception as error:
         # transformers raises whatever its tokenizer class raises; all of it means the same here.
         raise CheckpointError(

@@ -17,14 +17,16 @@ import threading
 import traceback
 from collections.abc import Callable
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, TextIO, cast
 
-from molink.errors import MolinkError, StageError, UserError
+from molink.errors import LinkLostError, MolinkError, StageError, UserError
+from molink.printable import PrintableStream
 from molink.stage_protocol.messages import (
     Fact,
     JoinRing,
     LoadStage,
     MovePath,
+    OutgoingLink,
     SetAllowed,
     SetUploadCap,
     StageFailed,
@@ -120,6 +122,9 @@ def _private_stdout() -> BinaryIO:
 
 
 def _failure(error: BaseException) -> StageFailed:
+    if isinstance(error, LinkLostError):
+        link: OutgoingLink = "next" if error.link == "next" else "coordinator"
+        return StageFailed(str(error), user_fault=False, link=link)
     if isinstance(error, MolinkError):
         return StageFailed(str(error), isinstance(error, UserError))
     traceback.print_exception(error, file=sys.stderr)
@@ -129,6 +134,7 @@ def _failure(error: BaseException) -> StageFailed:
 def main() -> None:
     """Serve as a stage until the supervisor closes our input."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    sys.stderr = cast(TextIO, PrintableStream(sys.stderr))  # Libraries quote configs of strangers.
     supervisor = SupervisorPipe(sys.stdin.buffer, _private_stdout())
     try:
         from molink.stage.start import start_stage  # Seconds; weights may come meanwhile.

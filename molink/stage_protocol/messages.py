@@ -49,6 +49,8 @@ OutgoingLink = Literal["next", "coordinator"]
 """Names of the links that leave a stage."""
 
 
+Port = Annotated[int, Ge(1), Le(65_535)]
+
 FIGURE_MAX = 2**53
 """Beyond it integers are not exact as floats; no count of ours comes near."""
 
@@ -148,9 +150,9 @@ class LoadProgressed:
 class StageLoaded:
     """Fact: the layers are there, and links may connect."""
 
-    port: int
+    port: Port
     """Where the previous stage connects (the tail, when this is the head)."""
-    coordinator_port: int | None
+    coordinator_port: Port | None
     """Where the coordinator connects; only on the head."""
     device: str
     dtype: str
@@ -226,6 +228,8 @@ class StageFailed:
     """One sentence for a person."""
     user_fault: bool
     """Whether the operator's input was wrong (exit code 2) rather than something of ours."""
+    link: OutgoingLink | None = None
+    """That was lost, or could not be opened; None: it was no link."""
 
 
 Steering = SetAllowed | MovePath | SetUploadCap
@@ -270,6 +274,6 @@ def decode_line(line: bytes) -> Command | Fact:
     try:
         fields: dict[str, Any] = json.loads(line)
         kind = fields.pop("kind")
-    except (ValueError, TypeError, KeyError, AttributeError):
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         raise FrameError(f"not a line between a stage and its supervisor: {line[:80]!r}") from None
     return LINES.read(kind, fields)

@@ -7,7 +7,7 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestClient, TestServer
 
-from molink.api.cluster_routes import add_plan_route
+from molink.api.cluster_routes import PLAN_FRESH_S, add_plan_route
 from molink.api.errors import errors_in_openai_shape
 from molink.coordinator.planning.plan_process import answer_from_fields
 from molink_scheduler.placement import Goal, ModelCost, Network, NodeFacts
@@ -33,9 +33,10 @@ async def client():
         return replace(QUESTION, nodes=nodes, split=split or "planned").answer()
 
     app = web.Application(middlewares=[errors_in_openai_shape])
-    add_plan_route(app, "m", find)
+    now = [0.0]
+    add_plan_route(app, "m", find, clock=lambda: now[0])
     async with TestClient(TestServer(app)) as one:
-        one.asked, one.may_answer = asked, may_answer
+        one.asked, one.may_answer, one.now = asked, may_answer, now
         yield one
 
 
@@ -63,8 +64,18 @@ async def test_one_plan_is_made_at_a_time(client):
         assert response.status == 503 and "Retry-After" in response.headers
         assert "Another plan is being made" in (await response.json())["error"]["message"]
     client.may_answer.set()
-    async with await first as response, client.get("/plan") as later:
-        assert (response.status, later.status, client.asked) == (200, 200, [None, None])
+    async with await first as response:
+        assert response.status == 200
+
+
+async def test_a_plan_is_told_again_for_some_seconds(client):
+    asked = []
+    for at_s, split in ((0, ""), (1, ""), (1, "?split=even"), (PLAN_FRESH_S, ""), (9, "")):
+        client.now[0] = at_s
+        async with client.get(f"/plan{split}") as response:
+            assert response.status == 200
+        asked.append(len(client.asked))
+    assert asked == [1, 1, 2, 3, 3]
 
 
 async def test_an_unknown_split_is_refused(client):

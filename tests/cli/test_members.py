@@ -119,7 +119,7 @@ def test_nodes_are_listed_and_removed(registry):
     told = run("node", "remove", "attic")
     assert f"molink invite revoke {node.invite_id}" in told
     assert json.loads(run("node", "list", "--json"))[0]["removed"] is not None
-    assert registry.changed_elsewhere() and registry.member(node.node_id) is None
+    assert registry.changed() and registry.member(node.node_id) is None
     assert node.password not in run("node", "list", "--json") + run("node", "list")
 
 
@@ -222,3 +222,10 @@ def test_what_is_no_coordinator_is_none(coordinator, body):
 @pytest.mark.parametrize("url", [None, "", "http://127.0.0.1:9", "file:///etc/passwd"])
 def test_nobody_answers(url):
     assert live_nodes(url) is None
+
+
+def test_names_from_afar_are_printed_without_what_a_terminal_obeys(capsys):
+    from molink.cli.members import _show
+
+    _show([{"name": "attic\x1b[2J\u202e", "reason": "a\nb"}], as_json=False, nothing="")
+    assert capsys.readouterr().out.splitlines()[1] == "attic\ufffd[2J\ufffd  a b"

@@ -35,6 +35,7 @@ def reading(read: Callable[[Path], Any]) -> Callable[[str], str]:
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "golden.file"
             path.write_text(content, encoding="utf-8")
+            path.chmod(0o600)
             return json.dumps(read(path))
 
     return encode

@@ -3,6 +3,7 @@
 import asyncio
 import os
 import platform
+import sys
 from contextlib import closing
 from typing import TYPE_CHECKING
 
@@ -15,13 +16,20 @@ from molink_agent.limits.limits_file import LimitsFile
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from molink.cli.terminal import StatusLine
     from molink.control.identity import KeyPair
     from molink_agent.daemon.membership import Membership
 
 __all__ = ["join", "run"]
 
+FROM_INPUT = "-"
+"""Instead of the invite: it is asked for, so that no list of processes and no history of a shell
+shows it."""
+
 KEY_FILE = "identity.json"
 NAME_CHARACTERS_MAX = 60
+INVITE_CHARACTERS_MAX = 10_000
+"""An invite with a certificate's fingerprint has 500; line breaks do not matter."""
 
 NEXT_STEP = """\
 Let it run: it needs no more help. In another terminal `molink agent status` tells how it is and
@@ -33,7 +41,7 @@ OWN_DIRECTORY = "Give --data-dir {data_dir} to each of these commands, too."
 
 
 @click.command()
-@click.argument("invite", envvar="MOLINK_INVITE")
+@click.argument("invite", envvar="MOLINK_INVITE", default=FROM_INPUT)
 @data_dir_option
 @click.option("--name", help="What the operator sees; without it this PC's host name.")
 @click.option(
@@ -65,8 +73,10 @@ def join(
 ) -> None:
     """Join the cluster of INVITE (or of $MOLINK_INVITE) and lend this PC until Ctrl-C.
 
-    What is lent can be changed at any time: `molink agent set`.
+    Without an invite, or with `-`, it is asked for, or read from a pipe. What is lent can be
+    changed at any time: `molink agent set`.
     """
+    from molink.cli.terminal import StatusLine
     from molink.control.identity import load_or_make_key
     from molink.control.messages.invites import Invite
     from molink.tasks import until_stopped
@@ -74,16 +84,21 @@ def join(
     from molink_agent.data_files import AgentOptions
 
     where = directory(data_dir)
-    parsed = Invite.parse(invite)
+    parsed = Invite.parse(_typed() if invite == FROM_INPUT else invite)
     where.mkdir(parents=True, exist_ok=True, mode=0o700)
     _keep_limits(where, limits, relay_only=relay_only)
     AgentOptions(data_port, listen, map_ports).save(where)
     pair = load_or_make_key(where / KEY_FILE)
     shown_name = (name or platform.node() or "unnamed")[:NAME_CHARACTERS_MAX]
     membership = asyncio.run(join_cluster(parsed, pair, shown_name, where))
-    _greet(membership, data_dir, stays=then_run)
-    _warn_of_nothing_lent(where, membership)
-    if then_run:
+    shown = StatusLine()
+    _greet(shown, membership, data_dir, stays=then_run)
+    _warn_of_nothing_lent(shown, where, membership)
+    if not then_run:
+        return
+    if invite in sys.argv:
+        _become_run(where)
+    else:
         asyncio.run(until_stopped(_run(where, pair, membership)))
 
 
@@ -103,6 +118,24 @@ def run(data_dir: str | None) -> None:
     asyncio.run(until_stopped(_run(where, pair, membership)))
 
 
+def _typed() -> str:
+    """The invite as somebody types it at a terminal, unseen, or as a pipe brings it."""
+    if sys.stdin.isatty():
+        answer: str = click.prompt("Invite", hide_input=True, err=True)
+        return answer
+    return sys.stdin.read(INVITE_CHARACTERS_MAX)
+
+
+def _become_run(where: "Path") -> None:
+    """Go on as `molink agent run` in this same process, whose arguments, which every user of this
+    PC may read, then hold no invite."""
+    program = sys.orig_argv[1 : len(sys.orig_argv) - len(sys.argv[1:])]
+    os.environ.pop("MOLINK_INVITE", None)
+    sys.stdout.flush()
+    command = [sys.executable, *program, "agent", "run", "--data-dir", str(where)]
+    os.execv(sys.executable, command)
+
+
 def _keep_limits(where: "Path", limits: dict[str, str | None], *, relay_only: bool) -> None:
     file = LimitsFile(where)
     for key, value in limits.items():
@@ -112,19 +145,21 @@ def _keep_limits(where: "Path", limits: dict[str, str | None], *, relay_only: bo
         file.set("direct", "false")
 
 
-def _greet(membership: "Membership", data_dir: str | None, *, stays: bool) -> None:
+def _greet(
+    shown: "StatusLine", membership: "Membership", data_dir: str | None, *, stays: bool
+) -> None:
     from molink_agent.probe.clock import clock_trouble
 
-    print(f"joined {membership.url} as {membership.name} ({membership.answer.node_id})", flush=True)
-    click.echo(NEXT_STEP if stays else LATER, err=True, nl=not stays)
+    shown.result(f"joined {membership.url} as {membership.name} ({membership.answer.node_id})")
+    shown.hint(NEXT_STEP.rstrip() if stays else LATER)
     if data_dir:
-        click.echo(OWN_DIRECTORY.format(data_dir=data_dir), err=True)
+        shown.hint(OWN_DIRECTORY.format(data_dir=data_dir))
     trouble = clock_trouble(membership.clock_offset_s)
     if trouble is not None:
-        print(trouble, flush=True)
+        shown.result(trouble)
 
 
-def _warn_of_nothing_lent(where: "Path", membership: "Membership") -> None:
+def _warn_of_nothing_lent(shown: "StatusLine", where: "Path", membership: "Membership") -> None:
     """The PC joins all the same: its owner may change the limits while it runs."""
     from molink_agent.daemon.this_pc import Measured, ThisPc
     from molink_agent.probe.gpus import VISIBLE_VARIABLE, GpuProbe
@@ -136,7 +171,7 @@ def _warn_of_nothing_lent(where: "Path", membership: "Membership") -> None:
     with closing(GpuProbe(visible=os.environ.get(VISIBLE_VARIABLE))) as probe:
         shortage = ThisPc(where, limits, probe, Measured()).shortage(membership.answer.model)
     if shortage:
-        print(f"Nothing is lent yet: {shortage}", flush=True)
+        shown.result(f"Nothing is lent yet: {shortage}")
 
 
 async def _run(where: "Path", pair: "KeyPair", membership: "Membership") -> None:

@@ -11,6 +11,7 @@ from urllib.request import urlopen
 import click
 
 from molink.errors import UserError
+from molink.printable import printable_line
 from molink_agent.cli.options import data_dir_option, directory, joined_directory, json_option
 from molink_agent.limits.limits import KEYS
 from molink_agent.limits.limits_file import LimitsFile
@@ -108,7 +109,7 @@ def set_limit(key: str, value: str, data_dir: str | None) -> None:
     when = "the agent knows" if runs else "it holds when the agent starts"
     click.echo(f"{key} = {value} is saved in {file.path}; {when}")
     if answer.get("shortage"):
-        click.echo(f"nothing is lent now: {answer['shortage']}")
+        click.echo(printable_line(f"nothing is lent now: {answer['shortage']}"))
 
 
 @click.command()
@@ -124,7 +125,7 @@ def logs(data_dir: str | None, lines: int) -> None:
     except OSError:
         raise UserError(f"There is no log at {path}: the agent has not run yet.") from None
     for line in text[-lines:]:
-        click.echo(line)
+        click.echo(printable_line(line))
 
 
 @click.command()
@@ -186,11 +187,11 @@ def _given_so_far(cluster_url: str, node_ids: Collection[str]) -> dict[str, Any]
         own = [node["contribution"] for node in nodes if node["id"] in node_ids]
         keys = ("uptime_s", "token_layers", "bytes_sent") if own else ()
         return {key: sum(int(given[key]) for given in own) for key in keys} or None
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return None
 
 
 def _show(answer: dict[str, Any], *, as_json: bool) -> None:
     lines = [json.dumps(answer)] if as_json else status_lines(answer)
     for line in lines:
-        click.echo(line)
+        click.echo(printable_line(line))

@@ -245,7 +245,7 @@ async def _whole(content: aiohttp.StreamReader) -> bytes:
 def _refusal(status: int, answer: bytes) -> ControlError:
     try:
         message = str(json.loads(answer)["error"]["message"])[:500]
-    except (ValueError, TypeError, KeyError):
+    except (ValueError, TypeError, KeyError, RecursionError):
         message = ""
     message = message or f"The coordinator answered {status}."
     return JoinRefusedError(message) if status == 403 else ControlError(message)

@@ -26,6 +26,7 @@ from molink.errors import UserError
 from molink.node.control_session import ControlSession
 from molink.node.stage_handle import StageHandle, WarmStage
 from molink.node.stage_manager import StageManager
+from molink.printable import PrintableFormatter
 from molink.stage_protocol.messages import LoadStage
 from molink.tasks import background_tasks
 from molink.wire.curve_keys import CurveKeys
@@ -213,7 +214,7 @@ def _logged(data_dir: Path, listener: StatusListener) -> Iterator[None]:
     file = logging.handlers.RotatingFileHandler(
         data_dir / LOG_FILE, maxBytes=LOG_BYTES_MAX, backupCount=LOG_FILES_MAX - 1
     )
-    file.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    file.setFormatter(PrintableFormatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
     handlers = (file, _ListenerHandler(listener))
     root = logging.getLogger()
     before = root.level

@@ -8,6 +8,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from molink.printable import printable
 from molink_agent.doctor import hardware, network
 from molink_agent.doctor.facts import DoctorFacts, Finding, Result
 
@@ -53,9 +54,9 @@ def print_findings(findings: tuple[Finding, ...], console: Console) -> None:
     table = Table("check", "result", "what was found, and what to do", show_lines=True)
     table.columns[0].no_wrap = table.columns[1].no_wrap = True
     for finding in findings:
-        text = Text(finding.found)
+        text = Text(printable(finding.found))
         if finding.remedy:
-            text.append(f"\n{finding.remedy}", style="bold")
+            text.append(f"\n{printable(finding.remedy)}", style="bold")
         result = Text(finding.result.value, style=STYLES[finding.result])
         table.add_row(Text(finding.check), result, text)
     console.print(table)

@@ -128,16 +128,19 @@ class NatPmpGateway:
                     answer = connection.recv(64)
                 except TimeoutError:
                     continue
-                if len(answer) >= size and answer[1] == ANSWER + operation:
-                    _check_result(answer)
+                if is_answer(answer, operation, size):
                     return answer
         raise OSError("the router does not speak NAT-PMP")
 
 
-def _check_result(answer: bytes) -> None:
-    (result,) = struct.unpack("!H", answer[2:4])
+def is_answer(datagram: bytes, operation: int, size: int) -> bool:
+    """Whether a datagram answers this operation. Raises OSError when it is a refusal."""
+    if len(datagram) < size or datagram[1] != ANSWER + operation:
+        return False
+    (result,) = struct.unpack("!H", datagram[2:4])
     if result:
         raise OSError(f"the router refuses NAT-PMP with code {result}")
+    return True
 
 
 def default_router(routes: Path = Path("/proc/net/route")) -> str:

@@ -130,7 +130,7 @@ async def _message_and_code(response: aiohttp.ClientResponse) -> tuple[str, str]
     try:
         error = (await response.json())["error"]
         message, code = str(error["message"]), str(error["code"])
-    except (aiohttp.ContentTypeError, ValueError, KeyError, TypeError):
+    except (aiohttp.ContentTypeError, ValueError, KeyError, TypeError, RecursionError):
         return fallback, ""
     return " ".join(message.split())[:MESSAGE_CHARS_MAX] or fallback, code
 

@@ -18,6 +18,7 @@ from typing import Any, Protocol
 from aiohttp import web
 
 from molink.api.answers import Answer, EventStream, generate_all, json_text, usage
+from molink.api.callers import caller_of
 from molink.api.errors import ApiError
 from molink.api.schemas import ChatBody, CompletionBody
 from molink.serving.service import GenerationRequest, GenerationService, TokenEvent
@@ -107,7 +108,7 @@ async def answer_openai(
     async def whole(_: int, events: AsyncIterator[TokenEvent]) -> Answer:
         return await Answer.of(events)
 
-    answers = await generate_all(service, job.requests, whole)
+    answers = await generate_all(caller_of(request), service, job.requests, whole)
     choices = [dialect.choice(index, answer) for index, answer in enumerate(answers)]
     completion_tokens = sum(len(answer.token_ids) for answer in answers)
     body = envelope | {"choices": choices, "usage": usage(job.prompt_tokens, completion_tokens)}
@@ -132,7 +133,7 @@ async def _streamed(
         return tokens
 
     async with EventStream(request) as stream:
-        tokens = sum(await generate_all(service, job.requests, send))
+        tokens = sum(await generate_all(caller_of(request), service, job.requests, send))
         if job.include_usage:
             total = usage(job.prompt_tokens, tokens)
             await stream.send({**envelope, "choices": [], "usage": total})

@@ -6,7 +6,7 @@ from typing import Any
 from aiohttp import web
 
 from molink.api.answers import Answer, finite
-from molink.api.body import read_body
+from molink.api.body import checked_body
 from molink.api.errors import ApiError
 from molink.api.openai.answer import Job, TokenTexts, answer_openai
 from molink.api.requests import (
@@ -36,11 +36,12 @@ async def post_chat_completions(
     """Answer one request. Without a limit the answer may fill what is left of the model's
     length."""
     card = service.card
-    body = await read_body(request, ChatBody)
-    check_model(body.model, card)
-    prompt = await tokens_of_conversation(body.messages, card)
-    job = Job.of(body, _requests(prompt, body, card), len(prompt))
-    return await answer_openai(request, service, job, ChatDialect(texts, bool(body.logprobs)))
+    async with checked_body(request, ChatBody) as body:
+        check_model(body.model, card)
+        prompt = await tokens_of_conversation(body.messages, card)
+        job = Job.of(body, _requests(prompt, body, card), len(prompt))
+        dialect = ChatDialect(texts, bool(body.logprobs))
+    return await answer_openai(request, service, job, dialect)
 
 
 def _requests(

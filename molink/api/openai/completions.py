@@ -6,7 +6,7 @@ from typing import Any
 from aiohttp import web
 
 from molink.api.answers import Answer, finite
-from molink.api.body import read_body
+from molink.api.body import checked_body
 from molink.api.openai.answer import Job, TokenTexts, answer_openai
 from molink.api.requests import (
     check_model,
@@ -35,12 +35,12 @@ async def post_completions(
 ) -> web.StreamResponse:
     """Answer one request. Choice `p * n + i` is answer i to prompt p."""
     card = service.card
-    body = await read_body(request, CompletionBody)
-    check_model(body.model, card)
-    prompts = [await tokens_of_prompt(prompt, card) for prompt in prompt_list(body.prompt)]
-    requests = [one for prompt in prompts for one in _requests(prompt, body, card)]
-    job = Job.of(body, requests, sum(len(prompt) for prompt in prompts))
-    dialect = CompletionDialect(texts, body.logprobs is not None)
+    async with checked_body(request, CompletionBody) as body:
+        check_model(body.model, card)
+        prompts = [await tokens_of_prompt(prompt, card) for prompt in prompt_list(body.prompt)]
+        requests = [one for prompt in prompts for one in _requests(prompt, body, card)]
+        job = Job.of(body, requests, sum(len(prompt) for prompt in prompts))
+        dialect = CompletionDialect(texts, body.logprobs is not None)
     return await answer_openai(request, service, job, dialect)
 
 

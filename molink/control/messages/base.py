@@ -1,12 +1,14 @@
 """What every message of the control plane is made of: its base, and fields with their bounds."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 from pydantic_core import CoreSchema, core_schema
 
 from molink.errors import FrameError
+from molink.printable import is_printable, printable_line
 from molink.wire.schema import Schema
 
 __all__ = [
@@ -18,27 +20,78 @@ __all__ = [
     "Mbps",
     "Message",
     "Milliseconds",
+    "ModelName",
     "ModelSize",
+    "Name",
     "NodeId",
+    "OptionalAddress",
     "Seconds",
     "Sentence",
+    "ShortText",
+    "Token",
     "Unreadable",
+    "Word",
 ]
 
 NodeId = Annotated[str, Field(pattern=r"^[a-z2-7]{16}$")]
 """First 80 bits of the BLAKE2b of the node's public key in base32, lower case."""
 
-Key = Annotated[str, Field(min_length=40, max_length=40)]
+Key = Annotated[str, Field(min_length=40, max_length=40, pattern=r"^[!-~]*$")]
 """A CURVE public key in Z85."""
 
 Seconds = Annotated[float, Field(ge=0, le=3600, allow_inf_nan=False)]
 Bytes = Annotated[int, Field(ge=0, le=2**50)]
 Mbps = Annotated[float, Field(ge=0, le=100_000, allow_inf_nan=False)]
 Milliseconds = Annotated[float, Field(ge=0, le=60_000, allow_inf_nan=False)]
+
+
+def _refuse_unprintable(text: str) -> str:
+    if not is_printable(text):
+        raise ValueError("it holds control characters")
+    return text
+
+
+# A text that a person chose and that names something is refused when a terminal would obey it; one
+# that tells something is cleaned, since the rest of the message counts. No other kind of text is in
+# a message: every other field has a pattern.
+
+Printable = AfterValidator(printable_line)
+
+Name = Annotated[str, Field(min_length=1, max_length=60), AfterValidator(_refuse_unprintable)]
+"""For people: a PC's host name unless its owner chose another."""
+
 SENTENCE_CHARACTERS_MAX = 500
-Sentence = Annotated[str, Field(max_length=SENTENCE_CHARACTERS_MAX)]
+Sentence = Annotated[str, Field(max_length=SENTENCE_CHARACTERS_MAX), Printable]
+ShortText = Annotated[str, Field(max_length=100), Printable]
+"""A version, a kind of router, what a driver calls its card."""
+
+ModelName = Annotated[str, Field(max_length=300), Printable]
+Token = Annotated[str, Field(max_length=64, pattern=r"^[!-~]*$")]
+"""A secret or a number that was drawn; it is compared, not read."""
+
+Word = Annotated[str, Field(pattern=r"^[a-z0-9-]{1,20}$")]
+"""Of this protocol: a link, a port, a kind of path."""
+
 Address = Annotated[str, Field(max_length=300, pattern=r"^[A-Za-z0-9.\-:\[\]]+:\d{1,5}$")]
 """host:port."""
+
+OptionalAddress = Annotated[
+    str, Field(max_length=300, pattern=r"^([A-Za-z0-9.\-:\[\]]+:\d{1,5})?$")
+]
+"""The same, or empty."""
+
+
+def _texts_in(plain: Any) -> Iterator[str]:
+    """All texts of a JSON value, names of fields too."""
+    if isinstance(plain, str):
+        yield plain
+    elif isinstance(plain, dict):
+        for name, value in plain.items():
+            yield str(name)
+            yield from _texts_in(value)
+    elif isinstance(plain, list | tuple):
+        for value in plain:
+            yield from _texts_in(value)
 
 
 class Message(BaseModel):
@@ -78,6 +131,7 @@ class Embedded:
             return plain
         if not isinstance(plain, dict):
             raise ValueError("an object was expected")
+        _refuse_unprintable("".join(_texts_in(plain)))
         try:
             return self.schema.read(plain)
         except FrameError as error:
@@ -92,7 +146,7 @@ class Embedded:
 class ModelSize(Message):
     """Size of the cluster's model: what a PC must lend at least to be of use."""
 
-    name: Annotated[str, Field(max_length=300)]
+    name: ModelName
     layers: Annotated[int, Field(ge=1)]
     layer_bytes: Annotated[int, Field(ge=1)]
     """The smallest decoder layer's weights as they are stored."""

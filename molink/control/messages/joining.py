@@ -10,8 +10,8 @@ from typing import Annotated
 
 from pydantic import ConfigDict, Field, ValidationError
 
+from molink.control.messages.base import Key, Message, ModelSize, Name, NodeId, ShortText
 from molink.control.messages.invites import Invite
-from molink.control.messages.payloads import Key, Message, ModelSize, NodeId
 from molink.errors import ControlError, UserError
 
 __all__ = ["JoinAnswer", "JoinRequest", "check_answer", "request_to_join"]
@@ -26,8 +26,6 @@ BrokerPassword = Annotated[str, Field(min_length=1, max_length=100, repr=False)]
 """Of somebody else's broker it is what its operator chose."""
 
 Secret = Annotated[str, Field(min_length=16, max_length=100, repr=False)]
-Name = Annotated[str, Field(min_length=1, max_length=60, pattern=r"^[^\x00-\x1f\x7f-\x9f]+$")]
-"""A name is printed on terminals: no control characters."""
 
 
 class Confidential(Message):
@@ -53,7 +51,7 @@ class JoinRequest(Confidential):
     else has."""
     name: Name
     """For people: the PC's host name unless its owner chose another."""
-    version: Annotated[str, Field(max_length=40)]
+    version: ShortText
     time_unix_s: UnixTime
     """The agent's clock."""
 
@@ -63,13 +61,13 @@ class JoinAnswer(Confidential):
 
     challenge: Challenge
     node_id: NodeId
-    broker_host: Annotated[str, Field(max_length=255)] = ""
+    broker_host: Annotated[str, Field(max_length=255, pattern=r"^[A-Za-z0-9.\-_:\[\]%]*$")] = ""
     """Empty: the host of the coordinator's URL."""
     broker_port: Annotated[int, Field(ge=1, le=65535)]
     broker_tls: bool = False
     broker_ca: Annotated[str, Field(max_length=20_000)] = ""
     """PEM of the authority that vouches for the broker; empty: the system's."""
-    username: Annotated[str, Field(max_length=60)]
+    username: Annotated[Name, Field(max_length=60)]
     password: BrokerPassword
     weights_token: Secret
     """Shown to the coordinator when weights are fetched."""

@@ -20,11 +20,17 @@ from molink.control.messages.base import (
     Mbps,
     Message,
     Milliseconds,
+    ModelName,
     ModelSize,
+    Name,
     NodeId,
+    OptionalAddress,
     Seconds,
     Sentence,
+    ShortText,
+    Token,
     Unreadable,
+    Word,
 )
 from molink.stage_protocol.messages import (
     HEALTH,
@@ -73,7 +79,7 @@ class Device(Message):
 
     kind: Literal["cpu", "cuda"]
     index: Annotated[int, Field(ge=0, le=63)] = 0
-    name: Annotated[str, Field(max_length=100)]
+    name: ShortText
     memory_bytes: Bytes
     """Of the device."""
     free_bytes: Bytes
@@ -88,7 +94,7 @@ class Device(Message):
 class StepCost(Message):
     """Measured times of one decoder layer of the cluster's model: t(rows) = fixed + rows x row."""
 
-    model: Annotated[str, Field(max_length=300)]
+    model: ModelName
     decode_fixed_s: Seconds
     decode_row_s: Seconds
     prefill_row_s: Seconds
@@ -109,7 +115,7 @@ class Profile(Message):
     """Measured from the coordinator; 0: unknown."""
     upload_cap_mbps: Mbps | None = None
     coordinator_rtt_ms: Milliseconds | None = None
-    nat: Annotated[str, Field(max_length=60)] = "unknown"
+    nat: ShortText = "unknown"
     addresses: Annotated[tuple[Address, ...], Field(max_length=16)] = ()
     """Where its peer service may be reached directly, best first."""
     direct: bool = True
@@ -125,7 +131,7 @@ class PeerAddress(Message):
     node_id: NodeId
     public_key: Key
     addresses: Annotated[tuple[Address, ...], Field(max_length=16)]
-    token: Annotated[str, Field(max_length=64)] = ""
+    token: Token = ""
     """Lets this node measure that one (`transport.peer.protocol.probe_token`)."""
 
 
@@ -134,12 +140,12 @@ class ProbeOrder(Message):
 
     round: int
     """Counts up: a node measures once for each."""
-    model: Annotated[str, Field(max_length=300)]
+    model: ModelName
     """Of which a layer's step times are wanted."""
     config: dict[str, Any] = Field(default_factory=dict)
     """The model's config.json: all that timing a layer of random weights needs."""
     peers: Annotated[tuple[PeerAddress, ...], Field(max_length=64)]
-    coordinator_token: Annotated[str, Field(max_length=64)] = ""
+    coordinator_token: Token = ""
     """Lets it measure the path to the coordinator, through the coordinator's relay; empty: no."""
 
 
@@ -148,7 +154,7 @@ class PathMeasured(Message):
 
     to: NodeId
     path: Literal["direct", "relay", "none"]
-    address: Annotated[str, Field(max_length=300)] = ""
+    address: OptionalAddress = ""
     rtt_ms: Milliseconds
     rate_mbps: Mbps
     """What this node can send there; 0: not measured."""
@@ -190,13 +196,12 @@ class NodeState(StrEnum):
 class Presence(Message):
     """Presence of a node: it is there or, as its last will, is not."""
 
-    name: Annotated[str, Field(min_length=1, max_length=60)]
-    """For people: the PC's host name unless its owner chose another."""
-    incarnation: Annotated[str, Field(min_length=8, max_length=40)]
+    name: Name
+    incarnation: Annotated[Token, Field(min_length=8)]
     """Drawn at each start of the agent: two of them under one id are a copied data directory."""
     started_unix_s: float
     """Coordinator's clock as the agent knows it: of two incarnations the later one stays."""
-    version: Annotated[str, Field(max_length=40)]
+    version: ShortText
     online: bool
     reason: Sentence = ""
 
@@ -204,17 +209,17 @@ class Presence(Message):
 class Accepted(Message):
     """The start of an agent that counts; an agent of an earlier one, with the same keys, ends."""
 
-    incarnation: Annotated[str, Field(max_length=40)]
+    incarnation: Token
     started_unix_s: float
 
 
 class Services(Message):
     """Services that the coordinator runs for its nodes, with this node's own keys to them."""
 
-    relay: Annotated[str, Field(max_length=300)] = ""
+    relay: OptionalAddress = ""
     """host:port; empty: there is none."""
-    relay_token: Annotated[str, Field(max_length=64)] = Field(default="", repr=False)
-    probe_key: Annotated[str, Field(max_length=64)] = Field(default="", repr=False)
+    relay_token: Token = Field(default="", repr=False)
+    probe_key: Token = Field(default="", repr=False)
     """By which its peer service knows who may measure."""
     stun_port: Annotated[int, Field(ge=0, le=65535)] = 0
     """UDP, at the coordinator's host; 0: it answers none."""
@@ -225,9 +230,9 @@ class Services(Message):
 class WeightsSource(Message):
     """Source of a model's weights: the coordinator, or the hub."""
 
-    model: Annotated[str, Field(max_length=300)]
+    model: ModelName
     """Public name; a hub id where `url` is empty."""
-    url: Annotated[str, Field(max_length=500)] = ""
+    url: Annotated[str, Field(max_length=500, pattern=r"^[!-~]*$")] = ""
     """The coordinator's `GET URL/manifest`, `GET URL/files/NAME` (ranges); empty: from the hub."""
 
 
@@ -241,14 +246,14 @@ class AssignedWork(StageWork):
 class StageLink(Message):
     """Outgoing link of a stage: to whom it leads, and where that can be reached."""
 
-    to: str
+    to: Word
     """A node id, or "coordinator"."""
     public_key: Key
     addresses: Annotated[tuple[Address, ...], Field(max_length=16)]
     """Tried in this order; the link's own port at the receiver."""
-    port_name: Annotated[str, Field(max_length=20)]
+    port_name: Word
     """"ring" or "requests": which of the receiver's ports, when the path is relayed."""
-    relay: Annotated[str, Field(max_length=300)] = ""
+    relay: OptionalAddress = ""
     """host:port of the relay that leads there too; empty: none."""
 
 
@@ -286,16 +291,18 @@ class StageFact(Message):
     message: Sentence = ""
     user_fault: bool = False
     """Of "failed": whether what was asked for cannot be, as opposed to this node."""
+    about: Annotated[str, Field(max_length=20)] = ""
+    """Of "failed": whom its lost link led to, a node id or "coordinator"; empty: it was no link."""
 
 
 class NodeHealth(Message):
     """Heartbeat of a node, with its stage's report when it has one."""
 
-    incarnation: Annotated[str, Field(max_length=40)]
+    incarnation: Token
     state: NodeState
     uptime_s: Annotated[float, Field(ge=0)]
     stage: Annotated[StageHealth | Unreadable, Embedded(HEALTH)] | None = None
-    paths: dict[str, str] = Field(default_factory=dict)
+    paths: Annotated[dict[Word, Word], Field(max_length=2)] = Field(default_factory=dict)
     """Outgoing link's name to "direct" or "relay"."""
 
 
@@ -318,6 +325,6 @@ class CoordinatorPresence(Message):
     """Presence of the coordinator."""
 
     online: bool
-    session: Annotated[str, Field(max_length=40)]
+    session: Token
     """Drawn at each start: stages of an older one end."""
-    model: Annotated[str, Field(max_length=300)] = ""
+    model: ModelName = ""

@@ -27,6 +27,7 @@ from molink.errors import (
     LinkFullError,
     MolinkError,
     RingError,
+    StageError,
 )
 from molink.serving.service import GenerationRequest, ModelCard, TokenEvent, TokenLogprob
 from molink.serving.text_stream import TextStream
@@ -64,6 +65,8 @@ class HeadLost:
     """Event: the link to the head is given up; the reason is a sentence."""
 
     reason: str
+    is_ours: bool = False
+    """Whether the coordinator's own links have failed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +157,7 @@ class RingClientLinks:
 
     def _on_failure(self, error: Exception) -> None:
         """In the link thread, which ends."""
-        self._queue(HeadLost(f"The coordinator's links have failed: {error!r:.200}."))
+        self._queue(HeadLost(f"The coordinator's links have failed: {error!r:.200}.", is_ours=True))
 
     def _on_silence(self, link: PacedLink, step: SilenceStep) -> None:
         """In the link thread: the path to the head seems dead."""
@@ -227,7 +230,7 @@ class RingClient:
 
     async def run(self) -> None:
         """Hand out tokens until cancelled; then what runs fails and what comes is refused. Raises
-        RingError when the head is lost."""
+        StageError when the head is lost, RingError when our own links have failed."""
         try:
             while True:
                 match await self.links.next_event():
@@ -237,8 +240,8 @@ class RingClient:
                         raise self._tail_error("what no ring's last stage sends")
                     case HeadSilent():
                         self.head_silent()
-                    case HeadLost(reason):
-                        raise RingError(reason)
+                    case HeadLost(reason, is_ours):
+                        raise RingError(reason) if is_ours else self.ring.stages[0].fail(reason)
                     case other:
                         assert_never(other)
         finally:
@@ -336,7 +339,7 @@ class RingClient:
         return was_live
 
     def _take_sampled(self, message: Sampled) -> None:
-        """Hand tokens out; those of requests that have ended are dropped. Raises RingError when
+        """Hand tokens out; those of requests that have ended are dropped. Raises StageError when
         they cannot be what was asked for."""
         for token in message.tokens:
             live = self._live.get(token.request_id)
@@ -363,11 +366,10 @@ class RingClient:
             return "more tokens than were asked for"
         return None
 
-    def _tail_error(self, what: str) -> RingError:
+    def _tail_error(self, what: str) -> StageError:
         """The end of the ring for something that its tail sent, which is held against it."""
         tail = self.ring.stages[-1]
-        tail.failed = True
-        return RingError(f"{tail.name} has sent {what}.")
+        return tail.fail(f"{tail.name} has sent {what}.")
 
 
 def _event(live: _Sequence, token: TokenSample) -> TokenEvent:

@@ -17,7 +17,9 @@ node can neither make another's nor use its own in another name.
 
 import hashlib
 import hmac
+import os
 import re
+import stat
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -147,14 +149,21 @@ RELAY_FRAMES: Frames[RelayFrame] = Frames(
 
 
 def read_secret(file: str) -> bytes:
-    """The secret in `file`, without white space around it. Raises UserError when it is none."""
+    """The secret in `file`, without white space around it. Raises UserError when it is none, or
+    when every user may read it; a group may, as Kubernetes mounts files for one."""
     try:
         with Path(file).open("rb") as opened:
+            mode = os.fstat(opened.fileno()).st_mode
             text = opened.read(SECRET_BYTES_MAX + 1)
     except OSError as error:
         raise UserError(
             f"Cannot read the secret in {file} ({error.strerror}): {SECRET_HINT}."
         ) from None
+    if mode & stat.S_IRWXO:
+        raise UserError(
+            f"Every user of this machine may read the secret in {file}: make a new one after "
+            "`umask 077`, or run `chmod 600` on it if nobody has."
+        )
     secret = text.strip()
     if not SECRET_CHARACTERS_MIN <= len(secret) <= SECRET_BYTES_MAX:
         raise UserError(

@@ -4,6 +4,7 @@ import json
 import random
 from itertools import pairwise
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors import numpy as safetensors_numpy
@@ -89,3 +90,11 @@ def test_a_table_survives_being_written_and_read():
     assert (len(text) % 8, header.metadata) == (0, {"format": "pt"})
     assert [t.shape for t in header.tensors] == [(2, 3), ()]
     assert [t.start - len(text) for t in header.tensors] == [0, 24]
+
+
+def test_a_table_whose_tensors_overlap_is_none():
+    """A few megabytes of them, each as long as the file, would keep a node cutting for days."""
+    entry = {"dtype": "F32", "shape": [2, 3]}
+    table = {"a": {**entry, "data_offsets": [0, 24]}, "b": {**entry, "data_offsets": [20, 44]}}
+    with pytest.raises(ValueError, match="'a' and 'b' overlap"):
+        parse_header(table, 0)

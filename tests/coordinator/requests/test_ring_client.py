@@ -13,7 +13,7 @@ from molink.coordinator.requests.ring_client import (
     RingClientLinks,
     TailRefused,
 )
-from molink.errors import LinkFullError, RingError
+from molink.errors import LinkFullError, RingError, StageError
 from molink.serving.service import GenerationRequest, ModelCard
 from molink.transport.link.thread import ProcessLinks
 from molink.wire.frames import Cancel, FinishReason, Sampled, SetCodec, Submit, TokenSample
@@ -45,13 +45,25 @@ class FakeLinks:
 
 
 @dataclass
+class FakeStage:
+    """As much of a stage as a client asks for."""
+
+    name: str
+    failed: bool = False
+
+    def fail(self, reason: str) -> StageError:
+        self.failed = True
+        return StageError(reason)
+
+
+@dataclass
 class Serving:
     """A client that runs, and the stages of its ring."""
 
     links: FakeLinks = field(default_factory=FakeLinks)
 
     async def __aenter__(self) -> "Serving":
-        self.stages = [SimpleNamespace(name=name, failed=False) for name in ("anna", "ben")]
+        self.stages = [FakeStage("anna"), FakeStage("ben")]
         ring = SimpleNamespace(stages=self.stages)
         self.client = RingClient(CARD, ring, self.links, head_silent=lambda: None)
         self.run = asyncio.create_task(self.client.run())
@@ -112,7 +124,7 @@ async def test_a_lying_tail_ends_its_ring_and_is_to_blame(tokens, words):
             s.links.events.put_nowait(TailRefused())
         else:
             s.links.tell(*tokens)
-        with pytest.raises(RingError, match=words):
+        with pytest.raises(StageError, match=words):
             await s.run
         assert [stage.failed for stage in s.stages] == [False, True]
         with pytest.raises(RingError):
@@ -124,7 +136,7 @@ async def test_tokens_of_rings_before_count():
     async with Serving() as s:
         answer = s.ask(max_tokens=3, output=(5, 6))
         s.links.tell(TokenSample(await s.submitted(), 7))
-        with pytest.raises(RingError, match="more tokens"):
+        with pytest.raises(StageError, match="more tokens"):
             await s.run
         with pytest.raises(RingError):
             await answer

@@ -14,6 +14,7 @@ from tests.transport.relay.nodes import ANNA, SECRET, WITHIN_S, caller_of
 def secret_file(tmp_path):
     file = tmp_path / "secret"
     file.write_bytes(SECRET + b"\n")
+    file.chmod(0o600)
     return file
 
 
@@ -64,10 +65,22 @@ def test_what_is_no_secret_is_refused(tmp_path, content):
 
     file = tmp_path / "secret"
     file.write_bytes(content)
+    file.chmod(0o600)
     with pytest.raises(UserError, match="holds no secret"):
         read_secret(str(file))
     with pytest.raises(UserError, match="Cannot read"):
         read_secret(str(tmp_path))
+
+
+@pytest.mark.parametrize("mode", [0o644, 0o604, 0o602])
+def test_a_secret_that_every_user_may_read_is_refused(secret_file, mode):
+    from molink.errors import UserError
+
+    secret_file.chmod(mode)
+    with pytest.raises(UserError, match="umask 077"):
+        read_secret(str(secret_file))
+    secret_file.chmod(0o640)  # As Kubernetes mounts it.
+    assert read_secret(str(secret_file)) == SECRET
 
 
 def test_white_space_around_a_secret_does_not_count(secret_file):

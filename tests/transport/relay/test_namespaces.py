@@ -134,6 +134,7 @@ async def line_of(process: asyncio.subprocess.Process) -> str:
 async def test_homes_that_cannot_reach_each_other_are_linked(homes, tmp_path):
     server, anna, bert = homes
     (tmp_path / "secret").write_bytes(SECRET)
+    (tmp_path / "secret").chmod(0o600)
     processes = []
     try:
         command = ("-m", "molink.cli.main", "relay", "--port", str(RELAY_PORT))

@@ -1,0 +1,121 @@
+"""Who asks, and what share of the server is his at the moment.
+
+A caller is the holder of a key, or an address without one. What is bounded in all is bounded for
+each caller too, so that one of them leaves room for others. A caller exists while a request of his
+does: nothing is kept of who has gone.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from weakref import WeakValueDictionary
+
+from aiohttp import web
+
+from molink.api.connections import address_of
+from molink.api.errors import RETRY_AFTER_S, ApiError
+
+__all__ = [
+    "BODIES_BYTES_MAX",
+    "BODIES_PART",
+    "CALLERS",
+    "SEQUENCES_MAX",
+    "BodyBudget",
+    "Caller",
+    "Callers",
+    "caller_of",
+]
+
+SEQUENCES_MAX = 1024
+"""Sequences of one caller at a time: a quarter of what a ring takes, and the largest request that
+there can be (64 prompts with 16 choices each)."""
+
+BODIES_BYTES_MAX = 64 * 2**20
+"""Bytes of bodies that are being read, parsed or tokenized at a time: each takes well under a
+second, so only a flood comes this far."""
+
+BODIES_PART = 4
+"""One caller may hold a quarter of them."""
+
+
+@dataclass(slots=True, eq=False, weakref_slot=True)
+class Caller:
+    """Somebody with requests under way, and what they hold."""
+
+    name: str
+    """Id of a key, or an address."""
+    key_id: str | None = None
+    """None: without a key."""
+    sequences: int = 0
+    body_bytes: int = 0
+
+    @contextmanager
+    def generating(self, sequences: int) -> Iterator[None]:
+        """Hold places for so many sequences. Raises ApiError (429) when that is over the share."""
+        if self.sequences + sequences > SEQUENCES_MAX:
+            raise ApiError(
+                f"You have {self.sequences} sequences under way and may have {SEQUENCES_MAX}: wait "
+                "until some have ended.",
+                status=429,
+                code="too_many_sequences",
+                headers={"Retry-After": str(RETRY_AFTER_S)},
+            )
+        self.sequences += sequences
+        try:
+            yield
+        finally:
+            self.sequences -= sequences
+
+
+@dataclass(slots=True)
+class BodyBudget:
+    """Bytes of bodies that the server holds for all callers together."""
+
+    bytes_max: int = BODIES_BYTES_MAX
+    held: int = 0
+
+    def take(self, caller: Caller, size: int) -> None:
+        """Hold `size` more bytes. Raises ApiError: 429 over the caller's share, 503 over all."""
+        if caller.body_bytes + size > self.bytes_max // BODIES_PART:
+            raise _too_much(429, "Your requests are too large together: send fewer at a time.")
+        if self.held + size > self.bytes_max:
+            raise _too_much(503, "The server reads too many requests: send yours again later.")
+        caller.body_bytes += size
+        self.held += size
+
+    def give_back(self, caller: Caller, size: int) -> None:
+        """Hold `size` bytes less."""
+        caller.body_bytes -= size
+        self.held -= size
+
+
+def _too_much(status: int, sentence: str) -> ApiError:
+    headers = {"Retry-After": str(RETRY_AFTER_S)}
+    return ApiError(sentence, status=status, code="bodies_too_large", headers=headers)
+
+
+@dataclass(slots=True)
+class Callers:
+    """Those with requests under way, by name."""
+
+    budget: BodyBudget = field(default_factory=BodyBudget)
+    _known: WeakValueDictionary[str, Caller] = field(default_factory=WeakValueDictionary)
+
+    def find(self, address: str | None, key_id: str | None = None) -> Caller:
+        """The holder of this key, or else who is at this address."""
+        name = key_id or address_of(address)
+        caller = self._known.get(name)
+        if caller is None:
+            caller = self._known[name] = Caller(name, key_id)
+        return caller
+
+
+CALLERS = web.AppKey("callers", Callers)
+CALLER = web.RequestKey("caller", Caller)
+
+
+def caller_of(request: web.Request) -> Caller:
+    """Who sent it."""
+    if CALLER not in request:
+        request[CALLER] = request.app[CALLERS].find(request.remote)
+    return request[CALLER]

@@ -1,0 +1,139 @@
+"""Who may connect, how often, and what becomes of a client that never asks or never reads."""
+
+import asyncio
+import contextlib
+import json
+import resource
+from dataclasses import replace
+
+import pytest
+
+from molink.api import create_app, start_api
+from molink.api.connections import (
+    CONNECTIONS_MAX,
+    ConnectionGuard,
+    ConnectionLimits,
+    address_of,
+)
+
+WITHIN_S = 20
+"""Only a hung test reaches this."""
+
+ASK = b"GET /health HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
+
+
+@pytest.fixture
+async def port_of(service):
+    """Starts servers, given their options, and tells their ports."""
+    async with contextlib.AsyncExitStack() as stack, asyncio.timeout(WITHIN_S):
+
+        async def start(**options):
+            runner = await start_api(create_app(service), "127.0.0.1", 0, **options)
+            stack.push_async_callback(runner.cleanup)
+            return runner.addresses[0][1]
+
+        yield start
+
+
+async def connect(port, source="127.0.0.1"):
+    return await asyncio.open_connection("127.0.0.1", port, local_addr=(source, 0))
+
+
+async def status_of(reader):
+    head = await reader.readuntil(b"\r\n\r\n")
+    return int(head.split()[1])
+
+
+async def test_an_address_has_its_share_and_leaves_the_others_theirs(port_of):
+    port = await port_of(limits=ConnectionLimits(total=5, per_address=3))
+    mine = [await connect(port) for _ in range(3)]
+    reader, _ = await connect(port)
+    assert await status_of(reader) == 503
+    assert json.loads(await reader.read())["error"]["code"] == "too_many_connections"
+
+    other_reader, other = await connect(port, "127.0.0.2")
+    other.write(ASK)
+    assert await status_of(other_reader) == 200
+
+    for reader, writer in mine:
+        writer.write(ASK)
+        assert await status_of(reader) == 200
+
+
+async def test_who_leaves_makes_room(port_of):
+    port = await port_of(limits=ConnectionLimits(total=1, per_address=1))
+    for _ in range(3):
+        reader, writer = await connect(port)
+        writer.write(ASK.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n"))
+        answer = await reader.read()
+        writer.close()
+        assert answer.startswith(b"HTTP/1.1 200")
+
+
+async def test_all_addresses_together_have_a_limit(port_of):
+    port = await port_of(limits=ConnectionLimits(total=3, per_address=2))
+    held = [await connect(port, f"127.0.0.{k}") for k in (2, 3, 4)]
+    reader, _ = await connect(port, "127.0.0.5")
+    assert await status_of(reader) == 503
+    assert len(held) == 3
+
+
+@pytest.mark.parametrize("said", [b"", b"POST /generate HTTP/1.1\r\nHost: 127"])
+async def test_who_asks_nothing_is_closed(port_of, said):
+    port = await port_of(idle_s=0.01)
+    reader, writer = await connect(port)
+    writer.write(said)
+    assert await reader.read() == b""
+
+
+async def test_who_never_reads_a_stream_is_closed(port_of, service):
+    """The answer is larger than what the kernels' buffers hold, and the client reads nothing."""
+    service.card = replace(service.card, model_len_max=10**9)
+    service.token_limit = 10**9
+    port = await port_of(limits=ConnectionLimits(unread_s=0.05))
+    body = json.dumps({"prompt": "x", "max_tokens": 10**6, "logprobs": 20, "stream": True}).encode()
+    _, writer = await connect(port)
+    writer.write(
+        b"POST /generate HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
+        + f"Content-Length: {len(body)}\r\n\r\n".encode()
+        + body
+    )
+    writer.transport.pause_reading()
+    await service.closed.acquire()
+    writer.close()
+
+
+def test_a_guard_counts_each_address():
+    guard = ConnectionGuard(ConnectionLimits(total=3, per_address=2))
+    assert [guard.admit("a"), guard.admit("a"), guard.admit("a")] == [True, True, False]
+    assert [guard.admit("b"), guard.admit("c")] == [True, False]
+    guard.leave("a")
+    assert guard.admit("c") and guard.refused == 2
+    for address in "abc":
+        guard.leave(address)
+    assert not guard.open
+
+
+@pytest.mark.parametrize(
+    ("peer", "counted_as"),
+    [
+        ("192.0.2.7", "192.0.2.7"),
+        ("::ffff:192.0.2.7", "192.0.2.7"),
+        ("2001:db8:1:2:3:4:5:6", "2001:db8:1:2::/64"),
+        ("fe80::1%eth0", "fe80::/64"),
+        ("", "unknown"),
+        (None, "unknown"),
+    ],
+)
+def test_a_household_is_one_address(peer, counted_as):
+    assert address_of(peer) == counted_as
+
+
+@pytest.mark.parametrize(
+    ("descriptors", "connections"),
+    [(256, 128), (2**20, CONNECTIONS_MAX), (resource.RLIM_INFINITY, CONNECTIONS_MAX)],
+)
+def test_half_of_the_descriptors_are_left_to_others(monkeypatch, descriptors, connections):
+    monkeypatch.setattr(resource, "getrlimit", lambda which: (descriptors, descriptors))
+    limits = ConnectionLimits.of_process()
+    assert (limits.total, limits.per_address) == (connections, connections // 4)

@@ -1,0 +1,76 @@
+"""What a command that stays running shows, and that it outlives its terminal."""
+
+import io
+
+import pytest
+from rich.console import Console
+
+from molink.cli.terminal import LoadingBar, StatusLine
+from tests.nasty_text import OBEYED
+
+NASTY = "\x1b]0;owned\x1b\\ \x1b[2J \x9b2J attic\u202e [red]is[/red] here\r\nnow"
+
+
+class Gone(io.StringIO):
+    """A terminal that was closed, or a log on a full disk."""
+
+    def __init__(self, error):
+        super().__init__()
+        self.error = error
+
+    def write(self, text):
+        raise self.error
+
+    def flush(self):
+        raise self.error
+
+    def isatty(self):
+        return True
+
+
+GONE = [
+    OSError(5, "Input/output error"),
+    OSError(28, "No space left on device"),
+    ValueError("I/O operation on closed file"),
+    UnicodeEncodeError("ascii", "é", 0, 1, "ordinal not in range(128)"),
+]
+
+
+@pytest.mark.parametrize("error", GONE, ids=repr)
+def test_a_terminal_that_is_gone_ends_nothing(error, monkeypatch):
+    monkeypatch.setattr("sys.stdout", Gone(error))
+    with StatusLine(Console(file=Gone(error), force_terminal=True)) as shown:
+        shown.event("a node came")
+        shown.status("serving")
+        shown.status("loading")
+        shown.hint("type this")
+        shown.result("ready")
+
+
+@pytest.mark.parametrize("error", GONE, ids=repr)
+def test_a_loading_bar_ends_nothing_either(error, monkeypatch):
+    monkeypatch.setattr("sys.stderr", Gone(error))
+    with LoadingBar(1) as bar:
+        bar.update(0, 0.5)
+
+
+def test_what_is_shown_obeys_nobody(capsys):
+    written = io.StringIO()
+    shown = StatusLine(Console(file=written, width=200))
+    shown.event(NASTY)
+    shown.result(NASTY)
+    for text in (written.getvalue(), capsys.readouterr().out):
+        assert not set(text) & OBEYED - {"\n"}
+        assert text.count("\n") == 1
+        assert "[red]is[/red] here now" in text
+
+
+def test_the_present_state_obeys_nobody():
+    written = io.StringIO()
+    with StatusLine(Console(file=written, width=200, force_terminal=True)) as shown:
+        written.truncate(0)
+        shown.status(NASTY)
+        text = written.getvalue()
+    for sequence in ("\x1b]0", "\x1b[2J", "\x9b", "\u202e"):
+        assert sequence not in text
+    assert "[red]is[/red] here" in text

@@ -1,0 +1,173 @@
+"""What a coordinator, a router, or a program of the owner's PC can send to an agent; and what a
+stage process and its parent tell each other."""
+
+import struct
+import tempfile
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from pydantic import ValidationError
+
+from molink.checkpoint.model_config import model_shape
+from molink.checkpoint.safetensors_header import read_header
+from molink.checkpoint.shard_plan import plan_shards
+from molink.checkpoint.weights_manifest import WeightsManifest
+from molink.errors import CheckpointError, ControlError, FrameError, UserError, WeightsError
+from molink.stage_protocol.messages import decode_line
+from molink_agent.daemon.membership import _refusal
+from molink_agent.local_socket import read_question
+from molink_agent.network.gateway import NatPmpGateway, is_answer
+from molink_agent.weights.block_client import RETRY_AFTER_S_MAX, _retry_after_s
+from molink_agent.weights.part_file import PartFile, parts_of
+from tests.fuzz.target import MIB, Target, golden, golden_bytes, json_seeds
+
+_MEMORY = Path("/dev/shm")
+SCRATCH = tempfile.TemporaryDirectory(
+    prefix="molink-fuzz-", dir=_MEMORY if _MEMORY.is_dir() else None
+)
+FOLDER = Path(SCRATCH.name)
+"""Removed when the interpreter ends."""
+
+# -- weights --------------------------------------------------------------------------------------
+
+MANIFESTS = golden_bytes("weights-manifest")
+
+
+def _manifest(data: bytes) -> None:
+    """A coordinator's list of files, and what a node would fetch and write by it."""
+    manifest = WeightsManifest.model_validate_json(data)
+    files = {
+        tensor.name: entry.name
+        for entry in manifest.files
+        for tensor in (entry.table.tensors if entry.table else ())
+    }
+    plan = plan_shards(files, manifest.shape, range(min(manifest.layers_total, 1)))
+    for part in parts_of(manifest, plan):
+        assert "/" not in part.name and not part.name.startswith(".")
+        for block in part.blocks(manifest.block_bytes)[:64]:
+            for cut in part.cuts(block, manifest.block_bytes):
+                assert 0 <= cut.start < cut.stop <= manifest.block_bytes and cut.local >= 0
+
+
+def _journal(data: bytes) -> None:
+    """What lies beside a part after a crash, or after somebody has written to the disk."""
+    manifest = WeightsManifest.model_validate_json(MANIFESTS[0])
+    part = next(one for one in parts_of(manifest, _plan_of_all(manifest)) if one.runs)
+    file = PartFile(FOLDER, part, manifest.block_bytes)
+    lines, _, content = data.partition(b"\0")
+    file.path.unlink(missing_ok=True)
+    file.journal.write_bytes(lines)
+    file.partial.write_bytes(content)
+    file.verify()
+    assert set(file.held) <= file.wanted
+
+
+def _plan_of_all(manifest: WeightsManifest) -> Any:
+    return plan_shards({}, manifest.shape, range(manifest.layers_total))
+
+
+def _journal_seeds() -> tuple[bytes, ...]:
+    text = golden("weights-parts")["of_the_head_half_way"]
+    files = dict(one.split("\n", 1) for one in text.removeprefix("== ").split("\n== "))
+    journal = files["config.json.journal"].encode() + b"\n"
+    return (journal + b"\0" + bytes.fromhex(files["config.json.partial"].strip()), journal, b"")
+
+
+def _safetensors(data: bytes) -> object:
+    path = FOLDER / "model.safetensors"
+    path.write_bytes(struct.pack("<Q", len(data)) + data)
+    return read_header(path)
+
+
+def _config(data: bytes) -> object:
+    path = FOLDER / "config.json"
+    path.write_bytes(data)
+    return model_shape(path)
+
+
+CONFIG = {
+    "model_type": "llama",
+    "hidden_size": 64,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "num_hidden_layers": 2,
+    "intermediate_size": 128,
+    "vocab_size": 100,
+    "quantization_config": {"bits": 4},
+}
+
+
+def _retry_after(data: bytes) -> None:
+    headers = {"Retry-After": data.decode("latin-1")}
+    assert 0 < _retry_after_s(SimpleNamespace(headers=headers)) <= RETRY_AFTER_S_MAX
+
+
+# -- routers and the owner's own programs ---------------------------------------------------------
+
+
+class _Router(NatPmpGateway):
+    """Router that answers with one datagram, checked as a real one's is."""
+
+    def __init__(self, datagram: bytes) -> None:
+        NatPmpGateway.__init__(self, "192.0.2.1")
+        self.datagram = datagram
+
+    def _ask(self, request: bytes, operation: int, size: int) -> bytes:
+        if is_answer(self.datagram, operation, size):
+            return self.datagram
+        raise OSError("no answer")
+
+
+ROUTER = (
+    struct.pack("!BBHI4s", 0, 128, 0, 1, b"\xcb\0\x71\1"),
+    struct.pack("!BBHIHHI", 0, 130, 0, 1, 7000, 7001, 3600),
+    struct.pack("!BBHI", 0, 130, 2, 1),
+)
+
+
+def _router(data: bytes) -> None:
+    router = _Router(data)
+    for ask in (router.discover, lambda: router.map(7000, 3600)):
+        try:
+            ask()
+        except OSError:
+            continue
+
+
+TARGETS = (
+    Target(
+        "weights-manifest",
+        _manifest,
+        (ValidationError, UserError, WeightsError),
+        MANIFESTS,
+        "json",
+        memory_bytes=4 * MIB,
+    ),
+    Target("part-journal", _journal, (), _journal_seeds()),
+    Target(
+        "safetensors-header",
+        _safetensors,
+        (CheckpointError,),
+        tuple(text.encode("latin-1")[8:] for text in golden("weights-safetensors-header").values()),
+        "json",
+    ),
+    Target("model-config", _config, (UserError,), json_seeds(CONFIG), "json"),
+    Target("retry-after", _retry_after, (), (b"5", b"1.5", b"Wed, 21 Oct 2015 07:28:00 GMT")),
+    Target("router-answer", _router, (), ROUTER),
+    Target(
+        "agent-question",
+        read_question,
+        (ValueError,),
+        golden_bytes("agent-socket-questions"),
+        "json",
+    ),
+    Target("stage-line", decode_line, (FrameError,), golden_bytes("stage-lines"), "json"),
+    Target(
+        "join-refusal",
+        lambda data: _refusal(403, data),
+        (ControlError,),
+        json_seeds({"error": {"message": "no", "type": "t", "param": None, "code": "c"}}),
+        "json",
+    ),
+)
