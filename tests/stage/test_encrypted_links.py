@@ -38,7 +38,7 @@ class Stages:
             "stage", "0.0.0.0", False, self.facts.put, keys(STAGE, public(PEER))
         )
         self.peer = StageLinks.bind(
-            "peer", "0.0.0.0", True, self.facts.put, keys(PEER, public(STAGE))
+            "peer", "0.0.0.0", False, self.facts.put, keys(PEER, public(STAGE))
         )
 
     def address(self, host: str) -> str:
