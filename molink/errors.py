@@ -15,6 +15,7 @@ __all__ = [
     "FrameError",
     "InvalidRequestError",
     "JoinRefusedError",
+    "LinkLostError",
     "MolinkError",
     "RingError",
     "StageError",
@@ -60,6 +61,17 @@ class FrameError(MolinkError):
 
 class StageError(MolinkError):
     """Raised when a stage process failed: it could not load, or died while it served."""
+
+
+class LinkLostError(StageError):
+    """Raised when a link of a stage is lost or cannot be opened: either end may be at fault.
+
+    `link` is the link's name, "next" or "coordinator".
+    """
+
+    def __init__(self, message: str, link: str) -> None:
+        super().__init__(message)
+        self.link = link
 
 
 class RingError(MolinkError):

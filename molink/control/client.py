@@ -14,8 +14,7 @@ client that was killed comes at once; for one that froze see `heartbeats.py`.
 
 import asyncio
 import logging
-from collections import deque
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from random import Random, SystemRandom
 from typing import TypeVar
@@ -26,7 +25,8 @@ from pydantic import BaseModel
 from molink.control.addresses import BrokerAddress
 from molink.control.backoff import Backoff
 from molink.control.connection import Refused, Will, connection, in_time, is_refusal
-from molink.control.messages.topics import Received, Topic, UnreadableError, read_message
+from molink.control.inbox import Inbox
+from molink.control.messages.topics import Received, Topic
 from molink.errors import ControlError
 from molink.tasks import task_group
 
@@ -43,76 +43,17 @@ _REPUBLISHED_AT_ONCE = 100
 _LASTED_S = 10.0
 """A connection that broke sooner counts as a failed attempt: two nodes with one id, a copied data
 directory, push each other out, and should do so ever more slowly."""
-WAITING_MAX = 20_000
-"""Messages that wait to be read: twenty seconds of a thousand nodes' heartbeats. When it is full,
-new ones are dropped, and the retained ones are requested again once there is room."""
-
-
-class Inbox:
-    """Queue of what has arrived, for one reader; it outlives connections."""
-
-    def __init__(self, waiting_max: int) -> None:
-        self.waiting_max = waiting_max
-        self.invalid_count = 0
-        self.dropped_count = 0
-        self._waiting: deque[aiomqtt.Message] = deque()
-        self._arrived = asyncio.Event()
-        self._missed = False
-
-    def put(self, message: aiomqtt.Message) -> None:
-        """Add what has arrived."""
-        if len(self._waiting) >= self.waiting_max:
-            self.dropped_count += 1
-            self._missed = True
-            return
-        self._waiting.append(message)
-        self._arrived.set()
-
-    def wake(self) -> None:
-        """Make `changed` return, although nothing has arrived."""
-        self._arrived.set()
-
-    async def changed(self) -> None:
-        """Wait until something has arrived, or `wake`."""
-        if not self._waiting:
-            await self._arrived.wait()
-        self._arrived.clear()
-
-    def has_missed(self) -> bool:
-        """Whether messages were dropped since this was last asked."""
-        missed, self._missed = self._missed, False
-        if missed:
-            log.warning("%d control messages were dropped: too many waited", self.dropped_count)
-        return missed
-
-    def read(self) -> Iterator[Received]:
-        """All that waits and can be read."""
-        while self._waiting:
-            received = self._read(self._waiting.popleft())
-            if received is not None:
-                yield received
-
-    def _read(self, message: aiomqtt.Message) -> Received | None:
-        payload = message.payload
-        if not isinstance(payload, bytes) or not payload:
-            return None
-        try:
-            return read_message(str(message.topic), payload, bool(message.retain))
-        except UnreadableError as error:
-            self.invalid_count += 1
-            level = logging.WARNING if self.invalid_count == 1 else logging.DEBUG
-            log.log(level, "a control message is dropped: %s", error)
-            return None
 
 
 class ControlClient:
     """Client of the control plane, connected and reconnected by `open`."""
 
-    def __init__(self, subscriptions: Sequence[str], waiting_max: int) -> None:
+    def __init__(self, subscriptions: Sequence[str], inbox: Inbox) -> None:
         self._subscriptions = subscriptions
         self._retained: dict[str, tuple[bytes, int]] = {}
         """Topic to the last retained message that was published, with its QoS."""
-        self._inbox = Inbox(waiting_max)
+        self.inbox = inbox
+        """What has arrived and waits."""
         self._settled = asyncio.Event()
         """Connected, or refused for good."""
         self._connection: aiomqtt.Client | None = None
@@ -131,16 +72,17 @@ class ControlClient:
         client_id: str | None = None,
         will: Will | None = None,
         subscriptions: Sequence[str] = (),
-        waiting_max: int = WAITING_MAX,
+        inbox: Inbox | None = None,
         random: Random | None = None,
     ) -> AsyncIterator["ControlClient"]:
         """Connected when entered, however long that takes; closed without its last will when left.
 
         `client_id` is the node's own where several share a user (`ExternalBroker`); else the
-        username. `subscriptions` are topic filters. Raises ControlError when the broker refuses the
-        credentials or a subscription; so does every later call once it does.
+        username. `subscriptions` are topic filters; without an `inbox` senders have no budget.
+        Raises ControlError when the broker refuses the credentials or a subscription; so does every
+        later call once it does.
         """
-        client = cls(subscriptions, waiting_max)
+        client = cls(subscriptions, inbox or Inbox())
         identity = (username, password, client_id or username)
         backoff = Backoff(RECONNECT_FIRST_S, RECONNECT_LONGEST_S, random or SystemRandom())
         async with task_group() as group:
@@ -150,16 +92,6 @@ class ControlClient:
                 yield client
             finally:
                 reconnecting.cancel()
-
-    @property
-    def invalid_count(self) -> int:
-        """Messages that were dropped because they could not be read."""
-        return self._inbox.invalid_count
-
-    @property
-    def dropped_count(self) -> int:
-        """Messages that were dropped because too many waited."""
-        return self._inbox.dropped_count
 
     @property
     def connected(self) -> bool:
@@ -182,19 +114,21 @@ class ControlClient:
         await self._send(topic, node_id, message.model_dump_json().encode())
 
     async def clear(self, topic: Topic[Message], node_id: str) -> None:
-        """Remove the retained message of a topic; subscribers are not told."""
+        """Remove the retained message of a topic, if there is a connection; subscribers are not
+        told."""
         assert topic.retained, topic.path
         await self._send(topic, node_id, b"")
+        self._retained.pop(topic.of(node_id), None)
 
     async def messages(self) -> AsyncIterator[Received]:
         """All messages, across reconnects; for one reader. Raises ControlError once refused."""
         while True:
-            for received in self._inbox.read():
+            for received in self.inbox.read():
                 yield received
             if self._failure is not None:
                 raise self._failure
             await self._request_missed()
-            await self._inbox.changed()
+            await self.inbox.changed()
 
     async def _send(self, topic: Topic[Message], node_id: str, payload: bytes) -> None:
         path = topic.of(node_id)
@@ -211,7 +145,7 @@ class ControlClient:
 
     async def _request_missed(self) -> None:
         """Have the broker send retained messages once more, after some were dropped."""
-        if self._connection is None or not self._inbox.has_missed():
+        if self._connection is None or not self.inbox.has_missed():
             return
         try:
             await self._subscribe(self._connection)
@@ -229,7 +163,7 @@ class ControlClient:
         refusals = 0
         while self._failure is None:
             try:
-                async with connection(address, identity, will, self._inbox.put) as (mqtt, broken):
+                async with connection(address, identity, will, self._arrived) as (mqtt, broken):
                     refusals = 0
                     await self._serve(mqtt, broken, backoff)
             except (aiomqtt.MqttError, OSError) as error:
@@ -281,7 +215,10 @@ class ControlClient:
             messages = [(path, *self._retained[path]) for path in chunk]
             await asyncio.gather(*(in_time(mqtt.publish(*one, retain=True)) for one in messages))
 
+    def _arrived(self, message: aiomqtt.Message) -> None:
+        self.inbox.put(str(message.topic), message.payload, retained=bool(message.retain))
+
     def _fail(self, sentence: str) -> None:
         self._failure = ControlError(sentence)
         self._settled.set()
-        self._inbox.wake()
+        self.inbox.wake()

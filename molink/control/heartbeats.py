@@ -23,8 +23,9 @@ class Heartbeats:
     _last_s: dict[str, float] = field(default_factory=dict)
 
     def beat(self, node_id: str, now_s: float) -> None:
-        """The node is there: it has joined, or sent something that is not a retained message."""
-        self._last_s[node_id] = now_s
+        """The node was there then: it had joined, or sent something that is not a retained
+        message."""
+        self._last_s[node_id] = max(now_s, self._last_s.get(node_id, now_s))
 
     def forget(self, node_id: str) -> None:
         """The node has said good-bye, or its last will has come."""

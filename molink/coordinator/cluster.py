@@ -14,8 +14,8 @@ from molink.coordinator.planning.cluster_plan import Planner, Readiness
 from molink.coordinator.requests.cluster_report import nodes_report
 from molink.coordinator.requests.cluster_service import ClusterService
 from molink.coordinator.requests.ledger import Accounting, Ledger
+from molink.coordinator.rings.blame import Blame
 from molink.coordinator.rings.manager import ClusterManager, ManagerSettings
-from molink.coordinator.rings.ring_health import FailureBackoff
 from molink.coordinator.rings.ring_supervisor import Assigner, RingEndpoint, RingSupervisor
 from molink.serving.service import ModelCard
 
@@ -38,7 +38,7 @@ def run_cluster(
     ledger: Ledger,
     planner: Planner,
     readiness: Readiness,
-    backoff: FailureBackoff,
+    blame: Blame,
     new_endpoint: Callable[[int], RingEndpoint],
     settings: ManagerSettings,
     status: Callable[[], dict[str, Any]],
@@ -57,7 +57,7 @@ def run_cluster(
     keys, next_epoch = hub.registry.coordinator, hub.registry.next_revision
     assigner = Assigner(hub.book, hub, keys.public_z85, next_epoch)
     manager = ClusterManager(
-        settings, hub.book, planner, service, assigner, new_endpoint, readiness, tasks, backoff
+        settings, hub.book, planner, service, assigner, new_endpoint, readiness, tasks, blame
     )
     accounting = Accounting(ledger, hub.book, service)
     for work in (hub.run(card.name), manager.run(), accounting.run()):

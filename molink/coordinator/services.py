@@ -22,8 +22,10 @@ from molink.control.messages.payloads import ModelSize, Services
 from molink.control.messages.sealing import open_sealed, seal
 from molink.control.registry.database import NodeRecord
 from molink.control.registry.registry import Registry
+from molink.coordinator.members.access import Suspensions
 from molink.coordinator.members.node_book import NodeBook
 from molink.coordinator.members.probing import Probing
+from molink.errors import ControlError
 from molink.tasks import background_tasks
 from molink.transport.peer.protocol import PEER_PORT_NAME
 from molink.transport.peer.service import PeerService
@@ -223,6 +225,8 @@ class JoinService:
     """Where agents find the broker; empty: at the host of the URL by which they came."""
     model: ModelSize | None = None
     """That is served."""
+    suspensions: Suspensions = field(default_factory=Suspensions)
+    """Nodes that are not let in now, though they are members."""
     _admitting: asyncio.Lock = field(default_factory=asyncio.Lock)
     """Each waits for the disk, in a thread, and holds the registry meanwhile: one at a time, or the
     event loop would wait for all of them when it asks the registry itself."""
@@ -231,11 +235,13 @@ class JoinService:
         """The answer to a request, sealed for its sender.
 
         Raises JoinRefusedError with a sentence for the node's owner, ControlError for what is no
-        request, or when the broker does not answer.
+        request, of a node that is suspended, or when the broker does not answer.
         """
         async with self._admitting:
             admitted = await asyncio.to_thread(self._admit, sealed)
         own, public_key, request, member = admitted
+        if member.node_id in self.suspensions:
+            raise ControlError("This node has said far too much: it is let in again after a while.")
         credentials = await self.broker.allow(member.node_id, member.password)
         address = self.broker.address
         answer = JoinAnswer(

@@ -17,15 +17,16 @@ from molink.control.identity import KeyPair
 from molink.control.messages.payloads import WeightsSource
 from molink.control.registry.registry import Registry
 from molink.coordinator.cluster import Cluster, run_cluster
+from molink.coordinator.members.access import Suspensions
 from molink.coordinator.members.hub import ControlHub, allow_members
 from molink.coordinator.members.node_book import NodeBook
 from molink.coordinator.planning.cluster_plan import Readiness
 from molink.coordinator.planning.model_planner import ModelPlanner
 from molink.coordinator.planning.plan_process import plan_beside
 from molink.coordinator.requests.ledger import Ledger
+from molink.coordinator.rings.blame import Blame
 from molink.coordinator.rings.coordinator_endpoint import CoordinatorEndpoint
 from molink.coordinator.rings.manager import ManagerSettings
-from molink.coordinator.rings.ring_health import FailureBackoff
 from molink.coordinator.services import CoordinatorRelay, JoinService, NodeServices
 from molink.serving.served_model import ServedModel, read_served_model
 from molink.serving.service import ModelCard
@@ -64,12 +65,15 @@ async def start_coordinator(settings: UpSettings, api_port: int) -> AsyncIterato
         registry = stack.enter_context(closing(Registry.open(settings.data_dir)))
         ledger = stack.enter_context(closing(Ledger.open(settings.data_dir)))
         broker = await _started_broker(settings, registry, stack)
+        suspensions = Suspensions()
         book, size = NodeBook(), planner.facts.model_size(model.card.name)
         config = model.checkpoint.config()
         services = await stack.enter_async_context(
             NodeServices.open(settings, registry, book, size, config)
         )
-        hub = await stack.enter_async_context(ControlHub.open(broker, registry, book, services))
+        hub = await stack.enter_async_context(
+            ControlHub.open(broker, registry, book, services, suspensions)
+        )
         registry.url = url
         relay = services.relay
         cluster = run_cluster(
@@ -79,14 +83,14 @@ async def start_coordinator(settings: UpSettings, api_port: int) -> AsyncIterato
             ledger=ledger,
             planner=planner,
             readiness=Readiness(services.probing.asked_of),
-            backoff=FailureBackoff(),
+            blame=Blame(),
             new_endpoint=_endpoints(settings, registry.coordinator, model.card, relay),
             settings=ManagerSettings(settings.min_nodes, settings.codec),
             status=lambda: {"relay": {"address": relay.address, "trouble": relay.trouble}},
         )
         yield Coordinator(
             cluster,
-            JoinService(registry, broker, _host_for_agents(settings, broker), size),
+            JoinService(registry, broker, _host_for_agents(settings, broker), size, suspensions),
             registry,
             model.checkpoint,
             lambda split: _best_plan(planner, book, split),

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import assert_never
 
-from molink.errors import StageError, UserError
+from molink.errors import LinkLostError, StageError, UserError
 from molink.stage_protocol.messages import (
     Command,
     Fact,
@@ -225,9 +225,14 @@ class StageHandle:
         fact = decode_line(line)
         assert isinstance(fact, Fact), "a stage sends no commands"
         if isinstance(fact, StageFailed):
-            kind = UserError if fact.user_fault else StageError
-            raise kind(fact.message if fact.user_fault else f"{self.name}: {fact.message}")
+            raise self._error(fact)
         return fact
+
+    def _error(self, fact: StageFailed) -> UserError | StageError:
+        if fact.user_fault:
+            return UserError(fact.message)
+        message = f"{self.name}: {fact.message}"
+        return StageError(message) if fact.link is None else LinkLostError(message, fact.link)
 
 
 @dataclass(slots=True)

@@ -18,7 +18,7 @@ from molink.control.messages.payloads import (
     LinkKeys,
     StageFact,
 )
-from molink.errors import MolinkError, StageError, UserError
+from molink.errors import LinkLostError, MolinkError, StageError, UserError
 from molink.node.stage_handle import StageHandle
 from molink.stage_protocol.messages import (
     JoinRing,
@@ -27,7 +27,7 @@ from molink.stage_protocol.messages import (
     StageHealth,
     StageLoaded,
 )
-from molink.tasks import cancel, task_group
+from molink.tasks import cancel, spawn, task_group
 from molink_scheduler.head.settings import RingTerms
 
 __all__ = [
@@ -160,7 +160,7 @@ class StageManager:
             return
         await cancel(self._task)
         self.assignment = assignment
-        self._task = asyncio.create_task(self._carry_out(assignment))
+        self._task = spawn(self._carry_out(assignment))
 
     async def reclaim(self) -> None:
         """End the stage although a ring counts on it: the owner wants the PC."""
@@ -190,17 +190,23 @@ class StageManager:
                 raise StageError("Its stage ended before it joined its ring.")
         except UserError as error:
             await self._give_up(assignment, str(error), user_fault=self.operators_own)
+        except LinkLostError as error:
+            link = assignment.next_link if error.link == "next" else assignment.coordinator_link
+            await self._give_up(assignment, str(error), about=link.to if link is not None else "")
         except (MolinkError, OSError) as error:
             await self._give_up(assignment, str(error))
         except Exception as error:
             log.exception("an assignment could not be carried out")
             await self._give_up(assignment, f"The node stopped on {type(error).__name__}.")
 
-    async def _give_up(self, assignment: Assignment, why: str, *, user_fault: bool = False) -> None:
+    async def _give_up(
+        self, assignment: Assignment, why: str, *, user_fault: bool = False, about: str = ""
+    ) -> None:
+        """`about`: whom the link led to that was lost."""
         await self._end_process()
         self.state = "standby"
-        message = why[:SENTENCE_CHARACTERS_MAX]
-        await self._fact(assignment, "failed", message=message, user_fault=user_fault)
+        fields = {"message": why[:SENTENCE_CHARACTERS_MAX], "user_fault": user_fault}
+        await self._fact(assignment, "failed", **fields, about=about)
 
     async def _stop_process(self, assignment: Assignment) -> None:
         await self._end_process()

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import assert_never
 
-from molink.errors import FrameError, StageError
+from molink.errors import FrameError, LinkLostError, StageError
 from molink.stage_protocol.messages import (
     Fact,
     JoinRing,
@@ -69,7 +69,7 @@ class StageLinks:
     _next: PacedLink | None = None
     _coordinator: PacedLink | None = None
     _pending: list[MessageFrames] = field(default_factory=list)
-    _lost: str | None = None
+    _lost: StageError | None = None
     """Why this stage cannot go on, once a link is given up."""
 
     @classmethod
@@ -153,7 +153,7 @@ class StageLinks:
         """All messages that have arrived, of this epoch and well-formed. Raises StageError when a
         link that leaves here is lost."""
         if self._lost is not None:
-            raise StageError(self._lost)
+            raise self._lost
         while True:
             try:
                 frames = self._pending.pop() if self._pending else self._inbox.get_nowait()
@@ -184,7 +184,9 @@ class StageLinks:
 
     def _on_failure(self, error: Exception) -> None:
         """In the links' thread, which ends."""
-        self._lost = f"{self.name} can send and receive nothing any more: {error!r:.200}."
+        self._lost = StageError(
+            f"{self.name} can send and receive nothing any more: {error!r:.200}."
+        )
 
     def _on_silence(self, link: PacedLink, step: SilenceStep) -> None:
         """In the links' thread: a path seems dead, and what the link does about it."""
@@ -196,9 +198,10 @@ class StageLinks:
                     reason = "nothing that is sent there is acknowledged"
                     self._report(PathMoved(name, link.address, False, reason))
             case GiveUp(silent_s):
-                self._lost = (
+                self._lost = LinkLostError(
                     f"{self.name} has lost its link {link.name!r}: for {silent_s:.0f} s nothing "
-                    "was acknowledged over any way."
+                    "was acknowledged over any way.",
+                    link.name,
                 )
             case _:
                 assert_never(step)
@@ -222,7 +225,9 @@ class StageLinks:
         except ValueError as error:
             raise StageError(f"{self.name} cannot encrypt its link: {error}.") from None
         if not self._links.open(link):
-            raise StageError(f"{self.name} got no answer from its neighbour: check the link.")
+            raise LinkLostError(
+                f"{self.name} got no answer from its neighbour: check the link.", name
+            )
         return link
 
 

@@ -19,13 +19,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import BinaryIO, TextIO, cast
 
-from molink.errors import MolinkError, StageError, UserError
+from molink.errors import LinkLostError, MolinkError, StageError, UserError
 from molink.printable import PrintableStream
 from molink.stage_protocol.messages import (
     Fact,
     JoinRing,
     LoadStage,
     MovePath,
+    OutgoingLink,
     SetAllowed,
     SetUploadCap,
     StageFailed,
@@ -121,6 +122,9 @@ def _private_stdout() -> BinaryIO:
 
 
 def _failure(error: BaseException) -> StageFailed:
+    if isinstance(error, LinkLostError):
+        link: OutgoingLink = "next" if error.link == "next" else "coordinator"
+        return StageFailed(str(error), user_fault=False, link=link)
     if isinstance(error, MolinkError):
         return StageFailed(str(error), isinstance(error, UserError))
     traceback.print_exception(error, file=sys.stderr)

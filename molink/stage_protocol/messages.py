@@ -49,6 +49,8 @@ OutgoingLink = Literal["next", "coordinator"]
 """Names of the links that leave a stage."""
 
 
+Port = Annotated[int, Ge(1), Le(65_535)]
+
 FIGURE_MAX = 2**53
 """Beyond it integers are not exact as floats; no count of ours comes near."""
 
@@ -149,9 +151,9 @@ class LoadProgressed:
 class StageLoaded:
     """Fact: the layers are there, and links may connect."""
 
-    port: int
+    port: Port
     """Where the previous stage connects (the tail, when this is the head)."""
-    coordinator_port: int | None
+    coordinator_port: Port | None
     """Where the coordinator connects; only on the head."""
     device: str
     dtype: str
@@ -227,6 +229,8 @@ class StageFailed:
     """One sentence for a person."""
     user_fault: bool
     """Whether the operator's input was wrong (exit code 2) rather than something of ours."""
+    link: OutgoingLink | None = None
+    """That was lost, or could not be opened; None: it was no link."""
 
 
 Steering = SetAllowed | MovePath | SetUploadCap

@@ -119,7 +119,7 @@ def test_nodes_are_listed_and_removed(registry):
     told = run("node", "remove", "attic")
     assert f"molink invite revoke {node.invite_id}" in told
     assert json.loads(run("node", "list", "--json"))[0]["removed"] is not None
-    assert registry.changed_elsewhere() and registry.member(node.node_id) is None
+    assert registry.changed() and registry.member(node.node_id) is None
     assert node.password not in run("node", "list", "--json") + run("node", "list")
 
 

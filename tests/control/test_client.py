@@ -10,7 +10,16 @@ import pytest
 from molink.control.broker.broker import BrokerAddress
 from molink.control.client import REFUSALS_MAX, ControlClient
 from molink.control.connection import in_time
-from molink.control.messages.topics import ASSIGNMENT, COORDINATOR, HEALTH, PRESENCE
+from molink.control.inbox import Inbox
+from molink.control.messages.topics import (
+    ASSIGNMENT,
+    COORDINATOR,
+    FACT,
+    HEALTH,
+    PRESENCE,
+    PROFILE,
+    WISH,
+)
 from molink.errors import ControlError
 from tests.control.conftest import PASSWORD, coordinator_presence, health, presence, until
 
@@ -61,20 +70,19 @@ async def test_the_last_will_is_what_was_given(open_client, raw, coordinator):
         topic, payload, _ = await coordinator.message()
         assert (topic, PRESENCE.message.model_validate_json(payload)) == (SAID, will[2])
         await until(lambda: node.connection_count == 2)
-    await (await raw("n2")).publish("molink/v1/node/n2/said/x", "no will on leaving")
+    await (await raw("n2")).publish("molink/v1/node/n2/said/wish", "no will on leaving")
     assert (await coordinator.message())[1] == "no will on leaving"
 
 
 async def test_what_cannot_be_read_is_dropped_and_counted(open_client, raw, caplog):
     async with open_client("coordinator", subscriptions=["molink/v1/#"]) as coordinator:
         node = await raw("n1")
-        await node.publish(SAID, "no json")
-        await node.publish(SAID, '{"name": ""}')
-        await node.publish("molink/v1/node/n1/said/unknown", "{}")
+        for topic, payload in ((PROFILE, "no json"), (WISH, '{"wish": ""}'), (FACT, "{}")):
+            await node.publish(topic.of("n1"), payload)
         await node.publish(SAID, presence().model_dump_json())
         with caplog.at_level(logging.WARNING, "molink.control"):
             assert (await anext(coordinator.messages())).message == presence()
-        assert coordinator.invalid_count == 3
+        assert coordinator.inbox.invalid_count == 3
         assert len(caplog.records) == 1
         assert "dropped" in caplog.text
 
@@ -146,11 +154,12 @@ async def test_what_found_no_room_is_asked_for_again(open_client):
     async with open_client("coordinator") as writer:
         for number in range(10):
             await writer.publish(PRESENCE, f"n{number}", presence())
-    everything = [PRESENCE.of_all]
-    async with open_client("coordinator", subscriptions=everything, waiting_max=4) as reader:
-        await until(lambda: reader.dropped_count == 6)
-        assert reader.dropped_count == 6
-        reader._inbox.waiting_max = 100
+    everything, one = [PRESENCE.of_all], len(presence().model_dump_json())
+    room = Inbox(waiting_bytes_max=4 * one)
+    async with open_client("coordinator", subscriptions=everything, inbox=room) as reader:
+        await until(lambda: reader.inbox.dropped_count == 6)
+        assert reader.inbox.dropped_count == 6
+        room.waiting_bytes_max = 2**20
         seen = set()
         async with asyncio.timeout(15):
             async for received in reader.messages():

@@ -1,13 +1,19 @@
 """Nodes reach the coordinator through its relay, wherever that runs."""
 
 import asyncio
+import time
 from contextlib import asynccontextmanager
 
 import pytest
 
 from molink.config.settings import UpSettings
-from molink.coordinator.services import RelayElsewhere, RelayHere, open_relay
-from molink.errors import UserError
+from molink.control.broker.embedded import EmbeddedBroker
+from molink.control.identity import KeyPair
+from molink.control.messages.joining import JoinAnswer, request_to_join
+from molink.control.messages.sealing import open_answer, seal
+from molink.control.registry.registry import Registry
+from molink.coordinator.services import JoinService, RelayElsewhere, RelayHere, open_relay
+from molink.errors import ControlError, UserError
 from molink.transport.preamble import RefusedError
 from molink.transport.relay.client import RelayCaller
 from molink.transport.relay.protocol import COORDINATOR, relay_token
@@ -91,3 +97,17 @@ async def test_a_secret_that_cannot_be_read_says_how_to_make_one(tmp_path):
     with pytest.raises(UserError, match="openssl rand"):
         async with open_relay(settings, b"", lambda node_id: True):
             pass
+
+
+async def test_who_is_suspended_is_not_let_in_by_joining_again(tmp_path):
+    registry, pair = Registry.open(tmp_path), KeyPair.generate()
+    joining = JoinService(registry, EmbeddedBroker("127.0.0.1", 1883), "127.0.0.1")
+    invite = registry.make_invite(60.0, 1, "", time.time(), "http://127.0.0.1:1")
+    sealed = seal(request_to_join(invite, "pc", "1", time.time()), pair, invite.coordinator_key)
+    answer = open_answer(await joining.join(sealed), pair, JoinAnswer, invite.coordinator_key)
+    joining.suspensions.suspend(answer.node_id, 0.0)
+    with pytest.raises(ControlError, match="far too much"):
+        await joining.join(sealed)
+    joining.suspensions.take_ended(1e9)
+    await joining.join(sealed)
+    registry.close()

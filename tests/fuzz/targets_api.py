@@ -3,11 +3,10 @@
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 
-from aiohttp import web
 from aiohttp.test_utils import make_mocked_request
 from multidict import CIMultiDict, CIMultiDictProxy
 
-from molink.api.body import read_body
+from molink.api.body import _checked
 from molink.api.errors import ApiError
 from molink.api.generate import _request_of
 from molink.api.openai import chat, completions
@@ -38,29 +37,22 @@ def _awaited(run: Callable[[bytes], Awaitable[object]]) -> Callable[[bytes], obj
     return lambda data: LOOP.run_until_complete(run(data))
 
 
-POST = make_mocked_request("POST", "/generate", {"Content-Type": "application/json"})
 GET = make_mocked_request("GET", "/")
-"""Making one takes a millisecond, so all inputs share them."""
-
-
-def _request(data: bytes) -> web.Request:
-    """A request whose body has come."""
-    POST._read_bytes = data
-    return POST
+"""Making one takes a millisecond, so all inputs share it."""
 
 
 async def _generate(data: bytes) -> object:
-    return await _request_of(await read_body(_request(data), GenerateBody), CARD)
+    return await _request_of(_checked(bytearray(data), GenerateBody), CARD)
 
 
 async def _completions(data: bytes) -> None:
-    body = await read_body(_request(data), CompletionBody)
+    body = _checked(bytearray(data), CompletionBody)
     for prompt in prompt_list(body.prompt):
         completions._requests(await tokens_of_prompt(prompt, CARD), body, CARD)
 
 
 async def _chat(data: bytes) -> None:
-    body = await read_body(_request(data), ChatBody)
+    body = _checked(bytearray(data), ChatBody)
     chat._requests(await tokens_of_conversation(body.messages, CARD), body, CARD)
 
 

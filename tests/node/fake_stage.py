@@ -46,6 +46,8 @@ class FakeHandle:
     allowed: list = field(default_factory=list)
     moves: list = field(default_factory=list)
     health_changed: asyncio.Event | None = None
+    lost: Exception | None = None
+    """What joining fails with."""
 
     async def wait_loaded(self, progressed):
         progressed(0.5)
@@ -58,6 +60,8 @@ class FakeHandle:
         return self.loaded
 
     async def join(self, command):
+        if self.lost is not None:
+            raise self.lost
         self.joined = command
 
     async def watch(self, path_moved, health_changed):

@@ -7,7 +7,7 @@ import pytest
 
 from molink.control.messages.payloads import Assignment, LinkKeys, StageLink
 from molink.coordinator.local.local_node import DirectRoutes
-from molink.errors import StageError, UserError
+from molink.errors import LinkLostError, StageError, UserError
 from molink.node.stage_manager import StageManager
 from molink.stage_protocol.messages import LoadStage
 from molink.wire.curve_keys import CurveKeys
@@ -120,6 +120,17 @@ async def test_a_stage_that_fails_or_dies_is_a_failure_of_nobody():
         await h.until("loaded")
         h.handles[1].child.ended.set()
         assert "ended before it joined" in (await h.until("failed")).message
+
+
+@pytest.mark.parametrize(("link", "about"), [("next", "n"), ("coordinator", "")])
+async def test_a_link_that_is_lost_names_the_neighbour(link, about):
+    async with hosted() as h:
+        await h.manager.assign(LOAD)
+        await h.until("loaded")
+        h.handles[0].lost = LinkLostError("It got no answer.", link)
+        await h.manager.assign(JOINED)
+        fact = await h.until("failed")
+        assert (fact.message, fact.about) == ("It got no answer.", about)
 
 
 async def test_keys_are_for_stages_whose_links_are_encrypted():

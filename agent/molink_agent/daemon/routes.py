@@ -17,7 +17,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
 
 from molink.control.messages.payloads import Assignment, PeerAddress, Services, StageLink
-from molink.errors import StageError
+from molink.errors import LinkLostError
 from molink.node.stage_manager import MoveLink, ring_terms
 from molink.stage_protocol.messages import JoinRing, OutgoingLink, PathMoved, StageLoaded
 from molink.tasks import cancel, spawn
@@ -183,7 +183,7 @@ class RelayedRoutes:
 
     async def join_command(self, assignment: Assignment, move: MoveLink) -> JoinRing:
         """Find the first path of each link; `move` is called for better ones later. Raises
-        StageError when one has none."""
+        LinkLostError when one has none."""
         ring = ring_terms(assignment)
         assert assignment.next_link is not None
         await self._close_routes()
@@ -247,8 +247,8 @@ class RelayedRoutes:
             async with asyncio.timeout(PATH_WITHIN_S):
                 await found.wait()
         except TimeoutError:
-            raise StageError(
-                f"No way leads to {link.to}: {keeper.trouble or 'no answer'}."
+            raise LinkLostError(
+                f"No way leads to {link.to}: {keeper.trouble or 'no answer'}.", name
             ) from None
         return f"tcp://{keeper.path.address}"
 

@@ -291,6 +291,8 @@ class StageFact(Message):
     message: Sentence = ""
     user_fault: bool = False
     """Of "failed": whether what was asked for cannot be, as opposed to this node."""
+    about: Annotated[str, Field(max_length=20)] = ""
+    """Of "failed": whom its lost link led to, a node id or "coordinator"; empty: it was no link."""
 
 
 class NodeHealth(Message):

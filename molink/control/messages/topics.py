@@ -48,6 +48,7 @@ __all__ = [
     "UnreadableError",
     "node_of",
     "read_message",
+    "topic_of",
 ]
 
 ROOT = "molink/v1"
@@ -140,13 +141,19 @@ class Received:
     """Of the class `topic.message`."""
     retained: bool = False
     """Sent earlier, perhaps long ago: it is no heartbeat."""
+    arrived_s: float = 0.0
+    """When it came off the socket, on a clock that never jumps."""
 
 
-def read_message(path: str, payload: bytes, retained: bool) -> Received:
+def topic_of(path: str) -> Topic[Any] | None:
+    """The topic of a path; None when it is none of ours."""
+    return _BY_PATH.get(path if node_of(path) is None else _template(path))
+
+
+def read_message(path: str, payload: bytes, retained: bool, arrived_s: float = 0.0) -> Received:
     """The message of a payload. Raises UnreadableError for an unknown topic or one that does not
     fit it."""
-    node_id = node_of(path)
-    topic = _BY_PATH.get(path if node_id is None else _template(path))
+    topic = topic_of(path)
     if topic is None:
         raise UnreadableError(f"unknown topic {path[:200]!r}")
     try:
@@ -155,7 +162,7 @@ def read_message(path: str, payload: bytes, retained: bool) -> Received:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"])
         raise UnreadableError(printable_line(f"{path}: {where} {first['msg']}")) from None
-    return Received(topic, node_id or "", message, retained)
+    return Received(topic, node_of(path) or "", message, retained, arrived_s)
 
 
 def _template(path: str) -> str:

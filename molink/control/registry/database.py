@@ -178,7 +178,8 @@ def _migrate(connection: sqlite3.Connection, version: int, step: str) -> None:
             connection.execute(f"PRAGMA user_version = {version + 1}")
         connection.execute("COMMIT")
     except BaseException:
-        connection.execute("ROLLBACK")
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
         raise
 
 
@@ -189,5 +190,5 @@ def _version(connection: sqlite3.Connection) -> int:
 def _cannot_open(path: Path, error: OSError | sqlite3.Error) -> UserError:
     return UserError(
         f"{path} cannot be opened as the cluster's registry ({error}): "
-        "check its owner, or give another --data-dir."
+        "check its owner and whether its disk is full, or give another --data-dir."
     )

@@ -1,9 +1,11 @@
 """The registry of the cluster: the coordinator's key, its invites and its nodes in one SQLite file.
 
 The coordinator and the `molink invite` and `molink node` commands open the same file at the same
-time; WAL and immediate transactions make that safe, and `changed_elsewhere` shows the coordinator
-that a command has written. An HTTP API for these commands was rejected: they must work while the
-coordinator is down, and only the operator may read the file anyway.
+time; WAL and immediate transactions make that safe, and `changed` shows the coordinator that a
+command has written. Reading has a connection of its own: it waits for no writer and no disk, so
+that the coordinator's event loop may read whenever it likes. An HTTP API for these commands was
+rejected: they must work while the coordinator is down, and only the operator may read the file
+anyway.
 
 Every write is one transaction, so that of two nodes which show the last use of an invite one is
 refused. Times are arguments: seconds since 1970 by the coordinator's clock.
@@ -26,7 +28,7 @@ from molink.control.registry.database import (
     NodeRecord,
     open_database,
 )
-from molink.errors import ControlError, UserError
+from molink.errors import ControlError, MolinkError, UserError
 
 __all__ = ["Registry"]
 
@@ -48,7 +50,10 @@ class Registry:
 
     path: Path
     _connection: sqlite3.Connection
+    """For transactions that write."""
+    _reader: sqlite3.Connection
     _lock: threading.RLock = field(default_factory=threading.RLock)
+    _reader_lock: threading.RLock = field(default_factory=threading.RLock)
     _data_version: int = 0
     _revisions: range = range(0)
     """Reserved and not yet given."""
@@ -64,13 +69,19 @@ class Registry:
             raise UserError(
                 f"There is no cluster in {data_dir}: run molink up first, or give --data-dir."
             )
-        registry = cls(path, open_database(path))
-        registry.changed_elsewhere()
+        writer = open_database(path)
+        try:
+            registry = cls(path, writer, open_database(path))
+            registry.changed()
+        except MolinkError:
+            writer.close()
+            raise
         return registry
 
     def close(self) -> None:
         """Close the SQLite file."""
-        with self._lock:
+        with self._lock, self._reader_lock:
+            self._reader.close()
             self._connection.close()
 
     # -- the coordinator itself -----------------------------------------------------------------
@@ -78,6 +89,9 @@ class Registry:
     @property
     def coordinator(self) -> KeyPair:
         """The coordinator's key pair, made on first use; invites carry its public half."""
+        known = self.setting(SECRET_KEY)
+        if known is not None:
+            return KeyPair.of_secret(bytes.fromhex(known))
         with self._transaction() as db:
             new = KeyPair.generate().secret.hex()
             db.execute("INSERT OR IGNORE INTO settings VALUES (?, ?)", (SECRET_KEY, new))
@@ -90,11 +104,12 @@ class Registry:
 
     @url.setter
     def url(self, url: str) -> None:
-        self.set_setting(URL, checked_url(url))
+        if checked_url(url) != self.url:
+            self.set_setting(URL, checked_url(url))
 
     def setting(self, name: str) -> str | None:
         """A value that was kept under this name."""
-        with self._transaction() as db:
+        with self._reading() as db:
             return _setting(db, name)
 
     def set_setting(self, name: str, value: str) -> None:
@@ -117,11 +132,12 @@ class Registry:
             revision, self._revisions = self._revisions[0], self._revisions[1:]
             return revision
 
-    def changed_elsewhere(self) -> bool:
-        """Whether another process has written since the last call; costs microseconds."""
-        with self._lock:
+    def changed(self) -> bool:
+        """Whether we or another process have written since the last call; costs microseconds.
+        Raises ControlError when the file cannot be read."""
+        with self._reading() as db:
             before = self._data_version
-            self._data_version = self._connection.execute("PRAGMA data_version").fetchone()[0]
+            self._data_version = db.execute("PRAGMA data_version").fetchone()[0]
             return self._data_version != before
 
     # -- invites --------------------------------------------------------------------------------
@@ -153,7 +169,7 @@ class Registry:
 
     def list_invites(self) -> list[InviteRecord]:
         """Invites that have not ended long ago, oldest first."""
-        with self._transaction() as db:
+        with self._reading() as db:
             return rules.invites(db)
 
     def revoke(self, which: str, now: float) -> InviteRecord:
@@ -191,18 +207,18 @@ class Registry:
 
     def list_nodes(self) -> list[NodeRecord]:
         """Nodes that ever joined, oldest first; see `removed`."""
-        with self._transaction() as db:
+        with self._reading() as db:
             return rules.nodes(db)
 
     def member(self, node_id: str) -> NodeRecord | None:
         """The node of this id, if it belongs to the cluster."""
-        with self._transaction() as db:
+        with self._reading() as db:
             node = rules.node(db, node_id)
             return node if node is not None and node.removed is None else None
 
     def member_of_token(self, weights_token: str) -> NodeRecord | None:
         """The node that this weights token was given to, if it belongs to the cluster."""
-        with self._transaction() as db:
+        with self._reading() as db:
             return rules.member_of_token(db, weights_token)
 
     def remove_node(self, which: str, now: float) -> NodeRecord:
@@ -219,6 +235,15 @@ class Registry:
             return pc
 
     @contextmanager
+    def _reading(self) -> Iterator[sqlite3.Connection]:
+        """What was written last; waits for nobody. Raises ControlError when it cannot be read."""
+        with self._reader_lock:
+            try:
+                yield self._reader
+            except sqlite3.Error as error:
+                raise self._unusable(error) from None
+
+    @contextmanager
     def _transaction(self) -> Iterator[sqlite3.Connection]:
         """All or nothing, and alone. Raises ControlError when the file cannot be used."""
         with self._lock:
@@ -226,14 +251,16 @@ class Registry:
                 self._connection.execute("BEGIN IMMEDIATE")
                 try:
                     yield self._connection
+                    self._connection.execute("COMMIT")
                 except BaseException:
-                    self._connection.execute("ROLLBACK")
+                    if self._connection.in_transaction:  # SQLite ends some by itself: a full disk.
+                        self._connection.execute("ROLLBACK")
                     raise
-                self._connection.execute("COMMIT")
             except sqlite3.Error as error:
-                raise ControlError(
-                    f"{self.path} cannot be used ({error}): is its disk full or gone?"
-                ) from None
+                raise self._unusable(error) from None
+
+    def _unusable(self, error: sqlite3.Error) -> ControlError:
+        return ControlError(f"{self.path} cannot be used ({error}): is its disk full or gone?")
 
 
 def _setting(db: sqlite3.Connection, name: str) -> str | None:

@@ -118,11 +118,13 @@ class LocalEndpoint:
     async def close(self) -> None:
         """Close both links; a second call does nothing."""
         links, self._links = self._links, None
-        if links is not None:
-            await asyncio.to_thread(links.close)
         emulator, self._emulator = self._emulator, None
-        if emulator is not None:
-            await emulator.child.stop()
+        try:
+            if links is not None:
+                await asyncio.to_thread(links.close)
+        finally:
+            if emulator is not None:
+                await emulator.child.stop()
 
     def _links_seen(self, ring: Ring) -> Iterator[tuple[str, str, KnownLink]]:
         assert self._links is not None, "links are seen until they are closed"

@@ -30,8 +30,8 @@ from molink.coordinator.members.node_book import NodeBook
 from molink.coordinator.planning.cluster_plan import Readiness
 from molink.coordinator.requests.ledger import Ledger
 from molink.coordinator.requests.link_memory import LinkMemoryFile
+from molink.coordinator.rings.blame import Blame
 from molink.coordinator.rings.manager import ManagerSettings
-from molink.coordinator.rings.ring_health import FailureBackoff
 from molink.errors import UserError
 from molink.serving.served_model import read_served_model
 from molink.tasks import background_tasks
@@ -83,7 +83,7 @@ async def start_local(settings: ServeSettings) -> AsyncIterator[Cluster]:
             ledger=ledger,
             planner=FixedPlanner(tuple(node.node_id for node in nodes), plan.works),
             readiness=Readiness(lambda node, others: frozenset(), settle_s=0.0),
-            backoff=FailureBackoff(BACKOFF_FIRST_S, BACKOFF_MAX_S),
+            blame=Blame(BACKOFF_FIRST_S, BACKOFF_MAX_S),
             new_endpoint=partial(
                 LocalEndpoint, model.card, plan, settings.ring, public_key, nodes, memory
             ),

@@ -2,6 +2,10 @@
 
 Only members of the registry are listened to. A node that was removed there, perhaps by another
 process, is forgotten within a second: its broker user, its access to the relay, its part of a ring.
+One that says far more than nodes have to say is shut out for a while.
+
+Each thing that may take time has a task of its own: whoever waits for the broker, or for a thousand
+answers, holds up neither what others report nor the watch over silence.
 """
 
 import asyncio
@@ -15,6 +19,7 @@ from typing import Protocol
 
 from molink.control.broker.broker import Broker
 from molink.control.client import ControlClient
+from molink.control.inbox import NODE_BUDGET, Inbox
 from molink.control.messages.payloads import (
     Accepted,
     Assignment,
@@ -29,27 +34,18 @@ from molink.control.messages.topics import (
     ACCEPTED,
     ASSIGNMENT,
     COORDINATOR,
-    FACT,
-    HEALTH,
     LINK_KEYS,
-    PATHS,
-    PRESENCE,
-    PROFILE,
-    SEEN,
     SERVICES,
-    WISH,
     Received,
 )
 from molink.control.registry.registry import Registry
+from molink.coordinator.members.access import REPORT_TOPICS, BrokerAccess, Suspensions
 from molink.coordinator.members.node_book import NODES_MAX, Node, NodeBook
 from molink.coordinator.members.probing import Probing
-from molink.errors import ControlError, ErrorGuard
-from molink.tasks import task_group
+from molink.errors import ErrorGuard
+from molink.tasks import gathered, task_group
 
-__all__ = ["REPORT_TOPICS", "ControlHub", "NodeServices", "allow_members"]
-
-REPORT_TOPICS = (PRESENCE, PROFILE, PATHS, SEEN, FACT, WISH, HEALTH)
-"""All that a node reports. Presence first: what is retained of the others belongs to it."""
+__all__ = ["ControlHub", "NodeServices", "allow_members"]
 
 RECONNECT_S = 15.0
 """After the broker was away: nodes wait up to ten seconds between two attempts to reach it."""
@@ -60,6 +56,14 @@ TICK_S = 0.5
 LATE_S = TICK_S + 2.0
 """A check that comes later than this: this PC was suspended or overloaded, and what nodes have
 reported meanwhile still waits to be read."""
+
+FLOOD_S = 5.0
+"""After a flood was found, what the broker still holds of it is read: no silence counts so long."""
+
+ANSWERS_AT_ONCE = 50
+"""To newcomers: each waits for the broker's acknowledgement."""
+
+SUSPENDED = "It says far more than a node has to say, and is not listened to for {minutes:.0f} min."
 
 log = logging.getLogger(__name__)
 
@@ -90,18 +94,25 @@ class ControlHub:
     """The coordinator's session with its broker. Made by `open`; `run` serves it."""
 
     client: ControlClient
-    broker: Broker
+    access: BrokerAccess
     registry: Registry
     book: NodeBook
     session: str
     services: NodeServices | None = None
     """None: nodes need none and measure nothing."""
+    suspensions: Suspensions = field(default_factory=Suspensions)
     guard: ErrorGuard = field(default_factory=lambda: ErrorGuard("A step of the control plane"))
     """A broker that refuses us ends `run` all the same."""
     _excused_until: float = 0.0
     _is_dropping: bool = False
     """Whether the registry was changed and is still to be read."""
-    _forbidden: set[str] = field(default_factory=set)
+    _removed: set[str] = field(default_factory=set)
+    """Nodes whose removal was carried out."""
+    _newcomers: dict[str, None] = field(default_factory=dict)
+    """Nodes that wait for an answer to their presence or profile."""
+    _has_newcomers: asyncio.Event = field(default_factory=asyncio.Event)
+    _greeted: dict[str, Presence] = field(default_factory=dict)
+    """Presence of each node that was answered."""
     _keys_sent: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
     @classmethod
@@ -112,6 +123,7 @@ class ControlHub:
         registry: Registry,
         book: NodeBook,
         services: NodeServices | None = None,
+        suspensions: Suspensions | None = None,
     ) -> AsyncIterator["ControlHub"]:
         """Connected to a broker that runs. Raises ControlError when the broker refuses us."""
         session = secrets.token_hex(8)
@@ -121,8 +133,12 @@ class ControlHub:
             broker.coordinator.password,
             will=(COORDINATOR, "", CoordinatorPresence(online=False, session=session)),
             subscriptions=[topic.of_all for topic in REPORT_TOPICS],
+            inbox=Inbox(NODE_BUDGET),
         ) as client:
-            yield cls(client, broker, registry, book, session, services)
+            access = BrokerAccess(broker, client)
+            yield cls(
+                client, access, registry, book, session, services, suspensions or Suspensions()
+            )
 
     async def run(self, model: str) -> None:
         """Until cancelled. Raises ControlError when the broker refuses us."""
@@ -130,8 +146,9 @@ class ControlHub:
         await self.client.publish(COORDINATOR, "", presence)
         try:
             async with task_group() as group:
-                group.create_task(self._receive())
-                group.create_task(self._tick())
+                for work in (self._receive(), self._tick(), self._answer(), self._order_probes()):
+                    group.create_task(work)
+                group.create_task(self.access.run())
         finally:
             gone = presence.model_copy(update={"online": False})
             await asyncio.shield(self.client.publish(COORDINATOR, "", gone))
@@ -151,22 +168,30 @@ class ControlHub:
         self._keys_sent[node.node_id] = keys
         await self.client.publish(LINK_KEYS, node.node_id, message)
 
+    @property
+    def trouble(self) -> str:
+        """What the broker has not heard yet; empty when nothing."""
+        count = self.access.untold_count
+        return f"The broker has not heard yet that {count} nodes are shut out." if count else ""
+
+    # -- what nodes report -----------------------------------------------------------------------
+
     async def _receive(self) -> None:
         async for received in self.client.messages():
             with self.guard:
-                await self._take(received)
+                self._take(received)
 
-    async def _take(self, received: Received) -> None:
-        if not self._is_member(received.node_id) or self._is_stale(received):
+    def _take(self, received: Received) -> None:
+        node_id, message = received.node_id, received.message
+        if not self._is_member(node_id) or self._is_stale(received):
             return
-        node = self.book.node(received.node_id)
-        is_news = not (node.is_here and isinstance(received.message, NodeHealth))
-        live = not received.retained
-        self.book.take(received.node_id, received.message, time.monotonic(), live=live)
-        if isinstance(received.message, Presence):
-            await self._greet(received)
-        if isinstance(received.message, Profile) and self.services is not None:
-            await self.services.probing.order_timing(self.client, [node])
+        node = self.book.node(node_id)
+        is_news = not (node.is_here and isinstance(message, NodeHealth))
+        is_newcomer = isinstance(message, Presence | Profile) and message not in node.said
+        self.book.take(node_id, message, received.arrived_s, live=not received.retained)
+        if is_newcomer:
+            self._newcomers[node_id] = None
+            self._has_newcomers.set()
         if is_news or node.is_assigned:
             self.book.wake(node)
 
@@ -191,21 +216,45 @@ class ControlHub:
         node.public_key, node.pc = member.public_key, member.pc
         return True
 
-    async def _greet(self, received: Received) -> None:
+    async def _answer(self) -> None:
+        """Greet newcomers and have them time a layer. What repeats itself is answered once."""
+        while True:
+            await self._has_newcomers.wait()
+            some = list(self._newcomers)[:ANSWERS_AT_ONCE]
+            for node_id in some:
+                del self._newcomers[node_id]
+            if not self._newcomers:
+                self._has_newcomers.clear()
+            nodes = [self.book.nodes[one] for one in some if one in self.book.nodes]
+            await gathered(self._answer_one(node) for node in nodes)
+
+    async def _answer_one(self, node: Node) -> None:
+        with self.guard:
+            await self._greet(node)
+            if node.profile is not None and self.services is not None:
+                await self.services.probing.order_timing(self.client, [node])
+
+    async def _greet(self, node: Node) -> None:
         """Of two agents with one key the one that started later is accepted."""
-        presence = received.message
-        assert isinstance(presence, Presence)
-        if presence.online:
+        presence = node.presence
+        if presence is not None and presence.online and presence != self._greeted.get(node.node_id):
             accepted = Accepted(
                 incarnation=presence.incarnation, started_unix_s=presence.started_unix_s
             )
-            services = self.services.of_node(received.node_id) if self.services else Services()
-            await asyncio.gather(
-                self.client.publish(ACCEPTED, received.node_id, accepted),
-                self.client.publish(SERVICES, received.node_id, services),
-            )
+            services = self.services.of_node(node.node_id) if self.services else Services()
+            await self.client.publish(ACCEPTED, node.node_id, accepted)
+            await self.client.publish(SERVICES, node.node_id, services)
+            self._greeted[node.node_id] = presence
 
-    # -- silence, removals, probes ---------------------------------------------------------------
+    async def _order_probes(self) -> None:
+        """Have the nodes measure the paths when it is time."""
+        while self.services is not None:
+            with self.guard:
+                nodes = list(self.book)
+                await self.services.probing.order_if_due(self.client, nodes, time.monotonic())
+            await asyncio.sleep(TICK_S)
+
+    # -- silence, floods, removals ---------------------------------------------------------------
 
     async def _tick(self) -> None:
         ticked_at = time.monotonic()
@@ -214,39 +263,65 @@ class ControlHub:
             if now - ticked_at > LATE_S:
                 self.book.excuse_silence(now)  # It was we who did not hear.
             ticked_at = now
-            with self.guard:
-                await self._check(now)
+            for check in (self._watch_silence, self._suspend_floods, self._drop_removed):
+                with self.guard:
+                    check(now)
             await asyncio.sleep(TICK_S)
 
-    async def _check(self, now: float) -> None:
-        """Find who is silent and who was removed, and measure the paths if it is time."""
-        self._watch_connection(now)
-        if self.client.connected and not self.book.local:
-            for node in self.book.notice_silence(now):
-                log.info("%s is lost: no heartbeat for seconds", node.name)
-                self.book.wake(node)
-        self._is_dropping |= self.registry.changed_elsewhere()
-        if self._is_dropping:
-            await self._drop_removed()
-            self._is_dropping = False
-        if self.services is not None:
-            await self.services.probing.order_if_due(self.client, list(self.book), now)
-
-    def _watch_connection(self, now: float) -> None:
+    def _watch_silence(self, now: float) -> None:
+        """Judge by when messages came, not by when they are read."""
         if not self.client.connected:
             self._excused_until = now + RECONNECT_S
         if now < self._excused_until:
             self.book.excuse_silence(now)
+        for node_id, at_s in self.client.inbox.heard.items():
+            self.book.note_heard(node_id, at_s)
+        if self.client.connected and not self.book.local:
+            for node in self.book.notice_silence(now):
+                log.info("%s is lost: no heartbeat for seconds", node.name)
+                self.book.wake(node)
 
-    async def _drop_removed(self) -> None:
+    def _suspend_floods(self, now: float) -> None:
+        """Shut out who exceeds its budget by far; let in again whose time is over."""
+        for node_id in self.client.inbox.take_overdrawn():
+            if self._is_member(node_id):
+                self._excused_until = max(self._excused_until, now + FLOOD_S)
+                self._suspend(self.book.nodes[node_id], now)
+        for node_id in self.suspensions.take_ended(now):
+            self._let_in_again(node_id)
+
+    def _suspend(self, node: Node, now: float) -> None:
+        """One that is suspended and still heard has slipped in again: the broker is told again."""
+        self.access.shut_out(node.node_id)
+        if node.node_id in self.suspensions:
+            return
+        minutes = self.suspensions.suspend(node.node_id, now) / 60
+        node.suspended, node.lost = SUSPENDED.format(minutes=minutes), True
+        self.client.inbox.mute(node.node_id)
+        log.warning("%s is suspended. %s", node.name, node.suspended)
+        self.book.wake(node)
+
+    def _let_in_again(self, node_id: str) -> None:
+        self.client.inbox.unmute(node_id)
+        if node_id in self.book.nodes:
+            self.book.node(node_id).suspended = ""
+        member = self.registry.member(node_id)
+        if member is not None:
+            self.access.let_in(node_id, member.password)
+
+    def _drop_removed(self, now: float) -> None:
+        """Forget nodes that were removed from the registry, by us or by another process."""
+        self._is_dropping |= self.registry.changed()
+        if not self._is_dropping:
+            return
         for member in self.registry.list_nodes():
-            if member.removed is None or member.node_id in self._forbidden:
+            if member.removed is None or member.node_id in self._removed:
                 continue
-            self._forbidden.add(member.node_id)
+            self._removed.add(member.node_id)
+            self.access.shut_out(member.node_id)
+            self.suspensions.forget(member.node_id)
+            self.client.inbox.forget(member.node_id)
             self.book.drop(member.node_id)
             if self.services is not None:
                 self.services.forbid(member.node_id)
-            try:
-                await self.broker.forbid(member.node_id)
-            except ControlError as error:
-                log.warning("%s is removed, but the broker does not know: %s", member.name, error)
+        self._is_dropping = False

@@ -92,6 +92,8 @@ class Node:
     assignment: Assignment | None = None
     """The last that was sent."""
     lost: bool = False
+    suspended: str = ""
+    """Why the coordinator does not listen to it for a while; empty: it does."""
     pc: str = ""
     """Id of the PC's first device: its own, unless it is a further device of that PC."""
     is_local: bool = False
@@ -111,7 +113,13 @@ class Node:
     @property
     def is_here(self) -> bool:
         """Whether it is connected and alive."""
-        return self.presence is not None and self.presence.online and not self.lost
+        is_online = self.presence is not None and self.presence.online
+        return is_online and not self.lost and not self.suspended
+
+    @property
+    def said(self) -> tuple[Presence | None, Profile | None]:
+        """Who it is and what it lends, as it has said last."""
+        return self.presence, self.profile
 
     @property
     def may_serve(self) -> bool:
@@ -226,6 +234,12 @@ class NodeBook:
             before = node.health.stage if node.health is not None else None
             message = message.model_copy(update={"stage": before})
         node.health, node.lost = message, False
+
+    def note_heard(self, node_id: str, at_s: float) -> None:
+        """Note that a node was heard then, though its message may still wait to be read."""
+        node = self.nodes.get(node_id)
+        if node is not None and node.is_here:
+            self._heartbeats.beat(node_id, at_s)
 
     def note_rate(self, node_id: str, rate_mbps: float) -> None:
         """Note that the coordinator itself has received bytes of a node at this rate."""

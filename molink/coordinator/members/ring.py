@@ -16,13 +16,24 @@ from molink.stage_protocol.messages import StageHealth, StageLoaded
 from molink.tasks import gathered
 from molink_scheduler.head.settings import RingTerms
 
-__all__ = ["COORDINATOR", "AgentStage", "JoinTerms", "NodeCommands", "Ring"]
+__all__ = ["COORDINATOR", "AgentStage", "JoinTerms", "NodeCommands", "Ring", "StageFailure"]
 
 COORDINATOR = -1
 """Stands where stages have their number."""
 
 DOWNLOAD_SHARE = 0.5
 """Of the time until a stage is loaded; how long each part takes is not known beforehand."""
+
+
+@dataclass(frozen=True, slots=True)
+class StageFailure:
+    """Failure of one stage, as it is held against its node."""
+
+    node_id: str
+    reason: str
+    """A sentence."""
+    about: str = ""
+    """Id of the neighbour with which it failed; empty: it failed by itself."""
 
 
 class NodeCommands(Protocol):
@@ -48,8 +59,11 @@ class AgentStage:
     loaded: StageLoaded | None = None
     pid: int | None = None
     """Of its process, where that runs on this machine."""
-    failed: bool = False
-    """Whether the node has reported that its stage cannot be."""
+    has_joined: bool = False
+    failure: StageFailure | None = None
+    """Why its ring has ended, if it is the one to blame."""
+    next_id: str = ""
+    """Id of the node that its link leads to, once it has joined."""
     incarnation: str = field(init=False)
     """Of the agent that the stage was assigned to."""
 
@@ -85,19 +99,24 @@ class AgentStage:
         await self.commands.allow_links(self.node, self.neighbours)
         await self.commands.assign(self.node, self.assignment)
         fact = await self._fact("loaded", progressed)
-        if not isinstance(fact.line, StageLoaded):
-            why = fact.line.why if fact.line is not None else "nothing"
-            raise StageError(f"{self.name} says something impossible of its stage ({why}).")
-        self.loaded = fact.line
+        self.loaded = self._checked(fact)
         return self.loaded
 
     async def join(self, ring: RingTerms, to_next: StageLink, sampled: StageLink | None) -> None:
         """Put it into the ring, until all of its links stand: the one to the next stage, and of the
         tail the one to the coordinator. Raises StageError."""
         links = {"next_link": to_next, "coordinator_link": sampled}
+        self.next_id = to_next.to
         assignment = self.assignment.model_copy(update={"join": ring, **links})
         await self.commands.assign(self.node, assignment)
         await self._fact("ready", lambda fraction: None)
+        self.has_joined = True
+
+    def fail(self, reason: str, about: str = "") -> StageError:
+        """Hold a failure against its node, and against the neighbour `about`; the error to
+        raise."""
+        self.failure = StageFailure(self.node.node_id, reason, about)
+        return StageError(reason)
 
     async def watch(self) -> None:
         """Until the stage is gone, then raises StageError."""
@@ -123,6 +142,21 @@ class AgentStage:
                 progressed(self._fraction(fact))
             await self.node.changed.wait()
 
+    def _checked(self, fact: StageFact) -> StageLoaded:
+        """What the node reports of its stage. Raises StageError when that cannot be, or is not what
+        was planned: a ring holds no more than its smallest stage."""
+        loaded = fact.line
+        if not isinstance(loaded, StageLoaded):
+            why = loaded.why if loaded is not None else "nothing"
+            raise self.fail(f"{self.name} says something impossible of its stage ({why}).")
+        work, given = self.assignment.work, loaded.kv_tokens_capacity
+        wanted = work.kv_tokens if work is not None else None
+        if given < (wanted or 1):
+            raise self.fail(f"{self.name} has room for {given} tokens, {wanted or 1} were planned.")
+        if self.assignment.stage == 0 and loaded.coordinator_port is None:
+            raise self.fail(f"{self.name} does not listen for the coordinator.")
+        return loaded
+
     def _fraction(self, fact: StageFact) -> float:
         if self.node.is_local:  # Its weights are on the disk.
             return fact.fraction
@@ -140,8 +174,10 @@ class AgentStage:
             raise StageError(f"{self.name} was given something else to do.")
         fact = self.node.current_fact
         if fact is not None and fact.kind in ("failed", "stopped"):
-            self.failed = fact.kind == "failed"
-            raise _failure(self.name, fact)
+            error = _failure(self.name, fact)
+            if fact.kind == "failed":
+                self.fail(str(error), fact.about if fact.about == self.next_id else "")
+            raise error
 
 
 @dataclass(frozen=True, slots=True)

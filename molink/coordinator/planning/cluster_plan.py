@@ -31,8 +31,9 @@ __all__ = ["ClusterPlan", "PlanCache", "PlannedRing", "PlannedStage", "Planner"]
 FRESH_S = 5.0
 """A plan that was not used so long is not used any more; the manager asks twice a second."""
 
-RETRY_S = 5.0
-"""After a plan that could not be made: there is no memory for a process, perhaps."""
+RETRY_FIRST_S, RETRY_MAX_S = 5.0, 60.0
+"""After a plan that could not be made: there is no memory for a process, perhaps. Doubles until one
+can be made."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +121,7 @@ class PlanCache:
     tasks: asyncio.TaskGroup
     guard: ErrorGuard = field(default_factory=lambda: ErrorGuard("Making a plan"))
     _entries: dict[Hashable, "_Entry"] = field(default_factory=dict)
+    _retry_s: float = field(default_factory=lambda: RETRY_FIRST_S)
 
     def take(self, purpose: Hashable, nodes: Sequence[Node]) -> ClusterPlan | None:
         """The best rings of these nodes; None while they are not known, and a plan is made then."""
@@ -136,8 +138,11 @@ class PlanCache:
     async def _make(self, entry: "_Entry", nodes: Sequence[Node]) -> None:
         with self.guard:
             entry.plan = await self.planner.plan(nodes)
-        if entry.plan is None:
-            await asyncio.sleep(RETRY_S)
+        if entry.plan is not None:
+            self._retry_s = RETRY_FIRST_S
+        else:
+            retry_s, self._retry_s = self._retry_s, min(RETRY_MAX_S, 2 * self._retry_s)
+            await asyncio.sleep(retry_s)
         entry.made_at = _now()
         self.wake.set()
 

@@ -166,6 +166,8 @@ def _entry(node: Node, given: Contribution) -> dict[str, Any]:
 
 
 def _reason(node: Node, standby: str) -> str:
+    if node.suspended:
+        return node.suspended
     if not node.is_here and node.wants != "leave":
         return node.presence.reason if node.presence is not None else ""
     if node.wish is not None and node.wants != "serve":

@@ -44,6 +44,8 @@ class HeadLost:
     """Event: the link to the head is given up; the reason is a sentence."""
 
     reason: str
+    is_ours: bool = False
+    """Whether the coordinator's own links have failed."""
 
 
 LinkEvent = Sampled | HeadSilent | HeadLost
@@ -115,7 +117,7 @@ class RingClientLinks:
 
     def _on_failure(self, error: Exception) -> None:
         """In the link thread, which ends."""
-        self._queue(HeadLost(f"The coordinator's links have failed: {error!r:.200}."))
+        self._queue(HeadLost(f"The coordinator's links have failed: {error!r:.200}.", is_ours=True))
 
     def _on_silence(self, link: PacedLink, step: SilenceStep) -> None:
         """In the link thread: the path to the head seems dead."""
@@ -191,7 +193,7 @@ class RingClient:
 
     async def run(self) -> None:
         """Hand out tokens until cancelled; then what runs fails and what comes is refused. Raises
-        RingError when the head is lost."""
+        StageError when the head is lost, RingError when our own links have failed."""
         try:
             while True:
                 match await self.links.events.get():
@@ -199,8 +201,8 @@ class RingClient:
                         self._take_sampled(message)
                     case HeadSilent():
                         self.head_silent()
-                    case HeadLost(reason):
-                        raise RingError(reason)
+                    case HeadLost(reason, is_ours):
+                        raise RingError(reason) if is_ours else self.ring.stages[0].fail(reason)
                     case other:
                         assert_never(other)
         finally:

@@ -93,10 +93,12 @@ class CoordinatorEndpoint:
 
     async def close(self) -> None:
         """Close both links; a second call does nothing."""
-        self.relay.forward_no_more(self._port_name)
         links, self._links = self._links, None
-        if links is not None:
-            await asyncio.to_thread(links.close)
+        try:
+            self.relay.forward_no_more(self._port_name)
+        finally:
+            if links is not None:
+                await asyncio.to_thread(links.close)
 
     async def _moved(self, path: Path) -> None:
         if path.kind == "none":

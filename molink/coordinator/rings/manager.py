@@ -21,12 +21,9 @@ from molink.coordinator.planning.cluster_plan import (
     Readiness,
 )
 from molink.coordinator.requests.cluster_service import ClusterService
+from molink.coordinator.rings.blame import Blame
 from molink.coordinator.rings.failover import Failover
-from molink.coordinator.rings.ring_health import (
-    FailureBackoff,
-    SlowdownMonitor,
-    progress_sentence,
-)
+from molink.coordinator.rings.ring_health import SlowdownMonitor, progress_sentence
 from molink.coordinator.rings.ring_supervisor import (
     Assigner,
     RingEndpoint,
@@ -47,8 +44,12 @@ steps take a tenth of the time at most."""
 CHANGE_PERIOD_S = 60.0
 """Between two changes that only make things better; losses are answered at once."""
 
-RETRY_S = 5.0
-"""After a ring that failed: the same nodes may fail again, and again at once."""
+RETRY_FIRST_S, RETRY_MAX_S = 5.0, 300.0
+"""After a ring that failed and nobody is to blame for it: the same nodes may fail again, and again
+at once. Doubles until a ring has served for a while."""
+
+STEADY_S = 60.0
+"""Of service: what ends a ring after it is another matter than what ended the one before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +77,7 @@ class ClusterManager:
     readiness: Readiness
     tasks: asyncio.TaskGroup
     """In which rings run and plans are made."""
-    backoff: FailureBackoff = field(default_factory=FailureBackoff)
+    blame: Blame = field(default_factory=Blame)
     rings: list[RingSupervisor] = field(default_factory=list)
     guard: ErrorGuard = field(default_factory=lambda: ErrorGuard("A step of the cluster's manager"))
     plan: ClusterPlan = field(default_factory=lambda: ClusterPlan(()))
@@ -87,6 +88,8 @@ class ClusterManager:
     """Why the first ring does not stand, where it must."""
     _not_before: float = 0.0
     """No plan until then: a ring has failed."""
+    _retry_s: float = field(default_factory=lambda: RETRY_FIRST_S)
+    _stepped_at: float | None = None
     _improved_at: float = 0.0
     _next_ring: int = 0
     _fruitless: object = None
@@ -121,6 +124,7 @@ class ClusterManager:
     def step(self, now: float) -> None:
         """Evaluate the nodes and the rings once, and act."""
         self._reap_ended(now)
+        self._note_service(now)
         nodes, serving = list(self.book), bool(self._alive)
         self.readiness.update(nodes, now)
         self._slow = self._slowdowns.slow_nodes(self.rings, nodes, now)
@@ -141,7 +145,7 @@ class ClusterManager:
             failure=self.last_failure,
             shortage=self.plan.shortage,
         )
-        self.service.standbys = self.plan.standbys
+        self.service.standbys = {**self.plan.standbys, **self.blame.reasons(now)}
 
     # -- what has ended and who is free ----------------------------------------------------------
 
@@ -163,8 +167,17 @@ class ClusterManager:
             for node in self.book
             if node.may_serve
             and node.node_id not in members
-            and not self.backoff.is_waiting(node.node_id, now)
+            and not self.blame.is_resting(node.node_id, now)
         ]
+
+    def _note_service(self, now: float) -> None:
+        """Whoever serves is forgiven in time."""
+        elapsed_s = now - (self._stepped_at if self._stepped_at is not None else now)
+        self._stepped_at = now
+        for ring in self.rings:
+            if ring.state is RingState.SERVING:
+                ring.served_s += elapsed_s
+                self.blame.served((stage.node.node_id for stage in ring.stages), elapsed_s, now)
 
     def _reap_ended(self, now: float) -> None:
         for ring in [ring for ring in self.rings if ring.state is RingState.ENDED]:
@@ -178,11 +191,14 @@ class ClusterManager:
         """Nodes whose stage has failed are left out for a while."""
         if self.settings.first_must_stand and ring.number == 0 and not ring.has_served:
             self._fatal = error
-        failed = [stage.node for stage in ring.stages if stage.failed]
-        for node in failed:
-            self.backoff.failed(node.node_id, now)
-        if not failed and all(stage.node.is_here for stage in ring.stages):
-            self._not_before = now + RETRY_S
+        if ring.served_s >= STEADY_S:
+            self._retry_s = RETRY_FIRST_S
+        failures = [stage.failure for stage in ring.stages if stage.failure is not None]
+        for failure in failures:
+            self.blame.failed(failure, now)
+        if not failures and all(stage.node.is_here for stage in ring.stages):
+            self._not_before = now + self._retry_s
+            self._retry_s = min(RETRY_MAX_S, 2 * self._retry_s)
 
     # -- building --------------------------------------------------------------------------------
 

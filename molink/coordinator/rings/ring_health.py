@@ -1,4 +1,4 @@
-"""What the manager learns of rings: failures to back off from, slow nodes, what is waited for.
+"""What the manager learns of rings: slow nodes, and what is waited for.
 
 Times are arguments, in seconds on a clock that never jumps.
 """
@@ -12,10 +12,7 @@ from molink.coordinator.members.node_book import AS_REPORTED, Node
 from molink.coordinator.planning.cluster_plan import Planner
 from molink.coordinator.rings.ring_supervisor import RingState, RingSupervisor
 
-__all__ = ["FailureBackoff", "SlowdownMonitor", "progress_sentence"]
-
-BACKOFF_FIRST_S, BACKOFF_MAX_S = 60.0, 3600.0
-"""Of a node whose stage has failed; doubles with each failure."""
+__all__ = ["SlowdownMonitor", "progress_sentence"]
 
 PERIOD_S = 5.0
 """Stages smooth their times over a dozen steps; a plan changes by the minute at most."""
@@ -23,29 +20,6 @@ PERIOD_S = 5.0
 KEPT_S = 3600.0
 """A node that serves no more counts as fast as reported again after an hour: its owner may have
 ended a game."""
-
-
-@dataclass(slots=True)
-class FailureBackoff:
-    """Backoff of nodes whose stage has failed: plans leave them out, longer with each failure.
-
-    Only the node can know that its disk is full, so it is tried again.
-    """
-
-    first_s: float = BACKOFF_FIRST_S
-    max_s: float = BACKOFF_MAX_S
-    _failures: dict[str, int] = field(default_factory=dict)
-    _until: dict[str, float] = field(default_factory=dict)
-
-    def failed(self, node_id: str, now: float) -> None:
-        """Its stage could not be, or has ended by an error of its own."""
-        count = self._failures.get(node_id, 0)
-        self._failures[node_id] = count + 1
-        self._until[node_id] = now + min(self.max_s, self.first_s * 2 ** min(count, 30))
-
-    def is_waiting(self, node_id: str, now: float) -> bool:
-        """Whether it is left out."""
-        return self._until.get(node_id, 0.0) > now
 
 
 @dataclass(slots=True)

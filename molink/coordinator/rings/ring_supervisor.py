@@ -10,8 +10,8 @@ Nothing is started here: nodes get assignments, and report when they have carrie
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
-from contextlib import suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Protocol
@@ -22,7 +22,7 @@ from molink.coordinator.members.ring import AgentStage, JoinTerms, NodeCommands,
 from molink.coordinator.planning.cluster_plan import PlannedRing
 from molink.coordinator.requests.cluster_service import ClusterService, ServingRing
 from molink.coordinator.requests.ring_client import RingClient
-from molink.errors import ErrorGuard, MolinkError, StageError
+from molink.errors import ErrorGuard, MolinkError, RingError, StageError
 from molink.stage_protocol.messages import StageLoaded
 from molink.tasks import background_tasks, gathered, unless
 
@@ -107,7 +107,8 @@ async def build_ring(
     def report(index: int) -> Callable[[float], None]:
         return lambda fraction: progressed(index, fraction)
 
-    loaded = await gathered(stage.load(report(index)) for index, stage in enumerate(stages))
+    async with _deadline(BUILD_TIMEOUT_S, stages, _has_loaded, "has not loaded its layers"):
+        loaded = await gathered(stage.load(report(index)) for index, stage in enumerate(stages))
     capacity = min(stage.kv_tokens_capacity for stage in loaded)
     routes = await reroute(_routes(stages, loaded, terms.coordinator))
     ring = replace(
@@ -115,11 +116,34 @@ async def build_ring(
         kv_tokens_capacity=capacity,
         micro_batch_candidates=tuple(range(1, 2 * len(stages) + 1)),
     )
-    await gathered(
-        stage.join(ring, to_next, routes.sampled if stage is stages[-1] else None)
-        for stage, to_next in zip(stages, routes.next_of, strict=True)
-    )
+    async with _deadline(JOIN_S, stages, _has_joined, "has not joined its ring"):
+        await gathered(
+            stage.join(ring, to_next, routes.sampled if stage is stages[-1] else None)
+            for stage, to_next in zip(stages, routes.next_of, strict=True)
+        )
     return Ring(stages, replace(terms, ring=ring), routes.requests)
+
+
+@asynccontextmanager
+async def _deadline(
+    within_s: float, stages: Sequence[AgentStage], is_done: Callable[[AgentStage], bool], what: str
+) -> AsyncIterator[None]:
+    """Bound on a block. Raises StageError when it is over, and blames all stages that are late."""
+    try:
+        async with asyncio.timeout(within_s):
+            yield
+    except TimeoutError:
+        late = [stage for stage in stages if not is_done(stage)]
+        errors = [stage.fail(f"{stage.name} {what} within {within_s:.0f} s.") for stage in late]
+        raise (errors or [StageError("The ring was not built in time.")])[0] from None
+
+
+def _has_loaded(stage: AgentStage) -> bool:
+    return stage.loaded is not None
+
+
+def _has_joined(stage: AgentStage) -> bool:
+    return stage.has_joined
 
 
 def link_to(node: Node, port: int, port_name: str, relay: str) -> StageLink:
@@ -141,8 +165,7 @@ def _routes(
     stages: Sequence[AgentStage], loaded: Sequence[StageLoaded], coordinator: StageLink
 ) -> RingRoutes:
     head_port, relay = loaded[0].coordinator_port, coordinator.relay
-    if head_port is None:
-        raise StageError(f"{stages[0].name} does not listen for the coordinator.")
+    assert head_port is not None, "what a head reports was checked"
     ports = [(stage.node, one.port) for stage, one in zip(stages, loaded, strict=True)]
     if len(stages) > 1:
         next_of = tuple(link_to(*port, "ring", relay) for port in (*ports[1:], ports[0]))
@@ -162,6 +185,10 @@ log = logging.getLogger(__name__)
 
 BUILD_TIMEOUT_S = 3600.0
 """Loading includes a download over a home line: 5 GB at 20 Mbps take 35 minutes."""
+
+JOIN_S = 120.0
+"""From loaded to joined: a node looks for a path to the next one for a minute at most, and waits
+for an answer there for less; then it says so itself."""
 
 OPEN_TIMEOUT_S = 180.0
 """From joined to serving: a path to the head, and the check of a codec over slow links."""
@@ -216,6 +243,8 @@ class RingSupervisor:
     """Set for the manager when something has changed."""
     state: RingState = RingState.LOADING
     has_served: bool = False
+    served_s: float = 0.0
+    """For how long it has served so far, as the manager counts."""
     error: MolinkError | None = None
     """Why it has failed; None unless it has."""
     fractions: dict[int, float] = field(default_factory=dict)
@@ -258,10 +287,9 @@ class RingSupervisor:
 
     async def _build(self) -> Ring | None:
         """The ring; None when it was to be drained before it stood."""
-        async with asyncio.timeout(BUILD_TIMEOUT_S):
-            terms = await self.endpoint.open(self.stages)
-            building = build_ring(self.stages, terms, self._progressed, self.endpoint.reroute)
-            return await unless(self._drain, building)
+        terms = await self.endpoint.open(self.stages)
+        building = build_ring(self.stages, terms, self._progressed, self.endpoint.reroute)
+        return await unless(self._drain, building)
 
     def _progressed(self, index: int, fraction: float) -> None:
         self.fractions[index] = fraction
@@ -272,12 +300,20 @@ class RingSupervisor:
         async with background_tasks() as tasks:
             tasks.create_task(ring.watch())
             tasks.create_task(self.endpoint.watch(ring))
-            async with asyncio.timeout(OPEN_TIMEOUT_S):
-                client = await self.endpoint.connect(ring)
+            client = await self._connected(ring)
             tasks.create_task(client.run())
             async with asyncio.timeout(OPEN_TIMEOUT_S):
                 await client.choose_codec(self.codec)
             await self._take_requests(client)
+
+    async def _connected(self, ring: Ring) -> RingClient:
+        """Raises StageError when the head does not answer: the coordinator's own line carries the
+        heartbeats of all, or its ring would have ended already."""
+        try:
+            async with asyncio.timeout(OPEN_TIMEOUT_S):
+                return await self.endpoint.connect(ring)
+        except RingError as error:
+            raise self.stages[0].fail(f"{self.stages[0].name}: {error}") from None
 
     async def _take_requests(self, client: RingClient) -> None:
         """Until drained, and those that run have ended."""
@@ -297,6 +333,12 @@ class RingSupervisor:
             self.service.remove(serving)
 
     async def _release(self) -> None:
-        with ErrorGuard(f"Ending ring {self.number}"):
+        """Close our ends, and have everybody stand by, whatever else fails."""
+        guard = ErrorGuard(f"Ending ring {self.number}")
+        with guard:
             await self.endpoint.close()
-            await asyncio.gather(*(self.stand_by(one.node, self.epoch) for one in self.stages))
+        await gathered(self._let_go(stage.node, guard) for stage in self.stages)
+
+    async def _let_go(self, node: Node, guard: ErrorGuard) -> None:
+        with guard:
+            await self.stand_by(node, self.epoch)

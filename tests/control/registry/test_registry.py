@@ -272,15 +272,16 @@ def test_of_many_that_join_at_once_only_as_many_as_uses_are_let_in(registry, tmp
     assert uses_left(registry) == [0] and len(registry.list_nodes()) == 3
 
 
-def test_a_change_by_another_process_is_noticed_once(registry, tmp_path):
+def test_a_change_is_noticed_once(registry, tmp_path):
     make(registry)
-    assert not registry.changed_elsewhere()
+    assert registry.changed()
+    assert not registry.changed()
     command = Registry.open(tmp_path, make=False)
     command.list_invites()
-    assert not registry.changed_elsewhere()
+    assert not registry.changed()
     command.make_invite(1.0, 1, "", NOW)
-    assert registry.changed_elsewhere()
-    assert not registry.changed_elsewhere()
+    assert registry.changed()
+    assert not registry.changed()
     command.close()
 
 

@@ -1,11 +1,13 @@
 """What the hub makes of messages: who is told, and who counts as silent."""
 
 import asyncio
+import time
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
 import pytest
 
+from molink.control.inbox import NODE_BUDGET, Inbox
 from molink.control.messages.payloads import (
     Accepted,
     Assignment,
@@ -17,6 +19,7 @@ from molink.control.messages.payloads import (
 from molink.control.messages.topics import HEALTH, PRESENCE, Received
 from molink.control.messages.topics import PROFILE as PROFILE_TOPIC
 from molink.coordinator.members import hub as hub_module
+from molink.coordinator.members.access import BrokerAccess
 from molink.coordinator.members.hub import ControlHub
 from molink.coordinator.members.node_book import NodeBook
 from molink.coordinator.members.probing import Probing
@@ -33,9 +36,13 @@ class FakeClient:
     connected: bool = True
     said: asyncio.Queue = field(default_factory=asyncio.Queue)
     told: list = field(default_factory=list)
+    inbox: Inbox = field(default_factory=lambda: Inbox(NODE_BUDGET))
 
     async def publish(self, topic, node_id, message):
         self.told.append((node_id, message))
+
+    async def clear(self, topic, node_id):
+        pass
 
     async def messages(self):
         while True:
@@ -50,6 +57,7 @@ class FakeClient:
 class FakeMember:
     pc: str
     public_key: str = "k" * 40
+    password: str = "password"
 
 
 @dataclass
@@ -72,7 +80,7 @@ class FakeRegistry:
     def member(self, node_id):
         return None if node_id == "stranger" else FakeMember(node_id)
 
-    def changed_elsewhere(self):
+    def changed(self):
         return bool(self.changes) and self.changes.pop()
 
     def list_nodes(self):
@@ -117,17 +125,40 @@ class FakeServices:
 class World:
     def __init__(self):
         self.client, self.book, self.services = FakeClient(), NodeBook(), FakeServices()
+        self.broker = FakeBroker()
         self.hub = ControlHub(
-            self.client, FakeBroker(), FakeRegistry(), self.book, "session", self.services
+            self.client,
+            BrokerAccess(self.broker, self.client),
+            FakeRegistry(),
+            self.book,
+            "session",
+            self.services,
         )
 
     async def say(self, node_id, topic, message):
         """Until the hub has taken it; whether that is something to decide about."""
         self.book.changed.clear()
-        self.client.said.put_nowait(Received(topic, node_id, message))
+        now = time.monotonic()
+        self.client.said.put_nowait(Received(topic, node_id, message, arrived_s=now))
         async with asyncio.timeout(5):
             await self.client.said.join()
         return self.book.changed.is_set()
+
+    async def told(self, node_id, count):
+        """The first so many messages for a node, once they are there."""
+        found = []
+        async with asyncio.timeout(5):
+            while len(found) < count:
+                await asyncio.sleep(0)
+                found = [message for one, message in self.client.told if one == node_id]
+        return found
+
+
+async def until(check):
+    """The hub's tasks tell nobody what they have done."""
+    async with asyncio.timeout(5):
+        while not check():  # noqa: ASYNC110
+            await asyncio.sleep(0)
 
 
 @asynccontextmanager
@@ -156,7 +187,7 @@ async def test_a_newcomer_is_greeted_and_told_of_the_model():
     async with world() as w:
         await w.say("a", PRESENCE, HERE)
         await w.say("a", PROFILE_TOPIC, PROFILE.model_copy(update={"steps": None}))
-        told = [message for node_id, message in w.client.told if node_id == "a"]
+        told = await w.told("a", 3)
         assert [type(message) for message in told[:2]] == [Accepted, Services]
         assert told[2].model == "m"
 
@@ -172,7 +203,7 @@ async def test_a_message_that_cannot_be_taken_is_counted_and_the_next_one_is():
     async with world() as w:
         w.services.trouble = KeyError("not foreseen")
         await w.say("a", PRESENCE, HERE)
-        assert w.hub.guard.counts == {KeyError: 1}
+        await until(lambda: w.hub.guard.counts == {KeyError: 1})
         assert await w.say("a", PROFILE_TOPIC, PROFILE)
 
 
@@ -190,9 +221,9 @@ async def test_a_removal_is_carried_out_once_the_registry_can_be_read_again(monk
     w.hub.registry = FakeRegistry(3, [True], [FakeMemberThatWas("a")])
     running = asyncio.create_task(w.hub.run("m"))
     async with asyncio.timeout(5):
-        while not w.hub.broker.forbidden:  # noqa: ASYNC110 - the hub looks by itself
+        while not w.broker.forbidden:  # noqa: ASYNC110 - the hub looks by itself
             await asyncio.sleep(0)
-    assert w.services.forbidden == w.hub.broker.forbidden
+    assert w.services.forbidden == w.broker.forbidden
     assert w.hub.guard.counts == {ControlError: 3} and not running.done()
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)
@@ -232,3 +263,104 @@ async def test_whoever_was_not_heard_while_we_were_held_up_is_not_lost(monkeypat
     assert w.book.node("a").is_here
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)
+
+
+async def test_what_repeats_itself_is_answered_once():
+    async with world() as w:
+        for _ in range(5):
+            await w.say("a", PRESENCE, HERE)
+        await w.say("b", PRESENCE, HERE)
+        await w.told("b", 2)
+        assert len(await w.told("a", 2)) == 2
+        await w.say("a", PRESENCE, HERE.model_copy(update={"incarnation": "b" * 12}))
+        assert (await w.told("a", 3))[2].incarnation == "b" * 12
+
+
+@dataclass
+class StuckClient(FakeClient):
+    """Of a broker that acknowledges nothing."""
+
+    async def publish(self, topic, node_id, message):
+        await asyncio.Event().wait()
+
+
+async def test_a_broker_that_acknowledges_nothing_holds_up_neither_reports_nor_watch(monkeypatch):
+    monkeypatch.setattr(hub_module, "TICK_S", 0.0)
+    w = World()
+    w.hub.client = w.client = StuckClient()
+    tasks = [asyncio.create_task(one) for one in (w.hub._receive(), w.hub._tick(), w.hub._answer())]
+    await w.say("a", PRESENCE, HERE)
+    await w.say("a", PROFILE_TOPIC, PROFILE)
+    w.hub.registry.changes.append(True)
+    await until(lambda: not w.hub.registry.changes)
+    assert w.book.node("a").profile == PROFILE
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+STEP_S = 0.01
+HEARTBEATS = {second * 100 for second in range(1000)}
+
+
+@dataclass
+class Flood:
+    """A home line full of one node's repetitions, and two honest nodes, in virtual time."""
+
+    mbps: float
+    read_every_s: float
+    """The reader is busy with other things."""
+    world: World = field(default_factory=World)
+    now: float = 1000.0
+    lost: set = field(default_factory=set)
+
+    def __post_init__(self):
+        self.inbox = self.world.client.inbox = Inbox(NODE_BUDGET, clock=lambda: self.now)
+        for node in ("evil", "good", "fine"):
+            self.say(node, PRESENCE, HERE)
+
+    def say(self, node, topic, message):
+        self.inbox.put(topic.of(node), message.model_dump_json().encode(), retained=False)
+
+    def run(self, steps):
+        size = len(PRESENCE.of("evil")) + len(HERE.model_dump_json())
+        each = int(self.mbps * 1e6 / 8 * STEP_S / size)
+        for step in range(steps):
+            self.now += STEP_S
+            if "evil" not in self.world.hub.suspensions:
+                for _ in range(each):
+                    self.say("evil", PRESENCE, HERE)
+            if step in HEARTBEATS:
+                self.say("good", HEALTH, ALIVE)
+                self.say("fine", HEALTH, ALIVE)
+            if step % int(self.read_every_s / STEP_S) == 0:
+                for received in self.inbox.read():
+                    self.world.hub._take(received)
+            if step % int(hub_module.TICK_S / STEP_S) == 0:
+                self.tick()
+
+    def tick(self):
+        self.world.hub._suspend_floods(self.now)
+        self.world.hub._watch_silence(self.now)
+        self.lost |= {node.node_id for node in self.world.book if not node.is_here}
+
+
+@pytest.mark.parametrize("mbps", [3.0, 20.0, 100.0])
+async def test_one_member_s_flood_costs_the_others_nothing(mbps):
+    flood = Flood(mbps, read_every_s=3.0)
+    flood.run(4000)
+    assert flood.lost == {"evil"}
+    evil = flood.world.book.node("evil")
+    assert "far more" in evil.suspended and not evil.is_here
+    assert flood.world.hub.access._untold == {"evil": None}
+
+
+async def test_who_has_rested_is_let_in_again_and_heard():
+    flood = Flood(20.0, read_every_s=0.5)
+    flood.run(200)
+    flood.now, flood.mbps = flood.now + 61.0, 0.0
+    flood.tick()
+    assert flood.world.hub.access._untold == {"evil": "password"}
+    flood.say("evil", PRESENCE, HERE)
+    flood.run(1)
+    assert flood.world.book.node("evil").is_here

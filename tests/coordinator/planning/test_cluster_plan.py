@@ -118,7 +118,7 @@ async def test_a_plan_that_nobody_fetched_is_forgotten(monkeypatch):
 
 @pytest.mark.parametrize("error", [StageError("The process that plans has ended."), KeyError("a")])
 async def test_a_plan_that_failed_is_tried_again(monkeypatch, error):
-    monkeypatch.setattr(cluster_plan, "RETRY_S", 0.0)
+    monkeypatch.setattr(cluster_plan, "RETRY_FIRST_S", 0.0)
     async with plans() as (one, planner, made):
         one.take("x", [A])
         await answered(planner, made, error)

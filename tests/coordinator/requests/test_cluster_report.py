@@ -29,6 +29,12 @@ def test_the_reason_is_that_of_the_state(presence, wish, reason):
     assert entry["reason"] == reason
 
 
+def test_who_is_suspended_is_told_why():
+    node = Node("a" * 16, presence=STOPPED, profile=PROFILE, suspended="It says far more.")
+    (entry,) = nodes_report([node], {node.node_id: "would slow the ring"}, {}, {})
+    assert (entry["reason"], entry["state"]) == ("It says far more.", "lost")
+
+
 def test_who_is_gone_is_not_who_never_came():
     assert "No PC has joined yet" in progress_sentence([], [], min_nodes=1)
     gone = [Node("a" * 16, presence=STOPPED), Node("b" * 16, presence=STOPPED)]

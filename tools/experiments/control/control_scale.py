@@ -130,7 +130,7 @@ async def _with_swarm(hosted: Hosted, load: Load, watch: "SwarmWatch") -> dict[s
         "seen": len(watch.present),
         **steady,
         **notices,
-        "dropped": watch.client.dropped_count,
+        "dropped": watch.client.inbox.dropped_count,
         "broken": watch.client.connection_count - 1,
     }
 

@@ -1,0 +1,141 @@
+"""Who rests for a failure, for how long, and when it is forgiven."""
+
+from collections import Counter
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from molink.coordinator.members.ring import StageFailure
+from molink.coordinator.rings.blame import (
+    CALM_S,
+    HOUR_S,
+    INNOCENT_RESTS_MAX,
+    REST_FIRST_S,
+    REST_MAX_S,
+    SUSPECT_SHARE,
+    Blame,
+)
+
+SUSPECT_S = SUSPECT_SHARE * REST_FIRST_S
+
+
+def own(node):
+    return StageFailure(node, "Its disk is full.")
+
+
+def between(node, about):
+    return StageFailure(node, f"{node} got no answer.", about)
+
+
+def rest_s(blame, node, now):
+    """How long a node rests from now on."""
+    step_s, rested_s = 1.0, 0.0
+    while blame.is_resting(node, now + rested_s):
+        rested_s += step_s
+    return rested_s
+
+
+def test_each_failure_of_its_own_doubles_a_nodes_rest_up_to_an_hour():
+    blame, now, rests = Blame(), 0.0, []
+    for _ in range(8):
+        assert blame.failed(own("a"), now) == "a"
+        rests.append(rest_s(blame, "a", now))
+        now += rests[-1]
+    assert rests == [60, 120, 240, 480, 960, 1920, 3600, REST_MAX_S]
+    assert not blame.is_resting("b", 0.0)
+
+
+def test_the_reason_is_told_while_it_rests():
+    blame = Blame()
+    blame.failed(own("a"), 100.0)
+    assert blame.reasons(120.0) == {"a": "It rests for another 40 s: Its disk is full."}
+    assert blame.reasons(160.0) == {}
+
+
+def test_an_hour_of_service_forgives_one_failure():
+    blame, now = Blame(), 0.0
+    for _ in range(3):
+        blame.failed(own("a"), now)
+        now += REST_MAX_S
+    blame.served("a", HOUR_S, now)
+    blame.failed(own("a"), now)
+    assert rest_s(blame, "a", now) == 4 * REST_FIRST_S, "as for the third"
+    for _ in range(3):
+        blame.served("a", HOUR_S, now)
+    blame.failed(own("a"), now)
+    assert rest_s(blame, "a", now) == REST_FIRST_S
+
+
+def test_failures_a_week_apart_rest_as_the_first():
+    blame = Blame()
+    for week in range(9):
+        now = week * 7 * CALM_S
+        blame.served("xyz", 1.0, now)
+        blame.failed(own("a"), now)
+        assert rest_s(blame, "a", now) == REST_FIRST_S
+
+
+def test_a_listener_that_does_not_answer_rests_and_those_who_call_it_do_not():
+    blame, now = Blame(), 0.0
+    for caller in ("anna", "carl", "dora", "carl"):
+        assert blame.failed(between(caller, "ben"), now) == "ben"
+        now += rest_s(blame, "ben", now)
+        blame.served(("anna", "carl", "dora"), 1.0, now)
+        assert not any(blame.is_resting(one, now) for one in ("anna", "carl", "dora"))
+
+
+def test_who_complains_of_one_after_another_rests_and_the_first_is_let_go():
+    blame = Blame()
+    assert blame.failed(between("evil", "anna"), 0.0) == "anna"
+    assert rest_s(blame, "anna", 0.0) == SUSPECT_S
+    assert blame.failed(between("evil", "carl"), 1.0) == "evil"
+    assert not blame.is_resting("anna", 1.0)
+    assert not blame.is_resting("carl", 1.0)
+    assert blame.failed(between("anna", "evil"), 100.0) == "evil"
+    assert rest_s(blame, "evil", 100.0) == 2 * SUSPECT_S
+
+
+def test_of_two_that_are_alone_one_rests_after_the_other():
+    blame, now, rested = Blame(), 0.0, []
+    for _ in range(6):
+        rested.append(blame.failed(between("a", "b"), now))
+        now += 100.0
+    assert Counter(rested) == {"a": 3, "b": 3}
+
+
+NODES = ("evil", "a", "b", "c", "d")
+
+FAULTS = st.lists(
+    st.tuples(st.integers(0, 3), st.booleans(), st.floats(0.0, 300.0)), min_size=2, max_size=40
+)
+"""Of each: which neighbour it was with, who complained, and the time until the next."""
+
+
+@given(count=st.integers(3, 5), faults=FAULTS)
+def test_one_bad_node_rests_and_has_others_rest_hardly_ever(count, faults):
+    """Every ring that it is in fails with some neighbour; the others serve whenever it rests."""
+    blame, now, rested = Blame(), 0.0, []
+    for neighbour, complains, pause_s in faults:
+        ready = [one for one in NODES[1:count] if not blame.is_resting(one, now)]
+        other = ready[neighbour % len(ready)]
+        pair = ("evil", other) if complains else (other, "evil")
+        rested.append(blame.failed(between(*pair), now))
+        if rest := rest_s(blame, "evil", now):
+            blame.served([one for one in ready if not blame.is_resting(one, now)], rest, now)
+        now += rest + pause_s
+    assert "evil" in rested[:2]
+    assert sum(one != "evil" for one in rested) <= INNOCENT_RESTS_MAX
+
+
+@given(FAULTS)
+def test_whatever_happened_a_calm_day_forgets_it(faults):
+    blame, now = Blame(), 0.0
+    for neighbour, complains, pause_s in faults:
+        other = NODES[1 + neighbour]
+        blame.failed(own(other) if complains else between("evil", other), now)
+        blame.served(NODES[:3], pause_s, now)
+        now += pause_s
+    now += 2 * CALM_S
+    blame.served((), 1.0, now)
+    assert not blame._records
+    assert not any(blame._partners.values())

@@ -1,0 +1,80 @@
+"""Rings that fail: who rests for it, and what goes on without."""
+
+import time
+from dataclasses import dataclass, field
+
+import pytest
+
+from molink.coordinator.rings import manager as manager_module
+from molink.coordinator.rings.ring_supervisor import RingState
+from molink.errors import RingError, StageError
+from tests.coordinator.rings.world import world
+
+
+async def test_a_node_whose_links_answer_nothing_rests_and_those_who_call_it_do_not(monkeypatch):
+    async with world(monkeypatch, size=3) as w:
+        w.deaf.add("b")
+        w.join("a", "b", "c", "d")
+        await w.until(lambda: w.members() == [["a", "c", "d"]])
+        assert "rests for another" in w.service.standbys["b"]
+        assert "a: got no answer" in w.service.standbys["b"]
+        assert set(w.manager.blame.reasons(time.monotonic())) == {"b"}
+
+
+IMPOSSIBLE = {"port": 0}, {"port": 2**17}, {"coordinator_port": -1}, {"weights_bytes": "x"}
+LESS_THAN_PLANNED = {"kv_tokens_capacity": 1}, {"coordinator_port": None}
+
+
+@pytest.mark.parametrize("line", [*IMPOSSIBLE, *LESS_THAN_PLANNED])
+async def test_a_node_that_says_something_impossible_of_its_stage_rests(monkeypatch, line):
+    async with world(monkeypatch, size=1) as w:
+        w.planner.kv_tokens = 64
+        w.loads["a"] = line
+        w.join("a")
+        await w.until(lambda: w.manager.last_failure)
+        await w.until(lambda: "a" in w.service.standbys)
+        assert w.manager.last_failure in w.service.standbys["a"]
+        told = len(w.told)
+        w.join("b")
+        await w.until(lambda: w.members() == [["b"]])
+        assert all(name == "b" or t.work is None for name, t in w.told[told:]), "a is left alone"
+
+
+async def test_a_ring_for_which_nobody_is_to_blame_is_tried_ever_more_rarely(monkeypatch):
+    async with world(monkeypatch, size=1) as w:
+        monkeypatch.setattr(manager_module, "RETRY_FIRST_S", 5.0)
+        w.manager._retry_s = 5.0
+        pauses = []
+        for _ in range(8):
+            w.manager.rings.append(EndedRing())
+            w.manager._reap_ended(1000.0)
+            pauses.append(w.manager._not_before - 1000.0)
+        assert pauses == [5, 10, 20, 40, 80, 160, 300, 300]
+        w.manager.rings.append(EndedRing(served_s=60.0))
+        w.manager._reap_ended(1000.0)
+        assert w.manager._not_before == 1005.0
+
+
+@dataclass
+class EndedRing:
+    """A ring that has stopped on something that nobody foresaw."""
+
+    served_s: float = 0.0
+    state: RingState = RingState.ENDED
+    error: StageError = field(default_factory=lambda: StageError("It stopped on KeyError."))
+    number: int = 7
+    has_served: bool = True
+    stages: tuple = ()
+
+
+async def test_everybody_stands_by_even_if_our_end_of_the_ring_cannot_be_closed(monkeypatch):
+    async with world(monkeypatch, size=2) as w:
+        w.join("a", "b")
+        await w.until(lambda: w.serving)
+
+        async def close():
+            raise OSError("no free port")
+
+        w.endpoints[0].close = close
+        w.clients[0].lost.set_result(RingError("The link is lost."))
+        await w.until(lambda: {name for name, told in w.told if told.work is None} == {"a", "b"})

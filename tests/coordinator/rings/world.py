@@ -1,0 +1,260 @@
+"""A manager of rings in one process, over agents that answer at once."""
+
+import asyncio
+from contextlib import asynccontextmanager
+from dataclasses import asdict, dataclass, field, replace
+
+from molink.control.messages.payloads import (
+    StageFact,
+    StageLink,
+)
+from molink.coordinator.members.node_book import NodeBook
+from molink.coordinator.members.ring import JoinTerms
+from molink.coordinator.planning.cluster_plan import (
+    ClusterPlan,
+    PlannedRing,
+    PlannedStage,
+    Readiness,
+)
+from molink.coordinator.requests.cluster_service import ClusterService
+from molink.coordinator.rings import manager as manager_module
+from molink.coordinator.rings import ring_health
+from molink.coordinator.rings.blame import Blame
+from molink.coordinator.rings.manager import ClusterManager, ManagerSettings
+from molink.coordinator.rings.ring_supervisor import Assigner, RingState
+from molink.errors import RingError
+from molink.serving.service import GenerationRequest, ModelCard, TokenEvent
+from molink.stage_protocol.messages import PackingHealth, StageHealth, StageLoaded
+from molink.tasks import background_tasks
+from molink_scheduler.head.settings import RingTerms
+from molink_scheduler.request import SamplingParams
+from tests.coordinator.examples import HERE, PROFILE, WORK, no_report
+
+TERMS = JoinTerms(
+    RingTerms(),
+    StageLink(
+        to="coordinator",
+        public_key="k" * 40,
+        addresses=("127.0.0.1:1",),
+        port_name="sampled-1",
+    ),
+)
+CARD = ModelCard("m", 0, 100, 64, (), None)
+LAYERS = 4
+ANNA_AND_BERT = {"a" * 16, "b" * 16}
+RAW = PackingHealth("raw", 0, 0, 0.0)
+HEALTH = asdict(
+    StageHealth(0, 1.0, 0.5, 200, None, None, 0, RAW, RAW, 0, None, None, 0.1, 0.01, ())
+)
+LOADED = asdict(StageLoaded(5000, 5001, "cpu", "float32", 64, 1))
+
+
+@dataclass
+class EvenPlanner:
+    """As many rings of `size` nodes as there are nodes for; `worth` says whether to rebuild."""
+
+    size: int
+    worth: str = ""
+    shrunk: set = field(default_factory=set)
+    slowdowns: dict = field(default_factory=dict)
+    plans: int = 0
+    kv_tokens: int | None = None
+
+    async def plan(self, nodes):
+        self.plans += 1
+        names = sorted(node.node_id for node in nodes)
+        rings = [names[at : at + self.size] for at in range(0, len(names), self.size)]
+        whole = [self._ring(ring) for ring in rings if len(ring) == self.size]
+        left = {name: "one too many" for ring in rings if len(ring) < self.size for name in ring}
+        return ClusterPlan(tuple(whole), left, "" if whole else "2 GiB are missing.")
+
+    def outgrown(self, ring, node):
+        return node.node_id in self.shrunk
+
+    def slowdown(self, stage, node, rows, seen):
+        return self.slowdowns.get(node.node_id)
+
+    def is_worth(self, present, plan, nodes):
+        return self.worth
+
+    def _ring(self, names):
+        works = (
+            replace(WORK, layers=(i, i + 1), kv_tokens=self.kv_tokens) for i in range(len(names))
+        )
+        return PlannedRing(tuple(map(PlannedStage, names, works)))
+
+
+@dataclass
+class FakeClient:
+    """Yields one token for each that is put into `tokens`; `lost` may be given an error."""
+
+    ring: object
+    lost: asyncio.Future
+    card: ModelCard = CARD
+    unready_reason: str | None = None
+    outstanding_tokens: int = 0
+    idle: asyncio.Event = field(default_factory=asyncio.Event)
+    seen: list = field(default_factory=list)
+    tokens: asyncio.Queue = field(default_factory=asyncio.Queue)
+
+    def __post_init__(self):
+        self.idle.set()
+
+    async def run(self):
+        try:
+            raise await self.lost
+        finally:
+            self.unready_reason = "The ring has ended."
+            self.tokens.put_nowait(None)
+
+    async def choose_codec(self, wanted):
+        pass
+
+    async def until_idle(self):
+        await self.idle.wait()
+
+    def cluster(self):
+        return {"model": "m"}
+
+    async def generate(self, request, output=()):
+        self.seen.append((request, output))
+        self.idle.clear()
+        try:
+            while True:
+                token = await self.tokens.get()
+                if token is None:
+                    raise RingError(self.unready_reason)
+                last = len(output) + 1 == request.sampling.max_tokens
+                output = (*output, token)
+                yield TokenEvent((token,), str(token), finish_reason="length" if last else None)
+                if last:
+                    return
+        finally:
+            self.idle.set()
+
+
+@dataclass
+class FakeEndpoint:
+    world: "World"
+    closed: bool = False
+
+    async def open(self, stages):
+        self.world.endpoints.append(self)
+        return TERMS
+
+    async def reroute(self, routes):
+        return routes
+
+    async def connect(self, ring):
+        client = FakeClient(ring, asyncio.get_running_loop().create_future())
+        self.world.clients.append(client)
+        return client
+
+    async def watch(self, ring):
+        await asyncio.Event().wait()
+
+    async def close(self):
+        self.closed = True
+
+
+class World:
+    """A manager, and agents that do at once what they are told."""
+
+    def __init__(self, settings, blame, size, tasks):
+        self.book = NodeBook()
+        self.service = ClusterService(CARD, no_report)
+        self.clients = []
+        self.endpoints = []
+        self.told = []
+        self.allowed = {}
+        self.asked = {}
+        """Whom each node shall measure."""
+        self.numbers = iter(range(1, 10**6))
+        self.stuck = set()
+        self.broken = set()
+        """Nodes whose stages cannot be."""
+        self.deaf = set()
+        """Nodes that load and never answer on their links; those who call them say so."""
+        self.loads = {}
+        """What nodes report of a loaded stage, beside the usual."""
+        assigner = Assigner(self.book, self, "c" * 40, self.numbers.__next__)
+        self.planner = EvenPlanner(size)
+        self.manager = ClusterManager(
+            settings,
+            self.book,
+            self.planner,
+            self.service,
+            assigner,
+            lambda epoch: FakeEndpoint(self),
+            Readiness(lambda node, nodes: self.asked.get(node.node_id, set()), settle_s=0.0),
+            tasks,
+            blame,
+        )
+
+    def join(self, *names):
+        for name in names:
+            self.book.node(name).public_key = "k" * 40
+            self.say(name, HERE.model_copy(update={"name": name}))
+            self.say(name, PROFILE)
+
+    def say(self, name, message):
+        self.book.take(name, message, 0.0)
+        self.book.wake(self.book.node(name))
+
+    async def allow_links(self, node, keys):
+        self.allowed[node.node_id] = keys
+
+    async def assign(self, node, assignment):
+        assignment = assignment.model_copy(update={"revision": next(self.numbers)})
+        node.assignment = assignment
+        self.told.append((node.node_id, assignment))
+        if node.node_id in self.stuck:
+            return
+        if assignment.work is None:
+            fact = StageFact(revision=assignment.revision, kind="stopped")
+        elif node.node_id in self.broken:
+            fact = StageFact(revision=assignment.revision, kind="failed", message="disk full")
+        elif assignment.join is None:
+            line = LOADED | self.loads.get(node.node_id, {})
+            fact = StageFact(revision=assignment.revision, kind="loaded", line=line)
+        elif node.node_id in self.deaf:
+            return
+        elif (about := assignment.next_link.to) in self.deaf:
+            failed = {"kind": "failed", "message": "got no answer", "about": about}
+            fact = StageFact(revision=assignment.revision, **failed)
+        else:
+            fact = StageFact(revision=assignment.revision, kind="ready")
+        asyncio.get_running_loop().call_soon(self.say, node.node_id, fact)
+
+    async def until(self, condition):
+        """Let the loop run until a condition holds."""
+        async with asyncio.timeout(5):
+            while not condition():
+                await asyncio.sleep(0)
+                self.book.changed.set()
+
+    @property
+    def serving(self):
+        return [ring for ring in self.manager.rings if ring.state is RingState.SERVING]
+
+    def members(self):
+        return [sorted(stage.node.node_id for stage in ring.stages) for ring in self.serving]
+
+
+@asynccontextmanager
+async def world(monkeypatch, size, blame=None, **settings):
+    monkeypatch.setattr(ring_health, "PERIOD_S", 0.0)
+    monkeypatch.setattr(manager_module, "RETRY_FIRST_S", 0.0)
+    monkeypatch.setattr(manager_module, "CHANGE_PERIOD_S", 0.0)
+    async with background_tasks() as tasks:
+        made = World(ManagerSettings(**settings), blame or Blame(), size, tasks)
+        tasks.create_task(made.manager.run())
+        yield made
+
+
+def request(tokens=3):
+    return GenerationRequest((1, 2), SamplingParams(max_tokens=tokens))
+
+
+async def collect(answer):
+    return [token async for event in answer for token in event.token_ids]
