@@ -31,7 +31,8 @@ from molink_scheduler.head.prompt_queue import SPAN_TOKENS
 from molink_scheduler.head.scheduler import HeadScheduler, HeadSettings
 from molink_scheduler.kv.blocks import KvLedger
 from molink_scheduler.recording.event_log import EventLog, RecordedCore
-from molink_scheduler.stage.book import ModelLimits, StageBook
+from molink_scheduler.request import ModelLimits
+from molink_scheduler.stage.book import StageBook
 from molink_scheduler.stage.core import StageCore, WorkSource
 from molink_scheduler.stage.queue import StageQueue
 
@@ -111,14 +112,17 @@ def _loaded(executor: StageExecutor, links: StageLinks) -> StageLoaded:
 def _source(executor: StageExecutor, join: JoinRing) -> WorkSource:
     if not executor.is_head:
         return StageQueue.for_steps_of(join.ring.span_tokens or SPAN_TOKENS, _book(executor))
-    settings = HeadSettings(join.ring, executor.hidden_size * executor.dtype.itemsize)
-    return HeadScheduler(settings)
+    row_bytes = executor.hidden_size * executor.dtype.itemsize
+    return HeadScheduler(HeadSettings(join.ring, row_bytes, limits=_limits(executor)))
 
 
 def _book(executor: StageExecutor) -> StageBook:
+    return StageBook(KvLedger(executor.kv.blocks_total), _limits(executor))
+
+
+def _limits(executor: StageExecutor) -> ModelLimits:
     model = executor.description
-    limits = ModelLimits(model.model_len_max, model.vocabulary_size)
-    return StageBook(KvLedger(executor.kv.blocks_total), limits)
+    return ModelLimits(model.model_len_max, model.vocabulary_size)
 
 
 def _end_rules(executor: StageExecutor) -> EndRules:

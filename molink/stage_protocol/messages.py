@@ -113,6 +113,7 @@ class SetAllowed:
     """Command: accept these keys (Z85) and no others from now on, on open links too."""
 
     keys: tuple[str, ...]
+    """The previous stage's (at the head: the tail's), then the coordinator's."""
 
     def __post_init__(self) -> None:
         check_keys(self.keys)

@@ -317,10 +317,11 @@ class NodeWish(Message):
 
 
 class LinkKeys(Message):
-    """Keys of those who may connect to this node's links."""
+    """Keys of those who may connect to this node's links: the previous stage's (at the head the
+    tail's), then the coordinator's."""
 
     revision: Number
-    allowed: Annotated[tuple[Key, ...], Field(max_length=64)]
+    allowed: Annotated[tuple[Key, ...], Field(max_length=2)]
 
 
 class CoordinatorPresence(Message):

@@ -6,32 +6,53 @@ round, and a copy here for the user.
 The coordinator's two links to one ring: requests go to the head, tokens come from the tail.
 
 The same `ProcessLinks` as in a stage; what happens in its thread is queued for the event loop.
+
+What the tail says is checked before anything is made of it: tokens of a request that nobody made,
+outside of the vocabulary, or more than were asked for end the ring, and the tail is to blame. Its
+requests go on in the next ring. To drop such a message was rejected: the tokens that belong in its
+place never come, and users would wait for them.
 """
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from typing import Any, assert_never
 
 from molink.coordinator.members.ring import Ring
 from molink.coordinator.requests.cluster_report import ring_report
 from molink.coordinator.requests.codec_check import CodecProbe, await_trial
-from molink.errors import InvalidRequestError, MolinkError, RingError
+from molink.errors import (
+    InvalidRequestError,
+    LinkFullError,
+    MolinkError,
+    RingError,
+    StageError,
+)
 from molink.serving.service import GenerationRequest, ModelCard, TokenEvent, TokenLogprob
 from molink.serving.text_stream import TextStream
 from molink.transport.link.connections import MoveOutcome
+from molink.transport.link.inbound import Arrived
 from molink.transport.link.paced_link import PacedLink
-from molink.transport.link.thread import MessageFrames, ProcessLinks
+from molink.transport.link.thread import ProcessLinks
 from molink.wire.curve_keys import CurveKeys
-from molink.wire.frames import Cancel, FinishReason, Sampled, SetCodec, Submit, TokenSample
+from molink.wire.frames import (
+    FROM_TAIL,
+    Cancel,
+    FinishReason,
+    Sampled,
+    SetCodec,
+    Submit,
+    TokenSample,
+)
 from molink_scheduler.codec_choice import CodecDecision, LosslessTrial, choose_codec
 from molink_scheduler.link.facts import LinkMemory, LinkReport
 from molink_scheduler.link.pacer import LinkPacer
 from molink_scheduler.link.silence import GiveUp, Reconnect, SilenceStep
 from molink_scheduler.link.transmission import make_transmission
-from molink_scheduler.request import Request, SamplingParams
+from molink_scheduler.request import LOGPROBS_MAX, Request, SamplingParams
 
-__all__ = ["HeadLost", "HeadSilent", "LinkEvent", "RingClient", "RingClientLinks"]
+__all__ = ["HeadLost", "HeadSilent", "LinkEvent", "RingClient", "RingClientLinks", "TailRefused"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +69,12 @@ class HeadLost:
     """Whether the coordinator's own links have failed."""
 
 
-LinkEvent = Sampled | HeadSilent | HeadLost
+@dataclass(frozen=True, slots=True)
+class TailRefused:
+    """Event: the tail has sent what no tail sends."""
+
+
+LinkEvent = Sampled | HeadSilent | HeadLost | TailRefused
 
 
 @dataclass(slots=True)
@@ -56,9 +82,8 @@ class RingClientLinks:
     """Both links, while their thread runs. Made by `bind`."""
 
     _loop: asyncio.AbstractEventLoop
-    events: "asyncio.Queue[LinkEvent]" = field(default_factory=asyncio.Queue)
-    """Every batch of tokens that the tail has finished, and what becomes of the head."""
     head: PacedLink | None = None
+    _events: "asyncio.Queue[Arrived | HeadSilent | HeadLost]" = field(default_factory=asyncio.Queue)
     _links: ProcessLinks = field(init=False)
 
     @classmethod
@@ -66,7 +91,7 @@ class RingClientLinks:
         """Listen for the tail; with `keys`, encrypted. Needs a running event loop."""
         links = cls(asyncio.get_running_loop())
         links._links = ProcessLinks.bind(
-            "coordinator", host, 1, links._deliver, links._on_failure, keys, epoch
+            "coordinator", host, (FROM_TAIL,), links._queue, links._on_failure, keys, epoch
         )
         return links
 
@@ -95,10 +120,25 @@ class RingClientLinks:
         if not await asyncio.to_thread(self._links.open, self.head):
             raise RingError("The head does not answer: check its link.")
 
+    async def next_event(self) -> LinkEvent:
+        """The next batch of tokens that the tail has finished, or what becomes of the head. Nothing
+        more is read from the tail while much of what it sent waits for this call."""
+        event = await self._events.get()
+        if not isinstance(event, Arrived):
+            return event
+        message = self._links.decode(event)
+        return message if isinstance(message, Sampled) else TailRefused()
+
     def send(self, message: Submit | Cancel | SetCodec) -> None:
-        """Send to the head."""
+        """Send to the head. When too much waits for it already, it counts as lost, and RingError is
+        raised."""
         assert self.head is not None, "connect comes first"
-        self._links.send(self.head, message)
+        try:
+            self._links.send(self.head, message)
+        except LinkFullError as error:
+            lost = HeadLost(f"The link to the head is lost: {error}.")
+            self._events.put_nowait(lost)
+            raise RingError(lost.reason) from None
 
     async def move_head(self, address: str) -> MoveOutcome:
         """Lead the link to the head to another address of it; requests go on meanwhile."""
@@ -131,14 +171,9 @@ class RingClientLinks:
             case other:
                 assert_never(other)
 
-    def _deliver(self, frames: MessageFrames) -> None:
+    def _queue(self, event: Arrived | HeadSilent | HeadLost) -> None:
         """In the link thread."""
-        message = self._links.decode(frames)
-        if isinstance(message, Sampled):
-            self._queue(message)
-
-    def _queue(self, event: LinkEvent) -> None:
-        self._loop.call_soon_threadsafe(self.events.put_nowait, event)
+        self._loop.call_soon_threadsafe(self._events.put_nowait, event)
 
 
 def _settle(future: "asyncio.Future[MoveOutcome]", outcome: MoveOutcome) -> None:
@@ -166,6 +201,8 @@ class _Sequence:
     text: TextStream | None
     tokens: int
     """Of prompt and answer together, at most."""
+    generated_tokens: int
+    """Those of rings before among them."""
     events: asyncio.Queue[TokenEvent | MolinkError] = field(default_factory=asyncio.Queue)
 
 
@@ -196,9 +233,11 @@ class RingClient:
         StageError when the head is lost, RingError when our own links have failed."""
         try:
             while True:
-                match await self.links.events.get():
+                match await self.links.next_event():
                     case Sampled() as message:
                         self._take_sampled(message)
+                    case TailRefused():
+                        raise self._tail_error("what no ring's last stage sends")
                     case HeadSilent():
                         self.head_silent()
                     case HeadLost(reason, is_ours):
@@ -237,7 +276,8 @@ class RingClient:
                     return
         finally:
             if self._forget(request_id) and self.unready_reason is None:
-                self.links.send(Cancel(request_id))
+                with suppress(RingError):  # `run` hears of it too.
+                    self.links.send(Cancel(request_id))
 
     async def choose_codec(self, wanted: str) -> None:
         """Check codecs with the model's own text as far as `wanted` asks for, and take one."""
@@ -286,9 +326,9 @@ class RingClient:
         if text is not None:
             for token_id in output:  # One by one, as they were sent: what is held back agrees.
                 text.push((token_id,))
-        self._idle.clear()
-        live = self._live[request_id] = _Sequence(sampling, text, tokens)
         self.links.send(Submit(Request(request_id, request.prompt_token_ids, sampling, output)))
+        self._idle.clear()
+        live = self._live[request_id] = _Sequence(sampling, text, tokens, len(output))
         return request_id, live
 
     def _forget(self, request_id: int) -> bool:
@@ -299,11 +339,37 @@ class RingClient:
         return was_live
 
     def _take_sampled(self, message: Sampled) -> None:
+        """Hand tokens out; those of requests that have ended are dropped. Raises StageError when
+        they cannot be what was asked for."""
         for token in message.tokens:
             live = self._live.get(token.request_id)
+            if (objection := self._objection(token, live)) is not None:
+                raise self._tail_error(objection)
             if live is not None:
+                live.generated_tokens += 1
                 self.tokens_sent += 1
                 live.events.put_nowait(_event(live, token))
+
+    def _objection(self, token: TokenSample, live: _Sequence | None) -> str | None:
+        """Why a token cannot be the tail's honest answer; None: it can."""
+        if not 0 < token.request_id < self._next_request_id:
+            return "a token of a request that nobody has made"
+        words = (token.token_id, *(word for word, _ in token.top))
+        if not all(0 <= word < self.card.vocabulary_size for word in words):
+            return "a token that is not in the vocabulary"
+        if len(token.top) > LOGPROBS_MAX:
+            return f"more than {LOGPROBS_MAX} log-probabilities of a token"
+        if live is None:
+            return None
+        left = live.sampling.max_tokens - live.generated_tokens
+        if left < 1 or (left == 1 and token.finish is FinishReason.NONE):
+            return "more tokens than were asked for"
+        return None
+
+    def _tail_error(self, what: str) -> StageError:
+        """The end of the ring for something that its tail sent, which is held against it."""
+        tail = self.ring.stages[-1]
+        return tail.fail(f"{tail.name} has sent {what}.")
 
 
 def _event(live: _Sequence, token: TokenSample) -> TokenEvent:

@@ -26,7 +26,6 @@ import zmq
 from molink.errors import FrameError
 from molink.transport.curve import CurvePeer
 from molink.wire.chunks import Welcome, decode_link_frame, encode_hello
-from molink.wire.frames import BUFFER_BYTES_MAX
 
 __all__ = ["HELLO_PERIOD_S", "Connections", "MoveOutcome", "PathMove", "set_link_options"]
 
@@ -51,12 +50,16 @@ Phase = Literal["handshake", "draining", "drained", "failed"]
 Done = Callable[["MoveOutcome"], None]
 
 
+ANSWER_BYTES_MAX = 1024
+"""Of what comes back on a link: acknowledgements of a few bytes, and ZeroMQ's own handshake."""
+
+
 def set_link_options(socket: Socket) -> None:
-    """Limits of a link's socket, the same at both ends."""
+    """Limits of the sending end of a link; the receiving one has others for what it receives."""
     socket.setsockopt(zmq.LINGER, 0)
     socket.setsockopt(zmq.SNDHWM, SEND_QUEUE_MESSAGES_MAX)
     socket.setsockopt(zmq.RCVHWM, SEND_QUEUE_MESSAGES_MAX)
-    socket.setsockopt(zmq.MAXMSGSIZE, BUFFER_BYTES_MAX)
+    socket.setsockopt(zmq.MAXMSGSIZE, ANSWER_BYTES_MAX)
 
 
 @dataclass(frozen=True, slots=True)

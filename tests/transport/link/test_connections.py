@@ -57,7 +57,7 @@ def test_a_stream_survives_a_path_that_connections_back_and_forth(encrypted):
         for batch_class, count in counts.items():
             assert count > 0 and arrived[batch_class] == list(range(count))
         assert ends.inbox.empty()
-        assert ends.receiver.chunks_refused == ends.receiver.frames_refused == 0
+        assert ends.inbound.reassembly.chunks_refused == ends.inbound.frames_refused == 0
 
 
 def test_a_way_that_leads_nowhere_is_given_up_and_the_old_one_never_stopped(monkeypatch):
