@@ -10,6 +10,7 @@ from pathlib import Path
 import torch
 
 from molink.executor.loading import load_stage
+from molink.executor.memory_limit import limit_memory
 from molink.executor.stage import StageExecutor
 from molink.serving.served_model import load_tokenizer
 from molink.stage.event_files import EventFiles
@@ -59,6 +60,8 @@ def start_stage(
     Raises UserError or StageError with one sentence.
     """
     torch.set_num_threads(load.work.threads)
+    if load.memory_bytes is not None:
+        limit_memory(load.work.device, load.memory_bytes, _weights_bytes(load.model))
     executor = _load_executor(load, report)
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     name = f"layers {load.work.layers[0]}-{load.work.layers[1]}"
@@ -81,6 +84,11 @@ def start_stage(
         HealthReports(core, executor, links, packing, report),
         events,
     )
+
+
+def _weights_bytes(directory: str) -> int:
+    """Of the files that the stage maps while it loads."""
+    return sum(file.stat().st_size for file in Path(directory).glob("*.safetensors"))
 
 
 def _yield_to_links() -> None:

@@ -84,6 +84,8 @@ class LoadStage:
     """How many stages of the ring share its machine's memory."""
     keys: CurveKeys | None = None
     """Its own pair, and whom its links accept; None: its links are not encrypted."""
+    memory_bytes: int | None = None
+    """Of its device, at most; None: what there is."""
 
 
 @dataclass(frozen=True, slots=True)
