@@ -7,9 +7,10 @@ from dataclasses import dataclass, field, replace
 import pytest
 
 from molink.coordinator.requests.ring_client import HeadLost, HeadSilent, RingClientLinks
-from molink.errors import StageError
+from molink.errors import LinkFullError, LinkLostError, StageError
 from molink.stage.links import StageLinks
 from molink.stage_protocol.messages import Fact, JoinRing, MovePath, PathMoved, SetAllowed
+from molink.transport.link.paced_link import PacedLink
 from molink.transport.link.thread import LinkThread
 from molink.wire.frames import Cancel, Forget, Sampled, TokenSample
 from molink_scheduler.batch import BatchClass, Release
@@ -131,6 +132,18 @@ def test_a_stage_whose_link_is_lost_says_so_and_ends(stages):
     link.on_silence(link, GiveUp(25.4))
     with pytest.raises(StageError, match="has lost its link 'next': for 25 s nothing"):
         list(stages.stage.receive())
+
+
+def test_a_stage_whose_link_takes_nothing_more_says_which(stages, monkeypatch):
+    stages.join()
+
+    def refuse(*arguments: object) -> None:
+        raise LinkFullError("9 messages wait for it to be acknowledged")
+
+    monkeypatch.setattr(PacedLink, "send", refuse)
+    with pytest.raises(LinkLostError, match="has lost its link 'next': 9 messages wait") as lost:
+        stages.stage.send_next(Forget(Release(5)))
+    assert lost.value.link == "next"
 
 
 def test_a_stage_whose_link_thread_fails_says_so_and_ends(stages, caplog):

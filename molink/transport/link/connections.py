@@ -204,12 +204,16 @@ class Connections:
         """Take the next step of a move; those that have ended are to be reported. `socket` is
         another one when one of them has drained the old one."""
         ended = []
-        for address, done in self._requested:
+        while self._requested:
+            try:
+                socket = self.open_socket()
+            except zmq.ZMQError:  # No descriptors are left: at the next call, perhaps.
+                break
+            address, done = self._requested.pop(0)
             if self.move is not None:
                 self.move.fail("another way was asked for meanwhile")
                 ended.append(self.move)
-            self.move = PathMove(address, done, self.open_socket(), now)
-        self._requested.clear()
+            self.move = PathMove(address, done, socket, now)
         if self.move is not None:
             self.move.step(in_flight_bytes, now, silent=silent)
             if self.move.phase in ("drained", "failed"):

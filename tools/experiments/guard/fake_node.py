@@ -7,8 +7,8 @@ whatever an honest agent may do it may, too.
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -47,9 +47,10 @@ from molink.errors import UserError
 from molink.node.control_session import ControlSession
 from molink.stage_protocol.messages import PackingHealth, StageHealth
 from molink.tasks import cancel
-from molink.transport.link.thread import MessageFrames, ProcessLinks
+from molink.transport.link.inbound import Arrived
+from molink.transport.link.thread import ProcessLinks
 from molink.wire.curve_keys import CurveKeys
-from molink.wire.frames import Submit, decode_message
+from molink.wire.frames import FROM_COORDINATOR, FROM_STAGE, FROM_TAIL, LinkRole, Submit
 from molink_agent.daemon.membership import Membership, join_cluster
 
 __all__ = ["FakeNode"]
@@ -265,7 +266,7 @@ class FakeNode:
             return
         self._close_links()
         is_head = assignment.stage == 0
-        ports = self._listen(2 if is_head else 1)
+        ports = self._listen((FROM_TAIL, FROM_COORDINATOR) if is_head else (FROM_STAGE,))
         line = {
             "port": ports[0],
             "coordinator_port": ports[1] if is_head else None,
@@ -281,22 +282,21 @@ class FakeNode:
 
     # -- its links -------------------------------------------------------------------------------
 
-    def _listen(self, count: int) -> list[int]:
+    def _listen(self, senders: Sequence[LinkRole]) -> list[int]:
         """Ports where it takes and acknowledges everything; ports of nobody when it answers no
         links."""
         if not self.answers:
-            return [9, 9][:count]
+            return [9 for _ in senders]
         keys = CurveKeys(self.pair.public_z85, self.pair.secret_z85, self._allowed)
         self._links = ProcessLinks.bind(
-            self.name, LISTEN, count, self._read, lambda error: None, keys
+            self.name, LISTEN, senders, self._read, lambda error: None, keys
         )
         return [link.port for link in self._links.inbound]
 
-    def _read(self, frames: MessageFrames) -> None:
+    def _read(self, arrived: Arrived) -> None:
         """In the links' thread: what every head can read of its users."""
-        with suppress(Exception):
-            message, _ = decode_message(frames)
-            self.requests_read += isinstance(message, Submit)
+        if self._links is not None:
+            self.requests_read += isinstance(self._links.decode(arrived), Submit)
 
     def _close_links(self) -> None:
         if self._links is not None:
