@@ -34,6 +34,9 @@ UNREAD_S = 60.0
 """Longest time in which a client takes nothing of 64 KiB that wait for it: a stream that is read at
 all moves on within seconds."""
 
+HANDSHAKE_S = 10.0
+"""For TLS; a connection is counted once that is done, so it must not take long."""
+
 CONNECTIONS_MAX = 4096
 """As many as there are sequences at a time on a ring; each is some 10 KB."""
 
@@ -214,5 +217,6 @@ class GuardedSite(web.TCPSite):
             self._host,
             self._port,
             ssl=self._ssl_context,
+            ssl_handshake_timeout=HANDSHAKE_S if self._ssl_context is not None else None,
             backlog=self._backlog,
         )
