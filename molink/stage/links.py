@@ -168,6 +168,11 @@ class StageLinks:
         self._links.refuse(error)
 
     @property
+    def messages_dropped(self) -> int:
+        """Whole messages that could not be read, or not be carried out."""
+        return self._links.messages_dropped
+
+    @property
     def frames_refused(self) -> int:
         """Messages and pieces that were dropped, for whatever reason."""
         return self._links.frames_refused

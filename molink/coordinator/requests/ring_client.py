@@ -9,6 +9,7 @@ The same `ProcessLinks` as in a stage; what happens in its thread is queued for 
 """
 
 import asyncio
+import time
 from collections.abc import AsyncGenerator, Callable
 from dataclasses import asdict, dataclass, field
 from typing import Any, assert_never
@@ -31,7 +32,15 @@ from molink_scheduler.link.silence import GiveUp, Reconnect, SilenceStep
 from molink_scheduler.link.transmission import make_transmission
 from molink_scheduler.request import Request, SamplingParams
 
-__all__ = ["HeadLost", "HeadSilent", "LinkEvent", "RingClient", "RingClientLinks"]
+__all__ = [
+    "HeadLost",
+    "HeadSilent",
+    "LinkEvent",
+    "RequestStalledError",
+    "RingClient",
+    "RingClientLinks",
+    "Served",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,6 +167,32 @@ _FINISH_REASONS = {
 }
 
 
+TOKEN_WITHIN_S, FIRST_TOKEN_WITHIN_S = 300.0, 900.0
+"""Between two tokens of a sequence, and until the first: who was preempted waits for room, and who
+came last for all before, so this is only for what a head has lost or holds back."""
+
+ROUND_WEIGHT, ROUND_MAX_S = 0.1, 10.0
+"""Of the newest time between two tokens; longer ones are pauses of a preempted sequence."""
+
+
+class RequestStalledError(RingError):
+    """Raised when a ring that goes on has left one request lying."""
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """What a ring has brought its users, by the coordinator's own count."""
+
+    tokens: int
+    """Since the start."""
+    decoding: int
+    """Sequences that have had a token and wait for more."""
+    prompt_tokens: int
+    """Of the longest prompt whose first token is waited for; 0: none is."""
+    round_s: float
+    """Smoothed time between two tokens of a sequence; 0: not known yet."""
+
+
 @dataclass(slots=True)
 class _Sequence:
     """Sequence whose tokens a user waits for."""
@@ -166,6 +201,12 @@ class _Sequence:
     text: TextStream | None
     tokens: int
     """Of prompt and answer together, at most."""
+    known_tokens: int
+    """That the ring computes before the first that it generates."""
+    moved_at: float
+    """When it was submitted, or its latest token came."""
+    has_token: bool = False
+    """Whether this ring has generated one."""
     events: asyncio.Queue[TokenEvent | MolinkError] = field(default_factory=asyncio.Queue)
 
 
@@ -183,6 +224,8 @@ class RingClient:
     """How activations are packed, and why."""
     tokens_sent: int = 0
     """Tokens handed to users since the start."""
+    _round_s: float = 0.0
+    """Smoothed time between two tokens of a sequence; 0: not known yet."""
     _live: dict[int, _Sequence] = field(default_factory=dict)
     _next_request_id: int = 1
     _idle: asyncio.Event = field(default_factory=asyncio.Event)
@@ -216,6 +259,25 @@ class RingClient:
     def outstanding_tokens(self) -> int:
         """Tokens of all sequences: prompts and all that they may generate."""
         return sum(live.tokens for live in self._live.values())
+
+    def served(self) -> Served:
+        """What the ring has brought its users."""
+        waiting = [live.known_tokens for live in self._live.values() if not live.has_token]
+        return Served(
+            self.tokens_sent,
+            len(self._live) - len(waiting),
+            max(waiting, default=0),
+            self._round_s,
+        )
+
+    def give_up_stalled(self, now: float) -> None:
+        """Fail the sequences for which nothing has come for so long that another ring, or another
+        try, is better."""
+        for live in self._live.values():
+            longest_s = TOKEN_WITHIN_S if live.has_token else FIRST_TOKEN_WITHIN_S
+            if now - live.moved_at > longest_s:
+                live.moved_at = now
+                live.events.put_nowait(RequestStalledError("The ring has left the request lying."))
 
     async def generate(
         self, request: GenerationRequest, output: tuple[int, ...] = ()
@@ -287,7 +349,9 @@ class RingClient:
             for token_id in output:  # One by one, as they were sent: what is held back agrees.
                 text.push((token_id,))
         self._idle.clear()
-        live = self._live[request_id] = _Sequence(sampling, text, tokens)
+        known_tokens = len(request.prompt_token_ids) + len(output)
+        live = _Sequence(sampling, text, tokens, known_tokens, time.monotonic())
+        self._live[request_id] = live
         self.links.send(Submit(Request(request_id, request.prompt_token_ids, sampling, output)))
         return request_id, live
 
@@ -299,11 +363,20 @@ class RingClient:
         return was_live
 
     def _take_sampled(self, message: Sampled) -> None:
+        now = time.monotonic()
         for token in message.tokens:
             live = self._live.get(token.request_id)
             if live is not None:
                 self.tokens_sent += 1
+                self._note_token(live, now)
                 live.events.put_nowait(_event(live, token))
+
+    def _note_token(self, live: _Sequence, now: float) -> None:
+        elapsed_s = min(ROUND_MAX_S, now - live.moved_at)
+        if live.has_token:
+            weight = ROUND_WEIGHT if self._round_s else 1.0
+            self._round_s += weight * (elapsed_s - self._round_s)
+        live.has_token, live.moved_at = True, now
 
 
 def _event(live: _Sequence, token: TokenSample) -> TokenEvent:

@@ -375,6 +375,11 @@ class ProcessLinks:
         self._messages_refused += 1
 
     @property
+    def messages_dropped(self) -> int:
+        """Whole messages that could not be read, or not be carried out."""
+        return self._messages_refused
+
+    @property
     def frames_refused(self) -> int:
         """Messages and pieces dropped: malformed, of another epoch, of a key that is no longer
         allowed, or not to be carried out."""
