@@ -15,6 +15,7 @@ __all__ = [
     "FrameError",
     "InvalidRequestError",
     "JoinRefusedError",
+    "LinkFullError",
     "LinkLostError",
     "MolinkError",
     "RingError",
@@ -57,6 +58,10 @@ class UnsupportedModelError(UserError):
 
 class FrameError(MolinkError):
     """Raised when a peer sent a frame that does not follow the schema or exceeds a limit."""
+
+
+class LinkFullError(MolinkError):
+    """Raised when a link can take no more messages, because its far end takes none; one clause."""
 
 
 class StageError(MolinkError):

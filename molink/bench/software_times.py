@@ -14,15 +14,15 @@ import subprocess
 import sys
 import time
 from dataclasses import dataclass
-from typing import Any
 
 import psutil
 import zmq
 
 from molink.config.link_schedule import LinkSchedule
 from molink.errors import UserError
+from molink.transport.link.inbound import Arrived, InboundLink
 from molink.transport.link.paced_link import PacedLink
-from molink.transport.link.thread import InboundLink, LinkThread
+from molink.transport.link.thread import LinkThread
 from molink_scheduler.batch import BatchClass
 from molink_scheduler.link.pacer import LinkPacer
 from molink_scheduler.link.transmission import make_transmission
@@ -59,7 +59,7 @@ class HopTimes:
 
 def hop_times() -> HopTimes:
     """Measure a link between two threads of this process. Raises UserError when nothing arrives."""
-    inbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
+    inbox: queue.SimpleQueue[Arrived] = queue.SimpleQueue()
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     inbound = InboundLink.bind(context, "127.0.0.1")
     receiving, sending = LinkThread([inbound], inbox.put), LinkThread([], lambda frames: None)
@@ -103,7 +103,7 @@ def _connect(context: "zmq.Context[zmq.Socket[bytes]]", port: int) -> PacedLink:
     return PacedLink.connect(context, "measured", address, make_transmission(), LinkPacer())
 
 
-def _one_hop_s(link: PacedLink, thread: LinkThread, inbox: "queue.SimpleQueue[Any]") -> float:
+def _one_hop_s(link: PacedLink, thread: LinkThread, inbox: "queue.SimpleQueue[Arrived]") -> float:
     time.sleep(PAUSE_S)
     shape = LINK.steps[0].shape
     known_s = shape.one_way_s + (HEADER_BYTES + ROW_BYTES) / shape.bytes_per_s
@@ -111,7 +111,10 @@ def _one_hop_s(link: PacedLink, thread: LinkThread, inbox: "queue.SimpleQueue[An
     if not link.send((bytes(HEADER_BYTES), bytes(ROW_BYTES)), BatchClass.DECODE):
         thread.wake()
     try:
-        inbox.get(timeout=ARRIVES_WITHIN_S)
+        arrived = inbox.get(timeout=ARRIVES_WITHIN_S)
     except queue.Empty:
         raise UserError("a message over the emulated link to be measured was lost.") from None
-    return time.perf_counter() - began - known_s
+    took_s = time.perf_counter() - began
+    if arrived.link.taken(arrived):
+        thread.wake()
+    return took_s - known_s

@@ -13,6 +13,7 @@ No torch here: the coordinator asks these questions too, and does not load it.
 
 import json
 import os
+import re
 import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -23,10 +24,20 @@ from urllib.parse import urlsplit
 from molink.checkpoint.safetensors_header import read_header
 from molink.errors import CheckpointError
 
-__all__ = ["INDEX", "SINGLE", "SMALL_FILES", "Checkpoint", "open_checkpoint"]
+__all__ = [
+    "INDEX",
+    "SINGLE",
+    "SMALL_FILES",
+    "Checkpoint",
+    "open_checkpoint",
+    "open_hub_checkpoint",
+]
 
 INDEX = "model.safetensors.index.json"
 SINGLE = "model.safetensors"
+
+HUB_ID = re.compile(r"(?:[A-Za-z0-9][\w.-]{0,95}/)?[A-Za-z0-9][\w.-]{0,95}", re.ASCII)
+"""owner/name, or a name of the hub's first years."""
 
 SMALL_FILES = (
     "*.json",
@@ -96,6 +107,14 @@ def open_checkpoint(model: str, cache: Path | None = None) -> Checkpoint:
             f"there is no model directory {model}; give a directory or a hub id such as owner/name"
         )
     return Checkpoint(model, _fetch_small_files(model, cache), model, cache)
+
+
+def open_hub_checkpoint(hub_id: str, cache: Path) -> Checkpoint:
+    """A model of the hub that somebody else has named: never a directory of this PC. Raises
+    CheckpointError when there is none, or it is no hub id."""
+    if HUB_ID.fullmatch(hub_id) is None or ".." in hub_id:
+        raise CheckpointError("The model that was asked for is no hub id such as owner/name.")
+    return Checkpoint(hub_id, _fetch_small_files(hub_id, cache), hub_id, cache)
 
 
 def _check_readable(directory: Path, model: str) -> None:

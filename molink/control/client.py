@@ -114,9 +114,11 @@ class ControlClient:
         await self._send(topic, node_id, message.model_dump_json().encode())
 
     async def clear(self, topic: Topic[Message], node_id: str) -> None:
-        """Remove the retained message of a topic; subscribers are not told."""
+        """Remove the retained message of a topic, if there is a connection; subscribers are not
+        told."""
         assert topic.retained, topic.path
         await self._send(topic, node_id, b"")
+        self._retained.pop(topic.of(node_id), None)
 
     async def messages(self) -> AsyncIterator[Received]:
         """All messages, across reconnects; for one reader. Raises ControlError once refused."""

@@ -3,6 +3,10 @@
 The link thread of `ProcessLinks` acknowledges, paces and reassembles; whole messages land in the
 inbox, on which the loop sleeps when it has nothing to compute. What the loop sends leaves in its
 own thread as far as the pacer allows.
+
+Each inbound link has a sender of its own: at the head the tail and the coordinator, elsewhere the
+stage before. What is not that sender's to say, or cannot be carried out, is dropped and counted
+under its link: it never ends the stage, and whoever sent it can be named.
 """
 
 import logging
@@ -11,7 +15,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import assert_never
 
-from molink.errors import FrameError, LinkLostError, StageError
+from molink.errors import FrameError, LinkFullError, LinkLostError, StageError
 from molink.stage_protocol.messages import (
     Fact,
     JoinRing,
@@ -23,10 +27,14 @@ from molink.stage_protocol.messages import (
     Steering,
 )
 from molink.transport.link.connections import MoveOutcome
+from molink.transport.link.inbound import Arrived, InboundLink
 from molink.transport.link.paced_link import PacedLink
-from molink.transport.link.thread import MessageFrames, ProcessLinks
+from molink.transport.link.thread import ProcessLinks
 from molink.wire.curve_keys import CurveKeys
 from molink.wire.frames import (
+    FROM_COORDINATOR,
+    FROM_STAGE,
+    FROM_TAIL,
     Cancel,
     FinishReason,
     Forget,
@@ -61,14 +69,16 @@ class StageLinks:
     """Inbox and outgoing links of one stage."""
 
     name: str
-    _inbox: "queue.SimpleQueue[MessageFrames]"
+    _inbox: "queue.SimpleQueue[Arrived]"
     _report: Callable[[Fact], None]
     """Called, in the links' thread too, with what becomes of a link."""
     _links: ProcessLinks = field(init=False)
     _budget: UploadBudget = field(default_factory=lambda: UploadBudget(None))
     _next: PacedLink | None = None
     _coordinator: PacedLink | None = None
-    _pending: list[MessageFrames] = field(default_factory=list)
+    _pending: list[Arrived] = field(default_factory=list)
+    _last_link: InboundLink | None = None
+    """That brought the message which `receive` returned last."""
     _lost: StageError | None = None
     """Why this stage cannot go on, once a link is given up."""
 
@@ -83,9 +93,10 @@ class StageLinks:
     ) -> "StageLinks":
         """Listen for the neighbours that will connect, before the ring is known; with `keys`,
         encrypted."""
-        inbox: queue.SimpleQueue[MessageFrames] = queue.SimpleQueue()
-        stage, ports = cls(name, inbox, report), 2 if is_head else 1
-        stage._links = ProcessLinks.bind(name, host, ports, inbox.put, stage._on_failure, keys)
+        inbox: queue.SimpleQueue[Arrived] = queue.SimpleQueue()
+        roles = (FROM_TAIL, FROM_COORDINATOR) if is_head else (FROM_STAGE,)
+        stage = cls(name, inbox, report)
+        stage._links = ProcessLinks.bind(name, host, roles, inbox.put, stage._on_failure, keys)
         return stage
 
     @property
@@ -125,12 +136,12 @@ class StageLinks:
     def send_next(self, message: Message, batch_class: BatchClass = BatchClass.DECODE) -> None:
         """Send to the next stage (from the tail: to the head)."""
         assert self._next is not None, "the ring is joined before anything is sent"
-        self._links.send(self._next, message, batch_class)
+        self._send(self._next, message, batch_class)
 
     def send_coordinator(self, message: Message) -> None:
         """Send to the coordinator; only the tail has this link."""
         assert self._coordinator is not None, "only the tail sends to the coordinator"
-        self._links.send(self._coordinator, message)
+        self._send(self._coordinator, message, BatchClass.DECODE)
 
     def set_next_decode_due(self, due_at: float | None) -> None:
         """When the link to the next stage is expected to carry decode again."""
@@ -156,21 +167,24 @@ class StageLinks:
             raise self._lost
         while True:
             try:
-                frames = self._pending.pop() if self._pending else self._inbox.get_nowait()
+                arrived = self._pending.pop() if self._pending else self._inbox.get_nowait()
             except queue.Empty:
                 return
-            message = self._links.decode(frames)
+            message = self._links.decode(arrived)
             if message is not None:
+                self._last_link = arrived.link
                 yield message
 
     def refuse(self, error: FrameError) -> None:
-        """Drop a message that cannot be carried out: count it, and log the first."""
-        self._links.refuse(error)
+        """Drop the message received last, which cannot be carried out: count it under its link, and
+        log the first."""
+        assert self._last_link is not None, "only what was received is refused"
+        self._last_link.refuse(error)
 
     @property
     def messages_dropped(self) -> int:
-        """Whole messages that could not be read, or not be carried out."""
-        return self._links.messages_dropped
+        """Those of the previous stage that could not be read, or not be carried out."""
+        return self._links.inbound[0].frames_refused
 
     @property
     def frames_refused(self) -> int:
@@ -186,6 +200,13 @@ class StageLinks:
         """State of each link that leaves here."""
         links = (self._next, self._coordinator)
         return tuple(link.report() for link in links if link is not None)
+
+    def _send(self, link: PacedLink, message: Message, batch_class: BatchClass) -> None:
+        try:
+            self._links.send(link, message, batch_class)
+        except LinkFullError as error:
+            lost = f"{self.name} has lost its link {link.name!r}: {error}."
+            raise LinkLostError(lost, link.name) from None
 
     def _on_failure(self, error: Exception) -> None:
         """In the links' thread, which ends."""

@@ -180,9 +180,9 @@ class StageLoop:
                 message = Activations(batch, header, buffer)
                 self.links.send_next(message, batch.batch_class)
             case SendTokens(batch):
-                returned, copy = self.end_rules.sampled(batch, output.drawn)
+                returned, copies = self.end_rules.sampled(batch, output.drawn)
                 self.links.send_next(returned)
-                if copy is not None:
+                for copy in copies:
                     self.links.send_coordinator(copy)
             case _:
                 assert_never(decision)

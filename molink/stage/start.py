@@ -10,6 +10,7 @@ from pathlib import Path
 import torch
 
 from molink.executor.loading import load_stage
+from molink.executor.memory_limit import limit_memory
 from molink.executor.stage import StageExecutor
 from molink.serving.served_model import load_tokenizer
 from molink.stage.event_files import EventFiles
@@ -31,7 +32,8 @@ from molink_scheduler.head.prompt_queue import SPAN_TOKENS
 from molink_scheduler.head.scheduler import HeadScheduler, HeadSettings
 from molink_scheduler.kv.blocks import KvLedger
 from molink_scheduler.recording.event_log import EventLog, RecordedCore
-from molink_scheduler.stage.book import ModelLimits, StageBook
+from molink_scheduler.request import ModelLimits
+from molink_scheduler.stage.book import StageBook
 from molink_scheduler.stage.core import StageCore, WorkSource
 from molink_scheduler.stage.queue import StageQueue
 
@@ -58,6 +60,8 @@ def start_stage(
     Raises UserError or StageError with one sentence.
     """
     torch.set_num_threads(load.work.threads)
+    if load.memory_bytes is not None:
+        limit_memory(load.work.device, load.memory_bytes, _weights_bytes(load.model))
     executor = _load_executor(load, report)
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     name = f"layers {load.work.layers[0]}-{load.work.layers[1]}"
@@ -80,6 +84,11 @@ def start_stage(
         HealthReports(core, executor, links, packing, report),
         events,
     )
+
+
+def _weights_bytes(directory: str) -> int:
+    """Of the files that the stage maps while it loads."""
+    return sum(file.stat().st_size for file in Path(directory).glob("*.safetensors"))
 
 
 def _yield_to_links() -> None:
@@ -111,14 +120,17 @@ def _loaded(executor: StageExecutor, links: StageLinks) -> StageLoaded:
 def _source(executor: StageExecutor, join: JoinRing) -> WorkSource:
     if not executor.is_head:
         return StageQueue.for_steps_of(join.ring.span_tokens or SPAN_TOKENS, _book(executor))
-    settings = HeadSettings(join.ring, executor.hidden_size * executor.dtype.itemsize)
-    return HeadScheduler(settings)
+    row_bytes = executor.hidden_size * executor.dtype.itemsize
+    return HeadScheduler(HeadSettings(join.ring, row_bytes, limits=_limits(executor)))
 
 
 def _book(executor: StageExecutor) -> StageBook:
+    return StageBook(KvLedger(executor.kv.blocks_total), _limits(executor))
+
+
+def _limits(executor: StageExecutor) -> ModelLimits:
     model = executor.description
-    limits = ModelLimits(model.model_len_max, model.vocabulary_size)
-    return StageBook(KvLedger(executor.kv.blocks_total), limits)
+    return ModelLimits(model.model_len_max, model.vocabulary_size)
 
 
 def _end_rules(executor: StageExecutor) -> EndRules:

@@ -21,8 +21,10 @@ import torch
 
 from molink.checkpoint.checkpoint import open_checkpoint
 from molink.checkpoint.description import describe
+from molink.checkpoint.stage_size import PROBE_KV_TOKENS, PROBE_LAYERS_MAX
 from molink.errors import MolinkError
 from molink.executor.devices import choose_device, choose_dtype
+from molink.executor.memory_limit import limit_memory
 from molink.executor.stage import StageExecutor
 from molink.executor.step_timing import StepTimer
 from molink.executor.weights import StagePart, build_stage_class, load_model_config
@@ -34,17 +36,17 @@ DECODE_ROWS_FEW, DECODE_ROWS_MANY = 1, 8
 
 CONTEXT_TOKENS = 128
 SPAN_ROWS = 128
-KV_TOKENS = 4096
-LAYERS_MAX = 2
-"""Layers that are timed together: what a step costs beside its layers stands out less."""
 
 
-def probe_steps(directory: str, device: str, dtype: str) -> dict[str, float]:
-    """Seconds of one layer: `decode_fixed_s`, `decode_row_s`, `prefill_row_s`.
+def probe_steps(
+    directory: str, device: str, dtype: str, layers: int = PROBE_LAYERS_MAX
+) -> dict[str, float]:
+    """Seconds of one layer: `decode_fixed_s`, `decode_row_s`, `prefill_row_s`; `layers` are timed
+    together.
 
     Raises UserError when the model or the device cannot be used.
     """
-    stage = _random_stage(directory, device, dtype)
+    stage = _random_stage(directory, device, dtype, layers)
     count = len(stage.layers)
     timer = StepTimer(stage)
     few = timer.decode(DECODE_ROWS_FEW, CONTEXT_TOKENS).step_s
@@ -60,24 +62,27 @@ def probe_steps(directory: str, device: str, dtype: str) -> dict[str, float]:
     }
 
 
-def _random_stage(directory: str, device: str, dtype: str) -> StageExecutor:
-    """Layers from the model's middle (of a short model all of it), with random weights."""
+def _random_stage(directory: str, device: str, dtype: str, layers: int) -> StageExecutor:
+    """Layers from the model's middle (of a short model all of it), with random weights; made in
+    their own format, since a copy in a larger one might not fit into what is lent."""
     checkpoint = open_checkpoint(directory)
     description = describe(checkpoint)
     chosen = choose_device(device)
     number_format = choose_dtype(dtype, chosen, description.dtype)
     config = load_model_config(checkpoint)
-    part = StagePart(_middle(description.layers), description.layers)
+    part = StagePart(_middle(description.layers, layers), description.layers)
+    torch.set_default_dtype(number_format)
     with torch.inference_mode():
         model = build_stage_class(config, part)(config).to(number_format).eval()
+    torch.set_default_dtype(torch.float32)
     stage = StageExecutor(model.to(chosen), part, description, chosen, number_format)
-    stage.prepare(KV_TOKENS)
+    stage.prepare(PROBE_KV_TOKENS)
     return stage
 
 
-def _middle(layers: int) -> range:
-    first = min(1, layers - 1)
-    return range(first, max(first + 1, min(first + LAYERS_MAX, layers - 1)))
+def _middle(layers_total: int, layers: int) -> range:
+    first = min(1, layers_total - 1)
+    return range(first, max(first + 1, min(first + layers, layers_total - 1)))
 
 
 @click.command()
@@ -85,11 +90,17 @@ def _middle(layers: int) -> range:
 @click.option("--device", default="auto", help="auto, cpu or cuda:N.")
 @click.option("--dtype", default="auto", help="As of `molink serve`.")
 @click.option("--threads", default=1, help="Of the computation.")
-def main(directory: str, device: str, dtype: str, threads: int) -> None:
+@click.option("--layers", default=PROBE_LAYERS_MAX, help="Timed together.")
+@click.option("--memory-bytes", type=int, help="That it may hold; without it any.")
+def main(
+    directory: str, device: str, dtype: str, threads: int, layers: int, memory_bytes: int | None
+) -> None:
     """Measure one layer of the model in DIRECTORY and print its times."""
     torch.set_num_threads(threads)
     try:
-        print(json.dumps(probe_steps(directory, device, dtype)), flush=True)
+        if memory_bytes is not None:
+            limit_memory(device, memory_bytes)
+        print(json.dumps(probe_steps(directory, device, dtype, layers)), flush=True)
     except MolinkError as error:
         sys.exit(f"molink: {error}")
 

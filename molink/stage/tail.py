@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from molink.executor.sampling import DrawnToken
 from molink.serving.service import ChatTokenizer
 from molink.serving.text_stream import TextStream
-from molink.wire.frames import FinishReason, Sampled, TokenSample
+from molink.wire.frames import SAMPLES_MAX, FinishReason, Sampled, TokenSample
 from molink_scheduler.batch import Admission, Batch
 
 __all__ = ["EndRules"]
@@ -28,9 +28,9 @@ class EndRules:
     tokenizer: ChatTokenizer | None
     _endings: dict[int, _Ending] = field(default_factory=dict)
 
-    def sampled(self, batch: Batch, drawn: Iterable[DrawnToken]) -> tuple[Sampled, Sampled | None]:
+    def sampled(self, batch: Batch, drawn: Iterable[DrawnToken]) -> tuple[Sampled, list[Sampled]]:
         """What the head hears of a batch, and what the coordinator hears: each token with its
-        log-probabilities, None where the batch drew none."""
+        log-probabilities, in as many messages as that takes."""
         self.admit(batch.admissions)
         samples = tuple(
             TokenSample(
@@ -44,8 +44,11 @@ class EndRules:
         )
         bare = tuple(TokenSample(s.request_id, s.token_id, s.finish) for s in samples)
         returned = Sampled(batch.batch_class, batch.micro_batch, batch.spans, bare, batch.stamps)
-        copy = Sampled(batch.batch_class, batch.micro_batch, (), samples) if samples else None
-        return returned, copy
+        copies = [
+            Sampled(batch.batch_class, batch.micro_batch, (), samples[start : start + SAMPLES_MAX])
+            for start in range(0, len(samples), SAMPLES_MAX)
+        ]
+        return returned, copies
 
     def admit(self, admissions: Iterable[Admission]) -> None:
         """Start to watch sequences, from what they have generated before."""

@@ -85,6 +85,8 @@ class LoadStage:
     """How many stages of the ring share its machine's memory."""
     keys: CurveKeys | None = None
     """Its own pair, and whom its links accept; None: its links are not encrypted."""
+    memory_bytes: int | None = None
+    """Of its device, at most; None: what there is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +116,7 @@ class SetAllowed:
     """Command: accept these keys (Z85) and no others from now on, on open links too."""
 
     keys: tuple[str, ...]
+    """The previous stage's (at the head: the tail's), then the coordinator's."""
 
     def __post_init__(self) -> None:
         check_keys(self.keys)
@@ -206,7 +209,7 @@ class StageProgress:
     rows_out: int = 0
     """That were computed since the start."""
     dropped: int = 0
-    """Whole messages that could not be read, or not be carried out."""
+    """Messages of the previous stage that could not be read, or not be carried out."""
     round_waits_s: float = 0.0
     """Since the oldest micro-batch under way has left; 0: none is. Only on the head."""
     prompt_waits_s: float = 0.0

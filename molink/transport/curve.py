@@ -1,4 +1,7 @@
-"""Keys that may speak on this process's links, when they are encrypted.
+"""The key that may speak on each of a process's links, when they are encrypted.
+
+A link has one sender, so each port at which a process listens is for one key: the place of a port
+is the place of its key on the list. That a key may speak on one port says nothing of the others.
 
 Every encrypted link is CURVE: the sender knows the receiver's key beforehand, the receiver learns
 the sender's in the handshake and asks the guard. ZeroMQ puts that question on a socket of its own
@@ -32,8 +35,8 @@ RAW_KEY_BYTES = 32
 ZAP_ADDRESS = "inproc://zeromq.zap.01"
 """Where ZeroMQ asks; the same in every context."""
 
-DOMAIN = b"molink"
-"""Without a domain ZeroMQ asks no question."""
+DOMAIN = b"molink-%d"
+"""Of the port of each place. Without a domain ZeroMQ asks no question."""
 
 CURVE_REQUEST_FRAMES = 9
 """Connection, empty, version, request id, domain, address, identity, mechanism, key."""
@@ -64,11 +67,12 @@ Socket = zmq.Socket[bytes]
 
 
 class CurveGuard:
-    """The keys of one context's links; its list may be changed at any time, from any thread."""
+    """The keys of one context's links, one for each port where it listens; they may be changed at
+    any time, from any thread."""
 
     def __init__(self, context: Context, keys: CurveKeys) -> None:
         self._keys = keys
-        self._allowed = frozenset(keys.allowed)
+        self._allowed = keys.allowed
         self._zap: Socket = context.socket(zmq.ROUTER)
         self._zap.linger = 0
         self._zap.bind(ZAP_ADDRESS)
@@ -84,25 +88,25 @@ class CurveGuard:
         """Our own, in Z85."""
         return self._keys.public
 
-    @property
-    def allowed(self) -> frozenset[str]:
-        """Whom we accept now."""
-        return self._allowed
+    def key_of(self, place: int) -> str | None:
+        """Whose messages the port of this place takes now; None: nobody's."""
+        allowed = self._allowed
+        return allowed[place] if place < len(allowed) else None
 
     def allow(self, keys: Iterable[str]) -> None:
-        """Accept these from now on and no others, on connections that stand too. Raises
-        ValueError for what is no key."""
+        """Accept on the port of each place this one's key from now on and no other, on connections
+        that stand too. Raises ValueError for what is no key."""
         listed = tuple(keys)
         check_keys(listed)
-        self._allowed = frozenset(listed)
+        self._allowed = listed
         self._ring()
 
-    def protect_listener(self, socket: Socket) -> None:
-        """Make a socket, before it binds, accept allowed keys only."""
+    def protect_listener(self, socket: Socket, place: int) -> None:
+        """Make a socket, before it binds, accept the key of its place only."""
         _set_common(socket)
         socket.curve_server = True
         socket.curve_secretkey = self._keys.secret.encode()
-        socket.zap_domain = DOMAIN
+        socket.zap_domain = DOMAIN % place
 
     def protect_sender(self, socket: Socket, receiver_key: str) -> None:
         """Make a socket, before it connects, speak to the owner of `receiver_key` only."""
@@ -150,8 +154,8 @@ class CurveGuard:
             self._answer(frames[:4], None)
             return
         key = z85.encode(frames[8]).decode()
-        question = _Question(frames[:4], key, time.monotonic() + WAIT_S)
-        if key in self._allowed:
+        question = _Question(frames[:4], frames[4], key, time.monotonic() + WAIT_S)
+        if self._may_connect(question):
             self._answer(question.envelope, key)
         elif len(self._waiting) < WAITING_MAX:
             self._waiting.append(question)
@@ -161,7 +165,7 @@ class CurveGuard:
     def _answer_waiting(self, now: float) -> None:
         """Answer the questions whose keys are allowed now, or that have waited long enough."""
         for question in tuple(self._waiting):
-            if question.key in self._allowed:
+            if self._may_connect(question):
                 self._answer(question.envelope, question.key)
             elif now >= question.until:
                 log.info("the key %s asked to connect and is not allowed here", question.key)
@@ -169,6 +173,11 @@ class CurveGuard:
             else:
                 continue
             self._waiting.remove(question)
+
+    def _may_connect(self, question: "_Question") -> bool:
+        return (question.domain, question.key) in {
+            (DOMAIN % place, key) for place, key in enumerate(self._allowed)
+        }
 
     def _answer(self, envelope: list[bytes], key: str | None) -> None:
         """Yes with the key as user id, or come again."""
@@ -184,6 +193,8 @@ class _Question:
 
     envelope: list[bytes]
     """Connection, empty, version, request id: an answer begins like its question."""
+    domain: bytes
+    """Of the port."""
     key: str
     until: float
     """When it has waited long enough."""

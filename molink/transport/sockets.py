@@ -10,6 +10,7 @@ import logging
 import resource
 import socket
 import struct
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
@@ -148,8 +149,9 @@ class Listener:
     """Port whose connections are each served by a task of their own, within limits.
 
     A peer that has connected is unidentified until it has proven who it is, and those are few: the
-    next one ends the oldest, so that a flood of silent ones delays honest peers only if it replaces
-    all of them within their round trip.
+    next one ends the oldest of the address that has the most. So a flood of silent ones from few
+    addresses delays nobody else, and one from many only if it replaces all of them within an honest
+    peer's round trip.
     """
 
     def __init__(
@@ -163,7 +165,8 @@ class Listener:
         self._serve = serve
         self.connections_max, self.unidentified_max = connections_max, unidentified_max
         self._serving: set[asyncio.Task[None]] = set()
-        self._unidentified: dict[asyncio.Task[None], None] = {}
+        self._unidentified: dict[asyncio.Task[None], str] = {}
+        """Each with the address that it came from, in the order in which they came."""
 
     def open(self, host: str, port: int) -> None:
         """Listen there; port 0 takes a free one. Raises UserError when it cannot."""
@@ -197,10 +200,16 @@ class Listener:
                 continue
             task = asyncio.create_task(self._serve_one(connection))
             self._serving.add(task)
-            self._unidentified[task] = None
+            self._unidentified[task] = _peer_host(connection)
             task.add_done_callback(self._ended)
             if len(self._unidentified) > self.unidentified_max:
-                next(iter(self._unidentified)).cancel()
+                self._end_oldest()
+
+    def _end_oldest(self) -> None:
+        ((greediest, _),) = Counter(self._unidentified.values()).most_common(1)
+        oldest = next(task for task, host in self._unidentified.items() if host == greediest)
+        del self._unidentified[oldest]  # Or one that has not ended yet would be ended twice.
+        oldest.cancel()
 
     def _ended(self, task: "asyncio.Task[None]") -> None:
         self._serving.discard(task)
@@ -218,6 +227,14 @@ class Listener:
         finally:
             if not handed_on:
                 connection.close()
+
+
+def _peer_host(connection: socket.socket) -> str:
+    """The address that it came from; empty when it has gone already."""
+    try:
+        return str(connection.getpeername()[0])
+    except OSError:
+        return ""
 
 
 async def receive_exactly(connection: socket.socket, count: int) -> bytes:

@@ -5,13 +5,15 @@ independently of the other end, so that neighbours could reach it too; one that 
 each does not. The second port is named in every answer of the first (OTHER-ADDRESS); its address
 there means nothing, since a server seldom knows its own public one.
 
-An answer has 44 bytes, a question 20 at least, and answers per second are bounded: a forged
-sender address gains nothing here.
+An answer has 44 bytes, a question 20 at least, and answers per second are bounded, of one address
+more narrowly: a forged sender address gains nothing here. Many forged ones can use the bound up;
+agents then ask again, and are reached through the relay meanwhile.
 """
 
 import asyncio
 import struct
 import time
+from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, closing
 from dataclasses import dataclass
@@ -23,6 +25,9 @@ __all__ = ["StunServer", "parse_stun", "serve_stun"]
 
 ANSWERS_PER_S_MAX = 500
 """A thousand agents that all ask twice within four seconds of a restart; 40 KB/s of upload."""
+
+ADDRESS_ANSWERS_PER_S_MAX = 50
+"""Of these for one address: a provider may have a street of homes behind it."""
 
 REQUEST_BYTES_MAX = 548
 """What RFC 8489 says a STUN message over UDP should not exceed; ours have 20."""
@@ -73,13 +78,17 @@ class _Answers:
     def __init__(self) -> None:
         self._second = 0
         self._count = 0
+        self._counts: Counter[str] = Counter()
 
-    def take(self, now_s: float) -> bool:
-        """Count another answer; False when it may not be given."""
+    def take(self, host: str, now_s: float) -> bool:
+        """Count another answer to an address; False when it may not be given."""
         if int(now_s) != self._second:
-            self._second, self._count = int(now_s), 0
+            self._second, self._count, self._counts = int(now_s), 0, Counter()
+        if self._count >= ANSWERS_PER_S_MAX or self._counts[host] >= ADDRESS_ANSWERS_PER_S_MAX:
+            return False
         self._count += 1
-        return self._count <= ANSWERS_PER_S_MAX
+        self._counts[host] += 1
+        return True
 
 
 class _Mirror(asyncio.DatagramProtocol):
@@ -98,7 +107,7 @@ class _Mirror(asyncio.DatagramProtocol):
         asked = request is not None and request.message_class == stun.Class.REQUEST
         if not asked or request is None or request.message_method != stun.Method.BINDING:
             return
-        if self._transport is not None and self._answers.take(time.monotonic()):
+        if self._transport is not None and self._answers.take(str(addr[0]), time.monotonic()):
             self._transport.sendto(self._answer(request, (addr[0], addr[1])), addr)
 
     def _answer(self, request: stun.Message, sender: tuple[str, int]) -> bytes:

@@ -13,7 +13,8 @@ connection. So the numbers alone see to it that nothing is lost or doubled, howe
 a link uses up.
 
 Whatever does not fit its transfer (an unknown one, more bytes than announced) is dropped with it
-and counted, and the link goes on.
+and counted, and the link goes on. What is announced is bounded by what the link may carry, and so
+are the transfers that are open at a time, or a peer could fill memory with ones that never end.
 """
 
 from collections.abc import Sequence
@@ -23,11 +24,12 @@ from typing import Any
 import msgpack
 
 from molink.errors import FrameError
-from molink.wire.frames import BUFFER_BYTES_MAX, HEADER_BYTES_MAX, PROTOCOL_VERSION
+from molink.wire.frames import ANYBODY, HEADER_BYTES_MAX, PROTOCOL_VERSION
 
 __all__ = [
     "Ack",
     "ChunkHeader",
+    "LinkFrame",
     "LinkHello",
     "Missing",
     "Reassembly",
@@ -42,9 +44,13 @@ __all__ = [
 CHUNK, ACK, HELLO, WELCOME, MISSING = 64, 65, 66, 67, 68
 """Kinds on a link, apart from those of whole messages."""
 
-TRANSFER_BYTES_MAX = HEADER_BYTES_MAX + BUFFER_BYTES_MAX
-OPEN_BYTES_MAX = 2 * TRANSFER_BYTES_MAX
-"""Announced bytes of transfers that are not complete yet; a sender has one open in each class."""
+LINK_FRAME_BYTES_MAX = 64
+"""Five numbers of nine bytes, and what stands around them."""
+
+OPEN_TRANSFERS_MAX = 128
+"""Incomplete at a time. A sender that knows priorities has one open in each class; one that shares
+its link evenly (the policy `fair`) a span and a micro-batch of each that may be under way, 64 and
+64."""
 
 Frame = bytes | memoryview
 
@@ -132,6 +138,8 @@ def encode_missing(first: int) -> bytes:
 
 def decode_link_frame(frame: Frame) -> LinkFrame:
     """What the first frame of anything on a link says. Raises FrameError when it is none."""
+    if len(frame) > LINK_FRAME_BYTES_MAX:
+        raise FrameError(f"a link frame of {len(frame)} bytes, {LINK_FRAME_BYTES_MAX} is the most")
     try:
         version, kind, fields = msgpack.unpackb(frame, use_list=False)
         if version != PROTOCOL_VERSION:
@@ -158,7 +166,8 @@ def _integers(values: Any) -> tuple[int, ...]:
 
 
 def _checked(header: ChunkHeader) -> ChunkHeader:
-    if header.transfer_bytes > TRANSFER_BYTES_MAX or header.header_bytes > HEADER_BYTES_MAX:
+    too_large = header.transfer_bytes > ANYBODY.message_bytes_max
+    if too_large or header.header_bytes > HEADER_BYTES_MAX:
         raise FrameError(f"a transfer of {header.transfer_bytes} bytes is over the limit")
     if header.header_bytes > header.transfer_bytes:
         raise FrameError("a header longer than its transfer")
@@ -178,6 +187,8 @@ class _Open:
 class Reassembly:
     """Transfers of one link on their way in."""
 
+    transfer_bytes_max: int = ANYBODY.message_bytes_max
+    """As large as a message of this link may be."""
     chunks_refused: int = 0
     """That did not fit their transfer."""
     chunks_out_of_turn: int = 0
@@ -186,6 +197,7 @@ class Reassembly:
     """Number of the chunk that is taken next."""
     _open: dict[int, _Open] = field(default_factory=dict)
     _open_bytes: int = 0
+    """Announced; the largest transfer of each class may be open at a time."""
 
     def take(self, header: ChunkHeader, piece: Frame) -> list[memoryview] | None:
         """The message's frames when this piece completes it."""
@@ -193,11 +205,14 @@ class Reassembly:
             self.chunks_out_of_turn += 1
             return None
         self.next_sequence += 1
+        if not piece or header.transfer_bytes > self.transfer_bytes_max:
+            self._refuse(header.transfer_id)
+            return None
         if header.offset == 0 and len(piece) == header.transfer_bytes:
             return _frames(memoryview(piece), header.header_bytes)
         transfer = self._begin(header) if header.offset == 0 else self._open.get(header.transfer_id)
         if transfer is None:
-            self._refuse(None)
+            self._refuse(header.transfer_id)
             return None
         end = header.offset + len(piece)
         if header.offset != transfer.received or end > len(transfer.buffer):
@@ -213,16 +228,18 @@ class Reassembly:
     def _begin(self, header: ChunkHeader) -> _Open | None:
         if header.transfer_id in self._open:
             self._close(header.transfer_id)
-        if self._open_bytes + header.transfer_bytes > OPEN_BYTES_MAX:
+        if len(self._open) >= OPEN_TRANSFERS_MAX:
+            return None
+        if self._open_bytes + header.transfer_bytes > 2 * self.transfer_bytes_max:
             return None
         transfer = _Open(header.header_bytes, bytearray(header.transfer_bytes))
         self._open[header.transfer_id] = transfer
         self._open_bytes += header.transfer_bytes
         return transfer
 
-    def _refuse(self, transfer_id: int | None) -> None:
+    def _refuse(self, transfer_id: int) -> None:
         self.chunks_refused += 1
-        if transfer_id is not None:
+        if transfer_id in self._open:
             self._close(transfer_id)
 
     def _close(self, transfer_id: int) -> None:

@@ -8,18 +8,20 @@ __all__ = ["CurveKeys", "check_keys"]
 KEY_CHARACTERS = 40
 """Of a CURVE key in Z85."""
 
-KEYS_MAX = 64
-"""On the list: a ring's neighbours, the coordinator, and those of the ring that forms next."""
+KEYS_MAX = 2
+"""A process listens at two ports at most: a ring's head for its tail and for the coordinator."""
 
 
 @dataclass(frozen=True, slots=True)
 class CurveKeys:
-    """Key pair of a process and the keys that it accepts, in Z85. Raises ValueError for what is no
-    key."""
+    """Key pair of a process and the keys that it accepts, one for each port at which it listens, in
+    Z85. Raises ValueError for what is no key."""
 
     public: str
     secret: str = field(repr=False)
     allowed: tuple[str, ...] = ()
+    """Of a stage: the previous stage's (of the head: the tail's), and the coordinator's; of the
+    coordinator: the tail's."""
 
     def __post_init__(self) -> None:
         check_keys((self.public, self.secret))

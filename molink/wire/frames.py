@@ -6,21 +6,27 @@ dataclasses behind an explicit table: nothing is looked up by a name that came o
 sizes are compared before anything is allocated. Protocol buffers were rejected: a build step for a
 dozen small arrays.
 
-Every message between the processes of a ring, as plain values: one closed union.
+Every message between the processes of a ring, as plain values: one closed union. A link carries
+only what its sender has to say (`LinkRole`):
 
     coordinator -> head    Submit, Cancel, SetCodec
     stage -> next stage    Activations, Forget
     tail -> head           Sampled
     tail -> coordinator    Sampled, with the log-probabilities that users asked for
 
+A header is measured before it is decoded, by its kind, because a byte of msgpack may become dozens
+in memory: maps and extensions, which no message has, are refused, and of arrays there are no more
+than a message needs. What is left is honest: 24 bytes for a byte at most, where a prompt's own ids
+take 16.
+
 Requests, batches and spans are the core's own values; here they only get a kind and, for
 activations, a buffer.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import Annotated, Any, assert_never
+from typing import Annotated, Any, Never, assert_never
 
 import msgpack
 
@@ -33,13 +39,19 @@ from molink_scheduler.request import Request
 from molink_scheduler.timing.round_tracker import StageStamp
 
 __all__ = [
+    "ANYBODY",
     "BUFFER_BYTES_MAX",
+    "FROM_COORDINATOR",
+    "FROM_STAGE",
+    "FROM_TAIL",
     "HEADER_BYTES_MAX",
     "PROTOCOL_VERSION",
+    "SAMPLES_MAX",
     "Activations",
     "Cancel",
     "FinishReason",
     "Forget",
+    "LinkRole",
     "Message",
     "Sampled",
     "SetCodec",
@@ -135,6 +147,32 @@ BUFFER_BYTES_MAX = 256 * 2**20
 
 SUBMIT, CANCEL, ACTIVATIONS, FORGET, SAMPLED, SET_CODEC = range(1, 7)
 
+HEADERS_BYTES_MAX = {
+    SUBMIT: HEADER_BYTES_MAX,
+    ACTIVATIONS: HEADER_BYTES_MAX,  # The prompts of newcomers, where their sampling needs them.
+    SAMPLED: 256 * 2**10,
+    CANCEL: 64,
+    FORGET: 64,
+    SET_CODEC: 64,
+}
+"""Of each kind. A batch of 4,096 rows that returns takes 130 KB, `SAMPLES_MAX` tokens with all
+their log-probabilities 200 KB."""
+
+SAMPLES_MAX = 512
+"""Tokens in one message to the coordinator: each has up to 20 log-probabilities beside it."""
+
+PLAIN_HEADER_BYTES_MAX = 64 * 2**10
+"""Of a header whose arrays are not counted: whatever it holds, it is a few megabytes at most."""
+
+ARRAYS_MAX = 32 * 2**10
+"""In a longer header: a batch of 4,096 spans that admits as many requests has 28,000."""
+
+FOUR_FIELDS = 0x94
+"""How every header begins: an array of version, kind, epoch and fields."""
+
+PREFIX_BYTES = 3
+"""Of a header, up to its kind."""
+
 RULES = Rules(arrays=True)
 """A number may be infinite, as the rate of a link that nothing has left yet."""
 
@@ -150,17 +188,39 @@ def encode_message(message: Message, epoch: int) -> list[bytes | memoryview]:
     return [msgpack.packb([PROTOCOL_VERSION, kind, epoch, fields]), *buffers]
 
 
-def decode_message(frames: Sequence[bytes | memoryview]) -> tuple[Message, int]:
+@dataclass(frozen=True, slots=True)
+class LinkRole:
+    """Part of one link's sender in a ring: what it may send, and how much of it at a time."""
+
+    sender: str
+    """As a person calls it."""
+    kinds: frozenset[int]
+    message_bytes_max: int = field(init=False)
+    """Of a header and its buffer together."""
+
+    def __post_init__(self) -> None:
+        header_bytes_max = max(HEADERS_BYTES_MAX[kind] for kind in self.kinds)
+        buffer_bytes_max = BUFFER_BYTES_MAX if ACTIVATIONS in self.kinds else 0
+        object.__setattr__(self, "message_bytes_max", header_bytes_max + buffer_bytes_max)
+
+
+FROM_COORDINATOR = LinkRole("the coordinator", frozenset({SUBMIT, CANCEL, SET_CODEC}))
+FROM_STAGE = LinkRole("the previous stage", frozenset({ACTIVATIONS, FORGET}))
+FROM_TAIL = LinkRole("the ring's last stage", frozenset({SAMPLED}))
+ANYBODY = LinkRole("a peer", frozenset(HEADERS_BYTES_MAX))
+
+
+def decode_message(
+    frames: Sequence[bytes | memoryview], role: LinkRole = ANYBODY
+) -> tuple[Message, int]:
     """The message and its epoch.
 
-    Raises FrameError for anything that does not follow the schema or exceeds a limit.
+    Raises FrameError for anything that does not follow the schema, exceeds a limit, or is not the
+    sender's to say.
     """
-    if not 1 <= len(frames) <= 2 or len(frames[0]) > HEADER_BYTES_MAX:
-        raise FrameError("a message is one header within its size limit and at most one buffer")
+    kind = _checked_kind(frames, role)
     try:
-        version, kind, epoch, fields = msgpack.unpackb(frames[0], use_list=False)
-        if version != PROTOCOL_VERSION:
-            raise FrameError(f"peer speaks protocol {version}, this is {PROTOCOL_VERSION}: update")
+        _, _, epoch, fields = _unpacked(frames[0])
         if type(epoch) is not int:
             raise FrameError(f"the epoch is a whole number, not {epoch!r:.40}")
         if kind == ACTIVATIONS:
@@ -170,6 +230,55 @@ def decode_message(frames: Sequence[bytes | memoryview]) -> tuple[Message, int]:
         raise
     except (ValueError, TypeError, KeyError, msgpack.UnpackException) as error:
         raise FrameError(f"malformed frame: {error}") from error
+
+
+def _checked_kind(frames: Sequence[bytes | memoryview], role: LinkRole) -> int:
+    """What the frames are, before anything is decoded. Raises FrameError for what may not be."""
+    if not 1 <= len(frames) <= 2 or len(frames[0]) <= PREFIX_BYTES:
+        raise FrameError("a message is one header and at most one buffer")
+    header = frames[0]
+    if header[0] != FOUR_FIELDS:
+        raise FrameError("malformed frame: no header of four fields")
+    if header[1] != PROTOCOL_VERSION:
+        raise FrameError(f"peer speaks protocol {header[1]}, this is {PROTOCOL_VERSION}: update")
+    kind = header[2]
+    if kind not in role.kinds:
+        raise FrameError(f"{role.sender} does not send messages of kind {kind}")
+    if len(header) > HEADERS_BYTES_MAX[kind]:
+        raise FrameError(f"a header of {len(header)} bytes, {HEADERS_BYTES_MAX[kind]} is the most")
+    if len(frames) == 2 and kind != ACTIVATIONS:
+        raise FrameError(f"a message of kind {kind} has no buffer")
+    return kind
+
+
+def _unpacked(header: bytes | memoryview) -> Any:
+    """The plain values of a header: numbers, texts and arrays, nothing else."""
+    count = _ArrayCount() if len(header) > PLAIN_HEADER_BYTES_MAX else None
+    return msgpack.unpackb(
+        header,
+        use_list=False,
+        object_pairs_hook=_refuse_map,
+        ext_hook=_refuse_map,
+        max_ext_len=0,
+        list_hook=count,
+    )
+
+
+def _refuse_map(*values: Any) -> Never:
+    raise FrameError("malformed frame: no message holds maps or extensions")
+
+
+@dataclass(slots=True)
+class _ArrayCount:
+    """Counter of the arrays in a long header."""
+
+    left: int = ARRAYS_MAX
+
+    def __call__(self, array: Any) -> Any:
+        self.left -= 1
+        if self.left < 0:
+            raise FrameError(f"a header of more than {ARRAYS_MAX} arrays")
+        return array
 
 
 def _fields_of(message: Message) -> tuple[int, Any, list[bytes | memoryview]]:

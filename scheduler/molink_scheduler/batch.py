@@ -14,7 +14,19 @@ from typing import Final
 from molink_scheduler.request import SamplingParams
 from molink_scheduler.timing.round_tracker import StageStamp
 
-__all__ = ["DECODE", "PREFILL", "Admission", "Batch", "BatchClass", "Release", "Span"]
+__all__ = [
+    "DECODE",
+    "MICRO_BATCH_COUNT_MAX",
+    "PREFILL",
+    "Admission",
+    "Batch",
+    "BatchClass",
+    "Release",
+    "Span",
+]
+
+MICRO_BATCH_COUNT_MAX = 64
+"""Twice the longest ring that we expect; beyond it every micro-batch is nearly empty."""
 
 
 class BatchClass(IntEnum):

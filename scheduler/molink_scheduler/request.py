@@ -5,9 +5,10 @@ checks here are the last line that keeps a bad number from reaching a stage.
 """
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-__all__ = ["LOGPROBS_MAX", "STOP_COUNT_MAX", "Request", "SamplingParams"]
+__all__ = ["LOGPROBS_MAX", "STOP_COUNT_MAX", "ModelLimits", "Request", "SamplingParams"]
 
 LOGPROBS_MAX = 20
 """OpenAI's limit for `top_logprobs`; each costs a token id and a float on the wire per generated
@@ -62,6 +63,19 @@ class SamplingParams:
     def needs_prompt(self) -> bool:
         """Whether the tail must know the prompt's tokens (the repetition penalty counts them)."""
         return self.repetition_penalty != 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class ModelLimits:
+    """What every stage of a model knows of it."""
+
+    sequence_tokens_max: int
+    """Most positions for which the model means anything."""
+    vocabulary_size: int
+
+    def has_words(self, token_ids: Iterable[int]) -> bool:
+        """Whether all of these are in the vocabulary."""
+        return all(0 <= token_id < self.vocabulary_size for token_id in token_ids)
 
 
 @dataclass(frozen=True, slots=True)

@@ -70,7 +70,7 @@ async def test_the_last_will_is_what_was_given(open_client, raw, coordinator):
         topic, payload, _ = await coordinator.message()
         assert (topic, PRESENCE.message.model_validate_json(payload)) == (SAID, will[2])
         await until(lambda: node.connection_count == 2)
-    await (await raw("n2")).publish("molink/v1/node/n2/said/x", "no will on leaving")
+    await (await raw("n2")).publish("molink/v1/node/n2/said/wish", "no will on leaving")
     assert (await coordinator.message())[1] == "no will on leaving"
 
 

@@ -24,7 +24,7 @@ from molink.control.broker.packets import (
 )
 from molink.control.broker.permissions import COORDINATOR_NAME
 from molink.control.broker.routing import Router
-from molink.control.broker.session import Session
+from molink.control.broker.session import Session, Sessions
 from molink.control.identity import KeyPair
 from molink.control.messages.invites import Invite
 from molink.control.messages.joining import JoinAnswer, JoinRequest
@@ -110,7 +110,8 @@ def _session(before: bytes, data: bytes) -> None:
     """A connection to the embedded broker, from its first byte to its last."""
 
     async def talk() -> None:
-        session, transport = Session(Router(), lambda name, password: True, set()), _Transport()
+        session = Session(Router(), lambda name, password: True, Sessions())
+        transport = _Transport()
         session.connection_made(transport)
         if before:
             session.data_received(before)

@@ -10,9 +10,9 @@ from molink.transport.preamble import LENGTH
 from molink.transport.relay.protocol import RELAY_FRAMES
 from molink.transport.stun import _Answers, _Mirror, parse_stun
 from molink.wire import codecs
-from molink.wire.chunks import OPEN_BYTES_MAX, ChunkHeader, Reassembly, decode_link_frame
+from molink.wire.chunks import ChunkHeader, Reassembly, decode_link_frame
 from molink.wire.elements import ELEMENT_BYTES, TensorHeader
-from molink.wire.frames import decode_message
+from molink.wire.frames import ANYBODY, decode_message
 from tests.fuzz.target import MIB, Target, golden, golden_hex, joined, split
 
 # -- messages and links ---------------------------------------------------------------------------
@@ -153,7 +153,11 @@ TARGETS = (
     ),
     Target("link-frame", decode_link_frame, (FrameError,), CHUNKS, "msgpack"),
     Target(
-        "link-transfers", _transfers, (), _transfer_seeds(), memory_bytes=OPEN_BYTES_MAX + 2 * MIB
+        "link-transfers",
+        _transfers,
+        (),
+        _transfer_seeds(),
+        memory_bytes=2 * ANYBODY.message_bytes_max + 2 * MIB,
     ),
     *map(_codec, codecs.CODECS),
     Target("relay-frame", RELAY_FRAMES.decode, (FrameError,), _bodies("relay-frames"), "msgpack"),

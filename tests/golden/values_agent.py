@@ -23,12 +23,14 @@ from molink.errors import UserError
 from molink_agent.cli import main as agent_cli
 from molink_agent.daemon import measurements
 from molink_agent.daemon.measurements import StepTimes
+from molink_agent.daemon.measuring_budget import TIMING_BUDGET, MeasuringBudget
 from molink_agent.daemon.membership import Membership, join_cluster, join_device, load_membership
 from molink_agent.daemon.status import status_of
 from molink_agent.daemon.this_pc import ThisPc
 from molink_agent.data_files import AgentOptions, Known
 from molink_agent.doctor.facts import fail, ok, skip, warn
 from molink_agent.doctor.report import as_json
+from molink_agent.limits.assignment_check import Loan
 from molink_agent.limits.hours import LendingHours
 from molink_agent.limits.limits import Limits
 from molink_agent.limits.limits_file import LimitsFile
@@ -128,21 +130,24 @@ ORDER = PAYLOADS.builders["probe_of_everything"]()[1]
 TIMES = {"decode_fixed_s": 0.00125, "decode_row_s": 1e-05, "prefill_row_s": 0.0001}
 
 
+LOAN, BUDGET = Loan("cuda:0", threads=8), MeasuringBudget(TIMING_BUDGET, lambda: 0.0)
+
+
 def keep_times(times, folder: Path) -> None:
     """As the process that measures has told them."""
 
-    async def measured(order, device, threads):
+    async def measured(order, loan):
         return measurements._times(json.dumps(times).encode(), b"")
 
     before, measurements._measured = measurements._measured, measured
     try:
-        asyncio.run(StepTimes(folder).of(ORDER, "cuda:0", 8))
+        asyncio.run(StepTimes(folder).of(ORDER, LOAN, BUDGET))
     finally:
         measurements._measured = before
 
 
 def kept_times(folder: Path):
-    cost = asyncio.run(StepTimes(folder).of(ORDER, "cuda:0", 8))
+    cost = asyncio.run(StepTimes(folder).of(ORDER, LOAN, BUDGET))
     assert isinstance(cost, StepCost)
     return cost.model_dump(include=set(TIMES))
 

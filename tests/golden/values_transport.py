@@ -7,8 +7,9 @@ from contextlib import closing
 import zmq
 
 from molink.config.link_schedule import LinkSchedule, LinkShape, LinkStep
+from molink.transport.link.inbound import InboundLink
 from molink.transport.link.paced_link import PacedLink
-from molink.transport.link.thread import InboundLink, LinkThread
+from molink.transport.link.thread import LinkThread
 from molink.transport.peer.protocol import (
     PEER_FRAMES,
     Bulk,
@@ -141,7 +142,7 @@ def a_link_answers():
         with zmq.Context() as context, context.socket(zmq.DEALER) as sender:
             sender.linger = 0
             inbound = InboundLink.bind(context, "127.0.0.1")
-            thread = LinkThread([inbound], lambda frames: messages.append(list(map(bytes, frames))))
+            thread = LinkThread([inbound], lambda m: messages.append(list(map(bytes, m.frames))))
             thread.start()
             sender.connect(f"tcp://127.0.0.1:{inbound.port}")
             answers = []

@@ -29,8 +29,8 @@ from molink_scheduler.events import (
 from molink_scheduler.head.scheduler import HeadScheduler, HeadSettings
 from molink_scheduler.head.settings import RingTerms
 from molink_scheduler.kv.blocks import KvBlocks, KvLedger, blocks_for
-from molink_scheduler.request import Request, SamplingParams
-from molink_scheduler.stage.book import ModelLimits, StageBook
+from molink_scheduler.request import ModelLimits, Request, SamplingParams
+from molink_scheduler.stage.book import StageBook
 from molink_scheduler.stage.core import StageCore
 from molink_scheduler.stage.queue import StageQueue
 

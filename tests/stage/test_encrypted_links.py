@@ -6,10 +6,11 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
-from molink.coordinator.requests.ring_client import HeadLost, HeadSilent, RingClientLinks
-from molink.errors import StageError
+from molink.coordinator.requests.ring_links import HeadLost, HeadSilent, RingClientLinks
+from molink.errors import LinkFullError, LinkLostError, StageError
 from molink.stage.links import StageLinks
 from molink.stage_protocol.messages import Fact, JoinRing, MovePath, PathMoved, SetAllowed
+from molink.transport.link.paced_link import PacedLink
 from molink.transport.link.thread import LinkThread
 from molink.wire.frames import Cancel, Forget, Sampled, TokenSample
 from molink_scheduler.batch import BatchClass, Release
@@ -38,7 +39,7 @@ class Stages:
             "stage", "0.0.0.0", False, self.facts.put, keys(STAGE, public(PEER))
         )
         self.peer = StageLinks.bind(
-            "peer", "0.0.0.0", True, self.facts.put, keys(PEER, public(STAGE))
+            "peer", "0.0.0.0", False, self.facts.put, keys(PEER, public(STAGE))
         )
 
     def address(self, host: str) -> str:
@@ -133,6 +134,18 @@ def test_a_stage_whose_link_is_lost_says_so_and_ends(stages):
         list(stages.stage.receive())
 
 
+def test_a_stage_whose_link_takes_nothing_more_says_which(stages, monkeypatch):
+    stages.join()
+
+    def refuse(*arguments: object) -> None:
+        raise LinkFullError("9 messages wait for it to be acknowledged")
+
+    monkeypatch.setattr(PacedLink, "send", refuse)
+    with pytest.raises(LinkLostError, match="has lost its link 'next': 9 messages wait") as lost:
+        stages.stage.send_next(Forget(Release(5)))
+    assert lost.value.link == "next"
+
+
 def test_a_stage_whose_link_thread_fails_says_so_and_ends(stages, caplog):
     stages.join()
     thread = stages.stage._links.thread
@@ -154,7 +167,7 @@ def test_a_plain_stage_cannot_be_told_whom_to_accept(caplog):
 
 
 async def test_the_coordinator_speaks_with_head_and_tail_over_encrypted_links():
-    allowed = keys(PEER, public(COORDINATOR), public(PEER))
+    allowed = keys(PEER, public(PEER), public(COORDINATOR))
     ring = StageLinks.bind("ring", "0.0.0.0", True, lambda fact: None, allowed)
     links = RingClientLinks.bind("127.0.0.1", EPOCH, keys(COORDINATOR, public(PEER)))
     host = "tcp://127.0.0.{}:{}"
@@ -168,15 +181,15 @@ async def test_the_coordinator_speaks_with_head_and_tail_over_encrypted_links():
     await asyncio.to_thread(ring.connect, replace(join, **keyed))
     for step in (Reconnect(ask_for_path=False), Reconnect(ask_for_path=True), GiveUp(25.0)):
         links.head.on_silence(links.head, step)
-    assert await links.events.get() == HeadSilent()
+    assert await links.next_event() == HeadSilent()
     lost = HeadLost("For 25 s the head has acknowledged nothing over any way.")
-    assert await links.events.get() == lost
+    assert await links.next_event() == lost
     outcome = await links.move_head(host.format(2, ring.ports[1]))
     assert outcome.moved
     links.send(Cancel(3))
     await asyncio.to_thread(ring.wait, PATIENCE_S)
     assert list(ring.receive()) == [Cancel(3)]
     ring.send_coordinator(Sampled(BatchClass.DECODE, 0, (), (TokenSample(1, 2),)))
-    assert (await links.events.get()).tokens[0].token_id == 2
+    assert (await links.next_event()).tokens[0].token_id == 2
     links.close()
     ring._links.close()

@@ -24,8 +24,8 @@ from molink_scheduler.batch import Admission, Batch, BatchClass, Release, Span
 from molink_scheduler.head.settings import RingTerms
 from molink_scheduler.kv.blocks import KvLedger
 from molink_scheduler.recording.event_log import EventLog, RecordedCore
-from molink_scheduler.request import SamplingParams
-from molink_scheduler.stage.book import ModelLimits, StageBook
+from molink_scheduler.request import ModelLimits, SamplingParams
+from molink_scheduler.stage.book import StageBook
 from molink_scheduler.stage.core import StageCore
 from molink_scheduler.stage.queue import StageQueue
 from molink_sim.replay import replay
@@ -113,7 +113,10 @@ class Neighbours:
 @pytest.fixture
 def neighbours(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
-    links = [StageLinks.bind(n, "127.0.0.1", False, lambda fact: None) for n in ("stage", "peer")]
+    links = [
+        StageLinks.bind(name, "127.0.0.1", name == "head", lambda fact: None)
+        for name in ("stage", "head")
+    ]
     for here, there in (links, links[::-1]):
         here.connect(join(there.ports[0]))
     yield Neighbours(*links)
@@ -164,7 +167,7 @@ def test_rows_that_cannot_be_read_are_dropped_and_the_next_are_answered(neighbou
         assert neighbours.answer().spans == good.batch.spans
     assert neighbours.stage.frames_refused == len(sent)
     assert [rows.shape for rows in neighbours.executor.rows] == [(2, HIDDEN)] * len(CODECS)
-    warnings = [record for record in caplog.records if "drops a message" in record.getMessage()]
+    warnings = [record for record in caplog.records if "is dropped" in record.getMessage()]
     assert len(warnings) == 1
     neighbours.end()
 
@@ -193,7 +196,7 @@ def test_batches_that_cannot_be_computed_are_dropped_and_the_next_are_answered(n
     assert neighbours.answer().spans == fine.batch.spans
     assert neighbours.stage.frames_refused == len(impossible())
     assert [len(rows) for rows in neighbours.executor.rows] == [2, 2]
-    [warning] = [one for one in caplog.records if "drops a message" in one.getMessage()]
+    [warning] = [one for one in caplog.records if "is dropped" in one.getMessage()]
     assert "request 7 was never admitted" in warning.getMessage()
     neighbours.end()
 

@@ -139,7 +139,7 @@ def asking():
 
 
 def question(number: int, key: bytes, mechanism: bytes = b"CURVE") -> list[bytes]:
-    return [b"", b"1.0", b"%d" % number, b"molink", b"127.0.0.1", b"", mechanism, key]
+    return [b"", b"1.0", b"%d" % number, b"molink-0", b"127.0.0.1", b"", mechanism, key]
 
 
 def raw(number: int) -> bytes:

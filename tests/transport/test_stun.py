@@ -6,7 +6,13 @@ from aioice import stun
 from hypothesis import given
 from hypothesis import strategies as st
 
-from molink.transport.stun import ANSWERS_PER_S_MAX, _Answers, parse_stun, serve_stun
+from molink.transport.stun import (
+    ADDRESS_ANSWERS_PER_S_MAX,
+    ANSWERS_PER_S_MAX,
+    _Answers,
+    parse_stun,
+    serve_stun,
+)
 
 LOOPBACK = "127.0.0.1"
 
@@ -84,6 +90,14 @@ def test_nor_does_a_good_head_with_a_bad_body(body):
 
 def test_answers_per_second_are_bounded():
     answers = _Answers()
-    given_now = sum(answers.take(5.5) for _ in range(3 * ANSWERS_PER_S_MAX))
+    asking = [f"192.0.2.{number % 100}" for number in range(3 * ANSWERS_PER_S_MAX)]
+    given_now = sum(answers.take(host, 5.5) for host in asking)
     assert given_now == ANSWERS_PER_S_MAX
-    assert answers.take(6.0)
+    assert answers.take("192.0.2.1", 6.0)
+
+
+def test_one_address_cannot_use_up_the_answers_of_all():
+    answers = _Answers()
+    flood = [answers.take("192.0.2.1", 5.5) for _ in range(3 * ANSWERS_PER_S_MAX)]
+    assert sum(flood) == ADDRESS_ANSWERS_PER_S_MAX
+    assert answers.take("192.0.2.2", 5.9)

@@ -149,6 +149,7 @@ class DeviceNode:
         await self.reports.capacity.update(time.monotonic(), changed=limits_changed, busy=busy)
         if limits_changed:
             await self.probes.limits_changed()
+        await self.probes.refresh()
         await self.reports.publish_wish()
         wanted, alone = self.reports.wish.wish != "serve", not self.session.connected
         if self._reclaim.is_due(time.monotonic(), wanted=wanted, alone=alone) and self.stage.busy:
@@ -176,8 +177,7 @@ class DeviceNode:
 
     async def _be_a_member(self, membership: Membership) -> None:
         identity = Credentials(membership.answer.username, membership.answer.password)
-        capacity = self.reports.capacity
-        capacity.model = capacity.model or membership.answer.model
+        self.reports.serves(self.reports.capacity.model or membership.answer.model)
         async with self.session.open(membership.broker, identity, TOPICS) as client:
             self.reports.publish_again()
             await self.refresh(limits_changed=False)
@@ -196,7 +196,7 @@ class DeviceNode:
             case Accepted():
                 self._check_not_replaced(message)
             case Services():
-                self.reports.capacity.model = message.model
+                self.reports.serves(message.model)
                 await self.routes.use(message)
                 await self.probes.use(message)
             case LinkKeys():

@@ -12,6 +12,7 @@ import json
 import logging
 import sys
 import tempfile
+import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,19 +21,23 @@ from urllib.parse import urlsplit
 
 from pydantic import ValidationError
 
+from molink.checkpoint.model_config import model_shape
+from molink.checkpoint.stage_size import PROBE_KV_TOKENS, PROBE_LAYERS_MAX, probe_size
 from molink.control.messages.payloads import ProbeOrder, RateSeen, RatesSeen, Services, StepCost
 from molink.errors import MolinkError, StageError
 from molink.tasks import cancel
 from molink.transport.paths.direct import candidates, home_addresses
 from molink.transport.peer.protocol import PEER_PORT_NAME
 from molink.transport.peer.service import PeerService
+from molink_agent.daemon.measuring_budget import PATHS_BUDGET, TIMING_BUDGET, MeasuringBudget
 from molink_agent.daemon.reports import DeviceReports
 from molink_agent.daemon.routes import RelayedRoutes
 from molink_agent.daemon.this_pc import ThisPc
+from molink_agent.limits.assignment_check import Loan, refusal_of_probe
 from molink_agent.network.nat import ask_stun
 from molink_agent.network.prober import RATE_MBPS_MAX, Prober
 
-__all__ = ["PeerEndpoint", "ProbeRunner", "StepTimes"]
+__all__ = ["Budgets", "PeerEndpoint", "ProbeRunner", "StepTimes"]
 
 STEPS_FILE = "steps.json"
 STEP_PROBE_MODULE = "molink.stage.step_probe"
@@ -107,13 +112,14 @@ class StepTimes:
     _measuring: asyncio.Lock = field(default_factory=asyncio.Lock)
     """Held while a layer is timed: two at once would each find half of the PC."""
 
-    async def of(self, order: ProbeOrder, device: str, threads: int) -> StepCost:
+    async def of(self, order: ProbeOrder, loan: Loan, budget: MeasuringBudget) -> StepCost:
         """The times on one device. Raises StageError when they cannot be measured."""
-        key = f"{order.model} on {device} with {threads} threads"
+        key = f"{order.model} on {loan.device} with {loan.threads} threads"
         async with self._measuring:
             known = await asyncio.to_thread(self._known)
             if key not in known:
-                known[key] = await _measured(order, device, threads)
+                await _spend(budget, 1)
+                known[key] = await _measured(order, loan)
                 text = json.dumps(known, indent=1) + "\n"
                 await asyncio.to_thread((self.data_dir / STEPS_FILE).write_text, text)
         try:
@@ -129,6 +135,20 @@ class StepTimes:
         return known if isinstance(known, dict) else {}
 
 
+@dataclass(frozen=True, slots=True)
+class Budgets:
+    """Budgets of all measuring on one PC."""
+
+    paths: MeasuringBudget
+    timing: MeasuringBudget
+
+    @classmethod
+    def full(cls) -> "Budgets":
+        """Nothing is spent yet."""
+        clock = time.monotonic
+        return cls(MeasuringBudget(PATHS_BUDGET, clock), MeasuringBudget(TIMING_BUDGET, clock))
+
+
 @dataclass(slots=True)
 class ProbeRunner:
     """Carries out one node's orders to measure, in the background."""
@@ -138,8 +158,12 @@ class ProbeRunner:
     routes: RelayedRoutes
     endpoint: PeerEndpoint
     step_times: StepTimes
-    """Shared by all nodes of the PC."""
+    """Shared by all nodes of the PC, and so are:"""
+    budgets: Budgets
     _order: ProbeOrder | None = None
+    _timing_due: bool = False
+    """Whether a layer is to be timed as soon as the owner allows it, and:"""
+    _paths_due: bool = False
     _timing: "asyncio.Task[None] | None" = None
     _measuring: "asyncio.Task[None] | None" = None
 
@@ -149,20 +173,37 @@ class ProbeRunner:
         if order == before:
             return
         if before is None or _times_another(order, before) or self._timing_is_over:
-            await self._time_anew()
+            self._timing_due = True
         await cancel(self._measuring)
-        if order.peers or order.coordinator_token:
-            self._measuring = asyncio.create_task(_logged(self._measure_paths, order))
+        self._paths_due = bool(order.peers or order.coordinator_token)
+        await self.refresh()
+
+    async def refresh(self) -> None:
+        """Measure what is due where the owner lends the device now; where he does not, end what is
+        under way, which is due again later."""
+        if self.reports.withheld:
+            self._timing_due |= await _interrupted(self._timing)
+            self._paths_due |= await _interrupted(self._measuring)
+            return
+        if self._order is None:
+            return
+        if self._timing_due:
+            await self._time_anew()
+        if self._paths_due:
+            self._paths_due = False
+            self._measuring = asyncio.create_task(_logged(self._measure_paths, self._order))
 
     async def device_changed(self) -> None:
         """Time a layer on the device that the node lends now."""
         if self.reports.stage.device and self._order is not None:
-            await self._time_anew()
+            self._timing_due = True
+            await self.refresh()
 
     async def limits_changed(self) -> None:
         """Time again what could not be timed: with other limits it may succeed."""
         if self._order is not None and self.reports.measured.steps is None and self._timing_is_over:
-            await self._time_anew()
+            self._timing_due = True
+            await self.refresh()
 
     async def use(self, services: Services) -> None:
         """Offer the peer service, and publish where it is reached."""
@@ -177,6 +218,7 @@ class ProbeRunner:
     async def stop(self) -> None:
         """End what is under way; the same order is carried out anew."""
         self._order = None
+        self._timing_due = self._paths_due = False
         await cancel(self._timing, self._measuring)
 
     @property
@@ -186,20 +228,16 @@ class ProbeRunner:
 
     async def _time_anew(self) -> None:
         assert self._order is not None, "an order says what to time"
+        self._timing_due = False
         await cancel(self._timing)
         self._timing = asyncio.create_task(_logged(self._time_layer, self._order))
 
     async def _time_layer(self, order: ProbeOrder) -> None:
-        steps = await self._step_cost(order, self.reports.stage.device)
-        await self.reports.device_measured(steps=steps)
-
-    async def _step_cost(self, order: ProbeOrder, device: str) -> StepCost:
-        """A layer's times on a lent device. Raises StageError."""
-        lent = {part.device: part for part in await asyncio.to_thread(self.pc.lent)}
-        if device not in lent:
+        loan = await self.reports.loan()
+        if not loan.device:
             raise StageError("No device is lent: see `molink agent doctor`.")
-        part = lent[device]
-        return await self.step_times.of(order, part.computes_on, part.threads)
+        steps = await self.step_times.of(order, loan, self.budgets.timing)
+        await self.reports.device_measured(steps=steps)
 
     async def _measure_paths(self, order: ProbeOrder) -> None:
         """Measure the paths to these peers and to the coordinator, once no other node measures."""
@@ -207,6 +245,7 @@ class ProbeRunner:
         cap_mbps = self.pc.limits.limits.upload_mbps
         prober = Prober(self.routes.node_id, self.routes.caller, cap_mbps, ports.node_ids)
         async with uplink.measuring:
+            await _spend(self.budgets.paths, len(order.peers) + bool(order.coordinator_token))
             peers = tuple(ports.nearer_peer(peer) for peer in order.peers)
             report, path = await prober.round(order.model_copy(update={"peers": peers}))
         await self.reports.publish_paths(report)
@@ -220,6 +259,23 @@ class ProbeRunner:
             host = urlsplit(self.reports.admission.of_pc.url).hostname or ""
             answer = await ask_stun(host, self.reports.stun_port)
             self.pc.line_measured(nat=str(answer.kind))
+
+
+async def _interrupted(task: "asyncio.Task[None] | None") -> bool:
+    """End a measurement; whether it was under way."""
+    if task is None or task.done():
+        return False
+    await cancel(task)
+    return True
+
+
+async def _spend(budget: MeasuringBudget, amount: float) -> None:
+    """Wait until the budget allows it."""
+    wait_s = budget.wait_s(amount)
+    if wait_s > 0:
+        log.info("the coordinator asks for much measuring: the next waits %.0f s", wait_s)
+        await asyncio.sleep(wait_s)
+    budget.spend(amount)
 
 
 def _times_another(order: ProbeOrder, before: ProbeOrder) -> bool:
@@ -236,12 +292,14 @@ async def _logged(probe: Callable[[ProbeOrder], Awaitable[None]], order: ProbeOr
         log.exception("the probe failed")
 
 
-async def _measured(order: ProbeOrder, device: str, threads: int) -> dict[str, float]:
+async def _measured(order: ProbeOrder, loan: Loan) -> dict[str, float]:
     with tempfile.TemporaryDirectory(prefix="molink-probe-") as directory:
         await asyncio.to_thread(_write_config, Path(directory), order.config)
+        layers = await asyncio.to_thread(_layers_that_fit, Path(directory), loan)
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", STEP_PROBE_MODULE, directory),
-            *("--device", device, "--threads", str(threads)),
+            *("--device", loan.device, "--threads", str(loan.threads)),
+            *("--layers", str(layers), "--memory-bytes", str(loan.memory_bytes)),
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
             start_new_session=True,
@@ -256,6 +314,17 @@ async def _measured(order: ProbeOrder, device: str, threads: int) -> dict[str, f
                 process.kill()
                 await process.wait()
     return _times(out, err)
+
+
+def _layers_that_fit(directory: Path, loan: Loan) -> int:
+    """Layers to time together. Raises StageError when not one fits into what is lent."""
+    shape = model_shape(directory)
+    refused = ""
+    for layers in range(PROBE_LAYERS_MAX, 0, -1):
+        refused = refusal_of_probe(loan, probe_size(shape, layers), PROBE_KV_TOKENS)
+        if not refused:
+            return layers
+    raise StageError(refused)
 
 
 def _write_config(directory: Path, config: dict[str, Any]) -> None:

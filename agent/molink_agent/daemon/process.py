@@ -19,10 +19,11 @@ from functools import partial
 from pathlib import Path
 from typing import Protocol
 
+from molink.checkpoint.stage_size import stage_size
 from molink.config.data_dir import only_one
 from molink.control.identity import KeyPair
 from molink.control.messages.payloads import AssignedWork
-from molink.errors import UserError
+from molink.errors import StageError, UserError
 from molink.node.control_session import ControlSession
 from molink.node.stage_handle import StageHandle, WarmStage
 from molink.node.stage_manager import StageManager
@@ -32,13 +33,14 @@ from molink.tasks import background_tasks
 from molink.wire.curve_keys import CurveKeys
 from molink_agent.daemon.agent import Agent, LeftError
 from molink_agent.daemon.device_node import DeviceNode
-from molink_agent.daemon.measurements import PeerEndpoint, ProbeRunner, StepTimes
+from molink_agent.daemon.measurements import Budgets, PeerEndpoint, ProbeRunner, StepTimes
 from molink_agent.daemon.membership import DEVICES_DIR, Admission, Membership, forget_membership
 from molink_agent.daemon.reports import DeviceReports
 from molink_agent.daemon.routes import ListenAddress, LocalPorts, RelayedRoutes, SharedUplink
 from molink_agent.daemon.status import answer_owner, status_of
 from molink_agent.daemon.this_pc import DeviceStage, Measured, ThisPc
 from molink_agent.data_files import WEIGHTS_DIR, AgentOptions
+from molink_agent.limits.assignment_check import refusal_of_work
 from molink_agent.limits.lent import lent_disk_bytes
 from molink_agent.limits.limits_file import LimitsFile
 from molink_agent.limits.owner_policy import OwnerPolicy, UseWatch
@@ -108,16 +110,22 @@ class AgentStageLauncher:
     number: int
     """The node's."""
     admission: Admission
+    owner: OwnerPolicy
     listen_address: ListenAddress
     cache: WeightsCache
     _warm: WarmStage = field(default_factory=WarmStage)
+    _memory_bytes: int = 0
+    """Lent to the stage that is being prepared."""
 
     async def prepare(self, work: AssignedWork, report: Callable[[float], None]) -> str:
         """Start the stage's process, and download meanwhile what is missing of its layers."""
         token = self.admission.membership.answer.weights_token
+        await self._check(work)
         await self._warm.begin(work.threads)
         try:
-            return await self.cache.get(self.number, token, work, report)
+            directory = await self.cache.get(self.number, token, work, report)
+            await self._check(work, directory)
+            return directory
         except BaseException:
             await self._warm.drop()
             raise
@@ -132,8 +140,23 @@ class AgentStageLauncher:
             work=work,
             address=self.listen_address.host,
             keys=CurveKeys(pair.public_z85, pair.secret_z85, allowed),
+            memory_bytes=self._memory_bytes,
         )
         return await self._warm.start("This PC's stage", load)
+
+    async def _check(self, work: AssignedWork, directory: str = "") -> None:
+        """Hold it against what the owner lends now, once its files are in `directory` by what they
+        take. Raises StageError."""
+        wish, pc = self.owner.wish, self.cache.pc
+        withheld = "" if wish.wish == "serve" else wish.reason
+        loan = await asyncio.to_thread(pc.loan, pc.stages[self.number], withheld)
+        layers, size = work.layers[1] - work.layers[0], None
+        if directory:
+            size = await asyncio.to_thread(stage_size, Path(directory), layers)
+        refused = refusal_of_work(work, loan, size)
+        if refused:
+            raise StageError(refused)
+        self._memory_bytes = loan.memory_bytes
 
 
 LOG_FILE = "agent.log"
@@ -272,6 +295,7 @@ class _NodeFactory:
         self._uplink = SharedUplink(self._cap_bytes_per_s, pc.upload_caps_changed)
         self._cache = WeightsCache(pc)
         self._step_times = StepTimes(pc.data_dir)
+        self._budgets = Budgets.full()
         self.mapper = PortMapper()
 
     def make_node(self, number: int) -> DeviceNode:
@@ -283,14 +307,16 @@ class _NodeFactory:
             node_id, self._listen_address, self._ports, self._uplink, self.mapper
         )
         session = ControlSession(node_id, admission.name, started_unix_s=self._started_unix_s)
-        launcher = AgentStageLauncher(number, admission, self._listen_address, self._cache)
+        launcher = AgentStageLauncher(
+            number, admission, self._owner, self._listen_address, self._cache
+        )
         manager = StageManager(launcher, routes, session.publish_fact)
         stage = DeviceStage(manager)
         pc.stages.append(stage)
         reports = DeviceReports(session, admission, pc, self._owner, stage)
         port = self._options.data_port
         endpoint = PeerEndpoint(routes, port + number if port else 0)
-        probes = ProbeRunner(pc, reports, routes, endpoint, self._step_times)
+        probes = ProbeRunner(pc, reports, routes, endpoint, self._step_times, self._budgets)
         return DeviceNode(session, admission, manager, routes, reports, probes)
 
     def _admission(self, number: int) -> Admission:

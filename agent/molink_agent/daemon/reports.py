@@ -12,6 +12,7 @@ from molink.node.control_session import ControlSession
 from molink_agent.daemon.membership import Admission
 from molink_agent.daemon.this_pc import DeviceStage, Measured, ThisPc
 from molink_agent.data_files import Known
+from molink_agent.limits.assignment_check import Loan
 from molink_agent.limits.owner_policy import OwnerPolicy
 
 __all__ = ["CapacityCheck", "DeviceReports"]
@@ -85,7 +86,8 @@ class DeviceReports:
     def __post_init__(self) -> None:
         kept = self.admission.kept
         model = kept.answer.model if kept is not None else None
-        self.capacity = CapacityCheck(self._shortage, model)
+        self.capacity = CapacityCheck(self._shortage)
+        self.serves(model)
 
     def _shortage(self, model: ModelSize, margin: float) -> str:
         return self.pc.shortage(model, margin, self.stage.device)
@@ -100,6 +102,19 @@ class DeviceReports:
         if self.capacity.sentence:
             return NodeWish(wish="pause", reason=self.capacity.sentence[:500])
         return wish if self.stage.device else NOT_LENT
+
+    @property
+    def withheld(self) -> str:
+        """Why the device is not to be used now; empty: it is."""
+        return "" if self.wish.wish == "serve" else self.wish.reason
+
+    async def loan(self) -> Loan:
+        """What may be asked of the device now."""
+        return await asyncio.to_thread(self.pc.loan, self.stage, self.withheld)
+
+    def serves(self, model: ModelSize | None) -> None:
+        """Take note of what the cluster serves."""
+        self.capacity.model = self.stage.served = model
 
     def set_device(self, device: str) -> None:
         """Lend another device, whose step times are unknown yet."""
@@ -124,6 +139,7 @@ class DeviceReports:
             if self.session.client is None or profile == self.profile:
                 return
             self.profile = profile
+            self.stage.offered_bytes = profile.devices[0].free_bytes if profile.devices else 0
             if not profile.devices:
                 await self.publish_wish()  # First: else a ring counts on a node with no device.
             await self.session.publish(PROFILE, profile)

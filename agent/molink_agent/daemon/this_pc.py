@@ -20,7 +20,14 @@ from molink.control.messages.payloads import (
 )
 from molink.node.stage_manager import StageManager
 from molink_agent.data_files import WEIGHTS_DIR
-from molink_agent.limits.lent import Lent, lent_devices, lent_disk_bytes, nothing_left
+from molink_agent.limits.assignment_check import Loan
+from molink_agent.limits.lent import (
+    FREE_MEMORY,
+    Lent,
+    lent_devices,
+    lent_disk_bytes,
+    nothing_left,
+)
 from molink_agent.limits.limits import Limits
 from molink_agent.limits.limits_file import LimitsFile
 from molink_agent.network.prober import CoordinatorPath
@@ -62,6 +69,10 @@ class DeviceStage:
     manager: StageManager
     device: str = ""
     """Empty: the node lends nothing now."""
+    offered_bytes: int = 0
+    """Of the device's memory, as the coordinator was told last."""
+    served: ModelSize | None = None
+    """What the cluster serves; None: not known yet."""
 
 
 @dataclass(slots=True)
@@ -111,6 +122,23 @@ class ThisPc:
         lent = tuple(part for part in self._lent(machine) if part.device == device)
         known = replace(self.measured, addresses=of_device.addresses, steps=of_device.steps)
         return compose_profile(self.limits.limits, machine, lent, known, disk)
+
+    def loan(self, stage: DeviceStage, withheld: str) -> Loan:
+        """What may be asked of a node's device now. Where free memory is all that bounds it, what
+        was offered last still counts: a plan takes seconds, in which it comes and goes."""
+        name = None if stage.served is None else stage.served.name
+        part = next((part for part in self.lent() if part.device == stage.device), None)
+        if part is None:
+            return Loan(model=name, withheld=withheld)
+        offered = stage.offered_bytes if part.bound_by == FREE_MEMORY else 0
+        return Loan(
+            device=part.computes_on,
+            threads=part.threads,
+            memory_bytes=max(part.lent_bytes, offered),
+            element_bytes=part.element_bytes,
+            model=name,
+            withheld=withheld,
+        )
 
     def shortage(self, model: ModelSize, margin: float = 1.0, device: str | None = None) -> str:
         """Why not one layer of the cluster's model fits into this device, or (None) into any that
@@ -197,7 +225,7 @@ def _device(lent: Lent) -> Device:
         name=lent.name[:NAME_CHARACTERS_MAX],
         memory_bytes=lent.total_bytes,
         free_bytes=lent.lent_bytes,
-        cap_bytes=lent.lent_bytes if lent.bound_by != "free memory" else None,
+        cap_bytes=lent.lent_bytes if lent.bound_by != FREE_MEMORY else None,
         threads=min(lent.threads, THREADS_MAX),
         element_bytes=4 if lent.element_bytes == 4 else 2,
     )

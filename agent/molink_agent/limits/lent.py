@@ -12,7 +12,10 @@ from molink_agent.limits.limits import GB, Limits
 from molink_agent.probe.gpus import Gpu, GpuReport
 from molink_agent.probe.machine import Machine
 
-__all__ = ["Lent", "lent_devices", "lent_disk_bytes", "lent_threads", "nothing_left"]
+__all__ = ["FREE_MEMORY", "Lent", "lent_devices", "lent_disk_bytes", "lent_threads", "nothing_left"]
+
+FREE_MEMORY = "free memory"
+"""What bounds a loan where no cap of the owner does."""
 
 VRAM_RESERVE_BYTES = GB // 2
 """What a window system takes for another screen, a browser for another page, while we run."""
@@ -40,7 +43,7 @@ class Lent:
     total_bytes: int
     lent_bytes: int
     bound_by: str
-    """"vram_gb" or "memory_gb" where the owner's cap decides, "free memory" where the PC does."""
+    """"vram_gb" or "memory_gb" where the owner's cap decides, FREE_MEMORY where the PC does."""
     threads: int = 1
     element_bytes: int = 2
     """Of a number that it computes with by itself."""
@@ -110,7 +113,7 @@ def nothing_left(
 
 def _too_small(best: Lent, layer_bytes: int, model: str) -> str:
     needs = f"but one layer of {model} needs {_gb(layer_bytes)}"
-    if best.bound_by == "free memory":
+    if best.bound_by == FREE_MEMORY:
         return (
             f"{best.device} has {_gb(best.lent_bytes)} to lend, {needs}: "
             "close other programs, or lend another device."
@@ -148,13 +151,13 @@ def _cpu_parts(limits: Limits, machine: Machine, own: Mapping[str, int], wanted:
 def _part_bytes(in_all: tuple[int, str], count: int, free_bytes: int) -> tuple[int, str]:
     """An even part, but nothing of what another part's stage holds."""
     size, bound_by = in_all[0] // count, in_all[1]
-    return (size, bound_by) if size <= free_bytes else (max(0, free_bytes), "free memory")
+    return (size, bound_by) if size <= free_bytes else (max(0, free_bytes), FREE_MEMORY)
 
 
 def _least(cap_gb: float | None, key: str, free_bytes: int) -> tuple[int, str]:
     free_bytes = max(0, free_bytes)
     if cap_gb is None or cap_gb * GB > free_bytes:
-        return free_bytes, "free memory"
+        return free_bytes, FREE_MEMORY
     return int(cap_gb * GB), key
 
 

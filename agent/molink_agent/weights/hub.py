@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from molink.checkpoint.checkpoint import INDEX, SINGLE, SMALL_FILES, Checkpoint, open_checkpoint
+from molink.checkpoint.checkpoint import INDEX, SINGLE, SMALL_FILES, Checkpoint, open_hub_checkpoint
 from molink.checkpoint.safetensors_header import read_header
 from molink.checkpoint.shard_plan import ShardPlan, WeightsLayout, plan_shards, shape_of
 from molink.errors import WeightsError
@@ -43,7 +43,7 @@ async def fetch_from_hub(
     source: HubSource, layers: range, directory: Path, limits: WeightsLimits, progress: Progress
 ) -> Path:
     """As `ensure_weights` from the hub."""
-    checkpoint = await in_thread(open_checkpoint, source.model, directory / "hub")
+    checkpoint = await in_thread(open_hub_checkpoint, source.model, directory / "hub")
     shape = shape_of(checkpoint.config())
     names = await in_thread(_files_of, checkpoint, shape, layers)
     sizes = {name: await in_thread(_size, checkpoint, name) for name in names}

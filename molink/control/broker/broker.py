@@ -1,7 +1,7 @@
 """The broker of the control plane: a Mosquitto of our own, one in this process, or an external one.
 
 Mosquitto is preferred where it is installed (the container image and the installer bring it): it
-has been hardened in public for a decade and keeps its state on disk. Where it is not, a small
+has been hardened in public for a decade and runs in a process of its own. Where it is not, a small
 broker of ours stands in (`embedded.py`); docs/benchmarks/control.md shows how far that goes. Both
 are held to the same tests. A cloud service is used by its URL.
 """

@@ -17,7 +17,7 @@ from pathlib import Path
 from molink.control.addresses import BrokerAddress, Credentials, TlsFiles
 from molink.control.broker.permissions import COORDINATOR_NAME, check_username
 from molink.control.broker.routing import Router
-from molink.control.broker.session import CONNECT_TIMEOUT_S, CONNECTIONS_MAX, Session
+from molink.control.broker.session import CONNECT_TIMEOUT_S, CONNECTIONS_MAX, Session, Sessions
 from molink.errors import ErrorGuard, UserError
 
 __all__ = ["EmbeddedBroker"]
@@ -34,7 +34,7 @@ class EmbeddedBroker:
         self._coordinator = Credentials(COORDINATOR_NAME, secrets.token_urlsafe(32))
         self._passwords = {COORDINATOR_NAME: self._coordinator.password}
         self._router = Router()
-        self._sessions: set[Session] = set()
+        self._sessions = Sessions()
         self._server: asyncio.Server | None = None
         self._sweeper: asyncio.Task[None] | None = None
 
@@ -75,7 +75,7 @@ class EmbeddedBroker:
         self._server.close()
         self._sweeper.cancel()
         closing = [session.closed for session in self._sessions]
-        for session in list(self._sessions):
+        for session in self._sessions:
             session.end(with_will=False)
         await asyncio.gather(self._sweeper, *closing, return_exceptions=True)
         self._server = None
@@ -104,7 +104,7 @@ class EmbeddedBroker:
         while True:
             await asyncio.sleep(_SWEEP_S)
             with guard:
-                for session in list(self._sessions):
+                for session in self._sessions:
                     session.end_if_lost()
 
 

@@ -5,8 +5,9 @@ signal are all it takes. A reload checks every client that is connected; forty n
 once should cost one reload, not forty. So a change of the users waits for the next reload, and
 reloads are at least `RELOAD_PERIOD_S` apart.
 
-The broker keeps retained messages in its directory and comes back on its old port; clients
-reconnect and publish their retained messages again, so nothing is lost when it dies.
+The broker keeps its state in memory only, so that nobody can fill the disk through it, and comes
+back on its old port; clients reconnect and publish their retained messages again, so nothing is
+lost when it dies.
 """
 
 import asyncio
@@ -25,7 +26,7 @@ from molink.control.broker.mosquitto_files import MosquittoFiles, password_hash,
 from molink.control.broker.mosquitto_process import MosquittoProcess
 from molink.control.broker.permissions import COORDINATOR_NAME, check_username
 from molink.errors import ControlError, ErrorGuard, UserError
-from molink.tasks import cancel
+from molink.tasks import cancel, spawn, task_group
 
 __all__ = ["RELOAD_PERIOD_S", "MosquittoBroker", "find_mosquitto"]
 
@@ -60,7 +61,7 @@ class MosquittoBroker:
         self._coordinator = Credentials(COORDINATOR_NAME, secrets.token_urlsafe(32))
         self._files.hashes[COORDINATOR_NAME] = password_hash(self._coordinator.password)
         self._process: MosquittoProcess | None = None
-        self._tasks: list[asyncio.Task[None]] = []
+        self._running: asyncio.Task[None] | None = None
         self._started = False
         self._version = self._loaded = 0
         """Of the users: as they should be, and as the broker has them."""
@@ -96,12 +97,12 @@ class MosquittoBroker:
                 if chosen or attempt == _PORT_ATTEMPTS - 1:
                     self._started = False
                     raise UserError(str(error)) from None
-        self._tasks = [asyncio.create_task(self._supervise()), asyncio.create_task(self._reload())]
+        self._running = spawn(self._run())
 
     async def stop(self) -> None:
-        """End it; what is retained is written to its directory first."""
-        await cancel(*self._tasks)
-        self._started, self._tasks = False, []
+        """End it; what was retained is gone."""
+        await cancel(self._running)
+        self._started, self._running = False, None
         if self._process is not None:
             await self._process.stop()
             self._process = None
@@ -128,6 +129,11 @@ class MosquittoBroker:
         )
         await self._have_loaded(version)
         return process
+
+    async def _run(self) -> None:
+        async with task_group() as group:
+            group.create_task(self._supervise())
+            group.create_task(self._reload())
 
     async def _supervise(self) -> None:
         """Restart it whenever it has died."""
@@ -161,14 +167,19 @@ class MosquittoBroker:
             raise ControlError("The broker does not take new users: see the log.") from None
 
     async def _reload(self) -> None:
-        """Reload changed users, at most once each `RELOAD_PERIOD_S`."""
+        """Reload changed users, at most once each `RELOAD_PERIOD_S`; ever less often while the
+        disk is full."""
+        backoff = Backoff(2 * RELOAD_PERIOD_S, _RESTART_LONGEST_S, Random(os.getpid()))
         while True:
             await self._changed.wait()
             self._changed.clear()
             while self._loaded < self._version:
+                before = self._loaded
                 with self._guard:
                     await self._reload_users()
-                await asyncio.sleep(RELOAD_PERIOD_S)
+                if self._loaded > before:
+                    backoff.reset()
+                await asyncio.sleep(RELOAD_PERIOD_S if self._loaded > before else backoff.next_s())
 
     async def _reload_users(self) -> None:
         version = self._version

@@ -23,16 +23,23 @@ log = logging.getLogger(__name__)
 
 _ITERATIONS = 1
 _SALT_BYTES = 12
-PACKET_BYTES_MAX = 2**20
-"""Our largest message, an assignment or a profile, is some tens of KB."""
-_QUEUED_MAX = 100_000
+_PACKET_BYTES_MAX = 2**20
+"""The coordinator sends the config.json of its model; what a node says, 30 KB at most, has no limit
+of its own here. The coordinator shuts out who sends more."""
+_QUEUED_MAX = 20_000
 """Messages that wait for one client: the coordinator of a thousand nodes is sent six thousand
 retained ones when it subscribes, and Mosquitto drops what exceeds this (1,000 by default)."""
+_QUEUED_BYTES_MAX = 64 * 2**20
+"""The same in bytes: ten times the states of a thousand nodes, and all that a node that does not
+read can cost."""
+_MEMORY_BYTES_MAX = 2**30
+"""Of the process; beyond it new messages are refused, instead of this PC running out of memory. A
+thousand nodes take a twentieth of it."""
+_CONNECTIONS_MAX = 5000
+"""As for the broker in our own process."""
 _INFLIGHT_MAX = 1000
 """Of them sent and not yet acknowledged; 20 by default, which a long path slows to 20 per round
 trip."""
-_AUTOSAVE_S = 30
-"""What a killed broker forgets at most; clients publish it again when they reconnect."""
 
 
 @dataclass(slots=True)
@@ -81,11 +88,13 @@ class MosquittoFiles:
             f"acl_file {self.directory / 'rules'}",
             "use_username_as_clientid true",
             "set_tcp_nodelay true",
-            "persistence true",
-            f"persistence_location {self.directory}/",
-            f"autosave_interval {_AUTOSAVE_S}",
-            f"max_packet_size {PACKET_BYTES_MAX}",
+            "persistence false",
+            f"max_connections {_CONNECTIONS_MAX}",
+            f"max_packet_size {_PACKET_BYTES_MAX}",
+            f"message_size_limit {_PACKET_BYTES_MAX}",
             f"max_queued_messages {_QUEUED_MAX}",
+            f"max_queued_bytes {_QUEUED_BYTES_MAX}",
+            f"memory_limit {_MEMORY_BYTES_MAX}",
             f"max_inflight_messages {_INFLIGHT_MAX}",
             "connection_messages false",
             "log_dest stderr",

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 
 __all__ = [
+    "FILTERS_MAX",
     "REFUSED",
     "Connect",
     "Kind",
@@ -24,6 +25,9 @@ __all__ = [
     "read_publish",
     "take_packet",
 ]
+
+FILTERS_MAX = 32
+"""Of one client, and of one packet; the coordinator has seven, a node six."""
 
 REFUSED = 0x80
 """What a SUBACK answers for a filter that is not granted."""
@@ -173,12 +177,18 @@ def read_publish(packet: Packet) -> tuple[Message, int]:
 
 
 def read_filters(packet: Packet) -> tuple[int, list[tuple[str, int]]]:
-    """Packet id and filters, each with its QoS, of a SUBSCRIBE (3.8) or UNSUBSCRIBE (3.10)."""
-    body, filters = _Body(packet.body), []
+    """Packet id and filters, each with its QoS, of a SUBSCRIBE (3.8) or UNSUBSCRIBE (3.10).
+
+    Raises PacketError for more than `FILTERS_MAX` of them.
+    """
+    body = _Body(packet.body)
+    filters: list[tuple[str, int]] = []
     if packet.flags != 2:
         raise PacketError("a subscription has wrong flags")
     packet_id = body.packet_id()
     while body:
+        if len(filters) == FILTERS_MAX:
+            raise PacketError("a subscription has too many filters")
         filters.append((body.text(), body.take(1)[0] if packet.kind == Kind.SUBSCRIBE else 0))
     return packet_id, filters
 

@@ -1,7 +1,8 @@
 """Who may write and read what. Pure; the same rules for every broker that is ours.
 
-A node writes its own `said/#`, reads its own `told/#` and what the coordinator publishes for all;
-the coordinator may do everything. Whole levels are compared: a test of prefixes would let `n1` read
+A node writes the topics under its own `said/` that there are, and no others, so that what a broker
+keeps for it has an end; it reads its own `told/#` and what the coordinator publishes for all; the
+coordinator may do everything. Whole levels are compared: a test of prefixes would let `n1` read
 what is meant for `n10`. A filter is allowed only if all that it could match is, so a node that asks
 for `molink/v1/node/+/told/#` is refused rather than given a part.
 """
@@ -9,7 +10,7 @@ for `molink/v1/node/+/told/#` is refused rather than given a part.
 import re
 from collections.abc import Iterable
 
-from molink.control.messages.topics import ROOT
+from molink.control.messages.topics import ALL_TOPICS, ROOT
 from molink.errors import UserError
 
 __all__ = [
@@ -30,6 +31,10 @@ _USERNAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _LEVELS_MAX = 32
 """Of a topic; ours have six. A filter of a hostile depth costs memory for nothing."""
 _FOR_ALL = f"{ROOT}/coordinator/said"
+_REPORTS = tuple(
+    topic for topic in ALL_TOPICS if topic.path.startswith(f"{ROOT}/node/{{node}}/said/")
+)
+"""All that a node may write."""
 
 
 def check_username(username: str) -> None:
@@ -56,7 +61,7 @@ def is_filter(topic_filter: str) -> bool:
 
 def may_write(username: str, topic: str) -> bool:
     """Whether that user may send under that topic."""
-    return username == COORDINATOR_NAME or _lies_under(topic, f"{ROOT}/node/{username}/said")
+    return username == COORDINATOR_NAME or any(topic == one.of(username) for one in _REPORTS)
 
 
 def may_read(username: str, topic_filter: str) -> bool:
@@ -82,11 +87,12 @@ def _lies_under(topic: str, root: str) -> bool:
 
 def mosquitto_rules() -> str:
     """The same rules as a file for Mosquitto; `%u` is the user's name, so it never changes."""
+    reports = "\n".join(f"pattern write {topic.of('%u')}" for topic in _REPORTS)
     return f"""\
 user {COORDINATOR_NAME}
 topic readwrite #
 
-pattern write {ROOT}/node/%u/said/#
+{reports}
 pattern read {ROOT}/node/%u/told/#
 pattern read {ROOT}/coordinator/said/#
 """

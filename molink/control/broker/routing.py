@@ -8,9 +8,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
-from molink.control.broker.packets import REFUSED, Message
+from molink.control.broker.packets import FILTERS_MAX, REFUSED, Message
 from molink.control.broker.permissions import (
-    COORDINATOR_NAME,
     is_filter,
     may_read,
     may_write,
@@ -19,10 +18,6 @@ from molink.control.broker.permissions import (
 
 __all__ = ["Client", "RetainedStore", "Router", "matches"]
 
-_FILTERS_MAX = 32
-"""Of one client."""
-_RETAINED_MAX = 32
-"""Topics that one node may have retained messages under; it needs six."""
 _PREFIX_LEVELS = 4
 """`molink/v1/node/ID`."""
 
@@ -82,12 +77,12 @@ class Router:
             if subscriber and (qos := subscriber.qos(message.topic)) is not None:
                 subscriber.client.send(replace(message, qos=min(message.qos, qos), retain=False))
         if message.retain:
-            self._retained.put(name, message, None if name == COORDINATOR_NAME else _RETAINED_MAX)
+            self._retained.put(message)
 
     def subscribe(self, name: str, topic_filter: str, qos: int) -> int:
         """Add a subscription; the QoS granted, or REFUSED."""
         filters = self._subscribers[name].filters
-        full = topic_filter not in filters and len(filters) >= _FILTERS_MAX
+        full = topic_filter not in filters and len(filters) >= FILTERS_MAX
         if full or not is_filter(topic_filter) or not may_read(name, topic_filter):
             return REFUSED
         filters[topic_filter] = min(qos, 1)
@@ -103,26 +98,22 @@ class Router:
 
 
 class RetainedStore:
-    """Store of the last message of each retained topic.
+    """Store of the last message of each retained topic: of a node as many as it may write.
 
     Grouped by the beginning of the topic, `molink/v1/node/ID`: a node that joins asks for what is
     retained for it, and that should not be looked up among the messages of all others.
     """
 
     def __init__(self) -> None:
-        self._groups: dict[str, dict[str, tuple[str, Message]]] = {}
-        """Beginning, then topic, to the writer and its message."""
+        self._groups: dict[str, dict[str, Message]] = {}
+        """Beginning, then topic, to its message."""
 
-    def put(self, writer: str, message: Message, limit: int | None) -> None:
-        """Keep a message instead of what was there; without payload, keep nothing.
-
-        Nothing is kept either when its writer has `limit` topics of that beginning already.
-        """
+    def put(self, message: Message) -> None:
+        """Keep a message instead of what was there; without payload, keep nothing."""
         group = self._groups.setdefault(_prefix(message.topic), {})
         group.pop(message.topic, None)
-        full = limit is not None and sum(one == writer for one, _ in group.values()) >= limit
-        if message.payload and not full:
-            group[message.topic] = (writer, message)
+        if message.payload:
+            group[message.topic] = message
         if not group:
             del self._groups[_prefix(message.topic)]
 
@@ -132,9 +123,7 @@ class RetainedStore:
         anywhere = "+" in prefix or "#" in prefix
         groups = self._groups.values() if anywhere else [self._groups.get(prefix, {})]
         for group in groups:
-            yield from (
-                message for _, message in group.values() if matches(topic_filter, message.topic)
-            )
+            yield from (one for one in group.values() if matches(topic_filter, one.topic))
 
 
 def _prefix(topic: str) -> str:

@@ -2,13 +2,15 @@
 
 A packet is acted on at once, in the callback that brings its bytes: no task, no queue, no await, so
 nothing changes while a message is passed on. Writing never waits for the client; one that does not
-read is cut off when too much is held for it.
+read is cut off when too much is held for it. A node that says too much is not read for a while, so
+that TCP holds it back; others are served meanwhile.
 """
 
 import asyncio
 import logging
 import struct
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import cycle
 from typing import cast
@@ -28,22 +30,32 @@ from molink.control.broker.packets import (
     read_publish,
     take_packet,
 )
-from molink.control.broker.permissions import is_topic, may_write
+from molink.control.broker.permissions import COORDINATOR_NAME, is_topic, may_write
 from molink.control.broker.routing import Router
+from molink.control.token_bucket import TokenBucket
 
-__all__ = ["CONNECTIONS_MAX", "CONNECT_TIMEOUT_S", "Session"]
+__all__ = ["CONNECTIONS_MAX", "CONNECT_TIMEOUT_S", "Session", "Sessions"]
 
 log = logging.getLogger(__name__)
 
 CONNECTIONS_MAX = 5000
 """Further ones are closed at once."""
+STRANGERS_MAX, STRANGERS_PER_ADDRESS_MAX = 1000, 250
+"""Connections whose client is not known yet, in all and from one address; further ones are closed
+at once. Behind one address a school's PCs may come back together, each for milliseconds."""
 CONNECT_TIMEOUT_S = 5.0
 """From the connection to the end of its first packet."""
 _CONNECT_BYTES_MAX = 2**16
 """Of the first packet, from an unknown client: names, a token and a last will of a few hundred
 bytes."""
-_PACKET_BYTES_MAX = 2**20
-"""As for Mosquitto."""
+_PACKET_BYTES_MAX, _NODE_PACKET_BYTES_MAX = 2**20, 2**16
+"""Of the coordinator, which sends the config.json of its model, and of a node: its largest, a
+report of 64 paths, is 30 KB."""
+_MESSAGES_PER_S, _MESSAGES_BURST = 100.0, 500.0
+_BYTES_PER_S, _BYTES_BURST = 2.0**18, 2.0**20
+"""Packets and bytes that are read of one node: ten times what the coordinator lets it say
+(`control.inbox.NODE_BUDGET`), which shuts it out for that. This protects the broker until then: a
+packet costs it a tenth of a millisecond."""
 _SILENCE_TO_KEEPALIVE = 1.5
 """MQTT-3.1.2-24."""
 _HELD_BYTES_MAX = 8 * 2**20
@@ -55,6 +67,43 @@ _ACCEPTED, _NOT_AUTHORIZED = b"\0\0", b"\0\x05"
 """Bodies of a CONNACK."""
 
 
+class Sessions:
+    """All open connections of a broker; among them strangers, whose client is not known yet."""
+
+    def __init__(self) -> None:
+        self._open: set[Session] = set()
+        self._strangers: dict[Session, str] = {}
+        self._by_address: Counter[str] = Counter()
+        """Strangers."""
+
+    def __iter__(self) -> "Iterator[Session]":
+        return iter(list(self._open))
+
+    def add(self, session: "Session") -> bool:
+        """Add a connection, of a stranger; whether there is room for it."""
+        self._open.add(session)
+        self._strangers[session] = session.address
+        self._by_address[session.address] += 1
+        return (
+            len(self._open) <= CONNECTIONS_MAX
+            and len(self._strangers) <= STRANGERS_MAX
+            and self._by_address[session.address] <= STRANGERS_PER_ADDRESS_MAX
+        )
+
+    def note_known(self, session: "Session") -> None:
+        """Its client is a user."""
+        address = self._strangers.pop(session, None)
+        if address is not None:
+            self._by_address[address] -= 1
+            if not self._by_address[address]:
+                del self._by_address[address]
+
+    def remove(self, session: "Session") -> None:
+        """Forget a connection that is closed."""
+        self.note_known(session)
+        self._open.discard(session)
+
+
 class Session(asyncio.Protocol):
     """Connection of one client, from its first byte to its last.
 
@@ -62,7 +111,7 @@ class Session(asyncio.Protocol):
     """
 
     def __init__(
-        self, router: Router, knows: Callable[[str, str], bool], sessions: "set[Session]"
+        self, router: Router, knows: Callable[[str, str], bool], sessions: "Sessions"
     ) -> None:
         self._router, self._knows, self._sessions = router, knows, sessions
         self._loop = asyncio.get_running_loop()
@@ -74,21 +123,27 @@ class Session(asyncio.Protocol):
         self._last_data_s = self._loop.time()
         self._silence_max_s = CONNECT_TIMEOUT_S
         """0: as long as it likes."""
-        self._ended = False
+        self._ended = self._paused = False
+        self._budgets = (
+            TokenBucket(_MESSAGES_PER_S, _MESSAGES_BURST),
+            TokenBucket(_BYTES_PER_S, _BYTES_BURST),
+        )
+        self.address = ""
+        """Of the client's PC, or its router."""
         self.closed: asyncio.Future[None] = self._loop.create_future()
         """Done when the connection is closed."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Begin to serve a connection (`asyncio.Protocol`)."""
         self._transport = cast(asyncio.Transport, transport)
-        self._sessions.add(self)
-        if len(self._sessions) > CONNECTIONS_MAX:
+        self.address = str((self._transport.get_extra_info("peername") or ("",))[0])
+        if not self._sessions.add(self):
             self._transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Finish when the connection is closed (`asyncio.Protocol`)."""
         self.end()
-        self._sessions.discard(self)
+        self._sessions.remove(self)
         self.closed.set_result(None)
 
     def data_received(self, data: bytes) -> None:
@@ -96,12 +151,36 @@ class Session(asyncio.Protocol):
         self._buffer += data
         if self._name:
             self._last_data_s = self._loop.time()
+        self._act()
+
+    def _act(self) -> None:
         try:
-            while not self._ended and (packet := self._next_packet()) is not None:
+            while not (self._ended or self._paused) and (packet := self._next_packet()):
+                self._spend(1, len(packet.body))
                 self._handle(packet)
         except PacketError as error:
             log.debug("%s: %s", self._name or "an unknown MQTT client", error)
             self.end()
+
+    def _spend(self, messages: int, size: int) -> None:
+        """Take it from a node's budget; read no more of it until that allows."""
+        if self._name in ("", COORDINATOR_NAME):
+            return
+        now_s = self._loop.time()
+        for budget, amount in zip(self._budgets, (messages, size), strict=True):
+            budget.spend(amount, now_s)
+        wait_s = max(budget.wait_s(now_s) for budget in self._budgets)
+        if wait_s > 0 and not self._paused:
+            self._paused = True
+            self._transport.pause_reading()
+            self._loop.call_later(wait_s, self._resume)
+
+    def _resume(self) -> None:
+        """Go on with what came before; it was we who did not hear."""
+        self._paused, self._last_data_s = False, self._loop.time()
+        self._act()
+        if not (self._paused or self._ended):
+            self._transport.resume_reading()
 
     def send(self, message: Message) -> None:
         """Send one message to the client."""
@@ -124,7 +203,9 @@ class Session(asyncio.Protocol):
     def end_if_lost(self) -> None:
         """End it if the client was silent for too long, or does not read what it is sent."""
         silent = 0 < self._silence_max_s < self._loop.time() - self._last_data_s
-        if silent or self._transport.get_write_buffer_size() > _HELD_BYTES_MAX:
+        if (
+            silent and not self._paused
+        ) or self._transport.get_write_buffer_size() > _HELD_BYTES_MAX:
             self.end()
 
     def _write(self, data: bytes) -> None:
@@ -134,7 +215,10 @@ class Session(asyncio.Protocol):
 
     def _next_packet(self) -> Packet | None:
         if self._name:
-            return take_packet(self._buffer, _PACKET_BYTES_MAX)
+            is_node = self._name != COORDINATOR_NAME
+            return take_packet(
+                self._buffer, _NODE_PACKET_BYTES_MAX if is_node else _PACKET_BYTES_MAX
+            )
         if self._buffer and self._buffer[0] != Kind.CONNECT << 4:
             raise PacketError("the first packet is no CONNECT")
         return take_packet(self._buffer, _CONNECT_BYTES_MAX)
@@ -172,6 +256,7 @@ class Session(asyncio.Protocol):
             raise PacketError("the client is not authorised")
         self._router.add_client(connect.username, self)
         self._name, self._will = connect.username, connect.will
+        self._sessions.note_known(self)
         self._last_data_s = self._loop.time()
         self._silence_max_s = connect.keepalive_s * _SILENCE_TO_KEEPALIVE
         self._write(encode(Kind.CONNACK, _ACCEPTED))
@@ -202,3 +287,4 @@ class Session(asyncio.Protocol):
             if qos != REFUSED:
                 for message in self._router.retained(topic_filter):
                     self.send(replace(message, qos=min(message.qos, qos)))
+                    self._spend(1, 0)

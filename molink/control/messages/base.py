@@ -12,9 +12,11 @@ from molink.printable import is_printable, printable_line
 from molink.wire.schema import Schema
 
 __all__ = [
+    "NUMBER_MAX",
     "SENTENCE_CHARACTERS_MAX",
     "Address",
     "Bytes",
+    "ClockTime",
     "Embedded",
     "Key",
     "Mbps",
@@ -24,6 +26,7 @@ __all__ = [
     "ModelSize",
     "Name",
     "NodeId",
+    "Number",
     "OptionalAddress",
     "Seconds",
     "Sentence",
@@ -39,10 +42,19 @@ NodeId = Annotated[str, Field(pattern=r"^[a-z2-7]{16}$")]
 Key = Annotated[str, Field(min_length=40, max_length=40, pattern=r"^[!-~]*$")]
 """A CURVE public key in Z85."""
 
-Seconds = Annotated[float, Field(ge=0, le=3600, allow_inf_nan=False)]
+NUMBER_MAX = 2**53
+"""Beyond it integers are not exact as floats; a registry numbers its assignments up to there."""
+
+Number = Annotated[int, Field(ge=-1, le=NUMBER_MAX)]
+"""Of a round, a revision, a ring: it counts up; -1: of none."""
+
+ClockTime = Annotated[float, Field(ge=-1e11, le=1e11)]
+"""Seconds since 1970, or between two clocks, of which one may be wrong by decades."""
+
+Seconds = Annotated[float, Field(ge=0, le=3600)]
 Bytes = Annotated[int, Field(ge=0, le=2**50)]
-Mbps = Annotated[float, Field(ge=0, le=100_000, allow_inf_nan=False)]
-Milliseconds = Annotated[float, Field(ge=0, le=60_000, allow_inf_nan=False)]
+Mbps = Annotated[float, Field(ge=0, le=100_000)]
+Milliseconds = Annotated[float, Field(ge=0, le=60_000)]
 
 
 def _refuse_unprintable(text: str) -> str:
@@ -95,9 +107,10 @@ def _texts_in(plain: Any) -> Iterator[str]:
 
 
 class Message(BaseModel):
-    """Message of the control plane; never changed once made."""
+    """Message of the control plane; never changed once made. Its numbers are finite, since JSON has
+    no word for others."""
 
-    model_config = ConfigDict(frozen=True, extra="ignore")
+    model_config = ConfigDict(frozen=True, extra="ignore", allow_inf_nan=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,8 +160,8 @@ class ModelSize(Message):
     """Size of the cluster's model: what a PC must lend at least to be of use."""
 
     name: ModelName
-    layers: Annotated[int, Field(ge=1)]
-    layer_bytes: Annotated[int, Field(ge=1)]
+    layers: Annotated[int, Field(ge=1, le=10_000)]
+    layer_bytes: Annotated[int, Field(ge=1, le=2**50)]
     """The smallest decoder layer's weights as they are stored."""
     element_bytes: Literal[2, 4] = 2
     """Of a number as it is stored."""

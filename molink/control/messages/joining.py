@@ -21,7 +21,7 @@ CHALLENGE_BYTES = 16
 Challenge = Annotated[str, Field(pattern=r"^[0-9a-f]{32}$")]
 """Drawn by the agent for each request."""
 
-UnixTime = Annotated[float, Field(ge=0, le=1e11, allow_inf_nan=False)]
+UnixTime = Annotated[float, Field(ge=0, le=1e11)]
 BrokerPassword = Annotated[str, Field(min_length=1, max_length=100, repr=False)]
 """Of somebody else's broker it is what its operator chose."""
 
@@ -31,7 +31,7 @@ Secret = Annotated[str, Field(min_length=16, max_length=100, repr=False)]
 class Confidential(Message):
     """A message whose values no error may show."""
 
-    model_config = ConfigDict(frozen=True, extra="ignore", hide_input_in_errors=True)
+    model_config = ConfigDict(hide_input_in_errors=True)
 
 
 class JoinRequest(Confidential):

@@ -12,9 +12,11 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from molink.control.messages.base import (
+    NUMBER_MAX,
     SENTENCE_CHARACTERS_MAX,
     Address,
     Bytes,
+    ClockTime,
     Embedded,
     Key,
     Mbps,
@@ -24,6 +26,7 @@ from molink.control.messages.base import (
     ModelSize,
     Name,
     NodeId,
+    Number,
     OptionalAddress,
     Seconds,
     Sentence,
@@ -120,7 +123,7 @@ class Profile(Message):
     """Where its peer service may be reached directly, best first."""
     direct: bool = True
     """Whether it lets anybody connect at all; without it every link that leads here is relayed."""
-    clock_offset_s: float = 0.0
+    clock_offset_s: ClockTime = 0.0
     steps: StepCost | None = None
     """None until it has measured the cluster's model."""
 
@@ -138,7 +141,7 @@ class PeerAddress(Message):
 class ProbeOrder(Message):
     """Order to measure the paths to these neighbours; a PathReport answers it."""
 
-    round: int
+    round: Number
     """Counts up: a node measures once for each."""
     model: ModelName
     """Of which a layer's step times are wanted."""
@@ -163,7 +166,7 @@ class PathMeasured(Message):
 class PathReport(Message):
     """Report of all paths that a node has measured in a round."""
 
-    round: int
+    round: Number
     paths: Annotated[tuple[PathMeasured, ...], Field(max_length=64)]
 
 
@@ -199,7 +202,7 @@ class Presence(Message):
     name: Name
     incarnation: Annotated[Token, Field(min_length=8)]
     """Drawn at each start of the agent: two of them under one id are a copied data directory."""
-    started_unix_s: float
+    started_unix_s: ClockTime
     """Coordinator's clock as the agent knows it: of two incarnations the later one stays."""
     version: ShortText
     online: bool
@@ -210,7 +213,7 @@ class Accepted(Message):
     """The start of an agent that counts; an agent of an earlier one, with the same keys, ends."""
 
     incarnation: Token
-    started_unix_s: float
+    started_unix_s: ClockTime
 
 
 class Services(Message):
@@ -260,12 +263,12 @@ class StageLink(Message):
 class Assignment(Message):
     """Assignment of a node: all that it shall do now. It loads (without `join`), then joins."""
 
-    revision: int
+    revision: Number
     """Counts up over all assignments of this coordinator's database."""
-    ring: Annotated[int, Field(ge=0)] = 0
-    epoch: Annotated[int, Field(ge=0)] = 0
-    stage: int = 0
-    stages: int = 0
+    ring: Number = 0
+    epoch: Number = 0
+    stage: Number = 0
+    stages: Number = 0
     work: AssignedWork | None = None
     """None: standby."""
     join: Annotated[RingTerms | Unreadable, Embedded(TERMS)] | None = None
@@ -280,7 +283,7 @@ class Assignment(Message):
 class StageFact(Message):
     """Progress of a node with an assignment."""
 
-    revision: int
+    revision: Number
     """Of the assignment."""
     kind: Literal["downloading", "loading", "loaded", "ready", "failed", "stopped"]
     fraction: Annotated[float, Field(ge=0, le=1)] = 0.0
@@ -291,7 +294,7 @@ class StageFact(Message):
     message: Sentence = ""
     user_fault: bool = False
     """Of "failed": whether what was asked for cannot be, as opposed to this node."""
-    about: Annotated[str, Field(max_length=20)] = ""
+    about: Annotated[str, Field(pattern=r"^([a-z2-7]{16}|coordinator)?$")] = ""
     """Of "failed": whom its lost link led to, a node id or "coordinator"; empty: it was no link."""
 
 
@@ -300,7 +303,7 @@ class NodeHealth(Message):
 
     incarnation: Token
     state: NodeState
-    uptime_s: Annotated[float, Field(ge=0)]
+    uptime_s: Annotated[float, Field(ge=0, le=NUMBER_MAX)]
     stage: Annotated[StageHealth | Unreadable, Embedded(HEALTH)] | None = None
     paths: Annotated[dict[Word, Word], Field(max_length=2)] = Field(default_factory=dict)
     """Outgoing link's name to "direct" or "relay"."""
@@ -314,10 +317,11 @@ class NodeWish(Message):
 
 
 class LinkKeys(Message):
-    """Keys of those who may connect to this node's links."""
+    """Keys of those who may connect to this node's links: the previous stage's (at the head the
+    tail's), then the coordinator's."""
 
-    revision: int
-    allowed: Annotated[tuple[Key, ...], Field(max_length=64)]
+    revision: Number
+    allowed: Annotated[tuple[Key, ...], Field(max_length=2)]
 
 
 class CoordinatorPresence(Message):

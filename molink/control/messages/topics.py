@@ -151,13 +151,15 @@ def topic_of(path: str) -> Topic[Any] | None:
 
 
 def read_message(path: str, payload: bytes, retained: bool, arrived_s: float = 0.0) -> Received:
-    """The message of a payload. Raises UnreadableError for an unknown topic or one that does not
-    fit it."""
+    """The message of a payload: a text is no number there, and a number no truth.
+
+    Raises UnreadableError for an unknown topic or a payload that does not fit it.
+    """
     topic = topic_of(path)
     if topic is None:
         raise UnreadableError(f"unknown topic {path[:200]!r}")
     try:
-        message = topic.message.model_validate_json(payload)
+        message = topic.message.model_validate_json(payload, strict=True)
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"])

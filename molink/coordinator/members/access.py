@@ -8,13 +8,28 @@ forgiven; an honest agent that had a bad day is back by itself.
 import asyncio
 from dataclasses import dataclass, field
 from random import Random
+from typing import Any
 
 from molink.control.backoff import Backoff
 from molink.control.broker.broker import Broker
+from molink.control.client import ControlClient
+from molink.control.messages.topics import (
+    FACT,
+    HEALTH,
+    PATHS,
+    PRESENCE,
+    PROFILE,
+    SEEN,
+    WISH,
+    Topic,
+)
 from molink.errors import ErrorGuard
 from molink.tasks import gathered
 
-__all__ = ["BrokerAccess", "Suspensions"]
+__all__ = ["REPORT_TOPICS", "BrokerAccess", "Suspensions"]
+
+REPORT_TOPICS: tuple[Topic[Any], ...] = (PRESENCE, PROFILE, PATHS, SEEN, FACT, WISH, HEALTH)
+"""All that a node reports. Presence first: what is retained of the others belongs to it."""
 
 FIRST_S, LONGEST_S = 60.0, 3600.0
 """Of a suspension; doubles each time."""
@@ -69,6 +84,8 @@ class BrokerAccess:
     """Keeper of the broker's users: tells it who is shut out, or let in again, until it hears."""
 
     broker: Broker
+    client: ControlClient
+    """The coordinator's own, which removes what the broker has kept of a node."""
     guard: ErrorGuard = field(default_factory=lambda: ErrorGuard("Telling the broker its users"))
     _untold: dict[str, str | None] = field(default_factory=dict)
     """Node to its password; None: it is shut out."""
@@ -80,7 +97,7 @@ class BrokerAccess:
         return len(self._untold)
 
     def shut_out(self, node_id: str) -> None:
-        """Have the broker refuse a node, and end its connection."""
+        """Have the broker refuse a node, end its connection and keep nothing of what it said."""
         self._untold[node_id] = None
         self._changed.set()
 
@@ -105,6 +122,8 @@ class BrokerAccess:
     async def _tell(self, node_id: str, password: str | None) -> None:
         if password is None:
             await self.broker.forbid(node_id)
+            kept = (topic for topic in REPORT_TOPICS if topic.retained)
+            await gathered(self.client.clear(topic, node_id) for topic in kept)
         else:
             await self.broker.allow(node_id, password)
         if node_id in self._untold and self._untold[node_id] == password:

@@ -34,28 +34,18 @@ from molink.control.messages.topics import (
     ACCEPTED,
     ASSIGNMENT,
     COORDINATOR,
-    FACT,
-    HEALTH,
     LINK_KEYS,
-    PATHS,
-    PRESENCE,
-    PROFILE,
-    SEEN,
     SERVICES,
-    WISH,
     Received,
 )
 from molink.control.registry.registry import Registry
-from molink.coordinator.members.access import BrokerAccess, Suspensions
+from molink.coordinator.members.access import REPORT_TOPICS, BrokerAccess, Suspensions
 from molink.coordinator.members.node_book import NODES_MAX, Node, NodeBook
 from molink.coordinator.members.probing import Probing
 from molink.errors import ErrorGuard
 from molink.tasks import gathered, task_group
 
-__all__ = ["REPORT_TOPICS", "ControlHub", "NodeServices", "allow_members"]
-
-REPORT_TOPICS = (PRESENCE, PROFILE, PATHS, SEEN, FACT, WISH, HEALTH)
-"""All that a node reports. Presence first: what is retained of the others belongs to it."""
+__all__ = ["ControlHub", "NodeServices", "allow_members"]
 
 RECONNECT_S = 15.0
 """After the broker was away: nodes wait up to ten seconds between two attempts to reach it."""
@@ -145,7 +135,7 @@ class ControlHub:
             subscriptions=[topic.of_all for topic in REPORT_TOPICS],
             inbox=Inbox(NODE_BUDGET),
         ) as client:
-            access = BrokerAccess(broker)
+            access = BrokerAccess(broker, client)
             yield cls(
                 client, access, registry, book, session, services, suspensions or Suspensions()
             )

@@ -54,8 +54,8 @@ class AgentStage:
     node: Node
     assignment: Assignment
     """To load, without a revision."""
-    neighbours: tuple[str, ...]
-    """Whose links it accepts: public keys, Z85."""
+    neighbours: tuple[str, str]
+    """Whose links it accepts, public keys in Z85: the previous stage's, then the coordinator's."""
     commands: NodeCommands
     loaded: StageLoaded | None = None
     pid: int | None = None

@@ -3,157 +3,52 @@
 It is not on the path of a round: the tail sends each token to the head, which starts the next
 round, and a copy here for the user.
 
-The coordinator's two links to one ring: requests go to the head, tokens come from the tail.
-
-The same `ProcessLinks` as in a stage; what happens in its thread is queued for the event loop.
+What the tail says is checked before anything is made of it: tokens of a request that nobody made,
+outside of the vocabulary, or more than were asked for end the ring, and the tail is to blame. Its
+requests go on in the next ring. To drop such a message was rejected: the tokens that belong in its
+place never come, and users would wait for them.
 """
 
 import asyncio
 import time
 from collections.abc import AsyncGenerator, Callable
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from typing import Any, assert_never
 
 from molink.coordinator.members.ring import Ring
 from molink.coordinator.requests.cluster_report import ring_report
 from molink.coordinator.requests.codec_check import CodecProbe, await_trial
-from molink.errors import InvalidRequestError, MolinkError, RingError
+from molink.coordinator.requests.ring_links import (
+    HeadLost,
+    HeadSilent,
+    RingClientLinks,
+    TailRefused,
+)
+from molink.errors import (
+    InvalidRequestError,
+    MolinkError,
+    RingError,
+    StageError,
+)
 from molink.serving.service import GenerationRequest, ModelCard, TokenEvent, TokenLogprob
 from molink.serving.text_stream import TextStream
-from molink.transport.link.connections import MoveOutcome
-from molink.transport.link.paced_link import PacedLink
-from molink.transport.link.thread import MessageFrames, ProcessLinks
-from molink.wire.curve_keys import CurveKeys
-from molink.wire.frames import Cancel, FinishReason, Sampled, SetCodec, Submit, TokenSample
+from molink.wire.frames import (
+    Cancel,
+    FinishReason,
+    Sampled,
+    SetCodec,
+    Submit,
+    TokenSample,
+)
 from molink_scheduler.codec_choice import CodecDecision, LosslessTrial, choose_codec
-from molink_scheduler.link.facts import LinkMemory, LinkReport
-from molink_scheduler.link.pacer import LinkPacer
-from molink_scheduler.link.silence import GiveUp, Reconnect, SilenceStep
-from molink_scheduler.link.transmission import make_transmission
-from molink_scheduler.request import Request, SamplingParams
+from molink_scheduler.request import LOGPROBS_MAX, Request, SamplingParams
 
 __all__ = [
-    "HeadLost",
-    "HeadSilent",
-    "LinkEvent",
     "RequestStalledError",
     "RingClient",
-    "RingClientLinks",
     "Served",
 ]
-
-
-@dataclass(frozen=True, slots=True)
-class HeadSilent:
-    """Event: the head acknowledges nothing, and another path to it is wanted."""
-
-
-@dataclass(frozen=True, slots=True)
-class HeadLost:
-    """Event: the link to the head is given up; the reason is a sentence."""
-
-    reason: str
-    is_ours: bool = False
-    """Whether the coordinator's own links have failed."""
-
-
-LinkEvent = Sampled | HeadSilent | HeadLost
-
-
-@dataclass(slots=True)
-class RingClientLinks:
-    """Both links, while their thread runs. Made by `bind`."""
-
-    _loop: asyncio.AbstractEventLoop
-    events: "asyncio.Queue[LinkEvent]" = field(default_factory=asyncio.Queue)
-    """Every batch of tokens that the tail has finished, and what becomes of the head."""
-    head: PacedLink | None = None
-    _links: ProcessLinks = field(init=False)
-
-    @classmethod
-    def bind(cls, host: str, epoch: int, keys: CurveKeys | None = None) -> "RingClientLinks":
-        """Listen for the tail; with `keys`, encrypted. Needs a running event loop."""
-        links = cls(asyncio.get_running_loop())
-        links._links = ProcessLinks.bind(
-            "coordinator", host, 1, links._deliver, links._on_failure, keys, epoch
-        )
-        return links
-
-    @property
-    def port(self) -> int:
-        """Where the tail connects."""
-        return self._links.inbound[0].port
-
-    @property
-    def report(self) -> LinkReport | None:
-        """What is known of the link to the head; None before it is connected."""
-        return self.head.report() if self.head is not None else None
-
-    async def connect(
-        self, head_address: str, memory: LinkMemory | None = None, head_key: str | None = None
-    ) -> None:
-        """Open the link to the head; `memory` is what was last known of it, `head_key` the head's
-        public key in Z85 where links are encrypted.
-
-        Raises RingError when it does not answer, ValueError when keys are given for one end only.
-        """
-        queue, pacer = make_transmission(), LinkPacer(memory)
-        self.head = self._links.connect(
-            "head", head_address, head_key, queue, pacer, self._on_silence
-        )
-        if not await asyncio.to_thread(self._links.open, self.head):
-            raise RingError("The head does not answer: check its link.")
-
-    def send(self, message: Submit | Cancel | SetCodec) -> None:
-        """Send to the head."""
-        assert self.head is not None, "connect comes first"
-        self._links.send(self.head, message)
-
-    async def move_head(self, address: str) -> MoveOutcome:
-        """Lead the link to the head to another address of it; requests go on meanwhile."""
-        assert self.head is not None, "connect comes first"
-        outcome: asyncio.Future[MoveOutcome] = self._loop.create_future()
-
-        def done(how: MoveOutcome) -> None:
-            self._loop.call_soon_threadsafe(_settle, outcome, how)
-
-        self._links.move(self.head, address, done)
-        return await outcome
-
-    def close(self) -> None:
-        """Close both links, and end their thread."""
-        self._links.close()
-
-    def _on_failure(self, error: Exception) -> None:
-        """In the link thread, which ends."""
-        self._queue(HeadLost(f"The coordinator's links have failed: {error!r:.200}.", is_ours=True))
-
-    def _on_silence(self, link: PacedLink, step: SilenceStep) -> None:
-        """In the link thread: the path to the head seems dead."""
-        match step:
-            case Reconnect(ask_for_path):
-                if ask_for_path:
-                    self._queue(HeadSilent())
-            case GiveUp(silent_s):
-                reason = f"For {silent_s:.0f} s the head has acknowledged nothing over any way."
-                self._queue(HeadLost(reason))
-            case other:
-                assert_never(other)
-
-    def _deliver(self, frames: MessageFrames) -> None:
-        """In the link thread."""
-        message = self._links.decode(frames)
-        if isinstance(message, Sampled):
-            self._queue(message)
-
-    def _queue(self, event: LinkEvent) -> None:
-        self._loop.call_soon_threadsafe(self.events.put_nowait, event)
-
-
-def _settle(future: "asyncio.Future[MoveOutcome]", outcome: MoveOutcome) -> None:
-    """The caller may have been cancelled meanwhile."""
-    if not future.done():
-        future.set_result(outcome)
 
 
 REQUESTS_MAX = 4096
@@ -201,6 +96,8 @@ class _Sequence:
     text: TextStream | None
     tokens: int
     """Of prompt and answer together, at most."""
+    generated_tokens: int
+    """Those of rings before among them."""
     known_tokens: int
     """That the ring computes before the first that it generates."""
     moved_at: float
@@ -239,9 +136,11 @@ class RingClient:
         StageError when the head is lost, RingError when our own links have failed."""
         try:
             while True:
-                match await self.links.events.get():
+                match await self.links.next_event():
                     case Sampled() as message:
                         self._take_sampled(message)
+                    case TailRefused():
+                        raise self._tail_error("what no ring's last stage sends")
                     case HeadSilent():
                         self.head_silent()
                     case HeadLost(reason, is_ours):
@@ -299,7 +198,8 @@ class RingClient:
                     return
         finally:
             if self._forget(request_id) and self.unready_reason is None:
-                self.links.send(Cancel(request_id))
+                with suppress(RingError):  # `run` hears of it too.
+                    self.links.send(Cancel(request_id))
 
     async def choose_codec(self, wanted: str) -> None:
         """Check codecs with the model's own text as far as `wanted` asks for, and take one."""
@@ -348,11 +248,11 @@ class RingClient:
         if text is not None:
             for token_id in output:  # One by one, as they were sent: what is held back agrees.
                 text.push((token_id,))
+        self.links.send(Submit(Request(request_id, request.prompt_token_ids, sampling, output)))
         self._idle.clear()
         known_tokens = len(request.prompt_token_ids) + len(output)
-        live = _Sequence(sampling, text, tokens, known_tokens, time.monotonic())
+        live = _Sequence(sampling, text, tokens, len(output), known_tokens, time.monotonic())
         self._live[request_id] = live
-        self.links.send(Submit(Request(request_id, request.prompt_token_ids, sampling, output)))
         return request_id, live
 
     def _forget(self, request_id: int) -> bool:
@@ -363,10 +263,15 @@ class RingClient:
         return was_live
 
     def _take_sampled(self, message: Sampled) -> None:
+        """Hand tokens out; those of requests that have ended are dropped. Raises StageError when
+        they cannot be what was asked for."""
         now = time.monotonic()
         for token in message.tokens:
             live = self._live.get(token.request_id)
+            if (objection := self._objection(token, live)) is not None:
+                raise self._tail_error(objection)
             if live is not None:
+                live.generated_tokens += 1
                 self.tokens_sent += 1
                 self._note_token(live, now)
                 live.events.put_nowait(_event(live, token))
@@ -377,6 +282,27 @@ class RingClient:
             weight = ROUND_WEIGHT if self._round_s else 1.0
             self._round_s += weight * (elapsed_s - self._round_s)
         live.has_token, live.moved_at = True, now
+
+    def _objection(self, token: TokenSample, live: _Sequence | None) -> str | None:
+        """Why a token cannot be the tail's honest answer; None: it can."""
+        if not 0 < token.request_id < self._next_request_id:
+            return "a token of a request that nobody has made"
+        words = (token.token_id, *(word for word, _ in token.top))
+        if not all(0 <= word < self.card.vocabulary_size for word in words):
+            return "a token that is not in the vocabulary"
+        if len(token.top) > LOGPROBS_MAX:
+            return f"more than {LOGPROBS_MAX} log-probabilities of a token"
+        if live is None:
+            return None
+        left = live.sampling.max_tokens - live.generated_tokens
+        if left < 1 or (left == 1 and token.finish is FinishReason.NONE):
+            return "more tokens than were asked for"
+        return None
+
+    def _tail_error(self, what: str) -> StageError:
+        """The end of the ring for something that its tail sent, which is held against it."""
+        tail = self.ring.stages[-1]
+        return tail.fail(f"{tail.name} has sent {what}.")
 
 
 def _event(live: _Sequence, token: TokenSample) -> TokenEvent:

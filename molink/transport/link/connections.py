@@ -26,7 +26,6 @@ import zmq
 from molink.errors import FrameError
 from molink.transport.curve import CurvePeer
 from molink.wire.chunks import Welcome, decode_link_frame, encode_hello
-from molink.wire.frames import BUFFER_BYTES_MAX
 
 __all__ = ["HELLO_PERIOD_S", "Connections", "MoveOutcome", "PathMove", "set_link_options"]
 
@@ -51,12 +50,16 @@ Phase = Literal["handshake", "draining", "drained", "failed"]
 Done = Callable[["MoveOutcome"], None]
 
 
+ANSWER_BYTES_MAX = 1024
+"""Of what comes back on a link: acknowledgements of a few bytes, and ZeroMQ's own handshake."""
+
+
 def set_link_options(socket: Socket) -> None:
-    """Limits of a link's socket, the same at both ends."""
+    """Limits of the sending end of a link; the receiving one has others for what it receives."""
     socket.setsockopt(zmq.LINGER, 0)
     socket.setsockopt(zmq.SNDHWM, SEND_QUEUE_MESSAGES_MAX)
     socket.setsockopt(zmq.RCVHWM, SEND_QUEUE_MESSAGES_MAX)
-    socket.setsockopt(zmq.MAXMSGSIZE, BUFFER_BYTES_MAX)
+    socket.setsockopt(zmq.MAXMSGSIZE, ANSWER_BYTES_MAX)
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,12 +204,16 @@ class Connections:
         """Take the next step of a move; those that have ended are to be reported. `socket` is
         another one when one of them has drained the old one."""
         ended = []
-        for address, done in self._requested:
+        while self._requested:
+            try:
+                socket = self.open_socket()
+            except zmq.ZMQError:  # No descriptors are left: at the next call, perhaps.
+                break
+            address, done = self._requested.pop(0)
             if self.move is not None:
                 self.move.fail("another way was asked for meanwhile")
                 ended.append(self.move)
-            self.move = PathMove(address, done, self.open_socket(), now)
-        self._requested.clear()
+            self.move = PathMove(address, done, socket, now)
         if self.move is not None:
             self.move.step(in_flight_bytes, now, silent=silent)
             if self.move.phase in ("drained", "failed"):

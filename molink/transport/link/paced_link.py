@@ -34,7 +34,7 @@ from dataclasses import dataclass, field
 
 import zmq
 
-from molink.errors import FrameError
+from molink.errors import FrameError, LinkFullError
 from molink.transport.curve import CurvePeer
 from molink.transport.link.connections import Connections, MoveOutcome, PathMove
 from molink.wire.chunks import Ack, ChunkHeader, Missing, decode_link_frame, encode_hello
@@ -48,7 +48,8 @@ from molink_scheduler.link.transmission import Chunk, Transfer, TransmissionQueu
 __all__ = ["ChunkStream", "Frame", "OnSilence", "PacedLink"]
 
 TRANSFERS_WAITING_MAX = 4096
-"""More than the head ever has under way; reaching it means that the far end is gone."""
+"""More than a ring ever has under way. A far end that acknowledges nothing is given up after half a
+minute; what users cancel meanwhile may come to more, and then its link counts as lost at once."""
 
 Frame = bytes | memoryview
 
@@ -101,8 +102,9 @@ class ChunkStream:
         return len(self._outgoing)
 
     def offer(self, frames: Sequence[Frame], batch_class: BatchClass) -> None:
-        """Let a message wait."""
-        assert len(self._outgoing) < TRANSFERS_WAITING_MAX, "the link is stuck"
+        """Let a message wait. Raises LinkFullError when too many do."""
+        if len(self._outgoing) >= TRANSFERS_WAITING_MAX:
+            raise LinkFullError(f"{TRANSFERS_WAITING_MAX} messages wait for it to be acknowledged")
         outgoing = Outgoing(frames[0], frames[1] if len(frames) > 1 else b"")
         transfer_id = self._next_transfer
         self._next_transfer += 1
@@ -270,7 +272,8 @@ class PacedLink:
             self._stream.drain()
 
     def send(self, frames: Sequence[Frame], batch_class: BatchClass) -> bool:
-        """Let a message wait, and send what may go now; False when something is left waiting."""
+        """Let a message wait, and send what may go now; False when something is left waiting.
+        Raises LinkFullError when too many wait already."""
         stream = self._stream
         with self._lock:
             stream.offer(frames, batch_class)

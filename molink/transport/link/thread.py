@@ -12,7 +12,8 @@ Acknowledgements must not wait for a step to end, or the sender takes compute fo
 prompt's next chunk must leave while the device computes. So a thread of its own sleeps on all
 descriptors. The decode path does not wait for it: a stage hands its result to `PacedLink.send`,
 which sends at once what may go, in the caller's thread; only what must wait is left to this one.
-Messages that are complete are handed to `deliver`, in this thread.
+Messages that are complete are handed to `deliver`, in this thread; their reader says when it has
+taken them.
 
 The links of one process of a ring: where it listens, what leaves it, and the thread of both.
 
@@ -24,7 +25,6 @@ a message is well-formed and of this ring's epoch.
 import logging
 import os
 import select
-import socket as stdlib_socket
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -32,25 +32,26 @@ from dataclasses import dataclass, field
 
 import zmq
 
-from molink.errors import FrameError, UserError
+from molink.errors import FrameError
 from molink.transport.curve import CurveGuard, peer_of
-from molink.transport.link.connections import HELLO_PERIOD_S, MoveOutcome, set_link_options
+from molink.transport.link.connections import HELLO_PERIOD_S, MoveOutcome
+from molink.transport.link.inbound import Arrived, InboundLink
 from molink.transport.link.paced_link import OnSilence, PacedLink
 from molink.wire.chunks import (
     ChunkHeader,
-    Reassembly,
+    LinkFrame,
     decode_link_frame,
     encode_ack,
     encode_missing,
     encode_welcome,
 )
 from molink.wire.curve_keys import CurveKeys
-from molink.wire.frames import Message, decode_message, encode_message
+from molink.wire.frames import LinkRole, Message, decode_message, encode_message
 from molink_scheduler.batch import DECODE, BatchClass
 from molink_scheduler.link.pacer import LinkPacer
 from molink_scheduler.link.transmission import TransmissionQueue
 
-__all__ = ["InboundLink", "LinkThread", "MessageFrames", "ProcessLinks"]
+__all__ = ["LinkThread", "ProcessLinks"]
 
 SLEEP_MAX_S = 1.0
 """Nothing is due later than this without a descriptor becoming readable first."""
@@ -64,90 +65,13 @@ MEASURE_S = 1.0
 FILLERS_WAITING = 8
 """Enough that a fast link does not run dry between two looks."""
 
+FRAMES_MAX = 2
+"""A chunk's header and its piece."""
+
 MEASURE_STEP_S = 0.001
 """How often to look whether the link wants more filler."""
 
 log = logging.getLogger(__name__)
-
-
-def _numeric(host: str) -> str:
-    """ZeroMQ listens at addresses and interfaces only. Raises OSError for an unknown name."""
-    return stdlib_socket.gethostbyname(host)
-
-
-@dataclass(slots=True)
-class InboundLink:
-    """Receiving end of a directed link."""
-
-    socket: "zmq.Socket[bytes]"
-    port: int
-    guard: CurveGuard | None = None
-    """Says whose messages are taken; None: the link is not encrypted and takes all."""
-    messages_received: int = 0
-    messages_refused: int = 0
-    """Of keys that are not, or no longer, allowed."""
-    reassembly: Reassembly = field(default_factory=Reassembly)
-    _connection: bytes = b""
-    """That the last message came from."""
-
-    @classmethod
-    def bind(
-        cls,
-        context: "zmq.Context[zmq.Socket[bytes]]",
-        host: str,
-        guard: CurveGuard | None = None,
-    ) -> "InboundLink":
-        """Listen on a free port of `host`, an IPv4 address or a name of this machine; with a
-        `guard`, only to those whom it allows.
-
-        Raises UserError when this machine has no such address.
-        """
-        socket = context.socket(zmq.ROUTER)
-        set_link_options(socket)
-        if guard is not None:
-            guard.protect_listener(socket)
-        try:
-            return cls(socket, socket.bind_to_random_port(f"tcp://{_numeric(host)}"), guard)
-        except (OSError, zmq.ZMQError) as error:
-            socket.close()
-            raise UserError(
-                f"Cannot listen at {host} ({error.strerror}): give an address of the machine "
-                "that listens."
-            ) from None
-
-    @property
-    def descriptor(self) -> int:
-        """Readable when something may have arrived; signals edges only, so drain it each time."""
-        return int(self.socket.getsockopt(zmq.FD))
-
-    def receive(self) -> list[bytes | memoryview] | None:
-        """The frames of the next message that has arrived and is allowed, or None."""
-        while True:
-            try:
-                connection, *parts = self.socket.recv_multipart(zmq.NOBLOCK, copy=False)
-            except zmq.Again:
-                return None
-            if self._is_allowed(parts[0]):
-                self.messages_received += 1
-                self._connection = connection.bytes
-                return [part.buffer for part in parts]
-            self._refuse()
-
-    def answer(self, frames: Sequence[bytes | memoryview]) -> None:
-        """Send something back on the connection that the last message came from."""
-        self.socket.send_multipart([self._connection, *frames])
-
-    def _is_allowed(self, part: zmq.Frame) -> bool:
-        """The key of the connection was checked when it opened; since then the list may have
-        changed."""
-        return self.guard is None or part.get("User-Id") in self.guard.allowed
-
-    def _refuse(self) -> None:
-        if not self.messages_refused:
-            log.warning(
-                "a peer whose key is no longer allowed still sends; its messages are dropped"
-            )
-        self.messages_refused += 1
 
 
 @dataclass(slots=True)
@@ -155,13 +79,15 @@ class LinkThread:
     """Thread that serves a process's links, from `start` to `stop`."""
 
     inbound: Sequence[InboundLink]
-    deliver: Callable[[list[memoryview]], None]
-    """Called with the frames of each complete message."""
+    deliver: Callable[[Arrived], None]
+    """Called with each complete message."""
     on_failure: Callable[[Exception], None] = field(default=lambda error: None)
     """Called when the thread ends by an error of ours: no link works any more."""
     outbound: list[PacedLink] = field(default_factory=list)
-    frames_refused: int = 0
     _wake: tuple[int, int] = field(default_factory=os.pipe)
+    _wake_lock: threading.Lock = field(default_factory=threading.Lock)
+    """Held to write to the pipe: its number may be another file's once it is closed."""
+    _is_closed: bool = False
     _stopped: bool = False
     _thread: threading.Thread | None = None
 
@@ -193,20 +119,23 @@ class LinkThread:
             time.sleep(MEASURE_STEP_S)
 
     def wake(self) -> None:
-        """Look at all links now."""
-        os.write(self._wake[1], b"\0")
+        """Look at all links now; does nothing once the thread has ended."""
+        with self._wake_lock:
+            if not self._is_closed:
+                os.write(self._wake[1], b"\0")
 
     def stop(self) -> None:
-        """End the thread; sockets may be closed afterwards."""
+        """End the thread; sockets may be closed afterwards. A second call does nothing."""
+        if self._stopped:
+            return
         self._stopped = True
         self.wake()
         if self._thread is not None:
             self._thread.join()
-
-    @property
-    def chunks_refused(self) -> int:
-        """Pieces that did not fit, on all inbound links."""
-        return sum(link.reassembly.chunks_refused for link in self.inbound)
+        with self._wake_lock:
+            for descriptor in self._wake:
+                os.close(descriptor)
+            self._is_closed = True
 
     def _run(self) -> None:
         try:
@@ -234,11 +163,11 @@ class LinkThread:
     def _drain(self, link: InboundLink) -> None:
         """Take all chunks that have arrived, acknowledge them, deliver what is complete."""
         reassembly = link.reassembly
-        while (frames := link.receive()) is not None:
+        while link.may_read() and (frames := link.receive()) is not None:
             try:
-                header = decode_link_frame(frames[0])
+                header = _link_frame(frames)
             except FrameError as error:
-                self._refuse(error)
+                link.refuse(error)
                 continue
             if not isinstance(header, ChunkHeader):
                 link.answer([encode_welcome(reassembly.next_sequence)])
@@ -249,12 +178,14 @@ class LinkThread:
                 link.answer([encode_missing(reassembly.next_sequence)])
             message = reassembly.take(header, frames[1] if len(frames) == 2 else b"")
             if message is not None and len(message[0]):  # Fillers have no header.
-                self.deliver(message)
+                self.deliver(link.counted(message))
 
-    def _refuse(self, error: FrameError) -> None:
-        if not self.frames_refused:
-            log.warning("a peer sent something else than a chunk (%s); it is dropped", error)
-        self.frames_refused += 1
+
+def _link_frame(frames: Sequence[bytes | memoryview]) -> LinkFrame:
+    """What a sender's frames are. Raises FrameError for what no sender sends."""
+    if len(frames) > FRAMES_MAX:
+        raise FrameError(f"{len(frames)} frames at once, {FRAMES_MAX} are the most")
+    return decode_link_frame(frames[0])
 
 
 def _register_anew(
@@ -281,10 +212,6 @@ OPEN_TIMEOUT_S = 15.0
 """A far end that has not answered by then is not there: it has listened since it loaded, and behind
 a relay and a slow handshake it answers in three or four seconds."""
 
-MessageFrames = list[memoryview]
-
-log = logging.getLogger(__name__)
-
 
 @dataclass(slots=True)
 class ProcessLinks:
@@ -299,27 +226,37 @@ class ProcessLinks:
     """Whose keys may speak here; None: the links are not encrypted."""
     thread: LinkThread
     _context: "zmq.Context[zmq.Socket[bytes]]"
-    _messages_refused: int = 0
 
     @classmethod
     def bind(
         cls,
         name: str,
         host: str,
-        ports: int,
-        deliver: Callable[[MessageFrames], None],
+        roles: Sequence[LinkRole],
+        deliver: Callable[[Arrived], None],
         on_failure: Callable[[Exception], None],
         keys: CurveKeys | None = None,
         epoch: int = 0,
     ) -> "ProcessLinks":
-        """Listen at so many free ports of `host`; with `keys`, encrypted.
+        """Listen at a free port of `host` for each of these senders; with `keys`, encrypted, and
+        only to the one whose key is in the same place.
 
-        In the link thread `deliver` is called with the frames of each message that has arrived
-        whole, and `on_failure` when that thread ends by an error, so that no link works any more.
+        In the link thread `deliver` is called with each message that has arrived whole, and
+        `on_failure` when that thread ends by an error, so that no link works any more. `decode`
+        takes what was delivered.
         """
         context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         guard = CurveGuard(context, keys) if keys is not None else None
-        inbound = [InboundLink.bind(context, host, guard) for _ in range(ports)]
+        try:
+            inbound = [
+                InboundLink.bind(context, host, guard, role, place)
+                for place, role in enumerate(roles)
+            ]
+        except BaseException:
+            if guard is not None:
+                guard.close()
+            context.destroy(linger=0)
+            raise
         thread = LinkThread(inbound, deliver, on_failure)
         thread.start()
         return cls(name, inbound, epoch, guard, thread, context)
@@ -357,35 +294,25 @@ class ProcessLinks:
         link.move_to(address, done)
         self.thread.wake()
 
-    def decode(self, frames: MessageFrames) -> Message | None:
-        """The message in `frames`; None, and counted, when it is malformed or of another epoch."""
+    def decode(self, arrived: Arrived) -> Message | None:
+        """The message that has arrived, off the count of those that wait; None, and counted, when
+        it is malformed, of another epoch, or not its sender's to send."""
+        link = arrived.link
+        if link.taken(arrived):
+            self.thread.wake()
         try:
-            message, epoch = decode_message(frames)
+            message, epoch = decode_message(arrived.frames, link.role)
             if epoch != self.epoch:
                 raise FrameError(f"it is of epoch {epoch}, this ring is of {self.epoch}")
         except FrameError as error:
-            self.refuse(error)
+            link.refuse(error)
             return None
         return message
 
-    def refuse(self, error: FrameError) -> None:
-        """Drop a message that cannot be read or carried out: count it, and log the first."""
-        if not self._messages_refused:
-            log.warning("%s drops a message from a peer (%s)", self.name, error)
-        self._messages_refused += 1
-
-    @property
-    def messages_dropped(self) -> int:
-        """Whole messages that could not be read, or not be carried out."""
-        return self._messages_refused
-
     @property
     def frames_refused(self) -> int:
-        """Messages and pieces dropped: malformed, of another epoch, of a key that is no longer
-        allowed, or not to be carried out."""
-        thread = self.thread
-        not_allowed = sum(link.messages_refused for link in self.inbound)
-        return self._messages_refused + not_allowed + thread.frames_refused + thread.chunks_refused
+        """Messages and pieces of all inbound links that were dropped, for whatever reason."""
+        return sum(link.refused_count for link in self.inbound)
 
     def close(self) -> None:
         """End the link thread and close every link."""

@@ -9,6 +9,7 @@ itself. Only the coordinator's own service also sends.
 
 import asyncio
 import socket
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -46,6 +47,9 @@ RATES_MAX = 64
 
 WAITING_MAX = 16
 """For their slot; the last waits some half a minute, a node that comes then has to come later."""
+
+WAITING_PER_NODE_MAX = 2
+"""Of these for one node: the measurement that it was told to make, and one that it has given up."""
 
 UNIDENTIFIED_MAX = 32
 """Connections that have not proven themselves, each for five seconds at most; the next one ends the
@@ -108,7 +112,7 @@ class PeerService:
         connections_max = UNIDENTIFIED_MAX + WAITING_MAX + 1
         self._listener = Listener(self._serve, connections_max, UNIDENTIFIED_MAX)
         self._slot = asyncio.Semaphore(1)
-        self._waiting = 0
+        self._waiting: Counter[str] = Counter()
         self.rates: dict[str, float] = {}
         """Node to the bytes per second that it has sent here, by this side's count."""
 
@@ -138,11 +142,12 @@ class PeerService:
         except RefusedError as error:
             PEER_FRAMES.write_now(connection, Reject(str(error)))
             return False
-        self._waiting += 1
+        self._waiting[request.node_id] += 1
         try:
             await self._slot.acquire()
         finally:
-            self._waiting -= 1
+            self._waiting[request.node_id] -= 1
+            self._waiting += Counter()  # Without those that have none.
         try:
             async with asyncio.timeout(MEASURE_S_MAX):
                 await self._measured(connection, request)
@@ -157,8 +162,10 @@ class PeerService:
             raise RefusedError("say who you are first")
         if not is_signed(request, self._token_of(request), nonce):
             raise RefusedError("the proof is wrong: ask the coordinator for a new order")
-        if self._waiting >= WAITING_MAX:
+        if self._waiting.total() >= WAITING_MAX:
             raise RefusedError(f"{WAITING_MAX} nodes wait to measure already: come later")
+        if self._waiting[request.node_id] >= WAITING_PER_NODE_MAX:
+            raise RefusedError("you wait to measure already: come later")
         self._listener.identified()
         return request
 

@@ -17,7 +17,7 @@ import random
 import socket
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from molink.errors import FrameError
 from molink.tasks import background_tasks
@@ -39,7 +39,9 @@ from molink.transport.relay.splice import Splicer
 from molink.transport.sockets import accept_from, address_of, connect, listen
 
 __all__ = [
+    "CALLER_CONNECTIONS_MAX",
     "CONNECTIONS_MAX",
+    "CallerPlaces",
     "Pauses",
     "RelayCaller",
     "RelayReceiver",
@@ -59,7 +61,10 @@ TUNNEL_CONNECTIONS_MAX = 8
 
 CONNECTIONS_MAX = 64
 """Joined with ports of this PC at a time: a stage has a few links, and a round of measurements
-comes one after the other. A call beyond that is declined."""
+comes one after the other."""
+
+CALLER_CONNECTIONS_MAX = 8
+"""Of these for one caller: one or two links, a measurement, and their predecessors."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,6 +194,47 @@ class Pauses:
             pause_s = min(2 * pause_s, self.max_s)
 
 
+@dataclass(slots=True)
+class CallerPlaces:
+    """The connections that a node has taken from others, by who called.
+
+    The relay knows who calls; what comes after has proven nothing yet. So no caller has more than a
+    few places, and when all are taken, one that has fewer than another gets a place of that one's:
+    who calls for the sake of calling, under many names too, keeps nobody else out.
+    """
+
+    _carrying: dict[str, list["asyncio.Task[None]"]] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return sum(map(len, self._carrying.values()))
+
+    def objection(self, caller: str) -> str | None:
+        """Why a call cannot be taken; None: it can, and the newest connection of whoever has the
+        most was ended for it where none was free."""
+        own = len(self._carrying.get(caller, ()))
+        if own >= CALLER_CONNECTIONS_MAX:
+            return f"{caller} has {CALLER_CONNECTIONS_MAX} connections to this node already"
+        if len(self) < CONNECTIONS_MAX:
+            return None
+        greediest = max(self._carrying.values(), key=len)
+        if len(greediest) <= own + 1:
+            return f"this node has {CONNECTIONS_MAX} connections already"
+        greediest.pop().cancel()
+        return None
+
+    def take(self, caller: str, carrying: "asyncio.Task[None]") -> None:
+        """Count a connection until its task ends."""
+        self._carrying.setdefault(caller, []).append(carrying)
+        carrying.add_done_callback(lambda ended: self._leave(caller, ended))
+
+    def _leave(self, caller: str, ended: "asyncio.Task[None]") -> None:
+        own = self._carrying.get(caller, [])
+        if ended in own:
+            own.remove(ended)
+        if not own:
+            self._carrying.pop(caller, None)
+
+
 class RelayReceiver:
     """Registration of one node with one relay, and what is called through it."""
 
@@ -202,7 +248,7 @@ class RelayReceiver:
         self._rng = rng or random.Random()
         self._ports: dict[str, str] = {}
         self._splicer = Splicer()
-        self._connections = 0
+        self._places = CallerPlaces()
         self.registered = asyncio.Event()
         """Set while the relay knows this node."""
         self.trouble = ""
@@ -224,7 +270,7 @@ class RelayReceiver:
     @property
     def connections(self) -> int:
         """Calls that are joined with ports of this PC now, or being joined."""
-        return self._connections
+        return len(self._places)
 
     async def run(self) -> None:
         """Until it is cancelled; then every connection is ended."""
@@ -266,18 +312,14 @@ class RelayReceiver:
     def _called(self, connection: socket.socket, call: Called, group: asyncio.TaskGroup) -> None:
         address = self._ports.get(call.port_name)
         if address is None:
-            why = f"this node has no port {call.port_name}"
-        elif self._connections >= CONNECTIONS_MAX:
-            why = f"this node has {CONNECTIONS_MAX} connections already"
+            why: str | None = f"this node has no port {call.port_name}"
         else:
-            self._connections += 1
-            carrying = group.create_task(self._carry(connection, call.ticket, address))
-            carrying.add_done_callback(self._ended)
+            why = self._places.objection(call.caller)
+        if address is None or why is not None:
+            RELAY_FRAMES.write_now(connection, Refused(sentence(str(why)), call.ticket))
             return
-        RELAY_FRAMES.write_now(connection, Refused(why, call.ticket))
-
-    def _ended(self, carrying: "asyncio.Task[None]") -> None:
-        self._connections -= 1
+        carrying = group.create_task(self._carry(connection, call.ticket, address))
+        self._places.take(call.caller, carrying)
 
     async def _carry(self, registration: socket.socket, ticket: bytes, address: str) -> None:
         """Join one call with the port that it is for."""

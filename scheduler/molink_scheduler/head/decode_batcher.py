@@ -42,6 +42,8 @@ class DecodeBatcher:
     tracker: RoundTracker = field(init=False)
     _choice: MicroBatchChoice | None = field(init=False, default=None)
     """None: the operator chose the number."""
+    _departed: dict[int, list[Span]] = field(init=False, default_factory=dict)
+    """What each micro-batch under way left with."""
     _members: set[int] = field(init=False, default_factory=set)
     _ready: dict[int, Sequence] = field(init=False, default_factory=dict)
     """Members that could depart now, in the order in which their tokens came."""
@@ -72,14 +74,20 @@ class DecodeBatcher:
         if slot is None or not (spans := self._take_along(has_room)):
             return None
         self.micro_batches.departed(slot)
+        self._departed[slot] = spans
         self.tracker.departed(slot, len(spans), now)
         return Departure(slot, spans)
+
+    def departed(self, slot: int) -> list[Span] | None:
+        """The spans with which the micro-batch in a slot left; None: none is under way."""
+        return self._departed.get(slot)
 
     def round_completed(
         self, slot: int, stamps: tuple[StageStamp, ...], load: PrefillLoad, now: float
     ) -> None:
         """A micro-batch is back: its slot is free, and there may be more or fewer from now on."""
         self.micro_batches.returned(slot)
+        self._departed.pop(slot, None)
         self.clock.seen(slot, now)
         trip_s = self.tracker.returned(slot, stamps, now)
         if self._choice is not None and trip_s is not None:

@@ -11,10 +11,9 @@ until another request joined.
 
 from dataclasses import dataclass, field
 
-__all__ = ["MICRO_BATCH_COUNT_MAX", "MicroBatches"]
+from molink_scheduler.batch import MICRO_BATCH_COUNT_MAX
 
-MICRO_BATCH_COUNT_MAX = 64
-"""Twice the longest ring that we expect; beyond it every micro-batch is nearly empty."""
+__all__ = ["MICRO_BATCH_COUNT_MAX", "MicroBatches"]
 
 UNEVEN_SHARE = 0.25
 """How far a micro-batch may grow over its even share rather than leave somebody behind."""

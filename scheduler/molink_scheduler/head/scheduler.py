@@ -31,10 +31,12 @@ from molink_scheduler.events import (
 )
 from molink_scheduler.head.decode_batcher import DecodeBatcher
 from molink_scheduler.head.micro_batches import MicroBatches
+from molink_scheduler.head.objections import request_objection, return_objection
 from molink_scheduler.head.prompt_queue import PromptQueue
 from molink_scheduler.head.sequence import Sequence
 from molink_scheduler.head.settings import HeadSettings
 from molink_scheduler.kv.blocks import BLOCK_TOKENS, KvLedger, blocks_for
+from molink_scheduler.request import Request
 from molink_scheduler.timing.steps import DecodeClock
 
 __all__ = ["HeadScheduler", "HeadSettings"]
@@ -106,7 +108,7 @@ class HeadScheduler:
             case BatchReturned():
                 return self._return(event, now)
             case RequestSubmitted(request):
-                return self._submit(Sequence(request))
+                return self._submit(request)
             case RequestCancelled(request_id):
                 return self._cancel(request_id)
             case CodecChosen(codec):
@@ -144,15 +146,12 @@ class HeadScheduler:
 
     # -- events ---------------------------------------------------------------------------------
 
-    def _submit(self, sequence: Sequence) -> list[SendRelease]:
-        if blocks_for(sequence.request.tokens_max) > self.kv.blocks_total:
-            raise ValueError(
-                f"request {sequence.request_id} may grow to {sequence.request.tokens_max} tokens, "
-                f"the ring holds {self.kv.tokens_capacity}: the coordinator must refuse it"
-            )
-        if sequence.request_id in self._sequences:
-            raise ValueError(f"request {sequence.request_id} was submitted twice")
-        self._sequences[sequence.request_id] = sequence
+    def _submit(self, request: Request) -> list[Refuse]:
+        if request.request_id in self._sequences:
+            return [Refuse(f"request {request.request_id} was submitted twice")]
+        if (objection := request_objection(request, self.kv, self.settings.limits)) is not None:
+            return [Refuse(objection)]
+        sequence = self._sequences[request.request_id] = Sequence(request)
         self.prompts.join(sequence)
         return []
 
@@ -163,16 +162,21 @@ class HeadScheduler:
         sequence.cancelled = True
         return self._settle(sequence)
 
-    def _return(self, event: BatchReturned, now: float) -> list[SendRelease]:
-        if event.batch_class is DECODE and self._is_awaited(event):
+    def _return(self, event: BatchReturned, now: float) -> abc.Sequence[SendRelease | Refuse]:
+        if not self._is_awaited(event):
+            return []  # The copy of a return, or nothing that ever left.
+        departed = self.decode.departed(event.micro_batch)
+        objection = return_objection(event, self._sequences, departed, self.settings.limits)
+        if objection is not None:
+            return [Refuse(objection)]
+        if event.batch_class is DECODE:
             self.decode.round_completed(event.micro_batch, event.stamps, self.prompts.load, now)
         sampled = {token.request_id: token for token in event.sampled}
         releases: list[SendRelease] = []
         sequences, is_prefill = self._sequences, event.batch_class is PREFILL
         for span in event.spans:
-            sequence = sequences.get(span.request_id)
-            if sequence is None or not sequence.take_returned(span):
-                continue  # A duplicate, or older than the sequence's present life.
+            sequence = sequences[span.request_id]
+            sequence.returned_tokens = span.end
             if is_prefill:
                 self.prompts.returned(span)
                 self._prompt_moved(sequence, now)

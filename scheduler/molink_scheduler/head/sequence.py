@@ -61,13 +61,6 @@ class Sequence:
         """Whether a span is the next one out."""
         return span.start == self.returned_tokens and span.end <= self.planned_tokens
 
-    def take_returned(self, span: Span) -> bool:
-        """Note that a span came back; False, and nothing noted, when it is not the next one out."""
-        if span.start != self.returned_tokens or span.end > self.planned_tokens:
-            return False
-        self.returned_tokens = span.end
-        return True
-
     def admission(self) -> Admission:
         """What the stages must know before its first span."""
         request = self.request

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from molink_scheduler.head.micro_batches import MICRO_BATCH_COUNT_MAX
 from molink_scheduler.link.transmission import POLICIES, POLICY_DEFAULT
+from molink_scheduler.request import ModelLimits
 
 __all__ = ["PREFILL_TOKENS_IN_FLIGHT_MAX", "SPAN_TOKENS_MAX", "HeadSettings", "RingTerms"]
 
@@ -52,3 +53,5 @@ class HeadSettings:
     row_bytes: int = 0
     """Bytes of one row on a link between stages, for the cost model."""
     prefill_tokens_in_flight_max: int = PREFILL_TOKENS_IN_FLIGHT_MAX
+    limits: ModelLimits | None = None
+    """Of the model; None: nobody knows them, as in a simulation."""

@@ -15,24 +15,26 @@ Pure: says what is wrong, drops nothing itself.
 """
 
 from dataclasses import dataclass, field
+from itertools import chain
 
-from molink_scheduler.batch import PREFILL, Admission, Batch, BatchClass, Release, Span
+from molink_scheduler.batch import (
+    MICRO_BATCH_COUNT_MAX,
+    PREFILL,
+    Admission,
+    Batch,
+    BatchClass,
+    Release,
+    Span,
+)
 from molink_scheduler.kv.blocks import BLOCK_TOKENS, KvLedger, blocks_for
+from molink_scheduler.request import ModelLimits
+from molink_scheduler.timing.round_tracker import stamps_objection
 
-__all__ = ["MESSAGE_ROWS_MAX", "ModelLimits", "StageBook"]
+__all__ = ["MESSAGE_ROWS_MAX", "StageBook"]
 
 MESSAGE_ROWS_MAX = 4096
 """Rows of one message. The head has at most `PREFILL_TOKENS_IN_FLIGHT_MAX` prompt rows under way,
 2,048, and decodes one row for each of the 4,096 requests that a coordinator accepts."""
-
-
-@dataclass(frozen=True, slots=True)
-class ModelLimits:
-    """What every stage of a model knows of it."""
-
-    sequence_tokens_max: int
-    """Most positions for which the model means anything."""
-    vocabulary_size: int
 
 
 @dataclass(slots=True)
@@ -128,12 +130,11 @@ class StageBook:
         return None
 
     def _is_possible(self, admission: Admission) -> bool:
-        words = (*admission.prompt, *admission.output)
         lengths = (1, admission.prompt_tokens, admission.tokens_expected)
         return (
             lengths == tuple(sorted(lengths))
             and admission.tokens_expected <= self.limits.sequence_tokens_max
-            and all(0 <= word < self.limits.vocabulary_size for word in words)
+            and self.limits.has_words(chain(admission.prompt, admission.output))
         )
 
     def _span_objection(self, batch: Batch, new: dict[int, _Held]) -> str | None:
@@ -159,6 +160,10 @@ def _shape_objection(batch: Batch) -> str | None:
         return "it has no rows"
     if batch.tokens > MESSAGE_ROWS_MAX:
         return f"it has {batch.tokens} rows, more than the {MESSAGE_ROWS_MAX} of a message"
+    if not -1 <= batch.micro_batch < MICRO_BATCH_COUNT_MAX:
+        return f"there is no micro-batch {batch.micro_batch}"
+    if (objection := stamps_objection(batch.stamps)) is not None:
+        return objection
     for values in (batch.spans, batch.admissions):
         if len(values) > 1 and len({value.request_id for value in values}) < len(values):
             return "it names a request twice"

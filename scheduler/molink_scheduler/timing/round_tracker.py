@@ -17,7 +17,7 @@ from typing import NamedTuple
 from molink_scheduler.timing.round_model import HopCost, RoundModel, StageCost
 from molink_scheduler.timing.steps import StepProfile
 
-__all__ = ["RoundTracker", "StageStamp"]
+__all__ = ["RoundTracker", "StageStamp", "stamps_objection"]
 
 WEIGHT_OF_NEWEST = 0.1
 """Of a trip's delay: prompts that pass now and then should not look like a slow ring."""
@@ -26,6 +26,12 @@ FULL_SHARE = 0.7
 """A device or link that the micro-batches out take for so much of a trip is full: what arrives
 unevenly queues there."""
 
+STAMPS_MAX = 64
+"""Twice as many as the longest ring that we expect has stages."""
+
+STEP_S_MAX = 3600.0
+"""Of one decode step; nobody waits for a token so long."""
+
 
 class StageStamp(NamedTuple):
     """What one stage says of a decode step."""
@@ -33,6 +39,16 @@ class StageStamp(NamedTuple):
     step_s: float
     wire_bytes_per_s: float
     """Measured rate of the link that leaves the stage; 0 where none is known."""
+
+
+def stamps_objection(stamps: Sequence[StageStamp]) -> str | None:
+    """Why no ring can have stamped a batch so; None: one can."""
+    if len(stamps) > STAMPS_MAX:
+        return f"{len(stamps)} stages have stamped it, {STAMPS_MAX} are the most"
+    for step_s, wire_bytes_per_s in stamps:
+        if not (0 <= step_s <= STEP_S_MAX and wire_bytes_per_s >= 0):
+            return f"a stage has stamped it with {step_s} s and {wire_bytes_per_s} bytes/s"
+    return None
 
 
 @dataclass(slots=True)

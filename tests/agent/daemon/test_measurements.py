@@ -1,7 +1,16 @@
 """What a node measures, and when it measures again."""
 
+import asyncio
+import json
+
+import pytest
+
+from molink.checkpoint.model_config import KNOWN_CONFIGS
 from molink.control.messages.payloads import ProbeOrder, StepCost
-from molink_agent.daemon.measurements import StepTimes
+from molink.errors import StageError
+from molink_agent.daemon.measurements import ProbeRunner, StepTimes, _layers_that_fit
+from molink_agent.limits.assignment_check import Loan
+from molink_agent.limits.limits import GB
 from tests.agent.daemon.agents import agent_with_two_nodes
 
 ORDER = ProbeOrder(round=1, model="m", peers=())
@@ -11,8 +20,8 @@ async def test_another_device_is_timed_anew(tmp_path, monkeypatch):
     agent = agent_with_two_nodes(tmp_path)
     timed = []
 
-    async def of(self, order, device, threads):
-        timed.append(device)
+    async def of(self, order, loan, budget):
+        timed.append(loan.device)
         return StepCost(model="m", decode_fixed_s=1, decode_row_s=0, prefill_row_s=len(timed))
 
     monkeypatch.setattr(StepTimes, "of", of)
@@ -26,3 +35,58 @@ async def test_another_device_is_timed_anew(tmp_path, monkeypatch):
     assert reports.measured.steps is None
     await node.probes._timing
     assert timed == ["cuda:0", "cuda:1"] and reports.measured.steps.prefill_row_s == 2
+
+
+async def test_while_the_owner_pauses_nothing_is_measured_and_later_what_was_asked_for(
+    tmp_path, monkeypatch
+):
+    agent = agent_with_two_nodes(tmp_path)
+    timed, measured, going = [], [], asyncio.Event()
+
+    async def of(self, order, loan, budget):
+        timed.append(loan.device)
+        await going.wait()
+        return StepCost(model="m", decode_fixed_s=1, decode_row_s=0, prefill_row_s=1)
+
+    async def measure_paths(self, order):
+        measured.append(order.round)
+
+    monkeypatch.setattr(StepTimes, "of", of)
+    monkeypatch.setattr(ProbeRunner, "_measure_paths", measure_paths)
+    node, probes = agent.first, agent.first.probes
+    await node.set_device("cuda:0")
+    agent.owner.pause()
+    await agent.owner.evaluate(frozenset())
+    order = ProbeOrder(round=1, model="m", peers=(), coordinator_token="t")
+    await probes.take(order)
+    await probes.refresh()
+    assert probes._timing is None and not timed and not measured
+    agent.owner.resume()
+    await agent.owner.evaluate(frozenset())
+    await probes.refresh()
+    await asyncio.wait_for(until(lambda: timed and measured), 5)
+    agent.owner.pause()
+    await agent.owner.evaluate(frozenset())
+    await probes.refresh()
+    assert probes._timing.cancelled() or probes._timing.done()
+    agent.owner.resume()
+    await agent.owner.evaluate(frozenset())
+    going.set()
+    await probes.refresh()
+    await probes._timing
+    assert timed == ["cuda:0", "cuda:0"] and measured == [1]
+    assert node.reports.measured.steps is not None
+
+
+async def until(condition):
+    while not condition():  # noqa: ASYNC110 - what it waits for are other tasks
+        await asyncio.sleep(0)
+
+
+def test_as_many_layers_are_timed_as_fit(tmp_path):
+    config = {**KNOWN_CONFIGS["llama-3-8b"]}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    for memory, layers in ((2 * GB, 2), (0.6 * GB, 1)):
+        assert _layers_that_fit(tmp_path, Loan("cpu", 1, int(memory))) == layers
+    with pytest.raises(StageError, match=r"lent are 0\.3 GB"):
+        _layers_that_fit(tmp_path, Loan("cpu", 1, int(0.3 * GB)))

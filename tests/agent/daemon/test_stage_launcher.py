@@ -1,10 +1,14 @@
-"""Where the weights of a PC's nodes lie."""
+"""Where the weights of a PC's nodes lie, and what is refused before it is loaded."""
 
 import asyncio
 
+import pytest
+
 from molink.control.messages.payloads import AssignedWork, Assignment, WeightsSource
+from molink.errors import StageError
 from molink_agent.daemon import process
 from tests.agent.daemon.agents import agent_with_two_nodes
+from tests.agent.limits.test_assignment_check import write_stage
 
 
 async def test_nodes_fetch_one_after_the_other_and_keep_each_other_s_weights(tmp_path, monkeypatch):
@@ -38,3 +42,46 @@ async def test_nodes_fetch_one_after_the_other_and_keep_each_other_s_weights(tmp
         stage.manager.assignment = Assignment(revision=1, work=work(number))
     await get(1, 2)
     assert calls[2][2] == {tmp_path / "weights" / "0"}
+
+
+async def test_what_passes_a_limit_is_refused_before_anything_is_fetched(tmp_path, monkeypatch):
+    launcher = agent_with_two_nodes(tmp_path).nodes[0].stage.launcher
+    launcher.cache.pc.stages[0].device = "cuda:1"
+    monkeypatch.setattr(process, "ensure_weights", None)
+    monkeypatch.setattr(process.WarmStage, "begin", None)
+    for device, threads, says in (("cuda:0", 1, "lent is cuda:1"), ("cuda:1", 9, "9 threads")):
+        with pytest.raises(StageError, match=says):
+            await launcher.prepare(asked(device=device, threads=threads), lambda fraction: None)
+    launcher.owner.pause()
+    await launcher.owner.evaluate(frozenset())
+    with pytest.raises(StageError, match="Paused by its owner"):
+        await launcher.prepare(asked(device="cuda:1"), lambda fraction: None)
+
+
+async def test_what_the_files_show_to_be_too_large_is_refused_before_it_is_loaded(
+    tmp_path, monkeypatch
+):
+    async def ensure_weights(*arguments):
+        write_stage(tmp_path, a=("F16", 200, (100,)))
+        return tmp_path
+
+    async def nothing(*arguments):
+        pass
+
+    launcher = agent_with_two_nodes(tmp_path / "agent").nodes[0].stage.launcher
+    launcher.cache.pc.stages[0].device = "cuda:1"
+    monkeypatch.setattr(process, "ensure_weights", ensure_weights)
+    monkeypatch.setattr(process.WarmStage, "begin", nothing)
+    fits = asked(device="cuda:1", kv_tokens=16)
+    assert await launcher.prepare(fits, lambda fraction: None) == str(tmp_path)
+    assert launcher._memory_bytes > 0
+    with pytest.raises(StageError, match="lent are"):
+        too_large = asked(device="cuda:1", kv_tokens=2**31)
+        await launcher.prepare(too_large, lambda fraction: None)
+
+
+def asked(**changes):
+    source = WeightsSource(model="m", url="http://c/weights")
+    return AssignedWork(
+        **({"layers": (0, 1), "dtype": "auto", "kv_tokens": 16, "weights": source} | changes)
+    )

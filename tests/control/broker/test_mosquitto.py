@@ -84,6 +84,26 @@ async def test_a_disk_that_was_full_when_it_died_does_not_keep_it_down(mosquitto
     assert full_disk == ["mosquitto.conf", "mosquitto.conf", "rules", "users"]
 
 
+async def test_what_nodes_say_never_reaches_the_disk(mosquitto, data_dir):
+    await mosquitto.allow("n1", PASSWORD)
+    node = await RawClient.connect(mosquitto.address, "n1", PASSWORD)
+    for _ in range(3):
+        await node.publish("molink/v1/node/n1/said/profile", "x" * 2**19, retain=True)
+    node.die()
+    await mosquitto.stop()
+    written = {path.name: path.stat().st_size for path in (data_dir / "broker").iterdir()}
+    assert set(written) == {"mosquitto.conf", "rules", "users"}
+    assert sum(written.values()) < 2**14
+
+
+async def test_a_message_without_end_ends_only_its_own_connection(mosquitto):
+    await mosquitto.allow("n1", PASSWORD)
+    node = await RawClient.connect(mosquitto.address, "n1", PASSWORD)
+    node.writer.write(b"\x30\xff\xff\xff\x7f" + b"x" * 2**16)
+    await node.closed()
+    assert (await RawClient.connect(mosquitto.address, "n1", PASSWORD)).code == 0
+
+
 async def test_many_changes_at_once_cost_few_reloads(mosquitto, monkeypatch):
     reloads = []
     reload = mosquitto._process.reload

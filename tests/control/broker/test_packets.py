@@ -112,6 +112,9 @@ def test_filters():
     assert read_filters(Packet(Kind.UNSUBSCRIBE, 2, body)) == (7, [("a/#", 0), ("b", 0)])
     with pytest.raises(PacketError):
         read_filters(Packet(Kind.SUBSCRIBE, 0, body))
+    many = b"\0\7" + (encode_text("a") + b"\0") * 10**5
+    with pytest.raises(PacketError, match="too many"):
+        read_filters(Packet(Kind.SUBSCRIBE, 2, many))
 
 
 @given(st.sampled_from(Kind), st.integers(0, 15), st.binary(max_size=80))

@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass, field
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -18,7 +17,8 @@ filters = st.builds(
     st.lists(st.one_of(levels, st.just("+")), min_size=1, max_size=6),
     st.sampled_from([(), ("#",)]),
 )
-own_topics = st.builds("molink/v1/node/{}/{}/x".format, names, st.sampled_from(["told", "said"]))
+said = st.sampled_from(["told/assignment", "said/presence", "said/health", "said/x"])
+own_topics = st.builds("molink/v1/node/{}/{}".format, names, said)
 real_topics = st.one_of(topics, own_topics, st.just("molink/v1/coordinator/said/x"))
 clients = st.one_of(names, st.just("coordinator"))
 
@@ -112,7 +112,7 @@ def test_a_client_has_only_so_many_filters():
 def test_what_is_retained_is_the_last_of_each_topic(said, topic_filter):
     retained, last = RetainedStore(), {}
     for topic, data in said:
-        retained.put("n1", Message(topic, data, 1, True), None)
+        retained.put(Message(topic, data, 1, True))
         last[topic] = data
     wanted = {topic: data for topic, data in last.items() if data and matches(topic_filter, topic)}
     found = list(retained.matching(topic_filter))
@@ -120,18 +120,11 @@ def test_what_is_retained_is_the_last_of_each_topic(said, topic_filter):
     assert len(found) == len(wanted)
 
 
-@pytest.mark.parametrize("writer", ["n1", "n2"])
-def test_a_writer_has_only_so_many_topics(writer):
-    retained, beginning = RetainedStore(), "molink/v1/node/n1/said/"
-
-    def put(writer, name, data):
-        retained.put(writer, Message(beginning + name, data, 1, True), 2)
-        return {one.topic.removeprefix(beginning) for one in retained.matching("#")}
-
-    put("n1", "a", b"1")
-    assert put("n1", "b", b"1") == {"a", "b"}
-    assert put("n1", "c", b"1") == {"a", "b"}
-    assert put("n2", "c", b"1") == {"a", "b", "c"}
-    assert put("n1", "a", b"2") == {"a", "b", "c"}
-    assert put(writer, "b", b"") == {"a", "c"}
-    assert put("n1", "d", b"1") == {"a", "c", "d"}
+def test_what_a_node_may_have_retained_are_its_reports():
+    router = Router()
+    for name in ("n1", "coordinator"):
+        router.add_client(name, RecordingClient())
+    for kind in ("presence", "profile", "x", "presence/x", "presencex", ""):
+        router.publish("n1", Message(f"molink/v1/node/n1/said/{kind}", b"x", 1, True))
+    kept = [one.topic.rpartition("/")[2] for one in router.retained("#")]
+    assert kept == ["presence", "profile"]

@@ -58,6 +58,10 @@ class FakeLinks:
     head: None = None
     connected: list = field(default_factory=list)
     events: asyncio.Queue = field(default_factory=asyncio.Queue)
+
+    async def next_event(self):
+        return await self.events.get()
+
     report = None
 
     @classmethod

@@ -36,6 +36,14 @@ class FlakyBroker:
         self.told.append(what)
 
 
+@dataclass
+class FakeClient:
+    cleared: list = field(default_factory=list)
+
+    async def clear(self, topic, node_id):
+        self.cleared.append(topic.of(node_id))
+
+
 @pytest.fixture(autouse=True)
 def no_pause(monkeypatch):
     monkeypatch.setattr(access_module, "RETRY_FIRST_S", 0.0)
@@ -54,15 +62,16 @@ async def told_all(access):
 
 async def test_the_broker_is_told_until_it_has_heard():
     broker = FlakyBroker(failures=3)
-    access = BrokerAccess(broker)
+    access = BrokerAccess(broker, FakeClient())
     access.shut_out("a")
     await told_all(access)
+    assert "molink/v1/node/a/said/profile" in access.client.cleared
     assert broker.told == [("a", None)] and access.guard.counts == {ControlError: 3}
 
 
 async def test_the_last_word_counts():
     broker = FlakyBroker()
-    access = BrokerAccess(broker)
+    access = BrokerAccess(broker, FakeClient())
     access.shut_out("a")
     access.let_in("a", "password")
     await told_all(access)

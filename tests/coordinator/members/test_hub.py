@@ -41,6 +41,9 @@ class FakeClient:
     async def publish(self, topic, node_id, message):
         self.told.append((node_id, message))
 
+    async def clear(self, topic, node_id):
+        pass
+
     async def messages(self):
         while True:
             received = await self.said.get()
@@ -125,7 +128,7 @@ class World:
         self.broker = FakeBroker()
         self.hub = ControlHub(
             self.client,
-            BrokerAccess(self.broker),
+            BrokerAccess(self.broker, self.client),
             FakeRegistry(),
             self.book,
             "session",

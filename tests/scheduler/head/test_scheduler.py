@@ -1,11 +1,16 @@
 """The head's core alone, and whole rings of real cores over links with seeded delays."""
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from molink_scheduler.batch import BatchClass, Span
-from molink_scheduler.events import BatchReturned, RequestCancelled, RequestSubmitted, SampledToken
+from molink_scheduler.events import (
+    BatchReturned,
+    Refuse,
+    RequestCancelled,
+    RequestSubmitted,
+    SampledToken,
+)
 from molink_scheduler.head.scheduler import DECODES_BEFORE_PREFILL_MAX, HeadScheduler, HeadSettings
 from molink_scheduler.head.settings import RingTerms
 
@@ -157,8 +162,8 @@ def test_prefill_gets_its_turn_when_decode_never_rests(make_request):
 
 
 def test_a_request_that_can_never_fit_is_the_callers_mistake(make_request):
-    with pytest.raises(ValueError, match="must refuse"):
-        head_of(kv_tokens=32).handle(RequestSubmitted(make_request(1, 20, 20)), 0.0)
+    (refusal,) = head_of(kv_tokens=32).handle(RequestSubmitted(make_request(1, 20, 20)), 0.0)
+    assert refusal == Refuse("request 1 may grow to 39 tokens, the ring holds 32")
 
 
 def test_the_newest_is_preempted_and_keeps_its_tokens(make_ring, make_request):

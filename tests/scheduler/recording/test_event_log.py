@@ -25,8 +25,8 @@ from molink_scheduler.kv.blocks import KvLedger
 from molink_scheduler.recording import event_log
 from molink_scheduler.recording.event_log import EventLog, RecordedCore
 from molink_scheduler.recording.values import decode, encode
-from molink_scheduler.request import Request, SamplingParams
-from molink_scheduler.stage.book import ModelLimits, StageBook
+from molink_scheduler.request import ModelLimits, Request, SamplingParams
+from molink_scheduler.stage.book import StageBook
 from molink_scheduler.stage.core import StageCore
 from molink_scheduler.stage.queue import StageQueue
 from molink_scheduler.timing.round_tracker import StageStamp

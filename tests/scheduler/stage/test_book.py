@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from molink_scheduler.batch import Admission, Batch, BatchClass, Release, Span
 from molink_scheduler.kv.blocks import KvBlocks, KvLedger
-from molink_scheduler.request import SamplingParams
-from molink_scheduler.stage.book import MESSAGE_ROWS_MAX, ModelLimits, StageBook
+from molink_scheduler.request import ModelLimits, SamplingParams
+from molink_scheduler.stage.book import MESSAGE_ROWS_MAX, StageBook
 
 BLOCKS = 6
 LEN_MAX = 64

@@ -85,6 +85,7 @@ class FakeNetwork:
     arrived: list[tuple[float, list[bytes]]] = field(default_factory=list)
     connections: list[FakeConnection] = field(default_factory=list)
     bytes_sent: int = 0
+    frames_refused: int = 0
     reassembly: Reassembly = field(default_factory=Reassembly)
 
     def __post_init__(self) -> None:
@@ -92,7 +93,7 @@ class FakeNetwork:
         self.ids = itertools.count()
         self.pumped_at = -1.0
         self.received: deque = deque()
-        self.thread = LinkThread([], lambda frames: self.arrived.append(self._noted(frames)))
+        self.thread = LinkThread([], self.arrived.append)
         sender = LinkSender(make_transmission(), LinkPacer(LinkMemory(RATE_BYTES_PER_S, 0.06)))
         connections = Connections(self.connected, ADDRESS)
         self.link = PacedLink(
@@ -138,11 +139,17 @@ class FakeNetwork:
 
     # What LinkThread wants of an inbound link.
 
+    def may_read(self) -> bool:
+        return True
+
     def receive(self) -> list[bytes] | None:
         if not self.received:
             return None
         self.heard, frames = self.received.popleft()
         return frames
+
+    def refuse(self, error: Exception) -> None:
+        self.frames_refused += 1
 
     def answer(self, frames: list[bytes]) -> None:
         self.carry(self.heard, frames, back=True)
@@ -186,5 +193,5 @@ class FakeNetwork:
     def _thaws_at(self, when: float) -> float:
         return next((b for a, b, what in self.troubles if what == "frozen" and a <= when < b), when)
 
-    def _noted(self, frames: list[memoryview]) -> tuple[float, list[bytes]]:
+    def counted(self, frames: list[memoryview]) -> tuple[float, list[bytes]]:
         return self.now, [bytes(frame) for frame in frames]

@@ -1,5 +1,6 @@
 """A link takes another way while messages pass; each arrives once, and in order."""
 
+import errno
 import threading
 from dataclasses import dataclass, field
 
@@ -57,7 +58,7 @@ def test_a_stream_survives_a_path_that_connections_back_and_forth(encrypted):
         for batch_class, count in counts.items():
             assert count > 0 and arrived[batch_class] == list(range(count))
         assert ends.inbox.empty()
-        assert ends.receiver.chunks_refused == ends.receiver.frames_refused == 0
+        assert ends.inbound.reassembly.chunks_refused == ends.inbound.frames_refused == 0
 
 
 def test_a_way_that_leads_nowhere_is_given_up_and_the_old_one_never_stopped(monkeypatch):
@@ -194,3 +195,18 @@ def test_an_unanswered_move_ends_in_time():
         now = max(now + 1e-6, connections.move.wake_at)
     assert isinstance(ended[0], PathMove) and ended[0].phase == "failed"
     assert HANDSHAKE_S <= now <= HANDSHAKE_S + 1
+
+
+def test_a_move_waits_while_no_descriptors_are_left():
+    """A stranger's idle connections may have taken them all: the link goes on."""
+    told: list[MoveOutcome] = []
+    connections = Connections(FakeSocket, "tcp://a:1")
+
+    def no_descriptors() -> FakeSocket:
+        raise zmq.ZMQError(errno.EMFILE)
+
+    connections.open_socket = no_descriptors
+    connections.request_move("tcp://b:1", told.append)
+    assert connections.advance(0, 0.0) == [] and connections.move is None
+    connections.open_socket = FakeSocket
+    assert connections.advance(0, 1.0) == [] and connections.move.address == "tcp://b:1"

@@ -101,7 +101,7 @@ def test_a_network_that_freezes_loses_nothing(encrypted):
                 proxy.frozen = False
             wait_for_progress(link)
         assert stream.all_arrived_once_and_in_order()
-        assert ends.receiver.chunks_refused == ends.receiver.frames_refused == 0
+        assert ends.inbound.reassembly.chunks_refused == ends.inbound.frames_refused == 0
 
 
 @pytest.mark.parametrize("encrypted", [False, True])

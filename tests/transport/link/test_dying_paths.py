@@ -61,7 +61,7 @@ def test_every_message_arrives_once_and_in_order(troubles, sent, one_way_s):
     for batch_class in (DECODE, PREFILL):
         expected = [n for n, message in enumerate(sent) if message[1] == batch_class]
         assert numbers(network, batch_class) == expected
-    assert network.thread.chunks_refused == network.thread.frames_refused == 0
+    assert network.reassembly.chunks_refused == network.frames_refused == 0
     assert network.link.sender.oldest is None and not network.link.transfers_waiting
     assert not network.link._stream._sent
     assert sum(not one.closed for one in network.connections) == 1

@@ -6,8 +6,9 @@ from dataclasses import dataclass, field
 import pytest
 import zmq
 
+from molink.transport.link.inbound import InboundLink
 from molink.transport.link.paced_link import PacedLink
-from molink.transport.link.thread import InboundLink, LinkThread
+from molink.transport.link.thread import LinkThread
 from molink.wire.chunks import ChunkHeader
 from molink_scheduler.batch import BatchClass
 from molink_scheduler.link.pacer import LinkPacer
@@ -39,7 +40,10 @@ class Ends:
         return link
 
     def next_message(self) -> list[bytes]:
-        return [bytes(frame) for frame in self.inbox.get(timeout=ARRIVES_WITHIN_S)]
+        arrived = self.inbox.get(timeout=ARRIVES_WITHIN_S)
+        if arrived.link.taken(arrived):
+            self.receiver.wake()
+        return [bytes(frame) for frame in arrived.frames]
 
     def close(self):
         self.sender.stop()
@@ -72,7 +76,7 @@ def test_messages_of_any_size_arrive_whole_and_in_order_of_their_class(ends, pol
     buffers = [frames[1] for frames in arrived]
     for expected in sent.values():
         assert [buffer for buffer in buffers if buffer in expected] == expected
-    assert ends.receiver.chunks_refused == ends.receiver.frames_refused == 0
+    assert ends.inbound.reassembly.chunks_refused == ends.inbound.frames_refused == 0
 
 
 def test_a_message_without_a_buffer_arrives(ends):
@@ -110,8 +114,8 @@ def test_hostile_frames_are_dropped_and_the_link_goes_on(ends):
     link.sender._next_sequence = next_number + 1
     link.send([HEADER, b"fine"], BatchClass.DECODE)
     assert ends.next_message() == [HEADER, b"fine"]
-    assert ends.receiver.frames_refused == 3
-    assert ends.receiver.chunks_refused == 1
+    assert ends.inbound.frames_refused == 3
+    assert ends.inbound.reassembly.chunks_refused == 1
 
 
 def test_a_far_end_that_does_not_listen_is_reported():

@@ -10,8 +10,9 @@ import zmq
 from molink.control.identity import KeyPair
 from molink.transport.curve import CurveGuard, CurvePeer
 from molink.transport.link.connections import MoveOutcome
+from molink.transport.link.inbound import InboundLink
 from molink.transport.link.paced_link import PacedLink
-from molink.transport.link.thread import InboundLink, LinkThread
+from molink.transport.link.thread import LinkThread
 from molink.wire.curve_keys import CurveKeys
 from molink_scheduler.link.pacer import LinkPacer
 from molink_scheduler.link.transmission import make_transmission
@@ -107,7 +108,10 @@ class TwoEnds:
         return self.outcomes.get(timeout=ARRIVES_WITHIN_S)
 
     def next_message(self) -> list[bytes]:
-        return [bytes(frame) for frame in self.inbox.get(timeout=ARRIVES_WITHIN_S)]
+        arrived = self.inbox.get(timeout=ARRIVES_WITHIN_S)
+        if arrived.link.taken(arrived):
+            self.receiver.wake()
+        return [bytes(frame) for frame in arrived.frames]
 
 
 class Wiretap:

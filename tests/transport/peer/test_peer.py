@@ -33,6 +33,7 @@ from molink.transport.peer.service import (
     ALLOWANCE_BYTES,
     ALLOWANCE_BYTES_PER_S,
     RATES_MAX,
+    WAITING_PER_NODE_MAX,
     Allowance,
     PeerService,
 )
@@ -187,7 +188,7 @@ async def test_one_is_served_at_a_time_and_the_next_waits_its_turn(bert):
     first = await greeted(bert)
     second = await connect(bert.address)
     waiting = asyncio.create_task(peer_handshake(second, asking(CARL)))
-    await until(lambda: bert._waiting == 1)
+    await until(lambda: bert._waiting.total() == 1)
     assert not waiting.done()
     first.close()
     async with asyncio.timeout(WITHIN_S):
@@ -195,11 +196,28 @@ async def test_one_is_served_at_a_time_and_the_next_waits_its_turn(bert):
     second.close()
 
 
+async def test_one_node_cannot_take_the_places_of_all(bert):
+    first = await greeted(bert)
+    impatient = [await connect(bert.address) for _ in range(WAITING_PER_NODE_MAX)]
+    waiting = [asyncio.create_task(peer_handshake(one, asking(CARL))) for one in impatient]
+    await until(lambda: bert._waiting.total() == WAITING_PER_NODE_MAX)
+    next_one = await connect(bert.address)
+    with pytest.raises(RefusedError, match="wait to measure already"):
+        await peer_handshake(next_one, asking(CARL))
+    other = await connect(bert.address)
+    patient = asyncio.create_task(peer_handshake(other, asking(ANNA)))
+    await until(lambda: bert._waiting.total() == WAITING_PER_NODE_MAX + 1)
+    for task in (*waiting, patient):
+        task.cancel()
+    for one in (first, next_one, other, *impatient):
+        one.close()
+
+
 async def test_too_many_that_wait_are_told_to_come_later(bert, monkeypatch):
     monkeypatch.setattr(service_module, "WAITING_MAX", 1)
     first, second, third = await greeted(bert), await connect(bert.address), None
     waiting = asyncio.create_task(peer_handshake(second, asking(CARL)))
-    await until(lambda: bert._waiting == 1)
+    await until(lambda: bert._waiting.total() == 1)
     third = await connect(bert.address)
     with pytest.raises(RefusedError, match="come later"):
         await peer_handshake(third, asking(ANNA))

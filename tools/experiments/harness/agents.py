@@ -31,6 +31,8 @@ class AgentsRun:
     url: str
     invite: str
     _stack: ExitStack
+    log: Path
+    """Standard error of the coordinator."""
     homes: Sequence[StageAddress] = ()
     """Where agents run, in the order in which they join; empty: all on loopback."""
     agents: list[Running] = field(default_factory=list)
@@ -63,13 +65,14 @@ def agents_run(
     with tempfile.TemporaryDirectory(prefix="molink-bench-") as folder, ExitStack() as stack:
         ports = ("--port", "0", "--broker-port", "0", "--relay-port", "0", "--host", listen)
         place = ("--data-dir", f"{folder}/coordinator")
-        up = running(MOLINK, "up", model, *ports, *place, *up_options, quiet=True)
+        log = Path(folder, "up.log")
+        up = running(MOLINK, "up", model, *ports, *place, *up_options, log=log)
         up_running = stack.enter_context(up)
         invite = up_running.line("molink agent join")[1].split()[-1]
         url = up_running.line("listening")[1].split()[-1]
         agents = stack.enter_context(ExitStack())
         homes = hosts.stages if hosts is not None else ()
-        yield AgentsRun(Path(folder), up_running, url, invite, agents, homes)
+        yield AgentsRun(Path(folder), up_running, url, invite, agents, log, homes)
 
 
 def get_json(url: str) -> dict[str, Any]:

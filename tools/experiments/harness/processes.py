@@ -12,6 +12,7 @@ import time
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import psutil
 
@@ -70,20 +71,24 @@ def running(
     within: Sequence[str] = (),
     environment: Mapping[str, str] = {},
     quiet: bool = False,
+    log: Path | None = None,
 ) -> Iterator[Running]:
     """Run `python -m MODULE WORDS` until the block is left, then end it and its children.
 
     `within` is a command that runs it, such as `ip netns exec NAME`; `quiet` drops what it prints
-    on standard error.
+    on standard error, `log` keeps that in a file.
     """
+    errors = log.open("w") if log is not None else None
     process = subprocess.Popen(
         [*within, sys.executable, "-m", module, *words],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL if quiet else None,
+        stderr=errors or (subprocess.DEVNULL if quiet else None),
         text=True,
         env={**os.environ, "PYTHONUNBUFFERED": "1", **environment},
     )
+    if errors is not None:
+        errors.close()  # The process has its own.
     started = Running(process, time.perf_counter())
     threading.Thread(target=started.read, daemon=True).start()
     try:

@@ -23,6 +23,7 @@ from pathlib import Path
 import psutil
 import zmq
 
+from molink.control.private_file import write_private
 from molink.transport.relay.protocol import relay_token
 from tools.experiments.harness.experiment import (
     Condition,
@@ -198,7 +199,7 @@ def start_relay() -> Iterator[tuple[psutil.Process, str]]:
     """`molink relay` in a process of its own, and its host:port."""
     with tempfile.TemporaryDirectory() as folder:
         secret = Path(folder) / "secret"
-        secret.write_text(SECRET)
+        write_private(secret, SECRET)
         where = ("--host", "127.0.0.1", "--port", "0", "--secret-file", str(secret))
         with running(MOLINK, "relay", *where) as relay:
             yield psutil.Process(relay.pid), relay.line()[1].split()[-1]

@@ -1,0 +1,78 @@
+"""Can what a head is told be true? Its counterpart of a stage's book.
+
+The head keeps the ring's books, so it knows what it may be told: the coordinator submits requests
+that fit the model and the ring, and a batch comes back from the tail as it left, with one token for
+each sequence that was to sample. What is anything else would be planned with all the same, and what
+comes of it is refused, or fails, at another stage, whose node would be blamed.
+
+Pure: says what is wrong, drops nothing itself.
+"""
+
+from collections.abc import Mapping
+from collections.abc import Sequence as Several
+from itertools import chain
+
+from molink_scheduler.batch import DECODE, Span
+from molink_scheduler.events import BatchReturned, SampledToken
+from molink_scheduler.head.sequence import Sequence
+from molink_scheduler.kv.blocks import KvLedger, blocks_for
+from molink_scheduler.request import ModelLimits, Request
+from molink_scheduler.timing.round_tracker import stamps_objection
+
+__all__ = ["request_objection", "return_objection"]
+
+
+def request_objection(request: Request, kv: KvLedger, limits: ModelLimits | None) -> str | None:
+    """Why a request cannot be computed on this ring; None: it can, when there is room."""
+    name, tokens = f"request {request.request_id}", request.tokens_max
+    if blocks_for(tokens) > kv.blocks_total:
+        return f"{name} may grow to {tokens} tokens, the ring holds {kv.tokens_capacity}"
+    if len(request.output) >= request.sampling.max_tokens:
+        return f"{name} has all of its {request.sampling.max_tokens} tokens"
+    if limits is None:
+        return None
+    if tokens > limits.sequence_tokens_max:
+        return f"{name} may grow to {tokens} tokens, the model takes {limits.sequence_tokens_max}"
+    if not limits.has_words(chain(request.prompt, request.output)):
+        return f"{name} has a token that is not in the vocabulary"
+    return None
+
+
+def return_objection(
+    event: BatchReturned,
+    sequences: Mapping[int, Sequence],
+    departed: Several[Span] | None,
+    limits: ModelLimits | None,
+) -> str | None:
+    """Why a batch of which something is awaited cannot have come back so; None: it can. `departed`
+    is what left with its slot, if it is a micro-batch."""
+    is_decode = event.batch_class is DECODE
+    if is_decode and event.spans != tuple(departed or ()):
+        return f"micro-batch {event.micro_batch} left with other spans"
+    if (objection := stamps_objection(event.stamps)) is not None:
+        return objection
+    tokens = {token.request_id: token for token in event.sampled}
+    if len(tokens) < len(event.sampled):
+        return "it has two tokens of a request"
+    for span in event.spans:
+        sequence = sequences.get(span.request_id)
+        if sequence is None or sequence.decoding != is_decode or not sequence.awaits(span):
+            return f"tokens {span.start} to {span.end} of request {span.request_id} are not awaited"
+        token = tokens.pop(span.request_id, None)
+        if (token is not None) != (span.end == len(sequence.known)):
+            return f"request {span.request_id} has a token too many, or lacks one"
+        if token is not None and (objection := _token_objection(token, sequence, limits)):
+            return objection
+    return "it has a token of a request that it did not compute" if tokens else None
+
+
+def _token_objection(
+    token: SampledToken, sequence: Sequence, limits: ModelLimits | None
+) -> str | None:
+    if limits is not None and not 0 <= token.token_id < limits.vocabulary_size:
+        return f"token {token.token_id} of request {token.request_id} is not in the vocabulary"
+    request = sequence.request
+    left = request.sampling.max_tokens - (len(sequence.known) - len(request.prompt))
+    if left < 1 or (left == 1 and not token.finished):
+        return f"request {token.request_id} goes on beyond its {request.sampling.max_tokens} tokens"
+    return None

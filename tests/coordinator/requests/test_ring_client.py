@@ -1,0 +1,178 @@
+"""A ring's client: what a tail may not say ends the ring, never a user's request."""
+
+import asyncio
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+
+import pytest
+
+from molink.coordinator.requests.ring_client import RingClient
+from molink.coordinator.requests.ring_links import (
+    HeadLost,
+    LinkEvent,
+    RingClientLinks,
+    TailRefused,
+)
+from molink.errors import LinkFullError, RingError, StageError
+from molink.serving.service import GenerationRequest, ModelCard
+from molink.transport.link.thread import ProcessLinks
+from molink.wire.frames import Cancel, FinishReason, Sampled, SetCodec, Submit, TokenSample
+from molink_scheduler.batch import BatchClass
+from molink_scheduler.request import SamplingParams
+
+CARD = ModelCard("m", 0, 100, 64, (), None)
+LENGTH = FinishReason.LENGTH
+
+
+@dataclass
+class FakeLinks:
+    """Links whose tail says what a test says."""
+
+    events: "asyncio.Queue[LinkEvent]" = field(default_factory=asyncio.Queue)
+    sent: list = field(default_factory=list)
+    is_full: bool = False
+
+    async def next_event(self) -> LinkEvent:
+        return await self.events.get()
+
+    def send(self, message: Submit | Cancel | SetCodec) -> None:
+        if self.is_full:
+            raise RingError("The link to the head is lost.")
+        self.sent.append(message)
+
+    def tell(self, *tokens: TokenSample) -> None:
+        self.events.put_nowait(Sampled(BatchClass.DECODE, 0, (), tokens))
+
+
+@dataclass
+class FakeStage:
+    """As much of a stage as a client asks for."""
+
+    name: str
+    failed: bool = False
+
+    def fail(self, reason: str) -> StageError:
+        self.failed = True
+        return StageError(reason)
+
+
+@dataclass
+class Serving:
+    """A client that runs, and the stages of its ring."""
+
+    links: FakeLinks = field(default_factory=FakeLinks)
+
+    async def __aenter__(self) -> "Serving":
+        self.stages = [FakeStage("anna"), FakeStage("ben")]
+        ring = SimpleNamespace(stages=self.stages)
+        self.client = RingClient(CARD, ring, self.links, head_silent=lambda: None)
+        self.run = asyncio.create_task(self.client.run())
+        return self
+
+    async def __aexit__(self, *failure: object) -> None:
+        self.run.cancel()
+        await asyncio.gather(self.run, return_exceptions=True)
+
+    def ask(self, max_tokens: int = 2, output: tuple[int, ...] = ()) -> "asyncio.Task[list[int]]":
+        return asyncio.create_task(self._answer(max_tokens, output))
+
+    async def _answer(self, max_tokens: int, output: tuple[int, ...]) -> list[int]:
+        sampling = SamplingParams(max_tokens=max_tokens)
+        events = self.client.generate(GenerationRequest((1, 2), sampling), output)
+        return [event.token_ids[0] async for event in events]
+
+    async def submitted(self, count: int = 1) -> int:
+        """The id of the latest request, once there are so many."""
+        while len(self.links.sent) < count:  # noqa: ASYNC110 - it happens by itself
+            await asyncio.sleep(0)
+        return self.links.sent[-1].request.request_id
+
+
+async def test_tokens_are_handed_out_and_those_of_ended_requests_dropped():
+    async with Serving() as s:
+        answer = s.ask()
+        request_id = await s.submitted()
+        s.links.tell(TokenSample(request_id, 7), TokenSample(request_id, 99, LENGTH))
+        assert await answer == [7, 99]
+        s.links.tell(TokenSample(request_id, 8))
+        again = s.ask(max_tokens=1)
+        s.links.tell(TokenSample(await s.submitted(2), 8, LENGTH))
+        assert await again == [8]
+        assert not any(stage.failed for stage in s.stages)
+
+
+@pytest.mark.parametrize(
+    "tokens, words",
+    [
+        ([TokenSample(1, -1)], "not in the vocabulary"),
+        ([TokenSample(1, 100)], "not in the vocabulary"),
+        ([TokenSample(1, 1, logprob=-0.1, top=((2**70, -0.1),))], "not in the vocabulary"),
+        ([TokenSample(1, 1, logprob=-0.1, top=((1, -0.1),) * 21)], "log-probabilities"),
+        ([TokenSample(1, 7), TokenSample(1, 8)], "more tokens than were asked for"),
+        ([TokenSample(2, 7)], "nobody has made"),
+        ([TokenSample(0, 7)], "nobody has made"),
+        ([TokenSample(-5, 7)], "nobody has made"),
+        (None, "no ring's last stage sends"),
+    ],
+)
+async def test_a_lying_tail_ends_its_ring_and_is_to_blame(tokens, words):
+    """A token of -1 once left its request waiting for ever."""
+    async with Serving() as s:
+        answer = s.ask()
+        assert await s.submitted() == 1
+        if tokens is None:
+            s.links.events.put_nowait(TailRefused())
+        else:
+            s.links.tell(*tokens)
+        with pytest.raises(StageError, match=words):
+            await s.run
+        assert [stage.failed for stage in s.stages] == [False, True]
+        with pytest.raises(RingError):
+            await answer
+        assert s.client.unready_reason is not None, "requests go on in another ring"
+
+
+async def test_tokens_of_rings_before_count():
+    async with Serving() as s:
+        answer = s.ask(max_tokens=3, output=(5, 6))
+        s.links.tell(TokenSample(await s.submitted(), 7))
+        with pytest.raises(StageError, match="more tokens"):
+            await s.run
+        with pytest.raises(RingError):
+            await answer
+
+
+async def test_a_full_link_refuses_and_keeps_nothing():
+    async with Serving() as s:
+        s.links.is_full = True
+        with pytest.raises(RingError, match="lost"):
+            await s.ask()
+        assert s.client.outstanding_tokens == 0
+        await asyncio.wait_for(s.client.until_idle(), 1)
+
+
+async def test_a_cancel_that_finds_a_full_link_is_no_error():
+    async with Serving() as s:
+        answer = s.ask()
+        await s.submitted()
+        s.links.is_full = True
+        answer.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await answer
+        assert s.client.outstanding_tokens == 0
+
+
+async def test_a_head_that_takes_nothing_more_counts_as_lost(monkeypatch):
+    links = RingClientLinks.bind("127.0.0.1", 1)
+    links.head = object()
+
+    def refuse(*arguments: object) -> None:
+        raise LinkFullError("9 messages wait for it")
+
+    monkeypatch.setattr(ProcessLinks, "send", refuse)
+    with pytest.raises(RingError, match="9 messages wait"):
+        links.send(Cancel(1))
+    assert await links.next_event() == HeadLost(
+        "The link to the head is lost: 9 messages wait for it."
+    )
+    links.close()

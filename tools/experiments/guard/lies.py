@@ -1,0 +1,466 @@
+"""A member that lies, a stranger with a socket, a listener on the way: what becomes of the others?
+
+    python -m tools.experiments.guard.lies --out DIR
+
+One cluster of two honest agents with real stages serves four users without a pause. Each lie is
+told by a new member; before and meanwhile it is watched what the users see, whether coordinator
+and honest agents live, and whether one of them is taken for lost.
+"""
+
+import asyncio
+import json
+import re
+import secrets
+import subprocess
+import sys
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import aiohttp
+import click
+import psutil
+
+from molink import __version__
+from molink.control.broker.packets import Kind, encode, encode_text
+from molink.control.identity import KeyPair, key_from_z85
+from molink.control.messages.joining import request_to_join
+from molink.control.messages.payloads import Device, NodeWish, Presence
+from molink.control.messages.sealing import seal
+from molink.control.messages.topics import HEALTH, PRESENCE, PROFILE, WISH
+from molink.errors import MolinkError
+from molink_agent.weights.block_client import open_client
+from molink_agent.weights.source import CoordinatorSource
+from tools.experiments.guard.attacks import MqttByHand, Proxy, posts
+from tools.experiments.guard.cluster import GuardedCluster, guarded_cluster, verdict
+from tools.experiments.guard.fake_node import FakeNode
+from tools.experiments.harness.experiment import experiment, markdown_table, show, write_report
+from tools.experiments.harness.processes import MOLINK
+
+__all__ = ["main"]
+
+BEFORE_S = 6.0
+AFTER_S = 4.0
+"""Users are watched so long before a lie, and after it was told."""
+
+LIE_S = 6.0
+ESCAPES = "\x1b]0;owned\x07\x1b[2J"
+RETAINED_COUNT, RETAINED_BYTES = 300, 2**20 - 1000
+FILTERS = 300_000
+PROFILES = 25
+SLOW_READERS, SLOW_BYTES_PER_S = 4, 4300
+PLANS = 40
+
+Lie = Callable[[GuardedCluster], Awaitable[dict[str, Any]]]
+
+
+async def figures_of_another_type(cluster: GuardedCluster) -> dict[str, Any]:
+    """A serving stage's report with a text, or a number that no float holds, for a figure."""
+    fake = cluster.fake()
+    async with fake.member():
+        await fake.until_serving()
+        for name in ("requests_waiting", "requests_running", "busy_s", "steps"):
+            fake.stage[name] = "x"
+            await asyncio.sleep(1.5)
+            fake.stage[name] = 1
+        whole = {"incarnation": fake.session.incarnation, "state": "serving", "uptime_s": 1.0}
+        text = json.dumps(whole | {"stage": fake.stage | {"decode_step_s": 10**400}})
+        for odd in (text, text.replace("1.0", "NaN"), "[" * 5000):
+            await fake.say_raw(HEALTH, odd.encode())
+            await asyncio.sleep(1.0)
+    return {}
+
+
+async def a_profile_without_devices(cluster: GuardedCluster) -> dict[str, Any]:
+    """As an agent says it whose owner has taken its only device back, while it serves."""
+    fake = cluster.fake()
+    async with fake.member():
+        await fake.until_serving()
+        await fake.say(PROFILE, fake.profile(devices=()))
+        await asyncio.sleep(LIE_S)
+    return {}
+
+
+async def numbers_that_are_none(cluster: GuardedCluster) -> dict[str, Any]:
+    """A clock that is off by nothing finite: is GET /cluster still JSON?"""
+    fake = cluster.fake()
+    async with fake.member():
+        text = (
+            fake.profile().model_dump_json().replace('"clock_offset_s":0.0', '"clock_offset_s":NaN')
+        )
+        await fake.say_raw(PROFILE, text.encode())
+        await asyncio.sleep(2.0)
+        async with (
+            aiohttp.ClientSession() as session,
+            session.get(f"{cluster.run.url}/cluster") as response,
+        ):
+            body = await response.text()
+    return {"odd_numbers_in_cluster": len(re.findall(r"\bNaN|Infinity\b", body))}
+
+
+async def a_stage_of_one_token(cluster: GuardedCluster) -> dict[str, Any]:
+    """A stage that says it holds a single token of KV."""
+    fake = cluster.fake(line={"kv_tokens_capacity": 1})
+    async with fake.member():
+        await asyncio.sleep(2 * LIE_S)
+    return {"told_to_load": len(fake.assignments)}
+
+
+async def a_stage_at_no_port(cluster: GuardedCluster) -> dict[str, Any]:
+    """A stage that listens at port -1; how often is it planned with again?"""
+    fake = cluster.fake(line={"coordinator_port": -1})
+    async with fake.member():
+        await asyncio.sleep(2 * LIE_S)
+    return {"told_to_load": len(fake.assignments)}
+
+
+async def names_that_are_ids(cluster: GuardedCluster) -> dict[str, Any]:
+    """Two members that are called by each other's id: can both be removed?"""
+    first, second = cluster.fake("first"), cluster.fake("second")
+    first.name, second.name = second.node_id, first.node_id
+    refused = 0
+    for one in (first, second):
+        try:
+            await one.join()
+        except MolinkError:
+            refused += 1
+    removed = sum(_removed(cluster, one.node_id) for one in (first, second))
+    return {"refused": refused, "removed": removed}
+
+
+def _removed(cluster: GuardedCluster, node: str) -> bool:
+    words = ("node", "remove", node, "--data-dir", str(cluster.run.folder / "coordinator"))
+    return (
+        subprocess.run(
+            [sys.executable, "-m", MOLINK, *words], capture_output=True, check=False
+        ).returncode
+        == 0
+    )
+
+
+async def control_characters(cluster: GuardedCluster) -> dict[str, Any]:
+    """Escape sequences in every text that a member can give."""
+    fake = cluster.fake()
+    async with fake.member():
+        session = fake.session
+        presence = Presence.model_construct(
+            name=f"attic{ESCAPES}",
+            incarnation=session.incarnation,
+            started_unix_s=time.time(),
+            version=__version__,
+            online=True,
+            reason=ESCAPES,
+        )
+        await fake.say_raw(PRESENCE, presence.model_dump_json(warnings=False).encode())
+        device = Device.model_construct(
+            kind="cpu", name=ESCAPES, memory_bytes=2**30, free_bytes=2**30
+        )
+        profile = fake.profile().model_copy(update={"devices": (device,), "nat": ESCAPES})
+        await fake.say_raw(PROFILE, profile.model_dump_json(warnings=False).encode())
+        await fake.say_raw(WISH, json.dumps({"wish": "pause", "reason": ESCAPES}).encode())
+        await asyncio.sleep(3.0)
+        words = ("node", "list", "--data-dir", str(cluster.run.folder / "coordinator"))
+        listed = await asyncio.to_thread(
+            subprocess.run, [sys.executable, "-m", MOLINK, *words], capture_output=True
+        )
+    printed = "".join(line for _, line in cluster.run.up.lines) + "".join(cluster.log())
+    return {"escapes_printed": (printed + listed.stdout.decode()).count("\x1b]")}
+
+
+async def retained_without_end(cluster: GuardedCluster) -> dict[str, Any]:
+    """300 retained messages of a megabyte under a member's own topics."""
+    fake, before_mb = cluster.fake(), cluster.coordinator_mb()
+    await fake.join()
+    sent = 0
+    try:
+        async with MqttByHand.open(fake) as mqtt:
+            for number in range(RETAINED_COUNT):
+                topic = f"molink/v1/node/{fake.node_id}/said/x{number}"
+                await mqtt.send(mqtt.published(topic, bytes(RETAINED_BYTES), retain=True))
+                sent += 1
+    except OSError:
+        pass
+    await asyncio.sleep(2.0)
+    folder = cluster.run.folder / "coordinator"
+    disk = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+    return {"sent": sent, "grown_mb": cluster.coordinator_mb() - before_mb, "disk_mb": disk / 1e6}
+
+
+async def filters_without_end(cluster: GuardedCluster) -> dict[str, Any]:
+    """A subscription to 300,000 filters."""
+    fake = cluster.fake()
+    await fake.join()
+    one = encode_text("a") + b"\x01"
+    try:
+        async with MqttByHand.open(fake) as mqtt:
+            await mqtt.send(encode(Kind.SUBSCRIBE, b"\0\x01" + one * FILTERS, flags=2))
+            await asyncio.sleep(LIE_S)
+    except OSError:
+        pass
+    return {}
+
+
+async def slow_readers(cluster: GuardedCluster) -> dict[str, Any]:
+    """A member that fetches weights at 4.3 KB/s on four connections, and one that wants a block."""
+    slow, other = cluster.fake(), cluster.fake()
+    await slow.join()
+    await other.join()
+
+    async def read_slowly() -> None:
+        async with open_client(weights_of(slow)) as client:
+            manifest = await client.manifest()
+            entry = max(manifest.files, key=lambda file: file.size)
+            url = f"{client.url}/files/{entry.name}"
+            async with client._session.get(url) as response:
+                async for _ in response.content.iter_chunked(SLOW_BYTES_PER_S):
+                    await asyncio.sleep(1.0)
+
+    readers = [asyncio.create_task(read_slowly()) for _ in range(SLOW_READERS)]
+    await asyncio.sleep(2.0)
+    began_s = time.monotonic()
+    async with open_client(weights_of(other)) as client:
+        manifest = await client.manifest()
+        async for _ in client.blocks(manifest.file("config.json"), 0, 0, manifest.block_bytes):
+            pass
+    waited_s = time.monotonic() - began_s
+    for reader in readers:
+        reader.cancel()
+    await asyncio.gather(*readers, return_exceptions=True)
+    return {"honest_waited_s": waited_s}
+
+
+def weights_of(node: FakeNode) -> CoordinatorSource:
+    """Where a member fetches weights."""
+    membership = node.membership
+    return CoordinatorSource(f"{membership.url}/weights", membership.answer.weights_token)
+
+
+async def profiles_without_end(cluster: GuardedCluster) -> dict[str, Any]:
+    """25 profiles, each with a new address: how often must a neighbour measure?"""
+    fake, neighbour = cluster.fake(memory_bytes=1), cluster.fake(memory_bytes=1)
+    async with neighbour.member(), fake.member():
+        await asyncio.sleep(3.0)
+        before = neighbour.probe_orders
+        for number in range(PROFILES):
+            await fake.say(PROFILE, fake.profile(addresses=(f"127.0.0.1:{2000 + number}",)))
+            await asyncio.sleep(0.5)
+        await asyncio.sleep(2.0)
+        return {"rounds_of_a_neighbour": neighbour.probe_orders - before}
+
+
+async def a_web_page(cluster: GuardedCluster) -> dict[str, Any]:
+    """Requests as a page in the operator's browser can make them; by a rebound name, too."""
+    url, body = f"{cluster.run.url}/generate", b'{"prompt_token_ids": [1], "max_tokens": 1}'
+    tries = {
+        "other_host": {"Host": "attacker.example", "Content-Type": "application/json"},
+        "other_origin": {"Origin": "http://attacker.example", "Content-Type": "application/json"},
+        "plain_text": {"Content-Type": "text/plain"},
+    }
+    found: dict[str, Any] = {}
+    async with aiohttp.ClientSession() as session:
+        for name, headers in tries.items():
+            async with session.post(url, data=body, headers=headers) as response:
+                found[name] = response.status
+    return found
+
+
+async def plans_at_once(cluster: GuardedCluster) -> dict[str, Any]:
+    """40 times GET /plan at once: processes at most, beside those that were there."""
+    up = psutil.Process(cluster.run.up.pid)
+    before, most = len(up.children(True)), 0
+
+    async def count() -> None:
+        nonlocal most
+        while True:
+            most = max(most, len(up.children(True)) - before)
+            await asyncio.sleep(0.05)
+
+    counting = asyncio.create_task(count())
+    async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session:
+
+        async def one() -> int:
+            async with session.get(f"{cluster.run.url}/plan") as response:
+                await response.read()
+                return response.status
+
+        statuses = await asyncio.gather(*(one() for _ in range(PLANS)))
+    counting.cancel()
+    return {"processes_most": most, "statuses": sorted(set(statuses))}
+
+
+async def secrets_in_argv(cluster: GuardedCluster) -> dict[str, Any]:
+    """What every user of a PC can read of an agent that runs there."""
+    lines = [psutil.Process(agent.pid).cmdline() for agent in cluster.run.agents]
+    return {"invites_in_argv": sum(word.startswith("molink1-") for line in lines for word in line)}
+
+
+async def a_listener(cluster: GuardedCluster) -> dict[str, Any]:
+    """Everything between a member and its coordinator, join to weights, read on the way."""
+    fake = cluster.fake()
+    await fake.join()
+    place, broker = urlsplit(fake.membership.url), fake.membership.broker
+    assert place.hostname and place.port
+    https, mqtt = Proxy(place.hostname, place.port), Proxy(broker.host, broker.port)
+    async with https.listening() as agents_port, mqtt.listening() as broker_port:
+        answer = fake.membership.answer.model_copy(update={"broker_port": broker_port})
+        url = f"{place.scheme}://127.0.0.1:{agents_port}"
+        fake.membership = fake.membership.model_copy(update={"answer": answer, "url": url})
+        async with open_client(weights_of(fake)) as client:
+            await client.manifest()
+        async with MqttByHand.open(fake) as by_hand:
+            await by_hand.send(encode(Kind.PINGREQ))
+            await asyncio.sleep(1.0)
+    secret = (answer.password, answer.weights_token, answer.coordinator_public_key, fake.node_id)
+    heard = bytes(https.heard + mqtt.heard)
+    names = ("broker_password", "weights_token", "coordinator_key", "node_id")
+    found = {name: one.encode() in heard for name, one in zip(names, secret, strict=True)}
+    return {"bytes_heard": len(heard)} | found
+
+
+async def a_join_without_invite(cluster: GuardedCluster) -> dict[str, Any]:
+    """Requests to join with what is not an invite: none, a made-up one, and 64 KB of nothing."""
+    member = cluster.fake()
+    await member.join()
+    key = key_from_z85(member.membership.answer.coordinator_public_key)
+    request = request_to_join(None, "mallory", __version__, time.time())
+    made_up = request.model_copy(
+        update={"invite_id": secrets.token_hex(8), "invite_secret": secrets.token_hex(16)}
+    )
+    found: dict[str, Any] = {}
+    bodies = {
+        "none": seal(request, KeyPair.generate(), key),
+        "made_up": seal(made_up, KeyPair.generate(), key),
+        "nonsense": b"x" * 2**16,
+        "too_long": b"x" * 2**20,
+    }
+    async with aiohttp.ClientSession() as session:
+        for name, body in bodies.items():
+            url = f"{member.membership.url}/agents/join"
+            async with session.post(url, data=body, ssl=False) as response:
+                found[name] = response.status
+    return found
+
+
+async def another_start_of_a_member(cluster: GuardedCluster) -> dict[str, Any]:
+    """A member that says it was started in the year 33658, and two that share a key."""
+    fake = cluster.fake()
+    async with fake.member():
+        presence = fake.session.presence(online=True).model_copy(update={"started_unix_s": 1e12})
+        await fake.say_raw(PRESENCE, presence.model_dump_json().encode())
+        await asyncio.sleep(2.0)
+        await fake.say(WISH, NodeWish(wish="leave"))
+        await asyncio.sleep(1.0)
+    return {}
+
+
+async def long_bodies(cluster: GuardedCluster) -> dict[str, Any]:
+    """A few bodies of 8 MiB, of nested and of endless JSON."""
+    nested = b'{"a":' + b"[" * 2**20 + b"]" * 2**20 + b"}"
+    wide = b'{"a":[' + b"[]," * (2**23 // 3) + b"[]]}"
+    url = f"{cluster.run.url}/generate"
+    return {"nested": await posts(url, nested, 2), "wide": await posts(url, wide, 2)}
+
+
+LIES: tuple[Lie, ...] = (
+    figures_of_another_type,
+    a_profile_without_devices,
+    numbers_that_are_none,
+    a_stage_of_one_token,
+    a_stage_at_no_port,
+    names_that_are_ids,
+    control_characters,
+    another_start_of_a_member,
+    retained_without_end,
+    filters_without_end,
+    slow_readers,
+    profiles_without_end,
+    a_web_page,
+    long_bodies,
+    plans_at_once,
+    secrets_in_argv,
+    a_listener,
+    a_join_without_invite,
+)
+
+
+@experiment
+@click.option("--broker", default="embedded", show_default=True, help="Or mosquitto.")
+@click.option("--only", "names", multiple=True, help="Of lies; without it all.")
+def main(out: Path, broker: str, names: tuple[str, ...]) -> None:
+    """Tell every lie to a cluster that serves."""
+    chosen = [lie for lie in LIES if not names or lie.__name__ in names]
+    rows = asyncio.run(_told(chosen, broker))
+    write_report(out, "lies", {"broker": broker, "rows": rows}, f"guard-lies-{broker}")
+    show(table(rows))
+
+
+async def _told(lies: list[Lie], broker: str) -> list[dict[str, Any]]:
+    rows = []
+    async with guarded_cluster(("--broker", broker)) as cluster:
+        with_uses = (
+            "invite",
+            "--uses",
+            "100",
+            "--data-dir",
+            str(cluster.run.folder / "coordinator"),
+        )
+        cluster.run.invite = _printed(*with_uses).split()[-1]
+        for lie in lies:
+            rows.append(await _row(cluster, lie))
+            click.echo(json.dumps(rows[-1]), err=True)
+            if not rows[-1]["alive"]:
+                break
+    return rows
+
+
+def _printed(*words: str) -> str:
+    command = [sys.executable, "-m", MOLINK, *words]
+    return subprocess.run(command, capture_output=True, check=True, text=True).stdout
+
+
+async def _row(cluster: GuardedCluster, lie: Lie) -> dict[str, Any]:
+    cluster.start_watch()
+    await cluster.window()
+    await asyncio.sleep(BEFORE_S)
+    before = await cluster.window()
+    found: dict[str, Any] = {}
+    try:
+        found = await lie(cluster)
+    except (MolinkError, OSError, EOFError, aiohttp.ClientError) as error:
+        found = {"ended_with": f"{type(error).__name__}: {error}"[:300]}
+    await asyncio.sleep(AFTER_S)
+    during = await cluster.window()
+    row = {"lie": lie.__name__, "found": found} | await verdict(cluster, before, during)
+    if cluster.alive:
+        row["serves_after_s"] = await cluster.recovered()
+    return row
+
+
+def table(rows: list[dict[str, Any]]) -> str:
+    """One row for each lie."""
+    head = ("lie", "coordinator", "honest lost", "failed", "p99 gap before / during, ms", "found")
+    return markdown_table(head, [_cells(row) for row in rows])
+
+
+def _cells(row: dict[str, Any]) -> list[str]:
+    found = ", ".join(
+        f"{name.replace('_', ' ')} {_text(value)}" for name, value in row["found"].items()
+    )
+    return [
+        row["lie"].replace("_", " "),
+        "lives" if row["alive"] else "ENDED",
+        ", ".join(row["honest_lost"]) or "nobody",
+        str(sum(row["failures"].values())),
+        f"{row['gap_p99_before_ms']:.0f} / {row['gap_p99_during_ms']:.0f}",
+        found,
+    ]
+
+
+def _text(value: Any) -> str:
+    return f"{value:.1f}" if isinstance(value, float) else str(value)
+
+
+if __name__ == "__main__":
+    main()
