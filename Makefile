@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: venv test lint types contracts tests fuzz demo clean
+.PHONY: venv test lint types contracts tests fuzz lock sbom demo clean
 
 venv: $(STAMP)
 
@@ -33,6 +33,18 @@ tests: venv
 fuzz: venv
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[fuzz]"
 	$(BIN)/python -m tests.fuzz.guided $(FUZZ)
+
+# Pins what MoLink runs with, by hash; after a change of dependencies or of constraints.txt.
+lock: venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check "uv>=0.9"
+	$(BIN)/python -m tools.locks
+
+# What is in an installation, in CycloneDX's JSON.
+sbom: venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check "cyclonedx-bom>=7"
+	mkdir -p dist
+	cat molink/requirements.lock molink/torch.lock | $(BIN)/python -W ignore -m cyclonedx_py \
+		requirements --pyproject pyproject.toml --output-format JSON --output-file dist/sbom.cdx.json -
 
 demo: venv
 	$(BIN)/molink demo

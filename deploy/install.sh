@@ -19,8 +19,6 @@ DRIVER_CUDA_12=525
 # The first that runs programs of CUDA 12; torch's own index has builds for it.
 CAPABILITY_CUDA_13=75
 # Compute capability x 10 of the oldest GPUs that CUDA 13 knows (Turing: RTX 20, GTX 16).
-TORCH_REQUIREMENT='torch>=2.9'
-# As in pyproject.toml.
 INDEX_CPU=https://download.pytorch.org/whl/cpu
 INDEX_CUDA_12=https://download.pytorch.org/whl/cu126
 EXIT_MISSING=2
@@ -342,18 +340,18 @@ install_with_venv() {
     if ! "$venv/bin/python" -m pip --version >/dev/null 2>&1; then
         "$python" -m venv --clear "$venv"
     fi
+    lock requirements.lock
+    lock torch.lock
     echo
-    echo "1 of 2: torch, the biggest part"
+    echo "1 of 3: libraries, each with the checksum that this version of MoLink was tried with"
+    pip install --require-hashes --requirement "$TMPDIR/requirements.lock"
+    echo
+    echo "2 of 3: torch, the biggest part"
     install_torch
     echo
-    echo "2 of 2: MoLink and its libraries"
-    again=no
-    [ ! -x "$venv/bin/molink" ] || again=yes
-    pip install --upgrade "$source"
-    case $again$source in
-        # The same version again is no upgrade to pip, so a wheel's code is replaced in any case.
-        yes*.whl) pip install --force-reinstall --no-deps "$source" ;;
-    esac
+    echo "3 of 3: MoLink"
+    # The same version again is no upgrade to pip; what builds a checkout came with the libraries.
+    pip install --force-reinstall --no-deps --no-build-isolation "$source"
     ln -sfn "$venv/bin/molink" "$link"
     "$link" --version
 }
@@ -362,22 +360,43 @@ pip() {
     "$venv/bin/python" -m pip --disable-pip-version-check --no-input "$@"
 }
 
-# From an index of torch's own before everything else, or pip would take PyPI's build.
+# The list of pinned packages that belongs to what is installed.
+lock() {
+    if [ -d "$source" ]; then
+        cat "$source/molink/$1"
+    else
+        "$python" -c "import sys, zipfile
+print(zipfile.ZipFile(sys.argv[1]).read('molink/$1').decode())" "$source"
+    fi >"$TMPDIR/$1"
+}
+
+# PyPI's build by its checksums. An index of torch's own has others: there only the version is
+# pinned, and pip compares with the checksums that the index itself names.
 install_torch() {
+    torch=$(sed -n 's/^\(torch==[^ ]*\).*/\1/p' "$TMPDIR/torch.lock")
     if [ -f "$venv/torch-index" ]; then
-        [ "$(cat "$venv/torch-index")" != "$torch_index" ] || return 0
+        [ "$(cat "$venv/torch-index")" != "$torch $torch_index" ] || return 0
         pip uninstall --yes torch
     fi
     if [ -n "$torch_index" ]; then
-        pip install --index-url "$torch_index" "$TORCH_REQUIREMENT"
+        pip install --index-url "$torch_index" "$torch"
+    else
+        pip install --require-hashes --no-deps --requirement "$TMPDIR/torch.lock"
     fi
-    printf '%s' "$torch_index" >"$venv/torch-index"
+    printf '%s' "$torch $torch_index" >"$venv/torch-index"
 }
 
 install_with_pipx() {
+    # pipx takes no checksums, only versions.
+    for name in requirements.lock torch.lock; do
+        lock "$name"
+        sed -n 's/^\([A-Za-z0-9._-]*==[^ ]*\)\( ;.*\)\{0,1\} \\$/\1\2/p' "$TMPDIR/$name"
+    done >"$TMPDIR/constraints.txt"
     set -- install --force --python "$python"
     if [ -n "$torch_index" ]; then
-        set -- "$@" --pip-args="--extra-index-url $torch_index"
+        set -- "$@" --pip-args="--constraint $TMPDIR/constraints.txt --extra-index-url $torch_index"
+    else
+        set -- "$@" --pip-args="--constraint $TMPDIR/constraints.txt"
     fi
     pipx "$@" "$source"
     : >"$root/with-pipx"

@@ -8,7 +8,7 @@ ROOT = Path(__file__).parents[2]
 PACKAGES = {"molink", "molink_scheduler", "molink_agent", "molink_sim"}
 
 DATA = {
-    "molink": "py.typed",
+    "molink": "py.typed requirements.lock torch.lock",
     "molink_scheduler": "py.typed",
     "molink/models/demo": "config.json generation_config.json model.safetensors README.md "
     "tokenizer.json tokenizer_config.json",

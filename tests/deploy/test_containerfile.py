@@ -82,10 +82,14 @@ def test_what_is_copied_is_all_that_a_build_of_the_package_reads(tmp_path):
     assert not [path for path in needed if not (tmp_path / path).exists()]
 
 
-def test_torch_is_the_projects():
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    torch = next(need for need in project["dependencies"] if need.startswith("torch"))
-    assert f'"{torch}"' in FILE.read_text()
+def test_everything_is_installed_by_its_checksum():
+    """But torch of an index of its own, by version, and MoLink itself, from here."""
+    installs = [one for run in of("RUN") for one in re.findall(r"pip install ([^;]*)", run.rest)]
+    assert len(installs) == 4
+    for install in installs:
+        by_version = "--index-url" in install and "torch==" in install
+        own = install.split()[-1] == "/src" and "--no-deps --no-build-isolation" in install
+        assert "--require-hashes" in install or by_version or own, install
 
 
 def test_it_ends_as_an_ordinary_user_whom_the_manifests_know():

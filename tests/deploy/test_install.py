@@ -4,6 +4,7 @@ The wheel is put together here because a build would need its backend from the n
 beside an empty `torch`; what MoLink depends on is borrowed from the environment that runs the test.
 """
 
+import hashlib
 import os
 import subprocess
 import sys
@@ -19,6 +20,10 @@ PACKAGES = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]
     "targets"
 ]["wheel"]["packages"]
 MADE = {".local/share/molink", ".local/share/molink/venv", ".local/bin/molink"}
+
+
+PINNED = {"requirements.lock": ("library", "1.0"), "torch.lock": ("torch", "2.13.0")}
+"""What the lists of pinned packages name here."""
 
 
 def write_wheel(directory: Path, name: str, version: str, files: dict[str, bytes]) -> Path:
@@ -47,12 +52,24 @@ def sources() -> dict[str, bytes]:
     return files
 
 
+def locks(wheels: Path) -> dict[str, bytes]:
+    """As `make lock` writes them, of what lies in `wheels`."""
+    files = {}
+    for lock, (name, version) in PINNED.items():
+        wheel = wheels / f"{name}-{version}-py3-none-any.whl"
+        digest = hashlib.sha256(wheel.read_bytes()).hexdigest()
+        text = f"# Made.\n{name}=={version} \\\n    --hash=sha256:{digest}\n"
+        files[f"molink/{lock}"] = text.encode()
+    return files
+
+
 @pytest.fixture
 def offline(sandbox, tmp_path):
     """A sandbox with a real Python, and the environment that makes pip look only here."""
     wheels = tmp_path / "wheels"
     wheels.mkdir()
-    write_wheel(wheels, "torch", "2.9.0", {"torch.py": b""})
+    for name, version in PINNED.values():
+        write_wheel(wheels, name, version, {f"{name}.py": b""})
     sandbox.fake("python3", f'exec "{sys.executable}" "$@"')
     environment = {"PIP_NO_INDEX": "1", "PIP_NO_DEPS": "1", "PIP_FIND_LINKS": str(wheels)}
     environment |= {"PIP_CONFIG_FILE": os.devnull, "PIP_NO_COMPILE": "1"}
@@ -61,7 +78,7 @@ def offline(sandbox, tmp_path):
 
 def test_install_repair_and_remove(offline, tmp_path):
     sandbox, environment = offline
-    wheel = write_wheel(tmp_path, "molink", "9.8.7", sources())
+    wheel = write_wheel(tmp_path, "molink", "9.8.7", sources() | locks(tmp_path / "wheels"))
     done = sandbox.run("--from", wheel, **environment)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "molink agent join INVITE" in done.stdout
@@ -71,7 +88,8 @@ def test_install_repair_and_remove(offline, tmp_path):
     assert runs(sandbox)
     assert (sandbox.home / ".local/share/molink/venv/torch-index").read_text().endswith("/cpu")
 
-    write_wheel(tmp_path, "molink", "9.8.7", {**sources(), "molink_agent/new.py": b'"""New."""'})
+    new = {"molink_agent/new.py": b'"""New."""'}
+    write_wheel(tmp_path, "molink", "9.8.7", sources() | locks(tmp_path / "wheels") | new)
     again = sandbox.run("--from", wheel, **environment)
     assert again.returncode == 0, again.stdout + again.stderr
     assert any(path.endswith("molink_agent/new.py") for path in sandbox.made())
@@ -86,6 +104,16 @@ def test_install_repair_and_remove(offline, tmp_path):
     assert not agent.exists()
 
 
+def test_what_has_another_checksum_is_not_installed(offline, tmp_path):
+    sandbox, environment = offline
+    wheel = write_wheel(tmp_path, "molink", "9.8.7", sources() | locks(tmp_path / "wheels"))
+    write_wheel(tmp_path / "wheels", "library", "1.0", {"evil.py": b"1"})
+    done = sandbox.run("--from", wheel, **environment)
+    assert done.returncode != 0
+    assert "DO NOT MATCH THE HASHES" in done.stderr
+    assert not (sandbox.home / ".local/bin/molink").exists()
+
+
 def runs(sandbox) -> bool:
     """Whether the link starts the installed code."""
     command = [sandbox.home / ".local/bin/molink", "--version"]
@@ -97,7 +125,7 @@ def runs(sandbox) -> bool:
 def test_what_cannot_be_had_ends_with_a_sentence_and_leaves_no_link(offline, tmp_path):
     sandbox, environment = offline
     sandbox.fake("python3", 'case "$*" in *" venv "*) echo broken >&2; exit 1;; esac; exit 0')
-    wheel = write_wheel(tmp_path, "molink", "9.8.7", {})
+    wheel = write_wheel(tmp_path, "molink", "9.8.7", locks(tmp_path / "wheels"))
     done = sandbox.run("--from", wheel, **environment)
     assert done.returncode != 0
     assert "Run it again to go on" in done.stderr
@@ -108,13 +136,14 @@ def test_what_cannot_be_had_ends_with_a_sentence_and_leaves_no_link(offline, tmp
 def test_pipx_keeps_the_environment_when_asked(offline, tmp_path):
     sandbox, environment = offline
     sandbox.fake("pipx", 'printf "%s\\n" "$*" >>"$HOME/pipx.log"')
-    wheel = write_wheel(tmp_path, "molink", "9.8.7", {})
+    wheel = write_wheel(tmp_path, "molink", "9.8.7", locks(tmp_path / "wheels"))
     done = sandbox.run("--pipx", "--from", wheel, **environment)
     assert done.returncode == 0, done.stderr
     assert sandbox.run("--uninstall").returncode == 0
     log = (sandbox.home / "pipx.log").read_text().splitlines()
     assert log[0].startswith("install --force --python")
     assert "--extra-index-url https://download.pytorch.org/whl/cpu" in log[0]
+    assert "--constraint " in log[0]
     assert log[0].endswith(str(wheel))
     assert log[1] == "uninstall molink"
 

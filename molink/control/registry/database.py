@@ -14,6 +14,7 @@ from typing import Any, Literal
 from molink.errors import UserError
 
 __all__ = [
+    "BUSY_S",
     "INVITE_COLUMNS",
     "MIGRATIONS",
     "NODE_COLUMNS",
@@ -189,6 +190,6 @@ def _version(connection: sqlite3.Connection) -> int:
 
 def _cannot_open(path: Path, error: OSError | sqlite3.Error) -> UserError:
     return UserError(
-        f"{path} cannot be opened as the cluster's registry ({error}): "
-        "check its owner and whether its disk is full, or give another --data-dir."
+        f"{path} cannot be opened ({error}): check its owner and whether its disk is full, or give "
+        "another --data-dir."
     )

@@ -64,7 +64,7 @@ def agents_run(
     listen = hosts.coordinator_address if hosts is not None else LOCAL_ADDRESS
     with tempfile.TemporaryDirectory(prefix="molink-bench-") as folder, ExitStack() as stack:
         ports = ("--port", "0", "--broker-port", "0", "--relay-port", "0", "--host", listen)
-        place = ("--data-dir", f"{folder}/coordinator")
+        place = ("--data-dir", f"{folder}/coordinator", "--no-keys")
         log = Path(folder, "up.log")
         up = running(MOLINK, "up", model, *ports, *place, *up_options, log=log)
         up_running = stack.enter_context(up)
