@@ -41,8 +41,8 @@ CONNECTIONS_MAX = 4096
 """As many as there are sequences at a time on a ring; each is some 10 KB."""
 
 DESCRIPTORS_PART = 4
-"""A server may take a quarter of the process's descriptors, so that those of users and of nodes leave
-half: rings, plans and files need theirs."""
+"""A server may take a quarter of the process's descriptors, so that those of users and of nodes
+leave half: rings, plans and files need theirs."""
 
 ADDRESS_PART = 4
 """One address may hold a quarter of the connections."""
