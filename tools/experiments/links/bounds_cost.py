@@ -19,48 +19,47 @@ import time
 import timeit
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import click
 
 HEADER_CALLS, MESSAGES, PROMPTS = 20_000, 1_500, 150
 REPEATS = 5
+ROWS, SPAN_ROWS, WIDTH = 8, 128, 4096
 WAIT_S = 10.0
 ROOT = Path(__file__).parents[3]
 
 
 def figures() -> dict[str, float]:
     """Of the version that is imported."""
-    from molink.stage.links import StageLinks
-    from molink.stage_protocol.messages import JoinRing
     from molink.wire.chunks import ChunkHeader, decode_link_frame
     from molink.wire.elements import TensorHeader
     from molink.wire.frames import Activations, decode_message, encode_message
-    from molink_scheduler.batch import DECODE, PREFILL, Batch, BatchClass, Span
-    from molink_scheduler.head.settings import RingTerms
+    from molink_scheduler.batch import DECODE, PREFILL, Batch, Span
 
-    def activations(rows: int, batch_class: BatchClass) -> Activations:
-        if batch_class is DECODE:
-            spans = tuple(Span(1000 + row, 500, 501, True) for row in range(rows))
-        else:
-            spans = (Span(1000, 0, rows, True),)
-        tensor = TensorHeader("bfloat16", rows, 4096)
-        return Activations(Batch(7, batch_class, 0, spans), tensor, bytes(tensor.raw_bytes))
-
-    decode, prompt = activations(8, DECODE), activations(128, PREFILL)
+    row, span = TensorHeader("bfloat16", ROWS, WIDTH), TensorHeader("bfloat16", SPAN_ROWS, WIDTH)
+    rows = tuple(Span(1000 + number, 500, 501, True) for number in range(ROWS))
+    decode = Activations(Batch(7, DECODE, 0, rows), row, bytes(row.raw_bytes))
+    spans = (Span(1000, 0, SPAN_ROWS, True),)
+    prompt = Activations(Batch(7, PREFILL, -1, spans), span, bytes(span.raw_bytes))
     frames = encode_message(decode, 1)
     chunk = ChunkHeader(100_000, 5_000, 0, 65_640, 104).encode()
-
-    def each_us(call: Callable[[], object]) -> float:
-        return min(timeit.repeat(call, number=HEADER_CALLS, repeat=REPEATS)) / HEADER_CALLS * 1e6
-
-    found = {
-        "decode header, us": each_us(lambda: decode_message(frames)),
-        "chunk header, us": each_us(lambda: decode_link_frame(chunk)),
+    return {
+        "decode header, us": _each_us(lambda: decode_message(frames)),
+        "chunk header, us": _each_us(lambda: decode_link_frame(chunk)),
+        **_link_figures(decode, prompt),
     }
-    links = [StageLinks.bind(name, "127.0.0.1", False, print) for name in ("near", "far")]
-    near, far = links
-    address = f"tcp://127.0.0.1:{far.ports[0]}"
-    near.connect(JoinRing(1, address, None, RingTerms(64), None))
+
+
+def _link_figures(decode: Any, prompt: Any) -> dict[str, float]:
+    """Of a link on loopback that carries these."""
+    from molink.stage.links import StageLinks
+    from molink.stage_protocol.messages import JoinRing
+    from molink_scheduler.batch import PREFILL
+    from molink_scheduler.head.settings import RingTerms
+
+    near, far = (StageLinks.bind(name, "127.0.0.1", False, print) for name in ("near", "far"))
+    near.connect(JoinRing(1, f"tcp://127.0.0.1:{far.ports[0]}", None, RingTerms(64), None))
     far._links.epoch = 1
 
     def receive(count: int) -> None:
@@ -74,17 +73,21 @@ def figures() -> dict[str, float]:
         near.send_next(decode)
         receive(1)
         took.append(time.perf_counter() - began)
-    found["decode message, us"] = statistics.median(took) * 1e6
     reader = threading.Thread(target=receive, args=(PROMPTS,))
     reader.start()
     began = time.perf_counter()
     for _ in range(PROMPTS):
         near.send_next(prompt, PREFILL)
     reader.join()
-    found["prompts, MB/s"] = PROMPTS * len(prompt.buffer) / 1e6 / (time.perf_counter() - began)
-    for one in links:
+    megabytes = PROMPTS * len(prompt.buffer) / 1e6
+    rate = megabytes / (time.perf_counter() - began)
+    for one in (near, far):
         one._links.close()
-    return found
+    return {"decode message, us": statistics.median(took) * 1e6, "prompts, MB/s": rate}
+
+
+def _each_us(call: Callable[[], object]) -> float:
+    return min(timeit.repeat(call, number=HEADER_CALLS, repeat=REPEATS)) / HEADER_CALLS * 1e6
 
 
 def measured(sources: Path) -> dict[str, float]:
