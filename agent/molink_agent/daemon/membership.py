@@ -72,6 +72,11 @@ class Membership(Message):
         host = answer.broker_host or urlsplit(self.url).hostname or ""
         return BrokerAddress(host, answer.broker_port, answer.broker_tls, answer.broker_ca)
 
+    @property
+    def hosts(self) -> tuple[str, str]:
+        """Where the owner has sent this PC: the coordinator's host, and its broker's."""
+        return urlsplit(self.url).hostname or "", self.broker.host
+
     def belongs_to(self, pc: "Membership", name: str) -> bool:
         """Whether this is of a node that is now called `name`, in the cluster of its PC."""
         keys = (self.answer.coordinator_public_key, pc.answer.coordinator_public_key)
