@@ -37,8 +37,9 @@ all moves on within seconds."""
 CONNECTIONS_MAX = 4096
 """As many as there are sequences at a time on a ring; each is some 10 KB."""
 
-DESCRIPTORS_PART = 2
-"""Connections may take half of the process's descriptors: rings, plans and files need theirs."""
+DESCRIPTORS_PART = 4
+"""A server may take a quarter of the process's descriptors: a coordinator has two, the API and the
+port for agents, and rings, plans and files need theirs."""
 
 ADDRESS_PART = 4
 """One address may hold a quarter of the connections."""
