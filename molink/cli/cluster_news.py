@@ -56,7 +56,7 @@ class ClusterNews:
         """Of each node, by id."""
         self._names: dict[str, str] = {}
         self._ready = False
-        self._trouble = ""
+        self._troubles: list[str] = []
 
     def update(self, report: Report) -> list[str]:
         """What is new since the last time."""
@@ -64,7 +64,7 @@ class ClusterNews:
         lines = [self._removed(node_id) for node_id in self._shown.keys() - nodes.keys()]
         for node_id, node in nodes.items():
             lines += self._of_node(node_id, node)
-        return lines + self._of_relay(report) + self._of_rings(report)
+        return lines + self._of_troubles(report) + self._of_rings(report)
 
     def _removed(self, node_id: str) -> str:
         del self._shown[node_id]
@@ -78,9 +78,11 @@ class ClusterNews:
         came = "is here and " if before is None else ""
         return [f"{node['name']} {came}{sentence}"]
 
-    def _of_relay(self, report: Report) -> list[str]:
-        before, self._trouble = self._trouble, str(report.get("relay", {}).get("trouble", ""))
-        return [self._trouble] if self._trouble and self._trouble != before else []
+    def _of_troubles(self, report: Report) -> list[str]:
+        """Of the relay, the broker, the disk."""
+        own = (str(report.get("relay", {}).get("trouble", "")), *report.get("trouble", ()))
+        before, self._troubles = self._troubles, [one for one in own if one]
+        return [one for one in self._troubles if one not in before]
 
     def _of_rings(self, report: Report) -> list[str]:
         was_ready, self._ready = self._ready, report["unready_reason"] is None

@@ -190,13 +190,13 @@ async def _serve(settings: "UpSettings", shown: "StatusLine", *, wait: bool) -> 
 def _announce(registry: "Registry", settings: "UpSettings", port: int, shown: "StatusLine") -> None:
     import time
 
-    from molink.errors import UserError
+    from molink.errors import MolinkError
 
     uses = max(INVITE_USES_MIN, settings.min_nodes)
     shown.result(f"listening http://{settings.public_host}:{port}")
     try:
         invite = registry.make_invite(INVITE_S, uses, "", time.time(), at_start=True)
-    except UserError as error:  # Too many are usable: nodes may still join with those.
+    except MolinkError as error:  # Too many are usable, or the disk is full: others may still do.
         shown.hint(f"No new invite: {error}")
         return
     shown.result(f"molink agent join {invite.text}")

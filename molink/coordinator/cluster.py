@@ -51,15 +51,16 @@ def run_cluster(
 
     def report(standbys: Mapping[str, str], devices: Mapping[str, str]) -> dict[str, Any]:
         nodes = nodes_report(list(hub.book), standbys, ledger.all(), devices)
-        return {"nodes": nodes} | status()
+        troubles = [one for one in (hub.trouble, accounting.trouble) if one]
+        return {"nodes": nodes, "trouble": troubles} | status()
 
     service = ClusterService(card, report)
+    accounting = Accounting(ledger, hub.book, service)
     keys, next_epoch = hub.registry.coordinator, hub.registry.next_revision
     assigner = Assigner(hub.book, hub, keys.public_z85, next_epoch)
     manager = ClusterManager(
         settings, hub.book, planner, service, assigner, new_endpoint, readiness, tasks, blame
     )
-    accounting = Accounting(ledger, hub.book, service)
     for work in (hub.run(card.name), manager.run(), accounting.run()):
         tasks.create_task(work)
     return Cluster(service, manager.rings)

@@ -14,6 +14,7 @@ from typing import Any, Literal
 from molink.errors import UserError
 
 __all__ = [
+    "BUSY_S",
     "INVITE_COLUMNS",
     "MIGRATIONS",
     "NODE_COLUMNS",

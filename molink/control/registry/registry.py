@@ -23,6 +23,7 @@ from molink.control.messages.invites import Invite, checked_url
 from molink.control.messages.joining import JoinRequest
 from molink.control.registry import rules
 from molink.control.registry.database import (
+    BUSY_S,
     InviteRecord,
     Membership,
     NodeRecord,
@@ -36,6 +37,9 @@ FILE_NAME = "registry.db"
 
 KEEP_ENDED_S = 30 * 24 * 3600.0
 """Expired and revoked invites stay in the list for so long, and their users hear why they ended."""
+
+LOOP_BUSY_S = 0.1
+"""The event loop waits no longer for a command's transaction; what it wanted is tried again."""
 
 REVISIONS_RESERVED = 1000
 """At once; 2**63 are enough for a start every second."""
@@ -56,6 +60,7 @@ class Registry:
     _reader: sqlite3.Connection
     _lock: threading.RLock = field(default_factory=threading.RLock)
     _reader_lock: threading.RLock = field(default_factory=threading.RLock)
+    _revisions_lock: threading.RLock = field(default_factory=threading.RLock)
     _data_version: int = 0
     _revisions: range = range(0)
     """Reserved and not yet given."""
@@ -132,10 +137,11 @@ class Registry:
     def next_revision(self) -> int:
         """Rises by one over everything that this registry's coordinators ever assign, and by more
         from one start to the next: numbers are reserved in blocks, since a plan for a thousand
-        nodes takes thousands, and each transaction waits for the disk."""
-        with self._lock:
+        nodes takes thousands, and each transaction waits for the disk. Raises ControlError when
+        the next block cannot be."""
+        with self._revisions_lock:
             if not self._revisions:
-                with self._transaction() as db:
+                with self._transaction(LOOP_BUSY_S) as db:
                     first = int(_setting(db, REVISION) or 0) + 1
                     last = first + REVISIONS_RESERVED - 1
                     row = (REVISION, str(last))
@@ -269,10 +275,12 @@ class Registry:
                 raise self._unusable(error) from None
 
     @contextmanager
-    def _transaction(self) -> Iterator[sqlite3.Connection]:
-        """All or nothing, and alone. Raises ControlError when the file cannot be used."""
+    def _transaction(self, busy_s: float = BUSY_S) -> Iterator[sqlite3.Connection]:
+        """All or nothing, and alone. Raises ControlError when the file cannot be used, or is in use
+        for longer than `busy_s`."""
         with self._lock:
             try:
+                self._connection.execute(f"PRAGMA busy_timeout = {int(1000 * busy_s)}")
                 self._connection.execute("BEGIN IMMEDIATE")
                 try:
                     yield self._connection

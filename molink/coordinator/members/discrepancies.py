@@ -27,6 +27,7 @@ __all__ = [
     "believed_upload",
     "discrepancies",
     "is_discrepant",
+    "line_mbps",
     "measured_slowdown",
     "slowed_steps",
 ]
@@ -79,6 +80,13 @@ def believed_upload(reported_mbps: float, seen_mbps: Iterable[float]) -> float:
     """Upload of a node, as it reported (0: not) and all that received from it measured. Never 0."""
     best = max(seen_mbps, default=0.0) or UPLOAD_UNSEEN_MBPS
     return min(reported_mbps, best) if reported_mbps else best
+
+
+def line_mbps(node: Node, seen: "Sightings") -> float:
+    """Most that a node is believed to send, to other devices of its own PC, too."""
+    reported = node.profile.upload_mbps if node.profile is not None else 0.0
+    own = seen.links.get(node.node_id, {}).values()
+    return max(believed_upload(reported, seen.uploads.get(node.pc, ())), *own, 0.0)
 
 
 def is_discrepant(reported_mbps: float, believed_mbps: float) -> bool:

@@ -3,7 +3,10 @@
 Figures are sums over all starts of the coordinator; a node's reports count up from the start of its
 stage, so differences between two reports are added, and a report that is less than the one before
 begins anew. A node could report too much: tokens are counted here, from what the coordinator itself
-handed to users, and only bytes are the node's word.
+handed to users, and only bytes are the node's word, up to what its line could carry meanwhile.
+
+A disk that is full stops nothing: what could not be written is kept and written later, and the sums
+are known without asking the disk.
 """
 
 import asyncio
@@ -15,21 +18,32 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from molink.control.messages.payloads import NodeState
+from molink.coordinator.members.discrepancies import Sightings, line_mbps
 from molink.coordinator.members.node_book import Contribution, Node, NodeBook
 from molink.coordinator.requests.cluster_service import ClusterService
 from molink.coordinator.requests.ring_client import RingClient
-from molink.errors import ErrorGuard
+from molink.errors import ErrorGuard, UserError
 from molink.stage_protocol.messages import StageHealth
 
 __all__ = ["LEDGER_FILE", "Accounting", "Ledger"]
 
 LEDGER_FILE = "ledger.sqlite"
 
-BYTES_STEP_MAX = 10 * 2**30
-"""Of one report: what 10 Gbit/s carry in eight seconds. More is not believed."""
+LINE_SLACK = 2.0
+"""Of what a line is believed to carry: a probe of a second may find it busy."""
+
+LOCAL_MBPS = 100_000.0
+"""Between processes of one PC."""
+
+LOCKED_S = 0.0
+"""Nobody else writes here; should something hold the file all the same, it is tried again."""
 
 PERIOD_S = 10.0
 """What a coordinator that is killed forgets."""
+
+TROUBLE = (
+    "Who gave what cannot be written down: is the disk full or gone? It is kept and tried again."
+)
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS contribution (
@@ -47,24 +61,44 @@ class Ledger:
     """An open ledger; from one thread."""
 
     _db: sqlite3.Connection
+    _sums: dict[str, Contribution] = field(default_factory=dict)
+    """As they are written."""
+    _added: list[tuple[str, Contribution]] = field(default_factory=list)
+    """And not yet written."""
     _sent_before: dict[str, int] = field(default_factory=dict)
 
     @classmethod
     def open(cls, data_dir: Path) -> "Ledger":
-        """Made on first use."""
-        data_dir.mkdir(parents=True, exist_ok=True)
-        db = sqlite3.connect(data_dir / LEDGER_FILE, isolation_level=None)
+        """Made on first use. Raises UserError when it cannot be used."""
+        path = data_dir / LEDGER_FILE
+        try:
+            data_dir.mkdir(parents=True, exist_ok=True)
+            db = sqlite3.connect(path, timeout=LOCKED_S, isolation_level=None)
+            try:
+                return cls._opened(db)
+            except sqlite3.Error:
+                db.close()
+                raise
+        except (OSError, sqlite3.Error) as error:
+            raise UserError(
+                f"{path} cannot be opened ({error}): check its owner and whether its disk is full, "
+                "or move it away; it only holds what each PC has given."
+            ) from None
+
+    @classmethod
+    def _opened(cls, db: sqlite3.Connection) -> "Ledger":
         db.execute("PRAGMA journal_mode=WAL")
         db.execute("PRAGMA synchronous=NORMAL")  # A power cut may take what came last.
         db.execute(_SCHEMA)
-        return cls(db)
+        rows = db.execute("SELECT node_id, uptime_s, token_layers, bytes_sent FROM contribution")
+        return cls(db, {row[0]: Contribution(row[1], row[2], row[3]) for row in rows})
 
     def close(self) -> None:
         """Close the database's file."""
         self._db.close()
 
     def add(self, node_id: str, name: str, given: Contribution) -> None:
-        """Add what a node has given since the last call."""
+        """Add what a node has given since the last call; within `together`."""
         self._db.execute(
             "INSERT INTO contribution VALUES (?, ?, ?, ?, ?) ON CONFLICT (node_id) DO UPDATE SET "
             "name = excluded.name, uptime_s = uptime_s + excluded.uptime_s, "
@@ -72,27 +106,28 @@ class Ledger:
             "bytes_sent = bytes_sent + excluded.bytes_sent",
             (node_id, name, given.uptime_s, given.token_layers, given.bytes_sent),
         )
+        self._added.append((node_id, given))
 
     @contextmanager
     def together(self) -> Iterator[None]:
         """What is added in the block is written at once, or nothing of it."""
+        self._added.clear()
         with self._db:  # Knows when SQLite has rolled back by itself, as on a full disk.
             self._db.execute("BEGIN")
             yield
+        for node_id, given in self._added:
+            self._sums[node_id] = self._sums.get(node_id, Contribution()) + given
 
-    def bytes_since(self, node_id: str, reported: int) -> int:
-        """Of a counter that a stage reports: what has come since its last report, bounded."""
+    def bytes_since(self, node_id: str, reported: int, most: float) -> int:
+        """Of a counter that a stage reports: what has come since its last report, up to `most`."""
         before = self._sent_before.get(node_id, 0)
         self._sent_before[node_id] = reported
         new = reported - before if reported >= before else reported
-        return max(0, min(new, BYTES_STEP_MAX))
+        return max(0, min(new, int(most)))
 
     def all(self) -> Mapping[str, Contribution]:
-        """Of every node that has ever given something."""
-        rows = self._db.execute(
-            "SELECT node_id, uptime_s, token_layers, bytes_sent FROM contribution"
-        )
-        return {row[0]: Contribution(row[1], row[2], row[3]) for row in rows}
+        """Of every node that has ever given something, as it is written."""
+        return dict(self._sums)
 
 
 @dataclass(slots=True)
@@ -105,9 +140,17 @@ class Accounting:
     _tokens_before: dict[int, int] = field(default_factory=dict)
     """Of each ring's epoch, tokens handed to users until the last time."""
     _at: float = field(default_factory=time.monotonic)
+    _counted_at: dict[str, float] = field(default_factory=dict)
+    """When each node's bytes were counted last."""
     _unwritten: dict[str, tuple[str, Contribution]] = field(default_factory=dict)
     """By node: its name, and what it has given since the ledger could last be written."""
+    _trouble: str = ""
     guard: ErrorGuard = field(default_factory=lambda: ErrorGuard("Writing down who gave what"))
+
+    @property
+    def trouble(self) -> str:
+        """Why nothing is written down now; empty when it is."""
+        return self._trouble
 
     async def run(self) -> None:
         """Until cancelled, and once more then."""
@@ -123,14 +166,16 @@ class Accounting:
         perhaps, is written the next time."""
         with self.guard:
             self._add_up(now)
+            self._trouble = TROUBLE
             with self.ledger.together():
                 for node_id, (name, given) in self._unwritten.items():
                     self.ledger.add(node_id, name, given)
             self._unwritten.clear()
+            self._trouble = ""
 
     def _add_up(self, now: float) -> None:
         elapsed_s, self._at = now - self._at, now
-        tokens = self._new_token_layers()
+        tokens, seen = self._new_token_layers(), Sightings.of(list(self.book))
         for node in self.book:
             if not node.is_here:
                 continue
@@ -138,7 +183,7 @@ class Accounting:
             given = Contribution(
                 elapsed_s if serving else 0.0,
                 tokens.get(node.node_id, 0),
-                self._bytes(node),
+                self._bytes(node, line_mbps(node, seen), now),
             )
             if given != Contribution():
                 _, before = self._unwritten.get(node.node_id, ("", Contribution()))
@@ -159,7 +204,12 @@ class Accounting:
         self._tokens_before[epoch] = client.tokens_sent
         return new
 
-    def _bytes(self, node: Node) -> int:
+    def _bytes(self, node: Node, line_mbps: float, now: float) -> int:
+        """The node's word, up to what its line could carry since it was last asked."""
+        before = self._counted_at.get(node.node_id, now - PERIOD_S)
+        self._counted_at[node.node_id] = now
+        mbps = LOCAL_MBPS if node.is_local else LINE_SLACK * line_mbps
+        most = (now - before) * mbps * 1e6 / 8
         stage = node.health.stage if node.health is not None else None
         links = stage.links if isinstance(stage, StageHealth) else ()
-        return self.ledger.bytes_since(node.node_id, sum(one.bytes_sent for one in links))
+        return self.ledger.bytes_since(node.node_id, sum(one.bytes_sent for one in links), most)

@@ -1,6 +1,10 @@
 """Who is let in, who is not, and what outlives a restart."""
 
+import sqlite3
+import subprocess
+import sys
 import threading
+from contextlib import contextmanager
 
 import pytest
 
@@ -317,6 +321,70 @@ def test_of_many_that_join_at_once_only_as_many_as_uses_are_let_in(registry, tmp
         thread.join()
     assert sorted(map(str, outcomes)) == ["None"] * 5 + ["True"] * 3
     assert uses_left(registry) == [0] and len(registry.list_nodes()) == 3
+
+
+@contextmanager
+def held(tmp_path):
+    """Another process is in the middle of a transaction."""
+    other = sqlite3.connect(tmp_path / "registry.db", isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    yield
+    other.execute("ROLLBACK")
+    other.close()
+
+
+def test_reading_waits_for_no_writer(registry, tmp_path):
+    invite = make(registry)
+    node = registry.admit(key(1), request(invite), NOW).node
+    revision, pair = registry.next_revision(), registry.coordinator
+    with held(tmp_path):
+        assert registry.member(node.node_id) == node
+        assert registry.member_of_token(node.weights_token) == node
+        assert registry.list_nodes() == [node] and len(registry.list_invites()) == 1
+        assert registry.changed() and registry.url and registry.coordinator == pair
+        assert registry.next_revision() == revision + 1
+        registry.url = registry.url
+
+
+def test_a_registry_in_use_is_one_sentence_and_soon(registry, tmp_path, monkeypatch):
+    monkeypatch.setattr("molink.control.registry.registry.LOOP_BUSY_S", 0.0)
+    with held(tmp_path), pytest.raises(ControlError, match="cannot be used"):
+        registry.next_revision()
+    assert registry.next_revision() == 1
+
+
+def test_a_full_disk_is_named_and_stands_in_nobody_s_way_afterwards(registry):
+    invite = make(registry)
+    registry._connection.execute("PRAGMA max_page_count = 1")
+    with pytest.raises(ControlError, match="full"):
+        for number in range(1, 300):
+            registry.set_setting(f"{number}", "x" * 1000)
+    assert len(registry.list_invites()) == 1
+    registry._connection.execute("PRAGMA max_page_count = 1000000")
+    assert registry.admit(key(1), request(invite), NOW).is_new
+
+
+FULL = """
+import resource, sys
+from pathlib import Path
+from molink.control.registry.registry import Registry
+from molink.errors import UserError
+resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
+try:
+    Registry.open(Path(sys.argv[1]))
+except UserError as error:
+    sys.exit(str(error))
+"""
+
+
+@pytest.mark.parametrize("is_new", [True, False])
+def test_a_start_on_a_full_disk_says_what_to_do(tmp_path, is_new):
+    if not is_new:
+        Registry.open(tmp_path).close()
+    ended = subprocess.run(
+        [sys.executable, "-c", FULL, str(tmp_path)], capture_output=True, text=True
+    )
+    assert "whether its disk is full" in ended.stderr and "Traceback" not in ended.stderr
 
 
 def test_a_change_is_noticed_once(registry, tmp_path):

@@ -8,10 +8,11 @@ from molink.control.messages.payloads import Assignment, NodeHealth, NodeState, 
 from molink.coordinator.members.node_book import Contribution, NodeBook
 from molink.coordinator.requests.cluster_service import ClusterService
 from molink.coordinator.requests.ledger import Accounting, Ledger
+from molink.errors import UserError
 from molink.serving.service import ModelCard
 from molink.stage_protocol.messages import PackingHealth, StageHealth
 from molink_scheduler.link.facts import LinkReport
-from tests.coordinator.examples import HERE, WORK, no_report
+from tests.coordinator.examples import HERE, PROFILE, WORK, no_report
 
 
 def test_sums_outlive_the_coordinator(tmp_path):
@@ -59,6 +60,60 @@ def accounting(tmp_path):
         ledger, book, ClusterService(ModelCard("m", 0, 100, 64, (), None), no_report), _at=0.0
     )
     ledger.close()
+
+
+def test_a_full_disk_is_shown_until_it_has_room(accounting):
+    accounting.ledger._db.execute("PRAGMA query_only = ON")
+    sent(accounting, 5)
+    accounting.settle(10.0)
+    assert "disk full" in accounting.trouble
+    accounting.ledger._db.execute("PRAGMA query_only = OFF")
+    accounting.settle(20.0)
+    assert accounting.trouble == ""
+
+
+def test_a_ledger_that_cannot_be_opened_is_one_sentence(tmp_path):
+    (tmp_path / "ledger.sqlite").write_bytes(b"not a database" * 1000)
+    with pytest.raises(UserError, match="whether its disk is full"):
+        Ledger.open(tmp_path)
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UserError, match="cannot be opened"):
+        Ledger.open(tmp_path / "file")
+
+
+def test_sums_are_known_while_the_disk_is_gone(accounting):
+    sent(accounting, 5)
+    accounting.settle(10.0)
+    accounting.ledger._db.close()
+    sent(accounting, 6)
+    accounting.settle(20.0)
+    assert accounting.ledger.all() == {"a": Contribution(10.0, 0, 5)}
+
+
+@pytest.mark.parametrize(
+    ("profile", "is_local", "believed"),
+    [
+        (PROFILE, False, 20e6),
+        (PROFILE.model_copy(update={"upload_mbps": 90_000}), False, 20e6),
+        (None, False, 20e6),
+        (None, True, 2**50),
+    ],
+)
+def test_no_more_is_believed_than_the_line_could_carry(accounting, profile, is_local, believed):
+    node = accounting.book.node("a")
+    node.profile, node.is_local = profile, is_local
+    sent(accounting, 2**50)
+    accounting.settle(10.0)
+    assert accounting.ledger.all()["a"].bytes_sent == min(2 * believed / 8 * 10, 100e9 / 8 * 10)
+
+
+def test_what_others_have_seen_of_a_line_is_believed(accounting):
+    node = accounting.book.node("a")
+    node.profile = PROFILE.model_copy(update={"upload_mbps": 1000})
+    accounting.book.node("b").seen = {"a": 400.0}
+    sent(accounting, 2**50)
+    accounting.settle(10.0)
+    assert accounting.ledger.all()["a"].bytes_sent == 2 * 400e6 / 8 * 10
 
 
 def sent(accounting, count):
