@@ -14,7 +14,7 @@ writes at once (TCP_NODELAY is on).
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import TracebackType
 from typing import Any, TypeVar
 
@@ -22,6 +22,7 @@ from aiohttp import ClientConnectionResetError, web
 
 from molink.api.callers import Caller
 from molink.api.errors import as_api_error, error_body
+from molink.control.api_keys.store import KeyUsage
 from molink.errors import RingError
 from molink.serving.service import (
     GenerationRequest,
@@ -96,12 +97,20 @@ async def generate_all(
         raise RingError(service.unready_reason)
 
     async def run(index: int, request: GenerationRequest) -> Result:
-        async with aclosing(service.generate(request)) as events:
-            return await consume(index, events)
+        asked = replace(request, key_id=caller.key_id)
+        async with aclosing(service.generate(asked)) as events:
+            return await consume(index, _counted(events, caller.usage))
 
     with caller.generating(len(requests)):
         runs = [run(index, request) for index, request in enumerate(requests)]
         return [await runs[0]] if len(runs) == 1 else await gathered(runs)
+
+
+async def _counted(events: AsyncIterator[TokenEvent], usage: KeyUsage) -> AsyncIterator[TokenEvent]:
+    """The same events; their tokens are counted for a key."""
+    async for event in events:
+        usage.answer_tokens += len(event.token_ids)
+        yield event
 
 
 class EventStream:

@@ -4,6 +4,7 @@ from functools import partial
 
 from aiohttp import web
 
+from molink.api.access import Access, access_checked, tell_rate
 from molink.api.body import BODY_BYTES_MAX
 from molink.api.callers import CALLERS, Callers
 from molink.api.errors import errors_in_openai_shape
@@ -18,12 +19,20 @@ __all__ = ["create_app"]
 
 
 def create_app(
-    service: GenerationService, *, body_bytes_max: int = BODY_BYTES_MAX
+    service: GenerationService,
+    access: Access | None = None,
+    *,
+    body_bytes_max: int = BODY_BYTES_MAX,
 ) -> web.Application:
-    """The application that serves `service`; run it with `start_api`, which sets what
-    cancellation needs."""
-    app = web.Application(middlewares=[errors_in_openai_shape], client_max_size=body_bytes_max)
-    app[CALLERS] = Callers()
+    """The application that serves `service` to who has `access`: without it, to this machine.
+
+    Run it with `start_api`, which sets what cancellation needs.
+    """
+    access = access or Access()
+    middlewares = [errors_in_openai_shape, access_checked(access)]
+    app = web.Application(middlewares=middlewares, client_max_size=body_bytes_max)
+    app[CALLERS] = Callers(access.keys)
+    app.on_response_prepare.append(tell_rate)
     texts = TokenTexts(service)
     app.add_routes(
         [

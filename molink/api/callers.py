@@ -14,10 +14,13 @@ from aiohttp import web
 
 from molink.api.connections import address_of
 from molink.api.errors import RETRY_AFTER_S, ApiError
+from molink.control.api_keys.live_keys import LiveKeys
+from molink.control.api_keys.store import ApiKey, KeyUsage
 
 __all__ = [
     "BODIES_BYTES_MAX",
     "BODIES_PART",
+    "CALLER",
     "CALLERS",
     "SEQUENCES_MAX",
     "BodyBudget",
@@ -46,6 +49,8 @@ class Caller:
     """Id of a key, or an address."""
     key_id: str | None = None
     """None: without a key."""
+    usage: KeyUsage = field(default_factory=KeyUsage)
+    """Where the tokens of a key are counted; of an address nobody asks."""
     sequences: int = 0
     body_bytes: int = 0
 
@@ -98,15 +103,18 @@ def _too_much(status: int, sentence: str) -> ApiError:
 class Callers:
     """Those with requests under way, by name."""
 
+    keys: LiveKeys | None = None
     budget: BodyBudget = field(default_factory=BodyBudget)
     _known: WeakValueDictionary[str, Caller] = field(default_factory=WeakValueDictionary)
 
-    def find(self, address: str | None, key_id: str | None = None) -> Caller:
+    def find(self, address: str | None, key: ApiKey | None = None) -> Caller:
         """The holder of this key, or else who is at this address."""
-        name = key_id or address_of(address)
+        name = key.key_id if key is not None else address_of(address)
         caller = self._known.get(name)
         if caller is None:
-            caller = self._known[name] = Caller(name, key_id)
+            caller = self._known[name] = Caller(name)
+            if key is not None and self.keys is not None:
+                caller.key_id, caller.usage = key.key_id, self.keys.usage(key)
         return caller
 
 

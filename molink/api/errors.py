@@ -73,6 +73,7 @@ def as_api_error(error: Exception) -> ApiError:
 def error_body(error: ApiError) -> dict[str, Any]:
     """The error object that OpenAI's clients parse."""
     kind = "invalid_request_error" if error.status < 500 else "server_error"
+    kind = "requests" if error.status == 429 else kind
     return {
         "error": {"message": str(error), "type": kind, "param": error.param, "code": error.code}
     }

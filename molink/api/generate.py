@@ -91,8 +91,9 @@ async def post_generate(service: GenerationService, request: web.Request) -> web
                 await stream.send(writer.body(event))
         return stream.response
 
-    consume = streamed if is_streamed else whole
-    (response,) = await generate_all(caller_of(request), service, [job], consume)
+    consume, caller = streamed if is_streamed else whole, caller_of(request)
+    caller.usage.prompt_tokens += len(job.prompt_token_ids)
+    (response,) = await generate_all(caller, service, [job], consume)
     return response
 
 

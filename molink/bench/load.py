@@ -132,12 +132,14 @@ async def run_load(
     settings: Settings,
     done: Callable[[RequestRecord], None] = lambda record: None,
     planned: Callable[[int], None] = lambda count: None,
+    key: str | None = None,
 ) -> dict[str, Any]:
     """Run the load and report on it.
 
-    `planned` is called with the number of requests, `done` with each one's record when it ends.
+    `key` is of the server's API, if it wants one. `planned` is called with the number of requests,
+    `done` with each one's record when it ends.
     """
-    async with ApiClient(settings.url) as client:
+    async with ApiClient(settings.url, key) as client:
         model = await ServedModel.ask(client)
         warming, plan, offered = _plans(settings, model)
         planned(len(plan.requests))

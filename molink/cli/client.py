@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from molink.cli.options import key_option
 from molink.errors import UserError
 from molink.printable import printable
 
@@ -35,6 +36,8 @@ STAGE_ENVIRONMENT = {
 
 Command = Callable[..., Any]
 Event = dict[str, Any]
+Server = tuple[str, str | None]
+"""Its URL, and a key if it wants one."""
 
 url_option = click.option(
     "--url", default=DEFAULT_URL, show_default=True, help="Address of the server."
@@ -60,29 +63,31 @@ def sampling_options(command: Command) -> Command:
 @click.command()
 @click.argument("prompt")
 @url_option
+@key_option
 @sampling_options
-def generate(prompt: str, url: str, **sampling: Any) -> None:
+def generate(prompt: str, url: str, key: str | None, **sampling: Any) -> None:
     """Continue PROMPT, streaming the text to standard output."""
     body = {"prompt": prompt, **_given(sampling)}
-    asyncio.run(_print_stream(url, "/generate", body, lambda event: event["text"], []))
+    asyncio.run(_print_stream((url, key), "/generate", body, lambda event: event["text"], []))
     click.echo()
 
 
 @click.command()
 @url_option
+@key_option
 @click.option("--system", help="What the model is told about its role.")
 @sampling_options
-def chat(url: str, system: str | None, **sampling: Any) -> None:
+def chat(url: str, key: str | None, system: str | None, **sampling: Any) -> None:
     """Talk with the served model.
 
     /new starts over; /exit or Ctrl-D leaves; Ctrl-C stops the present answer. From a pipe, each
     line is a message.
     """
-    chat_with(url, system=system, **sampling)
+    chat_with((url, key), system=system, **sampling)
 
 
-def chat_with(url: str, *, system: str | None = None, **sampling: Any) -> None:
-    """A conversation with the server at `url` on this process's terminal, until the user leaves."""
+def chat_with(server: Server, *, system: str | None = None, **sampling: Any) -> None:
+    """A conversation with a server on this process's terminal, until the user leaves."""
     opening = [] if system is None else [{"role": "system", "content": system}]
     conversation = list(opening)
     interactive = sys.stdin.isatty()
@@ -92,7 +97,7 @@ def chat_with(url: str, *, system: str | None = None, **sampling: Any) -> None:
             continue
         asked = [*conversation, {"role": "user", "content": message}]
         try:
-            answer = _answer(url, {"messages": asked, **_given(sampling)})
+            answer = _answer(server, {"messages": asked, **_given(sampling)})
         except UserError as error:
             if not interactive:
                 raise
@@ -125,11 +130,11 @@ def _typed_lines() -> Iterator[str]:
                 click.echo("\n/exit or Ctrl-D leaves.")
 
 
-def _answer(url: str, body: dict[str, Any]) -> str:
+def _answer(server: Server, body: dict[str, Any]) -> str:
     """Stream one answer; Ctrl-C keeps what has come until then."""
     pieces: list[str] = []
     try:
-        asyncio.run(_print_stream(url, "/v1/chat/completions", body, _delta_text, pieces))
+        asyncio.run(_print_stream(server, "/v1/chat/completions", body, _delta_text, pieces))
     except KeyboardInterrupt:
         click.echo(" [stopped]", nl=False)
     finally:
@@ -143,12 +148,16 @@ def _delta_text(event: Event) -> str:
 
 
 async def _print_stream(
-    url: str, path: str, body: dict[str, Any], text_of: Callable[[Event], str], pieces: list[str]
+    server: Server,
+    path: str,
+    body: dict[str, Any],
+    text_of: Callable[[Event], str],
+    pieces: list[str],
 ) -> None:
     """Write the text of an answer's events as they come, and keep it in `pieces`."""
     from molink.client.api_client import ApiClient
 
-    async with ApiClient(url) as client, aclosing(client.stream(path, body)) as events:
+    async with ApiClient(*server) as client, aclosing(client.stream(path, body)) as events:
         async for event in events:
             pieces.append(text_of(event))
             click.echo(printable(pieces[-1]), nl=False)
@@ -166,6 +175,7 @@ _ABOVE_ZERO = click.FloatRange(min=0, min_open=True)
 @click.command()
 @click.argument("model", required=False)
 @url_option
+@key_option
 @click.option("--concurrency", type=_AT_LEAST_ONE, default=1, show_default=True, help="At once.")
 @click.option("--requests", type=_AT_LEAST_ONE, default=8, show_default=True, help="In all.")
 @click.option(
@@ -207,7 +217,11 @@ _ABOVE_ZERO = click.FloatRange(min=0, min_open=True)
     help="Instead: no server, but the step times of MODEL's stages on this machine.",
 )
 def bench(
-    json_file: Path | None, profile_file: Path | None, model: str | None, **settings: Any
+    json_file: Path | None,
+    profile_file: Path | None,
+    model: str | None,
+    key: str | None,
+    **settings: Any,
 ) -> None:
     """Load a server with random prompts and measure it as its users do.
 
@@ -225,7 +239,7 @@ def bench(
         raise UserError(f"{model} is not needed: the server at --url says what it serves.")
     if json_file is not None:
         _check_writable(json_file, "--json")
-    _show(asyncio.run(_run_with_bar(settings_from(settings, given))), json_file)
+    _show(asyncio.run(_run_with_bar(settings_from(settings, given), key)), json_file)
 
 
 def _write_profile(model: str | None, path: Path) -> None:
@@ -244,7 +258,7 @@ def _write_profile(model: str | None, path: Path) -> None:
         write_profile(model, path, lambda: bar.advance(task))
 
 
-async def _run_with_bar(settings: "Settings") -> dict[str, Any]:
+async def _run_with_bar(settings: "Settings", key: str | None) -> dict[str, Any]:
     from rich.console import Console
     from rich.progress import Progress
 
@@ -254,6 +268,7 @@ async def _run_with_bar(settings: "Settings") -> dict[str, Any]:
         task = bar.add_task("requests", total=None)
         return await run_load(
             settings,
+            key=key,
             done=lambda record: bar.advance(task),
             planned=lambda count: bar.update(task, total=count),
         )

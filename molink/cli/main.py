@@ -17,6 +17,7 @@ from molink import __version__
 from molink.cli.client import bench, chat, generate
 from molink.cli.command_line import SentenceGroup
 from molink.cli.demo import demo
+from molink.cli.keys import key
 from molink.cli.members import invite, node
 from molink.cli.plan import plan
 from molink.cli.relay import relay
@@ -60,7 +61,7 @@ def cli() -> None:
     """Serve large language models over a ring of home PCs joined by slow links."""
 
 
-for command in (serve, up, relay, demo, generate, chat, bench, invite, node, plan):
+for command in (serve, up, relay, demo, generate, chat, bench, invite, key, node, plan):
     cli.add_command(command)
 
 

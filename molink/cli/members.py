@@ -6,49 +6,36 @@ list of nodes asks it, and does without if none answers.
 """
 
 import json
-import math
-import re
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from datetime import datetime
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
-from urllib.request import urlopen
+from urllib.request import Request, urlopen
 
 import click
 
-from molink.errors import UserError
+from molink.cli.tables import (
+    DATA_FOLDER,
+    data_dir_option,
+    duration_s,
+    json_option,
+    local_time,
+    show_rows,
+)
 from molink.printable import printable_line
 
 if TYPE_CHECKING:
     from molink.control.registry.database import InviteRecord, NodeRecord
     from molink.control.registry.registry import Registry
 
-__all__ = ["duration_s", "invite", "live_nodes", "node"]
-
-DATA_FOLDER = "molink"
-"""Under $XDG_DATA_HOME; `molink up` keeps its registry there too."""
+__all__ = ["invite", "live_nodes", "node"]
 
 ANSWER_WITHIN_S = 3.0
 """A coordinator on this machine answers in milliseconds; a list is printed without it, too."""
 
 ANSWER_BYTES_MAX = 64 * 2**20
 """Some 4 KB for each of the nodes that a coordinator takes at most."""
-
-UNITS_S = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
-
-DURATION = re.compile(r"(\d+(?:\.\d+)?)([smhd])")
-"""30m, 24h, 7d."""
-
-Command = Callable[..., Any]
-
-data_dir_option = click.option(
-    "--data-dir",
-    metavar="FOLDER",
-    help="Where the coordinator keeps its registry; without it $XDG_DATA_HOME/molink.",
-)
-json_option = click.option("--json", "as_json", is_flag=True, help="As JSON, for programs.")
 
 
 @click.group(invoke_without_command=True)
@@ -89,7 +76,7 @@ def list_invites(as_json: bool, data_dir: str | None) -> None:
     with _registry(data_dir) as registry:
         now = time.time()
         rows = [_invite_fields(one, now) for one in registry.list_invites()]
-    _show(rows, as_json, "There are no invites: molink invite makes one.")
+    show_rows(rows, as_json, "There are no invites: molink invite makes one.")
 
 
 @invite.command("revoke")
@@ -115,11 +102,12 @@ def list_nodes(as_json: bool, data_dir: str | None) -> None:
     have lines of their own (`pc` is the id of the PC that they belong to)."""
     with _registry(data_dir) as registry:
         records, url = registry.list_nodes(), registry.api_url
-    live = live_nodes(url) if records else {}
+    with _own_key(data_dir) as key:
+        live = live_nodes(url, key) if records else {}
     rows = [_node_fields(one, live or {}) for one in records]
     if not as_json:
         rows = [_node_row(row) for row in rows]
-    _show(rows, as_json, "No PC has joined yet: molink invite prints what its owner runs.")
+    show_rows(rows, as_json, "No PC has joined yet: molink invite prints what its owner runs.")
     if live is None and not as_json:
         click.echo(f"What they do now is not known: no coordinator answers at {url}.", err=True)
 
@@ -144,36 +132,42 @@ def remove_node(node: str, data_dir: str | None) -> None:
         )
 
 
-def live_nodes(url: str | None) -> dict[str, Mapping[str, Any]] | None:
+@contextmanager
+def _own_key(data_dir: str | None) -> Iterator[str | None]:
+    """A key for the coordinator on this machine, for the time of the block: who may write its
+    files needs nobody's leave."""
+    from molink.config.data_dir import data_dir as folder
+    from molink.control.api_keys.store import KeyStore
+
+    directory = folder(DATA_FOLDER, data_dir)
+    if not KeyStore.exists(directory):
+        yield None
+        return
+    with closing(KeyStore.open(directory)) as store, store.temporary_admin(time.time()) as secret:
+        yield secret
+
+
+def live_nodes(url: str | None, key: str | None = None) -> dict[str, Mapping[str, Any]] | None:
     """`nodes` of GET /cluster by id; None when no coordinator answers. On loopback first: from
     inside, a public name often leads nowhere."""
     port = urlsplit(url).port if url else None
     for base in (f"http://127.0.0.1:{port}", url) if port else (url,):
-        found = _nodes_at(f"{base}/cluster") if base else None
+        found = _nodes_at(f"{base}/cluster", key) if base else None
         if found is not None:
             return found
     return None
 
 
-def _nodes_at(address: str) -> dict[str, Mapping[str, Any]] | None:
+def _nodes_at(address: str, key: str | None) -> dict[str, Mapping[str, Any]] | None:
     if not address.startswith(("http://", "https://")):
         return None
+    request = Request(address, headers={"Authorization": f"Bearer {key}"} if key else {})
     try:
-        with urlopen(address, timeout=ANSWER_WITHIN_S) as answer:
+        with urlopen(request, timeout=ANSWER_WITHIN_S) as answer:
             report = json.loads(answer.read(ANSWER_BYTES_MAX))
         return {str(node["id"]): node for node in report["nodes"]}
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return None
-
-
-def duration_s(option: str, text: str) -> float:
-    """Seconds of a length of time as people write it. Raises UserError for what is none."""
-    match = DURATION.fullmatch(text)
-    if match is None or not math.isfinite(seconds := float(match[1]) * UNITS_S[match[2]]):
-        raise UserError(
-            f"{option} takes a length of time such as 30m, 24h or 7d, got {text!r:.40}."
-        )
-    return seconds
 
 
 @contextmanager
@@ -196,8 +190,8 @@ def _invite_fields(invite: "InviteRecord", now: float) -> dict[str, Any]:
         "state": invite.state(now),
         "uses_left": invite.uses_left,
         "uses_total": invite.uses_total,
-        "created": _time(invite.created),
-        "expires": _time(invite.expires),
+        "created": local_time(invite.created),
+        "expires": local_time(invite.expires),
     }
 
 
@@ -206,10 +200,10 @@ def _node_fields(node: "NodeRecord", live: Mapping[str, Mapping[str, Any]]) -> d
     return {
         "id": node.node_id,
         "name": node.name,
-        "joined": _time(node.joined),
+        "joined": local_time(node.joined),
         "pc": None if node.is_pc else node.pc,
         "invite": node.invite_id,
-        "removed": None if node.removed is None else _time(node.removed),
+        "removed": None if node.removed is None else local_time(node.removed),
         "state": now.get("state"),
         "layers": now.get("layers"),
         "device": now.get("device"),
@@ -231,27 +225,3 @@ def _node_row(node: Mapping[str, Any]) -> dict[str, Any]:
         "invite": node["invite"],
         "reason": node["reason"],
     }
-
-
-def _time(unix_s: float) -> str:
-    """In this PC's time zone, to the minute, with the zone's offset."""
-    return datetime.fromtimestamp(unix_s).astimezone().isoformat(" ", "minutes")
-
-
-def _show(rows: Sequence[dict[str, Any]], as_json: bool, nothing: str) -> None:
-    """A table, or a list of objects for programs."""
-    if as_json:
-        click.echo(json.dumps(rows, indent=2))
-        return
-    if not rows:
-        click.echo(nothing)
-        return
-    lines = [list(rows[0]), *([_cell(value) for value in row.values()] for row in rows)]
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    for line in lines:
-        cells = [cell.ljust(width) for cell, width in zip(line, widths, strict=True)]
-        click.echo("  ".join(cells).rstrip())
-
-
-def _cell(value: object) -> str:
-    return "-" if value in (None, "") else printable_line(str(value))

@@ -11,7 +11,7 @@ from molink_scheduler.codec_choice import CODEC_CHOICES
 from molink_scheduler.head.settings import RingTerms
 from molink_scheduler.link.transmission import POLICIES, POLICY_DEFAULT
 
-__all__ = ["ring_options", "some_ring_options"]
+__all__ = ["access_options", "key_option", "ring_options", "some_ring_options"]
 
 Command = Callable[..., Any]
 
@@ -99,6 +99,34 @@ _RING_OPTIONS = (
         help="Prompt tokens computed and sent at a time.",
     ),
 )
+
+
+_ACCESS_OPTIONS = (
+    click.option(
+        "--no-keys", is_flag=True, help="Ask nobody for a key, although others can reach the API."
+    ),
+    click.option(
+        "--allowed-host",
+        "allowed_hosts",
+        multiple=True,
+        metavar="NAME",
+        help="Name by which the API is reached without a key; may be given again.",
+    ),
+)
+
+key_option = click.option(
+    "--key",
+    envvar="MOLINK_API_KEY",
+    metavar="KEY",
+    help="Of the server, if it wants one; better in the environment, as MOLINK_API_KEY.",
+)
+
+
+def access_options(command: Command) -> Command:
+    """Add the options about who may use the API."""
+    for option in reversed(_ACCESS_OPTIONS):
+        command = option(command)
+    return command
 
 
 def _with_terms(command: Command) -> Command:

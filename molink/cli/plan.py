@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from molink.cli.options import auto_or_count
+from molink.cli.options import auto_or_count, key_option
 from molink.errors import UserError
 
 if TYPE_CHECKING:
@@ -17,6 +17,9 @@ CONTEXT_TOKENS_MAX = 131_072
 """As much KV as a stage offers at most, for one user."""
 
 TPOT_MS_MAX = 60_000.0
+
+ERROR_BYTES_MAX = 2**16
+"""Of a refusal: one sentence."""
 
 PLAN_TIMEOUT_S = 30.0
 """A plan of a hundred PCs takes two seconds."""
@@ -36,6 +39,7 @@ PLAN_TIMEOUT_S = 30.0
     help="Instead of MODEL and --nodes: of a running coordinator, with its model and its PCs as "
     "they were measured.",
 )
+@key_option
 @click.option(
     "--tpot-ms",
     default=250.0,
@@ -72,6 +76,7 @@ def plan(
     model: str | None,
     nodes_path: Path | None,
     url: str | None,
+    key: str | None,
     tpot_ms: float,
     context_tokens: int,
     prompt_tokens: int,
@@ -95,7 +100,7 @@ def plan(
     if url is not None:
         if model is not None or nodes_path is not None:
             raise UserError("--url asks a coordinator for its own model and PCs: give it alone.")
-        name, found = _ask_coordinator(url, split)
+        name, found = _ask_coordinator(url, key, split)
     elif model is None or nodes_path is None:
         raise UserError("Give MODEL and --nodes FILE, or --url of a running coordinator.")
     else:
@@ -119,12 +124,13 @@ def _make_plan(
     return planned.name, nodes.plan(planned, goal, split, rings_max)
 
 
-def _ask_coordinator(url: str, split: str | None) -> "tuple[str, Plan]":
+def _ask_coordinator(url: str, key: str | None, split: str | None) -> "tuple[str, Plan]":
     """The plan of a running coordinator, and its model."""
     import json
-    from urllib.error import URLError
-    from urllib.request import urlopen
+    from urllib.error import HTTPError, URLError
+    from urllib.request import Request, urlopen
 
+    from molink.client.api_client import server_sentence
     from molink.errors import FrameError
     from molink.wire.schema import Rules, Schema
     from molink_scheduler.placement import Plan
@@ -133,11 +139,14 @@ def _ask_coordinator(url: str, split: str | None) -> "tuple[str, Plan]":
     try:
         if not address.startswith(("http://", "https://")):
             raise ValueError("it begins with neither http:// nor https://")
-        with urlopen(address, timeout=PLAN_TIMEOUT_S) as answer:
+        request = Request(address, headers={"Authorization": f"Bearer {key}"} if key else {})
+        with urlopen(request, timeout=PLAN_TIMEOUT_S) as answer:
             fields = json.load(answer)
         if "shortage" in fields:
             raise UserError(f"{fields['model']} does not fit: {fields['shortage']}")
         return str(fields["model"]), Schema(Plan, Rules()).read(fields["plan"])
+    except HTTPError as error:
+        raise UserError(server_sentence(error.code, error.read(ERROR_BYTES_MAX))) from None
     except (URLError, OSError, ValueError, TypeError, KeyError, FrameError) as error:
         why = getattr(error, "reason", error)  # Of a URLError; its own text is made for programs.
         raise UserError(

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from molink.cli.options import ring_options
+from molink.cli.options import access_options, ring_options
 
 if TYPE_CHECKING:
     from molink.config.ring_hosts import RingHosts
@@ -42,6 +42,7 @@ NODES_DEFAULT = 3
     help="Write what each stage is told and decides to FILE.0, FILE.1, ..., for `molink sim "
     "replay`; prompts and answers are in it.",
 )
+@access_options
 @ring_options
 def serve(link: str | None, hosts: str | None, nodes: int | None, **options: Any) -> None:
     """Serve MODEL: a local directory, a Hugging Face hub id, or `demo`."""
@@ -68,16 +69,28 @@ def _nodes_of(layers: str | None, hosts: "RingHosts | None") -> int:
 async def _serve(settings: "ServeSettings") -> None:
     """Until cancelled by a signal. Raises StageError or UserError when no ring stands at first."""
     from molink.api import create_app, start_api
+    from molink.api.access import open_access
     from molink.api.server import check_port_free
     from molink.cli.cluster_news import show_news
+    from molink.cli.tables import DATA_FOLDER
     from molink.cli.terminal import StatusLine, until_loaded
+    from molink.config.data_dir import data_dir
     from molink.coordinator.local.start import start_local
 
     check_port_free(settings.host, settings.port)
     async with AsyncExitStack() as stack:
+        access = await stack.enter_async_context(
+            open_access(
+                settings.host,
+                data_dir(DATA_FOLDER),
+                settings.allowed_hosts,
+                no_keys=settings.no_keys,
+                make=False,
+            )
+        )
         cluster = await stack.enter_async_context(start_local(settings))
         await until_loaded(cluster, settings.nodes)
-        app = create_app(cluster.service)
+        app = create_app(cluster.service, access)
         runner = await start_api(app, settings.host, settings.port)
         stack.push_async_callback(runner.cleanup)
         shown = StatusLine()

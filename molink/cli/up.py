@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from molink.cli.options import some_ring_options
+from molink.cli.options import access_options, some_ring_options
 
 if TYPE_CHECKING:
     from molink.cli.terminal import StatusLine
@@ -112,6 +112,7 @@ SHARED = ("dtype", "model_len_max", "micro_batch_count", "policy", "codec", "spa
 @click.option(
     "--data-dir", metavar="FOLDER", help="Keys, invites, nodes; without it $XDG_DATA_HOME/molink."
 )
+@access_options
 @some_ring_options(*SHARED)
 def up(data_dir: str | None, wait: bool, public_host: str, **options: Any) -> None:
     """Serve MODEL over the PCs that join: a local directory, a Hugging Face hub id, or `demo`.
@@ -119,7 +120,7 @@ def up(data_dir: str | None, wait: bool, public_host: str, **options: Any) -> No
     Prints the command with which a PC joins. Requests are answered with 503 and the reason until
     enough PCs are there.
     """
-    from molink.cli.members import DATA_FOLDER
+    from molink.cli.tables import DATA_FOLDER
     from molink.config.data_dir import data_dir as data_folder
     from molink.config.settings import UpSettings
     from molink.tasks import until_stopped
@@ -144,6 +145,7 @@ async def _up(settings: "UpSettings", *, wait: bool) -> None:
 
 async def _serve(settings: "UpSettings", shown: "StatusLine", *, wait: bool) -> None:
     from molink.api import create_app, start_api
+    from molink.api.access import open_access
     from molink.api.agents import create_agents_app
     from molink.api.cluster_routes import add_plan_route
     from molink.api.server import check_port_free, free_ports
@@ -159,7 +161,16 @@ async def _serve(settings: "UpSettings", shown: "StatusLine", *, wait: bool) -> 
             start_coordinator(settings, port, agents_port)
         )
         service, registry = coordinator.cluster.service, coordinator.registry
-        app = create_app(service)
+        access = await stack.enter_async_context(
+            open_access(
+                settings.host,
+                settings.data_dir,
+                (settings.public_host, *settings.allowed_hosts),
+                no_keys=settings.no_keys,
+                make=True,
+            )
+        )
+        app = create_app(service, access)
         add_plan_route(app, service.model.name, coordinator.plan)
         offered = OfferedFiles(
             coordinator.checkpoint, settings.data_dir / "weights", name=service.model.name
@@ -183,6 +194,8 @@ async def _serve(settings: "UpSettings", shown: "StatusLine", *, wait: bool) -> 
         runner = await start_api(app, settings.host, port)
         stack.push_async_callback(runner.cleanup)
         _announce(registry, settings, port, shown)
+        if access.hint is not None:
+            shown.hint(access.hint)
         ready_url = f"http://{settings.public_host}:{port}" if wait else None
         await _show(service, ready_url, shown)
 

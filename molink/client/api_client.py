@@ -16,7 +16,7 @@ import aiohttp
 
 from molink.errors import UserError
 
-__all__ = ["ApiClient", "ServedModel", "server_url"]
+__all__ = ["ApiClient", "ServedModel", "server_sentence", "server_url"]
 
 CONNECT_S_MAX = 10.0
 """A server that does not answer the handshake by then is not there."""
@@ -46,11 +46,14 @@ def server_url(url: str) -> str:
 class ApiClient:
     """HTTP client of one server, over connections that are kept."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, key: str | None = None) -> None:
+        """`key` is of the server's API; None where it wants none."""
         self._url = server_url(url)
+        self._headers = {"Authorization": f"Bearer {key}"} if key else {}
 
     async def __aenter__(self) -> "ApiClient":
         self._session = aiohttp.ClientSession(
+            headers=self._headers,
             connector=aiohttp.TCPConnector(limit=0),
             timeout=aiohttp.ClientTimeout(
                 total=None, sock_connect=CONNECT_S_MAX, sock_read=SILENCE_S_MAX
@@ -91,7 +94,7 @@ class ApiClient:
 
     async def _check(self, response: aiohttp.ClientResponse) -> None:
         if response.status != 200:
-            raise UserError(_server_sentence(response.status, await response.read()))
+            raise UserError(server_sentence(response.status, await response.read()))
 
     def _lost(self, error: Exception) -> UserError:
         match error:
@@ -154,7 +157,8 @@ def _event(line: bytes) -> dict[str, Any]:
     return event
 
 
-def _server_sentence(status: int, raw: bytes) -> str:
+def server_sentence(status: int, raw: bytes) -> str:
+    """What a server says about its refusal, or what its status may mean."""
     try:
         sentence = _sentence_of(json.loads(raw))
     except (ValueError, RecursionError):

@@ -55,6 +55,10 @@ class ServeSettings:
     """Codec of the activations between stages, or "auto"."""
     upload_mbps: float | None = None
     """Cap on everything that each node uploads."""
+    no_keys: bool = False
+    """Whether nobody needs a key of the API, wherever it listens."""
+    allowed_hosts: tuple[str, ...] = ()
+    """Names by which the API is reached without a key."""
     event_log: Path | None = None
     """Where each stage writes what it is told, with its number behind the name."""
 
@@ -115,6 +119,10 @@ class UpSettings:
     tls_key: str = ""
     tls_ca: str = ""
     """Who signed the certificate; empty: an authority that every system trusts."""
+    no_keys: bool = False
+    """Whether nobody needs a key of the API, wherever it listens."""
+    allowed_hosts: tuple[str, ...] = ()
+    """Names by which the API is reached without a key, besides `public_host`."""
     min_nodes: int = 1
     dtype: str = "auto"
     model_len_max: int | None = None

@@ -70,6 +70,8 @@ class GenerationRequest:
 
     prompt_token_ids: tuple[int, ...]
     sampling: SamplingParams
+    key_id: str | None = None
+    """Of the API key that asks: what users share may depend on it. None: without a key."""
 
 
 @dataclass(frozen=True, slots=True)

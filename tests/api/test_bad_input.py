@@ -5,6 +5,7 @@ import json
 
 import pytest
 
+JSON = {"Content-Type": "application/json"}
 GENERATE = "/generate"
 COMPLETIONS = "/v1/completions"
 CHAT = "/v1/chat/completions"
@@ -64,13 +65,13 @@ NOT_JSON = [
 @pytest.mark.parametrize("raw", NOT_JSON, ids=lambda raw: repr(raw[:40]))
 @pytest.mark.parametrize("path", OK)
 async def test_bodies_that_are_no_json_object(service, serve, http, path, raw):
-    status, _ = await error_of(http, await serve(service), path, data=raw)
+    status, _ = await error_of(http, await serve(service), path, data=raw, headers=JSON)
     assert status == 400
     assert service.requests == []
 
 
 async def test_a_body_that_does_not_match_its_headers(service, serve, http):
-    headers = {"Content-Encoding": "gzip"}
+    headers = JSON | {"Content-Encoding": "gzip"}
     async with http.post(
         f"{await serve(service)}/generate", data=b"{}", headers=headers
     ) as response:
@@ -124,7 +125,7 @@ SHARED_BAD = [
 async def test_wrong_fields_of_every_endpoint(service, serve, http, path, extra, param):
     # json.dumps writes Infinity as such: the parser refuses it before any field is looked at.
     raw = json.dumps(OK[path] | extra)
-    status, error = await error_of(http, await serve(service), path, data=raw)
+    status, error = await error_of(http, await serve(service), path, data=raw, headers=JSON)
     assert status == 400
     assert error["param"] == param
     assert param is None or param.split(".")[0] in error["message"]

@@ -19,6 +19,7 @@ from molink.api.callers import (
     Callers,
 )
 from molink.api.errors import ApiError, errors_in_openai_shape
+from molink.control.api_keys.store import ApiKey
 from molink.control.messages.sealing import SEALED_BYTES_MAX
 from molink.coordinator.requests.ring_client import REQUESTS_MAX
 
@@ -134,7 +135,8 @@ def test_nobody_who_has_gone_is_remembered():
     callers = Callers()
     first = callers.find("192.0.2.1")
     assert callers.find("192.0.2.1") is first
-    assert callers.find("192.0.2.1", "key") is not first
+    key = ApiKey("192", "", False, None, 0.0, None, None)
+    assert callers.find("192.0.2.1", key) is not first
     first.sequences = 7
     del first
     assert callers.find("192.0.2.1").sequences == 0

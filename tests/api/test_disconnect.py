@@ -21,7 +21,10 @@ async def post_by_hand(url, path, body):
     host, port = url.removeprefix("http://").split(":")
     reader, writer = await asyncio.open_connection(host, int(port))
     raw = json.dumps(body).encode()
-    head = f"POST {path} HTTP/1.1\r\nHost: {host}\r\nContent-Length: {len(raw)}\r\n\r\n"
+    head = (
+        f"POST {path} HTTP/1.1\r\nHost: {host}\r\nContent-Type: application/json\r\n"
+        f"Content-Length: {len(raw)}\r\n\r\n"
+    )
     writer.write(head.encode() + raw)
     await writer.drain()
     return reader, writer

@@ -139,13 +139,6 @@ async def test_a_long_prompt_is_encoded_too(service, serve, http):
     assert "9001" in error["message"] and "200" in error["message"]
 
 
-async def test_content_type_does_not_matter(service, serve, http):
-    url = await serve(service)
-    headers = {"Content-Type": "application/x-www-form-urlencoded"}
-    async with http.post(f"{url}/generate", data=b'{"prompt": "x"}', headers=headers) as response:
-        assert response.status == 200
-
-
 @pytest.mark.parametrize("stream", [False, True])
 async def test_a_failure_before_the_first_event_has_a_status(service, serve, http, stream):
     url = await serve(service)

@@ -18,30 +18,35 @@ PACKAGES = ("molink", "scheduler/molink_scheduler", "agent/molink_agent", "sim/m
 OPTIONS = {
     "serve": (
         "--host --port --link --hosts --nodes --layers --dtype --device --threads --max-model-len "
-        "--kv-tokens --micro-batches --policy --upload-mbps --wire --span-tokens --event-log"
+        "--kv-tokens --micro-batches --policy --upload-mbps --wire --span-tokens --event-log "
+        "--no-keys --allowed-host"
     ),
     "up": (
         "--host --port --public-host --broker --broker-port --relay-port --relay "
         "--relay-secret-file --agents-port --broker-users --tls-cert --tls-key --tls-ca "
         "--min-nodes --wait --tpot-ms --context-tokens --prompt-tokens --answer-tokens --split "
         "--weights-mbps --data-dir --dtype --max-model-len --micro-batches --policy --wire "
-        "--span-tokens"
+        "--span-tokens --no-keys --allowed-host"
     ),
     "demo": "--chat --prompt",
     "plan": (
         "--nodes --url --tpot-ms --context-tokens --prompt-tokens --answer-tokens --split --rings "
-        "--json"
+        "--json --key"
     ),
-    "generate": "--url --max-tokens --temperature --top-p --top-k --seed --stop",
+    "generate": "--url --key --max-tokens --temperature --top-p --top-k --seed --stop",
     "relay": "--host --port --secret-file",
-    "chat": "--url --system --max-tokens --temperature --top-p --top-k --seed --stop",
+    "chat": "--url --key --system --max-tokens --temperature --top-p --top-k --seed --stop",
     "bench": (
         "--url --concurrency --requests --input-tokens --output-tokens --seed --temperature "
-        "--warmup --json --trace --rate --duration-s --scale --profile"
+        "--warmup --json --trace --rate --duration-s --scale --profile --key"
     ),
     "invite": "--expires --uses --name --url --data-dir",
     "invite list": "--json --data-dir",
     "invite revoke": "--data-dir",
+    "key": "",
+    "key create": "--name --rate --expires --admin --data-dir",
+    "key list": "--json --data-dir",
+    "key revoke": "--data-dir",
     "node": "",
     "node list": "--json --data-dir",
     "node remove": "--data-dir",

@@ -39,6 +39,18 @@ def test_a_refused_request_is_the_servers_sentence(url):
         run(generate, "hi", "--url", url, "--temperature", -1)
 
 
+@pytest.mark.parametrize("command", [generate, chat, bench])
+def test_a_key_is_sent(url, command, monkeypatch):
+    """The server wants none, and yet refuses one of ours that it does not know."""
+    arguments = [*(["hi"] if command is generate else []), "--url", url]
+    assert run(command, *arguments, "--key", "none", input="hello\n")
+    with pytest.raises(UserError, match="does not know your key"):
+        run(command, *arguments, "--key", "molink-sk-x", input="hello\n")
+    monkeypatch.setenv("MOLINK_API_KEY", "molink-sk-x")
+    with pytest.raises(UserError, match="does not know your key"):
+        run(command, *arguments, input="hello\n")
+
+
 def test_a_failure_in_the_middle(url, service):
     service.failing = frozenset({0})
     with pytest.raises(UserError, match="Stage 2 was lost"):

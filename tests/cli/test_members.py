@@ -9,7 +9,8 @@ import pytest
 from click.testing import CliRunner
 
 from molink.cli.main import cli
-from molink.cli.members import _time, duration_s, live_nodes
+from molink.cli.members import live_nodes
+from molink.cli.tables import duration_s, local_time
 from molink.config.data_dir import data_dir
 from molink.control.identity import KeyPair
 from molink.control.messages.invites import Invite
@@ -25,7 +26,7 @@ BODY = {"nodes": [{"id": "a", "state": "serving"}]}
 def live(monkeypatch):
     """What the coordinator tells of its nodes; None: it does not run."""
     told = {"nodes": None}
-    monkeypatch.setattr("molink.cli.members.live_nodes", lambda url: told["nodes"])
+    monkeypatch.setattr("molink.cli.members.live_nodes", lambda url, key: told["nodes"])
     return told
 
 
@@ -161,18 +162,18 @@ def test_a_removed_node_whose_invite_is_spent_needs_no_further_advice(registry):
 
 
 def test_times_carry_their_zone():
-    assert _time(0.0).count(":") >= 2 and _time(0.0)[-6] in "+-"
+    assert local_time(0.0).count(":") >= 2 and local_time(0.0)[-6] in "+-"
 
 
 @pytest.mark.parametrize(
     ("text", "seconds"), [("90s", 90), ("30m", 1800), ("24h", 86400), ("1.5d", 129600)]
 )
-def test_lengths_of_time(text, seconds):
+def test_lengths_oflocal_time(text, seconds):
     assert duration_s("--expires", text) == seconds
 
 
 @pytest.mark.parametrize("text", ["", "24", "h", "-1h", "1w", "24 h", "9" * 400 + "d", "1h\n"])
-def test_what_is_no_length_of_time(text):
+def test_what_is_no_length_oflocal_time(text):
     with pytest.raises(UserError, match="--expires takes a length of time"):
         duration_s("--expires", text)
 
@@ -225,7 +226,7 @@ def test_nobody_answers(url):
 
 
 def test_names_from_afar_are_printed_without_what_a_terminal_obeys(capsys):
-    from molink.cli.members import _show
+    from molink.cli.tables import show_rows
 
-    _show([{"name": "attic\x1b[2J\u202e", "reason": "a\nb"}], as_json=False, nothing="")
+    show_rows([{"name": "attic\x1b[2J\u202e", "reason": "a\nb"}], as_json=False, nothing="")
     assert capsys.readouterr().out.splitlines()[1] == "attic\ufffd[2J\ufffd  a b"

@@ -13,7 +13,7 @@ from molink.api.openai import chat, completions
 from molink.api.requests import prompt_list, tokens_of_conversation, tokens_of_prompt
 from molink.api.schemas import ChatBody, CompletionBody, GenerateBody
 from molink.api.weights.routes import _range
-from molink.client.api_client import _events, _server_sentence
+from molink.client.api_client import _events, server_sentence
 from molink.errors import UserError
 from tests.api.conftest import CARD
 from tests.fuzz.target import Target, json_seeds
@@ -133,7 +133,7 @@ TARGETS = (
     ),
     Target(
         "client-refusal",
-        lambda data: _server_sentence(500, data),
+        lambda data: server_sentence(500, data),
         (),
         json_seeds({"error": {"message": "no"}}),
         "json",

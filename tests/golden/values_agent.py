@@ -352,7 +352,7 @@ FINDINGS.add(
 
 # -- what systemd and Windows read ----------------------------------------------------------------
 
-UNITS = Codec("agent-systemd-unit", unit_text)
+UNITS = Codec("agent-systemd-unit", lambda command: unit_text(command, Path("/home/anna/usual")))
 UNITS.add(
     usual=lambda: ["/home/anna/.local/bin/molink", "agent", "run"],
     with_a_folder=lambda: ["/opt/m", "agent", "run", "--data-dir", '/a "b" %c $d\\e'],

@@ -132,6 +132,7 @@ def answer_of(ask) -> str:
 
 ANSWERS = Codec("api-answers", answer_of)
 
+JSON = {"Content-Type": "application/json"}
 AUTHORISED = {"headers": {"Authorization": "Bearer token"}}
 
 
@@ -181,7 +182,7 @@ ANSWERS.add(
     error_of_a_field=posts("/v1/completions", prompt="a", max_tokens="5"),
     error_of_an_unknown_field=posts("/generate", prompt="a", max_token=5),
     error_of_an_unsupported_field=posts("/v1/completions", prompt="a", suffix="b"),
-    error_of_no_json=asks("POST", "/generate", data=b"{"),
+    error_of_no_json=asks("POST", "/generate", data=b"{", headers=JSON),
     error_of_the_method=asks("GET", "/generate"),
     error_of_the_path=asks("GET", "/v2"),
     error_of_the_ring=posts(

@@ -9,7 +9,7 @@ import click
 from molink.api.agents import JOIN_PATH
 from molink.api.cluster_routes import PLAN_PATH
 from molink.cli.main import cli
-from molink.cli.members import DATA_FOLDER
+from molink.cli.tables import DATA_FOLDER
 from molink.control.messages.topics import ROOT
 from molink.control.registry.registry import FILE_NAME as REGISTRY_FILE
 from molink.coordinator.requests.ledger import LEDGER_FILE

@@ -23,10 +23,18 @@ from pydantic import ValidationError
 
 from molink.checkpoint.model_config import model_shape
 from molink.checkpoint.stage_size import PROBE_KV_TOKENS, PROBE_LAYERS_MAX, probe_size
-from molink.control.messages.payloads import ProbeOrder, RateSeen, RatesSeen, Services, StepCost
+from molink.control.messages.payloads import (
+    PeerAddress,
+    ProbeOrder,
+    RateSeen,
+    RatesSeen,
+    Services,
+    StepCost,
+)
 from molink.errors import MolinkError, StageError
 from molink.tasks import cancel
 from molink.transport.paths.direct import candidates, home_addresses
+from molink.transport.paths.reach import Reach
 from molink.transport.peer.protocol import PEER_PORT_NAME
 from molink.transport.peer.service import PeerService
 from molink_agent.daemon.measuring_budget import PATHS_BUDGET, TIMING_BUDGET, MeasuringBudget
@@ -246,7 +254,8 @@ class ProbeRunner:
         prober = Prober(self.routes.node_id, self.routes.caller, cap_mbps, ports.node_ids)
         async with uplink.measuring:
             await _spend(self.budgets.paths, len(order.peers) + bool(order.coordinator_token))
-            peers = tuple(ports.nearer_peer(peer) for peer in order.peers)
+            reach = await self.routes.reach()
+            peers = tuple(ports.nearer_peer(_permitted(peer, reach)) for peer in order.peers)
             report, path = await prober.round(order.model_copy(update={"peers": peers}))
         await self.reports.publish_paths(report)
         self.pc.paths_measured(report, path, ports.node_ids)
@@ -276,6 +285,10 @@ async def _spend(budget: MeasuringBudget, amount: float) -> None:
         log.info("the coordinator asks for much measuring: the next waits %.0f s", wait_s)
         await asyncio.sleep(wait_s)
     budget.spend(amount)
+
+
+def _permitted(peer: PeerAddress, reach: Reach) -> PeerAddress:
+    return peer.model_copy(update={"addresses": reach.permitted(peer.addresses)})
 
 
 def _times_another(order: ProbeOrder, before: ProbeOrder) -> bool:

@@ -107,6 +107,11 @@ class Membership(Message):
         key = key_from_z85(self.answer.coordinator_public_key)
         return _Coordinator(self.url, key, self.answer.agents_tls)
 
+    @property
+    def hosts(self) -> tuple[str, str]:
+        """Where the owner has sent this PC: the coordinator's host, and its broker's."""
+        return urlsplit(self.url).hostname or "", self.broker.host
+
     def belongs_to(self, pc: "Membership", name: str) -> bool:
         """Whether this is of a node that is now called `name`, in the cluster of its PC."""
         keys = (self.answer.coordinator_public_key, pc.answer.coordinator_public_key)

@@ -30,6 +30,7 @@ from molink.node.stage_manager import StageManager
 from molink.printable import PrintableFormatter
 from molink.stage_protocol.messages import LoadStage
 from molink.tasks import background_tasks
+from molink.transport.paths.reach import Reach
 from molink.wire.curve_keys import CurveKeys
 from molink_agent.daemon.agent import Agent, LeftError
 from molink_agent.daemon.device_node import DeviceNode
@@ -303,7 +304,12 @@ class _NodeFactory:
         node_id = admission.pair.node_id
         self._ports.add_node(node_id)
         routes = RelayedRoutes(
-            node_id, self._listen_address, self._ports, self._uplink, self.mapper
+            node_id,
+            self._listen_address,
+            self._ports,
+            self._uplink,
+            self.mapper,
+            lambda: Reach.of(self._first.of_pc.hosts),
         )
         session = ControlSession(node_id, admission.name, started_unix_s=self._started_unix_s)
         launcher = AgentStageLauncher(

@@ -13,6 +13,7 @@ chunk.
 """
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
 
@@ -23,6 +24,7 @@ from molink.stage_protocol.messages import JoinRing, OutgoingLink, PathMoved, St
 from molink.tasks import cancel, spawn
 from molink.transport.paths.choose import Path
 from molink.transport.paths.keeper import LinkEnd, PathKeeper
+from molink.transport.paths.reach import Reach
 from molink.transport.peer.protocol import PEER_PORT_NAME
 from molink.transport.relay.client import RelayCaller, RelayReceiver
 from molink_agent.data_files import AgentOptions
@@ -30,6 +32,8 @@ from molink_agent.limits.limits_file import LimitsFile
 from molink_agent.network.port_mapping import PortMapper
 
 __all__ = ["ListenAddress", "LocalPorts", "RelayedRoutes", "SharedUplink", "keeper_of"]
+
+log = logging.getLogger(__name__)
 
 ADDRESSES_MAX = 16
 """Of a link and of a peer, as messages allow."""
@@ -147,6 +151,8 @@ class RelayedRoutes:
     uplink: SharedUplink
     mapper: PortMapper
     """Lets neighbours in at the router."""
+    find_reach: Callable[[], Reach]
+    """Where others may send this PC; looks names up."""
     caller: RelayCaller | None = None
     _receiver: RelayReceiver | None = None
     _receiving: "asyncio.Task[None] | None" = None
@@ -158,13 +164,21 @@ class RelayedRoutes:
         return self.uplink.share_bytes_per_s(self.node_id)
 
     async def use(self, services: Services) -> None:
-        """Register with the coordinator's relay."""
+        """Register with the coordinator's relay, unless that is where no relay can be."""
         caller = RelayCaller(services.relay, self.node_id, services.relay_token)
         if not services.relay or caller == self.caller:
+            return
+        reach = await self.reach()
+        if not await asyncio.to_thread(reach.permits_service, services.relay):
+            log.warning("the cluster's relay is named at %s, which is not tried", services.relay)
             return
         await cancel(self._receiving)
         self.caller, self._receiver = caller, RelayReceiver(caller)
         self._receiving = spawn(self._receiver.run())
+
+    async def reach(self) -> Reach:
+        """Where others may send this PC now: its networks change."""
+        return await asyncio.to_thread(self.find_reach)
 
     def open_port(self, name: str, port: int) -> None:
         """Lead nodes of this PC, and callers of the relay, to a port that listens here."""
@@ -185,11 +199,15 @@ class RelayedRoutes:
         """Find the first path of each link; `move` is called for better ones later. Raises
         LinkLostError when one has none."""
         ring = ring_terms(assignment)
-        assert assignment.next_link is not None
         await self._close_routes()
         outside = self.ports.leads_outside(assignment)
         self.uplink.set_sending(self.node_id, outside=outside)
-        next_link, tail_link = assignment.next_link, assignment.coordinator_link
+        reach = await self.reach()
+        next_link, tail_link = (
+            link and self._permitted(link, reach)
+            for link in (assignment.next_link, assignment.coordinator_link)
+        )
+        assert next_link is not None
         next_address = await self._address("next", self.ports.nearer_link(next_link), move)
         coordinator = await self._address("coordinator", tail_link, move) if tail_link else None
         self._joined = True
@@ -203,6 +221,13 @@ class RelayedRoutes:
             next_key=next_link.public_key,
             coordinator_key=tail_link.public_key if tail_link else None,
         )
+
+    def _permitted(self, link: StageLink, reach: Reach) -> StageLink:
+        """The link as it may be followed: only the cluster's own relay leads anywhere."""
+        own = self.caller.address if self.caller is not None else ""
+        relay = link.relay if link.relay == own else ""
+        addresses = reach.permitted(link.addresses)
+        return link.model_copy(update={"addresses": addresses, "relay": relay})
 
     @property
     def paths(self) -> dict[str, str]:

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from molink.errors import UserError
-from molink_agent.service.unit import MADE_BY, unit_name, unit_text
+from molink_agent.service.unit import ISOLATION, MADE_BY, unit_name, unit_text
 
 __all__ = [
     "ServiceStatus",
@@ -41,6 +41,11 @@ PROPERTIES = ("LoadState", "ActiveState", "UnitFileState", "Result", "NRestarts"
 
 IN_A_TERMINAL = (
     "Meanwhile `molink agent run` in a terminal does the same for as long as it is open."
+)
+
+NOT_ISOLATED = (
+    "This Linux gives users no namespaces: the agent could write wherever you can (all else of its "
+    "sandbox holds)."
 )
 
 CONTAINER_MARKS = ("/.dockerenv", "/run/.containerenv")
@@ -114,7 +119,9 @@ def install_service(data_dir: Path) -> list[str]:
     if file.exists() and not _is_ours(file):
         raise UserError(f"{file} is not ours: move it away, then try again.")
     file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text(unit_text(_agent_command(data_dir)), encoding="utf-8")
+    isolated = _can_isolate()
+    text = unit_text(_agent_command(data_dir), data_dir.absolute(), isolated=isolated)
+    file.write_text(text, encoding="utf-8")
     for arguments in (["daemon-reload"], ["enable", unit], ["restart", unit]):
         answer = _ask_systemctl(*arguments, timeout_s=STOP_WITHIN_S)
         if answer.code:
@@ -122,7 +129,8 @@ def install_service(data_dir: Path) -> list[str]:
                 f"systemctl --user {' '.join(arguments)}: {answer.reason} "
                 f"`journalctl --user -u {unit}` may tell more."
             )
-    return [f"The agent runs as {unit} and starts with your session.", _when_it_ends()]
+    started = f"The agent runs as {unit} and starts with your session."
+    return [started, _when_it_ends(), *([] if isolated else [NOT_ISOLATED])]
 
 
 def remove_service(data_dir: Path) -> list[str]:
@@ -158,6 +166,13 @@ def service_status(data_dir: Path) -> ServiceStatus:
         restarts=int(restarts) if restarts.isdecimal() else 0,
         problem=_problem(unit, installed, answer.code, facts),
     )
+
+
+def _can_isolate() -> bool:
+    """Whether a service of this user can have a read-only system: tried, since a kernel, a
+    distribution's policy or an old systemd may forbid it, and the agent would not start."""
+    options = [f"--property={line}" for line in ISOLATION]
+    return not _ask(["systemd-run", "--user", "--wait", "--collect", *options, "true"]).code
 
 
 def _problem(unit: str, installed: bool, code: int, facts: dict[str, str]) -> str:

@@ -4,6 +4,11 @@ The agent supervises its stages itself, so systemd has one thing to do: start it
 when it crashes. Everything in the unit that limits is a backstop behind the owner's own limits,
 which the agent obeys and which change while it runs; a unit would have to be rewritten for that.
 
+It also shuts the agent in: without new privileges, without system calls and kinds of sockets that
+it has no use for, and, where this Linux lets a user have namespaces, with a read-only system in
+which it may write to its own folder alone. What else it would write goes there too. Left open are
+devices (cards), the network, and what tells whether somebody uses the PC (the desktop's sockets).
+
 Pure: paths in, text out.
 """
 
@@ -13,7 +18,7 @@ from pathlib import Path
 
 from molink.errors import UserError
 
-__all__ = ["MADE_BY", "UNIT_NAME", "unit_name", "unit_text"]
+__all__ = ["ISOLATION", "MADE_BY", "UNIT_NAME", "unit_name", "unit_text"]
 
 UNIT_NAME = "molink-agent.service"
 """Of the agent with the usual data directory."""
@@ -43,8 +48,26 @@ lends is less, and the agent keeps to that."""
 OOM_SCORE = 500
 """Of -1000 to 1000: when memory runs out in spite of that, ours is what the kernel takes first."""
 
+WRITTEN = {
+    "XDG_STATE_HOME": "state",
+    "HF_XET_CACHE": "cache/xet",
+    "CUDA_CACHE_PATH": "cache/cuda",
+    "TRITON_CACHE_DIR": "cache/triton",
+}
+"""Folders within the agent's own for what libraries and failed stages would write elsewhere."""
+
 NAME_HASH_BYTES = 4
 """Two data directories of one account share a name once in 4 billion."""
+
+ISOLATION = (
+    "PrivateUsers=yes",
+    "ProtectSystem=strict",
+    "ProtectHome=read-only",
+    "PrivateTmp=yes",
+    "BindReadOnlyPaths=-/tmp/.X11-unix",
+)
+"""What needs a namespace of users, which some Linuxes forbid. Home stays readable for the program
+itself, the hub's token and the desktop's key; of /tmp only the display's socket is shared."""
 
 _UNIT = f"""\
 {MADE_BY}: changes are lost when it runs again.
@@ -68,15 +91,26 @@ IOSchedulingPriority=7
 MemoryMax={MEMORY_MAX_PERCENT}%
 OOMScoreAdjust={OOM_SCORE}
 OOMPolicy=continue
-NoNewPrivileges=yes
 UMask=0077
-
+Environment={{environment}}
+NoNewPrivileges=yes
+LockPersonality=yes
+RestrictAddressFamilies=AF_UNIX AF_INET AF_INET6 AF_NETLINK AF_VSOCK
+RestrictNamespaces=yes
+RestrictRealtime=yes
+RestrictSUIDSGID=yes
+SystemCallArchitectures=native
+SystemCallFilter=@system-service
+SystemCallErrorNumber=EPERM
+{{isolation}}
 [Install]
 WantedBy=default.target
 """
 # KillMode=mixed: only the agent is told to stop, and stops its stages in order; what is left after
-# that is killed. OOMPolicy=continue: a stage that the kernel took is replaced by the agent, not by
-# a new start of everything.
+# that is killed. AF_NETLINK lists the PC's addresses, AF_VSOCK is how WSL starts a Windows program,
+# which is how it is asked whether somebody uses the PC. MemoryDenyWriteExecute is left out: torch
+# and CUDA make code while they run. OOMPolicy=continue: a stage that the kernel took is replaced by
+# the agent, not by a new start of everything.
 
 
 def unit_name(data_dir: Path, usual_data_dir: Path) -> str:
@@ -87,8 +121,9 @@ def unit_name(data_dir: Path, usual_data_dir: Path) -> str:
     return f"molink-agent-{key}.service"
 
 
-def unit_text(command: Sequence[str]) -> str:
-    """The unit that runs `command`, whose first word is an absolute path.
+def unit_text(command: Sequence[str], data_dir: Path, *, isolated: bool = True) -> str:
+    """The unit that runs `command`, whose first word is an absolute path, and lets it write to
+    `data_dir`; `isolated`: to nothing else, where users may have namespaces.
 
     Raises UserError for a path that a unit cannot hold.
     """
@@ -96,12 +131,22 @@ def unit_text(command: Sequence[str]) -> str:
         raise UserError(f"A service needs the absolute path of its program, got {command[0]!r}.")
     if "$" in command[0]:
         raise UserError(f"systemd cannot start a program with $ in its path: {command[0]}")
-    return _UNIT.format(command=" ".join(map(_quoted, command)))
+    isolation = (*ISOLATION, f"ReadWritePaths={_path(str(data_dir))}") if isolated else ()
+    return _UNIT.format(
+        command=" ".join(map(_quoted, command)),
+        environment=" ".join(_path(f"{name}={data_dir / part}") for name, part in WRITTEN.items()),
+        isolation="".join(f"{line}\n" for line in isolation),
+    )
 
 
 def _quoted(argument: str) -> str:
     """In double quotes, with the characters that systemd would read as its own doubled."""
+    return _path(argument).replace("$", "$$")
+
+
+def _path(argument: str) -> str:
+    """The same where systemd knows no variables."""
     if not argument.isprintable():
         raise UserError(f"A service's command cannot hold the character codes of {argument!r}.")
     escaped = argument.replace("\\", "\\\\").replace('"', '\\"')
-    return '"' + escaped.replace("%", "%%").replace("$", "$$") + '"'
+    return '"' + escaped.replace("%", "%%") + '"'

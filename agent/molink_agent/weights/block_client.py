@@ -6,6 +6,7 @@ wrong token, a file that is not there, a manifest that is none).
 """
 
 import asyncio
+import os
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import TypeVar
@@ -33,9 +34,6 @@ processor time again."""
 
 RETRY_AFTER_S_MIN, RETRY_AFTER_S_MAX = 0.2, 60.0
 """Bounds of the pause that a server asks for."""
-
-MESSAGE_CHARS_MAX = 300
-"""Of a server's own words in ours."""
 
 LASTING = ("weights_unreadable", "weights_changed")
 """Errors of the coordinator that only its operator can mend."""
@@ -105,7 +103,7 @@ class BlockClient:
         except aiohttp.InvalidURL as error:
             raise WeightsError(f"{url} is no address of a coordinator") from error
         except (aiohttp.ClientError, asyncio.IncompleteReadError, OSError, TimeoutError) as error:
-            raise Unreachable(str(error) or type(error).__name__) from error
+            raise Unreachable(_why(error)) from error
 
 
 @asynccontextmanager
@@ -124,7 +122,8 @@ async def open_client(source: CoordinatorSource) -> AsyncIterator[BlockClient]:
 async def _check_status(response: aiohttp.ClientResponse) -> None:
     if response.status in (200, 206):
         return
-    message, code = await _message_and_code(response)
+    message = f"it answered {response.status}"
+    code = await _code(response)
     if response.status == 503:
         raise RetryLater(message, _retry_after_s(response))
     if response.status >= 500 and code not in LASTING:
@@ -132,15 +131,24 @@ async def _check_status(response: aiohttp.ClientResponse) -> None:
     raise WeightsError(f"the coordinator refuses weights: {message}")
 
 
-async def _message_and_code(response: aiohttp.ClientResponse) -> tuple[str, str]:
-    """One line of the server's own words, and its code for the kind of error."""
-    fallback = f"{response.status} {response.reason} at {response.url.path}"
+async def _code(response: aiohttp.ClientResponse) -> str:
+    """The server's code for the kind of error. Of its own words nothing is passed on: they would
+    reach the coordinator, and who answers here may be somebody else."""
     try:
-        error = (await response.json())["error"]
-        message, code = str(error["message"]), str(error["code"])
-    except (aiohttp.ContentTypeError, ValueError, KeyError, TypeError, RecursionError):
-        return fallback, ""
-    return " ".join(message.split())[:MESSAGE_CHARS_MAX] or fallback, code
+        return str((await response.json())["error"]["code"])
+    except (aiohttp.ClientError, ValueError, KeyError, TypeError):
+        return ""
+
+
+def _why(error: Exception) -> str:
+    """The reason in our own words."""
+    match error:
+        case TimeoutError():
+            return "no answer in time"
+        case OSError(errno=int(number)) if number > 0:
+            return os.strerror(number)
+        case _:
+            return type(error).__name__
 
 
 def _retry_after_s(response: aiohttp.ClientResponse) -> float:

@@ -102,6 +102,7 @@ async def answer_openai(
         "created": int(time.time()),
         "model": service.card.name,
     }
+    caller_of(request).usage.prompt_tokens += job.prompt_tokens
     if job.stream:
         return await _streamed(request, service, job, dialect, envelope)
 

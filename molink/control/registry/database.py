@@ -190,6 +190,6 @@ def _version(connection: sqlite3.Connection) -> int:
 
 def _cannot_open(path: Path, error: OSError | sqlite3.Error) -> UserError:
     return UserError(
-        f"{path} cannot be opened as the cluster's registry ({error}): "
-        "check its owner and whether its disk is full, or give another --data-dir."
+        f"{path} cannot be opened ({error}): check its owner and whether its disk is full, or give "
+        "another --data-dir."
     )

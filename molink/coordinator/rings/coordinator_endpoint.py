@@ -20,6 +20,7 @@ from molink.errors import RingError
 from molink.serving.service import ModelCard
 from molink.transport.paths.choose import Path
 from molink.transport.paths.keeper import LinkEnd, PathKeeper
+from molink.transport.paths.reach import Reach
 from molink.wire.curve_keys import CurveKeys
 from molink_scheduler.head.settings import RingTerms
 
@@ -74,7 +75,8 @@ class CoordinatorEndpoint:
         """Find a path to the head, and a better one later, until cancelled."""
         link = ring.requests_link
         caller = self.relay.caller if link.relay else None
-        end = LinkEnd(link.to, link.port_name, link.addresses)
+        reach = await asyncio.to_thread(Reach.of, [self.public_host])
+        end = LinkEnd(link.to, link.port_name, reach.permitted(link.addresses))
         self._keeper = PathKeeper(end, caller, self._moved)
         await self._keeper.run()
 

@@ -6,10 +6,11 @@ from pathlib import Path as FilePath
 
 import pytest
 
-from molink.control.messages.payloads import StageLink
+from molink.control.messages.payloads import Services, StageLink
 from molink.stage_protocol.messages import PathMoved
 from molink.transport.paths.choose import Path
-from molink.transport.relay.client import Pauses, RelayReceiver
+from molink.transport.paths.reach import Reach
+from molink.transport.relay.client import Pauses, RelayCaller, RelayReceiver
 from molink.transport.relay.server import RelayServer
 from molink_agent.daemon.routes import (
     ListenAddress,
@@ -25,6 +26,10 @@ from molink_agent.network.port_mapping import PortMapper
 from tests.transport.relay.nodes import ANNA, BERT, SECRET, EchoPort, caller_of, free_address
 
 RELAYED = Path("relay", "127.0.0.1:9")
+
+
+def nearby():
+    return Reach.of(["203.0.113.9"], [("192.168.1.7", "255.255.255.0")])
 
 
 @dataclass
@@ -45,7 +50,7 @@ def route():
 def routes(route):
     limits, uplink = LimitsFile(FilePath("nowhere")), SharedUplink(lambda: None, lambda: None)
     listen_address = ListenAddress(AgentOptions(), limits)
-    routes = RelayedRoutes("node", listen_address, LocalPorts(), uplink, PortMapper())
+    routes = RelayedRoutes("node", listen_address, LocalPorts(), uplink, PortMapper(), nearby)
     routes._routes["next"] = route
     return routes
 
@@ -106,3 +111,25 @@ async def test_a_link_goes_through_the_relay_that_it_names():
         assert path.kind == "relay"
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
+
+
+async def test_no_link_leads_to_this_pc_s_own_services_or_to_another_relay(routes):
+    routes.caller = RelayCaller("8.8.4.4:8002", "node", "token")
+    link = StageLink(
+        to="n",
+        public_key="k" * 40,
+        addresses=("127.0.0.1:22", "192.168.1.9:7000", "169.254.169.254:80", "8.8.8.8:7000"),
+        port_name="ring",
+        relay="127.0.0.1:8000",
+    )
+    reach = await routes.reach()
+    followed = routes._permitted(link, reach)
+    assert followed.addresses == ("192.168.1.9:7000", "8.8.8.8:7000") and followed.relay == ""
+    same = link.model_copy(update={"relay": "8.8.4.4:8002"})
+    assert routes._permitted(same, reach).relay == "8.8.4.4:8002"
+
+
+@pytest.mark.parametrize("relay", ["127.0.0.1:631", "10.9.8.7:8002", "169.254.169.254:80"])
+async def test_no_relay_is_where_none_can_be(routes, relay):
+    await routes.use(Services(relay=relay, relay_token="token"))
+    assert routes.caller is None

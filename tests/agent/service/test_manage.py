@@ -57,6 +57,7 @@ def desk(tmp_path, monkeypatch):
     desk = Desk(home, bin_directory)
     desk.program("systemctl", "exit 0")
     desk.program("loginctl", "echo Linger=no")
+    desk.program("systemd-run", "exit 0")
     return desk
 
 
@@ -68,6 +69,17 @@ def test_install_writes_enables_and_starts(desk):
     unit = desk.unit.name
     assert desk.asked()[1:] == ["daemon-reload", f"enable {unit}", f"restart {unit}"]
     assert "loginctl enable-linger" in " ".join(sentences)
+
+
+def test_where_users_have_no_namespaces_it_is_said_and_the_rest_of_the_sandbox_holds(desk):
+    install_service(desk.data_dir)
+    assert "ProtectSystem=strict" in desk.unit.read_text()
+    assert "--property=PrivateUsers=yes" in desk.asked("systemd-run")[0]
+    desk.program("systemd-run", "echo 'Failed to set up user namespacing' >&2; exit 1")
+    sentences = install_service(desk.data_dir)
+    assert "gives users no namespaces" in sentences[-1]
+    text = desk.unit.read_text()
+    assert "ProtectSystem" not in text and "SystemCallFilter" in text
 
 
 def test_installing_twice_changes_nothing_more(desk):

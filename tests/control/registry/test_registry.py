@@ -339,7 +339,7 @@ def test_reading_waits_for_no_writer(registry, tmp_path):
     revision, pair = registry.next_revision(), registry.coordinator
     with held(tmp_path):
         assert registry.member(node.node_id) == node
-        assert registry.member_of_token(node.weights_token) == node
+        assert registry.pc_of_token(node.weights_token) == node.node_id
         assert registry.list_nodes() == [node] and len(registry.list_invites()) == 1
         assert registry.changed() and registry.url and registry.coordinator == pair
         assert registry.next_revision() == revision + 1

@@ -65,7 +65,7 @@ def agents_run(
     with tempfile.TemporaryDirectory(prefix="molink-bench-") as folder, ExitStack() as stack:
         names = ("--port", "--broker-port", "--relay-port", "--agents-port")
         ports = (*(word for name in names for word in (name, "0")), "--host", listen)
-        place = ("--data-dir", f"{folder}/coordinator")
+        place = ("--data-dir", f"{folder}/coordinator", "--no-keys")
         log = Path(folder, "up.log")
         up = running(MOLINK, "up", model, *ports, *place, *up_options, log=log)
         up_running = stack.enter_context(up)

@@ -1,0 +1,234 @@
+"""Who may ask what: keys, and the checks that keep web pages out where none is needed.
+
+A key is asked for as soon as the API listens beyond loopback. Inference keys open inference, admin
+keys everything, and `/health` is open to everybody; a path that nobody thought of asks for an admin
+key.
+
+Without keys, every page in the operator's browser could use an API on loopback: its posts arrive,
+and a page whose name is made to point at 127.0.0.1 (DNS rebinding) reads the answers as well. A
+request without a key must therefore name a host that is known to be ours, and come from no other
+origin. Addresses always count as ours: a page can only be rebound by a name. A valid key needs none
+of that, since no page has it. Posts are JSON by their content type in any case: without asking
+first, browsers send only others across origins.
+
+A server that needs no keys takes what OpenAI's clients send when they have none ("none", "unused"),
+but refuses one of ours that is revoked or not known: who sends a key counts on its limit.
+"""
+
+import ipaddress
+import math
+import socket
+import time
+from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from aiohttp import hdrs, web
+from aiohttp.typedefs import Handler, Middleware
+
+from molink.api.callers import CALLER, CALLERS
+from molink.api.errors import NAME_CHARS_SHOWN, ApiError
+from molink.control.api_keys.live_keys import LiveKeys, RateState, run_live_keys
+from molink.control.api_keys.store import KEY_PREFIX, ApiKey, KeyStore
+
+__all__ = ["LOOPBACK_NAMES", "Access", "access_checked", "is_loopback", "open_access", "tell_rate"]
+
+LOOPBACK_NAMES = frozenset({"localhost", "ip6-localhost"})
+
+OPEN_PATHS = frozenset({"/health"})
+
+INFERENCE_PATHS = ("/generate", "/v1/")
+
+NODE_PATHS = ("/agents/", "/weights/")
+"""Nodes show invites and tokens of their own there."""
+
+NO_KEY_YET = """\
+No key opens the API yet, and without one nobody is answered: `molink key create` prints one for a
+user, with --admin for yourself (give it the same --data-dir). `--no-keys` lets in everybody.
+"""
+
+RATE = web.RequestKey("rate", RateState)
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """Rules of one API: who may use it, and under which names it is reached."""
+
+    keys: LiveKeys | None = None
+    """None: there are none, and none are needed."""
+    required: bool = False
+    """Whether nothing but /health is open without a key."""
+    host_names: frozenset[str] = frozenset()
+    """Names of this server besides those of loopback; addresses are always right."""
+    now_s: Callable[[], float] = time.monotonic
+
+    @property
+    def hint(self) -> str | None:
+        """What the operator should do before anybody can use the API; None: nothing."""
+        is_shut = self.required and self.keys is not None and not self.keys.has_usable()
+        return NO_KEY_YET if is_shut else None
+
+
+def is_loopback(host: str) -> bool:
+    """Whether an API that listens at `host` can only be reached from this machine."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host.lower() in LOOPBACK_NAMES
+
+
+@asynccontextmanager
+async def open_access(
+    host: str, data_dir: Path, names: Iterable[str], *, no_keys: bool, make: bool
+) -> AsyncIterator[Access]:
+    """Access to an API that listens at `host` and is reached under `names`.
+
+    Keys are read from `data_dir`, where a file for them is made when they are needed or `make` says
+    so. Raises UserError when it cannot be opened.
+    """
+    machine = socket.gethostname()
+    ours = frozenset(name.lower() for name in (*names, machine, f"{machine}.local") if name)
+    required = not no_keys and not is_loopback(host)
+    if not (required or make or KeyStore.exists(data_dir)):
+        yield Access(host_names=ours)
+        return
+    async with run_live_keys(data_dir) as keys:
+        yield Access(keys, required, ours)
+
+
+def access_checked(access: Access) -> Middleware:
+    """Middleware that lets in who may, counts the request for its key, and notes its caller."""
+
+    @web.middleware
+    async def check(request: web.Request, handler: Handler) -> web.StreamResponse:
+        if request.path not in OPEN_PATHS and not request.path.startswith(NODE_PATHS):
+            _admit(access, request)
+        return await handler(request)
+
+    return check
+
+
+async def tell_rate(request: web.Request, response: web.StreamResponse) -> None:
+    """Signal: add OpenAI's headers about a key's limit to each answer."""
+    state = request.get(RATE)
+    if state is not None:
+        response.headers["x-ratelimit-limit-requests"] = str(state.limit)
+        response.headers["x-ratelimit-remaining-requests"] = str(state.remaining)
+        response.headers["x-ratelimit-reset-requests"] = _duration(state.reset_s)
+
+
+def _admit(access: Access, request: web.Request) -> None:
+    """Raises ApiError: 401 without a key or with a wrong one, 403 where it opens nothing, 415 for
+    another content type, 429 over its rate."""
+    key = _key(access, request)
+    if key is None:
+        _check_keyless(access, request)
+    elif access.required and not key.is_admin and not _is_inference(request.path):
+        raise ApiError(
+            f"This key opens inference only, not {request.path[:NAME_CHARS_SHOWN]}: use an admin "
+            "key (molink key create --admin).",
+            status=403,
+            code="insufficient_permissions",
+        )
+    if request.method == hdrs.METH_POST and request.content_type != "application/json":
+        raise ApiError(
+            "The body must be JSON: send the header 'Content-Type: application/json'.",
+            status=415,
+            code="unsupported_media_type",
+        )
+    request[CALLER] = request.app[CALLERS].find(request.remote, key)
+    if key is not None and access.keys is not None and request.method == hdrs.METH_POST:
+        _spend(access, access.keys, key, request)
+
+
+def _is_inference(path: str) -> bool:
+    return path.startswith(INFERENCE_PATHS)
+
+
+# -- keys -----------------------------------------------------------------------------------------
+
+
+def _key(access: Access, request: web.Request) -> ApiKey | None:
+    """The usable key that was sent; None: none was, and none is needed."""
+    kind, _, secret = request.headers.get(hdrs.AUTHORIZATION, "").partition(" ")
+    secret = secret.strip() if kind.lower() == "bearer" else ""
+    if not access.required and not secret.startswith(KEY_PREFIX):
+        return None
+    if not secret:
+        raise _unauthorised("This server wants a key: send 'Authorization: Bearer KEY'.")
+    key = access.keys.find(secret) if access.keys is not None else None
+    if key is None:
+        raise _unauthorised("This server does not know your key: check it, or ask for a new one.")
+    assert access.keys is not None, "it has found the key"
+    state = key.state(access.keys.clock())
+    if state != "usable":
+        raise _unauthorised(f"Your key is {state}: ask whoever runs the server for a new one.")
+    return key
+
+
+def _unauthorised(sentence: str) -> ApiError:
+    headers = {"WWW-Authenticate": "Bearer"}
+    return ApiError(sentence, status=401, code="invalid_api_key", headers=headers)
+
+
+def _spend(access: Access, keys: LiveKeys, key: ApiKey, request: web.Request) -> None:
+    state = keys.spend(key, access.now_s())
+    if state is not None:
+        request[RATE] = state
+        if not state.allowed:
+            raise ApiError(
+                f"Your key may send {state.limit} requests a minute: wait "
+                f"{_duration(state.retry_s)}.",
+                status=429,
+                code="rate_limit_exceeded",
+                headers={"Retry-After": str(math.ceil(state.retry_s))},
+            )
+    usage = keys.usage(key)
+    usage.requests += 1
+    usage.last_used = keys.clock()
+
+
+def _duration(seconds: float) -> str:
+    """As OpenAI writes it: 340ms, 1s, 6m0s."""
+    if seconds < 1:
+        return f"{math.ceil(seconds * 1000)}ms"
+    minutes, rest = divmod(math.ceil(seconds), 60)
+    return f"{minutes}m{rest}s" if minutes else f"{rest}s"
+
+
+# -- web pages ------------------------------------------------------------------------------------
+
+
+def _check_keyless(access: Access, request: web.Request) -> None:
+    host = request.headers.get(hdrs.HOST, "")
+    if not _is_ours(host, access.host_names):
+        raise ApiError(
+            f"This server is not known as {host[:NAME_CHARS_SHOWN]!r}: use its address, send a "
+            "key, or start it with --allowed-host.",
+            status=403,
+            code="unknown_host",
+        )
+    origin = request.headers.get(hdrs.ORIGIN)
+    if origin is not None and urlsplit(origin).netloc.lower() != host.lower():
+        raise ApiError(
+            "A web page of another origin may not use this server without a key: send one.",
+            status=403,
+            code="foreign_origin",
+        )
+
+
+def _is_ours(host: str, names: frozenset[str]) -> bool:
+    try:
+        name = urlsplit(f"//{host}").hostname or ""
+    except ValueError:
+        return False
+    name = name.rstrip(".")
+    if name in LOOPBACK_NAMES or name in names:
+        return True
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    return True

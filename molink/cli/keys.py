@@ -1,0 +1,120 @@
+"""`molink key`: who may use the API, how often, and how much he has.
+
+The commands open the file of keys on disk, so they work on the server's machine whether it runs or
+not; one that runs notices what they wrote at its next request.
+"""
+
+import re
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from molink.cli.tables import (
+    DATA_FOLDER,
+    data_dir_option,
+    duration_s,
+    json_option,
+    local_time,
+    show_rows,
+)
+from molink.errors import UserError
+
+if TYPE_CHECKING:
+    from molink.control.api_keys.store import KeyRecord, KeyStore
+
+__all__ = ["key"]
+
+RATE = re.compile(r"(\d{1,9})(?:/min)?")
+"""60/min, or 60."""
+
+SHOWN_ONCE = "Nobody can show this key again: keep it like a password. It holds from now on."
+
+
+@click.group()
+def key() -> None:
+    """Make, list and revoke the keys with which people use the API."""
+
+
+@key.command("create")
+@click.option("--name", default="", help="Whose it is, to tell keys apart in lists.")
+@click.option("--rate", metavar="R/min", help="Requests a minute; without it no limit.")
+@click.option("--expires", metavar="30d", help="12h, 30d: until when; without it never.")
+@click.option(
+    "--admin", "is_admin", is_flag=True, help="Open /cluster and /plan too, not inference alone."
+)
+@data_dir_option
+def create_key(
+    name: str, rate: str | None, expires: str | None, is_admin: bool, data_dir: str | None
+) -> None:
+    """Print a new key, once."""
+    expires_s = None if expires is None else duration_s("--expires", expires)
+    with _store(data_dir) as store:
+        made, secret = store.create(
+            time.time(),
+            name=name,
+            is_admin=is_admin,
+            rate_per_min=None if rate is None else _rate_per_min(rate),
+            expires_s=expires_s,
+        )
+    click.echo(secret)
+    click.echo(f"{SHOWN_ONCE} Its id is {made.key_id}.", err=True)
+
+
+@key.command("list")
+@json_option
+@data_dir_option
+def list_keys(as_json: bool, data_dir: str | None) -> None:
+    """Show keys with what was asked with each, those that ended lately too; never their secrets."""
+    with _store(data_dir) as store:
+        now = time.time()
+        rows = [_fields(one, now) for one in store.list_keys()]
+    show_rows(rows, as_json, "There are no keys: molink key create makes one.")
+
+
+@key.command("revoke")
+@click.argument("key", metavar="ID|NAME")
+@data_dir_option
+def revoke_key(key: str, data_dir: str | None) -> None:
+    """Refuse every further request with this key; answers under way are finished."""
+    with _store(data_dir) as store:
+        gone = store.revoke(key, time.time())
+    click.echo(f"Key {gone.key_id} is revoked.")
+
+
+def _rate_per_min(text: str) -> int:
+    match = RATE.fullmatch(text)
+    if match is None:
+        raise UserError(f"--rate takes requests a minute such as 60/min, got {text!r:.40}.")
+    return int(match[1])
+
+
+@contextmanager
+def _store(data_dir: str | None) -> Iterator["KeyStore"]:
+    from molink.config.data_dir import data_dir as folder
+    from molink.control.api_keys.store import KeyStore
+
+    store = KeyStore.open(folder(DATA_FOLDER, data_dir))
+    try:
+        yield store
+    finally:
+        store.close()
+
+
+def _fields(record: "KeyRecord", now: float) -> dict[str, Any]:
+    key, usage = record.key, record.usage
+    return {
+        "id": key.key_id,
+        "name": key.name,
+        "state": key.state(now),
+        "opens": "everything" if key.is_admin else "inference",
+        "rate": None if key.rate_per_min is None else f"{key.rate_per_min}/min",
+        "requests": usage.requests,
+        "prompt_tokens": usage.prompt_tokens,
+        "answer_tokens": usage.answer_tokens,
+        "last_used": None if usage.last_used is None else local_time(usage.last_used),
+        "created": local_time(key.created),
+        "expires": None if key.expires is None else local_time(key.expires),
+    }

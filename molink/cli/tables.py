@@ -1,0 +1,71 @@
+"""What commands that list things share: the data folder, lengths of time, tables."""
+
+import json
+import math
+import re
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
+
+import click
+
+from molink.errors import UserError
+from molink.printable import printable_line
+
+__all__ = [
+    "DATA_FOLDER",
+    "data_dir_option",
+    "duration_s",
+    "json_option",
+    "local_time",
+    "show_rows",
+]
+
+DATA_FOLDER = "molink"
+"""Under $XDG_DATA_HOME; `molink up` keeps its registry there too."""
+
+UNITS_S = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+
+DURATION = re.compile(r"(\d+(?:\.\d+)?)([smhd])")
+"""30m, 24h, 7d."""
+
+data_dir_option = click.option(
+    "--data-dir",
+    metavar="FOLDER",
+    help="Where the coordinator keeps its registry; without it $XDG_DATA_HOME/molink.",
+)
+json_option = click.option("--json", "as_json", is_flag=True, help="As JSON, for programs.")
+
+
+def duration_s(option: str, text: str) -> float:
+    """Seconds of a length of time as people write it. Raises UserError for what is none."""
+    match = DURATION.fullmatch(text)
+    if match is None or not math.isfinite(seconds := float(match[1]) * UNITS_S[match[2]]):
+        raise UserError(
+            f"{option} takes a length of time such as 30m, 24h or 7d, got {text!r:.40}."
+        )
+    return seconds
+
+
+def local_time(unix_s: float) -> str:
+    """In this PC's time zone, to the minute, with the zone's offset."""
+    return datetime.fromtimestamp(unix_s).astimezone().isoformat(" ", "minutes")
+
+
+def show_rows(rows: Sequence[dict[str, Any]], as_json: bool, nothing: str) -> None:
+    """A table, or a list of objects for programs."""
+    if as_json:
+        click.echo(json.dumps(rows, indent=2))
+        return
+    if not rows:
+        click.echo(nothing)
+        return
+    lines = [list(rows[0]), *([_cell(value) for value in row.values()] for row in rows)]
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    for line in lines:
+        cells = [cell.ljust(width) for cell, width in zip(line, widths, strict=True)]
+        click.echo("  ".join(cells).rstrip())
+
+
+def _cell(value: object) -> str:
+    return "-" if value in (None, "") else printable_line(str(value))

@@ -1,0 +1,129 @@
+"""The keys of a server that runs: found by their secret, limited, counted.
+
+What `molink key` writes holds from the next request on: SQLite tells in microseconds whether
+somebody else has written. What is asked is counted in memory and written every few seconds, by a
+thread and over a connection of its own, since a disk may take its time.
+"""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, closing
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from molink.control.api_keys.store import KEY_PREFIX, ApiKey, KeyStore, KeyUsage, digest_of
+from molink.control.token_bucket import TokenBucket
+from molink.errors import ErrorGuard
+from molink.tasks import cancel, spawn
+
+__all__ = ["LiveKeys", "RateState", "run_live_keys"]
+
+PERIOD_S = 10.0
+"""What a server that is killed forgets of the usage."""
+
+SECRET_CHARS_MAX = 200
+"""Of what is hashed: longer than any key."""
+
+
+@dataclass(frozen=True, slots=True)
+class RateState:
+    """How a key stands with its limit, after a request."""
+
+    allowed: bool
+    limit: int
+    """Requests a minute, and at once."""
+    remaining: int
+    """Requests that may be sent now."""
+    reset_s: float
+    """Seconds until all of them may be sent again."""
+    retry_s: float
+    """Seconds until one may be sent; 0: now."""
+
+
+@dataclass(slots=True)
+class LiveKeys:
+    """Keys of a data directory, as a running server needs them."""
+
+    store: KeyStore
+    """Only read; usage is written over a connection of its own."""
+    clock: Callable[[], float] = time.time
+    _known: dict[bytes, ApiKey] = field(default_factory=dict)
+    _buckets: dict[str, TokenBucket] = field(default_factory=dict)
+    _usage: dict[str, KeyUsage] = field(default_factory=dict)
+    _reading: ErrorGuard = field(default_factory=lambda: ErrorGuard("Reading the API keys"))
+    _writing: ErrorGuard = field(default_factory=lambda: ErrorGuard("Writing what keys have used"))
+
+    def find(self, secret: str) -> ApiKey | None:
+        """The key with this secret, usable or not; None: nobody was ever given it."""
+        if not secret.startswith(KEY_PREFIX) or len(secret) > SECRET_CHARS_MAX:
+            return None
+        self._refresh()
+        return self._known.get(digest_of(secret))
+
+    def has_usable(self) -> bool:
+        """Whether any key opens something."""
+        self._refresh()
+        now = self.clock()
+        return any(key.state(now) == "usable" for key in self._known.values())
+
+    def usage(self, key: ApiKey) -> KeyUsage:
+        """What was asked with a key and is not written yet: add to it."""
+        return self._usage.setdefault(key.key_id, KeyUsage())
+
+    def spend(self, key: ApiKey, now_s: float) -> RateState | None:
+        """Take one request of the key's rate, if there is one; None: it has no limit.
+
+        `now_s` is of a clock that only goes forward.
+        """
+        limit = key.rate_per_min
+        if limit is None:
+            return None
+        bucket = self._buckets.setdefault(key.key_id, TokenBucket(limit / 60, limit))
+        if allowed := bucket.level(now_s) >= 1:
+            bucket.spend(1, now_s)
+        level = bucket.level(now_s)
+        retry_s = 0.0 if allowed else (1 - level) / bucket.rate_per_s
+        return RateState(allowed, limit, int(level), (limit - level) / bucket.rate_per_s, retry_s)
+
+    async def settle(self, store: KeyStore) -> None:
+        """Write down what was asked since the last call; what cannot be written is kept."""
+        used = {key_id: one for key_id, one in self._usage.items() if one != KeyUsage()}
+        given = {key_id: one.take() for key_id, one in used.items()}
+        with self._writing:
+            try:
+                if given:
+                    await asyncio.to_thread(store.add_usage, given)
+            except Exception:
+                for key_id, one in given.items():
+                    used[key_id].add(one)
+                raise
+
+    def _refresh(self) -> None:
+        with self._reading:
+            if self.store.changed_elsewhere():
+                self._known = self.store.by_digest()
+                ids = {key.key_id for key in self._known.values()}
+                self._buckets = {name: one for name, one in self._buckets.items() if name in ids}
+
+
+@asynccontextmanager
+async def run_live_keys(data_dir: Path) -> AsyncIterator[LiveKeys]:
+    """The keys in a data folder, with usage written down until the block ends.
+
+    Raises UserError when they cannot be opened.
+    """
+    with closing(KeyStore.open(data_dir)) as read, closing(KeyStore.open(data_dir)) as written:
+        keys = LiveKeys(read)
+
+        async def settle_often() -> None:
+            while True:
+                await asyncio.sleep(PERIOD_S)
+                await keys.settle(written)
+
+        task = spawn(settle_often())
+        try:
+            yield keys
+        finally:
+            await cancel(task)
+            await keys.settle(written)

@@ -1,0 +1,275 @@
+"""The API keys of a server in one SQLite file, beside the registry of the cluster.
+
+A file of its own, because usage is written every few seconds and `molink serve` has no registry.
+`molink key` and a running server open it at the same time, as they do the registry.
+
+Only the SHA-256 of a key is kept. A key is 256 random bits, so that nothing slower than one hash is
+needed: there is nothing to guess, and an index over hashes tells an attacker who measures time only
+about hashes that he cannot choose.
+"""
+
+import hashlib
+import secrets
+import sqlite3
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from molink.control.registry.database import open_database
+from molink.errors import UserError
+
+__all__ = ["KEY_PREFIX", "ApiKey", "KeyRecord", "KeyState", "KeyStore", "KeyUsage", "digest_of"]
+
+KEY_PREFIX = "molink-sk-"
+"""Lets people, and programs that look for secrets in published files, recognise a key."""
+
+SECRET_BYTES = 32
+
+FILE_NAME = "keys.sqlite"
+
+KEYS_MAX = 1000
+"""Usable at the same time: the list is read by a person, and a running server keeps all."""
+
+NAME_MAX = 60
+
+RATE_PER_MIN_MAX = 1_000_000
+
+EXPIRES_S_MAX = 10 * 366 * 24 * 3600.0
+
+KEEP_ENDED_S = 30 * 24 * 3600.0
+"""Expired and revoked keys stay in the list for so long, with what they have used."""
+
+TEMPORARY_S = 60.0
+"""For one question to a server on the same machine, though its command be killed."""
+
+MIGRATIONS = (
+    """
+    CREATE TABLE keys (
+        id TEXT PRIMARY KEY,
+        digest BLOB NOT NULL UNIQUE,
+        name TEXT NOT NULL,
+        is_admin INTEGER NOT NULL,
+        rate_per_min INTEGER,
+        created REAL NOT NULL,
+        expires REAL,
+        revoked REAL,
+        requests INTEGER NOT NULL DEFAULT 0,
+        prompt_tokens INTEGER NOT NULL DEFAULT 0,
+        answer_tokens INTEGER NOT NULL DEFAULT 0,
+        last_used REAL
+    )
+    """,
+)
+"""Times are seconds since 1970; NULL: no limit, or not yet."""
+
+KEY_COLUMNS = "id, name, is_admin, rate_per_min, created, expires, revoked"
+USAGE_COLUMNS = "requests, prompt_tokens, answer_tokens, last_used"
+
+KeyState = Literal["usable", "expired", "revoked"]
+
+
+def digest_of(secret: str) -> bytes:
+    """What is kept of a key."""
+    return hashlib.sha256(secret.encode(errors="replace")).digest()
+
+
+@dataclass(frozen=True, slots=True)
+class ApiKey:
+    """What is known of a key besides its secret; times in seconds since 1970."""
+
+    key_id: str
+    name: str
+    """For the operator; empty: none."""
+    is_admin: bool
+    """Whether it opens everything, not inference alone."""
+    rate_per_min: int | None
+    """Requests that it may send; None: no limit."""
+    created: float
+    expires: float | None
+    revoked: float | None
+
+    @classmethod
+    def of_row(cls, row: Sequence[Any]) -> "ApiKey":
+        """The key of a row with `KEY_COLUMNS`."""
+        key_id, name, is_admin, *others = row
+        return cls(key_id, name, bool(is_admin), *others)
+
+    def state(self, now: float) -> KeyState:
+        """Whether it opens anything, else why not."""
+        if self.revoked is not None:
+            return "revoked"
+        return "expired" if self.expires is not None and now >= self.expires else "usable"
+
+
+@dataclass(slots=True)
+class KeyUsage:
+    """Sums of what was asked with a key."""
+
+    requests: int = 0
+    prompt_tokens: int = 0
+    answer_tokens: int = 0
+    last_used: float | None = None
+    """Seconds since 1970; None: never."""
+
+    def take(self) -> "KeyUsage":
+        """What it holds, of which it keeps nothing."""
+        taken = replace(self)
+        self.requests = self.prompt_tokens = self.answer_tokens = 0
+        self.last_used = None
+        return taken
+
+    def add(self, other: "KeyUsage") -> None:
+        """Add what was taken before."""
+        self.requests += other.requests
+        self.prompt_tokens += other.prompt_tokens
+        self.answer_tokens += other.answer_tokens
+        self.last_used = self.last_used or other.last_used
+
+
+@dataclass(frozen=True, slots=True)
+class KeyRecord:
+    """A key and what was asked with it."""
+
+    key: ApiKey
+    usage: KeyUsage
+
+
+@dataclass(slots=True)
+class KeyStore:
+    """An open file of keys; its methods may be called from any thread."""
+
+    path: Path
+    _connection: sqlite3.Connection
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _data_version: int = -1
+
+    @classmethod
+    def open(cls, data_dir: Path) -> "KeyStore":
+        """The keys in a data folder, which is made. Raises UserError when it cannot be opened."""
+        path = data_dir / FILE_NAME
+        return cls(path, open_database(path, MIGRATIONS))
+
+    @staticmethod
+    def exists(data_dir: Path) -> bool:
+        """Whether there was ever a key in this folder."""
+        return (data_dir / FILE_NAME).exists()
+
+    def close(self) -> None:
+        """Close the SQLite file."""
+        with self._lock:
+            self._connection.close()
+
+    def create(
+        self,
+        now: float,
+        *,
+        name: str = "",
+        is_admin: bool = False,
+        rate_per_min: int | None = None,
+        expires_s: float | None = None,
+    ) -> tuple[ApiKey, str]:
+        """A new key and its secret, which nobody can read again.
+
+        Raises UserError when a value is out of range or a usable key has the name.
+        """
+        _check_wishes(name, rate_per_min, expires_s)
+        secret = KEY_PREFIX + secrets.token_urlsafe(SECRET_BYTES)
+        expires = None if expires_s is None else now + expires_s
+        row = (secrets.token_hex(4), name, is_admin, rate_per_min, now, expires, None)
+        with self._transaction() as db:
+            db.execute(
+                "DELETE FROM keys WHERE coalesce(revoked, expires) < ?", (now - KEEP_ENDED_S,)
+            )
+            _check_room(_keys(db), name, now)
+            db.execute(
+                f"INSERT INTO keys ({KEY_COLUMNS}, digest) VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+                (*row, digest_of(secret)),
+            )
+        return ApiKey.of_row(row), secret
+
+    def revoke(self, which: str, now: float) -> ApiKey:
+        """End the key of this id or name. Raises UserError when there is none."""
+        with self._transaction() as db:
+            named = [one for one in _keys(db) if one.name == which and one.state(now) == "usable"]
+            found = [one for one in _keys(db) if one.key_id == which] or named
+            if not found:
+                raise UserError(f"There is no usable key {which!r:.80}: see molink key list.")
+            db.execute(
+                "UPDATE keys SET revoked = coalesce(revoked, ?) WHERE id = ?",
+                (now, found[0].key_id),
+            )
+        return found[0]
+
+    @contextmanager
+    def temporary_admin(self, now: float) -> Iterator[str]:
+        """Secret of an admin key that is gone after the block, and within a minute in any case."""
+        key, secret = self.create(now, is_admin=True, expires_s=TEMPORARY_S)
+        try:
+            yield secret
+        finally:
+            with self._transaction() as db:
+                db.execute("DELETE FROM keys WHERE id = ?", (key.key_id,))
+
+    def list_keys(self) -> list[KeyRecord]:
+        """Keys that have not ended long ago, oldest first."""
+        query = f"SELECT {KEY_COLUMNS}, {USAGE_COLUMNS} FROM keys ORDER BY created, rowid"
+        with self._transaction() as db:
+            rows = db.execute(query).fetchall()
+        return [KeyRecord(ApiKey.of_row(row[:7]), KeyUsage(*row[7:])) for row in rows]
+
+    def by_digest(self) -> dict[bytes, ApiKey]:
+        """All keys by the hash of their secret."""
+        with self._lock:
+            rows = self._connection.execute(f"SELECT digest, {KEY_COLUMNS} FROM keys").fetchall()
+        return {row[0]: ApiKey.of_row(row[1:]) for row in rows}
+
+    def changed_elsewhere(self) -> bool:
+        """Whether others have written since the last call, and at the first; costs microseconds."""
+        with self._lock:
+            before = self._data_version
+            self._data_version = self._connection.execute("PRAGMA data_version").fetchone()[0]
+            return self._data_version != before
+
+    def add_usage(self, given: Mapping[str, KeyUsage]) -> None:
+        """Add to the sums of keys, by their id. Raises sqlite3.Error, having added nothing."""
+        rows = [
+            (one.requests, one.prompt_tokens, one.answer_tokens, one.last_used, key_id)
+            for key_id, one in given.items()
+        ]
+        with self._transaction() as db:
+            db.executemany(
+                "UPDATE keys SET requests = requests + ?, prompt_tokens = prompt_tokens + ?, "
+                "answer_tokens = answer_tokens + ?, last_used = coalesce(?, last_used) "
+                "WHERE id = ?",
+                rows,
+            )
+
+    @contextmanager
+    def _transaction(self) -> Iterator[sqlite3.Connection]:
+        with self._lock, self._connection:  # Knows when SQLite has rolled back by itself.
+            self._connection.execute("BEGIN IMMEDIATE")
+            yield self._connection
+
+
+def _keys(db: sqlite3.Connection) -> list[ApiKey]:
+    return [ApiKey.of_row(row) for row in db.execute(f"SELECT {KEY_COLUMNS} FROM keys")]
+
+
+def _check_wishes(name: str, rate_per_min: int | None, expires_s: float | None) -> None:
+    if len(name) > NAME_MAX or not (name.isprintable() and name == name.strip()):
+        raise UserError(f"A key's name has at most {NAME_MAX} characters on one line (--name).")
+    if rate_per_min is not None and not 1 <= rate_per_min <= RATE_PER_MIN_MAX:
+        raise UserError(f"A key's rate is 1 to {RATE_PER_MIN_MAX} requests a minute (--rate).")
+    if expires_s is not None and not 0 < expires_s <= EXPIRES_S_MAX:
+        raise UserError("A key expires within ten years, or never (--expires).")
+
+
+def _check_room(keys: Sequence[ApiKey], name: str, now: float) -> None:
+    usable = [one for one in keys if one.state(now) == "usable"]
+    if len(usable) >= KEYS_MAX:
+        raise UserError(f"There are {KEYS_MAX} keys: revoke some (molink key revoke ID).")
+    if name and any(one.name == name for one in usable):
+        raise UserError(f"There is a key {name!r} already: revoke it or choose another --name.")

@@ -1,0 +1,336 @@
+"""Who is let in: with a key or without, from which host and origin, how often."""
+
+import asyncio
+import logging
+from pathlib import Path
+
+import openai
+import pytest
+
+from molink.api import create_app, start_api
+from molink.api.access import Access, is_loopback, open_access
+from molink.api.callers import CALLERS
+from molink.api.cluster_routes import add_plan_route
+from molink.control.api_keys.live_keys import LiveKeys
+from molink.control.api_keys.store import KEY_PREFIX, KeyStore
+from molink.errors import RingError
+from molink_scheduler.placement import Shortage
+
+MODEL = "tiny/model"
+PROMPT = {"prompt": "x", "max_tokens": 2}
+OPEN, INFERENCE = ["/health"], ["/v1/models", f"/v1/models/{MODEL}"]
+ADMIN = ["/cluster", "/plan", "/nothing"]
+
+
+class Server:
+    """A running API with its keys and clocks."""
+
+    def __init__(self, folder: Path) -> None:
+        self.store = KeyStore.open(folder)
+        """As `molink key` opens it in another process."""
+        self.unix_s, self.now_s = 1_000_000.0, 0.0
+        self.keys = LiveKeys(KeyStore.open(folder), clock=lambda: self.unix_s)
+
+    def key(self, **wishes) -> str:
+        return self.store.create(self.unix_s, **wishes)[1]
+
+    async def start(self, service, *, required: bool = True) -> None:
+        access = Access(self.keys, required, frozenset({"home.example"}), lambda: self.now_s)
+        self.app = create_app(service, access)
+        add_plan_route(self.app, MODEL, self._plan)
+        self.runner = await start_api(self.app, "127.0.0.1", 0)
+        self.url = f"http://127.0.0.1:{self.runner.addresses[0][1]}"
+
+    async def stop(self) -> None:
+        await self.runner.cleanup()
+        self.keys.store.close()
+        self.store.close()
+
+    async def _plan(self, split):
+        return Shortage(1, 1, 0, "too little")
+
+
+@pytest.fixture
+async def server(tmp_path, service):
+    made = Server(tmp_path)
+    await made.start(service)
+    yield made
+    await made.stop()
+
+
+@pytest.fixture
+async def keyless(tmp_path, service):
+    """A server on loopback, which wants no key."""
+    made = Server(tmp_path)
+    await made.start(service, required=False)
+    yield made
+    await made.stop()
+
+
+def bearer(key):
+    return {"Authorization": f"Bearer {key}"}
+
+
+async def ask(http, server, path, key=None, **headers):
+    """Status and error of a GET."""
+    headers |= bearer(key) if key is not None else {}
+    async with http.get(server.url + path, headers=headers) as response:
+        return response.status, (await response.json()).get("error")
+
+
+async def post(http, server, key=None, **headers):
+    """Status, error and headers of a request for two tokens."""
+    headers |= bearer(key) if key is not None else {}
+    async with http.post(f"{server.url}/generate", json=PROMPT, headers=headers) as response:
+        return response.status, (await response.json()).get("error"), response.headers
+
+
+async def test_what_each_key_opens(server, http):
+    keys = {"none": None, "inference": server.key(), "admin": server.key(is_admin=True)}
+    opened = {
+        name: [p for p in OPEN + INFERENCE + ADMIN if (await ask(http, server, p, key))[0] < 400]
+        for name, key in keys.items()
+    }
+    assert opened == {
+        "none": OPEN,
+        "inference": OPEN + INFERENCE,
+        "admin": OPEN + INFERENCE + ADMIN[:-1],
+    }
+    assert [(await post(http, server, key))[0] for key in keys.values()] == [401, 200, 200]
+
+
+async def test_refusals_say_what_to_do(server, http):
+    status, error = await ask(http, server, "/v1/models")
+    assert (status, error["code"]) == (401, "invalid_api_key")
+    assert "Authorization: Bearer KEY" in error["message"]
+    status, error = await ask(http, server, "/cluster", server.key())
+    assert (status, error["code"]) == (403, "insufficient_permissions")
+    assert "--admin" in error["message"]
+    assert error.keys() == {"message", "type", "param", "code"}
+
+
+@pytest.mark.parametrize(
+    "header",
+    ["", "Bearer", "Bearer ", "Bearer x", f"Bearer {KEY_PREFIX}", "Basic a2V5OmtleQ==", "\x80"],
+)
+async def test_what_is_no_key_opens_nothing(server, http, header):
+    server.key()
+    for path in INFERENCE + ADMIN:
+        assert (await ask(http, server, path, Authorization=header))[0] == 401
+
+
+async def test_a_key_is_refused_from_its_revocation_on(server, http):
+    key = server.key(name="anna")
+    assert (await post(http, server, key))[0] == 200
+    server.store.revoke("anna", server.unix_s)
+    status, error, _ = await post(http, server, key)
+    assert status == 401 and "revoked" in error["message"]
+
+
+async def test_a_key_expires(server, http):
+    key = server.key(expires_s=60)
+    server.unix_s += 59
+    assert (await post(http, server, key))[0] == 200
+    server.unix_s += 1
+    status, error, _ = await post(http, server, key)
+    assert status == 401 and "expired" in error["message"]
+
+
+async def test_a_rate_is_told_and_kept(server, http):
+    key, other = server.key(rate_per_min=2), server.key()
+    seen = [(await post(http, server, key)) for _ in range(3)]
+    assert [status for status, *_ in seen] == [200, 200, 429]
+    names = ("limit", "remaining", "reset")
+    told = [[one[2][f"x-ratelimit-{name}-requests"] for name in names] for one in seen]
+    assert told == [["2", "1", "30s"], ["2", "0", "1m0s"], ["2", "0", "1m0s"]]
+    _, error, headers = seen[2]
+    assert (error["code"], headers["Retry-After"]) == ("rate_limit_exceeded", "30")
+    assert (await post(http, server, other))[0] == 200
+    assert (await ask(http, server, "/v1/models", key))[0] == 200, "only posts are counted"
+    server.now_s += 30
+    assert [(await post(http, server, key))[0] for _ in range(2)] == [200, 429]
+
+
+async def test_a_stream_tells_the_rate_too(server, http):
+    headers = bearer(server.key(rate_per_min=120))
+    body = PROMPT | {"stream": True}
+    async with http.post(f"{server.url}/generate", json=body, headers=headers) as response:
+        assert response.headers["x-ratelimit-remaining-requests"] == "119"
+        assert response.headers["x-ratelimit-reset-requests"] == "500ms"
+        await response.read()
+
+
+async def test_usage_is_counted_for_each_key(server, http):
+    key = server.key(name="anna")
+    server.key(name="ben")
+    await post(http, server, key)
+    async with http.post(
+        f"{server.url}/v1/completions",
+        json={"prompt": ["ab", "c"], "n": 2, "max_tokens": 3, "stream": True},
+        headers=bearer(key),
+    ) as response:
+        await response.read()
+    await server.keys.settle(server.store)
+    used = {one.key.name: one.usage for one in server.store.list_keys()}
+    assert (used["anna"].requests, used["anna"].prompt_tokens) == (2, 2 + 3 + 2)
+    assert (used["anna"].answer_tokens, used["anna"].last_used) == (2 + 4 * 3, server.unix_s)
+    assert (used["ben"].requests, used["ben"].last_used) == (0, None)
+
+
+async def test_tokens_of_an_answer_that_is_broken_off_count(server, http, service):
+    key = server.key()
+    service.events_before_failure, service.failure = 1, RingError("lost")
+    await post(http, server, key)
+    await server.keys.settle(server.store)
+    assert server.store.list_keys()[0].usage.answer_tokens == 1
+
+
+async def test_a_request_carries_the_id_of_its_key(server, http, service):
+    key = server.key(name="anna")
+    await post(http, server, key)
+    assert service.requests[0].key_id == server.store.list_keys()[0].key.key_id
+
+
+async def test_places_are_shared_by_key_and_not_by_address(server, http, service):
+    service.events_before_hold = 0
+    first, second = server.key(name="first"), server.key(name="second")
+    tasks = [asyncio.create_task(post(http, server, key)) for key in (first, second, second)]
+    for _ in tasks:
+        await service.holding.acquire()
+    callers, ids = server.app[CALLERS], [one.key for one in server.store.list_keys()]
+    assert [callers.find("127.0.0.1", key).sequences for key in ids] == [1, 2]
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def test_no_key_is_ever_logged(server, http, caplog):
+    key = server.key()
+    with caplog.at_level(logging.DEBUG):
+        await post(http, server, key)
+        await post(http, server, key + "x")
+        server.store.revoke(server.store.list_keys()[0].key.key_id, server.unix_s)
+        _, error, _ = await post(http, server, key)
+    assert key not in caplog.text and key not in str(error)
+
+
+async def test_openais_client_works_with_a_key(server):
+    key = server.key(rate_per_min=1)
+    async with openai.AsyncOpenAI(base_url=f"{server.url}/v1", api_key=key, max_retries=0) as one:
+        answer = await one.completions.create(model=MODEL, prompt="x", max_tokens=2)
+        assert answer.choices[0].text == "ab"
+        with pytest.raises(openai.RateLimitError, match="requests a minute"):
+            await one.completions.create(model=MODEL, prompt="x")
+    async with openai.AsyncOpenAI(base_url=f"{server.url}/v1", api_key="no", max_retries=0) as one:
+        with pytest.raises(openai.AuthenticationError, match="ask for a new one"):
+            await one.models.list()
+
+
+# -- without keys ---------------------------------------------------------------------------------
+
+
+async def test_on_loopback_a_key_is_not_needed(keyless, http):
+    for key in (None, "none", "unused", keyless.key()):
+        assert (await post(http, keyless, key))[0] == 200
+        assert (await ask(http, keyless, "/cluster", key))[0] == 200
+
+
+async def test_a_key_of_ours_that_is_not_right_is_refused_there_too(keyless, http):
+    gone = keyless.key(name="anna")
+    keyless.store.revoke("anna", keyless.unix_s)
+    for wrong in (gone, KEY_PREFIX + "x" * 43):
+        assert (await post(http, keyless, wrong))[0] == 401
+
+
+OURS = ["localhost", "LOCALHOST:80", "127.0.0.1:9", "[::1]:8000", "192.0.2.7", "home.example"]
+FOREIGN = ["attacker.example", "127.0.0.1.attacker.example", "localhost.attacker.example", "", "["]
+
+
+@pytest.mark.parametrize("host", OURS)
+async def test_hosts_that_are_ours(keyless, http, host):
+    assert (await post(http, keyless, Host=host))[0] == 200
+
+
+@pytest.mark.parametrize("host", FOREIGN)
+async def test_a_rebound_name_is_refused(keyless, http, host):
+    """A page whose name is made to point here sends its own name as the host."""
+    for status, error in (
+        await ask(http, keyless, "/cluster", Host=host),
+        (await post(http, keyless, Host=host))[:2],
+    ):
+        assert (status, error["code"]) == (403, "unknown_host")
+    assert (await ask(http, keyless, "/health", Host=host))[0] == 200
+
+
+@pytest.mark.parametrize("origin", ["http://attacker.example", "null", "http://127.0.0.1:1"])
+async def test_pages_of_other_origins_are_refused(keyless, http, origin):
+    status, error, _ = await post(http, keyless, Origin=origin)
+    assert (status, error["code"]) == (403, "foreign_origin")
+
+
+async def test_a_page_of_this_server_may_ask(keyless, http):
+    assert (await post(http, keyless, Origin=keyless.url))[0] == 200
+
+
+async def test_a_key_needs_no_known_host(server, http):
+    """No page has a key; a proxy may pass on any name."""
+    headers = {"Host": "api.example", "Origin": "https://chat.example"}
+    assert (await post(http, server, server.key(), **headers))[0] == 200
+
+
+@pytest.mark.parametrize(
+    "kind", ["text/plain", "application/x-www-form-urlencoded", "multipart/form-data", None]
+)
+async def test_what_a_page_may_post_unasked_is_refused(keyless, http, service, kind):
+    headers = {} if kind is None else {"Content-Type": kind}
+    async with http.post(
+        f"{keyless.url}/generate", data=b'{"prompt": "x"}', headers=headers
+    ) as response:
+        assert response.status == 415
+        assert "application/json" in (await response.json())["error"]["message"]
+    assert service.requests == []
+
+
+# -- which of both --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("host", "is_ours_alone"),
+    [
+        ("127.0.0.1", True),
+        ("127.8.9.1", True),
+        ("::1", True),
+        ("localhost", True),
+        ("0.0.0.0", False),
+        ("::", False),
+        ("192.168.1.2", False),
+        ("home.example", False),
+        ("", False),
+    ],
+)
+async def test_keys_are_wanted_beyond_loopback(tmp_path, host, is_ours_alone):
+    assert is_loopback(host) is is_ours_alone
+    for no_keys in (False, True):
+        async with open_access(host, tmp_path, [], no_keys=no_keys, make=True) as access:
+            assert access.required is not (is_ours_alone or no_keys)
+            assert (access.hint is None) is (is_ours_alone or no_keys)
+
+
+async def test_keys_are_read_where_there_are_any(tmp_path):
+    async with open_access("localhost", tmp_path, ["A.b"], no_keys=False, make=False) as access:
+        assert access.keys is None and "a.b" in access.host_names
+    assert list(tmp_path.iterdir()) == []
+    KeyStore.open(tmp_path).close()
+    async with open_access("localhost", tmp_path, [], no_keys=False, make=False) as access:
+        assert access.keys is not None
+
+
+async def test_what_was_used_is_written_at_the_end(tmp_path):
+    async with open_access("0.0.0.0", tmp_path, [], no_keys=False, make=True) as access:
+        store = KeyStore.open(tmp_path)
+        assert "molink key create" in access.hint
+        key, _ = store.create(0.0)
+        assert access.hint is None
+        access.keys.usage(key).requests += 1
+    assert store.list_keys()[0].usage.requests == 1
+    store.close()

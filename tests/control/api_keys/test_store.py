@@ -1,0 +1,124 @@
+"""Keys on disk: what is kept of them, who may have one, how long."""
+
+from dataclasses import replace
+
+import pytest
+
+from molink.control.api_keys.store import (
+    KEEP_ENDED_S,
+    KEY_PREFIX,
+    KEYS_MAX,
+    TEMPORARY_S,
+    KeyStore,
+    KeyUsage,
+    digest_of,
+)
+from molink.errors import UserError
+
+NOW = 1_000_000.0
+
+
+@pytest.fixture
+def store(tmp_path):
+    opened = KeyStore.open(tmp_path / "data")
+    yield opened
+    opened.close()
+
+
+def test_only_a_hash_is_kept(store):
+    key, secret = store.create(NOW, name="anna")
+    assert secret.startswith(KEY_PREFIX) and len(secret) > 50
+    files = [file for file in store.path.parent.iterdir() if file.is_file()]
+    assert any(digest_of(secret) in file.read_bytes() for file in files)
+    for file in files:
+        assert secret.encode() not in file.read_bytes()
+        assert secret.removeprefix(KEY_PREFIX).encode() not in file.read_bytes()
+        assert file.stat().st_mode & 0o077 == 0, file
+    assert store.by_digest() == {digest_of(secret): key}
+    assert secret not in repr((key, store.list_keys(), store))
+
+
+def test_no_two_keys_are_alike(store):
+    assert len({store.create(NOW)[1] for _ in range(50)}) == 50
+    assert len({one.key.key_id for one in store.list_keys()}) == 50
+
+
+def test_a_key_is_what_was_wished_for(store):
+    key, _ = store.create(NOW, name="ben", is_admin=True, rate_per_min=60, expires_s=10)
+    assert (key.name, key.is_admin, key.rate_per_min) == ("ben", True, 60)
+    assert [key.state(NOW + after_s) for after_s in (0, 9.9, 10)] == ["usable", "usable", "expired"]
+    endless, _ = store.create(NOW)
+    assert endless.state(NOW * 1e6) == "usable"
+    assert [one.key for one in store.list_keys()] == [key, endless]
+
+
+@pytest.mark.parametrize(
+    "wish",
+    [
+        {"name": "x" * 61},
+        {"name": "two\nlines"},
+        {"name": " x"},
+        {"name": "\x1b[2J"},
+        {"rate_per_min": 0},
+        {"rate_per_min": 10**9},
+        {"expires_s": 0},
+        {"expires_s": float("inf")},
+        {"expires_s": float("nan")},
+    ],
+    ids=str,
+)
+def test_impossible_wishes_are_refused(store, wish):
+    with pytest.raises(UserError):
+        store.create(NOW, **wish)
+    assert store.list_keys() == []
+
+
+def test_a_name_is_taken_while_its_key_is_usable(store):
+    store.create(NOW, name="anna", expires_s=10)
+    with pytest.raises(UserError, match="anna"):
+        store.create(NOW + 9, name="anna")
+    second, _ = store.create(NOW + 10, name="anna")
+    assert store.revoke("anna", NOW + 11).key_id == second.key_id
+    with pytest.raises(UserError, match="anna"):
+        store.revoke("anna", NOW + 12)
+
+
+def test_a_key_is_revoked_by_its_id_even_if_that_is_anothers_name(store):
+    key, _ = store.create(NOW)
+    other, _ = store.create(NOW, name=key.key_id)
+    assert store.revoke(key.key_id, NOW) == key
+    states = {one.key.key_id: one.key.state(NOW) for one in store.list_keys()}
+    assert states == {key.key_id: "revoked", other.key_id: "usable"}
+
+
+def test_what_has_ended_is_listed_for_a_while(store):
+    key, _ = store.create(NOW, name="old")
+    store.revoke("old", NOW)
+    store.create(NOW + KEEP_ENDED_S)
+    assert store.list_keys()[0].key == replace(key, revoked=NOW)
+    store.create(NOW + KEEP_ENDED_S + 1)
+    assert key.key_id not in [one.key.key_id for one in store.list_keys()]
+
+
+def test_usage_is_added_up(store):
+    key, _ = store.create(NOW)
+    store.add_usage({key.key_id: KeyUsage(1, 10, 100, NOW), "unknown": KeyUsage(1, 1, 1, NOW)})
+    store.add_usage({key.key_id: KeyUsage(2, 0, 5, None)})
+    (record,) = store.list_keys()
+    assert record.usage == KeyUsage(3, 10, 105, NOW)
+
+
+def test_a_temporary_key_is_gone_afterwards(store):
+    with store.temporary_admin(NOW) as secret:
+        key = store.by_digest()[digest_of(secret)]
+        assert key.is_admin and key.state(NOW + TEMPORARY_S) == "expired"
+    assert store.list_keys() == []
+
+
+def test_there_is_an_end_to_keys(store, monkeypatch):
+    monkeypatch.setattr("molink.control.api_keys.store.KEYS_MAX", 3)
+    for _ in range(3):
+        store.create(NOW)
+    with pytest.raises(UserError, match="revoke some"):
+        store.create(NOW)
+    assert KEYS_MAX >= 1000
