@@ -52,15 +52,15 @@ async def start_api(
     app: web.Application,
     host: str,
     port: int,
+    tls: SSLContext | None = None,
+    option: str = "--port",
     *,
     limits: ConnectionLimits | None = None,
     idle_s: float = IDLE_S,
-    ssl_context: SSLContext | None = None,
-    option: str = "--port",
 ) -> web.AppRunner:
     """Serve `app`; `await runner.cleanup()` ends it. `runner.addresses` has the port when
-    `port` is 0; `option` is the one that chooses it. `limits` None: what this process has
-    descriptors for. With `ssl_context` it is HTTPS."""
+    `port` is 0; `option` is the one that chooses it. With `tls` it is HTTPS. `limits` None: what
+    this process has descriptors for."""
     runner = web.AppRunner(
         app,
         handler_cancellation=True,
@@ -71,7 +71,7 @@ async def start_api(
     await runner.setup()
     raise_file_limit()
     guard = ConnectionGuard(limits or ConnectionLimits.of_process())
-    site = GuardedSite(runner, host, port, guard=guard, backlog=BACKLOG, ssl_context=ssl_context)
+    site = GuardedSite(runner, host, port, guard=guard, backlog=BACKLOG, ssl_context=tls)
     try:
         await site.start()
     except (OSError, OverflowError) as error:

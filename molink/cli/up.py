@@ -187,7 +187,7 @@ async def _serve(settings: "UpSettings", shown: "StatusLine", *, wait: bool) -> 
             agents_app,
             settings.host,
             agents_port,
-            ssl_context=coordinator.agents_tls,
+            tls=coordinator.agents_tls,
             option="--agents-port",
         )
         stack.push_async_callback(agents.cleanup)

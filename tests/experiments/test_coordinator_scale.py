@@ -42,7 +42,7 @@ async def coordinator(folder):
     registry, broker = Registry.open(folder), EmbeddedBroker("127.0.0.1", 0, tls)
     await broker.start()
     add_join_route(app, JoinService(registry, broker, "127.0.0.1", tls.trust))
-    runner = await start_api(app, "127.0.0.1", 0, ssl_context=tls.server_context())
+    runner = await start_api(app, "127.0.0.1", 0, tls.server_context())
     registry.url = f"https://127.0.0.1:{runner.addresses[0][1]}"
     known = broker.coordinator
     async with ControlClient.open(

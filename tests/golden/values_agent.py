@@ -202,7 +202,7 @@ async def joined(joining: Joining, folder: Path) -> None:
     desk = JoinService(registry, broker, "broker.example.org", tls.trust, SIZE)
     app = web.Application()
     add_join_route(app, desk)
-    runner = await start_api(app, "127.0.0.1", 0, ssl_context=tls.server_context())
+    runner = await start_api(app, "127.0.0.1", 0, tls.server_context())
     url = f"https://127.0.0.1:{runner.addresses[0][1]}"
     try:
         with fixed_random():

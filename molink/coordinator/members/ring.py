@@ -11,6 +11,7 @@ from typing import Protocol
 from molink.config.link_schedule import LinkShape
 from molink.control.messages.payloads import Assignment, StageFact, StageLink
 from molink.coordinator.members.node_book import Node
+from molink.coordinator.members.stage_watch import ReportWatch, stall_max_s
 from molink.errors import MolinkError, StageError, UserError
 from molink.stage_protocol.messages import StageHealth, StageLoaded
 from molink.tasks import gathered
@@ -66,6 +67,8 @@ class AgentStage:
     """Id of the node that its link leads to, once it has joined."""
     incarnation: str = field(init=False)
     """Of the agent that the stage was assigned to."""
+    _reports: ReportWatch | None = None
+    """Since it has joined."""
 
     def __post_init__(self) -> None:
         self.incarnation = self.node.presence.incarnation if self.node.presence else ""
@@ -107,6 +110,7 @@ class AgentStage:
         tail the one to the coordinator. Raises StageError."""
         links = {"next_link": to_next, "coordinator_link": sampled}
         self.next_id = to_next.to
+        self._reports = ReportWatch(stall_max_s(self.node.profile, ring.span_tokens))
         assignment = self.assignment.model_copy(update={"join": ring, **links})
         await self.commands.assign(self.node, assignment)
         await self._fact("ready", lambda fraction: None)
@@ -119,9 +123,12 @@ class AgentStage:
         return StageError(reason)
 
     async def watch(self) -> None:
-        """Until the stage is gone, then raises StageError."""
+        """Until the stage is gone or stands still, then raises StageError."""
+        assert self._reports is not None, "only a stage that has joined is watched"
         while True:
             self._check_alive()
+            if trouble := self._reports.trouble(self.health, self.node.heard_at):
+                raise self.fail(f"{self.name}: {trouble}.")
             await self.node.changed.wait()
 
     async def next_health(self) -> StageHealth:
