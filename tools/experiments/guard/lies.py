@@ -233,8 +233,7 @@ async def slow_readers(cluster: GuardedCluster) -> dict[str, Any]:
 
 def weights_of(node: FakeNode) -> CoordinatorSource:
     """Where a member fetches weights."""
-    membership = node.membership
-    return CoordinatorSource(f"{membership.url}/weights", membership.answer.weights_token)
+    return node.membership.weights
 
 
 async def profiles_without_end(cluster: GuardedCluster) -> dict[str, Any]:
