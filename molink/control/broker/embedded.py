@@ -15,9 +15,10 @@ import ssl
 from pathlib import Path
 
 from molink.control.addresses import BrokerAddress, Credentials, TlsFiles
+from molink.control.broker.handshake import Handshake
 from molink.control.broker.permissions import COORDINATOR_NAME, check_username
 from molink.control.broker.routing import Router
-from molink.control.broker.session import CONNECT_TIMEOUT_S, CONNECTIONS_MAX, Session, Sessions
+from molink.control.broker.session import CONNECTIONS_MAX, Session, Sessions
 from molink.errors import ErrorGuard, UserError
 
 __all__ = ["EmbeddedBroker"]
@@ -53,15 +54,10 @@ class EmbeddedBroker:
         """Listen. Raises UserError when the address cannot be had."""
         _allow_many_connections()
         self._router = Router()
-        tls = _server_context(self._tls)
+        context = _server_context(self._tls)
         try:
             self._server = await asyncio.get_running_loop().create_server(
-                self._session,
-                self._host,
-                self._port,
-                ssl=tls,
-                ssl_handshake_timeout=CONNECT_TIMEOUT_S if tls else None,
-                backlog=CONNECTIONS_MAX,
+                lambda: self._connection(context), self._host, self._port, backlog=CONNECTIONS_MAX
             )
         except OSError as error:
             raise UserError(f"The broker cannot listen on {self.address}: {error}.") from None
@@ -74,6 +70,9 @@ class EmbeddedBroker:
             return
         self._server.close()
         self._sweeper.cancel()
+        for stranger in self._sessions.strangers:
+            if isinstance(stranger, Handshake):
+                stranger.end()
         closing = [session.closed for session in self._sessions]
         for session in self._sessions:
             session.end(with_will=False)
@@ -91,6 +90,11 @@ class EmbeddedBroker:
         check_username(username)
         self._passwords.pop(username, None)
         self._router.end_client(username)
+
+    def _connection(self, context: ssl.SSLContext | None) -> asyncio.Protocol:
+        if context is None:
+            return self._session()
+        return Handshake(context, self._sessions, self._session)
 
     def _session(self) -> Session:
         return Session(self._router, self._knows, self._sessions)
