@@ -8,7 +8,8 @@ import pytest
 from aiohttp import web
 
 from molink.api import create_app, start_api
-from molink.api.body import BODY_BYTES_MAX, body_pieces
+from molink.api.agents import add_join_route
+from molink.api.body import BODY_BYTES_MAX, body_pieces, parse_json_object
 from molink.api.callers import (
     BODIES_PART,
     CALLERS,
@@ -17,9 +18,9 @@ from molink.api.callers import (
     Caller,
     Callers,
 )
-from molink.api.cluster_routes import JOIN_BYTES_MAX, add_join_route
 from molink.api.errors import ApiError, errors_in_openai_shape
 from molink.control.api_keys.store import ApiKey
+from molink.control.messages.sealing import SEALED_BYTES_MAX
 from molink.coordinator.requests.ring_client import REQUESTS_MAX
 
 JSON = {"Content-Type": "application/json"}
@@ -53,6 +54,26 @@ async def test_what_is_not_announced_is_counted(service, serve, http):
     url = await serve(service)
     async with http.post(f"{url}/generate", data=endless(), headers=JSON) as response:
         assert response.status == 413
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        '{"prompt": [' + "[]," * 100_000 + "[]]}",
+        '{"prompt": "\\\\", "a": [' + "{}," * 100_000 + "{}]}",
+        "[" * 100_000,
+    ],
+    ids=["lists", "objects", "depth"],
+)
+def test_too_many_lists_are_not_made(body, monkeypatch):
+    monkeypatch.setattr(json, "loads", None)
+    with pytest.raises(ApiError, match="too many lists and objects"):
+        parse_json_object(body.encode())
+
+
+@pytest.mark.parametrize("text", ["[" * 200_000, "{[" * 90_000 + '"\\', '\\"[{' * 60_000])
+def test_brackets_in_a_text_are_no_lists(text):
+    assert parse_json_object(json.dumps({"prompt": text}).encode()) == {"prompt": text}
 
 
 @pytest.fixture
@@ -165,7 +186,7 @@ class Desk:
 
 async def test_a_request_to_join_is_short(service, serve_app, http):
     url, app = serve_app
-    for size, status in ((JOIN_BYTES_MAX, 200), (JOIN_BYTES_MAX + 1, 413)):
+    for size, status in ((SEALED_BYTES_MAX, 200), (SEALED_BYTES_MAX + 1, 413)):
         app = web.Application(middlewares=[errors_in_openai_shape])
         add_join_route(app, Desk())
         runner = await start_api(app, "127.0.0.1", 0)

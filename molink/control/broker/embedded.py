@@ -12,9 +12,8 @@ import hmac
 import resource
 import secrets
 import ssl
-from pathlib import Path
 
-from molink.control.addresses import BrokerAddress, Credentials, TlsFiles
+from molink.control.addresses import BrokerAddress, Credentials, ServerTrust, TlsFiles
 from molink.control.broker.handshake import Handshake
 from molink.control.broker.permissions import COORDINATOR_NAME, check_username
 from molink.control.broker.routing import Router
@@ -32,6 +31,7 @@ class EmbeddedBroker:
 
     def __init__(self, host: str, port: int, tls: TlsFiles | None = None) -> None:
         self._host, self._port, self._tls = host, port, tls
+        self._pinned = None if tls is None else tls.pinned
         self._coordinator = Credentials(COORDINATOR_NAME, secrets.token_urlsafe(32))
         self._passwords = {COORDINATOR_NAME: self._coordinator.password}
         self._router = Router()
@@ -42,8 +42,12 @@ class EmbeddedBroker:
     @property
     def address(self) -> BrokerAddress:
         """Where it listens; the port is known once it has started."""
-        ca = Path(self._tls.ca).read_text() if self._tls and self._tls.ca else ""
-        return BrokerAddress(self._host, self._port, self._tls is not None, ca)
+        return BrokerAddress(self._host, self._port, self._pinned)
+
+    @property
+    def trust(self) -> ServerTrust | None:
+        """What agents accept its certificate by."""
+        return None if self._tls is None else self._tls.trust
 
     @property
     def coordinator(self) -> Credentials:
@@ -54,7 +58,7 @@ class EmbeddedBroker:
         """Listen. Raises UserError when the address cannot be had."""
         _allow_many_connections()
         self._router = Router()
-        context = _server_context(self._tls)
+        context = None if self._tls is None else self._tls.server_context()
         try:
             self._server = await asyncio.get_running_loop().create_server(
                 lambda: self._connection(context), self._host, self._port, backlog=CONNECTIONS_MAX
@@ -110,18 +114,6 @@ class EmbeddedBroker:
             with guard:
                 for session in self._sessions:
                     session.end_if_lost()
-
-
-def _server_context(tls: TlsFiles | None) -> ssl.SSLContext | None:
-    """Raises UserError when the certificate or its key cannot be read."""
-    if tls is None:
-        return None
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    try:
-        context.load_cert_chain(tls.certificate, tls.key)
-    except OSError as error:
-        raise UserError(f"The broker cannot use its certificate: {error}.") from None
-    return context
 
 
 def _allow_many_connections() -> None:
