@@ -1,13 +1,19 @@
-"""What a stage reports of itself while it serves, and when."""
+"""What a stage reports of itself while it serves, and when.
 
+The loop reports twice a second. While it is within one long step a thread of its own repeats the
+last report, with the time for which computing has not moved on: so a coordinator can tell a long
+step from a stage that stands still, and one whose reports end altogether from both.
+"""
+
+import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from molink.executor.stage import StageExecutor
 from molink.stage.links import StageLinks
 from molink.stage.packing import Packing
-from molink.stage_protocol.messages import StageHealth
+from molink.stage_protocol.messages import StageHealth, StageProgress
 from molink_scheduler.head.scheduler import HeadScheduler
 from molink_scheduler.stage.core import StageCore
 
@@ -15,6 +21,9 @@ __all__ = ["HealthReports"]
 
 PERIOD_S = 0.5
 """The dashboard redraws twice a second."""
+
+REPEAT_S = 1.0
+"""Without a report of the loop the last one is repeated."""
 
 FREED_PERIOD_S = 0.05
 """An idle stage reports this soon that KV was freed: who watches a request end sees its memory
@@ -34,6 +43,25 @@ class HealthReports:
     _reported_at: float = field(init=False, default_factory=time.monotonic)
     _is_kv_freed: bool = field(init=False, default=False)
     """Whether KV was freed since the last report."""
+    _moved_at: float = field(init=False, default_factory=time.monotonic)
+    _latest: StageHealth | None = field(init=False, default=None)
+    _reports: int = field(init=False, default=0)
+    _lock: threading.Lock = field(init=False, default_factory=threading.Lock)
+    """Held while a report is numbered and sent, from either thread."""
+    _ended: threading.Event = field(init=False, default_factory=threading.Event)
+
+    def begin(self) -> None:
+        """Report for the first time, and repeat reports from now on where the loop is late."""
+        self._tell(self._health(time.monotonic()))
+        threading.Thread(target=self._repeat, name="reports", daemon=True).start()
+
+    def end(self) -> None:
+        """Report no more."""
+        self._ended.set()
+
+    def moved(self) -> None:
+        """Computing has moved on: a step has begun or ended, or come to another layer."""
+        self._moved_at = time.monotonic()
 
     def kv_freed(self) -> None:
         """A request was forgotten."""
@@ -49,15 +77,40 @@ class HealthReports:
         now = time.monotonic()
         if now < self.due_at(is_idle=is_idle):
             return False
-        self.report(self._health(now))
+        self._tell(self._health(now))
         self._is_kv_freed = False
         self._reported_at, self._busy_reported_s = now, self.core.busy_s
         return True
 
+    def repeat_if_late(self, now: float) -> None:
+        """Report for the loop, which is within a step; from another thread."""
+        latest = self._latest
+        if latest is not None and now - self._reported_at >= REPEAT_S:
+            self._tell(latest, stalled_s=max(0.0, now - self._moved_at))
+
+    def _repeat(self) -> None:
+        while not self._ended.wait(REPEAT_S):
+            self.repeat_if_late(time.monotonic())
+
+    def _tell(self, health: StageHealth, stalled_s: float = 0.0) -> None:
+        with self._lock:
+            self._latest, self._reports = health, self._reports + 1
+            progress = replace(health.progress, reports=self._reports, stalled_s=stalled_s)
+            self.report(replace(health, progress=progress))
+
+    def _progress(self, head: HeadScheduler | None, now: float) -> StageProgress:
+        return StageProgress(
+            rows_in=self.core.rows_in,
+            rows_out=self.core.rows_out,
+            dropped=self.links.messages_dropped,
+            round_waits_s=0.0 if head is None else head.round_waits_s(now),
+            prompt_waits_s=0.0 if head is None else head.prompt_waits_s(now),
+        )
+
     def _health(self, now: float) -> StageHealth:
         core, packing = self.core, self.packing
         head = core.source if isinstance(core.source, HeadScheduler) else None
-        busy_share = (core.busy_s - self._busy_reported_s) / (now - self._reported_at)
+        busy_share = (core.busy_s - self._busy_reported_s) / max(1e-6, now - self._reported_at)
         return StageHealth(
             kv_tokens_used=self.executor.kv.tokens_used,
             busy_s=core.busy_s,
@@ -74,4 +127,5 @@ class HealthReports:
             decode_step_s=core.source.clock.step_s,
             prefill_row_s=core.prefill_row_s,
             links=self.links.reports(),
+            progress=self._progress(head, now),
         )

@@ -182,6 +182,11 @@ class StageLinks:
         self._last_link.refuse(error)
 
     @property
+    def messages_dropped(self) -> int:
+        """Those of the previous stage that could not be read, or not be carried out."""
+        return self._links.inbound[0].frames_refused
+
+    @property
     def frames_refused(self) -> int:
         """Messages and pieces that were dropped, for whatever reason."""
         return self._links.frames_refused

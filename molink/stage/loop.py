@@ -66,13 +66,17 @@ class StageLoop:
     def run(self) -> None:
         """Serve forever; the supervisor ends the process. What it was told last is left in a file
         when it fails."""
+        self.reports.begin()
         try:
             while True:
+                self.reports.moved()
                 self._take_messages()
                 self._step()
         except Exception as error:
             self.events.write_failure(error)
             raise
+        finally:
+            self.reports.end()
 
     def _step(self) -> None:
         self._wait_until = None
@@ -135,7 +139,7 @@ class StageLoop:
         started = time.monotonic()
         if run.result_due_at is not None:
             self.links.set_decode_result_due(run.result_due_at)
-        interrupt = self._interrupt if run.batch.batch_class is PREFILL else None
+        interrupt = self._interrupt if run.batch.batch_class is PREFILL else self.reports.moved
         self._interrupted_s = 0.0
         output = self.executor.step(
             run.batch, run.token_ids, self._input_rows(run.pieces), interrupt
@@ -148,6 +152,7 @@ class StageLoop:
 
     def _interrupt(self) -> None:
         """Between two layers of a prefill step: compute the decode that has come meanwhile."""
+        self.reports.moved()
         began, before_s = time.monotonic(), self._interrupted_s
         self._take_messages()
         while self._carry_out(self.core.between_layers(time.monotonic())):

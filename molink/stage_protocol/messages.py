@@ -7,7 +7,7 @@ that no stage outlives the process that started it. Tokens and tensors never pas
 
 import json
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
 from annotated_types import Ge, Le, MaxLen
@@ -37,6 +37,7 @@ __all__ = [
     "StageFailed",
     "StageHealth",
     "StageLoaded",
+    "StageProgress",
     "StageReady",
     "StageWork",
     "Steering",
@@ -193,6 +194,30 @@ class PackingHealth:
 
 
 @dataclass(frozen=True, slots=True)
+class StageProgress:
+    """Figures that show whether a stage moves on, and where rows are if the ring does not.
+
+    Rows are counted, not batches, which stages cut and join.
+    """
+
+    reports: int = 0
+    """Number of this report: an agent that repeats an old one does not make it rise."""
+    stalled_s: float = 0.0
+    """Since computing has last moved on: a step began or ended, or came to another layer."""
+    rows_in: int = 0
+    """That were taken in since the start; on the head, that came back."""
+    rows_out: int = 0
+    """That were computed since the start."""
+    dropped: int = 0
+    """Messages of the previous stage that could not be read, or not be carried out."""
+    round_waits_s: float = 0.0
+    """Since the oldest micro-batch under way has left; 0: none is. Only on the head."""
+    prompt_waits_s: float = 0.0
+    """The longest for which rows of a prompt are under way and none has come back; 0: none are.
+    Only on the head."""
+
+
+@dataclass(frozen=True, slots=True)
 class StageHealth:
     """Fact: how the stage is doing, about twice a second while it works."""
 
@@ -220,6 +245,7 @@ class StageHealth:
     decode_step_s: float
     prefill_row_s: float
     links: Annotated[tuple[LinkReport, ...], MaxLen(LINKS_MAX)]
+    progress: StageProgress = field(default_factory=StageProgress)
 
 
 @dataclass(frozen=True, slots=True)

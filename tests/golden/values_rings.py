@@ -393,12 +393,8 @@ def a_ring(emulated: LinkShape | None = None, health: StageHealth | None = HEALT
     coordinator_link = LinkReport(**(asdict(LINK) | {"name": "coordinator"}))
     tail = None
     if health is not None:
-        tail = StageHealth(
-            *(getattr(health, name) for name in list(asdict(health))[:-1]), (LINK, coordinator_link)
-        )
-        health = StageHealth(
-            *(getattr(health, name) for name in list(asdict(health))[:-1]), (LINK,)
-        )
+        tail = replace(health, links=(LINK, coordinator_link))
+        health = replace(health, links=(LINK,))
     stages = [
         StageDouble("stage 0", (0, 2), LOADED, health, 1000, node(0)),
         StageDouble("stage 1", (2, 6), LOADED, tail, None, node(1)),

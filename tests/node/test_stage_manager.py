@@ -16,7 +16,7 @@ from tests.coordinator.examples import WORK
 from tests.node.fake_stage import FakeHandle
 
 KEYS = ("a" * 40, "b" * 40)
-LINK = StageLink(to="n", public_key=KEYS[0], addresses=("127.0.0.1:7",), port_name="ring")
+LINK = StageLink(to="n" * 16, public_key=KEYS[0], addresses=("127.0.0.1:7",), port_name="ring")
 JOIN = RingTerms(64, micro_batch_candidates=(1, 2))
 LOAD = Assignment(revision=1, epoch=5, work=WORK)
 JOINED = LOAD.model_copy(update={"revision": 2, "join": JOIN, "next_link": LINK})
@@ -122,7 +122,7 @@ async def test_a_stage_that_fails_or_dies_is_a_failure_of_nobody():
         assert "ended before it joined" in (await h.until("failed")).message
 
 
-@pytest.mark.parametrize(("link", "about"), [("next", "n"), ("coordinator", "")])
+@pytest.mark.parametrize(("link", "about"), [("next", "n" * 16), ("coordinator", "")])
 async def test_a_link_that_is_lost_names_the_neighbour(link, about):
     async with hosted() as h:
         await h.manager.assign(LOAD)

@@ -51,7 +51,7 @@ class EchoTail:
     in_prefill: threading.Event = field(default_factory=threading.Event)
 
     def step(self, batch, token_ids, hidden_TD, interrupt=None):
-        if interrupt is not None:
+        if batch.batch_class is BatchClass.PREFILL:
             self.in_prefill.set()
             while not self.rows:
                 interrupt()
@@ -203,13 +203,38 @@ def test_batches_that_cannot_be_computed_are_dropped_and_the_next_are_answered(n
 
 def test_an_idle_stage_tells_at_once_that_kv_was_freed(neighbours, monkeypatch):
     """With the usual reports switched off."""
-    monkeypatch.setattr(health_reports, "PERIOD_S", 1e9)
     neighbours.executor.kv.tokens_used = 16
+    while neighbours.reports.get(timeout=ANSWERS_WITHIN_S).kv_tokens_used != 16:
+        pass
+    monkeypatch.setattr(health_reports, "PERIOD_S", 1e9)
+    monkeypatch.setattr(health_reports, "REPEAT_S", 1e6)
     neighbours.peer.send_next(Forget(Release(1)))
-    used = neighbours.reports.get(timeout=ANSWERS_WITHIN_S).kv_tokens_used
-    if used:  # A report that was under way before the periodic ones were switched off.
-        used = neighbours.reports.get(timeout=ANSWERS_WITHIN_S).kv_tokens_used
-    assert used == 0
+    while neighbours.reports.get(timeout=ANSWERS_WITHIN_S).kv_tokens_used:
+        pass
+    neighbours.end()
+
+
+def test_within_a_step_that_stands_still_reports_go_on_and_say_so(neighbours, monkeypatch):
+    """As with a kernel that hangs: the loop itself reports nothing any more."""
+    monkeypatch.setattr(health_reports, "REPEAT_S", 0.01)
+    hangs, released = neighbours.executor, threading.Event()
+    step = hangs.step
+
+    def step_that_hangs(batch, token_ids, hidden_TD, interrupt=None):
+        assert released.wait(ANSWERS_WITHIN_S)
+        return step(batch, token_ids, hidden_TD, interrupt)
+
+    hangs.step = step_that_hangs
+    neighbours.peer.send_next(rows_message("raw"))
+    reports = [neighbours.reports.get(timeout=ANSWERS_WITHIN_S).progress]
+    while reports[-1].stalled_s < 0.05:
+        reports.append(neighbours.reports.get(timeout=ANSWERS_WITHIN_S).progress)
+    released.set()
+    assert neighbours.answer().spans
+    while reports[-1].rows_out < 2:
+        reports.append(neighbours.reports.get(timeout=ANSWERS_WITHIN_S).progress)
+    assert [one.reports for one in reports] == list(range(1, len(reports) + 1))
+    assert (reports[-1].rows_in, reports[-1].rows_out, reports[-1].stalled_s) == (2, 2, 0.0)
     neighbours.end()
 
 

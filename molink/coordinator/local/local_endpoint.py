@@ -19,7 +19,8 @@ from molink.coordinator.local.local_node import LocalNode
 from molink.coordinator.members.ring import COORDINATOR, AgentStage, JoinTerms, Ring
 from molink.coordinator.requests.cluster_report import known_links
 from molink.coordinator.requests.link_memory import KnownLink, LinkMemoryFile, keep_up_to_date
-from molink.coordinator.requests.ring_client import RingClient, RingClientLinks
+from molink.coordinator.requests.ring_client import RingClient
+from molink.coordinator.requests.ring_links import RingClientLinks
 from molink.coordinator.rings.ring_supervisor import RingRoutes
 from molink.errors import StageError
 from molink.node.stage_handle import ChildProcess

@@ -88,6 +88,8 @@ class Node:
     """Of its steps, as they were measured while it served."""
     fact: StageFact | None = None
     health: NodeHealth | None = None
+    heard_at: float = 0.0
+    """When the latest health report came."""
     wish: NodeWish | None = None
     assignment: Assignment | None = None
     """The last that was sent."""
@@ -218,6 +220,7 @@ class NodeBook:
                 _take_fact(node, message)
             case NodeHealth():
                 self._take_health(node, message)
+                node.heard_at = now
             case NodeWish():
                 node.wish = message
             case _:

@@ -11,6 +11,7 @@ from typing import Protocol
 from molink.config.link_schedule import LinkShape
 from molink.control.messages.payloads import Assignment, StageFact, StageLink
 from molink.coordinator.members.node_book import Node
+from molink.coordinator.members.stage_watch import ReportWatch, stall_max_s
 from molink.errors import MolinkError, StageError, UserError
 from molink.stage_protocol.messages import StageHealth, StageLoaded
 from molink.tasks import gathered
@@ -66,6 +67,8 @@ class AgentStage:
     """Id of the node that its link leads to, once it has joined."""
     incarnation: str = field(init=False)
     """Of the agent that the stage was assigned to."""
+    _reports: ReportWatch | None = None
+    """Since it has joined."""
 
     def __post_init__(self) -> None:
         self.incarnation = self.node.presence.incarnation if self.node.presence else ""
@@ -107,6 +110,7 @@ class AgentStage:
         tail the one to the coordinator. Raises StageError."""
         links = {"next_link": to_next, "coordinator_link": sampled}
         self.next_id = to_next.to
+        self._reports = ReportWatch(stall_max_s(self.node.profile, ring.span_tokens))
         assignment = self.assignment.model_copy(update={"join": ring, **links})
         await self.commands.assign(self.node, assignment)
         await self._fact("ready", lambda fraction: None)
@@ -118,10 +122,19 @@ class AgentStage:
         self.failure = StageFailure(self.node.node_id, reason, about)
         return StageError(reason)
 
-    async def watch(self) -> None:
-        """Until the stage is gone, then raises StageError."""
+    async def watch(self, previous: "AgentStage") -> None:
+        """Until the stage is gone, stands still, or has refused what the `previous` one sent; then
+        raises StageError."""
+        assert self._reports is not None, "only a stage that has joined is watched"
+        stale = self.health  # Perhaps of the stage before.
         while True:
             self._check_alive()
+            if trouble := self._reports.trouble(self.health, self.node.heard_at):
+                raise self.fail(f"{self.name}: {trouble}.")
+            health = self.health
+            if health is not None and health is not stale and health.frames_refused:
+                what = f"{previous.name} has sent {self.name} what no stage of a ring sends."
+                raise self.fail(what, previous.node.node_id)
             await self.node.changed.wait()
 
     async def next_health(self) -> StageHealth:
@@ -209,8 +222,13 @@ class Ring:
         return self.stages[0].epoch
 
     async def watch(self) -> None:
-        """Until a stage is gone, then raises StageError."""
-        await gathered(stage.watch() for stage in self.stages)
+        """Until a stage is gone, or has been sent what it refuses; then raises StageError.
+
+        What is refused was to bring rows or tokens, for which users would wait in vain. A ring's
+        links lose and double nothing, so somebody lies: whoever sent it, or whoever says so.
+        """
+        before = (self.stages[-1], *self.stages[:-1])
+        await gathered(one.watch(sender) for one, sender in zip(self.stages, before, strict=True))
 
 
 def _failure(name: str, fact: StageFact) -> MolinkError:

@@ -51,6 +51,8 @@ class PlannedRing:
     stages: tuple[PlannedStage, ...]
     forecast: "Forecast | None" = None
     """None: its nodes were not measured."""
+    prompt_token_s: float = 0.0
+    """Of the forecast's time to first token, for each token of its prompt; 0 without."""
 
     @property
     def users(self) -> int:

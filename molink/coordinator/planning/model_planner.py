@@ -276,7 +276,7 @@ class ModelPlanner:
             PlannedStage(stage.node_id, self._work(stage, devices[stage.node_id]))
             for stage in ring.stages
         )
-        return PlannedRing(tuple(stages), ring)
+        return PlannedRing(tuple(stages), ring, ring.ttft_s / max(1, self.goal.prompt_tokens))
 
     def _work(self, stage: StageForecast, device: Device) -> AssignedWork:
         return AssignedWork(

@@ -12,7 +12,7 @@ from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Any
 
-from molink.coordinator.requests.ring_client import RingClient
+from molink.coordinator.requests.ring_client import RequestStalledError, RingClient
 from molink.errors import RingError
 from molink.serving.service import GenerationRequest, ModelCard, TokenEvent
 from molink.tasks import Signal
@@ -93,14 +93,17 @@ class ClusterService:
     async def generate(self, request: GenerationRequest) -> AsyncGenerator[TokenEvent, None]:
         """Stream one sequence over as many rings as it takes; closing the generator cancels it."""
         output: tuple[int, ...] = ()
+        left: ServingRing | None = None
         for moves in range(MOVES_MAX):
-            ring = await self._ring_for(request, accepted=moves > 0)
+            ring = await self._ring_for(request, left, accepted=moves > 0)
             try:
                 async with aclosing(ring.client.generate(request, output)) as events:
                     async for event in events:
                         output += event.token_ids
                         yield event
                 return
+            except RequestStalledError:
+                left = ring
             except RingError:
                 if ring.client.unready_reason is None:
                     raise
@@ -128,9 +131,12 @@ class ClusterService:
         holding = [ring for ring in rings if ring.client.card.model_len_max >= tokens]
         return holding or rings
 
-    async def _ring_for(self, request: GenerationRequest, *, accepted: bool) -> ServingRing:
-        """The ring that will be done with a request soonest. One that a ring has accepted waits for
-        the next ring; a new one is refused while there is none."""
+    async def _ring_for(
+        self, request: GenerationRequest, left: ServingRing | None, *, accepted: bool
+    ) -> ServingRing:
+        """The ring that will be done with a request soonest, another than `left` if there is one.
+        One that a ring has accepted waits for the next ring; a new one is refused while there is
+        none."""
         deadline = time.monotonic() + NEXT_RING_WAIT_S
         tokens = len(request.prompt_token_ids) + request.sampling.max_tokens
         while not (rings := self._open_rings(tokens)):
@@ -141,6 +147,7 @@ class ClusterService:
                     await self._changed.wait()
             except TimeoutError:
                 raise RingError(self.progress) from None
+        rings = [ring for ring in rings if ring is not left] or rings
         loads = [
             RingLoad(ring.client.outstanding_tokens, max(1e-3, ring.tokens_per_s)) for ring in rings
         ]

@@ -3,10 +3,6 @@
 It is not on the path of a round: the tail sends each token to the head, which starts the next
 round, and a copy here for the user.
 
-The coordinator's two links to one ring: requests go to the head, tokens come from the tail.
-
-The same `ProcessLinks` as in a stage; what happens in its thread is queued for the event loop.
-
 What the tail says is checked before anything is made of it: tokens of a request that nobody made,
 outside of the vocabulary, or more than were asked for end the ring, and the tail is to blame. Its
 requests go on in the next ring. To drop such a message was rejected: the tokens that belong in its
@@ -14,6 +10,7 @@ place never come, and users would wait for them.
 """
 
 import asyncio
+import time
 from collections.abc import AsyncGenerator, Callable
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
@@ -22,22 +19,21 @@ from typing import Any, assert_never
 from molink.coordinator.members.ring import Ring
 from molink.coordinator.requests.cluster_report import ring_report
 from molink.coordinator.requests.codec_check import CodecProbe, await_trial
+from molink.coordinator.requests.ring_links import (
+    HeadLost,
+    HeadSilent,
+    RingClientLinks,
+    TailRefused,
+)
 from molink.errors import (
     InvalidRequestError,
-    LinkFullError,
     MolinkError,
     RingError,
     StageError,
 )
 from molink.serving.service import GenerationRequest, ModelCard, TokenEvent, TokenLogprob
 from molink.serving.text_stream import TextStream
-from molink.transport.link.connections import MoveOutcome
-from molink.transport.link.inbound import Arrived
-from molink.transport.link.paced_link import PacedLink
-from molink.transport.link.thread import ProcessLinks
-from molink.wire.curve_keys import CurveKeys
 from molink.wire.frames import (
-    FROM_TAIL,
     Cancel,
     FinishReason,
     Sampled,
@@ -46,140 +42,13 @@ from molink.wire.frames import (
     TokenSample,
 )
 from molink_scheduler.codec_choice import CodecDecision, LosslessTrial, choose_codec
-from molink_scheduler.link.facts import LinkMemory, LinkReport
-from molink_scheduler.link.pacer import LinkPacer
-from molink_scheduler.link.silence import GiveUp, Reconnect, SilenceStep
-from molink_scheduler.link.transmission import make_transmission
 from molink_scheduler.request import LOGPROBS_MAX, Request, SamplingParams
 
-__all__ = ["HeadLost", "HeadSilent", "LinkEvent", "RingClient", "RingClientLinks", "TailRefused"]
-
-
-@dataclass(frozen=True, slots=True)
-class HeadSilent:
-    """Event: the head acknowledges nothing, and another path to it is wanted."""
-
-
-@dataclass(frozen=True, slots=True)
-class HeadLost:
-    """Event: the link to the head is given up; the reason is a sentence."""
-
-    reason: str
-    is_ours: bool = False
-    """Whether the coordinator's own links have failed."""
-
-
-@dataclass(frozen=True, slots=True)
-class TailRefused:
-    """Event: the tail has sent what no tail sends."""
-
-
-LinkEvent = Sampled | HeadSilent | HeadLost | TailRefused
-
-
-@dataclass(slots=True)
-class RingClientLinks:
-    """Both links, while their thread runs. Made by `bind`."""
-
-    _loop: asyncio.AbstractEventLoop
-    head: PacedLink | None = None
-    _events: "asyncio.Queue[Arrived | HeadSilent | HeadLost]" = field(default_factory=asyncio.Queue)
-    _links: ProcessLinks = field(init=False)
-
-    @classmethod
-    def bind(cls, host: str, epoch: int, keys: CurveKeys | None = None) -> "RingClientLinks":
-        """Listen for the tail; with `keys`, encrypted. Needs a running event loop."""
-        links = cls(asyncio.get_running_loop())
-        links._links = ProcessLinks.bind(
-            "coordinator", host, (FROM_TAIL,), links._queue, links._on_failure, keys, epoch
-        )
-        return links
-
-    @property
-    def port(self) -> int:
-        """Where the tail connects."""
-        return self._links.inbound[0].port
-
-    @property
-    def report(self) -> LinkReport | None:
-        """What is known of the link to the head; None before it is connected."""
-        return self.head.report() if self.head is not None else None
-
-    async def connect(
-        self, head_address: str, memory: LinkMemory | None = None, head_key: str | None = None
-    ) -> None:
-        """Open the link to the head; `memory` is what was last known of it, `head_key` the head's
-        public key in Z85 where links are encrypted.
-
-        Raises RingError when it does not answer, ValueError when keys are given for one end only.
-        """
-        queue, pacer = make_transmission(), LinkPacer(memory)
-        self.head = self._links.connect(
-            "head", head_address, head_key, queue, pacer, self._on_silence
-        )
-        if not await asyncio.to_thread(self._links.open, self.head):
-            raise RingError("The head does not answer: check its link.")
-
-    async def next_event(self) -> LinkEvent:
-        """The next batch of tokens that the tail has finished, or what becomes of the head. Nothing
-        more is read from the tail while much of what it sent waits for this call."""
-        event = await self._events.get()
-        if not isinstance(event, Arrived):
-            return event
-        message = self._links.decode(event)
-        return message if isinstance(message, Sampled) else TailRefused()
-
-    def send(self, message: Submit | Cancel | SetCodec) -> None:
-        """Send to the head. When too much waits for it already, it counts as lost, and RingError is
-        raised."""
-        assert self.head is not None, "connect comes first"
-        try:
-            self._links.send(self.head, message)
-        except LinkFullError as error:
-            lost = HeadLost(f"The link to the head is lost: {error}.")
-            self._events.put_nowait(lost)
-            raise RingError(lost.reason) from None
-
-    async def move_head(self, address: str) -> MoveOutcome:
-        """Lead the link to the head to another address of it; requests go on meanwhile."""
-        assert self.head is not None, "connect comes first"
-        outcome: asyncio.Future[MoveOutcome] = self._loop.create_future()
-
-        def done(how: MoveOutcome) -> None:
-            self._loop.call_soon_threadsafe(_settle, outcome, how)
-
-        self._links.move(self.head, address, done)
-        return await outcome
-
-    def close(self) -> None:
-        """Close both links, and end their thread."""
-        self._links.close()
-
-    def _on_failure(self, error: Exception) -> None:
-        """In the link thread, which ends."""
-        self._queue(HeadLost(f"The coordinator's links have failed: {error!r:.200}.", is_ours=True))
-
-    def _on_silence(self, link: PacedLink, step: SilenceStep) -> None:
-        """In the link thread: the path to the head seems dead."""
-        match step:
-            case Reconnect(ask_for_path):
-                if ask_for_path:
-                    self._queue(HeadSilent())
-            case GiveUp(silent_s):
-                reason = f"For {silent_s:.0f} s the head has acknowledged nothing over any way."
-                self._queue(HeadLost(reason))
-            case other:
-                assert_never(other)
-
-    def _queue(self, event: Arrived | HeadSilent | HeadLost) -> None:
-        """In the link thread."""
-        self._loop.call_soon_threadsafe(self._events.put_nowait, event)
-
-
-def _settle(future: "asyncio.Future[MoveOutcome]", outcome: MoveOutcome) -> None:
-    """The caller may have been cancelled meanwhile."""
-    if not future.done():
-        future.set_result(outcome)
+__all__ = [
+    "RequestStalledError",
+    "RingClient",
+    "Served",
+]
 
 
 REQUESTS_MAX = 4096
@@ -193,6 +62,32 @@ _FINISH_REASONS = {
 }
 
 
+TOKEN_WITHIN_S, FIRST_TOKEN_WITHIN_S = 300.0, 900.0
+"""Between two tokens of a sequence, and until the first: who was preempted waits for room, and who
+came last for all before, so this is only for what a head has lost or holds back."""
+
+ROUND_WEIGHT, ROUND_MAX_S = 0.1, 10.0
+"""Of the newest time between two tokens; longer ones are pauses of a preempted sequence."""
+
+
+class RequestStalledError(RingError):
+    """Raised when a ring that goes on has left one request lying."""
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """What a ring has brought its users, by the coordinator's own count."""
+
+    tokens: int
+    """Since the start."""
+    decoding: int
+    """Sequences that have had a token and wait for more."""
+    prompt_tokens: int
+    """Of the longest prompt whose first token is waited for; 0: none is."""
+    round_s: float
+    """Smoothed time between two tokens of a sequence; 0: not known yet."""
+
+
 @dataclass(slots=True)
 class _Sequence:
     """Sequence whose tokens a user waits for."""
@@ -203,6 +98,12 @@ class _Sequence:
     """Of prompt and answer together, at most."""
     generated_tokens: int
     """Those of rings before among them."""
+    known_tokens: int
+    """That the ring computes before the first that it generates."""
+    moved_at: float
+    """When it was submitted, or its latest token came."""
+    has_token: bool = False
+    """Whether this ring has generated one."""
     events: asyncio.Queue[TokenEvent | MolinkError] = field(default_factory=asyncio.Queue)
 
 
@@ -220,6 +121,8 @@ class RingClient:
     """How activations are packed, and why."""
     tokens_sent: int = 0
     """Tokens handed to users since the start."""
+    _round_s: float = 0.0
+    """Smoothed time between two tokens of a sequence; 0: not known yet."""
     _live: dict[int, _Sequence] = field(default_factory=dict)
     _next_request_id: int = 1
     _idle: asyncio.Event = field(default_factory=asyncio.Event)
@@ -255,6 +158,25 @@ class RingClient:
     def outstanding_tokens(self) -> int:
         """Tokens of all sequences: prompts and all that they may generate."""
         return sum(live.tokens for live in self._live.values())
+
+    def served(self) -> Served:
+        """What the ring has brought its users."""
+        waiting = [live.known_tokens for live in self._live.values() if not live.has_token]
+        return Served(
+            self.tokens_sent,
+            len(self._live) - len(waiting),
+            max(waiting, default=0),
+            self._round_s,
+        )
+
+    def give_up_stalled(self, now: float) -> None:
+        """Fail the sequences for which nothing has come for so long that another ring, or another
+        try, is better."""
+        for live in self._live.values():
+            longest_s = TOKEN_WITHIN_S if live.has_token else FIRST_TOKEN_WITHIN_S
+            if now - live.moved_at > longest_s:
+                live.moved_at = now
+                live.events.put_nowait(RequestStalledError("The ring has left the request lying."))
 
     async def generate(
         self, request: GenerationRequest, output: tuple[int, ...] = ()
@@ -328,7 +250,9 @@ class RingClient:
                 text.push((token_id,))
         self.links.send(Submit(Request(request_id, request.prompt_token_ids, sampling, output)))
         self._idle.clear()
-        live = self._live[request_id] = _Sequence(sampling, text, tokens, len(output))
+        known_tokens = len(request.prompt_token_ids) + len(output)
+        live = _Sequence(sampling, text, tokens, len(output), known_tokens, time.monotonic())
+        self._live[request_id] = live
         return request_id, live
 
     def _forget(self, request_id: int) -> bool:
@@ -341,6 +265,7 @@ class RingClient:
     def _take_sampled(self, message: Sampled) -> None:
         """Hand tokens out; those of requests that have ended are dropped. Raises StageError when
         they cannot be what was asked for."""
+        now = time.monotonic()
         for token in message.tokens:
             live = self._live.get(token.request_id)
             if (objection := self._objection(token, live)) is not None:
@@ -348,7 +273,15 @@ class RingClient:
             if live is not None:
                 live.generated_tokens += 1
                 self.tokens_sent += 1
+                self._note_token(live, now)
                 live.events.put_nowait(_event(live, token))
+
+    def _note_token(self, live: _Sequence, now: float) -> None:
+        elapsed_s = min(ROUND_MAX_S, now - live.moved_at)
+        if live.has_token:
+            weight = ROUND_WEIGHT if self._round_s else 1.0
+            self._round_s += weight * (elapsed_s - self._round_s)
+        live.has_token, live.moved_at = True, now
 
     def _objection(self, token: TokenSample, live: _Sequence | None) -> str | None:
         """Why a token cannot be the tail's honest answer; None: it can."""

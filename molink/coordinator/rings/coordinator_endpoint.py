@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 from molink.control.identity import KeyPair
 from molink.control.messages.payloads import StageLink
 from molink.coordinator.members.ring import AgentStage, JoinTerms, Ring
-from molink.coordinator.requests.ring_client import RingClient, RingClientLinks
+from molink.coordinator.requests.ring_client import RingClient
+from molink.coordinator.requests.ring_links import RingClientLinks
 from molink.coordinator.rings.ring_supervisor import RingRoutes
 from molink.coordinator.services import CoordinatorRelay, own_host
 from molink.errors import RingError

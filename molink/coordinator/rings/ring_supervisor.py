@@ -10,6 +10,7 @@ Nothing is started here: nodes get assignments, and report when they have carrie
 
 import asyncio
 import logging
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
@@ -22,8 +23,9 @@ from molink.coordinator.members.ring import AgentStage, JoinTerms, NodeCommands,
 from molink.coordinator.planning.cluster_plan import PlannedRing
 from molink.coordinator.requests.cluster_service import ClusterService, ServingRing
 from molink.coordinator.requests.ring_client import RingClient
+from molink.coordinator.rings.ring_progress import RingPace, RingProgress, Stuck
 from molink.errors import ErrorGuard, MolinkError, RingError, StageError
-from molink.stage_protocol.messages import StageLoaded
+from molink.stage_protocol.messages import StageLoaded, StageProgress
 from molink.tasks import background_tasks, gathered, unless
 
 __all__ = [
@@ -193,6 +195,9 @@ for an answer there for less; then it says so itself."""
 OPEN_TIMEOUT_S = 180.0
 """From joined to serving: a path to the head, and the check of a codec over slow links."""
 
+PROGRESS_PERIOD_S = 1.0
+"""Between two looks whether a ring moves on; its stages report once a second."""
+
 DRAIN_S = 30.0
 """Running answers may end where they are; what is left then goes on in another ring."""
 
@@ -247,6 +252,7 @@ class RingSupervisor:
     """For how long it has served so far, as the manager counts."""
     error: MolinkError | None = None
     """Why it has failed; None unless it has."""
+    clock: Callable[[], float] = time.monotonic
     fractions: dict[int, float] = field(default_factory=dict)
     """Of each stage's loading."""
     _drain: asyncio.Event = field(default_factory=asyncio.Event)
@@ -302,6 +308,7 @@ class RingSupervisor:
             tasks.create_task(self.endpoint.watch(ring))
             client = await self._connected(ring)
             tasks.create_task(client.run())
+            tasks.create_task(self._watch_progress(client))
             async with asyncio.timeout(OPEN_TIMEOUT_S):
                 await client.choose_codec(self.codec)
             await self._take_requests(client)
@@ -314,6 +321,28 @@ class RingSupervisor:
                 return await self.endpoint.connect(ring)
         except RingError as error:
             raise self.stages[0].fail(f"{self.stages[0].name}: {error}") from None
+
+    async def _watch_progress(self, client: RingClient) -> None:
+        """Until the ring stands, then raises StageError."""
+        forecast, progress = self.plan.forecast, RingProgress(RingPace())
+        if forecast is not None:
+            progress.pace = RingPace(forecast.tpot_s, self.plan.prompt_token_s)
+        while True:
+            now = self.clock()
+            healths = [stage.health for stage in self.stages]
+            stages = [one.progress if one is not None else StageProgress() for one in healths]
+            stuck = progress.update(client.served(), stages, now)
+            if stuck is not None:
+                raise self._stuck(stuck)
+            client.give_up_stalled(now)
+            await asyncio.sleep(PROGRESS_PERIOD_S)
+
+    def _stuck(self, stuck: Stuck) -> StageError:
+        stage = self.stages[stuck.stage]
+        about = self.stages[stuck.about] if stuck.about is not None else None
+        with_whom = f" with {about.name}" if about is not None else ""
+        reason = f"{stage.name}{with_whom} stands still: {stuck.reason}."
+        return stage.fail(reason, about.node.node_id if about is not None else "")
 
     async def _take_requests(self, client: RingClient) -> None:
         """Until drained, and those that run have ended."""

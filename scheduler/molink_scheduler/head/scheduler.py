@@ -60,6 +60,8 @@ class HeadScheduler:
     """Codec of the activations of batches planned from now on."""
     _next_batch_id: int = field(init=False, default=0)
     _decodes_in_a_row: int = field(init=False, default=0)
+    _prompts_moved_at: dict[int, float] = field(init=False, default_factory=dict)
+    """When rows of each prompt last came back, or the first left, of those with rows under way."""
 
     def __post_init__(self) -> None:
         self.kv = KvLedger(blocks_for(self.settings.ring.kv_tokens_capacity))
@@ -80,6 +82,15 @@ class HeadScheduler:
     def waiting_count(self) -> int:
         """Requests that wait for room."""
         return self.prompts.waiting_count
+
+    def round_waits_s(self, now: float) -> float:
+        """Since the oldest micro-batch under way has left; 0: none is."""
+        left_at = self.decode.tracker.oldest_departure
+        return 0.0 if left_at is None else now - left_at
+
+    def prompt_waits_s(self, now: float) -> float:
+        """The longest for which rows of a prompt are under way and none has come back."""
+        return now - min(self._prompts_moved_at.values(), default=now)
 
     def computed(self, run: RunBatch, elapsed_s: float, now: float) -> None:
         """A step on the head's own device ended: learn to size the next one of prefill."""
@@ -168,6 +179,7 @@ class HeadScheduler:
             sequence.returned_tokens = span.end
             if is_prefill:
                 self.prompts.returned(span)
+                self._prompt_moved(sequence, now)
             if (token := sampled.get(span.request_id)) is not None:
                 self._take_token(sequence, token)
             if sequence.cancelled or sequence.preempting:
@@ -182,6 +194,12 @@ class HeadScheduler:
             if sequence is not None and sequence.awaits(span):
                 return True
         return False
+
+    def _prompt_moved(self, sequence: Sequence, now: float) -> None:
+        if sequence.in_flight:
+            self._prompts_moved_at[sequence.request_id] = now
+        else:
+            del self._prompts_moved_at[sequence.request_id]
 
     def _take_token(self, sequence: Sequence, token: SampledToken) -> None:
         sequence.known.append(token.token_id)
@@ -246,6 +264,8 @@ class HeadScheduler:
 
     def _prefill_batch(self, now: float) -> RunBatch | None:
         spans, admissions = self.prompts.next_spans(now, self.running_count)
+        for span in spans:
+            self._prompts_moved_at.setdefault(span.request_id, now)
         return self._run(PREFILL, -1, spans, tuple(admissions)) if spans else None
 
     def _run(

@@ -24,6 +24,8 @@ from typing import Protocol
 
 from molink_scheduler.batch import DECODE
 from molink_scheduler.events import (
+    BatchArrived,
+    BatchReturned,
     Decision,
     Refuse,
     RunBatch,
@@ -81,12 +83,20 @@ class StageCore:
     steps_count: int = field(init=False, default=0)
     refused_count: int = field(init=False, default=0)
     """Messages that could not be carried out here."""
+    rows_in: int = field(init=False, default=0)
+    """Rows that were taken in; on the head, that came back."""
+    rows_out: int = field(init=False, default=0)
+    """Rows that were computed."""
 
     def received(self, event: StageEvent, now: float) -> Sequence[Decision]:
         """A message has arrived: the releases that follow from it, or its refusal."""
         decisions = self.source.handle(event, now)
         if decisions and isinstance(decisions[0], Refuse):
             self.refused_count += 1
+        elif isinstance(event, BatchArrived):
+            self.rows_in += event.batch.tokens
+        elif isinstance(event, BatchReturned):
+            self.rows_in += sum([span.tokens for span in event.spans])
         return decisions
 
     def next_step(self, link_bytes_per_s: float, now: float) -> Sequence[Decision]:
@@ -108,6 +118,7 @@ class StageCore:
     ) -> SendRows | SendTokens:
         """A step of `step_s` has ended: where its result goes, before anything else is done."""
         batch = run.batch
+        self.rows_out += batch.tokens
         if batch.batch_class is DECODE:
             batch = batch.stamped(StageStamp(step_s, link_bytes_per_s))
         if self.is_tail:

@@ -85,6 +85,11 @@ class RoundTracker:
         self._learn_delay(trip_s, steps_s, [rows * row_s for row_s in self._wire_row_s])
         return trip_s
 
+    @property
+    def oldest_departure(self) -> float | None:
+        """When the micro-batch left that has been under way for longest; None: none is."""
+        return min((at for _, at in self._departures.values()), default=None)
+
     def model(self) -> RoundModel | None:
         """The present cost model; None before the first round."""
         if self._delay_s is None:

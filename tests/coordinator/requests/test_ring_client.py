@@ -6,10 +6,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from molink.coordinator.requests.ring_client import (
+from molink.coordinator.requests.ring_client import RingClient
+from molink.coordinator.requests.ring_links import (
     HeadLost,
     LinkEvent,
-    RingClient,
     RingClientLinks,
     TailRefused,
 )

@@ -1,24 +1,31 @@
 """Rings that fail: who rests for it, and what goes on without."""
 
+import asyncio
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pytest
 
+from molink.control.messages.payloads import NodeHealth
+from molink.coordinator.requests.ring_client import RequestStalledError, Served
 from molink.coordinator.rings import manager as manager_module
+from molink.coordinator.rings import ring_progress, ring_supervisor
 from molink.coordinator.rings.ring_supervisor import RingState
 from molink.errors import RingError, StageError
-from tests.coordinator.rings.world import world
+from molink.stage_protocol.messages import StageProgress
+from tests.coordinator.examples import HERE, PROFILE
+from tests.coordinator.rings.world import HEALTH, REPORT, collect, request, world
 
 
 async def test_a_node_whose_links_answer_nothing_rests_and_those_who_call_it_do_not(monkeypatch):
+    anna, ben, carl, dora = (letter * 16 for letter in "abcd")
     async with world(monkeypatch, size=3) as w:
-        w.deaf.add("b")
-        w.join("a", "b", "c", "d")
-        await w.until(lambda: w.members() == [["a", "c", "d"]])
-        assert "rests for another" in w.service.standbys["b"]
-        assert "a: got no answer" in w.service.standbys["b"]
-        assert set(w.manager.blame.reasons(time.monotonic())) == {"b"}
+        w.deaf.add(ben)
+        w.join(anna, ben, carl, dora)
+        await w.until(lambda: w.members() == [[anna, carl, dora]])
+        assert "rests for another" in w.service.standbys[ben]
+        assert f"{anna}: got no answer" in w.service.standbys[ben]
+        assert set(w.manager.blame.reasons(time.monotonic())) == {ben}
 
 
 IMPOSSIBLE = {"port": 0}, {"port": 2**17}, {"coordinator_port": -1}, {"weights_bytes": "x"}
@@ -78,3 +85,101 @@ async def test_everybody_stands_by_even_if_our_end_of_the_ring_cannot_be_closed(
         w.endpoints[0].close = close
         w.clients[0].lost.set_result(RingError("The link is lost."))
         await w.until(lambda: {name for name, told in w.told if told.work is None} == {"a", "b"})
+
+
+def refusing() -> NodeHealth:
+    """The report of a stage that was sent what it refuses."""
+    stage = HEALTH | {"frames_refused": 1}
+    return NodeHealth(incarnation="a" * 12, state="serving", uptime_s=1, stage=stage)
+
+
+async def test_what_a_stage_refuses_ends_the_ring_and_is_held_against_its_sender(monkeypatch):
+    """Users would wait for the rows or tokens that should have come in its place."""
+    async with world(monkeypatch, size=3) as w:
+        w.join("a", "b", "c", "d")
+        await w.until(lambda: w.serving)
+        for _ in range(5):  # A ring is watched from the next turns of the loop on.
+            w.say("c", refusing())
+            await asyncio.sleep(0)
+        await w.until(lambda: w.members() == [["a", "c", "d"]])
+        assert "b has sent c what no stage of a ring sends" in w.service.standbys["b"]
+
+
+async def test_what_was_refused_in_a_ring_before_says_nothing_of_this_one(monkeypatch):
+    async with world(monkeypatch, size=2) as w:
+        w.stuck.add("b")
+        w.join("a", "b")
+        await w.until(lambda: len(w.told) == 2)
+        w.say("a", refusing())
+        w.stuck.clear()
+        w.say("b", HERE.model_copy(update={"name": "b", "incarnation": "b" * 12}))
+        w.say("b", PROFILE)
+        await w.until(lambda: w.serving)
+        for _ in range(20):
+            w.say("a", PROFILE)
+            await asyncio.sleep(0)
+        assert w.members() == [["a", "b"]]
+
+
+def health(reports, stalled_s=0.0):
+    progress = StageProgress(reports=reports, stalled_s=stalled_s)
+    return NodeHealth(
+        incarnation="a" * 12, state="serving", uptime_s=1, stage=replace(REPORT, progress=progress)
+    )
+
+
+@pytest.mark.parametrize(
+    ("reports", "stalled_s", "why"),
+    [(0, 0.0, "has reported nothing for 11 s"), (1, 61.0, "has computed nothing for 61 s")],
+)
+async def test_a_stage_that_stands_still_behind_a_lively_agent_rests(
+    monkeypatch, reports, stalled_s, why
+):
+    async with world(monkeypatch, size=1) as w:
+        w.join("a", "b")
+        await w.until(lambda: w.members() == [["a"], ["b"]])
+        answer = asyncio.create_task(collect(w.service.generate(request(2))))
+        await w.until(lambda: w.clients[0].seen)
+        w.clients[0].tokens.put_nowait(1)
+        for second in range(1, 15):
+            for name, number, stalled in ("a", reports * second, stalled_s), ("b", second, 0.0):
+                w.book.take(name, health(number, stalled), float(second))
+                w.book.wake(w.book.node(name))
+            for _ in range(5):
+                await asyncio.sleep(0)
+        await w.until(lambda: w.members() == [["b"]])
+        w.clients[0].lost.cancel()
+        await w.until(lambda: "a" in w.service.standbys)
+        assert why in w.service.standbys["a"]
+        assert w.clients[1].seen[0][1] == (1,), "what was told goes along"
+        w.clients[1].tokens.put_nowait(2)
+        assert await answer == [1, 2]
+        assert set(w.manager.blame.reasons(time.monotonic())) == {"a"}
+
+
+async def test_a_ring_whose_tokens_do_not_come_ends_and_one_of_it_rests(monkeypatch):
+    """Everybody reports that all is well."""
+    monkeypatch.setattr(ring_supervisor, "PROGRESS_PERIOD_S", 0.0)
+    monkeypatch.setattr(ring_progress, "PATIENCE_MIN_S", 1e-9)
+    async with world(monkeypatch, size=2) as w:
+        w.join("a", "b", "c")
+        await w.until(lambda: w.members() == [["a", "b"]])
+        monkeypatch.setattr(ring_progress, "ROUNDS_MAX", 0.0)
+        w.clients[0].counts = Served(0, 1, 0, 0.1)
+        await w.until(lambda: w.members() == [["b", "c"]])
+        await w.until(lambda: "a" in w.service.standbys)
+        assert "a stands still: no token has come" in w.service.standbys["a"]
+
+
+async def test_a_request_that_its_ring_leaves_lying_moves_to_another(monkeypatch):
+    async with world(monkeypatch, size=1) as w:
+        w.join("a", "b")
+        await w.until(lambda: len(w.serving) == 2)
+        answer = asyncio.create_task(collect(w.service.generate(request(1))))
+        await w.until(lambda: any(one.seen for one in w.clients))
+        lying, other = sorted(w.clients, key=lambda one: not one.seen)
+        lying.tokens.put_nowait(RequestStalledError("The ring has left the request lying."))
+        await w.until(lambda: other.seen)
+        other.tokens.put_nowait(5)
+        assert await answer == [5]
+        assert len(w.serving) == 2, "the ring goes on with the others"

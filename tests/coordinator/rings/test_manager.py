@@ -17,12 +17,11 @@ from molink.coordinator.rings.blame import Blame
 from molink.coordinator.rings.ring_health import KEPT_S, SlowdownMonitor
 from molink.coordinator.rings.ring_supervisor import RingState
 from molink.errors import FrameError, RingError, StageError
-from molink.stage_protocol.messages import StageHealth
 from tests.coordinator.examples import HERE, PROFILE
 from tests.coordinator.rings.world import (
     ANNA_AND_BERT,
     HEALTH,
-    RAW,
+    REPORT,
     collect,
     request,
     world,
@@ -158,9 +157,9 @@ async def test_a_report_that_cannot_be_read_is_counted_once_and_not_shown(monkey
                 incarnation="a" * 12, state="serving", uptime_s=1, stage=HEALTH | change
             )
             w.say("a", report)
-            assert stage.health == StageHealth(**HEALTH | {"packed": RAW, "unpacked": RAW})
+            assert stage.health == REPORT
         w.say("a", PROFILE)
-        assert stage.health == StageHealth(**HEALTH | {"packed": RAW, "unpacked": RAW})
+        assert stage.health == REPORT
         assert w.book.refusals.counts == {FrameError: 2}
 
 

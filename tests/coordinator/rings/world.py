@@ -17,6 +17,7 @@ from molink.coordinator.planning.cluster_plan import (
     Readiness,
 )
 from molink.coordinator.requests.cluster_service import ClusterService
+from molink.coordinator.requests.ring_client import Served
 from molink.coordinator.rings import manager as manager_module
 from molink.coordinator.rings import ring_health
 from molink.coordinator.rings.blame import Blame
@@ -43,9 +44,8 @@ CARD = ModelCard("m", 0, 100, 64, (), None)
 LAYERS = 4
 ANNA_AND_BERT = {"a" * 16, "b" * 16}
 RAW = PackingHealth("raw", 0, 0, 0.0)
-HEALTH = asdict(
-    StageHealth(0, 1.0, 0.5, 200, None, None, 0, RAW, RAW, 0, None, None, 0.1, 0.01, ())
-)
+REPORT = StageHealth(0, 1.0, 0.5, 200, None, None, 0, RAW, RAW, 0, None, None, 0.1, 0.01, ())
+HEALTH = asdict(REPORT)
 LOADED = asdict(StageLoaded(5000, 5001, "cpu", "float32", 64, 1))
 
 
@@ -95,6 +95,7 @@ class FakeClient:
     outstanding_tokens: int = 0
     idle: asyncio.Event = field(default_factory=asyncio.Event)
     seen: list = field(default_factory=list)
+    counts: Served = field(default_factory=lambda: Served(0, 0, 0, 0.0))
     tokens: asyncio.Queue = field(default_factory=asyncio.Queue)
 
     def __post_init__(self):
@@ -116,12 +117,20 @@ class FakeClient:
     def cluster(self):
         return {"model": "m"}
 
+    def served(self):
+        return self.counts
+
+    def give_up_stalled(self, now):
+        pass
+
     async def generate(self, request, output=()):
         self.seen.append((request, output))
         self.idle.clear()
         try:
             while True:
                 token = await self.tokens.get()
+                if isinstance(token, RingError):
+                    raise token
                 if token is None:
                     raise RingError(self.unready_reason)
                 last = len(output) + 1 == request.sampling.max_tokens

@@ -65,6 +65,23 @@ def test_a_sequence_decodes_with_its_group_and_leaves_when_it_ends(make_request)
     assert [s.request_id for s in decode.batch.spans] == [2]
 
 
+def test_the_head_knows_since_when_a_micro_batch_and_a_prompt_are_under_way(make_request):
+    head = head_of(span_tokens=16)
+    head.handle(RequestSubmitted(make_request(1, 40, 9)), 0.0)
+    assert (head.round_waits_s(5.0), head.prompt_waits_s(5.0)) == (0.0, 0.0)
+    spans = [head.next_batch(0.0, at)[1] for at in (10.0, 11.0, 12.0)]
+    assert head.prompt_waits_s(14.0) == 4.0, "since the first left"
+    head.handle(returned(spans[0]), 15.0)
+    assert head.prompt_waits_s(18.0) == 3.0, "since some came back"
+    head.handle(returned(spans[1]), 18.0)
+    head.handle(returned(spans[2], (1, 7, False)), 18.0)
+    assert (head.round_waits_s(20.0), head.prompt_waits_s(20.0)) == (0.0, 0.0)
+    _, decode = head.next_batch(0.0, 20.0)
+    assert head.round_waits_s(50.0) == 30.0
+    head.handle(returned(decode, (1, 8, False)), 50.0)
+    assert head.round_waits_s(60.0) == 0.0
+
+
 def test_a_group_waits_while_its_batch_circles(make_request):
     head = head_of()
     head.handle(RequestSubmitted(make_request(1, 3, 9)), 0.0)
