@@ -103,7 +103,7 @@ class World:
             dtype="auto",
             kv_tokens=self.chance.choice([16, 2**30]),
             threads=self.chance.choice([1, 1, 1, 1000]),
-            weights=WeightsSource(model="m", url="https://c/weights"),
+            weights=WeightsSource(model="m"),
         )
         is_work = self.chance.random() < 0.7
         await node._handle(Assignment(revision=self.revision, work=work if is_work else None))
