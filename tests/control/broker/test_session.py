@@ -156,6 +156,19 @@ async def test_a_node_that_is_not_read_is_not_silent(world):
     assert line.closed
 
 
+async def test_an_agent_that_comes_back_and_loads_is_read_at_once(world):
+    """Its states, forty steps of a load, a heartbeat a second; ten times a minute."""
+    node, line = world.connect("n1", keepalive=3)
+    for second in range(60):
+        if second % 6 == 0:
+            for kind in ("presence", "profile", "paths", "seen", "fact", "wish"):
+                node.data_received(said("n1", kind, b"x" * 5000))
+            node.data_received(said("n1", "fact", b"x" * 300) * 40)
+        node.data_received(said("n1", "health", b"x" * 1000) + b"\xc0\0")
+        assert line.reading
+        world.loop.go_on(1.0)
+
+
 async def test_who_was_not_read_while_we_were_held_up_is_not_lost(world):
     node, line = world.connect("n1", keepalive=1)
     world.loop.now += 60.0
