@@ -184,6 +184,9 @@ class NodeBook:
     """Set when there is something new to decide about, cleared by who decides."""
     refusals: ErrorGuard = field(default_factory=lambda: ErrorGuard("Reading a stage's report"))
     """Of agents of another version, or of ones that lie."""
+    downloading_at: dict[str, float] = field(default_factory=dict)
+    """When a download of any device of a PC was last seen to go on, by PC: one after the other
+    downloads."""
     _heartbeats: Heartbeats = field(default_factory=Heartbeats)
 
     def __iter__(self) -> Iterator[Node]:
@@ -217,6 +220,8 @@ class NodeBook:
             case RatesSeen():
                 _take_seen(node, message)
             case StageFact():
+                if _goes_on(node.fact, message):
+                    self.downloading_at[node.pc] = now
                 _take_fact(node, message)
             case NodeHealth():
                 self._take_health(node, message)
@@ -243,6 +248,10 @@ class NodeBook:
         node = self.nodes.get(node_id)
         if node is not None and node.is_here:
             self._heartbeats.beat(node_id, at_s)
+
+    def last_download(self, pc: str) -> float:
+        """When a download of any of a PC's devices was last seen to go on."""
+        return self.downloading_at.get(pc, 0.0)
 
     def note_rate(self, node_id: str, rate_mbps: float) -> None:
         """Note that the coordinator itself has received bytes of a node at this rate."""
@@ -292,6 +301,13 @@ def _take_fact(node: Node, message: StageFact) -> None:
     )
     if not is_late:
         node.fact = message
+
+
+def _goes_on(before: StageFact | None, message: StageFact) -> bool:
+    """Whether a fact shows that a download goes on."""
+    is_same = before is not None and before.revision == message.revision
+    rises = before is not None and message.fraction > before.fraction
+    return message.kind == "downloading" and is_same and rises
 
 
 def _take_presence(node: Node, message: Presence, *, live: bool) -> None:

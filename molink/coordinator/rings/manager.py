@@ -104,7 +104,14 @@ class ClusterManager:
 
     def __post_init__(self) -> None:
         self._plans = PlanCache(self.planner, self.book.changed, self.tasks)
-        self._failover = Failover(self.rings, self.book, self._plans, self.assigner, self.tasks)
+        self._failover = Failover(
+            self.rings,
+            self.book,
+            self._plans,
+            self.assigner,
+            self.tasks,
+            lambda failure: self.blame.failed(failure, time.monotonic()),
+        )
         self._slowdowns = SlowdownMonitor(self.planner)
 
     async def run(self) -> None:
@@ -129,6 +136,7 @@ class ClusterManager:
         self.readiness.update(nodes, now)
         self._slow = self._slowdowns.slow_nodes(self.rings, nodes, now)
         self._failover.release_leaving(self.free(now))
+        self._failover.pass_over_lagging(self.free(now))
         first = not self._next_ring
         is_time = self.readiness.is_time(nodes, now, first=first, serving=serving)
         if now >= self._not_before and is_time and self._build(now):
@@ -184,19 +192,20 @@ class ClusterManager:
             self.rings.remove(ring)
             self._failover.ended(ring)
             self.last_failure = str(ring.error or "")
+            for stage in ring.stages:
+                if stage.failure is not None:
+                    self.blame.failed(stage.failure, now)
             if ring.error is not None:
                 self._back_off(ring, ring.error, now)
 
     def _back_off(self, ring: RingSupervisor, error: MolinkError, now: float) -> None:
-        """Nodes whose stage has failed are left out for a while."""
+        """Where nobody is to blame, whatever it was may happen again at once."""
         if self.settings.first_must_stand and ring.number == 0 and not ring.has_served:
             self._fatal = error
         if ring.served_s >= STEADY_S:
             self._retry_s = RETRY_FIRST_S
-        failures = [stage.failure for stage in ring.stages if stage.failure is not None]
-        for failure in failures:
-            self.blame.failed(failure, now)
-        if not failures and all(stage.node.is_here for stage in ring.stages):
+        is_blamed = any(stage.failure is not None for stage in ring.stages)
+        if not is_blamed and all(stage.node.is_here for stage in ring.stages):
             self._not_before = now + self._retry_s
             self._retry_s = min(RETRY_MAX_S, 2 * self._retry_s)
 
