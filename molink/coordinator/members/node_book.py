@@ -91,6 +91,8 @@ class Node:
     heard_at: float = 0.0
     """When the latest health report came."""
     wish: NodeWish | None = None
+    changes: int = 0
+    """How often it has come, gone or changed its wish."""
     assignment: Assignment | None = None
     """The last that was sent."""
     lost: bool = False
@@ -209,6 +211,7 @@ class NodeBook:
         A report that is not `live` was published before we listened: the node may be gone.
         """
         node = self.node(node_id)
+        before = (node.is_here, node.wants)
         match message:
             case Presence():
                 _take_presence(node, message, live=live)
@@ -230,6 +233,7 @@ class NodeBook:
                 node.wish = message
             case _:
                 return False
+        node.changes += before != (node.is_here, node.wants)
         if node.is_here and live:
             self._heartbeats.beat(node_id, now)
         return True
@@ -264,6 +268,7 @@ class NodeBook:
         silent = [self.nodes[node_id] for node_id in fallen if node_id in self.nodes]
         for node in silent:
             node.lost = True
+            node.changes += 1
         return silent
 
     def excuse_silence(self, now: float) -> None:

@@ -13,12 +13,14 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from molink.coordinator.members.node_book import Node, NodeBook
+from molink.coordinator.members.ring import StageFailure
 from molink.coordinator.planning.cluster_plan import (
     ClusterPlan,
     PlanCache,
     PlannedRing,
     Planner,
     Readiness,
+    RestlessNodes,
 )
 from molink.coordinator.requests.cluster_service import ClusterService
 from molink.coordinator.rings.blame import Blame
@@ -98,6 +100,7 @@ class ClusterManager:
     """Nodes that take longer than they have reported..."""
     _known_slow: frozenset[str] = frozenset()
     """...and those that did when all nodes were last planned for."""
+    _restless: RestlessNodes = field(default_factory=RestlessNodes)
     _plans: PlanCache = field(init=False)
     _failover: Failover = field(init=False)
     _slowdowns: SlowdownMonitor = field(init=False)
@@ -133,12 +136,14 @@ class ClusterManager:
         self._reap_ended(now)
         self._note_service(now)
         nodes, serving = list(self.book), bool(self._alive)
-        self.readiness.update(nodes, now)
+        active = [node for node in nodes if not self.blame.is_resting(node.node_id, now)]
+        self._note_restless(active, now)
+        self.readiness.update(active, now)
         self._slow = self._slowdowns.slow_nodes(self.rings, nodes, now)
         self._failover.release_leaving(self.free(now))
         self._failover.pass_over_lagging(self.free(now))
         first = not self._next_ring
-        is_time = self.readiness.is_time(nodes, now, first=first, serving=serving)
+        is_time = self.readiness.is_time(active, now, first=first, serving=serving)
         if now >= self._not_before and is_time and self._build(now):
             self._failover.release_unused()
         self._show_progress(nodes, now)
@@ -186,6 +191,13 @@ class ClusterManager:
             if ring.state is RingState.SERVING:
                 ring.served_s += elapsed_s
                 self.blame.served((stage.node.node_id for stage in ring.stages), elapsed_s, now)
+
+    def _note_restless(self, nodes: Sequence[Node], now: float) -> None:
+        """Who changes all the time is left out: no plan would hold."""
+        for node_id in self._restless.update(nodes, now):
+            name = self.book.nodes[node_id].name
+            reason = f"{name} comes and goes, or changes its wish, several times a minute."
+            self.blame.failed(StageFailure(node_id, reason), now)
 
     def _reap_ended(self, now: float) -> None:
         for ring in [ring for ring in self.rings if ring.state is RingState.ENDED]:

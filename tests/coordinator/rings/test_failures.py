@@ -6,8 +6,9 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
-from molink.control.messages.payloads import NodeHealth
+from molink.control.messages.payloads import NodeHealth, NodeWish
 from molink.coordinator.members.stage_watch import LoadLimits
+from molink.coordinator.planning.cluster_plan import CHANGES_MAX
 from molink.coordinator.requests.ring_client import RequestStalledError, Served
 from molink.coordinator.rings import manager as manager_module
 from molink.coordinator.rings import ring_progress, ring_supervisor
@@ -201,3 +202,17 @@ async def test_a_better_ring_whose_newcomer_cannot_load_leaves_the_present_one(m
         await w.until(lambda: "b" in w.service.standbys)
         assert w.serving == [first]
         assert not w.manager._failover.under_way
+
+
+async def test_one_that_flips_its_wish_rests_and_the_others_serve(monkeypatch):
+    async with world(monkeypatch, size=2) as w:
+        w.manager.readiness.settle_s = 1e9
+        w.join("a", "b", "c")
+        for count in range(2 * CHANGES_MAX):
+            w.say("a", NodeWish(wish="pause" if count % 2 else "serve"))
+            for _ in range(3):
+                await asyncio.sleep(0)
+        await w.until(lambda: "a" in w.service.standbys)
+        w.manager.readiness.settle_s = 0.0
+        await w.until(lambda: w.members() == [["b", "c"]])
+        assert "changes its wish" in w.service.standbys["a"]
