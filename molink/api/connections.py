@@ -34,11 +34,15 @@ UNREAD_S = 60.0
 """Longest time in which a client takes nothing of 64 KiB that wait for it: a stream that is read at
 all moves on within seconds."""
 
+HANDSHAKE_S = 10.0
+"""For TLS; a connection is counted once that is done, so it must not take long."""
+
 CONNECTIONS_MAX = 4096
 """As many as there are sequences at a time on a ring; each is some 10 KB."""
 
-DESCRIPTORS_PART = 2
-"""Connections may take half of the process's descriptors: rings, plans and files need theirs."""
+DESCRIPTORS_PART = 4
+"""A server may take a quarter of the process's descriptors, so that those of users and of nodes
+leave half: rings, plans and files need theirs."""
 
 ADDRESS_PART = 4
 """One address may hold a quarter of the connections."""
@@ -214,5 +218,6 @@ class GuardedSite(web.TCPSite):
             self._host,
             self._port,
             ssl=self._ssl_context,
+            ssl_handshake_timeout=HANDSHAKE_S if self._ssl_context is not None else None,
             backlog=self._backlog,
         )

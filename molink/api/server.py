@@ -49,13 +49,15 @@ async def start_api(
     app: web.Application,
     host: str,
     port: int,
+    tls: SSLContext | None = None,
+    option: str = "--port",
     *,
     limits: ConnectionLimits | None = None,
     idle_s: float = IDLE_S,
-    ssl_context: SSLContext | None = None,
 ) -> web.AppRunner:
     """Serve `app`; `await runner.cleanup()` ends it. `runner.addresses` has the port when
-    `port` is 0. `limits` None: what this process has descriptors for."""
+    `port` is 0; `option` is the one that chooses it. With `tls` it is HTTPS. `limits` None: what
+    this process has descriptors for."""
     runner = web.AppRunner(
         app,
         handler_cancellation=True,
@@ -66,12 +68,12 @@ async def start_api(
     await runner.setup()
     raise_file_limit()
     guard = ConnectionGuard(limits or ConnectionLimits.of_process())
-    site = GuardedSite(runner, host, port, guard=guard, backlog=BACKLOG, ssl_context=ssl_context)
+    site = GuardedSite(runner, host, port, guard=guard, backlog=BACKLOG, ssl_context=tls)
     try:
         await site.start()
     except (OSError, OverflowError) as error:
         await runner.cleanup()
-        raise UserError(_why_not(error, host, port)) from error
+        raise UserError(_why_not(error, host, port, option)) from error
     return runner
 
 

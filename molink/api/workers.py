@@ -14,7 +14,7 @@ __all__ = ["in_worker"]
 Result = TypeVar("Result")
 
 WORKERS_MAX = 2
-"""Python's parser keeps the interpreter to itself, 30 ms for the worst body that is read, so more
+"""Python's parser keeps the interpreter to itself, 20 ms for the worst body that is read, so more
 would only take turns; tokenizers release it."""
 
 _WORKERS = ThreadPoolExecutor(WORKERS_MAX, thread_name_prefix="api-worker")

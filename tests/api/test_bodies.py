@@ -8,7 +8,7 @@ import pytest
 from aiohttp import web
 
 from molink.api import create_app, start_api
-from molink.api.body import BODY_BYTES_MAX, body_pieces
+from molink.api.body import BODY_BYTES_MAX, body_pieces, parse_json_object
 from molink.api.callers import (
     BODIES_PART,
     CALLERS,
@@ -53,6 +53,26 @@ async def test_what_is_not_announced_is_counted(service, serve, http):
     url = await serve(service)
     async with http.post(f"{url}/generate", data=endless(), headers=JSON) as response:
         assert response.status == 413
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        '{"prompt": [' + "[]," * 100_000 + "[]]}",
+        '{"prompt": "\\\\", "a": [' + "{}," * 100_000 + "{}]}",
+        "[" * 100_000,
+    ],
+    ids=["lists", "objects", "depth"],
+)
+def test_too_many_lists_are_not_made(body, monkeypatch):
+    monkeypatch.setattr(json, "loads", None)
+    with pytest.raises(ApiError, match="too many lists and objects"):
+        parse_json_object(body.encode())
+
+
+@pytest.mark.parametrize("text", ["[" * 200_000, "{[" * 90_000 + '"\\', '\\"[{' * 60_000])
+def test_brackets_in_a_text_are_no_lists(text):
+    assert parse_json_object(json.dumps({"prompt": text}).encode()) == {"prompt": text}
 
 
 @pytest.fixture

@@ -66,10 +66,16 @@ def _topic(data: bytes) -> object:
 # -- MQTT -----------------------------------------------------------------------------------------
 
 
+PACKETS_MAX = 8
+"""Of one input: the next is read as this one is."""
+
+
 def _packets(data: bytes) -> None:
     """Every packet of a stream of bytes, read as each kind that has a reader."""
     buffer = bytearray(data)
-    while (packet := take_packet(buffer, 2**20)) is not None:
+    for _ in range(PACKETS_MAX):
+        if (packet := take_packet(buffer, 2**20)) is None:
+            return
         for read in (read_connect, read_publish, read_filters):
             try:
                 read(packet)

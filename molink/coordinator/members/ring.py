@@ -132,13 +132,19 @@ class AgentStage:
         self.failure = StageFailure(self.node.node_id, reason, about)
         return StageError(reason)
 
-    async def watch(self) -> None:
-        """Until the stage is gone or stands still, then raises StageError."""
+    async def watch(self, previous: "AgentStage") -> None:
+        """Until the stage is gone, stands still, or has refused what the `previous` one sent; then
+        raises StageError."""
         assert self._reports is not None, "only a stage that has joined is watched"
+        stale = self.health  # Perhaps of the stage before.
         while True:
             self._check_alive()
             if trouble := self._reports.trouble(self.health, self.node.heard_at):
                 raise self.fail(f"{self.name}: {trouble}.")
+            health = self.health
+            if health is not None and health is not stale and health.frames_refused:
+                what = f"{previous.name} has sent {self.name} what no stage of a ring sends."
+                raise self.fail(what, previous.node.node_id)
             await self.node.changed.wait()
 
     async def next_health(self) -> StageHealth:
@@ -249,8 +255,13 @@ class Ring:
         return self.stages[0].epoch
 
     async def watch(self) -> None:
-        """Until a stage is gone, then raises StageError."""
-        await gathered(stage.watch() for stage in self.stages)
+        """Until a stage is gone, or has been sent what it refuses; then raises StageError.
+
+        What is refused was to bring rows or tokens, for which users would wait in vain. A ring's
+        links lose and double nothing, so somebody lies: whoever sent it, or whoever says so.
+        """
+        before = (self.stages[-1], *self.stages[:-1])
+        await gathered(one.watch(sender) for one, sender in zip(self.stages, before, strict=True))
 
 
 def _failure(name: str, fact: StageFact) -> MolinkError:

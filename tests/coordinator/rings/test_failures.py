@@ -15,7 +15,8 @@ from molink.coordinator.rings import ring_progress, ring_supervisor
 from molink.coordinator.rings.ring_supervisor import RingState
 from molink.errors import RingError, StageError
 from molink.stage_protocol.messages import StageProgress
-from tests.coordinator.rings.world import REPORT, collect, request, world
+from tests.coordinator.examples import HERE, PROFILE
+from tests.coordinator.rings.world import HEALTH, REPORT, collect, request, world
 
 
 async def test_a_node_whose_links_answer_nothing_rests_and_those_who_call_it_do_not(monkeypatch):
@@ -86,6 +87,40 @@ async def test_everybody_stands_by_even_if_our_end_of_the_ring_cannot_be_closed(
         w.endpoints[0].close = close
         w.clients[0].lost.set_result(RingError("The link is lost."))
         await w.until(lambda: {name for name, told in w.told if told.work is None} == {"a", "b"})
+
+
+def refusing() -> NodeHealth:
+    """The report of a stage that was sent what it refuses."""
+    stage = HEALTH | {"frames_refused": 1}
+    return NodeHealth(incarnation="a" * 12, state="serving", uptime_s=1, stage=stage)
+
+
+async def test_what_a_stage_refuses_ends_the_ring_and_is_held_against_its_sender(monkeypatch):
+    """Users would wait for the rows or tokens that should have come in its place."""
+    async with world(monkeypatch, size=3) as w:
+        w.join("a", "b", "c", "d")
+        await w.until(lambda: w.serving)
+        for _ in range(5):  # A ring is watched from the next turns of the loop on.
+            w.say("c", refusing())
+            await asyncio.sleep(0)
+        await w.until(lambda: w.members() == [["a", "c", "d"]])
+        assert "b has sent c what no stage of a ring sends" in w.service.standbys["b"]
+
+
+async def test_what_was_refused_in_a_ring_before_says_nothing_of_this_one(monkeypatch):
+    async with world(monkeypatch, size=2) as w:
+        w.stuck.add("b")
+        w.join("a", "b")
+        await w.until(lambda: len(w.told) == 2)
+        w.say("a", refusing())
+        w.stuck.clear()
+        w.say("b", HERE.model_copy(update={"name": "b", "incarnation": "b" * 12}))
+        w.say("b", PROFILE)
+        await w.until(lambda: w.serving)
+        for _ in range(20):
+            w.say("a", PROFILE)
+            await asyncio.sleep(0)
+        assert w.members() == [["a", "b"]]
 
 
 def health(reports, stalled_s=0.0):
