@@ -27,6 +27,9 @@ from molink.tasks import Signal
 
 __all__ = ["AS_REPORTED", "NODES_MAX", "Contribution", "Node", "NodeBook", "Slowdown"]
 
+PATHS_MAX = 256
+"""Nodes to which paths of one node are kept, the latest."""
+
 SEEN_MAX = 256
 """Senders whose rates one node may report, the latest."""
 
@@ -218,8 +221,7 @@ class NodeBook:
             case Profile():
                 node.profile = message
             case PathReport():
-                node.paths = {path.to: path for path in message.paths}
-                node.paths_round = message.round
+                _take_paths(node, message)
             case RatesSeen():
                 _take_seen(node, message)
             case StageFact():
@@ -284,6 +286,16 @@ class NodeBook:
         if node is not None:
             node.lost, node.presence = True, None
             self.wake(node)
+
+
+def _take_paths(node: Node, message: PathReport) -> None:
+    """Beside what it has measured before: a round is of those paths that are new."""
+    for path in message.paths:
+        node.paths.pop(path.to, None)
+        node.paths[path.to] = path
+    while len(node.paths) > PATHS_MAX:
+        node.paths.pop(next(iter(node.paths)))
+    node.paths_round = message.round
 
 
 def _take_seen(node: Node, message: RatesSeen) -> None:
