@@ -66,7 +66,7 @@ class Known(BaseModel):
     """Empty: not joined yet."""
     broker_port: int = Field(default=0, ge=0, le=65535)
     coordinator_url: str = ""
-    """http://host:port."""
+    """https://host:port, of its port for agents."""
     stun_port: int = Field(default=0, ge=0, le=65535)
     """UDP, at the coordinator's host; 0: it answers none."""
     data_port: int = Field(default=0, ge=0, le=65535)

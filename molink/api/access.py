@@ -211,12 +211,20 @@ def _check_keyless(access: Access, request: web.Request) -> None:
             code="unknown_host",
         )
     origin = request.headers.get(hdrs.ORIGIN)
-    if origin is not None and urlsplit(origin).netloc.lower() != host.lower():
+    if origin is not None and _place(origin) != host.lower():
         raise ApiError(
             "A web page of another origin may not use this server without a key: send one.",
             status=403,
             code="foreign_origin",
         )
+
+
+def _place(origin: str) -> str | None:
+    """Host and port of an origin; None when it is no URL."""
+    try:
+        return urlsplit(origin).netloc.lower()
+    except ValueError:
+        return None
 
 
 def _is_ours(host: str, names: frozenset[str]) -> bool:

@@ -7,6 +7,7 @@ patient the server is with them, is in `connections`.
 
 import errno
 import socket
+from contextlib import ExitStack
 from ssl import SSLContext
 
 from aiohttp import web
@@ -15,7 +16,7 @@ from molink.api.connections import IDLE_S, ConnectionGuard, ConnectionLimits, Gu
 from molink.errors import UserError
 from molink.transport.sockets import raise_file_limit
 
-__all__ = ["check_port_free", "free_port", "start_api"]
+__all__ = ["check_port_free", "free_ports", "start_api"]
 
 SHUTDOWN_S = 1.0
 """How long open answers may go on once the server stops. aiohttp waits twice this; the whole
@@ -38,11 +39,13 @@ def check_port_free(host: str, port: int, option: str = "--port") -> None:
         raise UserError(_why_not(error, host, port, option)) from error
 
 
-def free_port(host: str) -> int:
-    """A port that is free now, for who must tell it before the API can listen."""
-    with socket.socket() as probe:
-        probe.bind((host, 0))
-        return int(probe.getsockname()[1])
+def free_ports(host: str, count: int) -> list[int]:
+    """Different ports that are free now, for who must tell them before they can be listened at."""
+    with ExitStack() as stack:
+        probes = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for probe in probes:
+            probe.bind((host, 0))
+        return [int(probe.getsockname()[1]) for probe in probes]
 
 
 async def start_api(

@@ -101,7 +101,7 @@ def list_nodes(as_json: bool, data_dir: str | None) -> None:
     """Show every PC that has ever joined, removed ones too, and what each does now; further devices
     have lines of their own (`pc` is the id of the PC that they belong to)."""
     with _registry(data_dir) as registry:
-        records, url = registry.list_nodes(), registry.url
+        records, url = registry.list_nodes(), registry.api_url
     with _own_key(data_dir) as key:
         live = live_nodes(url, key) if records else {}
     rows = [_node_fields(one, live or {}) for one in records]

@@ -61,13 +61,30 @@ SHARED = ("dtype", "model_len_max", "micro_batch_count", "policy", "codec", "spa
     metavar="FILE",
     help="The secret that it was started with.",
 )
-@click.option("--tls-cert", default="", metavar="FILE", help="PEM: encrypt the broker's traffic.")
+@click.option(
+    "--agents-port",
+    default=8003,
+    show_default=True,
+    help="Where agents join and fetch weights; 0 takes a free one.",
+)
+@click.option(
+    "--broker-users",
+    default="",
+    metavar="FILE",
+    help="Lines NODE_ID:PASSWORD: the nodes' users at a --broker by URL.",
+)
+@click.option(
+    "--tls-cert",
+    default="",
+    metavar="FILE",
+    help="PEM: what agents are shown; without it a certificate of the coordinator's own.",
+)
 @click.option("--tls-key", default="", metavar="FILE", help="PEM: its private key.")
 @click.option(
     "--tls-ca",
     default="",
     metavar="FILE",
-    help="PEM: who signed it, where not every system trusts them; a self-signed one itself.",
+    help="PEM: who signed it, where not every system trusts them.",
 )
 @click.option("--min-nodes", default=1, show_default=True, help="PCs to wait for before a plan.")
 @click.option("--wait", is_flag=True, help="Say `ready URL` when a ring serves.")
@@ -129,17 +146,20 @@ async def _up(settings: "UpSettings", *, wait: bool) -> None:
 async def _serve(settings: "UpSettings", shown: "StatusLine", *, wait: bool) -> None:
     from molink.api import create_app, start_api
     from molink.api.access import open_access
-    from molink.api.cluster_routes import add_join_route, add_plan_route
-    from molink.api.server import check_port_free, free_port
+    from molink.api.agents import create_agents_app
+    from molink.api.cluster_routes import add_plan_route
+    from molink.api.server import check_port_free, free_ports
     from molink.api.weights.offered_files import OfferedFiles
-    from molink.api.weights.routes import add_weights_routes
     from molink.coordinator.start import start_coordinator
 
     for option, wanted in settings.ports():
         check_port_free(settings.host, wanted, option)
-    port = settings.port or free_port(settings.host)
+    free = free_ports(settings.host, 2)
+    port, agents_port = settings.port or free[0], settings.agents_port or free[1]
     async with AsyncExitStack() as stack:
-        coordinator = await stack.enter_async_context(start_coordinator(settings, port))
+        coordinator = await stack.enter_async_context(
+            start_coordinator(settings, port, agents_port)
+        )
         service, registry = coordinator.cluster.service, coordinator.registry
         access = await stack.enter_async_context(
             open_access(
@@ -151,19 +171,26 @@ async def _serve(settings: "UpSettings", shown: "StatusLine", *, wait: bool) -> 
             )
         )
         app = create_app(service, access)
-        add_join_route(app, coordinator.joining)
         add_plan_route(app, service.model.name, coordinator.plan)
         offered = OfferedFiles(
             coordinator.checkpoint, settings.data_dir / "weights", name=service.model.name
         )
-        add_weights_routes(
-            app,
-            offered,
-            lambda token: registry.member_of_token(token) is not None,
-            bytes_per_s_max=settings.weights_bytes_per_s,
-        )
         await offered.start()
         stack.push_async_callback(offered.close)
+        agents_app = create_agents_app(
+            coordinator.joining,
+            offered,
+            registry.pc_of_token,
+            bytes_per_s_max=settings.weights_bytes_per_s,
+        )
+        agents = await start_api(
+            agents_app,
+            settings.host,
+            agents_port,
+            tls=coordinator.agents_tls,
+            option="--agents-port",
+        )
+        stack.push_async_callback(agents.cleanup)
         runner = await start_api(app, settings.host, port)
         stack.push_async_callback(runner.cleanup)
         _announce(registry, settings, port, shown)
@@ -181,7 +208,7 @@ def _announce(registry: "Registry", settings: "UpSettings", port: int, shown: "S
     uses = max(INVITE_USES_MIN, settings.min_nodes)
     shown.result(f"listening http://{settings.public_host}:{port}")
     try:
-        invite = registry.make_invite(INVITE_S, uses, "", time.time())
+        invite = registry.make_invite(INVITE_S, uses, "", time.time(), at_start=True)
     except MolinkError as error:  # Too many are usable, or the disk is full: others may still do.
         shown.hint(f"No new invite: {error}")
         return

@@ -107,11 +107,15 @@ class UpSettings:
     """A URL, mosquitto, embedded, or None for the best that is installed."""
     broker_port: int = 8001
     relay_port: int = 8002
+    agents_port: int = 8003
+    """Where agents join and fetch weights."""
+    broker_users: str = ""
+    """File of the nodes' users at a broker by URL; empty: it has none."""
     relay: str = ""
     """host:port of a relay that runs elsewhere; empty: one is started here."""
     relay_secret_file: str = ""
     tls_cert: str = ""
-    """PEM files for the broker; empty: no TLS."""
+    """PEM files for broker and agents' port; empty: the coordinator's own certificate."""
     tls_key: str = ""
     tls_ca: str = ""
     """Who signed the certificate; empty: an authority that every system trusts."""
@@ -142,6 +146,10 @@ class UpSettings:
             _check(option, port, 0, 65535)
         if bool(self.tls_cert) != bool(self.tls_key):
             raise UserError("--tls-cert and --tls-key belong together: give both or neither.")
+        if self.tls_ca and not self.tls_cert:
+            raise UserError("--tls-ca belongs to --tls-cert and --tls-key: give all or none.")
+        if self.broker_users and "://" not in (self.broker or ""):
+            raise UserError("--broker-users belongs to a --broker by URL: leave it out.")
         if bool(self.relay) != bool(self.relay_secret_file):
             raise UserError(
                 "--relay and --relay-secret-file belong together: give both or neither."
@@ -173,7 +181,7 @@ class UpSettings:
     def ports(self) -> list[tuple[str, int]]:
         """What is listened at here, with the option that chooses it; a broker or a relay of
         somebody else needs none."""
-        found = [("--port", self.port)]
+        found = [("--port", self.port), ("--agents-port", self.agents_port)]
         if "://" not in (self.broker or ""):
             found.append(("--broker-port", self.broker_port))
         if not self.relay:

@@ -1,9 +1,46 @@
-"""How to reach a broker, and as whom. Values that travel to agents and into their files."""
+"""How to reach a server of the cluster, and as whom. Values that travel to agents and into their
+files."""
 
+import re
 import ssl
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated
 
-__all__ = ["BrokerAddress", "Credentials", "TlsFiles"]
+from pydantic import Field
+
+from molink.errors import UserError
+
+__all__ = ["BrokerAddress", "Credentials", "ServerTrust", "TlsFiles"]
+
+Pem = Annotated[str, Field(max_length=20_000)]
+"""Certificates as text: one of ours has 700 characters, an operator's chain a few thousand."""
+
+FIRST_CERTIFICATE = re.compile(r"-----BEGIN CERTIFICATE-----.*?-----END CERTIFICATE-----\n?", re.S)
+
+
+@dataclass(frozen=True, slots=True)
+class ServerTrust:
+    """What a client accepts a server's certificate by.
+
+    Without either, a certificate must be for the host's name and signed by an authority that the
+    operating system trusts.
+    """
+
+    certificate: Pem = ""
+    """The one certificate that is accepted, as PEM, whatever host shows it: a home coordinator
+    changes its address."""
+    authority: Pem = ""
+    """Instead: who signed it, as PEM; it must be for the host's name."""
+
+    def ssl_context(self) -> ssl.SSLContext:
+        """What a client checks the server with. Raises ssl.SSLError for what is no certificate."""
+        context = ssl.create_default_context(cadata=self.certificate or self.authority or None)
+        if self.certificate:
+            context.check_hostname = False
+            # It is trusted as it is: whoever signed it, perhaps itself, is not.
+            context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+        return context
 
 
 @dataclass(frozen=True, slots=True)
@@ -12,21 +49,12 @@ class BrokerAddress:
 
     host: str
     port: int
-    tls: bool = False
-    ca: str = ""
-    """Who signs for the broker, as PEM text; empty: whom the operating system trusts."""
+    tls: ServerTrust | None = None
+    """None: it speaks plain MQTT."""
 
     def ssl_context(self) -> ssl.SSLContext | None:
-        """What a client checks the broker with; None without TLS.
-
-        A certificate that was handed over by name of its signer is bound to this broker already,
-        and a home coordinator changes its address: then the host name is not compared.
-        """
-        if not self.tls:
-            return None
-        context = ssl.create_default_context(cadata=self.ca or None)
-        context.check_hostname = not self.ca
-        return context
+        """What a client checks the broker with; None without TLS."""
+        return None if self.tls is None else self.tls.ssl_context()
 
     def __str__(self) -> str:
         return f"{self.host}:{self.port}"
@@ -46,10 +74,40 @@ class Credentials:
 
 @dataclass(frozen=True, slots=True)
 class TlsFiles:
-    """PEM files on the broker's machine that the coordinator can read."""
+    """Certificate and key of a server on this machine, and what agents accept it by."""
 
     certificate: str
+    """Path of a PEM file: the server's certificate first, then those of its authorities."""
     key: str
-    ca: str = ""
-    """Who signed the certificate, for clients to check: the certificate itself when it is
-    self-signed; empty: an authority that every operating system trusts."""
+    """Path of a PEM file; may be the same."""
+    trust: ServerTrust = field(default_factory=ServerTrust)
+
+    def chain(self) -> str:
+        """The certificates as PEM, and nothing else of the file. Raises UserError when they cannot
+        be read."""
+        try:
+            text = Path(self.certificate).read_text()
+        except (OSError, ValueError) as error:
+            raise UserError(
+                f"The certificate {self.certificate} cannot be read: {error}."
+            ) from None
+        return "".join(FIRST_CERTIFICATE.findall(text))
+
+    @property
+    def pinned(self) -> ServerTrust:
+        """What this machine's own clients accept it by: they connect to an address of loopback,
+        for which it need not be."""
+        found = FIRST_CERTIFICATE.match(self.chain())
+        return ServerTrust(certificate=found[0] if found else "")
+
+    def server_context(self) -> ssl.SSLContext:
+        """What the server presents itself with. Raises UserError when the files cannot be used."""
+        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+        try:
+            context.load_cert_chain(self.certificate, self.key)
+        except OSError as error:
+            raise UserError(
+                f"The certificate {self.certificate} cannot be used with its key ({error}): give "
+                "the two PEM files that belong together."
+            ) from None
+        return context

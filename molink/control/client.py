@@ -24,7 +24,14 @@ from pydantic import BaseModel
 
 from molink.control.addresses import BrokerAddress
 from molink.control.backoff import Backoff
-from molink.control.connection import Refused, Will, connection, in_time, is_refusal
+from molink.control.connection import (
+    Refused,
+    Will,
+    connection,
+    in_time,
+    is_certificate_refused,
+    is_refusal,
+)
 from molink.control.inbox import Inbox
 from molink.control.messages.topics import Received, Topic
 from molink.errors import ControlError
@@ -171,7 +178,7 @@ class ControlClient:
                 level = logging.WARNING if backoff.failures == 0 else logging.DEBUG
                 log.log(level, "no connection to the broker at %s: %s", address, error)
                 if refusals >= REFUSALS_MAX:
-                    self._fail(f"The broker at {address} does not let {identity[0]} in: {error}.")
+                    self._fail(_refusal(address, identity[0], error))
             except Refused as refusal:
                 self._fail(str(refusal))
             except Exception as error:  # a bug of ours: without this everyone would wait for ever
@@ -222,3 +229,12 @@ class ControlClient:
         self._failure = ControlError(sentence)
         self._settled.set()
         self.inbox.wake()
+
+
+def _refusal(address: BrokerAddress, username: str, error: Exception) -> str:
+    if is_certificate_refused(error):
+        return (
+            f"The broker at {address} shows another certificate than the coordinator has told: "
+            "somebody else answers there, or its operator has changed it."
+        )
+    return f"The broker at {address} does not let {username} in: {error}."

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import math
+import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any, NoReturn, TypeVar, cast
 
@@ -14,7 +15,15 @@ from molink.control.addresses import BrokerAddress
 from molink.control.messages.topics import Topic
 from molink.tasks import cancel
 
-__all__ = ["KEEPALIVE_S", "Refused", "Will", "connection", "in_time", "is_refusal"]
+__all__ = [
+    "KEEPALIVE_S",
+    "Refused",
+    "Will",
+    "connection",
+    "in_time",
+    "is_certificate_refused",
+    "is_refusal",
+]
 
 Answer = TypeVar("Answer")
 
@@ -65,9 +74,17 @@ async def in_time(answer: Awaitable[Answer]) -> Answer:
 
 
 def is_refusal(error: Exception) -> bool:
-    """Whether trying again is likely to be answered in the same way."""
+    """Whether trying again is likely to be answered in the same way: we are not let in, or do not
+    accept the broker's certificate."""
+    if is_certificate_refused(error):
+        return True
     code = error.rc if isinstance(error, aiomqtt.MqttCodeError) else None
     return isinstance(code, ReasonCode) and code.value in _REFUSALS.values()
+
+
+def is_certificate_refused(error: Exception) -> bool:
+    """Whether the broker shows another certificate than it must; aiomqtt hides the cause."""
+    return isinstance(error.__context__, ssl.SSLCertVerificationError)
 
 
 @contextlib.asynccontextmanager

@@ -15,11 +15,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from molink.config.settings import UpSettings
+from molink.control.addresses import ServerTrust
 from molink.control.broker.broker import Broker
 from molink.control.identity import KeyPair
-from molink.control.messages.joining import JoinAnswer, JoinRequest
+from molink.control.messages.joining import JoinAnswer, OpenedRequest, open_request
 from molink.control.messages.payloads import ModelSize, Services
-from molink.control.messages.sealing import open_sealed, seal
+from molink.control.messages.sealing import seal
 from molink.control.registry.database import NodeRecord
 from molink.control.registry.registry import Registry
 from molink.coordinator.members.access import Suspensions
@@ -223,6 +224,8 @@ class JoinService:
     broker: Broker
     broker_host: str
     """Where agents find the broker; empty: at the host of the URL by which they came."""
+    agents_tls: ServerTrust
+    """What agents accept the certificate of their port by."""
     model: ModelSize | None = None
     """That is served."""
     suspensions: Suspensions = field(default_factory=Suspensions)
@@ -239,18 +242,17 @@ class JoinService:
         """
         async with self._admitting:
             admitted = await asyncio.to_thread(self._admit, sealed)
-        own, public_key, request, member = admitted
+        own, opened, member = admitted
         if member.node_id in self.suspensions:
             raise ControlError("This node has said far too much: it is let in again after a while.")
         credentials = await self.broker.allow(member.node_id, member.password)
-        address = self.broker.address
         answer = JoinAnswer(
-            challenge=request.challenge,
+            challenge=opened.request.challenge,
             node_id=member.node_id,
             broker_host=self.broker_host,
-            broker_port=address.port,
-            broker_tls=address.tls,
-            broker_ca=address.ca,
+            broker_port=self.broker.address.port,
+            broker_tls=self.broker.trust,
+            agents_tls=self.agents_tls,
             username=credentials.username,
             password=credentials.password,
             weights_token=member.weights_token,
@@ -258,10 +260,10 @@ class JoinService:
             coordinator_public_key=own.public_z85,
             model=self.model,
         )
-        return seal(answer, own, public_key)
+        return seal(answer, own, opened.key)
 
-    def _admit(self, sealed: bytes) -> tuple[KeyPair, bytes, JoinRequest, NodeRecord]:
+    def _admit(self, sealed: bytes) -> tuple[KeyPair, OpenedRequest, NodeRecord]:
         own = self.registry.coordinator
-        request, public_key = open_sealed(sealed, own, JoinRequest)
-        member = self.registry.admit(public_key, request, time.time()).node
-        return own, public_key, request, member
+        opened = open_request(sealed, own)
+        member = self.registry.admit(opened.key, opened.request, time.time(), opened.pc_key).node
+        return own, opened, member

@@ -5,14 +5,19 @@ ends when the block is left, in the opposite order.
 """
 
 import asyncio
+import logging
+import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager, closing
 from dataclasses import dataclass
+from pathlib import Path
 
 from molink.checkpoint.checkpoint import Checkpoint
 from molink.config.data_dir import only_one
 from molink.config.settings import UpSettings
-from molink.control.broker.broker import Broker, TlsFiles, open_broker
+from molink.control.addresses import TlsFiles
+from molink.control.broker.broker import Broker, open_broker
+from molink.control.certificate import operators_certificate, own_certificate
 from molink.control.identity import KeyPair
 from molink.control.messages.payloads import WeightsSource
 from molink.control.registry.registry import Registry
@@ -37,6 +42,8 @@ __all__ = ["Coordinator", "start_coordinator"]
 
 LOCK_FILE = "coordinator.lock"
 
+log = logging.getLogger(__name__)
+
 
 @dataclass(frozen=True, slots=True)
 class Coordinator:
@@ -46,25 +53,30 @@ class Coordinator:
     joining: JoinService
     registry: Registry
     checkpoint: Checkpoint
+    agents_tls: ssl.SSLContext
+    """What the port for agents presents itself with."""
     plan: Callable[[str | None], Awaitable[Plan | Shortage]]
     """The best plan for the nodes that are here now, split in this way (None: as we do)."""
 
 
 @asynccontextmanager
-async def start_coordinator(settings: UpSettings, api_port: int) -> AsyncIterator[Coordinator]:
-    """A coordinator whose rings come and go with its nodes; `api_port` is where agents find it.
+async def start_coordinator(
+    settings: UpSettings, api_port: int, agents_port: int
+) -> AsyncIterator[Coordinator]:
+    """A coordinator whose rings come and go with its nodes. The ports are those of the API and for
+    agents, at which the caller serves.
 
     Raises UserError for what the operator can mend, ControlError when the broker cannot be had.
     """
-    url = f"http://{settings.public_host}:{api_port}"
     # Before there is a broker, which gives up a client that is silent for seconds.
     model = await asyncio.to_thread(read_served_model, settings.model, settings.model_len_max)
-    planner = await asyncio.to_thread(_planner, settings, model, url)
+    planner = await asyncio.to_thread(_planner, settings, model)
     async with AsyncExitStack() as stack:
         stack.enter_context(only_one("A coordinator", settings.data_dir / LOCK_FILE))
         registry = stack.enter_context(closing(Registry.open(settings.data_dir)))
         ledger = stack.enter_context(closing(Ledger.open(settings.data_dir)))
-        broker = await _started_broker(settings, registry, stack)
+        tls = await asyncio.to_thread(_certificate, settings)
+        broker = await _started_broker(settings, registry, tls, stack)
         suspensions = Suspensions()
         book, size = NodeBook(), planner.facts.model_size(model.card.name)
         config = model.checkpoint.config()
@@ -74,7 +86,8 @@ async def start_coordinator(settings: UpSettings, api_port: int) -> AsyncIterato
         hub = await stack.enter_async_context(
             ControlHub.open(broker, registry, book, services, suspensions)
         )
-        registry.url = url
+        registry.url = f"https://{settings.public_host}:{agents_port}"
+        registry.api_url = f"http://{settings.public_host}:{api_port}"
         relay = services.relay
         cluster = run_cluster(
             await stack.enter_async_context(background_tasks()),
@@ -90,9 +103,17 @@ async def start_coordinator(settings: UpSettings, api_port: int) -> AsyncIterato
         )
         yield Coordinator(
             cluster,
-            JoinService(registry, broker, _host_for_agents(settings, broker), size, suspensions),
+            JoinService(
+                registry,
+                broker,
+                _host_for_agents(settings, broker),
+                tls.trust,
+                size,
+                suspensions,
+            ),
             registry,
             model.checkpoint,
+            tls.server_context(),
             lambda split: _best_plan(planner, book, split),
         )
 
@@ -104,25 +125,38 @@ def _best_plan(
     return plan_beside(planner.splitting(split).question(nodes))
 
 
+def _certificate(settings: UpSettings) -> TlsFiles:
+    """Of the broker and of the port for agents."""
+    if not settings.tls_cert:
+        return own_certificate(settings.data_dir)
+    return operators_certificate(
+        settings.tls_cert, settings.tls_key, settings.tls_ca, settings.public_host
+    )
+
+
 async def _started_broker(
-    settings: UpSettings, registry: Registry, stack: AsyncExitStack
+    settings: UpSettings, registry: Registry, tls: TlsFiles, stack: AsyncExitStack
 ) -> Broker:
     """A broker that every member may use."""
-    tls = None
-    if settings.tls_cert:
-        tls = TlsFiles(settings.tls_cert, settings.tls_key, settings.tls_ca)
+    users = Path(settings.broker_users) if settings.broker_users else None
     broker = open_broker(
-        settings.broker, settings.host, settings.broker_port, settings.data_dir, tls
+        settings.broker, settings.host, settings.broker_port, settings.data_dir, tls, users
     )
+    if broker.trust is None:
+        log.warning(
+            "The broker at %s speaks plain MQTT: passwords and keys on the way there can be read "
+            "and changed. Use mqtts://.",
+            broker.address,
+        )
     await allow_members(broker, registry)
     await broker.start()
     stack.push_async_callback(broker.stop)
     return broker
 
 
-def _planner(settings: UpSettings, model: ServedModel, url: str) -> ModelPlanner:
+def _planner(settings: UpSettings, model: ServedModel) -> ModelPlanner:
     hub_id = model.checkpoint.hub_id
-    weights = WeightsSource(model=hub_id or model.card.name, url="" if hub_id else f"{url}/weights")
+    weights = WeightsSource(model=hub_id or model.card.name, from_hub=bool(hub_id))
     return ModelPlanner.of(model.path, model.description, weights, settings)
 
 

@@ -8,6 +8,7 @@ import pytest
 from aiohttp import web
 
 from molink.api import create_app, start_api
+from molink.api.agents import add_join_route
 from molink.api.body import BODY_BYTES_MAX, body_pieces, parse_json_object
 from molink.api.callers import (
     BODIES_PART,
@@ -17,9 +18,9 @@ from molink.api.callers import (
     Caller,
     Callers,
 )
-from molink.api.cluster_routes import JOIN_BYTES_MAX, add_join_route
 from molink.api.errors import ApiError, errors_in_openai_shape
 from molink.control.api_keys.store import ApiKey
+from molink.control.messages.sealing import SEALED_BYTES_MAX
 from molink.coordinator.requests.ring_client import REQUESTS_MAX
 
 JSON = {"Content-Type": "application/json"}
@@ -185,7 +186,7 @@ class Desk:
 
 async def test_a_request_to_join_is_short(service, serve_app, http):
     url, app = serve_app
-    for size, status in ((JOIN_BYTES_MAX, 200), (JOIN_BYTES_MAX + 1, 413)):
+    for size, status in ((SEALED_BYTES_MAX, 200), (SEALED_BYTES_MAX + 1, 413)):
         app = web.Application(middlewares=[errors_in_openai_shape])
         add_join_route(app, Desk())
         runner = await start_api(app, "127.0.0.1", 0)

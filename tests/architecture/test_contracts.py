@@ -23,9 +23,9 @@ OPTIONS = {
     ),
     "up": (
         "--host --port --public-host --broker --broker-port --relay-port --relay "
-        "--relay-secret-file --tls-cert --tls-key --tls-ca --min-nodes --wait --tpot-ms "
-        "--context-tokens --prompt-tokens --answer-tokens --split --weights-mbps --data-dir "
-        "--dtype --max-model-len --micro-batches --policy --wire "
+        "--relay-secret-file --agents-port --broker-users --tls-cert --tls-key --tls-ca "
+        "--min-nodes --wait --tpot-ms --context-tokens --prompt-tokens --answer-tokens --split "
+        "--weights-mbps --data-dir --dtype --max-model-len --micro-batches --policy --wire "
         "--span-tokens --no-keys --allowed-host"
     ),
     "demo": "--chat --prompt",

@@ -86,8 +86,8 @@ def test_a_list_of_nodes_needs_no_key_to_be_typed(home, monkeypatch):
     """The one that it makes opens everything while it asks, and nothing afterwards."""
     seen = []
     registry = Registry.open(home)
-    registry.url = "http://10.0.0.1:8000"
-    invite = registry.make_invite(60, 1, "", 0.0)
+    registry.api_url = "http://10.0.0.1:8000"
+    invite = registry.make_invite(60, 1, "", 0.0, "https://10.0.0.1:8003")
     registry.admit(KeyPair.generate().public, request_to_join(invite, "attic", "0.1", 0.0), 1.0)
     registry.close()
     run("create")

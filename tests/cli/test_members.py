@@ -18,7 +18,7 @@ from molink.control.messages.joining import request_to_join
 from molink.control.registry.registry import Registry
 from molink.errors import UserError
 
-URL = "http://10.0.0.1:8000"
+URL, API_URL = "https://10.0.0.1:8003", "http://10.0.0.1:8000"
 BODY = {"nodes": [{"id": "a", "state": "serving"}]}
 
 
@@ -39,7 +39,7 @@ def home(tmp_path, monkeypatch):
 @pytest.fixture
 def registry(home):
     registry = Registry.open(home)
-    registry.url = URL
+    registry.url, registry.api_url = URL, API_URL
     yield registry
     registry.close()
 
@@ -143,9 +143,9 @@ def test_a_list_of_nodes_says_what_each_does_now(registry, live):
 
 def test_a_pc_is_listed_and_removed_with_its_further_devices(registry):
     pc = join(registry, made())
-    second = KeyPair.of_secret((1).to_bytes(32, "big")).for_device(1).public
-    asked = request_to_join(None, "attic (2)", "0.1", 0.0, pc.weights_token)
-    device = registry.admit(second, asked, time.time()).node
+    own = KeyPair.of_secret((1).to_bytes(32, "big"))
+    asked = request_to_join(None, "attic (2)", "0.1", 0.0)
+    device = registry.admit(own.for_device(1).public, asked, time.time(), own.public).node
     rows = json.loads(run("node", "list", "--json"))
     assert [(row["id"], row["pc"]) for row in rows] == [
         (pc.node_id, None),

@@ -25,7 +25,8 @@ class Cluster:
         default_factory=lambda: {"unready_reason": "No PC has joined yet.", "rings": []}
     )
 
-    def make_invite(self, expires_s, uses, name, now):
+    def make_invite(self, expires_s, uses, name, now, *, at_start):
+        assert at_start
         if not self.text:
             raise UserError("There are too many invites.")
         return self

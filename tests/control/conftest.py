@@ -6,9 +6,9 @@ from random import Random
 import pytest
 
 from molink.control.broker.broker import open_broker
+from molink.control.certificate import own_certificate
 from molink.control.client import ControlClient
 from molink.control.messages.payloads import CoordinatorPresence, NodeHealth, NodeState, Presence
-from tests.certificates import self_signed
 from tests.control.raw_client import RawClient
 
 PASSWORD = "a-random-token-of-a-node"
@@ -96,8 +96,8 @@ def open_client(broker):
 
 @pytest.fixture(scope="session")
 def certificate(tmp_path_factory):
-    """Self-signed, for a host name that is not 127.0.0.1."""
-    return self_signed(tmp_path_factory.mktemp("tls"))
+    """A coordinator's own."""
+    return own_certificate(tmp_path_factory.mktemp("tls"))
 
 
 async def until(check):

@@ -20,9 +20,7 @@ PROFILE = Profile(
     download_mbps=100,
     steps=STEPS,
 )
-WORK = AssignedWork(
-    layers=(0, 2), device="cpu", dtype="float32", weights=WeightsSource(model="m", url="")
-)
+WORK = AssignedWork(layers=(0, 2), device="cpu", dtype="float32", weights=WeightsSource(model="m"))
 
 
 def no_report(standbys, devices):

@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from molink.config.settings import UpSettings
+from molink.control.addresses import ServerTrust
 from molink.control.broker.embedded import EmbeddedBroker
 from molink.control.identity import KeyPair
 from molink.control.messages.joining import JoinAnswer, request_to_join
@@ -101,8 +102,8 @@ async def test_a_secret_that_cannot_be_read_says_how_to_make_one(tmp_path):
 
 async def test_who_is_suspended_is_not_let_in_by_joining_again(tmp_path):
     registry, pair = Registry.open(tmp_path), KeyPair.generate()
-    joining = JoinService(registry, EmbeddedBroker("127.0.0.1", 1883), "127.0.0.1")
-    invite = registry.make_invite(60.0, 1, "", time.time(), "http://127.0.0.1:1")
+    joining = JoinService(registry, EmbeddedBroker("127.0.0.1", 1883), "127.0.0.1", ServerTrust())
+    invite = registry.make_invite(60.0, 1, "", time.time(), "https://127.0.0.1:1")
     sealed = seal(request_to_join(invite, "pc", "1", time.time()), pair, invite.coordinator_key)
     answer = open_answer(await joining.join(sealed), pair, JoinAnswer, invite.coordinator_key)
     joining.suspensions.suspend(answer.node_id, 0.0)

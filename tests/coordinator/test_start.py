@@ -25,7 +25,7 @@ async def test_the_model_is_read_beside_the_loop_and_before_there_is_a_broker(
     monkeypatch.setattr(start, "open_broker", lambda *arguments: pytest.fail("too early"))
     settings = UpSettings("demo", tmp_path, host="127.0.0.1", public_host="127.0.0.1")
     with pytest.raises(UserError, match="far enough"):
-        async with start.start_coordinator(settings, 8000):
+        async with start.start_coordinator(settings, 8000, 8003):
             pass
     assert threads and threads[0] is not threading.main_thread()
 
@@ -40,22 +40,22 @@ async def test_two_coordinators_never_share_a_data_directory(tmp_path, monkeypat
     monkeypatch.setattr(start, "open_broker", open_broker)
     settings = UpSettings("demo", tmp_path, host="127.0.0.1", public_host="127.0.0.1")
     with only_one("A coordinator", tmp_path / start.LOCK_FILE), pytest.raises(UserError) as refused:
-        async with start.start_coordinator(settings, 8000):
+        async with start.start_coordinator(settings, 8000, 8003):
             pass
     assert f"runs with {tmp_path} already: give each its own --data-dir" in str(refused.value)
     assert not opened
     with pytest.raises(UserError, match="far enough"):
-        async with start.start_coordinator(settings, 8000):
+        async with start.start_coordinator(settings, 8000, 8003):
             pass
 
 
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
-        ({}, ["--port", "--broker-port", "--relay-port"]),
-        ({"broker": "mqtt://a:b@c:1883"}, ["--port", "--relay-port"]),
-        ({"relay": "a:1", "relay_secret_file": "x"}, ["--port", "--broker-port"]),
-        ({"broker": "embedded"}, ["--port", "--broker-port", "--relay-port"]),
+        ({}, ["--port", "--agents-port", "--broker-port", "--relay-port"]),
+        ({"broker": "mqtt://a:b@c:1883"}, ["--port", "--agents-port", "--relay-port"]),
+        ({"relay": "a:1", "relay_secret_file": "x"}, ["--port", "--agents-port", "--broker-port"]),
+        ({"broker": "embedded"}, ["--port", "--agents-port", "--broker-port", "--relay-port"]),
     ],
 )
 def test_only_ports_that_are_used_must_be_free(tmp_path, options, expected):

@@ -15,6 +15,7 @@ from pathlib import Path
 import psutil
 
 from molink.control.broker.mosquitto_files import password_hash
+from molink.control.broker.permissions import COORDINATOR_NAME, mosquitto_rules
 from molink_agent.daemon.measurements import STEPS_FILE
 
 READY_WITHIN_S = 120
@@ -146,7 +147,8 @@ def running(*arguments: str):
 @contextmanager
 def cluster(folder: Path, model: Path, *options: str):
     """`molink up` on free ports of loopback; agents are ended before it."""
-    ports = ("--port", "0", "--broker-port", "0", "--relay-port", "0", "--host", "127.0.0.1")
+    names = ("--port", "--broker-port", "--relay-port", "--agents-port")
+    ports = (*(word for name in names for word in (name, "0")), "--host", "127.0.0.1")
     place = ("--data-dir", str(folder / "coordinator"))
     arguments = ("up", str(model), *ports, *place, *options)
     with running(*arguments) as up, ExitStack() as stack:
@@ -173,17 +175,28 @@ class Mosquitto:
     port: int
     user: str = "club"
     password: str = "short"
+    nodes: dict[str, str] = field(default_factory=dict)
+    """Id of each node that may enter, to its password."""
     process: subprocess.Popen | None = None
 
     @property
     def url(self) -> str:
         return f"mqtt://{self.user}:{self.password}@127.0.0.1:{self.port}"
 
+    @property
+    def nodes_file(self) -> Path:
+        return self.folder / "nodes"
+
     def start(self):
-        users, config = self.folder / "users", self.folder / "mosquitto.conf"
-        users.write_text(f"{self.user}:{password_hash(self.password)}\n")
+        users, rules = self.folder / "users", self.folder / "rules"
+        config = self.folder / "mosquitto.conf"
+        known = {self.user: self.password, **self.nodes}
+        users.write_text("".join(f"{name}:{password_hash(known[name])}\n" for name in known))
         users.chmod(0o600)
-        lines = [f"listener {self.port} 127.0.0.1", f"password_file {users}"]
+        self.nodes_file.write_text("".join(f"{name}:{self.nodes[name]}\n" for name in self.nodes))
+        self.nodes_file.chmod(0o600)
+        rules.write_text(mosquitto_rules().replace(f"user {COORDINATOR_NAME}", f"user {self.user}"))
+        lines = [f"listener {self.port} 127.0.0.1", f"password_file {users}", f"acl_file {rules}"]
         lines += ["user root"] if os.geteuid() == 0 else []
         config.write_text("\n".join([*lines, "allow_anonymous false", "persistence false", ""]))
         self.process = subprocess.Popen([self.program, "-c", str(config)], stderr=subprocess.PIPE)

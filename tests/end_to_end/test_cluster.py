@@ -7,7 +7,8 @@ import shutil
 import pytest
 
 from molink.control.broker.mosquitto import find_mosquitto
-from tests.certificates import self_signed
+from molink.control.identity import load_or_make_key
+from tests.certificates import Authority
 from tests.end_to_end.clusters import Mosquitto, cluster, free_ports, running
 
 PROMPTS = [[1, 5, 9], [1, 20, 21, 22, 23, 24], [1] + [7, 8] * 20, [1, 90]]
@@ -130,19 +131,30 @@ async def test_a_copied_data_directory_ends_the_older_agent(three, tools):
 
 @pytest.fixture(scope="module")
 def one(tmp_path_factory, tiny_llama):
-    """One PC over somebody else's broker, and that broker."""
+    """One PC over somebody else's broker, and that broker, which lets in the PC by its id."""
     program = find_mosquitto()
     if program is None:
         pytest.skip("mosquitto is not installed: apt install mosquitto")
     folder = tmp_path_factory.mktemp("one")
-    broker = Mosquitto(program, folder, *free_ports(1))
+    anna = load_or_make_key(folder / "anna" / "identity.json").node_id
+    broker = Mosquitto(program, folder, *free_ports(1), nodes={anna: "annas-password"})
     broker.start()
-    options = ("--broker", broker.url, "--wait", "--dtype", "float32")
+    users = ("--broker-users", str(broker.nodes_file))
+    options = ("--broker", broker.url, *users, "--wait", "--dtype", "float32")
     with cluster(folder, tiny_llama, *options) as made:
         made.join("anna", known_steps=True)
         made.up.line("ready")
         yield made, broker
     broker.kill()
+
+
+def test_a_pc_without_a_user_at_somebody_elses_broker_is_told_what_to_ask_for(one, tmp_path):
+    made, _ = one
+    with running("agent", "join", made.invite, "--data-dir", str(tmp_path)) as joining:
+        assert joining.ended() == 2
+    told = joining.lines[-1]
+    assert load_or_make_key(tmp_path / "identity.json").node_id in told
+    assert "ask whoever runs it to add" in told
 
 
 async def test_answers_go_on_while_somebody_elses_broker_is_started_anew(one, tools, tiny_llama):
@@ -170,14 +182,16 @@ async def test_answers_go_on_while_somebody_elses_broker_is_started_anew(one, to
 
 @pytest.fixture(scope="module")
 def pair(tmp_path_factory, tiny_llama):
-    """Two PCs over the embedded broker, with TLS; nobody may connect to one of them."""
+    """Two PCs over the embedded broker, with the operator's certificate; nobody may connect to one
+    of them."""
     folder = tmp_path_factory.mktemp("pair")
-    tls = self_signed(folder)
-    port, broker_port, relay_port = (str(port) for port in free_ports(3))
+    tls = Authority.make(folder / "tls").sign_for("127.0.0.1")
+    port, broker_port, relay_port, agents_port = (str(port) for port in free_ports(4))
     options = (
         *("--broker", "embedded", "--min-nodes", "2", "--wait", "--dtype", "float32"),
         *("--tls-cert", tls.certificate, "--tls-key", tls.key, "--tls-ca", tls.ca),
         *("--port", port, "--broker-port", broker_port, "--relay-port", relay_port),
+        *("--agents-port", agents_port),
     )
     with cluster(folder, tiny_llama, *options) as made:
         memory = ("--memory-gb", "0.00025", "--threads", "1")

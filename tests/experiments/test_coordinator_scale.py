@@ -7,10 +7,11 @@ from contextlib import asynccontextmanager
 import aiohttp
 import pytest
 from aiohttp import web
-from aiohttp.test_utils import TestServer
 
-from molink.api.cluster_routes import add_join_route
+from molink.api.agents import add_join_route
+from molink.api.server import start_api
 from molink.control.broker.embedded import EmbeddedBroker
+from molink.control.certificate import own_certificate
 from molink.control.client import ControlClient
 from molink.control.messages.payloads import (
     Assignment,
@@ -37,19 +38,21 @@ ORDER = ProbeOrder(round=3, model="m", peers=(PEER,))
 @asynccontextmanager
 async def coordinator(folder):
     """As much of one as joining takes: its registry, its broker, its route."""
-    registry, broker, app = Registry.open(folder), EmbeddedBroker("127.0.0.1", 0), web.Application()
+    tls, app = own_certificate(folder), web.Application()
+    registry, broker = Registry.open(folder), EmbeddedBroker("127.0.0.1", 0, tls)
     await broker.start()
-    add_join_route(app, JoinService(registry, broker, "127.0.0.1"))
-    async with TestServer(app) as server:
-        registry.url = str(server.make_url("/"))
-        known = broker.coordinator
-        async with ControlClient.open(
-            broker.address,
-            known.username,
-            known.password,
-            subscriptions=[topic.of_all for topic in REPORT_TOPICS],
-        ) as client:
-            yield registry.make_invite(3600, 5, "", time.time()), client
+    add_join_route(app, JoinService(registry, broker, "127.0.0.1", tls.trust))
+    runner = await start_api(app, "127.0.0.1", 0, tls.server_context())
+    registry.url = f"https://127.0.0.1:{runner.addresses[0][1]}"
+    known = broker.coordinator
+    async with ControlClient.open(
+        broker.address,
+        known.username,
+        known.password,
+        subscriptions=[topic.of_all for topic in REPORT_TOPICS],
+    ) as client:
+        yield registry.make_invite(3600, 5, "", time.time()), client
+    await runner.cleanup()
     await broker.stop()
     registry.close()
 

@@ -3,10 +3,13 @@
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 
+from aiohttp import web
 from aiohttp.test_utils import make_mocked_request
 from multidict import CIMultiDict, CIMultiDictProxy
 
+from molink.api.access import Access, _admit
 from molink.api.body import _checked
+from molink.api.callers import CALLERS, Callers
 from molink.api.errors import ApiError
 from molink.api.generate import _request_of
 from molink.api.openai import chat, completions
@@ -60,6 +63,36 @@ def _weights_range(data: bytes) -> None:
     GET._headers = CIMultiDictProxy(CIMultiDict(Range=data.decode("latin-1")))
     start, stop = _range(GET, "model.safetensors", 1000)
     assert 0 <= start < stop <= 1000
+
+
+# -- who may ask ---------------------------------------------------------------------------------
+
+
+class _NoKeys:
+    """Keys of a server that has made none."""
+
+    clock = staticmethod(lambda: 0.0)
+
+    def find(self, secret: str) -> None:
+        return None
+
+
+APP = web.Application()
+APP[CALLERS] = Callers()
+POST = make_mocked_request("POST", "/generate", app=APP)
+HEADERS = ("Host", "Origin", "Authorization", "Content-Type", "Sec-Fetch-Site")
+
+
+def _access(data: bytes) -> None:
+    """A line for each header, to a server on loopback and to one beyond it."""
+    lines = data.decode("latin-1").split("\n")
+    POST._headers = CIMultiDictProxy(CIMultiDict(zip(HEADERS, lines, strict=False)))
+    POST._cache.clear()
+    for access in (Access(), Access(_NoKeys(), required=True)):
+        try:
+            _admit(access, POST)
+        except ApiError:
+            continue
 
 
 # -- the other way round --------------------------------------------------------------------------
@@ -118,6 +151,16 @@ TARGETS = (
             }
         ),
         "json",
+    ),
+    Target(
+        "api-access",
+        _access,
+        (),
+        (
+            b"127.0.0.1:8000\nhttp://127.0.0.1:8000\nBearer molink-sk-x\napplication/json",
+            b"[::1]:8000\n\nBasic x\ntext/plain; charset=x",
+            b"localhost",
+        ),
     ),
     Target(
         "weights-range",

@@ -11,9 +11,10 @@ from types import SimpleNamespace
 from aiohttp import web
 from click.testing import CliRunner
 
-from molink.api.cluster_routes import add_join_route
+from molink.api.agents import add_join_route
 from molink.api.server import start_api
-from molink.control.addresses import BrokerAddress, Credentials
+from molink.control.addresses import BrokerAddress, Credentials, ServerTrust
+from molink.control.certificate import own_certificate
 from molink.control.messages.invites import Invite
 from molink.control.messages.payloads import Device, Profile, StageFact, StepCost
 from molink.control.private_file import write_private
@@ -118,7 +119,7 @@ KNOWN.add(
     everything=lambda: Known(
         broker_host="broker.example.org",
         broker_port=65_535,
-        coordinator_url="http://10.0.0.1:8000",
+        coordinator_url="https://10.0.0.1:8003",
         stun_port=3478,
         data_port=7000,
         model=SIZE,
@@ -178,6 +179,10 @@ STARTED.add(once=lambda: 1_700_000_000.125)
 class BrokerDouble:
     address: BrokerAddress
 
+    @property
+    def trust(self) -> ServerTrust | None:
+        return self.address.tls
+
     async def allow(self, username: str, password: str) -> Credentials:
         return Credentials(username, password)
 
@@ -192,18 +197,20 @@ class Joining:
 async def joined(joining: Joining, folder: Path) -> None:
     registry = Registry.open(folder / "coordinator")
     registry.set_setting(COORDINATOR_SETTING, COORDINATOR_SECRET)
-    desk = JoinService(registry, BrokerDouble(joining.broker), "broker.example.org", SIZE)
+    tls = own_certificate(folder / "coordinator")
+    broker = BrokerDouble(joining.broker)
+    desk = JoinService(registry, broker, "broker.example.org", tls.trust, SIZE)
     app = web.Application()
     add_join_route(app, desk)
-    runner = await start_api(app, "127.0.0.1", 0)
-    url = f"http://127.0.0.1:{runner.addresses[0][1]}"
+    runner = await start_api(app, "127.0.0.1", 0, tls.server_context())
+    url = f"https://127.0.0.1:{runner.addresses[0][1]}"
     try:
         with fixed_random():
             made = registry.make_invite(3600.0, 1, "", 2e9, url)
             invite = Invite(url, made.invite_id, made.secret, COORDINATOR_PAIR.public)
             pc = await join_cluster(invite, PAIR, "Annas PC – Küche", folder)
             if joining.further:
-                await join_device(pc, PAIR.for_device(1), "Annas PC – Küche (2)", folder)
+                await join_device(pc, PAIR, PAIR.for_device(1), "Annas PC – Küche (2)", folder)
     finally:
         await runner.cleanup()
         registry.close()
@@ -214,13 +221,16 @@ def membership_file(joining: Joining) -> str:
     written = in_folder(lambda one, folder: asyncio.run(joined(one, folder)), "membership.json")
     text = re.sub(r'(time_unix_s|clock_offset_s)": [-0-9.e]+', r'\1": 0.0', written(joining))
     text = numbered(text, r'(?<=")[A-Za-z0-9_-]{32}(?=")')
-    return re.sub(r"127\.0\.0\.1:\d+", "127.0.0.1:8000", text)
+    text = re.sub(r"-----BEGIN.*?END CERTIFICATE-----", "PEM", text)
+    return re.sub(r"127\.0\.0\.1:\d+", "127.0.0.1:8003", text)
 
 
 JOININGS = Codec("agent-joining", membership_file)
 JOININGS.add(
     of_a_pc=lambda: Joining(BrokerAddress("127.0.0.1", 1883)),
-    of_a_further_device=lambda: Joining(BrokerAddress("x", 8883, True, "PEM\n"), further=True),
+    of_a_further_device=lambda: Joining(
+        BrokerAddress("x", 8883, ServerTrust(authority="PEM\n")), further=True
+    ),
 )
 
 
@@ -233,7 +243,7 @@ MEMBERSHIPS = Codec(
 )
 MEMBERSHIPS.add(
     shortest=lambda: Membership(
-        url="http://10.0.0.1:8000", name="x", answer=answer_shortest(), clock_offset_s=0
+        url="https://10.0.0.1:8003", name="x", answer=answer_shortest(), clock_offset_s=0
     ),
     with_everything=lambda: Membership(
         url="https://ring.example.org/a",

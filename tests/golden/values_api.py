@@ -10,7 +10,8 @@ from aiohttp import web
 from pydantic import BaseModel
 
 from molink.api import create_app, start_api
-from molink.api.cluster_routes import add_join_route, add_plan_route
+from molink.api.agents import add_join_route
+from molink.api.cluster_routes import add_plan_route
 from molink.api.schemas import ChatBody, CompletionBody, GenerateBody
 from molink.api.weights.routes import add_weights_routes
 from molink.checkpoint.weights_manifest import WeightsManifest
@@ -103,7 +104,7 @@ def app_of(service: FakeService, *, ready: bool = True) -> web.Application:
         return shortage() if split == "even" else plan()
 
     app = create_app(service)
-    add_weights_routes(app, Shelf(ready), lambda token: token == "token")
+    add_weights_routes(app, Shelf(ready), {"token": "pc"}.get)
     add_join_route(app, Desk())
     add_plan_route(app, "org/model", found)
     return app

@@ -6,7 +6,8 @@ from typing import Any
 
 import click
 
-from molink.api.cluster_routes import JOIN_PATH, PLAN_PATH
+from molink.api.agents import JOIN_PATH
+from molink.api.cluster_routes import PLAN_PATH
 from molink.cli.main import cli
 from molink.cli.tables import DATA_FOLDER
 from molink.control.messages.topics import ROOT

@@ -89,7 +89,7 @@ PAYLOADS = Codec("control-payloads", publish, receive)
 
 SIZE = ModelSize(name="org/model", layers=80, layer_bytes=2**30, element_bytes=4, computed_bytes=2)
 SMALL_SIZE = ModelSize(name="m", layers=1, layer_bytes=1)
-SOURCE = WeightsSource(model="org/model", url="http://10.0.0.1:8000/weights")
+SOURCE = WeightsSource(model="org/model", from_hub=True)
 WORK = AssignedWork(
     layers=(10, 20), device="cuda:3", dtype="bfloat16", kv_tokens=131_072, threads=8, weights=SOURCE
 )

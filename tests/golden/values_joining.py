@@ -9,11 +9,11 @@ from pathlib import Path
 
 from nacl.public import Box, PrivateKey, PublicKey
 
-from molink.control.addresses import TlsFiles
+from molink.control.addresses import ServerTrust, TlsFiles
 from molink.control.broker.mosquitto_files import MosquittoFiles, password_hash
 from molink.control.identity import KeyPair, load_or_make_key
 from molink.control.messages.invites import Invite, InviteSecret
-from molink.control.messages.joining import JoinAnswer, JoinRequest
+from molink.control.messages.joining import JoinAnswer, JoinRequest, Voucher
 from molink.control.messages.sealing import open_sealed, seal
 from molink.control.private_file import write_private
 from molink.control.registry.database import MIGRATIONS, open_database
@@ -71,14 +71,14 @@ def sealed(message) -> str:
 
 def opened(line: str):
     try:
-        return open_sealed(line.encode(), COORDINATOR_PAIR, JoinRequest)[0]
+        return open_sealed(line.encode(), COORDINATOR_PAIR, JoinRequest, Voucher)[0]
     except ControlError:
         return open_sealed(line.encode(), PAIR, JoinAnswer)[0]
 
 
 def ends_of(message) -> tuple[KeyPair, KeyPair]:
     ends = (PAIR, COORDINATOR_PAIR)
-    return ends if isinstance(message, JoinRequest) else ends[::-1]
+    return ends[::-1] if isinstance(message, JoinAnswer) else ends
 
 
 def plain(message) -> str:
@@ -93,6 +93,9 @@ def plain(message) -> str:
 
 PLAIN = Codec("control-sealed-content", plain)
 SEALED = Codec("control-sealed", sealed, opened)
+
+
+PEM = "-----BEGIN CERTIFICATE-----\nMIIB\n-----END CERTIFICATE-----\n"
 
 
 def request_with_an_invite():
@@ -111,9 +114,11 @@ def request_again():
 
 
 def request_of_a_further_device():
-    return JoinRequest(
-        challenge="f" * 32, pc_token="t" * 43, name="attic (2)", version="0.1.0", time_unix_s=1e11
-    )
+    return JoinRequest(challenge="f" * 32, name="attic (2)", version="0.1.0", time_unix_s=1e11)
+
+
+def voucher():
+    return Voucher(request="sealed")
 
 
 def answer_shortest():
@@ -121,6 +126,8 @@ def answer_shortest():
         challenge="0" * 32,
         node_id=NODE,
         broker_port=1,
+        broker_tls=None,
+        agents_tls=ServerTrust(),
         username=NODE,
         password="p",
         weights_token="t" * 16,
@@ -135,8 +142,8 @@ def answer_with_everything():
         node_id=OTHER,
         broker_host="broker.example.org",
         broker_port=65_535,
-        broker_tls=True,
-        broker_ca="-----BEGIN CERTIFICATE-----\nMIIB\n-----END CERTIFICATE-----\n",
+        broker_tls=ServerTrust(authority=PEM),
+        agents_tls=ServerTrust(certificate=PEM),
         username="user",
         password="pässword",
         weights_token="t" * 43,
@@ -151,6 +158,7 @@ for codec in (PLAIN, SEALED):
         request_with_an_invite=request_with_an_invite,
         request_again=request_again,
         request_of_a_further_device=request_of_a_further_device,
+        voucher=voucher,
         answer_shortest=answer_shortest,
         answer_with_everything=answer_with_everything,
     )
@@ -163,13 +171,13 @@ def invite_to(url: str, secret: bytes = bytes(range(16))) -> Invite:
 
 
 INVITES.add(
-    over_http=lambda: invite_to("http://10.0.0.1:8000"),
-    over_https_with_a_path=lambda: invite_to("https://ring.example.org/a/b~c%20d"),
-    to_an_ipv6_address=lambda: invite_to("http://[2001:db8::1]:65535"),
-    to_the_longest=lambda: invite_to("http://" + "a" * 193, b"\xff" * 16),
+    to_an_address=lambda: invite_to("https://10.0.0.1:8003"),
+    to_a_name_with_a_path=lambda: invite_to("https://ring.example.org/a/b~c%20d"),
+    to_an_ipv6_address=lambda: invite_to("https://[2001:db8::1]:65535"),
+    to_the_longest=lambda: invite_to("https://" + "a" * 192, b"\xff" * 16),
 )
 SECRETS = Codec("control-invite-digests", lambda invite: invite.secret.digest.hex())
-SECRETS.add(kept_of_a_secret=lambda: invite_to("http://a"))
+SECRETS.add(kept_of_a_secret=lambda: invite_to("https://a"))
 
 # -- the coordinator's files ----------------------------------------------------------------------
 
@@ -221,7 +229,7 @@ def registry_content(settings: dict[str, str]) -> str:
         for name, value in settings.items():
             registry.set_setting(name, value)
         assert registry.coordinator == COORDINATOR_PAIR
-        registry.url = "http://10.0.0.1:8000/"
+        registry.url, registry.api_url = "https://10.0.0.1:8003/", "http://10.0.0.1:8000"
         registry.next_revision()
         invite = registry.make_invite(3600.0, 3, "lan party", 1000.0)
         revoked = registry.make_invite(60.0, 1, "", 1000.5)
@@ -229,9 +237,9 @@ def registry_content(settings: dict[str, str]) -> str:
         request = request_again().model_copy(
             update={"invite_id": invite.invite_id, "invite_secret": invite.secret.value.hex()}
         )
-        first = registry.admit(PAIR.public, request, 1002.0).node
-        further = request_again().model_copy(update={"pc_token": first.weights_token})
-        registry.admit(PAIR.for_device(1).public, further, 1003.0)
+        registry.admit(PAIR.public, request, 1002.0)
+        further = request_again().model_copy(update={"name": "x (2)"})
+        registry.admit(PAIR.for_device(1).public, further, 1003.0, PAIR.public)
         gone = request.model_copy(update={"name": "gone"})
         registry.admit(COORDINATOR_PAIR.public, gone, 1004.0)
         registry.remove_node("gone", 1005.0)
@@ -255,7 +263,7 @@ def read_registry(lines: str):
             connection.executescript(lines)
         registry = Registry.open(Path(directory), make=False)
         assert registry.coordinator == COORDINATOR_PAIR
-        assert registry.url == "http://10.0.0.1:8000"
+        assert registry.url == "https://10.0.0.1:8003"
         assert registry.next_revision() == 1001
         (party, other) = registry.list_invites()
         assert (party.state(1000.0), party.uses_left, other.revoked) == ("usable", 1, 1001.0)
@@ -263,7 +271,7 @@ def read_registry(lines: str):
         assert (pc.node_id, pc.pc) == (PAIR.node_id, PAIR.node_id)
         assert (further.node_id, further.pc) == (PAIR.for_device(1).node_id, PAIR.node_id)
         assert gone.removed == 1005.0
-        assert registry.member_of_token(pc.weights_token) == pc
+        assert registry.pc_of_token(further.weights_token) == pc.node_id
         settings = {COORDINATOR_SETTING: registry.setting(COORDINATOR_SETTING)}
         registry.close()
     return settings
@@ -279,7 +287,7 @@ def mosquitto_files(tls) -> str:
     with tempfile.TemporaryDirectory() as name:
         directory = Path(name) / "broker"
         if tls:
-            (Path(name) / "pem").write_text("certificate\n")
+            (Path(name) / "pem").write_text(PEM + "key\n")
             tls = TlsFiles(f"{name}/pem", f"{name}/pem")
         files = MosquittoFiles(directory, account=None)
         with fixed_random():

@@ -246,7 +246,7 @@ def stage_on(place: int, stages: int) -> ToldNode:
         dtype="float32",
         kv_tokens=64,
         threads=2,
-        weights=WeightsSource(model="m", url="http://10.0.0.1:8000/weights"),
+        weights=WeightsSource(model="m"),
     )
     told = ToldNode(None)  # type: ignore[arg-type]
     told.stage = AgentStage(

@@ -1,7 +1,12 @@
 """Joining: the one request by which a node becomes a member, and what is kept of the answer.
 
 The PC's first node has joined with the invite before the agent runs. A further node asks by itself,
-and the PC's own token vouches for it: so a card that is put in later is lent without a new invite.
+and the PC's key vouches for it: so a card that is put in later is lent without a new invite.
+
+The request is sealed to the coordinator's key, which the invite carries, and so is the answer, in
+which stands what its certificate is accepted by from then on. So a join needs no certificate to be
+checked, and a coordinator that has a new one is asked again and tells it. What comes unsealed, such
+as a refusal, a member believes only behind the certificate that it knows.
 """
 
 import asyncio
@@ -14,23 +19,31 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
 from random import SystemRandom
+from typing import Annotated
 from urllib.parse import urlsplit
 
 import aiohttp
-from pydantic import ValidationError
+from pydantic import Field, ValidationError
 
 from molink import __version__
-from molink.control.addresses import BrokerAddress
+from molink.control.addresses import BrokerAddress, ServerTrust
 from molink.control.backoff import Backoff
 from molink.control.identity import KeyPair, key_from_z85
 from molink.control.messages.invites import Invite
-from molink.control.messages.joining import JoinAnswer, JoinRequest, check_answer, request_to_join
+from molink.control.messages.joining import (
+    JoinAnswer,
+    JoinRequest,
+    check_answer,
+    request_to_join,
+    seal_vouched,
+)
 from molink.control.messages.payloads import Message
 from molink.control.messages.sealing import SEALED_BYTES_MAX, open_answer, seal
 from molink.control.private_file import read_private, write_private
 from molink.errors import ControlError, JoinRefusedError, MolinkError, UserError
 from molink_agent.data_files import MEMBERSHIP_FILE
 from molink_agent.probe.clock import ClockReading
+from molink_agent.weights import CoordinatorSource
 
 __all__ = [
     "DEVICES_DIR",
@@ -56,11 +69,21 @@ RETRY_FIRST_S, RETRY_LONGEST_S = 1.0, 60.0
 log = logging.getLogger(__name__)
 
 
+@dataclass(frozen=True, slots=True)
+class _Coordinator:
+    """Whom a join asks."""
+
+    url: str
+    key: bytes
+    tls: ServerTrust | None
+    """What its certificate is accepted by; None: it is told only in the answer."""
+
+
 class Membership(Message):
     """Membership of one node, as it is kept for the next start."""
 
-    url: str
-    """The coordinator's."""
+    url: Annotated[str, Field(pattern=r"^https://")]
+    """Of the coordinator's port for agents."""
     name: str
     answer: JoinAnswer
     clock_offset_s: float
@@ -70,7 +93,19 @@ class Membership(Message):
         """Address of the broker to connect to."""
         answer = self.answer
         host = answer.broker_host or urlsplit(self.url).hostname or ""
-        return BrokerAddress(host, answer.broker_port, answer.broker_tls, answer.broker_ca)
+        return BrokerAddress(host, answer.broker_port, answer.broker_tls)
+
+    @property
+    def weights(self) -> CoordinatorSource:
+        """Where this node fetches weights: at the coordinator that it has joined."""
+        answer = self.answer
+        return CoordinatorSource(f"{self.url}/weights", answer.weights_token, answer.agents_tls)
+
+    @property
+    def coordinator(self) -> _Coordinator:
+        """Whom this node asks again."""
+        key = key_from_z85(self.answer.coordinator_public_key)
+        return _Coordinator(self.url, key, self.answer.agents_tls)
 
     @property
     def hosts(self) -> tuple[str, str]:
@@ -117,8 +152,12 @@ class Admission:
             kept = await asyncio.to_thread(load_membership, self.directory)
             self.kept = kept if kept and kept.belongs_to(self.of_pc, self.name) else None
         if self.kept is None:
+            first = self.first
+            assert first is not None, "a PC's first node has joined before"
             self.kept = await _until_answered(
-                lambda: join_device(self.of_pc, self.pair, self.name, self.directory)
+                lambda: join_device(
+                    first.membership, first.pair, self.pair, self.name, self.directory
+                )
             )
         return self.kept
 
@@ -148,24 +187,27 @@ async def join_cluster(invite: Invite, pair: KeyPair, name: str, data_dir: Path)
     Raises JoinRefusedError with the coordinator's reason, UserError when it cannot be reached.
     """
     request = request_to_join(invite, name, __version__, time.time())
-    return await _ask(invite.url, invite.coordinator_key, request, pair, data_dir)
+    coordinator = _Coordinator(invite.url, invite.coordinator_key, None)
+    sealed = seal(request, pair, coordinator.key)
+    return await _ask(coordinator, request, sealed, pair, data_dir)
 
 
-async def join_device(pc: Membership, pair: KeyPair, name: str, directory: Path) -> Membership:
+async def join_device(
+    pc: Membership, pc_pair: KeyPair, pair: KeyPair, name: str, directory: Path
+) -> Membership:
     """Join with a further device of a PC that is in, and keep what was answered in `directory`.
     Raises as above."""
-    token = pc.answer.weights_token
-    request = request_to_join(None, name, __version__, time.time(), token)
-    key = key_from_z85(pc.answer.coordinator_public_key)
-    return await _ask(pc.url, key, request, pair, directory)
+    request = request_to_join(None, name, __version__, time.time())
+    sealed = seal_vouched(request, pair, pc_pair, pc.coordinator.key)
+    return await _ask(pc.coordinator, request, sealed, pair, directory)
 
 
 async def rejoin(membership: Membership, pair: KeyPair, data_dir: Path) -> Membership:
-    """Ask again without an invite: the broker may have another port or password by now. Raises as
-    above."""
+    """Ask again without an invite: the broker may have another port, password or certificate by
+    now. Raises as above."""
     request = request_to_join(None, membership.name, __version__, time.time())
-    key = key_from_z85(membership.answer.coordinator_public_key)
-    return await _ask(membership.url, key, request, pair, data_dir)
+    sealed = seal(request, pair, membership.coordinator.key)
+    return await _ask(membership.coordinator, request, sealed, pair, data_dir)
 
 
 def load_membership(data_dir: Path) -> Membership | None:
@@ -177,7 +219,8 @@ def load_membership(data_dir: Path) -> Membership | None:
         return Membership.model_validate_json(text)
     except ValidationError:
         raise UserError(
-            f"{data_dir / MEMBERSHIP_FILE} is damaged: join again with an invite."
+            f"{data_dir / MEMBERSHIP_FILE} is damaged, or of an older MoLink: join again with an "
+            "invite."
         ) from None
 
 
@@ -188,17 +231,16 @@ def forget_membership(data_dir: Path) -> None:
 
 
 async def _ask(
-    url: str, coordinator_key: bytes, request: JoinRequest, pair: KeyPair, data_dir: Path
+    coordinator: _Coordinator, request: JoinRequest, sealed: bytes, pair: KeyPair, data_dir: Path
 ) -> Membership:
-    sealed = seal(request, pair, coordinator_key)
     sent_at, began = time.time(), time.monotonic()
-    body = await _post(url.rstrip("/") + JOIN_PATH, sealed)
+    body = await _answer(coordinator, sealed)
     round_trip_s = time.monotonic() - began
-    answer = open_answer(body, pair, JoinAnswer, coordinator_key)
+    answer = open_answer(body, pair, JoinAnswer, coordinator.key)
     clock = ClockReading(sent_at, round_trip_s, answer.time_unix_s)
     check_answer(request, answer, pair.node_id)
     membership = Membership(
-        url=url, name=request.name, answer=answer, clock_offset_s=clock.offset_s
+        url=coordinator.url, name=request.name, answer=answer, clock_offset_s=clock.offset_s
     )
     await asyncio.to_thread(
         write_private, data_dir / MEMBERSHIP_FILE, membership.model_dump_json(indent=1) + "\n"
@@ -206,20 +248,40 @@ async def _ask(
     return membership
 
 
-async def _post(url: str, body: bytes) -> bytes:
+async def _answer(coordinator: _Coordinator, sealed: bytes) -> bytes:
+    """The sealed answer of whoever is there: also behind a certificate that is not known, since
+    only the coordinator can seal one, but what is not sealed is not believed then."""
+    try:
+        status, answer = await _post(coordinator.url, sealed, coordinator.tls)
+    except aiohttp.ClientConnectorCertificateError:
+        status, answer = await _post(coordinator.url, sealed, None)
+        if status != 200:
+            raise ControlError(
+                f"What answers at {coordinator.url} shows another certificate than the coordinator "
+                "did, and does not prove to be it: ask whoever runs the cluster, and for a new "
+                "invite if they have set it up anew."
+            ) from None
+    if status == 200:
+        return answer
+    raise _refusal(status, answer)
+
+
+async def _post(url: str, body: bytes, trust: ServerTrust | None) -> tuple[int, bytes]:
+    """Status and body of what is answered. Raises UserError when nothing is, and
+    aiohttp.ClientConnectorCertificateError when the certificate is refused."""
+    connector = aiohttp.TCPConnector(ssl=False if trust is None else trust.ssl_context())
     timeout = aiohttp.ClientTimeout(total=JOIN_TIMEOUT_S)
     try:
         async with (
-            aiohttp.ClientSession(timeout=timeout) as session,
-            session.post(url, data=body) as response,
+            aiohttp.ClientSession(connector=connector, timeout=timeout) as session,
+            session.post(url + JOIN_PATH, data=body, allow_redirects=False) as response,
         ):
-            answer = await _whole(response.content)
-            if response.status == 200:
-                return answer
-            raise _refusal(response.status, answer)
+            return response.status, await _whole(response.content)
+    except aiohttp.ClientConnectorCertificateError:
+        raise
     except (aiohttp.ClientError, TimeoutError, OSError) as error:
         raise UserError(
-            f"The coordinator at {url.removesuffix(JOIN_PATH)} cannot be reached "
+            f"The coordinator at {url} cannot be reached "
             f"({_why(error)}): is it running, and is this PC online or in its network?"
         ) from None
 

@@ -51,7 +51,7 @@ from molink_agent.probe.gpus import VISIBLE_VARIABLE, GpuProbe
 from molink_agent.probe.input_idle import input_sources
 from molink_agent.probe.machine import disk_free_bytes, wsl_version
 from molink_agent.status_text import StatusNews, now_sentence
-from molink_agent.weights import CoordinatorSource, HubSource, WeightsLimits, ensure_weights
+from molink_agent.weights import HubSource, WeightsLimits, ensure_weights
 
 __all__ = [
     "LOG_FILE",
@@ -74,12 +74,11 @@ class WeightsCache:
     """What each node asked for last, by its number."""
 
     async def get(
-        self, number: int, token: str, work: AssignedWork, report: Callable[[float], None]
+        self, number: int, member: Membership, work: AssignedWork, report: Callable[[float], None]
     ) -> str:
-        """Fetch what is missing of a stage's layers; the directory to load them from. `token` is
-        the node's for the coordinator's weights. Raises MolinkError."""
-        weights = work.weights
-        source = CoordinatorSource(weights.url, token) if weights.url else HubSource(weights.model)
+        """Fetch what is missing of a stage's layers, from the hub or from the coordinator that the
+        node has joined; the directory to load them from. Raises MolinkError."""
+        source = HubSource(work.weights.model) if work.weights.from_hub else member.weights
         async with self._fetching:
             path = await ensure_weights(
                 source,
@@ -120,11 +119,11 @@ class AgentStageLauncher:
 
     async def prepare(self, work: AssignedWork, report: Callable[[float], None]) -> str:
         """Start the stage's process, and download meanwhile what is missing of its layers."""
-        token = self.admission.membership.answer.weights_token
         await self._check(work)
         await self._warm.begin(work.threads)
         try:
-            directory = await self.cache.get(self.number, token, work, report)
+            member = self.admission.membership
+            directory = await self.cache.get(self.number, member, work, report)
             await self._check(work, directory)
             return directory
         except BaseException:

@@ -95,6 +95,11 @@ class BlockClient:
             async with self._session.get(url, headers=headers, allow_redirects=False) as response:
                 await _check_status(response)
                 yield response
+        except aiohttp.ClientConnectorCertificateError as error:
+            raise WeightsError(
+                f"{url} shows another certificate than the coordinator's: is its address still the "
+                "same? If its operator has changed it, join with a new invite"
+            ) from error
         except aiohttp.InvalidURL as error:
             raise WeightsError(f"{url} is no address of a coordinator") from error
         except (aiohttp.ClientError, asyncio.IncompleteReadError, OSError, TimeoutError) as error:
@@ -106,7 +111,10 @@ async def open_client(source: CoordinatorSource) -> AsyncIterator[BlockClient]:
     """Open a client of the coordinator's weights."""
     headers = {"Authorization": f"Bearer {source.token}"}
     async with aiohttp.ClientSession(
-        headers=headers, timeout=TIMEOUTS, read_bufsize=BUFFER_BYTES
+        connector=aiohttp.TCPConnector(ssl=source.tls.ssl_context()),
+        headers=headers,
+        timeout=TIMEOUTS,
+        read_bufsize=BUFFER_BYTES,
     ) as session:
         yield BlockClient(session, source.url)
 

@@ -6,6 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from molink.control.addresses import ServerTrust
+
 __all__ = ["CoordinatorSource", "HubSource", "Progress", "ProgressMeter", "Source", "WeightsLimits"]
 
 GIB = 2**30
@@ -21,6 +23,8 @@ class CoordinatorSource:
     url: str
     """In front of /manifest and /files/NAME."""
     token: str = field(repr=False)
+    tls: ServerTrust = field(default_factory=ServerTrust)
+    """What its certificate is accepted by."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,25 +11,22 @@ make every node poll and merge.
 
 Bytes are written from here, not by aiohttp's FileResponse: its sendfile would be cheaper, but
 cannot be paced, and the upload of a home coordinator is what has to be shared: weights and tokens
-leave the coordinator's PC by the same line. A download takes a *slot* for one request; one that
-finds none waits in line for a while and is then sent away with a time to come back. Nodes ask for a
-few blocks at a time, so slots change hands and a slow node delays no other for long. The cap spaces
-the chunks of all slots together: each reserves its time on the line, and sleeps until it has come.
+leave the coordinator's PC by the same line. A download takes a *slot* for one request (`slots.py`);
+one that finds none waits in line for a while and is then sent away with a time to come back. Nodes
+ask for a few blocks at a time, so slots change hands and a slow node delays no other for long.
 """
 
 import asyncio
-import time
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from collections.abc import Callable
 from pathlib import Path
 
 from aiohttp import ClientConnectionResetError, hdrs, web
 
 from molink.api.errors import ApiError
 from molink.api.weights.offered_files import FileState, OfferedFiles
+from molink.api.weights.slots import DOWNLOADS_MAX, Download, DownloadSlots, NoSlotError, RateCap
 
-__all__ = ["DownloadSlots", "NoSlotError", "RateCap", "WeightsRoutes", "add_weights_routes"]
+__all__ = ["PcOfToken", "WeightsRoutes", "add_weights_routes"]
 
 CHUNK_BYTES = 256 * 2**10
 """Written at once: what a cap is spaced by, and under a millisecond of the event loop."""
@@ -40,90 +37,19 @@ STALL_S = 60.0
 RETRY_AFTER_S = 5
 """After a 503: hashing a few GB takes about that."""
 
-DOWNLOADS_MAX = 4
-"""Enough to fill an upload though some nodes are slow, few enough that the first come are done
-soon: nodes that have their layers can serve while others still load."""
-
-WAITING_MAX = 64
-"""In line; a ring has fewer nodes. More are sent away at once."""
-
-WAIT_S = 30.0
-"""In line, before a node is sent away: shorter than the time-outs of proxies on the way."""
-
-Authorised = Callable[[str], bool]
-"""Whether a bearer token is one of a node that may fetch weights. Must not block."""
-
-
-class NoSlotError(Exception):
-    """Raised when no slot came free in time, or too many wait already."""
-
-
-class DownloadSlots:
-    """Limit on simultaneous downloads, with a line to wait in."""
-
-    def __init__(self, count: int = DOWNLOADS_MAX, wait_s: float = WAIT_S) -> None:
-        self._free = asyncio.Semaphore(count)
-        self._wait_s = wait_s
-        self._waiting = 0
-        self.busy = 0
-        """Slots taken."""
-
-    @asynccontextmanager
-    async def one(self) -> AsyncIterator[None]:
-        """Hold a slot for the block of `async with`. Raises NoSlotError."""
-        await self._acquire()
-        self.busy += 1
-        try:
-            yield
-        finally:
-            self.busy -= 1
-            self._free.release()
-
-    async def _acquire(self) -> None:
-        if self._waiting >= WAITING_MAX:
-            raise NoSlotError
-        self._waiting += 1
-        try:
-            async with asyncio.timeout(self._wait_s):
-                await self._free.acquire()
-        except TimeoutError:
-            raise NoSlotError from None
-        finally:
-            self._waiting -= 1
-
-
-@dataclass(slots=True)
-class RateCap:
-    """Rate that all downloads share: spaces what they send."""
-
-    bytes_per_s: float | None
-    """None: no cap."""
-    clock: Callable[[], float] = time.monotonic
-    _free_at_s: float = field(default=0.0, init=False)
-
-    def reserve(self, size: int) -> float:
-        """Seconds to wait before `size` bytes may go."""
-        if self.bytes_per_s is None:
-            return 0.0
-        now = self.clock()
-        begin = max(now, self._free_at_s)
-        self._free_at_s = begin + size / self.bytes_per_s
-        return begin - now
-
-    async def take(self, size: int) -> None:
-        """Return when `size` bytes may go."""
-        if (wait_s := self.reserve(size)) > 0:
-            await asyncio.sleep(wait_s)
+PcOfToken = Callable[[str], str | None]
+"""The PC of the node with this bearer token; None: no node that may fetch weights has it. Must not
+block."""
 
 
 class WeightsRoutes:
     """Handlers of the weights' endpoints, with the slots and the cap that they share."""
 
     def __init__(
-        self, offered: OfferedFiles, authorised: Authorised, slots: DownloadSlots, cap: RateCap
+        self, offered: OfferedFiles, pc_of_token: PcOfToken, slots: DownloadSlots, cap: RateCap
     ) -> None:
         self._offered = offered
-        self._authorised = authorised
+        self._pc_of_token = pc_of_token
         self._slots = slots
         self._cap = cap
         self.bytes_sent = 0
@@ -131,25 +57,29 @@ class WeightsRoutes:
 
     async def get_manifest(self, request: web.Request) -> web.Response:
         """The manifest: all files with their checksums."""
-        self._check(request)
+        self._pc(request)
         response = web.Response(body=self._ready(), content_type="application/json")
         response.enable_compression()
         return response
 
     async def get_file(self, request: web.Request) -> web.StreamResponse:
         """A file, or the range of it that is asked for."""
-        self._check(request)
+        pc = self._pc(request)
         self._ready()
         name = request.match_info["name"]
         path, size = self._file(name)
         start, stop = _range(request, name, size)
         try:
-            async with self._slots.one():
-                return await self._send(request, path, size, start, stop)
+            async with self._slots.one(pc) as download:
+                return await self._send(request, path, size, start, stop, download)
         except NoSlotError:
-            raise _busy("Other nodes are downloading: come back in a moment.") from None
+            raise _busy(
+                "Other nodes are downloading, or this PC's last download still ends: come back in "
+                "a moment."
+            ) from None
 
-    def _check(self, request: web.Request) -> None:
+    def _pc(self, request: web.Request) -> str:
+        """Whose request this is. Raises ApiError for a stranger's."""
         kind, _, token = request.headers.get(hdrs.AUTHORIZATION, "").partition(" ")
         if kind.lower() != "bearer" or not token.strip():
             raise ApiError(
@@ -157,10 +87,12 @@ class WeightsRoutes:
                 status=401,
                 headers={"WWW-Authenticate": "Bearer"},
             )
-        if not self._authorised(token.strip()):
+        pc = self._pc_of_token(token.strip())
+        if pc is None:
             raise ApiError(
                 "This token is of no node of the cluster: join with an invite first.", status=403
             )
+        return pc
 
     def _ready(self) -> bytes:
         if self._offered.failure is not None:
@@ -190,7 +122,13 @@ class WeightsRoutes:
         return path, state.size
 
     async def _send(
-        self, request: web.Request, path: Path, size: int, start: int, stop: int
+        self,
+        request: web.Request,
+        path: Path,
+        size: int,
+        start: int,
+        stop: int,
+        download: Download,
     ) -> web.StreamResponse:
         whole = (start, stop) == (0, size) and hdrs.RANGE not in request.headers
         response = web.StreamResponse(status=200 if whole else 206)
@@ -202,13 +140,13 @@ class WeightsRoutes:
         await response.prepare(request)
         if request.method != hdrs.METH_HEAD:
             try:
-                await self._send_bytes(response, path, start, stop)
+                await self._send_bytes(response, path, start, stop, download)
             except TimeoutError:
                 _abort(request)
         return response
 
     async def _send_bytes(
-        self, response: web.StreamResponse, path: Path, start: int, stop: int
+        self, response: web.StreamResponse, path: Path, start: int, stop: int, download: Download
     ) -> None:
         file = await asyncio.to_thread(path.open, "rb")
         try:
@@ -222,6 +160,7 @@ class WeightsRoutes:
                     await response.write(data)
                 start += len(data)
                 self.bytes_sent += len(data)
+                download.sent_bytes += len(data)
         finally:
             await asyncio.to_thread(file.close)
 
@@ -229,18 +168,18 @@ class WeightsRoutes:
 def add_weights_routes(
     app: web.Application,
     offered: OfferedFiles,
-    authorised: Authorised,
+    pc_of_token: PcOfToken,
     *,
     downloads_max: int = DOWNLOADS_MAX,
     bytes_per_s_max: float | None = None,
 ) -> WeightsRoutes:
-    """Serve `offered` under /weights/ to those whose token is `authorised`.
+    """Serve `offered` under /weights/ to those whose token is one of a PC.
 
     `bytes_per_s_max` caps all downloads together. The app needs the middleware of `create_app`,
     which turns refusals into answers. The routes returned count the bytes that went out.
     """
     routes = WeightsRoutes(
-        offered, authorised, DownloadSlots(downloads_max), RateCap(bytes_per_s_max)
+        offered, pc_of_token, DownloadSlots(downloads_max), RateCap(bytes_per_s_max)
     )
     app.add_routes(
         [

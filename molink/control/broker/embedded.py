@@ -11,10 +11,8 @@ import asyncio
 import hmac
 import resource
 import secrets
-import ssl
-from pathlib import Path
 
-from molink.control.addresses import BrokerAddress, Credentials, TlsFiles
+from molink.control.addresses import BrokerAddress, Credentials, ServerTrust, TlsFiles
 from molink.control.broker.permissions import COORDINATOR_NAME, check_username
 from molink.control.broker.routing import Router
 from molink.control.broker.session import CONNECT_TIMEOUT_S, CONNECTIONS_MAX, Session, Sessions
@@ -31,6 +29,7 @@ class EmbeddedBroker:
 
     def __init__(self, host: str, port: int, tls: TlsFiles | None = None) -> None:
         self._host, self._port, self._tls = host, port, tls
+        self._pinned = None if tls is None else tls.pinned
         self._coordinator = Credentials(COORDINATOR_NAME, secrets.token_urlsafe(32))
         self._passwords = {COORDINATOR_NAME: self._coordinator.password}
         self._router = Router()
@@ -41,8 +40,12 @@ class EmbeddedBroker:
     @property
     def address(self) -> BrokerAddress:
         """Where it listens; the port is known once it has started."""
-        ca = Path(self._tls.ca).read_text() if self._tls and self._tls.ca else ""
-        return BrokerAddress(self._host, self._port, self._tls is not None, ca)
+        return BrokerAddress(self._host, self._port, self._pinned)
+
+    @property
+    def trust(self) -> ServerTrust | None:
+        """What agents accept its certificate by."""
+        return None if self._tls is None else self._tls.trust
 
     @property
     def coordinator(self) -> Credentials:
@@ -53,7 +56,7 @@ class EmbeddedBroker:
         """Listen. Raises UserError when the address cannot be had."""
         _allow_many_connections()
         self._router = Router()
-        tls = _server_context(self._tls)
+        tls = None if self._tls is None else self._tls.server_context()
         try:
             self._server = await asyncio.get_running_loop().create_server(
                 self._session,
@@ -106,18 +109,6 @@ class EmbeddedBroker:
             with guard:
                 for session in self._sessions:
                     session.end_if_lost()
-
-
-def _server_context(tls: TlsFiles | None) -> ssl.SSLContext | None:
-    """Raises UserError when the certificate or its key cannot be read."""
-    if tls is None:
-        return None
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    try:
-        context.load_cert_chain(tls.certificate, tls.key)
-    except OSError as error:
-        raise UserError(f"The broker cannot use its certificate: {error}.") from None
-    return context
 
 
 def _allow_many_connections() -> None:

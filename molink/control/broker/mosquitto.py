@@ -20,7 +20,7 @@ import time
 from pathlib import Path
 from random import Random
 
-from molink.control.addresses import BrokerAddress, Credentials, TlsFiles
+from molink.control.addresses import BrokerAddress, Credentials, ServerTrust, TlsFiles
 from molink.control.backoff import Backoff
 from molink.control.broker.mosquitto_files import MosquittoFiles, password_hash, service_account
 from molink.control.broker.mosquitto_process import MosquittoProcess
@@ -56,6 +56,7 @@ class MosquittoBroker:
     ) -> None:
         directory = (data_dir / "broker").resolve()
         self._program, self._tls = program, tls
+        self._pinned = None if tls is None else tls.pinned
         self._host, self._port = host, port
         self._files = MosquittoFiles(directory, service_account(directory))
         self._coordinator = Credentials(COORDINATOR_NAME, secrets.token_urlsafe(32))
@@ -72,8 +73,12 @@ class MosquittoBroker:
     @property
     def address(self) -> BrokerAddress:
         """Where it listens; the port is known once it has started."""
-        ca = Path(self._tls.ca).read_text() if self._tls and self._tls.ca else ""
-        return BrokerAddress(self._host, self._port, self._tls is not None, ca)
+        return BrokerAddress(self._host, self._port, self._pinned)
+
+    @property
+    def trust(self) -> ServerTrust | None:
+        """What agents accept its certificate by."""
+        return None if self._tls is None else self._tls.trust
 
     @property
     def coordinator(self) -> Credentials:

@@ -75,7 +75,7 @@ class MosquittoFiles:
     def _tls_lines(self, tls: TlsFiles | None) -> list[str]:
         if tls is None:
             return []
-        self._write("certificate.pem", Path(tls.certificate).read_text())
+        self._write("certificate.pem", tls.chain())
         self._write("key.pem", Path(tls.key).read_text())
         names = (("certfile", "certificate.pem"), ("keyfile", "key.pem"))
         return [f"{option} {self.directory / name}" for option, name in names]

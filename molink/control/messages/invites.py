@@ -45,9 +45,10 @@ URL_BYTES_MAX = 200
 PAYLOAD = re.compile(r"[A-Za-z0-9_-]*")
 
 HTTPS = 1
-"""The only flag."""
+"""The only flag, set in every invite: those without it led to the API's port, before agents had one
+of their own."""
 
-URL = re.compile(r"(https?)://([A-Za-z0-9\[][A-Za-z0-9.\-_~:\[\]/%]*)")
+URL = re.compile(r"https://[A-Za-z0-9\[][A-Za-z0-9.\-_~:\[\]/%]*")
 """Host, port and path: no user, no query, nothing that a shell would take for its own."""
 
 
@@ -71,7 +72,7 @@ class Invite:
     """Invite of one cluster: where to join, with which secret, and the key of the right place."""
 
     url: str
-    """The coordinator's, http or https, without a slash at its end."""
+    """Of the coordinator's port for agents, https, without a slash at its end."""
     invite_id: str
     """16 hexadecimal digits; not secret, it names the invite in lists."""
     secret: InviteSecret
@@ -94,18 +95,21 @@ class Invite:
         """
         raw = _unpacked(_payload("".join(text.split())))
         _, flags, invite_id, secret, key = HEAD.unpack_from(raw)
-        scheme = "https" if flags & HTTPS else "http"
+        if not flags & HTTPS:
+            raise UserError(
+                "This invite is of an older MoLink: ask whoever runs the cluster to update it and "
+                "for a new one."
+            )
         rest = raw[HEAD.size : -CHECKSUM.size].decode("ascii", "replace")
-        url = checked_url(f"{scheme}://{rest}")
+        url = checked_url(f"https://{rest}")
         return cls(url, invite_id.hex(), InviteSecret(secret), key)
 
     @property
     def text(self) -> str:
         """The invite itself: for the person who asked for it, never for a log."""
-        scheme, _, rest = self.url.partition("://")
-        flags = HTTPS if scheme == "https" else 0
+        rest = self.url.removeprefix("https://")
         secret, key = self.secret.value, self.coordinator_key
-        head = HEAD.pack(len(rest), flags, bytes.fromhex(self.invite_id), secret, key)
+        head = HEAD.pack(len(rest), HTTPS, bytes.fromhex(self.invite_id), secret, key)
         raw = head + rest.encode()
         raw += CHECKSUM.pack(zlib.crc32(raw))
         return PREFIX + base64.urlsafe_b64encode(raw).decode().rstrip("=")
@@ -119,7 +123,8 @@ def checked_url(text: str) -> str:
     url = text.rstrip("/")
     if URL.fullmatch(url) is None or len(url) > URL_BYTES_MAX:
         raise UserError(
-            f"{text!r:.80} is no address of a coordinator: give http://HOST:PORT or https://HOST."
+            f"{text!r:.80} is no address of a coordinator for agents: give https://HOST:PORT, with "
+            "the port of --agents-port."
         )
     return url
 

@@ -6,15 +6,28 @@ trusting clocks, which on home PCs are off by hours.
 """
 
 import os
+from dataclasses import dataclass
 from typing import Annotated
 
 from pydantic import ConfigDict, Field, ValidationError
 
+from molink.control.addresses import ServerTrust
+from molink.control.identity import KeyPair
 from molink.control.messages.base import Key, Message, ModelSize, Name, NodeId, ShortText
 from molink.control.messages.invites import Invite
+from molink.control.messages.sealing import SEALED_BYTES_MAX, open_sealed, seal
 from molink.errors import ControlError, UserError
 
-__all__ = ["JoinAnswer", "JoinRequest", "check_answer", "request_to_join"]
+__all__ = [
+    "JoinAnswer",
+    "JoinRequest",
+    "OpenedRequest",
+    "Voucher",
+    "check_answer",
+    "open_request",
+    "request_to_join",
+    "seal_vouched",
+]
 
 CHALLENGE_BYTES = 16
 
@@ -44,16 +57,18 @@ class JoinRequest(Confidential):
         default=None, repr=False
     )
     """Hexadecimal."""
-    pc_token: Annotated[str, Field(min_length=16, max_length=100)] | None = Field(
-        default=None, repr=False
-    )
-    """Of a PC's further device instead of an invite: the weights token of the PC, which nobody
-    else has."""
     name: Name
     """For people: the PC's host name unless its owner chose another."""
     version: ShortText
     time_unix_s: UnixTime
     """The agent's clock."""
+
+
+class Voucher(Confidential):
+    """A PC's word for a further device of its own, sealed with the PC's key."""
+
+    request: Annotated[str, Field(max_length=SEALED_BYTES_MAX)]
+    """The device's `JoinRequest`, sealed with the device's key."""
 
 
 class JoinAnswer(Confidential):
@@ -64,9 +79,10 @@ class JoinAnswer(Confidential):
     broker_host: Annotated[str, Field(max_length=255, pattern=r"^[A-Za-z0-9.\-_:\[\]%]*$")] = ""
     """Empty: the host of the coordinator's URL."""
     broker_port: Annotated[int, Field(ge=1, le=65535)]
-    broker_tls: bool = False
-    broker_ca: Annotated[str, Field(max_length=20_000)] = ""
-    """PEM of the authority that vouches for the broker; empty: the system's."""
+    broker_tls: ServerTrust | None
+    """None: plain MQTT, which only somebody else's broker speaks."""
+    agents_tls: ServerTrust
+    """Of the coordinator's port for agents, where weights are fetched."""
     username: Annotated[Name, Field(max_length=60)]
     password: BrokerPassword
     weights_token: Secret
@@ -78,11 +94,39 @@ class JoinAnswer(Confidential):
     """What is served when this node joins; None: of an older coordinator."""
 
 
-def request_to_join(
-    invite: Invite | None, name: str, version: str, now: float, pc_token: str | None = None
-) -> JoinRequest:
+@dataclass(frozen=True, slots=True)
+class OpenedRequest:
+    """Request to join, with whose keys it was sealed."""
+
+    request: JoinRequest
+    key: bytes
+    """The node's public key."""
+    pc_key: bytes | None = None
+    """Of the PC that vouches for it; None: nobody does."""
+
+
+def seal_vouched(
+    request: JoinRequest, device: KeyPair, pc: KeyPair, coordinator_public: bytes
+) -> bytes:
+    """The request of a PC's further device, sealed with the device's key and then with the PC's:
+    both prove that they are there, and neither shows anything that another could use."""
+    inner = seal(request, device, coordinator_public).decode()
+    return seal(Voucher(request=inner), pc, coordinator_public)
+
+
+def open_request(data: bytes, own: KeyPair) -> OpenedRequest:
+    """What was sealed by `seal` or by `seal_vouched`. Raises ControlError as `open_sealed`."""
+    message, sender = open_sealed(data, own, JoinRequest, Voucher)
+    if not isinstance(message, Voucher):
+        assert isinstance(message, JoinRequest), "one of the two kinds was opened"
+        return OpenedRequest(message, sender)
+    request, key = open_sealed(message.request.encode(), own, JoinRequest)
+    return OpenedRequest(request, key, sender)
+
+
+def request_to_join(invite: Invite | None, name: str, version: str, now: float) -> JoinRequest:
     """A new request with a challenge of its own; without an invite for a node that has joined, or
-    whose PC has: then `pc_token` is that PC's weights token.
+    whose PC has.
 
     Raises UserError when a node cannot be called `name`.
     """
@@ -91,7 +135,6 @@ def request_to_join(
             challenge=os.urandom(CHALLENGE_BYTES).hex(),
             invite_id=None if invite is None else invite.invite_id,
             invite_secret=None if invite is None else invite.secret.value.hex(),
-            pc_token=pc_token,
             name=name,
             version=version,
             time_unix_s=now,

@@ -231,12 +231,12 @@ class Services(Message):
 
 
 class WeightsSource(Message):
-    """Source of a model's weights: the coordinator, or the hub."""
+    """Source of a model's weights: the coordinator, or the hub. It holds no address: an agent asks
+    the coordinator that it has joined, and shows its token to nobody else."""
 
     model: ModelName
-    """Public name; a hub id where `url` is empty."""
-    url: Annotated[str, Field(max_length=500, pattern=r"^[!-~]*$")] = ""
-    """The coordinator's `GET URL/manifest`, `GET URL/files/NAME` (ranges); empty: from the hub."""
+    """Public name; the hub's id where it comes from there."""
+    from_hub: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ does what it did before.
 
 import base64
 import json
+from collections.abc import Sequence
 from typing import Annotated, TypeVar
 
 from nacl.exceptions import CryptoError
@@ -53,8 +54,8 @@ def seal(message: BaseModel, sender: KeyPair, receiver_public: bytes) -> bytes:
     return fields.model_dump_json().encode()
 
 
-def open_sealed(data: bytes, own: KeyPair, kind: type[Kind]) -> tuple[Kind, bytes]:
-    """The message, and the public key of whoever sealed it for us.
+def open_sealed(data: bytes, own: KeyPair, *kinds: type[Kind]) -> tuple[Kind, bytes]:
+    """The message, of one of these kinds, and the public key of whoever sealed it for us.
 
     Raises ControlError when it is too large, not sealed, not for us, altered, or of another kind.
     """
@@ -67,7 +68,7 @@ def open_sealed(data: bytes, own: KeyPair, kind: type[Kind]) -> tuple[Kind, byte
         raise ControlError(
             "A sealed message cannot be opened: it was altered, or is meant for another key."
         ) from None
-    return _message(plain, kind), sender
+    return _message(plain, kinds), sender
 
 
 def open_answer(data: bytes, own: KeyPair, kind: type[Kind], sender_public: bytes) -> Kind:
@@ -96,15 +97,16 @@ def _sender(fields: _Sealed) -> bytes:
         raise ControlError("A sealed message names no key of its sender: update MoLink.") from None
 
 
-def _message(plain: bytes, kind: type[Kind]) -> Kind:
+def _message(plain: bytes, kinds: Sequence[type[Kind]]) -> Kind:
     try:
         content = json.loads(plain)
-        if content["kind"] == kind.__name__:
-            return kind.model_validate(content["message"])
+        for kind in kinds:
+            if content["kind"] == kind.__name__:
+                return kind.model_validate(content["message"])
     except (ValueError, TypeError, KeyError, RecursionError):
         pass
     raise ControlError(
-        f"A sealed message is not the {kind.__name__} that was expected: update the older side."
+        f"A sealed message is not the {kinds[0].__name__} that was expected: update the older side."
     )
 
 

@@ -44,7 +44,9 @@ LOOP_BUSY_S = 0.1
 REVISIONS_RESERVED = 1000
 """At once; 2**63 are enough for a start every second."""
 
-SECRET_KEY, URL, REVISION = "coordinator_secret_key", "coordinator_url", "assignment_revision"
+SECRET_KEY, REVISION = "coordinator_secret_key", "assignment_revision"
+AGENTS_URL, API_URL = "agents_url", "coordinator_url"
+START_INVITE = "start_invite"
 """Settings of our own; others may keep theirs under other names."""
 
 
@@ -105,12 +107,22 @@ class Registry:
     @property
     def url(self) -> str | None:
         """Where agents reach the coordinator; None before the first `molink up`."""
-        return self.setting(URL)
+        return self.setting(AGENTS_URL)
 
     @url.setter
     def url(self, url: str) -> None:
         if checked_url(url) != self.url:
-            self.set_setting(URL, checked_url(url))
+            self.set_setting(AGENTS_URL, checked_url(url))
+
+    @property
+    def api_url(self) -> str | None:
+        """Where users reach the coordinator; None before the first `molink up`."""
+        return self.setting(API_URL)
+
+    @api_url.setter
+    def api_url(self, url: str) -> None:
+        if url != self.api_url:
+            self.set_setting(API_URL, url)
 
     def setting(self, name: str) -> str | None:
         """A value that was kept under this name."""
@@ -149,11 +161,19 @@ class Registry:
     # -- invites --------------------------------------------------------------------------------
 
     def make_invite(
-        self, expires_s: float, uses: int, name: str, now: float, url: str | None = None
+        self,
+        expires_s: float,
+        uses: int,
+        name: str,
+        now: float,
+        url: str | None = None,
+        *,
+        at_start: bool = False,
     ) -> Invite:
-        """A new invite to `url`, or to the URL that the coordinator has kept.
+        """A new invite to `url`, or to the URL that the coordinator has kept. One made `at_start`
+        takes the place of the one that was made at the start before.
 
-        Raises UserError when that is not known, a value is out of range or the name is taken.
+        Raises UserError when the URL is not known, a value is out of range or the name is taken.
         """
         rules.check_wishes(expires_s, uses, name)
         address = url or self.url
@@ -166,6 +186,8 @@ class Registry:
             db.execute(
                 "DELETE FROM invites WHERE coalesce(revoked, expires) < ?", (now - KEEP_ENDED_S,)
             )
+            if at_start:
+                _replace_start_invite(db, invite.invite_id, now)
             rules.check_room(db, name, now)
             db.execute(
                 "INSERT INTO invites VALUES (?, ?, ?, ?, ?, ?, ?, NULL)",
@@ -193,9 +215,11 @@ class Registry:
 
     # -- nodes ----------------------------------------------------------------------------------
 
-    def admit(self, public_key: bytes, request: JoinRequest, now: float) -> Membership:
+    def admit(
+        self, public_key: bytes, request: JoinRequest, now: float, pc_key: bytes | None = None
+    ) -> Membership:
         """Let in the node whose key sealed this request; one that is in already spends no use, nor
-        does a further device of a PC that is in.
+        does a further device of a PC that is in, whose key `pc_key` has sealed it too.
 
         Raises JoinRefusedError with one sentence for its owner.
         """
@@ -203,8 +227,8 @@ class Registry:
             known = rules.node(db, node_id_of(public_key))
             if known is not None:
                 return Membership(rules.admitted_again(db, known, request.name), is_new=False)
-            if request.pc_token is not None:
-                pc = rules.vouching_pc(db, request.pc_token)
+            if pc_key is not None:
+                pc = rules.vouching_pc(db, pc_key)
                 invite_id, pc_id = pc.invite_id, pc.node_id
             else:
                 invite_id, pc_id = rules.spend_use(db, request, now), None
@@ -222,10 +246,11 @@ class Registry:
             node = rules.node(db, node_id)
             return node if node is not None and node.removed is None else None
 
-    def member_of_token(self, weights_token: str) -> NodeRecord | None:
-        """The node that this weights token was given to, if it belongs to the cluster."""
+    def pc_of_token(self, weights_token: str) -> str | None:
+        """Id of the PC whose node has this weights token, if it belongs to the cluster."""
         with self._reading() as db:
-            return rules.member_of_token(db, weights_token)
+            member = rules.member_of_token(db, weights_token)
+            return None if member is None else member.pc
 
     def remove_node(self, which: str, now: float) -> NodeRecord:
         """Remove a PC with all its devices, by the id or the name of any of them; their keys are
@@ -269,6 +294,15 @@ class Registry:
 
     def _unusable(self, error: sqlite3.Error) -> ControlError:
         return ControlError(f"{self.path} cannot be used ({error}): is its disk full or gone?")
+
+
+def _replace_start_invite(db: sqlite3.Connection, invite_id: str, now: float) -> None:
+    """End the invite that the last start has printed: logs shall hold one that is usable."""
+    db.execute(
+        "UPDATE invites SET revoked = coalesce(revoked, ?) WHERE id = ?",
+        (now, _setting(db, START_INVITE)),
+    )
+    db.execute("INSERT OR REPLACE INTO settings VALUES (?, ?)", (START_INVITE, invite_id))
 
 
 def _setting(db: sqlite3.Connection, name: str) -> str | None:

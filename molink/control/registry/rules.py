@@ -5,6 +5,7 @@ committing to it; a node that is refused has changed nothing.
 """
 
 import hmac
+import re
 import secrets
 import sqlite3
 from dataclasses import astuple
@@ -19,6 +20,7 @@ from molink.errors import JoinRefusedError, UserError
 __all__ = [
     "add_node",
     "admitted_again",
+    "check_node_name",
     "check_room",
     "check_wishes",
     "invites",
@@ -45,6 +47,8 @@ INVITES_MAX = 1000
 
 NAME_MAX = 60
 """Of an invite, as of a node."""
+
+NODE_ID = re.compile(r"[a-z2-7]{16}")
 
 PASSWORD_BYTES = 24
 """Of a broker password and a weights token: 192 bits, 32 characters."""
@@ -106,16 +110,32 @@ def one_invite(db: sqlite3.Connection, which: str, now: float) -> InviteRecord:
 
 def admitted_again(db: sqlite3.Connection, known: NodeRecord, name: str) -> NodeRecord:
     """A node that asks again, under the name it has now. Raises JoinRefusedError when it was
-    removed."""
+    removed, or cannot be called that."""
     if known.removed is not None:
         raise JoinRefusedError(
             "This node was removed from the cluster: ask whoever runs it. To come back it needs a "
             "new invite, and a new key: join with --data-dir and an empty folder."
         )
+    if name != known.name:
+        check_node_name(db, name)
     db.execute("UPDATE nodes SET name = ? WHERE id = ?", (name, known.node_id))
     again = node(db, known.node_id)
     assert again is not None, "it was just updated"
     return again
+
+
+def check_node_name(db: sqlite3.Connection, name: str) -> None:
+    """Raises JoinRefusedError for a name by which the operator could take one node for another."""
+    if NODE_ID.fullmatch(name):
+        raise JoinRefusedError(
+            "A node's name may not look like a node's id: choose another --name."
+        )
+    query = "SELECT 1 FROM nodes WHERE name = ? AND removed IS NULL"
+    if db.execute(query, (name,)).fetchone() is not None:
+        raise JoinRefusedError(
+            f"Another node of this cluster is called {name!r} already: join with --name and a name "
+            "that nobody has."
+        )
 
 
 def spend_use(db: sqlite3.Connection, request: JoinRequest, now: float) -> str:
@@ -140,13 +160,13 @@ def spend_use(db: sqlite3.Connection, request: JoinRequest, now: float) -> str:
     return invite.invite_id
 
 
-def vouching_pc(db: sqlite3.Connection, pc_token: str) -> NodeRecord:
+def vouching_pc(db: sqlite3.Connection, pc_key: bytes) -> NodeRecord:
     """The PC that lets in a further device of its own, without a use of an invite.
 
-    Raises JoinRefusedError when the token is no PC's, or it has enough devices.
+    Raises JoinRefusedError when the key is no PC's, or it has enough devices.
     """
-    pc = member_of_token(db, pc_token)
-    if pc is None or not pc.is_pc:
+    pc = node(db, node_id_of(pc_key))
+    if pc is None or pc.removed is not None or not pc.is_pc:
         raise JoinRefusedError("The coordinator does not know this PC: join with an invite.")
     query = "SELECT count(*) FROM nodes WHERE pc = ? AND removed IS NULL"
     if db.execute(query, (pc.node_id,)).fetchone()[0] >= DEVICES_MAX:
@@ -160,8 +180,11 @@ def one_pc(db: sqlite3.Connection, which: str) -> NodeRecord:
 
     Raises UserError when there is none, or several have the name.
     """
-    named = [one for one in nodes(db) if which in (one.node_id, one.name)]
-    pcs = {one.pc for one in named if one.removed is None}
+    members = [one for one in nodes(db) if one.removed is None]
+    named = [one for one in members if one.node_id == which] or [
+        one for one in members if one.name == which
+    ]
+    pcs = {one.pc for one in named}
     if len(pcs) > 1:
         raise UserError(f"{len(pcs)} nodes are called {which!r}: give the node's id.")
     if not pcs:
@@ -179,7 +202,9 @@ def add_node(
     now: float,
     pc: str | None = None,
 ) -> NodeRecord:
-    """A new member, with its password and token; `pc`: the PC whose further device it is."""
+    """A new member, with its password and token; `pc`: the PC whose further device it is. Raises
+    JoinRefusedError when it cannot be called `name`."""
+    check_node_name(db, name)
     password, token = (secrets.token_urlsafe(PASSWORD_BYTES) for _ in range(2))
     node_id, key = node_id_of(public_key), key_to_z85(public_key)
     record = NodeRecord(

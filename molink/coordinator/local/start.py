@@ -106,7 +106,7 @@ def _folder() -> "tempfile.TemporaryDirectory[str]":
 def _admitted(registry: Registry, plan: RingPlan) -> list[LocalNode]:
     """A node for each stage, let in as an agent is, with keys of its own."""
     now, stages = time.time(), range(len(plan.works))
-    invite = registry.make_invite(INVITE_S, len(stages), "", now, f"http://{LOCAL_ADDRESS}")
+    invite = registry.make_invite(INVITE_S, len(stages), "", now, f"https://{LOCAL_ADDRESS}")
     nodes = []
     for index in stages:
         request = request_to_join(invite, stage_name(index), __version__, now)

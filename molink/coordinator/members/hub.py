@@ -13,7 +13,7 @@ import logging
 import secrets
 import time
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -42,7 +42,7 @@ from molink.control.registry.registry import Registry
 from molink.coordinator.members.access import REPORT_TOPICS, BrokerAccess, Suspensions
 from molink.coordinator.members.node_book import NODES_MAX, Node, NodeBook
 from molink.coordinator.members.probing import Probing
-from molink.errors import ErrorGuard
+from molink.errors import ErrorGuard, JoinRefusedError
 from molink.tasks import gathered, task_group
 
 __all__ = ["ControlHub", "NodeServices", "allow_members"]
@@ -69,10 +69,12 @@ log = logging.getLogger(__name__)
 
 
 async def allow_members(broker: Broker, registry: Registry) -> None:
-    """Make every member of a registry a user of a broker; quickest before it starts."""
+    """Make every member of a registry a user of a broker; quickest before it starts. One that
+    somebody else's broker does not have is told so when it asks again."""
     for member in registry.list_nodes():
         if member.removed is None:
-            await broker.allow(member.node_id, member.password)
+            with suppress(JoinRefusedError):
+                await broker.allow(member.node_id, member.password)
 
 
 class NodeServices(Protocol):

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 
+from molink.control.addresses import ServerTrust
 from molink.control.identity import KeyPair
 from molink.control.messages.joining import JoinAnswer
 from molink_agent.daemon.agent import Agent
@@ -18,13 +19,15 @@ def membership(name: str = "attic", node_id: str = PAIR.node_id, **changes) -> M
         challenge="0" * 32,
         node_id=node_id,
         broker_port=1,
+        broker_tls=ServerTrust(certificate="PEM"),
+        agents_tls=ServerTrust(certificate="PEM"),
         username=node_id,
         password="p" * 32,
         weights_token="t" * 32,
         time_unix_s=0.0,
         coordinator_public_key=PAIR.public_z85,
     )
-    made = Membership(url="http://127.0.0.1:9", name=name, answer=answer, clock_offset_s=0.0)
+    made = Membership(url="https://127.0.0.1:9", name=name, answer=answer, clock_offset_s=0.0)
     return made.model_copy(update=changes)
 
 

@@ -95,7 +95,7 @@ async def test_status_has_a_line_for_each_device(tmp_path):
     answer = json.loads(json.dumps(status_of(agent)))
     assert (answer["id"], answer["device"]) == (agent.first.session.node_id, "cuda:0")
     lines = list(status_lines(answer))
-    assert lines[0] == f"attic ({agent.first.session.node_id}) in http://127.0.0.1:9"
+    assert lines[0] == f"attic ({agent.first.session.node_id}) in https://127.0.0.1:9"
     assert f"cuda:1: attic (2) ({agent.nodes[1].session.node_id})" in lines
     assert any("has not joined" in line for line in lines)
     assert answer["devices"][1]["layers"] == [0, 2]

@@ -7,14 +7,14 @@ from molink.control.messages.invites import Invite
 from molink.errors import UserError
 from molink_agent.daemon import membership as membership_module
 from molink_agent.daemon.membership import forget_membership, join_cluster, load_membership
-from tests.agent.daemon.agents import agent_with_two_nodes, membership
+from tests.agent.daemon.agents import PAIR, agent_with_two_nodes, membership
 
 
 @pytest.mark.parametrize(
     ("url", "why"),
     [
-        ("http://127.0.0.1:9", r"\(Connection refused\)"),
-        ("http://name.invalid:8000", r"\(its name is not known\)"),
+        ("https://127.0.0.1:9", r"\(Connection refused\)"),
+        ("https://name.invalid:8003", r"\(its name is not known\)"),
     ],
 )
 async def test_a_coordinator_out_of_reach_is_named_with_the_reason(tmp_path, url, why):
@@ -33,8 +33,8 @@ def answering(monkeypatch, *answers):
     """The coordinator's answers to further devices that ask, one after the other."""
     left, asked = list(answers), []
 
-    async def join_device(pc, pair, name, directory):
-        asked.append((pc.answer.weights_token, pair.node_id, name))
+    async def join_device(pc, pc_pair, pair, name, directory):
+        asked.append((pc.answer.node_id, pc_pair.node_id, pair.node_id, name))
         answer = left.pop(0)
         if isinstance(answer, Exception):
             raise answer
@@ -45,7 +45,7 @@ def answering(monkeypatch, *answers):
     return asked
 
 
-async def test_a_further_node_joins_by_the_pc_s_token_once_the_coordinator_answers(
+async def test_a_further_node_joins_by_the_pc_s_key_once_the_coordinator_answers(
     tmp_path, monkeypatch
 ):
     second = agent_with_two_nodes(tmp_path).nodes[1]
@@ -53,10 +53,10 @@ async def test_a_further_node_joins_by_the_pc_s_token_once_the_coordinator_answe
     asked = answering(monkeypatch, UserError("cannot be reached"), joined)
     assert await second.admission.enter() == joined
     assert await second.admission.enter() == joined
-    assert asked == [("t" * 32, second.session.node_id, "attic (2)")] * 2
+    assert asked == [(PAIR.node_id,) * 2 + (second.session.node_id, "attic (2)")] * 2
 
 
-@pytest.mark.parametrize("changes", [{}, {"url": "http://other:9"}, {"name": "cellar (2)"}])
+@pytest.mark.parametrize("changes", [{}, {"url": "https://other:9"}, {"name": "cellar (2)"}])
 async def test_what_was_kept_counts_in_the_same_cluster_under_the_same_name(
     tmp_path, monkeypatch, changes
 ):

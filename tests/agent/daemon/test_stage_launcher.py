@@ -7,7 +7,7 @@ import pytest
 from molink.control.messages.payloads import AssignedWork, Assignment, WeightsSource
 from molink.errors import StageError
 from molink_agent.daemon import process
-from tests.agent.daemon.agents import agent_with_two_nodes
+from tests.agent.daemon.agents import agent_with_two_nodes, membership
 from tests.agent.limits.test_assignment_check import write_stage
 
 
@@ -19,7 +19,7 @@ async def test_nodes_fetch_one_after_the_other_and_keep_each_other_s_weights(tmp
         inside.append(layers)
         await asyncio.sleep(0)
         inside.clear()
-        calls.append((layers, source.token, limits.keep))
+        calls.append((layers, source.url, source.token, limits.keep))
         return directory / str(layers.start)
 
     monkeypatch.setattr(process, "ensure_weights", ensure_weights)
@@ -27,21 +27,22 @@ async def test_nodes_fetch_one_after_the_other_and_keep_each_other_s_weights(tmp
     cache = process.WeightsCache(pc)
 
     def work(start):
-        source = WeightsSource(model="m", url="http://c/weights")
+        source = WeightsSource.model_validate({"model": "m", "url": "http://elsewhere/weights"})
         return AssignedWork(
             layers=(start, start + 1), device="cpu", dtype="float32", weights=source
         )
 
     async def get(number, start):
-        return await cache.get(number, f"token of {number}", work(start), lambda fraction: None)
+        return await cache.get(number, membership(), work(start), lambda fraction: None)
 
     found = await asyncio.gather(get(0, 0), get(1, 1))
     assert found == [str(tmp_path / "weights" / name) for name in ("0", "1")]
-    assert calls[1] == (range(1, 2), "token of 1", frozenset())
+    own = "https://127.0.0.1:9/weights", "t" * 32
+    assert calls[1] == (range(1, 2), *own, frozenset()), "whatever an assignment names"
     for number, stage in enumerate(pc.stages):
         stage.manager.assignment = Assignment(revision=1, work=work(number))
     await get(1, 2)
-    assert calls[2][2] == {tmp_path / "weights" / "0"}
+    assert calls[2][3] == {tmp_path / "weights" / "0"}
 
 
 async def test_what_passes_a_limit_is_refused_before_anything_is_fetched(tmp_path, monkeypatch):
@@ -81,7 +82,7 @@ async def test_what_the_files_show_to_be_too_large_is_refused_before_it_is_loade
 
 
 def asked(**changes):
-    source = WeightsSource(model="m", url="http://c/weights")
+    source = WeightsSource(model="m")
     return AssignedWork(
         **({"layers": (0, 1), "dtype": "auto", "kv_tokens": 16, "weights": source} | changes)
     )

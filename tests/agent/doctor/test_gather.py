@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 
 import pytest
 
+from molink.control.certificate import own_certificate
 from molink.control.messages.payloads import ModelSize
 from molink_agent.data_files import Known
 from molink_agent.doctor.gather import (
@@ -109,16 +110,17 @@ def test_the_date_of_an_answer_tells_the_offset():
     assert read_date(0, 0, "noon") is None
 
 
-async def test_the_coordinator_s_clock_is_asked():
+async def test_the_coordinator_s_clock_is_asked(tmp_path):
     async def answer(reader, writer):
         await reader.readuntil(b"\r\n\r\n")
         writer.write(b"HTTP/1.1 404 Not Found\r\nDate: Mon, 02 Mar 2026 12:00:00 GMT\r\n\r\n")
         writer.close()
 
-    server = await asyncio.start_server(answer, LOOPBACK, 0)
+    tls = own_certificate(tmp_path).server_context()
+    server = await asyncio.start_server(answer, LOOPBACK, 0, ssl=tls)
     async with server:
         port = server.sockets[0].getsockname()[1]
-        facts = await clock_facts(f"http://{LOOPBACK}:{port}", saying("yes\n"))
+        facts = await clock_facts(f"https://{LOOPBACK}:{port}", saying("yes\n"))
     assert facts.synchronized
     expected = NOW.timestamp() - datetime.now(UTC).timestamp()
     assert facts.offset_s == pytest.approx(expected, abs=60)

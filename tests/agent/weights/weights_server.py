@@ -101,12 +101,15 @@ class ShelfServer:
             block_bytes=self.block_bytes,
         )
         app = web.Application(middlewares=[errors_in_openai_shape, self._with_faults])
-        add_weights_routes(app, self._shelf, self.tokens.__contains__, **self.options)
+        add_weights_routes(app, self._shelf, self._pc_of_token, **self.options)
         self._runner = await start_api(app, "127.0.0.1", self.port)
         self.port = self._runner.addresses[0][1]
         await self._shelf.start()
         if ready:
             await self._shelf.ready()
+
+    def _pc_of_token(self, token: str) -> str | None:
+        return "pc" if token in self.tokens else None
 
     async def stop(self) -> None:
         if self._runner is not None:

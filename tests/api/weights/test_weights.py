@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import threading
+from contextlib import AsyncExitStack
 from pathlib import Path
 
 import aiohttp
@@ -24,7 +25,14 @@ from molink.api.weights.offered_files import (
     OfferedFiles,
     hash_file,
 )
-from molink.api.weights.routes import DownloadSlots, NoSlotError, RateCap, add_weights_routes
+from molink.api.weights.routes import add_weights_routes
+from molink.api.weights.slots import (
+    SLOW_AFTER_S,
+    SLOW_BYTES_PER_S,
+    DownloadSlots,
+    NoSlotError,
+    RateCap,
+)
 from molink.checkpoint.checkpoint import open_checkpoint
 from molink.checkpoint.safetensors_header import StoredTensor, encode_header
 from molink.checkpoint.weights_manifest import WeightsManifest
@@ -58,7 +66,7 @@ async def start(model, tmp_path):
         checkpoint = open_checkpoint(str(model))
         offered = OfferedFiles(checkpoint, tmp_path / "sums", name="m", block_bytes=BLOCK)
         app = web.Application(middlewares=[errors_in_openai_shape])
-        add_weights_routes(app, offered, lambda token: token == "right", **options)
+        add_weights_routes(app, offered, {"right": "pc"}.get, **options)
         runner = await start_api(app, "127.0.0.1", 0)
         await offered.start()
         ends.extend([offered.close, runner.cleanup])
@@ -245,18 +253,73 @@ def test_a_cache_that_cannot_be_written_is_no_cache(model, tmp_path):
 
 async def test_slots_go_round_and_the_line_is_bounded():
     slots = DownloadSlots(count=1, wait_s=0.0)
-    async with slots.one():
+    async with slots.one("a"):
         assert slots.busy == 1
         with pytest.raises(NoSlotError):
-            async with slots.one():
+            async with slots.one("b"):
                 pass
-    async with slots.one():
+    async with slots.one("b"):
         assert slots.busy == 1
     assert slots.busy == 0
 
 
+async def test_a_pc_has_one_download_at_a_time():
+    slots = DownloadSlots(count=4)
+    async with slots.one("a"):
+        with pytest.raises(NoSlotError):
+            async with slots.one("a"):
+                pass
+        async with slots.one("b"):
+            assert slots.busy == 2
+    async with slots.one("a"):
+        assert slots.busy == 1
+
+
+async def test_who_is_too_slow_for_those_who_wait_goes_on_beside_the_slots():
+    now = 0.0
+    slots = DownloadSlots(count=2, clock=lambda: now)
+    async with AsyncExitStack() as stack:
+        slow, quick = [await stack.enter_async_context(slots.one(pc)) for pc in ("a", "b")]
+        now = SLOW_AFTER_S - 0.1
+        slots.give_away_slow()
+        assert slots.busy == 2, "nobody is judged by a moment"
+        now = SLOW_AFTER_S
+        slow.sent_bytes, quick.sent_bytes = 43_000, int(SLOW_BYTES_PER_S * SLOW_AFTER_S)
+        async with slots.one("c"):
+            assert slots.busy == 2
+            with pytest.raises(NoSlotError):
+                async with slots.one("a"):
+                    pass
+        async with asyncio.timeout(5), slots.one("c"):
+            assert slots.busy == 2, "the slot was given away once"
+    assert slots.busy == 0
+    async with slots.one("a"), slots.one("b"):
+        assert slots.busy == 2
+
+
+async def test_no_more_than_so_many_go_on_beside_the_slots(monkeypatch):
+    monkeypatch.setattr("molink.api.weights.slots.SLOW_MAX", 1)
+    now = 0.0
+    slots = DownloadSlots(count=2, wait_s=0.0, clock=lambda: now)
+    async with slots.one("a"), slots.one("b"):
+        now = 2 * SLOW_AFTER_S
+        slots.give_away_slow()
+        assert slots.busy == 1
+
+
+async def test_who_stops_waiting_takes_no_slot_along():
+    slots = DownloadSlots(count=1)
+    async with slots.one("a"):
+        waiting = asyncio.create_task(slots.one("b").__aenter__())
+        await asyncio.sleep(0)
+        waiting.cancel()
+        await asyncio.wait([waiting])
+    async with asyncio.timeout(5), slots.one("b"):
+        assert slots.busy == 1
+
+
 async def test_who_finds_no_slot_is_sent_away(start, monkeypatch):
-    monkeypatch.setattr("molink.api.weights.routes.WAITING_MAX", 0)
+    monkeypatch.setattr("molink.api.weights.slots.WAITING_MAX", 0)
     url, _ = await start()
     status, body, headers = await get(f"{url}/files/{FILE}")
     assert (status, "Retry-After" in headers) == (503, True)
@@ -292,7 +355,7 @@ async def test_a_capped_download_waits_for_its_time(start, monkeypatch):
     async def sleep(seconds):
         slept.append(seconds)
 
-    monkeypatch.setattr("molink.api.weights.routes.asyncio.sleep", sleep)
+    monkeypatch.setattr("molink.api.weights.slots.asyncio.sleep", sleep)
     url, _ = await start(bytes_per_s_max=10.0)
     assert (await get(f"{url}/files/{FILE}", {**TOKEN, "Range": "bytes=0-499"}))[0] == 206
     assert [round(seconds) for seconds in slept] == [10, 20, 30, 40]

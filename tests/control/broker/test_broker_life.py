@@ -2,13 +2,16 @@
 
 import asyncio
 import time
+from dataclasses import replace
 
 import pytest
 
-from molink.control.broker.broker import BrokerAddress, open_broker
+from molink.control.addresses import ServerTrust
+from molink.control.broker.broker import open_broker
+from molink.control.certificate import own_certificate
 from molink.control.client import ControlClient
 from molink.control.messages.topics import ASSIGNMENT, HEALTH, PRESENCE
-from molink.errors import UserError
+from molink.errors import ControlError, UserError
 from tests.control.conftest import PASSWORD, health, presence, until
 from tests.control.raw_client import RawClient
 
@@ -151,21 +154,18 @@ async def test_a_taken_port_is_a_users_error(broker, kind, data_dir):
     await second.stop()
 
 
-async def test_tls(kind, data_dir, certificate):
+async def test_who_expects_another_certificate_stays_out(kind, data_dir, certificate, tmp_path):
     broker = open_broker(kind, "127.0.0.1", 0, data_dir, certificate)
     await broker.allow("n1", PASSWORD)
     await broker.start()
     try:
         address = broker.address
-        assert address.tls
+        assert address.tls == broker.trust == certificate.trust
         async with ControlClient.open(address, "n1", PASSWORD) as node:
             await node.publish(PRESENCE, "n1", presence())
-        stranger = BrokerAddress(address.host, address.port, tls=True)
-        with pytest.raises(TimeoutError):
-            async with (
-                asyncio.timeout(0.5),
-                ControlClient.open(stranger, "n1", PASSWORD),
-            ):
-                pass
+        for trust in (own_certificate(tmp_path).trust, ServerTrust()):
+            with pytest.raises(ControlError, match="shows another certificate"):
+                async with ControlClient.open(replace(address, tls=trust), "n1", PASSWORD):
+                    pass
     finally:
         await broker.stop()

@@ -1,22 +1,69 @@
 import pytest
 
+from molink.control.addresses import ServerTrust
 from molink.control.broker.broker import Credentials, open_broker
 from molink.control.broker.mosquitto import MosquittoBroker
-from molink.errors import UserError
+from molink.errors import ControlError, JoinRefusedError, UserError
+
+NODE, OTHER = "a" * 16, "b" * 16
 
 
 async def test_a_url_names_host_port_and_credentials(tmp_path):
     broker = open_broker("mqtts://us%40er:pa%3Ass@broker.example:1234", "", 0, tmp_path)
-    assert (broker.address.host, broker.address.port, broker.address.tls) == (
-        "broker.example",
-        1234,
-        True,
-    )
+    address = broker.address
+    assert (address.host, address.port) == ("broker.example", 1234)
+    assert address.tls == broker.trust == ServerTrust(), "of any authority, but for that host"
     await broker.start()
     assert broker.coordinator == Credentials("us@er", "pa:ss")
-    assert await broker.allow("n1", "ignored") == broker.coordinator
-    await broker.forbid("n1")
+    await broker.forbid(NODE)
     await broker.stop()
+
+
+def users_file(tmp_path, text):
+    path = tmp_path / "users"
+    path.write_text(text)
+    path.chmod(0o600)
+    return path
+
+
+async def test_no_node_is_ever_given_the_coordinators_own_user(tmp_path):
+    broker = open_broker("mqtt://operator:s3cret@h", "", 0, tmp_path)
+    with pytest.raises(JoinRefusedError, match=f"has no user for this PC yet.* add {NODE}"):
+        await broker.allow(NODE, "ignored")
+
+
+async def test_a_node_has_the_user_of_its_id_as_soon_as_the_file_does(tmp_path):
+    path = users_file(tmp_path, "# our club\n\n" + f"{OTHER}:an:other\n")
+    broker = open_broker("mqtt://operator:s3cret@h", "", 0, tmp_path, users=path)
+    assert await broker.allow(OTHER, "ignored") == Credentials(OTHER, "an:other")
+    with pytest.raises(JoinRefusedError, match="has no user"):
+        await broker.allow(NODE, "ignored")
+    users_file(tmp_path, f"{NODE}:one\n")
+    assert await broker.allow(NODE, "ignored") == Credentials(NODE, "one")
+    users_file(tmp_path, "nonsense")
+    with pytest.raises(ControlError, match="cannot read its list of users"):
+        await broker.allow(NODE, "ignored")
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("attic:x", "Line 1 of .* is no user"),
+        (f"{'a' * 16}:", "Line 1"),
+        (None, "There is no file"),
+    ],
+)
+def test_a_list_of_users_that_cannot_be_read_is_one_sentence(tmp_path, text, sentence):
+    path = tmp_path / "users" if text is None else users_file(tmp_path, text)
+    with pytest.raises(UserError, match=sentence):
+        open_broker("mqtt://operator:s3cret@h", "", 0, tmp_path, users=path)
+
+
+def test_a_list_of_users_that_everybody_may_read_is_refused(tmp_path):
+    path = users_file(tmp_path, "")
+    path.chmod(0o644)
+    with pytest.raises(UserError, match="every user of this PC may read it"):
+        open_broker("mqtt://operator:s3cret@h", "", 0, tmp_path, users=path)
 
 
 @pytest.mark.parametrize(("scheme", "port"), [("mqtt", 1883), ("mqtts", 8883)])

@@ -1,5 +1,8 @@
 """Invites survive copying, or say what happened to them; they never show their secret."""
 
+import base64
+import zlib
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,8 +15,7 @@ URL_SAFE = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"
 hosts = st.sampled_from(["a", "10.0.0.1", "ring.example.org", "[2001:db8::1]", "h" * 150])
 ports = st.one_of(st.just(""), st.integers(1, 65535).map(":{}".format))
 urls = st.builds(
-    "{}://{}{}{}".format,
-    st.sampled_from(["http", "https"]),
+    "https://{}{}{}".format,
     hosts,
     ports,
     st.sampled_from(["", "/molink"]),
@@ -69,8 +71,6 @@ def test_any_other_text_is_refused_with_a_sentence(text):
 
 @given(st.binary(max_size=100))
 def test_any_other_bytes_behind_the_prefix_are_refused(payload):
-    import base64
-
     with pytest.raises(UserError, match="invite"):
         Invite.parse(PREFIX + base64.urlsafe_b64encode(payload).decode().rstrip("="))
 
@@ -80,8 +80,20 @@ def test_another_format_is_told_as_one():
         Invite.parse("molink2-AAAA")
 
 
+def test_an_invite_from_before_agents_had_a_port_is_told_as_one():
+    raw = bytearray(base64.urlsafe_b64decode(invite_text()[len(PREFIX) :] + "=="))
+    raw[1] = 0
+    raw[-4:] = zlib.crc32(raw[:-4]).to_bytes(4, "big")
+    with pytest.raises(UserError, match="is of an older MoLink: ask whoever runs the cluster"):
+        Invite.parse(PREFIX + base64.urlsafe_b64encode(raw).decode().rstrip("="))
+
+
+def invite_text() -> str:
+    return Invite.make("https://10.0.0.1:8003", bytes(32)).text
+
+
 def test_an_invite_is_short():
-    assert len(Invite.make("http://192.168.178.20:8000", bytes(32)).text) <= 120
+    assert len(Invite.make("https://192.168.178.20:8003", bytes(32)).text) <= 120
 
 
 @given(invites)
@@ -97,13 +109,13 @@ def test_an_invite_never_shows_its_secret(invite):
     [
         "",
         "host:8000",
-        "ftp://host",
-        "http://",
-        "http://user@host",
-        "http://host/?a",
-        "http://h\n",
-        "http://" + 200 * "h",
-        "http://höst",
+        "http://host:8000",
+        "https://",
+        "https://user@host",
+        "https://host/?a",
+        "https://h\n",
+        "https://" + 200 * "h",
+        "https://höst",
     ],
 )
 def test_an_address_that_cannot_be_one_is_refused(url):

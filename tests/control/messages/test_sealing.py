@@ -6,8 +6,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from molink.control.addresses import ServerTrust
 from molink.control.identity import KeyPair, key_to_z85
-from molink.control.messages.joining import JoinAnswer, JoinRequest, check_answer, request_to_join
+from molink.control.messages.joining import (
+    JoinAnswer,
+    JoinRequest,
+    OpenedRequest,
+    Voucher,
+    check_answer,
+    open_request,
+    request_to_join,
+    seal_vouched,
+)
 from molink.control.messages.sealing import SEALED_BYTES_MAX, open_answer, open_sealed, seal
 from molink.errors import ControlError, UserError
 
@@ -25,6 +35,8 @@ ANSWER = JoinAnswer(
     challenge="0" * 32,
     node_id=AGENT.node_id,
     broker_port=1883,
+    broker_tls=ServerTrust(certificate="PEM"),
+    agents_tls=ServerTrust(certificate="PEM"),
     username=AGENT.node_id,
     password="p" * 32,
     weights_token="w" * 32,
@@ -39,6 +51,30 @@ def test_a_request_and_its_answer_go_there_and_back():
     answer = seal(ANSWER, COORDINATOR, AGENT.public)
     assert open_answer(answer, AGENT, JoinAnswer, COORDINATOR.public) == ANSWER
     check_answer(REQUEST, ANSWER, AGENT.node_id)
+
+
+def test_a_further_device_is_vouched_for_by_the_key_of_its_pc_alone():
+    device = AGENT.for_device(1)
+    sealed = seal_vouched(REQUEST, device, AGENT, COORDINATOR.public)
+    assert open_request(sealed, COORDINATOR) == OpenedRequest(REQUEST, device.public, AGENT.public)
+    alone = open_request(seal(REQUEST, device, COORDINATOR.public), COORDINATOR)
+    assert alone == OpenedRequest(REQUEST, device.public)
+    assert REQUEST.invite_secret.encode() not in sealed
+
+
+def test_a_voucher_needs_both_keys_and_is_not_one_within_another():
+    """A stranger who has listened has sealed bytes, and neither the device's key nor the PC's."""
+    device = AGENT.for_device(1)
+    heard = seal_vouched(REQUEST, device, AGENT, COORDINATOR.public)
+    inner = seal(REQUEST, device, COORDINATOR.public).decode()
+    own = seal(Voucher(request=inner), STRANGER, COORDINATOR.public)
+    assert open_request(own, COORDINATOR).pc_key == STRANGER.public
+    with pytest.raises(ControlError, match="not the JoinRequest"):
+        twice = seal(Voucher(request=heard.decode()), AGENT, COORDINATOR.public)
+        open_request(twice, COORDINATOR)
+    renamed = json.loads(own) | {"key": AGENT.public_z85}
+    with pytest.raises(ControlError, match="cannot be opened"):
+        open_request(json.dumps(renamed).encode(), COORDINATOR)
 
 
 def test_nothing_of_the_message_can_be_read_on_the_way():

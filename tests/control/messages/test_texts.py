@@ -16,8 +16,9 @@ from tests.golden.values_control import PAYLOADS
 from tests.golden.values_joining import PLAIN
 from tests.nasty_text import OBEYED, nasty_texts
 
-NEVER_PRINTED = {"broker_ca", "password", "weights_token", "pc_token", "config"}
-"""A certificate has lines; secrets; a model's config, of which errors are cleaned as sentences."""
+NEVER_PRINTED = {"certificate", "authority", "request", "password", "weights_token", "config"}
+"""Certificates have lines; what is sealed in a voucher; secrets; a model's config, of which errors
+are cleaned as sentences."""
 
 EXAMPLES = [build()[1] for build in PAYLOADS.builders.values()]
 JOINS = [build() for build in PLAIN.builders.values()]

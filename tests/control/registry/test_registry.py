@@ -17,7 +17,7 @@ from molink.errors import ControlError, JoinRefusedError, UserError
 
 NOW = 1.7e9
 HOUR_S = 3600.0
-URL = "http://10.0.0.1:8000"
+URL = "https://10.0.0.1:8003"
 
 
 @pytest.fixture
@@ -51,7 +51,7 @@ def test_an_invite_names_the_coordinator_and_lets_a_node_in(registry):
     assert member.is_new and member.node.invite_id == invite.invite_id
     assert registry.list_nodes() == [member.node]
     assert registry.member(member.node.node_id) == member.node
-    assert registry.member_of_token(member.node.weights_token) == member.node
+    assert registry.pc_of_token(member.node.weights_token) == member.node.node_id
     assert uses_left(registry) == [4]
 
 
@@ -88,7 +88,7 @@ def test_a_node_that_asks_again_spends_no_use_and_keeps_its_password(registry):
 
 def test_two_nodes_have_different_passwords(registry):
     invite = make(registry)
-    one, other = (registry.admit(key(n), request(invite), NOW).node for n in (1, 2))
+    one, other = (registry.admit(key(n), request(invite, f"pc{n}"), NOW).node for n in (1, 2))
     assert len({one.password, other.password, one.weights_token, other.weights_token}) == 4
     assert one.password not in repr(one) and one.weights_token not in repr(one)
 
@@ -115,7 +115,7 @@ def test_a_removed_node_stays_out_even_with_a_new_invite(registry):
     node = registry.admit(key(1), request(invite), NOW).node
     registry.remove_node(node.node_id, NOW)
     assert registry.member(node.node_id) is None
-    assert registry.member_of_token(node.weights_token) is None
+    assert registry.pc_of_token(node.weights_token) is None
     for message in (request(invite), request(None)):
         with pytest.raises(JoinRefusedError, match="removed from the cluster"):
             registry.admit(key(1), message, NOW)
@@ -125,8 +125,9 @@ def test_a_removed_node_stays_out_even_with_a_new_invite(registry):
 
 def test_a_node_is_removed_by_its_name_if_only_one_has_it(registry):
     invite = make(registry)
-    for number, name in enumerate(["attic", "twin", "twin"], start=1):
+    for number, name in enumerate(["attic", "twin", "other"], start=1):
         registry.admit(key(number), request(invite, name), NOW)
+    registry._connection.execute("UPDATE nodes SET name = 'twin'  WHERE name = 'other'")  # Of old.
     assert registry.remove_node("attic", NOW).name == "attic"
     with pytest.raises(UserError, match="2 nodes are called 'twin'"):
         registry.remove_node("twin", NOW)
@@ -134,17 +135,62 @@ def test_a_node_is_removed_by_its_name_if_only_one_has_it(registry):
         registry.remove_node("attic", NOW)
 
 
+def test_no_node_shields_itself_or_another_by_its_name(registry):
+    invite = make(registry)
+    attic, cellar = (
+        registry.admit(key(number), request(invite, name), NOW).node
+        for number, name in enumerate(["attic", "cellar"], start=1)
+    )
+    for name in (attic.node_id, cellar.node_id, "a" * 16):
+        for asker in (key(2), key(3)):
+            with pytest.raises(JoinRefusedError, match="may not look like a node's id"):
+                registry.admit(asker, request(invite, name), NOW)
+    for asker in (key(2), key(3)):
+        with pytest.raises(JoinRefusedError, match="is called 'attic' already: join with --name"):
+            registry.admit(asker, request(invite, "attic"), NOW)
+    assert uses_left(registry) == [3], "who is refused has spent nothing"
+    assert not registry.admit(key(1), request(None, "attic"), NOW).is_new
+    # Of a registry from before: each is called as the other's id.
+    for node, other in ((attic, cellar), (cellar, attic)):
+        values = (other.node_id, node.node_id)
+        registry._connection.execute("UPDATE nodes SET name = ? WHERE id = ?", values)
+    assert registry.remove_node(attic.node_id, NOW).node_id == attic.node_id
+    registry.admit(key(3), request(invite, "attic"), NOW)
+
+
+def test_a_start_ends_the_invite_of_the_start_before(registry):
+    other = make(registry, name="friends")
+    first, second, third = (
+        registry.make_invite(HOUR_S, 5, "", NOW, at_start=True) for _ in range(3)
+    )
+    states = {one.invite_id: one.state(NOW) for one in registry.list_invites()}
+    assert states == {
+        other.invite_id: "usable",
+        first.invite_id: "revoked",
+        second.invite_id: "revoked",
+        third.invite_id: "usable",
+    }
+
+
+def test_the_two_addresses_are_apart(registry):
+    registry.api_url = "http://10.0.0.1:8000"
+    assert (registry.url, registry.api_url) == (URL, "http://10.0.0.1:8000")
+
+
+PC = key(1)
+
+
 def seat(number: int, of: int = 1) -> bytes:
     return KeyPair.of_secret(of.to_bytes(32, "big")).for_device(number).public
 
 
-def seat_request(pc_token: str, name="pc (2)") -> JoinRequest:
-    return request_to_join(None, name, "0.1", 0.0, pc_token)
+def seat_request(name="pc (2)") -> JoinRequest:
+    return request_to_join(None, name, "0.1", 0.0)
 
 
 def test_a_pc_vouches_for_its_further_devices_without_a_use(registry):
     pc = registry.admit(key(1), request(make(registry, uses=1)), NOW).node
-    member = registry.admit(seat(1), seat_request(pc.weights_token), NOW)
+    member = registry.admit(seat(1), seat_request(), NOW, PC)
     assert member.is_new and member.node.pc == pc.pc == pc.node_id
     assert (pc.is_pc, member.node.is_pc) == (True, False)
     assert member.node.invite_id == pc.invite_id and member.node.password != pc.password
@@ -156,12 +202,13 @@ def test_a_pc_vouches_for_its_further_devices_without_a_use(registry):
 def test_nobody_else_vouches_and_no_pc_for_too_many(registry, monkeypatch):
     monkeypatch.setattr("molink.control.registry.rules.DEVICES_MAX", 2)
     pc = registry.admit(key(1), request(make(registry)), NOW).node
-    second = registry.admit(seat(1), seat_request(pc.weights_token), NOW).node
-    for token in (second.weights_token, pc.password, "x" * 32):
+    second = registry.admit(seat(1), seat_request(), NOW, PC).node
+    assert second.pc == pc.node_id
+    for voucher in (seat(1), key(7)):
         with pytest.raises(JoinRefusedError, match="does not know this PC"):
-            registry.admit(seat(2), seat_request(token), NOW)
+            registry.admit(seat(2), seat_request("pc (3)"), NOW, voucher)
     with pytest.raises(JoinRefusedError, match="2 devices at most"):
-        registry.admit(seat(2), seat_request(pc.weights_token), NOW)
+        registry.admit(seat(2), seat_request(), NOW, PC)
     assert len(registry.list_nodes()) == 2
 
 
@@ -169,16 +216,16 @@ def test_nobody_else_vouches_and_no_pc_for_too_many(registry, monkeypatch):
 def test_a_pc_is_removed_with_all_its_devices_by_any_of_them(registry, which):
     invite = make(registry)
     pc = registry.admit(key(1), request(invite), NOW).node
-    second = registry.admit(seat(1), seat_request(pc.weights_token), NOW).node
+    second = registry.admit(seat(1), seat_request(), NOW, PC).node
     stays = registry.admit(key(2), request(invite, "other"), NOW).node
     name = second.node_id if which == "id of the second" else which
     assert registry.remove_node(name, NOW).node_id == pc.node_id
     assert [one.removed for one in registry.list_nodes()] == [NOW, NOW, None]
     assert registry.member(stays.node_id) == stays
     with pytest.raises(JoinRefusedError, match="removed from the cluster"):
-        registry.admit(seat(1), seat_request(pc.weights_token), NOW)
+        registry.admit(seat(1), seat_request(), NOW, PC)
     with pytest.raises(JoinRefusedError, match="does not know this PC"):
-        registry.admit(seat(2), seat_request(pc.weights_token), NOW)
+        registry.admit(seat(2), seat_request(), NOW, PC)
 
 
 def test_members_of_a_file_from_before_devices_are_pcs(tmp_path):
@@ -263,7 +310,7 @@ def test_of_many_that_join_at_once_only_as_many_as_uses_are_let_in(registry, tmp
         own = registry if shared else Registry.open(tmp_path)
         start.wait()
         try:
-            outcomes.append(own.admit(key(number), request(invite), NOW).is_new)
+            outcomes.append(own.admit(key(number), request(invite, f"pc{number}"), NOW).is_new)
         except JoinRefusedError:
             outcomes.append(None)
 
@@ -292,7 +339,7 @@ def test_reading_waits_for_no_writer(registry, tmp_path):
     revision, pair = registry.next_revision(), registry.coordinator
     with held(tmp_path):
         assert registry.member(node.node_id) == node
-        assert registry.member_of_token(node.weights_token) == node
+        assert registry.pc_of_token(node.weights_token) == node.node_id
         assert registry.list_nodes() == [node] and len(registry.list_invites()) == 1
         assert registry.changed() and registry.url and registry.coordinator == pair
         assert registry.next_revision() == revision + 1

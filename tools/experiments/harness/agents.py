@@ -63,7 +63,8 @@ def agents_run(
     """Run a coordinator on free ports, with data that are thrown away; on loopback, or at home."""
     listen = hosts.coordinator_address if hosts is not None else LOCAL_ADDRESS
     with tempfile.TemporaryDirectory(prefix="molink-bench-") as folder, ExitStack() as stack:
-        ports = ("--port", "0", "--broker-port", "0", "--relay-port", "0", "--host", listen)
+        names = ("--port", "--broker-port", "--relay-port", "--agents-port")
+        ports = (*(word for name in names for word in (name, "0")), "--host", listen)
         place = ("--data-dir", f"{folder}/coordinator", "--no-keys")
         log = Path(folder, "up.log")
         up = running(MOLINK, "up", model, *ports, *place, *up_options, log=log)

@@ -21,6 +21,7 @@ from typing import Any
 import aiohttp
 from pydantic import BaseModel
 
+from molink.control.addresses import ServerTrust
 from molink.control.broker.packets import (
     Kind,
     Message,
@@ -86,6 +87,7 @@ class BrokerLogin:
     username: str
     password: str
     host: str = HOST
+    tls: ServerTrust | None = None
 
 
 Admit = Callable[["Member"], Awaitable[BrokerLogin]]
@@ -167,7 +169,8 @@ class Member:
     # -- MQTT --------------------------------------------------------------------------------------
 
     async def _connect(self, login: BrokerLogin) -> None:
-        self._reader, self._writer = await asyncio.open_connection(login.host, login.port)
+        tls = None if login.tls is None else login.tls.ssl_context()
+        self._reader, self._writer = await asyncio.open_connection(login.host, login.port, ssl=tls)
         will = self._presence(online=False).model_dump_json()
         texts = (self.node_id, PRESENCE.of(self.node_id), will, login.username, login.password)
         head = encode_text("MQTT") + struct.pack("!BBH", 4, WITH_USER_AND_WILL, KEEPALIVE_S)
@@ -275,14 +278,16 @@ def with_invite(session: aiohttp.ClientSession, invite: Invite) -> Admit:
     async def admit(member: Member) -> BrokerLogin:
         request = request_to_join(invite, member.name, "1", time.time())
         sealed = seal(request, member.pair, invite.coordinator_key)
-        async with session.post(f"{invite.url}/agents/join", data=sealed) as response:
+        # What comes back is sealed: whose certificate it is does not matter.
+        async with session.post(f"{invite.url}/agents/join", data=sealed, ssl=False) as response:
             body = await response.read()
             if response.status != 200:
                 raise OSError(f"{response.status}: {body[:200]!r}")
         answer = open_answer(body, member.pair, JoinAnswer, invite.coordinator_key)
         check_answer(request, answer, member.node_id)
         host = answer.broker_host or HOST
-        return BrokerLogin(answer.broker_port, answer.username, answer.password, host)
+        login = (answer.broker_port, answer.username, answer.password)
+        return BrokerLogin(*login, host, answer.broker_tls)
 
     return admit
 

@@ -37,7 +37,9 @@ async def _serve(model: str, cache: Path, port: int, mbps: float | None, token: 
     offered = OfferedFiles(open_checkpoint(model), cache, name=Path(model).name)
     app = web.Application(middlewares=[errors_in_openai_shape])
     rate = None if mbps is None else mbps * 1e6 / 8
-    routes = add_weights_routes(app, offered, lambda given: given == token, bytes_per_s_max=rate)
+    routes = add_weights_routes(
+        app, offered, lambda given: given if given == token else None, bytes_per_s_max=rate
+    )
     app.router.add_get("/sent", lambda request: _sent(routes))
     runner = await start_api(app, "127.0.0.1", port)
     await offered.start()

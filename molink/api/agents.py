@@ -1,0 +1,63 @@
+"""The application of the port for agents: joins and weights, and nothing else.
+
+A port of its own, because it must be open to every volunteer's network, and the user's API need not
+be. It is served with TLS. Agents join with one sealed request and one sealed answer.
+"""
+
+from aiohttp import web
+
+from molink.api.body import body_pieces
+from molink.api.errors import ApiError, errors_in_openai_shape
+from molink.api.weights.offered_files import OfferedFiles
+from molink.api.weights.routes import PcOfToken, add_weights_routes
+from molink.control.messages.sealing import SEALED_BYTES_MAX
+from molink.coordinator.services import JoinService
+from molink.errors import ControlError, JoinRefusedError
+
+__all__ = ["JOIN_PATH", "add_join_route", "create_agents_app"]
+
+JOIN_PATH = "/agents/join"
+
+
+def create_agents_app(
+    joining: JoinService,
+    offered: OfferedFiles,
+    pc_of_token: PcOfToken,
+    *,
+    bytes_per_s_max: float | None = None,
+) -> web.Application:
+    """The application where agents join and fetch the `offered` weights; see
+    `add_weights_routes`."""
+    app = web.Application(middlewares=[errors_in_openai_shape], client_max_size=SEALED_BYTES_MAX)
+    add_join_route(app, joining)
+    add_weights_routes(app, offered, pc_of_token, bytes_per_s_max=bytes_per_s_max)
+    app.add_routes([web.route("*", "/{path:.*}", _nothing_here)])
+    return app
+
+
+async def _nothing_here(request: web.Request) -> web.Response:
+    raise ApiError(
+        "This port is for agents: the API listens at the address that `molink up` shows.",
+        status=404,
+        code="not_found",
+    )
+
+
+def add_join_route(app: web.Application, joining: JoinService) -> None:
+    """Serve `POST /agents/join`: 200 with the answer, 403 with the reason, 400 for other things."""
+
+    async def join(request: web.Request) -> web.Response:
+        body = b"".join([piece async for piece in body_pieces(request, SEALED_BYTES_MAX)])
+        try:
+            answer = await joining.join(body)
+        except JoinRefusedError as error:
+            return _refusal(str(error), 403)
+        except ControlError as error:
+            return _refusal(str(error), 400)
+        return web.Response(body=answer, content_type="application/json")
+
+    app.add_routes([web.post(JOIN_PATH, join)])
+
+
+def _refusal(message: str, status: int) -> web.Response:
+    return web.json_response({"error": {"message": message}}, status=status)

@@ -1,0 +1,118 @@
+"""The coordinator's certificate: its own, made at the first start, or the operator's.
+
+Its own is what a home needs: no name, no authority, nothing to renew. Agents are told it in the
+sealed answer to their join and accept no other, so it is worth as much as the coordinator's key. It
+signs nothing but itself, holds for ever, and is good at any address. A pin of the key alone was
+rejected: Python's TLS checks certificates, and one that never changes needs no second way.
+"""
+
+import ssl
+from datetime import UTC, datetime
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+
+from molink.control.addresses import ServerTrust, TlsFiles
+from molink.control.private_file import read_private, write_private
+from molink.errors import UserError
+
+__all__ = ["operators_certificate", "own_certificate"]
+
+FILE_NAME = "tls.pem"
+"""In the data directory: certificate and key together, so that a power cut cannot part them."""
+
+SUBJECT = "MoLink coordinator"
+NOT_BEFORE, NOT_AFTER = datetime(2000, 1, 1, tzinfo=UTC), datetime(9999, 12, 31, tzinfo=UTC)
+"""For ever: PCs whose clock has lost the year shall join, and nobody renews anything at home."""
+
+_HANDSHAKE_TURNS = 10
+"""Of two ends in one process; TLS 1.3 takes three."""
+
+
+def own_certificate(data_dir: Path) -> TlsFiles:
+    """The coordinator's own certificate, made on first use.
+
+    Raises UserError when its file cannot be read or written, may be read by everybody, or is
+    damaged.
+    """
+    path = data_dir / FILE_NAME
+    if read_private(path) is None:
+        write_private(path, _new_certificate())
+    files = TlsFiles(str(path), str(path))
+    try:
+        files.server_context()
+    except UserError:
+        raise UserError(
+            f"{path} is damaged: put back a copy, or delete it; the PCs then ask for the new one."
+        ) from None
+    return TlsFiles(str(path), str(path), files.pinned)
+
+
+def operators_certificate(certificate: str, key: str, ca: str, host: str) -> TlsFiles:
+    """A certificate that the operator gave, for agents that connect to `host`.
+
+    `ca` is the path of who signed it; empty: somebody whom every operating system trusts. Raises
+    UserError when files cannot be used, or when agents would refuse the certificate.
+    """
+    try:
+        authority = Path(ca).read_text() if ca else ""
+    except (OSError, ValueError) as error:
+        raise UserError(f"--tls-ca {ca} cannot be read: {error}.") from None
+    files = TlsFiles(certificate, key, ServerTrust(authority=authority))
+    try:
+        _shake_hands(files.trust.ssl_context(), files.server_context(), host)
+    except ssl.SSLCertVerificationError as error:
+        raise UserError(
+            f"Agents would refuse the certificate of --tls-cert at {host} "
+            f"({error.verify_message}): check --public-host and --tls-ca, or leave --tls-cert out: "
+            "the coordinator has a certificate of its own."
+        ) from None
+    except ssl.SSLError as error:
+        raise UserError(
+            f"--tls-ca {ca} holds no certificates ({error.reason}): give a PEM file."
+        ) from None
+    return files
+
+
+def _new_certificate() -> str:
+    """Certificate and key as PEM."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, SUBJECT)])
+    public = key.public_key()
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(public)
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(NOT_BEFORE)
+        .not_valid_after(NOT_AFTER)
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(public), critical=False)
+        .sign(key, hashes.SHA256())
+    )
+    secret = key.private_bytes(
+        serialization.Encoding.PEM,
+        serialization.PrivateFormat.PKCS8,
+        serialization.NoEncryption(),
+    )
+    return (certificate.public_bytes(serialization.Encoding.PEM) + secret).decode()
+
+
+def _shake_hands(client: ssl.SSLContext, server: ssl.SSLContext, host: str) -> None:
+    """Connect both in memory. Raises ssl.SSLCertVerificationError when the client refuses."""
+    to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
+    asks = client.wrap_bio(to_client, to_server, server_hostname=host)
+    answers = server.wrap_bio(to_server, to_client, server_side=True)
+    for _ in range(_HANDSHAKE_TURNS):
+        for end in (asks, answers):
+            try:
+                end.do_handshake()
+            except ssl.SSLWantReadError:
+                continue
+            if end is asks:
+                return
+    raise AssertionError("a handshake ends or fails")
