@@ -21,7 +21,7 @@ GUIDES = [ROOT / "docs" / "volunteering.md", ROOT / "docs" / "operating.md"]
 EXPECTED = {
     "agent doctor": {"--json", "--data-dir"},
     "agent drain": {"--data-dir"},
-    "agent join": {"--data-dir", "--device", "--memory-gb", "--threads"},
+    "agent join": {"--data-dir", "--device", "--memory-gb", "--name", "--threads"},
     "agent leave": {"--data-dir"},
     "agent logs": {"--data-dir"},
     "agent pause": {"--data-dir"},

@@ -8,7 +8,6 @@ from typing import Any
 
 import nacl.utils
 from nacl.public import Box, PrivateKey, PublicKey
-from pydantic import BaseModel
 
 from molink.control.broker.packets import (
     Kind,
@@ -27,11 +26,11 @@ from molink.control.broker.routing import Router
 from molink.control.broker.session import Session, Sessions
 from molink.control.identity import KeyPair
 from molink.control.messages.invites import Invite
-from molink.control.messages.joining import JoinAnswer, JoinRequest
-from molink.control.messages.sealing import _base64, open_sealed
+from molink.control.messages.joining import JoinAnswer, open_request
+from molink.control.messages.sealing import _base64, open_answer
 from molink.control.messages.topics import ALL_TOPICS, ROOT, Topic, UnreadableError, read_message
 from molink.errors import ControlError, UserError
-from tests.fuzz.target import Target, golden, golden_bytes
+from tests.fuzz.target import Target, golden, golden_bytes, json_seeds
 
 NODE = "abcdefghijklmnop"
 
@@ -165,11 +164,19 @@ def _text(parse: Callable[[str], object]) -> Callable[[bytes], object]:
     return lambda data: parse(data.decode("utf-8", "replace"))
 
 
-def _opened(own: KeyPair, kind: type[BaseModel], data: bytes) -> object:
-    return open_sealed(data, own, kind)
+def _request(data: bytes) -> object:
+    """As the coordinator opens it."""
+    return open_request(data, COORDINATOR_PAIR)
 
 
-def _well_sealed(sender: KeyPair, receiver: KeyPair, kind: type[BaseModel], data: bytes) -> object:
+def _answer(data: bytes) -> object:
+    """As an agent opens it."""
+    return open_answer(data, PAIR, JoinAnswer, COORDINATOR_PAIR.public)
+
+
+def _well_sealed(
+    sender: KeyPair, receiver: KeyPair, opened: Callable[[bytes], object], data: bytes
+) -> object:
     """Sealed as it should be by one who may, around anything."""
     box = Box(PrivateKey(sender.secret), PublicKey(receiver.public))
     closed = box.encrypt(data, nacl.utils.random(Box.NONCE_SIZE))
@@ -178,7 +185,7 @@ def _well_sealed(sender: KeyPair, receiver: KeyPair, kind: type[BaseModel], data
         "nonce": _base64(closed.nonce),
         "sealed": _base64(closed.ciphertext),
     }
-    return open_sealed(json.dumps(fields).encode(), receiver, kind)
+    return opened(json.dumps(fields).encode())
 
 
 def _plain(kind: str) -> tuple[bytes, ...]:
@@ -206,21 +213,21 @@ TARGETS = (
     ),
     Target(
         "sealed-join-request",
-        partial(_opened, COORDINATOR_PAIR, JoinRequest),
+        _request,
         (ControlError,),
         golden_bytes("control-sealed"),
         "json",
     ),
     Target(
         "join-request",
-        partial(_well_sealed, PAIR, COORDINATOR_PAIR, JoinRequest),
+        partial(_well_sealed, PAIR, COORDINATOR_PAIR, _request),
         (ControlError,),
-        _plain("JoinRequest"),
+        _plain("JoinRequest") + json_seeds({"kind": "Voucher", "message": {"request": "{}"}}),
         "json",
     ),
     Target(
         "join-answer",
-        partial(_well_sealed, COORDINATOR_PAIR, PAIR, JoinAnswer),
+        partial(_well_sealed, COORDINATOR_PAIR, PAIR, _answer),
         (ControlError,),
         _plain("JoinAnswer"),
         "json",

@@ -11,11 +11,13 @@ import asyncio
 import hmac
 import resource
 import secrets
+import ssl
 
 from molink.control.addresses import BrokerAddress, Credentials, ServerTrust, TlsFiles
+from molink.control.broker.handshake import Handshake
 from molink.control.broker.permissions import COORDINATOR_NAME, check_username
 from molink.control.broker.routing import Router
-from molink.control.broker.session import CONNECT_TIMEOUT_S, CONNECTIONS_MAX, Session, Sessions
+from molink.control.broker.session import CONNECTIONS_MAX, Session, Sessions
 from molink.errors import ErrorGuard, UserError
 
 __all__ = ["EmbeddedBroker"]
@@ -56,15 +58,10 @@ class EmbeddedBroker:
         """Listen. Raises UserError when the address cannot be had."""
         _allow_many_connections()
         self._router = Router()
-        tls = None if self._tls is None else self._tls.server_context()
+        context = None if self._tls is None else self._tls.server_context()
         try:
             self._server = await asyncio.get_running_loop().create_server(
-                self._session,
-                self._host,
-                self._port,
-                ssl=tls,
-                ssl_handshake_timeout=CONNECT_TIMEOUT_S if tls else None,
-                backlog=CONNECTIONS_MAX,
+                lambda: self._connection(context), self._host, self._port, backlog=CONNECTIONS_MAX
             )
         except OSError as error:
             raise UserError(f"The broker cannot listen on {self.address}: {error}.") from None
@@ -77,6 +74,9 @@ class EmbeddedBroker:
             return
         self._server.close()
         self._sweeper.cancel()
+        for stranger in self._sessions.strangers:
+            if isinstance(stranger, Handshake):
+                stranger.end()
         closing = [session.closed for session in self._sessions]
         for session in self._sessions:
             session.end(with_will=False)
@@ -94,6 +94,11 @@ class EmbeddedBroker:
         check_username(username)
         self._passwords.pop(username, None)
         self._router.end_client(username)
+
+    def _connection(self, context: ssl.SSLContext | None) -> asyncio.Protocol:
+        if context is None:
+            return self._session()
+        return Handshake(context, self._sessions, self._session)
 
     def _session(self) -> Session:
         return Session(self._router, self._knows, self._sessions)

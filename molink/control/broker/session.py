@@ -72,27 +72,36 @@ class Sessions:
 
     def __init__(self) -> None:
         self._open: set[Session] = set()
-        self._strangers: dict[Session, str] = {}
+        self._strangers: dict[object, str] = {}
+        """Each with its address; those whose TLS is not ready yet are among them."""
         self._by_address: Counter[str] = Counter()
-        """Strangers."""
 
     def __iter__(self) -> "Iterator[Session]":
         return iter(list(self._open))
 
+    @property
+    def strangers(self) -> list[object]:
+        """Connections whose client is not known."""
+        return list(self._strangers)
+
     def add(self, session: "Session") -> bool:
         """Add a connection, of a stranger; whether there is room for it."""
         self._open.add(session)
-        self._strangers[session] = session.address
-        self._by_address[session.address] += 1
+        has_room = self.add_stranger(session, session.address)
+        return has_room and len(self._open) <= CONNECTIONS_MAX
+
+    def add_stranger(self, stranger: object, address: str) -> bool:
+        """Count a connection whose client is not known; whether there is room for it."""
+        self._strangers[stranger] = address
+        self._by_address[address] += 1
         return (
-            len(self._open) <= CONNECTIONS_MAX
-            and len(self._strangers) <= STRANGERS_MAX
-            and self._by_address[session.address] <= STRANGERS_PER_ADDRESS_MAX
+            len(self._strangers) <= STRANGERS_MAX
+            and self._by_address[address] <= STRANGERS_PER_ADDRESS_MAX
         )
 
-    def note_known(self, session: "Session") -> None:
-        """Its client is a user."""
-        address = self._strangers.pop(session, None)
+    def remove_stranger(self, stranger: object) -> None:
+        """Count it no more: it has gone, or its client is a user."""
+        address = self._strangers.pop(stranger, None)
         if address is not None:
             self._by_address[address] -= 1
             if not self._by_address[address]:
@@ -100,7 +109,7 @@ class Sessions:
 
     def remove(self, session: "Session") -> None:
         """Forget a connection that is closed."""
-        self.note_known(session)
+        self.remove_stranger(session)
         self._open.discard(session)
 
 
@@ -256,7 +265,7 @@ class Session(asyncio.Protocol):
             raise PacketError("the client is not authorised")
         self._router.add_client(connect.username, self)
         self._name, self._will = connect.username, connect.will
-        self._sessions.note_known(self)
+        self._sessions.remove_stranger(self)
         self._last_data_s = self._loop.time()
         self._silence_max_s = connect.keepalive_s * _SILENCE_TO_KEEPALIVE
         self._write(encode(Kind.CONNACK, _ACCEPTED))

@@ -39,7 +39,6 @@ from molink.transport.link.inbound import Arrived, InboundLink
 from molink.transport.link.paced_link import OnSilence, PacedLink
 from molink.wire.chunks import (
     ChunkHeader,
-    LinkFrame,
     decode_link_frame,
     encode_ack,
     encode_missing,
@@ -163,9 +162,12 @@ class LinkThread:
     def _drain(self, link: InboundLink) -> None:
         """Take all chunks that have arrived, acknowledge them, deliver what is complete."""
         reassembly = link.reassembly
-        while link.may_read() and (frames := link.receive()) is not None:
+        may_read = link.may_read()
+        while may_read and (frames := link.receive()) is not None:
             try:
-                header = _link_frame(frames)
+                header = decode_link_frame(frames[0])
+                if len(frames) > FRAMES_MAX:
+                    raise FrameError(f"{len(frames)} frames at once, {FRAMES_MAX} are the most")
             except FrameError as error:
                 link.refuse(error)
                 continue
@@ -179,13 +181,7 @@ class LinkThread:
             message = reassembly.take(header, frames[1] if len(frames) == 2 else b"")
             if message is not None and len(message[0]):  # Fillers have no header.
                 self.deliver(link.counted(message))
-
-
-def _link_frame(frames: Sequence[bytes | memoryview]) -> LinkFrame:
-    """What a sender's frames are. Raises FrameError for what no sender sends."""
-    if len(frames) > FRAMES_MAX:
-        raise FrameError(f"{len(frames)} frames at once, {FRAMES_MAX} are the most")
-    return decode_link_frame(frames[0])
+                may_read = link.may_read()
 
 
 def _register_anew(

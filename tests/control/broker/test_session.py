@@ -6,10 +6,13 @@ from dataclasses import dataclass, field
 import pytest
 
 from molink.control.broker import session as session_module
+from molink.control.broker.embedded import EmbeddedBroker
 from molink.control.broker.packets import Kind, Message, encode_publish, take_packet
 from molink.control.broker.routing import Router
 from molink.control.broker.session import Session, Sessions
-from tests.control.raw_client import connect_packet, packet, text
+from molink.control.client import ControlClient
+from tests.control.conftest import PASSWORD, until
+from tests.control.raw_client import RawClient, connect_packet, packet, text
 
 HOME_LINE_BYTES_PER_S = 20e6 / 8
 SAID = "molink/v1/node/{}/said/{}"
@@ -204,3 +207,43 @@ async def test_a_stranger_makes_room_when_it_is_known_or_gone(world, monkeypatch
     assert line.closed, "it never said who it is"
     stranger.connection_lost(None)
     assert not world.dial()[1].closed
+
+
+@pytest.fixture
+async def encrypted(certificate):
+    broker = EmbeddedBroker("127.0.0.1", 0, certificate)
+    await broker.allow("n1", PASSWORD)
+    await broker.start()
+    yield broker
+    await broker.stop()
+
+
+async def test_strangers_who_never_begin_tls_are_counted(encrypted, monkeypatch):
+    monkeypatch.setattr(session_module, "STRANGERS_MAX", 2)
+    silent = [await RawClient.dial(encrypted.address) for _ in range(2)]
+    await until(lambda: len(encrypted._sessions.strangers) == 2)
+    refused = await RawClient.dial(encrypted.address)
+    await refused.closed()
+    for one in silent:
+        one.die()
+    await until(lambda: not encrypted._sessions.strangers)
+    async with ControlClient.open(encrypted.address, "n1", PASSWORD) as node:
+        assert node.connected and not encrypted._sessions.strangers
+
+
+async def test_what_is_no_tls_ends_only_its_own_connection(encrypted):
+    for garbage in (b"GET / HTTP/1.1\r\n\r\n", b"\x16\x03\x01\x02\x00" + b"x" * 600):
+        stranger = await RawClient.dial(encrypted.address)
+        stranger.writer.write(garbage)
+        await stranger.closed()
+    async with ControlClient.open(encrypted.address, "n1", PASSWORD) as node:
+        assert node.connected
+    assert not encrypted._sessions.strangers
+
+
+async def test_a_broker_that_stops_leaves_no_handshake(encrypted):
+    silent = await RawClient.dial(encrypted.address)
+    await until(lambda: encrypted._sessions.strangers)
+    await encrypted.stop()
+    await silent.closed()
+    assert not encrypted._sessions.strangers

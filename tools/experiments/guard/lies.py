@@ -32,10 +32,8 @@ from molink.control.messages.sealing import seal
 from molink.control.messages.topics import HEALTH, PRESENCE, PROFILE, WISH
 from molink.errors import MolinkError
 from molink_agent.weights.block_client import open_client
-from molink_agent.weights.source import CoordinatorSource
 from tools.experiments.guard.attacks import MqttByHand, Proxy, posts
 from tools.experiments.guard.cluster import GuardedCluster, guarded_cluster, verdict
-from tools.experiments.guard.fake_node import FakeNode
 from tools.experiments.harness.experiment import experiment, markdown_table, show, write_report
 from tools.experiments.harness.processes import MOLINK
 
@@ -209,7 +207,7 @@ async def slow_readers(cluster: GuardedCluster) -> dict[str, Any]:
     await other.join()
 
     async def read_slowly() -> None:
-        async with open_client(weights_of(slow)) as client:
+        async with open_client(slow.membership.weights) as client:
             manifest = await client.manifest()
             entry = max(manifest.files, key=lambda file: file.size)
             url = f"{client.url}/files/{entry.name}"
@@ -220,7 +218,7 @@ async def slow_readers(cluster: GuardedCluster) -> dict[str, Any]:
     readers = [asyncio.create_task(read_slowly()) for _ in range(SLOW_READERS)]
     await asyncio.sleep(2.0)
     began_s = time.monotonic()
-    async with open_client(weights_of(other)) as client:
+    async with open_client(other.membership.weights) as client:
         manifest = await client.manifest()
         async for _ in client.blocks(manifest.file("config.json"), 0, 0, manifest.block_bytes):
             pass
@@ -229,12 +227,6 @@ async def slow_readers(cluster: GuardedCluster) -> dict[str, Any]:
         reader.cancel()
     await asyncio.gather(*readers, return_exceptions=True)
     return {"honest_waited_s": waited_s}
-
-
-def weights_of(node: FakeNode) -> CoordinatorSource:
-    """Where a member fetches weights."""
-    membership = node.membership
-    return CoordinatorSource(f"{membership.url}/weights", membership.answer.weights_token)
 
 
 async def profiles_without_end(cluster: GuardedCluster) -> dict[str, Any]:
@@ -307,7 +299,7 @@ async def a_listener(cluster: GuardedCluster) -> dict[str, Any]:
         answer = fake.membership.answer.model_copy(update={"broker_port": broker_port})
         url = f"{place.scheme}://127.0.0.1:{agents_port}"
         fake.membership = fake.membership.model_copy(update={"answer": answer, "url": url})
-        async with open_client(weights_of(fake)) as client:
+        async with open_client(fake.membership.weights) as client:
             await client.manifest()
         async with MqttByHand.open(fake) as by_hand:
             await by_hand.send(encode(Kind.PINGREQ))

@@ -1,0 +1,78 @@
+"""TLS of a connection to the embedded broker, which is counted before it begins.
+
+asyncio tells a server of an encrypted connection once its handshake is done: connections of
+strangers who never finish one would be counted by nobody, and take every descriptor. So a
+connection is accepted as it is, counted, and encrypted then.
+"""
+
+import asyncio
+import ssl
+from collections.abc import Callable
+from typing import cast
+
+from molink.control.broker.session import CONNECT_TIMEOUT_S, Sessions
+from molink.tasks import spawn
+
+__all__ = ["Handshake"]
+
+
+class Handshake(asyncio.Protocol):
+    """First protocol of an encrypted connection, until its session takes over.
+
+    `sessions` count it meanwhile; `new_session` makes the protocol of what is encrypted.
+    """
+
+    def __init__(
+        self,
+        context: ssl.SSLContext,
+        sessions: Sessions,
+        new_session: Callable[[], asyncio.Protocol],
+    ) -> None:
+        self._context, self._sessions, self._new_session = context, sessions, new_session
+        self._early = bytearray()
+        """What came together with the end of the handshake."""
+        self._is_lost = False
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Count it and begin, if there is room (`asyncio.Protocol`)."""
+        plain = cast(asyncio.Transport, transport)
+        address = str((plain.get_extra_info("peername") or ("",))[0])
+        if not self._sessions.add_stranger(self, address):
+            self._sessions.remove_stranger(self)
+            plain.abort()
+            return
+        plain.pause_reading()
+        self._task = spawn(self._encrypt(plain))
+
+    def data_received(self, data: bytes) -> None:
+        """Keep it for the session (`asyncio.Protocol`)."""
+        self._early += data
+
+    def connection_lost(self, error: Exception | None) -> None:
+        """It ended before there was a session (`asyncio.Protocol`)."""
+        self._is_lost = True
+
+    def end(self) -> None:
+        """Go no further; the connection is closed."""
+        self._task.cancel()
+
+    async def _encrypt(self, plain: asyncio.Transport) -> None:
+        try:
+            encrypted = await asyncio.get_running_loop().start_tls(
+                plain,
+                self,
+                self._context,
+                server_side=True,
+                ssl_handshake_timeout=CONNECT_TIMEOUT_S,
+            )
+        except OSError:  # Timeouts and TLS's own errors are among them.
+            return
+        finally:
+            self._sessions.remove_stranger(self)
+        if encrypted is None or self._is_lost:
+            return
+        session = self._new_session()
+        encrypted.set_protocol(session)
+        session.connection_made(encrypted)
+        if self._early:
+            session.data_received(bytes(self._early))
