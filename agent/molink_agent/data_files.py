@@ -7,6 +7,7 @@ passwords, and its output may be pasted anywhere.
 
 import json
 import os
+import re
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -25,6 +26,10 @@ OPTIONS_FILE = "options.json"
 WEIGHTS_DIR = "weights"
 
 
+HOST = re.compile(r"[A-Za-z0-9][A-Za-z0-9.\-]{0,252}")
+"""An IPv4 address, or a name of this PC."""
+
+
 @dataclass(frozen=True, slots=True)
 class AgentOptions:
     """Options that an owner gave at `join`, kept for every later start."""
@@ -35,6 +40,16 @@ class AgentOptions:
     """Where stages and the peer service listen."""
     map_ports: bool = True
     """Ask the router to let neighbours in."""
+
+    def __post_init__(self) -> None:
+        if type(self.data_port) is not int or not 0 <= self.data_port <= 65535:
+            raise UserError(
+                f"--data-port takes a port from 0 to 65535, got {self.data_port!r:.40}."
+            )
+        if not isinstance(self.listen, str) or HOST.fullmatch(self.listen) is None:
+            raise UserError(f"--listen takes an address of this PC, got {self.listen!r:.80}.")
+        if not isinstance(self.map_ports, bool):
+            raise UserError(f"map_ports is true or false, got {self.map_ports!r:.40}.")
 
     def save(self, data_dir: Path) -> None:
         """Write the file. Raises UserError when that cannot be."""
@@ -51,7 +66,7 @@ class AgentOptions:
             return cls(**json.loads((data_dir / OPTIONS_FILE).read_text()))
         except FileNotFoundError:
             return cls()
-        except (OSError, ValueError, TypeError):
+        except (OSError, ValueError, TypeError, RecursionError, UserError):
             raise UserError(
                 f"{data_dir / OPTIONS_FILE} is damaged: delete it, and give your options again."
             ) from None

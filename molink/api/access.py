@@ -41,9 +41,6 @@ OPEN_PATHS = frozenset({"/health"})
 
 INFERENCE_PATHS = ("/generate", "/v1/")
 
-NODE_PATHS = ("/agents/", "/weights/")
-"""Nodes show invites and tokens of their own there."""
-
 NO_KEY_YET = """\
 No key opens the API yet, and without one nobody is answered: `molink key create` prints one for a
 user, with --admin for yourself (give it the same --data-dir). `--no-keys` lets in everybody.
@@ -103,7 +100,7 @@ def access_checked(access: Access) -> Middleware:
 
     @web.middleware
     async def check(request: web.Request, handler: Handler) -> web.StreamResponse:
-        if request.path not in OPEN_PATHS and not request.path.startswith(NODE_PATHS):
+        if request.path not in OPEN_PATHS:
             _admit(access, request)
         return await handler(request)
 
@@ -157,7 +154,9 @@ def _key(access: Access, request: web.Request) -> ApiKey | None:
     if not access.required and not secret.startswith(KEY_PREFIX):
         return None
     if not secret:
-        raise _unauthorised("This server wants a key: send 'Authorization: Bearer KEY'.")
+        raise _unauthorised(
+            "This server wants a key: send 'Authorization: Bearer KEY' (molink: --key)."
+        )
     key = access.keys.find(secret) if access.keys is not None else None
     if key is None:
         raise _unauthorised("This server does not know your key: check it, or ask for a new one.")

@@ -172,6 +172,13 @@ class StageManager:
             self.assignment = assignment.model_copy(update={"work": None, "join": None})
             await self._give_up(self.assignment, "Its owner has taken the PC back.")
 
+    async def let_go(self) -> None:
+        """End the stage on which nobody counts any more, and be free for another."""
+        assignment = self.assignment
+        await self.stop()
+        if assignment is not None:
+            self.assignment = assignment.model_copy(update={"work": None, "join": None})
+
     async def stop(self) -> None:
         """End the stage and whatever is under way."""
         await cancel(self._task)

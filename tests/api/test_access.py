@@ -19,7 +19,7 @@ from molink_scheduler.placement import Shortage
 MODEL = "tiny/model"
 PROMPT = {"prompt": "x", "max_tokens": 2}
 OPEN, INFERENCE = ["/health"], ["/v1/models", f"/v1/models/{MODEL}"]
-ADMIN = ["/cluster", "/plan", "/nothing"]
+ADMIN = ["/cluster", "/plan", "/weights/manifest", "/nothing"]
 
 
 class Server:
@@ -94,7 +94,7 @@ async def test_what_each_key_opens(server, http):
     assert opened == {
         "none": OPEN,
         "inference": OPEN + INFERENCE,
-        "admin": OPEN + INFERENCE + ADMIN[:-1],
+        "admin": OPEN + INFERENCE + ADMIN[:2],
     }
     assert [(await post(http, server, key))[0] for key in keys.values()] == [401, 200, 200]
 

@@ -6,11 +6,10 @@ from dataclasses import dataclass
 import pytest
 
 from molink.control.inbox import MESSAGE_BYTES_MAX, NODE_BUDGET, SENDERS_MAX, Inbox
-from molink.control.messages.topics import ALL_TOPICS, HEALTH, PRESENCE, PROFILE, WISH
+from molink.control.messages.topics import ALL_TOPICS, FACT, HEALTH, PRESENCE, PROFILE, WISH
 from molink.control.token_bucket import TokenBucket
+from molink.coordinator.members.access import REPORT_TOPICS
 from tests.control.conftest import health, presence
-
-HOME_LINE_BYTES_PER_S = 20e6 / 8
 
 
 @dataclass
@@ -174,3 +173,23 @@ def test_agents_that_load_and_come_back_stay_within_their_budget(inbox, clock):
         list(inbox.read())
         assert HEALTH.of("n1") in waiting and not inbox._waiting, second
     assert inbox.take_overdrawn() == []
+
+
+def test_a_thousand_agents_are_all_heard_whatever_happens_at_once(inbox, clock):
+    """They come together, load together, and the coordinator's own connection breaks twice; each
+    message is some of the largest that agents send."""
+    nodes, large = [f"n{number}" for number in range(1000)], b"{}" * 2500
+    for second in range(20):
+        clock.now += 1.0
+        for node in nodes:
+            if second in (0, 8, 9):  # All that is retained, once more.
+                for topic in REPORT_TOPICS:
+                    inbox.put(topic.of(node), large, retained=second > 0)
+            if second == 4:
+                for _ in range(20):
+                    inbox.put(FACT.of(node), b"{}" * 50, retained=False)
+            inbox.put(HEALTH.of(node), b"{}" * 500, retained=False)
+        heard = len({one for one in inbox._waiting})
+        list(inbox.read())
+        assert heard == 1000 and not inbox._waiting
+    assert inbox.take_overdrawn() == [] and inbox.dropped_count == 0

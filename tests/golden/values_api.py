@@ -10,10 +10,9 @@ from aiohttp import web
 from pydantic import BaseModel
 
 from molink.api import create_app, start_api
-from molink.api.agents import add_join_route
+from molink.api.agents import create_agents_app
 from molink.api.cluster_routes import add_plan_route
 from molink.api.schemas import ChatBody, CompletionBody, GenerateBody
-from molink.api.weights.routes import add_weights_routes
 from molink.checkpoint.weights_manifest import WeightsManifest
 from molink.control.messages.joining import JoinAnswer, JoinRequest
 from molink.control.messages.topics import ALL_TOPICS
@@ -99,13 +98,11 @@ class Desk:
         raise kind("This is no sealed message: check the address of the other side.")
 
 
-def app_of(service: FakeService, *, ready: bool = True) -> web.Application:
+def app_of(service: FakeService) -> web.Application:
     async def found(split: str | None):
         return shortage() if split == "even" else plan()
 
     app = create_app(service)
-    add_weights_routes(app, Shelf(ready), {"token": "pc"}.get)
-    add_join_route(app, Desk())
     add_plan_route(app, "org/model", found)
     return app
 
@@ -113,9 +110,13 @@ def app_of(service: FakeService, *, ready: bool = True) -> web.Application:
 def answer_of(ask) -> str:
     """Status, headers and body of one request."""
     (method, path, more), service, ready = ask
+    is_agents = path.startswith(("/agents", "/weights"))
 
     async def run() -> str:
-        runner = await start_api(app_of(service, ready=ready), "127.0.0.1", 0)
+        app = app_of(service)
+        if is_agents:
+            app = create_agents_app(Desk(), Shelf(ready), {"token": "pc"}.get)
+        runner = await start_api(app, "127.0.0.1", 0)
         url = f"http://127.0.0.1:{runner.addresses[0][1]}{path}"
         async with aiohttp.ClientSession() as session, session.request(method, url, **more) as got:
             names = HEADERS + (MORE_HEADERS if path.startswith("/weights") else ())
@@ -213,6 +214,9 @@ def routes(app: web.Application) -> str:
 
 
 ROUTES = Codec("api-routes", routes)
-ROUTES.add(of_everything=lambda: app_of(FakeService()))
+ROUTES.add(
+    of_the_users_api=lambda: app_of(FakeService()),
+    of_the_agents_port=lambda: create_agents_app(Desk(), Shelf(True), {}.get),
+)
 
 CODECS = (SCHEMAS, ANSWERS, ROUTES)

@@ -18,6 +18,7 @@ from molink.control.client import ControlClient
 from molink.control.messages.payloads import (
     Accepted,
     Assignment,
+    CoordinatorPresence,
     LinkKeys,
     NodeState,
     ProbeOrder,
@@ -26,6 +27,7 @@ from molink.control.messages.payloads import (
 from molink.control.messages.topics import (
     ACCEPTED,
     ASSIGNMENT,
+    COORDINATOR,
     HEALTH,
     LINK_KEYS,
     PROBE,
@@ -42,7 +44,7 @@ from molink_agent.daemon.membership import Admission, Membership
 from molink_agent.daemon.reports import DeviceReports
 from molink_agent.daemon.routes import RelayedRoutes
 
-__all__ = ["DeviceNode", "ReclaimDeadline", "ReplacedError"]
+__all__ = ["AbandonedDeadline", "DeviceNode", "ReclaimDeadline", "ReplacedError"]
 
 HEARTBEAT_S = 1.0
 """The coordinator calls a node lost after four seconds without a heartbeat."""
@@ -50,10 +52,14 @@ HEARTBEAT_S = 1.0
 RECLAIM_S = 180.0
 """For a ring to find a replacement (a minute) and to let answers end (half of one), twice over."""
 
-Command = Accepted | Services | LinkKeys | ProbeOrder | Assignment
-"""What the coordinator sends to a node."""
+ABANDONED_S = 600.0
+"""A coordinator that restarts, or a router, is back by then; later an idle stage's memory is better
+its owner's."""
 
-TOPICS: tuple[Topic[Any], ...] = (ACCEPTED, SERVICES, LINK_KEYS, PROBE, ASSIGNMENT)
+Command = Accepted | Services | LinkKeys | ProbeOrder | Assignment | CoordinatorPresence
+"""What the coordinator sends to a node, or to all."""
+
+TOPICS: tuple[Topic[Any], ...] = (ACCEPTED, SERVICES, LINK_KEYS, PROBE, ASSIGNMENT, COORDINATOR)
 
 log = logging.getLogger(__name__)
 
@@ -84,6 +90,22 @@ class ReclaimDeadline:
 
 
 @dataclass(slots=True)
+class AbandonedDeadline:
+    """Deadline until which an idle stage is kept while its coordinator is out of reach. Pure."""
+
+    _steps: int | None = None
+    _idle_since: float | None = None
+
+    def is_due(self, now: float, *, alone: bool, steps: int | None) -> bool:
+        """Whether nobody will ask the stage for anything. `steps`: that it has computed; answers go
+        on without a broker, so one that computes is not abandoned."""
+        if not alone or self._idle_since is None or steps != self._steps:
+            self._steps, self._idle_since = steps, now if alone else None
+            return False
+        return now - self._idle_since >= ABANDONED_S
+
+
+@dataclass(slots=True)
 class DeviceNode:
     """Node of the cluster that lends one device of this PC."""
 
@@ -96,6 +118,7 @@ class DeviceNode:
     refused: str = ""
     """Why the coordinator does not let it in; empty: it does."""
     _reclaim: ReclaimDeadline = field(default_factory=ReclaimDeadline)
+    _abandoned: AbandonedDeadline = field(default_factory=AbandonedDeadline)
 
     @property
     def device(self) -> str:
@@ -155,6 +178,11 @@ class DeviceNode:
         if self._reclaim.is_due(time.monotonic(), wanted=wanted, alone=alone) and self.stage.busy:
             log.warning("the stage is ended: the owner wants this PC")
             await self.stage.reclaim()
+        health = self.stage.health
+        steps = health.steps if health is not None else None
+        if self._abandoned.is_due(time.monotonic(), alone=alone, steps=steps) and self.stage.busy:
+            log.warning("the stage is ended: the coordinator has been out of reach for long")
+            await self.stage.let_go()
 
     # -- membership ------------------------------------------------------------------------------
 
@@ -205,8 +233,19 @@ class DeviceNode:
                 await self.probes.take(message)
             case Assignment():
                 await self.stage.assign(message)
+            case CoordinatorPresence():
+                await self._end_stage_of_another(message)
             case other:
                 assert_never(other)
+
+    async def _end_stage_of_another(self, coordinator: CoordinatorPresence) -> None:
+        """A coordinator that was started anew knows nothing of the rings of its last start."""
+        assignment = self.stage.assignment
+        if not coordinator.online or assignment is None or not self.stage.busy:
+            return
+        if assignment.session not in ("", coordinator.session):
+            log.info("the stage is ended: the coordinator was started anew")
+            await self.stage.let_go()
 
     def _check_not_replaced(self, accepted: Accepted) -> None:
         """Of two agents with the same keys the one that started later stays. Raises ReplacedError

@@ -146,10 +146,14 @@ class Admission:
     async def enter(self) -> Membership:
         """The membership that was kept, or a new one, however long that takes.
 
-        Raises JoinRefusedError, and UserError when what was kept is damaged.
+        Raises JoinRefusedError.
         """
         if self.kept is None:
-            kept = await asyncio.to_thread(load_membership, self.directory)
+            try:
+                kept = await asyncio.to_thread(load_membership, self.directory)
+            except UserError as error:  # Of an older MoLink, perhaps: a device can ask by itself.
+                log.info("%s It is asked for anew.", error)
+                kept = None
             self.kept = kept if kept and kept.belongs_to(self.of_pc, self.name) else None
         if self.kept is None:
             first = self.first

@@ -24,6 +24,8 @@ __all__ = ["EmbeddedBroker"]
 
 _SWEEP_S = 0.25
 """How often lost clients are looked for."""
+_LATE_S = 1.0
+"""A look that comes so late: it was we who did not read, and what clients have sent still waits."""
 
 
 class EmbeddedBroker:
@@ -109,10 +111,15 @@ class EmbeddedBroker:
 
     async def _sweep(self) -> None:
         guard = ErrorGuard("Looking for lost MQTT clients")
+        loop = asyncio.get_running_loop()
+        looked_s = loop.time()
         while True:
             await asyncio.sleep(_SWEEP_S)
+            before_s, looked_s = looked_s, loop.time()
             with guard:
                 for session in self._sessions:
+                    if looked_s - before_s > _LATE_S:
+                        session.excuse_silence()
                     session.end_if_lost()
 
 

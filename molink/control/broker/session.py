@@ -186,7 +186,8 @@ class Session(asyncio.Protocol):
 
     def _resume(self) -> None:
         """Go on with what came before; it was we who did not hear."""
-        self._paused, self._last_data_s = False, self._loop.time()
+        self._paused = False
+        self.excuse_silence()
         self._act()
         if not (self._paused or self._ended):
             self._transport.resume_reading()
@@ -208,6 +209,10 @@ class Session(asyncio.Protocol):
         self._transport.close()
         timer = self._loop.call_later(_CLOSE_S, self._transport.abort)
         self.closed.add_done_callback(lambda _: timer.cancel())
+
+    def excuse_silence(self) -> None:
+        """Count it from now on: until now nothing was read."""
+        self._last_data_s = self._loop.time()
 
     def end_if_lost(self) -> None:
         """End it if the client was silent for too long, or does not read what it is sent."""

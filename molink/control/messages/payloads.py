@@ -265,6 +265,8 @@ class Assignment(Message):
 
     revision: Number
     """Counts up over all assignments of this coordinator's database."""
+    session: Token = ""
+    """Of the coordinator's start that decided it; empty: of an older coordinator."""
     ring: Number = 0
     epoch: Number = 0
     stage: Number = 0

@@ -157,7 +157,9 @@ class ControlHub:
 
     async def assign(self, node: Node, assignment: Assignment) -> None:
         """Publish what a node shall do, under the next revision."""
-        numbered = assignment.model_copy(update={"revision": self.registry.next_revision()})
+        numbered = assignment.model_copy(
+            update={"revision": self.registry.next_revision(), "session": self.session}
+        )
         node.assignment = numbered
         await self.client.publish(ASSIGNMENT, node.node_id, numbered)
 

@@ -48,8 +48,9 @@ RATES_MAX = 64
 WAITING_MAX = 16
 """For their slot; the last waits some half a minute, a node that comes then has to come later."""
 
-WAITING_PER_NODE_MAX = 2
-"""Of these for one node: the measurement that it was told to make, and one that it has given up."""
+WAITING_PER_NODE_MAX = 4
+"""Of these for one node, which tries the addresses of a peer side by side: at home, at the router,
+and as the coordinator sees it."""
 
 UNIDENTIFIED_MAX = 32
 """Connections that have not proven themselves, each for five seconds at most; the next one ends the

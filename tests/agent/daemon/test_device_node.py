@@ -2,8 +2,20 @@
 
 import pytest
 
+from molink.control.messages.payloads import (
+    AssignedWork,
+    Assignment,
+    CoordinatorPresence,
+    WeightsSource,
+)
 from molink.errors import JoinRefusedError
-from molink_agent.daemon.device_node import RECLAIM_S, ReclaimDeadline
+from molink_agent.daemon import device_node
+from molink_agent.daemon.device_node import (
+    ABANDONED_S,
+    RECLAIM_S,
+    AbandonedDeadline,
+    ReclaimDeadline,
+)
 from tests.agent.daemon.agents import agent_with_two_nodes
 from tests.agent.daemon.test_membership import answering
 
@@ -39,3 +51,55 @@ def test_an_owner_who_lends_again_starts_it_anew():
 
 def test_without_a_coordinator_nobody_is_waited_for():
     assert ReclaimDeadline().is_due(0.0, wanted=True, alone=True)
+
+
+def test_an_idle_stage_without_a_coordinator_is_ended_after_ten_minutes():
+    deadline = AbandonedDeadline()
+    assert not deadline.is_due(0.0, alone=True, steps=7)
+    assert not deadline.is_due(ABANDONED_S - 1, alone=True, steps=7)
+    assert deadline.is_due(ABANDONED_S, alone=True, steps=7)
+
+
+@pytest.mark.parametrize("seen", [{"alone": False, "steps": 7}, {"alone": True, "steps": 8}])
+def test_a_stage_that_computes_or_a_coordinator_that_is_back_starts_it_anew(seen):
+    deadline = AbandonedDeadline()
+    deadline.is_due(0.0, alone=True, steps=7)
+    assert not deadline.is_due(ABANDONED_S, **seen)
+    assert not deadline.is_due(ABANDONED_S + 1, alone=True, steps=seen["steps"])
+    assert not deadline.is_due(2 * ABANDONED_S - 1, alone=True, steps=seen["steps"])
+    assert deadline.is_due(2 * ABANDONED_S + 2, alone=True, steps=seen["steps"])
+
+
+WORK = AssignedWork(layers=(0, 2), device="cpu", dtype="auto", weights=WeightsSource(model="m"))
+
+
+async def test_stages_of_the_coordinator_s_last_start_end(tmp_path):
+    node = agent_with_two_nodes(tmp_path).first
+    node.stage.assignment = Assignment(revision=7, work=WORK, session="first")
+    for online, session in ((True, "first"), (False, "second")):
+        await node._handle(CoordinatorPresence(online=online, session=session))
+        assert node.stage.busy
+    await node._handle(CoordinatorPresence(online=True, session="second"))
+    assert not node.stage.busy and node.stage.assignment.revision == 7
+
+
+async def test_an_older_coordinator_s_stages_go_on(tmp_path):
+    node = agent_with_two_nodes(tmp_path).first
+    node.stage.assignment = Assignment(revision=7, work=WORK)
+    await node._handle(CoordinatorPresence(online=True, session="second"))
+    assert node.stage.busy
+
+
+async def test_its_memory_is_free_once_nobody_has_come_for_long(tmp_path, monkeypatch):
+    now = 0.0
+    monkeypatch.setattr(device_node.time, "monotonic", lambda: now)
+    node = agent_with_two_nodes(tmp_path).first
+    node.reports.set_device("cuda:0")
+    node.stage.assignment = Assignment(revision=7, work=WORK)
+    await node.refresh(limits_changed=False)
+    now = ABANDONED_S - 1
+    await node.refresh(limits_changed=False)
+    assert node.stage.busy
+    now = ABANDONED_S
+    await node.refresh(limits_changed=False)
+    assert not node.stage.busy and node.stage.state == "standby"

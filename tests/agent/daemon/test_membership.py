@@ -4,6 +4,7 @@ import pytest
 
 from molink.control.identity import KeyPair
 from molink.control.messages.invites import Invite
+from molink.control.private_file import write_private
 from molink.errors import UserError
 from molink_agent.daemon import membership as membership_module
 from molink_agent.daemon.membership import forget_membership, join_cluster, load_membership
@@ -70,3 +71,22 @@ async def test_what_was_kept_counts_in_the_same_cluster_under_the_same_name(
     asked = answering(monkeypatch, fresh)
     assert await second.admission.enter() == fresh
     assert len(asked) == len(changes)
+
+
+OLDER = """{"url": "http://10.0.0.1:8000", "name": "attic", "clock_offset_s": 0.0, "answer": {}}"""
+
+
+def test_a_membership_of_an_older_version_asks_for_a_new_invite(tmp_path):
+    write_private(tmp_path / "membership.json", OLDER)
+    with pytest.raises(UserError, match="of an older MoLink: join again with an invite"):
+        load_membership(tmp_path)
+
+
+async def test_a_further_device_asks_anew_when_what_it_kept_is_of_an_older_version(
+    tmp_path, monkeypatch
+):
+    second = agent_with_two_nodes(tmp_path).nodes[1]
+    write_private(second.admission.directory / "membership.json", OLDER)
+    fresh = membership("attic (2)", second.session.node_id)
+    asked = answering(monkeypatch, fresh)
+    assert await second.admission.enter() == fresh and len(asked) == 1

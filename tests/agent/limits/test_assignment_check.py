@@ -19,7 +19,7 @@ from molink_agent.limits.assignment_check import (
 )
 from molink_agent.limits.limits import GB
 
-SOURCE = WeightsSource(model="org/model", url="https://c/weights")
+SOURCE = WeightsSource(model="org/model")
 LOAN = Loan("cuda:1", threads=2, memory_bytes=8 * GB, model="org/model")
 SIZE = StageSize(weights=2**30, packed_bytes=0, kv_values=1024)
 

@@ -1,6 +1,7 @@
 """What one connection may cost the embedded broker: in virtual time, without a socket."""
 
 import asyncio
+import time
 from dataclasses import dataclass, field
 
 import pytest
@@ -153,6 +154,38 @@ async def test_a_node_that_is_not_read_is_not_silent(world):
     world.loop.go_on(2.0)
     evil.end_if_lost()
     assert line.closed
+
+
+async def test_an_agent_that_comes_back_and_loads_is_read_at_once(world):
+    """Its states, forty steps of a load, a heartbeat a second; ten times a minute."""
+    node, line = world.connect("n1", keepalive=3)
+    for second in range(60):
+        if second % 6 == 0:
+            for kind in ("presence", "profile", "paths", "seen", "fact", "wish"):
+                node.data_received(said("n1", kind, b"x" * 5000))
+            node.data_received(said("n1", "fact", b"x" * 300) * 40)
+        node.data_received(said("n1", "health", b"x" * 1000) + b"\xc0\0")
+        assert line.reading
+        world.loop.go_on(1.0)
+
+
+async def test_who_was_not_read_while_we_were_held_up_is_not_lost(world):
+    node, line = world.connect("n1", keepalive=1)
+    world.loop.now += 60.0
+    node.excuse_silence()
+    node.end_if_lost()
+    assert not line.closed
+    world.loop.now += 1.6
+    node.end_if_lost()
+    assert line.closed
+
+
+async def test_a_loop_that_was_held_up_costs_no_client_its_connection(raw, kind):
+    if kind == "mosquitto":
+        return  # which runs beside us
+    node = await raw("n1", keepalive=1)
+    time.sleep(1.7)  # noqa: ASYNC251 - the loop is held up on purpose
+    await node.publish("molink/v1/node/n1/said/wish", "still here")
 
 
 async def test_the_coordinator_may_say_what_it_likes(world):

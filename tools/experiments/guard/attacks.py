@@ -49,6 +49,8 @@ class MqttByHand:
 
     async def send(self, data: bytes) -> None:
         """Write, and wait until most of it has left. Raises OSError when the broker hangs up."""
+        if self.writer.transport.is_closing():
+            raise ConnectionResetError("the broker has hung up")
         self.writer.write(data)
         await self.writer.drain()
 
