@@ -143,12 +143,14 @@ class LoopErrors:
 async def until_stopped(work: Coroutine[Any, Any, None]) -> None:
     """Run `work` until it ends or a stop signal cancels it; its errors are raised as they are.
 
-    Ctrl-C and SIGTERM so end a command in order: what was started is stopped first.
+    Ctrl-C, SIGTERM and a terminal that is closed (unless `nohup` has the command outlive it) so end
+    it in order: what was started is stopped first.
     """
     task = asyncio.ensure_future(work)
     loop = asyncio.get_running_loop()
     loop.set_exception_handler(LoopErrors())
-    for stop in (signal.SIGINT, signal.SIGTERM):
+    outlives = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    for stop in (signal.SIGINT, signal.SIGTERM, *(() if outlives else (signal.SIGHUP,))):
         loop.add_signal_handler(stop, task.cancel)
     try:
         await task

@@ -17,7 +17,8 @@ from molink.executor.devices import choose_device
 __all__ = ["WORKSPACE_BYTES", "limit_memory"]
 
 WORKSPACE_BYTES = 2**30
-"""Of a CPU's stage beside weights and KV: stacks of threads, rows of a span, messages."""
+"""Of a stage beside weights and KV: rows of a span, workspaces of kernels; on a CPU also stacks of
+threads and messages."""
 
 STATUS = Path("/proc/self/status")
 
@@ -31,7 +32,8 @@ def limit_memory(device: str, memory_bytes: int, mapped_bytes: int = 0) -> None:
     chosen = choose_device(device)
     if chosen.type == "cuda":
         total = torch.cuda.get_device_properties(chosen).total_memory
-        torch.cuda.set_per_process_memory_fraction(min(1.0, memory_bytes / total), chosen)
+        share = min(1.0, (memory_bytes + WORKSPACE_BYTES) / total)
+        torch.cuda.set_per_process_memory_fraction(share, chosen)
         return
     taken = _data_bytes()
     if taken is not None:

@@ -8,9 +8,11 @@ import asyncio
 import json
 import time
 import urllib.error
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Any
 
 import psutil
@@ -116,9 +118,11 @@ class GuardedCluster:
         """The end of what the coordinator has logged."""
         return self.run.log.read_text(errors="replace").splitlines()[-LINES_KEPT:]
 
-    def open_files(self) -> int:
-        """Descriptors that the coordinator holds."""
-        return psutil.Process(self.run.up.pid).num_fds()
+    def open_files(self) -> dict[str, int]:
+        """Descriptors that the coordinator holds, by kind."""
+        links = Path(f"/proc/{self.run.up.pid}/fd").iterdir()
+        kinds = (str(link.readlink()).partition(":")[0] for link in links)
+        return dict(Counter(kind if "/" not in kind else "file" for kind in kinds))
 
     def coordinator_mb(self) -> float:
         """Resident memory of the coordinator and of what it has started."""
@@ -169,6 +173,7 @@ async def verdict(cluster: GuardedCluster, before: Seen, during: Seen) -> dict[s
         "gap_ratio": during.gap_p99_ms / before.gap_p99_ms if before.gap_p99_ms else 0.0,
         "silence_s": during.silence_s,
         "answers": during.answers,
-        "failures": dict(during.failures),
+        "failures": during.failures,
+        "refused": during.refused,
         "before": asdict(before),
     }

@@ -432,7 +432,14 @@ async def _row(cluster: GuardedCluster, lie: Lie) -> dict[str, Any]:
 
 def table(rows: list[dict[str, Any]]) -> str:
     """One row for each lie."""
-    head = ("lie", "coordinator", "honest lost", "failed", "p99 gap before / during, ms", "found")
+    head = (
+        "lie",
+        "coordinator",
+        "honest lost",
+        "broken off / refused",
+        "p99 gap before / during, ms",
+        "found",
+    )
     return markdown_table(head, [_cells(row) for row in rows])
 
 
@@ -444,7 +451,7 @@ def _cells(row: dict[str, Any]) -> list[str]:
         row["lie"].replace("_", " "),
         "lives" if row["alive"] else "ENDED",
         ", ".join(row["honest_lost"]) or "nobody",
-        str(sum(row["failures"].values())),
+        f"{sum(row['failures'].values())} / {sum(row['refused'].values())}",
         f"{row['gap_p99_before_ms']:.0f} / {row['gap_p99_during_ms']:.0f}",
         found,
     ]

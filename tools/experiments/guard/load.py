@@ -135,7 +135,7 @@ async def no_descriptors(cluster: GuardedCluster) -> dict[str, Any]:
     """No more than four files and connections may be opened; a member pauses and comes back."""
     fake = cluster.fake(memory_bytes=1)
     async with fake.member():
-        descriptors = cluster.open_files() + DESCRIPTORS_LEFT
+        descriptors = sum(cluster.open_files().values()) + DESCRIPTORS_LEFT
         async with _limited(cluster, resource.RLIMIT_NOFILE, descriptors):
             await fake.say(WISH, NodeWish(wish="pause"))
             await asyncio.sleep(3.0)
@@ -221,7 +221,7 @@ def table(rows: list[dict[str, Any]]) -> str:
         "p99 gap before, ms",
         "during, ms",
         "ratio",
-        "failed",
+        "broken off / refused",
         "honest lost",
         "slowest GET /cluster, s",
         "coordinator",
@@ -235,7 +235,7 @@ def _cells(row: dict[str, Any]) -> list[str]:
         f"{row['gap_p99_before_ms']:.0f}",
         f"{row['gap_p99_during_ms']:.0f}",
         f"{row['gap_ratio']:.2f}{'' if row['gap_ratio'] <= AIM else ' MISSED'}",
-        str(sum(row["failures"].values())),
+        f"{sum(row['failures'].values())} / {sum(row['refused'].values())}",
         ", ".join(row["honest_lost"]) or "nobody",
         f"{row['slowest_cluster_s']:.1f}",
         "lives" if row["alive"] else "ENDED",

@@ -2,9 +2,9 @@
 
     python -m tools.experiments.guard.owner_changes --out DIR
 
-Anna lends her PC alone with the whole model, so that there is always a plan; carl's owner cannot
-make up his mind, and types `molink agent set`, `pause` and `resume` of everything that can be set,
-while four users ask without a pause. No request may fail that a plan could have kept.
+Anna lends enough for the whole model, beside what she holds of it, so that there is always a plan;
+carl's owner cannot make up his mind, and types `molink agent set`, `pause` and `resume` of everything
+that can be set, while four users ask without a pause. No request may fail that a plan could keep.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ from tools.experiments.harness.processes import MOLINK
 
 __all__ = ["main"]
 
-HONEST = {"anna": "0.03", "carl": "0.03"}
+HONEST = {"anna": "0.1", "carl": "0.03"}
 FICKLE = "carl"
 BEFORE_S = 10.0
 LIMITS: dict[str, tuple[str, ...]] = {
@@ -62,7 +62,7 @@ async def _row(changes: int, random: Random) -> dict[str, Any]:
         await asyncio.sleep(BEFORE_S)
         before = await cluster.window()
         cluster.start_watch()
-        files_before, began_s = _open_files(cluster), time.monotonic()
+        files_before, began_s = cluster.open_files(), time.monotonic()
         answers: dict[str, int] = {}
         for _ in range(changes):
             answer = await asyncio.to_thread(_typed, cluster, _change(random))
@@ -89,7 +89,7 @@ async def _settled(cluster: GuardedCluster) -> dict[str, Any]:
         return {"serves_again": str(error), "log": cluster.log()}
     return {
         "serves_again_s": served_again_s,
-        "files_after": _open_files(cluster),
+        "files_after": cluster.open_files(),
         "log": cluster.log(),
     }
 
@@ -116,19 +116,29 @@ def _typed(cluster: GuardedCluster, words: tuple[str, ...]) -> str:
     return sentence[:120] if "Traceback" not in ended.stderr else f"TRACEBACK {sentence[:120]}"
 
 
-def _open_files(cluster: GuardedCluster) -> int:
-    return cluster.open_files() if cluster.alive else -1
+def _count(files: dict[str, int]) -> int:
+    return sum(files.values())
 
 
 def table(row: dict[str, Any]) -> str:
     """The one row."""
-    head = ("changes", "coordinator and agents", "failed requests", "answers", "open files")
+    head = (
+        "changes",
+        "coordinator and agents",
+        "broken off",
+        "refused",
+        "silence, s",
+        "answers",
+        "open files",
+    )
     cells = [
         str(row["changes"]),
         "live" if row["alive"] else "ENDED",
-        str(sum(row["failures"].values())) + "".join(f" ({text})" for text in row["failures"]),
+        str(sum(row["failures"].values())),
+        str(sum(row["refused"].values())),
+        f"{row['silence_s']:.1f}",
         str(row["answers"]) if isinstance(row["answers"], int) else json.dumps(row["answers"]),
-        f"{row['files_before']} → {row.get('files_after', '?')}",
+        f"{_count(row['files_before'])} → {_count(row.get('files_after', {}))}",
     ]
     return markdown_table(head, [cells])
 

@@ -136,7 +136,7 @@ async def _flapping(fake: FakeNode, flaps: bool) -> AsyncIterator[None]:
 
 def table(rows: list[dict[str, Any]]) -> str:
     """One row for each culprit."""
-    head = ("culprit", "longest silence of a user, s", "aim", "failed requests", "rested")
+    head = ("culprit", "longest silence of a user, s", "aim", "broken off / refused", "rested")
     return markdown_table(head, [_cells(row) for row in rows])
 
 
@@ -145,7 +145,7 @@ def _cells(row: dict[str, Any]) -> list[str]:
         row["culprit"],
         f"{row['silence_s']:.1f}",
         "reached" if row["silence_s"] <= AIM_S else "MISSED",
-        str(sum(row["failures"].values())),
+        f"{sum(row['failures'].values())} / {sum(row['refused'].values())}",
         ", ".join(row["rested"]) or "nobody",
     ]
 

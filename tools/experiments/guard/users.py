@@ -33,7 +33,9 @@ class Seen:
     tokens: int = 0
     answers: int = 0
     failures: dict[str, int] = field(default_factory=dict)
-    """Sentences of requests that were not answered to their end."""
+    """Sentences of answers that broke off."""
+    refused: dict[str, int] = field(default_factory=dict)
+    """Sentences of requests that were not begun, as while a ring is built; they are asked again."""
     gap_p50_ms: float = 0.0
     gap_p99_ms: float = 0.0
     """Between neighbouring tokens of an answer."""
@@ -59,9 +61,10 @@ class Window:
             self.gaps_s.append(now - since)
         self.waiting_since[user] = now
 
-    def refused(self, sentence: str) -> None:
+    def failed(self, sentence: str, *, begun: bool) -> None:
         """A request that was not answered to its end; its user waits on."""
-        self.seen.failures[sentence] = self.seen.failures.get(sentence, 0) + 1
+        kind = self.seen.failures if begun else self.seen.refused
+        kind[sentence] = kind.get(sentence, 0) + 1
 
     def close(self) -> Seen:
         """What was seen; the next window begins."""
@@ -96,7 +99,7 @@ async def _watch(user: int, client: ApiClient, tokens: int, window: Window) -> N
             window.seen.answers += 1
             window.waiting_since.pop(user)
         except UserError as error:
-            window.refused(str(error)[:200])
+            window.failed(str(error)[:200], begun=not first)
             await asyncio.sleep(AFTER_REFUSAL_S)
 
 
