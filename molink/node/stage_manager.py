@@ -7,6 +7,7 @@ same layers and has not been in a ring yet.
 
 import asyncio
 import logging
+import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
@@ -43,8 +44,9 @@ StageState = Literal["standby", "loading", "serving"]
 
 log = logging.getLogger(__name__)
 
-FRACTION_STEP = 0.05
-"""Progress is reported when it has grown by so much: twenty messages for a download."""
+FRACTION_STEP, PROGRESS_PERIOD_S = 0.05, 5.0
+"""Progress is reported when it has grown by so much, or at all after so long: a coordinator gives a
+download up that does not go on."""
 
 
 class StageLauncher(Protocol):
@@ -261,11 +263,14 @@ class StageManager:
         assignment: Assignment,
         kind: Literal["downloading", "loading"],
     ) -> Callable[[float], None]:
-        self._reported_fraction = 0.0
+        self._reported_fraction, reported_at = 0.0, time.monotonic()
 
         def report(fraction: float) -> None:
-            if fraction - self._reported_fraction >= FRACTION_STEP or fraction >= 1.0:
-                self._reported_fraction = fraction
+            nonlocal reported_at
+            grown, now = fraction - self._reported_fraction, time.monotonic()
+            is_due = grown > 0 and now - reported_at >= PROGRESS_PERIOD_S
+            if grown >= FRACTION_STEP or fraction >= 1.0 or is_due:
+                self._reported_fraction, reported_at = fraction, now
                 tasks.create_task(self._fact(assignment, kind, fraction=fraction))
 
         return report

@@ -75,6 +75,10 @@ class DeviceStage:
     """What the cluster serves; None: not known yet."""
 
 
+RATES_MAX = 12
+"""Neighbours whose rates say what the line carries: as many as a whole round measures."""
+
+
 @dataclass(slots=True)
 class ThisPc:
     """The PC of one agent, however many devices it lends: what it has, lends and has measured."""
@@ -86,6 +90,8 @@ class ThisPc:
     """Of the line."""
     stages: list[DeviceStage] = field(default_factory=list)
     """By the number of their nodes."""
+    _rates_mbps: dict[str, float] = field(default_factory=dict)
+    """As they were last measured to each neighbour."""
 
     @property
     def busy(self) -> bool:
@@ -176,8 +182,15 @@ class ThisPc:
         self, report: PathReport, coordinator: CoordinatorPath | None, own: Collection[str]
     ) -> None:
         """Conclude from measured paths what the line carries: the best rate to anybody, but for the
-        `own` nodes. A download that could not be measured now is what it was."""
-        rates = [path.rate_mbps for path in report.paths if path.to not in own]
+        `own` nodes; a round is of some of the neighbours. A download that could not be measured now
+        is what it was."""
+        for path in report.paths:
+            self._rates_mbps.pop(path.to, None)
+            if path.to not in own:
+                self._rates_mbps[path.to] = path.rate_mbps
+        while len(self._rates_mbps) > RATES_MAX:
+            self._rates_mbps.pop(next(iter(self._rates_mbps)))
+        rates = list(self._rates_mbps.values())
         if coordinator is not None:
             rates.append(coordinator.upload_bytes_per_s * 8 / 1e6)
             down = coordinator.download_bytes_per_s * 8 / 1e6

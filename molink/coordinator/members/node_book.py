@@ -27,6 +27,9 @@ from molink.tasks import Signal
 
 __all__ = ["AS_REPORTED", "NODES_MAX", "Contribution", "Node", "NodeBook", "Slowdown"]
 
+PATHS_MAX = 256
+"""Nodes to which paths of one node are kept, the latest."""
+
 SEEN_MAX = 256
 """Senders whose rates one node may report, the latest."""
 
@@ -91,6 +94,8 @@ class Node:
     heard_at: float = 0.0
     """When the latest health report came."""
     wish: NodeWish | None = None
+    changes: int = 0
+    """How often it has come, gone or changed its wish."""
     assignment: Assignment | None = None
     """The last that was sent."""
     lost: bool = False
@@ -184,6 +189,9 @@ class NodeBook:
     """Set when there is something new to decide about, cleared by who decides."""
     refusals: ErrorGuard = field(default_factory=lambda: ErrorGuard("Reading a stage's report"))
     """Of agents of another version, or of ones that lie."""
+    downloading_at: dict[str, float] = field(default_factory=dict)
+    """When a download of any device of a PC was last seen to go on, by PC: one after the other
+    downloads."""
     _heartbeats: Heartbeats = field(default_factory=Heartbeats)
 
     def __iter__(self) -> Iterator[Node]:
@@ -206,17 +214,19 @@ class NodeBook:
         A report that is not `live` was published before we listened: the node may be gone.
         """
         node = self.node(node_id)
+        before = (node.is_here, node.wants)
         match message:
             case Presence():
                 _take_presence(node, message, live=live)
             case Profile():
                 node.profile = message
             case PathReport():
-                node.paths = {path.to: path for path in message.paths}
-                node.paths_round = message.round
+                _take_paths(node, message)
             case RatesSeen():
                 _take_seen(node, message)
             case StageFact():
+                if _goes_on(node.fact, message):
+                    self.downloading_at[node.pc] = now
                 _take_fact(node, message)
             case NodeHealth():
                 self._take_health(node, message)
@@ -225,6 +235,7 @@ class NodeBook:
                 node.wish = message
             case _:
                 return False
+        node.changes += before != (node.is_here, node.wants)
         if node.is_here and live:
             self._heartbeats.beat(node_id, now)
         return True
@@ -244,6 +255,10 @@ class NodeBook:
         if node is not None and node.is_here:
             self._heartbeats.beat(node_id, at_s)
 
+    def last_download(self, pc: str) -> float:
+        """When a download of any of a PC's devices was last seen to go on."""
+        return self.downloading_at.get(pc, 0.0)
+
     def note_rate(self, node_id: str, rate_mbps: float) -> None:
         """Note that the coordinator itself has received bytes of a node at this rate."""
         if node_id in self.nodes:
@@ -255,6 +270,7 @@ class NodeBook:
         silent = [self.nodes[node_id] for node_id in fallen if node_id in self.nodes]
         for node in silent:
             node.lost = True
+            node.changes += 1
         return silent
 
     def excuse_silence(self, now: float) -> None:
@@ -270,6 +286,16 @@ class NodeBook:
         if node is not None:
             node.lost, node.presence = True, None
             self.wake(node)
+
+
+def _take_paths(node: Node, message: PathReport) -> None:
+    """Beside what it has measured before: a round is of those paths that are new."""
+    for path in message.paths:
+        node.paths.pop(path.to, None)
+        node.paths[path.to] = path
+    while len(node.paths) > PATHS_MAX:
+        node.paths.pop(next(iter(node.paths)))
+    node.paths_round = message.round
 
 
 def _take_seen(node: Node, message: RatesSeen) -> None:
@@ -292,6 +318,13 @@ def _take_fact(node: Node, message: StageFact) -> None:
     )
     if not is_late:
         node.fact = message
+
+
+def _goes_on(before: StageFact | None, message: StageFact) -> bool:
+    """Whether a fact shows that a download goes on."""
+    is_same = before is not None and before.revision == message.revision
+    rises = before is not None and message.fraction > before.fraction
+    return message.kind == "downloading" and is_same and rises
 
 
 def _take_presence(node: Node, message: Presence, *, live: bool) -> None:

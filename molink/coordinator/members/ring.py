@@ -4,14 +4,17 @@ Commands are assignments and facts come over the control plane, whether the node
 a volunteer's PC or a local one of `molink serve`.
 """
 
+import asyncio
+import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from molink.config.link_schedule import LinkShape
 from molink.control.messages.payloads import Assignment, StageFact, StageLink
 from molink.coordinator.members.node_book import Node
-from molink.coordinator.members.stage_watch import ReportWatch, stall_max_s
+from molink.coordinator.members.stage_watch import LoadLimits, LoadWatch, ReportWatch, stall_max_s
 from molink.errors import MolinkError, StageError, UserError
 from molink.stage_protocol.messages import StageHealth, StageLoaded
 from molink.tasks import gathered
@@ -67,6 +70,12 @@ class AgentStage:
     """Id of the node that its link leads to, once it has joined."""
     incarnation: str = field(init=False)
     """Of the agent that the stage was assigned to."""
+    limits: LoadLimits = field(default_factory=LoadLimits)
+    clock: Callable[[], float] = time.monotonic
+    pc_downloading_at: Callable[[], float] = lambda: 0.0
+    """When a download to its PC was last seen to go on."""
+    _loading: LoadWatch | None = None
+    """Since it was told to load."""
     _reports: ReportWatch | None = None
     """Since it has joined."""
 
@@ -101,6 +110,7 @@ class AgentStage:
         node reports that what was asked for cannot be."""
         await self.commands.allow_links(self.node, self.neighbours)
         await self.commands.assign(self.node, self.assignment)
+        self._loading = LoadWatch(self.limits, self.clock())
         fact = await self._fact("loaded", progressed)
         self.loaded = self._checked(fact)
         return self.loaded
@@ -153,7 +163,30 @@ class AgentStage:
                 return fact
             if fact is not None and fact.kind in ("downloading", "loading"):
                 progressed(self._fraction(fact))
-            await self.node.changed.wait()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self._patience_s(fact)):
+                    await self.node.changed.wait()
+
+    def _patience_s(self, fact: StageFact | None) -> float | None:
+        """For how long to wait for news of a stage that loads; None: as long as it takes. Raises
+        StageError when there was no progress for too long."""
+        watch, now = self._loading, self.clock()
+        if watch is None or self.loaded is not None or self.node.is_local:
+            return None
+        watch.update(fact, now)
+        watch.excuse(self.pc_downloading_at())
+        if now >= watch.due_at():
+            raise self.fail(f"{self.name}: {watch.sentence(now)}.")
+        return watch.due_at() - now
+
+    @property
+    def is_lagging(self) -> bool:
+        """Whether it loads and has made no progress at all for a while."""
+        watch, now = self._loading, self.clock()
+        if watch is None or self.loaded is not None:
+            return False
+        watch.update(self.node.current_fact, now)
+        return watch.is_lagging(now)
 
     def _checked(self, fact: StageFact) -> StageLoaded:
         """What the node reports of its stage. Raises StageError when that cannot be, or is not what

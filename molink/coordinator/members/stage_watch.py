@@ -38,7 +38,8 @@ class LoadLimits:
     download_s: float = 60.0
     """A router that restarts takes less."""
     load_s: float = 120.0
-    """A file of several GB on an old disk takes less, as does starting torch."""
+    """A file of several GB on an old disk takes less, as do starting torch and checking what is
+    already there."""
     lagging_s: float = 10.0
     """Of one member without which the others could serve, when all of them have loaded."""
 
@@ -70,16 +71,15 @@ class LoadWatch:
         if fact.kind != self._kind or fact.fraction >= self._fraction + RISE_MIN:
             self._kind, self._fraction, self._progressed_at = fact.kind, fact.fraction, now
 
-    def excuse(self, now: float) -> None:
-        """It could make no progress until now."""
-        self._progressed_at = self._rose_at = now
+    def excuse(self, until: float) -> None:
+        """It could not make progress until then: another device of its PC was downloading."""
+        self._progressed_at = max(self._progressed_at, until)
 
     def due_at(self) -> float:
         """When it has failed unless there is progress before."""
+        is_download = self._kind == "downloading" and self._fraction < 1.0 - RISE_MIN
         limits = self.limits
-        return self._progressed_at + (
-            limits.load_s if self._kind == "loading" else limits.download_s
-        )
+        return self._progressed_at + (limits.download_s if is_download else limits.load_s)
 
     def is_lagging(self, now: float) -> bool:
         """Whether nothing at all has risen for so long that others should not wait."""
@@ -87,7 +87,7 @@ class LoadWatch:
 
     def sentence(self, now: float) -> str:
         """What has not gone on, for people."""
-        what = "loaded" if self._kind == "loading" else "downloaded"
+        what = "downloaded" if self._kind == "downloading" else "loaded"
         return f"it has {what} nothing for {now - self._progressed_at:.0f} s"
 
 

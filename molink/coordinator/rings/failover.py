@@ -2,15 +2,16 @@
 
 Nodes that are new in the next plan load while the old rings still serve; then these are drained,
 and the manager plans with all nodes and finds the newcomers loaded. When that took too long or
-failed, the old rings end all the same: an owner who leaves does not wait for another PC's download.
+failed, rings that an owner leaves end all the same: who wants the PC back does not wait for another
+PC's download. Rings that were to be replaced by better ones go on.
 """
 
 import asyncio
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from molink.coordinator.members.node_book import Node, NodeBook
+from molink.coordinator.members.ring import AgentStage, StageFailure
 from molink.coordinator.planning.cluster_plan import ClusterPlan, PlanCache
 from molink.coordinator.rings.ring_supervisor import Assigner, RingState, RingSupervisor
 from molink.errors import ErrorGuard, StageError
@@ -35,9 +36,13 @@ class Failover:
     plans: PlanCache
     assigner: Assigner
     tasks: asyncio.TaskGroup
+    failed: Callable[[StageFailure], object]
+    """Takes the failure of a node that cannot load."""
     guard: ErrorGuard = field(default_factory=lambda: ErrorGuard("Replacing a ring"))
     _replaced: set[int] = field(default_factory=set)
     """Numbers of the rings that are being replaced."""
+    _asked: set[int] = field(default_factory=set)
+    """Numbers of the rings for which it is known whether others would suffice."""
 
     @property
     def under_way(self) -> bool:
@@ -52,6 +57,7 @@ class Failover:
     def ended(self, ring: RingSupervisor) -> None:
         """A ring is gone, replaced or not."""
         self._replaced.discard(ring.number)
+        self._asked.discard(ring.number)
 
     def release_leaving(self, free: Sequence[Node]) -> None:
         """Rings with a member that wants to leave, or to lend less, are replaced, or drained where
@@ -66,11 +72,35 @@ class Failover:
             staying = [stage.node for stage in ring.stages if stage.node.may_serve]
             plan = self.plans.take(("instead of", ring.epoch), [*staying, *free])
             if plan is not None:
-                self._begin([ring], plan, PRELOAD_LEAVING_S)
+                self._begin([ring], plan, PRELOAD_LEAVING_S, must_end=True)
 
     def improve(self, rings: Sequence[RingSupervisor], plan: ClusterPlan) -> None:
-        """Replace rings by a plan that is better."""
-        self._begin(rings, plan, PRELOAD_BETTER_S)
+        """Replace rings by a plan that is better, if its newcomers can load."""
+        self._begin(rings, plan, PRELOAD_BETTER_S, must_end=False)
+
+    def pass_over_lagging(self, free: Sequence[Node]) -> None:
+        """Let a ring end that waits for a member which does not go on loading, when all others have
+        loaded and suffice, and nobody serves users meanwhile."""
+        if any(ring.state is RingState.SERVING for ring in self.rings):
+            return
+        for ring in self.rings:
+            late = [stage for stage in ring.stages if stage.loaded is None]
+            is_stuck = late and all(stage.is_lagging for stage in late)
+            if ring.state is RingState.LOADING and is_stuck and ring.number not in self._asked:
+                self._pass_over(ring, late, free)
+
+    def _pass_over(
+        self, ring: RingSupervisor, late: Sequence[AgentStage], free: Sequence[Node]
+    ) -> None:
+        others = [stage.node for stage in ring.stages if stage not in late and stage.node.may_serve]
+        plan = self.plans.take(("without those who lag in", ring.epoch), [*others, *free])
+        if plan is None:
+            return
+        self._asked.add(ring.number)
+        if plan.rings:
+            for stage in late:
+                stage.fail(f"{stage.name} did not go on loading while the others waited.")
+            ring.drain()
 
     def release_unused(self) -> None:
         """Have nodes stand by that hold layers for no ring: of a plan that was dropped, or of a
@@ -85,27 +115,42 @@ class Failover:
     def _leaves(self, ring: RingSupervisor, node: Node) -> bool:
         return node.wants != "serve" or self.plans.planner.outgrown(ring.plan, node)
 
-    def _begin(self, rings: Sequence[RingSupervisor], plan: ClusterPlan, within_s: float) -> None:
+    def _begin(
+        self, rings: Sequence[RingSupervisor], plan: ClusterPlan, within_s: float, *, must_end: bool
+    ) -> None:
         self._replaced |= {ring.number for ring in rings}
-        self.tasks.create_task(self._hand_over(rings, plan, within_s))
+        self.tasks.create_task(self._hand_over(rings, plan, within_s, must_end=must_end))
 
     async def _hand_over(
-        self, rings: Sequence[RingSupervisor], plan: ClusterPlan, within_s: float
+        self, rings: Sequence[RingSupervisor], plan: ClusterPlan, within_s: float, *, must_end: bool
     ) -> None:
-        """Let newcomers of the plan load while the rings serve, then end these."""
+        """Let newcomers of the plan load while the rings serve, then end these; if it fails only
+        where they must."""
+        is_loaded = False
         try:
-            with self.guard, suppress(StageError, TimeoutError):  # The next plan will show it.
-                await self._preload(plan, within_s)
+            with self.guard:
+                is_loaded = await self._preload(plan, within_s)
         finally:
             for ring in rings:
-                ring.drain()
+                if is_loaded or must_end:
+                    ring.drain()
+                else:
+                    self._replaced.discard(ring.number)
 
-    async def _preload(self, plan: ClusterPlan, within_s: float) -> None:
+    async def _preload(self, plan: ClusterPlan, within_s: float) -> bool:
+        """Whether all newcomers have loaded; those that cannot are to blame."""
         members = self.members
         stages = [stage for ring in plan.rings for stage in self.assigner.stages(ring, 0)]
         coming = [stage for stage in stages if stage.node.node_id not in members]
-        async with asyncio.timeout(within_s):
-            await gathered(stage.load(lambda fraction: None) for stage in coming)
+        try:
+            async with asyncio.timeout(within_s):
+                await gathered(stage.load(lambda fraction: None) for stage in coming)
+        except (StageError, TimeoutError):
+            for stage in coming:
+                if stage.failure is not None:
+                    self.failed(stage.failure)
+            return False
+        return True
 
     async def _stand_by(self, node: Node) -> None:
         with self.guard:

@@ -13,12 +13,14 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from molink.coordinator.members.node_book import Node, NodeBook
+from molink.coordinator.members.ring import StageFailure
 from molink.coordinator.planning.cluster_plan import (
     ClusterPlan,
     PlanCache,
     PlannedRing,
     Planner,
     Readiness,
+    RestlessNodes,
 )
 from molink.coordinator.requests.cluster_service import ClusterService
 from molink.coordinator.rings.blame import Blame
@@ -98,13 +100,21 @@ class ClusterManager:
     """Nodes that take longer than they have reported..."""
     _known_slow: frozenset[str] = frozenset()
     """...and those that did when all nodes were last planned for."""
+    _restless: RestlessNodes = field(default_factory=RestlessNodes)
     _plans: PlanCache = field(init=False)
     _failover: Failover = field(init=False)
     _slowdowns: SlowdownMonitor = field(init=False)
 
     def __post_init__(self) -> None:
         self._plans = PlanCache(self.planner, self.book.changed, self.tasks)
-        self._failover = Failover(self.rings, self.book, self._plans, self.assigner, self.tasks)
+        self._failover = Failover(
+            self.rings,
+            self.book,
+            self._plans,
+            self.assigner,
+            self.tasks,
+            lambda failure: self.blame.failed(failure, time.monotonic()),
+        )
         self._slowdowns = SlowdownMonitor(self.planner)
 
     async def run(self) -> None:
@@ -126,11 +136,14 @@ class ClusterManager:
         self._reap_ended(now)
         self._note_service(now)
         nodes, serving = list(self.book), bool(self._alive)
-        self.readiness.update(nodes, now)
+        active = [node for node in nodes if not self.blame.is_resting(node.node_id, now)]
+        self._note_restless(active, now)
+        self.readiness.update(active, now)
         self._slow = self._slowdowns.slow_nodes(self.rings, nodes, now)
         self._failover.release_leaving(self.free(now))
+        self._failover.pass_over_lagging(self.free(now))
         first = not self._next_ring
-        is_time = self.readiness.is_time(nodes, now, first=first, serving=serving)
+        is_time = self.readiness.is_time(active, now, first=first, serving=serving)
         if now >= self._not_before and is_time and self._build(now):
             self._failover.release_unused()
         self._show_progress(nodes, now)
@@ -179,24 +192,32 @@ class ClusterManager:
                 ring.served_s += elapsed_s
                 self.blame.served((stage.node.node_id for stage in ring.stages), elapsed_s, now)
 
+    def _note_restless(self, nodes: Sequence[Node], now: float) -> None:
+        """Who changes all the time is left out: no plan would hold."""
+        for node_id in self._restless.update(nodes, now):
+            name = self.book.nodes[node_id].name
+            reason = f"{name} comes and goes, or changes its wish, several times a minute."
+            self.blame.failed(StageFailure(node_id, reason), now)
+
     def _reap_ended(self, now: float) -> None:
         for ring in [ring for ring in self.rings if ring.state is RingState.ENDED]:
             self.rings.remove(ring)
             self._failover.ended(ring)
             self.last_failure = str(ring.error or "")
+            for stage in ring.stages:
+                if stage.failure is not None:
+                    self.blame.failed(stage.failure, now)
             if ring.error is not None:
                 self._back_off(ring, ring.error, now)
 
     def _back_off(self, ring: RingSupervisor, error: MolinkError, now: float) -> None:
-        """Nodes whose stage has failed are left out for a while."""
+        """Where nobody is to blame, whatever it was may happen again at once."""
         if self.settings.first_must_stand and ring.number == 0 and not ring.has_served:
             self._fatal = error
         if ring.served_s >= STEADY_S:
             self._retry_s = RETRY_FIRST_S
-        failures = [stage.failure for stage in ring.stages if stage.failure is not None]
-        for failure in failures:
-            self.blame.failed(failure, now)
-        if not failures and all(stage.node.is_here for stage in ring.stages):
+        is_blamed = any(stage.failure is not None for stage in ring.stages)
+        if not is_blamed and all(stage.node.is_here for stage in ring.stages):
             self._not_before = now + self._retry_s
             self._retry_s = min(RETRY_MAX_S, 2 * self._retry_s)
 

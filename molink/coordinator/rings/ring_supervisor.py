@@ -15,11 +15,13 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from functools import partial
 from typing import Protocol
 
 from molink.control.messages.payloads import Assignment, StageLink
 from molink.coordinator.members.node_book import Node, NodeBook
 from molink.coordinator.members.ring import AgentStage, JoinTerms, NodeCommands, Ring
+from molink.coordinator.members.stage_watch import LoadLimits
 from molink.coordinator.planning.cluster_plan import PlannedRing
 from molink.coordinator.requests.cluster_service import ClusterService, ServingRing
 from molink.coordinator.requests.ring_client import RingClient
@@ -52,6 +54,7 @@ class Assigner:
     """CURVE public key, Z85."""
     next_epoch: Callable[[], int]
     """Rises over all starts of this coordinator."""
+    limits: LoadLimits = field(default_factory=LoadLimits)
 
     def stages(self, plan: PlannedRing, ring: int) -> list[AgentStage]:
         """The stages of a ring in a new epoch, none of them assigned yet."""
@@ -70,6 +73,8 @@ class Assigner:
                 ),
                 neighbours=(nodes[index - 1].public_key, self.coordinator_key),
                 commands=self.commands,
+                limits=self.limits,
+                pc_downloading_at=partial(self.book.last_download, node.pc),
             )
             for index, (node, stage) in enumerate(zip(nodes, plan.stages, strict=True))
         ]

@@ -3,8 +3,17 @@
 import asyncio
 from dataclasses import dataclass, field
 
-from molink.coordinator.members.node_book import Node, NodeBook
-from molink.coordinator.members.probing import AGAIN_S, PEERS_MAX, QUIET_S, Probing, peers_of
+from molink.control.messages.payloads import PathMeasured, PathReport
+from molink.coordinator.members.node_book import PATHS_MAX, Node, NodeBook
+from molink.coordinator.members.probing import (
+    AGAIN_S,
+    MOVE_PERIOD_S,
+    MOVES_FREE,
+    PEERS_MAX,
+    QUIET_S,
+    Probing,
+    peers_of,
+)
 from molink.coordinator.requests.cluster_report import nodes_report
 from tests.coordinator.examples import HERE, PROFILE
 
@@ -120,3 +129,65 @@ def test_the_cluster_tells_which_devices_are_of_one_pc():
     alone, further = Node("a", presence=HERE), Node("b", presence=HERE, pc="a")
     report = nodes_report([alone, further], {}, {}, {})
     assert [(node["id"], node["pc"]) for node in report] == [("a", "a"), ("b", "a")]
+
+
+def at(address):
+    return PROFILE.model_copy(update={"addresses": (address,)})
+
+
+def test_of_a_node_that_moves_only_its_own_paths_are_measured_anew():
+    desk, (a, b, c) = Desk(), IDS[:3]
+    desk.look(1000.0)
+    desk.join(a, b, c, profile=at("10.0.0.1:1"))
+    desk.look(1001.0)
+    assert desk.look(1002.0) == {a: {b, c}, b: {a, c}, c: {a, b}}
+    for one in (a, b, c):
+        desk.book.take(one, PathReport(round=desk.probing.round, paths=()), 0.0)
+    desk.join(c, profile=at("10.0.0.9:1"))
+    desk.look(1003.0)
+    assert desk.look(1004.0) == {a: {c}, b: {c}, c: {a, b}}
+
+
+def test_paths_that_were_not_answered_are_ordered_again_with_the_next():
+    """An agent gives up a round that is under way when it is ordered another one."""
+    desk, (a, b, c) = Desk(), IDS[:3]
+    desk.look(1000.0)
+    desk.join(a, b, profile=at("10.0.0.1:1"))
+    desk.look(1001.0)
+    desk.look(1002.0)
+    desk.join(c, profile=at("10.0.0.9:1"))
+    desk.look(1003.0)
+    assert desk.look(1004.0) == {a: {b, c}, b: {a, c}, c: {a, b}}
+
+
+def test_a_node_that_moves_all_the_time_is_measured_every_ten_minutes():
+    desk, (a, b, c) = Desk(), IDS[:3]
+    desk.look(0.0)
+    desk.join(a, b, profile=at("10.0.0.1:1"))
+    orders = 0
+    for second in range(3600):
+        desk.join(c, profile=at(f"10.0.0.9:{1 + second}"))
+        orders += b in desk.look(1.0 + second)
+    assert orders <= 1 + MOVES_FREE + 3600 / MOVE_PERIOD_S
+
+
+def test_one_that_comes_and_goes_does_not_keep_others_from_being_measured():
+    desk, (a, b, c) = Desk(), IDS[:3]
+    desk.look(1000.0)
+    desk.join(a, b, c, profile=at("10.0.0.1:1"))
+    found = {}
+    for count in range(8):
+        desk.book.take(c, HERE.model_copy(update={"online": bool(count % 2)}), 0.0)
+        found |= desk.look(1001.0 + 0.5 * count)
+    assert b in found[a] and a in found[b]
+
+
+def test_measured_paths_are_kept_beside_newer_ones():
+    book, paths = NodeBook(), []
+    for number in range(PATHS_MAX + 9):
+        to = f"{number:016}".translate(str.maketrans("0189", "abcd"))
+        paths.append(PathMeasured(to=to, path="direct", rtt_ms=1, rate_mbps=9))
+        book.take(IDS[0], PathReport(round=number, paths=(paths[-1],)), 0.0)
+    node = book.node(IDS[0])
+    assert len(node.paths) == PATHS_MAX and node.paths_round == PATHS_MAX + 8
+    assert list(node.paths.values()) == paths[9:]

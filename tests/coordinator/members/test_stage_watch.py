@@ -48,7 +48,15 @@ def test_who_makes_no_progress_is_overdue(kind, within_s):
 
 
 def test_who_says_nothing_at_all_is_overdue():
-    assert LoadWatch(LIMITS, 100.0).due_at() == 100.0 + LIMITS.download_s
+    assert LoadWatch(LIMITS, 100.0).due_at() == 100.0 + LIMITS.load_s
+
+
+def test_devices_of_one_pc_download_one_after_the_other():
+    watch = LoadWatch(LIMITS, 0.0)
+    watch.update(fact("downloading", 0.0), 1.0)
+    watch.excuse(500.0)
+    assert watch.due_at() == 500.0 + LIMITS.download_s
+    assert watch.is_lagging(500.0), "others need not wait for it"
 
 
 def test_a_trickle_that_takes_longer_than_the_hour_is_overdue():

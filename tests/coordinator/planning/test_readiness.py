@@ -7,10 +7,14 @@ from hypothesis import strategies as st
 from molink.control.messages.payloads import NodeWish, PathMeasured, PathReport
 from molink.coordinator.members.node_book import NodeBook
 from molink.coordinator.planning.cluster_plan import (
+    CHANGES_MAX,
+    CHANGES_WITHIN_S,
     MEASURING_WAIT_S,
     PATHS_WAIT_S,
+    SETTLE_MAX_S,
     SETTLE_S,
     Readiness,
+    RestlessNodes,
 )
 from tests.coordinator.examples import HERE, PROFILE
 
@@ -144,6 +148,45 @@ def test_nobody_waits_for_who_does_not_lend(wish):
     room.book.take(IDS["c"], NodeWish(wish=wish), 0.0)
     room.look(0.0)
     assert room.is_time(SETTLE_S)
+
+
+def test_a_member_that_changes_its_wish_all_the_time_delays_a_plan_by_seconds():
+    room = Room()
+    for name, others in ("a", "bc"), ("b", "ac"), ("c", "ab"):
+        room.told(name, others)
+    room.join("abc")
+    times = []
+    for count in range(200):
+        now = 0.45 * count
+        wish = NodeWish(wish="pause" if count % 2 else "serve")
+        room.book.take(IDS["c"], wish, now)
+        times += [now] * room.is_time(now)
+    assert SETTLE_MAX_S <= times[0] < SETTLE_MAX_S + 0.45
+    assert times[-1] == now, "it stays so, for a plan takes a moment"
+
+
+def test_a_repair_does_not_even_settle():
+    room = Room()
+    room.join("ab")
+    assert not room.is_time(0.0)
+    assert room.is_time(0.0, first=False)
+
+
+def test_who_changes_too_often_is_restless_and_who_does_now_and_then_is_not():
+    room, watch = Room(), RestlessNodes()
+    room.join("abc")
+    restless = []
+    for count in range(3 * CHANGES_MAX - 1):
+        now = 0.45 * count
+        room.book.take(IDS["a"], NodeWish(wish="pause" if count % 2 else "serve"), now)
+        restless += [(one, count) for one in watch.update(list(room.book), now)]
+    assert [one for one, _ in restless] == [IDS["a"]] * 2
+    assert [at // CHANGES_MAX for _, at in restless] == [0, 1]
+    period_s = CHANGES_WITHIN_S / (CHANGES_MAX - 2)
+    for count in range(100):
+        now += period_s
+        room.book.take(IDS["b"], NodeWish(wish="leave" if count % 2 else "serve"), now)
+        assert watch.update(list(room.book), now) == []
 
 
 @given(

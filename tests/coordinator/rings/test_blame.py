@@ -2,7 +2,7 @@
 
 from collections import Counter
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from molink.coordinator.members.ring import StageFailure
@@ -111,6 +111,7 @@ FAULTS = st.lists(
 """Of each: which neighbour it was with, who complained, and the time until the next."""
 
 
+@settings(deadline=None)
 @given(count=st.integers(3, 5), faults=FAULTS)
 def test_one_bad_node_rests_and_has_others_rest_hardly_ever(count, faults):
     """Every ring that it is in fails with some neighbour; the others serve whenever it rests."""
@@ -127,6 +128,7 @@ def test_one_bad_node_rests_and_has_others_rest_hardly_ever(count, faults):
     assert sum(one != "evil" for one in rested) <= INNOCENT_RESTS_MAX
 
 
+@settings(deadline=None)
 @given(FAULTS)
 def test_whatever_happened_a_calm_day_forgets_it(faults):
     blame, now = Blame(), 0.0

@@ -6,7 +6,9 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
-from molink.control.messages.payloads import NodeHealth
+from molink.control.messages.payloads import NodeHealth, NodeWish
+from molink.coordinator.members.stage_watch import LoadLimits
+from molink.coordinator.planning.cluster_plan import CHANGES_MAX
 from molink.coordinator.requests.ring_client import RequestStalledError, Served
 from molink.coordinator.rings import manager as manager_module
 from molink.coordinator.rings import ring_progress, ring_supervisor
@@ -183,3 +185,69 @@ async def test_a_request_that_its_ring_leaves_lying_moves_to_another(monkeypatch
         other.tokens.put_nowait(5)
         assert await answer == [5]
         assert len(w.serving) == 2, "the ring goes on with the others"
+
+
+def loads_within(w, **limits):
+    w.manager.assigner = replace(w.manager.assigner, limits=replace(LoadLimits(), **limits))
+    w.manager._failover.assigner = w.manager.assigner
+
+
+async def test_a_member_that_does_not_go_on_loading_rests(monkeypatch):
+    async with world(monkeypatch, size=2) as w:
+        loads_within(w, download_s=0.0)
+        w.slow.add("a")
+        w.join("a", "b", "c")
+        await w.until(lambda: w.members() == [["b", "c"]])
+        assert "a: it has downloaded nothing for" in w.service.standbys["a"]
+        assert set(w.manager.blame.reasons(time.monotonic())) == {"a"}
+
+
+async def test_nobody_waits_for_a_member_without_which_the_others_suffice(monkeypatch):
+    async with world(monkeypatch, size=2) as w:
+        loads_within(w, lagging_s=0.0)
+        w.slow.add("a")
+        w.join("a", "b")
+        await w.until(lambda: w.manager._failover._asked)
+        assert w.manager.rings, "without it the other cannot serve"
+        w.join("c", "d")
+        await w.until(lambda: w.members() == [["c", "d"]])
+        assert not w.manager.blame.is_resting("a", time.monotonic()), "who serves has time"
+
+
+async def test_a_member_that_lags_rests_when_others_could_serve_at_once(monkeypatch):
+    async with world(monkeypatch, size=2) as w:
+        loads_within(w, lagging_s=0.0)
+        w.slow.add("a")
+        w.planner.size = 3
+        w.join("a", "b", "c")
+        await w.until(lambda: w.manager.rings)
+        w.planner.size = 2
+        await w.until(lambda: w.members() == [["b", "c"]])
+        assert "did not go on loading" in w.service.standbys["a"]
+
+
+async def test_a_better_ring_whose_newcomer_cannot_load_leaves_the_present_one(monkeypatch):
+    async with world(monkeypatch, size=1) as w:
+        w.join("a")
+        await w.until(lambda: w.serving)
+        first = w.serving[0]
+        w.broken.add("b")
+        w.planner.size, w.planner.worth = 2, "It is faster."
+        w.join("b")
+        await w.until(lambda: "b" in w.service.standbys)
+        assert w.serving == [first]
+        assert not w.manager._failover.under_way
+
+
+async def test_one_that_flips_its_wish_rests_and_the_others_serve(monkeypatch):
+    async with world(monkeypatch, size=2) as w:
+        w.manager.readiness.settle_s = 1e9
+        w.join("a", "b", "c")
+        for count in range(2 * CHANGES_MAX):
+            w.say("a", NodeWish(wish="pause" if count % 2 else "serve"))
+            for _ in range(3):
+                await asyncio.sleep(0)
+        await w.until(lambda: "a" in w.service.standbys)
+        w.manager.readiness.settle_s = 0.0
+        await w.until(lambda: w.members() == [["b", "c"]])
+        assert "changes its wish" in w.service.standbys["a"]

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field, replace
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from molink.coordinator.requests.ring_client import Served
@@ -86,6 +86,7 @@ def looked_at(ring, progress, until, served=None, began=0.0):
     return None, now
 
 
+@settings(deadline=None)
 @given(
     size=st.integers(1, 5),
     bad=st.integers(0, 4),

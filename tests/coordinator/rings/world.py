@@ -182,6 +182,8 @@ class World:
         self.stuck = set()
         self.broken = set()
         """Nodes whose stages cannot be."""
+        self.slow = set()
+        """Nodes that begin a download and do not go on with it."""
         self.deaf = set()
         """Nodes that load and never answer on their links; those who call them say so."""
         self.loads = {}
@@ -223,6 +225,8 @@ class World:
             fact = StageFact(revision=assignment.revision, kind="stopped")
         elif node.node_id in self.broken:
             fact = StageFact(revision=assignment.revision, kind="failed", message="disk full")
+        elif assignment.join is None and node.node_id in self.slow:
+            fact = StageFact(revision=assignment.revision, kind="downloading", fraction=0.01)
         elif assignment.join is None:
             line = LOADED | self.loads.get(node.node_id, {})
             fact = StageFact(revision=assignment.revision, kind="loaded", line=line)
