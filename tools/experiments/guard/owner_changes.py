@@ -3,8 +3,8 @@
     python -m tools.experiments.guard.owner_changes --out DIR
 
 Anna lends enough for the whole model, beside what she holds of it, so that there is always a plan;
-carl's owner cannot make up his mind, and types `molink agent set`, `pause` and `resume` of everything
-that can be set, while four users ask without a pause. No request may fail that a plan could keep.
+carl's owner cannot make up his mind, and types `molink agent set`, `pause` and `resume` of all that
+can be set, while four users ask without a pause. No request may fail that a plan could keep.
 """
 
 import asyncio
