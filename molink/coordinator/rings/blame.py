@@ -56,8 +56,9 @@ class _Record:
     """That it rested for."""
     suspicions: int = 0
     """Of these: because of a neighbour's complaint, or its own."""
+    rest_s: float = 0.0
     until: float = 0.0
-    """When its rest ends."""
+    """How long its rest is, and when it ends."""
     reason: str = ""
     served_s: float = 0.0
     """Since its last failure, or the last hour that was forgiven."""
@@ -95,9 +96,10 @@ class Blame:
         return record is not None and record.until > now
 
     def reasons(self, now: float) -> dict[str, str]:
-        """Why each node that rests does, and for how long, in sentences."""
+        """Why each node that rests does, and for how long in all, in sentences: one that counted
+        down would be news every second."""
         return {
-            node_id: f"It rests for another {record.until - now:.0f} s: {record.reason}"
+            node_id: f"It rests for {record.rest_s:.0f} s: {record.reason}"
             for node_id, record in self._records.items()
             if record.until > now
         }
@@ -151,7 +153,8 @@ class Blame:
         record = self._record(node_id)
         longest_s = min(self.max_s, self.first_s * 2.0 ** min(record.failures, 30))
         record.failures += 1
-        record.until, record.reason = now + share * longest_s, reason
+        record.rest_s, record.reason = share * longest_s, reason
+        record.until = now + record.rest_s
         record.failed_at, record.served_s = now, 0.0
 
     def _release_partners(self, culprit: str, now: float) -> None:

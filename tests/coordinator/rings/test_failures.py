@@ -25,7 +25,7 @@ async def test_a_node_whose_links_answer_nothing_rests_and_those_who_call_it_do_
         w.deaf.add(ben)
         w.join(anna, ben, carl, dora)
         await w.until(lambda: w.members() == [[anna, carl, dora]])
-        assert "rests for another" in w.service.standbys[ben]
+        assert "It rests for 15 s: " in w.service.standbys[ben]
         assert f"{anna}: got no answer" in w.service.standbys[ben]
         assert set(w.manager.blame.reasons(time.monotonic())) == {ben}
 
