@@ -150,7 +150,7 @@ async def _joined(cluster: GuardedCluster) -> str:
     try:
         await cluster.fake().join()
     except (MolinkError, OSError) as error:
-        return str(error)[:200]
+        return str(error).replace(str(cluster.run.folder), "DIR")[:200]
     return "joined"
 
 
