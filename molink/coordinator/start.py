@@ -7,6 +7,7 @@ ends when the block is left, in the opposite order.
 import asyncio
 import logging
 import ssl
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager, closing
 from dataclasses import dataclass
@@ -55,6 +56,8 @@ class Coordinator:
     checkpoint: Checkpoint
     agents_tls: ssl.SSLContext
     """What the port for agents presents itself with."""
+    made_wait: Callable[[str], None]
+    """To be called whenever a PC's download of weights waits for this side."""
     plan: Callable[[str | None], Awaitable[Plan | Shortage]]
     """The best plan for the nodes that are here now, split in this way (None: as we do)."""
 
@@ -114,6 +117,7 @@ async def start_coordinator(
             registry,
             model.checkpoint,
             tls.server_context(),
+            lambda pc: book.make_wait(pc, time.monotonic()),
             lambda split: _best_plan(planner, book, split),
         )
 

@@ -44,6 +44,7 @@ class NoSlotError(Exception):
 class Download:
     """A download that holds a slot, or has given it away."""
 
+    pc: str
     since_s: float
     """When its rate was looked at last, or when it began."""
     sent_bytes: int = 0
@@ -72,6 +73,10 @@ class DownloadSlots:
         """Slots taken."""
         return len(self._holding)
 
+    def has_others(self, pc: str) -> bool:
+        """Whether any other PC downloads or waits."""
+        return bool(self._pcs - {pc})
+
     @asynccontextmanager
     async def one(self, pc: str) -> AsyncIterator[Download]:
         """Hold a slot for the block of `async with`. Raises NoSlotError."""
@@ -80,7 +85,7 @@ class DownloadSlots:
         self._pcs.add(pc)
         try:
             await self._acquire()
-            download = Download(self._clock())
+            download = Download(pc, self._clock())
             self._holding.add(download)
             try:
                 yield download
