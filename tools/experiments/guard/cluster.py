@@ -35,7 +35,7 @@ USERS_COUNT = 4
 ANSWER_TOKENS = 100
 READY_WITHIN_S = 120.0
 WATCH_PERIOD_S = 0.5
-LINES_KEPT = 6
+LINES_KEPT = 24
 """Of the coordinator's log, in a report."""
 
 

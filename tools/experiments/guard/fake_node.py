@@ -6,6 +6,7 @@ whatever an honest agent may do it may, too.
 """
 
 import asyncio
+import socket
 import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -27,6 +28,7 @@ from molink.control.messages.payloads import (
     PathReport,
     ProbeOrder,
     Profile,
+    Services,
     StageFact,
     StepCost,
 )
@@ -52,6 +54,7 @@ from molink.transport.link.thread import ProcessLinks
 from molink.wire.curve_keys import CurveKeys
 from molink.wire.frames import FROM_COORDINATOR, FROM_STAGE, FROM_TAIL, LinkRole, Submit
 from molink_agent.daemon.membership import Membership, join_cluster
+from tools.experiments.guard.honest_paths import HonestPaths
 
 __all__ = ["FakeNode"]
 
@@ -101,7 +104,9 @@ class FakeNode:
     loads: bool = True
     """False: it downloads for ever."""
     answers: bool = True
-    """False: it listens nowhere, so nobody's link to it is ever answered."""
+    """False: its stage's ports are open, and nobody who connects ever hears anything."""
+    measures: bool = False
+    """True: neighbours can measure the path to it, and it reports its own as they are."""
     says_ready: bool = True
     line: dict[str, Any] = field(default_factory=dict)
     """What it says of its stage beside the truth, once that is loaded."""
@@ -116,12 +121,16 @@ class FakeNode:
     assignments: list[Assignment] = field(default_factory=list)
     membership: Membership = field(init=False)
     session: ControlSession = field(init=False)
+    paths: HonestPaths = field(init=False)
+    _measuring: "asyncio.Task[None] | None" = None
     _links: ProcessLinks | None = None
+    _silent_ports: list[socket.socket] = field(default_factory=list)
     _allowed: tuple[str, ...] = ()
     _model: str = ""
 
     def __post_init__(self) -> None:
         self.session = ControlSession(self.node_id, self.name, started_unix_s=time.time())
+        self.paths = HonestPaths(self.node_id, LISTEN)
 
     @property
     def node_id(self) -> str:
@@ -149,7 +158,8 @@ class FakeNode:
                 yield self
             finally:
                 ended = [task for task in tasks if task.done()]
-                await cancel(*tasks)
+                await cancel(*tasks, self._measuring)
+                await self.paths.close()
                 self._close_links()
                 for task in ended:
                     task.result()  # Raises what ended it.
@@ -189,7 +199,7 @@ class FakeNode:
             "disk_free_bytes": 2**40,
             "upload_mbps": 900.0,
             "download_mbps": 900.0,
-            "addresses": (f"{LISTEN}:9",),
+            "addresses": self.paths.addresses or (f"{LISTEN}:9",),
             "steps": self._steps(),
         }
         return Profile(**(claimed | changed))
@@ -229,6 +239,9 @@ class FakeNode:
         assert client is not None
         async for received in client.messages():
             match received.message:
+                case Services(probe_key=key) if self.measures:
+                    await self.paths.offer(key)
+                    await self.say(PROFILE, self.profile())
                 case ProbeOrder() as order:
                     await self._measure(order)
                 case LinkKeys(allowed=allowed):
@@ -240,11 +253,18 @@ class FakeNode:
 
     async def _measure(self, order: ProbeOrder) -> None:
         self.probe_orders += 1
-        peers = [peer.node_id for peer in order.peers]
         self._model = order.model
         await self.say(PROFILE, self.profile())
+        if self.measures:
+            await cancel(self._measuring)
+            self._measuring = asyncio.create_task(self._report_paths(order))
+            return
+        peers = [peer.node_id for peer in order.peers]
         paths = [PathMeasured(to=to, path="direct", rtt_ms=1.0, rate_mbps=900.0) for to in peers]
         await self.say(PATHS, PathReport(round=order.round, paths=tuple(paths)))
+
+    async def _report_paths(self, order: ProbeOrder) -> None:
+        await self.say(PATHS, await self.paths.report(order))
 
     async def _obey(self, assignment: Assignment) -> None:
         self.assignments.append(assignment)
@@ -283,10 +303,11 @@ class FakeNode:
     # -- its links -------------------------------------------------------------------------------
 
     def _listen(self, senders: Sequence[LinkRole]) -> list[int]:
-        """Ports where it takes and acknowledges everything; ports of nobody when it answers no
-        links."""
+        """Ports where it takes and acknowledges everything; where it says nothing when it answers
+        no links."""
         if not self.answers:
-            return [9 for _ in senders]
+            self._silent_ports = [socket.create_server((LISTEN, 0)) for _ in senders]
+            return [port.getsockname()[1] for port in self._silent_ports]
         keys = CurveKeys(self.pair.public_z85, self.pair.secret_z85, self._allowed)
         self._links = ProcessLinks.bind(
             self.name, LISTEN, senders, self._read, lambda error: None, keys
@@ -302,3 +323,5 @@ class FakeNode:
         if self._links is not None:
             self._links.close()
             self._links = None
+        while self._silent_ports:
+            self._silent_ports.pop().close()

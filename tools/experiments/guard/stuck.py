@@ -18,6 +18,7 @@ import click
 
 from molink.control.messages.payloads import NodeWish
 from molink.control.messages.topics import WISH
+from molink.coordinator.members.stage_watch import LoadLimits
 from molink.errors import UserError
 from molink.tasks import cancel
 from tools.experiments.guard.cluster import GuardedCluster, guarded_cluster, verdict
@@ -33,6 +34,10 @@ CULPRIT = "mallory"
 HALF_BYTES = 12 * 10**6
 """About half of the demo model."""
 
+LOAD_GIVEN_UP_S = LoadLimits().download_s + 30.0
+"""A download that does not go on is given up by then, however busy the machine; whoever is watched
+for less is not seen to rest."""
+
 FLAP_S = 0.45
 AIM_S = 15.0
 
@@ -46,22 +51,28 @@ class Culprit:
     flaps: bool = False
     loses: str = ""
     """An honest agent that ends meanwhile, so that others have to be planned for its users."""
+    watched_s: float = 0.0
+    """For which it has to be watched, at least."""
 
 
 CULPRITS = (
     Culprit("acknowledges and does not compute", {}),
     Culprit("acknowledges and says nothing of its stage", {"beats": False}),
-    Culprit("loads for ever", {"loads": False}, loses="anna"),
+    Culprit("loads for ever", {"loads": False}, loses="anna", watched_s=LOAD_GIVEN_UP_S),
     Culprit("flips its wish twice a second", {"memory_bytes": HALF_BYTES}, True, "anna"),
     Culprit(
-        "its links answer nothing", {"memory_bytes": HALF_BYTES, "answers": False}, loses="anna"
+        "its links answer nothing",
+        {"memory_bytes": HALF_BYTES, "answers": False, "measures": True},
+        loses="anna",
     ),
     Culprit("none: an honest PC is lost", {"memory_bytes": 1}, loses="anna"),
 )
 
 
 @experiment
-@click.option("--for-s", default=90.0, show_default=True, help="How long each is watched.")
+@click.option(
+    "--for-s", default=90.0, show_default=True, help="How long each is watched, at least."
+)
 @click.option("--only", default="", help="Culprits whose name holds this.")
 def main(out: Path, for_s: float, only: str) -> None:
     """Let each culprit into a cluster that serves."""
@@ -75,6 +86,7 @@ def main(out: Path, for_s: float, only: str) -> None:
 
 
 async def _row(culprit: Culprit, for_s: float) -> dict[str, Any]:
+    watched_s = max(for_s, culprit.watched_s)
     async with guarded_cluster(honest=HONEST) as cluster:
         await cluster.window()
         await asyncio.sleep(BEFORE_S)
@@ -86,9 +98,15 @@ async def _row(culprit: Culprit, for_s: float) -> dict[str, Any]:
             await _taken(fake, culprit)
             if culprit.loses:
                 cluster.lose(culprit.loses)
-            await _watched(cluster, for_s, rested)
+            await _watched(cluster, watched_s, rested)
         during = await cluster.window()
-        row = {"culprit": culprit.name, "rested": rested, "read": fake.requests_read}
+        row = {
+            "culprit": culprit.name,
+            "watched_s": watched_s,
+            "taken": bool(fake.assignments),
+            "rested": rested,
+            "read": fake.requests_read,
+        }
         return row | await verdict(cluster, before, during) | {"log": cluster.log()}
 
 
@@ -98,7 +116,8 @@ async def _taken(fake: FakeNode, culprit: Culprit) -> None:
         await fake.until_serving()
         return
     for _ in range(60):
-        if fake.assignments or culprit.flaps:
+        is_known = len(fake.paths.measured_by) == len(HONEST)
+        if fake.assignments or culprit.flaps or is_known:
             return
         await asyncio.sleep(0.5)
 
@@ -146,7 +165,7 @@ def _cells(row: dict[str, Any]) -> list[str]:
         f"{row['silence_s']:.1f}",
         "reached" if row["silence_s"] <= AIM_S else "MISSED",
         f"{sum(row['failures'].values())} / {sum(row['refused'].values())}",
-        ", ".join(row["rested"]) or "nobody",
+        ", ".join(row["rested"]) or ("nobody" if row["taken"] else "nobody, it was in no ring"),
     ]
 
 
