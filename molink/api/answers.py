@@ -159,5 +159,5 @@ def usage(prompt_tokens: int, completion_tokens: int) -> dict[str, int]:
 
 
 def finite(logprob: float) -> float:
-    """`logprob`, or LOGPROB_MIN for minus infinity and NaN."""
-    return logprob if logprob >= LOGPROB_MIN else LOGPROB_MIN
+    """`logprob`, at least LOGPROB_MIN and at most 0; LOGPROB_MIN for NaN, which a tail may send."""
+    return min(logprob, 0.0) if logprob >= LOGPROB_MIN else LOGPROB_MIN

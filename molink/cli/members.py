@@ -6,9 +6,10 @@ list of nodes asks it, and does without if none answers.
 """
 
 import json
+import sqlite3
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 from urllib.request import Request, urlopen
@@ -23,6 +24,7 @@ from molink.cli.tables import (
     local_time,
     show_rows,
 )
+from molink.errors import MolinkError
 from molink.printable import printable_line
 
 if TYPE_CHECKING:
@@ -135,7 +137,7 @@ def remove_node(node: str, data_dir: str | None) -> None:
 @contextmanager
 def _own_key(data_dir: str | None) -> Iterator[str | None]:
     """A key for the coordinator on this machine, for the time of the block: who may write its
-    files needs nobody's leave."""
+    files needs nobody's leave. None where none can be made, as on a full disk."""
     from molink.config.data_dir import data_dir as folder
     from molink.control.api_keys.store import KeyStore
 
@@ -143,7 +145,11 @@ def _own_key(data_dir: str | None) -> Iterator[str | None]:
     if not KeyStore.exists(directory):
         yield None
         return
-    with closing(KeyStore.open(directory)) as store, store.temporary_admin(time.time()) as secret:
+    with ExitStack() as stack:
+        secret = None
+        with suppress(MolinkError, sqlite3.Error):
+            store = stack.enter_context(closing(KeyStore.open(directory)))
+            secret = stack.enter_context(store.temporary_admin(time.time()))
         yield secret
 
 

@@ -215,11 +215,12 @@ class ControlClient:
                 raise Refused(f"The broker does not let us read {topic_filter}.")
 
     async def _republish(self, mqtt: aiomqtt.Client) -> None:
-        """Publish every retained message again, as it is when its turn comes."""
+        """Publish every retained message again, as it is when its turn comes: it may be removed
+        meanwhile."""
         paths = list(self._retained)
         for start in range(0, len(paths), _REPUBLISHED_AT_ONCE):
             chunk = paths[start : start + _REPUBLISHED_AT_ONCE]
-            messages = [(path, *self._retained[path]) for path in chunk]
+            messages = [(path, *self._retained[path]) for path in chunk if path in self._retained]
             await asyncio.gather(*(in_time(mqtt.publish(*one, retain=True)) for one in messages))
 
     def _arrived(self, message: aiomqtt.Message) -> None:

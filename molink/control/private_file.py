@@ -21,15 +21,16 @@ PRIVATE_BYTES_MAX = 64 * 1024
 OWNER_ONLY = 0o600
 
 
-def read_private(path: Path) -> str | None:
+def read_private(path: Path, bytes_max: int = PRIVATE_BYTES_MAX) -> str | None:
     """The file's text; None when there is no such file.
 
-    Raises UserError when it cannot be read, is no text of ours, or every user may read it.
+    Raises UserError when it cannot be read, is no text or longer than `bytes_max`, or every user
+    may read it.
     """
     try:
         with path.open("rb") as file:
             mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
-            content = file.read(PRIVATE_BYTES_MAX + 1)
+            content = file.read(bytes_max + 1)
     except FileNotFoundError:
         return None
     except OSError as error:
@@ -39,12 +40,14 @@ def read_private(path: Path) -> str | None:
             f"{path} holds a secret and every user of this PC may read it: run chmod 600 {path}, "
             "or delete it and join again if somebody may have."
         )
+    if len(content) > bytes_max:
+        raise UserError(
+            f"{path} is longer than {bytes_max} bytes: check what it holds, or move it away."
+        )
     try:
-        if len(content) > PRIVATE_BYTES_MAX:
-            raise ValueError
         return content.decode()
     except ValueError:
-        raise UserError(f"{path} was not written by MoLink: move it away.") from None
+        raise UserError(f"{path} is no text: check what it holds, or move it away.") from None
 
 
 def write_private(path: Path, text: str) -> None:

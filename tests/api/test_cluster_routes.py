@@ -91,5 +91,5 @@ async def test_an_unknown_split_is_refused(client):
     [("POST", "/agents/join"), ("GET", "/weights/manifest"), ("GET", "/weights/files/x")],
 )
 async def test_what_is_for_agents_is_not_at_the_users_port(service, serve, http, method, path):
-    async with http.request(method, f"{await serve(service)}{path}", data=b"") as response:
+    async with http.request(method, f"{await serve(service)}{path}", json={}) as response:
         assert response.status == 404

@@ -1,7 +1,9 @@
 import json
+import math
 
 import pytest
 
+from molink.api.answers import finite
 from molink.api.generate import Stopwatch
 from molink.errors import InvalidRequestError, RingError
 
@@ -128,6 +130,14 @@ async def test_logprobs_hold_only_json_numbers(service, serve, http):
             {"token_id": 99, "logprob": -9999.0},
         ],
     }
+
+
+@pytest.mark.parametrize(
+    "logprob, shown",
+    [(-0.5, -0.5), (1e-7, 0.0), (math.inf, 0.0), (-math.inf, -9999.0), (math.nan, -9999.0)],
+)
+def test_no_tail_makes_an_answer_that_is_no_json(logprob, shown):
+    assert finite(logprob) == shown
 
 
 async def test_a_long_prompt_is_encoded_too(service, serve, http):

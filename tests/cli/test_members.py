@@ -1,6 +1,7 @@
 """`molink invite` and `molink node` over a registry on disk."""
 
 import json
+import sqlite3
 import threading
 import time
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -8,10 +9,12 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 import pytest
 from click.testing import CliRunner
 
+from molink.cli import members
 from molink.cli.main import cli
 from molink.cli.members import live_nodes
 from molink.cli.tables import duration_s, local_time
 from molink.config.data_dir import data_dir
+from molink.control.api_keys.store import KEY_PREFIX, KeyStore
 from molink.control.identity import KeyPair
 from molink.control.messages.invites import Invite
 from molink.control.messages.joining import request_to_join
@@ -230,3 +233,17 @@ def test_names_from_afar_are_printed_without_what_a_terminal_obeys(capsys):
 
     show_rows([{"name": "attic\x1b[2J\u202e", "reason": "a\nb"}], as_json=False, nothing="")
     assert capsys.readouterr().out.splitlines()[1] == "attic\ufffd[2J\ufffd  a b"
+
+
+def test_where_no_key_can_be_made_the_coordinator_is_asked_without(home, monkeypatch):
+    folder = data_dir(members.DATA_FOLDER, None)
+    KeyStore.open(folder).close()
+    with members._own_key(None) as key:
+        assert key.startswith(KEY_PREFIX)
+
+    def full(*arguments, **options):
+        raise sqlite3.OperationalError("database or disk is full")
+
+    monkeypatch.setattr(KeyStore, "create", full)
+    with members._own_key(None) as key:
+        assert key is None

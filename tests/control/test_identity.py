@@ -94,7 +94,7 @@ def test_what_cannot_be_read_or_written_is_one_sentence(tmp_path):
     with pytest.raises(UserError, match="cannot be written"):
         write_private(tmp_path / "file" / "identity.json", "text")
     write_private(tmp_path / "large", "x" * (PRIVATE_BYTES_MAX + 1))
-    with pytest.raises(UserError, match="not written by MoLink"):
+    with pytest.raises(UserError, match="longer than 65536 bytes"):
         read_private(tmp_path / "large")
 
 

@@ -109,6 +109,6 @@ async def test_who_is_suspended_is_not_let_in_by_joining_again(tmp_path):
     joining.suspensions.suspend(answer.node_id, 0.0)
     with pytest.raises(ControlError, match="far too much"):
         await joining.join(sealed)
-    joining.suspensions.take_ended(1e9)
+    joining.suspensions.end(answer.node_id)
     await joining.join(sealed)
     registry.close()

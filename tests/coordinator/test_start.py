@@ -1,11 +1,14 @@
 """How a coordinator starts."""
 
+import asyncio
 import threading
+import tracemalloc
 
 import pytest
 
 from molink.config.data_dir import only_one
 from molink.config.settings import UpSettings
+from molink.control.certificate import own_certificate
 from molink.coordinator import start
 from molink.errors import UserError
 from molink.serving import served_model
@@ -28,6 +31,35 @@ async def test_the_model_is_read_beside_the_loop_and_before_there_is_a_broker(
         async with start.start_coordinator(settings, 8000, 8003):
             pass
     assert threads and threads[0] is not threading.main_thread()
+
+
+async def test_idle_tls_connections_are_small(tmp_path, monkeypatch):
+    """asyncio's own buffers were 280 MB for a thousand agents."""
+    monkeypatch.setattr(asyncio.sslproto.SSLProtocol, "max_size", 2**18)
+    monkeypatch.setattr(start, "open_broker", lambda *arguments: pytest.fail("far enough"))
+    settings = UpSettings("demo", tmp_path, host="127.0.0.1", public_host="127.0.0.1")
+    with pytest.raises(pytest.fail.Exception):
+        async with start.start_coordinator(settings, 8000, 8003):
+            pass
+    own = own_certificate(tmp_path)
+    trust = own.pinned.ssl_context()
+    server = await asyncio.start_server(idle, "127.0.0.1", 0, ssl=own.server_context())
+    address = server.sockets[0].getsockname()
+    tracemalloc.start()
+    try:
+        ends = [await asyncio.open_connection(*address, ssl=trust) for _ in range(4)]
+        held, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert held < 4 * 2 * 2**17, "both ends are here"
+    for _, writer in ends:
+        writer.close()
+    server.close()
+
+
+async def idle(reader, writer):
+    await reader.read()
+    writer.close()
 
 
 async def test_two_coordinators_never_share_a_data_directory(tmp_path, monkeypatch):

@@ -289,10 +289,11 @@ def mosquitto_files(tls) -> str:
         if tls:
             (Path(name) / "pem").write_text(PEM + "key\n")
             tls = TlsFiles(f"{name}/pem", f"{name}/pem")
-        files = MosquittoFiles(directory, account=None)
+            pem = (tls.chain(), tls.secret())
+        files = MosquittoFiles(directory, None, pem if tls else None)
         with fixed_random():
             files.hashes = {NODE: password_hash("password"), "coordinator": password_hash("ж")}
-        files.write_config("127.0.0.1", 1883, tls or None)
+        files.write_config("127.0.0.1", 1883)
         files.write_users()
         shown = [f"== {path.name}\n{path.read_text()}" for path in sorted(directory.iterdir())]
     text = "".join(shown).replace(str(directory), "DIRECTORY")

@@ -19,12 +19,20 @@ ask for a few blocks at a time, so slots change hands and a slow node delays no 
 import asyncio
 from collections.abc import Callable
 from pathlib import Path
+from typing import NoReturn
 
 from aiohttp import ClientConnectionResetError, hdrs, web
 
 from molink.api.errors import ApiError
 from molink.api.weights.offered_files import FileState, OfferedFiles
-from molink.api.weights.slots import DOWNLOADS_MAX, Download, DownloadSlots, NoSlotError, RateCap
+from molink.api.weights.slots import (
+    DOWNLOADS_MAX,
+    Download,
+    DownloadSlots,
+    NoSlotError,
+    RateCap,
+    TakenOverError,
+)
 
 __all__ = ["MadeWait", "PcOfToken", "WeightsRoutes", "add_weights_routes"]
 
@@ -85,10 +93,9 @@ class WeightsRoutes:
                 return await self._send(request, path, size, start, stop, download)
         except NoSlotError:
             self._note_wait(pc)
-            raise _busy(
-                "Other nodes are downloading, or this PC's last download still ends: come back in "
-                "a moment."
-            ) from None
+            raise _busy("Other nodes are downloading: come back in a moment.") from None
+        except TakenOverError:
+            _abort(request, "the PC has asked anew")
 
     def _pc(self, request: web.Request) -> str:
         """Whose request this is. Raises ApiError for a stranger's."""
@@ -160,7 +167,7 @@ class WeightsRoutes:
             try:
                 await self._send_bytes(response, path, start, stop, download)
             except TimeoutError:
-                _abort(request)
+                _abort(request, "the node reads nothing any more")
         return response
 
     async def _send_bytes(
@@ -210,11 +217,11 @@ def add_weights_routes(
     return routes
 
 
-def _abort(request: web.Request) -> None:
-    """Drop the connection of a node that has stopped reading, with what waits to be sent."""
+def _abort(request: web.Request, why: str) -> NoReturn:
+    """Drop the connection of a node that reads it no more, with what waits to be sent."""
     if request.transport is not None:
         request.transport.abort()
-    raise ClientConnectionResetError("the node reads nothing any more")
+    raise ClientConnectionResetError(why)
 
 
 def _busy(message: str) -> ApiError:

@@ -1,10 +1,12 @@
 """Slots of simultaneous downloads, and the rate that all of them share.
 
-A PC has one download at a time, whatever its devices. One that takes bytes too slowly while others
-wait gives its slot away and goes on beside: it uses little of the line, so nobody loses by that,
-and a few slow readers keep nobody out. To end it instead was rejected: where the coordinator's own
-line is slow, all are slow, and none would ever come to the end of a block. The cap spaces the
-chunks of all downloads together: each reserves its time on the line, and sleeps until it has come.
+A PC has one download at a time, whatever its devices, and that is the one it asked for last: where
+its line has a new address the older one's end is never heard, and it must not wait for that. One
+that takes bytes too slowly while others wait gives its slot away and goes on beside: it uses little
+of the line, so nobody loses by that, and a few slow readers keep nobody out. To end it instead was
+rejected: where the coordinator's own line is slow, all are slow, and none would ever come to the
+end of a block. The cap spaces the chunks of all downloads together: each reserves its time on the
+line, and sleeps until it has come.
 """
 
 import asyncio
@@ -13,7 +15,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
-__all__ = ["DOWNLOADS_MAX", "Download", "DownloadSlots", "NoSlotError", "RateCap"]
+__all__ = ["DOWNLOADS_MAX", "Download", "DownloadSlots", "NoSlotError", "RateCap", "TakenOverError"]
 
 DOWNLOADS_MAX = 4
 """Enough to fill an upload though some nodes are slow, few enough that the first come are done
@@ -37,7 +39,11 @@ WAIT_S = 30.0
 
 
 class NoSlotError(Exception):
-    """Raised when no slot came free in time, too many wait already, or the PC has a download."""
+    """Raised when no slot came free in time, or too many wait already."""
+
+
+class TakenOverError(Exception):
+    """Raised when the PC has asked anew: this download of it is to end at once."""
 
 
 @dataclass(slots=True, eq=False)
@@ -62,8 +68,8 @@ class DownloadSlots:
     ) -> None:
         self._free = asyncio.Semaphore(count)
         self._wait_s, self._clock = wait_s, clock
-        self._pcs: set[str] = set()
-        """That download or wait."""
+        self._pcs: dict[str, asyncio.Timeout] = {}
+        """That download or wait, with what ends that."""
         self._holding: set[Download] = set()
         self._slow: set[Download] = set()
         self._waiting = 0
@@ -75,24 +81,39 @@ class DownloadSlots:
 
     def has_others(self, pc: str) -> bool:
         """Whether any other PC downloads or waits."""
-        return bool(self._pcs - {pc})
+        return bool(self._pcs.keys() - {pc})
 
     @asynccontextmanager
     async def one(self, pc: str) -> AsyncIterator[Download]:
-        """Hold a slot for the block of `async with`. Raises NoSlotError."""
-        if pc in self._pcs:
-            raise NoSlotError
-        self._pcs.add(pc)
+        """Hold a slot for the block of `async with`; the PC's older download ends.
+
+        Raises NoSlotError, and TakenOverError out of the block when the PC asks anew meanwhile.
+        """
         try:
-            await self._acquire()
-            download = Download(pc, self._clock())
-            self._holding.add(download)
-            try:
-                yield download
-            finally:
-                self._end(download)
+            async with asyncio.timeout(None) as ending, self._only(pc, ending):
+                await self._acquire()
+                download = Download(pc, self._clock())
+                self._holding.add(download)
+                try:
+                    yield download
+                finally:
+                    self._end(download)
+        except TimeoutError:
+            if ending.expired():
+                raise TakenOverError from None
+            raise
+
+    @asynccontextmanager
+    async def _only(self, pc: str, ending: asyncio.Timeout) -> AsyncIterator[None]:
+        """Be the PC's one download, until a newer one is."""
+        if pc in self._pcs:
+            self._pcs[pc].reschedule(asyncio.get_running_loop().time())
+        self._pcs[pc] = ending
+        try:
+            yield
         finally:
-            self._pcs.discard(pc)
+            if self._pcs.get(pc) is ending:
+                del self._pcs[pc]
 
     def give_away_slow(self) -> None:
         """Free the slots of downloads that take too little; for when others wait."""

@@ -27,6 +27,9 @@ _FORM = "mqtt://USER:PASSWORD@HOST:PORT (mqtts:// for TLS)"
 _USER = re.compile(r"([a-z2-7]{16}):(\S{1,100})")
 """One line of the file: a node's id, its password."""
 
+_USERS_BYTES_MAX = 2**20
+"""Of the file: 4,096 nodes at 120 bytes a line, and as much again for comments."""
+
 
 class ExternalBroker:
     """A broker that we do not run, by URL: mqtt://USER:PASSWORD@HOST:PORT, or mqtts:// for TLS."""
@@ -84,7 +87,7 @@ class ExternalBroker:
 def _read_users(path: Path) -> dict[str, str]:
     """Node id to password. Raises UserError when the file is not there, not private or no list of
     users."""
-    text = read_private(path)
+    text = read_private(path, _USERS_BYTES_MAX)
     if text is None:
         raise UserError(f"There is no file {path}: make it, or leave --broker-users out.")
     users = {}

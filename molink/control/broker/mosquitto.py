@@ -58,7 +58,8 @@ class MosquittoBroker:
         self._program, self._tls = program, tls
         self._pinned = None if tls is None else tls.pinned
         self._host, self._port = host, port
-        self._files = MosquittoFiles(directory, service_account(directory))
+        pem = None if tls is None else (tls.chain(), tls.secret())
+        self._files = MosquittoFiles(directory, service_account(directory), pem)
         self._coordinator = Credentials(COORDINATOR_NAME, secrets.token_urlsafe(32))
         self._files.hashes[COORDINATOR_NAME] = password_hash(self._coordinator.password)
         self._process: MosquittoProcess | None = None
@@ -126,7 +127,7 @@ class MosquittoBroker:
             await self._users_changed()
 
     async def _launch(self) -> MosquittoProcess:
-        self._files.write_config(self._host, self._port, self._tls)
+        self._files.write_config(self._host, self._port)
         version = self._version
         self._files.write_users()
         process = await MosquittoProcess.start(

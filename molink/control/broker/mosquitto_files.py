@@ -14,7 +14,6 @@ import secrets
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from molink.control.addresses import TlsFiles
 from molink.control.broker.permissions import mosquitto_rules
 
 __all__ = ["MosquittoFiles", "password_hash", "service_account"]
@@ -49,6 +48,9 @@ class MosquittoFiles:
     directory: Path
     account: pwd.struct_passwd | None
     """The user that must be able to read it; None: our own."""
+    tls: tuple[str, str] | None = field(default=None, repr=False)
+    """Certificates and key as PEM; None: plain MQTT. As they were when the coordinator started: its
+    own client accepts no other certificate, though the operator may have renewed it since."""
     hashes: dict[str, str] = field(default_factory=dict)
     """Username to password hash."""
 
@@ -57,13 +59,13 @@ class MosquittoFiles:
         """Path of the configuration, for the command line."""
         return self.directory / "mosquitto.conf"
 
-    def write_config(self, host: str, port: int, tls: TlsFiles | None) -> None:
+    def write_config(self, host: str, port: int) -> None:
         """Write everything but the users."""
         self.directory.mkdir(parents=True, exist_ok=True, mode=0o700)
         self.directory.chmod(0o700)
         if self.account is not None:
             os.chown(self.directory, self.account.pw_uid, self.account.pw_gid)
-        lines = [f"listener {port} {host}", *self._tls_lines(tls), *self._common_lines()]
+        lines = [f"listener {port} {host}", *self._tls_lines(), *self._common_lines()]
         self._write("mosquitto.conf", "\n".join(lines) + "\n")
         self._write("rules", mosquitto_rules())
 
@@ -72,11 +74,12 @@ class MosquittoFiles:
         lines = (f"{name}:{hashed}\n" for name, hashed in self.hashes.items())
         self._write("users", "".join(lines))
 
-    def _tls_lines(self, tls: TlsFiles | None) -> list[str]:
-        if tls is None:
+    def _tls_lines(self) -> list[str]:
+        if self.tls is None:
             return []
-        self._write("certificate.pem", tls.chain())
-        self._write("key.pem", Path(tls.key).read_text())
+        certificates, key = self.tls
+        self._write("certificate.pem", certificates)
+        self._write("key.pem", key)
         names = (("certfile", "certificate.pem"), ("keyfile", "key.pem"))
         return [f"{option} {self.directory / name}" for option, name in names]
 

@@ -116,8 +116,9 @@ def admitted_again(db: sqlite3.Connection, known: NodeRecord, name: str) -> Node
             "This node was removed from the cluster: ask whoever runs it. To come back it needs a "
             "new invite, and a new key: join with --data-dir and an empty folder."
         )
-    if name != known.name:
-        check_node_name(db, name)
+    if name == known.name:  # Nothing is written, so that a full disk keeps no member out.
+        return known
+    check_node_name(db, name)
     db.execute("UPDATE nodes SET name = ? WHERE id = ?", (name, known.node_id))
     again = node(db, known.node_id)
     assert again is not None, "it was just updated"

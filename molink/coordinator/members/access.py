@@ -66,12 +66,13 @@ class Suspensions:
         self._before[node_id] = count + 1, now + length_s
         return length_s
 
-    def take_ended(self, now: float) -> list[str]:
-        """Nodes whose suspension has ended since the last call."""
-        ended = [node_id for node_id, until in self._until.items() if until <= now]
-        for node_id in ended:
-            del self._until[node_id]
-        return ended
+    def over(self, now: float) -> list[str]:
+        """Nodes whose suspension is over and which `end` was not called for."""
+        return [node_id for node_id, until in self._until.items() if until <= now]
+
+    def end(self, node_id: str) -> None:
+        """A suspension ends."""
+        self._until.pop(node_id, None)
 
     def forget(self, node_id: str) -> None:
         """A node that was removed."""

@@ -291,7 +291,7 @@ class ControlHub:
             if self._is_member(node_id):
                 self._excused_until = max(self._excused_until, now + FLOOD_S)
                 self._suspend(self.book.nodes[node_id], now)
-        for node_id in self.suspensions.take_ended(now):
+        for node_id in self.suspensions.over(now):
             self._let_in_again(node_id)
 
     def _suspend(self, node: Node, now: float) -> None:
@@ -306,12 +306,14 @@ class ControlHub:
         self.book.wake(node)
 
     def _let_in_again(self, node_id: str) -> None:
-        self.client.inbox.unmute(node_id)
-        if node_id in self.book.nodes:
-            self.book.node(node_id).suspended = ""
+        """Raises ControlError when the registry cannot be read: then it is tried again."""
         member = self.registry.member(node_id)
         if member is not None:
             self.access.let_in(node_id, member.password)
+        self.suspensions.end(node_id)
+        self.client.inbox.unmute(node_id)
+        if node_id in self.book.nodes:
+            self.book.node(node_id).suspended = ""
 
     def _drop_removed(self, now: float) -> None:
         """Forget nodes that were removed from the registry, by us or by another process."""

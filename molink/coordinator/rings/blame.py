@@ -95,6 +95,11 @@ class Blame:
         record = self._records.get(node_id)
         return record is not None and record.until > now
 
+    def failed_lately(self, node_id: str, now: float) -> bool:
+        """Whether it has rested for a failure within the last hour that is not forgiven."""
+        record = self._records.get(node_id)
+        return record is not None and record.failures > 0 and now - record.failed_at < HOUR_S
+
     def reasons(self, now: float) -> dict[str, str]:
         """Why each node that rests does, and for how long in all, in sentences: one that counted
         down would be news every second."""

@@ -247,12 +247,19 @@ class ClusterManager:
             self._begin(ring)
 
     def _improve(self, serving: Sequence[RingSupervisor], now: float) -> None:
-        """Would all nodes together do so much better that an interruption pays?"""
+        """Would all nodes together do so much better that an interruption pays? A ring that serves
+        is not risked for a node that has failed lately."""
         if now - self._improved_at < CHANGE_PERIOD_S or self._failover.under_way:
             return
         if any(ring.state is not RingState.SERVING for ring in serving):
             return
-        nodes = [node for node in self.book if node.may_serve]
+        members = {stage.node.node_id for ring in serving for stage in ring.stages}
+        nodes = [
+            node
+            for node in self.book
+            if node.may_serve
+            and (node.node_id in members or not self.blame.failed_lately(node.node_id, now))
+        ]
         plan = self._plans.take("rings of all", nodes)
         if plan is None:
             return

@@ -5,6 +5,11 @@ comes. What cannot be lied about is what arrives here: tokens. When sequences wa
 has come for many times as long as usual, the ring stands. A single micro-batch, or the rows of one
 prompt, may be lost while others go round: that shows its head, which knows when each left.
 
+A prompt brings no token until its end, and the longer it is, or the more sequences are computed
+again, the less is known of when that will be. So a ring with rows of a prompt under way moves on
+while rows leave the tail and come back to the head, about which both would have to lie; a request
+that is left lying all the same moves to another ring (`ring_client`).
+
 Where it stands, the stages' counts of rows show. Each says how many it took in and how many it put
 out. Behind the place where rows are held everything runs dry, so the last place on the way round at
 which some are missing is the one: within a stage, that stage has failed; between two, one of both
@@ -66,7 +71,9 @@ class RingProgress:
     _seen_at: float | None = None
     _tokens: int = -1
     _came_at: float = 0.0
-    """When tokens last came, or when nobody last waited for any."""
+    """When the ring last moved on, or when nobody last waited for a token."""
+    _flowed: tuple[int, int] = (0, 0)
+    """Rows that had come back to the head, and left the tail, then."""
     _missing: list[int] | None = None
     """The fewest rows that were missing at each place since the ring seems to stand."""
     _returned: int = 0
@@ -76,8 +83,10 @@ class RingProgress:
         """Take in how the ring is, about once a second; what is wrong once that is certain."""
         is_late = self._seen_at is None or now - self._seen_at > LATE_S
         is_idle = not served.decoding and not served.prompt_tokens
-        if is_late or is_idle or served.tokens != self._tokens:
+        has_token = served.tokens != self._tokens
+        if is_late or is_idle or has_token or self._prompt_flows(stages):
             self._came_at = now
+            self._flowed = stages[0].rows_in, stages[-1].rows_out
         self._seen_at, self._tokens = now, served.tokens
         share, reason = max(self._waits(served, stages[0], now))
         if share < 0.5 or is_late:
@@ -85,6 +94,13 @@ class RingProgress:
             return None
         self._count(stages)
         return self._culprit(stages, reason) if share >= 1 else None
+
+    def _prompt_flows(self, stages: Sequence[StageProgress]) -> bool:
+        """Whether rows have gone round since the ring last moved on, some of a prompt among them;
+        without one each round brings a token."""
+        returned, left = self._flowed
+        is_prompt = stages[0].prompt_waits_s > 0
+        return is_prompt and stages[0].rows_in > returned and stages[-1].rows_out > left
 
     def _waits(self, served: Served, head: StageProgress, now: float) -> list[tuple[float, str]]:
         """Each thing that is waited for: the share of its patience that is over, and a clause."""

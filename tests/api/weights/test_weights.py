@@ -32,6 +32,7 @@ from molink.api.weights.slots import (
     DownloadSlots,
     NoSlotError,
     RateCap,
+    TakenOverError,
 )
 from molink.checkpoint.checkpoint import open_checkpoint
 from molink.checkpoint.safetensors_header import StoredTensor, encode_header
@@ -278,16 +279,45 @@ async def test_slots_go_round_and_the_line_is_bounded():
     assert slots.busy == 0
 
 
-async def test_a_pc_has_one_download_at_a_time():
-    slots = DownloadSlots(count=4)
-    async with slots.one("a"):
-        with pytest.raises(NoSlotError):
-            async with slots.one("a"):
-                pass
-        async with slots.one("b"):
-            assert slots.busy == 2
-    async with slots.one("a"):
-        assert slots.busy == 1
+async def hold(slots, pc):
+    """A download that ends when its PC asks anew; returns once it has its slot."""
+    has_slot = asyncio.Event()
+
+    async def download():
+        async with slots.one(pc):
+            has_slot.set()
+            await asyncio.Event().wait()
+
+    task = asyncio.create_task(download())
+    async with asyncio.timeout(5):
+        await has_slot.wait()
+    return task
+
+
+async def test_a_pcs_newer_download_takes_over_from_its_older_one():
+    slots = DownloadSlots(count=2)
+    other, older = await hold(slots, "b"), await hold(slots, "a")
+    async with asyncio.timeout(5), slots.one("a"):
+        with pytest.raises(TakenOverError):
+            await older
+        assert slots.busy == 2 and not other.done()
+    other.cancel()
+    await asyncio.wait([other])
+    assert slots.busy == 0
+
+
+async def test_a_pcs_newer_request_takes_over_from_one_that_waits():
+    slots = DownloadSlots(count=1)
+    async with slots.one("b"):
+        older = asyncio.create_task(slots.one("a").__aenter__())
+        await asyncio.sleep(0)
+        newer = asyncio.create_task(slots.one("a").__aenter__())
+        async with asyncio.timeout(5):
+            with pytest.raises(TakenOverError):
+                await older
+    async with asyncio.timeout(5):
+        await newer
+    assert slots.busy == 1
 
 
 async def test_who_is_too_slow_for_those_who_wait_goes_on_beside_the_slots():
@@ -302,9 +332,6 @@ async def test_who_is_too_slow_for_those_who_wait_goes_on_beside_the_slots():
         slow.sent_bytes, quick.sent_bytes = 43_000, int(SLOW_BYTES_PER_S * SLOW_AFTER_S)
         async with slots.one("c"):
             assert slots.busy == 2
-            with pytest.raises(NoSlotError):
-                async with slots.one("a"):
-                    pass
         async with asyncio.timeout(5), slots.one("c"):
             assert slots.busy == 2, "the slot was given away once"
     assert slots.busy == 0
@@ -352,6 +379,26 @@ async def test_who_reads_nothing_any_more_gives_the_slot_back(start, monkeypatch
         patched.setattr(web.StreamResponse, "write", write)
         await get(f"{url}/files/{FILE}", {**TOKEN, "Range": "bytes=0-99"})
     assert (await get(f"{url}/files/{FILE}", {**TOKEN, "Range": "bytes=0-99"}))[0] == 206
+
+
+async def test_a_pc_whose_line_went_away_asks_again_and_is_served_at_once(start, monkeypatch):
+    url, _ = await start(downloads_max=1)
+    write, held = web.StreamResponse.write, asyncio.Event()
+
+    async def first_never_leaves(self, data):
+        if not held.is_set():
+            held.set()
+            await asyncio.Event().wait()
+        await write(self, data)
+
+    monkeypatch.setattr(web.StreamResponse, "write", first_never_leaves)
+    ranged = {**TOKEN, "Range": "bytes=0-99"}
+    async with asyncio.timeout(10):
+        ghost = asyncio.create_task(get(f"{url}/files/{FILE}", ranged))
+        await held.wait()
+        assert (await get(f"{url}/files/{FILE}", ranged))[0] == 206
+        with pytest.raises(aiohttp.ClientError):
+            await ghost
 
 
 def test_the_cap_spaces_all_downloads_together():

@@ -1,3 +1,5 @@
+from itertools import islice, product
+
 import pytest
 
 from molink.control.addresses import ServerTrust
@@ -45,11 +47,20 @@ async def test_a_node_has_the_user_of_its_id_as_soon_as_the_file_does(tmp_path):
         await broker.allow(NODE, "ignored")
 
 
+async def test_a_list_of_users_has_room_for_every_node(tmp_path):
+    nodes = ["".join(letters) for letters in islice(product("abcdefgh", repeat=4), 4096)]
+    lines = [f"{node * 4}:{'p' * 100}\n" for node in nodes]
+    path = users_file(tmp_path, "".join(lines))
+    broker = open_broker("mqtt://operator:s3cret@h", "", 0, tmp_path, users=path)
+    assert (await broker.allow("h" * 16, "ignored")).password == "p" * 100
+
+
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
         ("attic:x", "Line 1 of .* is no user"),
         (f"{'a' * 16}:", "Line 1"),
+        ("#" * (2**20 + 1), "is longer than 1048576 bytes"),
         (None, "There is no file"),
     ],
 )

@@ -5,6 +5,7 @@ import errno
 import os
 import resource
 import select
+import shutil
 import signal
 import subprocess
 import sys
@@ -14,6 +15,7 @@ import pytest
 
 from molink.control.broker.mosquitto import MosquittoBroker, find_mosquitto
 from molink.control.broker.mosquitto_files import MosquittoFiles
+from molink.control.certificate import own_certificate
 from molink.control.client import ControlClient
 from molink.errors import ControlError
 from tests.control.conftest import PASSWORD, until
@@ -42,6 +44,22 @@ async def test_mosquitto_is_started_again_when_it_is_killed(mosquitto):
             client.die()
         await until(lambda: node.connected)
     assert mosquitto.address == address
+
+
+async def test_a_certificate_that_is_renewed_is_taken_at_the_coordinators_next_start(
+    data_dir, tmp_path
+):
+    files, renewed = (own_certificate(tmp_path / name) for name in ("old", "new"))
+    broker = MosquittoBroker(find_mosquitto(), "127.0.0.1", 0, data_dir, files)
+    await broker.allow("n1", PASSWORD)
+    await broker.start()
+    shutil.copy(renewed.certificate, files.certificate)
+    killed = broker.process_id
+    os.kill(killed, signal.SIGKILL)
+    await until(lambda: broker.process_id not in (killed, None))
+    async with asyncio.timeout(10), ControlClient.open(broker.address, "n1", PASSWORD) as node:
+        assert node.connected
+    await broker.stop()
 
 
 async def test_a_frozen_mosquitto_makes_allow_fail_with_a_sentence(mosquitto, monkeypatch):

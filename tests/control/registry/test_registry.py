@@ -86,6 +86,14 @@ def test_a_node_that_asks_again_spends_no_use_and_keeps_its_password(registry):
     assert uses_left(registry) == [0]
 
 
+def test_a_member_that_asks_again_writes_nothing(registry):
+    """On a full disk nobody new joins, and no member is kept out."""
+    registry.admit(key(1), request(make(registry)), NOW)
+    before = registry._connection.total_changes
+    registry.admit(key(1), request(None), NOW)
+    assert registry._connection.total_changes == before
+
+
 def test_two_nodes_have_different_passwords(registry):
     invite = make(registry)
     one, other = (registry.admit(key(n), request(invite, f"pc{n}"), NOW).node for n in (1, 2))

@@ -84,7 +84,9 @@ def test_suspensions_grow_up_to_a_limit():
         lengths.append(suspensions.suspend("a", now))
         assert "a" in suspensions
         now += lengths[-1]
-        assert suspensions.take_ended(now) == ["a"] and "a" not in suspensions
+        assert suspensions.over(now) == ["a"]
+        suspensions.end("a")
+        assert "a" not in suspensions
     assert lengths[:3] == [FIRST_S, 2 * FIRST_S, 4 * FIRST_S] and lengths[-1] == LONGEST_S
 
 
@@ -93,4 +95,4 @@ def test_after_an_hour_of_good_conduct_all_is_forgiven():
     for now in (0.0, 100.0):
         suspensions.suspend("a", now)
     assert suspensions.suspend("a", 100.0 + 2 * FIRST_S + FORGIVEN_S + 1) == FIRST_S
-    assert Suspensions().take_ended(0.0) == []
+    assert Suspensions().over(0.0) == []

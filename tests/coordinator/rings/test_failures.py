@@ -12,6 +12,7 @@ from molink.coordinator.planning.cluster_plan import CHANGES_MAX
 from molink.coordinator.requests.ring_client import RequestStalledError, Served
 from molink.coordinator.rings import manager as manager_module
 from molink.coordinator.rings import ring_progress, ring_supervisor
+from molink.coordinator.rings.blame import Blame
 from molink.coordinator.rings.ring_supervisor import RingState
 from molink.errors import RingError, StageError
 from molink.stage_protocol.messages import StageProgress
@@ -265,3 +266,18 @@ async def test_one_that_flips_its_wish_rests_and_the_others_serve(monkeypatch):
         w.manager.readiness.settle_s = 0.0
         await w.until(lambda: w.members() == [["b", "c"]])
         assert "changes its wish" in w.service.standbys["a"]
+
+
+async def test_no_ring_that_serves_is_risked_for_one_that_failed_lately(monkeypatch):
+    async with world(monkeypatch, size=2, blame=Blame(first_s=0.0)) as w:
+        w.broken.add("c")
+        w.join("c", "b")
+        await w.until(lambda: w.manager.last_failure)
+        w.join("a")
+        await w.until(lambda: w.members() == [["a", "b"]])
+        w.broken.clear()
+        w.planner.size, w.planner.worth = 3, "twice the users"
+        await w.until(lambda: w.manager.plan.shortage)
+        assert w.members() == [["a", "b"]], "its rest is over, its failure is not forgiven"
+        w.manager.blame = Blame()
+        await w.until(lambda: w.members() == [["a", "b", "c"]])

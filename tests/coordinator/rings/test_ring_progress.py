@@ -156,3 +156,39 @@ def test_a_coordinator_that_was_suspended_blames_nobody():
     progress, stage = RingProgress(RingPace(0.1, 0.001)), [StageProgress(round_waits_s=1e4)]
     for at in range(100):
         assert progress.update(Served(5, 1, 0, 0.1), stage, at * (LATE_S + 0.1)) is None
+
+
+SPAN = 128
+"""Rows of a prompt that leave together."""
+
+
+def prompt_goes_round(progress, served, span_s, until, at_head=True, at_tail=True):
+    """The verdict and when it came, asked once a second while a span comes round each `span_s`."""
+    for second in range(until):
+        rows = SPAN * int(second / span_s)
+        head = StageProgress(rows_in=rows * at_head, rows_out=rows + SPAN, prompt_waits_s=1.0)
+        tail = StageProgress(rows_in=rows + SPAN, rows_out=rows * at_tail)
+        stuck = progress.update(served, [head, tail], float(second))
+        if stuck is not None:
+            return stuck, second
+    return None, until
+
+
+@pytest.mark.parametrize(
+    "served",
+    [
+        pytest.param(Served(5, 1, 0, 0.1), id="preempted and computed again alone"),
+        pytest.param(Served(5, 0, 10_000, 0.1), id="behind a longer one that was cancelled"),
+        pytest.param(Served(5, 0, 131_072, 0.1), id="whose attention is long"),
+    ],
+)
+def test_a_prompt_is_waited_for_while_its_rows_go_round(served):
+    progress = RingProgress(RingPace(0.1, 0.001))
+    assert prompt_goes_round(progress, served, 6.5, 3600) == (None, 3600)
+
+
+@pytest.mark.parametrize(("at_head", "at_tail"), [(True, False), (False, True)])
+def test_that_rows_of_a_prompt_go_round_takes_more_than_one_who_says_so(at_head, at_tail):
+    progress = RingProgress(RingPace(0.1, 0.001))
+    stuck, at = prompt_goes_round(progress, Served(5, 1, 0, 0.1), 1.0, 100, at_head, at_tail)
+    assert stuck is not None and at <= WITHIN_S
