@@ -340,7 +340,7 @@ class RingSupervisor:
             stuck = progress.update(client.served(), stages, now)
             if stuck is not None:
                 raise self._stuck(stuck)
-            client.give_up_stalled(now)
+            client.give_up_stalled(now, partial(self.service.has_other, client))
             await asyncio.sleep(PROGRESS_PERIOD_S)
 
     def _stuck(self, stuck: Stuck) -> StageError:
