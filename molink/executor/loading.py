@@ -5,6 +5,11 @@ A stage first proves, on a miniature of the model, that its architecture can be 
 others (`weights`), and makes room for its KV.
 """
 
+from collections.abc import Iterator
+
+import torch
+from torch import nn
+
 from molink.checkpoint.checkpoint import open_checkpoint
 from molink.checkpoint.description import describe
 from molink.executor.devices import choose_device, choose_dtype, return_freed_memory
@@ -13,10 +18,18 @@ from molink.executor.stage import StageExecutor
 from molink.executor.weights import Progress, StagePart, load_model, load_model_config
 from molink.stage_protocol.messages import StageWork
 
-__all__ = ["load_stage"]
+__all__ = ["load_stage", "read_onto"]
 
-LOADING_SHARE_OF_PROGRESS = 0.7
-"""Of the progress bar: files are fetched and opened first, then weights are rearranged."""
+OPENED, READ = 0.4, 0.7
+"""Where the progress bar is when files have been fetched and opened, and when all weights have been
+read; then they are rearranged."""
+
+READ_BYTES = 64 * 2**20
+"""Between two reports: a second of an old disk."""
+
+PAGE_BYTES = 4096
+"""Of the memory maps that files are read through; where pages are larger, each is read all the
+same."""
 
 
 def load_stage(
@@ -41,15 +54,46 @@ def load_stage(
     config = load_model_config(checkpoint)
     if self_test:
         check_architecture(config, description)
-    share = LOADING_SHARE_OF_PROGRESS
-    weights = load_model(checkpoint, config, part, dtype, lambda done: progress(share * done))
-    stage = StageExecutor(weights.to(device), part, description, device, dtype)
+    weights = load_model(checkpoint, config, part, dtype, _within(progress, 0.0, OPENED))
+    read_onto(weights, device, _within(progress, OPENED, READ))
+    stage = StageExecutor(weights, part, description, device, dtype)
     del weights
-    stage.prepare(
-        work.kv_tokens,
-        lambda done: progress(share + (1 - share) * done),
-        stages_here,
-    )
+    stage.prepare(work.kv_tokens, _within(progress, READ, 1.0), stages_here)
     return_freed_memory()
     progress(1.0)
     return stage
+
+
+def read_onto(
+    model: nn.Module, device: torch.device, progress: Progress = lambda fraction: None
+) -> None:
+    """Read all weights from their memory maps, and move them to a device. The first step would
+    read them too, which takes minutes from an old disk, and nobody would see that it goes on."""
+    total = sum(tensor.nbytes for tensor in model.parameters()) or 1
+    done = 0
+    for module in model.modules():
+        if next(module.children(), None) is not None:
+            continue
+        for tensor in module.parameters():
+            for size in _read(tensor.detach()):
+                done += size
+                progress(min(1.0, done / total))  # What two modules share is read twice.
+        module.to(device)
+    model.to(device)
+
+
+def _read(tensor: torch.Tensor) -> Iterator[int]:
+    """Touch every page of a tensor; yields the bytes of each piece."""
+    if tensor.device.type != "cpu" or not tensor.is_contiguous():
+        yield tensor.nbytes
+        return
+    data = tensor.view(-1).view(torch.uint8)
+    for start in range(0, len(data), READ_BYTES):
+        piece = data[start : start + READ_BYTES]
+        piece[::PAGE_BYTES].max()
+        yield len(piece)
+
+
+def _within(progress: Progress, start: float, stop: float) -> Progress:
+    """Progress of one part of the whole."""
+    return lambda done: progress(start + (stop - start) * done)

@@ -11,7 +11,8 @@ import copy
 import json
 import os
 import tempfile
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -33,6 +34,10 @@ __all__ = ["Progress", "StagePart", "build_stage_class", "load_model", "load_mod
 
 Progress = Callable[[float], None]
 """Called with the fraction done, 0 to 1, rising."""
+
+
+FETCHED = 0.5
+"""Where the progress is when all files are here; then their tensors are converted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,10 +114,11 @@ def load_model(
     paths: dict[str, Path] = {}
     for done, name in enumerate(files):
         paths[name] = checkpoint.weight_file(name)
-        progress((done + 1) / (len(files) + 1))
+        progress(FETCHED * (done + 1) / len(files))
     with tempfile.TemporaryDirectory(prefix="molink-stage-") as directory:
         _write_stage_directory(Path(directory), config, weight_map, paths)
-        model = _from_pretrained(pruned_class, directory, config, dtype, checkpoint.name)
+        with _counted_tensors(lambda done: progress(FETCHED + (1 - FETCHED) * done)):
+            model = _from_pretrained(pruned_class, directory, config, dtype, checkpoint.name)
     progress(1.0)
     return model
 
@@ -193,6 +199,26 @@ def _from_pretrained(
         ) from error
     _refuse_incomplete(report, name)
     return model.eval()  # type: ignore[no-any-return]
+
+
+@contextmanager
+def _counted_tensors(progress: Progress) -> Iterator[None]:
+    """Report each tensor that the library loads within the block, where it would move its bar."""
+
+    def counted(factory: Any, arguments: Any, options: Any) -> Any:
+        return _counted(arguments[0], progress) if arguments else factory(**options)
+
+    before = transformers_logging.set_tqdm_hook(counted)
+    try:
+        yield
+    finally:
+        transformers_logging.set_tqdm_hook(before)
+
+
+def _counted(items: Collection[Any], progress: Progress) -> Iterator[Any]:
+    for done, item in enumerate(items):
+        yield item
+        progress((done + 1) / len(items))
 
 
 def _refuse_incomplete(report: dict[str, Any], name: str) -> None:

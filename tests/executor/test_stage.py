@@ -3,6 +3,7 @@ import torch
 from safetensors.torch import load_file
 
 from molink.errors import StageError, UserError
+from molink.executor import loading
 from molink_scheduler.batch import Admission, Batch, BatchClass, Release, Span
 from molink_scheduler.kv.blocks import OutOfBlocks
 from molink_scheduler.request import SamplingParams
@@ -72,6 +73,17 @@ def test_progress_rises_to_one(checkpoint):
     assert seen == sorted(seen)
     assert seen[-1] == 1.0
     assert len(seen) > 5
+
+
+def test_each_tensor_and_each_piece_that_is_read_counts(checkpoint, monkeypatch):
+    """From an old disk a stage takes minutes: a coordinator must see that it goes on."""
+    monkeypatch.setattr(loading, "READ_BYTES", 1000)
+    seen: list[float] = []
+    stage = cpu_stage(checkpoint, range(2), seen.append)
+    opened = [fraction for fraction in seen if loading.OPENED / 2 < fraction <= loading.OPENED]
+    read = [fraction for fraction in seen if loading.OPENED < fraction <= loading.READ]
+    assert len(opened) >= 2 * 7, "tensors of a layer"
+    assert len(read) >= stage.weights_bytes // 1000
 
 
 def test_nothing_of_the_warm_up_remains(head):

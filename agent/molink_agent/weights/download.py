@@ -7,10 +7,12 @@ checksum before anything is written; a damaged one is simply still missing, and 
 the line is given up on. Only failures in a row count: one good block, and the count starts anew.
 """
 
+import asyncio
 import hashlib
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import aclosing
+from functools import partial
 from pathlib import Path
 
 from molink.checkpoint.shard_plan import plan_shards
@@ -87,10 +89,8 @@ async def _from_coordinator(
         space = DiskSpace(directory, limits, f"{layers_text(layers)} of {manifest.model}")
         view = folder.view(layers)
         try:
-            for file in files:
-                await in_thread(on_disk, file.verify)
+            meter = await _verified(files, progress)
             await in_thread(space.make, _missing_bytes(files), [file.path for file in files], view)
-            meter = _meter(files, progress)
             for name, ours in _by_source(files).items():
                 download = _FileDownload(client, manifest.file(name), ours, retries, meter)
                 await download.run()
@@ -112,11 +112,23 @@ def _by_source(files: Sequence[PartFile]) -> dict[str, list[PartFile]]:
     return by_source
 
 
-def _meter(files: Sequence[PartFile], progress: Progress) -> ProgressMeter:
+async def _verified(files: Sequence[PartFile], progress: Progress) -> ProgressMeter:
+    """Read what is there, which takes minutes from an old disk, and report each piece."""
     total = sum(file.part.size - len(file.part.prefix) for file in files)
-    meter = ProgressMeter(total, total - _missing_bytes(files), progress)
+    meter, loop = ProgressMeter(total, 0, progress), asyncio.get_running_loop()
     meter.report()
+
+    def found_good(size: int) -> None:
+        loop.call_soon_threadsafe(_found_good, meter, size)
+
+    for file in files:
+        await in_thread(on_disk, partial(file.verify, found_good))
     return meter
+
+
+def _found_good(meter: ProgressMeter, size: int) -> None:
+    meter.kept(size)
+    meter.report()
 
 
 def _link(view: Path, files: Sequence[PartFile]) -> None:

@@ -10,6 +10,7 @@ import asyncio
 import hashlib
 import re
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +37,11 @@ READ_BYTES = 2**20
 FETCHES = 2
 """Of a file whose checksum is wrong."""
 
-Received = Callable[[int], None]
+VERIFYING_SHARE = 0.1
+"""Of the time in which as many bytes come: minutes of it are visible as progress."""
+
+Counted = Callable[[int], None]
+"""Called with a number of bytes."""
 
 
 async def fetch_from_hub(
@@ -52,23 +57,39 @@ async def fetch_from_hub(
     there = {name: size for name, (size, cached) in sizes.items() if cached}
     missing = sum(size for size, _ in sizes.values()) - sum(there.values())
     await in_thread(space.make, missing, [], view)
-    meter = ProgressMeter(missing + sum(there.values()), sum(there.values()), progress)
+    total = (1 + VERIFYING_SHARE) * (missing + sum(there.values()))
+    meter = ProgressMeter(int(total), sum(there.values()), progress)
     meter.report()
-    loop = asyncio.get_running_loop()
-
-    def received(size: int) -> None:
-        loop.call_soon_threadsafe(_count, meter, size)
-
-    paths = {name: await in_thread(_fetch, checkpoint, name, received) for name in names}
+    counts = _Counts(meter, asyncio.get_running_loop())
+    paths = {name: await in_thread(_fetch, checkpoint, name, counts) for name in names}
     plan = await in_thread(_plan, paths, shape, layers)
     await in_thread(_show, view, checkpoint, plan, paths)
     progress(1.0, 0.0)
     return view
 
 
-def _count(meter: ProgressMeter, size: int) -> None:
-    meter.kept(size)
-    meter.received(size)
+@dataclass(frozen=True, slots=True)
+class _Counts:
+    """Counts of what has come and what was verified, for a thread to add to."""
+
+    meter: ProgressMeter
+    loop: asyncio.AbstractEventLoop
+
+    def received(self, size: int) -> None:
+        """Count bytes that have come."""
+        self.loop.call_soon_threadsafe(self._received, size)
+
+    def verified(self, size: int) -> None:
+        """Count bytes that were read again."""
+        self.loop.call_soon_threadsafe(self._verified, size)
+
+    def _received(self, size: int) -> None:
+        self.meter.kept(size)
+        self.meter.received(size)
+
+    def _verified(self, size: int) -> None:
+        self.meter.kept(int(VERIFYING_SHARE * size))
+        self.meter.report()
 
 
 def _files_of(checkpoint: Checkpoint, shape: WeightsLayout, layers: range) -> list[str]:
@@ -90,18 +111,18 @@ def _size(checkpoint: Checkpoint, name: str) -> tuple[int, bool]:
     return facts.file_size or 0, facts.is_cached
 
 
-def _fetch(checkpoint: Checkpoint, name: str, received: Received) -> Path:
+def _fetch(checkpoint: Checkpoint, name: str, counts: _Counts) -> Path:
     """A file of the right checksum."""
     for attempt in range(FETCHES):
-        path = checkpoint.weight_file(name, bar_class(received), again=attempt > 0)
-        if _is_right(path):
+        path = checkpoint.weight_file(name, bar_class(counts.received), again=attempt > 0)
+        if _is_right(path, counts.verified):
             return path
     raise WeightsError(
         f"{name} of {checkpoint.name} came damaged {FETCHES} times from the hub: try again later"
     )
 
 
-def _is_right(path: Path) -> bool:
+def _is_right(path: Path, verified: Counted) -> bool:
     """Whether a file is what the hub's etag says; true where the etag is no checksum."""
     name = path.resolve().name
     if not LARGE_FILE_NAME.fullmatch(name):
@@ -110,10 +131,11 @@ def _is_right(path: Path) -> bool:
     with path.open("rb") as file:
         while data := file.read(READ_BYTES):
             digest.update(data)
+            verified(len(data))
     return digest.hexdigest() == name
 
 
-def bar_class(received: Received) -> type[Any]:
+def bar_class(received: Counted) -> type[Any]:
     """Class that the hub's client takes for a progress bar."""
     from huggingface_hub.utils import tqdm
 

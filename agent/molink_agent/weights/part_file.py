@@ -27,7 +27,7 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -188,12 +188,11 @@ class PartFile:
 
     def missing_bytes(self) -> int:
         """Bytes that are still to be written."""
-        cuts = (cut for one in self.missing for cut in self.part.cuts(one, self.block_bytes))
-        return sum(cut.stop - cut.start for cut in cuts)
+        return sum(map(self._piece_bytes, self.missing))
 
-    def verify(self) -> None:
+    def verify(self, found_good: Callable[[int], None] = lambda size: None) -> None:
         """Find out which pieces are good; what is not is forgotten. A finished file with a bad
-        piece stops being one."""
+        piece stops being one. `found_good` is called with the bytes of each as it is found."""
         claimed = self._read_journal()
         found = self.path if self.path.exists() else self.partial
         if claimed is None or not found.exists():
@@ -202,11 +201,11 @@ class PartFile:
         with found.open("rb") as file:
             right = file.read(len(self.part.prefix)) == self.part.prefix
             right = right and os.fstat(file.fileno()).st_size <= self.part.size
-            self.held = {
-                block: digest
-                for block, digest in (claimed if right else {}).items()
-                if self._piece_digest(file.fileno(), block) == digest
-            }
+            self.held = {}
+            for block, digest in (claimed if right else {}).items():
+                if self._piece_digest(file.fileno(), block) == digest:
+                    self.held[block] = digest
+                    found_good(self._piece_bytes(block))
         if not right:
             self._begin()
         elif self.missing or found == self.partial:
@@ -277,6 +276,9 @@ class PartFile:
         draft = self.journal.with_name(f"{self.journal.name}.new")
         draft.write_text("".join(f"{line}\n" for line in lines), encoding="ascii")
         draft.replace(self.journal)
+
+    def _piece_bytes(self, block: int) -> int:
+        return sum(cut.stop - cut.start for cut in self.part.cuts(block, self.block_bytes))
 
     def _piece_digest(self, descriptor: int, block: int) -> str:
         """Empty where the disk cannot read it."""

@@ -100,4 +100,4 @@ class ProgressMeter:
         """Report the fraction and the rate of the last seconds."""
         (first_s, first), (last_s, last) = self._samples[0], self._samples[-1]
         rate = (last - first) / (last_s - first_s) if last_s > first_s else 0.0
-        self._progress(self._kept / self._total if self._total else 1.0, rate)
+        self._progress(min(1.0, self._kept / self._total) if self._total else 1.0, rate)

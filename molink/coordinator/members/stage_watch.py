@@ -92,7 +92,10 @@ class LoadWatch:
         return self._progressed_at + (limits.download_s if is_download else limits.load_s)
 
     def is_lagging(self, now: float) -> bool:
-        """Whether nothing at all has risen for so long that others should not wait."""
+        """Whether nothing at all has risen for so long that others should not wait. Who has not
+        begun to rise reads files or starts torch: that is for the deadlines."""
+        if not 0.0 < self._latest[1] < 1.0:
+            return False
         if now - self._waited_at < self.limits.download_s:
             return False
         return now - self._rose_at >= self.limits.lagging_s

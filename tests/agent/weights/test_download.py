@@ -69,6 +69,17 @@ async def test_progress_rises_to_one(serve, home):
     assert told[-1][1] > 0
 
 
+async def test_verifying_what_is_there_is_progress_too(serve, home):
+    """From an old disk it takes minutes, in which a coordinator must see that it goes on."""
+    server = await serve()
+    await ensure_weights(server.source, range(6), home, QUICK)
+    told = []
+    await ensure_weights(server.source, range(6), home, QUICK, lambda *one: told.append(one[0]))
+    assert told == sorted(told)
+    assert (told[0], told[-1]) == (0.0, 1.0)
+    assert len(set(told)) > LAYERS
+
+
 async def test_a_damaged_block_is_fetched_again(serve, home):
     server = await serve()
     server.faults.extend([Fault(), Fault(), Fault(altered=BLOCK + 5)])

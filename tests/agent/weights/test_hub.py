@@ -82,6 +82,15 @@ async def test_whole_files_of_its_layers_come_and_only_its_tensors_are_named(hub
     assert hub.fetched == []
 
 
+async def test_verifying_what_is_there_is_progress_too(hub, home):
+    write_model(hub.remote, files=5)
+    await ensure_weights(SOURCE, range(LAYERS), home, QUICK)
+    told = []
+    await ensure_weights(SOURCE, range(LAYERS), home, QUICK, lambda *one: told.append(one[0]))
+    assert told == sorted(told)
+    assert told[0] < 0.95 and len(set(told)) >= 5
+
+
 async def test_a_file_that_came_damaged_is_fetched_again(hub, home):
     write_model(hub.remote)
     hub.damaged = 1

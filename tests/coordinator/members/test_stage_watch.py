@@ -53,7 +53,7 @@ def test_who_says_nothing_at_all_is_overdue():
 
 def test_devices_of_one_pc_download_one_after_the_other():
     watch = LoadWatch(LIMITS, 0.0)
-    watch.update(fact("downloading", 0.0), 1.0)
+    watch.update(fact("downloading", 0.02), 1.0)
     watch.excuse(500.0)
     assert watch.due_at() == 500.0 + LIMITS.download_s
     assert watch.is_lagging(500.0), "others need not wait for it"
@@ -68,7 +68,16 @@ def test_who_waits_for_the_coordinator_is_neither_overdue_nor_lagging(told):
         assert second + 35 < watch.due_at()
         assert not watch.is_lagging(second + 35.0)
     assert watch.due_at() <= 1800 + LIMITS.load_s
-    assert watch.is_lagging(1900.0), "it waits no more"
+    assert watch.is_lagging(1900.0) == (told is not None), "it waits no more"
+
+
+@pytest.mark.parametrize("told", [None, fact("downloading", 0.0), fact("downloading", 1.0)])
+def test_who_has_not_begun_to_rise_does_not_lag(told):
+    """It verifies what is there, or starts torch."""
+    watch = LoadWatch(LIMITS, 0.0)
+    watch.update(told, 1.0)
+    assert not watch.is_lagging(59.0)
+    assert watch.due_at() <= 1.0 + LIMITS.load_s
 
 
 def test_who_loads_waits_for_nobody():
