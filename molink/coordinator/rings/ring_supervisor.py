@@ -75,6 +75,7 @@ class Assigner:
                 commands=self.commands,
                 limits=self.limits,
                 pc_downloading_at=partial(self.book.last_download, node.pc),
+                pc_made_wait_at=partial(self.book.last_wait, node.pc),
             )
             for index, (node, stage) in enumerate(zip(nodes, plan.stages, strict=True))
         ]

@@ -219,6 +219,20 @@ async def test_a_member_that_does_not_go_on_loading_rests(monkeypatch):
         assert set(w.manager.blame.reasons(time.monotonic())) == {"a"}
 
 
+async def test_a_member_that_the_coordinator_makes_wait_is_not_blamed(monkeypatch):
+    async with world(monkeypatch, size=2) as w:
+        loads_within(w, download_s=0.0)
+        w.slow.add("a")
+        w.book.make_wait("a", time.monotonic() + 3600.0)
+        w.join("a", "b", "c")
+        await w.until(lambda: w.book.node("a").current_fact)
+        for _ in range(50):
+            w.say("a", PROFILE)
+            await asyncio.sleep(0)
+        assert [ring.state for ring in w.manager.rings] == [RingState.LOADING]
+        assert not w.manager.last_failure
+
+
 async def test_nobody_waits_for_a_member_without_which_the_others_suffice(monkeypatch):
     async with world(monkeypatch, size=2) as w:
         loads_within(w, lagging_s=0.0)
