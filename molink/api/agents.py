@@ -9,7 +9,7 @@ from aiohttp import web
 from molink.api.body import body_pieces
 from molink.api.errors import ApiError, errors_in_openai_shape
 from molink.api.weights.offered_files import OfferedFiles
-from molink.api.weights.routes import PcOfToken, add_weights_routes
+from molink.api.weights.routes import MadeWait, PcOfToken, add_weights_routes
 from molink.control.messages.sealing import SEALED_BYTES_MAX
 from molink.coordinator.services import JoinService
 from molink.errors import ControlError, JoinRefusedError
@@ -23,6 +23,7 @@ def create_agents_app(
     joining: JoinService,
     offered: OfferedFiles,
     pc_of_token: PcOfToken,
+    made_wait: MadeWait = lambda pc: None,
     *,
     bytes_per_s_max: float | None = None,
 ) -> web.Application:
@@ -30,7 +31,7 @@ def create_agents_app(
     `add_weights_routes`."""
     app = web.Application(middlewares=[errors_in_openai_shape], client_max_size=SEALED_BYTES_MAX)
     add_join_route(app, joining)
-    add_weights_routes(app, offered, pc_of_token, bytes_per_s_max=bytes_per_s_max)
+    add_weights_routes(app, offered, pc_of_token, made_wait, bytes_per_s_max=bytes_per_s_max)
     app.add_routes([web.route("*", "/{path:.*}", _nothing_here)])
     return app
 

@@ -181,6 +181,7 @@ async def _serve(settings: "UpSettings", shown: "StatusLine", *, wait: bool) -> 
             coordinator.joining,
             offered,
             registry.pc_of_token,
+            coordinator.made_wait,
             bytes_per_s_max=settings.weights_bytes_per_s,
         )
         agents = await start_api(

@@ -8,6 +8,7 @@ import asyncio
 import asyncio.sslproto
 import logging
 import ssl
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager, closing
 from dataclasses import dataclass
@@ -60,6 +61,8 @@ class Coordinator:
     checkpoint: Checkpoint
     agents_tls: ssl.SSLContext
     """What the port for agents presents itself with."""
+    made_wait: Callable[[str], None]
+    """To be called whenever a PC's download of weights waits for this side."""
     plan: Callable[[str | None], Awaitable[Plan | Shortage]]
     """The best plan for the nodes that are here now, split in this way (None: as we do)."""
 
@@ -120,6 +123,7 @@ async def start_coordinator(
             registry,
             model.checkpoint,
             tls.server_context(),
+            lambda pc: book.make_wait(pc, time.monotonic()),
             lambda split: _best_plan(planner, book, split),
         )
 

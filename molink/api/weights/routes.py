@@ -34,7 +34,7 @@ from molink.api.weights.slots import (
     TakenOverError,
 )
 
-__all__ = ["PcOfToken", "WeightsRoutes", "add_weights_routes"]
+__all__ = ["MadeWait", "PcOfToken", "WeightsRoutes", "add_weights_routes"]
 
 CHUNK_BYTES = 256 * 2**10
 """Written at once: what a cap is spaced by, and under a millisecond of the event loop."""
@@ -49,15 +49,24 @@ PcOfToken = Callable[[str], str | None]
 """The PC of the node with this bearer token; None: no node that may fetch weights has it. Must not
 block."""
 
+MadeWait = Callable[[str], None]
+"""Called with a PC whose download waits for the coordinator, or has not the whole of its line."""
+
 
 class WeightsRoutes:
     """Handlers of the weights' endpoints, with the slots and the cap that they share."""
 
     def __init__(
-        self, offered: OfferedFiles, pc_of_token: PcOfToken, slots: DownloadSlots, cap: RateCap
+        self,
+        offered: OfferedFiles,
+        pc_of_token: PcOfToken,
+        made_wait: MadeWait,
+        slots: DownloadSlots,
+        cap: RateCap,
     ) -> None:
         self._offered = offered
         self._pc_of_token = pc_of_token
+        self._made_wait = made_wait
         self._slots = slots
         self._cap = cap
         self.bytes_sent = 0
@@ -65,22 +74,25 @@ class WeightsRoutes:
 
     async def get_manifest(self, request: web.Request) -> web.Response:
         """The manifest: all files with their checksums."""
-        self._pc(request)
-        response = web.Response(body=self._ready(), content_type="application/json")
+        response = web.Response(
+            body=self._ready(self._pc(request)), content_type="application/json"
+        )
         response.enable_compression()
         return response
 
     async def get_file(self, request: web.Request) -> web.StreamResponse:
         """A file, or the range of it that is asked for."""
         pc = self._pc(request)
-        self._ready()
+        self._ready(pc)
         name = request.match_info["name"]
         path, size = self._file(name)
         start, stop = _range(request, name, size)
         try:
+            self._note_wait(pc)
             async with self._slots.one(pc) as download:
                 return await self._send(request, path, size, start, stop, download)
         except NoSlotError:
+            self._note_wait(pc)
             raise _busy("Other nodes are downloading: come back in a moment.") from None
         except TakenOverError:
             _abort(request, "the PC has asked anew")
@@ -101,10 +113,16 @@ class WeightsRoutes:
             )
         return pc
 
-    def _ready(self) -> bytes:
+    def _note_wait(self, pc: str) -> None:
+        """Excuse a PC that has not the whole line to itself."""
+        if self._slots.has_others(pc) or self._cap.bytes_per_s is not None:
+            self._made_wait(pc)
+
+    def _ready(self, pc: str) -> bytes:
         if self._offered.failure is not None:
             raise ApiError(self._offered.failure, status=500, code="weights_unreadable")
         if self._offered.manifest_json is None:
+            self._made_wait(pc)
             done = int(100 * self._offered.progress)
             raise _busy(f"Checksums of the weights are being computed ({done} %): come back soon.")
         return self._offered.manifest_json
@@ -168,6 +186,7 @@ class WeightsRoutes:
                 start += len(data)
                 self.bytes_sent += len(data)
                 download.sent_bytes += len(data)
+                self._note_wait(download.pc)
         finally:
             await asyncio.to_thread(file.close)
 
@@ -176,6 +195,7 @@ def add_weights_routes(
     app: web.Application,
     offered: OfferedFiles,
     pc_of_token: PcOfToken,
+    made_wait: MadeWait = lambda pc: None,
     *,
     downloads_max: int = DOWNLOADS_MAX,
     bytes_per_s_max: float | None = None,
@@ -186,7 +206,7 @@ def add_weights_routes(
     which turns refusals into answers. The routes returned count the bytes that went out.
     """
     routes = WeightsRoutes(
-        offered, pc_of_token, DownloadSlots(downloads_max), RateCap(bytes_per_s_max)
+        offered, pc_of_token, made_wait, DownloadSlots(downloads_max), RateCap(bytes_per_s_max)
     )
     app.add_routes(
         [

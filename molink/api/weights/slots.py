@@ -50,6 +50,7 @@ class TakenOverError(Exception):
 class Download:
     """A download that holds a slot, or has given it away."""
 
+    pc: str
     since_s: float
     """When its rate was looked at last, or when it began."""
     sent_bytes: int = 0
@@ -78,6 +79,10 @@ class DownloadSlots:
         """Slots taken."""
         return len(self._holding)
 
+    def has_others(self, pc: str) -> bool:
+        """Whether any other PC downloads or waits."""
+        return bool(self._pcs.keys() - {pc})
+
     @asynccontextmanager
     async def one(self, pc: str) -> AsyncIterator[Download]:
         """Hold a slot for the block of `async with`; the PC's older download ends.
@@ -87,7 +92,7 @@ class DownloadSlots:
         try:
             async with asyncio.timeout(None) as ending, self._only(pc, ending):
                 await self._acquire()
-                download = Download(self._clock())
+                download = Download(pc, self._clock())
                 self._holding.add(download)
                 try:
                     yield download

@@ -5,6 +5,7 @@ arguments, in seconds on a clock that never jumps.
 """
 
 import asyncio
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
@@ -192,6 +193,8 @@ class NodeBook:
     downloading_at: dict[str, float] = field(default_factory=dict)
     """When a download of any device of a PC was last seen to go on, by PC: one after the other
     downloads."""
+    made_wait_at: dict[str, float] = field(default_factory=dict)
+    """When the coordinator last made a PC's download wait."""
     _heartbeats: Heartbeats = field(default_factory=Heartbeats)
 
     def __iter__(self) -> Iterator[Node]:
@@ -258,6 +261,14 @@ class NodeBook:
     def last_download(self, pc: str) -> float:
         """When a download of any of a PC's devices was last seen to go on."""
         return self.downloading_at.get(pc, 0.0)
+
+    def make_wait(self, pc: str, now: float) -> None:
+        """Note that a PC's download waits for the coordinator, or shares its line with others."""
+        self.made_wait_at[pc] = now
+
+    def last_wait(self, pc: str) -> float:
+        """When a PC's download last waited for the coordinator."""
+        return self.made_wait_at.get(pc, -math.inf)
 
     def note_rate(self, node_id: str, rate_mbps: float) -> None:
         """Note that the coordinator itself has received bytes of a node at this rate."""

@@ -5,6 +5,7 @@ a volunteer's PC or a local one of `molink serve`.
 """
 
 import asyncio
+import math
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -74,6 +75,8 @@ class AgentStage:
     clock: Callable[[], float] = time.monotonic
     pc_downloading_at: Callable[[], float] = lambda: 0.0
     """When a download to its PC was last seen to go on."""
+    pc_made_wait_at: Callable[[], float] = lambda: -math.inf
+    """When the coordinator last made a download to its PC wait."""
     _loading: LoadWatch | None = None
     """Since it was told to load."""
     _reports: ReportWatch | None = None
@@ -174,6 +177,7 @@ class AgentStage:
         if watch is None or self.loaded is not None or self.node.is_local:
             return None
         watch.update(fact, now)
+        watch.made_wait(self.pc_made_wait_at())
         watch.excuse(self.pc_downloading_at())
         if now >= watch.due_at():
             raise self.fail(f"{self.name}: {watch.sentence(now)}.")
@@ -186,6 +190,7 @@ class AgentStage:
         if watch is None or self.loaded is not None:
             return False
         watch.update(self.node.current_fact, now)
+        watch.made_wait(self.pc_made_wait_at())
         return watch.is_lagging(now)
 
     def _checked(self, fact: StageFact) -> StageLoaded:

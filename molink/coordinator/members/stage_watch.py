@@ -8,6 +8,7 @@ a home line honestly takes half an hour, and one that hangs would be waited for 
 Pure: times are arguments, in seconds on a clock that never jumps.
 """
 
+import math
 from dataclasses import dataclass, field
 
 from molink.control.messages.payloads import Profile, StageFact
@@ -58,6 +59,8 @@ class LoadWatch:
     """...and as it is now."""
     _rose_at: float = field(init=False)
     """However little."""
+    _waited_at: float = -math.inf
+    """When the coordinator last made it wait."""
 
     def __post_init__(self) -> None:
         self._progressed_at = self._rose_at = self.began_at
@@ -75,6 +78,13 @@ class LoadWatch:
         """It could not make progress until then: another device of its PC was downloading."""
         self._progressed_at = max(self._progressed_at, until)
 
+    def made_wait(self, until: float) -> None:
+        """It could not download until then, or not with the whole line, because of the coordinator:
+        it was computing checksums, or was sending to others, or has capped what it sends."""
+        if self._kind != "loading":
+            self._waited_at = max(self._waited_at, until)
+            self.excuse(until)
+
     def due_at(self) -> float:
         """When it has failed unless there is progress before."""
         is_download = self._kind == "downloading" and self._fraction < 1.0 - RISE_MIN
@@ -83,6 +93,8 @@ class LoadWatch:
 
     def is_lagging(self, now: float) -> bool:
         """Whether nothing at all has risen for so long that others should not wait."""
+        if now - self._waited_at < self.limits.download_s:
+            return False
         return now - self._rose_at >= self.limits.lagging_s
 
     def sentence(self, now: float) -> str:

@@ -27,6 +27,10 @@ seconds, a download of a replacement's layers minutes, and a user has gone by th
 MOVES_MAX = 8
 """A request that has lost so many rings is failed: something about it may be what ends them."""
 
+STALL_PATIENCE = 2.0
+"""Each time that a request was left lying it is given so many times as long: a prompt may take any
+honest ring longer than the last deadline, and rings are not to hand it round for ever."""
+
 Report = Callable[[Mapping[str, str], Mapping[str, str]], dict[str, Any]]
 """Made with the reasons why nodes hold nothing, and the devices of those that serve."""
 
@@ -85,6 +89,13 @@ class ClusterService:
         self.rings.remove(ring)
         self._changed.send()
 
+    def has_other(self, client: RingClient, tokens: int) -> bool:
+        """Whether a ring beside this client's takes requests of so many tokens."""
+        return any(
+            ring.is_open and ring.client is not client and ring.client.card.model_len_max >= tokens
+            for ring in self.rings
+        )
+
     async def until_ready(self) -> None:
         """Until a ring is open."""
         while self.unready_reason is not None:
@@ -94,16 +105,17 @@ class ClusterService:
         """Stream one sequence over as many rings as it takes; closing the generator cancels it."""
         output: tuple[int, ...] = ()
         left: ServingRing | None = None
+        patience = 1.0
         for moves in range(MOVES_MAX):
             ring = await self._ring_for(request, left, accepted=moves > 0)
             try:
-                async with aclosing(ring.client.generate(request, output)) as events:
+                async with aclosing(ring.client.generate(request, output, patience)) as events:
                     async for event in events:
                         output += event.token_ids
                         yield event
                 return
             except RequestStalledError:
-                left = ring
+                left, patience = ring, STALL_PATIENCE * patience
             except RingError:
                 if ring.client.unready_reason is None:
                     raise

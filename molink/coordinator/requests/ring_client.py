@@ -63,8 +63,9 @@ _FINISH_REASONS = {
 
 
 TOKEN_WITHIN_S, FIRST_TOKEN_WITHIN_S = 300.0, 900.0
-"""Between two tokens of a sequence, and until the first: who was preempted waits for room, and who
-came last for all before, so this is only for what a head has lost or holds back."""
+"""Between two tokens of a sequence, and until the first, before another ring is tried: who was
+preempted waits for room, and who came last for all before, so this is only for what a head has lost
+or holds back."""
 
 ROUND_WEIGHT, ROUND_MAX_S = 0.1, 10.0
 """Of the newest time between two tokens; longer ones are pauses of a preempted sequence."""
@@ -102,6 +103,8 @@ class _Sequence:
     """That the ring computes before the first that it generates."""
     moved_at: float
     """When it was submitted, or its latest token came."""
+    patience: float
+    """How many times as long as usual it may lie."""
     has_token: bool = False
     """Whether this ring has generated one."""
     events: asyncio.Queue[TokenEvent | MolinkError] = field(default_factory=asyncio.Queue)
@@ -169,23 +172,23 @@ class RingClient:
             self._round_s,
         )
 
-    def give_up_stalled(self, now: float) -> None:
-        """Fail the sequences for which nothing has come for so long that another ring, or another
-        try, is better."""
+    def give_up_stalled(self, now: float, may_move: Callable[[int], bool]) -> None:
+        """Fail the sequences for which nothing has come for so long that another ring is better;
+        `may_move`: whether there is one for so many tokens. Without, they keep their place."""
         for live in self._live.values():
             longest_s = TOKEN_WITHIN_S if live.has_token else FIRST_TOKEN_WITHIN_S
-            if now - live.moved_at > longest_s:
+            if now - live.moved_at > live.patience * longest_s and may_move(live.tokens):
                 live.moved_at = now
                 live.events.put_nowait(RequestStalledError("The ring has left the request lying."))
 
     async def generate(
-        self, request: GenerationRequest, output: tuple[int, ...] = ()
+        self, request: GenerationRequest, output: tuple[int, ...] = (), patience: float = 1.0
     ) -> AsyncGenerator[TokenEvent, None]:
         """Stream one sequence; closing the generator cancels it on the ring.
 
         `output` is what another ring has generated of it: those tokens are computed again and not
-        sent again."""
-        request_id, live = self._submit(request, output)
+        sent again. `patience`: how many times as long as usual it may lie."""
+        request_id, live = self._submit(request, output, patience)
         try:
             while True:
                 event = await live.events.get()
@@ -229,7 +232,9 @@ class RingClient:
         for live in self._live.values():
             live.events.put_nowait(RingError(reason))
 
-    def _submit(self, request: GenerationRequest, output: tuple[int, ...]) -> tuple[int, _Sequence]:
+    def _submit(
+        self, request: GenerationRequest, output: tuple[int, ...], patience: float
+    ) -> tuple[int, _Sequence]:
         if self.unready_reason is not None:
             raise RingError(self.unready_reason)
         if len(self._live) >= REQUESTS_MAX:
@@ -250,8 +255,8 @@ class RingClient:
                 text.push((token_id,))
         self.links.send(Submit(Request(request_id, request.prompt_token_ids, sampling, output)))
         self._idle.clear()
-        known_tokens = len(request.prompt_token_ids) + len(output)
-        live = _Sequence(sampling, text, tokens, len(output), known_tokens, time.monotonic())
+        known_tokens, now = len(request.prompt_token_ids) + len(output), time.monotonic()
+        live = _Sequence(sampling, text, tokens, len(output), known_tokens, now, patience)
         self._live[request_id] = live
         return request_id, live
 

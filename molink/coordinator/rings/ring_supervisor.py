@@ -75,6 +75,7 @@ class Assigner:
                 commands=self.commands,
                 limits=self.limits,
                 pc_downloading_at=partial(self.book.last_download, node.pc),
+                pc_made_wait_at=partial(self.book.last_wait, node.pc),
             )
             for index, (node, stage) in enumerate(zip(nodes, plan.stages, strict=True))
         ]
@@ -339,7 +340,7 @@ class RingSupervisor:
             stuck = progress.update(client.served(), stages, now)
             if stuck is not None:
                 raise self._stuck(stuck)
-            client.give_up_stalled(now)
+            client.give_up_stalled(now, partial(self.service.has_other, client))
             await asyncio.sleep(PROGRESS_PERIOD_S)
 
     def _stuck(self, stuck: Stuck) -> StageError:

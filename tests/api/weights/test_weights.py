@@ -183,15 +183,29 @@ async def test_until_files_are_hashed_one_is_told_to_come_back(start, monkeypatc
         return slow(*arguments)
 
     monkeypatch.setattr("molink.api.weights.offered_files.hash_file", held)
-    url, offered = await start(ready=False)
+    waited = []
+    url, offered = await start(ready=False, made_wait=waited.append)
     for path in ("manifest", f"files/{FILE}"):
         status, body, headers = await get(f"{url}/{path}")
         assert status == 503
         assert int(headers["Retry-After"]) > 0
         assert "come back" in sentence(body)
+    assert waited == ["pc", "pc"], "it is not to blame for the time"
     go.set()
     await offered.ready()
     assert (await get(f"{url}/manifest"))[0] == 200
+    assert (await get(f"{url}/files/{FILE}"))[0] == 200
+    assert waited == ["pc", "pc"], "the whole line was its own"
+
+
+@pytest.mark.parametrize("options", [{}, {"bytes_per_s_max": 1e9}])
+async def test_a_pc_that_has_not_the_whole_line_is_excused(start, monkeypatch, options):
+    others = not options
+    monkeypatch.setattr(DownloadSlots, "has_others", lambda self, pc: others)
+    waited = []
+    url, _ = await start(made_wait=waited.append, **options)
+    assert (await get(f"{url}/files/{FILE}"))[0] == 200
+    assert waited == ["pc", "pc"], "as it asks, and with each chunk"
 
 
 async def test_sums_are_kept_from_one_start_to_the_next(start, model, monkeypatch):
@@ -256,6 +270,7 @@ async def test_slots_go_round_and_the_line_is_bounded():
     slots = DownloadSlots(count=1, wait_s=0.0)
     async with slots.one("a"):
         assert slots.busy == 1
+        assert (slots.has_others("a"), slots.has_others("b")) == (False, True)
         with pytest.raises(NoSlotError):
             async with slots.one("b"):
                 pass

@@ -59,6 +59,26 @@ def test_devices_of_one_pc_download_one_after_the_other():
     assert watch.is_lagging(500.0), "others need not wait for it"
 
 
+@pytest.mark.parametrize("told", [None, fact("downloading", 0.3)])
+def test_who_waits_for_the_coordinator_is_neither_overdue_nor_lagging(told):
+    watch = LoadWatch(LIMITS, 0.0)
+    watch.update(told, 1.0)
+    for second in range(0, 1800, 35):  # In line for 30 s, then away for 5.
+        watch.made_wait(float(second))
+        assert second + 35 < watch.due_at()
+        assert not watch.is_lagging(second + 35.0)
+    assert watch.due_at() <= 1800 + LIMITS.load_s
+    assert watch.is_lagging(1900.0), "it waits no more"
+
+
+def test_who_loads_waits_for_nobody():
+    watch = LoadWatch(LIMITS, 0.0)
+    watch.update(fact("loading", 0.3), 0.0)
+    watch.made_wait(100.0)
+    assert watch.due_at() == LIMITS.load_s
+    assert watch.is_lagging(100.0)
+
+
 def test_a_trickle_that_takes_longer_than_the_hour_is_overdue():
     watch = LoadWatch(LIMITS, 0.0)
     for second in range(60):

@@ -6,7 +6,13 @@ from types import SimpleNamespace
 
 import pytest
 
-from molink.coordinator.requests.ring_client import RingClient
+from molink.coordinator.requests import ring_client
+from molink.coordinator.requests.ring_client import (
+    FIRST_TOKEN_WITHIN_S,
+    TOKEN_WITHIN_S,
+    RequestStalledError,
+    RingClient,
+)
 from molink.coordinator.requests.ring_links import (
     HeadLost,
     LinkEvent,
@@ -73,12 +79,14 @@ class Serving:
         self.run.cancel()
         await asyncio.gather(self.run, return_exceptions=True)
 
-    def ask(self, max_tokens: int = 2, output: tuple[int, ...] = ()) -> "asyncio.Task[list[int]]":
-        return asyncio.create_task(self._answer(max_tokens, output))
+    def ask(
+        self, max_tokens: int = 2, output: tuple[int, ...] = (), patience: float = 1.0
+    ) -> "asyncio.Task[list[int]]":
+        return asyncio.create_task(self._answer(max_tokens, output, patience))
 
-    async def _answer(self, max_tokens: int, output: tuple[int, ...]) -> list[int]:
+    async def _answer(self, max_tokens: int, output: tuple[int, ...], patience: float) -> list[int]:
         sampling = SamplingParams(max_tokens=max_tokens)
-        events = self.client.generate(GenerationRequest((1, 2), sampling), output)
+        events = self.client.generate(GenerationRequest((1, 2), sampling), output, patience)
         return [event.token_ids[0] async for event in events]
 
     async def submitted(self, count: int = 1) -> int:
@@ -140,6 +148,32 @@ async def test_tokens_of_rings_before_count():
             await s.run
         with pytest.raises(RingError):
             await answer
+
+
+@pytest.mark.parametrize("patience", [1.0, 4.0])
+@pytest.mark.parametrize("tokens, within_s", [(0, FIRST_TOKEN_WITHIN_S), (1, TOKEN_WITHIN_S)])
+async def test_a_request_left_lying_keeps_its_place_until_another_ring_is_there(
+    monkeypatch, tokens, within_s, patience
+):
+    """A single ring's queue may be hours long; cancelled, its requests would go to its end."""
+    monkeypatch.setattr(ring_client, "time", SimpleNamespace(monotonic=lambda: 0.0))
+    async with Serving() as s:
+        answer = s.ask(patience=patience)
+        request_id = await s.submitted()
+        for _ in range(tokens):
+            s.links.tell(TokenSample(request_id, 7))
+        while s.client.tokens_sent < tokens:  # noqa: ASYNC110 - it happens by itself
+            await asyncio.sleep(0)
+        asked = []
+        s.client.give_up_stalled(100 * within_s, lambda tokens: asked.append(tokens) or False)
+        s.client.give_up_stalled(patience * within_s, lambda tokens: True)
+        await asyncio.sleep(0)
+        assert asked == [4]
+        assert not answer.done()
+        s.client.give_up_stalled(patience * within_s + 0.1, lambda tokens: True)
+        with pytest.raises(RequestStalledError):
+            await answer
+        assert s.links.sent[-1] == Cancel(request_id)
 
 
 async def test_a_full_link_refuses_and_keeps_nothing():

@@ -17,7 +17,7 @@ from molink.coordinator.rings.ring_supervisor import RingState
 from molink.errors import RingError, StageError
 from molink.stage_protocol.messages import StageProgress
 from tests.coordinator.examples import HERE, PROFILE
-from tests.coordinator.rings.world import HEALTH, REPORT, collect, request, world
+from tests.coordinator.rings.world import CARD, HEALTH, REPORT, collect, request, world
 
 
 async def test_a_node_whose_links_answer_nothing_rests_and_those_who_call_it_do_not(monkeypatch):
@@ -186,6 +186,22 @@ async def test_a_request_that_its_ring_leaves_lying_moves_to_another(monkeypatch
         other.tokens.put_nowait(5)
         assert await answer == [5]
         assert len(w.serving) == 2, "the ring goes on with the others"
+        assert (lying.patience, other.patience) == (1.0, 2.0), "an honest ring may need longer"
+
+
+async def test_a_request_may_move_only_where_another_ring_can_take_it(monkeypatch):
+    monkeypatch.setattr(ring_supervisor, "PROGRESS_PERIOD_S", 0.0)
+    async with world(monkeypatch, size=1) as w:
+        w.join("a")
+        await w.until(lambda: len(w.serving) == 1 and w.clients[0].may_move)
+        may_move = w.clients[0].may_move
+        assert not may_move(CARD.model_len_max)
+        w.join("b")
+        await w.until(lambda: len(w.serving) == 2)
+        assert may_move(CARD.model_len_max)
+        assert not may_move(CARD.model_len_max + 1)
+        w.clients[1].unready_reason = "The ring has ended."
+        assert not may_move(CARD.model_len_max)
 
 
 def loads_within(w, **limits):
@@ -201,6 +217,20 @@ async def test_a_member_that_does_not_go_on_loading_rests(monkeypatch):
         await w.until(lambda: w.members() == [["b", "c"]])
         assert "a: it has downloaded nothing for" in w.service.standbys["a"]
         assert set(w.manager.blame.reasons(time.monotonic())) == {"a"}
+
+
+async def test_a_member_that_the_coordinator_makes_wait_is_not_blamed(monkeypatch):
+    async with world(monkeypatch, size=2) as w:
+        loads_within(w, download_s=0.0)
+        w.slow.add("a")
+        w.book.make_wait("a", time.monotonic() + 3600.0)
+        w.join("a", "b", "c")
+        await w.until(lambda: w.book.node("a").current_fact)
+        for _ in range(50):
+            w.say("a", PROFILE)
+            await asyncio.sleep(0)
+        assert [ring.state for ring in w.manager.rings] == [RingState.LOADING]
+        assert not w.manager.last_failure
 
 
 async def test_nobody_waits_for_a_member_without_which_the_others_suffice(monkeypatch):

@@ -8,9 +8,11 @@ from hypothesis import strategies as st
 
 from molink.coordinator.requests.ring_client import Served
 from molink.coordinator.rings.ring_progress import (
+    IDLE_S,
     LATE_S,
     PATIENCE_MIN_S,
     ROUNDS_MAX,
+    WAKING_PATIENCE_S,
     RingPace,
     RingProgress,
     Stuck,
@@ -138,6 +140,32 @@ def test_a_ring_for_which_nobody_waits_may_stand():
         assert progress.update(Served(5, 1, 0, 0.1), idle, float(second)) is None
 
 
+@pytest.mark.parametrize(
+    ("idle_s", "patience_s"),
+    [(IDLE_S, PATIENCE_MIN_S), (IDLE_S + 1, WAKING_PATIENCE_S), (9 * IDLE_S, WAKING_PATIENCE_S)],
+)
+def test_the_first_request_after_long_idleness_is_waited_for_longer(idle_s, patience_s):
+    progress, second = RingProgress(RingPace(0.1, 0.0)), 0.0
+    while second < idle_s:
+        assert progress.update(Served(5, 0, 0, 0.1), [StageProgress()], second) is None
+        second += 1.0
+    waits = Served(5, 0, 100, 0.1)
+    while progress.update(waits, [StageProgress()], second) is None:
+        second += 1.0
+    assert second == idle_s - 1 + patience_s
+
+
+def test_once_a_token_has_come_the_ring_is_awake():
+    progress, second = RingProgress(RingPace(0.1, 0.0)), 0.0
+    while second < 2 * IDLE_S:
+        assert progress.update(Served(5, 0, 0, 0.1), [StageProgress()], second) is None
+        second += 1.0
+    assert progress.update(Served(5, 0, 100, 0.1), [StageProgress()], second) is None
+    while progress.update(Served(6, 1, 0, 0.1), [StageProgress()], second + 1) is None:
+        second += 1.0
+    assert second == 2 * IDLE_S + PATIENCE_MIN_S
+
+
 def test_a_slow_ring_is_waited_for_in_proportion():
     progress, silent_s = RingProgress(RingPace(0.1, 0.001)), 0.0
     while progress.update(Served(5, 1, 0, 2.0), [StageProgress()], silent_s) is None:
@@ -156,3 +184,39 @@ def test_a_coordinator_that_was_suspended_blames_nobody():
     progress, stage = RingProgress(RingPace(0.1, 0.001)), [StageProgress(round_waits_s=1e4)]
     for at in range(100):
         assert progress.update(Served(5, 1, 0, 0.1), stage, at * (LATE_S + 0.1)) is None
+
+
+SPAN = 128
+"""Rows of a prompt that leave together."""
+
+
+def prompt_goes_round(progress, served, span_s, until, at_head=True, at_tail=True):
+    """The verdict and when it came, asked once a second while a span comes round each `span_s`."""
+    for second in range(until):
+        rows = SPAN * int(second / span_s)
+        head = StageProgress(rows_in=rows * at_head, rows_out=rows + SPAN, prompt_waits_s=1.0)
+        tail = StageProgress(rows_in=rows + SPAN, rows_out=rows * at_tail)
+        stuck = progress.update(served, [head, tail], float(second))
+        if stuck is not None:
+            return stuck, second
+    return None, until
+
+
+@pytest.mark.parametrize(
+    "served",
+    [
+        pytest.param(Served(5, 1, 0, 0.1), id="preempted and computed again alone"),
+        pytest.param(Served(5, 0, 10_000, 0.1), id="behind a longer one that was cancelled"),
+        pytest.param(Served(5, 0, 131_072, 0.1), id="whose attention is long"),
+    ],
+)
+def test_a_prompt_is_waited_for_while_its_rows_go_round(served):
+    progress = RingProgress(RingPace(0.1, 0.001))
+    assert prompt_goes_round(progress, served, 6.5, 3600) == (None, 3600)
+
+
+@pytest.mark.parametrize(("at_head", "at_tail"), [(True, False), (False, True)])
+def test_that_rows_of_a_prompt_go_round_takes_more_than_one_who_says_so(at_head, at_tail):
+    progress = RingProgress(RingPace(0.1, 0.001))
+    stuck, at = prompt_goes_round(progress, Served(5, 1, 0, 0.1), 1.0, 100, at_head, at_tail)
+    assert stuck is not None and at <= WITHIN_S

@@ -97,6 +97,8 @@ class FakeClient:
     seen: list = field(default_factory=list)
     counts: Served = field(default_factory=lambda: Served(0, 0, 0, 0.0))
     tokens: asyncio.Queue = field(default_factory=asyncio.Queue)
+    may_move: object = None
+    patience: float = 0.0
 
     def __post_init__(self):
         self.idle.set()
@@ -120,11 +122,12 @@ class FakeClient:
     def served(self):
         return self.counts
 
-    def give_up_stalled(self, now):
-        pass
+    def give_up_stalled(self, now, may_move):
+        self.may_move = may_move
 
-    async def generate(self, request, output=()):
+    async def generate(self, request, output=(), patience=1.0):
         self.seen.append((request, output))
+        self.patience = patience
         self.idle.clear()
         try:
             while True:
