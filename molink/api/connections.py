@@ -6,7 +6,9 @@ protocols is therefore wrapped by one of ours, which sees a connection come, go,
 Nothing is done for each event of a stream: asyncio says when the buffer of a connection is full and
 when it is empty again, and only then a clock runs.
 
-A connection over a limit is answered with 503 before aiohttp knows of it.
+A connection over a limit is answered with 503 before aiohttp knows of it. With TLS it is counted
+before its handshake (`control.handshake`), and closed if it is over a limit: to tell it why would
+cost a handshake each.
 """
 
 import asyncio
@@ -23,6 +25,7 @@ from typing import cast
 from aiohttp import web
 
 from molink.api.errors import RETRY_AFTER_S, ApiError, error_body
+from molink.control.handshake import Handshake
 
 __all__ = ["IDLE_S", "ConnectionGuard", "ConnectionLimits", "GuardedSite", "address_of"]
 
@@ -35,7 +38,7 @@ UNREAD_S = 60.0
 all moves on within seconds."""
 
 HANDSHAKE_S = 10.0
-"""For TLS; a connection is counted once that is done, so it must not take long."""
+"""For TLS, three round trips of which take seconds on the worst lines."""
 
 CONNECTIONS_MAX = 4096
 """As many as there are sequences at a time on a ring; each is some 10 KB."""
@@ -119,6 +122,34 @@ class ConnectionGuard:
     ) -> Callable[[], asyncio.BaseProtocol]:
         """Maker of protocols around those of `inner`, for `loop.create_server`."""
         return lambda: _GuardedConnection(self, inner)
+
+
+@dataclass(slots=True)
+class _Handshakes:
+    """Connections of a guard whose TLS is not ready yet (`Strangers`)."""
+
+    guard: ConnectionGuard
+    open: dict[Handshake, str] = field(default_factory=dict)
+    """Each with its address."""
+
+    def add_stranger(self, stranger: object, address: str) -> bool:
+        """Count one; whether there is room for it."""
+        counted_as = address_of(address)
+        if not self.guard.admit(counted_as):
+            return False
+        self.open[cast(Handshake, stranger)] = counted_as
+        return True
+
+    def remove_stranger(self, stranger: object) -> None:
+        """Count it no more; the connection of its session is counted instead."""
+        counted_as = self.open.pop(cast(Handshake, stranger), None)
+        if counted_as is not None:
+            self.guard.leave(counted_as)
+
+    def end(self) -> None:
+        """Close them all."""
+        for handshake in list(self.open):
+            handshake.end()
 
 
 class _GuardedConnection(asyncio.Protocol):
@@ -207,17 +238,25 @@ class GuardedSite(web.TCPSite):
         ssl_context: SSLContext | None = None,
     ) -> None:
         super().__init__(runner, host, port, backlog=backlog, ssl_context=ssl_context)
-        self._guard = guard
+        self._guard, self._handshakes = guard, _Handshakes(guard)
 
     async def start(self) -> None:
         """Listen."""
         await web.BaseSite.start(self)
         assert self._runner.server is not None
         self._server = await asyncio.get_running_loop().create_server(
-            self._guard.protocols(self._runner.server),
-            self._host,
-            self._port,
-            ssl=self._ssl_context,
-            ssl_handshake_timeout=HANDSHAKE_S if self._ssl_context is not None else None,
-            backlog=self._backlog,
+            self._protocols(self._runner.server), self._host, self._port, backlog=self._backlog
         )
+
+    async def stop(self) -> None:
+        """Listen no more; connections whose TLS is not ready are closed."""
+        await super().stop()
+        self._handshakes.end()
+
+    def _protocols(
+        self, inner: Callable[[], asyncio.BaseProtocol]
+    ) -> Callable[[], asyncio.BaseProtocol]:
+        guarded, context = self._guard.protocols(inner), self._ssl_context
+        if context is None:
+            return guarded
+        return lambda: Handshake(context, self._handshakes, guarded, HANDSHAKE_S)

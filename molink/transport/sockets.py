@@ -19,6 +19,9 @@ from molink.tasks import cancel
 
 __all__ = [
     "CONNECT_WITHIN_S",
+    "KEEPALIVE_IDLE_S",
+    "KEEPALIVE_PERIOD_S",
+    "KEEPALIVE_PROBES",
     "Listener",
     "abandon",
     "accept_from",

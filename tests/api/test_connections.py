@@ -17,6 +17,7 @@ from molink.api.connections import (
     ConnectionLimits,
     address_of,
 )
+from molink.control.certificate import own_certificate
 from molink.tasks import LoopErrors
 
 WITHIN_S = 20
@@ -38,8 +39,8 @@ async def port_of(service):
         yield start
 
 
-async def connect(port, source="127.0.0.1"):
-    return await asyncio.open_connection("127.0.0.1", port, local_addr=(source, 0))
+async def connect(port, source="127.0.0.1", **tls):
+    return await asyncio.open_connection("127.0.0.1", port, local_addr=(source, 0), **tls)
 
 
 async def status_of(reader):
@@ -61,6 +62,46 @@ async def test_an_address_has_its_share_and_leaves_the_others_theirs(port_of):
     for reader, writer in mine:
         writer.write(ASK)
         assert await status_of(reader) == 200
+
+
+async def test_who_never_begins_tls_is_counted(port_of, tmp_path, monkeypatch):
+    monkeypatch.setattr("molink.api.connections.HANDSHAKE_S", 10 * WITHIN_S)
+    files = own_certificate(tmp_path)
+    limits = ConnectionLimits(total=3, per_address=2)
+    port = await port_of(tls=files.server_context(), limits=limits)
+    silent = [await connect(port) for _ in range(2)]
+    reader, _ = await connect(port)
+    with contextlib.suppress(ConnectionError):
+        async with asyncio.timeout(WITHIN_S):
+            assert await reader.read() == b"", "closed before any handshake"
+
+    context = files.trust.ssl_context()
+    reader, writer = await connect(port, "127.0.0.2", ssl=context)
+    writer.write(ASK)
+    assert await status_of(reader) == 200
+
+    for _, writer in silent:
+        writer.write(b"GET / HTTP/1.1\r\n\r\n")
+    for reader, _ in silent:
+        await reader.read()
+    mine = [await connect(port, ssl=context) for _ in range(2)]
+    for reader, writer in mine:
+        writer.write(ASK)
+        assert await status_of(reader) == 200
+
+
+async def test_a_server_that_stops_leaves_no_handshake(service, tmp_path):
+    tls = own_certificate(tmp_path).server_context()
+    runner = await start_api(create_app(service), "127.0.0.1", 0, tls=tls)
+    (site,) = runner.sites
+    async with asyncio.timeout(WITHIN_S):
+        reader, _ = await connect(runner.addresses[0][1])
+        while not site._handshakes.open:  # noqa: ASYNC110 - asyncio does not say when it accepts
+            await asyncio.sleep(0)
+        await runner.cleanup()
+        with contextlib.suppress(ConnectionError):
+            assert await reader.read() == b""
+    assert not site._handshakes.open and not site._guard.open
 
 
 async def test_who_leaves_makes_room(port_of):

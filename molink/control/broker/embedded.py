@@ -14,10 +14,15 @@ import secrets
 import ssl
 
 from molink.control.addresses import BrokerAddress, Credentials, ServerTrust, TlsFiles
-from molink.control.broker.handshake import Handshake
 from molink.control.broker.permissions import COORDINATOR_NAME, check_username
 from molink.control.broker.routing import Router
-from molink.control.broker.session import CONNECTIONS_MAX, Session, Sessions
+from molink.control.broker.session import (
+    CONNECT_TIMEOUT_S,
+    CONNECTIONS_MAX,
+    Session,
+    Sessions,
+)
+from molink.control.handshake import Handshake
 from molink.errors import ErrorGuard, UserError
 
 __all__ = ["EmbeddedBroker"]
@@ -100,7 +105,7 @@ class EmbeddedBroker:
     def _connection(self, context: ssl.SSLContext | None) -> asyncio.Protocol:
         if context is None:
             return self._session()
-        return Handshake(context, self._sessions, self._session)
+        return Handshake(context, self._sessions, self._session, CONNECT_TIMEOUT_S)
 
     def _session(self) -> Session:
         return Session(self._router, self._knows, self._sessions)

@@ -170,5 +170,5 @@ class Blame:
         for partner in partners:
             record = self._records.get(partner)
             if record and record.suspicions and self._partners.get(partner) == {culprit}:
-                record.failures -= record.suspicions
+                record.failures = max(0, record.failures - record.suspicions)
                 record.suspicions, record.until = 0, min(record.until, now)

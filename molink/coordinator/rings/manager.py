@@ -137,7 +137,7 @@ class ClusterManager:
         self._note_service(now)
         nodes, serving = list(self.book), bool(self._alive)
         active = [node for node in nodes if not self.blame.is_resting(node.node_id, now)]
-        self._note_restless(active, now)
+        self._note_restless(nodes, now)
         self.readiness.update(active, now)
         self._slow = self._slowdowns.slow_nodes(self.rings, nodes, now)
         self._failover.release_leaving(self.free(now))
@@ -193,8 +193,11 @@ class ClusterManager:
                 self.blame.served((stage.node.node_id for stage in ring.stages), elapsed_s, now)
 
     def _note_restless(self, nodes: Sequence[Node], now: float) -> None:
-        """Who changes all the time is left out: no plan would hold."""
+        """Who changes all the time is left out: no plan would hold. What it does while it rests
+        harms nobody, and is taken in then: after an hour it would all count as new."""
         for node_id in self._restless.update(nodes, now):
+            if self.blame.is_resting(node_id, now):
+                continue
             name = self.book.nodes[node_id].name
             reason = f"{name} comes and goes, or changes its wish, several times a minute."
             self.blame.failed(StageFailure(node_id, reason), now)

@@ -32,6 +32,11 @@ PATIENCE_MIN_S = 10.0
 """Users' requests are to go on elsewhere within 15 s; a stall of a home Wi-Fi is over in two to
 five."""
 
+IDLE_S, WAKING_PATIENCE_S = 60.0, 30.0
+"""After so long without a request the first one is waited for longer: a router may have forgotten
+each hop's connection, which shows after two seconds of silence, one hop after the other, and
+weights may have been swapped out."""
+
 ROUNDS_MAX = 20.0
 """A trip that takes so many times as long as usual does not come back."""
 
@@ -74,6 +79,10 @@ class RingProgress:
     """When the ring last moved on, or when nobody last waited for a token."""
     _flowed: tuple[int, int] = (0, 0)
     """Rows that had come back to the head, and left the tail, then."""
+    _idle_since: float | None = None
+    """None: somebody waits for a token."""
+    _is_waking: bool = False
+    """Whether no token has come since the ring was idle for long."""
     _missing: list[int] | None = None
     """The fewest rows that were missing at each place since the ring seems to stand."""
     _returned: int = 0
@@ -87,6 +96,7 @@ class RingProgress:
         if is_late or is_idle or has_token or self._prompt_flows(stages):
             self._came_at = now
             self._flowed = stages[0].rows_in, stages[-1].rows_out
+        self._note_idle(now, is_idle=is_idle, has_token=has_token)
         self._seen_at, self._tokens = now, served.tokens
         share, reason = max(self._waits(served, stages[0], now))
         if share < 0.5 or is_late:
@@ -94,6 +104,15 @@ class RingProgress:
             return None
         self._count(stages)
         return self._culprit(stages, reason) if share >= 1 else None
+
+    def _note_idle(self, now: float, *, is_idle: bool, has_token: bool) -> None:
+        since = self._idle_since
+        if is_idle:
+            self._idle_since = now if since is None else since
+            return
+        was_long = since is not None and now - since > IDLE_S
+        self._is_waking = not has_token and (was_long or self._is_waking)
+        self._idle_since = None
 
     def _prompt_flows(self, stages: Sequence[StageProgress]) -> bool:
         """Whether rows have gone round since the ring last moved on, some of a prompt among them;
@@ -105,10 +124,11 @@ class RingProgress:
     def _waits(self, served: Served, head: StageProgress, now: float) -> list[tuple[float, str]]:
         """Each thing that is waited for: the share of its patience that is over, and a clause."""
         round_s = max(served.round_s, self.pace.round_s)
-        rounds_s = max(PATIENCE_MIN_S, ROUNDS_MAX * round_s)
+        least_s = WAKING_PATIENCE_S if self._is_waking else PATIENCE_MIN_S
+        rounds_s = max(least_s, ROUNDS_MAX * round_s)
         silent_s, token_s = now - self._came_at, PROMPT_FACTOR * self.pace.prompt_token_s
-        first_s = PATIENCE_MIN_S + token_s * served.prompt_tokens
-        flight_s = PATIENCE_MIN_S + token_s * PREFILL_TOKENS_IN_FLIGHT_MAX
+        first_s = least_s + token_s * served.prompt_tokens
+        flight_s = least_s + token_s * PREFILL_TOKENS_IN_FLIGHT_MAX
         waits = [
             (silent_s, rounds_s if served.decoding else first_s, "no token has come"),
             (head.round_waits_s, rounds_s, "a micro-batch has not come back"),

@@ -25,6 +25,7 @@ import zmq
 
 from molink.errors import FrameError
 from molink.transport.curve import CurvePeer
+from molink.transport.sockets import KEEPALIVE_IDLE_S, KEEPALIVE_PERIOD_S, KEEPALIVE_PROBES
 from molink.wire.chunks import Welcome, decode_link_frame, encode_hello
 
 __all__ = ["HELLO_PERIOD_S", "Connections", "MoveOutcome", "PathMove", "set_link_options"]
@@ -60,6 +61,10 @@ def set_link_options(socket: Socket) -> None:
     socket.setsockopt(zmq.SNDHWM, SEND_QUEUE_MESSAGES_MAX)
     socket.setsockopt(zmq.RCVHWM, SEND_QUEUE_MESSAGES_MAX)
     socket.setsockopt(zmq.MAXMSGSIZE, ANSWER_BYTES_MAX)
+    socket.setsockopt(zmq.TCP_KEEPALIVE, 1)
+    socket.setsockopt(zmq.TCP_KEEPALIVE_IDLE, KEEPALIVE_IDLE_S)
+    socket.setsockopt(zmq.TCP_KEEPALIVE_INTVL, KEEPALIVE_PERIOD_S)
+    socket.setsockopt(zmq.TCP_KEEPALIVE_CNT, KEEPALIVE_PROBES)
 
 
 @dataclass(frozen=True, slots=True)

@@ -104,6 +104,17 @@ def test_of_two_that_are_alone_one_rests_after_the_other():
     assert Counter(rested) == {"a": 3, "b": 3}
 
 
+def test_what_was_forgiven_is_not_taken_back_a_second_time():
+    blame, now = Blame(), 0.0
+    for _ in range(4):
+        blame.failed(between("anna", "evil"), now)
+        now += REST_MAX_S
+    blame.served(("anna",), HOUR_S, now)
+    assert blame.failed(between("carl", "evil"), now) == "evil"
+    blame.failed(own("anna"), now)
+    assert rest_s(blame, "anna", now) == REST_FIRST_S
+
+
 NODES = ("evil", "a", "b", "c", "d")
 
 FAULTS = st.lists(

@@ -7,12 +7,13 @@ from dataclasses import dataclass, field, replace
 import pytest
 
 from molink.control.messages.payloads import NodeHealth, NodeWish
+from molink.coordinator.members.ring import StageFailure
 from molink.coordinator.members.stage_watch import LoadLimits
 from molink.coordinator.planning.cluster_plan import CHANGES_MAX
 from molink.coordinator.requests.ring_client import RequestStalledError, Served
 from molink.coordinator.rings import manager as manager_module
 from molink.coordinator.rings import ring_progress, ring_supervisor
-from molink.coordinator.rings.blame import Blame
+from molink.coordinator.rings.blame import REST_FIRST_S, Blame
 from molink.coordinator.rings.ring_supervisor import RingState
 from molink.errors import RingError, StageError
 from molink.stage_protocol.messages import StageProgress
@@ -297,3 +298,17 @@ async def test_no_ring_that_serves_is_risked_for_one_that_failed_lately(monkeypa
         assert w.members() == [["a", "b"]], "its rest is over, its failure is not forgiven"
         w.manager.blame = Blame()
         await w.until(lambda: w.members() == [["a", "b", "c"]])
+
+
+async def test_who_changed_its_wish_while_it_rested_is_back_when_its_rest_is_over(monkeypatch):
+    async with world(monkeypatch, size=2) as w:
+        w.join("a")
+        now = time.monotonic()
+        w.manager.step(now)
+        w.manager.blame.failed(StageFailure("a", "disk full"), now)
+        for count in range(1, 2 * CHANGES_MAX + 1):
+            w.say("a", NodeWish(wish="pause" if count % 2 else "serve"))
+            w.manager.step(now + count)
+        w.manager.step(now + REST_FIRST_S + 1)
+        assert not w.manager.blame.is_resting("a", now + REST_FIRST_S + 1)
+        assert w.manager.free(now + REST_FIRST_S + 1) == [w.book.node("a")]

@@ -8,9 +8,11 @@ from hypothesis import strategies as st
 
 from molink.coordinator.requests.ring_client import Served
 from molink.coordinator.rings.ring_progress import (
+    IDLE_S,
     LATE_S,
     PATIENCE_MIN_S,
     ROUNDS_MAX,
+    WAKING_PATIENCE_S,
     RingPace,
     RingProgress,
     Stuck,
@@ -136,6 +138,32 @@ def test_a_ring_for_which_nobody_waits_may_stand():
         assert progress.update(Served(5, 0, 0, 0.1), idle, float(second)) is None
     for second in range(1000, 999 + int(PATIENCE_MIN_S)):
         assert progress.update(Served(5, 1, 0, 0.1), idle, float(second)) is None
+
+
+@pytest.mark.parametrize(
+    ("idle_s", "patience_s"),
+    [(IDLE_S, PATIENCE_MIN_S), (IDLE_S + 1, WAKING_PATIENCE_S), (9 * IDLE_S, WAKING_PATIENCE_S)],
+)
+def test_the_first_request_after_long_idleness_is_waited_for_longer(idle_s, patience_s):
+    progress, second = RingProgress(RingPace(0.1, 0.0)), 0.0
+    while second < idle_s:
+        assert progress.update(Served(5, 0, 0, 0.1), [StageProgress()], second) is None
+        second += 1.0
+    waits = Served(5, 0, 100, 0.1)
+    while progress.update(waits, [StageProgress()], second) is None:
+        second += 1.0
+    assert second == idle_s - 1 + patience_s
+
+
+def test_once_a_token_has_come_the_ring_is_awake():
+    progress, second = RingProgress(RingPace(0.1, 0.0)), 0.0
+    while second < 2 * IDLE_S:
+        assert progress.update(Served(5, 0, 0, 0.1), [StageProgress()], second) is None
+        second += 1.0
+    assert progress.update(Served(5, 0, 100, 0.1), [StageProgress()], second) is None
+    while progress.update(Served(6, 1, 0, 0.1), [StageProgress()], second + 1) is None:
+        second += 1.0
+    assert second == 2 * IDLE_S + PATIENCE_MIN_S
 
 
 def test_a_slow_ring_is_waited_for_in_proportion():

@@ -15,6 +15,7 @@ from molink.transport.link.connections import (
     MoveOutcome,
     PathMove,
 )
+from molink.transport.sockets import KEEPALIVE_IDLE_S
 from molink.wire.chunks import decode_link_frame, encode_ack, encode_hello, encode_welcome
 from molink_scheduler.batch import BatchClass
 from tests.transport.link.two_ends import HEADER, RECEIVER, SENDER, TwoEnds, public
@@ -105,6 +106,13 @@ def test_connections_that_were_left_are_closed():
         assert before.closed and not after.closed
         link.close()
         assert after.closed
+
+
+def test_both_ends_of_an_idle_link_keep_it_alive_in_routers():
+    with TwoEnds() as ends:
+        for socket in (ends.opened().connections.socket, ends.inbound.socket):
+            assert socket.getsockopt(zmq.TCP_KEEPALIVE) == 1
+            assert socket.getsockopt(zmq.TCP_KEEPALIVE_IDLE) == KEEPALIVE_IDLE_S
 
 
 @dataclass

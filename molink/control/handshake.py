@@ -1,4 +1,4 @@
-"""TLS of a connection to the embedded broker, which is counted before it begins.
+"""TLS of a connection to a server of ours, which is counted before it begins.
 
 asyncio tells a server of an encrypted connection once its handshake is done: connections of
 strangers who never finish one would be counted by nobody, and take every descriptor. So a
@@ -8,27 +8,39 @@ connection is accepted as it is, counted, and encrypted then.
 import asyncio
 import ssl
 from collections.abc import Callable
-from typing import cast
+from typing import Protocol, cast
 
-from molink.control.broker.session import CONNECT_TIMEOUT_S, Sessions
 from molink.tasks import spawn
 
-__all__ = ["Handshake"]
+__all__ = ["Handshake", "Strangers"]
+
+
+class Strangers(Protocol):
+    """Counter of a server's connections whose client is not known yet."""
+
+    def add_stranger(self, stranger: object, address: str) -> bool:
+        """Count one; whether there is room for it."""
+
+    def remove_stranger(self, stranger: object) -> None:
+        """Count it no more, if it was counted."""
 
 
 class Handshake(asyncio.Protocol):
     """First protocol of an encrypted connection, until its session takes over.
 
-    `sessions` count it meanwhile; `new_session` makes the protocol of what is encrypted.
+    `strangers` count it meanwhile; `new_session` makes the protocol of what is encrypted, which
+    counts it anew. A handshake that takes longer than `deadline_s` seconds fails.
     """
 
     def __init__(
         self,
         context: ssl.SSLContext,
-        sessions: Sessions,
-        new_session: Callable[[], asyncio.Protocol],
+        strangers: Strangers,
+        new_session: Callable[[], asyncio.BaseProtocol],
+        deadline_s: float,
     ) -> None:
-        self._context, self._sessions, self._new_session = context, sessions, new_session
+        self._context, self._strangers, self._new_session = context, strangers, new_session
+        self._deadline_s = deadline_s
         self._early = bytearray()
         """What came together with the end of the handshake."""
         self._is_lost = False
@@ -37,8 +49,8 @@ class Handshake(asyncio.Protocol):
         """Count it and begin, if there is room (`asyncio.Protocol`)."""
         plain = cast(asyncio.Transport, transport)
         address = str((plain.get_extra_info("peername") or ("",))[0])
-        if not self._sessions.add_stranger(self, address):
-            self._sessions.remove_stranger(self)
+        if not self._strangers.add_stranger(self, address):
+            self._strangers.remove_stranger(self)
             plain.abort()
             return
         plain.pause_reading()
@@ -63,15 +75,15 @@ class Handshake(asyncio.Protocol):
                 self,
                 self._context,
                 server_side=True,
-                ssl_handshake_timeout=CONNECT_TIMEOUT_S,
+                ssl_handshake_timeout=self._deadline_s,
             )
         except OSError:  # Timeouts and TLS's own errors are among them.
             return
         finally:
-            self._sessions.remove_stranger(self)
+            self._strangers.remove_stranger(self)
         if encrypted is None or self._is_lost:
             return
-        session = self._new_session()
+        session = cast(asyncio.Protocol, self._new_session())
         encrypted.set_protocol(session)
         session.connection_made(encrypted)
         if self._early:
