@@ -43,6 +43,7 @@ from molink_agent.daemon.this_pc import DeviceStage, Measured, ThisPc
 from molink_agent.data_files import WEIGHTS_DIR, AgentOptions
 from molink_agent.limits.assignment_check import refusal_of_work
 from molink_agent.limits.lent import lent_disk_bytes
+from molink_agent.limits.limits import Limits
 from molink_agent.limits.limits_file import LimitsFile
 from molink_agent.limits.owner_policy import OwnerPolicy, UseWatch
 from molink_agent.local_socket import SOCKET_NAME, answering
@@ -103,6 +104,15 @@ class WeightsCache:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class _Promise:
+    """Memory that an assignment may take."""
+
+    limits: Limits
+    """Of the owner, under which it was promised."""
+    memory_bytes: int
+
+
 @dataclass(slots=True)
 class AgentStageLauncher:
     """Starts the stages of one node; an agent's StageLauncher."""
@@ -119,12 +129,12 @@ class AgentStageLauncher:
 
     async def prepare(self, work: AssignedWork, report: Callable[[float], None]) -> str:
         """Start the stage's process, and download meanwhile what is missing of its layers."""
-        await self._check(work)
+        promised = await self._check(work)
         await self._warm.begin(work.threads)
         try:
             member = self.admission.membership
             directory = await self.cache.get(self.number, member, work, report)
-            await self._check(work, directory)
+            self._memory_bytes = (await self._check(work, directory, promised)).memory_bytes
             return directory
         except BaseException:
             await self._warm.drop()
@@ -144,19 +154,28 @@ class AgentStageLauncher:
         )
         return await self._warm.start("This PC's stage", load)
 
-    async def _check(self, work: AssignedWork, directory: str = "") -> None:
+    async def _check(
+        self, work: AssignedWork, directory: str = "", promised: _Promise | None = None
+    ) -> _Promise:
         """Hold it against what the owner lends now, once its files are in `directory` by what they
-        take. Raises StageError."""
+        take. Raises StageError.
+
+        The memory that was `promised` before the download still counts unless the owner has changed
+        a limit: the process that waits takes some of it, and nobody is to download in vain.
+        """
         wish, pc = self.owner.wish, self.cache.pc
-        withheld = "" if wish.wish == "serve" else wish.reason
-        loan = await asyncio.to_thread(pc.loan, pc.stages[self.number], withheld)
+        withheld, limits = "" if wish.wish == "serve" else wish.reason, pc.limits.limits
+        kept_bytes = 0
+        if promised is not None and promised.limits == limits:
+            kept_bytes = promised.memory_bytes
+        loan = await asyncio.to_thread(pc.loan, pc.stages[self.number], withheld, kept_bytes)
         layers, size = work.layers[1] - work.layers[0], None
         if directory:
             size = await asyncio.to_thread(stage_size, Path(directory), layers)
         refused = refusal_of_work(work, loan, size)
         if refused:
             raise StageError(refused)
-        self._memory_bytes = loan.memory_bytes
+        return _Promise(limits, loan.memory_bytes)
 
 
 LOG_FILE = "agent.log"

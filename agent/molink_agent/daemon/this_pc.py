@@ -129,14 +129,16 @@ class ThisPc:
         known = replace(self.measured, addresses=of_device.addresses, steps=of_device.steps)
         return compose_profile(self.limits.limits, machine, lent, known, disk)
 
-    def loan(self, stage: DeviceStage, withheld: str) -> Loan:
+    def loan(self, stage: DeviceStage, withheld: str, promised_bytes: int = 0) -> Loan:
         """What may be asked of a node's device now. Where free memory is all that bounds it, what
-        was offered last still counts: a plan takes seconds, in which it comes and goes."""
+        was offered last still counts, or was promised: a plan takes seconds and a download longer,
+        in which it comes and goes."""
         name = None if stage.served is None else stage.served.name
         part = next((part for part in self.lent() if part.device == stage.device), None)
         if part is None:
             return Loan(model=name, withheld=withheld)
-        offered = stage.offered_bytes if part.bound_by == FREE_MEMORY else 0
+        is_free = part.bound_by == FREE_MEMORY
+        offered = max(stage.offered_bytes, promised_bytes) if is_free else 0
         return Loan(
             device=part.computes_on,
             threads=part.threads,

@@ -1,12 +1,16 @@
 """Where the weights of a PC's nodes lie, and what is refused before it is loaded."""
 
 import asyncio
+from contextlib import nullcontext
 
 import pytest
 
 from molink.control.messages.payloads import AssignedWork, Assignment, WeightsSource
 from molink.errors import StageError
 from molink_agent.daemon import process
+from molink_agent.daemon.this_pc import ThisPc
+from molink_agent.limits.lent import FREE_MEMORY, Lent
+from molink_agent.limits.limits import GB
 from tests.agent.daemon.agents import agent_with_two_nodes, membership
 from tests.agent.limits.test_assignment_check import write_stage
 
@@ -79,6 +83,37 @@ async def test_what_the_files_show_to_be_too_large_is_refused_before_it_is_loade
     with pytest.raises(StageError, match="lent are"):
         too_large = asked(device="cuda:1", kv_tokens=2**31)
         await launcher.prepare(too_large, lambda fraction: None)
+
+
+@pytest.mark.parametrize(
+    ("bound_by", "limit", "says"),
+    [(FREE_MEMORY, None, ""), (FREE_MEMORY, "1", "lent are"), ("memory_gb", None, "lent are")],
+)
+async def test_what_was_free_before_a_download_counts_after_it_too(
+    tmp_path, monkeypatch, bound_by, limit, says
+):
+    """The process that waits takes some of it, and the coordinator is told so meanwhile."""
+    free = [GB]
+
+    async def ensure_weights(*arguments):
+        write_stage(tmp_path, a=("F16", 200, (100,)))
+        free[0] = launcher.cache.pc.stages[0].offered_bytes = 1
+        if limit is not None:
+            launcher.cache.pc.limits.set("memory_gb", limit)
+        return tmp_path
+
+    async def nothing(*arguments):
+        pass
+
+    launcher = agent_with_two_nodes(tmp_path / "agent").nodes[0].stage.launcher
+    launcher.cache.pc.stages[0].device = "cpu"
+    lent = lambda self: (Lent("cpu", "Ryzen", 32 * GB, free[0], bound_by),)  # noqa: E731
+    monkeypatch.setattr(ThisPc, "lent", lent)
+    monkeypatch.setattr(process, "ensure_weights", ensure_weights)
+    monkeypatch.setattr(process.WarmStage, "begin", nothing)
+    with pytest.raises(StageError, match=says) if says else nullcontext():
+        await launcher.prepare(asked(device="cpu"), lambda fraction: None)
+        assert launcher._memory_bytes == GB
 
 
 def asked(**changes):
