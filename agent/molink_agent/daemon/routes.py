@@ -14,6 +14,7 @@ chunk.
 
 import asyncio
 import logging
+import random
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
 
@@ -26,7 +27,7 @@ from molink.transport.paths.choose import Path
 from molink.transport.paths.keeper import LinkEnd, PathKeeper
 from molink.transport.paths.reach import Reach
 from molink.transport.peer.protocol import PEER_PORT_NAME
-from molink.transport.relay.client import RelayCaller, RelayReceiver
+from molink.transport.relay.client import Pauses, RelayCaller, RelayReceiver
 from molink_agent.data_files import AgentOptions
 from molink_agent.limits.limits_file import LimitsFile
 from molink_agent.network.port_mapping import PortMapper
@@ -58,6 +59,10 @@ class LocalPorts:
     def listens(self, node_id: str, port_name: str, address: str) -> None:
         """Note where one of a node's ports is reached from within the PC."""
         self._addresses.setdefault(node_id, {})[port_name] = address
+
+    def of_node(self, node_id: str) -> dict[str, str]:
+        """Where a node's ports are reached from within the PC, by name."""
+        return dict(self._addresses.get(node_id, {}))
 
     def leads_outside(self, assignment: Assignment) -> bool:
         """Whether a stage with this assignment sends out of the PC."""
@@ -153,7 +158,11 @@ class RelayedRoutes:
     """Lets neighbours in at the router."""
     find_reach: Callable[[], Reach]
     """Where others may send this PC; looks names up."""
+    pauses: Pauses = field(default_factory=Pauses)
+    """Between attempts to register."""
     caller: RelayCaller | None = None
+    _retrying: "asyncio.Task[None] | None" = None
+    """Until the relay is where one can be."""
     _receiver: RelayReceiver | None = None
     _receiving: "asyncio.Task[None] | None" = None
     _routes: dict[OutgoingLink, _Route] = field(default_factory=dict)
@@ -164,16 +173,34 @@ class RelayedRoutes:
         return self.uplink.share_bytes_per_s(self.node_id)
 
     async def use(self, services: Services) -> None:
-        """Register with the coordinator's relay, unless that is where no relay can be."""
+        """Register with the coordinator's relay, unless that is where no relay can be now: its name
+        may not be found, or we are in another network later."""
         caller = RelayCaller(services.relay, self.node_id, services.relay_token)
+        await cancel(self._retrying)
         if not services.relay or caller == self.caller:
             return
-        reach = await self.reach()
-        if not await asyncio.to_thread(reach.permits_service, services.relay):
-            log.warning("the cluster's relay is named at %s, which is not tried", services.relay)
+        if await self._permits(caller):
+            await self._register(caller)
             return
+        log.warning("the cluster's relay is named at %s, which is not tried yet", services.relay)
+        self._retrying = spawn(self._register_later(caller))
+
+    async def _register_later(self, caller: RelayCaller) -> None:
+        for pause_s in self.pauses.draw(random.Random()):
+            await asyncio.sleep(pause_s)
+            if await self._permits(caller):
+                await self._register(caller)
+                return
+
+    async def _permits(self, caller: RelayCaller) -> bool:
+        reach = await self.reach()
+        return await asyncio.to_thread(reach.permits_service, caller.address)
+
+    async def _register(self, caller: RelayCaller) -> None:
         await cancel(self._receiving)
-        self.caller, self._receiver = caller, RelayReceiver(caller)
+        self.caller, self._receiver = caller, RelayReceiver(caller, self.pauses)
+        for name, address in self.ports.of_node(self.node_id).items():
+            self._receiver.open(name, address)
         self._receiving = spawn(self._receiver.run())
 
     async def reach(self) -> Reach:
@@ -253,7 +280,7 @@ class RelayedRoutes:
     async def close(self) -> None:
         """End the routes and the registration with the relay."""
         await self.leave()
-        await cancel(self._receiving)
+        await cancel(self._retrying, self._receiving)
 
     async def _address(self, name: OutgoingLink, link: StageLink, move: MoveLink) -> str:
         found = asyncio.Event()

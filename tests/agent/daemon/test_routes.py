@@ -2,6 +2,7 @@
 
 import asyncio
 from dataclasses import dataclass, field
+from ipaddress import ip_address
 from pathlib import Path as FilePath
 
 import pytest
@@ -28,8 +29,11 @@ from tests.transport.relay.nodes import ANNA, BERT, SECRET, EchoPort, caller_of,
 RELAYED = Path("relay", "127.0.0.1:9")
 
 
+NEARBY = Reach.of(["203.0.113.9"], [("192.168.1.7", "255.255.255.0")])
+
+
 def nearby():
-    return Reach.of(["203.0.113.9"], [("192.168.1.7", "255.255.255.0")])
+    return NEARBY
 
 
 @dataclass
@@ -133,3 +137,17 @@ async def test_no_link_leads_to_this_pc_s_own_services_or_to_another_relay(route
 async def test_no_relay_is_where_none_can_be(routes, relay):
     await routes.use(Services(relay=relay, relay_token="token"))
     assert routes.caller is None
+
+
+async def test_a_relay_whose_name_is_not_found_at_first_is_tried_again(routes, monkeypatch):
+    found = iter([[], [], [ip_address("8.8.4.4")]])
+    monkeypatch.setattr("molink.transport.paths.reach._looked_up", lambda host: next(found, []))
+    routes.pauses = Pauses(0.0, 0.0)
+    routes.open_port("peer", 7000)
+    await routes.use(Services(relay=f"localhost:{free_address().rpartition(':')[2]}"))
+    assert routes.caller is None
+    async with asyncio.timeout(20):
+        await routes._retrying
+    assert routes.caller.address.startswith("localhost:")
+    assert routes._receiver._ports == {"peer": "127.0.0.1:7000"}
+    await routes.close()
