@@ -33,7 +33,14 @@ from molink.api.errors import NAME_CHARS_SHOWN, ApiError
 from molink.control.api_keys.live_keys import LiveKeys, RateState, run_live_keys
 from molink.control.api_keys.store import KEY_PREFIX, ApiKey, KeyStore
 
-__all__ = ["LOOPBACK_NAMES", "Access", "access_checked", "is_loopback", "open_access", "tell_rate"]
+__all__ = [
+    "LOOPBACK_NAMES",
+    "Access",
+    "access_checked",
+    "add_rate_limit_headers",
+    "is_loopback",
+    "open_access",
+]
 
 LOOPBACK_NAMES = frozenset({"localhost", "ip6-localhost"})
 
@@ -107,7 +114,7 @@ def access_checked(access: Access) -> Middleware:
     return check
 
 
-async def tell_rate(request: web.Request, response: web.StreamResponse) -> None:
+async def add_rate_limit_headers(request: web.Request, response: web.StreamResponse) -> None:
     """Signal: add OpenAI's headers about a key's limit to each answer."""
     state = request.get(RATE)
     if state is not None:

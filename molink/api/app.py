@@ -4,7 +4,7 @@ from functools import partial
 
 from aiohttp import web
 
-from molink.api.access import Access, access_checked, tell_rate
+from molink.api.access import Access, access_checked, add_rate_limit_headers
 from molink.api.body import BODY_BYTES_MAX
 from molink.api.callers import CALLERS, Callers
 from molink.api.errors import errors_in_openai_shape
@@ -32,7 +32,7 @@ def create_app(
     middlewares = [errors_in_openai_shape, access_checked(access)]
     app = web.Application(middlewares=middlewares, client_max_size=body_bytes_max)
     app[CALLERS] = Callers(access.keys)
-    app.on_response_prepare.append(tell_rate)
+    app.on_response_prepare.append(add_rate_limit_headers)
     texts = TokenTexts(service)
     app.add_routes(
         [

@@ -123,7 +123,7 @@ CALLER = web.RequestKey("caller", Caller)
 
 
 def caller_of(request: web.Request) -> Caller:
-    """Who sent it."""
+    """The caller who has sent a request, by its key or else its address."""
     if CALLER not in request:
         request[CALLER] = request.app[CALLERS].find(request.remote)
     return request[CALLER]

@@ -147,7 +147,7 @@ class _Handshakes:
             self.guard.leave(counted_as)
 
     def end(self) -> None:
-        """Close them all."""
+        """Close all connections whose handshake is not done."""
         for handshake in list(self.open):
             handshake.end()
 
@@ -191,13 +191,13 @@ class _GuardedConnection(asyncio.Protocol):
             self._inner.pause_writing()
 
     def resume_writing(self) -> None:
-        """It reads again."""
+        """The client reads again: its time starts anew when it stops."""
         self._stop_clock()
         if self._inner is not None:
             self._inner.resume_writing()
 
     def connection_lost(self, error: Exception | None) -> None:
-        """Forget it."""
+        """Count the connection no more."""
         self._stop_clock()
         if self._inner is not None:
             self._guard.leave(self._address)
@@ -241,7 +241,7 @@ class GuardedSite(web.TCPSite):
         self._guard, self._handshakes = guard, _Handshakes(guard)
 
     async def start(self) -> None:
-        """Listen."""
+        """Listen, and count every connection that comes."""
         await web.BaseSite.start(self)
         assert self._runner.server is not None
         self._server = await asyncio.get_running_loop().create_server(

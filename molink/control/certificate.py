@@ -63,7 +63,7 @@ def operators_certificate(certificate: str, key: str, ca: str, host: str) -> Tls
         raise UserError(f"--tls-ca {ca} cannot be read: {error}.") from None
     files = TlsFiles(certificate, key, ServerTrust(authority=authority))
     try:
-        _shake_hands(files.trust.ssl_context(), files.server_context(), host)
+        _try_handshake(files.trust.ssl_context(), files.server_context(), host)
     except ssl.SSLCertVerificationError as error:
         raise UserError(
             f"Agents would refuse the certificate of --tls-cert at {host} "
@@ -102,7 +102,7 @@ def _new_certificate() -> str:
     return (certificate.public_bytes(serialization.Encoding.PEM) + secret).decode()
 
 
-def _shake_hands(client: ssl.SSLContext, server: ssl.SSLContext, host: str) -> None:
+def _try_handshake(client: ssl.SSLContext, server: ssl.SSLContext, host: str) -> None:
     """Connect both in memory. Raises ssl.SSLCertVerificationError when the client refuses."""
     to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
     asks = client.wrap_bio(to_client, to_server, server_hostname=host)

@@ -52,11 +52,11 @@ class HealthReports:
 
     def begin(self) -> None:
         """Report for the first time, and repeat reports from now on where the loop is late."""
-        self._tell(self._health(time.monotonic()))
+        self._send(self._health(time.monotonic()))
         threading.Thread(target=self._repeat, name="reports", daemon=True).start()
 
     def end(self) -> None:
-        """Report no more."""
+        """End the thread that repeats reports."""
         self._ended.set()
 
     def moved(self) -> None:
@@ -77,7 +77,7 @@ class HealthReports:
         now = time.monotonic()
         if now < self.due_at(is_idle=is_idle):
             return False
-        self._tell(self._health(now))
+        self._send(self._health(now))
         self._is_kv_freed = False
         self._reported_at, self._busy_reported_s = now, self.core.busy_s
         return True
@@ -86,13 +86,13 @@ class HealthReports:
         """Report for the loop, which is within a step; from another thread."""
         latest = self._latest
         if latest is not None and now - self._reported_at >= REPEAT_S:
-            self._tell(latest, stalled_s=max(0.0, now - self._moved_at))
+            self._send(latest, stalled_s=max(0.0, now - self._moved_at))
 
     def _repeat(self) -> None:
         while not self._ended.wait(REPEAT_S):
             self.repeat_if_late(time.monotonic())
 
-    def _tell(self, health: StageHealth, stalled_s: float = 0.0) -> None:
+    def _send(self, health: StageHealth, stalled_s: float = 0.0) -> None:
         with self._lock:
             self._latest, self._reports = health, self._reports + 1
             progress = replace(health.progress, reports=self._reports, stalled_s=stalled_s)

@@ -144,6 +144,7 @@ async def test_who_never_reads_a_stream_is_closed(port_of, service):
     )
     writer.transport.pause_reading()
     await service.closed.acquire()
+    assert service.closed.locked(), "its one stream has ended, although it never read on"
     writer.close()
 
 

@@ -73,4 +73,5 @@ async def test_shutting_down_closes_open_answers(service, serve, http):
         await service.holding.acquire()
         await runner.cleanup()
         await service.closed.acquire()
+    assert service.closed.locked(), "the one that was open"
     writer.close()

@@ -17,8 +17,10 @@ class Gone(io.StringIO):
     def __init__(self, error):
         super().__init__()
         self.error = error
+        self.attempts = 0
 
     def write(self, text):
+        self.attempts += 1
         raise self.error
 
     def flush(self):
@@ -39,19 +41,23 @@ GONE = [
 @pytest.mark.parametrize("error", GONE, ids=repr)
 def test_a_terminal_that_is_gone_ends_nothing(error, monkeypatch):
     monkeypatch.setattr("sys.stdout", Gone(error))
-    with StatusLine(Console(file=Gone(error), force_terminal=True)) as shown:
+    gone = Gone(error)
+    with StatusLine(Console(file=gone, force_terminal=True)) as shown:
         shown.event("a node came")
         shown.status("serving")
         shown.status("loading")
         shown.hint("type this")
         shown.result("ready")
+    assert gone.attempts, "it was written to, and refused"
 
 
 @pytest.mark.parametrize("error", GONE, ids=repr)
 def test_a_loading_bar_ends_nothing_either(error, monkeypatch):
-    monkeypatch.setattr("sys.stderr", Gone(error))
+    gone = Gone(error)
+    monkeypatch.setattr("sys.stderr", gone)
     with LoadingBar(1) as bar:
         bar.update(0, 0.5)
+    assert gone.attempts
 
 
 def test_what_is_shown_obeys_nobody(capsys):

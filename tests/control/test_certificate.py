@@ -6,14 +6,14 @@ import ssl
 import pytest
 
 from molink.control.addresses import ServerTrust, TlsFiles
-from molink.control.certificate import _shake_hands, operators_certificate, own_certificate
+from molink.control.certificate import _try_handshake, operators_certificate, own_certificate
 from molink.errors import UserError
 from tests.certificates import Authority
 
 
 def accepts(trust: ServerTrust, files: TlsFiles, host: str = "10.0.0.1") -> bool:
     try:
-        _shake_hands(trust.ssl_context(), files.server_context(), host)
+        _try_handshake(trust.ssl_context(), files.server_context(), host)
     except ssl.SSLCertVerificationError:
         return False
     return True

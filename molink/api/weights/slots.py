@@ -76,7 +76,7 @@ class DownloadSlots:
 
     @property
     def busy(self) -> int:
-        """Slots taken."""
+        """How many slots are taken."""
         return len(self._holding)
 
     def has_others(self, pc: str) -> bool:

@@ -122,10 +122,14 @@ class EmbeddedBroker:
             await asyncio.sleep(_SWEEP_S)
             before_s, looked_s = looked_s, loop.time()
             with guard:
-                for session in self._sessions:
-                    if looked_s - before_s > _LATE_S:
-                        session.excuse_silence()
-                    session.end_if_lost()
+                self.end_lost(looked_s - before_s)
+
+    def end_lost(self, since_s: float) -> None:
+        """End sessions whose clients are silent too long; `since_s`: since this was last done."""
+        for session in self._sessions:
+            if since_s > _LATE_S:
+                session.excuse_silence()
+            session.end_if_lost()
 
 
 def _allow_many_connections() -> None:

@@ -71,7 +71,7 @@ class Suspensions:
         return [node_id for node_id, until in self._until.items() if until <= now]
 
     def end(self, node_id: str) -> None:
-        """A suspension ends."""
+        """End the suspension of a node; how often it was is remembered."""
         self._until.pop(node_id, None)
 
     def forget(self, node_id: str) -> None:
@@ -108,7 +108,7 @@ class BrokerAccess:
         self._changed.set()
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Tell the broker, again and again until it hears, until cancelled."""
         backoff = Backoff(RETRY_FIRST_S, RETRY_LONGEST_S, Random())
         while True:
             await self._changed.wait()
@@ -116,11 +116,11 @@ class BrokerAccess:
             backoff.reset()
             while self._untold:
                 with self.guard:
-                    await gathered(self._tell(*one) for one in list(self._untold.items()))
+                    await gathered(self._update_broker(*one) for one in list(self._untold.items()))
                     break
                 await asyncio.sleep(backoff.next_s())
 
-    async def _tell(self, node_id: str, password: str | None) -> None:
+    async def _update_broker(self, node_id: str, password: str | None) -> None:
         if password is None:
             await self.broker.forbid(node_id)
             kept = (topic for topic in REPORT_TOPICS if topic.retained)

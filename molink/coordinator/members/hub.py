@@ -191,7 +191,9 @@ class ControlHub:
             return
         node = self.book.node(node_id)
         is_news = not (node.is_here and isinstance(message, NodeHealth))
-        is_newcomer = isinstance(message, Presence | Profile) and message not in node.said
+        is_newcomer = (
+            isinstance(message, Presence | Profile) and message not in node.latest_identity
+        )
         self.book.take(node_id, message, received.arrived_s, live=not received.retained)
         if is_newcomer:
             self._newcomers[node_id] = None

@@ -125,8 +125,8 @@ class Node:
         return is_online and not self.lost and not self.suspended
 
     @property
-    def said(self) -> tuple[Presence | None, Profile | None]:
-        """Who it is and what it lends, as it has said last."""
+    def latest_identity(self) -> tuple[Presence | None, Profile | None]:
+        """Who it is and what it lends, as it has reported last."""
         return self.presence, self.profile
 
     @property

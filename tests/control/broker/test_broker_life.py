@@ -101,8 +101,10 @@ async def test_forbidding_ends_the_connection_and_keeps_it_out(broker, raw, coor
     assert (await raw("n1", "another-token")).code == 0
 
 
-async def test_forbidding_somebody_unknown_is_no_error(broker):
+async def test_forbidding_somebody_unknown_changes_nothing(broker, raw):
+    await broker.allow("n1", "a-token")
     await broker.forbid("nobody")
+    assert (await raw("n1", "a-token")).code == 0
 
 
 @pytest.mark.parametrize(

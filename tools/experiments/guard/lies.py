@@ -383,12 +383,12 @@ LIES: tuple[Lie, ...] = (
 def main(out: Path, broker: str, names: tuple[str, ...]) -> None:
     """Tell every lie to a cluster that serves."""
     chosen = [lie for lie in LIES if not names or lie.__name__ in names]
-    rows = asyncio.run(_told(chosen, broker))
+    rows = asyncio.run(_rows(chosen, broker))
     write_report(out, "lies", {"broker": broker, "rows": rows}, f"guard-lies-{broker}")
     show(table(rows))
 
 
-async def _told(lies: list[Lie], broker: str) -> list[dict[str, Any]]:
+async def _rows(lies: list[Lie], broker: str) -> list[dict[str, Any]]:
     rows = []
     async with guarded_cluster(("--broker", broker)) as cluster:
         with_uses = (
