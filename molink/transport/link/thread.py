@@ -204,7 +204,7 @@ def _milliseconds_until(wakes: Sequence[float | None]) -> float:
     return max(SLEEP_MIN_S, min(SLEEP_MAX_S, min(due) - time.monotonic())) * 1e3
 
 
-OPEN_TIMEOUT_S = 15.0
+OPEN_TIMEOUT_S = 8.0
 """A far end that has not answered by then is not there: it has listened since it loaded, and behind
 a relay and a slow handshake it answers in three or four seconds."""
 
