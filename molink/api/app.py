@@ -9,6 +9,8 @@ from molink.api.body import BODY_BYTES_MAX
 from molink.api.callers import CALLERS, Callers
 from molink.api.errors import errors_in_openai_shape
 from molink.api.generate import post_generate
+from molink.api.grammars.checker import GrammarChecker
+from molink.api.grammars.fields import GRAMMARS
 from molink.api.openai.answer import TokenTexts
 from molink.api.openai.chat import post_chat_completions
 from molink.api.openai.completions import post_completions
@@ -33,6 +35,8 @@ def create_app(
     app = web.Application(middlewares=middlewares, client_max_size=body_bytes_max)
     app[CALLERS] = Callers(access.keys)
     app.on_response_prepare.append(add_rate_limit_headers)
+    app[GRAMMARS] = GrammarChecker()
+    app.on_cleanup.append(_close_checker)
     texts = TokenTexts(service)
     app.add_routes(
         [
@@ -46,3 +50,7 @@ def create_app(
         ]
     )
     return app
+
+
+async def _close_checker(app: web.Application) -> None:
+    await app[GRAMMARS].close()

@@ -20,7 +20,13 @@ from pydantic import (
     field_validator,
 )
 
-from molink_scheduler.request import LOGPROBS_MAX, STOP_COUNT_MAX
+from molink_scheduler.request import (
+    GRAMMAR_CHARS_MAX,
+    LOGIT_BIAS_COUNT_MAX,
+    LOGIT_BIAS_MAX,
+    LOGPROBS_MAX,
+    STOP_COUNT_MAX,
+)
 
 __all__ = [
     "CHOICES_MAX",
@@ -31,8 +37,10 @@ __all__ = [
     "CompletionBody",
     "GenerateBody",
     "Message",
+    "ResponseFormat",
     "SamplingBody",
     "StreamOptions",
+    "StructuredOutputs",
 ]
 
 CHOICES_MAX = 16
@@ -58,6 +66,9 @@ MESSAGE_UNSUPPORTED: Mapping[str, tuple[Any, ...]] = {
 }
 """What a client sends back when it appends an answer's message to the conversation as it came."""
 
+GRAMMAR_CHOICES_MAX = 10_000
+"""Their characters are limited as a grammar's are; this keeps reading them bounded."""
+
 SEED_MIN = -(2**63)
 SEED_MAX = 2**64 - 1
 """Signed and unsigned 64-bit seeds are both taken; negative ones wrap around."""
@@ -77,9 +88,19 @@ def _list_only(value: Any) -> Any:
     return value
 
 
+def _few_biases(value: Any) -> Any:
+    if isinstance(value, dict) and len(value) > LOGIT_BIAS_COUNT_MAX:
+        raise ValueError(f"holds {len(value)} entries: send at most {LOGIT_BIAS_COUNT_MAX}")
+    return value
+
+
 StopText = Annotated[str, Field(min_length=1, max_length=STOP_CHARS_MAX)]
 StopTexts = Annotated[list[StopText], Field(max_length=STOP_COUNT_MAX), BeforeValidator(_as_list)]
+GrammarText = Annotated[str, Field(min_length=1, max_length=GRAMMAR_CHARS_MAX)]
+Choices = Annotated[list[GrammarText], Field(min_length=1, max_length=GRAMMAR_CHOICES_MAX)]
 TokenIds = Annotated[list[int], Field(max_length=STOP_TOKEN_IDS_MAX)]
+Bias = Annotated[float, Field(ge=-LOGIT_BIAS_MAX, le=LOGIT_BIAS_MAX)]
+LogitBias = Annotated[dict[str, Bias], BeforeValidator(_few_biases)]
 
 
 class _Strict(BaseModel):
@@ -91,6 +112,41 @@ class StreamOptions(_Strict):
 
     include_usage: bool | None = None
     include_obfuscation: bool | None = None
+
+
+class JsonSchemaFormat(_Strict):
+    """OpenAI's `json_schema`. The schema is followed whether or not it is `strict`; `name` and
+    `description` change nothing."""
+
+    name: str | None = None
+    description: str | None = None
+    schema_: Any = Field(default=None, alias="schema")
+    strict: bool | None = None
+
+
+class ResponseFormat(_Strict):
+    """OpenAI's `response_format`."""
+
+    type: Literal["text", "json_object", "json_schema"]
+    json_schema: JsonSchemaFormat | None = None
+
+
+class StructuredOutputs(_Strict):
+    """vLLM's `structured_outputs`: one of the first five."""
+
+    json_: Any = Field(default=None, alias="json")
+    """A JSON schema, as an object or as a string."""
+    regex: GrammarText | None = None
+    choice: Choices | None = None
+    grammar: GrammarText | None = None
+    """In Lark's syntax, or llama.cpp's GBNF."""
+    json_object: bool | None = None
+    """True: any JSON object."""
+    disable_any_whitespace: bool | None = None
+    """Default false. True: no blanks between the parts of JSON."""
+    whitespace_pattern: GrammarText | None = None
+    """Default: a blank, or one or two line feeds and up to 20 blanks. Regular expression of what
+    may stand between the parts of JSON."""
 
 
 class SamplingBody(_Strict):
@@ -119,6 +175,17 @@ class SamplingBody(_Strict):
     """Default 0.0."""
     repetition_penalty: float | None = Field(default=None, gt=0, le=100)
     """Default 1.0."""
+    logit_bias: LogitBias | None = None
+    """Default: none. By token id, in quotes: what to add to its logit, from -100 to 100."""
+    response_format: ResponseFormat | None = None
+    """Default: text. The answer is a JSON object, or matches a JSON schema."""
+    structured_outputs: StructuredOutputs | None = None
+    """Default: none. What the answer must match, as vLLM's present server takes it."""
+    guided_json: Any = None
+    """Default: none. As structured_outputs.json, and so on: vLLM's former names."""
+    guided_regex: GrammarText | None = None
+    guided_choice: Choices | None = None
+    guided_grammar: GrammarText | None = None
     seed: int | None = Field(default=None, ge=SEED_MIN, le=SEED_MAX)
     """Default: drawn afresh for each request."""
     stop: StopTexts | None = None
@@ -147,7 +214,6 @@ class CompletionBody(SamplingBody):
 
     unsupported = {
         "echo": (False,),
-        "logit_bias": ({},),
         "suffix": (),
     }
     prompt: Any = None
@@ -188,12 +254,10 @@ class ChatBody(SamplingBody):
         "audio": (),
         "function_call": ("none", "auto"),
         "functions": ([],),
-        "logit_bias": ({},),
         "modalities": (["text"],),
         "moderation": (),
         "prediction": (),
         "reasoning_effort": (),
-        "response_format": ({"type": "text"},),
         "tool_choice": ("none", "auto"),
         "tools": ([],),
         "verbosity": ("medium",),

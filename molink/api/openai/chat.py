@@ -8,6 +8,7 @@ from aiohttp import web
 from molink.api.answers import Answer, finite
 from molink.api.body import checked_body
 from molink.api.errors import ApiError
+from molink.api.grammars.fields import grammar_of
 from molink.api.openai.answer import Job, TokenTexts, answer_openai
 from molink.api.requests import (
     check_model,
@@ -39,13 +40,14 @@ async def post_chat_completions(
     async with checked_body(request, ChatBody) as body:
         check_model(body.model, card)
         prompt = await tokens_of_conversation(body.messages, card)
-        job = Job.of(body, _requests(prompt, body, card), len(prompt))
+        grammar = await grammar_of(request, body, card)
+        job = Job.of(body, _requests(prompt, body, card, grammar), len(prompt))
         dialect = ChatDialect(texts, bool(body.logprobs))
     return await answer_openai(request, service, job, dialect)
 
 
 def _requests(
-    prompt: tuple[int, ...], body: ChatBody, card: ModelCard
+    prompt: tuple[int, ...], body: ChatBody, card: ModelCard, grammar: str
 ) -> Sequence[GenerationRequest]:
     new_name = body.max_completion_tokens is not None
     max_tokens = token_budget(
@@ -55,9 +57,14 @@ def _requests(
         default=None,
         param="max_completion_tokens" if new_name else "max_tokens",
     )
-    logprobs, choices = _logprobs_wanted(body), body.n or 1
     return generation_requests(
-        prompt, body, card, max_tokens=max_tokens, logprobs=logprobs, choices=choices
+        prompt,
+        body,
+        card,
+        max_tokens=max_tokens,
+        logprobs=_logprobs_wanted(body),
+        grammar=grammar,
+        choices=body.n or 1,
     )
 
 
