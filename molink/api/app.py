@@ -9,6 +9,7 @@ from molink.api.body import BODY_BYTES_MAX
 from molink.api.callers import CALLERS, Callers, with_arrival
 from molink.api.errors import errors_in_openai_shape
 from molink.api.generate import post_generate
+from molink.api.metrics.route import Metrics, add_metrics_route
 from molink.api.openai.answer import TokenTexts
 from molink.api.openai.chat import post_chat_completions
 from molink.api.openai.completions import post_completions
@@ -29,9 +30,11 @@ def create_app(
     service: GenerationService,
     access: Access | None = None,
     *,
+    metrics: Metrics | None = None,
     body_bytes_max: int = BODY_BYTES_MAX,
 ) -> web.Application:
     """The application that serves `service` to who has `access`: without it, to this machine.
+    `metrics` are given where they go elsewhere, too.
 
     Run it with `start_api`, which sets what cancellation needs.
     """
@@ -54,4 +57,5 @@ def create_app(
             web.get("/cluster/events", partial(get_events, service)),
         ]
     )
+    add_metrics_route(app, metrics or Metrics(service))
     return app

@@ -49,6 +49,9 @@ REQUEST_ID_HEADER = "X-Request-Id"
 REQUEST_ID_CHARS_MAX = 128
 """Of a client's own id: two UUIDs and a word. A longer one is replaced."""
 
+CHAT_PATHS = frozenset({"/v1/chat/completions", "/v1/responses", "/v1/messages"})
+"""Whose requests are conversations, for metrics; all others complete text."""
+
 
 @dataclass(slots=True, eq=False, weakref_slot=True)
 class Caller:
@@ -141,13 +144,15 @@ def caller_of(request: web.Request) -> Caller:
 @web.middleware
 async def with_arrival(request: web.Request, handler: Handler) -> web.StreamResponse:
     """Note when each request came, and under which id: its client's own, if it has a usable one."""
-    token = ARRIVAL.set(_arrival(request.headers.get(REQUEST_ID_HEADER, "")))
+    token = ARRIVAL.set(_arrival(request))
     try:
         return await handler(request)
     finally:
         ARRIVAL.reset(token)
 
 
-def _arrival(own_id: str) -> Arrival:
+def _arrival(request: web.Request) -> Arrival:
+    own_id = request.headers.get(REQUEST_ID_HEADER, "")
     is_usable = 0 < len(own_id) <= REQUEST_ID_CHARS_MAX and is_printable(own_id)
-    return Arrival(own_id) if is_usable else Arrival()
+    operation = "chat" if request.path in CHAT_PATHS else "text_completion"
+    return Arrival(own_id, operation) if is_usable else Arrival(operation=operation)
