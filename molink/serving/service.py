@@ -18,6 +18,7 @@ __all__ = [
     "ChatTokenizer",
     "GenerationRequest",
     "GenerationService",
+    "Generator",
     "ModelCard",
     "TokenEvent",
     "TokenLogprob",
@@ -100,8 +101,8 @@ class TokenEvent:
     """"stop" or "length" on the last event of a sequence, else None."""
 
 
-class GenerationService(Protocol):
-    """Service that generates text with one model."""
+class Generator(Protocol):
+    """Source of answers of one model."""
 
     @property
     def card(self) -> ModelCard:
@@ -113,6 +114,10 @@ class GenerationService(Protocol):
         Raises RingError from the iteration when the ring cannot go on, InvalidRequestError when the
         request does not fit (prompt plus max_tokens over `card.model_len_max`).
         """
+
+
+class GenerationService(Generator, Protocol):
+    """Service that generates text with one model, and knows what becomes of requests."""
 
     @property
     def request_log(self) -> RequestLog:

@@ -6,7 +6,7 @@ of which the first NODE_LABELS_MAX are told apart and all others are `other`, ad
 no labels by ring: rings are numbered for ever.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -26,6 +26,9 @@ OTHER = "other"
 
 Part = Mapping[str, Any]
 """A stage, a link or a node in the body of GET /cluster."""
+
+Labelled = Sequence[tuple[tuple[str, ...], Part]]
+"""Parts, and the values of their labels."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +114,7 @@ class NodeLabels:
         return shown
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class ClusterCollector(Collector):
     """Collector of one snapshot of GET /cluster at a time."""
 
@@ -143,15 +146,15 @@ class ClusterCollector(Collector):
         for state in NodeState:
             states.add_metric((str(state),), present.count(str(state)))
         yield states
-        family = GaugeMetricFamily("molink_requests", "Requests by state.", labels=("state",))
-        for state in ("running", "waiting"):
-            counts = [ring.get("requests", {}).get(state) or 0 for ring in rings]
-            family.add_metric((state,), sum(counts))
-        yield family
+        requests = GaugeMetricFamily("molink_requests", "Requests by state.", labels=("state",))
+        for name in ("running", "waiting"):
+            counts = [ring.get("requests", {}).get(name) or 0 for ring in rings]
+            requests.add_metric((name,), sum(counts))
+        yield requests
 
 
 def _families(
-    figures: Iterable[Figure], names: tuple[str, ...], parts: list[tuple[tuple[str, ...], Part]]
+    figures: Iterable[Figure], names: tuple[str, ...], parts: Labelled
 ) -> Iterator[Metric]:
     """A family for each figure, with a sample for each part that has it."""
     for figure in figures:
@@ -162,9 +165,7 @@ def _families(
         yield family
 
 
-def _values(
-    figure: Figure, parts: list[tuple[tuple[str, ...], Part]]
-) -> dict[tuple[str, ...], float]:
+def _values(figure: Figure, parts: Labelled) -> dict[tuple[str, ...], float]:
     """Of parts with the same labels counters are added up, and of gauges the highest counts."""
     values: dict[tuple[str, ...], float] = {}
     for labels, part in parts:

@@ -83,7 +83,7 @@ HISTOGRAMS: tuple[tuple[str, str, str, tuple[str, ...], tuple[float, ...]], ...]
 """Name, help, unit, labels and buckets of each."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class RequestMetrics(Collector):
     """Observer of timelines that have ended, and collector of what is counted of all."""
 

@@ -121,9 +121,8 @@ class ClusterTrace:
             for link in ring_links(client.ring, client.links.report):
                 self._look_at_link(client.ring.epoch, client.ring.stages, link)
         present = {ring.client.ring.epoch for ring in self.service.rings}
-        for tracks in (self._stages, self._links):
-            for key in [key for key in tracks if key[0] not in present]:
-                del tracks[key]
+        self._stages = {key: one for key, one in self._stages.items() if key[0] in present}
+        self._links = {key: one for key, one in self._links.items() if key[0] in present}
         for event in self.service.events.after(self._seq):
             args = {"kind": event.kind, "node": event.node, "ring": event.ring}
             at = self.clock() - (time.time() - event.unix_s)
