@@ -7,7 +7,7 @@ from aiohttp import web
 from molink.api.access import Access, access_checked, add_rate_limit_headers
 from molink.api.body import BODY_BYTES_MAX
 from molink.api.callers import CALLERS, Callers
-from molink.api.errors import errors_in_openai_shape
+from molink.api.errors import errors_in_shape
 from molink.api.generate import post_generate
 from molink.api.openai.answer import TokenTexts
 from molink.api.openai.chat import post_chat_completions
@@ -29,7 +29,7 @@ def create_app(
     Run it with `start_api`, which sets what cancellation needs.
     """
     access = access or Access()
-    middlewares = [errors_in_openai_shape, access_checked(access)]
+    middlewares = [errors_in_shape, access_checked(access)]
     app = web.Application(middlewares=middlewares, client_max_size=body_bytes_max)
     app[CALLERS] = Callers(access.keys)
     app.on_response_prepare.append(add_rate_limit_headers)
