@@ -7,7 +7,7 @@ from aiohttp import web
 from molink.api.access import Access, access_checked, add_rate_limit_headers
 from molink.api.body import BODY_BYTES_MAX
 from molink.api.callers import CALLERS, Callers, with_arrival
-from molink.api.errors import errors_in_openai_shape
+from molink.api.errors import errors_in_shape
 from molink.api.generate import post_generate
 from molink.api.metrics.route import Metrics, add_metrics_route
 from molink.api.openai.answer import TokenTexts
@@ -39,7 +39,7 @@ def create_app(
     Run it with `start_api`, which sets what cancellation needs.
     """
     access = access or Access()
-    middlewares = [with_arrival, errors_in_openai_shape, access_checked(access)]
+    middlewares = [with_arrival, errors_in_shape, access_checked(access)]
     app = web.Application(middlewares=middlewares, client_max_size=body_bytes_max)
     app[CALLERS] = Callers(access.keys)
     app.on_response_prepare.append(add_rate_limit_headers)

@@ -36,6 +36,9 @@ class ChatTokenizer(Protocol):
     def decode(self, token_ids: list[int], *, skip_special_tokens: bool = False) -> str:
         """Text of token ids."""
 
+    def convert_ids_to_tokens(self, ids: list[int]) -> list[str]:
+        """The vocabulary's entries of token ids."""
+
     def apply_chat_template(
         self,
         conversation: list[dict[str, Any]],
@@ -99,6 +102,9 @@ class TokenEvent:
     """One per token id when asked for, else empty."""
     finish_reason: str | None = None
     """"stop" or "length" on the last event of a sequence, else None."""
+    stop_reason: str | int | None = None
+    """With "stop": the stop string or stop token that was asked for and came; None: the model's own
+    end."""
 
 
 class Generator(Protocol):
