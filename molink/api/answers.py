@@ -100,6 +100,8 @@ async def generate_all(
 
     async def run(index: int, request: GenerationRequest) -> Result:
         asked = replace(request, key_id=caller.key_id)
+        if asked.timeline is not None:
+            asked.timeline.key_id, asked.timeline.choice = caller.key_id, index
         async with aclosing(service.generate(asked)) as events:
             return await consume(index, _counted(events, caller.usage))
 
