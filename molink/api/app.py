@@ -7,6 +7,7 @@ from aiohttp import web
 from molink.api.access import Access, access_checked, add_rate_limit_headers
 from molink.api.body import BODY_BYTES_MAX
 from molink.api.callers import CALLERS, Callers, with_arrival
+from molink.api.chat import ChatFormat
 from molink.api.errors import errors_in_shape
 from molink.api.generate import post_generate
 from molink.api.metrics.route import Metrics, add_metrics_route
@@ -30,10 +31,12 @@ def create_app(
     service: GenerationService,
     access: Access | None = None,
     *,
+    chat_format: ChatFormat | None = None,
     metrics: Metrics | None = None,
     body_bytes_max: int = BODY_BYTES_MAX,
 ) -> web.Application:
     """The application that serves `service` to who has `access`: without it, to this machine.
+    `chat_format`: how the model writes calls and reasoning; without it, as its template shows;
     `metrics` are given where they go elsewhere, too.
 
     Run it with `start_api`, which sets what cancellation needs.
@@ -44,11 +47,14 @@ def create_app(
     app[CALLERS] = Callers(access.keys)
     app.on_response_prepare.append(add_rate_limit_headers)
     texts = TokenTexts(service)
+    chat_format = chat_format or ChatFormat.of(service.card.tokenizer)
     app.add_routes(
         [
             web.post("/generate", partial(post_generate, service)),
             web.post("/v1/completions", partial(post_completions, service, texts)),
-            web.post("/v1/chat/completions", partial(post_chat_completions, service, texts)),
+            web.post(
+                "/v1/chat/completions", partial(post_chat_completions, service, texts, chat_format)
+            ),
             web.get("/v1/models", partial(get_models, service)),
             web.get("/v1/models/{model:.+}", partial(get_model, service)),
             web.get("/health", partial(get_health, service)),
