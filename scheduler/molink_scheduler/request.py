@@ -64,6 +64,9 @@ class SamplingParams:
     """End-of-sequence tokens included, unless the request ignores them."""
     logprobs: int | None = None
     """None: no log-probabilities; k: that of the chosen token and of the k most likely ones."""
+    skip_special_tokens: bool = True
+    """Whether text, in which stop strings are looked for, leaves out the tokenizer's special
+    tokens."""
     logit_bias: tuple[tuple[int, float], ...] = ()
     """(token id, what to add to its logit before penalties), each token id once."""
     grammar: str = ""

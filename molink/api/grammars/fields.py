@@ -12,7 +12,8 @@ from aiohttp import web
 from molink.api.answers import json_text
 from molink.api.errors import ApiError
 from molink.api.grammars.checker import GrammarChecker
-from molink.api.schemas import ResponseFormat, SamplingBody, StructuredOutputs
+from molink.api.grammars.schemas import ResponseFormat, StructuredOutputs
+from molink.api.schemas import SamplingBody
 from molink.serving.grammar_check import GrammarQuestion
 from molink.serving.service import ModelCard
 
