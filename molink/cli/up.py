@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from molink.cli.options import access_options, some_ring_options
+from molink.cli.options import access_options, chat_options, some_ring_options
 
 if TYPE_CHECKING:
     from molink.cli.terminal import StatusLine
     from molink.config.settings import UpSettings
     from molink.control.registry.registry import Registry
-    from molink.coordinator.requests.cluster_service import ClusterService
+    from molink.coordinator.cluster import Cluster
 
 __all__ = ["up"]
 
@@ -118,6 +118,7 @@ SHARED = ("dtype", "model_len_max", "micro_batch_count", "policy", "codec", "spa
     "--data-dir", metavar="FOLDER", help="Keys, invites, nodes; without it $XDG_DATA_HOME/molink."
 )
 @access_options
+@chat_options
 @some_ring_options(*SHARED)
 def up(data_dir: str | None, wait: bool, public_host: str, **options: Any) -> None:
     """Serve MODEL over the PCs that join: a local directory, a Hugging Face hub id, or `demo`.
@@ -152,6 +153,7 @@ async def _serve(settings: "UpSettings", shown: "StatusLine", *, wait: bool) -> 
     from molink.api import create_app, start_api
     from molink.api.access import open_access
     from molink.api.agents import create_agents_app
+    from molink.api.chat import ChatFormat
     from molink.api.cluster_routes import add_plan_route
     from molink.api.server import check_port_free, free_ports
     from molink.api.weights.offered_files import OfferedFiles
@@ -175,7 +177,10 @@ async def _serve(settings: "UpSettings", shown: "StatusLine", *, wait: bool) -> 
                 make=True,
             )
         )
-        app = create_app(service, access)
+        format = ChatFormat.of(
+            service.card.tokenizer, settings.tool_parser, settings.reasoning_parser
+        )
+        app = create_app(service, access, chat_format=format)
         add_plan_route(app, service.model.name, coordinator.plan)
         offered = OfferedFiles(
             coordinator.checkpoint, settings.data_dir / "weights", name=service.model.name
@@ -204,7 +209,7 @@ async def _serve(settings: "UpSettings", shown: "StatusLine", *, wait: bool) -> 
         if access.hint is not None:
             shown.hint(access.hint)
         ready_url = f"http://{settings.public_host}:{port}" if wait else None
-        await _show(service, ready_url, shown)
+        await _show(coordinator.cluster, ready_url, shown)
 
 
 def _announce(registry: "Registry", settings: "UpSettings", port: int, shown: "StatusLine") -> None:
@@ -223,17 +228,17 @@ def _announce(registry: "Registry", settings: "UpSettings", port: int, shown: "S
     shown.hint(NEXT_STEP.format(uses=uses, hours=INVITE_S / 3600))
 
 
-async def _show(service: "ClusterService", ready_url: str | None, shown: "StatusLine") -> None:
+async def _show(cluster: "Cluster", ready_url: str | None, shown: "StatusLine") -> None:
     """Show what changes, until cancelled; and `ready URL`, if wanted, when a ring serves."""
-    from molink.cli.cluster_news import show_news
+    from molink.cli.terminal import show_news
     from molink.tasks import background_tasks
 
     async with background_tasks() as tasks:
         if ready_url is not None:
-            tasks.create_task(_show_ready(service, ready_url, shown))
-        await show_news(service, shown)
+            tasks.create_task(_show_ready(cluster, ready_url, shown))
+        await show_news(cluster.news, shown)
 
 
-async def _show_ready(service: "ClusterService", url: str, shown: "StatusLine") -> None:
-    await service.until_ready()
+async def _show_ready(cluster: "Cluster", url: str, shown: "StatusLine") -> None:
+    await cluster.service.until_ready()
     shown.result(f"ready {url}")

@@ -70,15 +70,16 @@ class EndRules:
             return FinishReason.STOP
         if ending.text is not None:
             ending.text.push((token_id,))
-            if ending.text.stopped:
+            if ending.text.stopped_at is not None:
                 return FinishReason.STOP
         if ending.generated_tokens >= sampling.max_tokens:
             return FinishReason.LENGTH
         return FinishReason.NONE
 
     def _text_stream(self, admission: Admission) -> TextStream | None:
-        if not admission.sampling.stop or self.tokenizer is None:
+        sampling = admission.sampling
+        if not sampling.stop or self.tokenizer is None:
             return None
-        stream = TextStream(self.tokenizer, admission.sampling.stop)
+        stream = TextStream(self.tokenizer, sampling.stop, sampling.skip_special_tokens)
         stream.push(admission.output)
         return stream

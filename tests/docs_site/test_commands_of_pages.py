@@ -1,7 +1,7 @@
 """Every command in every page is one that can be typed: its words, options and values are parsed.
 
 They are parsed as the command line parses them, not executed: what they do has tests of its own.
-What a page lets the reader fill in (MODEL, FILE, INVITE) is a value; files that must exist are made.
+What a page lets the reader fill in (MODEL, INVITE) is a value; files that must exist are made.
 """
 
 import re
