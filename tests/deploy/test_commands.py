@@ -25,6 +25,7 @@ EXPECTED = {
     "agent leave": {"--data-dir"},
     "agent logs": {"--data-dir"},
     "agent pause": {"--data-dir"},
+    "agent report": {"--json", "--nights", "--data-dir"},
     "agent resume": {"--data-dir"},
     "agent run": {"--data-dir"},
     "agent service install": {"--data-dir"},
