@@ -7,19 +7,19 @@ record that is made while a request is served bears the request's id.
 
 import json
 import logging
-import sys
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, TextIO
 
 from molink.printable import PrintableFormatter, printable_line
 from molink.serving.timeline import ARRIVAL, RequestTimeline
 
-__all__ = ["LOG_FORMATS", "log_request", "set_up_logs"]
-
-LOG_FORMATS = ("text", "json")
+__all__ = ["OPERATOR_LOG", "log_request", "set_up_logs"]
 
 MESSAGE_CHARS_MAX = 4000
 """Of one record: a traceback is cut at its beginning."""
+
+OPERATOR_LOG = logging.getLogger("molink.cluster")
+"""What the command tells its operator, where everything is a log record."""
 
 log = logging.getLogger("molink.requests")
 
@@ -60,9 +60,9 @@ class _JsonFormatter(logging.Formatter):
         return json.dumps(said, default=str)
 
 
-def set_up_logs(log_format: str) -> None:
-    """Have all loggers of this process write to standard error in this format."""
-    handler = logging.StreamHandler(sys.stderr)
+def set_up_logs(log_format: str, stream: TextIO) -> None:
+    """Have all loggers of this process write there in this format."""
+    handler = logging.StreamHandler(stream)
     handler.addFilter(_RequestId())
     handler.setFormatter(_JsonFormatter() if log_format == "json" else _LineFormatter())
     root = logging.getLogger()
