@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from molink.cli.options import access_options, ring_options
+from molink.cli.options import access_options, chat_options, ring_options
 from molink.cli.watching import Watching, watch_options
 
 if TYPE_CHECKING:
@@ -44,6 +44,7 @@ NODES_DEFAULT = 3
     "replay`; prompts and answers are in it.",
 )
 @access_options
+@chat_options
 @ring_options
 @watch_options
 def serve(
@@ -74,6 +75,7 @@ async def _serve(settings: "ServeSettings", watching: Watching) -> None:
     """Until cancelled by a signal. Raises StageError or UserError when no ring stands at first."""
     from molink.api import create_app, start_api
     from molink.api.access import open_access
+    from molink.api.chat import ChatFormat
     from molink.api.metrics.route import Metrics
     from molink.api.server import check_port_free
     from molink.cli.tables import DATA_FOLDER
@@ -96,7 +98,10 @@ async def _serve(settings: "ServeSettings", watching: Watching) -> None:
         metrics = Metrics(cluster.service)
         await stack.enter_async_context(watching.recording(cluster, metrics))
         await until_loaded(cluster, settings.nodes, shown=not watching.is_json)
-        app = create_app(cluster.service, access, metrics=metrics)
+        format = ChatFormat.of(
+            cluster.service.card.tokenizer, settings.tool_parser, settings.reasoning_parser
+        )
+        app = create_app(cluster.service, access, chat_format=format, metrics=metrics)
         runner = await start_api(app, settings.host, settings.port)
         stack.push_async_callback(runner.cleanup)
         shown = watching.status_line()

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from molink.cli.options import access_options, some_ring_options
+from molink.cli.options import access_options, chat_options, some_ring_options
 from molink.cli.watching import Watching, watch_options
 
 if TYPE_CHECKING:
@@ -119,6 +119,7 @@ SHARED = ("dtype", "model_len_max", "micro_batch_count", "policy", "codec", "spa
     "--data-dir", metavar="FOLDER", help="Keys, invites, nodes; without it $XDG_DATA_HOME/molink."
 )
 @access_options
+@chat_options
 @some_ring_options(*SHARED)
 @watch_options
 def up(
@@ -156,6 +157,7 @@ async def _serve(
     from molink.api import create_app, start_api
     from molink.api.access import open_access
     from molink.api.agents import create_agents_app
+    from molink.api.chat import ChatFormat
     from molink.api.cluster_routes import add_plan_route
     from molink.api.metrics.route import Metrics
     from molink.api.server import check_port_free, free_ports
@@ -182,7 +184,10 @@ async def _serve(
         )
         metrics = Metrics(service)
         await stack.enter_async_context(watching.recording(coordinator.cluster, metrics))
-        app = create_app(service, access, metrics=metrics)
+        format = ChatFormat.of(
+            service.card.tokenizer, settings.tool_parser, settings.reasoning_parser
+        )
+        app = create_app(service, access, chat_format=format, metrics=metrics)
         add_plan_route(app, service.model.name, coordinator.plan)
         offered = OfferedFiles(
             coordinator.checkpoint, settings.data_dir / "weights", name=service.model.name
