@@ -13,6 +13,8 @@ from molink.cli.watching import Watching
 from molink.errors import UserError
 from molink.serving.timeline import ARRIVAL, Arrival, RequestTimeline
 
+OTLP_PACKAGE = "opentelemetry.exporter.otlp.proto.http.metric_exporter"
+
 NASTY = "what \x1b[2J came\nfrom afar"
 
 
@@ -110,6 +112,6 @@ def test_an_otlp_url_that_is_none_is_refused(url):
 
 def test_without_its_packages_otlp_says_what_to_install(monkeypatch):
     monkeypatch.delitem(sys.modules, "molink.api.metrics.otlp", raising=False)
-    monkeypatch.setitem(sys.modules, "opentelemetry.exporter.otlp.proto.http", None)
+    monkeypatch.setitem(sys.modules, OTLP_PACKAGE, None)
     with pytest.raises(UserError, match=r"pip install 'molink\[otlp\]'"):
         Watching(otlp="http://127.0.0.1:4318")
