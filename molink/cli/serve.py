@@ -70,6 +70,7 @@ async def _serve(settings: "ServeSettings") -> None:
     """Until cancelled by a signal. Raises StageError or UserError when no ring stands at first."""
     from molink.api import create_app, start_api
     from molink.api.access import open_access
+    from molink.api.admin import add_admin_routes
     from molink.api.server import check_port_free
     from molink.cli.cluster_news import show_news
     from molink.cli.tables import DATA_FOLDER
@@ -91,6 +92,7 @@ async def _serve(settings: "ServeSettings") -> None:
         cluster = await stack.enter_async_context(start_local(settings))
         await until_loaded(cluster, settings.nodes)
         app = create_app(cluster.service, access)
+        add_admin_routes(app, cluster.admin)
         runner = await start_api(app, settings.host, settings.port)
         stack.push_async_callback(runner.cleanup)
         shown = StatusLine()

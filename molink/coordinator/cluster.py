@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from molink.coordinator.admin import ClusterAdmin
 from molink.coordinator.members.hub import ControlHub
 from molink.coordinator.planning.cluster_plan import Planner, Readiness
 from molink.coordinator.requests.cluster_report import nodes_report
@@ -28,6 +29,7 @@ class Cluster:
 
     service: ClusterService
     rings: Sequence[RingSupervisor]
+    admin: ClusterAdmin
 
 
 def run_cluster(
@@ -63,4 +65,4 @@ def run_cluster(
     )
     for work in (hub.run(card.name), manager.run(), accounting.run()):
         tasks.create_task(work)
-    return Cluster(service, manager.rings)
+    return Cluster(service, manager.rings, ClusterAdmin(hub.book, hub.registry, service))
