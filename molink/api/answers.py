@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 from aiohttp import ClientConnectionResetError, web
 
 from molink.api.callers import Caller
-from molink.api.errors import as_api_error, error_body
+from molink.api.errors import ApiError, as_api_error, error_body
 from molink.control.api_keys.store import KeyUsage
 from molink.errors import RingError
 from molink.serving.service import (
@@ -59,6 +59,7 @@ class Answer:
     texts: list[str] = field(default_factory=list)
     logprobs: list[TokenLogprob] = field(default_factory=list)
     finish_reason: str | None = None
+    stop_reason: str | int | None = None
 
     @classmethod
     async def of(cls, events: AsyncIterator[TokenEvent]) -> "Answer":
@@ -74,6 +75,7 @@ class Answer:
         self.texts.append(event.text)
         self.logprobs.extend(event.logprobs)
         self.finish_reason = event.finish_reason or self.finish_reason
+        self.stop_reason = event.stop_reason
 
     @property
     def text(self) -> str:
@@ -98,6 +100,8 @@ async def generate_all(
 
     async def run(index: int, request: GenerationRequest) -> Result:
         asked = replace(request, key_id=caller.key_id)
+        if asked.timeline is not None:
+            asked.timeline.key_id, asked.timeline.choice = caller.key_id, index
         async with aclosing(service.generate(asked)) as events:
             return await consume(index, _counted(events, caller.usage))
 
@@ -119,18 +123,29 @@ class EventStream:
     A failure before the first event is raised, a later one is sent to the client.
     """
 
+    last = b"data: [DONE]\n\n"
+    """What follows the events of an answer that did not fail."""
+
     def __init__(self, request: web.Request) -> None:
         self._request = request
         self.response = web.StreamResponse(headers=HEADERS)
 
+    def encode(self, event: Mapping[str, Any]) -> bytes:
+        """An event as it is sent."""
+        return b"data: " + json_text(event).encode() + b"\n\n"
+
+    def failed(self, error: ApiError) -> Sequence[Mapping[str, Any]]:
+        """The events of a failure."""
+        return [error_body(error)]
+
     async def __aenter__(self) -> "EventStream":
         return self
 
-    async def send(self, event: Mapping[str, Any]) -> None:
-        """Write one event; the first one starts the response."""
+    async def send(self, *events: Mapping[str, Any]) -> None:
+        """Write events at once; the first one starts the response."""
         if not self.response.prepared:
             await self.response.prepare(self._request)
-        await self.response.write(b"data: " + json_text(event).encode() + b"\n\n")
+        await self.response.write(b"".join(map(self.encode, events)))
 
     async def __aexit__(
         self,
@@ -139,12 +154,12 @@ class EventStream:
         trace: TracebackType | None,
     ) -> bool:
         if error is None:
-            await self.response.write_eof(b"data: [DONE]\n\n")
+            await self.response.write_eof(self.last)
             return False
         if isinstance(error, ClientConnectionResetError) or not isinstance(error, Exception):
             return False
         if self.response.prepared:
-            await self.send(error_body(as_api_error(error)))
+            await self.send(*self.failed(as_api_error(error)))
             await self.response.write_eof()
         return self.response.prepared
 

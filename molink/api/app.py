@@ -6,13 +6,21 @@ from aiohttp import web
 
 from molink.api.access import Access, access_checked, add_rate_limit_headers
 from molink.api.body import BODY_BYTES_MAX
-from molink.api.callers import CALLERS, Callers
-from molink.api.errors import errors_in_openai_shape
+from molink.api.callers import CALLERS, Callers, with_arrival
+from molink.api.errors import errors_in_shape
 from molink.api.generate import post_generate
+from molink.api.metrics.route import Metrics, add_metrics_route
 from molink.api.openai.answer import TokenTexts
 from molink.api.openai.chat import post_chat_completions
 from molink.api.openai.completions import post_completions
-from molink.api.status import get_cluster, get_health, get_model, get_models
+from molink.api.status import (
+    get_cluster,
+    get_events,
+    get_health,
+    get_model,
+    get_models,
+    get_requests,
+)
 from molink.serving.service import GenerationService
 
 __all__ = ["create_app"]
@@ -22,14 +30,16 @@ def create_app(
     service: GenerationService,
     access: Access | None = None,
     *,
+    metrics: Metrics | None = None,
     body_bytes_max: int = BODY_BYTES_MAX,
 ) -> web.Application:
     """The application that serves `service` to who has `access`: without it, to this machine.
+    `metrics` are given where they go elsewhere, too.
 
     Run it with `start_api`, which sets what cancellation needs.
     """
     access = access or Access()
-    middlewares = [errors_in_openai_shape, access_checked(access)]
+    middlewares = [with_arrival, errors_in_shape, access_checked(access)]
     app = web.Application(middlewares=middlewares, client_max_size=body_bytes_max)
     app[CALLERS] = Callers(access.keys)
     app.on_response_prepare.append(add_rate_limit_headers)
@@ -43,6 +53,9 @@ def create_app(
             web.get("/v1/models/{model:.+}", partial(get_model, service)),
             web.get("/health", partial(get_health, service)),
             web.get("/cluster", partial(get_cluster, service)),
+            web.get("/cluster/requests", partial(get_requests, service)),
+            web.get("/cluster/events", partial(get_events, service)),
         ]
     )
+    add_metrics_route(app, metrics or Metrics(service))
     return app

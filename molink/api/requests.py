@@ -22,6 +22,7 @@ from molink.api.errors import NAME_CHARS_SHOWN, ApiError
 from molink.api.schemas import Message, SamplingBody
 from molink.api.workers import in_worker
 from molink.serving.service import ChatTokenizer, GenerationRequest, ModelCard
+from molink.serving.timeline import RequestTimeline
 from molink_scheduler.request import SamplingParams
 
 __all__ = [
@@ -239,7 +240,14 @@ def generation_requests(
         logprobs=logprobs,
     )
     seeds = (choice_seed(seed, choice) for choice in range(choices))
-    return [GenerationRequest(prompt_token_ids, replace(sampling, seed=one)) for one in seeds]
+    return [
+        GenerationRequest(
+            prompt_token_ids,
+            replace(sampling, seed=one),
+            timeline=RequestTimeline(card.name, len(prompt_token_ids), max_tokens),
+        )
+        for one in seeds
+    ]
 
 
 def _or(value: float | None, default: float) -> float:

@@ -6,12 +6,11 @@ a drained node looks to the manager like one whose owner has paused it, and its 
 before it ends. What is drained outlasts a restart, a paused intake does not: a coordinator that was
 started anew is meant to serve.
 
-Every order is written to the log with who gave it.
+Every order is an event of the cluster's ledger, with who gave it.
 """
 
 import asyncio
 import json
-import logging
 import time
 from dataclasses import dataclass
 from typing import Any
@@ -30,8 +29,6 @@ NO_AGENTS = (
     "The nodes of `molink serve` are its own: no other PC could take their layers, and none joins. "
     "Pause the intake, or use `molink up`."
 )
-
-log = logging.getLogger(__name__)
 
 
 class UnknownNodeError(UserError):
@@ -68,7 +65,7 @@ class ClusterAdmin:
             raise UnknownNodeError(str(error)) from None
         devices = [one for one in self.registry.list_nodes() if one.pc == gone.node_id]
         invites = [one for one in self.registry.list_invites() if one.invite_id == gone.invite_id]
-        self._note(f"{gone.name} is removed", by)
+        self._note(f"{gone.name} is removed", by, gone.name)
         return {
             "id": gone.node_id,
             "name": gone.name,
@@ -103,7 +100,7 @@ class ClusterAdmin:
         drained = self.book.drained - {node_id} | ({node_id} if is_held else set())
         await asyncio.to_thread(self.registry.set_setting, DRAINED, json.dumps(sorted(drained)))
         self.book.hold(node, is_held=is_held)
-        self._note(f"{node.name} is {'drained' if is_held else 'resumed'}", by)
+        self._note(f"{node.name} is {'drained' if is_held else 'resumed'}", by, node.name)
         return {"id": node_id, "name": node.name, "state": str(node.state)}
 
     def _member(self, node_id: str) -> Node:
@@ -118,8 +115,8 @@ class ClusterAdmin:
         if self.book.local:
             raise UserError(NO_AGENTS)
 
-    def _note(self, what: str, by: str) -> None:
-        log.info("%s, by order of %s.", what, by)
+    def _note(self, what: str, by: str, node: str = "") -> None:
+        self.service.events.add("order", f"{what}, by order of {by}", node=node)
 
 
 def _drained_before(registry: Registry) -> set[str]:

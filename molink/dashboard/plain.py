@@ -26,15 +26,16 @@ class PlainNews:
     _status_at_s: float | None = None
     _standing: dict[tuple[str, str], str] = field(default_factory=dict)
     """What stands out now, by its subject and its first words: figures in it change."""
-    _event: int = -1
+    _event: tuple[float, int] = (0.0, 0)
+    """Time and number of the last that was told."""
 
     def lines(self, history: History) -> Iterator[str]:
         """What is new after a look."""
         stamp = clock(history.at_s, self.zone)
         for event in history.events:
-            if event.seq > self._event:
-                self._event = event.seq
-                yield f"{clock(event.unix_s, self.zone)} {event.kind} {event.node} {event.text}"
+            if (event.unix_s, event.seq) > self._event:
+                self._event = event.unix_s, event.seq
+                yield f"{clock(event.unix_s, self.zone)} {event.text}"
         for sentence in self._changes(history):
             yield f"{stamp} {sentence}"
         if self._status_at_s is None or history.at_s - self._status_at_s >= STATUS_S:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from molink.client.api_client import ApiClient, RefusedError
-from molink.dashboard.model.fields import Json
+from molink.dashboard.model.fields import Json, count, objects
 from molink.dashboard.model.observation import EVENTS_MAX, Observation
 from molink.errors import UserError
 from molink.printable import printable_line
@@ -64,28 +64,30 @@ class Poller:
             await asyncio.sleep(max(0.05, wait_s - taken_s))
 
     async def _look(self, cluster: Json) -> Observation:
-        requests = await self._listed("/cluster/requests", "requests")
-        events = await self._events()
+        requests, events = await self._requests(), await self._events()
         return Observation(self.clock(), cluster, requests, events)
 
     async def _events(self) -> tuple[Json, ...] | None:
-        events = await self._listed("/cluster/events", "events", f"?after={self._after}")
-        for event in events or ():
-            number = event.get("seq")
-            if isinstance(number, int) and not isinstance(number, bool):
-                self._after = max(self._after, number)
-        return None if events is None else events[-EVENTS_MAX:]
+        body = await self._optional(f"/cluster/events?after={self._after}")
+        if body is None:
+            return None
+        self._after = count(body, "next")  # Less than before: the coordinator was started anew.
+        return tuple(objects(body, "events"))[-EVENTS_MAX:]
 
-    async def _listed(self, path: str, name: str, query: str = "") -> tuple[Json, ...] | None:
-        """The objects of a list; None where the server has no such path, and is asked no more."""
-        if path in self._lacks:
+    async def _requests(self) -> tuple[Json, ...] | None:
+        body = await self._optional("/cluster/requests")
+        return None if body is None else tuple(objects(body, "requests"))
+
+    async def _optional(self, path: str) -> Json | None:
+        """An answer; None where the server has no such path, and is asked no more."""
+        name = path.partition("?")[0]
+        if name in self._lacks:
             return None
         try:
-            body: Any = await self.client.get(path + query)
+            body: Any = await self.client.get(path)
         except RefusedError as error:
             if error.status != NOT_FOUND:
                 raise
-            self._lacks.add(path)
+            self._lacks.add(name)
             return None
-        found = body.get(name) if isinstance(body, dict) else None
-        return tuple(one for one in found or () if isinstance(one, dict))
+        return body if isinstance(body, dict) else {}

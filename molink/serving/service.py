@@ -10,12 +10,15 @@ from collections.abc import AsyncGenerator
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
+from molink.serving.events import EventLedger
+from molink.serving.timeline import RequestLog, RequestTimeline
 from molink_scheduler.request import SamplingParams
 
 __all__ = [
     "ChatTokenizer",
     "GenerationRequest",
     "GenerationService",
+    "Generator",
     "ModelCard",
     "TokenEvent",
     "TokenLogprob",
@@ -32,6 +35,9 @@ class ChatTokenizer(Protocol):
 
     def decode(self, token_ids: list[int], *, skip_special_tokens: bool = False) -> str:
         """Text of token ids."""
+
+    def convert_ids_to_tokens(self, ids: list[int]) -> list[str]:
+        """The vocabulary's entries of token ids."""
 
     def apply_chat_template(
         self,
@@ -72,6 +78,8 @@ class GenerationRequest:
     sampling: SamplingParams
     key_id: str | None = None
     """Of the API key that asks: what users share may depend on it. None: without a key."""
+    timeline: RequestTimeline | None = None
+    """Where the service notes what becomes of it; None: in one that it makes itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,10 +102,13 @@ class TokenEvent:
     """One per token id when asked for, else empty."""
     finish_reason: str | None = None
     """"stop" or "length" on the last event of a sequence, else None."""
+    stop_reason: str | int | None = None
+    """With "stop": the stop string or stop token that was asked for and came; None: the model's own
+    end."""
 
 
-class GenerationService(Protocol):
-    """Service that generates text with one model."""
+class Generator(Protocol):
+    """Source of answers of one model."""
 
     @property
     def card(self) -> ModelCard:
@@ -109,6 +120,18 @@ class GenerationService(Protocol):
         Raises RingError from the iteration when the ring cannot go on, InvalidRequestError when the
         request does not fit (prompt plus max_tokens over `card.model_len_max`).
         """
+
+
+class GenerationService(Generator, Protocol):
+    """Service that generates text with one model, and knows what becomes of requests."""
+
+    @property
+    def request_log(self) -> RequestLog:
+        """Timelines of the requests that are live, and of the last that have ended."""
+
+    @property
+    def events(self) -> EventLedger:
+        """What has happened to the cluster."""
 
     def cluster(self) -> dict[str, Any]:
         """The body of GET /cluster."""

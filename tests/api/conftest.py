@@ -1,6 +1,7 @@
 """A service that answers from a script, and a real server in front of it."""
 
 import asyncio
+import time
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -10,7 +11,9 @@ import pytest
 from jinja2 import Environment
 
 from molink.api import create_app, start_api
+from molink.serving.events import EventLedger
 from molink.serving.service import GenerationRequest, ModelCard, TokenEvent, TokenLogprob
+from molink.serving.timeline import RequestLog
 
 VOCABULARY_SIZE = 300
 EOS = 3
@@ -39,6 +42,9 @@ class CharTokenizer:
 
     def decode(self, token_ids: list[int], *, skip_special_tokens: bool = False) -> str:
         return "".join(chr(one) for one in token_ids)
+
+    def convert_ids_to_tokens(self, ids: list[int]) -> list[str]:
+        return [f"<{one}>" for one in ids]
 
     def apply_chat_template(
         self, conversation: list[dict[str, Any]], *, add_generation_prompt: bool, tokenize: bool
@@ -79,10 +85,18 @@ class FakeService:
 
     async def generate(self, request: GenerationRequest) -> AsyncGenerator[TokenEvent, None]:
         self.requests.append(request)
+        timeline = request.timeline
+        assert timeline is not None, "the API makes one"
         try:
-            for position in range(min(request.sampling.max_tokens, self.token_limit)):
-                await self._before_event(position)
-                yield self._event(request, position)
+            with self.request_log.following(timeline):
+                timeline.submitted(0, (), time.monotonic())
+                for position in range(min(request.sampling.max_tokens, self.token_limit)):
+                    await self._before_event(position)
+                    timeline.tokens_came(1, time.monotonic())
+                    event = self._event(request, position)
+                    if event.finish_reason is not None:
+                        timeline.finished(event.finish_reason, time.monotonic())
+                    yield event
         finally:
             self.closed.release()
 
@@ -110,6 +124,9 @@ class FakeService:
 
     def cluster(self) -> dict[str, Any]:
         return {"model": self.card.name, "epoch": 1, "stages": []}
+
+    request_log: RequestLog = field(default_factory=RequestLog)
+    events: EventLedger = field(default_factory=EventLedger)
 
 
 def _logprob(token: int, count: int) -> TokenLogprob:

@@ -1,7 +1,5 @@
 """Orders of an operator, over a real registry and a node book."""
 
-import logging
-
 import pytest
 
 from molink.control.identity import KeyPair
@@ -133,9 +131,10 @@ async def test_nodes_of_serve_take_no_orders(admin, node):
             await order
 
 
-async def test_orders_are_logged_with_who_gave_them(admin, node, caplog):
-    with caplog.at_level(logging.INFO):
-        await admin.drain(node.node_id, "key-7")
-        admin.pause_intake(True, "10.0.0.1")
-    assert "anna is drained, by order of key-7." in caplog.text
-    assert "The intake is paused, by order of 10.0.0.1." in caplog.text
+async def test_orders_are_events_with_who_gave_them(admin, node):
+    await admin.drain(node.node_id, "key-7")
+    admin.pause_intake(True, "10.0.0.1")
+    assert [(one.kind, one.node, one.text) for one in admin.service.events.after(0)] == [
+        ("order", "anna", "anna is drained, by order of key-7"),
+        ("order", "", "The intake is paused, by order of 10.0.0.1"),
+    ]

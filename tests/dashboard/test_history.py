@@ -95,3 +95,9 @@ def test_percentiles_by_nearest_rank(part, found):
 
 def test_of_nothing_there_is_no_percentile():
     assert percentile([], 0.5) is None
+
+
+def test_events_of_a_coordinator_that_was_started_anew_come_too():
+    history = history_of(look(0, events=[event(8)]))
+    history.take(look(1, events=[event(1) | {"unix_s": event(9)["unix_s"]}]))
+    assert [one.seq for one in history.events] == [8, 1]

@@ -17,7 +17,7 @@ def test_lines_tell_what_changes_and_now_and_then_how_it_is():
     assert line.startswith("08:00:10 ! ben is 3.0 times as slow")
     history.take(look(21, events=[event(1, "loss", "ben", "ben is lost")]))
     told, over = news.lines(history)
-    assert told == "08:00:01 loss ben ben is lost"
+    assert told == "08:00:01 ben is lost"
     assert over.startswith("08:00:10 over: ben is 3.0 times as slow as it was")
 
 

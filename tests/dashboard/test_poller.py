@@ -60,7 +60,7 @@ async def test_one_look_takes_all_three(server, client):
     assert (seen.at_s, len(seen.requests), len(seen.events), seen.trouble) == (5.0, 1, 2, "")
     await poller.look()
     assert server.asked[2][1] == "/cluster/events?after=0"
-    assert server.asked[-1][1] == "/cluster/events?after=9"
+    assert server.asked[-1][1] == "/cluster/events?after=10"
 
 
 async def test_lists_that_a_server_lacks_are_asked_for_once(server, client):

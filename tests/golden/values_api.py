@@ -107,6 +107,10 @@ def app_of(service: FakeService) -> web.Application:
     return app
 
 
+def given(pc: str) -> dict[str, int]:
+    return {"uptime_s": 720, "token_layers": 12345, "bytes_sent": 1_250_000}
+
+
 def answer_of(ask) -> str:
     """Status, headers and body of one request."""
     (method, path, more), service, ready = ask
@@ -115,7 +119,7 @@ def answer_of(ask) -> str:
     async def run() -> str:
         app = app_of(service)
         if is_agents:
-            app = create_agents_app(Desk(), Shelf(ready), {"token": "pc"}.get)
+            app = create_agents_app(Desk(), Shelf(ready), {"token": "pc"}.get, given)
         runner = await start_api(app, "127.0.0.1", 0)
         url = f"http://127.0.0.1:{runner.addresses[0][1]}{path}"
         async with aiohttp.ClientSession() as session, session.request(method, url, **more) as got:
@@ -204,6 +208,8 @@ ANSWERS.add(
     weights_with_another_token=asks(
         "GET", "/weights/manifest", headers={"Authorization": "Bearer other"}
     ),
+    given_by_a_pc=asks("GET", "/agents/given", **AUTHORISED),
+    given_without_a_token=asks("GET", "/agents/given"),
     weights_of_an_unknown_file=asks("GET", "/weights/files/x", **AUTHORISED),
 )
 
@@ -216,7 +222,7 @@ def routes(app: web.Application) -> str:
 ROUTES = Codec("api-routes", routes)
 ROUTES.add(
     of_the_users_api=lambda: app_of(FakeService()),
-    of_the_agents_port=lambda: create_agents_app(Desk(), Shelf(True), {}.get),
+    of_the_agents_port=lambda: create_agents_app(Desk(), Shelf(True), {}.get, given),
 )
 
 CODECS = (SCHEMAS, ANSWERS, ROUTES)

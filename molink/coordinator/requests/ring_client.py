@@ -11,7 +11,7 @@ place never come, and users would wait for them.
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Iterable
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from typing import Any, assert_never
@@ -33,6 +33,7 @@ from molink.errors import (
 )
 from molink.serving.service import GenerationRequest, ModelCard, TokenEvent, TokenLogprob
 from molink.serving.text_stream import TextStream
+from molink.serving.timeline import RequestTimeline
 from molink.wire.frames import (
     Cancel,
     FinishReason,
@@ -105,6 +106,7 @@ class _Sequence:
     """When it was submitted, or its latest token came."""
     patience: float
     """How many times as long as usual it may lie."""
+    timeline: RequestTimeline | None = None
     has_token: bool = False
     """Whether this ring has generated one."""
     events: asyncio.Queue[TokenEvent | MolinkError] = field(default_factory=asyncio.Queue)
@@ -171,6 +173,13 @@ class RingClient:
             max(waiting, default=0),
             self._round_s,
         )
+
+    def note_prompts(self, prompts: Iterable[tuple[int, int, float]], now: float) -> None:
+        """Take what the head reports (`StageHealth.recent_prompts`) into the timelines."""
+        for request_id, tokens, waited_s in prompts:
+            live = self._live.get(request_id)
+            if live is not None and live.timeline is not None:
+                live.timeline.prompt_computed(tokens, waited_s, now)
 
     def give_up_stalled(self, now: float, may_move: Callable[[int], bool]) -> None:
         """Fail the sequences for which nothing has come for so long that another ring is better;
@@ -256,7 +265,9 @@ class RingClient:
         self.links.send(Submit(Request(request_id, request.prompt_token_ids, sampling, output)))
         self._idle.clear()
         known_tokens, now = len(request.prompt_token_ids) + len(output), time.monotonic()
-        live = _Sequence(sampling, text, tokens, len(output), known_tokens, now, patience)
+        live = _Sequence(
+            sampling, text, tokens, len(output), known_tokens, now, patience, request.timeline
+        )
         self._live[request_id] = live
         return request_id, live
 
@@ -279,7 +290,7 @@ class RingClient:
                 live.generated_tokens += 1
                 self.tokens_sent += 1
                 self._note_token(live, now)
-                live.events.put_nowait(_event(live, token))
+                live.events.put_nowait(self._event(live, token))
 
     def _note_token(self, live: _Sequence, now: float) -> None:
         elapsed_s = min(ROUND_MAX_S, now - live.moved_at)
@@ -287,6 +298,8 @@ class RingClient:
             weight = ROUND_WEIGHT if self._round_s else 1.0
             self._round_s += weight * (elapsed_s - self._round_s)
         live.has_token, live.moved_at = True, now
+        if live.timeline is not None:
+            live.timeline.tokens_came(1, now)
 
     def _objection(self, token: TokenSample, live: _Sequence | None) -> str | None:
         """Why a token cannot be the tail's honest answer; None: it can."""
@@ -309,13 +322,21 @@ class RingClient:
         tail = self.ring.stages[-1]
         return tail.fail(f"{tail.name} has sent {what}.")
 
+    def _event(self, live: _Sequence, token: TokenSample) -> TokenEvent:
+        logprobs: tuple[TokenLogprob, ...] = ()
+        if token.logprob is not None:
+            logprobs = (TokenLogprob(token.token_id, token.logprob, token.top),)
+        text, reason = _text(live, token), _FINISH_REASONS[token.finish]
+        return TokenEvent((token.token_id,), text, logprobs, reason, self._stop_reason(live, token))
 
-def _event(live: _Sequence, token: TokenSample) -> TokenEvent:
-    logprobs: tuple[TokenLogprob, ...] = ()
-    if token.logprob is not None:
-        logprobs = (TokenLogprob(token.token_id, token.logprob, token.top),)
-    reason = _FINISH_REASONS[token.finish]
-    return TokenEvent((token.token_id,), _text(live, token), logprobs, reason)
+    def _stop_reason(self, live: _Sequence, token: TokenSample) -> str | int | None:
+        """The stop string or token of the request with which it ends."""
+        if token.finish is not FinishReason.STOP:
+            return None
+        if live.text is not None and live.text.stopped_at is not None:
+            return live.text.stopped_at
+        asked = set(live.sampling.stop_token_ids) - set(self.card.eos_token_ids)
+        return token.token_id if token.token_id in asked else None
 
 
 def _text(live: _Sequence, token: TokenSample) -> str:

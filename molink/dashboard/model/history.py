@@ -149,11 +149,11 @@ class History:
         if events is None:
             return
         self.knows_events = True
-        last = self.events[-1].seq if self.events else -1
         for event in map(Event.of, events):
-            if event.seq > last:
+            last = self.events[-1] if self.events else None
+            # A coordinator that was started anew counts from 1 again.
+            if last is None or (event.unix_s, event.seq) > (last.unix_s, last.seq):
                 self.events.append(event)
-                last = event.seq
 
     def _take_losses(self, at_s: float) -> None:
         lost = {node.id for node in self.state.nodes if node.state == "lost"}

@@ -86,7 +86,7 @@ LINKS = (
     Column("prefill", 8, right=True),
     Column("wire", 0),
 )
-EVENTS = (Column("time", 8), Column("kind", 10), Column("node", 14), Column("what", 0))
+EVENTS = (Column("time", 8), Column("kind", 12), Column("node", 13), Column("what", 0))
 FORECAST = (
     Column("ring", 4, right=True),
     Column("figure", 25),

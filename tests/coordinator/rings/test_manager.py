@@ -91,6 +91,16 @@ async def test_a_lost_node_ends_its_ring_and_the_others_form_a_new_one(monkeypat
         w.clients[1].tokens.put_nowait(13)
         assert await rest == [12, 13]
         assert w.endpoints[0].closed
+        (timeline,) = w.service.request_log.ended
+        first, second = timeline.attempts
+        assert (first.ring, second.ring) == (0, 1)
+        assert [stage.node for stage in first.stages] != [stage.node for stage in second.stages]
+        assert first.moved_because == "The ring has ended." and second.moved_because == ""
+        assert timeline.finish_reason == "length"
+        events = [(event.kind, event.ring) for event in w.service.events.after(0)]
+        of_first = [kind for kind, ring in events if ring == 0]
+        assert sorted(of_first) == ["codec", "plan", "request_moved", "ring_ended", "ring_serving"]
+        assert [kind for kind, ring in events if ring == 1] == ["plan", "codec", "ring_serving"]
 
 
 async def test_a_node_that_leaves_is_replaced_and_its_ring_ends_what_it_was_doing(monkeypatch):
