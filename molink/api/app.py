@@ -7,12 +7,14 @@ from aiohttp import web
 from molink.api.access import Access, access_checked, add_rate_limit_headers
 from molink.api.body import BODY_BYTES_MAX
 from molink.api.callers import CALLERS, Callers, with_arrival
+from molink.api.chat import ChatFormat
 from molink.api.errors import errors_in_shape
 from molink.api.generate import post_generate
 from molink.api.metrics.route import Metrics, add_metrics_route
 from molink.api.openai.answer import TokenTexts
 from molink.api.openai.chat import post_chat_completions
 from molink.api.openai.completions import post_completions
+from molink.api.page.routes import add_page_routes
 from molink.api.status import (
     get_cluster,
     get_events,
@@ -30,10 +32,12 @@ def create_app(
     service: GenerationService,
     access: Access | None = None,
     *,
+    chat_format: ChatFormat | None = None,
     metrics: Metrics | None = None,
     body_bytes_max: int = BODY_BYTES_MAX,
 ) -> web.Application:
     """The application that serves `service` to who has `access`: without it, to this machine.
+    `chat_format`: how the model writes calls and reasoning; without it, as its template shows;
     `metrics` are given where they go elsewhere, too.
 
     Run it with `start_api`, which sets what cancellation needs.
@@ -44,11 +48,14 @@ def create_app(
     app[CALLERS] = Callers(access.keys)
     app.on_response_prepare.append(add_rate_limit_headers)
     texts = TokenTexts(service)
+    chat_format = chat_format or ChatFormat.of(service.card.tokenizer)
     app.add_routes(
         [
             web.post("/generate", partial(post_generate, service)),
             web.post("/v1/completions", partial(post_completions, service, texts)),
-            web.post("/v1/chat/completions", partial(post_chat_completions, service, texts)),
+            web.post(
+                "/v1/chat/completions", partial(post_chat_completions, service, texts, chat_format)
+            ),
             web.get("/v1/models", partial(get_models, service)),
             web.get("/v1/models/{model:.+}", partial(get_model, service)),
             web.get("/health", partial(get_health, service)),
@@ -57,5 +64,6 @@ def create_app(
             web.get("/cluster/events", partial(get_events, service)),
         ]
     )
+    add_page_routes(app, service)
     add_metrics_route(app, metrics or Metrics(service))
     return app

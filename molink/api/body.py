@@ -46,7 +46,6 @@ Checked = TypeVar("Checked", bound=Body)
 HARMLESS = frozenset(
     {
         "metadata",
-        "parallel_tool_calls",
         "prompt_cache_key",
         "prompt_cache_options",
         "prompt_cache_retention",
@@ -70,6 +69,8 @@ _WORDS = {
     "finite_number": "must be a number: send one that is finite, without quotes",
     "string_type": "must be a string: send it in quotes",
     "list_type": "must be a list: send it in brackets",
+    "dict_type": "must be an object: send its fields in braces",
+    "string_pattern_mismatch": "must be 1 to 128 letters, digits or any of _ . : / -: change it",
     "model_type": "must be an object: send its fields in braces",
     "greater_than_equal": "must be {ge} or more: send a larger number",
     "greater_than": "must be more than {gt}: send a larger number",

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from molink.config.layer_split import check_layers
 from molink.config.link_schedule import LinkSchedule
+from molink.config.parsers import AUTO
 from molink.config.ring_hosts import RingHosts
 from molink.errors import UserError
 from molink_scheduler.codec_choice import CODEC_CHOICES
@@ -59,6 +60,8 @@ class ServeSettings:
     """Whether nobody needs a key of the API, wherever it listens."""
     allowed_hosts: tuple[str, ...] = ()
     """Names by which the API is reached without a key."""
+    tool_parser: str = AUTO
+    reasoning_parser: str = AUTO
     event_log: Path | None = None
     """Where each stage writes what it is told, with its number behind the name."""
 
@@ -123,6 +126,8 @@ class UpSettings:
     """Whether nobody needs a key of the API, wherever it listens."""
     allowed_hosts: tuple[str, ...] = ()
     """Names by which the API is reached without a key, besides `public_host`."""
+    tool_parser: str = AUTO
+    reasoning_parser: str = AUTO
     min_nodes: int = 1
     dtype: str = "auto"
     model_len_max: int | None = None

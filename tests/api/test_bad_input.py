@@ -178,7 +178,7 @@ PATH_BAD = [
     (
         CHAT,
         {"messages": [{"role": "assistant", "content": "", "tool_calls": [{"id": "1"}]}]},
-        "messages.0.tool_calls",
+        "messages.0.tool_calls.0.function",
     ),
     (
         CHAT,
@@ -192,14 +192,14 @@ PATH_BAD = [
     (CHAT, {"logprobs": 5}, "logprobs"),
     (CHAT, {"top_logprobs": 2}, "top_logprobs"),
     (CHAT, {"logprobs": True, "top_logprobs": 21}, "top_logprobs"),
-    (CHAT, {"tools": [{"type": "function"}]}, "tools"),
+    (CHAT, {"tools": [{"type": "function"}]}, "tools.0.function"),
     (CHAT, {"tool_choice": "required"}, "tool_choice"),
     (CHAT, {"functions": [{}]}, "functions"),
     (CHAT, {"response_format": {"type": "json_object"}}, "response_format"),
     (CHAT, {"logit_bias": {"5": 1}}, "logit_bias"),
     (CHAT, {"modalities": ["text", "audio"]}, "modalities"),
     (CHAT, {"audio": {"voice": "x"}}, "audio"),
-    (CHAT, {"reasoning_effort": "high"}, "reasoning_effort"),
+    (CHAT, {"reasoning_effort": "much"}, "reasoning_effort"),
     (CHAT, {"prompt": "hi"}, "prompt"),
 ]
 
@@ -225,7 +225,11 @@ SENTENCES = [
     (CHAT, {"messages": ["hi"]}, "'messages.0' must be an object: send its fields in braces."),
     (CHAT, {"messages": []}, "'messages' is too short: send at least 1."),
     (CHAT, {"messages": [{"role": "user"}]}, "'messages.0.content' is missing: add it to the"),
-    (CHAT, {"messages": [{"role": 5, "content": "hi"}]}, "'assistant': nothing else is served."),
+    (
+        CHAT,
+        {"messages": [{"role": 5, "content": "hi"}]},
+        "'assistant' or 'tool': nothing else is served.",
+    ),
     (CHAT, {"stream_options": 5}, "'stream_options' must be an object: send its fields in braces."),
 ]
 

@@ -115,8 +115,8 @@ def test_the_forecast_stands_beside_what_is_measured():
 def test_events_come_newest_first():
     events = [event(1), event(2, "loss", "ben", "ben is lost")]
     assert texts("events", history_of(look(0, events=events))) == [
-        "08:00:02 loss       ben            ben is lost",
-        "08:00:01 join       anna           anna has joined",
+        "08:00:02 loss         ben           ben is lost",
+        "08:00:01 join         anna          anna has joined",
     ]
 
 

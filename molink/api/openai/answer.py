@@ -36,8 +36,8 @@ class Dialect(Protocol):
     def choice(self, index: int, answer: Answer) -> dict[str, Any]:
         """A choice of a whole answer."""
 
-    def delta(self, index: int, event: TokenEvent) -> dict[str, Any]:
-        """A choice of a streamed chunk."""
+    def delta(self, index: int, event: TokenEvent) -> dict[str, Any] | None:
+        """A choice of a streamed chunk; None: there is nothing to tell yet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +130,8 @@ async def _streamed(
         async for event in events:
             tokens += len(event.token_ids)
             choice = dialect.delta(index, event)
-            await stream.send({**envelope, "choices": [choice], **no_usage})
+            if choice is not None:
+                await stream.send({**envelope, "choices": [choice], **no_usage})
         return tokens
 
     async with EventStream(request) as stream:
