@@ -29,6 +29,7 @@ OPTIONS = {
         "--span-tokens --no-keys --allowed-host --tool-parser --reasoning-parser --log-format "
         "--trace-file --otlp"
     ),
+    "dashboard": "--url --key --read-only --record --replay",
     "demo": "--chat --prompt",
     "plan": (
         "--nodes --url --tpot-ms --context-tokens --prompt-tokens --answer-tokens --split --rings "

@@ -7,9 +7,8 @@ import sys
 
 import pytest
 
-from molink.cli.logs import OPERATOR_LOG, log_request, set_up_logs
 from molink.cli.terminal import StatusLine
-from molink.cli.watching import Watching
+from molink.cli.watching import OPERATOR_LOG, Watching, log_request, set_up_logs
 from molink.errors import UserError
 from molink.serving.timeline import ARRIVAL, Arrival, RequestTimeline
 
