@@ -33,6 +33,7 @@ EXPECTED = {
     "agent service status": {"--data-dir"},
     "agent set": {"--data-dir"},
     "agent status": {"--json", "--data-dir"},
+    "dashboard": {"--url"},
     "generate": {"--max-tokens"},
     "invite": {"--expires", "--uses", "--name"},
     "invite list": set(),
