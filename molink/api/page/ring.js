@@ -72,7 +72,7 @@ export class RingPanel {
     this.#drawn = drawn;
     if (changed || view.rings.length === 0) {
       const elements = [...drawn.values()].map((one) => one.element);
-      this.#container.replaceChildren(...(elements.length ? elements : [nothingYet(view)]));
+      this.#container.replaceChildren(...(elements.length ? elements : [element("p", "", "No ring serves at present.")]));
     }
     this.mark(this.#answering);
   }
@@ -87,10 +87,6 @@ export class RingPanel {
       one.element.classList.toggle("answering", isIt);
     }
   }
-}
-
-function nothingYet(view) {
-  return element("p", "", view.reason ?? "No ring serves.");
 }
 
 // -- one ring -------------------------------------------------------------------------------------
@@ -149,7 +145,7 @@ function drawStage(ring, stage, index) {
 
 function lineText(link) {
   if (!link || link.rate_mbps == null || link.rtt_ms == null) return "not measured yet";
-  return `${amount(link.rate_mbps)} Mbit/s, RTT ${amount(link.rtt_ms)} ms`;
+  return `${amount(link.rate_mbps)}\u00a0Mbit/s, RTT\u00a0${amount(link.rtt_ms)}\u00a0ms`;
 }
 
 function setText(node, text) {

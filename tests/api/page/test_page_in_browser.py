@@ -85,6 +85,23 @@ async def test_a_stop_ends_the_request_at_the_server(open_page, way):
         assert sent(visit.service) == "<user>Tell me.<assistant>Once<user>Go on.<assistant>"
 
 
+async def test_a_stop_before_the_first_token_ends_it_too(open_page):
+    visit = await open_page()
+    await visit.ask("Tell me.")
+    async with asyncio.timeout(10):
+        while not visit.service.requests:  # noqa: ASYNC110 - the browser asks by itself
+            await asyncio.sleep(0)
+        await visit.page.keyboard.press("Escape")
+        await visit.service.closed.acquire()
+    await expect(visit.answer.locator(".note")).to_have_text("Stopped.")
+    visit.service.put(None)
+    await visit.ask("Something else.")
+    await expect(visit.page.locator("#send")).to_be_visible()
+    assert sent(visit.service) == "<user>Something else.<assistant>", (
+        "what has no answer is left out"
+    )
+
+
 async def test_settings_are_sent_and_gone_with_the_tab(open_page):
     visit = await open_page()
     await visit.page.get_by_role("button", name="Settings").click()
@@ -241,7 +258,7 @@ async def test_the_ring_is_followed(open_page):
     await expect(visit.page.locator(".stages li").last).to_contain_text("back to attic")
     service.rings, service.unready_reason = [], "cellar is lost: its layers are being loaded."
     await expect(visit.page.locator("#state")).to_have_text(service.unready_reason)
-    await expect(visit.page.locator("#rings")).to_have_text(service.unready_reason)
+    await expect(visit.page.locator("#rings")).to_have_text("No ring serves at present.")
     service.rings, service.unready_reason = [SECOND_RING], None
     await expect(visit.page.locator(".stages li")).to_have_count(2)
     await expect(visit.page.locator("#state")).to_have_text("Ready")
