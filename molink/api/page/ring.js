@@ -44,10 +44,11 @@ export class RingWatch {
       wait = EVERY_MS;
     } catch (error) {
       this.#onError(error);
+      if (error.status === 401) wait = Infinity; // Until there is a key, and somebody asks again.
     }
     if (this.#timer !== turn) return; // Asked for again meanwhile.
     clearTimeout(turn);
-    this.#timer = setTimeout(() => this.ask(), wait);
+    if (wait < Infinity) this.#timer = setTimeout(() => this.ask(), wait);
   }
 }
 

@@ -8,7 +8,7 @@ from molink.api.access import Access
 from molink.control.api_keys.live_keys import LiveKeys
 from molink.control.api_keys.store import KEY_PREFIX, KeyStore
 from molink.errors import RingError
-from tests.api.page.conftest import SECOND_RING, ToldService
+from tests.api.page.conftest import REBOUND_HOST, SECOND_RING, ToldService
 
 api = pytest.importorskip("playwright.async_api", reason="playwright is not installed")
 expect = api.expect
@@ -175,6 +175,26 @@ async def test_a_server_that_goes_away_is_told(open_page):
     await expect(visit.page.locator("#state")).to_contain_text("cannot be reached")
     await visit.page.context.set_offline(False)
     await expect(visit.page.locator("#state")).to_have_text("Ready")
+
+
+async def test_a_server_that_answers_later_is_found(open_page):
+    visit = await open_page()
+    await visit.page.route("**/v1/models", lambda route: route.abort())
+    await visit.page.reload()
+    await expect(visit.page.locator("#state")).to_contain_text("cannot be reached")
+    await visit.page.unroute("**/v1/models")
+    await expect(visit.page.locator("#model")).to_have_text("tiny/model")
+
+
+async def test_at_a_rebound_name_the_page_learns_nothing(open_page):
+    visit = await open_page()
+    visit.service.requests.clear()
+    await visit.page.goto(visit.url.replace("127.0.0.1", REBOUND_HOST))
+    await expect(visit.page.locator("#state")).to_contain_text("is not known as 'rebound.example")
+    await visit.ask("Tell me.")
+    await expect(visit.answer.locator(".note")).to_contain_text("is not known as")
+    assert visit.service.requests == []
+    assert await visit.page.locator("#rings").text_content() == ""
 
 
 # -- keys -----------------------------------------------------------------------------------------
