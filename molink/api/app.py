@@ -10,6 +10,8 @@ from molink.api.callers import CALLERS, Callers, with_arrival
 from molink.api.chat import ChatFormat
 from molink.api.errors import errors_in_shape
 from molink.api.generate import post_generate
+from molink.api.grammars.checker import GrammarChecker
+from molink.api.grammars.fields import GRAMMARS
 from molink.api.metrics.route import Metrics, add_metrics_route
 from molink.api.openai.answer import TokenTexts
 from molink.api.openai.chat import post_chat_completions
@@ -47,6 +49,8 @@ def create_app(
     app = web.Application(middlewares=middlewares, client_max_size=body_bytes_max)
     app[CALLERS] = Callers(access.keys)
     app.on_response_prepare.append(add_rate_limit_headers)
+    app[GRAMMARS] = GrammarChecker()
+    app.on_cleanup.append(_close_checker)
     texts = TokenTexts(service)
     chat_format = chat_format or ChatFormat.of(service.card.tokenizer)
     app.add_routes(
@@ -67,3 +71,7 @@ def create_app(
     add_page_routes(app, service)
     add_metrics_route(app, metrics or Metrics(service))
     return app
+
+
+async def _close_checker(app: web.Application) -> None:
+    await app[GRAMMARS].close()

@@ -7,10 +7,10 @@ Python's parser is more generous than JSON (it takes NaN and Infinity, and half 
 which no tokenizer can encode), so these are refused here.
 
 A field that only concerns OpenAI's bookkeeping (`user`, `store`, ...) is dropped. A field that
-would change the answer (`tools`, `logit_bias`, ...) is dropped when its value is the one that means
-"as usual" and refused otherwise: an answer that silently ignores `response_format` is worse than an
-error. Everything else that a schema does not know is refused too, so a misspelt `max_token` is
-found at the first request.
+would change the answer (`tools`, `suffix`, ...) is dropped when its value is the one that means
+"as usual" and refused otherwise: an answer that silently ignores `tools` is worse than an error.
+Everything else that a schema does not know is refused too, so a misspelt `max_token` is found at
+the first request.
 
 Pydantic finds the mistake; its words are for the programmer of a schema ("Input should be a valid
 dictionary or instance of Message"), so the client gets our own.

@@ -21,7 +21,13 @@ from pydantic import (
 )
 
 from molink.api.errors import NAME_CHARS_SHOWN
-from molink_scheduler.request import LOGPROBS_MAX, STOP_COUNT_MAX
+from molink.api.grammars.schemas import Choices, GrammarText, ResponseFormat, StructuredOutputs
+from molink_scheduler.request import (
+    LOGIT_BIAS_COUNT_MAX,
+    LOGIT_BIAS_MAX,
+    LOGPROBS_MAX,
+    STOP_COUNT_MAX,
+)
 
 __all__ = [
     "CHOICES_MAX",
@@ -97,9 +103,17 @@ def list_only(value: Any) -> Any:
     return value
 
 
+def _few_biases(value: Any) -> Any:
+    if isinstance(value, dict) and len(value) > LOGIT_BIAS_COUNT_MAX:
+        raise ValueError(f"holds {len(value)} entries: send at most {LOGIT_BIAS_COUNT_MAX}")
+    return value
+
+
 StopText = Annotated[str, Field(min_length=1, max_length=STOP_CHARS_MAX)]
 StopTexts = Annotated[list[StopText], Field(max_length=STOP_COUNT_MAX), BeforeValidator(_as_list)]
 TokenIds = Annotated[list[int], Field(max_length=STOP_TOKEN_IDS_MAX)]
+Bias = Annotated[float, Field(ge=-LOGIT_BIAS_MAX, le=LOGIT_BIAS_MAX)]
+LogitBias = Annotated[dict[str, Bias], BeforeValidator(_few_biases)]
 ToolName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.:/-]{1,128}$")]
 ReasoningEffort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
 
@@ -160,6 +174,17 @@ class SamplingBody(Body):
     """Default 0.0."""
     repetition_penalty: float | None = Field(default=None, gt=0, le=100)
     """Default 1.0."""
+    logit_bias: LogitBias | None = None
+    """Default: none. By token id, in quotes: what to add to its logit, from -100 to 100."""
+    response_format: ResponseFormat | None = None
+    """Default: text. The answer is a JSON object, or matches a JSON schema."""
+    structured_outputs: StructuredOutputs | None = None
+    """Default: none. What the answer must match, as vLLM's present server takes it."""
+    guided_json: Any = None
+    """Default: none. As structured_outputs.json, and so on: vLLM's former names."""
+    guided_regex: GrammarText | None = None
+    guided_choice: Choices | None = None
+    guided_grammar: GrammarText | None = None
     seed: int | None = Field(default=None, ge=SEED_MIN, le=SEED_MAX)
     """Default: drawn afresh for each request."""
     stop: StopTexts | None = None
@@ -190,7 +215,6 @@ class CompletionBody(SamplingBody):
 
     unsupported = {
         "echo": (False,),
-        "logit_bias": ({},),
         "suffix": (),
     }
     prompt: Any = None
@@ -292,14 +316,12 @@ class ChatBody(SamplingBody):
         "audio": (),
         "function_call": ("none", "auto"),
         "functions": ([],),
-        "logit_bias": ({},),
         "modalities": (["text"],),
         "moderation": (),
         "chat_template": (),
         "continue_final_message": (False,),
         "documents": ([],),
         "prediction": (),
-        "response_format": ({"type": "text"},),
         "verbosity": ("medium",),
         "web_search_options": (),
     }

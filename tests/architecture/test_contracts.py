@@ -28,6 +28,7 @@ OPTIONS = {
         "--weights-mbps --data-dir --dtype --max-model-len --micro-batches --policy --wire "
         "--span-tokens --no-keys --allowed-host --tool-parser --reasoning-parser"
     ),
+    "dashboard": "--url --key --read-only --record --replay",
     "demo": "--chat --prompt",
     "plan": (
         "--nodes --url --tpot-ms --context-tokens --prompt-tokens --answer-tokens --split --rings "

@@ -7,6 +7,7 @@ from aiohttp import web
 
 from molink.api.answers import Answer, finite
 from molink.api.body import checked_body
+from molink.api.grammars.fields import grammar_of
 from molink.api.openai.answer import Job, TokenTexts, answer_openai
 from molink.api.requests import (
     check_model,
@@ -38,21 +39,27 @@ async def post_completions(
     async with checked_body(request, CompletionBody) as body:
         check_model(body.model, card)
         prompts = [await tokens_of_prompt(prompt, card) for prompt in prompt_list(body.prompt)]
-        requests = [one for prompt in prompts for one in _requests(prompt, body, card)]
+        grammar = await grammar_of(request, body, card)
+        requests = [one for prompt in prompts for one in _requests(prompt, body, card, grammar)]
         job = Job.of(body, requests, sum(len(prompt) for prompt in prompts))
         dialect = CompletionDialect(texts, body.logprobs is not None)
     return await answer_openai(request, service, job, dialect)
 
 
 def _requests(
-    prompt: tuple[int, ...], body: CompletionBody, card: ModelCard
+    prompt: tuple[int, ...], body: CompletionBody, card: ModelCard, grammar: str
 ) -> Sequence[GenerationRequest]:
     max_tokens = token_budget(
         body.max_tokens, len(prompt), card, default=DEFAULT_MAX_TOKENS, param="max_tokens"
     )
-    choices = body.n or 1
     return generation_requests(
-        prompt, body, card, max_tokens=max_tokens, logprobs=body.logprobs, choices=choices
+        prompt,
+        body,
+        card,
+        max_tokens=max_tokens,
+        logprobs=body.logprobs,
+        grammar=grammar,
+        choices=body.n or 1,
     )
 
 
