@@ -50,7 +50,7 @@ class Page {
       if (event.key === "Escape" && !byId("settings").open) this.#running?.abort();
     });
     byId("question").focus();
-    this.#connect().then((isDone) => isDone || this.#watch.ask());
+    this.#connect();
   }
 
   // -- the server ---------------------------------------------------------------------------------

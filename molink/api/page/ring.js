@@ -44,11 +44,10 @@ export class RingWatch {
       wait = EVERY_MS;
     } catch (error) {
       this.#onError(error);
-      if (error.status === 401) wait = Infinity; // Until there is a key, and somebody asks again.
     }
     if (this.#timer !== turn) return; // Asked for again meanwhile.
     clearTimeout(turn);
-    if (wait < Infinity) this.#timer = setTimeout(() => this.ask(), wait);
+    this.#timer = setTimeout(() => this.ask(), wait);
   }
 }
 
@@ -73,7 +72,7 @@ export class RingPanel {
     this.#drawn = drawn;
     if (changed || view.rings.length === 0) {
       const elements = [...drawn.values()].map((one) => one.element);
-      this.#container.replaceChildren(...(elements.length ? elements : [element("p", "", "No ring serves at present.")]));
+      this.#container.replaceChildren(...(elements.length ? elements : [nothingYet(view)]));
     }
     this.mark(this.#answering);
   }
@@ -88,6 +87,10 @@ export class RingPanel {
       one.element.classList.toggle("answering", isIt);
     }
   }
+}
+
+function nothingYet(view) {
+  return element("p", "", view.reason ?? "No ring serves.");
 }
 
 // -- one ring -------------------------------------------------------------------------------------
@@ -146,7 +149,7 @@ function drawStage(ring, stage, index) {
 
 function lineText(link) {
   if (!link || link.rate_mbps == null || link.rtt_ms == null) return "not measured yet";
-  return `${amount(link.rate_mbps)}\u00a0Mbit/s, RTT\u00a0${amount(link.rtt_ms)}\u00a0ms`;
+  return `${amount(link.rate_mbps)} Mbit/s, RTT ${amount(link.rtt_ms)} ms`;
 }
 
 function setText(node, text) {
