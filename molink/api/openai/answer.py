@@ -50,6 +50,7 @@ class Job:
     """Each prompt counted once, however many choices it has."""
     stream: bool
     include_usage: bool
+    usage_in_each_chunk: bool = False
 
     @classmethod
     def of(
@@ -65,7 +66,9 @@ class Job:
                 "'stream_options' needs 'stream': true: add it or leave the options out.",
                 param="stream_options",
             )
-        return cls(requests, prompt_tokens, stream, bool(options and options.include_usage))
+        at_end = bool(options and options.include_usage)
+        in_each = at_end and bool(options and options.continuous_usage_stats)
+        return cls(requests, prompt_tokens, stream, at_end, in_each)
 
 
 class TokenTexts:
@@ -125,13 +128,16 @@ async def _streamed(
 ) -> web.StreamResponse:
     no_usage = {"usage": None} if job.include_usage else {}
 
+    def used(tokens: int) -> dict[str, Any]:
+        return {"usage": usage(job.prompt_tokens, tokens)} if job.usage_in_each_chunk else no_usage
+
     async def send(index: int, events: AsyncIterator[TokenEvent]) -> int:
         tokens = 0
         async for event in events:
             tokens += len(event.token_ids)
             choice = dialect.delta(index, event)
             if choice is not None:
-                await stream.send({**envelope, "choices": [choice], **no_usage})
+                await stream.send({**envelope, "choices": [choice], **used(tokens)})
         return tokens
 
     async with EventStream(request) as stream:
