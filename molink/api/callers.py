@@ -49,6 +49,9 @@ REQUEST_ID_HEADER = "X-Request-Id"
 REQUEST_ID_CHARS_MAX = 128
 """Of a client's own id: two UUIDs and a word. A longer one is replaced."""
 
+TRACEPARENT_CHARS_MAX = 64
+"""Version 00 has 55."""
+
 CHAT_PATHS = frozenset({"/v1/chat/completions", "/v1/responses", "/v1/messages"})
 """Whose requests are conversations, for metrics; all others complete text."""
 
@@ -155,4 +158,7 @@ def _arrival(request: web.Request) -> Arrival:
     own_id = request.headers.get(REQUEST_ID_HEADER, "")
     is_usable = 0 < len(own_id) <= REQUEST_ID_CHARS_MAX and is_printable(own_id)
     operation = "chat" if request.path in CHAT_PATHS else "text_completion"
-    return Arrival(own_id, operation) if is_usable else Arrival(operation=operation)
+    traceparent = request.headers.get("traceparent", "")[:TRACEPARENT_CHARS_MAX]
+    if is_usable:
+        return Arrival(own_id, operation, traceparent)
+    return Arrival(operation=operation, traceparent=traceparent)

@@ -40,7 +40,6 @@ __all__ = [
     "CompletionBody",
     "GenerateBody",
     "Message",
-    "Messages",
     "NamedToolChoice",
     "Part",
     "SamplingBody",
@@ -48,6 +47,7 @@ __all__ = [
     "StreamOptions",
     "ToolBody",
     "list_only",
+    "only_type",
     "type_tag",
 ]
 
@@ -123,7 +123,9 @@ class _Strict(BaseModel):
 
 
 class Part(_Strict):
-    """Part of a request's body."""
+    """Part of a request's body, in which fields that are not known change nothing."""
+
+    model_config = ConfigDict(extra="allow")
 
 
 def type_tag(otherwise: str) -> Callable[[Any], str]:
@@ -134,6 +136,18 @@ def type_tag(otherwise: str) -> Callable[[Any], str]:
         return otherwise if given is None else str(given)[:NAME_CHARS_SHOWN]
 
     return tag
+
+
+def only_type(served: str) -> BeforeValidator:
+    """Validator that refuses an object of another `type` by its name."""
+    tag = type_tag(served)
+
+    def check(value: Any) -> Any:
+        if (given := tag(value)) != served:
+            raise ValueError(f"is of the type '{given}', which is not served: use '{served}'")
+        return value
+
+    return BeforeValidator(check)
 
 
 class StreamOptions(_Strict):
@@ -306,9 +320,6 @@ class NamedToolChoice(_Strict):
     function: NamedFunction
 
 
-Messages = Annotated[list[Message], FailFast(), Field(min_length=1, max_length=MESSAGES_MAX)]
-
-
 class ChatBody(SamplingBody):
     """Body of `POST /v1/chat/completions`."""
 
@@ -325,7 +336,7 @@ class ChatBody(SamplingBody):
         "verbosity": ("medium",),
         "web_search_options": (),
     }
-    messages: Messages
+    messages: Annotated[list[Message], FailFast(), Field(min_length=1, max_length=MESSAGES_MAX)]
     max_completion_tokens: int | None = Field(default=None, ge=1)
     """OpenAI's present name of max_tokens; wins when both are given."""
     n: int | None = Field(default=None, ge=1, le=CHOICES_MAX)
