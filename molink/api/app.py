@@ -9,6 +9,10 @@ from molink.api.body import BODY_BYTES_MAX
 from molink.api.callers import CALLERS, Callers
 from molink.api.errors import errors_in_openai_shape
 from molink.api.generate import post_generate
+from molink.api.headers.added import headers_added
+from molink.api.headers.cors import preflight_answered
+from molink.api.headers.ignored_fields import STRICT
+from molink.api.headers.request_id import request_identified
 from molink.api.openai.answer import TokenTexts
 from molink.api.openai.chat import post_chat_completions
 from molink.api.openai.completions import post_completions
@@ -22,17 +26,26 @@ def create_app(
     service: GenerationService,
     access: Access | None = None,
     *,
+    strict: bool = False,
     body_bytes_max: int = BODY_BYTES_MAX,
 ) -> web.Application:
     """The application that serves `service` to who has `access`: without it, to this machine.
+    `strict` refuses fields that would be ignored.
 
     Run it with `start_api`, which sets what cancellation needs.
     """
     access = access or Access()
-    middlewares = [errors_in_openai_shape, access_checked(access)]
+    middlewares = [
+        request_identified,
+        preflight_answered(access.cors),
+        errors_in_openai_shape,
+        access_checked(access),
+    ]
     app = web.Application(middlewares=middlewares, client_max_size=body_bytes_max)
     app[CALLERS] = Callers(access.keys)
+    app[STRICT] = strict
     app.on_response_prepare.append(add_rate_limit_headers)
+    app.on_response_prepare.append(headers_added(access.cors))
     texts = TokenTexts(service)
     app.add_routes(
         [

@@ -5,7 +5,6 @@ serves the load generator and models without a tokenizer. Streamed events have t
 whole answer: `text`, `token_ids` and `logprobs` are what is new, `usage` and `timing` are so far.
 """
 
-import secrets
 import time
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ from molink.api.answers import Answer, EventStream, finite, generate_all, json_t
 from molink.api.body import checked_body
 from molink.api.callers import caller_of
 from molink.api.errors import ApiError
+from molink.api.headers.request_id import request_id_of
 from molink.api.requests import (
     check_model,
     generation_requests,
@@ -75,7 +75,7 @@ async def post_generate(service: GenerationService, request: web.Request) -> web
     stopwatch = Stopwatch(time.perf_counter, time.perf_counter())
     async with checked_body(request, GenerateBody) as body:
         job, is_streamed = await _request_of(body, service.card), body.stream
-    writer = _AnswerWriter(f"gen-{secrets.token_hex(12)}", job, stopwatch)
+    writer = _AnswerWriter(f"gen-{request_id_of(request)}", job, stopwatch)
 
     async def whole(_: int, events: AsyncIterator[TokenEvent]) -> web.StreamResponse:
         answer = Answer()

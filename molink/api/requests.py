@@ -52,10 +52,10 @@ SEED_STEP = 0x9E3779B97F4A7C15
 
 
 def check_model(name: str | None, card: ModelCard) -> None:
-    """Raise a 404 unless `name` is the served model's or absent."""
-    if name is not None and name != card.name:
+    """Raise a 404 unless `name` is one of the served model's or absent."""
+    if name is not None and name not in card.names:
         raise ApiError(
-            f"The model '{name[:NAME_CHARS_SHOWN]}' is not served here: use '{card.name}'.",
+            f"The model '{name[:NAME_CHARS_SHOWN]}' is not served here: use '{card.shown_name}'.",
             status=404,
             param="model",
             code="model_not_found",

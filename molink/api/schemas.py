@@ -1,13 +1,12 @@
 """What a request's JSON may hold: strict types, named limits, and null for "the default".
 
 Strict means that "5" is no number and true is no integer: a client with a bug learns of it here,
-not from odd text. Unknown fields are refused; `unsupported` names those of OpenAI's requests that
-we do not implement, each with the values that mean its default, besides null. Fields that can take
-several shapes (`prompt`) are typed `Any` here and read by `requests`, which can name the one thing
-that is wrong where a union of types would list every shape that did not match.
+not from odd text. Unknown fields are kept apart, to be named in the answer's headers; `unsupported`
+has those that would change the answer and are not served (`openai.refused_fields`). Fields that can
+take several shapes (`prompt`) are typed `Any` here and read by `requests`, which can name the one
+thing that is wrong where a union of types would list every shape that did not match.
 """
 
-from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import (
@@ -20,11 +19,17 @@ from pydantic import (
     field_validator,
 )
 
+from molink.api.openai.refused_fields import (
+    OF_ALL_ENDPOINTS,
+    OF_CHAT,
+    OF_COMPLETIONS,
+    OF_GENERATE,
+    FieldDefaults,
+)
 from molink_scheduler.request import LOGPROBS_MAX, STOP_COUNT_MAX
 
 __all__ = [
     "CHOICES_MAX",
-    "MESSAGE_UNSUPPORTED",
     "STOP_CHARS_MAX",
     "STOP_TOKEN_IDS_MAX",
     "ChatBody",
@@ -48,15 +53,6 @@ STOP_TOKEN_IDS_MAX = 256
 
 MESSAGES_MAX = 10_000
 """Far beyond any context length; keeps the chat template's work bounded."""
-
-MESSAGE_UNSUPPORTED: Mapping[str, tuple[Any, ...]] = {
-    "annotations": ([],),
-    "audio": (),
-    "function_call": (),
-    "refusal": (),
-    "tool_calls": ([],),
-}
-"""What a client sends back when it appends an answer's message to the conversation as it came."""
 
 SEED_MIN = -(2**63)
 SEED_MAX = 2**64 - 1
@@ -83,7 +79,7 @@ TokenIds = Annotated[list[int], Field(max_length=STOP_TOKEN_IDS_MAX)]
 
 
 class _Strict(BaseModel):
-    model_config = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False, frozen=True)
+    model_config = ConfigDict(strict=True, extra="allow", allow_inf_nan=False, frozen=True)
 
 
 class StreamOptions(_Strict):
@@ -97,8 +93,8 @@ class SamplingBody(_Strict):
     """Fields that all endpoints share. Null or absent means the default, which is given with each
     field."""
 
-    unsupported: ClassVar[Mapping[str, tuple[Any, ...]]] = {}
-    """Fields that are not implemented, with the values that mean their default."""
+    unsupported: ClassVar[FieldDefaults] = OF_ALL_ENDPOINTS
+    """Fields that are not served, with the values that mean their default."""
 
     model: str | None = None
     """The served model; any other name is answered with 404."""
@@ -135,6 +131,7 @@ class SamplingBody(_Strict):
 class GenerateBody(SamplingBody):
     """Body of `POST /generate`, with one of `prompt` and `prompt_token_ids`."""
 
+    unsupported = OF_GENERATE
     prompt: str | None = None
     prompt_token_ids: Any = None
     logprobs: int | None = Field(default=None, ge=0, le=LOGPROBS_MAX)
@@ -145,11 +142,7 @@ class GenerateBody(SamplingBody):
 class CompletionBody(SamplingBody):
     """Body of `POST /v1/completions`."""
 
-    unsupported = {
-        "echo": (False,),
-        "logit_bias": ({},),
-        "suffix": (),
-    }
+    unsupported = OF_COMPLETIONS
     prompt: Any = None
     """A string, a list of strings, a list of token ids, or a list of such lists."""
     n: int | None = Field(default=None, ge=1, le=CHOICES_MAX)
@@ -184,21 +177,7 @@ class Message(_Strict):
 class ChatBody(SamplingBody):
     """Body of `POST /v1/chat/completions`."""
 
-    unsupported = {
-        "audio": (),
-        "function_call": ("none", "auto"),
-        "functions": ([],),
-        "logit_bias": ({},),
-        "modalities": (["text"],),
-        "moderation": (),
-        "prediction": (),
-        "reasoning_effort": (),
-        "response_format": ({"type": "text"},),
-        "tool_choice": ("none", "auto"),
-        "tools": ([],),
-        "verbosity": ("medium",),
-        "web_search_options": (),
-    }
+    unsupported = OF_CHAT
     messages: Annotated[list[Message], FailFast(), Field(min_length=1, max_length=MESSAGES_MAX)]
     max_completion_tokens: int | None = Field(default=None, ge=1)
     """OpenAI's present name of max_tokens; wins when both are given."""

@@ -70,6 +70,7 @@ async def _serve(settings: "ServeSettings") -> None:
     """Until cancelled by a signal. Raises StageError or UserError when no ring stands at first."""
     from molink.api import create_app, start_api
     from molink.api.access import open_access
+    from molink.api.headers.cors import CorsRules
     from molink.api.server import check_port_free
     from molink.cli.cluster_news import show_news
     from molink.cli.tables import DATA_FOLDER
@@ -78,6 +79,7 @@ async def _serve(settings: "ServeSettings") -> None:
     from molink.coordinator.local.start import start_local
 
     check_port_free(settings.host, settings.port)
+    cors = CorsRules.of(settings.cors_origins)
     async with AsyncExitStack() as stack:
         access = await stack.enter_async_context(
             open_access(
@@ -86,11 +88,12 @@ async def _serve(settings: "ServeSettings") -> None:
                 settings.allowed_hosts,
                 no_keys=settings.no_keys,
                 make=False,
+                cors=cors,
             )
         )
         cluster = await stack.enter_async_context(start_local(settings))
         await until_loaded(cluster, settings.nodes)
-        app = create_app(cluster.service, access)
+        app = create_app(cluster.service, access, strict=settings.strict)
         runner = await start_api(app, settings.host, settings.port)
         stack.push_async_callback(runner.cleanup)
         shown = StatusLine()

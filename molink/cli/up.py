@@ -148,12 +148,14 @@ async def _serve(settings: "UpSettings", shown: "StatusLine", *, wait: bool) -> 
     from molink.api.access import open_access
     from molink.api.agents import create_agents_app
     from molink.api.cluster_routes import add_plan_route
+    from molink.api.headers.cors import CorsRules
     from molink.api.server import check_port_free, free_ports
     from molink.api.weights.offered_files import OfferedFiles
     from molink.coordinator.start import start_coordinator
 
     for option, wanted in settings.ports():
         check_port_free(settings.host, wanted, option)
+    cors = CorsRules.of(settings.cors_origins)
     free = free_ports(settings.host, 2)
     port, agents_port = settings.port or free[0], settings.agents_port or free[1]
     async with AsyncExitStack() as stack:
@@ -168,9 +170,10 @@ async def _serve(settings: "UpSettings", shown: "StatusLine", *, wait: bool) -> 
                 (settings.public_host, *settings.allowed_hosts),
                 no_keys=settings.no_keys,
                 make=True,
+                cors=cors,
             )
         )
-        app = create_app(service, access)
+        app = create_app(service, access, strict=settings.strict)
         add_plan_route(app, service.model.name, coordinator.plan)
         offered = OfferedFiles(
             coordinator.checkpoint, settings.data_dir / "weights", name=service.model.name

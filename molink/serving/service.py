@@ -49,6 +49,7 @@ class ModelCard:
     """Card of a served model, as API users see it."""
 
     name: str
+    """Its own, by which nodes know it."""
     created_unix_s: int
     vocabulary_size: int
     model_len_max: int
@@ -57,6 +58,18 @@ class ModelCard:
     eos_token_ids: tuple[int, ...]
     tokenizer: ChatTokenizer | None
     """None for a checkpoint without one: it is served for token ids."""
+    served_names: tuple[str, ...] = ()
+    """What users call the model, where the operator says so; none: its own name."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """All names by which users may ask for it; the first stands in answers."""
+        return self.served_names or (self.name,)
+
+    @property
+    def shown_name(self) -> str:
+        """The name that stands in answers."""
+        return self.names[0]
 
     def fitting(self, kv_tokens_capacity: int) -> "ModelCard":
         """As served by a ring that holds so many tokens."""

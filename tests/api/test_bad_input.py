@@ -114,7 +114,10 @@ SHARED_BAD = [
     ({"stream": 1}, "stream"),
     ({"ignore_eos": 1}, "ignore_eos"),
     ({"max_tokens": 1000}, "max_tokens"),
-    ({"max_token": 5}, "max_token"),
+    ({"max_new_tokens": 5}, "max_new_tokens"),
+    ({"min_tokens": 5}, "min_tokens"),
+    ({"guided_regex": "a+"}, "guided_regex"),
+    ({"skip_special_tokens": False}, "skip_special_tokens"),
     ({"tokenizer": "mine"}, "tokenizer"),
     ({"model": 5}, "model"),
 ]
@@ -165,7 +168,12 @@ PATH_BAD = [
     (COMPLETIONS, {"logit_bias": {"5": 1}}, "logit_bias"),
     (COMPLETIONS, {"logprobs": 21}, "logprobs"),
     (COMPLETIONS, {"stream_options": {"include_usage": True}}, "stream_options"),
-    (COMPLETIONS, {"stream": True, "stream_options": {"usage": True}}, "stream_options.usage"),
+    (
+        COMPLETIONS,
+        {"stream": True, "stream_options": {"include_usage": 1}},
+        "stream_options.include_usage",
+    ),
+    (COMPLETIONS, {"max_completion_tokens": 5}, "max_completion_tokens"),
     (CHAT, {"messages": []}, "messages"),
     (CHAT, {"messages": "hi"}, "messages"),
     (CHAT, {"messages": None}, "messages"),
@@ -174,7 +182,6 @@ PATH_BAD = [
     (CHAT, {"messages": [{"role": "user", "content": None}]}, "messages.0.content"),
     (CHAT, {"messages": [{"role": "user", "content": 5}]}, "messages.0.content"),
     (CHAT, {"messages": [{"role": "king", "content": "hi"}]}, "messages.0.role"),
-    (CHAT, {"messages": [{"role": "user", "content": "hi", "mood": 1}]}, "messages.0.mood"),
     (
         CHAT,
         {"messages": [{"role": "assistant", "content": "", "tool_calls": [{"id": "1"}]}]},
@@ -199,6 +206,7 @@ PATH_BAD = [
     (CHAT, {"logit_bias": {"5": 1}}, "logit_bias"),
     (CHAT, {"modalities": ["text", "audio"]}, "modalities"),
     (CHAT, {"audio": {"voice": "x"}}, "audio"),
+    (CHAT, {"web_search_options": {}}, "web_search_options"),
     (CHAT, {"reasoning_effort": "high"}, "reasoning_effort"),
     (CHAT, {"prompt": "hi"}, "prompt"),
 ]
@@ -244,6 +252,7 @@ async def test_missing_messages(service, serve, http):
 
 HARMLESS = [
     (COMPLETIONS, {"user": "u", "suffix": None, "echo": False, "best_of": 1, "logit_bias": {}}),
+    (COMPLETIONS, {"suffix": "", "length_penalty": 1.0, "min_tokens": 0, "bad_words": []}),
     (COMPLETIONS, {"n": 2, "best_of": 2}),
     (CHAT, {"user": "u", "metadata": {"a": "b"}, "store": True, "service_tier": "auto"}),
     (CHAT, {"safety_identifier": "s", "prompt_cache_key": "k", "parallel_tool_calls": True}),

@@ -9,7 +9,6 @@ of the tokenizer for each token, so texts are remembered; the vocabulary bounds 
 be.
 """
 
-import secrets
 import time
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
@@ -20,6 +19,7 @@ from aiohttp import web
 from molink.api.answers import Answer, EventStream, generate_all, json_text, usage
 from molink.api.callers import caller_of
 from molink.api.errors import ApiError
+from molink.api.headers.request_id import request_id_of
 from molink.api.schemas import ChatBody, CompletionBody
 from molink.serving.service import GenerationRequest, GenerationService, TokenEvent
 
@@ -97,10 +97,10 @@ async def answer_openai(
 ) -> web.StreamResponse:
     """Generate all choices and answer with them."""
     envelope = {
-        "id": f"{dialect.id_prefix}-{secrets.token_hex(12)}",
+        "id": f"{dialect.id_prefix}-{request_id_of(request)}",
         "object": dialect.chunk_object if job.stream else dialect.whole_object,
         "created": int(time.time()),
-        "model": service.card.name,
+        "model": service.card.shown_name,
     }
     caller_of(request).usage.prompt_tokens += job.prompt_tokens
     if job.stream:

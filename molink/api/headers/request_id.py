@@ -1,0 +1,44 @@
+"""One id for a request, from its client's headers to our logs and back.
+
+A client that sends `X-Request-Id` finds its own id in the answer's headers, in the answer's `id`
+and in what the server keeps of the request; any other finds one made here. It may end in a log or
+on a terminal, so only a short printable one is taken.
+"""
+
+import asyncio
+import re
+import secrets
+
+from aiohttp import web
+from aiohttp.typedefs import Handler
+
+__all__ = ["ARRIVED_AT", "REQUEST_ID", "REQUEST_ID_HEADER", "request_id_of", "request_identified"]
+
+REQUEST_ID_HEADER = "X-Request-Id"
+
+_GOOD_ID = re.compile(r"[\x21-\x7e]{1,128}")
+"""Longer than a UUID or a trace id with all its parts."""
+
+_MADE_BYTES = 12
+
+REQUEST_ID = web.RequestKey("request_id", str)
+
+ARRIVED_AT = web.RequestKey("arrived_at", float)
+"""By the clock of the event loop: what a client's own deadline counts from."""
+
+
+@web.middleware
+async def request_identified(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Note the request's id and when it came; all else happens within."""
+    request[ARRIVED_AT] = asyncio.get_running_loop().time()
+    request_id_of(request)
+    return await handler(request)
+
+
+def request_id_of(request: web.Request) -> str:
+    """The id that the client gave the request, or else one made here."""
+    if REQUEST_ID not in request:
+        given = request.headers.get(REQUEST_ID_HEADER, "")
+        is_good = _GOOD_ID.fullmatch(given) is not None
+        request[REQUEST_ID] = given if is_good else secrets.token_hex(_MADE_BYTES)
+    return request[REQUEST_ID]
