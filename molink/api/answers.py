@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 from aiohttp import ClientConnectionResetError, web
 
 from molink.api.callers import Caller
-from molink.api.errors import as_api_error, error_body
+from molink.api.errors import ApiError, as_api_error, error_body
 from molink.control.api_keys.store import KeyUsage
 from molink.errors import RingError
 from molink.serving.service import (
@@ -59,6 +59,7 @@ class Answer:
     texts: list[str] = field(default_factory=list)
     logprobs: list[TokenLogprob] = field(default_factory=list)
     finish_reason: str | None = None
+    stop_reason: str | None = None
 
     @classmethod
     async def of(cls, events: AsyncIterator[TokenEvent]) -> "Answer":
@@ -74,6 +75,7 @@ class Answer:
         self.texts.append(event.text)
         self.logprobs.extend(event.logprobs)
         self.finish_reason = event.finish_reason or self.finish_reason
+        self.stop_reason = event.stop_reason or self.stop_reason
 
     @property
     def text(self) -> str:
@@ -90,11 +92,19 @@ async def generate_all(
     """Generate all `requests` at once; `consume` reads the events of the one with its index.
 
     The first failure ends all of them. Raises RingError at once while nothing can be served, and
-    ApiError when the caller has too many under way. A single sequence, as most requests have, needs
+    ApiError when the caller has too many under way or may not go first. A single sequence, as most requests have, needs
     no task of its own.
     """
     if service.unready_reason is not None:
         raise RingError(service.unready_reason)
+
+    if not caller.may_go_first and any(request.priority < 0 for request in requests):
+        raise ApiError(
+            "A 'priority' below 0 goes before others' requests: use an admin key, or 0 and more.",
+            status=403,
+            param="priority",
+            code="insufficient_permissions",
+        )
 
     async def run(index: int, request: GenerationRequest) -> Result:
         asked = replace(request, key_id=caller.key_id)

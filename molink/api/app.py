@@ -42,7 +42,7 @@ def create_app(
         access_checked(access),
     ]
     app = web.Application(middlewares=middlewares, client_max_size=body_bytes_max)
-    app[CALLERS] = Callers(access.keys)
+    app[CALLERS] = Callers(access.keys, access.required)
     app[STRICT] = strict
     app.on_response_prepare.append(add_rate_limit_headers)
     app.on_response_prepare.append(headers_added(access.cors))

@@ -51,6 +51,8 @@ class Caller:
     """None: without a key."""
     usage: KeyUsage = field(default_factory=KeyUsage)
     """Where the tokens of a key are counted; of an address nobody asks."""
+    may_go_first: bool = True
+    """Whether requests may have a priority above the usual one."""
     sequences: int = 0
     body_bytes: int = 0
 
@@ -104,6 +106,7 @@ class Callers:
     """Those with requests under way, by name."""
 
     keys: LiveKeys | None = None
+    keys_required: bool = False
     budget: BodyBudget = field(default_factory=BodyBudget)
     _known: WeakValueDictionary[str, Caller] = field(default_factory=WeakValueDictionary)
 
@@ -115,6 +118,7 @@ class Callers:
             caller = self._known[name] = Caller(name)
             if key is not None and self.keys is not None:
                 caller.key_id, caller.usage = key.key_id, self.keys.usage(key)
+                caller.may_go_first = key.is_admin or not self.keys_required
         return caller
 
 

@@ -142,6 +142,7 @@ class _AnswerWriter:
             "text": part.text,
             "token_ids": part.token_ids,
             "finish_reason": part.finish_reason,
+            "stop_reason": part.stop_reason,
             "usage": usage(self._prompt_tokens, self._stopwatch.tokens),
             "timing": self._stopwatch.timing(),
         }

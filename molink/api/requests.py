@@ -22,6 +22,7 @@ from molink.api.errors import NAME_CHARS_SHOWN, ApiError
 from molink.api.schemas import Message, SamplingBody
 from molink.api.workers import in_worker
 from molink.serving.service import ChatTokenizer, GenerationRequest, ModelCard
+from molink.serving.timeline import ARRIVAL, Arrival
 from molink_scheduler.request import SamplingParams
 
 __all__ = [
@@ -239,7 +240,22 @@ def generation_requests(
         logprobs=logprobs,
     )
     seeds = (choice_seed(seed, choice) for choice in range(choices))
-    return [GenerationRequest(prompt_token_ids, replace(sampling, seed=one)) for one in seeds]
+    return [
+        GenerationRequest(
+            prompt_token_ids,
+            replace(sampling, seed=one),
+            priority=body.priority or 0,
+            deadline_at=_deadline_at(body.timeout_s),
+        )
+        for one in seeds
+    ]
+
+
+def _deadline_at(timeout_s: float | None) -> float | None:
+    """From the arrival of the HTTP request that this task serves."""
+    if timeout_s is None:
+        return None
+    return (ARRIVAL.get() or Arrival()).at + timeout_s
 
 
 def _or(value: float | None, default: float) -> float:

@@ -26,7 +26,7 @@ from molink.api.openai.refused_fields import (
     OF_GENERATE,
     FieldDefaults,
 )
-from molink_scheduler.request import LOGPROBS_MAX, STOP_COUNT_MAX
+from molink_scheduler.request import LOGPROBS_MAX, PRIORITY_MAX, STOP_COUNT_MAX
 
 __all__ = [
     "CHOICES_MAX",
@@ -53,6 +53,9 @@ STOP_TOKEN_IDS_MAX = 256
 
 MESSAGES_MAX = 10_000
 """Far beyond any context length; keeps the chat template's work bounded."""
+
+TIMEOUT_S_MAX = 86_400.0
+"""A day."""
 
 SEED_MIN = -(2**63)
 SEED_MAX = 2**64 - 1
@@ -126,6 +129,13 @@ class SamplingBody(_Strict):
     """Default false. True goes on after the model's end-of-sequence tokens, up to max_tokens."""
     stream: bool | None = None
     """Default false."""
+    priority: int | None = Field(default=None, ge=-PRIORITY_MAX, le=PRIORITY_MAX)
+    """Default 0. Lower goes first where requests wait; below 0 only with an admin key, where keys
+    are needed."""
+    timeout_s: float | None = Field(default=None, gt=0, le=TIMEOUT_S_MAX)
+    """Default: none. Seconds from the request's arrival, waiting included, after which the answer
+    ends (`finish_reason` "length", `stop_reason` "deadline"), or is an error with status 504 where
+    no token has come."""
 
 
 class GenerateBody(SamplingBody):

@@ -85,6 +85,10 @@ class GenerationRequest:
     sampling: SamplingParams
     key_id: str | None = None
     """Of the API key that asks: what users share may depend on it. None: without a key."""
+    priority: int = 0
+    """Lower goes first where requests wait for room."""
+    deadline_at: float | None = None
+    """When its answer ends at the latest, by the event loop's clock; None: it has none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +111,8 @@ class TokenEvent:
     """One per token id when asked for, else empty."""
     finish_reason: str | None = None
     """"stop" or "length" on the last event of a sequence, else None."""
+    stop_reason: str | None = None
+    """What else has ended it: "deadline"; None: nothing else."""
 
 
 class GenerationService(Protocol):
@@ -120,7 +126,8 @@ class GenerationService(Protocol):
         """Stream one sequence; closing the generator cancels it.
 
         Raises RingError from the iteration when the ring cannot go on, InvalidRequestError when the
-        request does not fit (prompt plus max_tokens over `card.model_len_max`).
+        request does not fit (prompt plus max_tokens over `card.model_len_max`), DeadlineError when
+        its deadline comes before its first token.
         """
 
     def cluster(self) -> dict[str, Any]:

@@ -5,14 +5,15 @@ and in what the server keeps of the request; any other finds one made here. It m
 on a terminal, so only a short printable one is taken.
 """
 
-import asyncio
 import re
 import secrets
 
 from aiohttp import web
 from aiohttp.typedefs import Handler
 
-__all__ = ["ARRIVED_AT", "REQUEST_ID", "REQUEST_ID_HEADER", "request_id_of", "request_identified"]
+from molink.serving.timeline import ARRIVAL, Arrival
+
+__all__ = ["REQUEST_ID", "REQUEST_ID_HEADER", "request_id_of", "request_identified"]
 
 REQUEST_ID_HEADER = "X-Request-Id"
 
@@ -23,16 +24,15 @@ _MADE_BYTES = 12
 
 REQUEST_ID = web.RequestKey("request_id", str)
 
-ARRIVED_AT = web.RequestKey("arrived_at", float)
-"""By the clock of the event loop: what a client's own deadline counts from."""
-
 
 @web.middleware
 async def request_identified(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Note the request's id and when it came; all else happens within."""
-    request[ARRIVED_AT] = asyncio.get_running_loop().time()
-    request_id_of(request)
-    return await handler(request)
+    """Note the request's id and when it came, for all that happens within."""
+    token = ARRIVAL.set(Arrival(request_id_of(request)))
+    try:
+        return await handler(request)
+    finally:
+        ARRIVAL.reset(token)
 
 
 def request_id_of(request: web.Request) -> str:

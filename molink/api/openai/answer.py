@@ -110,7 +110,10 @@ async def answer_openai(
         return await Answer.of(events)
 
     answers = await generate_all(caller_of(request), service, job.requests, whole)
-    choices = [dialect.choice(index, answer) for index, answer in enumerate(answers)]
+    choices = [
+        dialect.choice(index, answer) | {"stop_reason": answer.stop_reason}
+        for index, answer in enumerate(answers)
+    ]
     completion_tokens = sum(len(answer.token_ids) for answer in answers)
     body = envelope | {"choices": choices, "usage": usage(job.prompt_tokens, completion_tokens)}
     return web.json_response(body, dumps=json_text)
@@ -129,7 +132,7 @@ async def _streamed(
         tokens = 0
         async for event in events:
             tokens += len(event.token_ids)
-            choice = dialect.delta(index, event)
+            choice = dialect.delta(index, event) | {"stop_reason": event.stop_reason}
             await stream.send({**envelope, "choices": [choice], **no_usage})
         return tokens
 

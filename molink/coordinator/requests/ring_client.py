@@ -253,7 +253,9 @@ class RingClient:
         if text is not None:
             for token_id in output:  # One by one, as they were sent: what is held back agrees.
                 text.push((token_id,))
-        self.links.send(Submit(Request(request_id, request.prompt_token_ids, sampling, output)))
+        prompt = request.prompt_token_ids
+        asked = Request(request_id, prompt, sampling, output, request.priority)
+        self.links.send(Submit(asked))
         self._idle.clear()
         known_tokens, now = len(request.prompt_token_ids) + len(output), time.monotonic()
         live = _Sequence(sampling, text, tokens, len(output), known_tokens, now, patience)
