@@ -16,7 +16,14 @@ from molink.api.headers.request_id import request_identified
 from molink.api.openai.answer import TokenTexts
 from molink.api.openai.chat import post_chat_completions
 from molink.api.openai.completions import post_completions
-from molink.api.status import get_cluster, get_health, get_model, get_models
+from molink.api.status import (
+    get_cluster,
+    get_events,
+    get_health,
+    get_model,
+    get_models,
+    get_requests,
+)
 from molink.serving.service import GenerationService
 
 __all__ = ["create_app"]
@@ -56,6 +63,8 @@ def create_app(
             web.get("/v1/models/{model:.+}", partial(get_model, service)),
             web.get("/health", partial(get_health, service)),
             web.get("/cluster", partial(get_cluster, service)),
+            web.get("/cluster/requests", partial(get_requests, service)),
+            web.get("/cluster/events", partial(get_events, service)),
         ]
     )
     return app

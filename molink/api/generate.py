@@ -17,6 +17,7 @@ from molink.api.body import checked_body
 from molink.api.callers import caller_of
 from molink.api.errors import ApiError
 from molink.api.headers.request_id import request_id_of
+from molink.api.headers.serving import served_by
 from molink.api.requests import (
     check_model,
     generation_requests,
@@ -88,7 +89,9 @@ async def post_generate(service: GenerationService, request: web.Request) -> web
         async with EventStream(request) as stream:
             async for event in events:
                 stopwatch.tokens_came(len(event.token_ids))
-                await stream.send(writer.body(event))
+                is_last = event.finish_reason is not None
+                served = {"molink": served_by()} if is_last else {}
+                await stream.send(writer.body(event) | served)
         return stream.response
 
     consume, caller = streamed if is_streamed else whole, caller_of(request)

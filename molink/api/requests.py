@@ -22,7 +22,7 @@ from molink.api.errors import NAME_CHARS_SHOWN, ApiError
 from molink.api.schemas import Message, SamplingBody
 from molink.api.workers import in_worker
 from molink.serving.service import ChatTokenizer, GenerationRequest, ModelCard
-from molink.serving.timeline import ARRIVAL, Arrival
+from molink.serving.timeline import ARRIVAL, Arrival, RequestTimeline
 from molink_scheduler.request import SamplingParams
 
 __all__ = [
@@ -246,6 +246,7 @@ def generation_requests(
             replace(sampling, seed=one),
             priority=body.priority or 0,
             deadline_at=_deadline_at(body.timeout_s),
+            timeline=RequestTimeline(card.name, len(prompt_token_ids), max_tokens),
         )
         for one in seeds
     ]

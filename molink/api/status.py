@@ -4,11 +4,22 @@ from typing import Any
 
 from aiohttp import web
 
-from molink.api.errors import RETRY_AFTER_S
+from molink.api.answers import json_text
+from molink.api.errors import NAME_CHARS_SHOWN, RETRY_AFTER_S, ApiError
 from molink.api.requests import check_model
 from molink.serving.service import GenerationService, ModelCard
 
-__all__ = ["get_cluster", "get_health", "get_model", "get_models"]
+__all__ = [
+    "get_cluster",
+    "get_events",
+    "get_health",
+    "get_model",
+    "get_models",
+    "get_requests",
+]
+
+SEQ_DIGITS_MAX = 15
+"""Of an event's number: more than any coordinator lives to give."""
 
 
 async def get_models(service: GenerationService, request: web.Request) -> web.Response:
@@ -41,6 +52,23 @@ async def get_health(service: GenerationService, request: web.Request) -> web.Re
 async def get_cluster(service: GenerationService, request: web.Request) -> web.Response:
     """Stages, links and load of the ring."""
     return web.json_response(service.cluster())
+
+
+async def get_requests(service: GenerationService, request: web.Request) -> web.Response:
+    """Timelines of the requests that are live, and of the last that have ended."""
+    return web.json_response({"requests": service.request_log.report()}, dumps=json_text)
+
+
+async def get_events(service: GenerationService, request: web.Request) -> web.Response:
+    """What has happened to the cluster since the event of which the query names the number."""
+    after = request.query.get("after", "0")
+    if not (after.isascii() and after.isdigit() and len(after) <= SEQ_DIGITS_MAX):
+        raise ApiError(
+            f"'after' is the number of an event, not {after[:NAME_CHARS_SHOWN]!r}: send the 'next' "
+            "of the answer before, or leave it out.",
+            param="after",
+        )
+    return web.json_response(service.events.report(int(after)), dumps=json_text)
 
 
 def _entry(card: ModelCard, name: str) -> dict[str, Any]:

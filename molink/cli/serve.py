@@ -72,9 +72,8 @@ async def _serve(settings: "ServeSettings") -> None:
     from molink.api.access import open_access
     from molink.api.headers.cors import CorsRules
     from molink.api.server import check_port_free
-    from molink.cli.cluster_news import show_news
     from molink.cli.tables import DATA_FOLDER
-    from molink.cli.terminal import StatusLine, until_loaded
+    from molink.cli.terminal import StatusLine, show_news, until_loaded
     from molink.config.data_dir import data_dir
     from molink.coordinator.local.start import start_local
 
@@ -98,4 +97,4 @@ async def _serve(settings: "ServeSettings") -> None:
         stack.push_async_callback(runner.cleanup)
         shown = StatusLine()
         shown.result(f"ready http://{settings.host}:{runner.addresses[0][1]}")
-        await show_news(cluster.service, shown, after_start=True)
+        await show_news(cluster.news, shown, after_start=True)

@@ -26,8 +26,9 @@ from molink.tasks import background_tasks
 
 if TYPE_CHECKING:
     from molink.coordinator.cluster import Cluster
+    from molink.coordinator.requests.cluster_news import ClusterNews
 
-__all__ = ["LoadingBar", "StatusLine", "until_loaded"]
+__all__ = ["LoadingBar", "StatusLine", "show_news", "until_loaded"]
 
 UNSHOWN = (OSError, ValueError)
 """What printing raises where nobody can read it: a terminal that was closed, a full disk, a stream
@@ -35,6 +36,12 @@ that is closed, a character that it cannot encode."""
 
 REFRESH_S = 0.1
 """As often as the bars are drawn."""
+
+STATUS_S = 1.0
+"""Between two looks at the present state, for the person in front of it."""
+
+UNTOLD = frozenset({"request_moved"})
+"""Kinds of events that are too many for a terminal: a ring may lose a thousand requests at once."""
 
 
 class StatusLine:
@@ -100,6 +107,23 @@ class StatusLine:
         if live is not None:
             with suppress(*UNSHOWN):
                 live.stop()
+
+
+async def show_news(news: "ClusterNews", shown: StatusLine, *, after_start: bool = False) -> None:
+    """Show what happens, until cancelled; with `after_start` without what has happened so far."""
+    seq, events = 0, news.events
+    if after_start:
+        news.look()
+        seq = events.last_seq
+    while True:
+        for event in events.after(seq):
+            if event.kind not in UNTOLD:
+                shown.event(event.text)
+        seq = events.last_seq
+        shown.status(news.now)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(STATUS_S):
+                await events.changed.wait()
 
 
 async def until_loaded(cluster: "Cluster", stage_count: int) -> None:

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from molink.cli.terminal import StatusLine
     from molink.config.settings import UpSettings
     from molink.control.registry.registry import Registry
-    from molink.coordinator.requests.cluster_service import ClusterService
+    from molink.coordinator.cluster import Cluster
 
 __all__ = ["up"]
 
@@ -201,7 +201,7 @@ async def _serve(settings: "UpSettings", shown: "StatusLine", *, wait: bool) -> 
         if access.hint is not None:
             shown.hint(access.hint)
         ready_url = f"http://{settings.public_host}:{port}" if wait else None
-        await _show(service, ready_url, shown)
+        await _show(coordinator.cluster, ready_url, shown)
 
 
 def _announce(registry: "Registry", settings: "UpSettings", port: int, shown: "StatusLine") -> None:
@@ -220,17 +220,17 @@ def _announce(registry: "Registry", settings: "UpSettings", port: int, shown: "S
     shown.hint(NEXT_STEP.format(uses=uses, hours=INVITE_S / 3600))
 
 
-async def _show(service: "ClusterService", ready_url: str | None, shown: "StatusLine") -> None:
+async def _show(cluster: "Cluster", ready_url: str | None, shown: "StatusLine") -> None:
     """Show what changes, until cancelled; and `ready URL`, if wanted, when a ring serves."""
-    from molink.cli.cluster_news import show_news
+    from molink.cli.terminal import show_news
     from molink.tasks import background_tasks
 
     async with background_tasks() as tasks:
         if ready_url is not None:
-            tasks.create_task(_show_ready(service, ready_url, shown))
-        await show_news(service, shown)
+            tasks.create_task(_show_ready(cluster, ready_url, shown))
+        await show_news(cluster.news, shown)
 
 
-async def _show_ready(service: "ClusterService", url: str, shown: "StatusLine") -> None:
-    await service.until_ready()
+async def _show_ready(cluster: "Cluster", url: str, shown: "StatusLine") -> None:
+    await cluster.service.until_ready()
     shown.result(f"ready {url}")

@@ -11,6 +11,7 @@ from typing import Any
 
 from molink.coordinator.members.hub import ControlHub
 from molink.coordinator.planning.cluster_plan import Planner, Readiness
+from molink.coordinator.requests.cluster_news import ClusterNews
 from molink.coordinator.requests.cluster_report import nodes_report
 from molink.coordinator.requests.cluster_service import ClusterService
 from molink.coordinator.requests.ledger import Accounting, Ledger
@@ -24,10 +25,11 @@ __all__ = ["Cluster", "run_cluster"]
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """Cluster that runs: what it serves with, and its rings."""
+    """Cluster that runs: what it serves with, its rings, and what changes in it."""
 
     service: ClusterService
     rings: Sequence[RingSupervisor]
+    news: ClusterNews
 
 
 def run_cluster(
@@ -61,6 +63,7 @@ def run_cluster(
     manager = ClusterManager(
         settings, hub.book, planner, service, assigner, new_endpoint, readiness, tasks, blame
     )
-    for work in (hub.run(card.name), manager.run(), accounting.run()):
+    news = ClusterNews(service.cluster, service.events)
+    for work in (hub.run(card.name), manager.run(), accounting.run(), news.run()):
         tasks.create_task(work)
-    return Cluster(service, manager.rings)
+    return Cluster(service, manager.rings, news)

@@ -10,6 +10,8 @@ from collections.abc import AsyncGenerator
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
+from molink.serving.events import EventLedger
+from molink.serving.timeline import RequestLog, RequestTimeline
 from molink_scheduler.request import SamplingParams
 
 __all__ = [
@@ -89,6 +91,8 @@ class GenerationRequest:
     """Lower goes first where requests wait for room."""
     deadline_at: float | None = None
     """When its answer ends at the latest, by the event loop's clock; None: it has none."""
+    timeline: RequestTimeline | None = None
+    """Where the service notes what becomes of it; None: in one that it makes itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +133,14 @@ class GenerationService(Protocol):
         request does not fit (prompt plus max_tokens over `card.model_len_max`), DeadlineError when
         its deadline comes before its first token.
         """
+
+    @property
+    def request_log(self) -> RequestLog:
+        """Timelines of the requests that are live, and of the last that have ended."""
+
+    @property
+    def events(self) -> EventLedger:
+        """What has happened to the cluster."""
 
     def cluster(self) -> dict[str, Any]:
         """The body of GET /cluster."""

@@ -1,6 +1,7 @@
 """A service that answers from a script, and a real server in front of it."""
 
 import asyncio
+import time
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -10,7 +11,9 @@ import pytest
 from jinja2 import Environment
 
 from molink.api import create_app, start_api
+from molink.serving.events import EventLedger
 from molink.serving.service import GenerationRequest, ModelCard, TokenEvent, TokenLogprob
+from molink.serving.timeline import RequestLog, StageLayers
 
 VOCABULARY_SIZE = 300
 EOS = 3
@@ -71,6 +74,8 @@ class FakeService:
     events_before_failure: int = 0
     token_limit: int = 26
     """Finish with "stop" after this many tokens."""
+    stages: tuple[StageLayers, ...] = ()
+    """Of the ring that computes."""
     requests: list[GenerationRequest] = field(default_factory=list)
     holding: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(0))
     """Released once by each generator that begins to wait."""
@@ -79,10 +84,18 @@ class FakeService:
 
     async def generate(self, request: GenerationRequest) -> AsyncGenerator[TokenEvent, None]:
         self.requests.append(request)
+        timeline = request.timeline
+        assert timeline is not None, "the API makes one"
         try:
-            for position in range(min(request.sampling.max_tokens, self.token_limit)):
-                await self._before_event(position)
-                yield self._event(request, position)
+            with self.request_log.following(timeline):
+                timeline.submitted(0, self.stages, time.monotonic())
+                for position in range(min(request.sampling.max_tokens, self.token_limit)):
+                    await self._before_event(position)
+                    timeline.tokens_came(1, time.monotonic())
+                    event = self._event(request, position)
+                    if event.finish_reason is not None:
+                        timeline.finished(event.finish_reason, time.monotonic())
+                    yield event
         finally:
             self.closed.release()
 
@@ -110,6 +123,9 @@ class FakeService:
 
     def cluster(self) -> dict[str, Any]:
         return {"model": self.card.name, "epoch": 1, "stages": []}
+
+    request_log: RequestLog = field(default_factory=RequestLog)
+    events: EventLedger = field(default_factory=EventLedger)
 
 
 def _logprob(token: int, count: int) -> TokenLogprob:

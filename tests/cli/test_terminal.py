@@ -1,11 +1,15 @@
 """What a command that stays running shows, and that it outlives its terminal."""
 
+import asyncio
 import io
 
 import pytest
 from rich.console import Console
 
-from molink.cli.terminal import LoadingBar, StatusLine
+from molink.cli.terminal import LoadingBar, StatusLine, show_news
+from molink.coordinator.requests.cluster_news import ClusterNews
+from molink.serving.events import EventLedger
+from molink.tasks import background_tasks
 from tests.nasty_text import OBEYED
 
 NASTY = "\x1b]0;owned\x1b\\ \x1b[2J \x9b2J attic\u202e [red]is[/red] here\r\nnow"
@@ -80,3 +84,38 @@ def test_the_present_state_obeys_nobody():
     for sequence in ("\x1b]0", "\x1b[2J", "\x9b", "\u202e"):
         assert sequence not in text
     assert "[red]is[/red] here" in text
+
+
+def test_a_log_gets_what_happened_and_nothing_that_moves(capsys):
+    written = io.StringIO()
+    with StatusLine(Console(file=written, width=40)) as shown:
+        shown.status("Loading: 3 %")
+        shown.event("anna is here and measures what it can do, which takes some time")
+        shown.result("ready http://a:1")
+    assert "Loading" not in written.getvalue()
+    assert written.getvalue()[2] == ":" and written.getvalue().count("\n") == 1
+    assert capsys.readouterr().out == "ready http://a:1\n"
+
+
+def test_a_terminal_shows_how_it_is_now():
+    written = io.StringIO()
+    with StatusLine(Console(file=written, width=40, force_terminal=True)) as shown:
+        shown.status("Loading: 3 %")
+        shown.status("Loading: 3 %")
+        assert written.getvalue().count("Loading: 3 %") == 1
+
+
+async def test_the_terminal_tells_what_the_ledger_tells(monkeypatch):
+    written, events = io.StringIO(), EventLedger()
+    news = ClusterNews(lambda: {"unready_reason": None, "rings": [], "model": "demo"}, events)
+    events.add("node_joined", "anna is here", node="anna")
+    async with background_tasks() as tasks:
+        shown = StatusLine(Console(file=written, width=200))
+        tasks.create_task(show_news(news, shown, after_start=True))
+        await asyncio.sleep(0)
+        events.add("request_moved", "request 1 leaves ring 0", ring=0)
+        events.add("node_lost", "anna is\x1b[2J gone", node="anna")
+        while "gone" not in written.getvalue():  # noqa: ASYNC110 - it is shown by itself
+            await asyncio.sleep(0)
+    lines = [line.split(" ", 1)[1] for line in written.getvalue().splitlines()]
+    assert lines == ["anna is\N{REPLACEMENT CHARACTER}[2J gone"]

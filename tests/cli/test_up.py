@@ -7,17 +7,19 @@ from dataclasses import dataclass, field
 import pytest
 from rich.console import Console
 
-from molink.cli import cluster_news
 from molink.cli.terminal import StatusLine
 from molink.cli.up import _announce, _show
 from molink.config.settings import UpSettings
+from molink.coordinator.requests import cluster_news
+from molink.coordinator.requests.cluster_news import ClusterNews
 from molink.errors import UserError
+from molink.serving.events import EventLedger
 from molink.tasks import background_tasks
 
 
 @dataclass
 class Cluster:
-    """As much of one as its operator sees: registry and service at once."""
+    """As much of one as its operator sees: registry, service and news at once."""
 
     ready: asyncio.Event = field(default_factory=asyncio.Event)
     text: str = "molink1-abc"
@@ -31,8 +33,13 @@ class Cluster:
             raise UserError("There are too many invites.")
         return self
 
-    def cluster(self):
-        return self.report
+    @property
+    def service(self):
+        return self
+
+    @property
+    def news(self):
+        return ClusterNews(lambda: self.report, EventLedger())
 
     async def until_ready(self):
         await self.ready.wait()
@@ -74,11 +81,10 @@ async def test_ready_is_said_for_scripts_when_it_is_so(settings, capsys):
     assert capsys.readouterr().out == "ready http://192.0.2.1:8000\n"
 
 
-async def test_what_cannot_be_told_does_not_end_the_cluster(settings, monkeypatch, caplog):
+async def test_what_cannot_be_told_does_not_end_the_cluster(monkeypatch, caplog):
     monkeypatch.setattr(cluster_news, "PERIOD_S", 0.0)
-    cluster, (_, shown) = Cluster(report={}), onlooker()
     async with background_tasks() as tasks, asyncio.timeout(5):
-        tasks.create_task(_show(cluster, None, shown))
+        tasks.create_task(Cluster(report={}).news.run())
         while len(caplog.records) < 2:  # noqa: ASYNC110 - it evaluates by itself
             await asyncio.sleep(0)
-    assert "Showing what the cluster does failed (2 so far): KeyError" in caplog.text
+    assert "Telling what the cluster does failed (2 so far): KeyError" in caplog.text

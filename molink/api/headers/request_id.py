@@ -11,13 +11,14 @@ import secrets
 from aiohttp import web
 from aiohttp.typedefs import Handler
 
+from molink.api.headers.serving import SERVED
 from molink.serving.timeline import ARRIVAL, Arrival
 
 __all__ = ["REQUEST_ID", "REQUEST_ID_HEADER", "request_id_of", "request_identified"]
 
 REQUEST_ID_HEADER = "X-Request-Id"
 
-_GOOD_ID = re.compile(r"[\x21-\x7e]{1,128}")
+_GOOD_ID = re.compile(r"[\x20-\x7e]{1,128}")
 """Longer than a UUID or a trace id with all its parts."""
 
 _MADE_BYTES = 12
@@ -28,11 +29,12 @@ REQUEST_ID = web.RequestKey("request_id", str)
 @web.middleware
 async def request_identified(request: web.Request, handler: Handler) -> web.StreamResponse:
     """Note the request's id and when it came, for all that happens within."""
-    token = ARRIVAL.set(Arrival(request_id_of(request)))
+    arrival, served = ARRIVAL.set(Arrival(request_id_of(request))), SERVED.set([])
     try:
         return await handler(request)
     finally:
-        ARRIVAL.reset(token)
+        ARRIVAL.reset(arrival)
+        SERVED.reset(served)
 
 
 def request_id_of(request: web.Request) -> str:

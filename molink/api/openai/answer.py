@@ -20,6 +20,7 @@ from molink.api.answers import Answer, EventStream, generate_all, json_text, usa
 from molink.api.callers import caller_of
 from molink.api.errors import ApiError
 from molink.api.headers.request_id import request_id_of
+from molink.api.headers.serving import served_by
 from molink.api.schemas import ChatBody, CompletionBody
 from molink.serving.service import GenerationRequest, GenerationService, TokenEvent
 
@@ -127,18 +128,24 @@ async def _streamed(
     envelope: dict[str, Any],
 ) -> web.StreamResponse:
     no_usage = {"usage": None} if job.include_usage else {}
+    unfinished = len(job.requests)
 
     async def send(index: int, events: AsyncIterator[TokenEvent]) -> int:
+        nonlocal unfinished
         tokens = 0
         async for event in events:
             tokens += len(event.token_ids)
+            unfinished -= event.finish_reason is not None
+            is_last = unfinished == 0 and not job.include_usage
+            served = {"molink": served_by()} if is_last else {}
             choice = dialect.delta(index, event) | {"stop_reason": event.stop_reason}
-            await stream.send({**envelope, "choices": [choice], **no_usage})
+            await stream.send({**envelope, "choices": [choice], **no_usage, **served})
         return tokens
 
     async with EventStream(request) as stream:
         tokens = sum(await generate_all(caller_of(request), service, job.requests, send))
         if job.include_usage:
             total = usage(job.prompt_tokens, tokens)
-            await stream.send({**envelope, "choices": [], "usage": total})
+            last = {"choices": [], "usage": total, "molink": served_by()}
+            await stream.send(envelope | last)
     return stream.response

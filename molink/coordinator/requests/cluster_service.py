@@ -9,12 +9,15 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import aclosing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from molink.coordinator.requests.ring_client import RequestStalledError, RingClient
 from molink.errors import RingError
+from molink.serving.deadline import until_deadline
+from molink.serving.events import EventLedger
 from molink.serving.service import GenerationRequest, ModelCard, TokenEvent
+from molink.serving.timeline import RequestLog, RequestTimeline, StageLayers
 from molink.tasks import Signal
 from molink_scheduler.ring_choice import RingLoad, choose_ring
 
@@ -53,6 +56,11 @@ class ServingRing:
         """Whether it takes requests."""
         return not self.draining and self.client.unready_reason is None
 
+    @property
+    def stages(self) -> tuple[StageLayers, ...]:
+        """Its nodes and their layers, for the timelines of its requests."""
+        return tuple(StageLayers(one.name, one.layers) for one in self.client.ring.stages)
+
 
 @dataclass(slots=True)
 class ClusterService:
@@ -66,6 +74,8 @@ class ClusterService:
     standbys: Mapping[str, str] = field(default_factory=dict)
     """...as are the reasons why nodes hold nothing."""
     rings: list[ServingRing] = field(default_factory=list)
+    request_log: RequestLog = field(default_factory=RequestLog)
+    events: EventLedger = field(default_factory=EventLedger)
     _changed: Signal = field(default_factory=Signal)
 
     @property
@@ -103,23 +113,49 @@ class ClusterService:
 
     async def generate(self, request: GenerationRequest) -> AsyncGenerator[TokenEvent, None]:
         """Stream one sequence over as many rings as it takes; closing the generator cancels it."""
+        timeline = request.timeline or self._timeline(request)
+        asked = replace(request, timeline=timeline)
+        with self.request_log.following(timeline):
+            async with aclosing(self._over_rings(asked, timeline)) as all_events:
+                async for event in until_deadline(all_events, request.deadline_at):
+                    if event.finish_reason is not None:
+                        now = timeline.last_token_at or time.monotonic()
+                        timeline.finished(event.stop_reason or event.finish_reason, now)
+                    yield event
+
+    async def _over_rings(
+        self, request: GenerationRequest, timeline: RequestTimeline
+    ) -> AsyncGenerator[TokenEvent, None]:
         output: tuple[int, ...] = ()
         left: ServingRing | None = None
         patience = 1.0
         for moves in range(MOVES_MAX):
             ring = await self._ring_for(request, left, accepted=moves > 0)
+            timeline.submitted(ring.number, ring.stages, time.monotonic())
             try:
                 async with aclosing(ring.client.generate(request, output, patience)) as events:
                     async for event in events:
                         output += event.token_ids
                         yield event
                 return
-            except RequestStalledError:
+            except RequestStalledError as error:
                 left, patience = ring, STALL_PATIENCE * patience
-            except RingError:
+                self._note_move(timeline, ring, error)
+            except RingError as error:
                 if ring.client.unready_reason is None:
                     raise
+                self._note_move(timeline, ring, error)
         raise RingError(f"The request's ring was lost {MOVES_MAX} times: send it again later.")
+
+    def _note_move(self, timeline: RequestTimeline, ring: ServingRing, error: RingError) -> None:
+        timeline.moved(str(error), time.monotonic())
+        which = f"request {timeline.arrival.request_id}"
+        text = f"{which} leaves ring {ring.number} after {timeline.tokens} tokens: {error}"
+        self.events.add("request_moved", text, ring=ring.number)
+
+    def _timeline(self, request: GenerationRequest) -> RequestTimeline:
+        prompt_tokens, max_tokens = len(request.prompt_token_ids), request.sampling.max_tokens
+        return RequestTimeline(self.model.name, prompt_tokens, max_tokens, request.key_id)
 
     def cluster(self) -> dict[str, Any]:
         """The body of GET /cluster: the first ring's figures at the top, as of a single ring, then

@@ -33,6 +33,7 @@ from molink.errors import (
 )
 from molink.serving.service import GenerationRequest, ModelCard, TokenEvent, TokenLogprob
 from molink.serving.text_stream import TextStream
+from molink.serving.timeline import RequestTimeline
 from molink.wire.frames import (
     Cancel,
     FinishReason,
@@ -105,6 +106,7 @@ class _Sequence:
     """When it was submitted, or its latest token came."""
     patience: float
     """How many times as long as usual it may lie."""
+    timeline: RequestTimeline | None = None
     has_token: bool = False
     """Whether this ring has generated one."""
     events: asyncio.Queue[TokenEvent | MolinkError] = field(default_factory=asyncio.Queue)
@@ -258,7 +260,9 @@ class RingClient:
         self.links.send(Submit(asked))
         self._idle.clear()
         known_tokens, now = len(request.prompt_token_ids) + len(output), time.monotonic()
-        live = _Sequence(sampling, text, tokens, len(output), known_tokens, now, patience)
+        live = _Sequence(
+            sampling, text, tokens, len(output), known_tokens, now, patience, request.timeline
+        )
         self._live[request_id] = live
         return request_id, live
 
@@ -289,6 +293,8 @@ class RingClient:
             weight = ROUND_WEIGHT if self._round_s else 1.0
             self._round_s += weight * (elapsed_s - self._round_s)
         live.has_token, live.moved_at = True, now
+        if live.timeline is not None:
+            live.timeline.tokens_came(1, now)
 
     def _objection(self, token: TokenSample, live: _Sequence | None) -> str | None:
         """Why a token cannot be the tail's honest answer; None: it can."""

@@ -25,7 +25,7 @@ from molink.coordinator.planning.cluster_plan import (
 from molink.coordinator.requests.cluster_service import ClusterService
 from molink.coordinator.rings.blame import Blame
 from molink.coordinator.rings.failover import Failover
-from molink.coordinator.rings.ring_health import SlowdownMonitor, progress_sentence
+from molink.coordinator.rings.ring_health import SlowdownMonitor, plan_sentence, progress_sentence
 from molink.coordinator.rings.ring_supervisor import (
     Assigner,
     RingEndpoint,
@@ -267,7 +267,8 @@ class ClusterManager:
         if plan is None:
             return
         self._improved_at, self._known_slow, self.plan = now, self._slow, plan
-        if self.planner.is_worth([ring.plan for ring in serving], plan, nodes):
+        if why := self.planner.is_worth([ring.plan for ring in serving], plan, nodes):
+            self.service.events.add("plan", f"the rings are to be replaced by better ones: {why}")
             self._failover.improve(serving, plan)
 
     def _begin(self, plan: PlannedRing) -> None:
@@ -284,4 +285,5 @@ class ClusterManager:
             wake=self.book.changed,
         )
         self.rings.append(ring)
+        self.service.events.add("plan", plan_sentence(number, plan, stages), ring=number)
         self.tasks.create_task(ring.run())

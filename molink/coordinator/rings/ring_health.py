@@ -9,10 +9,11 @@ from dataclasses import dataclass, field
 from molink.control.messages.payloads import NodeState
 from molink.coordinator.members.discrepancies import StepsSeen
 from molink.coordinator.members.node_book import AS_REPORTED, Node
-from molink.coordinator.planning.cluster_plan import Planner
+from molink.coordinator.members.ring import AgentStage
+from molink.coordinator.planning.cluster_plan import PlannedRing, Planner
 from molink.coordinator.rings.ring_supervisor import RingState, RingSupervisor
 
-__all__ = ["SlowdownMonitor", "progress_sentence"]
+__all__ = ["SlowdownMonitor", "plan_sentence", "progress_sentence"]
 
 PERIOD_S = 5.0
 """Stages smooth their times over a dozen steps; a plan changes by the minute at most."""
@@ -55,6 +56,15 @@ class SlowdownMonitor:
             slowdown = self.planner.slowdown(planned, stage.node, rows, seen)
             if slowdown is not None:
                 stage.node.slowdown, self._seen_at[stage.node.node_id] = slowdown, now
+
+
+def plan_sentence(number: int, plan: PlannedRing, stages: Sequence[AgentStage]) -> str:
+    """What a ring is to be, for the ledger of events."""
+    parts = [f"layers {one.layers[0]} to {one.layers[1] - 1} on {one.name}" for one in stages]
+    sentence = f"ring {number} is planned: {', '.join(parts)}"
+    if plan.forecast is None:
+        return sentence
+    return f"{sentence}; forecast {plan.tokens_per_s:.1f} tokens/s for {plan.users} at once"
 
 
 def progress_sentence(

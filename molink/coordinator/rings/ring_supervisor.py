@@ -27,6 +27,7 @@ from molink.coordinator.requests.cluster_service import ClusterService, ServingR
 from molink.coordinator.requests.ring_client import RingClient
 from molink.coordinator.rings.ring_progress import RingPace, RingProgress, Stuck
 from molink.errors import ErrorGuard, MolinkError, RingError, StageError
+from molink.serving.events import EventKind
 from molink.stage_protocol.messages import StageLoaded, StageProgress
 from molink.tasks import background_tasks, gathered, unless
 
@@ -261,7 +262,11 @@ class RingSupervisor:
     clock: Callable[[], float] = time.monotonic
     fractions: dict[int, float] = field(default_factory=dict)
     """Of each stage's loading."""
+    _planned_at: float = field(init=False)
     _drain: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def __post_init__(self) -> None:
+        self._planned_at = self.clock()
 
     @property
     def epoch(self) -> int:
@@ -294,6 +299,7 @@ class RingSupervisor:
             self.error = StageError(f"It stopped on {type(error).__name__}.")
         finally:
             self.state = RingState.ENDED
+            self._note("ring_ended", f"has ended: {self.error or 'it is not needed any more.'}")
             await asyncio.shield(self._release())
             self.wake.set()
 
@@ -317,6 +323,7 @@ class RingSupervisor:
             tasks.create_task(self._watch_progress(client))
             async with asyncio.timeout(OPEN_TIMEOUT_S):
                 await client.choose_codec(self.codec)
+            self._note("codec", f"packs activations as {client.codec.codec}: {client.codec.reason}")
             await self._take_requests(client)
 
     async def _connected(self, ring: Ring) -> RingClient:
@@ -356,6 +363,8 @@ class RingSupervisor:
         if not self._drain.is_set():
             self.state = RingState.SERVING
         self.has_served = True
+        elapsed_s = self.clock() - self._planned_at
+        self._note("ring_serving", f"serves, {elapsed_s:.1f} s after it was planned")
         self.service.add(serving)
         self.wake.set()
         try:
@@ -366,6 +375,9 @@ class RingSupervisor:
                     await client.until_idle()
         finally:
             self.service.remove(serving)
+
+    def _note(self, kind: EventKind, what: str) -> None:
+        self.service.events.add(kind, f"ring {self.number} {what}", ring=self.number)
 
     async def _release(self) -> None:
         """Close our ends, and have everybody stand by, whatever else fails."""

@@ -15,12 +15,12 @@ async def id_of(http, url, path="/health", **request):
         return response.headers[REQUEST_ID_HEADER]
 
 
-@pytest.mark.parametrize("given", ["abc-123", "0" * 128, "a/b:c=d!~"])
+@pytest.mark.parametrize("given", ["abc-123", "0" * 128, "a/b:c=d!~", "two words"])
 async def test_a_good_id_comes_back(service, serve, http, given):
     assert await id_of(http, await serve(service), headers={REQUEST_ID_HEADER: given}) == given
 
 
-@pytest.mark.parametrize("given", ["", "two words", "x" * 129, "\x1b[2J", "Grüße"])
+@pytest.mark.parametrize("given", ["", "x" * 129, "\x1b[2J", "Grüße"])
 async def test_any_other_is_replaced(service, serve, http, given):
     made = await id_of(http, await serve(service), headers={REQUEST_ID_HEADER: given})
     assert MADE.fullmatch(made)

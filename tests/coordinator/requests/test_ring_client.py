@@ -21,6 +21,7 @@ from molink.coordinator.requests.ring_links import (
 )
 from molink.errors import LinkFullError, RingError, StageError
 from molink.serving.service import GenerationRequest, ModelCard
+from molink.serving.timeline import Arrival, RequestTimeline
 from molink.transport.link.thread import ProcessLinks
 from molink.wire.frames import Cancel, FinishReason, Sampled, SetCodec, Submit, TokenSample
 from molink_scheduler.batch import BatchClass
@@ -85,8 +86,13 @@ class Serving:
         return asyncio.create_task(self._answer(max_tokens, output, patience))
 
     async def _answer(self, max_tokens: int, output: tuple[int, ...], patience: float) -> list[int]:
-        sampling = SamplingParams(max_tokens=max_tokens)
-        events = self.client.generate(GenerationRequest((1, 2), sampling), output, patience)
+        request = GenerationRequest((1, 2), SamplingParams(max_tokens=max_tokens))
+        return await self.drain(request, output, patience)
+
+    async def drain(
+        self, request: GenerationRequest, output: tuple[int, ...] = (), patience: float = 1.0
+    ) -> list[int]:
+        events = self.client.generate(request, output, patience)
         return [event.token_ids[0] async for event in events]
 
     async def submitted(self, count: int = 1) -> int:
@@ -107,6 +113,25 @@ async def test_tokens_are_handed_out_and_those_of_ended_requests_dropped():
         s.links.tell(TokenSample(await s.submitted(2), 8, LENGTH))
         assert await again == [8]
         assert not any(stage.failed for stage in s.stages)
+
+
+async def test_a_timeline_says_when_tokens_came(monkeypatch):
+    times = SimpleNamespace(now=10.0)
+    monkeypatch.setattr(ring_client, "time", SimpleNamespace(monotonic=lambda: times.now))
+    timeline = RequestTimeline("m", 2, 2, arrival=Arrival("r", 9.0, 0.0))
+    timeline.submitted(0, (), 10.0)
+    async with Serving() as s:
+        request = GenerationRequest((1, 2), SamplingParams(max_tokens=2), timeline=timeline)
+        answer = asyncio.create_task(s.drain(request))
+        request_id = await s.submitted()
+        times.now = 12.0
+        s.links.tell(TokenSample(request_id, 7))
+        while not timeline.tokens:  # noqa: ASYNC110 - it happens by itself
+            await asyncio.sleep(0)
+        times.now = 15.0
+        s.links.tell(TokenSample(request_id, 7, LENGTH))
+        await answer
+    assert (timeline.tokens, timeline.ttft_s, timeline.tpot_s) == (2, 3.0, 3.0)
 
 
 @pytest.mark.parametrize(

@@ -27,6 +27,7 @@ from molink.errors import RingError
 from molink.serving.service import GenerationRequest, ModelCard, TokenEvent
 from molink.stage_protocol.messages import PackingHealth, StageHealth, StageLoaded
 from molink.tasks import background_tasks
+from molink_scheduler.codec_choice import CodecDecision, choose_codec
 from molink_scheduler.head.settings import RingTerms
 from molink_scheduler.request import SamplingParams
 from tests.coordinator.examples import HERE, PROFILE, WORK, no_report
@@ -99,6 +100,7 @@ class FakeClient:
     tokens: asyncio.Queue = field(default_factory=asyncio.Queue)
     may_move: object = None
     patience: float = 0.0
+    codec: CodecDecision = field(default_factory=lambda: choose_codec("raw", None))
 
     def __post_init__(self):
         self.idle.set()

@@ -1,0 +1,141 @@
+"""What changes in a cluster, for its ledger of events: who came, what each PC does, what serves.
+
+Made from the body of GET /cluster, which all that a node's state follows from has gone into: what a
+node reports, what it is told, and what is known of its silence.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from molink.errors import ErrorGuard
+from molink.serving.events import EventKind, EventLedger
+
+__all__ = ["ClusterNews", "cluster_now"]
+
+Report = Mapping[str, Any]
+
+PERIOD_S = 1.0
+"""Between two looks, for the person in front of it."""
+
+IN_WORDS = {
+    "joining": "measures what it can do",
+    "loading": "loads {layers}",
+    "serving": "serves {layers}",
+    "standby": "stands by",
+    "paused": "is paused",
+    "draining": "hands over what it was doing",
+    "lost": "is gone",
+}
+"""What a PC in each state does."""
+
+
+KINDS: Mapping[str, EventKind] = {"lost": "node_lost"}
+"""Kinds of the events of states that are more than a change."""
+
+
+@dataclass(slots=True)
+class ClusterNews:
+    """Reporter of the differences between one look at the cluster and the next."""
+
+    report: Callable[[], Report]
+    """The body of GET /cluster, as it is now."""
+    events: EventLedger
+    clock: Callable[[], float] = time.monotonic
+    now: str = ""
+    """How it is, in one sentence, as of the latest look."""
+    _shown: dict[str, str] = field(default_factory=dict)
+    """What was said last of each node, by id."""
+    _names: dict[str, str] = field(default_factory=dict)
+    _refused_since: float | None = None
+    """Since when requests are refused that were answered before."""
+    _ready: bool = False
+    _troubles: list[str] = field(default_factory=list)
+
+    async def run(self) -> None:
+        """Look once a second, until cancelled."""
+        guard = ErrorGuard("Telling what the cluster does")
+        while True:
+            with guard:
+                self.look()
+            await asyncio.sleep(PERIOD_S)
+
+    def look(self) -> None:
+        """Add to the ledger what is new since the last time."""
+        report = self.report()
+        nodes = {str(node["id"]): node for node in report.get("nodes", ())}
+        for node_id in self._shown.keys() - nodes.keys():
+            self._removed(node_id)
+        for node_id, node in nodes.items():
+            self._of_node(node_id, node)
+        self._of_troubles(report)
+        self._of_rings(report)
+        self.now = cluster_now(report)
+
+    def _removed(self, node_id: str) -> None:
+        del self._shown[node_id]
+        name = self._names.pop(node_id)
+        self.events.add("node_removed", f"{name} is removed", node=name)
+
+    def _of_node(self, node_id: str, node: Report) -> None:
+        sentence, before = _sentence(node), self._shown.get(node_id)
+        if sentence == before or (before is None and node["state"] == "lost"):
+            return
+        name = str(node["name"])
+        self._shown[node_id], self._names[node_id] = sentence, name
+        if before is None:
+            self.events.add("node_joined", f"{name} is here and {sentence}", node=name)
+        else:
+            kind = KINDS.get(str(node["state"]), "node_changed")
+            self.events.add(kind, f"{name} {sentence}", node=name)
+
+    def _of_troubles(self, report: Report) -> None:
+        """Of the relay, the broker, the disk."""
+        own = (str(report.get("relay", {}).get("trouble", "")), *report.get("trouble", ()))
+        before, self._troubles = self._troubles, [one for one in own if one]
+        for trouble in self._troubles:
+            if trouble not in before:
+                self.events.add("trouble", trouble)
+
+    def _of_rings(self, report: Report) -> None:
+        was_ready, self._ready = self._ready, report["unready_reason"] is None
+        if self._ready and not was_ready:
+            since, self._refused_since = self._refused_since, None
+            again = f" again after {self.clock() - since:.0f} s" if since is not None else ""
+            self.events.add("ready", f"requests are answered{again}: {_rings(report)}")
+        elif was_ready and not self._ready:
+            self._refused_since, why = self.clock(), report["unready_reason"]
+            self.events.add("unready", f"requests are refused until there is another ring: {why}")
+
+
+def cluster_now(report: Report) -> str:
+    """How it is, in one sentence."""
+    if report["unready_reason"] is not None:
+        return str(report["unready_reason"])
+    requests = [ring.get("requests", {}) for ring in report["rings"]]
+    running = sum(one.get("running") or 0 for one in requests)
+    waiting = sum(one.get("waiting") or 0 for one in requests)
+    return f"Serving {_rings(report)}; requests: {running} running, {waiting} waiting."
+
+
+def _rings(report: Report) -> str:
+    rings = len(report["rings"])
+    here = [node["state"] for node in report.get("nodes", ())]
+    spare = here.count("standby")
+    beside = f", {_count(spare, 'PC')} standing by" if spare else ""
+    pcs = _count(here.count("serving"), "PC")
+    return f"{report['model']} on {pcs} in {_count(rings, 'ring')}{beside}"
+
+
+def _count(number: int, thing: str) -> str:
+    return f"{number} {thing}{'s' * (number != 1)}"
+
+
+def _sentence(node: Report) -> str:
+    """Without the progress of loading, which changes all the time."""
+    layers = node.get("layers")
+    held = f"layers {layers[0]} to {layers[1] - 1}" if layers else "nothing"
+    sentence = IN_WORDS.get(str(node["state"]), str(node["state"])).format(layers=held)
+    return f"{sentence}: {node['reason']}" if node.get("reason") else sentence

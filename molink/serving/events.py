@@ -1,0 +1,94 @@
+"""What happened to a cluster, in order: one ledger for the terminal's lines, the API and traces.
+
+Each entry is a sentence for people with a kind for programs. Whoever decides or notices something
+adds it; readers ask for what came after the last number they know. It is kept in memory only: a
+coordinator that starts anew begins at 1 again.
+"""
+
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal, get_args
+
+from molink.printable import printable_line
+from molink.tasks import Signal
+
+__all__ = ["EVENT_KINDS", "ClusterEvent", "EventKind", "EventLedger"]
+
+EventKind = Literal[
+    "node_joined",
+    "node_changed",
+    "node_lost",
+    "node_removed",
+    "plan",
+    "ring_serving",
+    "ring_ended",
+    "codec",
+    "ready",
+    "unready",
+    "request_moved",
+    "trouble",
+]
+
+EVENT_KINDS: tuple[str, ...] = get_args(EventKind)
+
+EVENTS_MAX = 2000
+"""That are kept: a day of a ring whose PCs come and go every few minutes, half a megabyte."""
+
+TEXT_CHARS_MAX = 500
+"""Reasons come from nodes, too."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterEvent:
+    """Event in the life of a cluster."""
+
+    seq: int
+    """Its number, from 1 on without gaps."""
+    unix_s: float
+    kind: EventKind
+    node: str
+    """Name of the node that it is about; empty: about none."""
+    ring: int | None
+    """Number of the ring that it is about; None: about none."""
+    text: str
+    """One line for people, printable."""
+
+
+@dataclass(slots=True)
+class EventLedger:
+    """Bounded list of a cluster's events, oldest first."""
+
+    clock: Callable[[], float] = time.time
+    changed: Signal = field(default_factory=Signal)
+    """Sent with each event."""
+    counts: dict[str, int] = field(default_factory=lambda: dict.fromkeys(EVENT_KINDS, 0))
+    """Of each kind since the start."""
+    _events: deque[ClusterEvent] = field(default_factory=lambda: deque(maxlen=EVENTS_MAX))
+    _seq: int = 0
+
+    def add(self, kind: EventKind, text: str, *, node: str = "", ring: int | None = None) -> None:
+        """Note what has just happened."""
+        self._seq += 1
+        self.counts[kind] += 1
+        line = printable_line(text)[:TEXT_CHARS_MAX]
+        self._events.append(ClusterEvent(self._seq, self.clock(), kind, node, ring, line))
+        self.changed.send()
+
+    @property
+    def last_seq(self) -> int:
+        """Number of the latest event; 0 before the first."""
+        return self._seq
+
+    def after(self, seq: int) -> list[ClusterEvent]:
+        """Events with higher numbers that are still kept; all of them for a number that was never
+        given: whoever asks knows the ledger of a coordinator that ran before."""
+        if seq > self._seq:
+            return list(self._events)
+        new = min(self._seq - seq, len(self._events))
+        return list(self._events)[len(self._events) - new :]
+
+    def report(self, after: int) -> dict[str, Any]:
+        """The body of `GET /cluster/events`; `next` is the number to ask with the next time."""
+        return {"events": [asdict(event) for event in self.after(after)], "next": self._seq}

@@ -1,0 +1,297 @@
+"""What became of each request, and when: its wait, the rings that computed it, its end.
+
+The API makes a timeline with the request, the service over the rings fills it, and whoever shows
+requests reads it: the API's headers, `GET /cluster/requests`, metrics, traces. So all of them tell
+the same story of a request, and none of them is on its way.
+
+Times are seconds on the monotonic clock, so that they can be subtracted; a report gives them as
+seconds since the request was received, beside the one wall clock time of that moment.
+"""
+
+import asyncio
+import secrets
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from typing import Any
+
+__all__ = ["ARRIVAL", "Arrival", "RequestLog", "RequestTimeline", "RingAttempt", "StageLayers"]
+
+ENDED_MAX = 200
+"""Ended requests that are kept: what an operator scrolls through; a minute of a busy ring."""
+
+LIVE_MAX = 16_384
+"""Requests that are followed at a time: four rings full. One beyond it is served, and not shown."""
+
+ID_BYTES = 12
+
+DIGITS = 6
+"""Microseconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Arrival:
+    """Arrival of one HTTP request, which may ask for several sequences."""
+
+    request_id: str = field(default_factory=lambda: secrets.token_hex(ID_BYTES))
+    """As its client calls it, or made here; printable, one line."""
+    at: float = field(default_factory=time.monotonic)
+    unix_s: float = field(default_factory=time.time)
+
+
+ARRIVAL: ContextVar[Arrival | None] = ContextVar("arrival", default=None)
+"""The HTTP request that the running task serves; None outside of one. Set by the API, read where
+timelines and log lines are made."""
+
+
+@dataclass(frozen=True, slots=True)
+class StageLayers:
+    """Stage of a ring, as a timeline names it."""
+
+    node: str
+    layers: tuple[int, int]
+    """[start, end)."""
+
+
+@dataclass(slots=True)
+class RingAttempt:
+    """Part of a request's life that one ring computed."""
+
+    ring: int
+    """The ring's number."""
+    stages: tuple[StageLayers, ...]
+    submitted_at: float
+    started_at: float | None = None
+    """When the head began to compute it, as it reports; None: not reported (yet)."""
+    first_token_at: float | None = None
+    ended_at: float | None = None
+    tokens: int = 0
+    """That this ring generated."""
+    moved_because: str = ""
+    """Why the request left this ring for another; empty: it did not."""
+
+
+@dataclass(slots=True, eq=False)
+class RequestTimeline:
+    """Record of one sequence from its arrival to its end, while it is served and after."""
+
+    model: str
+    prompt_tokens: int
+    answer_tokens_max: int
+    key_id: str | None = None
+    """Of the API key that asks; None: without a key."""
+    choice: int = 0
+    """Index among the sequences of its HTTP request."""
+    arrival: Arrival = field(default_factory=lambda: ARRIVAL.get() or Arrival())
+    attempts: list[RingAttempt] = field(default_factory=list)
+    prompt_tokens_done: int = 0
+    """Computed so far, as the ring's head reports."""
+    tokens: int = 0
+    """Answered so far."""
+    first_token_at: float | None = None
+    last_token_at: float | None = None
+    finished_at: float | None = None
+    finish_reason: str | None = None
+    """"stop", "length", "cancelled" (its client has gone) or "error"; None while it is live."""
+    error: str = ""
+    """One sentence, for finish reason "error"."""
+
+    # -- filled by the service -------------------------------------------------------------------
+
+    def submitted(self, ring: int, stages: Sequence[StageLayers], now: float) -> None:
+        """A ring has been asked to compute it."""
+        self.attempts.append(RingAttempt(ring, tuple(stages), now))
+
+    def prompt_computed(self, tokens: int, started_at: float) -> None:
+        """The ring's head reports so many tokens of the prompt done, and when it began."""
+        attempt = self.attempts[-1]
+        attempt.started_at = max(
+            attempt.submitted_at, min(started_at, attempt.first_token_at or started_at)
+        )
+        if self.first_token_at is None:
+            self.prompt_tokens_done = min(tokens, self.prompt_tokens)
+
+    def tokens_came(self, count: int, now: float) -> None:
+        """So many tokens of the answer have come."""
+        attempt = self.attempts[-1]
+        self.tokens += count
+        attempt.tokens += count
+        self.last_token_at = now
+        if attempt.first_token_at is None:
+            attempt.first_token_at = now
+        if self.first_token_at is None:
+            self.first_token_at, self.prompt_tokens_done = now, self.prompt_tokens
+
+    def moved(self, reason: str, now: float) -> None:
+        """Its ring has ended, or left it lying: another will go on."""
+        self.attempts[-1].moved_because, self.attempts[-1].ended_at = reason, now
+
+    def finished(self, reason: str, now: float, error: str = "") -> None:
+        """It has ended; what is said later of its end does not count."""
+        if self.finished_at is not None:
+            return
+        self.finish_reason, self.error, self.finished_at = reason, error, now
+        if self.attempts and self.attempts[-1].ended_at is None:
+            self.attempts[-1].ended_at = now
+
+    # -- derived ---------------------------------------------------------------------------------
+
+    @property
+    def state(self) -> str:
+        """ "queued", "prefill", "decode" or "ended"."""
+        if self.finished_at is not None:
+            return "ended"
+        if self.first_token_at is not None:
+            return "decode"
+        return "queued" if self._started_at is None else "prefill"
+
+    @property
+    def moves(self) -> int:
+        """How many rings it has left for another."""
+        return sum(1 for attempt in self.attempts if attempt.moved_because)
+
+    @property
+    def queue_s(self) -> float | None:
+        """From its arrival until a ring began to compute it; None: it still waits. Where the ring's
+        head has not reported when it began, until it was submitted there."""
+        if not self.attempts or (self._started_at is None and self.first_token_at is None):
+            return None
+        return self._computed_from - self.arrival.at
+
+    @property
+    def prefill_s(self) -> float | None:
+        """From there to its first token; None before that."""
+        if self.first_token_at is None:
+            return None
+        return self.first_token_at - self._computed_from
+
+    @property
+    def decode_s(self) -> float | None:
+        """From its first token to the latest one; None before the first."""
+        if self.first_token_at is None or self.last_token_at is None:
+            return None
+        return self.last_token_at - self.first_token_at
+
+    @property
+    def ttft_s(self) -> float | None:
+        """From its arrival to its first token; None before that."""
+        return None if self.first_token_at is None else self.first_token_at - self.arrival.at
+
+    @property
+    def tpot_s(self) -> float | None:
+        """Mean time between tokens after the first one; None before the second."""
+        return (
+            None if self.tokens < 2 or self.decode_s is None else self.decode_s / (self.tokens - 1)
+        )
+
+    @property
+    def _started_at(self) -> float | None:
+        return self.attempts[0].started_at if self.attempts else None
+
+    @property
+    def _computed_from(self) -> float:
+        first = self.attempts[0]
+        return first.submitted_at if first.started_at is None else first.started_at
+
+    def report(self, now: float) -> dict[str, Any]:
+        """Its JSON in `GET /cluster/requests`: times in seconds since it was received."""
+        end = now if self.finished_at is None else self.finished_at
+        return {
+            "id": self.arrival.request_id,
+            "choice": self.choice,
+            "model": self.model,
+            "key_id": self.key_id,
+            "state": self.state,
+            "received_unix_s": round(self.arrival.unix_s, 3),
+            "age_s": self._after(now),
+            "prompt_tokens": self.prompt_tokens,
+            "prompt_tokens_done": self.prompt_tokens_done,
+            "answer_tokens_max": self.answer_tokens_max,
+            "tokens": self.tokens,
+            "queue_s": _rounded(self.queue_s),
+            "prefill_s": _rounded(self.prefill_s),
+            "decode_s": _rounded(self.decode_s),
+            "tpot_s": _rounded(self.tpot_s),
+            "total_s": self._after(end),
+            "finish_reason": self.finish_reason,
+            "error": self.error,
+            "attempts": [self._attempt(attempt) for attempt in self.attempts],
+        }
+
+    def _attempt(self, attempt: RingAttempt) -> dict[str, Any]:
+        return {
+            "ring": attempt.ring,
+            "stages": [
+                {"node": stage.node, "layers": list(stage.layers)} for stage in attempt.stages
+            ],
+            "submitted_s": self._after(attempt.submitted_at),
+            "started_s": self._after(attempt.started_at),
+            "first_token_s": self._after(attempt.first_token_at),
+            "ended_s": self._after(attempt.ended_at),
+            "tokens": attempt.tokens,
+            "moved_because": attempt.moved_because,
+        }
+
+    def _after(self, at: float | None) -> float | None:
+        return None if at is None else round(at - self.arrival.at, DIGITS)
+
+
+def _rounded(seconds: float | None) -> float | None:
+    return None if seconds is None else round(seconds, DIGITS)
+
+
+Watcher = Callable[[RequestTimeline], None]
+
+
+@dataclass(slots=True)
+class RequestLog:
+    """Timelines of the requests that are live, and of the last that have ended."""
+
+    clock: Callable[[], float] = time.monotonic
+    _live: dict[int, RequestTimeline] = field(default_factory=dict)
+    """By identity, in the order in which they came."""
+    _ended: deque[RequestTimeline] = field(default_factory=lambda: deque(maxlen=ENDED_MAX))
+    _watchers: list[Watcher] = field(default_factory=list)
+
+    @property
+    def live(self) -> list[RequestTimeline]:
+        """Those that wait or run, oldest first."""
+        return list(self._live.values())
+
+    @property
+    def ended(self) -> list[RequestTimeline]:
+        """The last that have ended, newest first."""
+        return list(reversed(self._ended))
+
+    def watch(self, watcher: Watcher) -> None:
+        """Have `watcher` called with each timeline that has ended; it must be quick."""
+        self._watchers.append(watcher)
+
+    @contextmanager
+    def following(self, timeline: RequestTimeline) -> Iterator[None]:
+        """Keep a timeline as live during the block, whose end is its end."""
+        if len(self._live) < LIVE_MAX:
+            self._live[id(timeline)] = timeline
+        try:
+            yield
+            timeline.finished("error", self.clock(), "It ended without its last token.")
+        except (GeneratorExit, asyncio.CancelledError):
+            timeline.finished("cancelled", self.clock())
+            raise
+        except Exception as error:
+            timeline.finished("error", self.clock(), str(error) or type(error).__name__)
+            raise
+        finally:
+            self._live.pop(id(timeline), None)
+            self._ended.append(timeline)
+            for watcher in self._watchers:
+                watcher(timeline)
+
+    def report(self) -> list[dict[str, Any]]:
+        """The timelines of `GET /cluster/requests`: live ones first, then ended ones, the newest
+        first."""
+        now = self.clock()
+        return [timeline.report(now) for timeline in (*self.live, *self.ended)]

@@ -1,0 +1,50 @@
+"""The ledger of events: numbered without gaps, bounded, printable."""
+
+import asyncio
+
+from molink.serving.events import EVENTS_MAX, TEXT_CHARS_MAX, EventLedger
+
+
+def ledger(count=0):
+    made = EventLedger(clock=lambda: 7.0)
+    for number in range(1, count + 1):
+        made.add("plan", f"event {number}", ring=number)
+    return made
+
+
+def test_readers_get_what_is_new_and_the_number_to_ask_with():
+    report = ledger(5).report(after=3)
+    assert [(one["seq"], one["text"]) for one in report["events"]] == [
+        (4, "event 4"),
+        (5, "event 5"),
+    ]
+    assert report["next"] == 5
+    assert ledger(5).report(after=5) == {"events": [], "next": 5}
+
+
+def test_old_events_go_and_numbers_stay():
+    made = ledger(EVENTS_MAX + 10)
+    kept = made.after(0)
+    assert (kept[0].seq, kept[-1].seq, len(kept)) == (11, EVENTS_MAX + 10, EVENTS_MAX)
+    assert made.counts["plan"] == EVENTS_MAX + 10
+
+
+def test_a_reader_of_a_coordinator_that_ran_before_gets_everything():
+    assert [event.seq for event in ledger(2).after(900)] == [1, 2]
+
+
+def test_what_comes_from_nodes_is_short_and_printable():
+    made = ledger()
+    made.add("node_lost", "anna\x1b[2J\n" + "x" * 9000, node="anna")
+    (event,) = made.after(0)
+    assert event.text.startswith("anna\N{REPLACEMENT CHARACTER}[2J x")
+    assert len(event.text) == TEXT_CHARS_MAX
+
+
+async def test_who_waits_is_woken():
+    made = ledger()
+    waiting = asyncio.create_task(made.changed.wait())
+    await asyncio.sleep(0)
+    assert not waiting.done()
+    made.add("ready", "requests are answered")
+    await asyncio.wait_for(waiting, 5)
