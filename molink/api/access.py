@@ -68,9 +68,9 @@ class Access:
     """Whether nothing but /health is open without a key."""
     host_names: frozenset[str] = frozenset()
     """Names of this server besides those of loopback; addresses are always right."""
+    now_s: Callable[[], float] = time.monotonic
     cors: CorsRules = field(default_factory=CorsRules)
     """Other origins whose pages may use it."""
-    now_s: Callable[[], float] = time.monotonic
 
     @property
     def hint(self) -> str | None:
@@ -110,7 +110,7 @@ async def open_access(
         yield Access(host_names=ours, cors=cors or CorsRules())
         return
     async with run_live_keys(data_dir) as keys:
-        yield Access(keys, required, ours, cors or CorsRules())
+        yield Access(keys, required, ours, cors=cors or CorsRules())
 
 
 def access_checked(access: Access) -> Middleware:

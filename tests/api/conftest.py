@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 from jinja2 import Environment
 
 from molink.api import create_app, start_api
+from molink.serving.deadline import until_deadline
 from molink.serving.events import EventLedger
 from molink.serving.service import GenerationRequest, ModelCard, TokenEvent, TokenLogprob
 from molink.serving.timeline import RequestLog, StageLayers
@@ -83,6 +85,11 @@ class FakeService:
     """Released once by each generator that ends, however it ends."""
 
     async def generate(self, request: GenerationRequest) -> AsyncGenerator[TokenEvent, None]:
+        async with aclosing(self._generate(request)) as events:
+            async for event in until_deadline(events, request.deadline_at):
+                yield event
+
+    async def _generate(self, request: GenerationRequest) -> AsyncGenerator[TokenEvent, None]:
         self.requests.append(request)
         timeline = request.timeline
         assert timeline is not None, "the API makes one"

@@ -1,9 +1,9 @@
 """Which ring served a request, and what waiting, prefill and decode took.
 
-An answer's headers say what is known when they leave: of a whole answer everything, of a stream what
-came before its first event. A stream carries the rest as `molink` in its last event. All of it is
-read from the timelines of the request's sequences; where there are several, times are those of the
-slowest.
+An answer's headers say what is known when they leave: of a whole answer everything, of a stream
+what came before its first event. A stream carries the rest as `molink` in its last event. All of it
+is read from the timelines of the request's sequences; where there are several, times are those of
+the slowest.
 """
 
 import re
