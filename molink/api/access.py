@@ -32,6 +32,7 @@ from aiohttp.typedefs import Handler, Middleware
 from molink.api.callers import CALLER, CALLERS
 from molink.api.errors import NAME_CHARS_SHOWN, ApiError
 from molink.api.headers.cors import CorsRules
+from molink.api.openapi.routes import DOCS_PATHS
 from molink.control.api_keys.live_keys import LiveKeys, RateState, run_live_keys
 from molink.control.api_keys.store import KEY_PREFIX, ApiKey, KeyStore
 
@@ -46,7 +47,7 @@ __all__ = [
 
 LOOPBACK_NAMES = frozenset({"localhost", "ip6-localhost"})
 
-OPEN_PATHS = frozenset({"/health"})
+OPEN_PATHS = frozenset({"/health"}) | DOCS_PATHS
 
 INFERENCE_PATHS = ("/generate", "/v1/")
 
@@ -65,7 +66,7 @@ class Access:
     keys: LiveKeys | None = None
     """None: there are none, and none are needed."""
     required: bool = False
-    """Whether nothing but /health is open without a key."""
+    """Whether nothing but OPEN_PATHS is open without a key."""
     host_names: frozenset[str] = frozenset()
     """Names of this server besides those of loopback; addresses are always right."""
     now_s: Callable[[], float] = time.monotonic

@@ -16,6 +16,7 @@ from molink.api.headers.request_id import request_identified
 from molink.api.openai.answer import TokenTexts
 from molink.api.openai.chat import post_chat_completions
 from molink.api.openai.completions import post_completions
+from molink.api.openapi.routes import add_openapi_routes
 from molink.api.status import (
     get_cluster,
     get_events,
@@ -67,4 +68,5 @@ def create_app(
             web.get("/cluster/events", partial(get_events, service)),
         ]
     )
+    add_openapi_routes(app)
     return app

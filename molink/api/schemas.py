@@ -16,6 +16,7 @@ from pydantic import (
     FailFast,
     Field,
     ValidationInfo,
+    WithJsonSchema,
     field_validator,
 )
 
@@ -77,12 +78,32 @@ def _list_only(value: Any) -> Any:
 
 
 StopText = Annotated[str, Field(min_length=1, max_length=STOP_CHARS_MAX)]
-StopTexts = Annotated[list[StopText], Field(max_length=STOP_COUNT_MAX), BeforeValidator(_as_list)]
+StopList = Annotated[list[StopText], Field(max_length=STOP_COUNT_MAX)]
+StopTexts = Annotated[StopList, BeforeValidator(_as_list, StopText | StopList)]
 TokenIds = Annotated[list[int], Field(max_length=STOP_TOKEN_IDS_MAX)]
 
 
+TOKEN_IDS_SCHEMA = {
+    "anyOf": [
+        {"type": "array", "items": {"type": "integer", "minimum": 0}, "minItems": 1},
+        {"type": "null"},
+    ]
+}
+PROMPT_SCHEMA = {
+    "anyOf": [
+        {"type": "string", "minLength": 1},
+        {"type": "array", "items": {"type": "string", "minLength": 1}, "minItems": 1},
+        *TOKEN_IDS_SCHEMA["anyOf"][:1],
+        {"type": "array", "items": TOKEN_IDS_SCHEMA["anyOf"][0], "minItems": 1},
+    ]
+}
+"""What `requests` reads of the two fields."""
+
+
 class _Strict(BaseModel):
-    model_config = ConfigDict(strict=True, extra="allow", allow_inf_nan=False, frozen=True)
+    model_config = ConfigDict(
+        strict=True, extra="allow", allow_inf_nan=False, frozen=True, use_attribute_docstrings=True
+    )
 
 
 class StreamOptions(_Strict):
@@ -143,7 +164,7 @@ class GenerateBody(SamplingBody):
 
     unsupported = OF_GENERATE
     prompt: str | None = None
-    prompt_token_ids: Any = None
+    prompt_token_ids: Annotated[Any, WithJsonSchema(TOKEN_IDS_SCHEMA)] = None
     logprobs: int | None = Field(default=None, ge=0, le=LOGPROBS_MAX)
     """Default: none. k: the log-probability of each token and of the k most likely ones at its
     place."""
@@ -153,7 +174,7 @@ class CompletionBody(SamplingBody):
     """Body of `POST /v1/completions`."""
 
     unsupported = OF_COMPLETIONS
-    prompt: Any = None
+    prompt: Annotated[Any, WithJsonSchema(PROMPT_SCHEMA)] = None
     """A string, a list of strings, a list of token ids, or a list of such lists."""
     n: int | None = Field(default=None, ge=1, le=CHOICES_MAX)
     """Default 1: answers for each prompt."""
@@ -180,7 +201,7 @@ class Message(_Strict):
     """One message of a conversation. `developer` is shown to the chat template as `system`."""
 
     role: Literal["system", "developer", "user", "assistant"]
-    content: Annotated[list[TextPart], FailFast(), BeforeValidator(_as_parts)]
+    content: Annotated[list[TextPart], FailFast(), BeforeValidator(_as_parts, str | list[TextPart])]
     name: str | None = None
 
 

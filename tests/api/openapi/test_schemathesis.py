@@ -1,0 +1,88 @@
+"""Schemathesis makes requests from the document: none ends in a 5xx, no answer breaks the document.
+
+It asks a real server in front of a scripted service: half of what it sends follows the document,
+half breaks it. Seeds are fixed, so a failure comes again.
+"""
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from molink.api import create_app, start_api
+from molink.api.cluster_routes import add_plan_route
+from molink_scheduler.placement import Shortage
+from tests.api.conftest import FakeService
+
+schemathesis = pytest.importorskip("schemathesis", reason="pip install -e .[contract]")
+
+from hypothesis import HealthCheck, Phase, settings  # noqa: E402
+from schemathesis.checks import not_a_server_error  # noqa: E402
+from schemathesis.specs.openapi.checks import (  # noqa: E402
+    content_type_conformance,
+    response_headers_conformance,
+    response_schema_conformance,
+    status_code_conformance,
+)
+
+CHECKS = [
+    not_a_server_error,
+    status_code_conformance,
+    content_type_conformance,
+    response_headers_conformance,
+    response_schema_conformance,
+]
+
+
+async def no_plan(split: str | None) -> Shortage:
+    return Shortage(1, 1, 0, "too little")
+
+
+@contextmanager
+def served() -> Iterator[str]:
+    """The URL of a server that runs in a thread of its own."""
+    loop, urls, stop = asyncio.new_event_loop(), [], asyncio.Event()
+    ready = threading.Event()
+
+    async def serve() -> None:
+        app = create_app(FakeService())
+        add_plan_route(app, "tiny/model", no_plan)
+        runner = await start_api(app, "127.0.0.1", 0)
+        urls.append(f"http://127.0.0.1:{runner.addresses[0][1]}")
+        ready.set()
+        await stop.wait()
+        await runner.cleanup()
+
+    thread = threading.Thread(target=lambda: loop.run_until_complete(serve()))
+    thread.start()
+    try:
+        assert ready.wait(30)
+        yield urls[0]
+    finally:
+        loop.call_soon_threadsafe(stop.set)
+        thread.join()
+        loop.close()
+
+
+@pytest.fixture(scope="module")
+def document():
+    with served() as url:
+        yield schemathesis.openapi.from_url(f"{url}/openapi.json")
+
+
+schema = schemathesis.pytest.from_fixture("document")
+
+
+@schema.parametrize()
+@settings(
+    max_examples=40,
+    deadline=None,
+    derandomize=True,
+    database=None,
+    phases=[Phase.explicit, Phase.generate],
+    suppress_health_check=list(HealthCheck),
+)
+def test_answers_are_as_the_document_says(case):
+    case.call_and_validate(checks=CHECKS)
