@@ -33,7 +33,7 @@ from molink.serving.service import (
 )
 from molink.tasks import gathered
 
-__all__ = ["Answer", "EventStream", "finite", "generate_all", "json_text", "usage"]
+__all__ = ["LOGPROB_MIN", "Answer", "EventStream", "finite", "generate_all", "json_text", "usage"]
 
 Result = TypeVar("Result")
 

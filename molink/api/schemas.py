@@ -164,7 +164,9 @@ class GenerateBody(SamplingBody):
 
     unsupported = OF_GENERATE
     prompt: str | None = None
+    """Text to continue."""
     prompt_token_ids: Annotated[Any, WithJsonSchema(TOKEN_IDS_SCHEMA)] = None
+    """The same as token ids."""
     logprobs: int | None = Field(default=None, ge=0, le=LOGPROBS_MAX)
     """Default: none. k: the log-probability of each token and of the k most likely ones at its
     place."""
@@ -178,15 +180,20 @@ class CompletionBody(SamplingBody):
     """A string, a list of strings, a list of token ids, or a list of such lists."""
     n: int | None = Field(default=None, ge=1, le=CHOICES_MAX)
     """Default 1: answers for each prompt."""
-    best_of: int | None = None
+    best_of: int | None = Field(default=None, ge=1, le=CHOICES_MAX)
+    """Default: `n`. Of so many answers to each prompt the `n` with the highest log-probability per
+    token are given; not streamed."""
     logprobs: int | None = Field(default=None, ge=0, le=LOGPROBS_MAX)
+    """Default: none. k: the log-probability of each token and of the k most likely ones at its
+    place."""
     stream_options: StreamOptions | None = None
+    """Of a stream: `{"include_usage": true}` adds an event with the tokens that were counted."""
 
     @field_validator("best_of")
     @classmethod
-    def _best_of_means_nothing(cls, value: int | None, info: ValidationInfo) -> int | None:
-        if value is not None and value != (info.data.get("n") or 1):
-            raise ValueError("is not supported by this server: leave it out")
+    def _best_of_at_least_n(cls, value: int | None, info: ValidationInfo) -> int | None:
+        if value is not None and value < (info.data.get("n") or 1):
+            raise ValueError("must be 'n' or more: send a larger number")
         return value
 
 
@@ -210,9 +217,14 @@ class ChatBody(SamplingBody):
 
     unsupported = OF_CHAT
     messages: Annotated[list[Message], FailFast(), Field(min_length=1, max_length=MESSAGES_MAX)]
+    """The conversation so far."""
     max_completion_tokens: int | None = Field(default=None, ge=1)
     """OpenAI's present name of max_tokens; wins when both are given."""
     n: int | None = Field(default=None, ge=1, le=CHOICES_MAX)
+    """Default 1: answers."""
     logprobs: bool | None = None
+    """Default false. True: the log-probability of each token."""
     top_logprobs: int | None = Field(default=None, ge=0, le=LOGPROBS_MAX)
+    """Default 0. k: also of the k most likely ones at its place."""
     stream_options: StreamOptions | None = None
+    """Of a stream: `{"include_usage": true}` adds an event with the tokens that were counted."""

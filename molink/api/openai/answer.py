@@ -16,7 +16,15 @@ from typing import Any, Protocol
 
 from aiohttp import web
 
-from molink.api.answers import Answer, EventStream, generate_all, json_text, usage
+from molink.api.answers import (
+    LOGPROB_MIN,
+    Answer,
+    EventStream,
+    finite,
+    generate_all,
+    json_text,
+    usage,
+)
 from molink.api.callers import caller_of
 from molink.api.errors import ApiError
 from molink.api.headers.request_id import request_id_of
@@ -51,6 +59,10 @@ class Job:
     """Each prompt counted once, however many choices it has."""
     stream: bool
     include_usage: bool
+    best_of: int | None = None
+    """Sequences of each prompt, of which only the best become choices; None: all do."""
+    kept: int = 1
+    """So many of them."""
 
     @classmethod
     def of(
@@ -111,13 +123,31 @@ async def answer_openai(
         return await Answer.of(events)
 
     answers = await generate_all(caller_of(request), service, job.requests, whole)
+    completion_tokens = sum(len(answer.token_ids) for answer in answers)
     choices = [
         dialect.choice(index, answer) | {"stop_reason": answer.stop_reason}
-        for index, answer in enumerate(answers)
+        for index, answer in enumerate(_best(answers, job))
     ]
-    completion_tokens = sum(len(answer.token_ids) for answer in answers)
     body = envelope | {"choices": choices, "usage": usage(job.prompt_tokens, completion_tokens)}
     return web.json_response(body, dumps=json_text)
+
+
+def _best(answers: Sequence[Answer], job: Job) -> Sequence[Answer]:
+    """Of each prompt's answers those with the highest log-probability per token."""
+    if job.best_of is None:
+        return answers
+    prompts = [answers[at : at + job.best_of] for at in range(0, len(answers), job.best_of)]
+    return [
+        answer
+        for group in prompts
+        for answer in sorted(group, key=_mean_logprob, reverse=True)[: job.kept]
+    ]
+
+
+def _mean_logprob(answer: Answer) -> float:
+    if not answer.logprobs:
+        return LOGPROB_MIN
+    return sum(finite(one.logprob) for one in answer.logprobs) / len(answer.logprobs)
 
 
 async def _streamed(
