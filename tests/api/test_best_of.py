@@ -26,7 +26,7 @@ class Ranked(FakeService):
 
 @pytest.fixture
 async def client(serve):
-    url = await serve(Ranked())
+    url = await serve(Ranked(token_limit=1))
     async with openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0) as client:
         yield client
 

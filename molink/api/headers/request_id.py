@@ -12,9 +12,9 @@ from aiohttp import web
 from aiohttp.typedefs import Handler
 
 from molink.api.headers.serving import SERVED
-from molink.serving.timeline import ARRIVAL, Arrival
+from molink.serving.timeline import ARRIVAL, Arrival, RequestTimeline
 
-__all__ = ["REQUEST_ID", "REQUEST_ID_HEADER", "request_id_of", "request_identified"]
+__all__ = ["REQUEST_ID", "REQUEST_ID_HEADER", "SEQUENCES", "request_id_of", "request_identified"]
 
 REQUEST_ID_HEADER = "X-Request-Id"
 
@@ -25,11 +25,17 @@ _MADE_BYTES = 12
 
 REQUEST_ID = web.RequestKey("request_id", str)
 
+SEQUENCES = web.RequestKey("sequences", list[RequestTimeline])
+"""Timelines of what is generated for a request; headers are written when its task's context has
+ended."""
+
 
 @web.middleware
 async def request_identified(request: web.Request, handler: Handler) -> web.StreamResponse:
     """Note the request's id and when it came, for all that happens within."""
-    arrival, served = ARRIVAL.set(Arrival(request_id_of(request))), SERVED.set([])
+    request[SEQUENCES] = []
+    arrival = ARRIVAL.set(Arrival(request_id_of(request)))
+    served = SERVED.set(request[SEQUENCES])
     try:
         return await handler(request)
     finally:

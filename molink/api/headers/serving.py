@@ -7,7 +7,7 @@ the slowest.
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextvars import ContextVar
 from typing import Any
 
@@ -48,9 +48,8 @@ def served_by() -> dict[str, Any]:
     }
 
 
-def serving_headers() -> dict[str, str]:
-    """What is known of it now, as headers."""
-    timelines = SERVED.get() or []
+def serving_headers(timelines: Sequence[RequestTimeline]) -> dict[str, str]:
+    """What is known now of a request's sequences, as headers."""
     is_over = all(one.finished_at is not None for one in timelines)
     times = {
         "X-MoLink-Queue-Ms": _slowest_ms(one.queue_s for one in timelines),

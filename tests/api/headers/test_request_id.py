@@ -20,7 +20,7 @@ async def test_a_good_id_comes_back(service, serve, http, given):
     assert await id_of(http, await serve(service), headers={REQUEST_ID_HEADER: given}) == given
 
 
-@pytest.mark.parametrize("given", ["", "x" * 129, "\x1b[2J", "Grüße"])
+@pytest.mark.parametrize("given", ["", "x" * 129, "Grüße"])
 async def test_any_other_is_replaced(service, serve, http, given):
     made = await id_of(http, await serve(service), headers={REQUEST_ID_HEADER: given})
     assert MADE.fullmatch(made)
