@@ -50,6 +50,14 @@ HEADERS: Mapping[str, dict[str, Any]] = {
     "X-MoLink-Decode-Ms": {"description": "From there to the last; not of a stream.", **_TEXT},
 }
 
+EVENT_SCHEMA = {
+    "type": "object",
+    "description": 'One event of a stream (`"stream": true`): JSON, the last with `molink` '
+    "(`ServedBy`), then `[DONE]`. A failure in between is an event with `error`.",
+    "properties": {"data": {"type": "string"}},
+    "required": ["data"],
+}
+
 REQUEST_ID_PARAMETER = {
     "name": "X-Request-Id",
     "in": "header",
@@ -157,14 +165,7 @@ def _responses(operation: Operation) -> dict[str, Any]:
     }
     responses = {"200": good}
     if operation.is_streamed:
-        content["text/event-stream"] = {
-            "schema": {
-                "type": "string",
-                "description": 'With `"stream": true`: lines `data: {...}`, the last event with '
-                "`molink` (`ServedBy`), then `data: [DONE]`; a failure in between is an event with "
-                "`error`.",
-            }
-        }
+        content["text/event-stream"] = {"schema": EVENT_SCHEMA}
     if operation.is_unready_an_answer:
         responses["503"] = {**good, "description": "They are not."}
     for status in sorted(operation.errors):
