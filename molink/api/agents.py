@@ -1,37 +1,50 @@
-"""The application of the port for agents: joins and weights, and nothing else.
+"""The application of the port for agents: joins, weights, what a PC has given; nothing else.
 
 A port of its own, because it must be open to every volunteer's network, and the user's API need not
 be. It is served with TLS. Agents join with one sealed request and one sealed answer.
 """
+
+from collections.abc import Callable
 
 from aiohttp import web
 
 from molink.api.body import body_pieces
 from molink.api.errors import ApiError, errors_in_openai_shape
 from molink.api.weights.offered_files import OfferedFiles
-from molink.api.weights.routes import MadeWait, PcOfToken, add_weights_routes
+from molink.api.weights.routes import (
+    MadeWait,
+    PcOfToken,
+    add_weights_routes,
+    pc_that_asks,
+)
 from molink.control.messages.sealing import SEALED_BYTES_MAX
 from molink.coordinator.services import JoinService
 from molink.errors import ControlError, JoinRefusedError
 
-__all__ = ["JOIN_PATH", "add_join_route", "create_agents_app"]
+__all__ = ["GIVEN_PATH", "JOIN_PATH", "GivenBy", "add_join_route", "create_agents_app"]
 
 JOIN_PATH = "/agents/join"
+GIVEN_PATH = "/agents/given"
+
+GivenBy = Callable[[str], dict[str, int]]
+"""What the PC with this id has given, with all its devices."""
 
 
 def create_agents_app(
     joining: JoinService,
     offered: OfferedFiles,
     pc_of_token: PcOfToken,
+    given_by: GivenBy,
     made_wait: MadeWait = lambda pc: None,
     *,
     bytes_per_s_max: float | None = None,
 ) -> web.Application:
-    """The application where agents join and fetch the `offered` weights; see
-    `add_weights_routes`."""
+    """The application where agents join, fetch the `offered` weights (see `add_weights_routes`),
+    and are told what they have given."""
     app = web.Application(middlewares=[errors_in_openai_shape], client_max_size=SEALED_BYTES_MAX)
     add_join_route(app, joining)
     add_weights_routes(app, offered, pc_of_token, made_wait, bytes_per_s_max=bytes_per_s_max)
+    _add_given_route(app, pc_of_token, given_by)
     app.add_routes([web.route("*", "/{path:.*}", _nothing_here)])
     return app
 
@@ -58,6 +71,16 @@ def add_join_route(app: web.Application, joining: JoinService) -> None:
         return web.Response(body=answer, content_type="application/json")
 
     app.add_routes([web.post(JOIN_PATH, join)])
+
+
+def _add_given_route(app: web.Application, pc_of_token: PcOfToken, given_by: GivenBy) -> None:
+    """Serve `GET /agents/given`, which tells each PC its own figures alone."""
+
+    async def given(request: web.Request) -> web.Response:
+        pc = pc_that_asks(request, pc_of_token, "What a PC has given is")
+        return web.json_response(given_by(pc))
+
+    app.add_routes([web.get(GIVEN_PATH, given)])
 
 
 def _refusal(message: str, status: int) -> web.Response:

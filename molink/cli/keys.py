@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from molink.cli.command_line import SentenceGroup
 from molink.cli.tables import (
     DATA_FOLDER,
     data_dir_option,
@@ -33,7 +34,7 @@ RATE = re.compile(r"(\d{1,9})(?:/min)?")
 SHOWN_ONCE = "Nobody can show this key again: keep it like a password. It holds from now on."
 
 
-@click.group()
+@click.group(cls=SentenceGroup)
 def key() -> None:
     """Make, list and revoke the keys with which people use the API."""
 

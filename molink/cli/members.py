@@ -16,6 +16,7 @@ from urllib.request import Request, urlopen
 
 import click
 
+from molink.cli.command_line import SentenceGroup
 from molink.cli.tables import (
     DATA_FOLDER,
     data_dir_option,
@@ -40,7 +41,7 @@ ANSWER_BYTES_MAX = 64 * 2**20
 """Some 4 KB for each of the nodes that a coordinator takes at most."""
 
 
-@click.group(invoke_without_command=True)
+@click.group(cls=SentenceGroup, invoke_without_command=True)
 @click.option(
     "--expires", default="24h", show_default=True, metavar="24h", help="30m, 24h, 7d: until when."
 )
@@ -91,7 +92,7 @@ def revoke_invite(invite: str, data_dir: str | None) -> None:
     click.echo(f"Invite {gone.invite_id} is revoked; it had {gone.uses_left} uses left.")
 
 
-@click.group()
+@click.group(cls=SentenceGroup)
 def node() -> None:
     """See and remove the PCs that have joined."""
 

@@ -86,7 +86,12 @@ SHARED = ("dtype", "model_len_max", "micro_batch_count", "policy", "codec", "spa
     metavar="FILE",
     help="PEM: who signed it, where not every system trusts them.",
 )
-@click.option("--min-nodes", default=1, show_default=True, help="PCs to wait for before a plan.")
+@click.option(
+    "--min-nodes",
+    default=1,
+    show_default=True,
+    help="Nodes to wait for before a plan; each device of a PC is one.",
+)
 @click.option("--wait", is_flag=True, help="Say `ready URL` when a ring serves.")
 @click.option(
     "--tpot-ms",
@@ -184,6 +189,7 @@ async def _serve(settings: "UpSettings", shown: "StatusLine", *, wait: bool) -> 
             coordinator.joining,
             offered,
             registry.pc_of_token,
+            coordinator.cluster.given_by,
             coordinator.made_wait,
             bytes_per_s_max=settings.weights_bytes_per_s,
         )

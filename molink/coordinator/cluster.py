@@ -12,7 +12,7 @@ from typing import Any
 from molink.coordinator.members.hub import ControlHub
 from molink.coordinator.planning.cluster_plan import Planner, Readiness
 from molink.coordinator.requests.cluster_news import ClusterNews
-from molink.coordinator.requests.cluster_report import nodes_report
+from molink.coordinator.requests.cluster_report import contribution_report, nodes_report
 from molink.coordinator.requests.cluster_service import ClusterService
 from molink.coordinator.requests.ledger import Accounting, Ledger
 from molink.coordinator.rings.blame import Blame
@@ -30,6 +30,8 @@ class Cluster:
     service: ClusterService
     rings: Sequence[RingSupervisor]
     news: ClusterNews
+    given_by: Callable[[str], dict[str, int]]
+    """What the PC with this id has given, with all devices."""
 
 
 def run_cluster(
@@ -56,6 +58,9 @@ def run_cluster(
         troubles = [one for one in (hub.trouble, accounting.trouble) if one]
         return {"nodes": nodes, "trouble": troubles} | status()
 
+    def given_by(pc: str) -> dict[str, int]:
+        return contribution_report(ledger.of(node.node_id for node in hub.book if node.pc == pc))
+
     service = ClusterService(card, report)
     accounting = Accounting(ledger, hub.book, service)
     keys, next_epoch = hub.registry.coordinator, hub.registry.next_revision
@@ -66,4 +71,4 @@ def run_cluster(
     news = ClusterNews(service.cluster, service.events)
     for work in (hub.run(card.name), manager.run(), accounting.run(), news.run()):
         tasks.create_task(work)
-    return Cluster(service, manager.rings, news)
+    return Cluster(service, manager.rings, news, given_by)

@@ -22,3 +22,12 @@ from molink.cli.main import cli
 def test_what_cannot_be_is_refused_by_name(command, options, says):
     result = CliRunner().invoke(cli, [command, "no such model", *options])
     assert says in f"{result.output}{result.exception}"
+
+
+@pytest.mark.parametrize(
+    "group", [(), ("agent",), ("agent", "service"), ("invite",), ("key",), ("node",), ("sim",)]
+)
+def test_help_shows_whole_sentences(group):
+    shown = CliRunner().invoke(cli, [*group, "--help"]).output
+    commands = shown.partition("Commands:")[2]
+    assert commands and "..." not in commands

@@ -29,6 +29,7 @@ from molink.control.messages.topics import SERVICES
 from molink.control.registry.registry import Registry
 from molink.coordinator.services import JoinService
 from molink.errors import ControlError, JoinRefusedError, WeightsError
+from molink_agent.cli import owner as owner_module
 from molink_agent.daemon import membership as membership_module
 from molink_agent.daemon.membership import Membership, join_cluster, join_device, rejoin
 from molink_agent.weights.block_client import open_client
@@ -38,6 +39,8 @@ RELAY_TOKEN = "5ec7e7" * 8
 SERVICES_TOLD = Services(
     relay="127.0.0.1:1", relay_token=RELAY_TOKEN, probe_key="9" * 64, stun_port=1
 )
+
+GIVEN = {"uptime_s": 720, "token_layers": 12345, "bytes_sent": 1_250_000}
 
 
 @dataclass
@@ -99,7 +102,7 @@ async def coordinator(folder: Path, tls: TlsFiles | None = None, registry: Regis
         await offered.ready()
         stack.push_async_callback(offered.close)
         joining = JoinService(registry, broker, "127.0.0.1", tls.trust)
-        app = create_agents_app(joining, offered, registry.pc_of_token)
+        app = create_agents_app(joining, offered, registry.pc_of_token, lambda pc: GIVEN)
         runner = await start_api(app, "127.0.0.1", 0, tls.server_context())
         stack.push_async_callback(runner.cleanup)
         made = Coordinator(registry, broker, runner.addresses[0][1], bytearray())
@@ -133,6 +136,8 @@ async def test_a_listener_reads_nothing_with_which_it_could_come_in(tmp_path):
         async with ControlClient.open(made.broker.address, own.username, own.password) as hub:
             await hub.publish(SERVICES, pc.answer.node_id, SERVICES_TOLD)
             await take_part(pc, SERVICES.of(pc.answer.node_id))
+        given = await asyncio.to_thread(owner_module._given_so_far, tmp_path / "agent")
+        assert given == GIVEN, "as `molink agent status` shows it"
         heard = bytes(made.heard)
         assert len(heard) > 5_000
         secrets = (

@@ -75,8 +75,11 @@ VOLATILE = (
     (r'"(id)":\s?"(gen|cmpl|chatcmpl)-[0-9a-f]{24}"', r'"\1": "\2-ID"'),
     (r'"(created)":\s?\d+(?=,"model")', r'"\1": 0'),
     (r'(?<=[{,])"(ttft_s|tpot_s|total_s)":[-0-9.e]+', r'"\1":0'),
+    (r'"request_id":"[0-9a-f]{24}"', '"request_id":"ID"'),
+    (r'(?<=[{,])"(queue_ms|prefill_ms|decode_ms)":[0-9.]+', r'"\1":0'),
 )
 HEADERS = ("Content-Type", "Retry-After", "Allow", "Cache-Control", "X-Accel-Buffering")
+HEADERS += ("X-MoLink-Ignored", "X-MoLink-Ring")
 MORE_HEADERS = ("Content-Range", "Accept-Ranges", "WWW-Authenticate", "Content-Length")
 
 
@@ -107,6 +110,10 @@ def app_of(service: FakeService) -> web.Application:
     return app
 
 
+def given(pc: str) -> dict[str, int]:
+    return {"uptime_s": 720, "token_layers": 12345, "bytes_sent": 1_250_000}
+
+
 def answer_of(ask) -> str:
     """Status, headers and body of one request."""
     (method, path, more), service, ready = ask
@@ -115,7 +122,7 @@ def answer_of(ask) -> str:
     async def run() -> str:
         app = app_of(service)
         if is_agents:
-            app = create_agents_app(Desk(), Shelf(ready), {"token": "pc"}.get)
+            app = create_agents_app(Desk(), Shelf(ready), {"token": "pc"}.get, given)
         runner = await start_api(app, "127.0.0.1", 0)
         url = f"http://127.0.0.1:{runner.addresses[0][1]}{path}"
         async with aiohttp.ClientSession() as session, session.request(method, url, **more) as got:
@@ -181,7 +188,7 @@ ANSWERS.add(
         logprobs=True,
     ),
     error_of_a_field=posts("/v1/completions", prompt="a", max_tokens="5"),
-    error_of_an_unknown_field=posts("/generate", prompt="a", max_token=5),
+    answer_to_an_unknown_field=posts("/generate", prompt="a", max_token=5),
     error_of_an_unsupported_field=posts("/v1/completions", prompt="a", suffix="b"),
     error_of_no_json=asks("POST", "/generate", data=b"{", headers=JSON),
     error_of_the_method=asks("GET", "/generate"),
@@ -204,6 +211,8 @@ ANSWERS.add(
     weights_with_another_token=asks(
         "GET", "/weights/manifest", headers={"Authorization": "Bearer other"}
     ),
+    given_by_a_pc=asks("GET", "/agents/given", **AUTHORISED),
+    given_without_a_token=asks("GET", "/agents/given"),
     weights_of_an_unknown_file=asks("GET", "/weights/files/x", **AUTHORISED),
 )
 
@@ -216,7 +225,7 @@ def routes(app: web.Application) -> str:
 ROUTES = Codec("api-routes", routes)
 ROUTES.add(
     of_the_users_api=lambda: app_of(FakeService()),
-    of_the_agents_port=lambda: create_agents_app(Desk(), Shelf(True), {}.get),
+    of_the_agents_port=lambda: create_agents_app(Desk(), Shelf(True), {}.get, given),
 )
 
 CODECS = (SCHEMAS, ANSWERS, ROUTES)

@@ -3,10 +3,11 @@
 import asyncio
 import json
 import sys
-from collections.abc import Collection
+from contextlib import closing
+from http.client import HTTPException, HTTPSConnection
 from pathlib import Path
-from typing import Any
-from urllib.request import urlopen
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 import click
 
@@ -18,6 +19,9 @@ from molink_agent.limits.limits_file import LimitsFile
 from molink_agent.local_socket import agent_runs, ask_agent
 from molink_agent.status_text import status_lines
 
+if TYPE_CHECKING:
+    from molink_agent.daemon.membership import Membership
+
 __all__ = ["doctor", "drain", "leave", "logs", "pause", "resume", "set_limit", "status"]
 
 LOG_LINES = 50
@@ -28,8 +32,10 @@ EXIT_FAILED = 1
 GIVEN_WITHIN_S = 3.0
 """For the coordinator's answer: a status without it is better than one that takes long."""
 
-GIVEN_BYTES_MAX = 64 * 2**20
-"""Some 4 KB for each of the nodes that a coordinator takes at most."""
+GIVEN_BYTES_MAX = 4096
+"""Three numbers with their names are under a hundred."""
+
+GIVEN_PATH = "/agents/given"
 
 
 @click.command()
@@ -38,8 +44,7 @@ GIVEN_BYTES_MAX = 64 * 2**20
 def status(data_dir: str | None, as_json: bool) -> None:
     """Say what this PC is doing, what is lent of it, and what it has given."""
     answer = _ask(data_dir, command="status")
-    own = [device["id"] for device in answer["devices"]]
-    given = _given_so_far(answer["cluster"], own) if answer["connected"] else None
+    given = _given_so_far(directory(data_dir)) if answer["connected"] else None
     _show(answer | {"given": given}, as_json=as_json)
 
 
@@ -176,19 +181,31 @@ async def _drained(data_dir: str | None, timeout_s: float) -> None:
         ) from None
 
 
-def _given_so_far(cluster_url: str, node_ids: Collection[str]) -> dict[str, Any] | None:
-    """What all devices together have given: the coordinator accounts for it in GET /cluster. None
-    when it cannot be asked, as behind a password."""
-    if not cluster_url.startswith(("http://", "https://")):
-        return None
+def _given_so_far(data_dir: Path) -> dict[str, int] | None:
+    """What all devices together have given, by the coordinator's own count. None when it cannot be
+    asked."""
+    from molink_agent.daemon.membership import load_membership
+
     try:
-        with urlopen(f"{cluster_url}/cluster", timeout=GIVEN_WITHIN_S) as answer:
-            nodes = json.loads(answer.read(GIVEN_BYTES_MAX))["nodes"]
-        own = [node["contribution"] for node in nodes if node["id"] in node_ids]
-        keys = ("uptime_s", "token_layers", "bytes_sent") if own else ()
-        return {key: sum(int(given[key]) for given in own) for key in keys} or None
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        membership = load_membership(data_dir)
+        if membership is None:
+            return None
+        given = json.loads(_answer_of_coordinator(membership, GIVEN_PATH))
+        return {key: int(given[key]) for key in ("uptime_s", "token_layers", "bytes_sent")}
+    except (UserError, OSError, HTTPException):
         return None
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError):  # No such answer.
+        return None
+
+
+def _answer_of_coordinator(membership: "Membership", path: str) -> bytes:
+    source, url = membership.weights, urlsplit(membership.url)
+    connection = HTTPSConnection(
+        url.hostname or "", url.port, timeout=GIVEN_WITHIN_S, context=source.tls.ssl_context()
+    )
+    with closing(connection):
+        connection.request("GET", path, headers={"Authorization": f"Bearer {source.token}"})
+        return connection.getresponse().read(GIVEN_BYTES_MAX)
 
 
 def _show(answer: dict[str, Any], *, as_json: bool) -> None:

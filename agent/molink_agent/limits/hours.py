@@ -41,7 +41,7 @@ class LendingHours:
         """Read what an owner wrote. Raises ValueError whose text completes a sentence."""
         found = ENTRY.fullmatch(text.strip().lower())
         if found is None:
-            raise ValueError(f"{text!r} is not hours like {HOURS_ALLOWED}")
+            raise ValueError(f"{text!r} is not of that form")
         start, end = _minute(found["start"]), _minute(found["end"])
         if start == DAY_MINUTES:
             raise ValueError(f"{text!r} begins at 24:00: write 00:00")

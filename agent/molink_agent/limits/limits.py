@@ -158,7 +158,7 @@ def _devices(value: Any) -> str:
 
 
 FLAG = ValueKind("true or false", _flag_of_toml, _flag_of_text, lambda value: str(value).lower())
-HOURS = ValueKind(f"hours like {HOURS_ALLOWED}", _hours_of_toml, _hours_of_text, _hours_to_toml)
+HOURS = ValueKind(f"times like {HOURS_ALLOWED}", _hours_of_toml, _hours_of_text, _hours_to_toml)
 DEVICES = ValueKind(
     "auto, cpu or cuda:N, several with commas between them",
     _devices,

@@ -53,6 +53,7 @@ WRITTEN = {
     "HF_XET_CACHE": "cache/xet",
     "CUDA_CACHE_PATH": "cache/cuda",
     "TRITON_CACHE_DIR": "cache/triton",
+    "MOLINK_KERNELS_DIR": "cache/kernels",
 }
 """Folders within the agent's own for what libraries and failed stages would write elsewhere."""
 

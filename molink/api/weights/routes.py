@@ -34,7 +34,7 @@ from molink.api.weights.slots import (
     TakenOverError,
 )
 
-__all__ = ["MadeWait", "PcOfToken", "WeightsRoutes", "add_weights_routes"]
+__all__ = ["MadeWait", "PcOfToken", "WeightsRoutes", "add_weights_routes", "pc_that_asks"]
 
 CHUNK_BYTES = 256 * 2**10
 """Written at once: what a cap is spaced by, and under a millisecond of the event loop."""
@@ -98,20 +98,7 @@ class WeightsRoutes:
             _abort(request, "the PC has asked anew")
 
     def _pc(self, request: web.Request) -> str:
-        """Whose request this is. Raises ApiError for a stranger's."""
-        kind, _, token = request.headers.get(hdrs.AUTHORIZATION, "").partition(" ")
-        if kind.lower() != "bearer" or not token.strip():
-            raise ApiError(
-                "Weights are for this cluster's nodes: send the node's token as a bearer token.",
-                status=401,
-                headers={"WWW-Authenticate": "Bearer"},
-            )
-        pc = self._pc_of_token(token.strip())
-        if pc is None:
-            raise ApiError(
-                "This token is of no node of the cluster: join with an invite first.", status=403
-            )
-        return pc
+        return pc_that_asks(request, self._pc_of_token, "Weights are")
 
     def _note_wait(self, pc: str) -> None:
         """Excuse a PC that has not the whole line to itself."""
@@ -215,6 +202,24 @@ def add_weights_routes(
         ]
     )
     return routes
+
+
+def pc_that_asks(request: web.Request, pc_of_token: PcOfToken, what_is: str) -> str:
+    """Id of the PC whose request this is. Raises ApiError for a stranger's, which begins with
+    `what_is`."""
+    kind, _, token = request.headers.get(hdrs.AUTHORIZATION, "").partition(" ")
+    if kind.lower() != "bearer" or not token.strip():
+        raise ApiError(
+            f"{what_is} for this cluster's nodes: send the node's token as a bearer token.",
+            status=401,
+            headers={"WWW-Authenticate": "Bearer"},
+        )
+    pc = pc_of_token(token.strip())
+    if pc is None:
+        raise ApiError(
+            "This token is of no node of the cluster: join with an invite first.", status=403
+        )
+    return pc
 
 
 def _abort(request: web.Request, why: str) -> NoReturn:

@@ -15,7 +15,14 @@ from molink.coordinator.members.ring import COORDINATOR, AgentStage, Ring
 from molink.coordinator.requests.link_memory import KnownLink
 from molink_scheduler.link.facts import LinkReport
 
-__all__ = ["RingLink", "known_links", "nodes_report", "ring_links", "ring_report"]
+__all__ = [
+    "RingLink",
+    "contribution_report",
+    "known_links",
+    "nodes_report",
+    "ring_links",
+    "ring_report",
+]
 
 NO_CONTRIBUTION = Contribution()
 
@@ -157,11 +164,16 @@ def _entry(node: Node, given: Contribution) -> dict[str, Any]:
         "memory": _memory(node.profile),
         "paths": _paths(node),
         "profile": _profile(node.profile),
-        "contribution": {
-            "uptime_s": round(given.uptime_s),
-            "token_layers": given.token_layers,
-            "bytes_sent": given.bytes_sent,
-        },
+        "contribution": contribution_report(given),
+    }
+
+
+def contribution_report(given: Contribution) -> dict[str, int]:
+    """Figures of what one node has given, or all devices of a PC together."""
+    return {
+        "uptime_s": round(given.uptime_s),
+        "token_layers": given.token_layers,
+        "bytes_sent": given.bytes_sent,
     }
 
 

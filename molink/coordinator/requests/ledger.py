@@ -12,7 +12,7 @@ are known without asking the disk.
 import asyncio
 import sqlite3
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -128,6 +128,11 @@ class Ledger:
     def all(self) -> Mapping[str, Contribution]:
         """Of every node that has ever given something, as it is written."""
         return dict(self._sums)
+
+    def of(self, node_ids: Iterable[str]) -> Contribution:
+        """Of these nodes together."""
+        given = (self._sums.get(node_id, Contribution()) for node_id in node_ids)
+        return sum(given, Contribution())
 
 
 @dataclass(slots=True)

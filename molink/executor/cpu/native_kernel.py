@@ -21,9 +21,12 @@ from pathlib import Path
 
 from molink.executor.devices import cpu_capabilities
 
-__all__ = ["native_library"]
+__all__ = ["FOLDER_VARIABLE", "native_library"]
 
 SOURCES = tuple(sorted((Path(__file__).parent / "native").glob("*.[ch]")))
+
+FOLDER_VARIABLE = "MOLINK_KERNELS_DIR"
+"""Where the agent's service lets us write: to it the user's cache directory is read-only."""
 
 FLAGS = (
     "-O3",
@@ -60,8 +63,9 @@ def _cpu_suits() -> bool:
 
 
 def _cache_directory() -> Path:
+    own = os.environ.get(FOLDER_VARIABLE)
     root = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(root) / "molink"
+    return Path(own) if own else Path(root) / "molink"
 
 
 def _source_key() -> str:

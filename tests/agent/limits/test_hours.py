@@ -76,15 +76,15 @@ def test_entries_that_touch_are_one():
 @pytest.mark.parametrize(
     "text, says",
     [
-        ("18-02", "is not hours like"),
-        ("18:00 to 02:00", "is not hours like"),
-        ("", "is not hours like"),
+        ("18-02", "is not of that form"),
+        ("18:00 to 02:00", "is not of that form"),
+        ("", "is not of that form"),
         ("25:00-26:00", "25:00 is not a time of day"),
         ("18:60-19:00", "18:60 is not a time of day"),
         ("18:00-18:00", "write 00:00-24:00"),
         ("24:00-02:00", "write 00:00"),
         ("mon-fry 18:00-19:00", "'fry' is not a day"),
-        ("mon,tue 18:00-19:00", "is not hours like"),
+        ("mon,tue 18:00-19:00", "is not of that form"),
     ],
 )
 def test_what_is_refused(text, says):

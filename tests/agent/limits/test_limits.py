@@ -84,7 +84,7 @@ def test_the_file_of_no_limits_shows_every_key_and_sets_none():
         ("upload_mbps = 0", "upload_mbps must be a number of Mbit/s from 0.1"),
         ("threads = 1.5", "threads must be a whole number"),
         ("pause_on_battery = 1", "pause_on_battery must be true or false"),
-        ('hours = "6pm-2am"', "hours must be hours like"),
+        ('hours = "6pm-2am"', "hours must be times like"),
         ("hours = []", "an empty list leaves no hour to give"),
         ("hours = [18]", "neither hours nor a list"),
         ("only_when_idle_minutes = 0", "from 1 to 1440"),

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from molink.errors import UserError
+from molink.executor.cpu.native_kernel import FOLDER_VARIABLE
 from molink_agent.service.unit import MADE_BY, UNIT_NAME, unit_name, unit_text
 
 DATA = Path("/home/anna/.local/share/molink-agent")
@@ -113,6 +114,7 @@ def test_it_writes_to_its_own_folder_alone():
     unit = settings(unit_text(["/opt/molink"], DATA))
     assert (unit["ProtectSystem"], unit["ProtectHome"]) == ("strict", "read-only")
     assert unit["PrivateUsers"] == unit["PrivateTmp"] == "yes"
+    assert f"{FOLDER_VARIABLE}={DATA}" in unit["Environment"], "where kernels are compiled"
     assert unit["ReadWritePaths"] == f'"{DATA}"'
     for word in re.findall(r'"([^"]*)"', unit["Environment"]):
         assert word.partition("=")[2].startswith(f"{DATA}/")

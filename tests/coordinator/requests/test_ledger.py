@@ -25,6 +25,7 @@ def test_sums_outlive_the_coordinator(tmp_path):
         ledger.close()
     ledger = Ledger.open(tmp_path)
     assert ledger.all() == {"a": Contribution(22.0, 16, 202), "b": Contribution(1.0, 0, 0)}
+    assert ledger.of(["a", "b", "nobody"]) == Contribution(23.0, 16, 202)
     ledger.close()
 
 
