@@ -49,7 +49,7 @@ LOOPBACK_NAMES = frozenset({"localhost", "ip6-localhost"})
 
 OPEN_PATHS = frozenset({"/health"}) | DOCS_PATHS
 
-INFERENCE_PATHS = ("/generate", "/v1/")
+INFERENCE_PATHS = ("/detokenize", "/generate", "/tokenize", "/v1/")
 
 NO_KEY_YET = """\
 No key opens the API yet, and without one nobody is answered: `molink key create` prints one for a
@@ -148,7 +148,12 @@ def _admit(access: Access, request: web.Request) -> None:
             status=403,
             code="insufficient_permissions",
         )
-    if request.method == hdrs.METH_POST and request.content_type != "application/json":
+    is_served = request.match_info.http_exception is None
+    if (
+        is_served
+        and request.method == hdrs.METH_POST
+        and request.content_type != "application/json"
+    ):
         raise ApiError(
             "The body must be JSON: send the header 'Content-Type: application/json'.",
             status=415,
@@ -168,13 +173,13 @@ def _is_inference(path: str) -> bool:
 
 def _key(access: Access, request: web.Request) -> ApiKey | None:
     """The usable key that was sent; None: none was, and none is needed."""
-    kind, _, secret = request.headers.get(hdrs.AUTHORIZATION, "").partition(" ")
-    secret = secret.strip() if kind.lower() == "bearer" else ""
+    secret = _secret(request)
     if not access.required and not secret.startswith(KEY_PREFIX):
         return None
     if not secret:
         raise _unauthorised(
-            "This server wants a key: send 'Authorization: Bearer KEY' (molink: --key)."
+            "This server wants a key: send 'Authorization: Bearer KEY' or 'X-Api-Key: KEY' "
+            "(molink: --key)."
         )
     key = access.keys.find(secret) if access.keys is not None else None
     if key is None:
@@ -184,6 +189,14 @@ def _key(access: Access, request: web.Request) -> ApiKey | None:
     if state != "usable":
         raise _unauthorised(f"Your key is {state}: ask whoever runs the server for a new one.")
     return key
+
+
+def _secret(request: web.Request) -> str:
+    """The key as OpenAI's clients send it, or as Anthropic's do; empty: none was sent."""
+    kind, _, secret = request.headers.get(hdrs.AUTHORIZATION, "").partition(" ")
+    if kind.lower() == "bearer":
+        return secret.strip()
+    return request.headers.get("X-Api-Key", "").strip()
 
 
 def _unauthorised(sentence: str) -> ApiError:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from aiohttp import web
 
 from molink.api.body import body_pieces
-from molink.api.errors import ApiError, errors_in_openai_shape
+from molink.api.errors import ApiError, errors_in_shape
 from molink.api.weights.offered_files import OfferedFiles
 from molink.api.weights.routes import (
     MadeWait,
@@ -41,7 +41,7 @@ def create_agents_app(
 ) -> web.Application:
     """The application where agents join, fetch the `offered` weights (see `add_weights_routes`),
     and are told what they have given."""
-    app = web.Application(middlewares=[errors_in_openai_shape], client_max_size=SEALED_BYTES_MAX)
+    app = web.Application(middlewares=[errors_in_shape], client_max_size=SEALED_BYTES_MAX)
     add_join_route(app, joining)
     add_weights_routes(app, offered, pc_of_token, made_wait, bytes_per_s_max=bytes_per_s_max)
     _add_given_route(app, pc_of_token, given_by)

@@ -60,7 +60,7 @@ class Answer:
     texts: list[str] = field(default_factory=list)
     logprobs: list[TokenLogprob] = field(default_factory=list)
     finish_reason: str | None = None
-    stop_reason: str | None = None
+    stop_reason: str | int | None = None
 
     @classmethod
     async def of(cls, events: AsyncIterator[TokenEvent]) -> "Answer":
@@ -76,7 +76,7 @@ class Answer:
         self.texts.append(event.text)
         self.logprobs.extend(event.logprobs)
         self.finish_reason = event.finish_reason or self.finish_reason
-        self.stop_reason = event.stop_reason or self.stop_reason
+        self.stop_reason = event.stop_reason
 
     @property
     def text(self) -> str:
@@ -133,18 +133,29 @@ class EventStream:
     A failure before the first event is raised, a later one is sent to the client.
     """
 
+    last = b"data: [DONE]\n\n"
+    """What follows the events of an answer that did not fail."""
+
     def __init__(self, request: web.Request) -> None:
         self._request = request
         self.response = web.StreamResponse(headers=HEADERS)
 
+    def encode(self, event: Mapping[str, Any]) -> bytes:
+        """An event as it is sent."""
+        return b"data: " + json_text(event).encode() + b"\n\n"
+
+    def failed(self, error: ApiError) -> Sequence[Mapping[str, Any]]:
+        """The events of a failure."""
+        return [error_body(error)]
+
     async def __aenter__(self) -> "EventStream":
         return self
 
-    async def send(self, event: Mapping[str, Any]) -> None:
-        """Write one event; the first one starts the response."""
+    async def send(self, *events: Mapping[str, Any]) -> None:
+        """Write events at once; the first one starts the response."""
         if not self.response.prepared:
             await self.response.prepare(self._request)
-        await self.response.write(b"data: " + json_text(event).encode() + b"\n\n")
+        await self.response.write(b"".join(map(self.encode, events)))
 
     async def __aexit__(
         self,
@@ -153,12 +164,12 @@ class EventStream:
         trace: TracebackType | None,
     ) -> bool:
         if error is None:
-            await self.response.write_eof(b"data: [DONE]\n\n")
+            await self.response.write_eof(self.last)
             return False
         if isinstance(error, ClientConnectionResetError) or not isinstance(error, Exception):
             return False
         if self.response.prepared:
-            await self.send(error_body(as_api_error(error)))
+            await self.send(*self.failed(as_api_error(error)))
             await self.response.write_eof()
         return self.response.prepared
 

@@ -7,7 +7,7 @@ from aiohttp import web
 from molink.api.access import Access, access_checked, add_rate_limit_headers
 from molink.api.body import BODY_BYTES_MAX
 from molink.api.callers import CALLERS, Callers
-from molink.api.errors import errors_in_openai_shape
+from molink.api.errors import errors_in_shape
 from molink.api.generate import post_generate
 from molink.api.headers.added import headers_added
 from molink.api.headers.cors import preflight_answered
@@ -46,7 +46,7 @@ def create_app(
     middlewares = [
         request_identified,
         preflight_answered(access.cors),
-        errors_in_openai_shape,
+        errors_in_shape,
         access_checked(access),
     ]
     app = web.Application(middlewares=middlewares, client_max_size=body_bytes_max)

@@ -27,7 +27,7 @@ from molink.api.callers import CALLERS, caller_of
 from molink.api.errors import NAME_CHARS_SHOWN, ApiError
 from molink.api.headers.ignored_fields import note_ignored
 from molink.api.openai.refused_fields import OF_MESSAGES
-from molink.api.schemas import SamplingBody
+from molink.api.schemas import Body
 from molink.api.workers import in_worker
 
 __all__ = ["BODY_BYTES_MAX", "BODY_S_MAX", "body_pieces", "checked_body", "parse_json_object"]
@@ -41,7 +41,7 @@ BODY_S_MAX = 30.0
 ON_LOOP_BYTES_MAX = 64 * 2**10
 """The worst body of this size takes 2 ms to parse."""
 
-Body = TypeVar("Body", bound=SamplingBody)
+Checked = TypeVar("Checked", bound=Body)
 
 CONTAINERS_MAX = 50_000
 """Lists and objects of a body: five for each message of the longest conversation. A MiB can hold
@@ -59,6 +59,7 @@ _WORDS = {
     "greater_than_equal": "must be {ge} or more: send a larger number",
     "greater_than": "must be more than {gt}: send a larger number",
     "less_than_equal": "must be {le} or less: send a smaller number",
+    "union_tag_invalid": "is of the type '{tag}', which is not served: use {expected_tags}",
     "literal_error": "must be {expected}: nothing else is served",
     "too_short": "is too short: send at least {min_length}",
     "too_long": "holds {actual_length} entries: send at most {max_length}",
@@ -72,13 +73,13 @@ _OTHERWISE = "cannot be read: correct it or leave it out"
 
 
 @asynccontextmanager
-async def checked_body(request: web.Request, schema: type[Body]) -> AsyncIterator[Body]:
+async def checked_body(request: web.Request, schema: type[Checked]) -> AsyncIterator[Checked]:
     """The request's JSON as a `schema`; its bytes count as held until the block ends, which should
     do what takes long with it. Raises ApiError when it is no such JSON, or too much is held."""
     budget, caller = request.app[CALLERS].budget, caller_of(request)
     raw = bytearray()
 
-    def read() -> Body:
+    def read() -> Checked:
         body = _checked(raw, schema)
         note_ignored(request, body)
         return body
@@ -134,7 +135,7 @@ async def _next_piece(request: web.Request, deadline: float) -> bytes:
         ) from None
 
 
-def _checked(raw: bytearray, schema: type[Body]) -> Body:
+def _checked(raw: bytearray, schema: type[Checked]) -> Checked:
     fields = _drop_unsupported(parse_json_object(raw), schema.unsupported)
     messages = fields.get("messages")
     if isinstance(messages, list):

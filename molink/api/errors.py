@@ -1,11 +1,16 @@
-"""Every failure as one sentence in OpenAI's error shape.
+"""Every failure as one sentence in the error shape of the API that was called.
 
-`{"error": {"message", "type", "param", "code"}}` is what API users' libraries already parse, so
-requests to any path are answered with it: a wrong field (400), an unknown path (404), a ring that
-cannot serve (503), a bug of ours (500). A bug's traceback goes to the log and never to the client.
+OpenAI's `{"error": {"message", "type", "param", "code"}}` is what API users' libraries already
+parse, so requests to any path are answered with it but those to Anthropic's, whose clients expect
+Anthropic's: a wrong field (400), an unknown path (404), a ring that cannot serve (503), a bug of
+ours (500). A bug's traceback goes to the log and never to the client.
+
+What OpenAI and Anthropic serve and we do not is named when it is asked for. It is a 404, as from
+vLLM's server, not a 501: clients send whatever fails with 5xx twice more.
 """
 
 import logging
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from aiohttp import ClientConnectionResetError, web
@@ -17,9 +22,10 @@ __all__ = [
     "NAME_CHARS_SHOWN",
     "RETRY_AFTER_S",
     "ApiError",
+    "anthropic_error_body",
     "as_api_error",
     "error_body",
-    "errors_in_openai_shape",
+    "errors_in_shape",
 ]
 
 RETRY_AFTER_S = 5
@@ -27,6 +33,53 @@ RETRY_AFTER_S = 5
 
 NAME_CHARS_SHOWN = 60
 """A client's own text is repeated in an error only up to here."""
+
+TEXT_PATHS = "/v1/chat/completions and /v1/completions"
+
+UNSERVED: Mapping[str, str] = {
+    "/classify": "Classification is",
+    "/embeddings": "Embeddings are",
+    "/pooling": "Pooling is",
+    "/rerank": "Reranking is",
+    "/score": "Scoring is",
+    "/v1/assistants": "Assistants are",
+    "/v1/audio": "Audio is",
+    "/v1/batches": "Batches are",
+    "/v1/complete": "Anthropic's text completions are",
+    "/v1/containers": "Containers are",
+    "/v1/embeddings": "Embeddings are",
+    "/v1/evals": "Evals are",
+    "/v1/files": "Files are",
+    "/v1/fine_tuning": "Fine-tuning is",
+    "/v1/images": "Images are",
+    "/v1/messages/batches": "Batches are",
+    "/v1/moderations": "Moderation is",
+    "/v1/realtime": "Realtime sessions are",
+    "/v1/rerank": "Reranking is",
+    "/v1/score": "Scoring is",
+    "/v1/skills": "Skills are",
+    "/v1/threads": "Threads are",
+    "/v1/uploads": "Uploads are",
+    "/v1/vector_stores": "Vector stores are",
+    "/v1/videos": "Videos are",
+}
+"""By path, with all below it: what others serve there, and its verb."""
+
+NOT_KEPT = ("/v1/chat/completions", "/v1/conversations", "/v1/responses")
+"""Below these, others look answers up that they have stored."""
+
+ANTHROPIC_PATHS = ("/v1/complete", "/v1/messages")
+
+ANTHROPIC_KINDS: Mapping[int, str] = {
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    503: "overloaded_error",
+    504: "timeout_error",
+}
+"""By status; the others are invalid_request_error below 500 and api_error from there."""
 
 logger = logging.getLogger(__name__)
 
@@ -81,21 +134,34 @@ def error_body(error: ApiError) -> dict[str, Any]:
     }
 
 
+def anthropic_error_body(error: ApiError) -> dict[str, Any]:
+    """The error object that Anthropic's clients parse."""
+    otherwise = "invalid_request_error" if error.status < 500 else "api_error"
+    kind = ANTHROPIC_KINDS.get(error.status, otherwise)
+    return {"type": "error", "error": {"type": kind, "message": str(error)}}
+
+
 @web.middleware
-async def errors_in_openai_shape(request: web.Request, handler: Handler) -> web.StreamResponse:
+async def errors_in_shape(request: web.Request, handler: Handler) -> web.StreamResponse:
     """Answer every exception of a handler with an error object."""
     try:
         return await handler(request)
     except ClientConnectionResetError:
         raise  # the client has gone
     except web.HTTPException as error:
-        return _response(_of_http_exception(request, error))
+        return _response(request, _of_http_exception(request, error))
     except Exception as error:
-        return _response(as_api_error(error))
+        return _response(request, as_api_error(error))
 
 
-def _response(error: ApiError) -> web.Response:
-    return web.json_response(error_body(error), status=error.status, headers=error.headers)
+def _response(request: web.Request, error: ApiError) -> web.Response:
+    is_anthropic = _is_below(request.path, ANTHROPIC_PATHS)
+    body = anthropic_error_body(error) if is_anthropic else error_body(error)
+    return web.json_response(body, status=error.status, headers=error.headers)
+
+
+def _is_below(path: str, places: Iterable[str]) -> bool:
+    return any(path == place or path.startswith(f"{place}/") for place in places)
 
 
 def _of_http_exception(request: web.Request, error: web.HTTPException) -> ApiError:
@@ -110,11 +176,23 @@ def _of_http_exception(request: web.Request, error: web.HTTPException) -> ApiErr
                 headers={"Allow": allowed},
             )
         case web.HTTPNotFound():
-            return ApiError(
-                f"There is nothing at {request.path}: try /v1/chat/completions, /v1/completions, "
-                "/v1/models, /generate, /health or /cluster.",
-                status=404,
-                code="not_found",
-            )
+            return _nothing_at(request.path)
         case _:
             return ApiError(f"The request was refused: {error.reason}.", status=error.status)
+
+
+def _nothing_at(path: str) -> ApiError:
+    """What is said of a path that is not served."""
+    subject = next((UNSERVED[one] for one in UNSERVED if _is_below(path, [one])), None)
+    if subject is not None:
+        sentence = f"{subject} not served here: this server generates text, at {TEXT_PATHS}."
+        return ApiError(sentence, status=404, code="unsupported_endpoint")
+    if _is_below(path, NOT_KEPT):
+        sentence = "Answers are not kept here: send the whole conversation with each request."
+        return ApiError(sentence, status=404, code="unsupported_endpoint")
+    return ApiError(
+        f"There is nothing at {path[:NAME_CHARS_SHOWN]}: try {TEXT_PATHS}, or /v1/models, "
+        "/generate, /health or /cluster.",
+        status=404,
+        code="not_found",
+    )

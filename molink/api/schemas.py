@@ -7,6 +7,7 @@ take several shapes (`prompt`) are typed `Any` here and read by `requests`, whic
 thing that is wrong where a union of types would list every shape that did not match.
 """
 
+from collections.abc import Callable
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import (
@@ -20,6 +21,7 @@ from pydantic import (
     field_validator,
 )
 
+from molink.api.errors import NAME_CHARS_SHOWN
 from molink.api.openai.refused_fields import (
     OF_ALL_ENDPOINTS,
     OF_CHAT,
@@ -31,14 +33,21 @@ from molink_scheduler.request import LOGPROBS_MAX, PRIORITY_MAX, STOP_COUNT_MAX
 
 __all__ = [
     "CHOICES_MAX",
+    "MESSAGES_MAX",
     "STOP_CHARS_MAX",
     "STOP_TOKEN_IDS_MAX",
+    "Body",
     "ChatBody",
     "CompletionBody",
     "GenerateBody",
     "Message",
+    "Messages",
+    "Part",
     "SamplingBody",
+    "StopTexts",
     "StreamOptions",
+    "list_only",
+    "type_tag",
 ]
 
 CHOICES_MAX = 16
@@ -64,14 +73,15 @@ SEED_MAX = 2**64 - 1
 
 
 def _as_list(value: Any) -> Any:
-    return [value] if isinstance(value, str) else _list_only(value)
+    return [value] if isinstance(value, str) else list_only(value)
 
 
 def _as_parts(value: Any) -> Any:
-    return [{"type": "text", "text": value}] if isinstance(value, str) else _list_only(value)
+    return [{"type": "text", "text": value}] if isinstance(value, str) else list_only(value)
 
 
-def _list_only(value: Any) -> Any:
+def list_only(value: Any) -> Any:
+    """`value`, which must be a list where a string would have been fine, too."""
     if not isinstance(value, list):
         raise ValueError("must be a string or a list: send one of them")
     return value
@@ -106,6 +116,20 @@ class _Strict(BaseModel):
     )
 
 
+class Part(_Strict):
+    """Part of a request's body."""
+
+
+def type_tag(otherwise: str) -> Callable[[Any], str]:
+    """Which of several models a value is of: its `type`, or `otherwise` where it has none."""
+
+    def tag(value: Any) -> str:
+        given = value.get("type") if isinstance(value, dict) else getattr(value, "type", None)
+        return otherwise if given is None else str(given)[:NAME_CHARS_SHOWN]
+
+    return tag
+
+
 class StreamOptions(_Strict):
     """OpenAI's `stream_options`. `include_obfuscation` is accepted and does nothing."""
 
@@ -113,15 +137,21 @@ class StreamOptions(_Strict):
     include_obfuscation: bool | None = None
 
 
-class SamplingBody(_Strict):
-    """Fields that all endpoints share. Null or absent means the default, which is given with each
-    field."""
+class Body(_Strict):
+    """Body of a request about the model. Null or absent means the default, which is given with
+    each field."""
 
-    unsupported: ClassVar[FieldDefaults] = OF_ALL_ENDPOINTS
+    unsupported: ClassVar[FieldDefaults] = {}
     """Fields that are not served, with the values that mean their default."""
 
     model: str | None = None
     """The served model; any other name is answered with 404."""
+
+
+class SamplingBody(Body):
+    """Fields that all endpoints share which generate in OpenAI's words or our own."""
+
+    unsupported = OF_ALL_ENDPOINTS
     max_tokens: int | None = Field(default=None, ge=1)
     """Default: 16 for completions, 128 for /generate, what is left of the model's length for
     chat."""
@@ -212,11 +242,14 @@ class Message(_Strict):
     name: str | None = None
 
 
+Messages = Annotated[list[Message], FailFast(), Field(min_length=1, max_length=MESSAGES_MAX)]
+
+
 class ChatBody(SamplingBody):
     """Body of `POST /v1/chat/completions`."""
 
     unsupported = OF_CHAT
-    messages: Annotated[list[Message], FailFast(), Field(min_length=1, max_length=MESSAGES_MAX)]
+    messages: Messages
     """The conversation so far."""
     max_completion_tokens: int | None = Field(default=None, ge=1)
     """OpenAI's present name of max_tokens; wins when both are given."""

@@ -10,10 +10,15 @@ from collections.abc import AsyncGenerator
 from molink.errors import DeadlineError
 from molink.serving.service import TokenEvent
 
-__all__ = ["DEADLINE", "until_deadline"]
+__all__ = ["DEADLINE", "at_deadline", "until_deadline"]
 
 DEADLINE = "deadline"
 """Why such an answer has stopped."""
+
+
+def at_deadline(event: TokenEvent) -> bool:
+    """Whether an event is the last of an answer that its deadline has ended."""
+    return event.finish_reason == "length" and event.stop_reason == DEADLINE
 
 
 async def until_deadline(
@@ -28,10 +33,10 @@ async def until_deadline(
             yield event
         return
     has_begun = False
-    while (event := await _next(events, deadline_at, has_begun=has_begun)) is not None:
+    while (got := await _next(events, deadline_at, has_begun=has_begun)) is not None:
         has_begun = True
-        yield event
-        if event.finish_reason is not None:
+        yield got
+        if got.finish_reason is not None:
             return
 
 

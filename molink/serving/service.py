@@ -18,6 +18,7 @@ __all__ = [
     "ChatTokenizer",
     "GenerationRequest",
     "GenerationService",
+    "Generator",
     "ModelCard",
     "TokenEvent",
     "TokenLogprob",
@@ -34,6 +35,9 @@ class ChatTokenizer(Protocol):
 
     def decode(self, token_ids: list[int], *, skip_special_tokens: bool = False) -> str:
         """Text of token ids."""
+
+    def convert_ids_to_tokens(self, ids: list[int]) -> list[str]:
+        """The vocabulary's entries of token ids."""
 
     def apply_chat_template(
         self,
@@ -115,12 +119,13 @@ class TokenEvent:
     """One per token id when asked for, else empty."""
     finish_reason: str | None = None
     """"stop" or "length" on the last event of a sequence, else None."""
-    stop_reason: str | None = None
-    """What else has ended it: "deadline"; None: nothing else."""
+    stop_reason: str | int | None = None
+    """With "stop": the stop string or stop token that was asked for and came, None: the model's own
+    end. With "length": "deadline" where the request's own has ended it (`deadline`)."""
 
 
-class GenerationService(Protocol):
-    """Service that generates text with one model."""
+class Generator(Protocol):
+    """Source of answers of one model."""
 
     @property
     def card(self) -> ModelCard:
@@ -133,6 +138,10 @@ class GenerationService(Protocol):
         request does not fit (prompt plus max_tokens over `card.model_len_max`), DeadlineError when
         its deadline comes before its first token.
         """
+
+
+class GenerationService(Generator, Protocol):
+    """Service that generates text with one model, and knows what becomes of requests."""
 
     @property
     def request_log(self) -> RequestLog:

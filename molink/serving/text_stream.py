@@ -24,8 +24,8 @@ class TextStream:
 
     tokenizer: ChatTokenizer
     stop: tuple[str, ...] = ()
-    stopped: bool = False
-    """Whether a stop string has appeared."""
+    stopped_at: str | None = None
+    """The stop string that has appeared."""
     _token_ids: list[int] = field(default_factory=list)
     _context_at: int = 0
     _shown_to: int = 0
@@ -60,13 +60,14 @@ class TextStream:
         string."""
         if not self.stop:
             return new
-        if self.stopped:
+        if self.stopped_at is not None:
             return ""
         text = self._held + new
-        found = [at for at in (text.find(stop) for stop in self.stop) if at >= 0]
+        found = [(at, stop) for stop in self.stop if (at := text.find(stop)) >= 0]
         if found:
-            self.stopped, self._held = True, ""
-            return text[: min(found)]
+            at, self.stopped_at = min(found)
+            self._held = ""
+            return text[:at]
         keep = max(_overlap(text, stop) for stop in self.stop)
         self._held = text[len(text) - keep :]
         return text[: len(text) - keep]

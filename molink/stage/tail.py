@@ -70,7 +70,7 @@ class EndRules:
             return FinishReason.STOP
         if ending.text is not None:
             ending.text.push((token_id,))
-            if ending.text.stopped:
+            if ending.text.stopped_at is not None:
                 return FinishReason.STOP
         if ending.generated_tokens >= sampling.max_tokens:
             return FinishReason.LENGTH

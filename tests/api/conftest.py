@@ -45,6 +45,9 @@ class CharTokenizer:
     def decode(self, token_ids: list[int], *, skip_special_tokens: bool = False) -> str:
         return "".join(chr(one) for one in token_ids)
 
+    def convert_ids_to_tokens(self, ids: list[int]) -> list[str]:
+        return [f"<{one}>" for one in ids]
+
     def apply_chat_template(
         self, conversation: list[dict[str, Any]], *, add_generation_prompt: bool, tokenize: bool
     ) -> str:

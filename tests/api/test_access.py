@@ -142,6 +142,18 @@ async def test_what_is_no_key_opens_nothing(server, http, header):
         assert (await ask(http, server, path, Authorization=header))[0] == 401
 
 
+async def test_a_key_as_anthropics_clients_send_it(server, http):
+    headers = {"X-Api-Key": server.key(), "anthropic-version": "2023-06-01"}
+    assert (await post(http, server, **headers))[0] == 200
+    for path in ("/tokenize", "/detokenize", "/v1/nothing"):
+        url = server.url + path
+        async with http.post(url, json={}) as shut, http.post(url, json={}, headers=headers) as let:
+            assert (shut.status, let.status in (400, 404)) == (401, True), path
+    wrong = {**headers, "X-Api-Key": f"{KEY_PREFIX}x"}
+    assert (await post(http, server, **wrong))[0] == 401
+    assert (await post(http, server, "x", **headers))[0] == 401, "a bearer's key comes first"
+
+
 async def test_a_key_is_refused_from_its_revocation_on(server, http):
     key = server.key(name="anna")
     assert (await post(http, server, key))[0] == 200

@@ -335,8 +335,8 @@ async def test_another_model_is_not_found(service, serve, http, path):
 
 async def test_unknown_path_and_wrong_method(service, serve, http):
     url = await serve(service)
-    status, error = await error_of(http, url, "/v1/embeddings", json={})
-    assert status == 404 and "/v1/embeddings" in error["message"]
+    status, error = await error_of(http, url, "/v1/complet", json={})
+    assert status == 404 and "/v1/complet:" in error["message"]
     status, error = await error_of(http, url, "/health", json={})
     assert status == 405
     async with http.get(f"{url}/generate") as response:

@@ -18,7 +18,7 @@ from molink.api.callers import (
     Caller,
     Callers,
 )
-from molink.api.errors import ApiError, errors_in_openai_shape
+from molink.api.errors import ApiError, errors_in_shape
 from molink.control.api_keys.store import ApiKey
 from molink.control.messages.sealing import SEALED_BYTES_MAX
 from molink.coordinator.requests.ring_client import REQUESTS_MAX
@@ -85,7 +85,7 @@ async def reading():
             body=b"".join([piece async for piece in body_pieces(request, 100, within_s=0.01)])
         )
 
-    app = web.Application(middlewares=[errors_in_openai_shape])
+    app = web.Application(middlewares=[errors_in_shape])
     app.router.add_post("/", read)
     runner = await start_api(app, "127.0.0.1", 0)
     yield runner.addresses[0][1]
@@ -187,7 +187,7 @@ class Desk:
 async def test_a_request_to_join_is_short(service, serve_app, http):
     url, app = serve_app
     for size, status in ((SEALED_BYTES_MAX, 200), (SEALED_BYTES_MAX + 1, 413)):
-        app = web.Application(middlewares=[errors_in_openai_shape])
+        app = web.Application(middlewares=[errors_in_shape])
         add_join_route(app, Desk())
         runner = await start_api(app, "127.0.0.1", 0)
         url = f"http://127.0.0.1:{runner.addresses[0][1]}/agents/join"

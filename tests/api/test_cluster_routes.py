@@ -8,7 +8,7 @@ from aiohttp import web
 from aiohttp.test_utils import TestClient, TestServer
 
 from molink.api.cluster_routes import PLAN_FRESH_S, add_plan_route
-from molink.api.errors import errors_in_openai_shape
+from molink.api.errors import errors_in_shape
 from molink.coordinator.planning.plan_process import answer_from_fields
 from molink_scheduler.placement import Goal, ModelCost, Network, NodeFacts
 from molink_scheduler.placement.plan import PlacementQuestion
@@ -32,7 +32,7 @@ async def client():
         nodes = () if split is None else QUESTION.nodes
         return replace(QUESTION, nodes=nodes, split=split or "planned").answer()
 
-    app = web.Application(middlewares=[errors_in_openai_shape])
+    app = web.Application(middlewares=[errors_in_shape])
     now = [0.0]
     add_plan_route(app, "m", find, clock=lambda: now[0])
     async with TestClient(TestServer(app)) as one:

@@ -34,7 +34,7 @@ def stream(text: str, *stop: str) -> tuple[list[str], TextStream]:
     pieces = []
     for token in TOKENIZER.encode(text):
         pieces.append(stream.push((token,)))
-        if stream.stopped:
+        if stream.stopped_at is not None:
             return pieces, stream
     return [*pieces, stream.finish()], stream
 
@@ -54,7 +54,7 @@ def test_half_a_character_is_held_back():
 def test_a_stop_string_ends_the_text_before_it():
     pieces, ended = stream("one two three", "two")
     assert "".join(pieces) == "one "
-    assert ended.stopped
+    assert ended.stopped_at == "two"
 
 
 def test_what_may_become_a_stop_string_is_held_back():
@@ -65,7 +65,7 @@ def test_what_may_become_a_stop_string_is_held_back():
 def test_what_was_held_comes_out_at_the_end():
     pieces, ended = stream("end#", "##")
     assert "".join(pieces) == "end#"
-    assert not ended.stopped
+    assert ended.stopped_at is None
 
 
 @given(st.text("ab", max_size=30), st.lists(st.text("ab", min_size=1, max_size=4), max_size=3))
@@ -74,8 +74,8 @@ def test_the_first_stop_string_in_the_text_wins(text, stops):
     shown = "".join(pieces)
     assert text.startswith(shown)
     assert not any(stop in shown for stop in stops)
-    assert ended.stopped == any(stop in text for stop in stops)
-    if not ended.stopped:
+    assert (ended.stopped_at is not None) == any(stop in text for stop in stops)
+    if ended.stopped_at is None:
         assert shown == text
 
 

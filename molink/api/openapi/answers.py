@@ -75,7 +75,8 @@ class _Choice(_Answer):
     index: int = Field(ge=0)
     finish_reason: FinishReason | None
     stop_reason: str | int | None
-    """"deadline" where the request's `timeout_s` ended it."""
+    """The stop string or token that was asked for and came; "deadline" where `timeout_s` ended
+    it."""
 
 
 class CompletionLogprobs(_Answer):
@@ -184,7 +185,7 @@ class GenerateAnswer(_Answer):
     text: str
     token_ids: list[int]
     finish_reason: Literal["stop", "length"] | None
-    stop_reason: str | None
+    stop_reason: str | int | None
     usage: Usage
     timing: Timing
     logprobs: list[TokenIdPosition] | None = None

@@ -20,7 +20,7 @@ from itertools import pairwise
 from random import Random
 
 from molink.coordinator.members.ring import AgentStage
-from molink.serving.service import GenerationRequest, GenerationService, TokenLogprob
+from molink.serving.service import GenerationRequest, Generator, TokenLogprob
 from molink.stage_protocol.messages import PackingHealth, StageHealth
 from molink_scheduler.codec_choice import CodecCheck, LosslessTrial
 from molink_scheduler.link.facts import LinkReport
@@ -47,13 +47,13 @@ end."""
 class CodecProbe:
     """Comparison of a model's next tokens with and without a codec."""
 
-    service: GenerationService
+    service: Generator
     _texts: list[tuple[int, ...]]
     _prefixes: list[tuple[int, ...]]
     _raw: list[TokenLogprob]
 
     @classmethod
-    async def start(cls, service: GenerationService) -> "CodecProbe":
+    async def start(cls, service: Generator) -> "CodecProbe":
         """Write the texts and compute every prefix; the ring must be set to raw."""
         random = Random(SEED)
         vocabulary = service.card.vocabulary_size
@@ -79,7 +79,7 @@ class CodecProbe:
         )
 
 
-async def _write(service: GenerationService, start: tuple[int, ...]) -> tuple[int, ...]:
+async def _write(service: Generator, start: tuple[int, ...]) -> tuple[int, ...]:
     """A short text of the model's own, sampled."""
     sampling = SamplingParams(max_tokens=TEXT_TOKENS - 1, seed=start[0])
     tokens = list(start)
@@ -89,7 +89,7 @@ async def _write(service: GenerationService, start: tuple[int, ...]) -> tuple[in
 
 
 async def _next_tokens(
-    service: GenerationService, prefixes: Sequence[tuple[int, ...]]
+    service: Generator, prefixes: Sequence[tuple[int, ...]]
 ) -> list[TokenLogprob]:
     """The likeliest next token of each prefix, with its rivals."""
     sampling = SamplingParams(max_tokens=1, temperature=0.0, logprobs=LOGPROBS_MAX)

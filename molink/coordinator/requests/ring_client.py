@@ -285,7 +285,7 @@ class RingClient:
                 live.generated_tokens += 1
                 self.tokens_sent += 1
                 self._note_token(live, now)
-                live.events.put_nowait(_event(live, token))
+                live.events.put_nowait(self._event(live, token))
 
     def _note_token(self, live: _Sequence, now: float) -> None:
         elapsed_s = min(ROUND_MAX_S, now - live.moved_at)
@@ -317,13 +317,21 @@ class RingClient:
         tail = self.ring.stages[-1]
         return tail.fail(f"{tail.name} has sent {what}.")
 
+    def _event(self, live: _Sequence, token: TokenSample) -> TokenEvent:
+        logprobs: tuple[TokenLogprob, ...] = ()
+        if token.logprob is not None:
+            logprobs = (TokenLogprob(token.token_id, token.logprob, token.top),)
+        text, reason = _text(live, token), _FINISH_REASONS[token.finish]
+        return TokenEvent((token.token_id,), text, logprobs, reason, self._stop_reason(live, token))
 
-def _event(live: _Sequence, token: TokenSample) -> TokenEvent:
-    logprobs: tuple[TokenLogprob, ...] = ()
-    if token.logprob is not None:
-        logprobs = (TokenLogprob(token.token_id, token.logprob, token.top),)
-    reason = _FINISH_REASONS[token.finish]
-    return TokenEvent((token.token_id,), _text(live, token), logprobs, reason)
+    def _stop_reason(self, live: _Sequence, token: TokenSample) -> str | int | None:
+        """The stop string or token of the request with which it ends."""
+        if token.finish is not FinishReason.STOP:
+            return None
+        if live.text is not None and live.text.stopped_at is not None:
+            return live.text.stopped_at
+        asked = set(live.sampling.stop_token_ids) - set(self.card.eos_token_ids)
+        return token.token_id if token.token_id in asked else None
 
 
 def _text(live: _Sequence, token: TokenSample) -> str:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from aiohttp import web
 
-from molink.api.errors import errors_in_openai_shape
+from molink.api.errors import errors_in_shape
 from molink.api.server import start_api
 from molink.api.weights.offered_files import OfferedFiles
 from molink.api.weights.routes import add_weights_routes
@@ -100,7 +100,7 @@ class ShelfServer:
             name="tiny/model",
             block_bytes=self.block_bytes,
         )
-        app = web.Application(middlewares=[errors_in_openai_shape, self._with_faults])
+        app = web.Application(middlewares=[errors_in_shape, self._with_faults])
         add_weights_routes(app, self._shelf, self._pc_of_token, **self.options)
         self._runner = await start_api(app, "127.0.0.1", self.port)
         self.port = self._runner.addresses[0][1]

@@ -13,7 +13,7 @@ import pytest
 from aiohttp import web
 from yarl import URL
 
-from molink.api.errors import errors_in_openai_shape
+from molink.api.errors import errors_in_shape
 from molink.api.server import start_api
 from molink.api.weights import offered_files
 from molink.api.weights import routes as weights
@@ -60,7 +60,7 @@ async def start(model, tmp_path):
     async def begin(*, ready: bool = True, **options) -> tuple[str, OfferedFiles]:
         checkpoint = open_checkpoint(str(model))
         offered = OfferedFiles(checkpoint, tmp_path / "sums", name="m", block_bytes=BLOCK)
-        app = web.Application(middlewares=[errors_in_openai_shape])
+        app = web.Application(middlewares=[errors_in_shape])
         add_weights_routes(app, offered, {"right": "pc"}.get, **options)
         runner = await start_api(app, "127.0.0.1", 0)
         await offered.start()

@@ -135,6 +135,20 @@ async def test_a_timeline_says_when_tokens_came(monkeypatch):
 
 
 @pytest.mark.parametrize(
+    ("finish", "stop_token_ids", "reason"),
+    [(FinishReason.STOP, (7, 2), 7), (FinishReason.STOP, (2,), None), (LENGTH, (7,), None)],
+)
+async def test_a_stop_token_that_was_asked_for_is_told(finish, stop_token_ids, reason):
+    async with Serving() as s:
+        sampling = SamplingParams(max_tokens=1, stop_token_ids=stop_token_ids)
+        events = s.client.generate(GenerationRequest((1, 2), sampling))
+        answer = asyncio.create_task(anext(events))
+        s.links.tell(TokenSample(await s.submitted(), 7, finish))
+        assert (await answer).stop_reason == reason
+        await events.aclose()
+
+
+@pytest.mark.parametrize(
     "tokens, words",
     [
         ([TokenSample(1, -1)], "not in the vocabulary"),

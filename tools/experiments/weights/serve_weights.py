@@ -13,7 +13,7 @@ from pathlib import Path
 import click
 from aiohttp import web
 
-from molink.api.errors import errors_in_openai_shape
+from molink.api.errors import errors_in_shape
 from molink.api.server import start_api
 from molink.api.weights.offered_files import OfferedFiles
 from molink.api.weights.routes import WeightsRoutes, add_weights_routes
@@ -35,7 +35,7 @@ def main(model: str, cache: Path, port: int, mbps: float | None, token: str) -> 
 
 async def _serve(model: str, cache: Path, port: int, mbps: float | None, token: str) -> None:
     offered = OfferedFiles(open_checkpoint(model), cache, name=Path(model).name)
-    app = web.Application(middlewares=[errors_in_openai_shape])
+    app = web.Application(middlewares=[errors_in_shape])
     rate = None if mbps is None else mbps * 1e6 / 8
     routes = add_weights_routes(
         app, offered, lambda given: given if given == token else None, bytes_per_s_max=rate
