@@ -11,7 +11,9 @@ import pytest
 
 from molink.api import create_app, start_api
 from molink.errors import RingError
+from molink.serving.events import EventLedger
 from molink.serving.service import GenerationRequest, ModelCard, TokenEvent
+from molink.serving.timeline import RequestLog
 
 
 @dataclass
@@ -52,6 +54,8 @@ class CountingService:
     requests: list[GenerationRequest] = field(default_factory=list)
     running: int = 0
     running_most: int = 0
+    request_log: RequestLog = field(default_factory=RequestLog)
+    events: EventLedger = field(default_factory=EventLedger)
 
     async def generate(self, request: GenerationRequest) -> AsyncGenerator[TokenEvent, None]:
         number = len(self.requests)

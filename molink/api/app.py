@@ -13,6 +13,7 @@ from molink.api.headers.added import headers_added
 from molink.api.headers.cors import preflight_answered
 from molink.api.headers.ignored_fields import STRICT
 from molink.api.headers.request_id import request_identified
+from molink.api.metrics.route import Metrics, add_metrics_route
 from molink.api.openai.answer import TokenTexts
 from molink.api.openai.chat import post_chat_completions
 from molink.api.openai.completions import post_completions
@@ -35,10 +36,11 @@ def create_app(
     access: Access | None = None,
     *,
     strict: bool = False,
+    metrics: Metrics | None = None,
     body_bytes_max: int = BODY_BYTES_MAX,
 ) -> web.Application:
     """The application that serves `service` to who has `access`: without it, to this machine.
-    `strict` refuses fields that would be ignored.
+    `strict` refuses fields that would be ignored; `metrics` are given where they go elsewhere, too.
 
     Run it with `start_api`, which sets what cancellation needs.
     """
@@ -68,5 +70,6 @@ def create_app(
             web.get("/cluster/events", partial(get_events, service)),
         ]
     )
+    add_metrics_route(app, metrics or Metrics(service))
     add_openapi_routes(app)
     return app

@@ -38,6 +38,8 @@ class Arrival:
 
     request_id: str = field(default_factory=lambda: secrets.token_hex(ID_BYTES))
     """As its client calls it, or made here; printable, one line."""
+    operation: str = "text_completion"
+    """What is asked for, in OpenTelemetry's words: "chat" or "text_completion"."""
     at: float = field(default_factory=time.monotonic)
     unix_s: float = field(default_factory=time.time)
 
@@ -105,12 +107,11 @@ class RequestTimeline:
         """A ring has been asked to compute it."""
         self.attempts.append(RingAttempt(ring, tuple(stages), now))
 
-    def prompt_computed(self, tokens: int, started_at: float) -> None:
-        """The ring's head reports so many tokens of the prompt done, and when it began."""
+    def prompt_computed(self, tokens: int, waited_s: float, now: float) -> None:
+        """The ring's head reports so many tokens of the prompt as under way, and for how long the
+        request had waited there."""
         attempt = self.attempts[-1]
-        attempt.started_at = max(
-            attempt.submitted_at, min(started_at, attempt.first_token_at or started_at)
-        )
+        attempt.started_at = min(attempt.submitted_at + waited_s, attempt.first_token_at or now)
         if self.first_token_at is None:
             self.prompt_tokens_done = min(tokens, self.prompt_tokens)
 
@@ -188,6 +189,11 @@ class RequestTimeline:
         )
 
     @property
+    def total_s(self) -> float | None:
+        """From its arrival to its end; None before that."""
+        return None if self.finished_at is None else self.finished_at - self.arrival.at
+
+    @property
     def _started_at(self) -> float | None:
         return self.attempts[0].started_at if self.attempts else None
 
@@ -198,7 +204,6 @@ class RequestTimeline:
 
     def report(self, now: float) -> dict[str, Any]:
         """Its JSON in `GET /cluster/requests`: times in seconds since it was received."""
-        end = now if self.finished_at is None else self.finished_at
         return {
             "id": self.arrival.request_id,
             "choice": self.choice,
@@ -215,7 +220,7 @@ class RequestTimeline:
             "prefill_s": _rounded(self.prefill_s),
             "decode_s": _rounded(self.decode_s),
             "tpot_s": _rounded(self.tpot_s),
-            "total_s": self._after(end),
+            "total_s": self._after(self.finished_at),
             "finish_reason": self.finish_reason,
             "error": self.error,
             "attempts": [self._attempt(attempt) for attempt in self.attempts],

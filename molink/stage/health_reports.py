@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from molink.executor.stage import StageExecutor
 from molink.stage.links import StageLinks
 from molink.stage.packing import Packing
+from molink.stage.recent_work import RecentWork
 from molink.stage_protocol.messages import StageHealth, StageProgress
 from molink_scheduler.head.scheduler import HeadScheduler
 from molink_scheduler.stage.core import StageCore
@@ -39,6 +40,7 @@ class HealthReports:
     links: StageLinks
     packing: Packing
     report: Callable[[StageHealth], None]
+    recent: RecentWork
     _busy_reported_s: float = field(init=False, default=0.0)
     _reported_at: float = field(init=False, default_factory=time.monotonic)
     _is_kv_freed: bool = field(init=False, default=False)
@@ -128,4 +130,7 @@ class HealthReports:
             prefill_row_s=core.prefill_row_s,
             links=self.links.reports(),
             progress=self._progress(head, now),
+            clock_s=round(now, 6),
+            recent_prompts=self.recent.prompts(now),
+            recent_steps=self.recent.steps(now),
         )

@@ -110,7 +110,9 @@ class StageLoop:
         self._rows[self._messages_count] = rows_TD
 
     def _receive(self, event: StageEvent) -> None:
-        self._carry_out(self.core.received(event, time.monotonic()))
+        now = time.monotonic()
+        self.reports.recent.received(event, now)
+        self._carry_out(self.core.received(event, now))
 
     def _carry_out(self, decisions: Iterable[Decision]) -> bool:
         """Do what the core decided; whether a step was computed. Raises FrameError for a message
@@ -136,7 +138,8 @@ class StageLoop:
         return computed
 
     def _compute(self, run: RunBatch) -> None:
-        started = time.monotonic()
+        began = started = time.monotonic()
+        self.reports.recent.begins(run.batch, began)
         if run.result_due_at is not None:
             self.links.set_decode_result_due(run.result_due_at)
         interrupt = self._interrupt if run.batch.batch_class is PREFILL else self.reports.moved
@@ -149,6 +152,7 @@ class StageLoop:
         self._pass_on(self.core.computed(run, now - started, rate, now), output)
         now = time.monotonic()
         self.core.finished(run, now - started, now)
+        self.reports.recent.ended(run.batch, began, now)
 
     def _interrupt(self) -> None:
         """Between two layers of a prefill step: compute the decode that has come meanwhile."""

@@ -18,6 +18,7 @@ from molink.stage.health_reports import HealthReports
 from molink.stage.links import StageLinks
 from molink.stage.loop import StageLoop
 from molink.stage.packing import Packing, dtype_name
+from molink.stage.recent_work import RecentWork
 from molink.stage.tail import EndRules
 from molink.stage_protocol.messages import (
     Fact,
@@ -75,13 +76,14 @@ def start_stage(
     core = StageCore(_source(executor, join), executor.is_tail)
     events = EventFiles(EventLog(is_streamed=event_log is not None), name, event_log)
     packing = Packing(executor.hidden_size)
+    recent = RecentWork(executor.is_head, join.ring.traced)
     return StageLoop(
         RecordedCore.begin(core, events.events, time.monotonic()),
         executor,
         links,
         packing,
         _end_rules(executor),
-        HealthReports(core, executor, links, packing, report),
+        HealthReports(core, executor, links, packing, report, recent),
         events,
     )
 

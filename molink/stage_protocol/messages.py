@@ -22,6 +22,8 @@ __all__ = [
     "FIGURE_MAX",
     "HEALTH",
     "LOADED",
+    "PROMPTS_MAX",
+    "STEPS_MAX",
     "TERMS",
     "Command",
     "Fact",
@@ -57,6 +59,12 @@ FIGURE_MAX = 2**53
 
 LINKS_MAX = 4
 """A stage has two that leave it at most."""
+
+PROMPTS_MAX = 64
+"""Prompts in one report of a head: a few are under way, and others have just ended."""
+
+STEPS_MAX = 128
+"""Steps in one report: two seconds of a quick stage, 3 KB."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,6 +254,14 @@ class StageHealth:
     prefill_row_s: float
     links: Annotated[tuple[LinkReport, ...], MaxLen(LINKS_MAX)]
     progress: StageProgress = field(default_factory=StageProgress)
+    clock_s: float = 0.0
+    """When this was reported, on the stage's own clock."""
+    recent_prompts: Annotated[tuple[tuple[int, int, float], ...], MaxLen(PROMPTS_MAX)] = ()
+    """Of the last seconds, on the head: the ring's number of the request, tokens of its prompt that
+    have been sent into the ring, and for how many seconds it had waited here before."""
+    recent_steps: Annotated[tuple[tuple[int, int, bool, float, float], ...], MaxLen(STEPS_MAX)] = ()
+    """Of the last seconds, where the ring is traced: number since the start, rows, whether it was
+    decode, when it ended on the stage's clock, and how many seconds it took."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,10 @@ from molink_scheduler.placement import Shortage
 MODEL = "tiny/model"
 PROMPT = {"prompt": "x", "max_tokens": 2}
 OPEN, INFERENCE = ["/health"], ["/v1/models", f"/v1/models/{MODEL}"]
-ADMIN = ["/cluster", "/plan", "/weights/manifest", "/nothing"]
+ADMIN = [
+    *("/cluster", "/cluster/requests", "/cluster/events", "/plan"),
+    *("/weights/manifest", "/nothing"),
+]
 
 
 class Server:
@@ -94,9 +97,16 @@ async def test_what_each_key_opens(server, http):
     assert opened == {
         "none": OPEN,
         "inference": OPEN + INFERENCE,
-        "admin": OPEN + INFERENCE + ADMIN[:2],
+        "admin": OPEN + INFERENCE + ADMIN[:4],
     }
     assert [(await post(http, server, key))[0] for key in keys.values()] == [401, 200, 200]
+
+
+async def test_metrics_are_for_admin_keys(server, http):
+    for key, status in ((None, 401), (server.key(), 403), (server.key(is_admin=True), 200)):
+        headers = bearer(key) if key is not None else {}
+        async with http.get(f"{server.url}/metrics", headers=headers) as response:
+            assert response.status == status
 
 
 async def test_refusals_say_what_to_do(server, http):

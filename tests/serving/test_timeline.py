@@ -12,7 +12,7 @@ STAGES = (StageLayers("anna", (0, 4)), StageLayers("ben", (4, 9)))
 
 
 def received_at(at):
-    return RequestTimeline("m", 100, 8, arrival=Arrival("r", at, 1000.0))
+    return RequestTimeline("m", 100, 8, arrival=Arrival("r", at=at, unix_s=1000.0))
 
 
 def test_wait_prefill_and_decode_follow_each_other():
@@ -20,7 +20,7 @@ def test_wait_prefill_and_decode_follow_each_other():
     assert (timeline.state, timeline.queue_s, timeline.prefill_s) == ("queued", None, None)
     timeline.submitted(3, STAGES, 10.5)
     assert timeline.state == "queued"
-    timeline.prompt_computed(40, started_at=12.0)
+    timeline.prompt_computed(40, waited_s=1.5, now=13.0)
     assert (timeline.state, timeline.prompt_tokens_done, timeline.queue_s) == ("prefill", 40, 2.0)
     timeline.tokens_came(1, 14.0)
     timeline.tokens_came(1, 15.0)
@@ -51,8 +51,15 @@ def test_a_report_that_comes_late_cannot_begin_after_the_first_token():
     timeline = received_at(10.0)
     timeline.submitted(0, STAGES, 10.5)
     timeline.tokens_came(1, 12.5)
-    timeline.prompt_computed(100, started_at=12.6)
+    timeline.prompt_computed(100, waited_s=2.1, now=13.0)
     assert (timeline.queue_s, timeline.prefill_s) == (2.5, 0.0)
+
+
+def test_a_head_cannot_make_a_wait_longer_than_it_was():
+    timeline = received_at(10.0)
+    timeline.submitted(0, STAGES, 10.5)
+    timeline.prompt_computed(9999, waited_s=1e9, now=12.0)
+    assert (timeline.queue_s, timeline.prompt_tokens_done) == (2.0, 100)
 
 
 def test_a_request_that_moves_keeps_what_each_ring_gave():

@@ -15,6 +15,7 @@ from molink.stage.health_reports import HealthReports
 from molink.stage.links import StageLinks
 from molink.stage.loop import StageLoop
 from molink.stage.packing import Packing
+from molink.stage.recent_work import RecentWork
 from molink.stage.tail import EndRules
 from molink.stage_protocol.messages import JoinRing, StageHealth
 from molink.wire.codecs import CODECS
@@ -83,7 +84,8 @@ class Neighbours:
         packing = Packing(HIDDEN)
         book = StageBook(KvLedger(KV_BLOCKS), ModelLimits(1024, 100))
         core = StageCore(StageQueue.for_steps_of(128, book), is_tail=True)
-        reports = HealthReports(core, self.executor, self.stage, packing, self.reports.put)
+        recent = RecentWork(is_head=False, traced=True)
+        reports = HealthReports(core, self.executor, self.stage, packing, self.reports.put, recent)
         events = EventFiles(EventLog(), "layers 0-4")
         recorded = RecordedCore.begin(core, events.events, 0.0)
         rules = EndRules(None)

@@ -14,6 +14,7 @@ from molink.stage.health_reports import HealthReports
 from molink.stage.links import StageLinks
 from molink.stage.loop import StageLoop
 from molink.stage.packing import Packing
+from molink.stage.recent_work import RecentWork
 from molink.stage.tail import EndRules
 from molink.stage_protocol.messages import JoinRing
 from molink.transport.link.thread import LinkThread
@@ -77,7 +78,10 @@ class Ring:
         settings = HeadSettings(RingTerms(64, micro_batch_count=1), limits=LIMITS)
         core, packing = StageCore(HeadScheduler(settings), is_tail=False), Packing(HIDDEN)
         events = EventFiles(EventLog(), "layers 0-2")
-        reports = HealthReports(core, self.executor, self.head, packing, lambda health: None)
+        recent = RecentWork(is_head=True, traced=True)
+        reports = HealthReports(
+            core, self.executor, self.head, packing, lambda health: None, recent
+        )
         recorded = RecordedCore.begin(core, events.events, 0.0)
         rules = EndRules(None)
         loop = StageLoop(recorded, self.executor, self.head, packing, rules, reports, events)

@@ -23,6 +23,9 @@ _GOOD_ID = re.compile(r"[\x20-\x7e]{1,128}")
 
 _MADE_BYTES = 12
 
+CHAT_PATHS = frozenset({"/v1/chat/completions", "/v1/responses", "/v1/messages"})
+"""Whose requests are conversations, for metrics; all others complete text."""
+
 REQUEST_ID = web.RequestKey("request_id", str)
 
 SEQUENCES = web.RequestKey("sequences", list[RequestTimeline])
@@ -34,7 +37,8 @@ ended."""
 async def request_identified(request: web.Request, handler: Handler) -> web.StreamResponse:
     """Note the request's id and when it came, for all that happens within."""
     request[SEQUENCES] = []
-    arrival = ARRIVAL.set(Arrival(request_id_of(request)))
+    operation = "chat" if request.path in CHAT_PATHS else "text_completion"
+    arrival = ARRIVAL.set(Arrival(request_id_of(request), operation))
     served = SERVED.set(request[SEQUENCES])
     try:
         return await handler(request)

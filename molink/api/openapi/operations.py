@@ -114,6 +114,7 @@ OPERATIONS: Mapping[tuple[str, str], Operation] = {
         errors=(*OF_GETS, 400),
         query={"after": {"type": "integer", "minimum": 0, "maximum": 10**15 - 1}},
     ),
+    ("GET", "/metrics"): Operation(CLUSTER, "Figures for Prometheus", content_type="text/plain"),
     ("GET", "/plan"): Operation(
         CLUSTER,
         "The best plan for the PCs that are here",

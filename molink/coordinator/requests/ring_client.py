@@ -11,7 +11,7 @@ place never come, and users would wait for them.
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Iterable
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from typing import Any, assert_never
@@ -173,6 +173,13 @@ class RingClient:
             max(waiting, default=0),
             self._round_s,
         )
+
+    def note_prompts(self, prompts: Iterable[tuple[int, int, float]], now: float) -> None:
+        """Take what the head reports (`StageHealth.recent_prompts`) into the timelines."""
+        for request_id, tokens, waited_s in prompts:
+            live = self._live.get(request_id)
+            if live is not None and live.timeline is not None:
+                live.timeline.prompt_computed(tokens, waited_s, now)
 
     def give_up_stalled(self, now: float, may_move: Callable[[int], bool]) -> None:
         """Fail the sequences for which nothing has come for so long that another ring is better;

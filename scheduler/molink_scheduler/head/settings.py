@@ -33,6 +33,8 @@ class RingTerms:
     """Most prompt tokens per batch; fewer where decode is due sooner. None: as the link allows."""
     policy: str = POLICY_DEFAULT
     """Which transmission scheduler the links use."""
+    traced: bool = False
+    """Whether stages report each step that they compute."""
 
     def __post_init__(self) -> None:
         for option, value, most in (

@@ -118,7 +118,7 @@ async def test_tokens_are_handed_out_and_those_of_ended_requests_dropped():
 async def test_a_timeline_says_when_tokens_came(monkeypatch):
     times = SimpleNamespace(now=10.0)
     monkeypatch.setattr(ring_client, "time", SimpleNamespace(monotonic=lambda: times.now))
-    timeline = RequestTimeline("m", 2, 2, arrival=Arrival("r", 9.0, 0.0))
+    timeline = RequestTimeline("m", 2, 2, arrival=Arrival("r", at=9.0))
     timeline.submitted(0, (), 10.0)
     async with Serving() as s:
         request = GenerationRequest((1, 2), SamplingParams(max_tokens=2), timeline=timeline)

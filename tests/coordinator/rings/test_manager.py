@@ -87,6 +87,10 @@ async def test_a_lost_node_ends_its_ring_and_the_others_form_a_new_one(monkeypat
         await w.until(lambda: w.members() == [["b", "c"]])
         await w.until(lambda: w.clients[1].seen)
         assert w.clients[1].seen[0][1] == (11,), "what was told goes along"
+        w.clients[1].tokens.put_nowait(12)
+        w.clients[1].tokens.put_nowait(13)
+        assert await rest == [12, 13]
+        assert w.endpoints[0].closed
         (timeline,) = w.service.request_log.ended
         first, second = timeline.attempts
         assert (first.ring, second.ring) == (0, 1)
@@ -97,10 +101,6 @@ async def test_a_lost_node_ends_its_ring_and_the_others_form_a_new_one(monkeypat
         of_first = [kind for kind, ring in events if ring == 0]
         assert sorted(of_first) == ["codec", "plan", "request_moved", "ring_ended", "ring_serving"]
         assert [kind for kind, ring in events if ring == 1] == ["plan", "codec", "ring_serving"]
-        w.clients[1].tokens.put_nowait(12)
-        w.clients[1].tokens.put_nowait(13)
-        assert await rest == [12, 13]
-        assert w.endpoints[0].closed
 
 
 async def test_a_node_that_leaves_is_replaced_and_its_ring_ends_what_it_was_doing(monkeypatch):

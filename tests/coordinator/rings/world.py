@@ -124,6 +124,9 @@ class FakeClient:
     def served(self):
         return self.counts
 
+    def note_prompts(self, prompts, now):
+        pass
+
     def give_up_stalled(self, now, may_move):
         self.may_move = may_move
 

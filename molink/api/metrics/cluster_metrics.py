@@ -1,0 +1,176 @@
+"""Metrics of nodes, rings, stages and links: what GET /cluster shows, as Prometheus's families.
+
+They are made anew of a snapshot for each scrape, so a link that is gone is gone here too, and
+nothing is counted twice. Cardinality is bounded: the only labels from afar are the names of nodes,
+of which the first NODE_LABELS_MAX are told apart and all others are `other`, added up. There are
+no labels by ring: rings are numbered for ever.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from molink.control.messages.payloads import NodeState
+from molink.printable import printable_line
+
+__all__ = ["FIGURES", "NODE_LABELS_MAX", "ClusterCollector", "Figure", "NodeLabels"]
+
+NODE_LABELS_MAX = 128
+"""Names of nodes that are told apart since the start: some 4,000 series at most. A database of
+metrics keeps each name that it has ever seen, and owners may rename their PCs."""
+
+OTHER = "other"
+
+Part = Mapping[str, Any]
+"""A stage, a link or a node in the body of GET /cluster."""
+
+Labelled = Sequence[tuple[tuple[str, ...], Part]]
+"""Parts, and the values of their labels."""
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """Metric that is one field of a part of GET /cluster; a counter if its name says so."""
+
+    name: str
+    field: str
+    help: str
+    scale: float = 1.0
+    """From the field's unit to the metric's."""
+
+    @property
+    def is_counter(self) -> bool:
+        """Whether it only rises, until its ring ends."""
+        return self.name.endswith("_total")
+
+
+STAGE_FIGURES = (
+    Figure("molink_stage_busy_ratio", "busy_share", "Part of the last half second computed."),
+    Figure("molink_stage_busy_seconds_total", "busy_s", "Time spent computing."),
+    Figure("molink_stage_steps_total", "steps", "Batches computed."),
+    Figure("molink_stage_decode_step_seconds", "decode_step_s", "Smoothed time of a decode step."),
+    Figure("molink_stage_prefill_row_seconds", "prefill_row_s", "Smoothed time of a prompt token."),
+    Figure("molink_stage_kv_tokens_used", "kv_tokens_used", "Tokens in the KV cache."),
+    Figure("molink_stage_kv_tokens_capacity", "kv_tokens_capacity", "Tokens that it holds."),
+    Figure("molink_stage_weights_bytes", "weights_bytes", "Weights held."),
+    Figure(
+        "molink_stage_frames_refused_total", "frames_refused", "Messages that could not be used."
+    ),
+    Figure(
+        "molink_stage_micro_batches", "micro_batch_count", "Micro-batches that circle; head only."
+    ),
+    Figure(
+        "molink_stage_decode_round_seconds",
+        "decode_round_s",
+        "Smoothed time between two visits of a micro-batch.",
+    ),
+)
+
+LINK_FIGURES = (
+    Figure("molink_link_rate_bits_per_second", "rate_mbps", "Believed rate.", 1e6),
+    Figure("molink_link_rtt_seconds", "rtt_ms", "Round trip without queueing.", 1e-3),
+    Figure("molink_link_queueing_delay_seconds", "queueing_delay_ms", "Queueing on the way.", 1e-3),
+    Figure("molink_link_sent_bytes_total", "bytes_sent", "Bytes sent."),
+    Figure("molink_link_messages_total", "messages_sent", "Messages sent."),
+    Figure("molink_link_in_flight_bytes", "in_flight_bytes", "Sent and not acknowledged."),
+    Figure("molink_link_chunk_bytes", "chunk_bytes", "Size of a chunk now."),
+    Figure("molink_link_decode_queued_bytes", "decode_queued_bytes", "Decode waiting to leave."),
+    Figure("molink_link_prefill_queued_bytes", "prefill_queued_bytes", "Prompts waiting to leave."),
+    Figure(
+        "molink_link_foreign_upload", "foreign_upload", "1 while others seem to use the uplink."
+    ),
+    Figure("molink_link_acks_refused_total", "acks_refused", "Acknowledgements that cannot be."),
+    Figure(
+        "molink_link_codec_saved_bytes", "bytes_saved", "Saved by packing; below 0: it cost bytes."
+    ),
+)
+
+NODE_FIGURES = (
+    Figure("molink_node_served_seconds_total", "uptime_s", "Time given to this cluster."),
+    Figure("molink_node_token_layers_total", "token_layers", "Tokens times layers computed."),
+    Figure("molink_node_sent_bytes_total", "bytes_sent", "Bytes uploaded, as the node says."),
+)
+
+FIGURES = (*STAGE_FIGURES, *LINK_FIGURES, *NODE_FIGURES)
+
+
+@dataclass(slots=True)
+class NodeLabels:
+    """Names of nodes as labels, of which there are only so many."""
+
+    names_max: int = NODE_LABELS_MAX
+    _known: set[str] = field(default_factory=set)
+
+    def label(self, name: str) -> str:
+        """The name, printable; `other` for one that came too late."""
+        shown = printable_line(name)
+        if shown not in self._known:
+            if len(self._known) >= self.names_max:
+                return OTHER
+            self._known.add(shown)
+        return shown
+
+
+@dataclass(slots=True, eq=False)
+class ClusterCollector(Collector):
+    """Collector of one snapshot of GET /cluster at a time."""
+
+    snapshot: Part = field(default_factory=dict)
+    labels: NodeLabels = field(default_factory=NodeLabels)
+
+    def collect(self) -> Iterator[Metric]:
+        """All families of the snapshot."""
+        rings: Iterable[Part] = self.snapshot.get("rings", ())
+        stages = [((self.labels.label(one["node"]),), one) for r in rings for one in r["stages"]]
+        links = [(self._ends(one), one) for ring in rings for one in ring["links"]]
+        nodes = self.snapshot.get("nodes", ())
+        given = [((self.labels.label(one["name"]),), one["contribution"]) for one in nodes]
+        yield from _families(STAGE_FIGURES, ("node",), stages)
+        yield from _families(LINK_FIGURES, ("source", "target"), links)
+        yield from _families(NODE_FIGURES, ("node",), given)
+        yield from self._of_cluster()
+
+    def _ends(self, link: Part) -> tuple[str, str]:
+        return self.labels.label(link["from"]), self.labels.label(link["to"])
+
+    def _of_cluster(self) -> Iterator[Metric]:
+        rings, nodes = self.snapshot.get("rings", ()), self.snapshot.get("nodes", ())
+        is_ready = self.snapshot.get("unready_reason", "") is None
+        yield GaugeMetricFamily("molink_ready", "1 while requests are answered.", is_ready)
+        yield GaugeMetricFamily("molink_rings", "Rings that serve.", len(rings))
+        states = GaugeMetricFamily("molink_nodes", "Nodes in each state.", labels=("state",))
+        present = [str(node["state"]) for node in nodes]
+        for state in NodeState:
+            states.add_metric((str(state),), present.count(str(state)))
+        yield states
+        requests = GaugeMetricFamily("molink_requests", "Requests by state.", labels=("state",))
+        for name in ("running", "waiting"):
+            counts = [ring.get("requests", {}).get(name) or 0 for ring in rings]
+            requests.add_metric((name,), sum(counts))
+        yield requests
+
+
+def _families(
+    figures: Iterable[Figure], names: tuple[str, ...], parts: Labelled
+) -> Iterator[Metric]:
+    """A family for each figure, with a sample for each part that has it."""
+    for figure in figures:
+        kind = CounterMetricFamily if figure.is_counter else GaugeMetricFamily
+        family = kind(figure.name, figure.help, labels=names)
+        for labels, value in _values(figure, parts).items():
+            family.add_metric(labels, value)
+        yield family
+
+
+def _values(figure: Figure, parts: Labelled) -> dict[tuple[str, ...], float]:
+    """Of parts with the same labels counters are added up, and of gauges the highest counts."""
+    values: dict[tuple[str, ...], float] = {}
+    for labels, part in parts:
+        if (raw := part.get(figure.field)) is not None:
+            value = figure.scale * raw
+            before = values.get(labels, value if not figure.is_counter else 0.0)
+            values[labels] = before + value if figure.is_counter else max(before, value)
+    return values

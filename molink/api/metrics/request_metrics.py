@@ -1,0 +1,161 @@
+"""Metrics of requests, made of their timelines: latencies, tokens, ends, moves.
+
+Names and buckets are those of OpenTelemetry's conventions for generative AI where there are any, as
+its rules turn them into Prometheus's (dots become underscores, seconds are named); buckets go on
+upwards, because a prompt over home lines may take minutes. Each timeline is observed once, when it
+has ended. Labels are few and bounded: the operation, the served model, how it ended.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from prometheus_client import CollectorRegistry, Histogram
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from molink.serving.events import EventLedger
+from molink.serving.timeline import RequestLog, RequestTimeline
+
+__all__ = ["RequestMetrics"]
+
+PROVIDER = "molink"
+
+SHARED_LABELS = ("gen_ai_operation_name", "gen_ai_provider_name", "gen_ai_request_model")
+
+DURATION_BUCKETS_S = tuple(0.01 * 2**step for step in range(17))
+"""0.01 to 81.92 s as the conventions say, then on to eleven minutes."""
+
+TTFT_BUCKETS_S = (
+    *(0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0),
+    *(20.0, 40.0, 80.0, 160.0, 320.0),
+)
+TPOT_BUCKETS_S = (
+    *(0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5),
+    *(5.0, 10.0),
+)
+TOKEN_BUCKETS = tuple(float(4**power) for power in range(14))
+"""1 to 67,108,864, as the conventions say."""
+
+HISTOGRAMS: tuple[tuple[str, str, str, tuple[str, ...], tuple[float, ...]], ...] = (
+    (
+        "gen_ai_server_request_duration",
+        "From a request's arrival to its last token.",
+        "seconds",
+        (*SHARED_LABELS, "error_type"),
+        DURATION_BUCKETS_S,
+    ),
+    (
+        "gen_ai_server_time_to_first_token",
+        "From a request's arrival to its first token.",
+        "seconds",
+        SHARED_LABELS,
+        TTFT_BUCKETS_S,
+    ),
+    (
+        "gen_ai_server_time_per_output_token",
+        "Mean time between two tokens of a request, after the first.",
+        "seconds",
+        SHARED_LABELS,
+        TPOT_BUCKETS_S,
+    ),
+    (
+        "gen_ai_client_token_usage",
+        "Tokens of a request's prompt and of its answer.",
+        "",
+        (*SHARED_LABELS, "gen_ai_token_type"),
+        TOKEN_BUCKETS,
+    ),
+    (
+        "molink_request_queue",
+        "From a request's arrival until a ring began to compute it.",
+        "seconds",
+        (),
+        DURATION_BUCKETS_S,
+    ),
+    (
+        "molink_request_prefill",
+        "From there to its first token.",
+        "seconds",
+        (),
+        DURATION_BUCKETS_S,
+    ),
+)
+"""Name, help, unit, labels and buckets of each."""
+
+
+@dataclass(slots=True, eq=False)
+class RequestMetrics(Collector):
+    """Observer of timelines that have ended, and collector of what is counted of all."""
+
+    log: RequestLog
+    events: EventLedger
+    registry: CollectorRegistry
+    _ended: dict[str, int] = field(default_factory=dict)
+    """Requests by how they ended."""
+    _moves: int = 0
+    _tokens_ended: int = 0
+    """Generated for requests that have ended."""
+    _live: int = 0
+    """Requests that waited or ran at the last look..."""
+    _tokens: int = 0
+    """...and what all requests had until then: tokens generated..."""
+    _moves_seen: int = 0
+    """...and moves to another ring."""
+    _histograms: dict[str, Histogram] = field(init=False, default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for name, help_, unit, labels, buckets in HISTOGRAMS:
+            self._histograms[name] = Histogram(
+                name, help_, labels, unit=unit, buckets=buckets, registry=self.registry
+            )
+        self.registry.register(self)
+        self.log.watch(self.observe)
+
+    def observe(self, timeline: RequestTimeline) -> None:
+        """Take a timeline into account that has ended."""
+        reason = timeline.finish_reason or "error"
+        self._ended[reason] = self._ended.get(reason, 0) + 1
+        self._moves += timeline.moves
+        self._tokens_ended += timeline.tokens
+        shared = (timeline.arrival.operation, PROVIDER, timeline.model)
+        error = reason if reason in ("error", "cancelled") else ""
+        self._observe("gen_ai_server_request_duration", timeline.total_s, *shared, error)
+        self._observe("gen_ai_server_time_to_first_token", timeline.ttft_s, *shared)
+        self._observe("gen_ai_server_time_per_output_token", timeline.tpot_s, *shared)
+        self._observe("molink_request_queue", timeline.queue_s)
+        self._observe("molink_request_prefill", timeline.prefill_s)
+        if timeline.attempts:
+            self._observe("gen_ai_client_token_usage", timeline.prompt_tokens, *shared, "input")
+            self._observe("gen_ai_client_token_usage", timeline.tokens, *shared, "output")
+
+    def _observe(self, name: str, value: float | None, *labels: str) -> None:
+        histogram = self._histograms[name]
+        if value is not None:
+            (histogram.labels(*labels) if labels else histogram).observe(value)
+
+    def look(self) -> None:
+        """Add up what all requests have had until now; on the event loop, so that none is counted
+        twice or not at all while it ends."""
+        live = self.log.live
+        self._live = len(live)
+        self._tokens = self._tokens_ended + sum(one.tokens for one in live)
+        self._moves_seen = self._moves + sum(one.moves for one in live)
+
+    def collect(self) -> Iterator[Metric]:
+        """What is counted of all requests and events, as of the last look."""
+        ends = CounterMetricFamily(
+            "molink_requests_ended_total", "Requests by how they ended.", labels=("finish_reason",)
+        )
+        for reason in ("stop", "length", "cancelled", "error"):
+            ends.add_metric((reason,), self._ended.get(reason, 0))
+        kinds = CounterMetricFamily(
+            "molink_events_total", "Events in the ledger by kind.", labels=("kind",)
+        )
+        for kind, count in self.events.counts.items():
+            kinds.add_metric((kind,), count)
+        tokens, moves = "Tokens of all answers.", "Times that a request went on in another ring."
+        yield ends
+        yield kinds
+        yield CounterMetricFamily("molink_tokens_generated_total", tokens, self._tokens)
+        yield CounterMetricFamily("molink_request_moves_total", moves, self._moves_seen)
+        yield GaugeMetricFamily("molink_requests_live", "Requests that wait or run.", self._live)

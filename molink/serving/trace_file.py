@@ -1,0 +1,130 @@
+"""File in Chrome's trace format, which Perfetto (ui.perfetto.dev) and chrome://tracing open.
+
+A *process* of the format is a group of tracks, a *thread* is one track. Times are microseconds
+since the trace began. The form is the array of events, whose closing bracket may be missing: what a
+coordinator that was killed has written opens all the same.
+
+The format: "Trace Event Format", Google, kept by the Chromium project.
+"""
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Any, Literal
+
+from molink.errors import UserError
+from molink.printable import printable_line
+
+__all__ = ["BYTES_MAX", "Group", "TraceFile"]
+
+BYTES_MAX = 256 * 2**20
+"""Of a file: some million events, as many as a browser tab still opens; hours of a busy ring."""
+
+NAME_CHARS_MAX = 120
+"""Of names from afar."""
+
+Group = Literal["requests", "stages", "links", "cluster"]
+
+GROUPS: dict[Group, int] = {"requests": 1, "stages": 2, "links": 3, "cluster": 4}
+"""Numbers of the processes, in the order in which they are shown."""
+
+
+@dataclass(slots=True)
+class TraceFile:
+    """Writer of events: they are kept until `flush`, which may run in another thread."""
+
+    file: IO[str]
+    began_at: float
+    bytes_max: int = BYTES_MAX
+    is_full: bool = False
+    """Whether events are dropped, because the file has its size."""
+    _pending: list[str] = field(default_factory=list)
+    _tracks: dict[tuple[Group, str], int] = field(default_factory=dict)
+    _bytes: int = 0
+
+    @classmethod
+    def create(cls, path: Path, began_at: float, began_unix_s: float) -> "TraceFile":
+        """A new file. Raises UserError when it cannot be written."""
+        try:
+            file = path.open("w", encoding="utf-8")
+        except OSError as error:
+            raise UserError(
+                f"--trace-file {path} cannot be written ({error.strerror}): choose another place."
+            ) from None
+        trace = cls(file, began_at)
+        for name, number in GROUPS.items():
+            trace._add({"ph": "M", "name": "process_name", "pid": number, "args": {"name": name}})
+            order = {"sort_index": number}
+            trace._add({"ph": "M", "name": "process_sort_index", "pid": number, "args": order})
+        trace.instant("cluster", "events", "trace begins", began_at, {"unix_s": began_unix_s})
+        return trace
+
+    def slice(
+        self, group: Group, track: str, name: str, at: float, took_s: float, args: dict[str, Any]
+    ) -> None:
+        """Something that took a while on a track; those of one track follow or contain each
+        other."""
+        place = self._place(group, track)
+        self._add({"ph": "X", **place, **self._named(name, at), "dur": _us(took_s), "args": args})
+
+    def instant(self, group: Group, track: str, name: str, at: float, args: dict[str, Any]) -> None:
+        """Something that happened on a track."""
+        place = self._place(group, track)
+        self._add({"ph": "i", "s": "p", **place, **self._named(name, at), "args": args})
+
+    def counter(self, group: Group, name: str, at: float, values: dict[str, float]) -> None:
+        """Figures that go up and down, in a track of their own."""
+        self._add({"ph": "C", "pid": GROUPS[group], **self._named(name, at), "args": values})
+
+    def begin(self, group: Group, row: str, name: str, at: float, args: dict[str, Any]) -> None:
+        """Begin a span of a row, within the one that was begun before it; rows may overlap."""
+        self._add({"ph": "b", **self._row(group, row), **self._named(name, at), "args": args})
+
+    def end(self, group: Group, row: str, name: str, at: float) -> None:
+        """End the span of a row that was begun last."""
+        self._add({"ph": "e", **self._row(group, row), **self._named(name, at)})
+
+    def flush(self) -> None:
+        """Write what was added. Raises OSError when the disk is full."""
+        lines, self._pending = self._pending, []
+        if lines:
+            self.file.write("".join(lines))
+            self.file.flush()
+
+    def close(self) -> None:
+        """End the file. Raises OSError when the disk is full."""
+        try:
+            self.flush()
+            self.file.write("\n]\n")
+        finally:
+            self.file.close()
+
+    def _place(self, group: Group, track: str) -> dict[str, int]:
+        """Numbers of a track; its name is told when it is first used."""
+        key = (group, track)
+        if key not in self._tracks:
+            self._tracks[key] = len(self._tracks) + 1
+            place = {"pid": GROUPS[group], "tid": self._tracks[key]}
+            self._add({"ph": "M", "name": "thread_name", **place, "args": {"name": _name(track)}})
+        return {"pid": GROUPS[group], "tid": self._tracks[key]}
+
+    def _named(self, name: str, at: float) -> dict[str, Any]:
+        return {"name": _name(name), "ts": max(0.0, _us(at - self.began_at))}
+
+    def _row(self, group: Group, row: str) -> dict[str, Any]:
+        return {"cat": group, "id": _name(row), "pid": GROUPS[group], "tid": 0}
+
+    def _add(self, event: dict[str, Any]) -> None:
+        line = json.dumps(event, separators=(",", ":"))
+        self.is_full = self.is_full or self._bytes + len(line) > self.bytes_max
+        if not self.is_full:
+            self._pending.append((",\n" if self._bytes else "[\n") + line)
+            self._bytes += len(line) + 2
+
+
+def _us(seconds: float) -> float:
+    return round(seconds * 1e6, 1)
+
+
+def _name(text: str) -> str:
+    return printable_line(text)[:NAME_CHARS_MAX]

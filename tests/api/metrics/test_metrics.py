@@ -1,0 +1,174 @@
+"""What Prometheus reads: the figures of GET /cluster, requests that ended, bounded labels."""
+
+import asyncio
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from molink.api.metrics.cluster_metrics import ClusterCollector, NodeLabels
+from molink.api.metrics.route import Metrics
+from molink.errors import RingError
+from tests.api.conftest import FakeService
+from tests.api.metrics.examples import (
+    ObservedService,
+    answered,
+    ended_with,
+    link,
+    node,
+    observed_service,
+    ring,
+    scraped,
+    stage,
+    timeline,
+)
+
+SHARED = {
+    "gen_ai_operation_name": "chat",
+    "gen_ai_provider_name": "molink",
+    "gen_ai_request_model": "demo",
+}
+
+
+def values(text):
+    """Of each sample, by its name and labels."""
+    return {
+        (sample.name, *sorted(sample.labels.items())): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
+
+
+def value(found, name, **labels):
+    return found[(name, *sorted(labels.items()))]
+
+
+def test_a_scrape_shows_stages_links_and_nodes_in_base_units():
+    found = values(scraped(Metrics(observed_service())))
+    assert value(found, "molink_stage_busy_ratio", node="anna") == 0.5
+    assert value(found, "molink_stage_busy_seconds_total", node="ben") == 10.0
+    link_ = {"source": "anna", "target": "ben"}
+    assert value(found, "molink_link_rate_bits_per_second", **link_) == 20e6
+    assert value(found, "molink_link_rtt_seconds", **link_) == pytest.approx(0.06)
+    assert value(found, "molink_link_codec_saved_bytes", **link_) == -50
+    assert value(found, "molink_node_token_layers_total", node="carl") == 900
+    assert value(found, "molink_nodes", state="standby") == 1
+    assert value(found, "molink_nodes", state="lost") == 0
+    assert value(found, "molink_requests", state="running") == 2
+    assert (value(found, "molink_ready"), value(found, "molink_rings")) == (1, 1)
+
+
+def test_a_cluster_without_rings_is_not_ready():
+    service = ObservedService({"stages": [], "rings": [], "unready_reason": "No PC has joined."})
+    found = values(scraped(Metrics(service)))
+    assert (value(found, "molink_ready"), value(found, "molink_rings")) == (0, 0)
+
+
+def test_what_a_stage_has_not_reported_is_left_out():
+    lone = {"stages": [stage("anna", decode_step_s=None)], "links": []}
+    collector = ClusterCollector({"rings": [lone]})
+    families = {family.name: family.samples for family in collector.collect()}
+    assert families["molink_stage_decode_step_seconds"] == []
+    assert len(families["molink_stage_busy_ratio"]) == 1
+
+
+def test_a_request_is_observed_when_it_has_ended():
+    service = observed_service()
+    metrics = Metrics(service)
+    answered(service.request_log, moves=2)
+    found = values(scraped(metrics))
+    for name, seconds in (
+        ("gen_ai_server_time_to_first_token_seconds", 3.0),
+        ("gen_ai_server_time_per_output_token_seconds", 1.0),
+    ):
+        assert value(found, f"{name}_sum", **SHARED) == seconds
+        assert value(found, f"{name}_count", **SHARED) == 1
+    duration = "gen_ai_server_request_duration_seconds_sum"
+    assert value(found, duration, **SHARED, error_type="") == 5.0
+    assert value(found, "molink_request_queue_seconds_sum") == 1.0
+    assert value(found, "molink_request_prefill_seconds_sum") == 2.0
+    tokens = "gen_ai_client_token_usage_sum"
+    assert value(found, tokens, **SHARED, gen_ai_token_type="input") == 100
+    assert value(found, tokens, **SHARED, gen_ai_token_type="output") == 3
+    assert value(found, "molink_requests_ended_total", finish_reason="stop") == 1
+    assert value(found, "molink_request_moves_total") == 2
+
+
+def test_requests_that_fail_or_are_left_are_told_apart():
+    service = observed_service()
+    metrics = Metrics(service)
+    ended_with(service.request_log, RingError("No ring."))
+    ended_with(service.request_log, asyncio.CancelledError())
+    found = values(scraped(metrics))
+    for reason in ("error", "cancelled"):
+        assert value(found, "molink_requests_ended_total", finish_reason=reason) == 1
+        duration = "gen_ai_server_request_duration_seconds_count"
+        assert value(found, duration, **SHARED, error_type=reason) == 1
+    assert ("gen_ai_client_token_usage_count", *sorted(SHARED.items())) not in found
+
+
+def test_tokens_of_requests_under_way_count_and_are_not_counted_again():
+    service = observed_service()
+    metrics, live = Metrics(service), timeline()
+    with service.request_log.following(live):
+        live.submitted(0, (), 1.0)
+        live.tokens_came(5, 2.0)
+        answered(service.request_log)
+        found = values(scraped(metrics))
+        assert value(found, "molink_tokens_generated_total") == 8
+        assert value(found, "molink_requests_live") == 1
+        live.finished("stop", 2.0)
+    found = values(scraped(metrics))
+    assert value(found, "molink_tokens_generated_total") == 8
+    assert value(found, "molink_requests_live") == 0
+
+
+def test_events_are_counted_by_kind():
+    service = observed_service()
+    service.events.add("node_lost", "anna is gone", node="anna")
+    found = values(scraped(Metrics(service)))
+    assert value(found, "molink_events_total", kind="node_lost") == 1
+    assert value(found, "molink_events_total", kind="ring_ended") == 0
+
+
+def test_names_of_nodes_beyond_the_limit_are_added_up():
+    labels = NodeLabels(names_max=1)
+    rings = [ring("anna", "ben"), ring("carl", "dora")]
+    collector = ClusterCollector({"rings": rings, "nodes": []}, labels)
+    families = {family.name: family for family in collector.collect()}
+    steps = {tuple(s.labels.values()): s.value for s in families["molink_stage_steps"].samples}
+    assert steps == {("anna",): 7, ("other",): 21}
+    busy = families["molink_stage_busy_ratio"].samples
+    assert [one.value for one in busy] == [0.5, 0.5], "shares are not added up"
+
+
+def test_two_nodes_of_one_name_make_one_series():
+    twice = {"stages": [stage("anna"), stage("anna", busy_share=0.75)], "links": []}
+    report = {"rings": [twice], "nodes": [node("anna"), node("anna")], "unready_reason": None}
+    found = values(scraped(Metrics(ObservedService(report))))
+    assert value(found, "molink_stage_steps_total", node="anna") == 14
+    assert value(found, "molink_stage_busy_ratio", node="anna") == 0.75
+    assert value(found, "molink_node_served_seconds_total", node="anna") == 120
+
+
+def test_names_are_printable_and_bytes_saved_stay_negative():
+    nasty = {"stages": [stage('a"\n\x1b[2J\\b')], "links": [link("x", "y")]}
+    text = scraped(Metrics(ObservedService({"rings": [nasty], "unready_reason": None})))
+    assert "\x1b" not in text
+    found = values(text)
+    assert value(found, "molink_link_codec_saved_bytes", source="x", target="y") == -50
+
+
+async def test_the_endpoint_answers_in_the_format_that_is_asked_for(serve, http):
+    url = await serve(FakeService())
+    async with http.post(f"{url}/generate", json={"prompt": "ab", "max_tokens": 3}) as response:
+        assert response.status == 200
+    for accept, kind, end in (
+        ("text/plain", "text/plain; version=", ""),
+        ("application/openmetrics-text; version=1.0.0", "application/openmetrics-text", "# EOF\n"),
+    ):
+        async with http.get(f"{url}/metrics", headers={"Accept": accept}) as response:
+            assert response.status == 200
+            assert response.headers["Content-Type"].startswith(kind)
+            text = await response.text()
+        assert 'molink_requests_ended_total{finish_reason="length"} 1' in text
+        assert text.endswith(end)

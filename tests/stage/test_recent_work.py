@@ -1,0 +1,74 @@
+"""What a stage tells of its latest prompts and steps: exact on its own clock, and bounded."""
+
+import pytest
+
+from molink.stage import recent_work
+from molink.stage.recent_work import TOLD_S, RecentWork
+from molink.stage_protocol.messages import PROMPTS_MAX, STEPS_MAX
+from molink_scheduler.batch import Batch, BatchClass, Span
+from molink_scheduler.events import RequestCancelled, RequestSubmitted
+from molink_scheduler.request import Request, SamplingParams
+
+
+def submit(request_id):
+    return RequestSubmitted(Request(request_id, (1, 2), SamplingParams(max_tokens=1)))
+
+
+def prefill(*spans):
+    return Batch(1, BatchClass.PREFILL, -1, spans)
+
+
+def decode(rows=1):
+    return Batch(1, BatchClass.DECODE, 0, tuple(Span(n, 5, 6, True) for n in range(rows)))
+
+
+def test_a_head_tells_how_long_a_prompt_waited_and_how_far_it_is():
+    work = RecentWork(is_head=True, traced=False)
+    work.received(submit(7), 10.0)
+    assert work.prompts(11.0) == ()
+    work.begins(prefill(Span(7, 0, 32, False)), 14.0)
+    work.begins(prefill(Span(7, 32, 50, True)), 15.0)
+    assert work.prompts(15.5) == ((7, 50, 4.0),)
+    assert work.prompts(15.0 + TOLD_S + 0.1) == ()
+
+
+def test_decode_and_other_stages_tell_no_prompts():
+    head, tail = RecentWork(True, False), RecentWork(False, False)
+    head.begins(decode(), 1.0)
+    tail.begins(prefill(Span(7, 0, 32, False)), 1.0)
+    assert head.prompts(1.0) == tail.prompts(1.0) == ()
+
+
+def test_only_so_many_prompts_are_kept_and_the_latest_are_told():
+    work = RecentWork(is_head=True, traced=False)
+    for number in range(PROMPTS_MAX + 5):
+        work.begins(prefill(Span(number, 0, 1, True)), 1.0)
+    told = [request_id for request_id, _, _ in work.prompts(1.0)]
+    assert told == list(range(5, PROMPTS_MAX + 5))
+
+
+def test_waits_of_requests_that_never_begin_are_forgotten(monkeypatch):
+    monkeypatch.setattr(recent_work, "WAITING_MAX", 2)
+    work = RecentWork(is_head=True, traced=False)
+    for number, at in ((1, 1.0), (2, 2.0), (3, 3.0)):
+        work.received(submit(number), at)
+    work.received(RequestCancelled(2), 4.0)
+    work.begins(prefill(*(Span(number, 0, 1, True) for number in (1, 2, 3))), 5.0)
+    assert [waited for _, _, waited in work.prompts(5.0)] == [0.0, 0.0, 2.0]
+
+
+def test_steps_are_numbered_and_hold_what_came_between_their_layers():
+    work = RecentWork(is_head=False, traced=True)
+    work.ended(decode(3), began=1.2, now=1.4)
+    work.ended(prefill(Span(1, 0, 32, False)), began=1.0, now=2.0)
+    assert work.steps(2.0) == ((1, 3, True, 1.4, pytest.approx(0.2)), (2, 32, False, 2.0, 1.0))
+    assert work.steps(2.0 + TOLD_S) == ((2, 32, False, 2.0, 1.0),)
+
+
+def test_steps_are_bounded_and_told_only_where_a_trace_is_written():
+    traced, quiet = RecentWork(False, True), RecentWork(False, False)
+    for work in (traced, quiet):
+        for _ in range(STEPS_MAX + 7):
+            work.ended(decode(), 1.0, 1.001)
+    assert [step[0] for step in traced.steps(1.1)] == list(range(8, STEPS_MAX + 8))
+    assert quiet.steps(1.1) == ()
