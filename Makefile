@@ -4,14 +4,14 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: venv test lint types contracts tests fuzz lock sbom demo clean
+.PHONY: venv test lint types contracts tests docs fuzz lock sbom demo clean
 
 venv: $(STAMP)
 
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt "torch==2.13.0"
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[test,bench]"
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[test,bench,docs]"
 	touch $@
 
 test: lint types contracts tests
@@ -28,6 +28,10 @@ contracts: venv
 
 tests: venv
 	$(BIN)/python -m pytest
+
+# The documents as a site, in build/site; broken links are errors. To read it: python -m http.server -d build/site
+docs: venv
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet
 
 # Hours; FUZZ names decoders and options: make fuzz FUZZ="wire-message --runs 10000"
 fuzz: venv
@@ -50,4 +54,4 @@ demo: venv
 	$(BIN)/molink demo
 
 clean:
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis .fuzz
+	rm -rf $(VENV) build/site .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis .fuzz

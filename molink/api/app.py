@@ -7,6 +7,7 @@ from aiohttp import web
 from molink.api.access import Access, access_checked, add_rate_limit_headers
 from molink.api.body import BODY_BYTES_MAX
 from molink.api.callers import CALLERS, Callers
+from molink.api.chat import ChatFormat
 from molink.api.errors import errors_in_shape
 from molink.api.generate import post_generate
 from molink.api.headers.added import headers_added
@@ -36,10 +37,12 @@ def create_app(
     access: Access | None = None,
     *,
     strict: bool = False,
+    chat_format: ChatFormat | None = None,
     metrics: Metrics | None = None,
     body_bytes_max: int = BODY_BYTES_MAX,
 ) -> web.Application:
     """The application that serves `service` to who has `access`: without it, to this machine.
+    `chat_format`: how the model writes calls and reasoning; without it, as its template shows;
     `strict` refuses fields that would be ignored; `metrics` are given where they go elsewhere, too.
 
     Run it with `start_api`, which sets what cancellation needs.
@@ -57,11 +60,14 @@ def create_app(
     app.on_response_prepare.append(add_rate_limit_headers)
     app.on_response_prepare.append(headers_added(access.cors))
     texts = TokenTexts(service)
+    chat_format = chat_format or ChatFormat.of(service.card.tokenizer)
     app.add_routes(
         [
             web.post("/generate", partial(post_generate, service)),
             web.post("/v1/completions", partial(post_completions, service, texts)),
-            web.post("/v1/chat/completions", partial(post_chat_completions, service, texts)),
+            web.post(
+                "/v1/chat/completions", partial(post_chat_completions, service, texts, chat_format)
+            ),
             web.get("/v1/models", partial(get_models, service)),
             web.get("/v1/models/{model:.+}", partial(get_model, service)),
             web.get("/health", partial(get_health, service)),

@@ -55,6 +55,8 @@ _WORDS = {
     "finite_number": "must be a number: send one that is finite, without quotes",
     "string_type": "must be a string: send it in quotes",
     "list_type": "must be a list: send it in brackets",
+    "dict_type": "must be an object: send its fields in braces",
+    "string_pattern_mismatch": "must be 1 to 128 letters, digits or any of _ . : / -: change it",
     "model_type": "must be an object: send its fields in braces",
     "greater_than_equal": "must be {ge} or more: send a larger number",
     "greater_than": "must be more than {gt}: send a larger number",

@@ -11,15 +11,13 @@ request gives with n = 1.
 """
 
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
 
-from jinja2 import TemplateError
-
 from molink.api.errors import NAME_CHARS_SHOWN, ApiError
-from molink.api.schemas import Message, SamplingBody
+from molink.api.schemas import SamplingBody
 from molink.api.workers import in_worker
 from molink.serving.service import ChatTokenizer, GenerationRequest, ModelCard
 from molink.serving.timeline import ARRIVAL, Arrival, RequestTimeline
@@ -31,10 +29,12 @@ __all__ = [
     "check_model",
     "checked_token_ids",
     "choice_seed",
+    "encoded",
     "generation_requests",
+    "on_loop_or_thread",
     "prompt_list",
     "token_budget",
-    "tokens_of_conversation",
+    "tokenizer_of",
     "tokens_of_prompt",
 ]
 
@@ -95,10 +95,10 @@ async def tokens_of_prompt(
     """Token ids of one prompt, given as text or as token ids."""
     if not isinstance(prompt, str):
         check = partial(checked_token_ids, prompt, card, param)
-        return await _on_loop_or_thread(len(prompt), check)
+        return await on_loop_or_thread(len(prompt), check)
     if not prompt:
         raise _empty(param)
-    token_ids = await _encode(_tokenizer(card, param), prompt, add_special_tokens=True)
+    token_ids = await encoded(tokenizer_of(card, param), prompt, add_special_tokens=True)
     if not token_ids:
         raise _empty(param)
     return token_ids
@@ -121,55 +121,21 @@ def checked_token_ids(token_ids: Any, card: ModelCard, param: str) -> tuple[int,
     return tuple(token_ids)
 
 
-async def tokens_of_conversation(messages: Sequence[Message], card: ModelCard) -> tuple[int, ...]:
-    """Token ids of a conversation in the model's own chat template, up to the assistant's turn."""
-    tokenizer = _tokenizer(card, "messages")
-    if not tokenizer.chat_template:
-        raise ApiError(
-            "This model has no chat template: use /v1/completions with a prompt instead.",
-            param="messages",
-        )
-    conversation = [_as_template_reads(message) for message in messages]
-    chars = sum(len(one["content"]) for one in conversation)
-    text = await _on_loop_or_thread(chars, partial(_render, tokenizer, conversation))
-    token_ids = await _encode(tokenizer, text, add_special_tokens=False)
-    if not token_ids:
-        raise _empty("messages")
-    return token_ids
-
-
-def _as_template_reads(message: Message) -> dict[str, str]:
-    role = "system" if message.role == "developer" else message.role
-    plain = {"role": role, "content": "\n".join(part.text for part in message.content)}
-    return plain if message.name is None else plain | {"name": message.name}
-
-
-def _render(tokenizer: ChatTokenizer, conversation: list[dict[str, Any]]) -> str:
-    try:
-        return str(
-            tokenizer.apply_chat_template(conversation, add_generation_prompt=True, tokenize=False)
-        )
-    except (TemplateError, TypeError, ValueError) as error:
-        raise ApiError(
-            f"The model's chat template refuses these messages ({str(error)[:200]}): change their "
-            "order or roles.",
-            param="messages",
-        ) from None
-
-
-async def _encode(
+async def encoded(
     tokenizer: ChatTokenizer, text: str, *, add_special_tokens: bool
 ) -> tuple[int, ...]:
+    """Token ids of a text, which may be empty."""
     encode = partial(tokenizer.encode, text, add_special_tokens=add_special_tokens)
-    return tuple(await _on_loop_or_thread(len(text), encode))
+    return tuple(await on_loop_or_thread(len(text), encode))
 
 
-async def _on_loop_or_thread(size: int, work: Callable[[], Result]) -> Result:
-    """Do what takes longer the more characters or token ids there are."""
+async def on_loop_or_thread(size: int, work: Callable[[], Result]) -> Result:
+    """Result of `work`, which takes longer the more characters or token ids there are."""
     return work() if size <= TEXT_CHARS_ON_LOOP_MAX else await in_worker(work)
 
 
-def _tokenizer(card: ModelCard, param: str) -> ChatTokenizer:
+def tokenizer_of(card: ModelCard, param: str) -> ChatTokenizer:
+    """The model's tokenizer. Raises ApiError when it has none."""
     if card.tokenizer is None:
         raise ApiError(
             "This model has no tokenizer: send token ids instead of text ('prompt_token_ids' to "
@@ -221,6 +187,7 @@ def generation_requests(
     max_tokens: int,
     logprobs: int | None,
     choices: int = 1,
+    skip_special_tokens: bool = True,
 ) -> list[GenerationRequest]:
     """One request for each choice of a prompt; without a seed, each prompt draws its own."""
     seed = secrets.randbits(64) if body.seed is None else body.seed
@@ -238,6 +205,7 @@ def generation_requests(
         stop=tuple(body.stop or ()),
         stop_token_ids=stop_token_ids,
         logprobs=logprobs,
+        skip_special_tokens=skip_special_tokens and body.skip_special_tokens is not False,
     )
     seeds = (choice_seed(seed, choice) for choice in range(choices))
     return [

@@ -42,10 +42,12 @@ __all__ = [
     "GenerateBody",
     "Message",
     "Messages",
+    "NamedToolChoice",
     "Part",
     "SamplingBody",
     "StopTexts",
     "StreamOptions",
+    "ToolBody",
     "list_only",
     "type_tag",
 ]
@@ -67,6 +69,13 @@ MESSAGES_MAX = 10_000
 TIMEOUT_S_MAX = 86_400.0
 """A day."""
 
+TOOLS_MAX = 128
+"""OpenAI's limit; each is shown to the model."""
+
+TOOL_CALLS_MAX = 1024
+"""Of one message: more than any model makes in an answer."""
+
+
 SEED_MIN = -(2**63)
 SEED_MAX = 2**64 - 1
 """Signed and unsigned 64-bit seeds are both taken; negative ones wrap around."""
@@ -76,7 +85,11 @@ def _as_list(value: Any) -> Any:
     return [value] if isinstance(value, str) else list_only(value)
 
 
-def _as_parts(value: Any) -> Any:
+def _as_parts(value: Any, info: ValidationInfo) -> Any:
+    if value is None and info.data.get("tool_calls"):
+        return []
+    if value is None:
+        raise ValueError("is missing: add it to the request")
     return [{"type": "text", "text": value}] if isinstance(value, str) else list_only(value)
 
 
@@ -91,6 +104,8 @@ StopText = Annotated[str, Field(min_length=1, max_length=STOP_CHARS_MAX)]
 StopList = Annotated[list[StopText], Field(max_length=STOP_COUNT_MAX)]
 StopTexts = Annotated[StopList, BeforeValidator(_as_list, StopText | StopList)]
 TokenIds = Annotated[list[int], Field(max_length=STOP_TOKEN_IDS_MAX)]
+ToolName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.:/-]{1,128}$")]
+ReasoningEffort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
 
 
 TOKEN_IDS_SCHEMA = {
@@ -176,6 +191,8 @@ class SamplingBody(Body):
     appears."""
     stop_token_ids: TokenIds | None = None
     """Default: none. Token ids that end the answer besides the model's end-of-sequence tokens."""
+    skip_special_tokens: bool | None = None
+    """Default true: the text leaves out what marks turns and ends."""
     ignore_eos: bool | None = None
     """Default false. True goes on after the model's end-of-sequence tokens, up to max_tokens."""
     stream: bool | None = None
@@ -234,12 +251,70 @@ class TextPart(_Strict):
     text: str
 
 
+class FunctionCall(_Strict):
+    """Name and arguments of a call, as the model wrote them."""
+
+    name: str
+    arguments: str
+
+
+class ToolCallBody(_Strict):
+    """Call that the assistant has made before."""
+
+    id: str
+    type: Literal["function"] = "function"
+    function: FunctionCall
+    index: int | None = None
+    """Of a streamed answer, which some clients leave in. It does nothing."""
+
+
 class Message(_Strict):
     """One message of a conversation. `developer` is shown to the chat template as `system`."""
 
-    role: Literal["system", "developer", "user", "assistant"]
-    content: Annotated[list[TextPart], FailFast(), BeforeValidator(_as_parts, str | list[TextPart])]
+    role: Literal["system", "developer", "user", "assistant", "tool"]
+    tool_calls: list[ToolCallBody] | None = Field(default=None, max_length=TOOL_CALLS_MAX)
+    tool_call_id: str | None = None
+    """Of a tool's result: which call it belongs to."""
+    content: Annotated[
+        list[TextPart], FailFast(), BeforeValidator(_as_parts, str | list[TextPart] | None)
+    ] = Field(default=None, validate_default=True)
+    """May be absent where the assistant called tools."""
+    reasoning: str | None = None
+    """What the assistant thought."""
+    reasoning_content: str | None = None
+    """The same, under the name that many clients use."""
     name: str | None = None
+
+
+class FunctionBody(_Strict):
+    """Function that the model may call."""
+
+    name: ToolName
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+    """JSON schema of an object. Default: no arguments."""
+    strict: bool | None = None
+    """Arguments of a call that is not forced are the model's own; true does not change that."""
+
+
+class ToolBody(_Strict):
+    """Tool that the model may call."""
+
+    type: Literal["function"]
+    function: FunctionBody
+
+
+class NamedFunction(_Strict):
+    """Name of a function."""
+
+    name: ToolName
+
+
+class NamedToolChoice(_Strict):
+    """The one tool that must be called."""
+
+    type: Literal["function"]
+    function: NamedFunction
 
 
 Messages = Annotated[list[Message], FailFast(), Field(min_length=1, max_length=MESSAGES_MAX)]
@@ -261,3 +336,14 @@ class ChatBody(SamplingBody):
     """Default 0. k: also of the k most likely ones at its place."""
     stream_options: StreamOptions | None = None
     """Of a stream: `{"include_usage": true}` adds an event with the tokens that were counted."""
+    tools: list[ToolBody] | None = Field(default=None, max_length=TOOLS_MAX)
+    tool_choice: Any = None
+    """Default "auto" with tools. "none", "auto", "required", or one tool by name."""
+    parallel_tool_calls: bool | None = None
+    """Default true. False: calls after the first are left out of the answer."""
+    reasoning_effort: ReasoningEffort | None = None
+    """For the chat template; default: as the template says."""
+    include_reasoning: bool | None = None
+    """Default true. False: the answer is without its reasoning."""
+    chat_template_kwargs: dict[str, Any] | None = None
+    """Variables for the chat template, such as "enable_thinking"."""

@@ -7,7 +7,7 @@ not; one that runs notices what they wrote at its next request.
 import re
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -69,9 +69,9 @@ def create_key(
 @data_dir_option
 def list_keys(as_json: bool, data_dir: str | None) -> None:
     """Show keys with what was asked with each, those that ended lately too; never their secrets."""
-    with _store(data_dir) as store:
-        now = time.time()
-        rows = [_fields(one, now) for one in store.list_keys()]
+    now = time.time()
+    with _store_if_any(data_dir) as store:
+        rows = [_fields(one, now) for one in store.list_keys()] if store else []
     show_rows(rows, as_json, "There are no keys: molink key create makes one.")
 
 
@@ -80,7 +80,11 @@ def list_keys(as_json: bool, data_dir: str | None) -> None:
 @data_dir_option
 def revoke_key(key: str, data_dir: str | None) -> None:
     """Refuse every further request with this key; answers under way are finished."""
-    with _store(data_dir) as store:
+    with _store_if_any(data_dir) as store:
+        if store is None:
+            raise UserError(
+                f"There is no usable key {key!r:.80}, nor any other: give the server's --data-dir."
+            )
         gone = store.revoke(key, time.time())
     click.echo(f"Key {gone.key_id} is revoked.")
 
@@ -97,11 +101,21 @@ def _store(data_dir: str | None) -> Iterator["KeyStore"]:
     from molink.config.data_dir import data_dir as folder
     from molink.control.api_keys.store import KeyStore
 
-    store = KeyStore.open(folder(DATA_FOLDER, data_dir))
-    try:
+    with closing(KeyStore.open(folder(DATA_FOLDER, data_dir))) as store:
         yield store
-    finally:
-        store.close()
+
+
+@contextmanager
+def _store_if_any(data_dir: str | None) -> Iterator["KeyStore | None"]:
+    """None where no key was ever made: a folder that was mistyped is not made."""
+    from molink.config.data_dir import data_dir as folder
+    from molink.control.api_keys.store import KeyStore
+
+    if not KeyStore.exists(folder(DATA_FOLDER, data_dir)):
+        yield None
+        return
+    with _store(data_dir) as store:
+        yield store
 
 
 def _fields(record: "KeyRecord", now: float) -> dict[str, Any]:

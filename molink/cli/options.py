@@ -6,12 +6,13 @@ from typing import Any
 
 import click
 
+from molink.config.parsers import AUTO, REASONING_PARSERS, TOOL_PARSERS
 from molink.errors import UserError
 from molink_scheduler.codec_choice import CODEC_CHOICES
 from molink_scheduler.head.settings import RingTerms
 from molink_scheduler.link.transmission import POLICIES, POLICY_DEFAULT
 
-__all__ = ["access_options", "key_option", "ring_options", "some_ring_options"]
+__all__ = ["access_options", "chat_options", "key_option", "ring_options", "some_ring_options"]
 
 Command = Callable[..., Any]
 
@@ -136,6 +137,23 @@ _ACCESS_OPTIONS = (
     ),
 )
 
+_CHAT_OPTIONS = (
+    click.option(
+        "--tool-parser",
+        type=click.Choice(TOOL_PARSERS),
+        default=AUTO,
+        show_default=True,
+        help="How the model writes calls of tools; auto finds it from the chat template.",
+    ),
+    click.option(
+        "--reasoning-parser",
+        type=click.Choice(REASONING_PARSERS),
+        default=AUTO,
+        show_default=True,
+        help="How it writes what it thinks before it answers.",
+    ),
+)
+
 key_option = click.option(
     "--key",
     envvar="MOLINK_API_KEY",
@@ -147,6 +165,13 @@ key_option = click.option(
 def access_options(command: Command) -> Command:
     """Add the options about who may use the API."""
     for option in reversed(_ACCESS_OPTIONS):
+        command = option(command)
+    return command
+
+
+def chat_options(command: Command) -> Command:
+    """Add the options about how answers are read."""
+    for option in reversed(_CHAT_OPTIONS):
         command = option(command)
     return command
 

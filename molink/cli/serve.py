@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from molink.cli.options import access_options, ring_options
+from molink.cli.options import access_options, chat_options, ring_options
 
 if TYPE_CHECKING:
     from molink.config.ring_hosts import RingHosts
@@ -43,6 +43,7 @@ NODES_DEFAULT = 3
     "replay`; prompts and answers are in it.",
 )
 @access_options
+@chat_options
 @ring_options
 def serve(link: str | None, hosts: str | None, nodes: int | None, **options: Any) -> None:
     """Serve MODEL: a local directory, a Hugging Face hub id, or `demo`."""
@@ -70,6 +71,7 @@ async def _serve(settings: "ServeSettings") -> None:
     """Until cancelled by a signal. Raises StageError or UserError when no ring stands at first."""
     from molink.api import create_app, start_api
     from molink.api.access import open_access
+    from molink.api.chat import ChatFormat
     from molink.api.headers.cors import CorsRules
     from molink.api.server import check_port_free
     from molink.cli.tables import DATA_FOLDER
@@ -92,7 +94,10 @@ async def _serve(settings: "ServeSettings") -> None:
         )
         cluster = await stack.enter_async_context(start_local(settings))
         await until_loaded(cluster, settings.nodes)
-        app = create_app(cluster.service, access, strict=settings.strict)
+        format = ChatFormat.of(
+            cluster.service.card.tokenizer, settings.tool_parser, settings.reasoning_parser
+        )
+        app = create_app(cluster.service, access, chat_format=format, strict=settings.strict)
         runner = await start_api(app, settings.host, settings.port)
         stack.push_async_callback(runner.cleanup)
         shown = StatusLine()

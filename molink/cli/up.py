@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from molink.cli.options import access_options, some_ring_options
+from molink.cli.options import access_options, chat_options, some_ring_options
 
 if TYPE_CHECKING:
     from molink.cli.terminal import StatusLine
@@ -118,6 +118,7 @@ SHARED = ("dtype", "model_len_max", "micro_batch_count", "policy", "codec", "spa
     "--data-dir", metavar="FOLDER", help="Keys, invites, nodes; without it $XDG_DATA_HOME/molink."
 )
 @access_options
+@chat_options
 @some_ring_options(*SHARED)
 def up(data_dir: str | None, wait: bool, public_host: str, **options: Any) -> None:
     """Serve MODEL over the PCs that join: a local directory, a Hugging Face hub id, or `demo`.
@@ -152,6 +153,7 @@ async def _serve(settings: "UpSettings", shown: "StatusLine", *, wait: bool) -> 
     from molink.api import create_app, start_api
     from molink.api.access import open_access
     from molink.api.agents import create_agents_app
+    from molink.api.chat import ChatFormat
     from molink.api.cluster_routes import add_plan_route
     from molink.api.headers.cors import CorsRules
     from molink.api.server import check_port_free, free_ports
@@ -178,7 +180,10 @@ async def _serve(settings: "UpSettings", shown: "StatusLine", *, wait: bool) -> 
                 cors=cors,
             )
         )
-        app = create_app(service, access, strict=settings.strict)
+        format = ChatFormat.of(
+            service.card.tokenizer, settings.tool_parser, settings.reasoning_parser
+        )
+        app = create_app(service, access, chat_format=format, strict=settings.strict)
         add_plan_route(app, service.model.name, coordinator.plan)
         offered = OfferedFiles(
             coordinator.checkpoint, settings.data_dir / "weights", name=service.model.name

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from molink.config.layer_split import check_layers
 from molink.config.link_schedule import LinkSchedule
+from molink.config.parsers import AUTO
 from molink.config.ring_hosts import RingHosts
 from molink.errors import UserError
 from molink.printable import is_printable
@@ -72,6 +73,8 @@ class ServeSettings:
     """Whether fields of a request that would be ignored are refused."""
     served_model_names: tuple[str, ...] = ()
     """What users call the model; none: its own name."""
+    tool_parser: str = AUTO
+    reasoning_parser: str = AUTO
     event_log: Path | None = None
     """Where each stage writes what it is told, with its number behind the name."""
 
@@ -143,6 +146,8 @@ class UpSettings:
     """Whether fields of a request that would be ignored are refused."""
     served_model_names: tuple[str, ...] = ()
     """What users call the model; none: its own name."""
+    tool_parser: str = AUTO
+    reasoning_parser: str = AUTO
     min_nodes: int = 1
     dtype: str = "auto"
     model_len_max: int | None = None

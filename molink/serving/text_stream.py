@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from molink.serving.service import ChatTokenizer
 
-__all__ = ["TextStream"]
+__all__ = ["TextStream", "overlap"]
 
 INCOMPLETE = "\ufffd"
 """What a tokenizer decodes half a character to."""
@@ -24,6 +24,7 @@ class TextStream:
 
     tokenizer: ChatTokenizer
     stop: tuple[str, ...] = ()
+    skip_special_tokens: bool = True
     stopped_at: str | None = None
     """The stop string that has appeared."""
     _token_ids: list[int] = field(default_factory=list)
@@ -53,7 +54,9 @@ class TextStream:
         return text[len(before) :]
 
     def _decode(self, start: int, end: int) -> str:
-        return self.tokenizer.decode(self._token_ids[start:end], skip_special_tokens=True)
+        return self.tokenizer.decode(
+            self._token_ids[start:end], skip_special_tokens=self.skip_special_tokens
+        )
 
     def _take(self, new: str) -> str:
         """Add new text behind what is held, and return what can no longer belong to a stop
@@ -68,12 +71,12 @@ class TextStream:
             at, self.stopped_at = min(found)
             self._held = ""
             return text[:at]
-        keep = max(_overlap(text, stop) for stop in self.stop)
+        keep = max(overlap(text, stop) for stop in self.stop)
         self._held = text[len(text) - keep :]
         return text[: len(text) - keep]
 
 
-def _overlap(text: str, stop: str) -> int:
+def overlap(text: str, stop: str) -> int:
     """Length of the longest end of `text` with which `stop` begins."""
     longest = min(len(text), len(stop) - 1)
     return next((n for n in range(longest, 0, -1) if text.endswith(stop[:n])), 0)

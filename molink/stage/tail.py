@@ -77,8 +77,9 @@ class EndRules:
         return FinishReason.NONE
 
     def _text_stream(self, admission: Admission) -> TextStream | None:
-        if not admission.sampling.stop or self.tokenizer is None:
+        sampling = admission.sampling
+        if not sampling.stop or self.tokenizer is None:
             return None
-        stream = TextStream(self.tokenizer, admission.sampling.stop)
+        stream = TextStream(self.tokenizer, sampling.stop, sampling.skip_special_tokens)
         stream.push(admission.output)
         return stream

@@ -54,6 +54,9 @@ class SamplingParams:
     """End-of-sequence tokens included, unless the request ignores them."""
     logprobs: int | None = None
     """None: no log-probabilities; k: that of the chosen token and of the k most likely ones."""
+    skip_special_tokens: bool = True
+    """Whether text, in which stop strings are looked for, leaves out the tokenizer's special
+    tokens."""
 
     def __post_init__(self) -> None:
         _check_range("max_tokens", self.max_tokens, 1, 2**31)

@@ -49,12 +49,19 @@ class CharTokenizer:
         return [f"<{one}>" for one in ids]
 
     def apply_chat_template(
-        self, conversation: list[dict[str, Any]], *, add_generation_prompt: bool, tokenize: bool
+        self,
+        conversation: list[dict[str, Any]],
+        *,
+        add_generation_prompt: bool,
+        tokenize: bool,
+        **variables: Any,
     ) -> str:
         assert add_generation_prompt and not tokenize
         environment = Environment()
         environment.globals["raise_exception"] = _raise_exception
-        return environment.from_string(self.chat_template).render(messages=conversation)
+        return environment.from_string(self.chat_template).render(
+            messages=conversation, **variables
+        )
 
 
 CARD = ModelCard(

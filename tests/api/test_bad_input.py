@@ -121,7 +121,7 @@ SHARED_BAD = [
     ({"max_new_tokens": 5}, "max_new_tokens"),
     ({"min_tokens": 5}, "min_tokens"),
     ({"guided_regex": "a+"}, "guided_regex"),
-    ({"skip_special_tokens": False}, "skip_special_tokens"),
+    ({"use_beam_search": True}, "use_beam_search"),
     ({"tokenizer": "mine"}, "tokenizer"),
     ({"model": 5}, "model"),
 ]
@@ -191,7 +191,7 @@ PATH_BAD = [
     (
         CHAT,
         {"messages": [{"role": "assistant", "content": "", "tool_calls": [{"id": "1"}]}]},
-        "messages.0.tool_calls",
+        "messages.0.tool_calls.0.function",
     ),
     (
         CHAT,
@@ -205,7 +205,7 @@ PATH_BAD = [
     (CHAT, {"logprobs": 5}, "logprobs"),
     (CHAT, {"top_logprobs": 2}, "top_logprobs"),
     (CHAT, {"logprobs": True, "top_logprobs": 21}, "top_logprobs"),
-    (CHAT, {"tools": [{"type": "function"}]}, "tools"),
+    (CHAT, {"tools": [{"type": "function"}]}, "tools.0.function"),
     (CHAT, {"tool_choice": "required"}, "tool_choice"),
     (CHAT, {"functions": [{}]}, "functions"),
     (CHAT, {"response_format": {"type": "json_object"}}, "response_format"),
@@ -213,7 +213,7 @@ PATH_BAD = [
     (CHAT, {"modalities": ["text", "audio"]}, "modalities"),
     (CHAT, {"audio": {"voice": "x"}}, "audio"),
     (CHAT, {"web_search_options": {}}, "web_search_options"),
-    (CHAT, {"reasoning_effort": "high"}, "reasoning_effort"),
+    (CHAT, {"reasoning_effort": "much"}, "reasoning_effort"),
     (CHAT, {"prompt": "hi"}, "prompt"),
 ]
 
@@ -239,7 +239,11 @@ SENTENCES = [
     (CHAT, {"messages": ["hi"]}, "'messages.0' must be an object: send its fields in braces."),
     (CHAT, {"messages": []}, "'messages' is too short: send at least 1."),
     (CHAT, {"messages": [{"role": "user"}]}, "'messages.0.content' is missing: add it to the"),
-    (CHAT, {"messages": [{"role": 5, "content": "hi"}]}, "'assistant': nothing else is served."),
+    (
+        CHAT,
+        {"messages": [{"role": 5, "content": "hi"}]},
+        "'assistant' or 'tool': nothing else is served.",
+    ),
     (CHAT, {"stream_options": 5}, "'stream_options' must be an object: send its fields in braces."),
 ]
 

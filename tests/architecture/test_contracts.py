@@ -19,14 +19,16 @@ OPTIONS = {
     "serve": (
         "--host --port --link --hosts --nodes --layers --dtype --device --threads --max-model-len "
         "--kv-tokens --micro-batches --policy --upload-mbps --wire --span-tokens --event-log "
-        "--no-keys --allowed-host --cors-origin --strict --served-model-name"
+        "--no-keys --allowed-host --tool-parser --reasoning-parser "
+        "--cors-origin --strict --served-model-name"
     ),
     "up": (
         "--host --port --public-host --broker --broker-port --relay-port --relay "
         "--relay-secret-file --agents-port --broker-users --tls-cert --tls-key --tls-ca "
         "--min-nodes --wait --tpot-ms --context-tokens --prompt-tokens --answer-tokens --split "
         "--weights-mbps --data-dir --dtype --max-model-len --micro-batches --policy --wire "
-        "--span-tokens --no-keys --allowed-host --cors-origin --strict --served-model-name"
+        "--span-tokens --no-keys --allowed-host --tool-parser --reasoning-parser "
+        "--cors-origin --strict --served-model-name"
     ),
     "demo": "--chat --prompt",
     "plan": (

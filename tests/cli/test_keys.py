@@ -82,6 +82,15 @@ def test_what_cannot_be_done_is_said(words, sentence):
         CliRunner().invoke(cli, ("key", *words), catch_exceptions=False)
 
 
+def test_a_folder_that_was_mistyped_is_not_made(tmp_path):
+    elsewhere = tmp_path / "mistyped"
+    assert listed("--data-dir", str(elsewhere)) == []
+    words = ("key", "revoke", "anna", "--data-dir", str(elsewhere))
+    with pytest.raises(UserError, match="nor any other"):
+        CliRunner().invoke(cli, words, catch_exceptions=False, standalone_mode=False)
+    assert not elsewhere.exists()
+
+
 def test_a_list_of_nodes_needs_no_key_to_be_typed(home, monkeypatch):
     """The one that it makes opens everything while it asks, and nothing afterwards."""
     seen = []

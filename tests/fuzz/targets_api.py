@@ -10,10 +10,12 @@ from multidict import CIMultiDict, CIMultiDictProxy
 from molink.api.access import Access, _admit
 from molink.api.body import _checked
 from molink.api.callers import CALLERS, Callers
+from molink.api.chat import ChatFormat, chat_prompt
 from molink.api.errors import ApiError
 from molink.api.generate import _request_of
 from molink.api.openai import chat, completions
-from molink.api.requests import prompt_list, tokens_of_conversation, tokens_of_prompt
+from molink.api.openai.conversation import conversation_of
+from molink.api.requests import prompt_list, tokens_of_prompt
 from molink.api.schemas import ChatBody, CompletionBody, GenerateBody
 from molink.api.weights.routes import _range
 from molink.client.api_client import _events, server_sentence
@@ -56,7 +58,8 @@ async def _completions(data: bytes) -> None:
 
 async def _chat(data: bytes) -> None:
     body = _checked(bytearray(data), ChatBody)
-    chat._requests(await tokens_of_conversation(body.messages, CARD), body, CARD)
+    prompt = await chat_prompt(conversation_of(body), CARD, ChatFormat())
+    chat._requests(prompt, body, CARD)
 
 
 def _weights_range(data: bytes) -> None:

@@ -60,6 +60,7 @@ SAMPLING = SamplingParams(
     stop=("\n\n", "конец", "🛑"),
     stop_token_ids=(0, 1, 2**31 - 1),
     logprobs=20,
+    skip_special_tokens=False,
 )
 
 

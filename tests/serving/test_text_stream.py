@@ -90,3 +90,14 @@ def test_a_real_tokenizer_gives_the_same_text_in_pieces(text):
     stream = TextStream(tokenizer)
     pieces = [stream.push((token,)) for token in token_ids]
     assert "".join([*pieces, stream.finish()]) == tokenizer.decode(token_ids)
+
+
+@pytest.mark.parametrize(("skips", "shown"), [(True, "ab"), (False, "a<|end|>b")])
+def test_special_tokens_are_shown_where_asked_for(skips, shown):
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(DEMO_MODEL_DIR)
+    stream = TextStream(tokenizer, skip_special_tokens=skips)
+    token_ids = tokenizer.encode("a<|end|>b", add_special_tokens=False)
+    pieces = [stream.push((token,)) for token in token_ids]
+    assert "".join([*pieces, stream.finish()]) == shown

@@ -45,8 +45,8 @@ class Dialect(Protocol):
     def choice(self, index: int, answer: Answer) -> dict[str, Any]:
         """A choice of a whole answer."""
 
-    def delta(self, index: int, event: TokenEvent) -> dict[str, Any]:
-        """A choice of a streamed chunk."""
+    def delta(self, index: int, event: TokenEvent) -> dict[str, Any] | None:
+        """A choice of a streamed chunk; None: there is nothing to tell yet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,9 +167,11 @@ async def _streamed(
             tokens += len(event.token_ids)
             unfinished -= event.finish_reason is not None
             is_last = unfinished == 0 and not job.include_usage
-            served = {"molink": served_by()} if is_last else {}
-            choice = dialect.delta(index, event) | {"stop_reason": event.stop_reason}
-            await stream.send({**envelope, "choices": [choice], **no_usage, **served})
+            choice = dialect.delta(index, event)
+            if choice is not None:
+                choices = [choice | {"stop_reason": event.stop_reason}]
+                served = {"molink": served_by()} if is_last else {}
+                await stream.send({**envelope, "choices": choices, **no_usage, **served})
         return tokens
 
     async with EventStream(request) as stream:

@@ -7,14 +7,22 @@ from aiohttp import web
 
 from molink.api.answers import Answer, finite
 from molink.api.body import checked_body
+from molink.api.chat import (
+    ChatFormat,
+    ChatPrompt,
+    Finished,
+    Part,
+    PartReader,
+    ReasoningDelta,
+    Reply,
+    TextDelta,
+    ToolCallDelta,
+    chat_prompt,
+)
 from molink.api.errors import ApiError
 from molink.api.openai.answer import Job, TokenTexts, answer_openai
-from molink.api.requests import (
-    check_model,
-    generation_requests,
-    token_budget,
-    tokens_of_conversation,
-)
+from molink.api.openai.conversation import conversation_of
+from molink.api.requests import check_model, generation_requests, token_budget
 from molink.api.schemas import ChatBody
 from molink.serving.service import (
     GenerationRequest,
@@ -31,33 +39,36 @@ BROKEN_CHARACTER = "\ufffd"
 
 
 async def post_chat_completions(
-    service: GenerationService, texts: TokenTexts, request: web.Request
+    service: GenerationService, texts: TokenTexts, format: ChatFormat, request: web.Request
 ) -> web.StreamResponse:
     """Answer one request. Without a limit the answer may fill what is left of the model's
     length."""
     card = service.card
     async with checked_body(request, ChatBody) as body:
         check_model(body.model, card)
-        prompt = await tokens_of_conversation(body.messages, card)
-        job = Job.of(body, _requests(prompt, body, card), len(prompt))
-        dialect = ChatDialect(texts, bool(body.logprobs))
+        prompt = await chat_prompt(conversation_of(body), card, format)
+        job = Job.of(body, _requests(prompt, body, card), len(prompt.token_ids))
+        dialect = ChatDialect(prompt, texts, bool(body.logprobs))
     return await answer_openai(request, service, job, dialect)
 
 
-def _requests(
-    prompt: tuple[int, ...], body: ChatBody, card: ModelCard
-) -> Sequence[GenerationRequest]:
+def _requests(prompt: ChatPrompt, body: ChatBody, card: ModelCard) -> Sequence[GenerationRequest]:
     new_name = body.max_completion_tokens is not None
     max_tokens = token_budget(
         body.max_completion_tokens if new_name else body.max_tokens,
-        len(prompt),
+        len(prompt.token_ids),
         card,
         default=None,
         param="max_completion_tokens" if new_name else "max_tokens",
     )
-    logprobs, choices = _logprobs_wanted(body), body.n or 1
     return generation_requests(
-        prompt, body, card, max_tokens=max_tokens, logprobs=logprobs, choices=choices
+        prompt.token_ids,
+        body,
+        card,
+        max_tokens=max_tokens,
+        logprobs=_logprobs_wanted(body),
+        choices=body.n or 1,
+        skip_special_tokens=prompt.skip_special_tokens,
     )
 
 
@@ -72,6 +83,53 @@ def _logprobs_wanted(body: ChatBody) -> int | None:
     return None
 
 
+def _message(reply: Reply) -> dict[str, Any]:
+    message: dict[str, Any] = {
+        "role": "assistant",
+        "content": reply.text or (None if reply.tool_calls else ""),
+        "refusal": None,
+    }
+    if reply.reasoning:
+        message |= _reasoning(reply.reasoning)
+    if reply.tool_calls:
+        message["tool_calls"] = [
+            {
+                "id": call.id,
+                "type": "function",
+                "function": {"name": call.name, "arguments": call.arguments},
+            }
+            for call in reply.tool_calls
+        ]
+    return message
+
+
+def _delta(parts: Sequence[Part]) -> dict[str, Any]:
+    """New fields of a streamed message."""
+    delta: dict[str, Any] = {}
+    for part in parts:
+        match part:
+            case TextDelta(text):
+                delta["content"] = delta.get("content", "") + text
+            case ReasoningDelta(text):
+                delta |= _reasoning(delta.get("reasoning", "") + text)
+            case ToolCallDelta():
+                delta.setdefault("tool_calls", []).append(_call_delta(part))
+    return delta
+
+
+def _reasoning(text: str) -> dict[str, str]:
+    """vLLM's present name, and the one that it had before, which many clients know."""
+    return {"reasoning": text, "reasoning_content": text}
+
+
+def _call_delta(part: ToolCallDelta) -> dict[str, Any]:
+    function = {"arguments": part.arguments}
+    if not part.name:
+        return {"index": part.index, "function": function}
+    begin = {"index": part.index, "id": part.id, "type": "function"}
+    return begin | {"function": {"name": part.name, **function}}
+
+
 class ChatDialect:
     """Writer of choices with a `message`, streamed as a `delta` whose first one names the role."""
 
@@ -79,32 +137,43 @@ class ChatDialect:
     whole_object = "chat.completion"
     chunk_object = "chat.completion.chunk"
 
-    def __init__(self, texts: TokenTexts, with_logprobs: bool) -> None:
+    def __init__(self, prompt: ChatPrompt, texts: TokenTexts, with_logprobs: bool) -> None:
+        self._prompt = prompt
         self._texts = texts
         self._with_logprobs = with_logprobs
-        self._opened: set[int] = set()
+        self._readers: dict[int, PartReader] = {}
 
     def choice(self, index: int, answer: Answer) -> dict[str, Any]:
         """A choice of a whole answer."""
+        reply = self._prompt.reply(answer.text, answer.finish_reason)
         return {
             "index": index,
-            "message": {"role": "assistant", "content": answer.text, "refusal": None},
+            "message": _message(reply),
             "logprobs": self._logprobs(answer.logprobs),
-            "finish_reason": answer.finish_reason,
+            "finish_reason": self._reason(reply.finish_reason),
         }
 
-    def delta(self, index: int, event: TokenEvent) -> dict[str, Any]:
-        """A choice of a streamed chunk."""
-        delta = {"content": event.text}
-        if index not in self._opened:
-            self._opened.add(index)
-            delta = {"role": "assistant", "content": event.text}
+    def delta(self, index: int, event: TokenEvent) -> dict[str, Any] | None:
+        """A choice of a streamed chunk; None while a mark may be on its way."""
+        is_first = index not in self._readers
+        if is_first:
+            self._readers[index] = self._prompt.reader()
+        parts = self._readers[index].push(event)
+        if not parts and not is_first and not event.logprobs:
+            return None
+        reasons = [part.reason for part in parts if isinstance(part, Finished)]
+        delta = {"role": "assistant", "content": ""} if is_first else {}
         return {
             "index": index,
-            "delta": delta,
+            "delta": delta | _delta(parts),
             "logprobs": self._logprobs(event.logprobs),
-            "finish_reason": event.finish_reason,
+            "finish_reason": self._reason(reasons[0]) if reasons else None,
         }
+
+    def _reason(self, reason: str | None) -> str | None:
+        """As OpenAI's: who demanded this very call is not told of it again."""
+        is_named = self._prompt.conversation.tool_choice.mode == "named"
+        return "stop" if reason == "tool_calls" and is_named else reason
 
     def _logprobs(self, logprobs: Sequence[TokenLogprob]) -> dict[str, Any] | None:
         if not self._with_logprobs:

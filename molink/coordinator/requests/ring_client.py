@@ -258,8 +258,9 @@ class RingClient:
         request_id = self._next_request_id
         self._next_request_id += 1
         tokenizer = self.card.tokenizer
-        text = TextStream(tokenizer, sampling.stop) if tokenizer is not None else None
-        if text is not None:
+        text = None
+        if tokenizer is not None:
+            text = TextStream(tokenizer, sampling.stop, sampling.skip_special_tokens)
             for token_id in output:  # One by one, as they were sent: what is held back agrees.
                 text.push((token_id,))
         prompt = request.prompt_token_ids

@@ -1,0 +1,160 @@
+"""A conversation as every dialect means it, and what a chat template reads of it.
+
+OpenAI's, Anthropic's and other endpoints write the same things in different JSON: who said what,
+which tools there are, which were called and what they gave. Here they are plain values; a dialect
+makes them from its own body, `prompt` turns them into token ids.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+__all__ = [
+    "AUTO",
+    "Conversation",
+    "Message",
+    "Role",
+    "Tool",
+    "ToolCall",
+    "ToolChoice",
+]
+
+Role = Literal["system", "user", "assistant", "tool"]
+
+NO_PARAMETERS: Mapping[str, Any] = {"type": "object", "properties": {}}
+"""JSON schema of a tool that takes nothing; templates look into it."""
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCall:
+    """Call of one tool, as the assistant made it."""
+
+    id: str
+    """By which its result is told apart from others'."""
+    name: str
+    arguments: str
+    """The model's own JSON text: usually an object, but nobody promises that."""
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One message of a conversation."""
+
+    role: Role
+    text: str = ""
+    reasoning: str = ""
+    """What the assistant thought before; most templates show only that of the latest turn."""
+    tool_calls: tuple[ToolCall, ...] = ()
+    """Of an assistant."""
+    tool_call_id: str = ""
+    """Of a tool: the call that this is the result of."""
+    name: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Tool:
+    """Function that the model may call."""
+
+    name: str
+    description: str = ""
+    parameters: Mapping[str, Any] = field(default_factory=lambda: NO_PARAMETERS)
+    """JSON schema of its arguments."""
+
+
+@dataclass(frozen=True, slots=True)
+class ToolChoice:
+    """Whether tools may, must or must not be called."""
+
+    mode: Literal["none", "auto", "required", "named"]
+    name: str = ""
+    """The one tool that must be called, with "named"."""
+
+    @property
+    def is_forced(self) -> bool:
+        """Whether the answer must be a call."""
+        return self.mode in ("required", "named")
+
+
+AUTO = ToolChoice("auto")
+
+
+@dataclass(frozen=True, slots=True)
+class Conversation:
+    """Everything of a request that decides its prompt and how its answer is read."""
+
+    messages: tuple[Message, ...]
+    tools: tuple[Tool, ...] = ()
+    tool_choice: ToolChoice = AUTO
+    parallel_tool_calls: bool = True
+    """False: calls after the first are dropped."""
+    reasoning_effort: str | None = None
+    """For the template; "none" also asks it for an answer without reasoning."""
+    template_kwargs: Mapping[str, Any] = field(default_factory=dict)
+    """Variables for the template, over all others."""
+    include_reasoning: bool = True
+    """Whether reasoning is part of the answer."""
+    param: str = "messages"
+    """What the dialect calls the messages, for errors."""
+
+    @property
+    def chars(self) -> int:
+        """Roughly as many characters as the template writes."""
+        texts = sum(len(one.text) + len(one.reasoning) for one in self.messages)
+        calls = sum(len(call.arguments) for one in self.messages for call in one.tool_calls)
+        return texts + calls + sum(len(str(tool.parameters)) for tool in self.tools)
+
+    @property
+    def variables(self) -> dict[str, Any]:
+        """What the template knows beside messages and tools."""
+        found: dict[str, Any] = {}
+        if self.reasoning_effort is not None:
+            found["reasoning_effort"] = self.reasoning_effort
+        if self.reasoning_effort == "none":
+            found |= {"enable_thinking": False, "thinking": False}
+        return found | dict(self.template_kwargs)
+
+    def templated_tools(self) -> list[dict[str, Any]] | None:
+        """The tools as templates read them; None where there are none."""
+        return [_templated_tool(tool) for tool in self.tools] or None
+
+    def templated_messages(self) -> list[dict[str, Any]]:
+        """The messages as templates read them: calls carry their arguments as objects, results
+        the name of their tool."""
+        names = {call.id: call.name for one in self.messages for call in one.tool_calls}
+        return [_templated_message(message, names) for message in self.messages]
+
+
+def _templated_tool(tool: Tool) -> dict[str, Any]:
+    described = {"name": tool.name, "description": tool.description}
+    return {"type": "function", "function": described | {"parameters": dict(tool.parameters)}}
+
+
+def _templated_message(message: Message, names: Mapping[str, str]) -> dict[str, Any]:
+    found: dict[str, Any] = {"role": message.role, "content": message.text}
+    if message.reasoning:
+        found |= {"reasoning_content": message.reasoning, "reasoning": message.reasoning}
+    if message.tool_calls:
+        found["tool_calls"] = [_templated_call(call) for call in message.tool_calls]
+    if message.tool_call_id:
+        found["tool_call_id"] = message.tool_call_id
+    name = message.name or names.get(message.tool_call_id, "")
+    return found | {"name": name} if name else found
+
+
+def _templated_call(call: ToolCall) -> dict[str, Any]:
+    arguments = _object_or_text(call.arguments)
+    return {
+        "id": call.id,
+        "type": "function",
+        "function": {"name": call.name, "arguments": arguments},
+    }
+
+
+def _object_or_text(arguments: str) -> dict[str, Any] | str:
+    """Arguments as an object; broken ones, which a model may have written, as their text."""
+    try:
+        found = json.loads(arguments or "{}")
+    except (ValueError, RecursionError):
+        return arguments
+    return found if isinstance(found, dict) else arguments

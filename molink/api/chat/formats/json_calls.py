@@ -1,0 +1,207 @@
+"""Calls written as JSON objects: `{"name": "f", "arguments": {...}}`.
+
+Models write the name first, so arguments are handed out while they are generated, in the model's
+own characters. Objects in any other order are read whole. Where an object ends is found by counting
+brackets outside of strings; whether it is JSON is asked of the parser when it has ended. What is
+none, or no call, is text again, marks included.
+"""
+
+import json
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from molink.api.chat.formats.reader import CallWriter, HoldingReader
+
+__all__ = ["JsonCallsReader", "JsonSpan"]
+
+_IN_TEXT = re.compile(r'["\\]')
+_OUTSIDE = re.compile(r'["{}\[\]]')
+
+_HEAD = re.compile(
+    r'\s*\{\s*(?:"type"\s*:\s*"function"\s*,\s*)?"name"\s*:\s*("(?:[^"\\]|\\.)*")\s*,'
+    r'\s*"(?:arguments|parameters)"\s*:\s*(?=\{)'
+)
+"""Up to the first bracket of the arguments."""
+
+_FIRST_KEY = re.compile(r'\s*\{\s*"((?:[^"\\]|\\.)*)"')
+
+CALL_KEYS = frozenset({"arguments", "function", "id", "name", "parameters", "type"})
+"""With another key first, an object is no call."""
+
+HEAD_CHARS_MAX = 1024
+"""In which a name and the beginning of its arguments come; it is looked for with each new piece."""
+
+
+@dataclass(slots=True)
+class JsonSpan:
+    """Finder of the end of one JSON object or array, whose text comes in pieces."""
+
+    depth: int = 0
+    """Brackets that are open."""
+    _in_text: bool = False
+    _escaped: bool = False
+
+    def end(self, text: str) -> int | None:
+        """How many characters of the next `text` belong to it; None: all, and it goes on."""
+        at = 0
+        while at < len(text):
+            if self._escaped:
+                self._escaped, at = False, at + 1
+                continue
+            mark = (_IN_TEXT if self._in_text else _OUTSIDE).search(text, at)
+            if mark is None:
+                return None
+            at = mark.end()
+            if self._closes(mark[0]):
+                return at
+        return None
+
+    def _closes(self, mark: str) -> bool:
+        if mark == "\\":
+            self._escaped = True
+        elif mark == '"':
+            self._in_text = not self._in_text
+        else:
+            self.depth += 1 if mark in "{[" else -1
+            return self.depth <= 0
+        return False
+
+
+class JsonCallsReader(HoldingReader):
+    """Base of the readers whose calls are JSON objects.
+
+    A subclass finds where one begins, sets `_opening` and steps to `_head`; when the call has ended
+    the step is `_close`, and when it was none the step is `_text`. Both are the subclass's.
+    """
+
+    marks: tuple[str, ...] = ()
+    """What is looked for in the text."""
+    close_mark = ""
+    """What ends a call besides its bracket."""
+
+    def __init__(self, calls: CallWriter) -> None:
+        super().__init__(calls)
+        self._opening = ""
+        """What stood before the object, to be text again if it is no call."""
+        self._is_bare = False
+        """Whether only the object itself tells that it is a call: then it must name a tool and have
+        arguments."""
+        self._span, self._scanned = JsonSpan(), 0
+        self._after_arguments: Callable[[], bool] = self._tail
+
+    def _text(self) -> bool:
+        raise NotImplementedError
+
+    def _close(self) -> bool:
+        raise NotImplementedError
+
+    def _begin_object(self, opening: str, *, is_bare: bool = False) -> bool:
+        """Take what is held for the beginning of a call's object."""
+        self._opening, self._is_bare = opening, is_bare
+        self._span, self._scanned = JsonSpan(), 0
+        self._after_arguments, self._step = self._tail, self._head
+        return True
+
+    def _begin_arguments(self, name: str, then: Callable[[], bool]) -> bool:
+        """Take what is held for the first bracket of a call's arguments."""
+        self._begin_call(name)
+        self._span, self._after_arguments, self._step = JsonSpan(), then, self._arguments
+        return True
+
+    def _head(self) -> bool:
+        if _is_no_call(self._held):
+            return self._break()
+        head = _HEAD.match(self._held, 0, HEAD_CHARS_MAX)
+        if head is not None:
+            name = _parsed(head[1])
+            if not self._may_call(name):
+                return self._break()
+            self._take(head.end())
+            return self._begin_arguments(name, self._tail)
+        end = self._span.end(self._held[self._scanned :])
+        if end is None:
+            self._scanned = len(self._held)
+            return False
+        return self._whole(self._scanned + end)
+
+    def _whole(self, end: int) -> bool:
+        """An object that has ended without a head."""
+        call = _whole_call(self._held[:end], needs_arguments=self._is_bare)
+        if call is None or not self._may_call(call[0]):
+            return self._break()
+        self._take(end)
+        self._begin_call(call[0])
+        self._add_arguments(call[1])
+        self._step = self._close
+        return True
+
+    def _arguments(self) -> bool:
+        end = self._span.end(self._held)
+        self._add_arguments(self._take(len(self._held) if end is None else end))
+        if end is None:
+            return False
+        self._step = self._after_arguments
+        return True
+
+    def _tail(self) -> bool:
+        """Pass over what follows the arguments, up to the object's bracket or the closing mark."""
+        end = JsonSpan(depth=1).end(self._held)
+        mark = self._held.find(self.close_mark) if self.close_mark else -1
+        if end is None and mark < 0:
+            return False
+        self._take(mark if end is None or 0 <= mark < end else end)
+        self._step = self._close
+        return True
+
+    def _begin_call(self, name: str) -> None:
+        self._opening = ""
+        super()._begin_call(name)
+
+    def _break(self) -> bool:
+        """It is no call: read it again as text."""
+        self._say(self._opening)
+        self._opening, self._step = "", self._text
+        return True
+
+    def _may_call(self, name: Any) -> bool:
+        is_name = isinstance(name, str) and bool(name)
+        return is_name and (not self._is_bare or name in self._calls.tools)
+
+    def _end(self) -> None:
+        """What follows a call's arguments is dropped, what stood before an object is text."""
+        if self._step == self._tail or (self._step == self._close and self._calls.count):
+            self._held = ""
+        self._say(self._opening)
+        super()._end()
+
+
+def _is_no_call(text: str) -> bool:
+    first = _FIRST_KEY.match(text, 0, HEAD_CHARS_MAX)
+    if first is not None:
+        return first[1] not in CALL_KEYS
+    return text.lstrip()[:1] not in ("", "{")
+
+
+def _parsed(text: str) -> Any:
+    try:
+        return json.loads(text, strict=False)
+    except (ValueError, RecursionError):
+        return None
+
+
+def _whole_call(text: str, *, needs_arguments: bool) -> tuple[str, str] | None:
+    """Name and arguments of a call's object; None: it is none."""
+    found = _parsed(text)
+    if not isinstance(found, dict):
+        return None
+    name = found.get("name", found.get("function"))
+    arguments = found.get("arguments", found.get("parameters"))
+    if arguments is None and not needs_arguments:
+        arguments = {}
+    if isinstance(arguments, str):
+        arguments = _parsed(arguments)
+    if not isinstance(name, str) or not isinstance(arguments, dict):
+        return None
+    return name, json.dumps(arguments, ensure_ascii=False)

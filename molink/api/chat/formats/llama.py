@@ -1,0 +1,44 @@
+"""Llama 3: calls as bare JSON from the beginning of an answer, or behind `<|python_tag|>`.
+
+Several follow each other with semicolons or line ends between them. A bare object is a call only if
+it names a tool of the request: an answer may be JSON for its own sake.
+"""
+
+from molink.api.chat.formats.json_calls import JsonCallsReader
+from molink.api.chat.formats.reader import CallWriter
+from molink.serving.text_stream import overlap
+
+__all__ = ["LlamaReader"]
+
+TAG = "<|python_tag|>"
+
+BETWEEN_CALLS = " \t\r\n;,"
+
+
+class LlamaReader(JsonCallsReader):
+    """Reader of Llama's JSON calls."""
+
+    marks = (TAG,)
+
+    def __init__(self, calls: CallWriter) -> None:
+        super().__init__(calls)
+        self._step = self._close
+
+    def _text(self) -> bool:
+        at = self._held.find(TAG)
+        if at < 0:
+            self._say(self._take(len(self._held) - overlap(self._held, TAG)))
+            return False
+        self._say(self._take(at))
+        return self._begin_object(self._take(len(TAG)))
+
+    def _close(self) -> bool:
+        """Where a call may begin: at first, and after another one."""
+        rest = self._held.lstrip(BETWEEN_CALLS)
+        if not rest or (rest != TAG and TAG.startswith(rest)):
+            return False
+        if rest.startswith("{"):
+            between = self._take(len(self._held) - len(rest))
+            return self._begin_object(between, is_bare=True)
+        self._step = self._text
+        return True

@@ -1,0 +1,128 @@
+"""What all readers of formats share: held text, steps over it, and calls with ids.
+
+A reader is a small state machine. `_step` is its state: it consumes what it can of `_held` and
+tells whether something changed; `push` repeats steps until one waits for more text. What a step
+decides depends only on the text from its beginning, never on how much more is there already.
+"""
+
+import secrets
+import string
+from collections.abc import Callable
+from typing import Protocol
+
+from molink.api.chat.parts import Part, TextDelta, ToolCallDelta
+
+__all__ = ["CallWriter", "HoldingReader", "PlainText", "TextReader", "call_id", "nine_letters"]
+
+ID_LETTERS = string.ascii_letters + string.digits
+
+
+def call_id() -> str:
+    """A new id of a call, as OpenAI's look."""
+    return f"call_{secrets.token_hex(12)}"
+
+
+def nine_letters() -> str:
+    """A new id as Mistral's templates demand: letters and digits, nine of them."""
+    return "".join(secrets.choice(ID_LETTERS) for _ in range(9))
+
+
+class TextReader(Protocol):
+    """Reader of an answer's text."""
+
+    def push(self, text: str) -> list[Part]:
+        """Parts that became clear with this text."""
+
+    def finish(self) -> list[Part]:
+        """Parts of what was held back, at the end of the answer."""
+
+
+class PlainText:
+    """Reader that takes everything for text."""
+
+    def push(self, text: str) -> list[Part]:
+        """The same text."""
+        return [TextDelta(text)]
+
+    def finish(self) -> list[Part]:
+        """Nothing: nothing is held back."""
+        return []
+
+
+class CallWriter:
+    """Writer of the deltas of an answer's calls: counts them and names them."""
+
+    def __init__(self, tools: frozenset[str], make_id: Callable[[], str]) -> None:
+        self.tools = tools
+        """Names of the tools that the model was told of."""
+        self.count = 0
+        self._make_id = make_id
+
+    def begin(self, name: str) -> ToolCallDelta:
+        """The first delta of the next call."""
+        self.count += 1
+        return ToolCallDelta(self.count - 1, self._make_id(), name)
+
+    def go_on(self, arguments: str) -> ToolCallDelta:
+        """A delta with more of the present call's arguments."""
+        return ToolCallDelta(self.count - 1, arguments=arguments)
+
+
+class HoldingReader:
+    """Base of the readers that find calls: text around calls loses its outer white space."""
+
+    def __init__(self, calls: CallWriter) -> None:
+        self._calls = calls
+        self._held = ""
+        self._spaces = ""
+        """White space that is text only if text follows it."""
+        self._is_after_call = False
+        self._parts: list[Part] = []
+        self._step: Callable[[], bool]
+        """The state: consumes what it can of `_held`; False when it waits for more."""
+
+    def push(self, text: str) -> list[Part]:
+        """Parts that became clear with this text."""
+        self._held += text
+        while self._held and self._step():
+            pass
+        return self._taken()
+
+    def finish(self) -> list[Part]:
+        """Parts of what was held back: whatever is no call is text."""
+        self._end()
+        if self._calls.count == 0 and self._spaces:
+            self._parts.append(TextDelta(self._spaces))
+        return self._taken()
+
+    def _end(self) -> None:
+        self._say(self._take(len(self._held)))
+
+    def _take(self, count: int) -> str:
+        """The first characters of what is held, which is held no longer."""
+        taken, self._held = self._held[:count], self._held[count:]
+        return taken
+
+    def _say(self, text: str) -> None:
+        """Give text, but white space at its end only together with what follows."""
+        text = self._spaces + text
+        if self._is_after_call:
+            text = text.lstrip()
+        said = text.rstrip()
+        self._spaces = text[len(said) :]
+        if said:
+            self._parts.append(TextDelta(said))
+            self._is_after_call = False
+
+    def _begin_call(self, name: str) -> None:
+        self._spaces = ""
+        self._is_after_call = True
+        self._parts.append(self._calls.begin(name))
+
+    def _add_arguments(self, arguments: str) -> None:
+        if arguments:
+            self._parts.append(self._calls.go_on(arguments))
+
+    def _taken(self) -> list[Part]:
+        parts, self._parts = self._parts, []
+        return parts

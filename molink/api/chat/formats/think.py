@@ -1,0 +1,107 @@
+"""Reasoning between two tags, before the answer: `<think>...</think>`."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from molink.api.chat.formats.reader import TextReader
+from molink.api.chat.parts import Part, ReasoningDelta
+from molink.serving.text_stream import overlap
+
+__all__ = ["ThinkReader", "ThinkTags"]
+
+
+@dataclass(frozen=True, slots=True)
+class ThinkTags:
+    """Tags between which a model thinks."""
+
+    open: str
+    close: str
+    is_implied: bool = False
+    """Whether an answer begins inside, where neither prompt nor answer says so."""
+
+    def begins_inside(self, prompt: str) -> bool:
+        """Whether the answer to `prompt`, the template's text, begins with reasoning."""
+        end = prompt.rstrip()
+        if end.endswith(self.open):
+            return True
+        return self.is_implied and not end.endswith(self.close)
+
+
+class ThinkReader:
+    """Splitter of an answer: what stands between the tags is reasoning, the rest is for another
+    reader. Line ends next to the tags belong to neither."""
+
+    def __init__(self, tags: ThinkTags, rest: TextReader, *, inside: bool) -> None:
+        self._tags, self._rest = tags, rest
+        self._begins_inside = inside
+        self._step: Callable[[], bool] = self._start
+        self._held = ""
+        self._has_reasoned = False
+        self._parts: list[Part] = []
+
+    def push(self, text: str) -> list[Part]:
+        """Parts that became clear with this text."""
+        self._held += text
+        while self._held and self._step():
+            pass
+        return self._taken()
+
+    def finish(self) -> list[Part]:
+        """Parts of what was held back, at the end of the answer."""
+        is_reasoning = self._begins_inside if self._step == self._start else self._is_inside
+        held, self._held = self._held, ""
+        if is_reasoning:
+            self._reason(held)
+        elif held:
+            self._parts += self._rest.push(held)
+        self._parts += self._rest.finish()
+        return self._taken()
+
+    @property
+    def _is_inside(self) -> bool:
+        return self._step == self._inside
+
+    def _start(self) -> bool:
+        """The opening tag comes first, or was in the prompt, or does not come at all."""
+        rest, tag = self._held.lstrip(), self._tags.open
+        if rest.startswith(tag):
+            self._held = rest[len(tag) :]
+            self._step = self._inside
+        elif tag.startswith(rest):
+            return False
+        else:
+            self._step = self._inside if self._begins_inside else self._outside
+        return True
+
+    def _inside(self) -> bool:
+        tag = self._tags.close
+        at = self._held.find(tag)
+        if at >= 0:
+            self._reason(self._held[:at].rstrip("\n"))
+            self._held = self._held[at + len(tag) :]
+            self._step = self._behind
+            return True
+        sure = self._held[: len(self._held) - overlap(self._held, tag)].rstrip("\n")
+        self._reason(sure)
+        self._held = self._held[len(sure) :]
+        return False
+
+    def _behind(self) -> bool:
+        self._held = self._held.lstrip("\n")
+        self._step = self._outside if self._held else self._behind
+        return bool(self._held)
+
+    def _outside(self) -> bool:
+        held, self._held = self._held, ""
+        self._parts += self._rest.push(held)
+        return False
+
+    def _reason(self, text: str) -> None:
+        text = text if self._has_reasoned else text.lstrip("\n")
+        if text:
+            self._has_reasoned = True
+            self._parts.append(ReasoningDelta(text))
+
+    def _taken(self) -> list[Part]:
+        parts, self._parts = self._parts, []
+        return parts

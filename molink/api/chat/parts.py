@@ -1,0 +1,102 @@
+"""Parts of an answer: reasoning, text, calls of tools, and its end.
+
+They come while the answer is generated, in the order in which the model writes them. Parts of the
+same kind (and of the same call) belong together; where they are cut means nothing.
+"""
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from molink.api.chat.conversation import ToolCall
+
+__all__ = [
+    "Finished",
+    "Part",
+    "ReasoningDelta",
+    "Reply",
+    "TextDelta",
+    "ToolCallDelta",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class ReasoningDelta:
+    """Piece of what the model thinks before it answers."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class TextDelta:
+    """Piece of the answer's text."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCallDelta:
+    """Piece of a call: first one with its id and name and no arguments, then arguments alone."""
+
+    index: int
+    """Of the call in this answer, from 0."""
+    id: str = ""
+    name: str = ""
+    arguments: str = ""
+    """A piece of the model's own JSON text."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """End of the answer, always its last part."""
+
+    reason: str
+    """"stop", "length", or "tool_calls": it ended by itself and tools are to be called."""
+
+
+Part = ReasoningDelta | TextDelta | ToolCallDelta | Finished
+
+
+@dataclass(slots=True)
+class Reply:
+    """Parts of one answer put together."""
+
+    reasoning: str = ""
+    text: str = ""
+    tool_calls: list[ToolCall] = field(default_factory=list)
+    finish_reason: str | None = None
+
+    @classmethod
+    def of(cls, parts: Iterable[Part]) -> "Reply":
+        """All parts of an answer."""
+        reply = cls()
+        for part in parts:
+            reply.add(part)
+        return reply
+
+    def add(self, part: Part) -> None:
+        """Take the next part into account."""
+        match part:
+            case ReasoningDelta(text):
+                self.reasoning += text
+            case TextDelta(text):
+                self.text += text
+            case Finished(reason):
+                self.finish_reason = reason
+            case ToolCallDelta(index, call_id, name, arguments) if index == len(self.tool_calls):
+                self.tool_calls.append(ToolCall(call_id, name, arguments))
+            case ToolCallDelta(index, _, _, arguments):
+                call = self.tool_calls[index]
+                self.tool_calls[index] = ToolCall(call.id, call.name, call.arguments + arguments)
+
+    @property
+    def has_broken_call(self) -> bool:
+        """Whether the arguments of a call are no JSON object."""
+        return not all(_is_object(call.arguments) for call in self.tool_calls)
+
+
+def _is_object(text: str) -> bool:
+    try:
+        return isinstance(json.loads(text), dict)
+    except (ValueError, RecursionError):
+        return False

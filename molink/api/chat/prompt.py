@@ -1,0 +1,192 @@
+"""From a conversation to the prompt's token ids, and from the answer's tokens to its parts."""
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, replace
+from functools import partial
+
+from molink.api.chat.conversation import Conversation
+from molink.api.chat.format import ChatFormat
+from molink.api.chat.formats.reader import TextReader
+from molink.api.chat.parts import Finished, Part, ReasoningDelta, Reply, ToolCallDelta
+from molink.api.errors import ApiError
+from molink.api.requests import encoded, on_loop_or_thread, tokenizer_of
+from molink.config.parsers import NONE
+from molink.serving.service import ChatTokenizer, ModelCard, TokenEvent
+
+__all__ = ["ChatPrompt", "PartReader", "chat_prompt", "parts_of"]
+
+RESERVED_KWARGS = frozenset(
+    {
+        "add_generation_prompt",
+        "chat_template",
+        "continue_final_message",
+        "conversation",
+        "conversations",
+        "documents",
+        "max_length",
+        "messages",
+        "padding",
+        "return_assistant_tokens_mask",
+        "return_dict",
+        "return_tensors",
+        "sanitize_control_tokens",
+        "tokenize",
+        "tokenizer_kwargs",
+        "tools",
+        "truncation",
+    }
+)
+"""Arguments of the tokenizer's own, not variables of a template."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChatPrompt:
+    """Prompt of a conversation, and how the answers to it are read."""
+
+    conversation: Conversation
+    format: ChatFormat
+    text: str
+    """As the template wrote it."""
+    token_ids: tuple[int, ...]
+
+    @property
+    def skip_special_tokens(self) -> bool:
+        """Whether special tokens may be left out of the answer's text: not where they are marks
+        that are read."""
+        return not self.format.hides_marks
+
+    def reader(self) -> "PartReader":
+        """A reader of one answer."""
+        return PartReader(self.format.reader(self.conversation, self.text), self.conversation)
+
+    def reply(self, text: str, finish_reason: str | None) -> Reply:
+        """A whole answer's parts put together. A call that is broken leaves everything text: here
+        nothing has been sent yet."""
+        reply = self.reader().whole(text, finish_reason)
+        if not reply.has_broken_call:
+            return reply
+        plain = replace(self, conversation=replace(self.conversation, tools=()))
+        return plain.reader().whole(text, finish_reason)
+
+
+class PartReader:
+    """Reader of one answer: token events in, typed parts out."""
+
+    def __init__(self, text: TextReader, conversation: Conversation) -> None:
+        self._text = text
+        self._calls_max = None if conversation.parallel_tool_calls else 1
+        self._shows_reasoning = conversation.include_reasoning
+        self._has_call = False
+
+    def push(self, event: TokenEvent) -> list[Part]:
+        """Parts that became clear with an event; with the last one `Finished`, too."""
+        parts = self._text.push(event.text)
+        if event.finish_reason is not None:
+            parts = parts + self._text.finish()
+        parts = [part for part in parts if self._is_shown(part)]
+        self._has_call = self._has_call or any(isinstance(one, ToolCallDelta) for one in parts)
+        if event.finish_reason is not None:
+            to_call = self._has_call and event.finish_reason == "stop"
+            parts.append(Finished("tool_calls" if to_call else event.finish_reason))
+        return parts
+
+    def whole(self, text: str, finish_reason: str | None) -> Reply:
+        """The reply of an answer's whole text."""
+        return Reply.of(self.push(TokenEvent((), text, finish_reason=finish_reason or "stop")))
+
+    def _is_shown(self, part: Part) -> bool:
+        match part:
+            case ReasoningDelta():
+                return self._shows_reasoning
+            case ToolCallDelta(index):
+                return self._calls_max is None or index < self._calls_max
+            case _:
+                return True
+
+
+async def parts_of(prompt: ChatPrompt, events: AsyncIterator[TokenEvent]) -> AsyncIterator[Part]:
+    """All parts of an answer, as they come."""
+    reader = prompt.reader()
+    async for event in events:
+        for part in reader.push(event):
+            yield part
+
+
+async def chat_prompt(
+    conversation: Conversation, card: ModelCard, format: ChatFormat
+) -> ChatPrompt:
+    """The prompt of a conversation in the model's own chat template, up to the assistant's turn.
+
+    Raises ApiError where the model cannot have this conversation: it has no template, which takes
+    no tools, or refuses the messages.
+    """
+    tokenizer = tokenizer_of(card, conversation.param)
+    _check(conversation, tokenizer, format)
+    render = partial(_rendered, tokenizer, conversation)
+    text = await on_loop_or_thread(conversation.chars, render)
+    token_ids = await encoded(tokenizer, text, add_special_tokens=False)
+    if not token_ids:
+        raise ApiError(
+            f"'{conversation.param}' is empty: send at least one token.", param=conversation.param
+        )
+    return ChatPrompt(conversation, format, text, token_ids)
+
+
+def _check(conversation: Conversation, tokenizer: ChatTokenizer, format: ChatFormat) -> None:
+    if not tokenizer.chat_template:
+        raise ApiError(
+            "This model has no chat template: use /v1/completions with a prompt instead.",
+            param=conversation.param,
+        )
+    reserved = RESERVED_KWARGS.intersection(conversation.template_kwargs)
+    if reserved:
+        raise ApiError(
+            f"'chat_template_kwargs' cannot set '{min(reserved)}': leave it out.",
+            param="chat_template_kwargs",
+        )
+    if conversation.tools:
+        _check_tools(conversation, format)
+
+
+def _check_tools(conversation: Conversation, format: ChatFormat) -> None:
+    choice = conversation.tool_choice
+    if choice.mode == "none":
+        return
+    if not format.takes_tools:
+        raise ApiError(
+            "This model's chat template takes no tools: leave 'tools' out.",
+            param="tools",
+            code="unsupported_parameter",
+        )
+    if format.tool_parser == NONE:
+        raise ApiError(
+            "Nobody knows how this model writes calls of tools: leave 'tools' out, or let the "
+            "operator start the server with --tool-parser.",
+            param="tools",
+            code="unsupported_parameter",
+        )
+    if choice.is_forced:
+        raise ApiError(
+            "A call cannot be forced here: send 'tool_choice': \"auto\" and ask for the call in "
+            "the prompt.",
+            param="tool_choice",
+            code="unsupported_parameter",
+        )
+
+
+def _rendered(tokenizer: ChatTokenizer, conversation: Conversation) -> str:
+    messages, options = conversation.templated_messages(), conversation.variables
+    if (tools := conversation.templated_tools()) is not None:
+        options["tools"] = tools
+    try:
+        text = tokenizer.apply_chat_template(
+            messages, add_generation_prompt=True, tokenize=False, **options
+        )
+    except Exception as error:
+        # A template is the checkpoint's program over the user's values: it may raise anything.
+        raise ApiError(
+            f"The model's chat template refuses these messages ({str(error)[:200]}): change their "
+            "order or roles.",
+            param=conversation.param,
+        ) from None
+    return str(text)

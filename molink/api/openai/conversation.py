@@ -1,0 +1,79 @@
+"""From the body of a chat completion to a conversation."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from pydantic import ValidationError
+
+from molink.api.chat import AUTO, Conversation, Message, Tool, ToolCall, ToolChoice
+from molink.api.errors import NAME_CHARS_SHOWN, ApiError
+from molink.api.schemas import ChatBody, NamedToolChoice, ToolBody
+from molink.api.schemas import Message as MessageBody
+
+__all__ = ["conversation_of", "message_of"]
+
+MODES = {"none": ToolChoice("none"), "auto": AUTO, "required": ToolChoice("required")}
+
+
+def conversation_of(body: ChatBody) -> Conversation:
+    """What a checked body says. Raises ApiError for a choice of tools that cannot be made."""
+    tools = tuple(_tool(one) for one in body.tools or ())
+    return Conversation(
+        messages=tuple(message_of(one) for one in body.messages),
+        tools=tools,
+        tool_choice=_choice(body.tool_choice, tools),
+        parallel_tool_calls=body.parallel_tool_calls is not False,
+        reasoning_effort=body.reasoning_effort,
+        template_kwargs=body.chat_template_kwargs or {},
+        include_reasoning=body.include_reasoning is not False,
+    )
+
+
+def message_of(body: MessageBody) -> Message:
+    """One message; parts of its text stand on lines of their own."""
+    calls = (
+        ToolCall(one.id, one.function.name, one.function.arguments) for one in body.tool_calls or ()
+    )
+    return Message(
+        role="system" if body.role == "developer" else body.role,
+        text="\n".join(part.text for part in body.content),
+        reasoning=body.reasoning or body.reasoning_content or "",
+        tool_calls=tuple(calls),
+        tool_call_id=body.tool_call_id or "",
+        name=body.name or "",
+    )
+
+
+def _tool(body: ToolBody) -> Tool:
+    function = body.function
+    if function.parameters is None:
+        return Tool(function.name, function.description or "")
+    return Tool(function.name, function.description or "", function.parameters)
+
+
+def _choice(given: Any, tools: Sequence[Tool]) -> ToolChoice:
+    choice = _read_choice(given)
+    if choice is None:
+        raise ApiError(
+            '\'tool_choice\' must be "none", "auto", "required" or name a function: send one '
+            "of them.",
+            param="tool_choice",
+        )
+    if choice.is_forced and not tools:
+        raise ApiError("'tool_choice' needs 'tools': add them.", param="tool_choice")
+    if choice.name and choice.name not in {tool.name for tool in tools}:
+        raise ApiError(
+            f"'tool_choice' names '{choice.name[:NAME_CHARS_SHOWN]}', which is not among 'tools': "
+            "add it there.",
+            param="tool_choice",
+        )
+    return choice
+
+
+def _read_choice(given: Any) -> ToolChoice | None:
+    if given is None or isinstance(given, str):
+        return MODES.get(given or "auto")
+    try:
+        return ToolChoice("named", NamedToolChoice.model_validate(given).function.name)
+    except ValidationError:
+        return None

@@ -1,0 +1,22 @@
+"""Names of what reads a model's answers, as operators give them: vLLM's."""
+
+__all__ = [
+    "AUTO",
+    "HARMONY_CALLS",
+    "HARMONY_REASONING",
+    "NONE",
+    "REASONING_PARSERS",
+    "TOOL_PARSERS",
+]
+
+AUTO = "auto"
+"""Found from the model's chat template."""
+
+NONE = "none"
+"""Calls, or reasoning, stay text."""
+
+HARMONY_CALLS, HARMONY_REASONING = "openai", "openai_gptoss"
+"""gpt-oss writes both in one format."""
+
+TOOL_PARSERS = (AUTO, NONE, "hermes", "llama3_json", "mistral", HARMONY_CALLS)
+REASONING_PARSERS = (AUTO, NONE, "qwen3", "deepseek_r1", "mistral", HARMONY_REASONING)

@@ -1,0 +1,222 @@
+"""Answers as models of each family write them, and what is in them.
+
+The texts follow the formats that the families publish with their chat templates; special tokens
+stand in them as the tokenizers show them.
+"""
+
+from dataclasses import dataclass
+
+WEATHER, TIME = "get_weather", "get_time"
+PARIS = '{"city": "Paris"}'
+NESTED = '{"city": "K\\u00f6ln \\"am\\" Rhein {[", "days": [1, 2, {"a": null}], "metric": true}'
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One answer, and its parts put together."""
+
+    tools: str
+    reasoning: str
+    text: str
+    says: str = ""
+    thinks: str = ""
+    calls: tuple[tuple[str, str], ...] = ()
+    prompt: str = ""
+
+
+SAMPLES = {
+    # -- Qwen and Hermes ---------------------------------------------------------------------------
+    "hermes": Sample(
+        "hermes",
+        "none",
+        '<tool_call>\n{"name": "get_weather", "arguments": {"city": "Paris"}}\n</tool_call>',
+        calls=((WEATHER, PARIS),),
+    ),
+    "hermes-text-before": Sample(
+        "hermes",
+        "none",
+        'I shall look.\n<tool_call>\n{"name": "get_weather", "arguments": '
+        + NESTED
+        + "}\n</tool_call>",
+        says="I shall look.",
+        calls=((WEATHER, NESTED),),
+    ),
+    "hermes-two": Sample(
+        "hermes",
+        "none",
+        '<tool_call>\n{"name": "get_weather", "arguments": {"city": "Paris"}}\n</tool_call>\n'
+        '<tool_call>\n{"name": "get_time", "arguments": {}}\n</tool_call>',
+        calls=((WEATHER, PARIS), (TIME, "{}")),
+    ),
+    "hermes-arguments-first": Sample(
+        "hermes",
+        "none",
+        '<tool_call>{"arguments": {"city": "Paris"}, "name": "get_weather"}</tool_call>',
+        calls=((WEATHER, PARIS),),
+    ),
+    "hermes-no-closing-mark": Sample(
+        "hermes",
+        "none",
+        '<tool_call>\n{"name": "get_weather", "arguments": {"city": "Paris"}}\n',
+        calls=((WEATHER, PARIS),),
+    ),
+    "hermes-mark-within-arguments": Sample(
+        "hermes",
+        "none",
+        '<tool_call>{"name": "get_weather", "arguments": {"city": "</tool_call>"}}</tool_call>',
+        calls=((WEATHER, '{"city": "</tool_call>"}'),),
+    ),
+    "qwen3-thinks": Sample(
+        "hermes",
+        "qwen3",
+        "<think>\nThe user wants the weather.\nI call <tool_call>?\n</think>\n\n"
+        '<tool_call>\n{"name": "get_weather", "arguments": {"city": "Paris"}}\n</tool_call>',
+        thinks="The user wants the weather.\nI call <tool_call>?",
+        calls=((WEATHER, PARIS),),
+    ),
+    "qwen3-empty-thoughts": Sample(
+        "hermes", "qwen3", "<think>\n\n</think>\n\nHello.", says="Hello."
+    ),
+    "qwen3-thinking-prompt": Sample(
+        "hermes",
+        "qwen3",
+        "Let me see.\n</think>\n\nHello.",
+        says="Hello.",
+        thinks="Let me see.",
+        prompt="<|im_start|>assistant\n<think>\n",
+    ),
+    "qwen3-thoughts-forbidden": Sample(
+        "hermes",
+        "qwen3",
+        "Hello.",
+        says="Hello.",
+        prompt="<|im_start|>assistant\n<think>\n\n</think>\n\n",
+    ),
+    "deepseek-tag-left-out": Sample(
+        "none", "deepseek_r1", "Hm.\n</think>\n\nHello.", says="Hello.", thinks="Hm."
+    ),
+    "deepseek-cut-off": Sample("none", "deepseek_r1", "<think>\nHm, wha", thinks="Hm, wha"),
+    # -- Llama 3 -----------------------------------------------------------------------------------
+    "llama": Sample(
+        "llama3_json",
+        "none",
+        '{"name": "get_weather", "parameters": {"city": "Paris"}}',
+        calls=((WEATHER, PARIS),),
+    ),
+    "llama-tag": Sample(
+        "llama3_json",
+        "none",
+        '<|python_tag|>{"name": "get_weather", "parameters": ' + NESTED + "}",
+        calls=((WEATHER, NESTED),),
+    ),
+    "llama-type-first": Sample(
+        "llama3_json",
+        "none",
+        '{"type": "function", "name": "get_weather", "parameters": {"city": "Paris"}}',
+        calls=((WEATHER, PARIS),),
+    ),
+    "llama-two": Sample(
+        "llama3_json",
+        "none",
+        '{"name": "get_weather", "parameters": {"city": "Paris"}}; '
+        '{"name": "get_time", "parameters": {}}',
+        calls=((WEATHER, PARIS), (TIME, "{}")),
+    ),
+    "llama-json-for-its-own-sake": Sample(
+        "llama3_json",
+        "none",
+        '{"name": "Ann", "parameters": {}}',
+        '{"name": "Ann", "parameters": {}}',
+    ),
+    "llama-json-answer": Sample("llama3_json", "none", '{"city": [1, 2]}', '{"city": [1, 2]}'),
+    "llama-text": Sample("llama3_json", "none", "  Braces {} help. ", "  Braces {} help. "),
+    # -- Mistral -----------------------------------------------------------------------------------
+    "mistral-array": Sample(
+        "mistral",
+        "none",
+        '[TOOL_CALLS][{"name": "get_weather", "arguments": {"city": "Paris"}}, '
+        '{"name": "get_time", "arguments": {}, "id": "abcdefghi"}]',
+        calls=((WEATHER, PARIS), (TIME, "{}")),
+    ),
+    "mistral-named": Sample(
+        "mistral",
+        "none",
+        'I look.[TOOL_CALLS]get_weather[ARGS]{"city": "Paris"}[TOOL_CALLS]get_time[ARGS]{}',
+        says="I look.",
+        calls=((WEATHER, PARIS), (TIME, "{}")),
+    ),
+    "mistral-call-id": Sample(
+        "mistral",
+        "none",
+        '[TOOL_CALLS]get_weather[CALL_ID]123456789[ARGS]{"city": "Paris"}',
+        calls=((WEATHER, PARIS),),
+    ),
+    "mistral-bare-name": Sample(
+        "mistral", "none", '[TOOL_CALLS]get_weather{"city": "Paris"}', calls=((WEATHER, PARIS),)
+    ),
+    "magistral-thinks": Sample(
+        "mistral",
+        "mistral",
+        '[THINK]Look it up.[/THINK][TOOL_CALLS]get_weather[ARGS]{"city": "Paris"}',
+        thinks="Look it up.",
+        calls=((WEATHER, PARIS),),
+    ),
+    # -- gpt-oss -----------------------------------------------------------------------------------
+    "harmony-answer": Sample(
+        "openai",
+        "openai_gptoss",
+        '<|channel|>analysis<|message|>User asks: "What is 2 + 2?" Simple arithmetic.<|end|>'
+        "<|start|>assistant<|channel|>final<|message|>2 + 2 = 4.",
+        says="2 + 2 = 4.",
+        thinks='User asks: "What is 2 + 2?" Simple arithmetic.',
+    ),
+    "harmony-call": Sample(
+        "openai",
+        "openai_gptoss",
+        "<|channel|>analysis<|message|>Need the weather.<|end|><|start|>assistant<|channel|>"
+        "commentary to=functions.get_weather <|constrain|>json<|message|>" + NESTED,
+        thinks="Need the weather.",
+        calls=((WEATHER, NESTED),),
+    ),
+    "harmony-recipient-in-role": Sample(
+        "openai",
+        "openai_gptoss",
+        ' to=functions.get_weather<|channel|>commentary json<|message|>{"city": "Paris"}<|call|>',
+        calls=((WEATHER, PARIS),),
+    ),
+    "harmony-preamble": Sample(
+        "openai",
+        "openai_gptoss",
+        "<|channel|>commentary<|message|>I look it up.<|end|><|start|>assistant<|channel|>"
+        "commentary to=functions.get_time<|message|><|call|>",
+        says="I look it up.",
+        calls=((TIME, "{}"),),
+    ),
+    # -- what is no call ---------------------------------------------------------------------------
+    "broken-no-json": Sample(
+        "hermes", "none", "<tool_call>call me</tool_call>", "<tool_call>call me</tool_call>"
+    ),
+    "broken-no-name": Sample(
+        "hermes",
+        "none",
+        '<tool_call>{"arguments": {}}</tool_call>',
+        '<tool_call>{"arguments": {}}</tool_call>',
+    ),
+    "broken-then-good": Sample(
+        "hermes",
+        "none",
+        '<tool_call>{"name": 5}</tool_call> <tool_call>{"name": "get_time", "arguments": {}}'
+        "</tool_call>",
+        '<tool_call>{"name": 5}</tool_call>',
+        calls=((TIME, "{}"),),
+    ),
+    "broken-cut-off": Sample("hermes", "none", 'Look: <tool_call>{"na', 'Look: <tool_call>{"na'),
+    "broken-python": Sample(
+        "llama3_json", "none", "<|python_tag|>print(1)", "<|python_tag|>print(1)"
+    ),
+    "broken-mistral": Sample("mistral", "none", "[TOOL_CALLS] and so on", "[TOOL_CALLS] and so on"),
+    "broken-mistral-array": Sample(
+        "mistral", "none", '[TOOL_CALLS][{"name": 1}]', '[TOOL_CALLS][{"name": 1}]'
+    ),
+    "harmony-without-channels": Sample("openai", "openai_gptoss", "Hello.", "Hello."),
+}

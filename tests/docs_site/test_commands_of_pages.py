@@ -1,0 +1,126 @@
+"""Every command in every page is one that can be typed: its words, options and values are parsed.
+
+They are parsed as the command line parses them, not executed: what they do has tests of its own.
+What a page lets the reader fill in (MODEL, INVITE) is a value; files that must exist are made.
+"""
+
+import re
+import shlex
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import click
+import pytest
+
+from molink.cli.main import cli
+
+ROOT = Path(__file__).parents[2]
+PAGES = [ROOT / "README.md", ROOT / "windows" / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+
+FENCE = re.compile(r"^ *```(?:\w+)?\n(.*?)^ *```", re.DOTALL | re.MULTILINE)
+INDENTED = re.compile(r"(?:^    .*\n)+", re.MULTILINE)
+SPAN = re.compile(r"(?<!`)`([^`]+)`(?!`)")
+CALL = re.compile(r"^(?:export \w+=\"\$\()?(?:\S*/)?molink ([a-z-].*)$")
+END = re.compile(r" (?:[|>&;#]|   ).*$|   .*$|\)\"$")
+
+PLACEHOLDERS = {"N": "1", "<kind>": "link-cut"}
+"""Of values that are no free text."""
+
+SHOWN_BY_A_PROGRAM = "agent join molink1-DgB7cKyW..."
+
+
+def typed_lines(page: str) -> Iterator[str]:
+    """What stands behind the word molink in each line of a code block that begins with it."""
+    blocks = [*FENCE.findall(page), *INDENTED.findall(FENCE.sub("", page))]
+    for block in blocks:
+        for line in re.sub(r" *\\\n *", " ", block).splitlines():
+            if found := CALL.match(line.rpartition(" -- ")[2].strip()):
+                yield " ".join(END.sub("", found[1]).split())
+
+
+def mentions(page: str) -> Iterator[str]:
+    """What stands behind the word molink between backticks; often without what must follow."""
+    for span in SPAN.findall(FENCE.sub("", page)):
+        if found := CALL.match(" ".join(span.split())):
+            yield found[1]
+
+
+def of_all_pages(find: Callable[[str], Iterator[str]]) -> list[tuple[str, str]]:
+    """What is found, each once, with the name of a page that has it."""
+    pages = {line: page.name for page in PAGES for line in find(page.read_text(encoding="utf-8"))}
+    return sorted(pages.items())
+
+
+TYPED = of_all_pages(typed_lines)
+MENTIONED = of_all_pages(mentions)
+
+
+def called(line: str) -> tuple[click.Context, list[str]]:
+    """The command that a line calls, and the words that are left for it."""
+    words = [PLACEHOLDERS.get(word, word) for word in shlex.split(line)]
+    context = click.Context(cli, info_name="molink")
+    while isinstance(group := context.command, click.Group) and words:
+        child = group.get_command(context, words[0])
+        if child is None:
+            break
+        context = click.Context(child, context, words.pop(0))
+    bare_group = isinstance(context.command, click.Group) and words and words[0][0] != "-"
+    assert not bare_group, f"{context.command_path} has no command {words[0]}"
+    return context, words
+
+
+def parse(line: str) -> None:
+    """Raise click's error where the line could not be typed so."""
+    context, words = called(line)
+    if not {"--help", "--version", "-h"} & set(words):
+        context.command.make_context(context.info_name, words, context.parent)
+
+
+@pytest.fixture(autouse=True)
+def _files(tmp_path, monkeypatch):
+    """In the reader's folder there are the files of which the pages speak."""
+    (tmp_path / "docs").symlink_to(ROOT / "docs")
+    for line, _ in TYPED:
+        for word in shlex.split(line):
+            if re.fullmatch(r"FILE|events\.\d|[\w-]+\.(?:toml|csv|secret|pem)", word):
+                (tmp_path / word).touch()
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.mark.parametrize(("line", "page"), TYPED, ids=[f"{page}: {line}" for line, page in TYPED])
+def test_a_line_can_be_typed(line, page):
+    if line != SHOWN_BY_A_PROGRAM:
+        parse(line)
+
+
+@pytest.mark.parametrize(
+    ("line", "page"), MENTIONED, ids=[f"{page}: {line}" for line, page in MENTIONED]
+)
+def test_what_is_mentioned_is_there(line, page):
+    context, words = called(line)
+    options = {name for option in context.command.params for name in option.opts} | {"--help"}
+    assert {word for word in words if word.startswith("--")} <= options
+
+
+def test_commands_are_found_and_wrong_ones_noticed():
+    assert len(TYPED) > 50 and len(MENTIONED) > 50
+    blocks = "Text:\n\n    molink up demo | cat\n\n```\nx/molink serve demo \\\n  --port 0\n```\n"
+    page = f"{blocks}`molink up`"
+    assert list(typed_lines(page)) == ["serve demo --port 0", "up demo"]
+    assert list(mentions(page)) == ["up"]
+    with pytest.raises(click.UsageError):
+        parse("serve demo --nodse 3")
+    with pytest.raises(click.UsageError):
+        parse("serve demo --nodes three")
+    with pytest.raises(AssertionError):
+        parse("agent jion INVITE")
+
+
+def test_targets_of_make_exist():
+    targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    named = {
+        word
+        for page in PAGES
+        for word in re.findall(r"(?m)(?:`|^ *)make ([a-z]+)", page.read_text(encoding="utf-8"))
+    }
+    assert named and named <= targets
