@@ -337,6 +337,7 @@ class ChatBody(SamplingBody):
     stream_options: StreamOptions | None = None
     """Of a stream: `{"include_usage": true}` adds an event with the tokens that were counted."""
     tools: list[ToolBody] | None = Field(default=None, max_length=TOOLS_MAX)
+    """Functions that the model may call."""
     tool_choice: Any = None
     """Default "auto" with tools. "none", "auto", "required", or one tool by name."""
     parallel_tool_calls: bool | None = None
