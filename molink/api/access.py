@@ -1,8 +1,8 @@
 """Who may ask what: keys, and the checks that keep web pages out where none is needed.
 
 A key is asked for as soon as the API listens beyond loopback. Inference keys open inference, admin
-keys everything, and `/health` is open to everybody; a path that nobody thought of asks for an admin
-key.
+keys everything, and `/health` and the web page are open to everybody; a path that nobody thought of
+asks for an admin key.
 
 Without keys, every page in the operator's browser could use an API on loopback: its posts arrive,
 and a page whose name is made to point at 127.0.0.1 (DNS rebinding) reads the answers as well. A
@@ -33,6 +33,7 @@ from molink.api.callers import CALLER, CALLERS
 from molink.api.errors import NAME_CHARS_SHOWN, ApiError
 from molink.api.headers.cors import CorsRules
 from molink.api.openapi.routes import DOCS_PATHS
+from molink.api.page.routes import PAGE_PATHS, RING_PATH
 from molink.control.api_keys.live_keys import LiveKeys, RateState, run_live_keys
 from molink.control.api_keys.store import KEY_PREFIX, ApiKey, KeyStore
 
@@ -47,9 +48,10 @@ __all__ = [
 
 LOOPBACK_NAMES = frozenset({"localhost", "ip6-localhost"})
 
-OPEN_PATHS = frozenset({"/health"}) | DOCS_PATHS
+OPEN_PATHS = PAGE_PATHS | DOCS_PATHS | {"/health"}
+"""The pages hold nothing of this server; what they ask for is checked like any other request."""
 
-INFERENCE_PATHS = ("/detokenize", "/generate", "/tokenize", "/v1/")
+INFERENCE_PATHS = ("/detokenize", "/generate", RING_PATH, "/tokenize", "/v1/")
 
 NO_KEY_YET = """\
 No key opens the API yet, and without one nobody is answered: `molink key create` prints one for a

@@ -19,6 +19,7 @@ from molink.api.openai.answer import TokenTexts
 from molink.api.openai.chat import post_chat_completions
 from molink.api.openai.completions import post_completions
 from molink.api.openapi.routes import add_openapi_routes
+from molink.api.page.routes import add_page_routes
 from molink.api.status import (
     get_cluster,
     get_events,
@@ -76,6 +77,7 @@ def create_app(
             web.get("/cluster/events", partial(get_events, service)),
         ]
     )
+    add_page_routes(app, service)
     add_metrics_route(app, metrics or Metrics(service))
     add_openapi_routes(app)
     return app

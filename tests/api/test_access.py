@@ -18,7 +18,8 @@ from molink_scheduler.placement import Shortage
 
 MODEL = "tiny/model"
 PROMPT = {"prompt": "x", "max_tokens": 2}
-OPEN, INFERENCE = ["/health"], ["/v1/models", f"/v1/models/{MODEL}"]
+OPEN = ["/health", "/", "/page/main.js"]
+INFERENCE = ["/v1/models", f"/v1/models/{MODEL}", "/ring"]
 ADMIN = [
     *("/cluster", "/cluster/requests", "/cluster/events", "/plan"),
     *("/weights/manifest", "/nothing"),
@@ -75,10 +76,11 @@ def bearer(key):
 
 
 async def ask(http, server, path, key=None, **headers):
-    """Status and error of a GET."""
+    """Status and error of a GET; the files of the web page have none."""
     headers |= bearer(key) if key is not None else {}
     async with http.get(server.url + path, headers=headers) as response:
-        return response.status, (await response.json()).get("error")
+        is_json = response.content_type == "application/json"
+        return response.status, (await response.json()).get("error") if is_json else None
 
 
 async def post(http, server, key=None, **headers):

@@ -10,6 +10,8 @@ PACKAGES = {"molink", "molink_scheduler", "molink_agent", "molink_sim"}
 DATA = {
     "molink": "py.typed requirements.lock torch.lock",
     "molink_scheduler": "py.typed",
+    "molink/api/page": "announcer.js answer.js api.js dom.js icon.svg index.html main.js "
+    "markdown.js page.css ring.js settings.js",
     "molink/models/demo": "config.json generation_config.json model.safetensors README.md "
     "tokenizer.json tokenizer_config.json",
     "molink/executor/cpu/native": "attention.h decode_attention_bf16.c linear_bf16.c "

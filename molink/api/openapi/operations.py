@@ -99,6 +99,10 @@ OPERATIONS: Mapping[tuple[str, str], Operation] = {
         is_open=True,
         is_unready_an_answer=True,
     ),
+    ("GET", "/"): Operation(
+        SERVER, "A page to chat in", errors=(), is_open=True, content_type="text/html"
+    ),
+    ("GET", "/ring"): Operation(SERVER, "The rings, as the page shows them"),
     ("GET", "/openapi.json"): Operation(SERVER, "This document", errors=(), is_open=True),
     ("GET", "/docs"): Operation(
         SERVER, "A page to try the API", errors=(), is_open=True, content_type="text/html"

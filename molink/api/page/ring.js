@@ -1,0 +1,230 @@
+// The rings as they are now, asked for once a second while somebody looks.
+//
+// A picture for who sees it: an arc for each PC, as long as its share of the layers, filled as far
+// as it is busy. Beside it the same as a list, which is what a screen reader gets.
+
+import { getJson } from "./api.js";
+import { amount, element } from "./dom.js";
+
+const EVERY_MS = 1000;
+
+// After a failure: a server that starts anew needs seconds.
+const AGAIN_MS = 3000;
+
+const SVG = "http://www.w3.org/2000/svg";
+const RADIUS = 44;
+const WIDTH = 14;
+
+// Between two arcs, as a share of the circle; beyond so many arcs there is no room for numbers.
+const GAP = 0.012;
+const NUMBERED_MAX = 16;
+
+// Asks for the rings and hands each view to `onView`, each failure to `onError`.
+export class RingWatch {
+  #key;
+  #onView;
+  #onError;
+  #timer = null;
+
+  constructor(key, onView, onError) {
+    this.#key = key;
+    this.#onView = onView;
+    this.#onError = onError;
+    document.addEventListener("visibilitychange", () => this.ask());
+  }
+
+  // Ask now, and again after a while; not while the page is hidden.
+  async ask() {
+    clearTimeout(this.#timer);
+    if (document.hidden) return;
+    const turn = (this.#timer = setTimeout(() => this.ask(), AGAIN_MS));
+    let wait = AGAIN_MS;
+    try {
+      this.#onView(await getJson("ring", this.#key()));
+      wait = EVERY_MS;
+    } catch (error) {
+      this.#onError(error);
+    }
+    if (this.#timer !== turn) return; // Asked for again meanwhile.
+    clearTimeout(turn);
+    this.#timer = setTimeout(() => this.ask(), wait);
+  }
+}
+
+// Draws views into a container; what only changes in figures is changed in place.
+export class RingPanel {
+  #container;
+  #drawn = new Map(); // By what a ring consists of: its element and how to update it.
+  #answering = null;
+
+  constructor(container) {
+    this.#container = container;
+  }
+
+  show(view) {
+    const drawn = new Map();
+    for (const ring of view.rings) {
+      const name = JSON.stringify([ring.ring, ring.stages.map((one) => [one.node, one.layers])]);
+      drawn.set(name, this.#drawn.get(name) ?? drawRing(ring, view.rings.length > 1));
+      drawn.get(name).update(ring);
+    }
+    const changed = [...drawn.keys()].join() !== [...this.#drawn.keys()].join();
+    this.#drawn = drawn;
+    if (changed || view.rings.length === 0) {
+      const elements = [...drawn.values()].map((one) => one.element);
+      this.#container.replaceChildren(...(elements.length ? elements : [nothingYet(view)]));
+    }
+    this.mark(this.#answering);
+  }
+
+  // Mark the ring that computes this reader's answer; null: none does. Where that ring has gone and
+  // there is only one other, the answer goes on there.
+  mark(number) {
+    this.#answering = number;
+    const rings = [...this.#drawn.values()];
+    for (const one of rings) {
+      const isIt = number !== null && (one.number === number || rings.length === 1);
+      one.element.classList.toggle("answering", isIt);
+    }
+  }
+}
+
+function nothingYet(view) {
+  return element("p", "", view.reason ?? "No ring serves.");
+}
+
+// -- one ring -------------------------------------------------------------------------------------
+
+function drawRing(ring, isOneOfMany) {
+  const picture = drawPicture(ring);
+  const rows = ring.stages.map((stage, index) => drawStage(ring, stage, index));
+  const list = element("ol", "stages", ...rows.map((row) => row.element));
+  const title = isOneOfMany ? [element("h3", "", `Ring ${ring.ring}`)] : [];
+  return {
+    element: element("section", "ring", ...title, picture.element, list),
+    number: ring.ring,
+    update(now) {
+      now.stages.forEach((stage, index) => {
+        picture.update(index, share(stage.busy_share));
+        rows[index].update(stage, lineFrom(now, index));
+      });
+    },
+  };
+}
+
+function share(value) {
+  return Math.min(1, Math.max(0, Number(value) || 0));
+}
+
+// The line over which a stage sends to the next one; the last one's leads back to the first.
+function lineFrom(ring, index) {
+  const to = ring.stages[(index + 1) % ring.stages.length].node;
+  return ring.links.find((link) => link.from === ring.stages[index].node && link.to === to);
+}
+
+function drawStage(ring, stage, index) {
+  const [first, end] = stage.layers;
+  const next = ring.stages[(index + 1) % ring.stages.length].node;
+  const busy = element("span", "busy", "");
+  const line = element("p", "line faint small", "");
+  const name = element("bdi", "name", stage.node);
+  const layers = element(
+    "span",
+    "faint",
+    end - first === 1 ? `layer ${first}` : `layers ${first}–${end - 1}`,
+  );
+  const isLast = index === ring.stages.length - 1;
+  return {
+    element: element("li", "", element("p", "stage", name, " ", layers, " ", busy), line),
+    update(now, link) {
+      setText(busy, `${Math.round(100 * share(now.busy_share))} % busy`);
+      const where = isLast ? `back to ${next}` : `to ${next}`;
+      setText(
+        line,
+        ring.stages.length > 1 ? `${isLast ? "↺" : "↓"} ${where}: ${lineText(link)}` : "",
+      );
+    },
+  };
+}
+
+function lineText(link) {
+  if (!link || link.rate_mbps == null || link.rtt_ms == null) return "not measured yet";
+  return `${amount(link.rate_mbps)} Mbit/s, RTT ${amount(link.rtt_ms)} ms`;
+}
+
+function setText(node, text) {
+  if (node.textContent !== text) node.textContent = text;
+}
+
+// -- the picture ----------------------------------------------------------------------------------
+
+function svg(tag, attributes, ...children) {
+  const made = document.createElementNS(SVG, tag);
+  for (const [name, value] of Object.entries(attributes)) made.setAttribute(name, value);
+  made.append(...children);
+  return made;
+}
+
+function drawPicture(ring) {
+  const layers = ring.stages.map((stage) => stage.layers[1] - stage.layers[0]);
+  const total = layers.reduce((sum, one) => sum + one, 0);
+  const arcs = [];
+  const parts = [];
+  let from = 0;
+  layers.forEach((count, index) => {
+    const to = from + count / total;
+    arcs.push(drawArc(from, to, layers.length));
+    parts.push(arcs[index].element);
+    if (layers.length <= NUMBERED_MAX) parts.push(drawNumber((from + to) / 2, index + 1));
+    from = to;
+  });
+  const runner = svg("g", { class: "runner" }, svg("circle", { cx: 60, cy: 60 - RADIUS, r: 3.5 }));
+  const middle = [
+    drawText(60, 57, total, "count"),
+    drawText(60, 70, total === 1 ? "layer" : "layers", "word"),
+  ];
+  const picture = svg("svg", { viewBox: "0 0 120 120", class: "picture", "aria-hidden": "true" });
+  picture.append(...parts, ...middle, runner);
+  return { element: picture, update: (index, busy) => arcs[index].update(busy) };
+}
+
+// An arc is a circle with dashes: one as long as the arc, then none.
+function drawArc(from, to, count) {
+  const gap = count > 1 ? Math.min(GAP, (to - from) / 3) : 0;
+  const length = to - from - gap;
+  const turn = `rotate(${360 * (from + gap / 2) - 90} 60 60)`;
+  const shape = {
+    cx: 60,
+    cy: 60,
+    r: RADIUS,
+    fill: "none",
+    "stroke-width": WIDTH,
+    pathLength: 1,
+    transform: turn,
+  };
+  const held = svg("circle", { ...shape, class: "held", "stroke-dasharray": `${length} 1` });
+  const busy = svg("circle", { ...shape, class: "used", "stroke-dasharray": "0 1" });
+  return {
+    element: svg("g", {}, held, busy),
+    update: (part) => busy.setAttribute("stroke-dasharray", `${length * part} 1`),
+  };
+}
+
+function drawNumber(at, number) {
+  const angle = 2 * Math.PI * at - Math.PI / 2;
+  const outside = RADIUS + WIDTH / 2 + 5.5;
+  return drawText(
+    60 + outside * Math.cos(angle),
+    60 + outside * Math.sin(angle) + 2.5,
+    number,
+    "number",
+  );
+}
+
+function drawText(x, y, text, kind) {
+  return svg(
+    "text",
+    { x: x.toFixed(1), y: y.toFixed(1), class: kind, "text-anchor": "middle" },
+    String(text),
+  );
+}

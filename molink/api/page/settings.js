@@ -1,0 +1,132 @@
+// What the reader has set: of this tab alone, and gone with it.
+//
+// The key is a secret, so nothing here outlives the tab: no localStorage and no cookie.
+
+const KEY = "molink-key";
+const SETTINGS = "molink-settings";
+
+const byId = (id) => document.getElementById(id);
+
+export class Settings {
+  temperature = null;
+  maxTokens = null;
+  systemPrompt = "";
+
+  constructor() {
+    try {
+      Object.assign(this, JSON.parse(sessionStorage.getItem(SETTINGS) ?? "{}"));
+    } catch {
+      sessionStorage.removeItem(SETTINGS);
+    }
+  }
+
+  get key() {
+    return sessionStorage.getItem(KEY) ?? "";
+  }
+
+  set key(secret) {
+    if (secret) sessionStorage.setItem(KEY, secret);
+    else sessionStorage.removeItem(KEY);
+  }
+
+  save(values) {
+    Object.assign(this, values);
+    sessionStorage.setItem(SETTINGS, JSON.stringify(values));
+  }
+
+  // A request for the answer to a conversation.
+  request(model, conversation) {
+    const system = this.systemPrompt.trim();
+    const messages = system ? [{ role: "system", content: system }, ...conversation] : conversation;
+    const request = { model, messages };
+    if (this.temperature !== null) request.temperature = this.temperature;
+    if (this.maxTokens !== null) request.max_tokens = this.maxTokens;
+    return request;
+  }
+}
+
+// The dialog in which settings are changed.
+export class SettingsDialog {
+  #settings;
+  #dialog = byId("settings");
+  #fields = {
+    temperature: byId("temperature"),
+    maxTokens: byId("max-tokens"),
+    systemPrompt: byId("system-prompt"),
+  };
+
+  // `onKey` is called when the reader wants another key, or none (true).
+  constructor(settings, onKey) {
+    this.#settings = settings;
+    byId("open-settings").addEventListener("click", () => this.open());
+    byId("cancel-settings").addEventListener("click", () => this.#dialog.close());
+    byId("settings-form").addEventListener("submit", (event) => {
+      event.preventDefault();
+      this.#save();
+    });
+    for (const [id, forget] of [
+      ["change-key", false],
+      ["forget-key", true],
+    ]) {
+      byId(id).addEventListener("click", () => {
+        this.#dialog.close();
+        onKey(forget);
+      });
+    }
+  }
+
+  // Tell what the server has said of its model.
+  model(name, tokensMax) {
+    byId("settings-model").textContent = name;
+    this.#fields.maxTokens.max = tokensMax ?? "";
+    const most = tokensMax ? `, at most ${tokensMax} with the conversation` : "";
+    byId("max-tokens-hint").textContent = `Empty: as many as fit${most}.`;
+  }
+
+  open() {
+    const { temperature, maxTokens, systemPrompt } = this.#fields;
+    temperature.value = this.#settings.temperature ?? "";
+    maxTokens.value = this.#settings.maxTokens ?? "";
+    systemPrompt.value = this.#settings.systemPrompt;
+    this.#check();
+    const key = this.#settings.key;
+    byId("key-state").textContent = key ? `in use, ending in ${key.slice(-4)}` : "none";
+    byId("forget-key").disabled = !key;
+    this.#dialog.showModal();
+  }
+
+  #save() {
+    const wrong = this.#check();
+    if (wrong) {
+      wrong.focus();
+      return;
+    }
+    const { temperature, maxTokens, systemPrompt } = this.#fields;
+    this.#settings.save({
+      temperature: numberIn(temperature),
+      maxTokens: numberIn(maxTokens),
+      systemPrompt: systemPrompt.value,
+    });
+    this.#dialog.close();
+  }
+
+  // Say beside each field what is wrong with it; the first one that is.
+  #check() {
+    const { temperature, maxTokens } = this.#fields;
+    const most = maxTokens.max ? `from 1 to ${maxTokens.max}` : "of 1 or more";
+    const sentences = [
+      [temperature, "Give a number from 0 to 100, or nothing."],
+      [maxTokens, `Give a whole number ${most}, or nothing.`],
+    ];
+    for (const [field, sentence] of sentences) {
+      const isWrong = !field.checkValidity();
+      byId(`${field.id}-error`).textContent = isWrong ? sentence : "";
+      field.setAttribute("aria-invalid", String(isWrong));
+    }
+    return [temperature, maxTokens].find((field) => !field.checkValidity());
+  }
+}
+
+function numberIn(field) {
+  return field.value === "" ? null : field.valueAsNumber;
+}

@@ -1,0 +1,70 @@
+"""GET /ring: what a user may see of the cluster, and how often it is made."""
+
+import asyncio
+import json
+from dataclasses import dataclass, field
+
+import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestClient, TestServer
+
+from molink.api.page.ring_view import ring_view
+from molink.api.page.routes import RING_FRESH_S, add_page_routes
+from tests.golden.values_rings import cluster_of_agents, cluster_without_rings
+
+
+def test_only_what_is_named_is_let_through():
+    view = ring_view(asyncio.run(cluster_of_agents()), None)
+    stages = [
+        {"node": "stage 0", "layers": [0, 2], "busy_share": 0.25},
+        {"node": "stage 1", "layers": [2, 6], "busy_share": 0.25},
+    ]
+    links = [
+        {"from": "stage 0", "to": "stage 1", "rate_mbps": 20.125, "rtt_ms": 60.5},
+        {"from": "stage 1", "to": "stage 0", "rate_mbps": 20.125, "rtt_ms": 60.5},
+    ]
+    rings = [{"ring": number, "stages": stages, "links": links} for number in (1, 2)]
+    assert view == {"model": "org/model", "serving": True, "reason": None, "rings": rings}
+
+
+def test_without_a_ring_it_says_why():
+    view = ring_view(asyncio.run(cluster_without_rings()), "No PC has joined yet.")
+    assert (view["serving"], view["reason"], view["rings"]) == (False, "No PC has joined yet.", [])
+
+
+@pytest.mark.parametrize("reported", [float("nan"), float("inf"), -float("inf")])
+def test_what_no_json_holds_is_left_out(reported):
+    report = asyncio.run(cluster_of_agents())
+    report["rings"][0]["stages"][0]["busy_share"] = reported
+    report["rings"][0]["links"][1]["rtt_ms"] = reported
+    ring = ring_view(report, None)["rings"][0]
+    assert ring["stages"][0]["busy_share"] is None and ring["links"][0]["rtt_ms"] is None
+
+
+@dataclass
+class CountedService:
+    unready_reason: str | None = None
+    reports: list[str] = field(default_factory=list)
+
+    def cluster(self):
+        self.reports.append("")
+        return {"model": f"report {len(self.reports)}", "rings": []}
+
+
+@pytest.fixture
+async def client():
+    app, service, now = web.Application(), CountedService(), [100.0]
+    add_page_routes(app, service, lambda: now[0])
+    async with TestClient(TestServer(app)) as one:
+        one.service, one.now = service, now
+        yield one
+
+
+async def test_it_is_made_for_all_who_look_at_once(client):
+    seen = []
+    for later_s in (0, 0, RING_FRESH_S / 2, RING_FRESH_S / 2):
+        client.now[0] += later_s
+        async with client.get("/ring") as response:
+            assert response.headers["Cache-Control"] == "no-store"
+            seen.append(json.loads(await response.text())["model"])
+    assert seen == ["report 1", "report 1", "report 1", "report 2"]
