@@ -10,6 +10,8 @@ from molink.api.callers import CALLERS, Callers
 from molink.api.chat import ChatFormat
 from molink.api.errors import errors_in_shape
 from molink.api.generate import post_generate
+from molink.api.grammars.checker import GrammarChecker
+from molink.api.grammars.fields import GRAMMARS
 from molink.api.headers.added import headers_added
 from molink.api.headers.cors import preflight_answered
 from molink.api.headers.ignored_fields import STRICT
@@ -60,6 +62,8 @@ def create_app(
     app[STRICT] = strict
     app.on_response_prepare.append(add_rate_limit_headers)
     app.on_response_prepare.append(headers_added(access.cors))
+    app[GRAMMARS] = GrammarChecker()
+    app.on_cleanup.append(_close_checker)
     texts = TokenTexts(service)
     chat_format = chat_format or ChatFormat.of(service.card.tokenizer)
     app.add_routes(
@@ -81,3 +85,7 @@ def create_app(
     add_metrics_route(app, metrics or Metrics(service))
     add_openapi_routes(app)
     return app
+
+
+async def _close_checker(app: web.Application) -> None:
+    await app[GRAMMARS].close()

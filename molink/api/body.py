@@ -238,6 +238,12 @@ def _first_mistake(error: ValidationError) -> ApiError:
     """The answer for the first mistake that was found."""
     first = error.errors(include_url=False, include_input=False)[0]
     param = ".".join(str(part) for part in first["loc"])[:NAME_CHARS_SHOWN] or None
+    if first["type"] == "extra_forbidden":
+        return ApiError(
+            f"'{param}' is not a field of this request: leave it out or correct its name.",
+            param=param,
+            code="unknown_parameter",
+        )
     name = f"'{param}'" if param else "The body"
     return ApiError(f"{name} {_words(first['type'], first.get('ctx', {}))}.", param=param)
 

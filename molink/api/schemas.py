@@ -22,6 +22,7 @@ from pydantic import (
 )
 
 from molink.api.errors import NAME_CHARS_SHOWN
+from molink.api.grammars.schemas import Choices, GrammarText, ResponseFormat, StructuredOutputs
 from molink.api.openai.refused_fields import (
     OF_ALL_ENDPOINTS,
     OF_CHAT,
@@ -29,7 +30,13 @@ from molink.api.openai.refused_fields import (
     OF_GENERATE,
     FieldDefaults,
 )
-from molink_scheduler.request import LOGPROBS_MAX, PRIORITY_MAX, STOP_COUNT_MAX
+from molink_scheduler.request import (
+    LOGIT_BIAS_COUNT_MAX,
+    LOGIT_BIAS_MAX,
+    LOGPROBS_MAX,
+    PRIORITY_MAX,
+    STOP_COUNT_MAX,
+)
 
 __all__ = [
     "CHOICES_MAX",
@@ -100,10 +107,18 @@ def list_only(value: Any) -> Any:
     return value
 
 
+def _few_biases(value: Any) -> Any:
+    if isinstance(value, dict) and len(value) > LOGIT_BIAS_COUNT_MAX:
+        raise ValueError(f"holds {len(value)} entries: send at most {LOGIT_BIAS_COUNT_MAX}")
+    return value
+
+
 StopText = Annotated[str, Field(min_length=1, max_length=STOP_CHARS_MAX)]
 StopList = Annotated[list[StopText], Field(max_length=STOP_COUNT_MAX)]
 StopTexts = Annotated[StopList, BeforeValidator(_as_list, StopText | StopList)]
 TokenIds = Annotated[list[int], Field(max_length=STOP_TOKEN_IDS_MAX)]
+Bias = Annotated[float, Field(ge=-LOGIT_BIAS_MAX, le=LOGIT_BIAS_MAX)]
+LogitBias = Annotated[dict[str, Bias], BeforeValidator(_few_biases)]
 ToolName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.:/-]{1,128}$")]
 ReasoningEffort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
 
@@ -184,6 +199,20 @@ class SamplingBody(Body):
     """Default 0.0."""
     repetition_penalty: float | None = Field(default=None, gt=0, le=100)
     """Default 1.0."""
+    logit_bias: LogitBias | None = None
+    """Default: none. By token id, in quotes: what to add to its logit, from -100 to 100."""
+    response_format: ResponseFormat | None = None
+    """Default: text. The answer is a JSON object, or matches a JSON schema."""
+    structured_outputs: StructuredOutputs | None = None
+    """Default: none. What the answer must match, as vLLM's present server takes it."""
+    guided_json: Any = None
+    """Default: none. As structured_outputs.json, and so on: vLLM's former names."""
+    guided_regex: GrammarText | None = None
+    """A regular expression."""
+    guided_choice: Choices | None = None
+    """One of these texts."""
+    guided_grammar: GrammarText | None = None
+    """A grammar in Lark's syntax, or llama.cpp's GBNF."""
     seed: int | None = Field(default=None, ge=SEED_MIN, le=SEED_MAX)
     """Default: drawn afresh for each request."""
     stop: StopTexts | None = None

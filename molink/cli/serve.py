@@ -71,6 +71,7 @@ async def _serve(settings: "ServeSettings") -> None:
     """Until cancelled by a signal. Raises StageError or UserError when no ring stands at first."""
     from molink.api import create_app, start_api
     from molink.api.access import open_access
+    from molink.api.admin import add_admin_routes
     from molink.api.chat import ChatFormat
     from molink.api.headers.cors import CorsRules
     from molink.api.server import check_port_free
@@ -98,6 +99,7 @@ async def _serve(settings: "ServeSettings") -> None:
             cluster.service.card.tokenizer, settings.tool_parser, settings.reasoning_parser
         )
         app = create_app(cluster.service, access, chat_format=format, strict=settings.strict)
+        add_admin_routes(app, cluster.admin)
         runner = await start_api(app, settings.host, settings.port)
         stack.push_async_callback(runner.cleanup)
         shown = StatusLine()

@@ -152,6 +152,7 @@ async def _up(settings: "UpSettings", *, wait: bool) -> None:
 async def _serve(settings: "UpSettings", shown: "StatusLine", *, wait: bool) -> None:
     from molink.api import create_app, start_api
     from molink.api.access import open_access
+    from molink.api.admin import add_admin_routes
     from molink.api.agents import create_agents_app
     from molink.api.chat import ChatFormat
     from molink.api.cluster_routes import add_plan_route
@@ -184,6 +185,7 @@ async def _serve(settings: "UpSettings", shown: "StatusLine", *, wait: bool) -> 
             service.card.tokenizer, settings.tool_parser, settings.reasoning_parser
         )
         app = create_app(service, access, chat_format=format, strict=settings.strict)
+        add_admin_routes(app, coordinator.cluster.admin)
         add_plan_route(app, service.model.name, coordinator.plan)
         offered = OfferedFiles(
             coordinator.checkpoint, settings.data_dir / "weights", name=service.model.name

@@ -30,6 +30,7 @@ OPTIONS = {
         "--span-tokens --no-keys --allowed-host --tool-parser --reasoning-parser "
         "--cors-origin --strict --served-model-name"
     ),
+    "dashboard": "--url --key --read-only --record --replay",
     "demo": "--chat --prompt",
     "plan": (
         "--nodes --url --tpot-ms --context-tokens --prompt-tokens --answer-tokens --split --rings "

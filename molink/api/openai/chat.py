@@ -20,6 +20,7 @@ from molink.api.chat import (
     chat_prompt,
 )
 from molink.api.errors import ApiError
+from molink.api.grammars.fields import grammar_of
 from molink.api.openai.answer import Job, TokenTexts, answer_openai
 from molink.api.openai.conversation import conversation_of
 from molink.api.requests import check_model, generation_requests, token_budget
@@ -47,12 +48,15 @@ async def post_chat_completions(
     async with checked_body(request, ChatBody) as body:
         check_model(body.model, card)
         prompt = await chat_prompt(conversation_of(body), card, format)
-        job = Job.of(body, _requests(prompt, body, card), len(prompt.token_ids))
+        grammar = await grammar_of(request, body, card)
+        job = Job.of(body, _requests(prompt, body, card, grammar), len(prompt.token_ids))
         dialect = ChatDialect(prompt, texts, bool(body.logprobs))
     return await answer_openai(request, service, job, dialect)
 
 
-def _requests(prompt: ChatPrompt, body: ChatBody, card: ModelCard) -> Sequence[GenerationRequest]:
+def _requests(
+    prompt: ChatPrompt, body: ChatBody, card: ModelCard, grammar: str
+) -> Sequence[GenerationRequest]:
     new_name = body.max_completion_tokens is not None
     max_tokens = token_budget(
         body.max_completion_tokens if new_name else body.max_tokens,
@@ -67,6 +71,7 @@ def _requests(prompt: ChatPrompt, body: ChatBody, card: ModelCard) -> Sequence[G
         card,
         max_tokens=max_tokens,
         logprobs=_logprobs_wanted(body),
+        grammar=grammar,
         choices=body.n or 1,
         skip_special_tokens=prompt.skip_special_tokens,
     )

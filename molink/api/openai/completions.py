@@ -9,6 +9,7 @@ from aiohttp import web
 from molink.api.answers import Answer, finite
 from molink.api.body import checked_body
 from molink.api.errors import ApiError
+from molink.api.grammars.fields import grammar_of
 from molink.api.openai.answer import Job, TokenTexts, answer_openai
 from molink.api.requests import (
     check_model,
@@ -40,7 +41,8 @@ async def post_completions(
     async with checked_body(request, CompletionBody) as body:
         check_model(body.model, card)
         prompts = [await tokens_of_prompt(prompt, card) for prompt in prompt_list(body.prompt)]
-        requests = [one for prompt in prompts for one in _requests(prompt, body, card)]
+        grammar = await grammar_of(request, body, card)
+        requests = [one for prompt in prompts for one in _requests(prompt, body, card, grammar)]
         job = Job.of(body, requests, sum(len(prompt) for prompt in prompts))
         job = replace(job, best_of=_candidates(body), kept=body.n or 1)
         dialect = CompletionDialect(texts, body.logprobs is not None)
@@ -48,7 +50,7 @@ async def post_completions(
 
 
 def _requests(
-    prompt: tuple[int, ...], body: CompletionBody, card: ModelCard
+    prompt: tuple[int, ...], body: CompletionBody, card: ModelCard, grammar: str
 ) -> Sequence[GenerationRequest]:
     max_tokens = token_budget(
         body.max_tokens, len(prompt), card, default=DEFAULT_MAX_TOKENS, param="max_tokens"
@@ -61,6 +63,7 @@ def _requests(
         card,
         max_tokens=max_tokens,
         logprobs=0 if is_ranked else body.logprobs,
+        grammar=grammar,
         choices=candidates or body.n or 1,
     )
 

@@ -41,7 +41,6 @@ _SAMPLING: FieldDefaults = {
     "dynatemp_range": (0,),
     "early_stopping": (False,),
     "length_penalty": (1,),
-    "logit_bias": ({},),
     "logits_processors": ([],),
     "mirostat": (0,),
     "mirostat_mode": (0,),
@@ -53,15 +52,9 @@ _SAMPLING: FieldDefaults = {
     "xtc_probability": (0,),
 }
 
-_GUIDED: FieldDefaults = {
+_GRAMMARS_UNDER_OTHER_NAMES: FieldDefaults = {
     "grammar": ("",),
-    "guided_choice": ([],),
-    "guided_grammar": ("",),
-    "guided_json": (),
-    "guided_regex": ("",),
     "json_schema": (),
-    "response_format": ({"type": "text"},),
-    "structured_outputs": (),
 }
 
 _WHAT_IS_SHOWN: FieldDefaults = {
@@ -78,7 +71,7 @@ _WHAT_IS_SHOWN: FieldDefaults = {
 OF_ALL_ENDPOINTS: FieldDefaults = {
     **_LENGTH_UNDER_OTHER_NAMES,
     **_SAMPLING,
-    **_GUIDED,
+    **_GRAMMARS_UNDER_OTHER_NAMES,
     **_WHAT_IS_SHOWN,
 }
 

@@ -131,14 +131,26 @@ def _operation(path: str, operation: Operation, route: web.AbstractRoute) -> dic
         "parameters": _parameters(path, operation),
         "responses": _responses(operation),
     }
-    if operation.body is not None:
-        content: dict[str, Any] = {"application/json": {"schema": _ref(operation.body)}}
+    if (schema := _body_schema(operation)) is not None:
+        content: dict[str, Any] = {"schema": schema}
         if operation.example is not None:
-            content["application/json"]["example"] = operation.example
-        described["requestBody"] = {"required": True, "content": content}
+            content["example"] = operation.example
+        described["requestBody"] = {
+            "required": operation.body is not None,
+            "content": {"application/json": content},
+        }
     if operation.is_open:
         described["security"] = []
     return described
+
+
+def _body_schema(operation: Operation) -> dict[str, Any] | None:
+    if operation.body is not None:
+        return _ref(operation.body)
+    if operation.fields is None and not operation.orders:
+        return None
+    fields = {name: dict(schema) for name, schema in (operation.fields or {}).items()}
+    return {"type": "object", "properties": fields, "additionalProperties": False}
 
 
 def _operation_id(method: str, path: str) -> str:
@@ -146,8 +158,15 @@ def _operation_id(method: str, path: str) -> str:
 
 
 def _parameters(path: str, operation: Operation) -> list[dict[str, Any]]:
+    text: dict[str, Any] = {"type": "string", "minLength": 1}
+    orders = {"type": "string", "enum": list(operation.orders)}
     placed = [
-        {"name": name, "in": "path", "required": True, "schema": {"type": "string", "minLength": 1}}
+        {
+            "name": name,
+            "in": "path",
+            "required": True,
+            "schema": orders if name == "order" else text,
+        }
         for name in re.findall(r"{(\w+)}", path)
     ]
     asked = [

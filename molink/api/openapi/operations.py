@@ -27,6 +27,7 @@ STATUSES: Mapping[int, str] = {
 
 OF_POSTS = (400, 401, 403, 408, 413, 415, 429, 503)
 OF_ANSWERS = (*OF_POSTS, 404, 504)
+OF_ORDERS = (400, 401, 403, 408, 413, 415, 503)
 OF_GETS = (401, 403)
 
 
@@ -49,6 +50,10 @@ class Operation:
     content_type: str = "application/json"
     query: Mapping[str, Mapping[str, Any]] | None = None
     """Schema of each parameter of the query."""
+    fields: Mapping[str, Mapping[str, Any]] | None = None
+    """Schema of each field of a short body."""
+    orders: tuple[str, ...] = ()
+    """What the path's `order` may be."""
     example: Mapping[str, Any] | None = None
     """Of a body."""
 
@@ -119,6 +124,30 @@ OPERATIONS: Mapping[tuple[str, str], Operation] = {
         query={"after": {"type": "integer", "minimum": 0, "maximum": 10**15 - 1}},
     ),
     ("GET", "/metrics"): Operation(CLUSTER, "Figures for Prometheus", content_type="text/plain"),
+    ("POST", "/cluster/nodes/{id}/{order}"): Operation(
+        CLUSTER,
+        "Drain, resume or remove a node",
+        errors=(*OF_ORDERS, 404),
+        orders=("drain", "resume", "remove"),
+    ),
+    ("POST", "/cluster/invites"): Operation(
+        CLUSTER,
+        "Make an invite",
+        errors=OF_ORDERS,
+        fields={
+            "expires_s": {"type": "number", "default": 86400},
+            "uses": {"type": "integer", "default": 5},
+            "name": {"type": "string", "default": ""},
+        },
+        example={"expires_s": 86400, "uses": 5, "name": "friends"},
+    ),
+    ("POST", "/cluster/intake"): Operation(
+        CLUSTER,
+        "Refuse new requests, or take them again",
+        errors=OF_ORDERS,
+        fields={"paused": {"type": "boolean"}},
+        example={"paused": True},
+    ),
     ("GET", "/plan"): Operation(
         CLUSTER,
         "The best plan for the PCs that are here",

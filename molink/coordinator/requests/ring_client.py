@@ -61,6 +61,7 @@ _FINISH_REASONS = {
     FinishReason.STOP: "stop",
     FinishReason.LENGTH: "length",
 }
+"""By the tail's reason, but for a grammar that failed: that is an error."""
 
 
 TOKEN_WITHIN_S, FIRST_TOKEN_WITHIN_S = 300.0, 900.0
@@ -315,6 +316,8 @@ class RingClient:
             return f"more than {LOGPROBS_MAX} log-probabilities of a token"
         if live is None:
             return None
+        if token.finish is FinishReason.GRAMMAR_FAILED and not live.sampling.grammar:
+            return "the end of a grammar that nobody has asked for"
         left = live.sampling.max_tokens - live.generated_tokens
         if left < 1 or (left == 1 and token.finish is FinishReason.NONE):
             return "more tokens than were asked for"
@@ -325,7 +328,13 @@ class RingClient:
         tail = self.ring.stages[-1]
         return tail.fail(f"{tail.name} has sent {what}.")
 
-    def _event(self, live: _Sequence, token: TokenSample) -> TokenEvent:
+    def _event(self, live: _Sequence, token: TokenSample) -> TokenEvent | MolinkError:
+        if token.finish is FinishReason.GRAMMAR_FAILED:
+            return InvalidRequestError(
+                f"The grammar could not be followed beyond {live.generated_tokens - 1} tokens of "
+                "the answer: simplify it; if all grammars end so, this model's tokenizer suits "
+                "none."
+            )
         logprobs: tuple[TokenLogprob, ...] = ()
         if token.logprob is not None:
             logprobs = (TokenLogprob(token.token_id, token.logprob, token.top),)

@@ -10,10 +10,11 @@ Pure: times are arguments.
 import bisect
 from dataclasses import dataclass, field
 
-from molink_scheduler.batch import Admission, Span
+from molink_scheduler.batch import ADMITTED_BULK_BYTES_MAX, Admission, Span, bulk_bytes
 from molink_scheduler.head.sequence import Sequence
 from molink_scheduler.head.settings import HeadSettings
 from molink_scheduler.kv.blocks import KvLedger, blocks_for
+from molink_scheduler.request import SamplingParams
 from molink_scheduler.timing.steps import (
     PREFILL_ROWS_MIN,
     DecodeClock,
@@ -130,6 +131,8 @@ class PromptQueue:
                 return sequence
         if not self._waiting or not self._fits(self._waiting[0], running_count + len(admissions)):
             return None
+        if admissions and not _fits_header(self._waiting[0].request.sampling, admissions):
+            return None
         sequence = self._waiting.pop(0)
         self._under_way.append(sequence)
         self.kv.grow(sequence.request_id, len(sequence.known))
@@ -140,3 +143,8 @@ class PromptQueue:
     def _fits(self, sequence: Sequence, running_count: int) -> bool:
         headroom = ADMISSION_HEADROOM_BLOCKS * running_count
         return blocks_for(len(sequence.known)) + headroom <= self.kv.blocks_free
+
+
+def _fits_header(sampling: SamplingParams, admissions: list[Admission]) -> bool:
+    """Whether one more may be admitted by the same batch."""
+    return bulk_bytes(admissions) + sampling.bulk_bytes <= ADMITTED_BULK_BYTES_MAX

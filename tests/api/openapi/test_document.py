@@ -7,10 +7,12 @@ import pytest
 from pydantic import BaseModel
 
 from molink.api import create_app
+from molink.api.admin import add_admin_routes
 from molink.api.cluster_routes import add_plan_route
 from molink.api.openapi.document import described_routes, openapi_document
 from molink.api.openapi.operations import OPERATIONS
 from molink.api.schemas import ChatBody, CompletionBody, GenerateBody
+from tests.api.test_admin import FakeAdmin
 
 BODIES = (ChatBody, CompletionBody, GenerateBody)
 FOLDER = Path(__file__).parents[3] / "molink/api/openapi"
@@ -20,6 +22,7 @@ FOLDER = Path(__file__).parents[3] / "molink/api/openapi"
 def app(service):
     app = create_app(service)
     add_plan_route(app, "m", None)
+    add_admin_routes(app, FakeAdmin())
     return app
 
 

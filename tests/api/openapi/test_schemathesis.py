@@ -12,6 +12,7 @@ from contextlib import contextmanager
 import pytest
 import requests
 import schemathesis
+from aiohttp import web
 from hypothesis import HealthCheck, Phase, given, settings
 from schemathesis.checks import not_a_server_error
 from schemathesis.generation import GenerationMode
@@ -24,10 +25,12 @@ from schemathesis.specs.openapi.checks import (
 )
 
 from molink.api import create_app, start_api
+from molink.api.admin import add_admin_routes
 from molink.api.cluster_routes import add_plan_route
 from molink.api.openapi.document import openapi_document
 from molink_scheduler.placement import Shortage
 from tests.api.conftest import FakeService
+from tests.api.test_admin import FakeAdmin
 
 EXAMPLES = 20
 """Requests to each operation that follow the document, and as many that do not."""
@@ -41,6 +44,13 @@ CHECKS = [
 ]
 
 
+def app_of() -> web.Application:
+    app = create_app(FakeService())
+    add_plan_route(app, "tiny/model", no_plan)
+    add_admin_routes(app, FakeAdmin())
+    return app
+
+
 async def no_plan(split: str | None) -> Shortage:
     return Shortage(1, 1, 0, "too little")
 
@@ -52,9 +62,7 @@ def served() -> Iterator[str]:
     ready = threading.Event()
 
     async def serve() -> None:
-        app = create_app(FakeService())
-        add_plan_route(app, "tiny/model", no_plan)
-        runner = await start_api(app, "127.0.0.1", 0)
+        runner = await start_api(app_of(), "127.0.0.1", 0)
         urls.append(f"http://127.0.0.1:{runner.addresses[0][1]}")
         ready.set()
         await stop.wait()
@@ -78,9 +86,7 @@ def url():
 
 
 def operations() -> dict[str, APIOperation]:
-    app = create_app(FakeService())
-    add_plan_route(app, "tiny/model", no_plan)
-    schema = schemathesis.openapi.from_dict(openapi_document(app))
+    schema = schemathesis.openapi.from_dict(openapi_document(app_of()))
     return {one.ok().label: one.ok() for one in schema.get_all_operations()}
 
 

@@ -3,7 +3,7 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from molink_scheduler.batch import BatchClass, Span
+from molink_scheduler.batch import ADMITTED_BULK_BYTES_MAX, BatchClass, Span, bulk_bytes
 from molink_scheduler.events import (
     BatchReturned,
     Refuse,
@@ -13,6 +13,12 @@ from molink_scheduler.events import (
 )
 from molink_scheduler.head.scheduler import DECODES_BEFORE_PREFILL_MAX, HeadScheduler, HeadSettings
 from molink_scheduler.head.settings import RingTerms
+from molink_scheduler.request import (
+    GRAMMAR_CHARS_MAX,
+    LOGIT_BIAS_COUNT_MAX,
+    Request,
+    SamplingParams,
+)
 
 lengths = st.lists(st.tuples(st.integers(1, 60), st.integers(1, 30)), min_size=1, max_size=12)
 
@@ -48,6 +54,27 @@ def test_short_prompts_share_a_prefill_batch(make_request):
         head.handle(RequestSubmitted(make_request(request_id, 6, 4)), 0.0)
     _, run = head.next_batch(0.0, 0.0)
     assert [(s.request_id, s.tokens) for s in run.batch.spans] == [(1, 6), (2, 6), (3, 4)]
+
+
+def test_what_grammars_take_in_a_header_is_bounded_on_every_link(make_ring):
+    """128 one-token prompts, each with the longest grammar and the most biases there may be."""
+    sampling = SamplingParams(
+        max_tokens=1,
+        logit_bias=tuple((token, 1.0) for token in range(LOGIT_BIAS_COUNT_MAX)),
+        grammar="g" * GRAMMAR_CHARS_MAX,
+    )
+    ring = make_ring(seed=5, stage_count=3, kv_tokens=4096)
+    carried = []
+    for stage in ring.stages:
+        compute = stage.compute
+        stage.compute = lambda batch, compute=compute: (carried.append(batch), compute(batch))
+    for number in range(1, 129):
+        ring.submit_at(0.0, Request(number, (1,), sampling))
+    ring.run()
+    ring.assert_nothing_left()
+    assert len(ring.ended) == 128
+    assert max(len(batch.admissions) for batch in carried) == 3
+    assert all(bulk_bytes(batch.admissions) <= ADMITTED_BULK_BYTES_MAX for batch in carried)
 
 
 def test_a_sequence_decodes_with_its_group_and_leaves_when_it_ends(make_request):
