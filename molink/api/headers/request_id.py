@@ -23,6 +23,9 @@ _GOOD_ID = re.compile(r"[\x20-\x7e]{1,128}")
 
 _MADE_BYTES = 12
 
+TRACEPARENT_CHARS_MAX = 64
+"""Version 00 has 55."""
+
 CHAT_PATHS = frozenset({"/v1/chat/completions", "/v1/responses", "/v1/messages"})
 """Whose requests are conversations, for metrics; all others complete text."""
 
@@ -38,7 +41,8 @@ async def request_identified(request: web.Request, handler: Handler) -> web.Stre
     """Note the request's id and when it came, for all that happens within."""
     request[SEQUENCES] = []
     operation = "chat" if request.path in CHAT_PATHS else "text_completion"
-    arrival = ARRIVAL.set(Arrival(request_id_of(request), operation))
+    traceparent = request.headers.get("traceparent", "")[:TRACEPARENT_CHARS_MAX]
+    arrival = ARRIVAL.set(Arrival(request_id_of(request), operation, traceparent))
     served = SERVED.set(request[SEQUENCES])
     try:
         return await handler(request)

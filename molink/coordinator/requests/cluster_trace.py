@@ -95,12 +95,11 @@ class ClusterTrace:
         try:
             while not self.trace.is_full:
                 self.look()
-                await asyncio.to_thread(self.trace.flush)
+                await asyncio.to_thread(self.trace.write, self.trace.take())
                 await asyncio.sleep(PERIOD_S)
             self.service.events.add("trouble", "the trace file has its size and is written no more")
         except OSError as error:
-            self.trace.is_full = True
-            self.service.events.add("trouble", f"the trace cannot be written: {error.strerror}")
+            self._failed(error)
 
     def close(self) -> None:
         """Write what is left, and end the file; what cannot be written is lost."""
@@ -110,6 +109,12 @@ class ClusterTrace:
         try:
             self.trace.close()
         except OSError as error:
+            self._failed(error)
+
+    def _failed(self, error: OSError) -> None:
+        """Tell it once."""
+        if not self.trace.is_full:
+            self.trace.is_full = True
             self.service.events.add("trouble", f"the trace cannot be written: {error.strerror}")
 
     def look(self, *, at_the_end: bool = False) -> None:
