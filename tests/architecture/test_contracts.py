@@ -19,8 +19,8 @@ OPTIONS = {
     "serve": (
         "--host --port --link --hosts --nodes --layers --dtype --device --threads --max-model-len "
         "--kv-tokens --micro-batches --policy --upload-mbps --wire --span-tokens --event-log "
-        "--no-keys --allowed-host --tool-parser --reasoning-parser --log-format --trace-file --otlp "
-        "--cors-origin --strict --served-model-name"
+        "--no-keys --allowed-host --tool-parser --reasoning-parser --log-format --trace-file "
+        "--otlp --cors-origin --strict --served-model-name"
     ),
     "up": (
         "--host --port --public-host --broker --broker-port --relay-port --relay "
