@@ -5,6 +5,7 @@ from functools import partial
 from aiohttp import web
 
 from molink.api.access import Access, access_checked, add_rate_limit_headers
+from molink.api.anthropic.endpoint import post_count_tokens, post_messages
 from molink.api.body import BODY_BYTES_MAX
 from molink.api.callers import CALLERS, Callers
 from molink.api.chat import ChatFormat
@@ -20,6 +21,7 @@ from molink.api.metrics.route import Metrics, add_metrics_route
 from molink.api.openai.answer import TokenTexts
 from molink.api.openai.chat import post_chat_completions
 from molink.api.openai.completions import post_completions
+from molink.api.openai.responses.endpoint import post_responses
 from molink.api.openapi.routes import add_openapi_routes
 from molink.api.page.routes import add_page_routes
 from molink.api.status import (
@@ -30,6 +32,7 @@ from molink.api.status import (
     get_models,
     get_requests,
 )
+from molink.api.vllm.tokenize import post_detokenize, post_tokenize
 from molink.serving.service import GenerationService
 
 __all__ = ["create_app"]
@@ -73,6 +76,11 @@ def create_app(
             web.post(
                 "/v1/chat/completions", partial(post_chat_completions, service, texts, chat_format)
             ),
+            web.post("/v1/responses", partial(post_responses, service, chat_format)),
+            web.post("/v1/messages", partial(post_messages, service, chat_format)),
+            web.post("/v1/messages/count_tokens", partial(post_count_tokens, service, chat_format)),
+            web.post("/tokenize", partial(post_tokenize, service, chat_format)),
+            web.post("/detokenize", partial(post_detokenize, service)),
             web.get("/v1/models", partial(get_models, service)),
             web.get("/v1/models/{model:.+}", partial(get_model, service)),
             web.get("/health", partial(get_health, service)),

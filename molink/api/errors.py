@@ -34,7 +34,7 @@ RETRY_AFTER_S = 5
 NAME_CHARS_SHOWN = 60
 """A client's own text is repeated in an error only up to here."""
 
-TEXT_PATHS = "/v1/chat/completions and /v1/completions"
+TEXT_PATHS = "/v1/chat/completions, /v1/responses, /v1/messages and /v1/completions"
 
 UNSERVED: Mapping[str, str] = {
     "/classify": "Classification is",
@@ -192,7 +192,7 @@ def _nothing_at(path: str) -> ApiError:
         return ApiError(sentence, status=404, code="unsupported_endpoint")
     return ApiError(
         f"There is nothing at {path[:NAME_CHARS_SHOWN]}: try {TEXT_PATHS}, or /v1/models, "
-        "/generate, /health or /cluster.",
+        "/generate, /tokenize, /health or /cluster.",
         status=404,
         code="not_found",
     )

@@ -48,7 +48,6 @@ __all__ = [
     "CompletionBody",
     "GenerateBody",
     "Message",
-    "Messages",
     "NamedToolChoice",
     "Part",
     "SamplingBody",
@@ -56,6 +55,7 @@ __all__ = [
     "StreamOptions",
     "ToolBody",
     "list_only",
+    "only_type",
     "type_tag",
 ]
 
@@ -147,7 +147,9 @@ class _Strict(BaseModel):
 
 
 class Part(_Strict):
-    """Part of a request's body."""
+    """Part of a request's body, in which fields that are not known change nothing."""
+
+    model_config = ConfigDict(extra="allow")
 
 
 def type_tag(otherwise: str) -> Callable[[Any], str]:
@@ -158,6 +160,18 @@ def type_tag(otherwise: str) -> Callable[[Any], str]:
         return otherwise if given is None else str(given)[:NAME_CHARS_SHOWN]
 
     return tag
+
+
+def only_type(served: str) -> BeforeValidator:
+    """Validator that refuses an object of another `type` by its name."""
+    tag = type_tag(served)
+
+    def check(value: Any) -> Any:
+        if (given := tag(value)) != served:
+            raise ValueError(f"is of the type '{given}', which is not served: use '{served}'")
+        return value
+
+    return BeforeValidator(check)
 
 
 class StreamOptions(_Strict):
@@ -346,14 +360,11 @@ class NamedToolChoice(_Strict):
     function: NamedFunction
 
 
-Messages = Annotated[list[Message], FailFast(), Field(min_length=1, max_length=MESSAGES_MAX)]
-
-
 class ChatBody(SamplingBody):
     """Body of `POST /v1/chat/completions`."""
 
     unsupported = OF_CHAT
-    messages: Messages
+    messages: Annotated[list[Message], FailFast(), Field(min_length=1, max_length=MESSAGES_MAX)]
     """The conversation so far."""
     max_completion_tokens: int | None = Field(default=None, ge=1)
     """OpenAI's present name of max_tokens; wins when both are given."""

@@ -9,17 +9,23 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 __all__ = [
+    "AnthropicError",
     "ChatAnswer",
     "CompletionAnswer",
+    "DetokenizeAnswer",
     "ErrorAnswer",
     "EventsAnswer",
     "GenerateAnswer",
     "Health",
+    "MessagesAnswer",
     "ModelEntry",
     "ModelList",
     "PlanAnswer",
     "RequestsAnswer",
+    "ResponsesAnswer",
     "ServedBy",
+    "TokenCount",
+    "TokenizeAnswer",
 ]
 
 
@@ -43,6 +49,20 @@ class ErrorAnswer(_Answer):
     """An error in OpenAI's shape."""
 
     error: Error
+
+
+class AnthropicErrorDetail(_Answer):
+    """What went wrong, in Anthropic's words."""
+
+    type: str
+    message: str
+
+
+class AnthropicError(_Answer):
+    """An error in Anthropic's shape."""
+
+    type: Literal["error"]
+    error: AnthropicErrorDetail
 
 
 class Usage(_Answer):
@@ -243,3 +263,47 @@ class EventsAnswer(_Answer):
     events: list[dict[str, Any]]
     next: int = Field(ge=0)
     """To be sent as `after` for what comes next."""
+
+
+class ResponsesAnswer(_Answer):
+    """Answer of `POST /v1/responses`, as OpenAI's `Response`."""
+
+    id: str
+    object: Literal["response"]
+    status: Literal["completed", "incomplete", "failed", "in_progress"]
+    model: str
+    output: list[dict[str, Any]]
+
+
+class MessagesAnswer(_Answer):
+    """Answer of `POST /v1/messages`, as Anthropic's `Message`."""
+
+    id: str
+    type: Literal["message"]
+    role: Literal["assistant"]
+    model: str
+    content: list[dict[str, Any]]
+    stop_reason: str | None
+    stop_sequence: str | None
+    usage: dict[str, Any]
+
+
+class TokenCount(_Answer):
+    """Answer of `POST /v1/messages/count_tokens`."""
+
+    input_tokens: int = Field(ge=0)
+
+
+class TokenizeAnswer(_Answer):
+    """Answer of `POST /tokenize`."""
+
+    count: int = Field(ge=0)
+    max_model_len: int = Field(ge=1)
+    tokens: list[int]
+    token_strs: list[str] | None = None
+
+
+class DetokenizeAnswer(_Answer):
+    """Answer of `POST /detokenize`."""
+
+    prompt: str

@@ -15,7 +15,7 @@ from pydantic import BaseModel
 from pydantic.json_schema import JsonSchemaMode, models_json_schema
 
 from molink import __version__
-from molink.api.openapi.answers import ErrorAnswer, ServedBy
+from molink.api.openapi.answers import ServedBy
 from molink.api.openapi.operations import OPERATIONS, STATUSES, Operation
 
 __all__ = ["described_routes", "openapi_document"]
@@ -93,7 +93,6 @@ def openapi_document(app: web.Application) -> dict[str, Any]:
         "paths": paths,
         "components": {
             "schemas": _schemas(operations.values()),
-            "responses": {str(status): _error(why) for status, why in STATUSES.items()},
             "headers": dict(HEADERS),
             "parameters": {"request_id": REQUEST_ID_PARAMETER},
             "securitySchemes": {
@@ -110,9 +109,10 @@ def openapi_document(app: web.Application) -> dict[str, Any]:
 
 def _schemas(operations: Iterable[Operation]) -> dict[str, Any]:
     """Of all models that occur, by name."""
-    models: list[type[BaseModel]] = [ErrorAnswer, ServedBy]
+    models: list[type[BaseModel]] = [ServedBy]
     for operation in operations:
-        models += [one for one in (operation.body, operation.answer) if one is not None]
+        parts = (operation.body, operation.answer, operation.error)
+        models += [one for one in parts if one is not None]
     wanted = [(model, _VALIDATION) for model in dict.fromkeys(models)]
     _, whole = models_json_schema(wanted, ref_template=_REF)
     found: dict[str, Any] = whole["$defs"]
@@ -188,7 +188,7 @@ def _responses(operation: Operation) -> dict[str, Any]:
     if operation.is_unready_an_answer:
         responses["503"] = {**good, "description": "They are not."}
     for status in sorted(operation.errors):
-        responses[str(status)] = {"$ref": f"#/components/responses/{status}"}
+        responses[str(status)] = _error(STATUSES[status], operation.error)
     return responses
 
 
@@ -202,9 +202,9 @@ def _answer_schema(operation: Operation) -> dict[str, Any]:
     return {"type": "object" if operation.content_type == "application/json" else "string"}
 
 
-def _error(why: str) -> dict[str, Any]:
+def _error(why: str, shape: type[BaseModel]) -> dict[str, Any]:
     headers = {"X-Request-Id": {"$ref": "#/components/headers/X-Request-Id"}}
-    content = {"application/json": {"schema": _ref(ErrorAnswer)}}
+    content = {"application/json": {"schema": _ref(shape)}}
     return {"description": why, "headers": headers, "content": content}
 
 

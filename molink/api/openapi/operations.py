@@ -6,8 +6,11 @@ from typing import Any
 
 from pydantic import BaseModel
 
+from molink.api.anthropic.schemas import CountTokensBody, MessagesBody
+from molink.api.openai.responses.schemas import ResponsesBody
 from molink.api.openapi import answers
 from molink.api.schemas import ChatBody, CompletionBody, GenerateBody
+from molink.api.vllm.tokenize import DetokenizeBody, TokenizeBody
 
 __all__ = ["OPERATIONS", "STATUSES", "Operation"]
 
@@ -41,6 +44,7 @@ class Operation:
     """None: an object of which no more is promised, or `content_type`."""
     body: type[BaseModel] | None = None
     errors: tuple[int, ...] = OF_GETS
+    error: type[BaseModel] = answers.ErrorAnswer
     is_streamed: bool = False
     """Whether `"stream": true` makes it server-sent events."""
     is_open: bool = False
@@ -91,6 +95,54 @@ OPERATIONS: Mapping[tuple[str, str], Operation] = {
         OF_ANSWERS,
         is_streamed=True,
         example={"prompt": "Once upon a time", "max_tokens": 64},
+    ),
+    ("POST", "/v1/responses"): Operation(
+        INFERENCE,
+        "Continue a conversation, as OpenAI's Responses; nothing is kept",
+        answers.ResponsesAnswer,
+        ResponsesBody,
+        OF_ANSWERS,
+        is_streamed=True,
+        example={"input": "Tell me of rings.", "max_output_tokens": 64},
+    ),
+    ("POST", "/v1/messages"): Operation(
+        INFERENCE,
+        "Continue a conversation, as Anthropic's Messages",
+        answers.MessagesAnswer,
+        MessagesBody,
+        OF_ANSWERS,
+        error=answers.AnthropicError,
+        is_streamed=True,
+        example={
+            "model": "demo",
+            "max_tokens": 64,
+            "messages": [{"role": "user", "content": "Tell me of rings."}],
+        },
+    ),
+    ("POST", "/v1/messages/count_tokens"): Operation(
+        INFERENCE,
+        "Count the tokens of a conversation",
+        answers.TokenCount,
+        CountTokensBody,
+        (*OF_POSTS, 404),
+        error=answers.AnthropicError,
+        example={"model": "demo", "messages": [{"role": "user", "content": "hello"}]},
+    ),
+    ("POST", "/tokenize"): Operation(
+        INFERENCE,
+        "Token ids of a prompt or a conversation",
+        answers.TokenizeAnswer,
+        TokenizeBody,
+        (*OF_POSTS, 404),
+        example={"prompt": "Once upon a time"},
+    ),
+    ("POST", "/detokenize"): Operation(
+        INFERENCE,
+        "The text of token ids",
+        answers.DetokenizeAnswer,
+        DetokenizeBody,
+        (*OF_POSTS, 404),
+        example={"tokens": [1, 2, 3]},
     ),
     ("GET", "/v1/models"): Operation(INFERENCE, "List the model's names", answers.ModelList),
     ("GET", "/v1/models/{model}"): Operation(
