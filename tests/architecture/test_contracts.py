@@ -60,6 +60,7 @@ OPTIONS = {
         "--data-port --map-ports --run"
     ),
     "agent run": "--data-dir",
+    "agent report": "--data-dir --json --nights",
     "agent status": "--data-dir --json",
     "agent pause": "--data-dir --json",
     "agent resume": "--data-dir --json",
