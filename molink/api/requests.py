@@ -20,7 +20,7 @@ from molink.api.errors import NAME_CHARS_SHOWN, ApiError
 from molink.api.schemas import SamplingBody
 from molink.api.workers import in_worker
 from molink.serving.service import ChatTokenizer, GenerationRequest, ModelCard
-from molink.serving.timeline import RequestTimeline
+from molink.serving.timeline import ARRIVAL, Arrival, RequestTimeline
 from molink_scheduler.request import SamplingParams
 
 __all__ = [
@@ -47,16 +47,19 @@ PROMPTS_MAX = 64
 """Prompts in one completion request; a client with more sends several requests, which are
 batched all the same."""
 
+TOKEN_ID_DIGITS_MAX = 9
+"""No vocabulary has a billion words, and long numbers take long to read."""
+
 SEED_MODULUS = 2**64
 SEED_STEP = 0x9E3779B97F4A7C15
 """2**64 divided by the golden ratio, odd: neighbouring choices land far apart."""
 
 
 def check_model(name: str | None, card: ModelCard) -> None:
-    """Raise a 404 unless `name` is the served model's or absent."""
-    if name is not None and name != card.name:
+    """Raise a 404 unless `name` is one of the served model's or absent."""
+    if name is not None and name not in card.names:
         raise ApiError(
-            f"The model '{name[:NAME_CHARS_SHOWN]}' is not served here: use '{card.name}'.",
+            f"The model '{name[:NAME_CHARS_SHOWN]}' is not served here: use '{card.shown_name}'.",
             status=404,
             param="model",
             code="model_not_found",
@@ -186,10 +189,12 @@ def generation_requests(
     *,
     max_tokens: int,
     logprobs: int | None,
+    grammar: str = "",
     choices: int = 1,
     skip_special_tokens: bool = True,
 ) -> list[GenerationRequest]:
-    """One request for each choice of a prompt; without a seed, each prompt draws its own."""
+    """One request for each choice of a prompt; without a seed, each prompt draws its own.
+    `grammar` is checked (`grammars.fields`)."""
     seed = secrets.randbits(64) if body.seed is None else body.seed
     stop_token_ids = _stop_token_ids(body, card)
     _check_stop_text(body, card)
@@ -202,9 +207,11 @@ def generation_requests(
         frequency_penalty=_or(body.frequency_penalty, 0.0),
         presence_penalty=_or(body.presence_penalty, 0.0),
         repetition_penalty=_or(body.repetition_penalty, 1.0),
+        logit_bias=_logit_bias(body, card),
         stop=tuple(body.stop or ()),
         stop_token_ids=stop_token_ids,
         logprobs=logprobs,
+        grammar=grammar,
         skip_special_tokens=skip_special_tokens and body.skip_special_tokens is not False,
     )
     seeds = (choice_seed(seed, choice) for choice in range(choices))
@@ -212,14 +219,42 @@ def generation_requests(
         GenerationRequest(
             prompt_token_ids,
             replace(sampling, seed=one),
+            priority=body.priority or 0,
+            deadline_at=_deadline_at(body.timeout_s),
             timeline=RequestTimeline(card.name, len(prompt_token_ids), max_tokens),
         )
         for one in seeds
     ]
 
 
+def _deadline_at(timeout_s: float | None) -> float | None:
+    """From the arrival of the HTTP request that this task serves."""
+    if timeout_s is None:
+        return None
+    return (ARRIVAL.get() or Arrival()).at + timeout_s
+
+
 def _or(value: float | None, default: float) -> float:
     return default if value is None else value
+
+
+def _logit_bias(body: SamplingBody, card: ModelCard) -> tuple[tuple[int, float], ...]:
+    """The biases by token id; "7" and "07" are the same, of which the last counts."""
+    biases = {_biased_token(key, card): bias for key, bias in (body.logit_bias or {}).items()}
+    return tuple(biases.items())
+
+
+def _biased_token(key: str, card: ModelCard) -> int:
+    token_id = (
+        int(key) if key.isascii() and key.isdigit() and len(key) <= TOKEN_ID_DIGITS_MAX else -1
+    )
+    if 0 <= token_id < card.vocabulary_size:
+        return token_id
+    raise ApiError(
+        f"'logit_bias' names '{key[:NAME_CHARS_SHOWN]}', which is no token id of this model: use "
+        f"0 to {card.vocabulary_size - 1}, in quotes.",
+        param="logit_bias",
+    )
 
 
 def _stop_token_ids(body: SamplingBody, card: ModelCard) -> tuple[int, ...]:

@@ -23,7 +23,7 @@ from molink.printable import printable
 if TYPE_CHECKING:
     from molink.bench.load import Settings
 
-__all__ = ["bench", "chat", "chat_with", "generate"]
+__all__ = ["bench", "chat", "chat_with", "generate", "url_option"]
 
 DEFAULT_URL = "http://127.0.0.1:8000"
 

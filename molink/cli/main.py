@@ -16,6 +16,7 @@ import click
 from molink import __version__
 from molink.cli.client import bench, chat, generate
 from molink.cli.command_line import SentenceGroup
+from molink.cli.dashboard import dashboard
 from molink.cli.demo import demo
 from molink.cli.keys import key
 from molink.cli.members import invite, node
@@ -61,7 +62,7 @@ def cli() -> None:
     """Serve large language models over a ring of home PCs joined by slow links."""
 
 
-for command in (serve, up, relay, demo, generate, chat, bench, invite, key, node, plan):
+for command in (serve, up, dashboard, relay, demo, generate, chat, bench, invite, key, node, plan):
     cli.add_command(command)
 
 

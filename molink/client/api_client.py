@@ -16,7 +16,7 @@ import aiohttp
 
 from molink.errors import UserError
 
-__all__ = ["ApiClient", "ServedModel", "server_sentence", "server_url"]
+__all__ = ["ApiClient", "RefusedError", "ServedModel", "server_sentence", "server_url"]
 
 CONNECT_S_MAX = 10.0
 """A server that does not answer the handshake by then is not there."""
@@ -25,9 +25,21 @@ SILENCE_S_MAX = 600.0
 """Longest wait for the next bytes: a long prompt on slow links may take minutes until its first
 token."""
 
+ANSWER_BYTES_MAX = 64 * 2**20
+"""Of one JSON answer: some 4 KB for each of the nodes that a coordinator takes at most, and as much
+for its requests. Whatever else listens at an address shall not fill the memory."""
+
 EVENT_END = b"\n\n"
 DATA = b"data: "
 DONE = b"[DONE]"
+
+
+class RefusedError(UserError):
+    """Raised when a server answers with another status than 200; the message is its sentence."""
+
+    def __init__(self, message: str, status: int) -> None:
+        super().__init__(message)
+        self.status = status
 
 
 def server_url(url: str) -> str:
@@ -40,15 +52,23 @@ def server_url(url: str) -> str:
         usable = False
     if not usable:
         raise UserError(f"'{url}' is no server's address: give one like http://127.0.0.1:8000")
+    if parts.query or parts.fragment or "@" in parts.netloc:
+        raise UserError(
+            "a server's address holds no key and no question: give the key by --key, or better in "
+            "MOLINK_API_KEY"
+        )
     return whole
 
 
 class ApiClient:
     """HTTP client of one server, over connections that are kept."""
 
-    def __init__(self, url: str, key: str | None = None) -> None:
+    def __init__(
+        self, url: str, key: str | None = None, *, silence_s_max: float = SILENCE_S_MAX
+    ) -> None:
         """`key` is of the server's API; None where it wants none."""
         self._url = server_url(url)
+        self._silence_s_max = silence_s_max
         self._headers = {"Authorization": f"Bearer {key}"} if key else {}
 
     async def __aenter__(self) -> "ApiClient":
@@ -56,7 +76,7 @@ class ApiClient:
             headers=self._headers,
             connector=aiohttp.TCPConnector(limit=0),
             timeout=aiohttp.ClientTimeout(
-                total=None, sock_connect=CONNECT_S_MAX, sock_read=SILENCE_S_MAX
+                total=None, sock_connect=CONNECT_S_MAX, sock_read=self._silence_s_max
             ),
         )
         return self
@@ -70,12 +90,20 @@ class ApiClient:
         await self._session.close()
 
     async def get(self, path: str) -> Any:
-        """The JSON at a path."""
+        """The JSON at a path. Raises UserError: RefusedError when the server refuses."""
+        return await self._json("GET", path, None)
+
+    async def post(self, path: str, body: Mapping[str, Any]) -> Any:
+        """The JSON answer to a post. Raises UserError: RefusedError when the server refuses."""
+        return await self._json("POST", path, body)
+
+    async def _json(self, method: str, path: str, body: Mapping[str, Any] | None) -> Any:
         try:
-            async with self._session.get(f"{self._url}{path}") as response:
+            url = f"{self._url}{path}"
+            async with self._session.request(method, url, json=body) as response:
                 await self._check(response)
-                return await response.json()
-        except (aiohttp.ClientError, TimeoutError, ValueError) as error:
+                return json.loads(await _whole(response))
+        except (aiohttp.ClientError, TimeoutError, ValueError, RecursionError) as error:
             raise self._lost(error) from error
 
     async def stream(
@@ -94,7 +122,8 @@ class ApiClient:
 
     async def _check(self, response: aiohttp.ClientResponse) -> None:
         if response.status != 200:
-            raise UserError(server_sentence(response.status, await response.read()))
+            sentence = server_sentence(response.status, await _whole(response))
+            raise RefusedError(sentence, response.status)
 
     def _lost(self, error: Exception) -> UserError:
         match error:
@@ -102,7 +131,7 @@ class ApiClient:
                 why = "cannot reach"
             case TimeoutError():
                 why = "waited too long for"
-            case ValueError():
+            case ValueError() | RecursionError():
                 why = "got an answer that is not MoLink's from"
             case _:
                 why = "lost the connection to"
@@ -129,6 +158,16 @@ class ServedModel:
                 "the server's /v1/models tells no vocabulary size: give the --url of a MoLink "
                 "server"
             ) from None
+
+
+async def _whole(response: aiohttp.ClientResponse) -> bytes:
+    """The bytes of an answer. Raises ValueError for more than an answer of ours has."""
+    raw = bytearray()
+    async for piece in response.content.iter_any():
+        raw += piece
+        if len(raw) > ANSWER_BYTES_MAX:
+            raise ValueError("the answer is too long")
+    return bytes(raw)
 
 
 async def _events(content: aiohttp.StreamReader) -> AsyncGenerator[dict[str, Any], None]:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from molink.coordinator.admin import ClusterAdmin
 from molink.coordinator.members.hub import ControlHub
 from molink.coordinator.planning.cluster_plan import Planner, Readiness
 from molink.coordinator.requests.cluster_news import ClusterNews
@@ -29,6 +30,7 @@ class Cluster:
 
     service: ClusterService
     rings: Sequence[RingSupervisor]
+    admin: ClusterAdmin
     news: ClusterNews
     given_by: Callable[[str], dict[str, int]]
     """What the PC with this id has given, with all devices."""
@@ -71,4 +73,5 @@ def run_cluster(
     news = ClusterNews(service.cluster, service.events)
     for work in (hub.run(card.name), manager.run(), accounting.run(), news.run()):
         tasks.create_task(work)
-    return Cluster(service, manager.rings, news, given_by)
+    admin = ClusterAdmin(hub.book, hub.registry, service)
+    return Cluster(service, manager.rings, admin, news, given_by)

@@ -5,14 +5,16 @@ A stage first proves, on a miniature of the model, that its architecture can be 
 others (`weights`), and makes room for its KV.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import torch
 from torch import nn
 
 from molink.checkpoint.checkpoint import open_checkpoint
-from molink.checkpoint.description import describe
+from molink.checkpoint.description import ModelDescription, describe
 from molink.executor.devices import choose_device, choose_dtype, return_freed_memory
+from molink.executor.grammar import Grammars
 from molink.executor.self_test import check_architecture
 from molink.executor.stage import StageExecutor
 from molink.executor.weights import Progress, StagePart, load_model, load_model_config
@@ -39,12 +41,14 @@ def load_stage(
     *,
     stages_here: int = 1,
     self_test: bool = True,
+    tokenizer_of: Callable[[ModelDescription], Any] = lambda description: None,
 ) -> StageExecutor:
     """Load the layers of a model directory or hub id.
 
     `stages_here` share this PC's memory; `self_test` proves first, on a tiny model of the same
-    architecture, that stages compute what the whole does. Raises UserError (a subclass of it) with
-    one sentence.
+    architecture, that stages compute what the whole does; the tail follows grammars with the
+    tokenizer of `tokenizer_of`, if there is one. Raises UserError (a subclass of it) with one
+    sentence.
     """
     checkpoint = open_checkpoint(model)
     description = describe(checkpoint)
@@ -56,7 +60,9 @@ def load_stage(
         check_architecture(config, description)
     weights = load_model(checkpoint, config, part, dtype, _within(progress, 0.0, OPENED))
     read_onto(weights, device, _within(progress, OPENED, READ))
-    stage = StageExecutor(weights, part, description, device, dtype)
+    tokenizer = tokenizer_of(description) if part.is_tail else None
+    grammars = None if tokenizer is None else Grammars(tokenizer, description, device)
+    stage = StageExecutor(weights, part, description, device, dtype, grammars)
     del weights
     stage.prepare(work.kv_tokens, _within(progress, READ, 1.0), stages_here)
     return_freed_memory()

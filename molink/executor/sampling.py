@@ -1,10 +1,11 @@
 """From logits to tokens: what the tail does with the last row of each sequence.
 
-The order is that of vLLM: penalties, temperature, min_p, top_k, top_p, then one draw by inverse CDF
-over the token ids. Truncation works by thresholds, so tokens that tie with the last one kept are
-kept too: 16-bit logits tie often, and a cut that depends on the sorting algorithm would make seeded
-answers depend on it as well. Log-probabilities are those of the raw logits, before penalties and
-temperature, as OpenAI and vLLM report them.
+The order is that of vLLM: grammar, logit biases, penalties, temperature, min_p, top_k, top_p, then
+one draw by inverse CDF over the token ids. Truncation works by thresholds, so tokens that tie with
+the last one kept are kept too: 16-bit logits tie often, and a cut that depends on the sorting
+algorithm would make seeded answers depend on it as well. Log-probabilities are those of the raw
+logits, before biases, penalties and temperature, as OpenAI and vLLM report them; where a grammar
+leaves only some words, of these.
 
 Every row is computed from its own logits and its own random number. Neither its neighbours nor
 their number matter.
@@ -19,6 +20,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 
+from molink.executor.grammar import Constraint, GrammarError, GrammarState
 from molink_scheduler.batch import Admission
 from molink_scheduler.request import SamplingParams
 
@@ -43,6 +45,7 @@ class DrawnToken:
     """None unless the request asked for log-probabilities."""
     top: tuple[tuple[int, float], ...] = ()
     """The most likely tokens with their log-probabilities, best first."""
+    grammar: GrammarState = GrammarState.OPEN
 
 
 @dataclass(slots=True)
@@ -54,9 +57,13 @@ class SequenceHistory:
     params: SamplingParams
     prompt_words: frozenset[int]
     output_counts: Counter[int] = field(default_factory=Counter)
+    constraint: Constraint | None = None
+    """None where there is no grammar, or none can be followed here."""
 
     @classmethod
-    def from_admission(cls, admission: Admission) -> "SequenceHistory":
+    def from_admission(
+        cls, admission: Admission, constraint: Constraint | None = None
+    ) -> "SequenceHistory":
         """The history at admission, tokens of an earlier life included."""
         return cls(
             admission.request_id,
@@ -64,14 +71,18 @@ class SequenceHistory:
             admission.sampling,
             frozenset(admission.prompt),
             Counter(admission.output),
+            constraint,
         )
 
     @property
-    def is_penalised(self) -> bool:
-        """Whether earlier tokens change the logits."""
+    def changes_logits(self) -> bool:
+        """Whether a bias or earlier tokens change the logits."""
         params = self.params
         return bool(
-            params.repetition_penalty != 1.0 or params.frequency_penalty or params.presence_penalty
+            params.logit_bias
+            or params.repetition_penalty != 1.0
+            or params.frequency_penalty
+            or params.presence_penalty
         )
 
 
@@ -81,8 +92,8 @@ def sample(
     """Draw one token per row and add it to its history; `known_tokens` counts prompt and output of
     each so far.
     """
-    logits_RW = logits_RW.float()
-    chosen_logits_RW = _penalised(logits_RW, histories)
+    logits_RW, lost_rows = _masked(logits_RW.float(), histories)
+    chosen_logits_RW = _changed(logits_RW, histories)
     token_ids = chosen_logits_RW.argmax(-1).tolist()
     random_rows = [row for row, h in enumerate(histories) if h.params.temperature > 0]
     if random_rows:
@@ -91,23 +102,65 @@ def sample(
             token_ids[row] = token_id
     for history, token_id in zip(histories, token_ids, strict=True):
         history.output_counts[token_id] += 1
+    states = [
+        GrammarState.FAILED if row in lost_rows else _advanced(history, token_ids[row])
+        for row, history in enumerate(histories)
+    ]
     return [
-        _with_logprobs(logits_RW[row], history, token_ids[row])
+        _drawn(logits_RW[row], history, token_ids[row], states[row])
         for row, history in enumerate(histories)
     ]
 
 
-# -- penalties ------------------------------------------------------------------------------------
+# -- grammars -------------------------------------------------------------------------------------
 
 
-def _penalised(logits_RW: torch.Tensor, histories: Sequence[SequenceHistory]) -> torch.Tensor:
-    if not any(history.is_penalised for history in histories):
+def _masked(
+    logits_RW: torch.Tensor, histories: Sequence[SequenceHistory]
+) -> tuple[torch.Tensor, set[int]]:
+    """The logits with -inf for words that a row's grammar forbids, and the rows whose grammar
+    cannot be followed any further."""
+    rows = [row for row, history in enumerate(histories) if history.params.grammar]
+    if not rows:
+        return logits_RW, set()
+    masked_RW, lost = logits_RW.clone(), set()
+    for row in rows:
+        try:
+            masked_RW[row].masked_fill_(_forbidden(histories[row]), float("-inf"))
+        except GrammarError:
+            lost.add(row)
+    return masked_RW, lost
+
+
+def _forbidden(history: SequenceHistory) -> torch.Tensor:
+    if history.constraint is None:
+        raise GrammarError("this stage's tokenizer follows no grammars")
+    return history.constraint.forbidden()
+
+
+def _advanced(history: SequenceHistory, token_id: int) -> GrammarState:
+    return GrammarState.OPEN if history.constraint is None else history.constraint.take(token_id)
+
+
+# -- biases and penalties -------------------------------------------------------------------------
+
+
+def _changed(logits_RW: torch.Tensor, histories: Sequence[SequenceHistory]) -> torch.Tensor:
+    if not any(history.changes_logits for history in histories):
         return logits_RW
-    penalised_RW = logits_RW.clone()
+    changed_RW = logits_RW.clone()
     for row, history in enumerate(histories):
-        if history.is_penalised:
-            _penalise(penalised_RW[row], history)
-    return penalised_RW
+        if history.changes_logits:
+            _bias(changed_RW[row], history.params.logit_bias)
+            _penalise(changed_RW[row], history)
+    return changed_RW
+
+
+def _bias(logits_W: torch.Tensor, pairs: Sequence[tuple[int, float]]) -> None:
+    if pairs:
+        token_ids, biases = zip(*pairs, strict=True)
+        index = torch.tensor(token_ids, device=logits_W.device)
+        logits_W[index] += torch.tensor(biases, device=logits_W.device)
 
 
 def _penalise(logits_W: torch.Tensor, history: SequenceHistory) -> None:
@@ -206,11 +259,14 @@ def _nucleus_threshold(logits_W: torch.Tensor, top_p: float) -> torch.Tensor:
 # -- log-probabilities ----------------------------------------------------------------------------
 
 
-def _with_logprobs(logits_W: torch.Tensor, history: SequenceHistory, token_id: int) -> DrawnToken:
+def _drawn(
+    logits_W: torch.Tensor, history: SequenceHistory, token_id: int, grammar: GrammarState
+) -> DrawnToken:
     count = history.params.logprobs
     if count is None:
-        return DrawnToken(history.request_id, token_id)
+        return DrawnToken(history.request_id, token_id, grammar=grammar)
     logprobs_W = torch.log_softmax(logits_W, -1)
     best = logprobs_W.topk(min(count, len(logprobs_W)))
-    top = tuple(zip(best.indices.tolist(), best.values.tolist(), strict=True))
-    return DrawnToken(history.request_id, token_id, float(logprobs_W[token_id]), top)
+    ranked = zip(best.indices.tolist(), best.values.tolist(), strict=True)
+    top = tuple((word, logprob) for word, logprob in ranked if logprob > float("-inf"))
+    return DrawnToken(history.request_id, token_id, float(logprobs_W[token_id]), top, grammar)

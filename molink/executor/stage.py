@@ -20,6 +20,7 @@ from molink.executor.attention import AttentionStep, active_step
 from molink.executor.cpu.packed_linear import PackedLinear
 from molink.executor.cpu.rewriting import rewrite
 from molink.executor.devices import free_memory_bytes, propose_kv_tokens
+from molink.executor.grammar import Grammars
 from molink.executor.kv_pool import KvPool
 from molink.executor.sampling import DrawnToken, SequenceHistory, sample
 from molink.executor.step_plan import plan_step
@@ -53,6 +54,8 @@ class StageExecutor:
     description: ModelDescription
     device: torch.device
     dtype: torch.dtype
+    grammars: Grammars | None = None
+    """On a tail whose tokenizer grammars can be followed with."""
     kv: KvBlocks = field(default_factory=lambda: KvBlocks(1))
     _pool: KvPool = field(default_factory=lambda: KvPool(BLOCK_TOKENS))
     _expected: dict[int, int] = field(default_factory=dict)
@@ -123,7 +126,11 @@ class StageExecutor:
         self.release(Release(admission.request_id))
         self._expected[admission.request_id] = admission.tokens_expected
         if self.is_tail:
-            self._histories[admission.request_id] = SequenceHistory.from_admission(admission)
+            constraint = None
+            if admission.sampling.grammar and self.grammars is not None:
+                constraint = self.grammars.constrain(admission)
+            history = SequenceHistory.from_admission(admission, constraint)
+            self._histories[admission.request_id] = history
 
     def release(self, release: Release) -> None:
         """Forget a request; one that is unknown is fine."""

@@ -28,6 +28,7 @@ EventKind = Literal[
     "ready",
     "unready",
     "request_moved",
+    "order",
     "trouble",
 ]
 

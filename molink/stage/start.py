@@ -5,14 +5,17 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 import torch
 
+from molink.checkpoint.description import ModelDescription
 from molink.executor.loading import load_stage
 from molink.executor.memory_limit import limit_memory
 from molink.executor.stage import StageExecutor
 from molink.serving.served_model import load_tokenizer
+from molink.serving.service import ChatTokenizer
 from molink.stage.event_files import EventFiles
 from molink.stage.health_reports import HealthReports
 from molink.stage.links import StageLinks
@@ -63,7 +66,8 @@ def start_stage(
     torch.set_num_threads(load.work.threads)
     if load.memory_bytes is not None:
         limit_memory(load.work.device, load.memory_bytes, _weights_bytes(load.model))
-    executor = _load_executor(load, report)
+    tokenizer_of = cache(load_tokenizer)
+    executor = _load_executor(load, report, tokenizer_of)
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     name = f"layers {load.work.layers[0]}-{load.work.layers[1]}"
     links = StageLinks.bind(name, load.address, executor.is_head, report, load.keys)
@@ -82,7 +86,7 @@ def start_stage(
         executor,
         links,
         packing,
-        _end_rules(executor),
+        EndRules(tokenizer_of(executor.description) if executor.is_tail else None),
         HealthReports(core, executor, links, packing, report, recent),
         events,
     )
@@ -98,13 +102,18 @@ def _yield_to_links() -> None:
     os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), COMPUTE_NICENESS)
 
 
-def _load_executor(load: LoadStage, report: Callable[[Fact], None]) -> StageExecutor:
+def _load_executor(
+    load: LoadStage,
+    report: Callable[[Fact], None],
+    tokenizer_of: Callable[[ModelDescription], ChatTokenizer | None],
+) -> StageExecutor:
     return load_stage(
         load.model,
         load.work,
         lambda fraction: report(LoadProgressed(fraction)),
         stages_here=load.stages_here,
         self_test=load.work.layers[0] == 0,
+        tokenizer_of=tokenizer_of,
     )
 
 
@@ -133,8 +142,3 @@ def _book(executor: StageExecutor) -> StageBook:
 def _limits(executor: StageExecutor) -> ModelLimits:
     model = executor.description
     return ModelLimits(model.model_len_max, model.vocabulary_size)
-
-
-def _end_rules(executor: StageExecutor) -> EndRules:
-    tokenizer = load_tokenizer(executor.description) if executor.is_tail else None
-    return EndRules(tokenizer)

@@ -1,8 +1,10 @@
-"""The tail decides when a sequence ends: a stop token, a stop string, or its length."""
+"""The tail decides when a sequence ends: a stop token, a stop string, its grammar's end, or its
+length."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from molink.executor.grammar import GrammarState
 from molink.executor.sampling import DrawnToken
 from molink.serving.service import ChatTokenizer
 from molink.serving.text_stream import TextStream
@@ -36,7 +38,7 @@ class EndRules:
             TokenSample(
                 token.request_id,
                 token.token_id,
-                self.judge(token.request_id, token.token_id),
+                self.judge(token.request_id, token.token_id, token.grammar),
                 token.logprob,
                 token.top,
             )
@@ -61,12 +63,16 @@ class EndRules:
         """Stop watching; an unknown id is fine."""
         self._endings.pop(request_id, None)
 
-    def judge(self, request_id: int, token_id: int) -> FinishReason:
+    def judge(
+        self, request_id: int, token_id: int, grammar: GrammarState = GrammarState.OPEN
+    ) -> FinishReason:
         """Whether the sequence ends with this token."""
         ending = self._endings[request_id]
         ending.generated_tokens += 1
         sampling = ending.admission.sampling
-        if token_id in sampling.stop_token_ids:
+        if grammar is GrammarState.FAILED:
+            return FinishReason.GRAMMAR_FAILED
+        if grammar is GrammarState.ENDED or token_id in sampling.stop_token_ids:
             return FinishReason.STOP
         if ending.text is not None:
             ending.text.push((token_id,))

@@ -68,6 +68,8 @@ class FinishReason(IntEnum):
     NONE = 0
     STOP = 1
     LENGTH = 2
+    GRAMMAR_FAILED = 3
+    """Its grammar can be followed no further; this token is not part of the answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,8 +166,9 @@ SAMPLES_MAX = 512
 PLAIN_HEADER_BYTES_MAX = 64 * 2**10
 """Of a header whose arrays are not counted: whatever it holds, it is a few megabytes at most."""
 
-ARRAYS_MAX = 32 * 2**10
-"""In a longer header: a batch of 4,096 spans that admits as many requests has 28,000."""
+ARRAYS_MAX = 64 * 2**10
+"""In a longer header: a batch of 4,096 spans that admits as many requests has 33,000, and their
+logit biases may be 16,000 more."""
 
 FOUR_FIELDS = 0x94
 """How every header begins: an array of version, kind, epoch and fields."""

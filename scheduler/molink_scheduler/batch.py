@@ -7,6 +7,7 @@ recomputation after preemption and replay after a failure are one thing: tokens 
 with tokens known.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Final
@@ -15,6 +16,7 @@ from molink_scheduler.request import SamplingParams
 from molink_scheduler.timing.round_tracker import StageStamp
 
 __all__ = [
+    "ADMITTED_BULK_BYTES_MAX",
     "DECODE",
     "MICRO_BATCH_COUNT_MAX",
     "PREFILL",
@@ -23,7 +25,12 @@ __all__ = [
     "BatchClass",
     "Release",
     "Span",
+    "bulk_bytes",
 ]
+
+ADMITTED_BULK_BYTES_MAX = 2**20
+"""Of grammars and logit biases in one batch, unless a single request has more: a quarter of what a
+message's header may hold."""
 
 MICRO_BATCH_COUNT_MAX = 64
 """Twice the longest ring that we expect; beyond it every micro-batch is nearly empty."""
@@ -77,6 +84,11 @@ class Admission:
     """The prompt's token ids, only where the sampling needs them."""
     output: tuple[int, ...] = ()
     """Tokens generated before this admission (recomputation, replay)."""
+
+
+def bulk_bytes(admissions: Iterable[Admission]) -> int:
+    """At most how much the grammars and logit biases of some requests take in a message."""
+    return sum(one.sampling.bulk_bytes for one in admissions)
 
 
 @dataclass(frozen=True, slots=True)

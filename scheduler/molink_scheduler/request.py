@@ -8,7 +8,18 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-__all__ = ["LOGPROBS_MAX", "STOP_COUNT_MAX", "ModelLimits", "Request", "SamplingParams"]
+__all__ = [
+    "GRAMMAR_CHARS_MAX",
+    "LOGIT_BIAS_BYTES",
+    "LOGIT_BIAS_COUNT_MAX",
+    "LOGIT_BIAS_MAX",
+    "LOGPROBS_MAX",
+    "PRIORITY_MAX",
+    "STOP_COUNT_MAX",
+    "ModelLimits",
+    "Request",
+    "SamplingParams",
+]
 
 LOGPROBS_MAX = 20
 """OpenAI's limit for `top_logprobs`; each costs a token id and a float on the wire per generated
@@ -17,6 +28,21 @@ token."""
 STOP_COUNT_MAX = 16
 """The tail compares every stop string with every new piece of text; OpenAI allows 4, local servers
 usually more."""
+
+PRIORITY_MAX = 2**31 - 1
+"""To either side of 0, which is the usual: people number their classes as they like, clients as 32
+bits."""
+
+LOGIT_BIAS_COUNT_MAX, LOGIT_BIAS_MAX = 300, 100.0
+"""OpenAI's limits. A bias of 100 decides against any honest logit, so more would mean nothing."""
+
+GRAMMAR_CHARS_MAX = 2**16
+"""A JSON schema of a large public API takes half of it. Every stage reads it on its way to the
+tail."""
+
+GRAMMAR_CHAR_BYTES, LOGIT_BIAS_BYTES = 4, 64
+"""Of a character in UTF-8 at most; of a pair in memory, where an array takes more than its bytes on
+the wire."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +72,10 @@ class SamplingParams:
     skip_special_tokens: bool = True
     """Whether text, in which stop strings are looked for, leaves out the tokenizer's special
     tokens."""
+    logit_bias: tuple[tuple[int, float], ...] = ()
+    """(token id, what to add to its logit before penalties), each token id once."""
+    grammar: str = ""
+    """What the answer must match, as JSON in llguidance's form; empty: anything."""
 
     def __post_init__(self) -> None:
         _check_range("max_tokens", self.max_tokens, 1, 2**31)
@@ -61,11 +91,27 @@ class SamplingParams:
             _check_range("logprobs", self.logprobs, 0, LOGPROBS_MAX)
         if len(self.stop) > STOP_COUNT_MAX or "" in self.stop:
             raise ValueError(f"stop takes at most {STOP_COUNT_MAX} strings, none of them empty")
+        if len(self.logit_bias) > LOGIT_BIAS_COUNT_MAX:
+            raise ValueError(f"logit_bias takes at most {LOGIT_BIAS_COUNT_MAX} tokens")
+        for _, bias in self.logit_bias:
+            _check_range("logit_bias", bias, -LOGIT_BIAS_MAX, LOGIT_BIAS_MAX)
+        if len(self.grammar) > GRAMMAR_CHARS_MAX:
+            raise ValueError(f"a grammar takes at most {GRAMMAR_CHARS_MAX} characters")
 
     @property
     def needs_prompt(self) -> bool:
         """Whether the tail must know the prompt's tokens (the repetition penalty counts them)."""
         return self.repetition_penalty != 1.0
+
+    @property
+    def biased(self) -> tuple[int, ...]:
+        """The token ids that have a logit bias."""
+        return tuple(token_id for token_id, _ in self.logit_bias)
+
+    @property
+    def bulk_bytes(self) -> int:
+        """At most how much the grammar and the biases take in a message."""
+        return len(self.grammar) * GRAMMAR_CHAR_BYTES + len(self.logit_bias) * LOGIT_BIAS_BYTES
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,10 +138,19 @@ class Request:
     sampling: SamplingParams
     output: tuple[int, ...] = field(default=())
     """Tokens generated before (a request that is replayed after a failure); usually empty."""
+    priority: int = 0
+    """Lower goes first where requests wait for room, and gives its room up last."""
 
     def __post_init__(self) -> None:
         if not self.prompt:
             raise ValueError("a prompt holds at least one token")
+        _check_range("priority", self.priority, -PRIORITY_MAX, PRIORITY_MAX)
+
+    @property
+    def order(self) -> tuple[int, int]:
+        """Which of two requests goes first: the smaller of their priorities, then of their
+        arrivals."""
+        return self.priority, self.request_id
 
     @property
     def tokens_max(self) -> int:

@@ -1,6 +1,7 @@
 """Sampling is checked by what must hold for every row of logits."""
 
 from collections import Counter
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -127,6 +128,7 @@ def test_random_numbers_are_pinned():
 
 
 @given(st.lists(st.floats(0, 1, exclude_max=True), min_size=1, max_size=5))
+@settings(deadline=None)
 def test_the_inverse_cdf_follows_the_probabilities(numbers):
     probabilities = torch.tensor([0.0, 0.25, 0.5, 0.0, 0.25])
     logits = probabilities.log()[None].expand(len(numbers), -1)
@@ -163,6 +165,24 @@ def test_frequency_and_presence_count_the_output_only():
     assert draw(logits, presence, output=(0,)) == 1
 
 
+def test_a_bias_is_added_before_penalties_and_to_its_token_only():
+    logits = torch.tensor([3.0, 2.5, 0.0])
+    biased = SamplingParams(max_tokens=9, temperature=0.0, logit_bias=((0, -1.0), (2, 2.9)))
+    assert draw(logits, biased) == 2
+    twice = replace(biased, repetition_penalty=2.0)
+    assert draw(logits, twice, prompt=(2,)) == 1  # (0.0 + 2.9) / 2
+    assert logits.tolist() == [3.0, 2.5, 0.0]
+
+
+@given(logits_rows, params, st.integers(0, WORDS - 1))
+@settings(max_examples=40, deadline=None)
+def test_a_token_with_the_largest_bias_is_drawn_and_one_with_the_least_is_not(logits, params, word):
+    unpenalised = {"repetition_penalty": 1.0, "frequency_penalty": 0.0, "presence_penalty": 0.0}
+    for bias in (100.0, -100.0):
+        wanted = replace(params, temperature=1.0, logit_bias=((word, bias),), **unpenalised)
+        assert (draw(logits, wanted) == word) is (bias > 0)
+
+
 def test_drawn_tokens_join_the_history():
     sampling = SamplingParams(max_tokens=9, temperature=0.0, presence_penalty=2.0)
     sequence = history(sampling)
@@ -175,9 +195,8 @@ def test_drawn_tokens_join_the_history():
 @given(logits_rows, st.integers(0, 5))
 @settings(max_examples=40, deadline=None)
 def test_logprobs_are_those_of_the_raw_logits(logits, count):
-    sampling = SamplingParams(
-        max_tokens=9, temperature=2.0, top_k=3, logprobs=count, frequency_penalty=1.0
-    )
+    changed = {"temperature": 2.0, "frequency_penalty": 1.0, "logit_bias": ((3, 5.0),)}
+    sampling = SamplingParams(max_tokens=9, top_k=3, logprobs=count, **changed)
     (token,) = sample(logits[None], [history(sampling, output=(1, 2))], [2])
     wanted = logits.log_softmax(0)
     assert token.logprob == float(wanted[token.token_id])

@@ -61,6 +61,8 @@ SAMPLING = SamplingParams(
     stop_token_ids=(0, 1, 2**31 - 1),
     logprobs=20,
     skip_special_tokens=False,
+    logit_bias=((0, -100.0), (2**31 - 1, 0.5)),
+    grammar='{"grammars":[{"lark_grammar":"start: \\"да\\""}]}',
 )
 
 

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from molink.executor.grammar import GrammarState
 from molink.stage.tail import EndRules
 from molink.wire.frames import FinishReason
 from molink_scheduler.batch import Admission
@@ -44,6 +45,14 @@ def test_length():
 
 def test_a_stop_token_wins_over_length():
     assert judged(rules(max_tokens=2, stop_token_ids=(9,)), 7, 9) == [NONE, STOP]
+
+
+def test_a_grammar_that_ends_wins_over_length_and_one_that_fails_over_all():
+    ending = rules(max_tokens=1, stop_token_ids=(9,))
+    assert ending.judge(1, 7, GrammarState.ENDED) is STOP
+    assert rules(max_tokens=1).judge(1, 7, GrammarState.OPEN) is LENGTH
+    failing = rules(max_tokens=1, stop_token_ids=(9,))
+    assert failing.judge(1, 9, GrammarState.FAILED) is FinishReason.GRAMMAR_FAILED
 
 
 def test_a_stop_string_may_span_tokens():

@@ -36,8 +36,22 @@ from molink.wire.frames import (
     decode_message,
     encode_message,
 )
-from molink_scheduler.batch import Admission, Batch, BatchClass, Release, Span
-from molink_scheduler.request import LOGPROBS_MAX, Request, SamplingParams
+from molink_scheduler.batch import (
+    ADMITTED_BULK_BYTES_MAX,
+    Admission,
+    Batch,
+    BatchClass,
+    Release,
+    Span,
+)
+from molink_scheduler.request import (
+    GRAMMAR_CHARS_MAX,
+    LOGIT_BIAS_BYTES,
+    LOGIT_BIAS_COUNT_MAX,
+    LOGPROBS_MAX,
+    Request,
+    SamplingParams,
+)
 from molink_scheduler.stage.book import MESSAGE_ROWS_MAX
 
 MEMORY_PER_BYTE = 26
@@ -143,7 +157,22 @@ def test_the_largest_honest_messages_pass():
     assert decode_message(encode_message(whole, 2**40), FROM_STAGE)[0] == whole
     prompt = Request(2**31, (2**17,) * 500_000, SAMPLING)
     assert decode_message(encode_message(Submit(prompt), 1), FROM_COORDINATOR)[0] == Submit(prompt)
-    assert 7 * MESSAGE_ROWS_MAX < ARRAYS_MAX
+    assert 8 * MESSAGE_ROWS_MAX + ADMITTED_BULK_BYTES_MAX // LOGIT_BIAS_BYTES < ARRAYS_MAX
+
+
+def test_the_longest_grammars_and_the_most_biases_of_a_batch_pass():
+    biases = tuple((token, -0.1) for token in range(LOGIT_BIAS_COUNT_MAX))
+    for sampling in (
+        SamplingParams(max_tokens=1, logit_bias=biases),
+        SamplingParams(max_tokens=1, logit_bias=biases, grammar="\U0001f512" * GRAMMAR_CHARS_MAX),
+    ):
+        count = ADMITTED_BULK_BYTES_MAX // sampling.bulk_bytes
+        spans = tuple(Span(row, 0, 1, True) for row in range(count))
+        admissions = tuple(Admission(row, 1, 2, sampling) for row in range(count))
+        batch = Batch(1, BatchClass.PREFILL, -1, spans, admissions)
+        tensor = TensorHeader("bfloat16", count, 4)
+        whole = Activations(batch, tensor, bytes(tensor.raw_bytes))
+        assert decode_message(encode_message(whole, 1), FROM_STAGE)[0] == whole
 
 
 def test_a_message_without_rows_has_no_buffer():

@@ -100,6 +100,8 @@ class Node:
     assignment: Assignment | None = None
     """The last that was sent."""
     lost: bool = False
+    drained: bool = False
+    """Whether the operator keeps it from serving."""
     suspended: str = ""
     """Why the coordinator does not listen to it for a while; empty: it does."""
     pc: str = ""
@@ -136,8 +138,9 @@ class Node:
 
     @property
     def wants(self) -> str:
-        """Its owner's wish: serve, pause or leave."""
-        return self.wish.wish if self.wish is not None else "serve"
+        """Its owner's wish: serve, pause or leave; one that is drained pauses at least."""
+        wish = self.wish.wish if self.wish is not None else "serve"
+        return "pause" if self.drained and wish == "serve" else wish
 
     @property
     def is_measured(self) -> bool:
@@ -188,6 +191,8 @@ class NodeBook:
     nodes: dict[str, Node] = field(default_factory=dict)
     changed: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when there is something new to decide about, cleared by who decides."""
+    drained: set[str] = field(default_factory=set)
+    """Ids of the nodes that the operator keeps from serving, here or not."""
     refusals: ErrorGuard = field(default_factory=lambda: ErrorGuard("Reading a stage's report"))
     """Of agents of another version, or of ones that lie."""
     downloading_at: dict[str, float] = field(default_factory=dict)
@@ -203,13 +208,22 @@ class NodeBook:
     def node(self, node_id: str) -> Node:
         """The entry of a node, made the first time."""
         if node_id not in self.nodes:
-            self.nodes[node_id] = Node(node_id, is_local=self.local)
+            is_drained = node_id in self.drained
+            self.nodes[node_id] = Node(node_id, drained=is_drained, is_local=self.local)
         return self.nodes[node_id]
 
     def wake(self, node: Node) -> None:
         """Whoever waits for news of a node, or of any, shall see what has changed."""
         node.changed.send()
         self.changed.set()
+
+    def hold(self, node: Node, *, is_held: bool) -> None:
+        """Keep a node from serving, or let it serve again, as its operator orders."""
+        before = node.wants
+        node.drained = is_held
+        (self.drained.add if is_held else self.drained.discard)(node.node_id)
+        node.changes += before != node.wants
+        self.wake(node)
 
     def take(self, node_id: str, message: object, now: float, *, live: bool = True) -> bool:
         """Note what a node reports; False for a message that is not for a coordinator.
@@ -293,6 +307,7 @@ class NodeBook:
     def drop(self, node_id: str) -> None:
         """Forget a node that was removed; its entry, where one is held, is that of a lost node."""
         self._heartbeats.forget(node_id)
+        self.drained.discard(node_id)
         node = self.nodes.pop(node_id, None)
         if node is not None:
             node.lost, node.presence = True, None

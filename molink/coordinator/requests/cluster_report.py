@@ -26,6 +26,8 @@ __all__ = [
 
 NO_CONTRIBUTION = Contribution()
 
+DRAINED = "The operator has drained it: it serves again once it is resumed."
+
 
 @dataclass(frozen=True, slots=True)
 class RingLink:
@@ -156,6 +158,7 @@ def _entry(node: Node, given: Contribution) -> dict[str, Any]:
         "name": node.name,
         "pc": node.pc,
         "state": str(node.state),
+        "drained": node.drained,
         "reason": "",
         "ring": assignment.ring if assignment is not None and work is not None else None,
         "layers": list(work.layers) if work is not None else None,
@@ -182,6 +185,8 @@ def _reason(node: Node, standby: str) -> str:
         return node.suspended
     if not node.is_here and node.wants != "leave":
         return node.presence.reason if node.presence is not None else ""
+    if node.drained:
+        return DRAINED
     if node.wish is not None and node.wants != "serve":
         return node.wish.reason
     fact = node.current_fact

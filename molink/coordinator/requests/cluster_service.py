@@ -14,6 +14,7 @@ from typing import Any
 
 from molink.coordinator.requests.ring_client import RequestStalledError, RingClient
 from molink.errors import RingError
+from molink.serving.deadline import DEADLINE, at_deadline, until_deadline
 from molink.serving.events import EventLedger
 from molink.serving.service import GenerationRequest, ModelCard, TokenEvent
 from molink.serving.timeline import RequestLog, RequestTimeline, StageLayers
@@ -32,6 +33,10 @@ MOVES_MAX = 8
 STALL_PATIENCE = 2.0
 """Each time that a request was left lying it is given so many times as long: a prompt may take any
 honest ring longer than the last deadline, and rings are not to hand it round for ever."""
+
+INTAKE_PAUSED = (
+    "The operator has paused the intake of requests: send yours again later. Those under way go on."
+)
 
 Report = Callable[[Mapping[str, str], Mapping[str, str]], dict[str, Any]]
 """Made with the reasons why nodes hold nothing, and the devices of those that serve."""
@@ -73,6 +78,7 @@ class ClusterService:
     standbys: Mapping[str, str] = field(default_factory=dict)
     """...as are the reasons why nodes hold nothing."""
     rings: list[ServingRing] = field(default_factory=list)
+    intake_paused: bool = False
     request_log: RequestLog = field(default_factory=RequestLog)
     events: EventLedger = field(default_factory=EventLedger)
     _changed: Signal = field(default_factory=Signal)
@@ -85,8 +91,15 @@ class ClusterService:
 
     @property
     def unready_reason(self) -> str | None:
-        """Why requests are refused; None while a ring is open."""
+        """Why requests are refused; None while a ring is open and the intake is."""
+        if self.intake_paused:
+            return INTAKE_PAUSED
         return None if any(ring.is_open for ring in self.rings) else self.progress
+
+    def set_intake(self, *, paused: bool) -> None:
+        """Refuse new requests, or take them again."""
+        self.intake_paused = paused
+        self._changed.send()
 
     def add(self, ring: ServingRing) -> None:
         """Send requests to a ring, too."""
@@ -115,16 +128,19 @@ class ClusterService:
         timeline = request.timeline or self._timeline(request)
         asked = replace(request, timeline=timeline)
         with self.request_log.following(timeline):
-            async with aclosing(self._over_rings(asked, timeline)) as events:
-                async for event in events:
+            async with aclosing(self._over_rings(asked, timeline)) as all_events:
+                async for event in until_deadline(all_events, request.deadline_at):
                     if event.finish_reason is not None:
                         now = timeline.last_token_at or time.monotonic()
-                        timeline.finished(event.finish_reason, now)
+                        reason = DEADLINE if at_deadline(event) else event.finish_reason
+                        timeline.finished(reason, now)
                     yield event
 
     async def _over_rings(
         self, request: GenerationRequest, timeline: RequestTimeline
     ) -> AsyncGenerator[TokenEvent, None]:
+        if self.intake_paused:
+            raise RingError(INTAKE_PAUSED)
         output: tuple[int, ...] = ()
         left: ServingRing | None = None
         patience = 1.0
@@ -164,7 +180,11 @@ class ClusterService:
             for ring in self.rings
         ]
         first = reports[0] if reports else {"model": self.model.name, "stages": [], "links": []}
-        own = {"rings": reports, "unready_reason": self.unready_reason}
+        own = {
+            "rings": reports,
+            "unready_reason": self.unready_reason,
+            "intake_paused": self.intake_paused,
+        }
         return first | own | self.report(self.standbys, self._devices())
 
     def _devices(self) -> dict[str, str]:

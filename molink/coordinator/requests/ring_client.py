@@ -61,6 +61,7 @@ _FINISH_REASONS = {
     FinishReason.STOP: "stop",
     FinishReason.LENGTH: "length",
 }
+"""By the tail's reason, but for a grammar that failed: that is an error."""
 
 
 TOKEN_WITHIN_S, FIRST_TOKEN_WITHIN_S = 300.0, 900.0
@@ -263,7 +264,9 @@ class RingClient:
             text = TextStream(tokenizer, sampling.stop, sampling.skip_special_tokens)
             for token_id in output:  # One by one, as they were sent: what is held back agrees.
                 text.push((token_id,))
-        self.links.send(Submit(Request(request_id, request.prompt_token_ids, sampling, output)))
+        prompt = request.prompt_token_ids
+        asked = Request(request_id, prompt, sampling, output, request.priority)
+        self.links.send(Submit(asked))
         self._idle.clear()
         known_tokens, now = len(request.prompt_token_ids) + len(output), time.monotonic()
         live = _Sequence(
@@ -313,6 +316,8 @@ class RingClient:
             return f"more than {LOGPROBS_MAX} log-probabilities of a token"
         if live is None:
             return None
+        if token.finish is FinishReason.GRAMMAR_FAILED and not live.sampling.grammar:
+            return "the end of a grammar that nobody has asked for"
         left = live.sampling.max_tokens - live.generated_tokens
         if left < 1 or (left == 1 and token.finish is FinishReason.NONE):
             return "more tokens than were asked for"
@@ -323,7 +328,13 @@ class RingClient:
         tail = self.ring.stages[-1]
         return tail.fail(f"{tail.name} has sent {what}.")
 
-    def _event(self, live: _Sequence, token: TokenSample) -> TokenEvent:
+    def _event(self, live: _Sequence, token: TokenSample) -> TokenEvent | MolinkError:
+        if token.finish is FinishReason.GRAMMAR_FAILED:
+            return InvalidRequestError(
+                f"The grammar could not be followed beyond {live.generated_tokens - 1} tokens of "
+                "the answer: simplify it; if all grammars end so, this model's tokenizer suits "
+                "none."
+            )
         logprobs: tuple[TokenLogprob, ...] = ()
         if token.logprob is not None:
             logprobs = (TokenLogprob(token.token_id, token.logprob, token.top),)

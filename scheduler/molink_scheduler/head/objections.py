@@ -33,7 +33,7 @@ def request_objection(request: Request, kv: KvLedger, limits: ModelLimits | None
         return None
     if tokens > limits.sequence_tokens_max:
         return f"{name} may grow to {tokens} tokens, the model takes {limits.sequence_tokens_max}"
-    if not limits.has_words(chain(request.prompt, request.output)):
+    if not limits.has_words(chain(request.prompt, request.output, request.sampling.biased)):
         return f"{name} has a token that is not in the vocabulary"
     return None
 

@@ -1,8 +1,8 @@
 """The prompts of a ring, from arrival until their last span has left the head.
 
-They wait in order of arrival until the smallest KV capacity on the ring has room for their known
-tokens, and are cut into spans as large as the device has time for; several short ones share a
-batch.
+They wait in order of priority, then of arrival, until the smallest KV capacity on the ring has room
+for their known tokens, and are cut into spans as large as the device has time for; several short
+ones share a batch. A prompt under way is not interrupted by one that goes first.
 
 Pure: times are arguments.
 """
@@ -10,10 +10,11 @@ Pure: times are arguments.
 import bisect
 from dataclasses import dataclass, field
 
-from molink_scheduler.batch import Admission, Span
+from molink_scheduler.batch import ADMITTED_BULK_BYTES_MAX, Admission, Span, bulk_bytes
 from molink_scheduler.head.sequence import Sequence
 from molink_scheduler.head.settings import HeadSettings
 from molink_scheduler.kv.blocks import KvLedger, blocks_for
+from molink_scheduler.request import SamplingParams
 from molink_scheduler.timing.steps import (
     PREFILL_ROWS_MIN,
     DecodeClock,
@@ -51,7 +52,7 @@ class PromptQueue:
     load: PrefillLoad = field(init=False, default_factory=PrefillLoad)
     _budget: PrefillBudget = field(init=False)
     _waiting: list[Sequence] = field(init=False, default_factory=list)
-    """In order of arrival; a preempted request returns to its old place."""
+    """In order of priority, then of arrival; a preempted request returns to its old place."""
     _under_way: list[Sequence] = field(init=False, default_factory=list)
     _tokens_in_flight: int = field(init=False, default=0)
     _measured_bytes_per_s: float = field(init=False, default=0.0)
@@ -89,8 +90,8 @@ class PromptQueue:
         self.load.computed(seconds, now)
 
     def join(self, sequence: Sequence) -> None:
-        """Wait for room, in the order of arrival."""
-        bisect.insort(self._waiting, sequence, key=lambda waiting: waiting.request_id)
+        """Wait for room, behind those that go first."""
+        bisect.insort(self._waiting, sequence, key=lambda waiting: waiting.request.order)
 
     def leave(self, sequence: Sequence) -> None:
         """Forget a sequence that ends; one that is not here is fine."""
@@ -130,6 +131,8 @@ class PromptQueue:
                 return sequence
         if not self._waiting or not self._fits(self._waiting[0], running_count + len(admissions)):
             return None
+        if admissions and not _fits_header(self._waiting[0].request.sampling, admissions):
+            return None
         sequence = self._waiting.pop(0)
         self._under_way.append(sequence)
         self.kv.grow(sequence.request_id, len(sequence.known))
@@ -140,3 +143,8 @@ class PromptQueue:
     def _fits(self, sequence: Sequence, running_count: int) -> bool:
         headroom = ADMISSION_HEADROOM_BLOCKS * running_count
         return blocks_for(len(sequence.known)) + headroom <= self.kv.blocks_free
+
+
+def _fits_header(sampling: SamplingParams, admissions: list[Admission]) -> bool:
+    """Whether one more may be admitted by the same batch."""
+    return bulk_bytes(admissions) + sampling.bulk_bytes <= ADMITTED_BULK_BYTES_MAX

@@ -134,7 +134,9 @@ class StageBook:
         return (
             lengths == tuple(sorted(lengths))
             and admission.tokens_expected <= self.limits.sequence_tokens_max
-            and self.limits.has_words(chain(admission.prompt, admission.output))
+            and self.limits.has_words(
+                chain(admission.prompt, admission.output, admission.sampling.biased)
+            )
         )
 
     def _span_objection(self, batch: Batch, new: dict[int, _Held]) -> str | None:

@@ -19,7 +19,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import assert_never
 
-from molink_scheduler.batch import DECODE, PREFILL, Batch, Span
+from molink_scheduler.batch import (
+    ADMITTED_BULK_BYTES_MAX,
+    DECODE,
+    PREFILL,
+    Batch,
+    Span,
+    bulk_bytes,
+)
 from molink_scheduler.events import (
     BatchArrived,
     BatchReturned,
@@ -154,9 +161,13 @@ class StageOrder:
     def _take_rows(self, rows: int) -> RunBatch | None:
         batches: list[Batch] = []
         pieces: list[Piece] = []
+        bulk = 0
         while rows > 0 and self._prefill:
             batch, message = self._prefill[0]
             start = self._first_rows_done
+            bulk += bulk_bytes(batch.admissions)
+            if batches and bulk > ADMITTED_BULK_BYTES_MAX:
+                break
             end = min(batch.tokens, start + rows)
             batches.append(cut_rows(batch, start, end))
             pieces.append(Piece(message, start, end))

@@ -19,7 +19,7 @@ from molink.coordinator.requests.ring_links import (
     RingClientLinks,
     TailRefused,
 )
-from molink.errors import LinkFullError, RingError, StageError
+from molink.errors import InvalidRequestError, LinkFullError, RingError, StageError
 from molink.serving.service import GenerationRequest, ModelCard
 from molink.serving.timeline import Arrival, RequestTimeline
 from molink.transport.link.thread import ProcessLinks
@@ -81,13 +81,19 @@ class Serving:
         await asyncio.gather(self.run, return_exceptions=True)
 
     def ask(
-        self, max_tokens: int = 2, output: tuple[int, ...] = (), patience: float = 1.0
+        self,
+        max_tokens: int = 2,
+        output: tuple[int, ...] = (),
+        patience: float = 1.0,
+        **sampling: object,
     ) -> "asyncio.Task[list[int]]":
-        return asyncio.create_task(self._answer(max_tokens, output, patience))
+        params = SamplingParams(max_tokens=max_tokens, **sampling)
+        return asyncio.create_task(self._answer(params, output, patience))
 
-    async def _answer(self, max_tokens: int, output: tuple[int, ...], patience: float) -> list[int]:
-        request = GenerationRequest((1, 2), SamplingParams(max_tokens=max_tokens))
-        return await self.drain(request, output, patience)
+    async def _answer(
+        self, sampling: SamplingParams, output: tuple[int, ...], patience: float
+    ) -> list[int]:
+        return await self.drain(GenerationRequest((1, 2), sampling), output, patience)
 
     async def drain(
         self, request: GenerationRequest, output: tuple[int, ...] = (), patience: float = 1.0
@@ -159,6 +165,7 @@ async def test_a_stop_token_that_was_asked_for_is_told(finish, stop_token_ids, r
         ([TokenSample(2, 7)], "nobody has made"),
         ([TokenSample(0, 7)], "nobody has made"),
         ([TokenSample(-5, 7)], "nobody has made"),
+        ([TokenSample(1, 7, FinishReason.GRAMMAR_FAILED)], "grammar that nobody has asked for"),
         (None, "no ring's last stage sends"),
     ],
 )
@@ -177,6 +184,18 @@ async def test_a_lying_tail_ends_its_ring_and_is_to_blame(tokens, words):
         with pytest.raises(RingError):
             await answer
         assert s.client.unready_reason is not None, "requests go on in another ring"
+
+
+async def test_a_grammar_that_fails_is_its_requests_end_and_nobody_elses():
+    async with Serving() as s:
+        answer = s.ask(max_tokens=3, grammar="start: /a+/")
+        request_id = await s.submitted()
+        failed = TokenSample(request_id, 8, FinishReason.GRAMMAR_FAILED)
+        s.links.tell(TokenSample(request_id, 7), failed)
+        with pytest.raises(InvalidRequestError, match="not be followed beyond 1 tokens"):
+            await answer
+        assert s.client.unready_reason is None
+        assert not any(stage.failed for stage in s.stages)
 
 
 async def test_tokens_of_rings_before_count():

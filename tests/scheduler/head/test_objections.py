@@ -58,6 +58,7 @@ def decoding(*request_ids: int) -> HeadScheduler:
     [
         request(prompt=(1, 100)),
         request(prompt=(-1,)),
+        replace(request(), sampling=SamplingParams(max_tokens=4, logit_bias=((100, 1.0),))),
         request(output=(100,)),
         request(max_tokens=10**6),
         request(max_tokens=47),

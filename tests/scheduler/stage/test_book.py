@@ -18,8 +18,14 @@ WORDS = 50
 SAMPLING = SamplingParams(max_tokens=8)
 
 
-def admission(request_id: int = 1, prompt: int = 8, expected: int = 20, **words) -> Admission:
-    return Admission(request_id, prompt, expected, SAMPLING, **words)
+def admission(
+    request_id: int = 1, prompt: int = 8, expected: int = 20, sampling=SAMPLING, **words
+) -> Admission:
+    return Admission(request_id, prompt, expected, sampling, **words)
+
+
+def biased(token_id: int) -> SamplingParams:
+    return SamplingParams(max_tokens=8, logit_bias=((token_id, 1.0),))
 
 
 def batch(*spans: Span, admit=(), batch_class: BatchClass = BatchClass.PREFILL) -> Batch:
@@ -98,6 +104,8 @@ def test_decode_and_prefill_of_a_request_do_not_wait_together(book):
         (batch(span(0, 3, 2), admit=(admission(2, prompt=21),)), "none of this model"),
         (batch(span(0, 3, 2), admit=(admission(2, prompt=2, output=(WORDS,)),)), "none of this"),
         (batch(span(0, 3, 2), admit=(admission(2, prompt=2, output=(-1,)),)), "none of this"),
+        (batch(span(0, 3, 2), admit=(admission(2, sampling=biased(WORDS)),)), "none of this model"),
+        (batch(span(0, 3, 2), admit=(admission(2, sampling=biased(-1)),)), "none of this model"),
         (batch(span(5, 6), admit=tuple(map(admission, range(2, 8)))), "more requests than the 6"),
         (
             batch(

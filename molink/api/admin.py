@@ -1,0 +1,111 @@
+"""An operator's orders over HTTP, for whoever has an admin key.
+
+    POST /cluster/nodes/{id}/drain     hand over what it does, then do nothing
+    POST /cluster/nodes/{id}/resume    serve again
+    POST /cluster/nodes/{id}/remove    throw the PC out with all its devices, for good
+    POST /cluster/invites              {"expires_s": 86400, "uses": 5, "name": ""}: a new invite
+    POST /cluster/intake               {"paused": true}: refuse new requests, or take them again
+
+Their content type must be JSON as of every post, so that no web page can send one unasked
+(`access`); a body may be empty where it has no fields.
+"""
+
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+from aiohttp import web
+
+from molink.api.body import body_pieces, parse_json_object
+from molink.api.callers import caller_of
+from molink.api.errors import NAME_CHARS_SHOWN, ApiError
+from molink.coordinator.admin import ClusterAdmin, UnknownNodeError
+from molink.errors import ControlError, UserError
+
+__all__ = ["INTAKE_PATH", "INVITES_PATH", "NODE_PATH", "add_admin_routes"]
+
+NODE_PATH = "/cluster/nodes/{id}/{order}"
+INVITES_PATH = "/cluster/invites"
+INTAKE_PATH = "/cluster/intake"
+
+ORDER_BYTES_MAX = 4096
+"""Of a body: three short fields."""
+
+INVITE_S = 24 * 3600.0
+INVITE_USES = 5
+"""Of an invite without wishes, as `molink invite` makes it."""
+
+Order = Callable[[str, str], Awaitable[dict[str, Any]]]
+
+
+def add_admin_routes(app: web.Application, admin: ClusterAdmin) -> None:
+    """Serve the orders. Answers are JSON objects; a node that is no member is 404, a wish that
+    cannot be met 400, a registry that cannot be written 503."""
+    orders: Mapping[str, Order] = {
+        "drain": admin.drain,
+        "resume": admin.resume,
+        "remove": admin.remove,
+    }
+
+    async def post_node(request: web.Request) -> web.Response:
+        """Carry out an order for one node."""
+        order = orders.get(request.match_info["order"])
+        if order is None:
+            raise web.HTTPNotFound
+        await _body(request, {})
+        done = order(request.match_info["id"], caller_of(request).name)
+        return web.json_response(await _carried_out(done))
+
+    async def post_invite(request: web.Request) -> web.Response:
+        """Make an invite for PCs that shall join."""
+        body = await _body(request, {"expires_s": (int, float), "uses": (int,), "name": (str,)})
+        done = admin.invite(
+            float(body.get("expires_s", INVITE_S)),
+            body.get("uses", INVITE_USES),
+            body.get("name", ""),
+            caller_of(request).name,
+        )
+        return web.json_response(await _carried_out(done))
+
+    async def post_intake(request: web.Request) -> web.Response:
+        """Pause the intake of requests, or end the pause."""
+        body = await _body(request, {"paused": (bool,)})
+        if "paused" not in body:
+            raise ApiError("'paused' is missing: add it to the request.", param="paused")
+        return web.json_response(admin.pause_intake(body["paused"], caller_of(request).name))
+
+    app.add_routes(
+        [
+            web.post(NODE_PATH, post_node),
+            web.post(INVITES_PATH, post_invite),
+            web.post(INTAKE_PATH, post_intake),
+        ]
+    )
+
+
+async def _carried_out(done: Awaitable[dict[str, Any]]) -> dict[str, Any]:
+    try:
+        return await done
+    except UnknownNodeError as error:
+        raise ApiError(str(error), status=404, code="unknown_node") from None
+    except ControlError as error:
+        raise ApiError(str(error), status=503, code="registry_unavailable") from None
+    except UserError as error:
+        raise ApiError(str(error)) from None
+
+
+async def _body(request: web.Request, kinds: Mapping[str, tuple[type, ...]]) -> dict[str, Any]:
+    """The body's fields, all of them known and of their kind. Raises ApiError for others."""
+    raw = b"".join([piece async for piece in body_pieces(request, ORDER_BYTES_MAX)])
+    body = parse_json_object(raw) if raw.strip() else {}
+    for name, value in body.items():
+        if name not in kinds:
+            raise ApiError(
+                f"'{name[:NAME_CHARS_SHOWN]}' is not a field of this request: leave it out or "
+                "correct its name.",
+                param=name[:NAME_CHARS_SHOWN],
+                code="unknown_parameter",
+            )
+        if type(value) not in kinds[name]:
+            wanted = " or ".join(kind.__name__ for kind in kinds[name])
+            raise ApiError(f"'{name}' must be of type {wanted}: correct it.", param=name)
+    return body

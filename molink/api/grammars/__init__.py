@@ -1,0 +1,1 @@
+"""Grammars that users ask answers to match."""

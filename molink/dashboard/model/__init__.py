@@ -1,0 +1,1 @@
+"""What the dashboard knows: observations, their history, and what stands out in them. Pure."""

@@ -1,0 +1,271 @@
+"""What was observed over the last minutes: series, and the figures that one look cannot give.
+
+Rates come from differences between looks: tokens of the requests, bytes of the links. A stage's
+usual step time is learned here as well, so that one which has become slower is seen even where it
+never told how long its steps should take.
+
+Pure: time is that of the observations, so that a recording gives the same as the live cluster.
+"""
+
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from molink.dashboard.model.cluster import ClusterState, Ring
+from molink.dashboard.model.fields import Json, count, number, text
+from molink.dashboard.model.observation import EVENTS_MAX, Observation
+from molink.dashboard.model.requests import Request
+
+__all__ = ["HISTORY_S", "Event", "History", "Sample", "percentile"]
+
+HISTORY_S = 300.0
+"""Five minutes: long enough for a p95, short enough that what is shown is now."""
+
+SAMPLES_MAX = 3000
+"""Ten a second over all of it; a clock that stands still must not fill the memory."""
+
+GAP_S = 15.0
+"""Between two looks beyond which their difference is no rate of now."""
+
+USUAL_SAMPLES_MIN = 10
+"""Looks at a stage before its usual step time is one: five seconds."""
+
+USUAL_PERIOD_S = 5.0
+"""Between two computations of what is usual: sorting five minutes of a hundred stages takes
+milliseconds."""
+
+USUAL_QUANTILE = 0.2
+"""Of a stage's step times, what counts as usual: that of a stage which is slow most of the time is
+what it did before."""
+
+
+FOLLOWED_MAX = 256
+"""Live requests whose progress is kept, and..."""
+
+PROGRESS_MAX = 600
+"""...looks at each: HISTORY_S at two a second."""
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """Entry of the coordinator's event ledger."""
+
+    seq: int
+    unix_s: float
+    kind: str
+    node: str
+    ring: int | None
+    text: str
+
+    @classmethod
+    def of(cls, body: Json) -> "Event":
+        """What an entry tells."""
+        ring = number(body, "ring")
+        return cls(
+            seq=count(body, "seq"),
+            unix_s=number(body, "unix_s") or 0.0,
+            kind=text(body, "kind"),
+            node=text(body, "node"),
+            ring=None if ring is None else int(ring),
+            text=text(body, "text"),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """Figures of one look."""
+
+    at_s: float
+    tokens_per_s: float | None
+    running: int
+    waiting: int
+    steps_s: Mapping[str, float]
+    """Decode step of each stage that has computed, by `stage_key`."""
+    link_busy: Mapping[tuple[str, str], float]
+    """Part of each link's rate that was used since the look before, 0 to 1."""
+
+
+@dataclass(slots=True)
+class History:
+    """Last minutes of one cluster."""
+
+    state: ClusterState = field(default_factory=lambda: ClusterState.of({}))
+    """As of the last look that succeeded."""
+    requests: tuple[Request, ...] | None = None
+    """None: this server does not list them."""
+    events: deque[Event] = field(default_factory=lambda: deque(maxlen=EVENTS_MAX))
+    knows_events: bool = False
+    samples: deque[Sample] = field(default_factory=lambda: deque(maxlen=SAMPLES_MAX))
+    at_s: float = 0.0
+    """Of the last look."""
+    answered_at_s: float | None = None
+    """Of the last one that succeeded."""
+    trouble: str = ""
+    """Why the last one did not."""
+    lost_at_s: dict[str, float] = field(default_factory=dict)
+    """When each node that is lost was first seen so, by id; nodes that were never seen here are not
+    in it."""
+    progress: dict[tuple[str, int], deque[tuple[float, int]]] = field(default_factory=dict)
+    """Of each request that was seen live: tokens of its prompt and answer at each look."""
+    _usual: dict[str, float] = field(default_factory=dict)
+    _usual_period: int = -1
+    _here: set[str] = field(default_factory=set)
+    _tokens: dict[tuple[str, int], int] = field(default_factory=dict)
+    _bytes: dict[tuple[str, str], int] = field(default_factory=dict)
+
+    def take(self, seen: Observation) -> None:
+        """Take one look into account."""
+        self.at_s, self.trouble = seen.at_s, seen.trouble
+        if seen.trouble:
+            return
+        before_s, self.answered_at_s = self.answered_at_s, seen.at_s
+        elapsed_s = None if before_s is None else seen.at_s - before_s
+        if elapsed_s is not None and not 0 < elapsed_s <= GAP_S:
+            elapsed_s = None
+        self.state = ClusterState.of(seen.cluster)
+        if seen.requests is not None:
+            self.requests = tuple(Request.of(one) for one in seen.requests)
+            self._take_progress(seen.at_s, self.requests)
+        self._take_events(seen.events)
+        self._take_losses(seen.at_s)
+        self.samples.append(self._sample(seen.at_s, elapsed_s))
+        while self.samples[0].at_s < seen.at_s - HISTORY_S:
+            self.samples.popleft()
+        self._learn_usual(seen.at_s)
+
+    def _take_progress(self, at_s: float, requests: Sequence[Request]) -> None:
+        listed = {one.key for one in requests}
+        self.progress = {key: one for key, one in self.progress.items() if key in listed}
+        for request in requests:
+            if request.is_live and request.key not in self.progress:
+                if len(self.progress) >= FOLLOWED_MAX:
+                    continue
+                self.progress[request.key] = deque(maxlen=PROGRESS_MAX)
+            if request.is_live:
+                done = request.prompt_tokens_done + request.tokens
+                self.progress[request.key].append((at_s, done))
+
+    def _take_events(self, events: tuple[Json, ...] | None) -> None:
+        if events is None:
+            return
+        self.knows_events = True
+        for event in map(Event.of, events):
+            last = self.events[-1] if self.events else None
+            # A coordinator that was started anew counts from 1 again.
+            if last is None or (event.unix_s, event.seq) > (last.unix_s, last.seq):
+                self.events.append(event)
+
+    def _take_losses(self, at_s: float) -> None:
+        lost = {node.id for node in self.state.nodes if node.state == "lost"}
+        self.lost_at_s = {
+            one: self.lost_at_s.get(one, at_s)
+            for one in lost
+            if one in self._here or one in self.lost_at_s
+        }
+        self._here = {node.id for node in self.state.nodes if node.state != "lost"}
+
+    def _sample(self, at_s: float, elapsed_s: float | None) -> Sample:
+        steps = {
+            stage_key(ring, index): stage.decode_step_s
+            for ring in self.state.rings
+            for index, stage in enumerate(ring.stages)
+            if stage.decode_step_s
+        }
+        return Sample(
+            at_s=at_s,
+            tokens_per_s=self._tokens_per_s(elapsed_s),
+            running=self.state.running,
+            waiting=self.state.waiting,
+            steps_s=steps,
+            link_busy=self._link_busy(elapsed_s),
+        )
+
+    def _tokens_per_s(self, elapsed_s: float | None) -> float | None:
+        """Of all requests together; one that was not seen before has begun since."""
+        if self.requests is None:
+            return None
+        before = self._tokens
+        self._tokens = {one.key: one.tokens for one in self.requests}
+        if elapsed_s is None:
+            return None
+        new = sum(max(0, n - before.get(key, 0)) for key, n in self._tokens.items())
+        return new / elapsed_s
+
+    def _link_busy(self, elapsed_s: float | None) -> dict[tuple[str, str], float]:
+        links = [link for ring in self.state.rings for link in ring.links]
+        before, self._bytes = self._bytes, {link.ends: link.bytes_sent for link in links}
+        if elapsed_s is None:
+            return {}
+        return {
+            link.ends: min(1.0, max(0.0, 8e-6 * sent / elapsed_s / link.rate_mbps))
+            for link in links
+            if link.rate_mbps and (sent := link.bytes_sent - before.get(link.ends, 1 << 62)) >= 0
+        }
+
+    # -- figures ---------------------------------------------------------------------------------
+
+    def tokens_per_s(self) -> list[float]:
+        """Of each look, oldest first."""
+        return [one.tokens_per_s for one in self.samples if one.tokens_per_s is not None]
+
+    def ttfts_s(self) -> list[float]:
+        """Of the requests of the last minutes, in the order in which they came."""
+        return [one.ttft_s for one in self._recent() if one.ttft_s is not None]
+
+    def tpots_s(self) -> list[float]:
+        """Mean of each request of the last minutes, in the order in which they came."""
+        return [one.tpot_s for one in self._recent() if one.tpot_s is not None]
+
+    def _recent(self) -> list[Request]:
+        requests = [one for one in self.requests or () if one.age_s <= HISTORY_S]
+        return sorted(requests, key=lambda one: -one.age_s)
+
+    def longest_pause_s(self, request: Request) -> float | None:
+        """Longest time between two looks that saw a request's progress, within which there was
+        none; None: it was not seen live often enough."""
+        looks = self.progress.get(request.key)
+        if looks is None or len(looks) < 2:
+            return None
+        longest_s, (since_s, done) = 0.0, looks[0]
+        for at_s, tokens in looks:
+            longest_s = max(longest_s, at_s - since_s)
+            if tokens != done:
+                since_s, done = at_s, tokens
+        return longest_s
+
+    def link_busy(self, ends: tuple[str, str]) -> float | None:
+        """Part of a link's rate that is used now."""
+        return self.samples[-1].link_busy.get(ends) if self.samples else None
+
+    def usual_step_s(self, key: str) -> float | None:
+        """Usual decode step of a stage; None: it was not seen long enough."""
+        return self._usual.get(key)
+
+    def _learn_usual(self, at_s: float) -> None:
+        period = int(at_s // USUAL_PERIOD_S)
+        if period == self._usual_period:
+            return
+        self._usual_period = period
+        times: dict[str, list[float]] = {}
+        for sample in self.samples:
+            for key, step_s in sample.steps_s.items():
+                times.setdefault(key, []).append(step_s)
+        self._usual = {
+            key: sorted(seen)[int(USUAL_QUANTILE * len(seen))]
+            for key, seen in times.items()
+            if len(seen) >= USUAL_SAMPLES_MIN
+        }
+
+
+def stage_key(ring: Ring, index: int) -> str:
+    """What tells a stage with its layers from every other one, whichever ring it is in."""
+    stage = ring.stages[index]
+    return f"{stage.node} {stage.layers}"
+
+
+def percentile(values: Iterable[float], part: float) -> float | None:
+    """The value below which this part of the others lies (nearest rank); None of none."""
+    ordered: Sequence[float] = sorted(values)
+    if not ordered:
+        return None
+    return ordered[min(len(ordered) - 1, int(part * len(ordered)))]

@@ -1,0 +1,67 @@
+"""One look at a cluster: the bodies of three answers, or why there are none.
+
+It is kept as it came, so that a recording shows more with a newer dashboard; `cluster` and
+`requests` read it.
+"""
+
+import json
+from dataclasses import dataclass, field
+from typing import Any
+
+from molink.dashboard.model.fields import Json
+from molink.errors import UserError
+from molink.printable import printable_line
+
+__all__ = ["EVENTS_MAX", "Observation"]
+
+EVENTS_MAX = 2000
+"""Events that the dashboard keeps: an evening's, read by a person."""
+
+
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """Answers of one poll."""
+
+    at_s: float
+    """Seconds since 1970, by the clock of whoever looked."""
+    cluster: Json = field(default_factory=dict)
+    """Body of GET /cluster."""
+    requests: tuple[Json, ...] | None = None
+    """Of GET /cluster/requests, live ones first; None: this server has no such list."""
+    events: tuple[Json, ...] | None = None
+    """New ones of GET /cluster/events; None: this server has no such list."""
+    trouble: str = ""
+    """Why there is no answer; empty: there is one."""
+
+    def line(self) -> str:
+        """It as one line of JSON, for a recording."""
+        fields: dict[str, Any] = {"at_s": round(self.at_s, 3), "cluster": self.cluster}
+        for name, value in (("requests", self.requests), ("events", self.events)):
+            if value is not None:
+                fields[name] = value
+        if self.trouble:
+            fields["trouble"] = self.trouble
+        return json.dumps(fields, separators=(",", ":"))
+
+    @classmethod
+    def of_line(cls, line: str | bytes) -> "Observation":
+        """The observation of a line. Raises UserError when it is none."""
+        try:
+            body = json.loads(line)
+            at_s, cluster = float(body["at_s"]), body["cluster"]
+            requests, events = _listed(body.get("requests")), _listed(body.get("events"))
+            if not (isinstance(cluster, dict) and 0 <= at_s < 1e12):
+                raise ValueError
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError):
+            raise UserError(
+                "the recording has a line that is no observation: give one that `molink dashboard "
+                "--record` wrote"
+            ) from None
+        trouble = printable_line(str(body.get("trouble") or ""))
+        return cls(at_s, cluster, requests, events, trouble)
+
+
+def _listed(value: Any) -> tuple[Json, ...] | None:
+    if not isinstance(value, list):
+        return None
+    return tuple(one for one in value if isinstance(one, dict))

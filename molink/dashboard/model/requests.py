@@ -1,0 +1,106 @@
+"""Requests as GET /cluster/requests tells them: one timeline each."""
+
+from dataclasses import dataclass
+
+from molink.dashboard.model.fields import Json, count, number, objects, pair, text
+
+__all__ = ["Attempt", "Request"]
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """Part of a request's life on one ring; times in seconds after its arrival."""
+
+    ring: int
+    stages: tuple[tuple[str, tuple[int, int] | None], ...]
+    """Names of nodes, with their layers."""
+    submitted_s: float | None
+    started_s: float | None
+    first_token_s: float | None
+    ended_s: float | None
+    tokens: int
+    moved_because: str
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """Sequence that is served, or was."""
+
+    id: str
+    choice: int
+    key_id: str
+    state: str
+    """queued, prefill, decode or ended."""
+    received_unix_s: float
+    age_s: float
+    prompt_tokens: int
+    prompt_tokens_done: int
+    answer_tokens_max: int
+    tokens: int
+    queue_s: float | None
+    prefill_s: float | None
+    decode_s: float | None
+    tpot_s: float | None
+    total_s: float | None
+    finish_reason: str
+    error: str
+    attempts: tuple[Attempt, ...]
+
+    @property
+    def key(self) -> tuple[str, int]:
+        """What tells it from every other one."""
+        return self.id, self.choice
+
+    @property
+    def is_live(self) -> bool:
+        """Whether it waits or runs."""
+        return self.state != "ended"
+
+    @property
+    def ttft_s(self) -> float | None:
+        """From its arrival to its first token."""
+        if self.queue_s is None or self.prefill_s is None:
+            return None
+        return self.queue_s + self.prefill_s
+
+    @property
+    def moves(self) -> int:
+        """How many rings it has left for another."""
+        return sum(1 for one in self.attempts if one.moved_because)
+
+    @classmethod
+    def of(cls, body: Json) -> "Request":
+        """What a timeline tells."""
+        return cls(
+            id=text(body, "id"),
+            choice=count(body, "choice"),
+            key_id=text(body, "key_id"),
+            state=text(body, "state"),
+            received_unix_s=number(body, "received_unix_s") or 0.0,
+            age_s=number(body, "age_s") or 0.0,
+            prompt_tokens=count(body, "prompt_tokens"),
+            prompt_tokens_done=count(body, "prompt_tokens_done"),
+            answer_tokens_max=count(body, "answer_tokens_max"),
+            tokens=count(body, "tokens"),
+            queue_s=number(body, "queue_s"),
+            prefill_s=number(body, "prefill_s"),
+            decode_s=number(body, "decode_s"),
+            tpot_s=number(body, "tpot_s"),
+            total_s=number(body, "total_s"),
+            finish_reason=text(body, "finish_reason"),
+            error=text(body, "error"),
+            attempts=tuple(_attempt(one) for one in objects(body, "attempts")),
+        )
+
+
+def _attempt(body: Json) -> Attempt:
+    return Attempt(
+        ring=count(body, "ring"),
+        stages=tuple((text(one, "node"), pair(one, "layers")) for one in objects(body, "stages")),
+        submitted_s=number(body, "submitted_s"),
+        started_s=number(body, "started_s"),
+        first_token_s=number(body, "first_token_s"),
+        ended_s=number(body, "ended_s"),
+        tokens=count(body, "tokens"),
+        moved_because=text(body, "moved_because"),
+    )

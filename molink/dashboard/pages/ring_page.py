@@ -1,0 +1,198 @@
+"""The first screen: rings as they are, from head to tail and back.
+
+    ring 1  ●●● 3 micro-batches, round 61 ms  2 running, 0 waiting
+    ╭ anna        0-8    ███░░░░░  41 %  step 12 ms  KV 12 %
+    │   ▼ 98.1 Mbps  30 ms  ██░░░░  20 %   decode   1.2 KB ●
+    │                                      prefill  120 KB
+    ╰ ben         8-16   ████████ 100 %  step 61 ms  KV 12 %  ▲ 3.1x slower
+        ▲ 41.0 Mbps  31 ms  ░░░░░░   2 %   decode      0 B
+
+The busiest stage and the one that has become slower stand out by a mark, a word and a colour. Where
+the lines of a ring do not fit, decode and prefill share one; where these do not fit either, a link
+stands at the end of its stage's line.
+"""
+
+from collections.abc import Iterator, Sequence
+
+from molink.dashboard.model.cluster import COORDINATOR, Link, Ring, Stage
+from molink.dashboard.model.figures import data, mbps, percent, seconds
+from molink.dashboard.model.findings import SlowStage, slow_stages, slowest_stage
+from molink.dashboard.model.history import History
+from molink.dashboard.pages.lines import Glyphs, Line, Row, Span, Style, fitted, line
+
+__all__ = ["ring_rows"]
+
+BUSY_BAD = 0.9
+"""A stage so busy has nothing to spare."""
+
+QUEUE_DOTS_MAX = 8
+
+FULL, COMPACT, SHORT = 3, 2, 1
+"""Lines that a stage takes, with the link after it."""
+
+
+def ring_rows(history: History, width: int, height: int, glyphs: Glyphs) -> list[Row]:
+    """All rings in `width` columns, with as many lines each as fit in `height`; more than that
+    when there are more stages than lines."""
+    rings = history.state.rings
+    if not rings:
+        return _without_rings(history)
+    stages = sum(len(ring.stages) for ring in rings)
+    room = max(1, height - 2 * len(rings)) / max(1, stages)
+    detail = FULL if room >= FULL else COMPACT if room >= COMPACT else SHORT
+    slow = {(one.ring, one.node): one for one in slow_stages(history)}
+    rows: list[Row] = []
+    for ring in rings:
+        pace = slowest_stage(ring)
+        rows.append(Row(_title(ring, glyphs)))
+        if detail == FULL:
+            rows += _entrance(history, ring, width, glyphs)
+        for index in range(len(ring.stages)):
+            painter = _StageRows(history, ring, index, slow, pace, width, glyphs)
+            rows += painter.rows(detail)
+    return rows
+
+
+def _without_rings(history: History) -> list[Row]:
+    """What each node does, when nothing serves."""
+    counts = ", ".join(f"{n} {state}" for state, n in sorted(history.state.counts().items()))
+    rows = [Row(line(Span("No ring serves.", "bad"), f"  {counts or 'No PC has joined.'}"))]
+    for node in history.state.nodes:
+        if node.state == "loading":
+            done = f"{percent(node.loaded)} loaded" if node.loaded is not None else "loads"
+            rows.append(Row(line(f"  {fitted(node.name, 20)} ", Span(done, "accent")), node.id))
+    return rows
+
+
+def _title(ring: Ring, glyphs: Glyphs) -> Line:
+    parts: list[Span | str] = [Span(f"ring {ring.number}", "title"), "  "]
+    if ring.micro_batches:
+        dots = glyphs.dot * min(ring.micro_batches, QUEUE_DOTS_MAX)
+        noun = "micro-batch" if ring.micro_batches == 1 else "micro-batches"
+        parts += [Span(dots, "decode"), f" {ring.micro_batches} {noun}"]
+    if ring.round_s is not None:
+        parts.append(f", round {seconds(ring.round_s)}")
+    parts += ["  ", Span(f"{ring.running} running, {ring.waiting} waiting", "bold")]
+    if ring.codec:
+        parts += ["  ", Span(f"wire {glyphs.text(ring.codec)}", "dim")]
+    return line(*parts)
+
+
+def _entrance(history: History, ring: Ring, width: int, glyphs: Glyphs) -> Iterator[Row]:
+    link = ring.link(COORDINATOR, ring.stages[0].node) if ring.stages else None
+    if link is not None:
+        spans = _link_figures(history, link, glyphs)
+        yield Row(line(Span(f"  {COORDINATOR} {glyphs.down} ", "dim"), *spans))
+
+
+class _StageRows:
+    """Rows of one stage and of the link after it."""
+
+    def __init__(
+        self,
+        history: History,
+        ring: Ring,
+        index: int,
+        slow: dict[tuple[int, str], SlowStage],
+        pace: Stage | None,
+        width: int,
+        glyphs: Glyphs,
+    ) -> None:
+        self._history, self._ring, self._glyphs, self._width = history, ring, glyphs, width
+        self._stage = ring.stages[index]
+        self._is_last = index == len(ring.stages) - 1
+        self._is_first = index == 0
+        self._slow = slow.get((ring.number, self._stage.node))
+        self._sets_pace = pace is self._stage
+        following = ring.stages[(index + 1) % len(ring.stages)].node
+        self._link = ring.link(self._stage.node, following)
+
+    def rows(self, detail: int) -> list[Row]:
+        """In so many lines."""
+        if detail == SHORT:
+            return [self._row(self._stage_line() + self._short_link())]
+        rows = [self._row(self._stage_line())]
+        if self._link is not None:
+            rows += [self._row(one) for one in self._link_lines(self._link, detail)]
+        return rows
+
+    def _row(self, spans: Line) -> Row:
+        node = self._history.state.nodes_by_name.get(self._stage.node)
+        return Row(spans, node.id if node is not None else "", self._stage.node)
+
+    def _stage_line(self) -> Line:
+        stage, glyphs = self._stage, self._glyphs
+        name_width = 14 + min(14, max(0, self._width - 80) // 3)
+        layers = f"{stage.layers[0]}-{stage.layers[1]}" if stage.layers else "-"
+        style = self._style()
+        kv_style: Style = "warning" if (stage.kv_share or 0.0) >= BUSY_BAD else ""
+        return line(
+            Span(self._side(), "dim"),
+            Span(fitted(glyphs.text(stage.node), name_width), style or "bold"),
+            f" {fitted(layers, 7)} ",
+            Span(glyphs.bar_of(stage.busy_share, self._bar_width()), style or "good"),
+            Span(f"{percent(stage.busy_share):>6}", style),
+            "  step ",
+            Span(f"{seconds(stage.decode_step_s):>7}", style),
+            "  KV ",
+            Span(f"{percent(stage.kv_share):>5}", kv_style),
+            *self._mark(),
+        )
+
+    def _style(self) -> Style:
+        if self._slow is not None:
+            return "bad"
+        return "warning" if self._sets_pace else ""
+
+    def _mark(self) -> Line:
+        mark = self._glyphs.mark
+        if self._slow is not None:
+            return (Span(f"  {mark} {self._slow.times:.1f}x slower", "bad"),)
+        if self._sets_pace:
+            return (Span(f"  {mark} sets pace", "warning"),)
+        return ()
+
+    def _side(self) -> str:
+        glyphs = self._glyphs
+        if self._is_first and not self._is_last:
+            return f"{glyphs.corner_top} "
+        return f"{glyphs.corner_bottom if self._is_last else glyphs.side} "
+
+    def _bar_width(self) -> int:
+        return 10 + min(20, max(0, self._width - 80) // 3)
+
+    def _link_lines(self, link: Link, detail: int) -> list[Line]:
+        glyphs = self._glyphs
+        side = " " if self._is_last else glyphs.side
+        arrow = glyphs.up if self._is_last else glyphs.down
+        figures = _link_figures(self._history, link, glyphs)
+        decode = _queue("decode", link.decode_queued_bytes, link.decode_waiting, glyphs)
+        prefill = _queue("prefill", link.prefill_queued_bytes, link.prefill_waiting, glyphs)
+        first = line(Span(f"{side}   {arrow} ", "dim"), *figures, "   ", *decode)
+        if detail == COMPACT or self._is_last:
+            return [(*first, Span("  "), *prefill) if link.prefill_queued_bytes else first]
+        indent = 6 + len("".join(span.text for span in figures)) + 3
+        return [first, line(Span(side, "dim"), " " * (indent - 1), *prefill)]
+
+    def _short_link(self) -> Line:
+        if self._link is None:
+            return ()
+        return (Span(f"  {self._glyphs.down} {mbps(self._link.rate_mbps)}", "dim"),)
+
+
+def _link_figures(history: History, link: Link, glyphs: Glyphs) -> Sequence[Span]:
+    busy = history.link_busy(link.ends)
+    style: Style = "warning" if (busy or 0.0) >= BUSY_BAD else "dim"
+    rtt = None if link.rtt_ms is None else link.rtt_ms / 1000
+    return (
+        Span(f"{mbps(link.rate_mbps):>10} {seconds(rtt):>7}  "),
+        Span(glyphs.bar_of(busy, 6), style),
+        Span(f"{percent(busy):>6}", style if style == "warning" else ""),
+    )
+
+
+def _queue(kind: Style, queued_bytes: int, transfers: int, glyphs: Glyphs) -> Sequence[Span]:
+    """What waits of one class; the dots are messages."""
+    dots = glyphs.dot * min(transfers, QUEUE_DOTS_MAX)
+    style: Style = kind if queued_bytes else "dim"
+    return (Span(f"{kind:<7} {data(queued_bytes):>7} {dots:<2}", style),)

@@ -1,0 +1,299 @@
+"""The views beside the first one: nodes, requests, links, events, forecast, alerts.
+
+Each is a header and rows, wide enough for 80 columns; the last column takes what is left.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import tzinfo
+
+from molink.dashboard.model.cluster import Link, Node, Ring, Stage
+from molink.dashboard.model.figures import clock, data, duration, mbps, per_s, percent, seconds
+from molink.dashboard.model.findings import findings, slow_stages
+from molink.dashboard.model.history import History, percentile
+from molink.dashboard.model.requests import Request
+from molink.dashboard.pages.lines import Glyphs, Line, Row, Span, Style, fitted, line
+from molink.dashboard.pages.panel import SEVERITIES
+
+__all__ = [
+    "Column",
+    "alert_rows",
+    "event_rows",
+    "forecast_rows",
+    "header_of",
+    "link_rows",
+    "node_rows",
+    "request_rows",
+]
+
+STATES: dict[str, Style] = {
+    "serving": "good",
+    "loading": "accent",
+    "joining": "accent",
+    "draining": "warning",
+    "paused": "warning",
+    "lost": "bad",
+    "prefill": "prefill",
+    "decode": "decode",
+    "queued": "warning",
+    "error": "bad",
+}
+
+FAR_OFF = 1.5
+"""A figure so many times worse than its forecast is marked."""
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """Column of a table, and how wide it is; 0: what is left."""
+
+    title: str
+    width: int
+    right: bool = False
+    from_columns: int = 0
+    """Only on terminals of so many columns."""
+
+
+NODES = (
+    Column("node", 13),
+    Column("state", 8),
+    Column("ring", 4, right=True, from_columns=100),
+    Column("layers", 7, right=True),
+    Column("busy", 5, right=True),
+    Column("step", 7, right=True),
+    Column("upload", 9, right=True),
+    Column("given", 8, right=True, from_columns=100),
+    Column("why, progress, doubts", 0),
+)
+REQUESTS = (
+    Column("request", 10),
+    Column("state", 8),
+    Column("age", 6, right=True),
+    Column("prompt", 11, right=True),
+    Column("answer", 9, right=True),
+    Column("TTFT", 7, right=True),
+    Column("TPOT", 7, right=True),
+    Column("ring", 4, right=True),
+    Column("key, end", 0),
+)
+LINKS = (
+    Column("from", 13),
+    Column("to", 13),
+    Column("rate", 10, right=True),
+    Column("RTT", 7, right=True),
+    Column("busy", 6, right=True),
+    Column("decode", 8, right=True),
+    Column("prefill", 8, right=True),
+    Column("wire", 0),
+)
+EVENTS = (Column("time", 8), Column("kind", 12), Column("node", 13), Column("what", 0))
+FORECAST = (
+    Column("ring", 4, right=True),
+    Column("figure", 25),
+    Column("forecast", 10, right=True),
+    Column("measured", 10, right=True),
+    Column("", 8, right=True),
+    Column("", 0),
+)
+ALERTS = (Column("what stands out, the worst first", 0),)
+
+COLUMNS = {
+    "nodes": NODES,
+    "requests": REQUESTS,
+    "links": LINKS,
+    "events": EVENTS,
+    "forecast": FORECAST,
+    "alerts": ALERTS,
+}
+
+
+def header_of(view: str, width: int) -> Line:
+    """The titles of a view's columns."""
+    columns = COLUMNS[view]
+    return _line(columns, [Span(one.title, "dim") for one in columns], width)
+
+
+def _line(columns: Sequence[Column], cells: Sequence[Span | str], width: int) -> Line:
+    shown = [one for one in zip(columns, cells, strict=True) if width >= one[0].from_columns]
+    taken = sum(column.width for column, _ in shown) + len(shown) - 1
+    spans: list[Span] = []
+    for column, cell in shown:
+        span = Span(cell) if isinstance(cell, str) else cell
+        room = column.width or max(8, width - taken)
+        if spans:
+            spans.append(Span(" "))
+        spans.append(Span(fitted(span.text, room, right=column.right), span.style))
+    return tuple(spans)
+
+
+def node_rows(history: History, width: int, glyphs: Glyphs) -> Iterator[Row]:
+    """One for each node; those that need somebody come first."""
+    stages = {stage.node: stage for ring in history.state.rings for stage in ring.stages}
+    slow = {one.node for one in slow_stages(history)}
+    order = {"lost": 2, "standby": 1}
+    nodes = sorted(history.state.nodes, key=lambda one: (order.get(one.state, 0), one.name))
+    for node in nodes:
+        cells = _node_cells(node, stages.get(node.name), node.name in slow, glyphs)
+        yield Row(_line(NODES, cells, width), node.id, f"{node.name} {node.state} {node.id}")
+
+
+def _node_cells(node: Node, stage: Stage | None, is_slow: bool, glyphs: Glyphs) -> list[Span | str]:
+    style: Style = "bad" if is_slow else ""
+    layers = f"{node.layers[0]}-{node.layers[1]}" if node.layers else "-"
+    note, note_style = _node_note(node, is_slow, glyphs)
+    return [
+        Span(glyphs.text(node.name), style or "bold"),
+        Span(node.state, STATES.get(node.state, "")),
+        str(node.ring) if node.ring is not None else "-",
+        layers,
+        Span(percent(stage.busy_share if stage else None), style),
+        Span(seconds(stage.decode_step_s if stage else None), style),
+        mbps(node.upload_mbps or None),
+        data(node.bytes_sent),
+        Span(glyphs.text(note), note_style),
+    ]
+
+
+def _node_note(node: Node, is_slow: bool, glyphs: Glyphs) -> tuple[str, Style]:
+    if node.loaded is not None:
+        return f"{glyphs.bar_of(node.loaded, 8)} {percent(node.loaded)}", "accent"
+    if is_slow:
+        return f"{glyphs.mark} has become slow", "bad"
+    if node.reason:
+        return node.reason, ""
+    return (f"{glyphs.mark} {node.doubts[0]}", "warning") if node.doubts else ("", "")
+
+
+def request_rows(history: History, width: int, glyphs: Glyphs) -> Iterator[Row]:
+    """One for each request: live ones first, then those that have ended."""
+    for request in history.requests or ():
+        cells = _request_cells(request, glyphs)
+        found_by = f"{request.id} {request.state} {request.key_id} {request.finish_reason}"
+        yield Row(_line(REQUESTS, cells, width), f"{request.id} {request.choice}", found_by)
+
+
+def _request_cells(request: Request, glyphs: Glyphs) -> list[Span | str]:
+    done, whole = request.prompt_tokens_done, request.prompt_tokens
+    prompt = f"{done}/{whole}" if done < whole else str(whole)
+    age_s = request.age_s if request.is_live else request.total_s
+    failed = request.finish_reason == "error"
+    state = request.state if request.is_live else (request.finish_reason or request.state)
+    moved = f" moved {request.moves}x" if request.moves else ""
+    note = f"{request.key_id or 'no key'}{moved}{' ' + request.error if request.error else ''}"
+    ring = request.attempts[-1].ring if request.attempts else None
+    return [
+        glyphs.text(request.id),
+        Span(state, STATES.get(state, "dim")),
+        duration(age_s),
+        Span(prompt, "prefill" if request.state == "prefill" else ""),
+        f"{request.tokens}/{request.answer_tokens_max}",
+        seconds(request.ttft_s),
+        seconds(request.tpot_s),
+        str(ring) if ring is not None else "-",
+        Span(glyphs.text(note), "bad" if failed else "warning" if moved else ""),
+    ]
+
+
+def link_rows(history: History, width: int, glyphs: Glyphs) -> Iterator[Row]:
+    """One for each link, ring by ring in the order in which a request meets them."""
+    for ring in history.state.rings:
+        for link in ring.links:
+            cells = _link_cells(history, link, glyphs)
+            key = f"{link.source}>{link.target}"
+            yield Row(_line(LINKS, cells, width), key, f"{link.source} {link.target}")
+
+
+def _link_cells(history: History, link: Link, glyphs: Glyphs) -> list[Span | str]:
+    busy = history.link_busy(link.ends)
+    saved = f", saved {data(link.bytes_saved)}" if link.bytes_saved > 0 else ""
+    shares = f"{link.codec}{saved}{' shares its line' if link.foreign_upload else ''}"
+    return [
+        glyphs.text(link.source),
+        glyphs.text(link.target),
+        mbps(link.rate_mbps),
+        seconds(None if link.rtt_ms is None else link.rtt_ms / 1000),
+        Span(percent(busy), "warning" if (busy or 0.0) >= 0.9 else ""),
+        Span(data(link.decode_queued_bytes), "decode" if link.decode_queued_bytes else "dim"),
+        Span(data(link.prefill_queued_bytes), "prefill" if link.prefill_queued_bytes else "dim"),
+        glyphs.text(shares),
+    ]
+
+
+def event_rows(
+    history: History, width: int, glyphs: Glyphs, zone: tzinfo | None = None
+) -> Iterator[Row]:
+    """The ledger, newest first."""
+    for event in reversed(history.events):
+        cells: list[Span | str] = [
+            clock(event.unix_s, zone),
+            Span(event.kind, "accent"),
+            glyphs.text(event.node),
+            glyphs.text(event.text),
+        ]
+        yield Row(_line(EVENTS, cells, width), str(event.seq))
+
+
+def forecast_rows(history: History, width: int, glyphs: Glyphs) -> Iterator[Row]:
+    """What each ring was planned to do, and does; then each stage's step."""
+    for ring in history.state.rings:
+        yield from _ring_forecast(history, ring, width)
+        for stage in ring.stages:
+            node = history.state.nodes_by_name.get(stage.node)
+            if node is not None and node.layer_step_s and stage.layers is not None:
+                told_s = node.layer_step_s * (stage.layers[1] - stage.layers[0])
+                name = f"step of {glyphs.text(stage.node)}"
+                yield _compared(ring, name, told_s, stage.decode_step_s, width, key=node.id)
+
+
+def _ring_forecast(history: History, ring: Ring, width: int) -> Iterator[Row]:
+    forecast = ring.forecast
+    if forecast is None:
+        what = f"Ring {ring.number} has no forecast: its nodes were not measured."
+        yield Row(line(Span(what, "dim")))
+        return
+    served = [
+        one
+        for one in history.requests or ()
+        if [attempt.ring for attempt in one.attempts] == [ring.number]
+    ]
+    tpot_s = percentile((one.tpot_s for one in served if one.tpot_s is not None), 0.5)
+    ttft_s = percentile((one.ttft_s for one in served if one.ttft_s is not None), 0.5)
+    rate = percentile(history.tokens_per_s(), 0.5) if len(history.state.rings) == 1 else None
+    yield _compared(ring, "time per token, p50", forecast.tpot_s, tpot_s, width)
+    yield _compared(ring, "time to first token, p50", forecast.ttft_s, ttft_s, width)
+    cells: list[Span | str] = [
+        str(ring.number),
+        "tokens per second",
+        per_s(forecast.tokens_per_s),
+        per_s(rate),
+        "",
+        f"{ring.running} of {forecast.users} users",
+    ]
+    yield Row(_line(FORECAST, cells, width))
+    if forecast.bottleneck:
+        what = f"  The plan expects as its bottleneck: {forecast.bottleneck}"
+        yield Row(line(Span(fitted(what, width), "dim")))
+
+
+def _compared(
+    ring: Ring, name: str, planned_s: float | None, seen_s: float | None, width: int, key: str = ""
+) -> Row:
+    times = seen_s / planned_s if planned_s and seen_s is not None else None
+    style: Style = "bad" if (times or 0.0) >= FAR_OFF else ""
+    cells: list[Span | str] = [
+        str(ring.number),
+        name,
+        seconds(planned_s),
+        Span(seconds(seen_s), style),
+        Span("-" if times is None else f"{times:.1f}x", style),
+        "",
+    ]
+    return Row(_line(FORECAST, cells, width), key)
+
+
+def alert_rows(history: History, width: int, glyphs: Glyphs) -> Iterator[Row]:
+    """Everything that stands out."""
+    for one in findings(history):
+        node = history.state.nodes_by_name.get(one.subject)
+        text = fitted(glyphs.text(one.sentence), width)
+        yield Row(line(Span(text, SEVERITIES[one.severity])), node.id if node else "", one.sentence)

@@ -1,0 +1,65 @@
+"""The dashboard without a terminal: lines for a log or a pipe.
+
+One line for each event and for each thing that comes to stand out or ceases to, and now and then
+one that says how it is.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from datetime import tzinfo
+
+from molink.dashboard.model.figures import clock, per_s, seconds
+from molink.dashboard.model.findings import Severity, findings
+from molink.dashboard.model.history import History, percentile
+
+__all__ = ["PlainNews"]
+
+STATUS_S = 10.0
+"""Between two lines that say how it is."""
+
+
+@dataclass(slots=True)
+class PlainNews:
+    """Maker of lines from what changes."""
+
+    zone: tzinfo | None = None
+    _status_at_s: float | None = None
+    _standing: dict[tuple[str, str], str] = field(default_factory=dict)
+    """What stands out now, by its subject and its first words: figures in it change."""
+    _event: tuple[float, int] = (0.0, 0)
+    """Time and number of the last that was told."""
+
+    def lines(self, history: History) -> Iterator[str]:
+        """What is new after a look."""
+        stamp = clock(history.at_s, self.zone)
+        for event in history.events:
+            if (event.unix_s, event.seq) > self._event:
+                self._event = event.unix_s, event.seq
+                yield f"{clock(event.unix_s, self.zone)} {event.text}"
+        for sentence in self._changes(history):
+            yield f"{stamp} {sentence}"
+        if self._status_at_s is None or history.at_s - self._status_at_s >= STATUS_S:
+            self._status_at_s = history.at_s
+            yield f"{stamp} {_status(history)}"
+
+    def _changes(self, history: History) -> Iterator[str]:
+        now = {
+            (one.subject, " ".join(one.sentence.split()[:3])): one.sentence
+            for one in findings(history)
+            if one.severity is not Severity.NOTE
+        }
+        before, self._standing = self._standing, now
+        yield from (f"! {now[key]}" for key in now.keys() - before.keys())
+        yield from (f"over: {before[key]}" for key in before.keys() - now.keys())
+
+
+def _status(history: History) -> str:
+    state = history.state
+    rate = history.tokens_per_s()
+    serving = state.unready_reason or f"serving {state.model} on {len(state.rings)} ring(s)"
+    return (
+        f"{serving}; {state.running} running, {state.waiting} waiting; "
+        f"{per_s(rate[-1] if rate else None)} tokens; "
+        f"TTFT p50 {seconds(percentile(history.ttfts_s(), 0.5))}, "
+        f"TPOT p50 {seconds(percentile(history.tpots_s(), 0.5))}"
+    )

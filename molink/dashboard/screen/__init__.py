@@ -1,0 +1,1 @@
+"""The terminal application: Textual widgets that draw the pages and take keys."""

@@ -1,0 +1,103 @@
+"""Keys of the dashboard: what each does, and in which views."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from molink.dashboard.pages.lines import Line, Row, Span, Style, line, text_of
+
+__all__ = ["KEYS", "VIEWS", "Key", "foot_line", "help_rows", "view_named"]
+
+VIEWS = ("ring", "nodes", "requests", "links", "events", "forecast", "alerts")
+"""In the order of their number keys."""
+
+WITH_NODES = frozenset({"ring", "nodes", "forecast", "alerts"})
+"""Views whose rows are about nodes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """Key, what it does, and where: `on` is "any", "node" (a row about a node is chosen), "live"
+    or "replay"."""
+
+    key: str
+    shown: str
+    action: str
+    does: str
+    on: str = "any"
+    changes: bool = False
+    """Whether it changes the cluster: not with --read-only, nor in a replay."""
+
+
+KEYS = (
+    *(
+        Key(str(number), str(number), f"view('{name}')", f"the view {name}")
+        for number, name in enumerate(VIEWS, 1)
+    ),
+    Key("tab", "Tab", "next_view(1)", "the next view"),
+    Key("shift+tab", "Shift-Tab", "next_view(-1)", "the view before"),
+    Key("colon", ":", "ask_place", "go anywhere: a view, a node's name; :q ends"),
+    Key("slash", "/", "ask_filter", "filter the rows in place"),
+    Key("question_mark", "?", "help", "these keys"),
+    Key("escape", "Esc", "close", "back; clears the filter"),
+    Key("d", "d", "order('drain')", "drain the node", "node", changes=True),
+    Key("u", "u", "order('resume')", "undo: let the node serve again", "node", changes=True),
+    Key("x", "x", "order('remove')", "remove the PC for good", "node", changes=True),
+    Key("i", "i", "order('invite')", "make an invite", "live", changes=True),
+    Key("c", "c", "copy", "copy the invite", "live", changes=True),
+    Key("p", "p", "order('intake')", "pause the intake of requests, or open it", "live", True),
+    Key("space", "Space", "play", "play, or stand still", "replay"),
+    Key("right_square_bracket", "]", "step(1)", "one look on", "replay"),
+    Key("left_square_bracket", "[", "step(-1)", "one look back", "replay"),
+    Key("right_curly_bracket", "}", "step(20)", "ten seconds on, or so", "replay"),
+    Key("left_curly_bracket", "{", "step(-20)", "ten seconds back, or so", "replay"),
+    Key("t", "t", "ask_time", "go to a time: 14:05:30, +30, -30", "replay"),
+    Key("q", "q", "quit", "end"),
+)
+
+MOVES = (
+    ("Up Down PgUp PgDn Home End", "move; j k g G as well"),
+    ("Enter", "details of the chosen row"),
+)
+
+
+def keys_of(view: str, *, is_replay: bool, read_only: bool) -> Iterator[Key]:
+    """Keys that do something in a view."""
+    for key in KEYS:
+        if key.changes and (read_only or is_replay):
+            continue
+        if (key.on == "replay" and not is_replay) or (key.on == "live" and is_replay):
+            continue
+        if key.on == "node" and view not in WITH_NODES:
+            continue
+        yield key
+
+
+def help_rows(view: str, *, is_replay: bool, read_only: bool) -> list[Row]:
+    """The keys of a view, one a line."""
+    rows = [Row(line(Span(f"Keys in the view {view}", "title"))), Row(line(""))]
+    moves = [(shown, does) for shown, does in MOVES]
+    moves += [
+        (key.shown, key.does) for key in keys_of(view, is_replay=is_replay, read_only=read_only)
+    ]
+    rows += [Row(line(Span(f"{shown:<28}", "accent"), does)) for shown, does in moves]
+    if read_only and not is_replay:
+        rows.append(Row(line(Span("Started with --read-only: nothing can be changed.", "dim"))))
+    return rows
+
+
+def foot_line(view: str, width: int, place: str, *, is_replay: bool) -> Line:
+    """The views and the keys to begin with; and the place in the rows, where there is room."""
+    spans: list[Span] = []
+    for number, name in enumerate(VIEWS, 1):
+        style: Style = "bold" if name == view else "dim"
+        spans.append(Span(f"{'>' if name == view else ''}{number} {name} ", style))
+    keys = " Space [ ] t ?" if is_replay else " ? keys"
+    spans.append(Span(keys if is_replay or not place else " ?", "accent"))
+    room = width - len(text_of(tuple(spans))) - 2
+    return (*spans, Span(f"  {place}", "dim")) if len(place) <= room else tuple(spans)
+
+
+def view_named(text: str) -> str | None:
+    """The view that a word begins; None: none, or several."""
+    found = [name for name in VIEWS if name.startswith(text.lower())] if text else []
+    return text if text in VIEWS else found[0] if len(found) == 1 else None

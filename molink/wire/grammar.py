@@ -1,0 +1,28 @@
+"""What a grammar may cost, wherever one is compiled: the same at the API and at a ring's tail.
+
+A grammar travels as text (`SamplingParams.grammar`), and is compiled twice: by the API's check, so
+that a user hears at once what is wrong with it, and by the tail that follows it. Limits that differ
+would let the API promise what a tail refuses. They are counted in the library's own steps and not
+in seconds, so that a fast PC and a slow one agree.
+"""
+
+from llguidance import LLParserLimits
+
+__all__ = ["parser_limits"]
+
+GRAMMAR_SYMBOLS_MAX = 100_000
+"""In all productions: a fifth of the library's own limit, which takes most of a second to
+compile."""
+
+LEXER_STATES_MAX = 50_000
+"""Each takes 1 to 2 KB while a sequence runs; the library would let a grammar take 500 MB of a
+volunteer's PC. Schemas in use stay under 5,000."""
+
+
+def parser_limits() -> LLParserLimits:
+    """The limits; what a grammar's text says is kept out of errors, which go to logs."""
+    return LLParserLimits(
+        max_grammar_size=GRAMMAR_SYMBOLS_MAX,
+        max_lexer_states=LEXER_STATES_MAX,
+        verbose_errors=False,
+    )

@@ -1,0 +1,228 @@
+"""What the views say, as text; colours and keys are tested on the screen."""
+
+from datetime import UTC
+
+import pytest
+from hypothesis import given
+from rich.cells import cell_len
+
+from molink.dashboard.pages.details import details
+from molink.dashboard.pages.lines import ASCII, UNICODE, fitted, text_of
+from molink.dashboard.pages.panel import finding_lines, header, panel_lines
+from molink.dashboard.pages.ring_page import ring_rows
+from molink.dashboard.screen.content import Page, page_rows, titles_of
+from molink.dashboard.screen.keys import VIEWS
+from molink.printable import is_printable
+from tests.dashboard.scenes import (
+    attempt,
+    cluster,
+    event,
+    history_of,
+    link,
+    look,
+    node,
+    slowed,
+    stage,
+    steady,
+    timeline,
+)
+from tests.nasty_text import nasty_texts
+
+SIZE = (80, 15)
+
+
+def texts(view, history, glyphs=UNICODE, size=SIZE, **more):
+    rows = page_rows(Page(view), history, size, glyphs, zone=UTC, **more)
+    return [text_of(row.line).rstrip() for row in rows]
+
+
+def test_the_ring_from_head_to_tail():
+    assert texts("ring", history_of(*steady())) == [
+        "ring 1  ●●● 3 micro-batches, round 60 ms  2 running, 1 waiting  wire lossless",
+        "  coordinator ▼  40.0 Mbps   30 ms  ░░░░░░   0 %",
+        "╭ anna           0-8     ████░░░░░░  40 %  step   12 ms  KV  12 %",
+        "│   ▼  40.0 Mbps   30 ms  ░░░░░░   0 %   decode      0 B",
+        "│                                        prefill     0 B",
+        "│ ben            8-16    ████░░░░░░  40 %  step   12 ms  KV  12 %",
+        "│   ▼  40.0 Mbps   30 ms  ░░░░░░   0 %   decode      0 B",
+        "│                                        prefill     0 B",
+        "╰ carl           16-24   ████░░░░░░  40 %  step   12 ms  KV  12 %",
+        "    ▲  40.0 Mbps   30 ms  ░░░░░░   0 %   decode      0 B",
+    ]
+
+
+def test_a_slowed_pc_has_a_mark_and_a_word():
+    (row,) = [one for one in texts("ring", history_of(*steady(), slowed())) if "ben" in one]
+    assert row.endswith("99 %  step   36 ms  KV  12 %  ▲ 3.0x slower")
+
+
+def test_what_is_queued_stands_decode_above_prefill():
+    links = [
+        link(
+            "anna", "ben", decode_queued_bytes=1200, decode_waiting=2, prefill_queued_bytes=120_000
+        )
+    ]
+    rows = texts("ring", history_of(look(0, cluster(links=links))))
+    assert rows[2].endswith("decode   1.2 KB ●●")
+    assert rows[3].endswith("prefill  120 KB")
+
+
+def test_many_stages_take_a_line_each():
+    stages = [stage(f"pc{at}", 8 * at) for at in range(40)]
+    links = [link(f"pc{at}", f"pc{(at + 1) % 40}") for at in range(40)]
+    rows = texts("ring", history_of(look(0, cluster(stages=stages, links=links))))
+    assert len(rows) == 41
+    assert rows[1].endswith("KV  12 %  ▼ 40.0 Mbps")
+
+
+def test_without_a_ring_progress_is_shown():
+    nodes = [node("anna", 0, state="loading", loaded=0.43), node("dora")]
+    body = cluster(nodes=nodes) | {"rings": [], "stages": []}
+    assert texts("ring", history_of(look(0, body))) == [
+        "No ring serves.  1 loading, 1 standby",
+        "  anna                 43 % loaded",
+    ]
+
+
+def test_nodes_say_what_they_do_and_why_not():
+    nodes = [node("anna", 0, doubts=["It lies."]), node("ben", 8, loaded=0.5), node("dora")]
+    rows = texts("nodes", history_of(look(0, cluster(nodes=nodes))), size=(100, 15))
+    assert "▲ It lies." in rows[0] and "40.0 Mbps" in rows[0]
+    assert "████░░░░ 50 %" in rows[1]
+    assert rows[2].startswith("dora          standby") and "It would slow" in rows[2]
+
+
+def test_requests_tell_progress_of_the_prompt_and_their_end():
+    requests = [
+        timeline(1, 0, state="prefill", prompt_tokens_done=40, prefill_s=None),
+        timeline(2, 12, state="ended", finish_reason="error", error="Its ring was lost."),
+        timeline(3, 5, attempts=[attempt(1, moved_because="lost"), attempt(2)]),
+    ]
+    first, second, third = texts("requests", history_of(look(0, requests=requests)), size=(100, 9))
+    assert "prefill" in first and "40/100" in first
+    assert "error" in second and "Its ring was lost." in second
+    assert "moved 1x" in third
+
+
+def test_the_forecast_stands_beside_what_is_measured():
+    rows = texts("forecast", history_of(*steady(), slowed()))
+    assert rows[0].split() == ["1", "time", "per", "token,", "p50", "50", "ms", "50", "ms", "1.0x"]
+    assert "40.0/s     20.0/s" in rows[2]
+    (ben,) = [row for row in rows if "step of ben" in row]
+    assert ben.endswith("12 ms      36 ms     3.0x")
+
+
+def test_events_come_newest_first():
+    events = [event(1), event(2, "loss", "ben", "ben is lost")]
+    assert texts("events", history_of(look(0, events=events))) == [
+        "08:00:02 loss         ben           ben is lost",
+        "08:00:01 join         anna          anna has joined",
+    ]
+
+
+def test_a_filter_keeps_what_has_it_and_says_when_nothing_has():
+    history = history_of(look(0))
+    assert len(texts("nodes", history, filter_text="BE")) == 1
+    assert texts("nodes", history, filter_text="zzz") == [
+        " Nothing here has 'zzz' in it: Esc shows all."
+    ]
+
+
+@pytest.mark.parametrize(
+    ("view", "key", "says"),
+    [
+        ("nodes", "a" * 16, "lends 4.3 GB of 8.6 GB"),
+        ("nodes", "a" * 16, "2h05m here, 12,000 tokens x layers, 5.0 MB sent"),
+        ("links", "anna>ben", "40.0 Mbps, 0 % used"),
+        ("requests", f"{1:024x} 0", "95 of at most 128 tokens, 50 ms a token"),
+        ("requests", f"{1:024x} 0", "ring 1  anna 0-8, ben 8-16, carl 16-24"),
+    ],
+)
+def test_details(view, key, says):
+    lines = details(history_of(*steady()), view, key, UNICODE, UTC)
+    assert says in "\n".join(map(text_of, lines))
+
+
+def test_a_request_is_a_timeline():
+    request = timeline(1, 21, queue_s=0.5, prefill_s=0.5, decode_s=1.0, total_s=2.0)
+    lines = details(history_of(look(0, requests=[request])), "requests", f"{1:024x} 0", UNICODE)
+    drawn = [
+        text_of(one) for one in lines if text_of(one).startswith(("wait", "prefill", "decode"))
+    ]
+    assert drawn == [
+        f"wait    {'█' * 10}{' ' * 30}   0.50 s  ",
+        f"prefill {' ' * 10}{'█' * 10}{' ' * 20}   0.50 s  100 tokens",
+        f"decode  {' ' * 20}{'█' * 20}   1.00 s  20 rounds",
+    ]
+
+
+def test_what_is_gone_has_no_details():
+    page = Page("nodes", "details", "z" * 16)
+    (row,) = page_rows(page, history_of(look(0)), SIZE, UNICODE)
+    assert "not there any more" in text_of(row.line)
+
+
+def test_the_panel_has_p50_and_p95():
+    lines = [text_of(one).rstrip() for one in panel_lines(history_of(*steady()), 80, UNICODE)]
+    assert lines[0].endswith("20.0/s  p50  20.0/s  p95  20.0/s  plan  40.0/s")
+    assert lines[1].startswith("TTFT") and "0.50 s  p50  0.50 s  p95  0.50 s" in lines[1]
+    assert lines[3].startswith("requests 2 running, 1 waiting   last 5 min: 0 ended, 0 failed")
+
+
+@pytest.mark.parametrize("width", [80, 100, 200])
+@pytest.mark.parametrize("glyphs", [UNICODE, ASCII])
+def test_nothing_that_has_to_be_seen_is_wider_than_the_screen(width, glyphs):
+    history = history_of(*steady(), slowed())
+    lines = [*panel_lines(history, width, glyphs), *finding_lines(history, width, 3, glyphs)]
+    lines += [header(history, "http://127.0.0.1:8000", width, glyphs, UTC, "replay 1/2")]
+    for view in VIEWS:
+        lines += [titles_of(Page(view), width)]
+        rows = page_rows(Page(view), history, (width, 15), glyphs, zone=UTC)
+        lines += [row.line for row in rows]
+    assert max(cell_len(text_of(one)) for one in lines) <= width
+
+
+def test_without_utf8_there_is_only_ascii():
+    nodes = [node("änne", 0), node("ben", 8)]
+    stages = [stage("änne", 0), stage("ben", 8)]
+    history = history_of(look(0, cluster(stages=stages, nodes=nodes), [timeline(1)], [event(1)]))
+    lines = [*panel_lines(history, 80, ASCII), *finding_lines(history, 80, 3, ASCII)]
+    lines += [header(history, "http://x", 80, ASCII, UTC)]
+    for view in VIEWS:
+        lines += [row.line for row in page_rows(Page(view), history, SIZE, ASCII, zone=UTC)]
+    lines += details(history, "nodes", "ä" * 16, ASCII)
+    assert all(text_of(one).isascii() for one in lines)
+
+
+@given(nasty_texts)
+def test_nothing_from_afar_reaches_the_terminal_raw(text):
+    first = node("anna", 0) | {"name": text, "reason": text, "doubts": [text]}
+    nodes = [first, node("ben", state="lost")]
+    stages = [stage(text, 0), stage("ben", 8, 0.2)]
+    requests = [timeline(1, error=text, finish_reason=text, state="ended", key_id=text)]
+    body = cluster(stages=stages, nodes=nodes, links=[link(text, "ben")], unready_reason=text)
+    history = history_of(look(0, body, requests, [event(1, text, text, text)]))
+    lines = [header(history, "http://x", 80, UNICODE, UTC), *finding_lines(history, 80, 9, UNICODE)]
+    for view in VIEWS:
+        lines += [row.line for row in page_rows(Page(view), history, SIZE, UNICODE, zone=UTC)]
+    lines += details(history, "nodes", "a" * 16, UNICODE)
+    lines += details(history, "requests", f"{1:024x} 0", UNICODE)
+    assert all(is_printable(text_of(one)) for one in lines)
+
+
+@pytest.mark.parametrize(
+    ("text", "cells"), [("abc", "abc "), ("abcdef", "abc~"), ("日本語", "日~ ")]
+)
+def test_cells_are_counted_and_what_is_cut_is_marked(text, cells):
+    assert cell_len(fitted(text, 4)) == 4
+    assert fitted(text, 4).replace(" ", "") == cells.replace(" ", "")
+
+
+def test_a_sparkline_shows_the_greatest_of_what_shares_a_place():
+    assert UNICODE.sparkline([0, 0, 8, 0, 4, 4], 3) == "▁█▅"
+    assert UNICODE.sparkline([], 3) == "   "
+
+
+def test_ring_rows_of_an_empty_cluster():
+    (row,) = ring_rows(history_of(look(0, {"rings": [], "nodes": []})), 80, 10, UNICODE)
+    assert text_of(row.line) == "No ring serves.  No PC has joined."

@@ -1,0 +1,37 @@
+from datetime import UTC
+
+from molink.dashboard.plain import PlainNews
+from tests.dashboard.scenes import cluster, event, history_of, look, slowed, steady
+
+
+def test_lines_tell_what_changes_and_now_and_then_how_it_is():
+    news, history = PlainNews(UTC), history_of(*steady())
+    (status,) = news.lines(history)
+    assert status == (
+        "08:00:09 serving demo on 1 ring(s); 2 running, 1 waiting; 20.0/s tokens; "
+        "TTFT p50 0.50 s, TPOT p50 50 ms"
+    )
+    assert list(news.lines(history)) == []
+    history.take(slowed())
+    (line,) = news.lines(history)
+    assert line.startswith("08:00:10 ! ben is 3.0 times as slow")
+    history.take(look(21, events=[event(1, "loss", "ben", "ben is lost")]))
+    told, over = news.lines(history)
+    assert told == "08:00:01 ben is lost"
+    assert over.startswith("08:00:10 over: ben is 3.0 times as slow as it was")
+
+
+def test_how_it_is_is_said_every_ten_seconds():
+    news, history = PlainNews(UTC), history_of(look(0))
+    lines = list(news.lines(history))
+    for at in range(1, 41):
+        history.take(look(at))
+        lines += news.lines(history)
+    assert len(lines) == 3
+
+
+def test_what_nobody_serves_is_said():
+    history = history_of(look(0, cluster(unready_reason="No PC has joined yet.")))
+    first, second = PlainNews(UTC).lines(history)
+    assert first.endswith("! Requests are refused: No PC has joined yet.")
+    assert "No PC has joined yet.; 2 running" in second

@@ -1,0 +1,1 @@
+"""Grammars: JSON schemas to follow, and what following them costs."""
