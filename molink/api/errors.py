@@ -16,7 +16,7 @@ from typing import Any
 from aiohttp import ClientConnectionResetError, web
 from aiohttp.typedefs import Handler
 
-from molink.errors import InvalidRequestError, MolinkError, RingError, StageError
+from molink.errors import DeadlineError, InvalidRequestError, MolinkError, RingError, StageError
 
 __all__ = [
     "NAME_CHARS_SHOWN",
@@ -111,6 +111,8 @@ def as_api_error(error: Exception) -> ApiError:
             return error
         case InvalidRequestError():
             return ApiError(str(error), param=error.param)
+        case DeadlineError():
+            return ApiError(str(error), status=504, param="timeout_s", code="deadline_exceeded")
         case RingError() | StageError():
             retry = {"Retry-After": str(RETRY_AFTER_S)}
             return ApiError(str(error), status=503, code="ring_unavailable", headers=retry)

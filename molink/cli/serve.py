@@ -77,6 +77,7 @@ async def _serve(settings: "ServeSettings", watching: Watching) -> None:
     from molink.api.access import open_access
     from molink.api.admin import add_admin_routes
     from molink.api.chat import ChatFormat
+    from molink.api.headers.cors import CorsRules
     from molink.api.metrics.route import Metrics
     from molink.api.server import check_port_free
     from molink.cli.tables import DATA_FOLDER
@@ -85,6 +86,7 @@ async def _serve(settings: "ServeSettings", watching: Watching) -> None:
     from molink.coordinator.local.start import start_local
 
     check_port_free(settings.host, settings.port)
+    cors = CorsRules.of(settings.cors_origins)
     async with AsyncExitStack() as stack:
         access = await stack.enter_async_context(
             open_access(
@@ -93,6 +95,7 @@ async def _serve(settings: "ServeSettings", watching: Watching) -> None:
                 settings.allowed_hosts,
                 no_keys=settings.no_keys,
                 make=False,
+                cors=cors,
             )
         )
         cluster = await stack.enter_async_context(start_local(settings))
@@ -102,7 +105,9 @@ async def _serve(settings: "ServeSettings", watching: Watching) -> None:
         format = ChatFormat.of(
             cluster.service.card.tokenizer, settings.tool_parser, settings.reasoning_parser
         )
-        app = create_app(cluster.service, access, chat_format=format, metrics=metrics)
+        app = create_app(
+            cluster.service, access, chat_format=format, strict=settings.strict, metrics=metrics
+        )
         add_admin_routes(app, cluster.admin)
         runner = await start_api(app, settings.host, settings.port)
         stack.push_async_callback(runner.cleanup)

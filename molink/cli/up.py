@@ -160,6 +160,7 @@ async def _serve(
     from molink.api.agents import create_agents_app
     from molink.api.chat import ChatFormat
     from molink.api.cluster_routes import add_plan_route
+    from molink.api.headers.cors import CorsRules
     from molink.api.metrics.route import Metrics
     from molink.api.server import check_port_free, free_ports
     from molink.api.weights.offered_files import OfferedFiles
@@ -167,6 +168,7 @@ async def _serve(
 
     for option, wanted in settings.ports():
         check_port_free(settings.host, wanted, option)
+    cors = CorsRules.of(settings.cors_origins)
     free = free_ports(settings.host, 2)
     port, agents_port = settings.port or free[0], settings.agents_port or free[1]
     async with AsyncExitStack() as stack:
@@ -181,6 +183,7 @@ async def _serve(
                 (settings.public_host, *settings.allowed_hosts),
                 no_keys=settings.no_keys,
                 make=True,
+                cors=cors,
             )
         )
         metrics = Metrics(service)
@@ -188,7 +191,9 @@ async def _serve(
         format = ChatFormat.of(
             service.card.tokenizer, settings.tool_parser, settings.reasoning_parser
         )
-        app = create_app(service, access, chat_format=format, metrics=metrics)
+        app = create_app(
+            service, access, chat_format=format, strict=settings.strict, metrics=metrics
+        )
         add_admin_routes(app, coordinator.cluster.admin)
         add_plan_route(app, service.model.name, coordinator.plan)
         offered = OfferedFiles(

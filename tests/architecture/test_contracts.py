@@ -19,7 +19,8 @@ OPTIONS = {
     "serve": (
         "--host --port --link --hosts --nodes --layers --dtype --device --threads --max-model-len "
         "--kv-tokens --micro-batches --policy --upload-mbps --wire --span-tokens --event-log "
-        "--no-keys --allowed-host --tool-parser --reasoning-parser --log-format --trace-file --otlp"
+        "--no-keys --allowed-host --tool-parser --reasoning-parser --log-format --trace-file "
+        "--otlp --cors-origin --strict --served-model-name"
     ),
     "up": (
         "--host --port --public-host --broker --broker-port --relay-port --relay "
@@ -27,7 +28,8 @@ OPTIONS = {
         "--min-nodes --wait --tpot-ms --context-tokens --prompt-tokens --answer-tokens --split "
         "--weights-mbps --data-dir --dtype --max-model-len --micro-batches --policy --wire "
         "--span-tokens --no-keys --allowed-host --tool-parser --reasoning-parser --log-format "
-        "--trace-file --otlp"
+        "--trace-file --otlp "
+        "--cors-origin --strict --served-model-name"
     ),
     "dashboard": "--url --key --read-only --record --replay",
     "demo": "--chat --prompt",

@@ -9,8 +9,9 @@ from molink.api.anthropic.schemas import CountTokensBody, MessagesBody
 from molink.api.anthropic.writer import MessageWriter
 from molink.api.body import checked_body
 from molink.api.chat import ChatFormat, chat_prompt
+from molink.api.chat.answer_grammar import answer_grammar
 from molink.api.chat.typed_answer import answer_typed
-from molink.api.grammars.fields import Question, grammar_of, schema_question
+from molink.api.grammars.fields import Question, grammar_question, schema_question
 from molink.api.requests import check_model, generation_requests, token_budget
 from molink.serving.service import GenerationService
 
@@ -24,9 +25,11 @@ async def post_messages(
     card = service.card
     async with checked_body(request, MessagesBody) as body:
         check_model(body.model, card)
-        prompt = await chat_prompt(conversation_of(body), card, format)
+        asked = _format_asked_for(body)
+        has_grammar = grammar_question(body, asked) is not None
+        prompt = await chat_prompt(conversation_of(body), card, format, has_grammar=has_grammar)
         left = token_budget(None, len(prompt.token_ids), card, default=None, param="messages")
-        grammar = await grammar_of(request, body, card, _format_asked_for(body))
+        grammar = await answer_grammar(request, body, card, prompt, asked)
         stops = body.model_copy(update={"stop": body.stop_sequences or body.stop})
         (job,) = generation_requests(
             prompt.token_ids,

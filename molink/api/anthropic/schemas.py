@@ -8,6 +8,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Discriminator, FailFast, Field, Tag
 
+from molink.api.openai.refused_fields import OF_ALL_ENDPOINTS
 from molink.api.schemas import (
     MESSAGES_MAX,
     TOOLS_MAX,
@@ -130,7 +131,12 @@ class OutputConfig(Part):
 class CountTokensBody(SamplingBody):
     """Body of `POST /v1/messages/count_tokens`."""
 
-    unsupported: ClassVar = {"container": (), "mcp_servers": ([],), "context_management": ()}
+    unsupported: ClassVar = {
+        **{name: usual for name, usual in OF_ALL_ENDPOINTS.items() if name != "stop_sequences"},
+        "container": (),
+        "mcp_servers": ([],),
+        "context_management": (),
+    }
     messages: Annotated[
         list[InputMessage], FailFast(), Field(min_length=1, max_length=MESSAGES_MAX)
     ]

@@ -7,9 +7,10 @@ from aiohttp import web
 
 from molink.api.body import checked_body
 from molink.api.chat import ChatFormat, chat_prompt
+from molink.api.chat.answer_grammar import answer_grammar
 from molink.api.chat.typed_answer import answer_typed
 from molink.api.errors import ApiError
-from molink.api.grammars.fields import Question, grammar_of, schema_question
+from molink.api.grammars.fields import Question, grammar_question, schema_question
 from molink.api.openai.responses.conversation import conversation_of
 from molink.api.openai.responses.schemas import ResponsesBody
 from molink.api.openai.responses.writer import ResponseWriter
@@ -28,7 +29,9 @@ async def post_responses(
     async with checked_body(request, ResponsesBody) as body:
         check_model(body.model, card)
         _check_served(body)
-        prompt = await chat_prompt(conversation_of(body), card, format)
+        asked = _format_asked_for(body)
+        has_grammar = grammar_question(body, asked) is not None
+        prompt = await chat_prompt(conversation_of(body), card, format, has_grammar=has_grammar)
         max_tokens = token_budget(
             body.max_output_tokens,
             len(prompt.token_ids),
@@ -36,7 +39,7 @@ async def post_responses(
             default=None,
             param="max_output_tokens",
         )
-        grammar = await grammar_of(request, body, card, _format_asked_for(body))
+        grammar = await answer_grammar(request, body, card, prompt, asked)
         (job,) = generation_requests(
             prompt.token_ids,
             body,

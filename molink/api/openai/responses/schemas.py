@@ -9,6 +9,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Discriminator, FailFast, Field, Tag, model_validator
 
+from molink.api.openai.refused_fields import OF_ALL_ENDPOINTS
 from molink.api.schemas import (
     MESSAGES_MAX,
     TOOLS_MAX,
@@ -158,6 +159,7 @@ class ResponsesBody(SamplingBody):
     """Body of `POST /v1/responses`."""
 
     unsupported: ClassVar = {
+        **OF_ALL_ENDPOINTS,
         "background": (False,),
         "conversation": (),
         "context_management": ([],),
