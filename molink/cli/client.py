@@ -265,7 +265,7 @@ def _write_profile(model: str | None, path: Path, *, quiet: bool) -> None:
     _check_writable(path, "--profile")
     os.environ |= STAGE_ENVIRONMENT | os.environ  # before torch is imported
     from molink.bench.stage_profile import STEPS_IN_ALL, write_profile
-    from molink.cli.progress import WorkProgress
+    from molink.cli.progress.display import WorkProgress
 
     with WorkProgress("steps", STEPS_IN_ALL, quiet=quiet) as bar:
         write_profile(model, path, bar.advance)
@@ -273,7 +273,7 @@ def _write_profile(model: str | None, path: Path, *, quiet: bool) -> None:
 
 async def _run_with_bar(settings: "Settings", key: str | None, *, quiet: bool) -> dict[str, Any]:
     from molink.bench.load import run_load
-    from molink.cli.progress import WorkProgress
+    from molink.cli.progress.display import WorkProgress
 
     with WorkProgress("requests", quiet=quiet) as bar:
         return await run_load(

@@ -21,7 +21,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from molink.cli.progress import UNSHOWN, WorkProgress
+from molink.cli.progress.display import UNSHOWN, WorkProgress
 from molink.printable import printable_line
 from molink.tasks import background_tasks
 

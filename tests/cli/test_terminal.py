@@ -6,7 +6,7 @@ import io
 import pytest
 from rich.console import Console
 
-from molink.cli.progress import WorkProgress
+from molink.cli.progress.display import WorkProgress
 from molink.cli.terminal import StatusLine, show_news
 from molink.coordinator.requests.cluster_news import ClusterNews
 from molink.serving.events import EventLedger

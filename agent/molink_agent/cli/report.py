@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from molink.cli.amounts import duration_text
+from molink.cli.progress.amounts import duration_text
 from molink.errors import UserError
 from molink.printable import printable_line
 from molink_agent.cli.options import data_dir_option, joined_directory, json_option

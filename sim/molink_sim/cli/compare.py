@@ -56,7 +56,7 @@ def compare(
     the same ring with step times measured on this PC. Wants a PC that does nothing else. Exit code
     1 when a mean differs by more than 15 %.
     """
-    from molink.cli.progress import WorkProgress
+    from molink.cli.progress.display import WorkProgress
     from molink.workload.scenario_file import read_scenario
     from molink_sim.report.summary import to_json
     from molink_sim.validation.comparison import compare_figures, comparison_json

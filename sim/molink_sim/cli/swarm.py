@@ -36,7 +36,7 @@ FAILURES_SHOWN_MAX = 20
 @quiet_option
 def swarm(seeds: int, first_seed: int, faults: str, json_path: Path | None, quiet: bool) -> None:
     """Run seeded worlds with faults and check every invariant; exit code 1 when one fails."""
-    from molink.cli.progress import WorkProgress
+    from molink.cli.progress.display import WorkProgress
     from molink_sim.swarm import fault_kinds, run_swarm
 
     with WorkProgress("worlds", seeds, quiet=quiet) as bar:
