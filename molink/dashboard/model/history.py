@@ -116,6 +116,7 @@ class History:
     in it."""
     progress: dict[tuple[str, int], deque[tuple[float, int]]] = field(default_factory=dict)
     """Of each request that was seen live: tokens of its prompt and answer at each look."""
+    _recent_steps: dict[str, float] = field(default_factory=dict)
     _usual: dict[str, float] = field(default_factory=dict)
     _usual_period: int = -1
     _here: set[str] = field(default_factory=set)
@@ -141,6 +142,7 @@ class History:
         self.samples.append(self._sample(seen.at_s, elapsed_s))
         while self.samples[0].at_s < seen.at_s - HISTORY_S:
             self.samples.popleft()
+        self._learn_recent(seen.at_s)
         self._learn_usual(seen.at_s)
 
     def _take_requests(self, at_s: float, seen: Sequence[Request]) -> None:
@@ -261,17 +263,20 @@ class History:
 
     def recent_step_s(self, key: str) -> float | None:
         """Decode step of a stage, now; None: it computes nothing."""
-        times = []
-        for sample in reversed(self.samples):
-            if sample.at_s < self.samples[-1].at_s - RECENT_S:
-                break
-            if key in sample.steps_s:
-                times.append(sample.steps_s[key])
-        return statistics.median(times) if times else None
+        return self._recent_steps.get(key)
 
     def usual_step_s(self, key: str) -> float | None:
         """Usual decode step of a stage; None: it was not seen long enough."""
         return self._usual.get(key)
+
+    def _learn_recent(self, at_s: float) -> None:
+        times: dict[str, list[float]] = {}
+        for sample in reversed(self.samples):
+            if sample.at_s < at_s - RECENT_S:
+                break
+            for key, step_s in sample.steps_s.items():
+                times.setdefault(key, []).append(step_s)
+        self._recent_steps = {key: statistics.median(seen) for key, seen in times.items()}
 
     def _learn_usual(self, at_s: float) -> None:
         period = int(at_s // USUAL_PERIOD_S)

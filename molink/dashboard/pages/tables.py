@@ -6,6 +6,7 @@ Each is a header and rows, wide enough for 80 columns; the last column takes wha
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import tzinfo
+from functools import lru_cache
 
 from molink.dashboard.model.cluster import Link, Node, Ring
 from molink.dashboard.model.figures import clock, data, duration, mbps, per_s, percent, seconds
@@ -38,6 +39,9 @@ STATES: dict[str, Style] = {
     "queued": "warning",
     "error": "bad",
 }
+
+ROWS_KEPT = 2048
+"""Rows of requests that are kept drawn: most of what a history lists has ended."""
 
 FAR_OFF = 1.5
 """A figure so many times worse than its forecast is marked."""
@@ -173,10 +177,15 @@ def _node_note(node: Node, is_slow: bool, glyphs: Glyphs) -> tuple[str, Style]:
 
 def request_rows(history: History, width: int, glyphs: Glyphs) -> Iterator[Row]:
     """One for each request: live ones first, then those that have ended."""
-    for request in history.requests or ():
-        cells = _request_cells(request, glyphs)
-        found_by = f"{request.id} {request.state} {request.key_id} {request.finish_reason}"
-        yield Row(_line(REQUESTS, cells, width), f"{request.id} {request.choice}", found_by)
+    return (_request_row(request, width, glyphs) for request in history.requests or ())
+
+
+@lru_cache(ROWS_KEPT)
+def _request_row(request: Request, width: int, glyphs: Glyphs) -> Row:
+    """A request that has ended stays the same object, and so does its row."""
+    cells = _request_cells(request, glyphs)
+    found_by = f"{request.id} {request.state} {request.key_id} {request.finish_reason}"
+    return Row(_line(REQUESTS, cells, width), f"{request.id} {request.choice}", found_by)
 
 
 def _request_cells(request: Request, glyphs: Glyphs) -> list[Span | str]:
