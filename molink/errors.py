@@ -11,6 +11,7 @@ from types import TracebackType
 __all__ = [
     "CheckpointError",
     "ControlError",
+    "DeadlineError",
     "ErrorGuard",
     "FrameError",
     "InvalidRequestError",
@@ -81,6 +82,10 @@ class LinkLostError(StageError):
 
 class RingError(MolinkError):
     """Raised when the ring cannot serve a request now: it is starting, draining or broken (503)."""
+
+
+class DeadlineError(MolinkError):
+    """Raised when the deadline that a user gave a request comes before its first token (504)."""
 
 
 class WeightsError(MolinkError):

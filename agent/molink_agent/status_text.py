@@ -10,13 +10,22 @@ from typing import Any
 
 from molink_agent.limits.limits import Limits, plain_limits
 
-__all__ = ["StatusNews", "now_sentence", "status_lines"]
+__all__ = [
+    "KWH_J",
+    "MB",
+    "StatusNews",
+    "duration_text",
+    "given_text",
+    "now_sentence",
+    "status_lines",
+]
 
 Status = Mapping[str, Any]
 
 GB = 2**30
 MB = 1e6
 MINUTE_S, HOUR_S = 60, 3600
+KWH_J = 3.6e6
 
 DOING = {
     "joining": "measuring what this PC can do for the model, a minute at most",
@@ -79,7 +88,9 @@ def status_lines(status: Status) -> Iterator[str]:
     if status["limits_problem"]:
         yield f"         {status['limits_problem']}"
     if status.get("given") is not None:
-        yield f"given:   {_given(status['given'])}"
+        yield f"given:   {given_text(status['given'])}"
+    if status.get("last_night") is not None:
+        yield f"         last night {given_text(status['last_night'])}"
 
 
 def _device_sentence(device: Status) -> str:
@@ -163,16 +174,22 @@ def _value(value: Any) -> str:
     return ",".join(value) if isinstance(value, list) else str(value)
 
 
-def _given(given: Mapping[str, Any]) -> str:
-    if not any(given.values()):
+def given_text(given: Mapping[str, Any]) -> str:
+    """What was given, in one line: hours, tokens times layers, upload, energy where it is known."""
+    if not (given["uptime_s"] or given["token_layers"] or given["bytes_sent"]):
         return "nothing yet"
+    serving, energy_j = duration_text(given["uptime_s"]), given.get("energy_j")
+    energy = "" if energy_j is None else f", {energy_j / KWH_J:.2f} kWh"
     return (
-        f"{_duration(given['uptime_s'])} of serving, {given['token_layers']:,} tokens x layers, "
-        f"{given['bytes_sent'] / MB:,.1f} MB sent"
+        f"{serving} of serving, {given['token_layers']:,} tokens x layers, "
+        f"{given['bytes_sent'] / MB:,.1f} MB sent{energy}"
     )
 
 
-def _duration(seconds: float) -> str:
+def duration_text(seconds: float) -> str:
+    """Seconds, minutes, or hours with a tenth."""
+    if seconds < MINUTE_S:
+        return f"{seconds:.0f} s"
     if seconds < HOUR_S:
         return f"{seconds / MINUTE_S:.0f} min"
     return f"{seconds / HOUR_S:.1f} h"

@@ -7,9 +7,10 @@ asks for an admin key.
 Without keys, every page in the operator's browser could use an API on loopback: its posts arrive,
 and a page whose name is made to point at 127.0.0.1 (DNS rebinding) reads the answers as well. A
 request without a key must therefore name a host that is known to be ours, and come from no other
-origin. Addresses always count as ours: a page can only be rebound by a name. A valid key needs none
-of that, since no page has it. Posts are JSON by their content type in any case: without asking
-first, browsers send only others across origins.
+origin than those that the operator has named (`headers.cors`). Addresses always count as ours: a
+page can only be rebound by a name. A valid key needs none of that, since no page has it. Posts are
+JSON by their content type in any case: without asking first, browsers send only others across
+origins.
 
 A server that needs no keys takes what OpenAI's clients send when they have none ("none", "unused"),
 but refuses one of ours that is revoked or not known: who sends a key counts on its limit.
@@ -21,7 +22,7 @@ import socket
 import time
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -30,6 +31,8 @@ from aiohttp.typedefs import Handler, Middleware
 
 from molink.api.callers import CALLER, CALLERS
 from molink.api.errors import NAME_CHARS_SHOWN, ApiError
+from molink.api.headers.cors import CorsRules
+from molink.api.openapi.routes import DOCS_PATHS
 from molink.api.page.routes import PAGE_PATHS, RING_PATH
 from molink.control.api_keys.live_keys import LiveKeys, RateState, run_live_keys
 from molink.control.api_keys.store import KEY_PREFIX, ApiKey, KeyStore
@@ -45,8 +48,8 @@ __all__ = [
 
 LOOPBACK_NAMES = frozenset({"localhost", "ip6-localhost"})
 
-OPEN_PATHS = PAGE_PATHS | {"/health"}
-"""The page holds nothing of this server; what it asks for is checked like any other request."""
+OPEN_PATHS = PAGE_PATHS | DOCS_PATHS | {"/health"}
+"""The pages hold nothing of this server; what they ask for is checked like any other request."""
 
 INFERENCE_PATHS = ("/detokenize", "/generate", RING_PATH, "/tokenize", "/v1/")
 
@@ -65,10 +68,12 @@ class Access:
     keys: LiveKeys | None = None
     """None: there are none, and none are needed."""
     required: bool = False
-    """Whether nothing but /health is open without a key."""
+    """Whether nothing but OPEN_PATHS is open without a key."""
     host_names: frozenset[str] = frozenset()
     """Names of this server besides those of loopback; addresses are always right."""
     now_s: Callable[[], float] = time.monotonic
+    cors: CorsRules = field(default_factory=CorsRules)
+    """Other origins whose pages may use it."""
 
     @property
     def hint(self) -> str | None:
@@ -87,9 +92,16 @@ def is_loopback(host: str) -> bool:
 
 @asynccontextmanager
 async def open_access(
-    host: str, data_dir: Path, names: Iterable[str], *, no_keys: bool, make: bool
+    host: str,
+    data_dir: Path,
+    names: Iterable[str],
+    *,
+    no_keys: bool,
+    make: bool,
+    cors: CorsRules | None = None,
 ) -> AsyncIterator[Access]:
-    """Access to an API that listens at `host` and is reached under `names`.
+    """Access to an API that listens at `host` and is reached under `names`, from the pages that
+    `cors` allows.
 
     Keys are read from `data_dir`, where a file for them is made when they are needed or `make` says
     so. Raises UserError when it cannot be opened.
@@ -98,10 +110,10 @@ async def open_access(
     ours = frozenset(name.lower() for name in (*names, machine, f"{machine}.local") if name)
     required = not no_keys and not is_loopback(host)
     if not (required or make or KeyStore.exists(data_dir)):
-        yield Access(host_names=ours)
+        yield Access(host_names=ours, cors=cors or CorsRules())
         return
     async with run_live_keys(data_dir) as keys:
-        yield Access(keys, required, ours)
+        yield Access(keys, required, ours, cors=cors or CorsRules())
 
 
 def access_checked(access: Access) -> Middleware:
@@ -232,9 +244,10 @@ def _check_keyless(access: Access, request: web.Request) -> None:
             code="unknown_host",
         )
     origin = request.headers.get(hdrs.ORIGIN)
-    if origin is not None and _place(origin) != host.lower():
+    if origin is not None and _place(origin) != host.lower() and not access.cors.names(origin):
         raise ApiError(
-            "A web page of another origin may not use this server without a key: send one.",
+            "A web page of another origin may not use this server without a key: send one, or "
+            "start the server with --cors-origin.",
             status=403,
             code="foreign_origin",
         )

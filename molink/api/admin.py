@@ -47,6 +47,7 @@ def add_admin_routes(app: web.Application, admin: ClusterAdmin) -> None:
     }
 
     async def post_node(request: web.Request) -> web.Response:
+        """Carry out an order for one node."""
         order = orders.get(request.match_info["order"])
         if order is None:
             raise web.HTTPNotFound
@@ -55,6 +56,7 @@ def add_admin_routes(app: web.Application, admin: ClusterAdmin) -> None:
         return web.json_response(await _carried_out(done))
 
     async def post_invite(request: web.Request) -> web.Response:
+        """Make an invite for PCs that shall join."""
         body = await _body(request, {"expires_s": (int, float), "uses": (int,), "name": (str,)})
         done = admin.invite(
             float(body.get("expires_s", INVITE_S)),
@@ -65,6 +67,7 @@ def add_admin_routes(app: web.Application, admin: ClusterAdmin) -> None:
         return web.json_response(await _carried_out(done))
 
     async def post_intake(request: web.Request) -> web.Response:
+        """Pause the intake of requests, or end the pause."""
         body = await _body(request, {"paused": (bool,)})
         if "paused" not in body:
             raise ApiError("'paused' is missing: add it to the request.", param="paused")

@@ -22,6 +22,7 @@ from aiohttp import ClientConnectionResetError, web
 
 from molink.api.callers import Caller
 from molink.api.errors import ApiError, as_api_error, error_body
+from molink.api.headers.serving import note_sequences
 from molink.control.api_keys.store import KeyUsage
 from molink.errors import RingError
 from molink.serving.service import (
@@ -32,7 +33,7 @@ from molink.serving.service import (
 )
 from molink.tasks import gathered
 
-__all__ = ["Answer", "EventStream", "finite", "generate_all", "json_text", "usage"]
+__all__ = ["LOGPROB_MIN", "Answer", "EventStream", "finite", "generate_all", "json_text", "usage"]
 
 Result = TypeVar("Result")
 
@@ -92,11 +93,19 @@ async def generate_all(
     """Generate all `requests` at once; `consume` reads the events of the one with its index.
 
     The first failure ends all of them. Raises RingError at once while nothing can be served, and
-    ApiError when the caller has too many under way. A single sequence, as most requests have, needs
-    no task of its own.
+    ApiError when the caller has too many under way or may not go first. A single sequence, as most
+    requests have, needs no task of its own.
     """
     if service.unready_reason is not None:
         raise RingError(service.unready_reason)
+
+    if not caller.may_go_first and any(request.priority < 0 for request in requests):
+        raise ApiError(
+            "A 'priority' below 0 goes before others' requests: use an admin key, or 0 and more.",
+            status=403,
+            param="priority",
+            code="insufficient_permissions",
+        )
 
     async def run(index: int, request: GenerationRequest) -> Result:
         asked = replace(request, key_id=caller.key_id)
@@ -105,6 +114,7 @@ async def generate_all(
         async with aclosing(service.generate(asked)) as events:
             return await consume(index, _counted(events, caller.usage))
 
+    note_sequences(request.timeline for request in requests)
     with caller.generating(len(requests)):
         runs = [run(index, request) for index, request in enumerate(requests)]
         return [await runs[0]] if len(runs) == 1 else await gathered(runs)

@@ -5,17 +5,24 @@ from functools import partial
 from aiohttp import web
 
 from molink.api.access import Access, access_checked, add_rate_limit_headers
+from molink.api.anthropic.endpoint import post_count_tokens, post_messages
 from molink.api.body import BODY_BYTES_MAX
-from molink.api.callers import CALLERS, Callers, with_arrival
+from molink.api.callers import CALLERS, Callers
 from molink.api.chat import ChatFormat
 from molink.api.errors import errors_in_shape
 from molink.api.generate import post_generate
 from molink.api.grammars.checker import GrammarChecker
 from molink.api.grammars.fields import GRAMMARS
+from molink.api.headers.added import headers_added
+from molink.api.headers.cors import preflight_answered
+from molink.api.headers.ignored_fields import STRICT
+from molink.api.headers.request_id import request_identified
 from molink.api.metrics.route import Metrics, add_metrics_route
 from molink.api.openai.answer import TokenTexts
 from molink.api.openai.chat import post_chat_completions
 from molink.api.openai.completions import post_completions
+from molink.api.openai.responses.endpoint import post_responses
+from molink.api.openapi.routes import add_openapi_routes
 from molink.api.page.routes import add_page_routes
 from molink.api.status import (
     get_cluster,
@@ -25,6 +32,7 @@ from molink.api.status import (
     get_models,
     get_requests,
 )
+from molink.api.vllm.tokenize import post_detokenize, post_tokenize
 from molink.serving.service import GenerationService
 
 __all__ = ["create_app"]
@@ -34,21 +42,29 @@ def create_app(
     service: GenerationService,
     access: Access | None = None,
     *,
+    strict: bool = False,
     chat_format: ChatFormat | None = None,
     metrics: Metrics | None = None,
     body_bytes_max: int = BODY_BYTES_MAX,
 ) -> web.Application:
     """The application that serves `service` to who has `access`: without it, to this machine.
     `chat_format`: how the model writes calls and reasoning; without it, as its template shows;
-    `metrics` are given where they go elsewhere, too.
+    `strict` refuses fields that would be ignored; `metrics` are given where they go elsewhere, too.
 
     Run it with `start_api`, which sets what cancellation needs.
     """
     access = access or Access()
-    middlewares = [with_arrival, errors_in_shape, access_checked(access)]
+    middlewares = [
+        request_identified,
+        preflight_answered(access.cors),
+        errors_in_shape,
+        access_checked(access),
+    ]
     app = web.Application(middlewares=middlewares, client_max_size=body_bytes_max)
-    app[CALLERS] = Callers(access.keys)
+    app[CALLERS] = Callers(access.keys, access.required)
+    app[STRICT] = strict
     app.on_response_prepare.append(add_rate_limit_headers)
+    app.on_response_prepare.append(headers_added(access.cors))
     app[GRAMMARS] = GrammarChecker()
     app.on_cleanup.append(_close_checker)
     texts = TokenTexts(service)
@@ -60,6 +76,11 @@ def create_app(
             web.post(
                 "/v1/chat/completions", partial(post_chat_completions, service, texts, chat_format)
             ),
+            web.post("/v1/responses", partial(post_responses, service, chat_format)),
+            web.post("/v1/messages", partial(post_messages, service, chat_format)),
+            web.post("/v1/messages/count_tokens", partial(post_count_tokens, service, chat_format)),
+            web.post("/tokenize", partial(post_tokenize, service, chat_format)),
+            web.post("/detokenize", partial(post_detokenize, service)),
             web.get("/v1/models", partial(get_models, service)),
             web.get("/v1/models/{model:.+}", partial(get_model, service)),
             web.get("/health", partial(get_health, service)),
@@ -70,6 +91,7 @@ def create_app(
     )
     add_page_routes(app, service)
     add_metrics_route(app, metrics or Metrics(service))
+    add_openapi_routes(app)
     return app
 
 

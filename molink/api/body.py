@@ -6,11 +6,9 @@ A body is bounded before it is held: in bytes, in time, and with all others that
 Python's parser is more generous than JSON (it takes NaN and Infinity, and half a surrogate pair,
 which no tokenizer can encode), so these are refused here.
 
-A field that only concerns OpenAI's bookkeeping (`user`, `store`, ...) is dropped. A field that
-would change the answer (`tools`, `suffix`, ...) is dropped when its value is the one that means
-"as usual" and refused otherwise: an answer that silently ignores `tools` is worse than an error.
-Everything else that a schema does not know is refused too, so a misspelt `max_token` is found at
-the first request.
+A field that would change the answer and is not served (`openai.refused_fields`) is dropped when its
+value is one that means "as usual" and refused otherwise. One that no schema knows is ignored, and
+named in the answer's headers (`headers.ignored_fields`), or refused with `--strict`.
 
 Pydantic finds the mistake; its words are for the programmer of a schema ("Input should be a valid
 dictionary or instance of Message"), so the client gets our own.
@@ -27,7 +25,9 @@ from pydantic import ValidationError
 
 from molink.api.callers import CALLERS, caller_of
 from molink.api.errors import NAME_CHARS_SHOWN, ApiError
-from molink.api.schemas import MESSAGE_UNSUPPORTED, Body
+from molink.api.headers.ignored_fields import note_ignored
+from molink.api.openai.refused_fields import OF_MESSAGES
+from molink.api.schemas import Body
 from molink.api.workers import in_worker
 
 __all__ = ["BODY_BYTES_MAX", "BODY_S_MAX", "body_pieces", "checked_body", "parse_json_object"]
@@ -42,20 +42,6 @@ ON_LOOP_BYTES_MAX = 64 * 2**10
 """The worst body of this size takes 2 ms to parse."""
 
 Checked = TypeVar("Checked", bound=Body)
-
-HARMLESS = frozenset(
-    {
-        "metadata",
-        "prompt_cache_key",
-        "prompt_cache_options",
-        "prompt_cache_retention",
-        "safety_identifier",
-        "service_tier",
-        "store",
-        "user",
-    }
-)
-"""Accepted with any value: they do not change what is generated."""
 
 CONTAINERS_MAX = 50_000
 """Lists and objects of a body: five for each message of the longest conversation. A MiB can hold
@@ -94,14 +80,18 @@ async def checked_body(request: web.Request, schema: type[Checked]) -> AsyncIter
     do what takes long with it. Raises ApiError when it is no such JSON, or too much is held."""
     budget, caller = request.app[CALLERS].budget, caller_of(request)
     raw = bytearray()
+
+    def read() -> Checked:
+        body = _checked(raw, schema)
+        note_ignored(request, body)
+        return body
+
     try:
         async for piece in body_pieces(request, request.client_max_size):
             budget.take(caller, len(piece))
             raw += piece
-        if len(raw) <= ON_LOOP_BYTES_MAX:
-            yield _checked(raw, schema)
-        else:
-            yield await in_worker(lambda: _checked(raw, schema))
+        is_short = len(raw) <= ON_LOOP_BYTES_MAX
+        yield read() if is_short else await in_worker(read)
     finally:
         budget.give_back(caller, len(raw))
 
@@ -213,33 +203,35 @@ def _not_json(error: Exception) -> ApiError:
 def _plain_message(index: int, message: Any) -> Any:
     if not isinstance(message, dict):
         return message
-    return _drop_unsupported(message, MESSAGE_UNSUPPORTED, where=f"messages.{index}.")
+    return _drop_unsupported(message, OF_MESSAGES, where=f"messages.{index}.")
 
 
 def _drop_unsupported(
     body: dict[str, Any], unsupported: Mapping[str, tuple[Any, ...]], where: str = ""
 ) -> dict[str, Any]:
-    """`body` without harmless fields and without unsupported ones that carry their default.
-
-    Raises ApiError for others.
-    """
+    """`body` without unsupported fields that carry their default. Raises ApiError for others."""
     kept = {}
     for name, value in body.items():
         if name in unsupported:
             _check_default(where + name, value, unsupported[name])
-        elif name not in HARMLESS:
+        else:
             kept[name] = value
     return kept
 
 
 def _check_default(name: str, value: Any, defaults: tuple[Any, ...]) -> None:
-    if value is None or any(type(value) is type(one) and value == one for one in defaults):
+    if value is None or any(_is_same(value, one) for one in defaults):
         return
     raise ApiError(
         f"'{name}' is not supported by this server: leave it out.",
         param=name,
         code="unsupported_parameter",
     )
+
+
+def _is_same(value: Any, other: Any) -> bool:
+    """1 and 1.0 are the same number; true is none."""
+    return isinstance(value, bool) == isinstance(other, bool) and bool(value == other)
 
 
 def _first_mistake(error: ValidationError) -> ApiError:

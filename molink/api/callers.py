@@ -11,14 +11,11 @@ from dataclasses import dataclass, field
 from weakref import WeakValueDictionary
 
 from aiohttp import web
-from aiohttp.typedefs import Handler
 
 from molink.api.connections import address_of
 from molink.api.errors import RETRY_AFTER_S, ApiError
 from molink.control.api_keys.live_keys import LiveKeys
 from molink.control.api_keys.store import ApiKey, KeyUsage
-from molink.printable import is_printable
-from molink.serving.timeline import ARRIVAL, Arrival
 
 __all__ = [
     "BODIES_BYTES_MAX",
@@ -30,7 +27,6 @@ __all__ = [
     "Caller",
     "Callers",
     "caller_of",
-    "with_arrival",
 ]
 
 SEQUENCES_MAX = 1024
@@ -44,14 +40,6 @@ second, so only a flood comes this far."""
 BODIES_PART = 4
 """One caller may hold a quarter of them."""
 
-REQUEST_ID_HEADER = "X-Request-Id"
-
-REQUEST_ID_CHARS_MAX = 128
-"""Of a client's own id: two UUIDs and a word. A longer one is replaced."""
-
-CHAT_PATHS = frozenset({"/v1/chat/completions", "/v1/responses", "/v1/messages"})
-"""Whose requests are conversations, for metrics; all others complete text."""
-
 
 @dataclass(slots=True, eq=False, weakref_slot=True)
 class Caller:
@@ -63,6 +51,8 @@ class Caller:
     """None: without a key."""
     usage: KeyUsage = field(default_factory=KeyUsage)
     """Where the tokens of a key are counted; of an address nobody asks."""
+    may_go_first: bool = True
+    """Whether requests may have a priority above the usual one."""
     sequences: int = 0
     body_bytes: int = 0
 
@@ -116,6 +106,7 @@ class Callers:
     """Those with requests under way, by name."""
 
     keys: LiveKeys | None = None
+    keys_required: bool = False
     budget: BodyBudget = field(default_factory=BodyBudget)
     _known: WeakValueDictionary[str, Caller] = field(default_factory=WeakValueDictionary)
 
@@ -127,6 +118,7 @@ class Callers:
             caller = self._known[name] = Caller(name)
             if key is not None and self.keys is not None:
                 caller.key_id, caller.usage = key.key_id, self.keys.usage(key)
+                caller.may_go_first = key.is_admin or not self.keys_required
         return caller
 
 
@@ -139,20 +131,3 @@ def caller_of(request: web.Request) -> Caller:
     if CALLER not in request:
         request[CALLER] = request.app[CALLERS].find(request.remote)
     return request[CALLER]
-
-
-@web.middleware
-async def with_arrival(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Note when each request came, and under which id: its client's own, if it has a usable one."""
-    token = ARRIVAL.set(_arrival(request))
-    try:
-        return await handler(request)
-    finally:
-        ARRIVAL.reset(token)
-
-
-def _arrival(request: web.Request) -> Arrival:
-    own_id = request.headers.get(REQUEST_ID_HEADER, "")
-    is_usable = 0 < len(own_id) <= REQUEST_ID_CHARS_MAX and is_printable(own_id)
-    operation = "chat" if request.path in CHAT_PATHS else "text_completion"
-    return Arrival(own_id, operation) if is_usable else Arrival(operation=operation)

@@ -41,6 +41,7 @@ def add_plan_route(
     made: dict[str | None, tuple[float, dict[str, Any]]] = {}
 
     async def get_plan(request: web.Request) -> web.Response:
+        """The best plan for the PCs that are here now, or with `split` `even` an even one."""
         split = request.query.get("split")
         if split is not None and split not in SPLITS:
             splits = ", ".join(SPLITS)

@@ -16,7 +16,7 @@ from typing import Any
 from aiohttp import ClientConnectionResetError, web
 from aiohttp.typedefs import Handler
 
-from molink.errors import InvalidRequestError, MolinkError, RingError, StageError
+from molink.errors import DeadlineError, InvalidRequestError, MolinkError, RingError, StageError
 
 __all__ = [
     "NAME_CHARS_SHOWN",
@@ -34,7 +34,7 @@ RETRY_AFTER_S = 5
 NAME_CHARS_SHOWN = 60
 """A client's own text is repeated in an error only up to here."""
 
-TEXT_PATHS = "/v1/chat/completions and /v1/completions"
+TEXT_PATHS = "/v1/chat/completions, /v1/responses, /v1/messages and /v1/completions"
 
 UNSERVED: Mapping[str, str] = {
     "/classify": "Classification is",
@@ -111,6 +111,8 @@ def as_api_error(error: Exception) -> ApiError:
             return error
         case InvalidRequestError():
             return ApiError(str(error), param=error.param)
+        case DeadlineError():
+            return ApiError(str(error), status=504, param="timeout_s", code="deadline_exceeded")
         case RingError() | StageError():
             retry = {"Retry-After": str(RETRY_AFTER_S)}
             return ApiError(str(error), status=503, code="ring_unavailable", headers=retry)
@@ -190,7 +192,7 @@ def _nothing_at(path: str) -> ApiError:
         return ApiError(sentence, status=404, code="unsupported_endpoint")
     return ApiError(
         f"There is nothing at {path[:NAME_CHARS_SHOWN]}: try {TEXT_PATHS}, or /v1/models, "
-        "/generate, /health or /cluster.",
+        "/generate, /tokenize, /health or /cluster.",
         status=404,
         code="not_found",
     )

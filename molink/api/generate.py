@@ -5,7 +5,6 @@ serves the load generator and models without a tokenizer. Streamed events have t
 whole answer: `text`, `token_ids` and `logprobs` are what is new, `usage` and `timing` are so far.
 """
 
-import secrets
 import time
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
@@ -18,6 +17,8 @@ from molink.api.body import checked_body
 from molink.api.callers import caller_of
 from molink.api.errors import ApiError
 from molink.api.grammars.fields import grammar_of
+from molink.api.headers.request_id import request_id_of
+from molink.api.headers.serving import served_by
 from molink.api.requests import (
     check_model,
     generation_requests,
@@ -76,7 +77,7 @@ async def post_generate(service: GenerationService, request: web.Request) -> web
     stopwatch = Stopwatch(time.perf_counter, time.perf_counter())
     async with checked_body(request, GenerateBody) as body:
         job, is_streamed = await _job_of(request, body, service.card), body.stream
-    writer = _AnswerWriter(f"gen-{secrets.token_hex(12)}", job, stopwatch)
+    writer = _AnswerWriter(f"gen-{request_id_of(request)}", job, stopwatch)
 
     async def whole(_: int, events: AsyncIterator[TokenEvent]) -> web.StreamResponse:
         answer = Answer()
@@ -89,7 +90,9 @@ async def post_generate(service: GenerationService, request: web.Request) -> web
         async with EventStream(request) as stream:
             async for event in events:
                 stopwatch.tokens_came(len(event.token_ids))
-                await stream.send(writer.body(event))
+                is_last = event.finish_reason is not None
+                served = {"molink": served_by()} if is_last else {}
+                await stream.send(writer.body(event) | served)
         return stream.response
 
     consume, caller = streamed if is_streamed else whole, caller_of(request)
@@ -144,6 +147,7 @@ class _AnswerWriter:
             "text": part.text,
             "token_ids": part.token_ids,
             "finish_reason": part.finish_reason,
+            "stop_reason": part.stop_reason,
             "usage": usage(self._prompt_tokens, self._stopwatch.tokens),
             "timing": self._stopwatch.timing(),
         }

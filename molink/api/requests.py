@@ -20,7 +20,7 @@ from molink.api.errors import NAME_CHARS_SHOWN, ApiError
 from molink.api.schemas import SamplingBody
 from molink.api.workers import in_worker
 from molink.serving.service import ChatTokenizer, GenerationRequest, ModelCard
-from molink.serving.timeline import RequestTimeline
+from molink.serving.timeline import ARRIVAL, Arrival, RequestTimeline
 from molink_scheduler.request import SamplingParams
 
 __all__ = [
@@ -56,10 +56,10 @@ SEED_STEP = 0x9E3779B97F4A7C15
 
 
 def check_model(name: str | None, card: ModelCard) -> None:
-    """Raise a 404 unless `name` is the served model's or absent."""
-    if name is not None and name != card.name:
+    """Raise a 404 unless `name` is one of the served model's or absent."""
+    if name is not None and name not in card.names:
         raise ApiError(
-            f"The model '{name[:NAME_CHARS_SHOWN]}' is not served here: use '{card.name}'.",
+            f"The model '{name[:NAME_CHARS_SHOWN]}' is not served here: use '{card.shown_name}'.",
             status=404,
             param="model",
             code="model_not_found",
@@ -219,10 +219,19 @@ def generation_requests(
         GenerationRequest(
             prompt_token_ids,
             replace(sampling, seed=one),
+            priority=body.priority or 0,
+            deadline_at=_deadline_at(body.timeout_s),
             timeline=RequestTimeline(card.name, len(prompt_token_ids), max_tokens),
         )
         for one in seeds
     ]
+
+
+def _deadline_at(timeout_s: float | None) -> float | None:
+    """From the arrival of the HTTP request that this task serves."""
+    if timeout_s is None:
+        return None
+    return (ARRIVAL.get() or Arrival()).at + timeout_s
 
 
 def _or(value: float | None, default: float) -> float:

@@ -1,13 +1,13 @@
 """What a request's JSON may hold: strict types, named limits, and null for "the default".
 
 Strict means that "5" is no number and true is no integer: a client with a bug learns of it here,
-not from odd text. Unknown fields are refused; `unsupported` names those of OpenAI's requests that
-we do not implement, each with the values that mean its default, besides null. Fields that can take
-several shapes (`prompt`) are typed `Any` here and read by `requests`, which can name the one thing
-that is wrong where a union of types would list every shape that did not match.
+not from odd text. Unknown fields are kept apart, to be named in the answer's headers; `unsupported`
+has those that would change the answer and are not served (`openai.refused_fields`). Fields that can
+take several shapes (`prompt`) are typed `Any` here and read by `requests`, which can name the one
+thing that is wrong where a union of types would list every shape that did not match.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import (
@@ -17,22 +17,30 @@ from pydantic import (
     FailFast,
     Field,
     ValidationInfo,
+    WithJsonSchema,
     field_validator,
 )
 
 from molink.api.errors import NAME_CHARS_SHOWN
 from molink.api.grammars.schemas import Choices, GrammarText, ResponseFormat, StructuredOutputs
+from molink.api.openai.refused_fields import (
+    OF_ALL_ENDPOINTS,
+    OF_CHAT,
+    OF_COMPLETIONS,
+    OF_GENERATE,
+    FieldDefaults,
+)
 from molink_scheduler.request import (
     LOGIT_BIAS_COUNT_MAX,
     LOGIT_BIAS_MAX,
     LOGPROBS_MAX,
+    PRIORITY_MAX,
     STOP_COUNT_MAX,
 )
 
 __all__ = [
     "CHOICES_MAX",
     "MESSAGES_MAX",
-    "MESSAGE_UNSUPPORTED",
     "STOP_CHARS_MAX",
     "STOP_TOKEN_IDS_MAX",
     "Body",
@@ -40,7 +48,6 @@ __all__ = [
     "CompletionBody",
     "GenerateBody",
     "Message",
-    "Messages",
     "NamedToolChoice",
     "Part",
     "SamplingBody",
@@ -48,6 +55,7 @@ __all__ = [
     "StreamOptions",
     "ToolBody",
     "list_only",
+    "only_type",
     "type_tag",
 ]
 
@@ -65,19 +73,15 @@ STOP_TOKEN_IDS_MAX = 256
 MESSAGES_MAX = 10_000
 """Far beyond any context length; keeps the chat template's work bounded."""
 
+TIMEOUT_S_MAX = 86_400.0
+"""A day."""
+
 TOOLS_MAX = 128
 """OpenAI's limit; each is shown to the model."""
 
 TOOL_CALLS_MAX = 1024
 """Of one message: more than any model makes in an answer."""
 
-MESSAGE_UNSUPPORTED: Mapping[str, tuple[Any, ...]] = {
-    "annotations": ([],),
-    "audio": (),
-    "function_call": (),
-    "refusal": (),
-}
-"""What a client sends back when it appends an answer's message to the conversation as it came."""
 
 SEED_MIN = -(2**63)
 SEED_MAX = 2**64 - 1
@@ -110,7 +114,8 @@ def _few_biases(value: Any) -> Any:
 
 
 StopText = Annotated[str, Field(min_length=1, max_length=STOP_CHARS_MAX)]
-StopTexts = Annotated[list[StopText], Field(max_length=STOP_COUNT_MAX), BeforeValidator(_as_list)]
+StopList = Annotated[list[StopText], Field(max_length=STOP_COUNT_MAX)]
+StopTexts = Annotated[StopList, BeforeValidator(_as_list, StopText | StopList)]
 TokenIds = Annotated[list[int], Field(max_length=STOP_TOKEN_IDS_MAX)]
 Bias = Annotated[float, Field(ge=-LOGIT_BIAS_MAX, le=LOGIT_BIAS_MAX)]
 LogitBias = Annotated[dict[str, Bias], BeforeValidator(_few_biases)]
@@ -118,12 +123,33 @@ ToolName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.:/-]{1,128}$")]
 ReasoningEffort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
 
 
+TOKEN_IDS_SCHEMA = {
+    "anyOf": [
+        {"type": "array", "items": {"type": "integer", "minimum": 0}, "minItems": 1},
+        {"type": "null"},
+    ]
+}
+PROMPT_SCHEMA = {
+    "anyOf": [
+        {"type": "string", "minLength": 1},
+        {"type": "array", "items": {"type": "string", "minLength": 1}, "minItems": 1},
+        *TOKEN_IDS_SCHEMA["anyOf"][:1],
+        {"type": "array", "items": TOKEN_IDS_SCHEMA["anyOf"][0], "minItems": 1},
+    ]
+}
+"""What `requests` reads of the two fields."""
+
+
 class _Strict(BaseModel):
-    model_config = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False, frozen=True)
+    model_config = ConfigDict(
+        strict=True, extra="allow", allow_inf_nan=False, frozen=True, use_attribute_docstrings=True
+    )
 
 
 class Part(_Strict):
-    """Part of a request's body."""
+    """Part of a request's body, in which fields that are not known change nothing."""
+
+    model_config = ConfigDict(extra="allow")
 
 
 def type_tag(otherwise: str) -> Callable[[Any], str]:
@@ -134,6 +160,18 @@ def type_tag(otherwise: str) -> Callable[[Any], str]:
         return otherwise if given is None else str(given)[:NAME_CHARS_SHOWN]
 
     return tag
+
+
+def only_type(served: str) -> BeforeValidator:
+    """Validator that refuses an object of another `type` by its name."""
+    tag = type_tag(served)
+
+    def check(value: Any) -> Any:
+        if (given := tag(value)) != served:
+            raise ValueError(f"is of the type '{given}', which is not served: use '{served}'")
+        return value
+
+    return BeforeValidator(check)
 
 
 class StreamOptions(_Strict):
@@ -147,8 +185,8 @@ class Body(_Strict):
     """Body of a request about the model. Null or absent means the default, which is given with
     each field."""
 
-    unsupported: ClassVar[Mapping[str, tuple[Any, ...]]] = {}
-    """Fields that are not implemented, with the values that mean their default."""
+    unsupported: ClassVar[FieldDefaults] = {}
+    """Fields that are not served, with the values that mean their default."""
 
     model: str | None = None
     """The served model; any other name is answered with 404."""
@@ -157,6 +195,7 @@ class Body(_Strict):
 class SamplingBody(Body):
     """Fields that all endpoints share which generate in OpenAI's words or our own."""
 
+    unsupported = OF_ALL_ENDPOINTS
     max_tokens: int | None = Field(default=None, ge=1)
     """Default: 16 for completions, 128 for /generate, what is left of the model's length for
     chat."""
@@ -183,8 +222,11 @@ class SamplingBody(Body):
     guided_json: Any = None
     """Default: none. As structured_outputs.json, and so on: vLLM's former names."""
     guided_regex: GrammarText | None = None
+    """A regular expression."""
     guided_choice: Choices | None = None
+    """One of these texts."""
     guided_grammar: GrammarText | None = None
+    """A grammar in Lark's syntax, or llama.cpp's GBNF."""
     seed: int | None = Field(default=None, ge=SEED_MIN, le=SEED_MAX)
     """Default: drawn afresh for each request."""
     stop: StopTexts | None = None
@@ -198,13 +240,23 @@ class SamplingBody(Body):
     """Default false. True goes on after the model's end-of-sequence tokens, up to max_tokens."""
     stream: bool | None = None
     """Default false."""
+    priority: int | None = Field(default=None, ge=-PRIORITY_MAX, le=PRIORITY_MAX)
+    """Default 0. Lower goes first where requests wait; below 0 only with an admin key, where keys
+    are needed."""
+    timeout_s: float | None = Field(default=None, gt=0, le=TIMEOUT_S_MAX)
+    """Default: none. Seconds from the request's arrival, waiting included, after which the answer
+    ends (`finish_reason` "length", `stop_reason` "deadline"), or is an error with status 504 where
+    no token has come."""
 
 
 class GenerateBody(SamplingBody):
     """Body of `POST /generate`, with one of `prompt` and `prompt_token_ids`."""
 
+    unsupported = OF_GENERATE
     prompt: str | None = None
-    prompt_token_ids: Any = None
+    """Text to continue."""
+    prompt_token_ids: Annotated[Any, WithJsonSchema(TOKEN_IDS_SCHEMA)] = None
+    """The same as token ids."""
     logprobs: int | None = Field(default=None, ge=0, le=LOGPROBS_MAX)
     """Default: none. k: the log-probability of each token and of the k most likely ones at its
     place."""
@@ -213,23 +265,25 @@ class GenerateBody(SamplingBody):
 class CompletionBody(SamplingBody):
     """Body of `POST /v1/completions`."""
 
-    unsupported = {
-        "echo": (False,),
-        "suffix": (),
-    }
-    prompt: Any = None
+    unsupported = OF_COMPLETIONS
+    prompt: Annotated[Any, WithJsonSchema(PROMPT_SCHEMA)] = None
     """A string, a list of strings, a list of token ids, or a list of such lists."""
     n: int | None = Field(default=None, ge=1, le=CHOICES_MAX)
     """Default 1: answers for each prompt."""
-    best_of: int | None = None
+    best_of: int | None = Field(default=None, ge=1, le=CHOICES_MAX)
+    """Default: `n`. Of so many answers to each prompt the `n` with the highest log-probability per
+    token are given; not streamed."""
     logprobs: int | None = Field(default=None, ge=0, le=LOGPROBS_MAX)
+    """Default: none. k: the log-probability of each token and of the k most likely ones at its
+    place."""
     stream_options: StreamOptions | None = None
+    """Of a stream: `{"include_usage": true}` adds an event with the tokens that were counted."""
 
     @field_validator("best_of")
     @classmethod
-    def _best_of_means_nothing(cls, value: int | None, info: ValidationInfo) -> int | None:
-        if value is not None and value != (info.data.get("n") or 1):
-            raise ValueError("is not supported by this server: leave it out")
+    def _best_of_at_least_n(cls, value: int | None, info: ValidationInfo) -> int | None:
+        if value is not None and value < (info.data.get("n") or 1):
+            raise ValueError("must be 'n' or more: send a larger number")
         return value
 
 
@@ -264,9 +318,9 @@ class Message(_Strict):
     tool_calls: list[ToolCallBody] | None = Field(default=None, max_length=TOOL_CALLS_MAX)
     tool_call_id: str | None = None
     """Of a tool's result: which call it belongs to."""
-    content: Annotated[list[TextPart], FailFast(), BeforeValidator(_as_parts)] = Field(
-        default=None, validate_default=True
-    )
+    content: Annotated[
+        list[TextPart], FailFast(), BeforeValidator(_as_parts, str | list[TextPart] | None)
+    ] = Field(default=None, validate_default=True)
     """May be absent where the assistant called tools."""
     reasoning: str | None = None
     """What the assistant thought."""
@@ -306,33 +360,24 @@ class NamedToolChoice(_Strict):
     function: NamedFunction
 
 
-Messages = Annotated[list[Message], FailFast(), Field(min_length=1, max_length=MESSAGES_MAX)]
-
-
 class ChatBody(SamplingBody):
     """Body of `POST /v1/chat/completions`."""
 
-    unsupported = {
-        "audio": (),
-        "function_call": ("none", "auto"),
-        "functions": ([],),
-        "modalities": (["text"],),
-        "moderation": (),
-        "chat_template": (),
-        "continue_final_message": (False,),
-        "documents": ([],),
-        "prediction": (),
-        "verbosity": ("medium",),
-        "web_search_options": (),
-    }
-    messages: Messages
+    unsupported = OF_CHAT
+    messages: Annotated[list[Message], FailFast(), Field(min_length=1, max_length=MESSAGES_MAX)]
+    """The conversation so far."""
     max_completion_tokens: int | None = Field(default=None, ge=1)
     """OpenAI's present name of max_tokens; wins when both are given."""
     n: int | None = Field(default=None, ge=1, le=CHOICES_MAX)
+    """Default 1: answers."""
     logprobs: bool | None = None
+    """Default false. True: the log-probability of each token."""
     top_logprobs: int | None = Field(default=None, ge=0, le=LOGPROBS_MAX)
+    """Default 0. k: also of the k most likely ones at its place."""
     stream_options: StreamOptions | None = None
+    """Of a stream: `{"include_usage": true}` adds an event with the tokens that were counted."""
     tools: list[ToolBody] | None = Field(default=None, max_length=TOOLS_MAX)
+    """Functions that the model may call."""
     tool_choice: Any = None
     """Default "auto" with tools. "none", "auto", "required", or one tool by name."""
     parallel_tool_calls: bool | None = None

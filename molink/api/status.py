@@ -23,15 +23,18 @@ SEQ_DIGITS_MAX = 15
 
 
 async def get_models(service: GenerationService, request: web.Request) -> web.Response:
-    """OpenAI's list of models; there is one."""
-    return web.json_response({"object": "list", "data": [_entry(service.card)]})
+    """OpenAI's list of models; there is one, with an entry for each of its names."""
+    card = service.card
+    entries = [_entry(card, name) for name in card.names]
+    return web.json_response({"object": "list", "data": entries})
 
 
 async def get_model(service: GenerationService, request: web.Request) -> web.Response:
     """OpenAI's entry of one model, 404 for any other name."""
     card = service.card
-    check_model(request.match_info["model"], card)
-    return web.json_response(_entry(card))
+    name = request.match_info["model"]
+    check_model(name, card)
+    return web.json_response(_entry(card, name))
 
 
 async def get_health(service: GenerationService, request: web.Request) -> web.Response:
@@ -68,13 +71,17 @@ async def get_events(service: GenerationService, request: web.Request) -> web.Re
     return web.json_response(service.events.report(int(after)), dumps=json_text)
 
 
-def _entry(card: ModelCard) -> dict[str, Any]:
-    """OpenAI's model object, with the two numbers that a client of token ids needs."""
+def _entry(card: ModelCard, name: str) -> dict[str, Any]:
+    """OpenAI's model object with vLLM's fields, the length under the names that clients look for
+    (vLLM's, OpenRouter's), and what a client of token ids needs."""
     return {
-        "id": card.name,
+        "id": name,
         "object": "model",
         "created": card.created_unix_s,
         "owned_by": "molink",
+        "root": card.name,
+        "parent": None,
         "max_model_len": card.model_len_max,
+        "context_length": card.model_len_max,
         "vocabulary_size": card.vocabulary_size,
     }

@@ -113,6 +113,28 @@ _ACCESS_OPTIONS = (
         metavar="NAME",
         help="Name by which the API is reached without a key; may be given again.",
     ),
+    click.option(
+        "--cors-origin",
+        "cors_origins",
+        multiple=True,
+        metavar="ORIGIN",
+        help="Origin whose web pages may use the API, as https://chat.example, or * for any page "
+        "that sends a key; may be given again.",
+    ),
+    click.option(
+        "--strict",
+        is_flag=True,
+        help="Refuse requests with fields that would be ignored, instead of naming them in the "
+        "header X-MoLink-Ignored.",
+    ),
+    click.option(
+        "--served-model-name",
+        "served_model_names",
+        multiple=True,
+        metavar="NAME",
+        help="What users call the model; may be given again: the first stands in answers, "
+        "without any the model's own name.",
+    ),
 )
 
 _CHAT_OPTIONS = (

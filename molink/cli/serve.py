@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from molink.cli.options import access_options, chat_options, ring_options
+from molink.cli.watching import Watching, watch_options
 
 if TYPE_CHECKING:
     from molink.config.ring_hosts import RingHosts
@@ -45,7 +46,10 @@ NODES_DEFAULT = 3
 @access_options
 @chat_options
 @ring_options
-def serve(link: str | None, hosts: str | None, nodes: int | None, **options: Any) -> None:
+@watch_options
+def serve(
+    link: str | None, hosts: str | None, nodes: int | None, watching: Watching, **options: Any
+) -> None:
     """Serve MODEL: a local directory, a Hugging Face hub id, or `demo`."""
     from molink.config.link_schedule import LinkSchedule
     from molink.config.ring_hosts import RingHosts
@@ -57,7 +61,7 @@ def serve(link: str | None, hosts: str | None, nodes: int | None, **options: Any
     if nodes is None:
         nodes = _nodes_of(options["layers"], places)
     settings = ServeSettings(link=shape, hosts=places, nodes=nodes, **options)
-    asyncio.run(until_stopped(_serve(settings)))
+    asyncio.run(until_stopped(_serve(settings, watching)))
 
 
 def _nodes_of(layers: str | None, hosts: "RingHosts | None") -> int:
@@ -67,19 +71,22 @@ def _nodes_of(layers: str | None, hosts: "RingHosts | None") -> int:
     return len(hosts.stages) if hosts is not None else NODES_DEFAULT
 
 
-async def _serve(settings: "ServeSettings") -> None:
+async def _serve(settings: "ServeSettings", watching: Watching) -> None:
     """Until cancelled by a signal. Raises StageError or UserError when no ring stands at first."""
     from molink.api import create_app, start_api
     from molink.api.access import open_access
     from molink.api.admin import add_admin_routes
     from molink.api.chat import ChatFormat
+    from molink.api.headers.cors import CorsRules
+    from molink.api.metrics.route import Metrics
     from molink.api.server import check_port_free
     from molink.cli.tables import DATA_FOLDER
-    from molink.cli.terminal import StatusLine, show_news, until_loaded
+    from molink.cli.terminal import show_news, until_loaded
     from molink.config.data_dir import data_dir
     from molink.coordinator.local.start import start_local
 
     check_port_free(settings.host, settings.port)
+    cors = CorsRules.of(settings.cors_origins)
     async with AsyncExitStack() as stack:
         access = await stack.enter_async_context(
             open_access(
@@ -88,17 +95,22 @@ async def _serve(settings: "ServeSettings") -> None:
                 settings.allowed_hosts,
                 no_keys=settings.no_keys,
                 make=False,
+                cors=cors,
             )
         )
         cluster = await stack.enter_async_context(start_local(settings))
-        await until_loaded(cluster, settings.nodes)
+        metrics = Metrics(cluster.service)
+        await stack.enter_async_context(watching.recording(cluster, metrics))
+        await until_loaded(cluster, settings.nodes, shown=not watching.is_json)
         format = ChatFormat.of(
             cluster.service.card.tokenizer, settings.tool_parser, settings.reasoning_parser
         )
-        app = create_app(cluster.service, access, chat_format=format)
+        app = create_app(
+            cluster.service, access, chat_format=format, strict=settings.strict, metrics=metrics
+        )
         add_admin_routes(app, cluster.admin)
         runner = await start_api(app, settings.host, settings.port)
         stack.push_async_callback(runner.cleanup)
-        shown = StatusLine()
+        shown = watching.status_line()
         shown.result(f"ready http://{settings.host}:{runner.addresses[0][1]}")
-        await show_news(cluster.news, shown, after_start=True)
+        await show_news(cluster.news, shown, after_start=not watching.is_json)

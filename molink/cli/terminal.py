@@ -11,6 +11,7 @@ the disk under a log full, so that nothing is shown any more: the command goes o
 """
 
 import asyncio
+import logging
 from contextlib import suppress
 from datetime import datetime
 from types import TracebackType
@@ -51,19 +52,27 @@ class StatusLine:
     nothing can be printed any more.
     """
 
-    def __init__(self, console: Console | None = None) -> None:
+    def __init__(self, console: Console | None = None, log: logging.Logger | None = None) -> None:
         self._console = console or Console(stderr=True)
+        self._log = log
+        """Where everything but results goes instead; None: to the console."""
         self._live: Live | None = None
         self._text = ""
 
-    def event(self, sentence: str) -> None:
-        """Print what has just happened, with the time."""
+    def event(self, sentence: str, **fields: object) -> None:
+        """Print what has just happened, with the time; `fields` are for programs that read logs."""
+        if self._log is not None:
+            self._log.info("%s", sentence, extra={"fields": fields})
+            return
         line = Text(f"{datetime.now():%H:%M:%S} ", style="dim")
         line.append(printable_line(sentence), style="not dim")
         self._print(line)
 
     def hint(self, text: str) -> None:
         """Print what can be done next, without a time."""
+        if self._log is not None:
+            self._log.info("%s", " ".join(text.split()))
+            return
         self._print(Text(text))
 
     def result(self, line: str) -> None:
@@ -89,7 +98,7 @@ class StatusLine:
             self._console.print(text, soft_wrap=not self._console.is_terminal)
 
     def __enter__(self) -> "StatusLine":
-        if self._console.is_terminal:
+        if self._console.is_terminal and self._log is None:
             self._live = Live(
                 console=self._console, auto_refresh=False, transient=True, redirect_stdout=False
             )
@@ -118,7 +127,7 @@ async def show_news(news: "ClusterNews", shown: StatusLine, *, after_start: bool
     while True:
         for event in events.after(seq):
             if event.kind not in UNTOLD:
-                shown.event(event.text)
+                shown.event(event.text, kind=event.kind, node=event.node, ring=event.ring)
         seq = events.last_seq
         shown.status(news.now)
         with suppress(TimeoutError):
@@ -126,9 +135,9 @@ async def show_news(news: "ClusterNews", shown: StatusLine, *, after_start: bool
                 await events.changed.wait()
 
 
-async def until_loaded(cluster: "Cluster", stage_count: int) -> None:
+async def until_loaded(cluster: "Cluster", stage_count: int, *, shown: bool = True) -> None:
     """Show how far a cluster's first ring has loaded, until it serves."""
-    with LoadingBar(stage_count) as bar:
+    with LoadingBar(stage_count, shown=shown) as bar:
         async with background_tasks() as tasks:
             tasks.create_task(_follow(cluster, bar))
             await cluster.service.until_ready()
@@ -145,7 +154,7 @@ async def _follow(cluster: "Cluster", bar: "LoadingBar") -> None:
 class LoadingBar:
     """Progress bars, one for each stage; only a terminal shows them."""
 
-    def __init__(self, stage_count: int) -> None:
+    def __init__(self, stage_count: int, *, shown: bool = True) -> None:
         console = Console(stderr=True)
         self._progress = Progress(
             TextColumn("{task.description}"),
@@ -153,7 +162,7 @@ class LoadingBar:
             TextColumn("{task.percentage:>3.0f} %"),
             TimeElapsedColumn(),
             console=console,
-            disable=not console.is_terminal,
+            disable=not (console.is_terminal and shown),
             transient=True,
         )
         self._tasks: list[TaskID] = [

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from molink.cli.options import access_options, chat_options, some_ring_options
+from molink.cli.watching import Watching, watch_options
 
 if TYPE_CHECKING:
     from molink.cli.terminal import StatusLine
@@ -120,7 +121,10 @@ SHARED = ("dtype", "model_len_max", "micro_batch_count", "policy", "codec", "spa
 @access_options
 @chat_options
 @some_ring_options(*SHARED)
-def up(data_dir: str | None, wait: bool, public_host: str, **options: Any) -> None:
+@watch_options
+def up(
+    data_dir: str | None, wait: bool, public_host: str, watching: Watching, **options: Any
+) -> None:
     """Serve MODEL over the PCs that join: a local directory, a Hugging Face hub id, or `demo`.
 
     Prints the command with which a PC joins. Requests are answered with 503 and the reason until
@@ -137,31 +141,34 @@ def up(data_dir: str | None, wait: bool, public_host: str, **options: Any) -> No
     if not public_host:
         public_host = host if host != "0.0.0.0" else next(iter(home_addresses()), "127.0.0.1")
     settings = UpSettings(data_dir=directory, public_host=public_host, **options)
-    asyncio.run(until_stopped(_up(settings, wait=wait)))
+    asyncio.run(until_stopped(_up(settings, watching, wait=wait)))
 
 
-async def _up(settings: "UpSettings", *, wait: bool) -> None:
+async def _up(settings: "UpSettings", watching: Watching, *, wait: bool) -> None:
     """Until cancelled by a signal. Raises ControlError when the broker refuses us."""
-    from molink.cli.terminal import StatusLine
-
-    with StatusLine() as shown:
+    with watching.status_line() as shown:
         shown.status(f"Starting, and reading {settings.model}: some seconds.")
-        await _serve(settings, shown, wait=wait)
+        await _serve(settings, watching, shown, wait=wait)
 
 
-async def _serve(settings: "UpSettings", shown: "StatusLine", *, wait: bool) -> None:
+async def _serve(
+    settings: "UpSettings", watching: Watching, shown: "StatusLine", *, wait: bool
+) -> None:
     from molink.api import create_app, start_api
     from molink.api.access import open_access
     from molink.api.admin import add_admin_routes
     from molink.api.agents import create_agents_app
     from molink.api.chat import ChatFormat
     from molink.api.cluster_routes import add_plan_route
+    from molink.api.headers.cors import CorsRules
+    from molink.api.metrics.route import Metrics
     from molink.api.server import check_port_free, free_ports
     from molink.api.weights.offered_files import OfferedFiles
     from molink.coordinator.start import start_coordinator
 
     for option, wanted in settings.ports():
         check_port_free(settings.host, wanted, option)
+    cors = CorsRules.of(settings.cors_origins)
     free = free_ports(settings.host, 2)
     port, agents_port = settings.port or free[0], settings.agents_port or free[1]
     async with AsyncExitStack() as stack:
@@ -176,12 +183,17 @@ async def _serve(settings: "UpSettings", shown: "StatusLine", *, wait: bool) -> 
                 (settings.public_host, *settings.allowed_hosts),
                 no_keys=settings.no_keys,
                 make=True,
+                cors=cors,
             )
         )
+        metrics = Metrics(service)
+        await stack.enter_async_context(watching.recording(coordinator.cluster, metrics))
         format = ChatFormat.of(
             service.card.tokenizer, settings.tool_parser, settings.reasoning_parser
         )
-        app = create_app(service, access, chat_format=format)
+        app = create_app(
+            service, access, chat_format=format, strict=settings.strict, metrics=metrics
+        )
         add_admin_routes(app, coordinator.cluster.admin)
         add_plan_route(app, service.model.name, coordinator.plan)
         offered = OfferedFiles(

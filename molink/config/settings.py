@@ -10,6 +10,7 @@ from molink.config.link_schedule import LinkSchedule
 from molink.config.parsers import AUTO
 from molink.config.ring_hosts import RingHosts
 from molink.errors import UserError
+from molink.printable import is_printable
 from molink_scheduler.codec_choice import CODEC_CHOICES
 from molink_scheduler.head.settings import RingTerms
 from molink_scheduler.placement import SPLITS
@@ -23,6 +24,12 @@ THREADS_MAX = 256
 
 DEVICE = re.compile(r"auto|cpu|cuda(:\d{1,3})?")
 """Whether it is there, only the stage can tell."""
+
+MODEL_NAMES_MAX = 64
+"""All of them stand in every list of models."""
+
+MODEL_NAME_CHARS_MAX = 256
+"""A hub id has 96 at most; a name is compared with each request's."""
 
 MIN_NODES_MAX = 1024
 TPOT_MS_MAX = 60_000.0
@@ -60,6 +67,12 @@ class ServeSettings:
     """Whether nobody needs a key of the API, wherever it listens."""
     allowed_hosts: tuple[str, ...] = ()
     """Names by which the API is reached without a key."""
+    cors_origins: tuple[str, ...] = ()
+    """Origins whose web pages may use the API."""
+    strict: bool = False
+    """Whether fields of a request that would be ignored are refused."""
+    served_model_names: tuple[str, ...] = ()
+    """What users call the model; none: its own name."""
     tool_parser: str = AUTO
     reasoning_parser: str = AUTO
     event_log: Path | None = None
@@ -80,6 +93,7 @@ class ServeSettings:
             _check("--max-model-len", self.model_len_max, 2, 2**31)
         if self.kv_tokens is not None:
             _check("--kv-tokens", self.kv_tokens, 16, 2**31)
+        _check_names(self.served_model_names)
         if self.hosts is not None:
             _check_hosts(self.hosts, self.nodes, self.link)
 
@@ -126,6 +140,12 @@ class UpSettings:
     """Whether nobody needs a key of the API, wherever it listens."""
     allowed_hosts: tuple[str, ...] = ()
     """Names by which the API is reached without a key, besides `public_host`."""
+    cors_origins: tuple[str, ...] = ()
+    """Origins whose web pages may use the API."""
+    strict: bool = False
+    """Whether fields of a request that would be ignored are refused."""
+    served_model_names: tuple[str, ...] = ()
+    """What users call the model; none: its own name."""
     tool_parser: str = AUTO
     reasoning_parser: str = AUTO
     min_nodes: int = 1
@@ -170,6 +190,7 @@ class UpSettings:
         ):
             if tokens is not None:
                 _check(option, tokens, least, most)
+        _check_names(self.served_model_names)
         if self.split not in SPLITS:
             raise UserError(f"--split must be one of {', '.join(SPLITS)}, got {self.split!r}.")
         _check_codec(self.codec)
@@ -192,6 +213,17 @@ class UpSettings:
         if not self.relay:
             found.append(("--relay-port", self.relay_port))
         return found
+
+
+def _check_names(names: tuple[str, ...]) -> None:
+    if len(names) > MODEL_NAMES_MAX:
+        raise UserError(f"--served-model-name may be given {MODEL_NAMES_MAX} times at most.")
+    for name in names:
+        if not (0 < len(name) <= MODEL_NAME_CHARS_MAX and is_printable(name)):
+            raise UserError(
+                f"--served-model-name takes 1 to {MODEL_NAME_CHARS_MAX} printable characters, "
+                f"got {name!r:.80}."
+            )
 
 
 def _check_codec(codec: str) -> None:

@@ -77,7 +77,9 @@ async def start_coordinator(
     Raises UserError for what the operator can mend, ControlError when the broker cannot be had.
     """
     # Before there is a broker, which gives up a client that is silent for seconds.
-    model = await asyncio.to_thread(read_served_model, settings.model, settings.model_len_max)
+    model = await asyncio.to_thread(
+        read_served_model, settings.model, settings.model_len_max, settings.served_model_names
+    )
     planner = await asyncio.to_thread(_planner, settings, model)
     async with AsyncExitStack() as stack:
         stack.enter_context(only_one("A coordinator", settings.data_dir / LOCK_FILE))

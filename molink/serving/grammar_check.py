@@ -38,6 +38,24 @@ BLANKS = r"[ ]|\n{1,2}[ \t]{0,20}"
 models write blanks up to max_tokens."""
 
 
+_YEAR = "([1-9][0-9]{3}|0([1-9][0-9]{2}|0[1-9][0-9]|00[1-9]))"
+_LEAP = "(04|08|[2468][048]|[13579][26])"
+_DATE = (
+    f"(([0-9]{{2}}{_LEAP}|{_LEAP}00)-02-29|"
+    f"{_YEAR}-(02-([01][0-9]|2[0-8])|(0[13-9]|1[0-2])-[0-9]{{2}}))"
+)
+FORMAT_PATTERNS = {
+    "date": f"^{_DATE}$",
+    "date-time": f"^{_DATE}.{{7}}[0-5]",
+    "time": "^.{6}[0-5]",
+}
+"""What a format must match besides what the library follows: it would let a model write the 29th of
+February in any year, the year 0, and leap seconds at any time, which no reader takes."""
+
+VALUES = ("const", "default", "enum", "examples")
+"""Keywords whose values are no schemas."""
+
+
 @dataclass(frozen=True, slots=True)
 class GrammarQuestion:
     """What a user asked an answer to match."""
@@ -69,6 +87,8 @@ def answer_to(question: GrammarQuestion) -> GrammarAnswer:
     try:
         grammar = _grammar(question)
         _check(grammar)
+    except RecursionError:
+        return GrammarAnswer("", "it is nested too deeply")
     except (UserError, ValueError) as error:
         return GrammarAnswer("", _clause(str(error)))
     return GrammarAnswer(grammar, "")
@@ -84,12 +104,28 @@ def _grammar(question: GrammarQuestion) -> str:
             options: Any = {"lenient": False, "whitespace_flexible": bool(blanks)}
             if blanks:
                 options["whitespace_pattern"] = blanks
-            return LLMatcher.grammar_from_json_schema(question.text, overrides=options)
+            schema = json.dumps(_with_patterns(json.loads(question.text)), ensure_ascii=False)
+            return LLMatcher.grammar_from_json_schema(schema, overrides=options)
         case "choice":
             words = [json.dumps(word, ensure_ascii=False) for word in json.loads(question.text)]
             return LLMatcher.grammar_from_lark("start: " + " | ".join(words))
         case kind:
             return grammar_from(kind, question.text)
+
+
+def _with_patterns(schema: Any) -> Any:
+    """The schema with a pattern for each format that needs one and has none."""
+    if isinstance(schema, list):
+        return [_with_patterns(one) for one in schema]
+    if not isinstance(schema, dict):
+        return schema
+    found = {
+        key: value if key in VALUES else _with_patterns(value) for key, value in schema.items()
+    }
+    name = schema.get("format")
+    if isinstance(name, str) and name in FORMAT_PATTERNS:
+        found.setdefault("pattern", FORMAT_PATTERNS[name])
+    return found
 
 
 def _check(grammar: str) -> None:

@@ -31,8 +31,11 @@ class ServedModel:
     card: ModelCard
 
 
-def read_served_model(model: str, model_len_max: int | None) -> ServedModel:
-    """The model that MODEL names, tokenizer included. Takes seconds.
+def read_served_model(
+    model: str, model_len_max: int | None, served_names: tuple[str, ...] = ()
+) -> ServedModel:
+    """The model that MODEL names, tokenizer included, which users call `served_names`. Takes
+    seconds.
 
     Raises UserError (of which CheckpointError and UnsupportedModelError are kinds) when it cannot
     be served, or not for so many tokens.
@@ -47,6 +50,7 @@ def read_served_model(model: str, model_len_max: int | None) -> ServedModel:
         model_len_max=_checked_length(model_len_max, description),
         eos_token_ids=description.eos_token_ids,
         tokenizer=load_tokenizer(description),
+        served_names=tuple(dict.fromkeys(served_names)),
     )
     return ServedModel(path, checkpoint, description, card)
 

@@ -55,6 +55,7 @@ class ModelCard:
     """Card of a served model, as API users see it."""
 
     name: str
+    """Its own, by which nodes know it."""
     created_unix_s: int
     vocabulary_size: int
     model_len_max: int
@@ -63,6 +64,18 @@ class ModelCard:
     eos_token_ids: tuple[int, ...]
     tokenizer: ChatTokenizer | None
     """None for a checkpoint without one: it is served for token ids."""
+    served_names: tuple[str, ...] = ()
+    """What users call the model, where the operator says so; none: its own name."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """All names by which users may ask for it; the first stands in answers."""
+        return self.served_names or (self.name,)
+
+    @property
+    def shown_name(self) -> str:
+        """The name that stands in answers."""
+        return self.names[0]
 
     def fitting(self, kv_tokens_capacity: int) -> "ModelCard":
         """As served by a ring that holds so many tokens."""
@@ -78,6 +91,10 @@ class GenerationRequest:
     sampling: SamplingParams
     key_id: str | None = None
     """Of the API key that asks: what users share may depend on it. None: without a key."""
+    priority: int = 0
+    """Lower goes first where requests wait for room."""
+    deadline_at: float | None = None
+    """When its answer ends at the latest, by the event loop's clock; None: it has none."""
     timeline: RequestTimeline | None = None
     """Where the service notes what becomes of it; None: in one that it makes itself."""
 
@@ -103,8 +120,8 @@ class TokenEvent:
     finish_reason: str | None = None
     """"stop" or "length" on the last event of a sequence, else None."""
     stop_reason: str | int | None = None
-    """With "stop": the stop string or stop token that was asked for and came; None: the model's own
-    end."""
+    """With "stop": the stop string or stop token that was asked for and came, None: the model's own
+    end. With "length": "deadline" where the request's own has ended it (`deadline`)."""
 
 
 class Generator(Protocol):
@@ -118,7 +135,8 @@ class Generator(Protocol):
         """Stream one sequence; closing the generator cancels it.
 
         Raises RingError from the iteration when the ring cannot go on, InvalidRequestError when the
-        request does not fit (prompt plus max_tokens over `card.model_len_max`).
+        request does not fit (prompt plus max_tokens over `card.model_len_max`), DeadlineError when
+        its deadline comes before its first token.
         """
 
 

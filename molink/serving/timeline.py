@@ -40,6 +40,8 @@ class Arrival:
     """As its client calls it, or made here; printable, one line."""
     operation: str = "text_completion"
     """What is asked for, in OpenTelemetry's words: "chat" or "text_completion"."""
+    traceparent: str = ""
+    """W3C's header, by which the request belongs to its client's trace; empty: it sent none."""
     at: float = field(default_factory=time.monotonic)
     unix_s: float = field(default_factory=time.time)
 

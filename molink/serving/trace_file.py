@@ -8,6 +8,7 @@ The format: "Trace Event Format", Google, kept by the Chromium project.
 """
 
 import json
+import threading
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any, Literal
@@ -31,7 +32,7 @@ GROUPS: dict[Group, int] = {"requests": 1, "stages": 2, "links": 3, "cluster": 4
 
 @dataclass(slots=True)
 class TraceFile:
-    """Writer of events: they are kept until `flush`, which may run in another thread."""
+    """Writer of events: they are kept until they are taken, and written in any thread."""
 
     file: IO[str]
     began_at: float
@@ -39,6 +40,7 @@ class TraceFile:
     is_full: bool = False
     """Whether events are dropped, because the file has its size."""
     _pending: list[str] = field(default_factory=list)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
     _tracks: dict[tuple[Group, str], int] = field(default_factory=dict)
     _bytes: int = 0
 
@@ -84,18 +86,22 @@ class TraceFile:
         """End the span of a row that was begun last."""
         self._add({"ph": "e", **self._row(group, row), **self._named(name, at)})
 
-    def flush(self) -> None:
-        """Write what was added. Raises OSError when the disk is full."""
+    def take(self) -> str:
+        """What was added since the last time, to be written."""
         lines, self._pending = self._pending, []
-        if lines:
-            self.file.write("".join(lines))
+        return "".join(lines)
+
+    def write(self, text: str) -> None:
+        """Write what was taken, after what is being written. Raises OSError when the disk is
+        full."""
+        with self._lock:
+            self.file.write(text)
             self.file.flush()
 
     def close(self) -> None:
-        """End the file. Raises OSError when the disk is full."""
+        """Write what is left, and end the file. Raises OSError when the disk is full."""
         try:
-            self.flush()
-            self.file.write("\n]\n")
+            self.write(self.take() + "\n]\n")
         finally:
             self.file.close()
 

@@ -14,6 +14,7 @@ __all__ = [
     "LOGIT_BIAS_COUNT_MAX",
     "LOGIT_BIAS_MAX",
     "LOGPROBS_MAX",
+    "PRIORITY_MAX",
     "STOP_COUNT_MAX",
     "ModelLimits",
     "Request",
@@ -27,6 +28,10 @@ token."""
 STOP_COUNT_MAX = 16
 """The tail compares every stop string with every new piece of text; OpenAI allows 4, local servers
 usually more."""
+
+PRIORITY_MAX = 2**31 - 1
+"""To either side of 0, which is the usual: people number their classes as they like, clients as 32
+bits."""
 
 LOGIT_BIAS_COUNT_MAX, LOGIT_BIAS_MAX = 300, 100.0
 """OpenAI's limits. A bias of 100 decides against any honest logit, so more would mean nothing."""
@@ -133,10 +138,19 @@ class Request:
     sampling: SamplingParams
     output: tuple[int, ...] = field(default=())
     """Tokens generated before (a request that is replayed after a failure); usually empty."""
+    priority: int = 0
+    """Lower goes first where requests wait for room, and gives its room up last."""
 
     def __post_init__(self) -> None:
         if not self.prompt:
             raise ValueError("a prompt holds at least one token")
+        _check_range("priority", self.priority, -PRIORITY_MAX, PRIORITY_MAX)
+
+    @property
+    def order(self) -> tuple[int, int]:
+        """Which of two requests goes first: the smaller of their priorities, then of their
+        arrivals."""
+        return self.priority, self.request_id
 
     @property
     def tokens_max(self) -> int:

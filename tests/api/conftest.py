@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -11,9 +12,10 @@ import pytest
 from jinja2 import Environment
 
 from molink.api import create_app, start_api
+from molink.serving.deadline import until_deadline
 from molink.serving.events import EventLedger
 from molink.serving.service import GenerationRequest, ModelCard, TokenEvent, TokenLogprob
-from molink.serving.timeline import RequestLog
+from molink.serving.timeline import RequestLog, StageLayers
 
 VOCABULARY_SIZE = 300
 EOS = 3
@@ -84,6 +86,8 @@ class FakeService:
     events_before_failure: int = 0
     token_limit: int = 26
     """Finish with "stop" after this many tokens."""
+    stages: tuple[StageLayers, ...] = ()
+    """Of the ring that computes."""
     requests: list[GenerationRequest] = field(default_factory=list)
     holding: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(0))
     """Released once by each generator that begins to wait."""
@@ -91,12 +95,17 @@ class FakeService:
     """Released once by each generator that ends, however it ends."""
 
     async def generate(self, request: GenerationRequest) -> AsyncGenerator[TokenEvent, None]:
+        async with aclosing(self._generate(request)) as events:
+            async for event in until_deadline(events, request.deadline_at):
+                yield event
+
+    async def _generate(self, request: GenerationRequest) -> AsyncGenerator[TokenEvent, None]:
         self.requests.append(request)
         timeline = request.timeline
         assert timeline is not None, "the API makes one"
         try:
             with self.request_log.following(timeline):
-                timeline.submitted(0, (), time.monotonic())
+                timeline.submitted(0, self.stages, time.monotonic())
                 for position in range(min(request.sampling.max_tokens, self.token_limit)):
                     await self._before_event(position)
                     timeline.tokens_came(1, time.monotonic())

@@ -121,6 +121,29 @@ async def test_refusals_say_what_to_do(server, http):
     assert error.keys() == {"message", "type", "param", "code"}
 
 
+async def test_only_an_admin_goes_before_others(server, http, service):
+    asked = {name: server.key(is_admin=name == "admin") for name in ("user", "admin")}
+    seen = {}
+    for name, key in asked.items():
+        for priority in (-1, 0, 1):
+            body, headers = PROMPT | {"priority": priority}, bearer(key)
+            async with http.post(f"{server.url}/generate", json=body, headers=headers) as response:
+                seen[name, priority] = response.status
+                if response.status == 403:
+                    error = (await response.json())["error"]
+    assert seen.pop(("user", -1)) == 403 and set(seen.values()) == {200}
+    assert (error["param"], error["code"]) == ("priority", "insufficient_permissions")
+    assert [request.priority for request in service.requests] == [0, 1, -1, 0, 1]
+
+
+async def test_without_keys_everybody_may_go_first(keyless, http, service):
+    body = PROMPT | {"priority": -5}
+    for headers in ({}, bearer(keyless.key())):
+        async with http.post(f"{keyless.url}/generate", json=body, headers=headers) as response:
+            assert response.status == 200
+    assert [request.priority for request in service.requests] == [-5, -5]
+
+
 @pytest.mark.parametrize(
     "header",
     ["", "Bearer", "Bearer ", "Bearer x", f"Bearer {KEY_PREFIX}", "Basic a2V5OmtleQ==", "\x80"],

@@ -30,6 +30,7 @@ async def test_whole_answer(service, serve, http):
         "text": "abc",
         "token_ids": [97, 98, 99],
         "finish_reason": "length",
+        "stop_reason": None,
         "usage": {"prompt_tokens": 3, "completion_tokens": 3, "total_tokens": 6},
     }
 

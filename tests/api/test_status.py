@@ -1,10 +1,11 @@
 """The GET endpoints: what is served, whether it can serve, and what has happened."""
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
-from tests.api.conftest import FakeService
+from tests.api.conftest import CARD, FakeService
 
 ID = "X-Request-Id"
 
@@ -103,3 +104,23 @@ async def test_events_after_no_number_are_refused(after, service, serve, http):
     async with http.get(f"{url}/cluster/events", params={"after": after}) as response:
         assert response.status == 400
         assert "is the number of an event" in (await response.json())["error"]["message"]
+
+
+async def test_each_name_of_the_model_is_listed_and_taken(serve, http):
+    card = replace(CARD, served_names=("tiny", "gpt-4"))
+    url = await serve(FakeService(card=card))
+    async with http.get(f"{url}/v1/models") as response:
+        entries = (await response.json())["data"]
+    assert [entry["id"] for entry in entries] == ["tiny", "gpt-4"]
+    for entry in entries:
+        assert entry["root"] == "tiny/model"
+        assert entry["max_model_len"] == entry["context_length"] == 200
+        async with http.get(f"{url}/v1/models/{entry['id']}") as response:
+            assert await response.json() == entry
+        body = {"model": entry["id"], "prompt": "a"}
+        async with http.post(f"{url}/v1/completions", json=body) as response:
+            assert (await response.json())["model"] == "tiny"
+    body = {"model": "tiny/model", "prompt": "a"}
+    async with http.post(f"{url}/v1/completions", json=body) as response:
+        assert response.status == 404
+        assert "use 'tiny'" in (await response.json())["error"]["message"]

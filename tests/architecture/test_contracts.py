@@ -19,14 +19,17 @@ OPTIONS = {
     "serve": (
         "--host --port --link --hosts --nodes --layers --dtype --device --threads --max-model-len "
         "--kv-tokens --micro-batches --policy --upload-mbps --wire --span-tokens --event-log "
-        "--no-keys --allowed-host --tool-parser --reasoning-parser"
+        "--no-keys --allowed-host --tool-parser --reasoning-parser --log-format --trace-file "
+        "--otlp --cors-origin --strict --served-model-name"
     ),
     "up": (
         "--host --port --public-host --broker --broker-port --relay-port --relay "
         "--relay-secret-file --agents-port --broker-users --tls-cert --tls-key --tls-ca "
         "--min-nodes --wait --tpot-ms --context-tokens --prompt-tokens --answer-tokens --split "
         "--weights-mbps --data-dir --dtype --max-model-len --micro-batches --policy --wire "
-        "--span-tokens --no-keys --allowed-host --tool-parser --reasoning-parser"
+        "--span-tokens --no-keys --allowed-host --tool-parser --reasoning-parser --log-format "
+        "--trace-file --otlp "
+        "--cors-origin --strict --served-model-name"
     ),
     "dashboard": "--url --key --read-only --record --replay",
     "demo": "--chat --prompt",
@@ -57,6 +60,7 @@ OPTIONS = {
         "--data-port --map-ports --run"
     ),
     "agent run": "--data-dir",
+    "agent report": "--data-dir --json --nights",
     "agent status": "--data-dir --json",
     "agent pause": "--data-dir --json",
     "agent resume": "--data-dir --json",

@@ -29,7 +29,7 @@ from molink.control.messages.topics import SERVICES
 from molink.control.registry.registry import Registry
 from molink.coordinator.services import JoinService
 from molink.errors import ControlError, JoinRefusedError, WeightsError
-from molink_agent.cli import owner as owner_module
+from molink_agent.cli.report import given_until_now
 from molink_agent.daemon import membership as membership_module
 from molink_agent.daemon.membership import Membership, join_cluster, join_device, rejoin
 from molink_agent.weights.block_client import open_client
@@ -136,8 +136,9 @@ async def test_a_listener_reads_nothing_with_which_it_could_come_in(tmp_path):
         async with ControlClient.open(made.broker.address, own.username, own.password) as hub:
             await hub.publish(SERVICES, pc.answer.node_id, SERVICES_TOLD)
             await take_part(pc, SERVICES.of(pc.answer.node_id))
-        given = await asyncio.to_thread(owner_module._given_so_far, tmp_path / "agent")
-        assert given == GIVEN, "as `molink agent status` shows it"
+        ledger = await asyncio.to_thread(given_until_now, tmp_path / "agent", connected=True)
+        assert ledger.totals is not None
+        assert ledger.totals.model_dump() == GIVEN, "as `molink agent status` shows it"
         heard = bytes(made.heard)
         assert len(heard) > 5_000
         secrets = (

@@ -75,8 +75,11 @@ VOLATILE = (
     (r'"(id)":\s?"(gen|cmpl|chatcmpl)-[0-9a-f]{24}"', r'"\1": "\2-ID"'),
     (r'"(created)":\s?\d+(?=,"model")', r'"\1": 0'),
     (r'(?<=[{,])"(ttft_s|tpot_s|total_s)":[-0-9.e]+', r'"\1":0'),
+    (r'"request_id":"[0-9a-f]{24}"', '"request_id":"ID"'),
+    (r'(?<=[{,])"(queue_ms|prefill_ms|decode_ms)":[0-9.]+', r'"\1":0'),
 )
 HEADERS = ("Content-Type", "Retry-After", "Allow", "Cache-Control", "X-Accel-Buffering")
+HEADERS += ("X-MoLink-Ignored", "X-MoLink-Ring")
 MORE_HEADERS = ("Content-Range", "Accept-Ranges", "WWW-Authenticate", "Content-Length")
 
 
@@ -185,7 +188,7 @@ ANSWERS.add(
         logprobs=True,
     ),
     error_of_a_field=posts("/v1/completions", prompt="a", max_tokens="5"),
-    error_of_an_unknown_field=posts("/generate", prompt="a", max_token=5),
+    answer_to_an_unknown_field=posts("/generate", prompt="a", max_token=5),
     error_of_an_unsupported_field=posts("/v1/completions", prompt="a", suffix="b"),
     error_of_no_json=asks("POST", "/generate", data=b"{", headers=JSON),
     error_of_the_method=asks("GET", "/generate"),

@@ -254,8 +254,11 @@ def make_ring():
 
 @pytest.fixture(scope="session")
 def make_request():
-    def make(request_id: int, prompt_tokens: int, max_tokens: int, **sampling) -> Request:
+    def make(
+        request_id: int, prompt_tokens: int, max_tokens: int, priority: int = 0, **sampling
+    ) -> Request:
         prompt = tuple(range(1, prompt_tokens + 1))
-        return Request(request_id, prompt, SamplingParams(max_tokens=max_tokens, **sampling))
+        params = SamplingParams(max_tokens=max_tokens, **sampling)
+        return Request(request_id, prompt, params, priority=priority)
 
     return make

@@ -3,6 +3,7 @@
 import json
 
 import pytest
+from llguidance import LLMatcher, LLTokenizer
 
 from molink.serving.grammar_check import ERROR_CHARS_MAX, GrammarQuestion, answer_to
 from molink_scheduler.request import GRAMMAR_CHARS_MAX
@@ -48,8 +49,9 @@ REFUSED = [
     ("json", '{"$ref": "https://example.org/schema"}', "does not fetch"),
     ("json", '{"x-guidance": {"lenient": true}, "not": {}}', "Unimplemented keys"),
     ("json", "[1]", "object schema"),
-    ("json", "{", "EOF"),
-    ("json", '{"items":' * 3000 + "{}" + "}" * 3000, "recursion limit"),
+    ("json", "{", "Expecting property name"),
+    ("json", '{"items":' * 3000 + "{}" + "}" * 3000, "nested too deeply"),
+    ("json", '{"items":' * 200 + "{}" + "}" * 200, "recursion limit"),
     ("json", ANYTHING[:-1] + ', "x": "' + "y" * GRAMMAR_CHARS_MAX + '"}', "longer than"),
     ("regex", "(a", "unclosed group"),
     ("regex", "(?=a)b", "look-ahead"),
@@ -84,6 +86,40 @@ def test_a_schema_that_multiplies_is_refused():
 )
 def test_every_kind_has_grammars(kind, text):
     assert ask(kind, text).grammar
+
+
+def follows(schema, value) -> bool:
+    grammar = ask("json", json.dumps(schema)).grammar
+    matcher = LLMatcher(LLTokenizer("byte"), grammar, log_level=0)
+    return all(map(matcher.consume_token, json.dumps(value).encode())) and matcher.is_accepting()
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "is_one"),
+    [
+        ("date", "2024-02-29", True),
+        ("date", "2023-02-29", False),
+        ("date", "1900-02-29", False),
+        ("date", "2000-02-29", True),
+        ("date", "0000-05-01", False),
+        ("date", "0007-12-31", True),
+        ("time", "23:59:60Z", False),
+        ("time", "23:59:59.5+02:00", True),
+        ("date-time", "2023-02-28T10:00:59Z", True),
+        ("date-time", "2023-02-29T10:00:00Z", False),
+        ("date-time", "2023-02-28T10:00:60Z", False),
+    ],
+)
+def test_dates_and_times_are_those_that_readers_take(name, text, is_one):
+    schema = {"type": "string", "format": name}
+    assert follows(schema, text) is is_one
+    assert follows({"type": "array", "items": schema}, [text]) is is_one
+
+
+def test_what_only_looks_like_a_format_is_left_alone():
+    value = {"format": "date"}
+    assert follows({"const": value}, value)
+    assert follows({"type": "string", "format": "date", "pattern": "^2"}, "2023-02-29")
 
 
 def test_blanks_are_bounded_unless_asked_for():

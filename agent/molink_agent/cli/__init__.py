@@ -6,6 +6,7 @@ import click
 from molink.cli.command_line import SentenceGroup
 from molink_agent.cli import owner
 from molink_agent.cli.join import join, run
+from molink_agent.cli.report import report
 from molink_agent.cli.service import service
 
 __all__ = ["main"]
@@ -20,6 +21,7 @@ for command in (
     join,
     run,
     owner.status,
+    report,
     owner.pause,
     owner.resume,
     owner.drain,

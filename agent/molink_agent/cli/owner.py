@@ -3,11 +3,9 @@
 import asyncio
 import json
 import sys
-from contextlib import closing
-from http.client import HTTPException, HTTPSConnection
+from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
+from typing import Any
 
 import click
 
@@ -19,9 +17,6 @@ from molink_agent.limits.limits_file import LimitsFile
 from molink_agent.local_socket import agent_runs, ask_agent
 from molink_agent.status_text import status_lines
 
-if TYPE_CHECKING:
-    from molink_agent.daemon.membership import Membership
-
 __all__ = ["doctor", "drain", "leave", "logs", "pause", "resume", "set_limit", "status"]
 
 LOG_LINES = 50
@@ -29,23 +24,22 @@ LOG_LINES = 50
 EXIT_FAILED = 1
 """Something must be mended; 2 is for commands that were not understood."""
 
-GIVEN_WITHIN_S = 3.0
-"""For the coordinator's answer: a status without it is better than one that takes long."""
-
-GIVEN_BYTES_MAX = 4096
-"""Three numbers with their names are under a hundred."""
-
-GIVEN_PATH = "/agents/given"
-
 
 @click.command()
 @data_dir_option
 @json_option
 def status(data_dir: str | None, as_json: bool) -> None:
     """Say what this PC is doing, what is lent of it, and what it has given."""
+    from molink_agent.cli.report import given_until_now
+
     answer = _ask(data_dir, command="status")
-    given = _given_so_far(directory(data_dir)) if answer["connected"] else None
-    _show(answer | {"given": given}, as_json=as_json)
+    ledger = given_until_now(directory(data_dir), connected=answer["connected"])
+    night = ledger.last_night(datetime.now())
+    given = {
+        "given": ledger.totals.model_dump() if ledger.totals is not None else None,
+        "last_night": night.model_dump(mode="json") if night is not None else None,
+    }
+    _show(answer | given, as_json=as_json)
 
 
 @click.command()
@@ -179,33 +173,6 @@ async def _drained(data_dir: str | None, timeout_s: float) -> None:
             f"After {timeout_s:g} s something still counts on this PC: wait longer, or switch it "
             "off; the cluster goes on without it."
         ) from None
-
-
-def _given_so_far(data_dir: Path) -> dict[str, int] | None:
-    """What all devices together have given, by the coordinator's own count. None when it cannot be
-    asked."""
-    from molink_agent.daemon.membership import load_membership
-
-    try:
-        membership = load_membership(data_dir)
-        if membership is None:
-            return None
-        given = json.loads(_answer_of_coordinator(membership, GIVEN_PATH))
-        return {key: int(given[key]) for key in ("uptime_s", "token_layers", "bytes_sent")}
-    except (UserError, OSError, HTTPException):
-        return None
-    except (ValueError, KeyError, TypeError, OverflowError, RecursionError):  # No such answer.
-        return None
-
-
-def _answer_of_coordinator(membership: "Membership", path: str) -> bytes:
-    source, url = membership.weights, urlsplit(membership.url)
-    connection = HTTPSConnection(
-        url.hostname or "", url.port, timeout=GIVEN_WITHIN_S, context=source.tls.ssl_context()
-    )
-    with closing(connection):
-        connection.request("GET", path, headers={"Authorization": f"Bearer {source.token}"})
-        return connection.getresponse().read(GIVEN_BYTES_MAX)
 
 
 def _show(answer: dict[str, Any], *, as_json: bool) -> None:

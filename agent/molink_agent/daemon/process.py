@@ -34,6 +34,7 @@ from molink.transport.paths.reach import Reach
 from molink.wire.curve_keys import CurveKeys
 from molink_agent.daemon.agent import Agent, LeftError
 from molink_agent.daemon.device_node import DeviceNode
+from molink_agent.daemon.given import GivenRecorder, Totals, ask_totals
 from molink_agent.daemon.measurements import Budgets, PeerEndpoint, ProbeRunner, StepTimes
 from molink_agent.daemon.membership import DEVICES_DIR, Admission, Membership, forget_membership
 from molink_agent.daemon.reports import DeviceReports
@@ -225,7 +226,19 @@ async def run_agent(
 async def _run_with_news(agent: Agent, listener: StatusListener) -> None:
     async with background_tasks() as group:
         group.create_task(_show_news(agent, listener))
+        group.create_task(_recorder(agent).run())
         await agent.run()
+
+
+def _recorder(agent: Agent) -> GivenRecorder:
+    def totals() -> Totals | None:
+        first = agent.first
+        return ask_totals(first.admission.membership) if first.session.connected else None
+
+    def busy() -> tuple[str, ...]:
+        return tuple(node.device for node in agent.nodes if node.device and node.stage.busy)
+
+    return GivenRecorder(agent.pc.data_dir, totals, busy)
 
 
 async def _show_news(agent: Agent, listener: StatusListener) -> None:

@@ -118,11 +118,12 @@ class Conversation:
         """The tools as templates read them; None where there are none."""
         return [_templated_tool(tool) for tool in self.tools] or None
 
-    def templated_messages(self) -> list[dict[str, Any]]:
+    def templated_messages(self, *, reads_thinking: bool = False) -> list[dict[str, Any]]:
         """The messages as templates read them: calls carry their arguments as objects, results
-        the name of their tool."""
+        the name of their tool. `reads_thinking`: whether reasoning is called so, as by gpt-oss."""
         names = {call.id: call.name for one in self.messages for call in one.tool_calls}
-        return [_templated_message(message, names) for message in self.messages]
+        found = [_templated_message(message, names) for message in self.messages]
+        return [_with_thinking(one) for one in found] if reads_thinking else found
 
 
 def _templated_tool(tool: Tool) -> dict[str, Any]:
@@ -140,6 +141,15 @@ def _templated_message(message: Message, names: Mapping[str, str]) -> dict[str, 
         found["tool_call_id"] = message.tool_call_id
     name = message.name or names.get(message.tool_call_id, "")
     return found | {"name": name} if name else found
+
+
+def _with_thinking(message: dict[str, Any]) -> dict[str, Any]:
+    """With reasoning under gpt-oss' name; with a call its template takes no text beside it."""
+    thinking = message.get("reasoning_content")
+    if thinking is None:
+        return message
+    text = {"content": ""} if "tool_calls" in message else {}
+    return message | text | {"thinking": thinking}
 
 
 def _templated_call(call: ToolCall) -> dict[str, Any]:

@@ -8,8 +8,9 @@ say it instead (`--tool-parser`, `--reasoning-parser`), in vLLM's names.
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from molink.api.chat.constraints import Constraint, forced_call
 from molink.api.chat.conversation import Conversation
-from molink.api.chat.formats.harmony import HarmonyReader
+from molink.api.chat.formats.harmony import FINAL, HarmonyReader
 from molink.api.chat.formats.hermes import HermesReader
 from molink.api.chat.formats.json_calls import JsonCallsReader
 from molink.api.chat.formats.llama import LlamaReader
@@ -90,6 +91,21 @@ class ChatFormat:
         """Whether answers come in channels."""
         return self.tool_parser == HARMONY_CALLS or self.reasoning_parser == HARMONY_REASONING
 
+    @property
+    def tags(self) -> ThinkTags | None:
+        """Tags between which the model thinks; None: it does not, or not between tags."""
+        return None if self.is_harmony else TAGS.get(self.reasoning_parser)
+
+    def constraint(
+        self, conversation: Conversation, prompt: str, *, has_grammar: bool = False
+    ) -> Constraint:
+        """What the conversation demands of the answer to `prompt`, the template's text;
+        `has_grammar`: whether the request asks for a text in a grammar of its own. Raises ApiError
+        where the format has no way to write it."""
+        if conversation.tools and conversation.tool_choice.is_forced:
+            return forced_call(conversation, self.tool_parser, self.tags, prompt)
+        return Constraint(FINAL if self.is_harmony and has_grammar else "")
+
     def reader(self, conversation: Conversation, prompt: str) -> TextReader:
         """A reader of one answer to `conversation`; `prompt` is the template's text."""
         names = frozenset(tool.name for tool in conversation.tools)
@@ -103,10 +119,9 @@ class ChatFormat:
             )
         has_reader = reads_calls and self.tool_parser in CALL_READERS
         rest = CALL_READERS[self.tool_parser](calls) if has_reader else PlainText()
-        tags = TAGS.get(self.reasoning_parser)
-        if tags is None:
+        if self.tags is None:
             return rest
-        return ThinkReader(tags, rest, inside=tags.begins_inside(prompt))
+        return ThinkReader(self.tags, rest, inside=self.tags.begins_inside(prompt))
 
 
 def _template(tokenizer: ChatTokenizer | None) -> str:

@@ -4,14 +4,16 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass, replace
 from functools import partial
 
+from molink.api.chat.constraints import Constraint, after_thoughts
 from molink.api.chat.conversation import Conversation
 from molink.api.chat.format import ChatFormat
 from molink.api.chat.formats.reader import TextReader
 from molink.api.chat.parts import Finished, Part, ReasoningDelta, Reply, ToolCallDelta
-from molink.api.errors import ApiError
+from molink.api.errors import NAME_CHARS_SHOWN, ApiError
 from molink.api.requests import encoded, on_loop_or_thread, tokenizer_of
 from molink.config.parsers import NONE
 from molink.serving.service import ChatTokenizer, ModelCard, TokenEvent
+from molink_scheduler.request import GRAMMAR_CHARS_MAX
 
 __all__ = ["ChatPrompt", "PartReader", "chat_prompt", "parts_of"]
 
@@ -47,7 +49,9 @@ class ChatPrompt:
     format: ChatFormat
     text: str
     """As the template wrote it."""
+    constraint: Constraint
     token_ids: tuple[int, ...]
+    """Of the text, and of what the answer is made to begin with."""
 
     @property
     def skip_special_tokens(self) -> bool:
@@ -57,7 +61,18 @@ class ChatPrompt:
 
     def reader(self) -> "PartReader":
         """A reader of one answer."""
-        return PartReader(self.format.reader(self.conversation, self.text), self.conversation)
+        text = self.format.reader(self.conversation, self.text)
+        return PartReader(text, self.conversation, self.constraint.prefill)
+
+    def grammar_of_answer(self, grammar: str) -> str:
+        """The grammar of a whole answer whose text, behind what the model thinks, must match
+        `grammar`, as it travels. Raises ApiError when that is too long."""
+        whole = after_thoughts(grammar, self.format.tags, self.text) if grammar else ""
+        if len(whole) > GRAMMAR_CHARS_MAX:
+            raise ApiError(
+                f"The answer's grammar is longer than {GRAMMAR_CHARS_MAX} characters: simplify it."
+            )
+        return whole
 
     def reply(self, text: str, finish_reason: str | None) -> Reply:
         """A whole answer's parts put together. A call that is broken leaves everything text: here
@@ -65,22 +80,26 @@ class ChatPrompt:
         reply = self.reader().whole(text, finish_reason)
         if not reply.has_broken_call:
             return reply
-        plain = replace(self, conversation=replace(self.conversation, tools=()))
+        plain = replace(
+            self, conversation=replace(self.conversation, tools=()), constraint=Constraint()
+        )
         return plain.reader().whole(text, finish_reason)
 
 
 class PartReader:
     """Reader of one answer: token events in, typed parts out."""
 
-    def __init__(self, text: TextReader, conversation: Conversation) -> None:
+    def __init__(self, text: TextReader, conversation: Conversation, begin: str = "") -> None:
         self._text = text
+        self._begun = text.push(begin) if begin else []
+        """Parts of what the answer was made to begin with."""
         self._calls_max = None if conversation.parallel_tool_calls else 1
         self._shows_reasoning = conversation.include_reasoning
         self._has_call = False
 
     def push(self, event: TokenEvent) -> list[Part]:
         """Parts that became clear with an event; with the last one `Finished`, too."""
-        parts = self._text.push(event.text)
+        parts, self._begun = self._begun + self._text.push(event.text), []
         if event.finish_reason is not None:
             parts = parts + self._text.finish()
         parts = [part for part in parts if self._is_shown(part)]
@@ -113,23 +132,25 @@ async def parts_of(prompt: ChatPrompt, events: AsyncIterator[TokenEvent]) -> Asy
 
 
 async def chat_prompt(
-    conversation: Conversation, card: ModelCard, format: ChatFormat
+    conversation: Conversation, card: ModelCard, format: ChatFormat, *, has_grammar: bool = False
 ) -> ChatPrompt:
     """The prompt of a conversation in the model's own chat template, up to the assistant's turn.
+    `has_grammar`: whether the answer must match a grammar that the request asks for.
 
     Raises ApiError where the model cannot have this conversation: it has no template, which takes
     no tools, or refuses the messages.
     """
     tokenizer = tokenizer_of(card, conversation.param)
     _check(conversation, tokenizer, format)
-    render = partial(_rendered, tokenizer, conversation)
+    render = partial(_rendered, tokenizer, conversation, format)
     text = await on_loop_or_thread(conversation.chars, render)
-    token_ids = await encoded(tokenizer, text, add_special_tokens=False)
+    constraint = format.constraint(conversation, text, has_grammar=has_grammar)
+    token_ids = await encoded(tokenizer, text + constraint.prefill, add_special_tokens=False)
     if not token_ids:
         raise ApiError(
             f"'{conversation.param}' is empty: send at least one token.", param=conversation.param
         )
-    return ChatPrompt(conversation, format, text, token_ids)
+    return ChatPrompt(conversation, format, text, constraint, token_ids)
 
 
 def _check(conversation: Conversation, tokenizer: ChatTokenizer, format: ChatFormat) -> None:
@@ -144,14 +165,22 @@ def _check(conversation: Conversation, tokenizer: ChatTokenizer, format: ChatFor
             f"'chat_template_kwargs' cannot set '{min(reserved)}': leave it out.",
             param="chat_template_kwargs",
         )
-    if conversation.tools:
+    if conversation.tool_choice.mode != "none":
         _check_tools(conversation, format)
 
 
 def _check_tools(conversation: Conversation, format: ChatFormat) -> None:
     choice = conversation.tool_choice
-    if choice.mode == "none":
+    if not conversation.tools and choice.is_forced:
+        raise ApiError("'tool_choice' needs 'tools': add them.", param="tool_choice")
+    if not conversation.tools:
         return
+    if choice.name and choice.name not in {tool.name for tool in conversation.tools}:
+        raise ApiError(
+            f"'tool_choice' names '{choice.name[:NAME_CHARS_SHOWN]}', which is not among 'tools': "
+            "add it there.",
+            param="tool_choice",
+        )
     if not format.takes_tools:
         raise ApiError(
             "This model's chat template takes no tools: leave 'tools' out.",
@@ -165,17 +194,11 @@ def _check_tools(conversation: Conversation, format: ChatFormat) -> None:
             param="tools",
             code="unsupported_parameter",
         )
-    if choice.is_forced:
-        raise ApiError(
-            "A call cannot be forced here: send 'tool_choice': \"auto\" and ask for the call in "
-            "the prompt.",
-            param="tool_choice",
-            code="unsupported_parameter",
-        )
 
 
-def _rendered(tokenizer: ChatTokenizer, conversation: Conversation) -> str:
-    messages, options = conversation.templated_messages(), conversation.variables
+def _rendered(tokenizer: ChatTokenizer, conversation: Conversation, format: ChatFormat) -> str:
+    messages = conversation.templated_messages(reads_thinking=format.is_harmony)
+    options = conversation.variables
     if (tools := conversation.templated_tools()) is not None:
         options["tools"] = tools
     try:

@@ -17,19 +17,24 @@ from molink.api.schemas import SamplingBody
 from molink.serving.grammar_check import GrammarQuestion
 from molink.serving.service import ModelCard
 
-__all__ = ["GRAMMARS", "grammar_of", "grammar_question"]
+__all__ = ["GRAMMARS", "Question", "grammar_of", "grammar_question", "schema_question"]
 
 GRAMMARS = web.AppKey("grammars", GrammarChecker)
 
 ANY_OBJECT = '{"type": "object"}'
 
-Asked = Iterator[tuple[str, GrammarQuestion]]
+Question = tuple[str, GrammarQuestion]
+"""A field, and what it asks for."""
+
+Asked = Iterator[Question]
 
 
-async def grammar_of(request: web.Request, body: SamplingBody, card: ModelCard) -> str:
+async def grammar_of(
+    request: web.Request, body: SamplingBody, card: ModelCard, also: Question | None = None
+) -> str:
     """The grammar that the answers to a request must match, checked; empty where there is none.
-    Raises ApiError."""
-    asked = grammar_question(body)
+    `also`: what a field asks for that only its endpoint has. Raises ApiError."""
+    asked = grammar_question(body, also)
     if asked is None:
         return ""
     param, question = asked
@@ -48,10 +53,11 @@ async def grammar_of(request: web.Request, body: SamplingBody, card: ModelCard) 
     return await request.app[GRAMMARS].grammar(question, param)
 
 
-def grammar_question(body: SamplingBody) -> tuple[str, GrammarQuestion] | None:
+def grammar_question(body: SamplingBody, also: Question | None = None) -> Question | None:
     """The field that asks for a grammar, and what it asks for; None: none does. Raises ApiError
     for more than one."""
-    asked = [*_asked_by_guided_fields(body), *_asked_by_format(body.response_format)]
+    asked = [] if also is None else [also]
+    asked += [*_asked_by_guided_fields(body), *_asked_by_format(body.response_format)]
     asked += _asked_by_structured_outputs(body.structured_outputs)
     if len(asked) > 1:
         (first, _), (second, _) = asked[:2]
@@ -65,7 +71,7 @@ def _asked_by_format(given: ResponseFormat | None) -> Asked:
     if given is None or given.type == "text":
         return
     if given.type == "json_object":
-        yield "response_format", GrammarQuestion("json", ANY_OBJECT)
+        yield schema_question(None, "response_format")
         return
     if given.json_schema is None or given.json_schema.schema_ is None:
         raise ApiError(
@@ -102,6 +108,12 @@ def _asked_by_structured_outputs(given: StructuredOutputs | None) -> Asked:
         yield f"{name}.choice", _of_choices(given.choice)
     if given.grammar is not None:
         yield f"{name}.grammar", GrammarQuestion("grammar", given.grammar)
+
+
+def schema_question(schema: dict[str, Any] | None, param: str) -> Question:
+    """That `param` asks for JSON of this schema; None: for any object."""
+    text = ANY_OBJECT if schema is None else json_text(schema)
+    return param, GrammarQuestion("json", text)
 
 
 def _of_schema(schema: Any, param: str, blanks: str | None = None) -> GrammarQuestion:

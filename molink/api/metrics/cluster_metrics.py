@@ -139,7 +139,7 @@ class ClusterCollector(Collector):
     def _of_cluster(self) -> Iterator[Metric]:
         rings, nodes = self.snapshot.get("rings", ()), self.snapshot.get("nodes", ())
         is_ready = self.snapshot.get("unready_reason", "") is None
-        yield GaugeMetricFamily("molink_ready", "1 while requests are answered.", is_ready)
+        yield GaugeMetricFamily("molink_ready", "1 while requests are answered.", float(is_ready))
         yield GaugeMetricFamily("molink_rings", "Rings that serve.", len(rings))
         states = GaugeMetricFamily("molink_nodes", "Nodes in each state.", labels=("state",))
         present = [str(node["state"]) for node in nodes]
@@ -170,7 +170,7 @@ def _values(figure: Figure, parts: Labelled) -> dict[tuple[str, ...], float]:
     values: dict[tuple[str, ...], float] = {}
     for labels, part in parts:
         if (raw := part.get(figure.field)) is not None:
-            value = figure.scale * raw
+            value = figure.scale * float(raw)
             before = values.get(labels, value if not figure.is_counter else 0.0)
             values[labels] = before + value if figure.is_counter else max(before, value)
     return values

@@ -9,7 +9,6 @@ of the tokenizer for each token, so texts are remembered; the vocabulary bounds 
 be.
 """
 
-import secrets
 import time
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
@@ -17,9 +16,19 @@ from typing import Any, Protocol
 
 from aiohttp import web
 
-from molink.api.answers import Answer, EventStream, generate_all, json_text, usage
+from molink.api.answers import (
+    LOGPROB_MIN,
+    Answer,
+    EventStream,
+    finite,
+    generate_all,
+    json_text,
+    usage,
+)
 from molink.api.callers import caller_of
 from molink.api.errors import ApiError
+from molink.api.headers.request_id import request_id_of
+from molink.api.headers.serving import served_by
 from molink.api.schemas import ChatBody, CompletionBody
 from molink.serving.service import GenerationRequest, GenerationService, TokenEvent
 
@@ -50,6 +59,10 @@ class Job:
     """Each prompt counted once, however many choices it has."""
     stream: bool
     include_usage: bool
+    best_of: int | None = None
+    """Sequences of each prompt, of which only the best become choices; None: all do."""
+    kept: int = 1
+    """So many of them."""
 
     @classmethod
     def of(
@@ -97,10 +110,10 @@ async def answer_openai(
 ) -> web.StreamResponse:
     """Generate all choices and answer with them."""
     envelope = {
-        "id": f"{dialect.id_prefix}-{secrets.token_hex(12)}",
+        "id": f"{dialect.id_prefix}-{request_id_of(request)}",
         "object": dialect.chunk_object if job.stream else dialect.whole_object,
         "created": int(time.time()),
-        "model": service.card.name,
+        "model": service.card.shown_name,
     }
     caller_of(request).usage.prompt_tokens += job.prompt_tokens
     if job.stream:
@@ -110,10 +123,31 @@ async def answer_openai(
         return await Answer.of(events)
 
     answers = await generate_all(caller_of(request), service, job.requests, whole)
-    choices = [dialect.choice(index, answer) for index, answer in enumerate(answers)]
     completion_tokens = sum(len(answer.token_ids) for answer in answers)
+    choices = [
+        dialect.choice(index, answer) | {"stop_reason": answer.stop_reason}
+        for index, answer in enumerate(_best(answers, job))
+    ]
     body = envelope | {"choices": choices, "usage": usage(job.prompt_tokens, completion_tokens)}
     return web.json_response(body, dumps=json_text)
+
+
+def _best(answers: Sequence[Answer], job: Job) -> Sequence[Answer]:
+    """Of each prompt's answers those with the highest log-probability per token."""
+    if job.best_of is None:
+        return answers
+    prompts = [answers[at : at + job.best_of] for at in range(0, len(answers), job.best_of)]
+    return [
+        answer
+        for group in prompts
+        for answer in sorted(group, key=_mean_logprob, reverse=True)[: job.kept]
+    ]
+
+
+def _mean_logprob(answer: Answer) -> float:
+    if not answer.logprobs:
+        return LOGPROB_MIN
+    return sum(finite(one.logprob) for one in answer.logprobs) / len(answer.logprobs)
 
 
 async def _streamed(
@@ -124,19 +158,26 @@ async def _streamed(
     envelope: dict[str, Any],
 ) -> web.StreamResponse:
     no_usage = {"usage": None} if job.include_usage else {}
+    unfinished = len(job.requests)
 
     async def send(index: int, events: AsyncIterator[TokenEvent]) -> int:
+        nonlocal unfinished
         tokens = 0
         async for event in events:
             tokens += len(event.token_ids)
+            unfinished -= event.finish_reason is not None
+            is_last = unfinished == 0 and not job.include_usage
             choice = dialect.delta(index, event)
             if choice is not None:
-                await stream.send({**envelope, "choices": [choice], **no_usage})
+                choices = [choice | {"stop_reason": event.stop_reason}]
+                served = {"molink": served_by()} if is_last else {}
+                await stream.send({**envelope, "choices": choices, **no_usage, **served})
         return tokens
 
     async with EventStream(request) as stream:
         tokens = sum(await generate_all(caller_of(request), service, job.requests, send))
         if job.include_usage:
             total = usage(job.prompt_tokens, tokens)
-            await stream.send({**envelope, "choices": [], "usage": total})
+            last = {"choices": [], "usage": total, "molink": served_by()}
+            await stream.send(envelope | last)
     return stream.response

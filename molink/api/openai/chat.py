@@ -19,8 +19,9 @@ from molink.api.chat import (
     ToolCallDelta,
     chat_prompt,
 )
+from molink.api.chat.answer_grammar import answer_grammar
 from molink.api.errors import ApiError
-from molink.api.grammars.fields import grammar_of
+from molink.api.grammars.fields import grammar_question
 from molink.api.openai.answer import Job, TokenTexts, answer_openai
 from molink.api.openai.conversation import conversation_of
 from molink.api.requests import check_model, generation_requests, token_budget
@@ -47,8 +48,9 @@ async def post_chat_completions(
     card = service.card
     async with checked_body(request, ChatBody) as body:
         check_model(body.model, card)
-        prompt = await chat_prompt(conversation_of(body), card, format)
-        grammar = await grammar_of(request, body, card)
+        has_grammar = grammar_question(body) is not None
+        prompt = await chat_prompt(conversation_of(body), card, format, has_grammar=has_grammar)
+        grammar = await answer_grammar(request, body, card, prompt)
         job = Job.of(body, _requests(prompt, body, card, grammar), len(prompt.token_ids))
         dialect = ChatDialect(prompt, texts, bool(body.logprobs))
     return await answer_openai(request, service, job, dialect)
@@ -118,7 +120,7 @@ def _delta(parts: Sequence[Part]) -> dict[str, Any]:
             case ReasoningDelta(text):
                 delta |= _reasoning(delta.get("reasoning", "") + text)
             case ToolCallDelta():
-                delta.setdefault("tool_calls", []).append(_call_delta(part))
+                _add_call_delta(delta.setdefault("tool_calls", []), part)
     return delta
 
 
@@ -127,12 +129,16 @@ def _reasoning(text: str) -> dict[str, str]:
     return {"reasoning": text, "reasoning_content": text}
 
 
-def _call_delta(part: ToolCallDelta) -> dict[str, Any]:
-    function = {"arguments": part.arguments}
-    if not part.name:
-        return {"index": part.index, "function": function}
-    begin = {"index": part.index, "id": part.id, "type": "function"}
-    return begin | {"function": {"name": part.name, **function}}
+def _add_call_delta(deltas: list[dict[str, Any]], part: ToolCallDelta) -> None:
+    """One for each call in a chunk: some clients look at the first alone."""
+    if part.name:
+        function = {"name": part.name, "arguments": part.arguments}
+        begin = {"index": part.index, "id": part.id, "type": "function"}
+        deltas.append(begin | {"function": function})
+    elif deltas and deltas[-1]["index"] == part.index:
+        deltas[-1]["function"]["arguments"] += part.arguments
+    else:
+        deltas.append({"index": part.index, "function": {"arguments": part.arguments}})
 
 
 class ChatDialect:

@@ -1,12 +1,14 @@
 """`POST /v1/completions`: OpenAI's plain continuation of one or several prompts."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from aiohttp import web
 
 from molink.api.answers import Answer, finite
 from molink.api.body import checked_body
+from molink.api.errors import ApiError
 from molink.api.grammars.fields import grammar_of
 from molink.api.openai.answer import Job, TokenTexts, answer_openai
 from molink.api.requests import (
@@ -42,6 +44,7 @@ async def post_completions(
         grammar = await grammar_of(request, body, card)
         requests = [one for prompt in prompts for one in _requests(prompt, body, card, grammar)]
         job = Job.of(body, requests, sum(len(prompt) for prompt in prompts))
+        job = replace(job, best_of=_candidates(body), kept=body.n or 1)
         dialect = CompletionDialect(texts, body.logprobs is not None)
     return await answer_openai(request, service, job, dialect)
 
@@ -52,15 +55,28 @@ def _requests(
     max_tokens = token_budget(
         body.max_tokens, len(prompt), card, default=DEFAULT_MAX_TOKENS, param="max_tokens"
     )
+    candidates = _candidates(body)
+    is_ranked = body.logprobs is None and candidates is not None
     return generation_requests(
         prompt,
         body,
         card,
         max_tokens=max_tokens,
-        logprobs=body.logprobs,
+        logprobs=0 if is_ranked else body.logprobs,
         grammar=grammar,
-        choices=body.n or 1,
+        choices=candidates or body.n or 1,
     )
+
+
+def _candidates(body: CompletionBody) -> int | None:
+    """Answers to each prompt of which the best are kept; None: all are."""
+    if body.best_of is None or body.best_of == (body.n or 1):
+        return None
+    if body.stream:
+        raise ApiError(
+            "'best_of' above 'n' cannot be streamed: leave one of them out.", param="best_of"
+        )
+    return body.best_of
 
 
 class CompletionDialect:

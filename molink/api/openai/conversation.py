@@ -1,12 +1,11 @@
 """From the body of a chat completion to a conversation."""
 
-from collections.abc import Sequence
 from typing import Any
 
 from pydantic import ValidationError
 
 from molink.api.chat import AUTO, Conversation, Message, Tool, ToolCall, ToolChoice
-from molink.api.errors import NAME_CHARS_SHOWN, ApiError
+from molink.api.errors import ApiError
 from molink.api.schemas import ChatBody, NamedToolChoice, ToolBody
 from molink.api.schemas import Message as MessageBody
 
@@ -17,11 +16,10 @@ MODES = {"none": ToolChoice("none"), "auto": AUTO, "required": ToolChoice("requi
 
 def conversation_of(body: ChatBody) -> Conversation:
     """What a checked body says. Raises ApiError for a choice of tools that cannot be made."""
-    tools = tuple(_tool(one) for one in body.tools or ())
     return Conversation(
         messages=tuple(message_of(one) for one in body.messages),
-        tools=tools,
-        tool_choice=_choice(body.tool_choice, tools),
+        tools=tuple(_tool(one) for one in body.tools or ()),
+        tool_choice=_choice(body.tool_choice),
         parallel_tool_calls=body.parallel_tool_calls is not False,
         reasoning_effort=body.reasoning_effort,
         template_kwargs=body.chat_template_kwargs or {},
@@ -51,20 +49,12 @@ def _tool(body: ToolBody) -> Tool:
     return Tool(function.name, function.description or "", function.parameters)
 
 
-def _choice(given: Any, tools: Sequence[Tool]) -> ToolChoice:
+def _choice(given: Any) -> ToolChoice:
     choice = _read_choice(given)
     if choice is None:
         raise ApiError(
             '\'tool_choice\' must be "none", "auto", "required" or name a function: send one '
             "of them.",
-            param="tool_choice",
-        )
-    if choice.is_forced and not tools:
-        raise ApiError("'tool_choice' needs 'tools': add them.", param="tool_choice")
-    if choice.name and choice.name not in {tool.name for tool in tools}:
-        raise ApiError(
-            f"'tool_choice' names '{choice.name[:NAME_CHARS_SHOWN]}', which is not among 'tools': "
-            "add it there.",
             param="tool_choice",
         )
     return choice

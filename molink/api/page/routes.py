@@ -92,6 +92,7 @@ def add_page_routes(
     seen_at, seen = -RING_FRESH_S, dict[str, Any]()
 
     async def get_ring(request: web.Request) -> web.Response:
+        """The rings, reduced to what a user may see: stages, links, and whether they serve."""
         nonlocal seen_at, seen
         if now_s() - seen_at >= RING_FRESH_S or not seen:
             seen_at, seen = now_s(), ring_view(service.cluster(), service.unready_reason)
@@ -101,6 +102,7 @@ def add_page_routes(
 
 
 async def _get_file(name: str, request: web.Request) -> web.Response:
+    """A page to chat in, with the rings beside it."""
     file = _file(name)
     headers = HEADERS | {hdrs.ETAG: f'"{file.etag}"'}
     known = request.if_none_match or ()

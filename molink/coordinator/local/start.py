@@ -58,7 +58,7 @@ async def start_local(settings: ServeSettings) -> AsyncIterator[Cluster]:
     Raises UserError (of which CheckpointError and UnsupportedModelError are kinds) for what the
     operator can mend; ends with StageError or UserError when the first ring does not stand.
     """
-    model = read_served_model(settings.model, settings.model_len_max)
+    model = read_served_model(settings.model, settings.model_len_max, settings.served_model_names)
     plan = fixed_plan(settings, model.path, model.description)
     memory = LinkMemoryFile.of_user() if settings.hosts is not None else None
     if memory is not None:

@@ -14,6 +14,7 @@ from typing import Any
 
 from molink.coordinator.requests.ring_client import RequestStalledError, RingClient
 from molink.errors import RingError
+from molink.serving.deadline import DEADLINE, at_deadline, until_deadline
 from molink.serving.events import EventLedger
 from molink.serving.service import GenerationRequest, ModelCard, TokenEvent
 from molink.serving.timeline import RequestLog, RequestTimeline, StageLayers
@@ -127,11 +128,12 @@ class ClusterService:
         timeline = request.timeline or self._timeline(request)
         asked = replace(request, timeline=timeline)
         with self.request_log.following(timeline):
-            async with aclosing(self._over_rings(asked, timeline)) as events:
-                async for event in events:
+            async with aclosing(self._over_rings(asked, timeline)) as all_events:
+                async for event in until_deadline(all_events, request.deadline_at):
                     if event.finish_reason is not None:
                         now = timeline.last_token_at or time.monotonic()
-                        timeline.finished(event.finish_reason, now)
+                        reason = DEADLINE if at_deadline(event) else event.finish_reason
+                        timeline.finished(reason, now)
                     yield event
 
     async def _over_rings(

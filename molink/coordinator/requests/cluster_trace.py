@@ -2,8 +2,8 @@
 
 Stages tell of their steps in their health reports, on their own clocks. Of a report that comes soon
 the age is small, so the smallest difference between the two clocks over the first reports is nearly
-the true one; until it is known steps are kept back. All tracks of one trace then agree to some
-hundredths of a second, and steps of one stage exactly. NTP's exchange was rejected: it would bring
+the true one; until it is known steps are kept back. All tracks of one trace then agree to a tenth
+of a second or two, and steps of one stage exactly. NTP's exchange was rejected: it would bring
 a message that only a trace needs.
 """
 
@@ -95,12 +95,11 @@ class ClusterTrace:
         try:
             while not self.trace.is_full:
                 self.look()
-                await asyncio.to_thread(self.trace.flush)
+                await asyncio.to_thread(self.trace.write, self.trace.take())
                 await asyncio.sleep(PERIOD_S)
             self.service.events.add("trouble", "the trace file has its size and is written no more")
         except OSError as error:
-            self.trace.is_full = True
-            self.service.events.add("trouble", f"the trace cannot be written: {error.strerror}")
+            self._failed(error)
 
     def close(self) -> None:
         """Write what is left, and end the file; what cannot be written is lost."""
@@ -110,6 +109,12 @@ class ClusterTrace:
         try:
             self.trace.close()
         except OSError as error:
+            self._failed(error)
+
+    def _failed(self, error: OSError) -> None:
+        """Tell it once."""
+        if not self.trace.is_full:
+            self.trace.is_full = True
             self.service.events.add("trouble", f"the trace cannot be written: {error.strerror}")
 
     def look(self, *, at_the_end: bool = False) -> None:

@@ -264,7 +264,9 @@ class RingClient:
             text = TextStream(tokenizer, sampling.stop, sampling.skip_special_tokens)
             for token_id in output:  # One by one, as they were sent: what is held back agrees.
                 text.push((token_id,))
-        self.links.send(Submit(Request(request_id, request.prompt_token_ids, sampling, output)))
+        prompt = request.prompt_token_ids
+        asked = Request(request_id, prompt, sampling, output, request.priority)
+        self.links.send(Submit(asked))
         self._idle.clear()
         known_tokens, now = len(request.prompt_token_ids) + len(output), time.monotonic()
         live = _Sequence(

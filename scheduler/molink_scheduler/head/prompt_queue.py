@@ -1,8 +1,8 @@
 """The prompts of a ring, from arrival until their last span has left the head.
 
-They wait in order of arrival until the smallest KV capacity on the ring has room for their known
-tokens, and are cut into spans as large as the device has time for; several short ones share a
-batch.
+They wait in order of priority, then of arrival, until the smallest KV capacity on the ring has room
+for their known tokens, and are cut into spans as large as the device has time for; several short
+ones share a batch. A prompt under way is not interrupted by one that goes first.
 
 Pure: times are arguments.
 """
@@ -52,7 +52,7 @@ class PromptQueue:
     load: PrefillLoad = field(init=False, default_factory=PrefillLoad)
     _budget: PrefillBudget = field(init=False)
     _waiting: list[Sequence] = field(init=False, default_factory=list)
-    """In order of arrival; a preempted request returns to its old place."""
+    """In order of priority, then of arrival; a preempted request returns to its old place."""
     _under_way: list[Sequence] = field(init=False, default_factory=list)
     _tokens_in_flight: int = field(init=False, default=0)
     _measured_bytes_per_s: float = field(init=False, default=0.0)
@@ -90,8 +90,8 @@ class PromptQueue:
         self.load.computed(seconds, now)
 
     def join(self, sequence: Sequence) -> None:
-        """Wait for room, in the order of arrival."""
-        bisect.insort(self._waiting, sequence, key=lambda waiting: waiting.request_id)
+        """Wait for room, behind those that go first."""
+        bisect.insort(self._waiting, sequence, key=lambda waiting: waiting.request.order)
 
     def leave(self, sequence: Sequence) -> None:
         """Forget a sequence that ends; one that is not here is fine."""

@@ -3,9 +3,10 @@
 Batching is continuous: a sequence goes round with the decode micro-batches from its first token
 until it ends (`decode_batcher`), so every round has exactly the members that are alive. What the
 device has left over goes to prompts, cut into spans that follow one another down the ring
-(`prompt_queue`). When running requests outgrow the smallest KV capacity on the ring, the newest is
-preempted: its blocks are released, its tokens kept, and it is recomputed when there is room (vLLM's
-recompute preemption; swapping was rejected because a home PC's host memory is not ours to fill).
+(`prompt_queue`). When running requests outgrow the smallest KV capacity on the ring, the newest of
+the lowest priority is preempted: its blocks are released, its tokens kept, and it is recomputed
+when there is room (vLLM's recompute preemption; swapping was rejected because a home PC's host
+memory is not ours to fill).
 
 Pure: `handle` takes what happened, `next_batch` is asked when the device is free; both return what
 to do.
@@ -251,7 +252,7 @@ class HeadScheduler:
         if not self.kv.blocks_missing(sequence.request_id, tokens):
             return True
         while self.kv.blocks_missing(sequence.request_id, tokens) > self.kv.blocks_free:
-            victim = self._newest_holder()
+            victim = self._last_holder()
             victim.preempting = True
             releases += self._settle(victim)
             if victim is sequence or victim.preempting:
@@ -259,8 +260,10 @@ class HeadScheduler:
         self.kv.grow(sequence.request_id, tokens)
         return True
 
-    def _newest_holder(self) -> Sequence:
-        return self._sequences[max(self.kv.holders())]
+    def _last_holder(self) -> Sequence:
+        """Of the lowest priority, and of those the newest."""
+        holders = (self._sequences[request_id] for request_id in self.kv.holders())
+        return max(holders, key=lambda sequence: sequence.request.order)
 
     def _prefill_batch(self, now: float) -> RunBatch | None:
         spans, admissions = self.prompts.next_spans(now, self.running_count)

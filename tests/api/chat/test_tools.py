@@ -205,7 +205,24 @@ async def test_logprobs_of_what_is_held_back_come_all_the_same(client, service):
 @pytest.mark.parametrize(
     ("options", "param", "words"),
     [
-        ({"tool_choice": "required"}, "tool_choice", "cannot be forced"),
+        (
+            {"tool_choice": "required", "response_format": {"type": "json_object"}},
+            "tool_choice",
+            "leave one out",
+        ),
+        (
+            {
+                "tool_choice": "required",
+                "tools": [
+                    {
+                        "type": "function",
+                        "function": {"name": "f", "parameters": {"type": "objekt"}},
+                    }
+                ],
+            },
+            "tools",
+            "cannot be followed",
+        ),
         ({"tool_choice": "any"}, "tool_choice", "must be"),
         ({"tool_choice": {"type": "function"}}, "tool_choice", "must be"),
         (

@@ -205,22 +205,60 @@ def test_the_newest_is_preempted_and_keeps_its_tokens(make_ring, make_request):
     ring.assert_nothing_left()
 
 
+def test_a_lower_priority_goes_first_among_those_that_wait(make_request):
+    head = head_of(span_tokens=4)
+    for request_id, priority in ((1, 0), (2, 5), (3, 0), (4, -1), (5, -1)):
+        head.handle(RequestSubmitted(make_request(request_id, 4, 9, priority)), 0.0)
+    order = [head.next_batch(0.0, 0.0)[1].batch.spans[0].request_id for _ in range(5)]
+    assert order == [4, 5, 1, 3, 2]
+
+
+def test_a_prompt_under_way_is_not_interrupted(make_request):
+    head = head_of(span_tokens=4)
+    head.handle(RequestSubmitted(make_request(1, 8, 9)), 0.0)
+    first = head.next_batch(0.0, 0.0)[1]
+    head.handle(RequestSubmitted(make_request(2, 4, 9, priority=-1)), 0.0)
+    order = [head.next_batch(0.0, 0.0)[1].batch.spans[0].request_id for _ in range(2)]
+    assert (first.batch.spans[0].request_id, order) == (1, [1, 2])
+
+
+def test_the_last_in_order_is_preempted_not_the_newest(make_ring, make_request):
+    ring = make_ring(seed=1, stage_count=3, kv_tokens=64)
+    ring.submit_at(0.0, make_request(1, 16, 40, priority=1))
+    ring.submit_at(0.1, make_request(2, 16, 40))
+    ring.run()
+    assert ring.preemptions > 0
+    for request_id in (1, 2):
+        assert ring.answers[request_id] == ring.expected_answer(request_id)
+    assert ring.ended == [2, 1]
+    ring.assert_nothing_left()
+
+
 @settings(max_examples=150, deadline=None)
 @given(
     seed=st.integers(0, 2**32),
     requests=lengths,
+    priorities=st.lists(st.integers(-1, 1), min_size=12, max_size=12),
     stage_count=st.integers(1, 4),
     micro_batch_count=st.integers(1, 4),
     kv_tokens=st.integers(96, 400),
     span_tokens=st.integers(1, 40),
 )
 def test_every_request_gets_all_its_tokens_in_order(
-    make_ring, make_request, seed, requests, stage_count, micro_batch_count, kv_tokens, span_tokens
+    make_ring,
+    make_request,
+    seed,
+    requests,
+    priorities,
+    stage_count,
+    micro_batch_count,
+    kv_tokens,
+    span_tokens,
 ):
     ring = make_ring(seed, stage_count, kv_tokens, micro_batch_count, span_tokens)
     for number, (prompt_tokens, max_tokens) in enumerate(requests, 1):
-        at = ring.random.uniform(0, 2)
-        ring.submit_at(at, make_request(number, prompt_tokens, max_tokens))
+        at, priority = ring.random.uniform(0, 2), priorities[number - 1]
+        ring.submit_at(at, make_request(number, prompt_tokens, max_tokens, priority))
     ring.run()
     for request_id in ring.requests:
         assert ring.answers[request_id] == ring.expected_answer(request_id)

@@ -16,13 +16,16 @@ from molink.api.chat.formats.reader import CallWriter, HoldingReader
 from molink.api.chat.parts import ReasoningDelta
 from molink.serving.text_stream import overlap
 
-__all__ = ["HarmonyReader"]
+__all__ = ["FINAL", "HarmonyReader"]
 
 MESSAGE = "<|message|>"
 ENDS = ("<|end|>", "<|return|>", "<|call|>", "<|start|>")
 
 HEADER_CHARS_MAX = 512
 """Of role, recipient and channel; longer is text."""
+
+FINAL = "<|channel|>final<|message|>"
+"""How the answer itself begins."""
 
 FUNCTIONS, ANALYSIS = "functions.", "analysis"
 

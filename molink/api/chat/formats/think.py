@@ -21,10 +21,12 @@ class ThinkTags:
 
     def begins_inside(self, prompt: str) -> bool:
         """Whether the answer to `prompt`, the template's text, begins with reasoning."""
-        end = prompt.rstrip()
-        if end.endswith(self.open):
-            return True
-        return self.is_implied and not end.endswith(self.close)
+        is_open = prompt.rstrip().endswith(self.open)
+        return is_open or (self.is_implied and not self.is_closed(prompt))
+
+    def is_closed(self, prompt: str) -> bool:
+        """Whether the template has written the reasoning, usually none."""
+        return prompt.rstrip().endswith(self.close)
 
 
 class ThinkReader:

@@ -1,0 +1,92 @@
+"""What a PC gave, night by night: `molink agent report`."""
+
+import json
+from collections.abc import Iterator, Sequence
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from molink.errors import UserError
+from molink.printable import printable_line
+from molink_agent.cli.options import data_dir_option, joined_directory, json_option
+from molink_agent.status_text import KWH_J, MB, duration_text, given_text
+
+if TYPE_CHECKING:
+    from molink_agent.daemon.given import GivenLedger, Night
+
+__all__ = ["given_until_now", "report"]
+
+NIGHTS = 7
+
+ROW = "{:<16} {:>9} {:>17} {:>13} {:>10}"
+HEADS = ("night", "serving", "tokens x layers", "sent", "energy")
+
+
+@click.command()
+@click.option(
+    "--nights",
+    type=click.IntRange(min=1),
+    default=NIGHTS,
+    show_default=True,
+    help="How many to show, the newest last; nights that gave nothing are left out.",
+)
+@json_option
+@data_dir_option
+def report(nights: int, as_json: bool, data_dir: str | None) -> None:
+    """Show what this PC gave night by night, from noon to noon.
+
+    Hours, tokens and upload are the coordinator's count; energy is what the graphics card tells of
+    itself while it held layers, other programs' use included. CPUs do not tell.
+    """
+    where = joined_directory(data_dir, "does it, or give --data-dir.")
+    ledger = given_until_now(where, connected=True)
+    shown = ledger.nights[-nights:]
+    if as_json:
+        entries = [night.model_dump(mode="json") for night in shown]
+        totals = ledger.totals.model_dump() if ledger.totals is not None else None
+        click.echo(json.dumps({"nights": entries, "since_joined": totals}))
+        return
+    for line in _lines(ledger, shown):
+        click.echo(printable_line(line))
+
+
+def given_until_now(data_dir: Path, *, connected: bool) -> "GivenLedger":
+    """The ledger as the agent last wrote it, with what the coordinator says now if it is asked.
+
+    It is not written: only the agent does that.
+    """
+    from molink_agent.daemon.given import GivenLedger, ask_totals
+    from molink_agent.daemon.membership import load_membership
+
+    ledger = GivenLedger.load(data_dir)
+    if not connected:
+        return ledger
+    try:
+        membership = load_membership(data_dir)
+    except UserError:  # The agent itself says what is wrong with it.
+        return ledger
+    return ledger.later(datetime.now(), ask_totals(membership))
+
+
+def _lines(ledger: "GivenLedger", shown: "Sequence[Night]") -> Iterator[str]:
+    if not shown:
+        yield "This PC has given nothing yet: `molink agent status` says what it waits for."
+        return
+    yield ROW.format(*HEADS)
+    for night in shown:
+        yield _row(night)
+    if ledger.totals is not None:
+        yield f"Since it joined: {given_text(ledger.totals.model_dump())}"
+
+
+def _row(night: "Night") -> str:
+    ends = night.begins + timedelta(days=1)
+    return ROW.format(
+        f"{night.begins:%d %b} to {ends:%d %b}",
+        duration_text(night.uptime_s),
+        f"{night.token_layers:,}",
+        f"{night.bytes_sent / MB:,.1f} MB",
+        "-" if night.energy_j is None else f"{night.energy_j / KWH_J:.2f} kWh",
+    )

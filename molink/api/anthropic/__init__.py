@@ -1,0 +1,1 @@
+"""Anthropic's endpoints: messages, and how many tokens one would take."""

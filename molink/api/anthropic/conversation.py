@@ -1,0 +1,111 @@
+"""From Anthropic's messages to a conversation.
+
+A message of the user holds results of tools beside text here; a chat template reads each result as
+a message of its own. Turns of the same speaker that follow one another are one turn.
+"""
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+from molink.api.anthropic.schemas import (
+    CountTokensBody,
+    InputMessage,
+    TextBlock,
+    ThinkingBlock,
+    ToolResultBlock,
+    ToolUseBlock,
+)
+from molink.api.anthropic.schemas import ToolChoice as AskedChoice
+from molink.api.chat.conversation import AUTO, Conversation, Message, Tool, ToolCall, ToolChoice
+from molink.api.errors import ApiError
+
+__all__ = ["conversation_of"]
+
+THINKING: Mapping[str, Mapping[str, Any]] = {
+    "adaptive": {},
+    "between_tools": {},
+    "disabled": {"enable_thinking": False, "thinking": False},
+    "enabled": {"enable_thinking": True, "thinking": True},
+}
+"""By what is asked for: the variables with which chat templates switch reasoning."""
+
+
+def conversation_of(body: CountTokensBody) -> Conversation:
+    """The conversation of a checked body. Raises ApiError for what no model here can go on with."""
+    if body.messages[-1].role == "assistant":
+        raise ApiError(
+            "The last message is the assistant's, and answers are not continued here: end with a "
+            "message of the user.",
+            param="messages",
+        )
+    system = [Message("system", _joined_texts(body.system))] if body.system else []
+    choice = body.tool_choice
+    return Conversation(
+        messages=(*system, *_turns(body.messages)),
+        tools=tuple(
+            Tool(tool.name, tool.description or "", tool.input_schema) for tool in body.tools or ()
+        ),
+        tool_choice=AUTO if choice is None else _choice(choice),
+        parallel_tool_calls=not (choice and choice.disable_parallel_tool_use),
+        reasoning_effort=body.output_config.effort if body.output_config else None,
+        template_kwargs=THINKING[body.thinking.type] if body.thinking else {},
+    )
+
+
+def _choice(asked: AskedChoice) -> ToolChoice:
+    match asked.type:
+        case "auto" | "none" as mode:
+            return ToolChoice(mode)
+        case "any":
+            return ToolChoice("required")
+    if asked.name is None:
+        raise ApiError(
+            "'tool_choice.name' is missing: add the tool that is to be called.",
+            param="tool_choice.name",
+        )
+    return ToolChoice("named", asked.name)
+
+
+def _turns(messages: Iterable[InputMessage]) -> list[Message]:
+    turns: list[Message] = []
+    for message in messages:
+        for found in _spoken(message):
+            if turns and turns[-1].role == found.role and found.role != "tool":
+                turns[-1] = _one_turn(turns[-1], found)
+            else:
+                turns.append(found)
+    return turns
+
+
+def _spoken(message: InputMessage) -> Iterator[Message]:
+    """What one message says: results first, as their calls came just before."""
+    blocks = message.content
+    for block in blocks:
+        if isinstance(block, ToolResultBlock):
+            yield Message(
+                "tool", _joined_texts(block.content or ()), tool_call_id=block.tool_use_id
+            )
+    calls = tuple(
+        ToolCall(block.id, block.name, json.dumps(block.input, ensure_ascii=False))
+        for block in blocks
+        if isinstance(block, ToolUseBlock)
+    )
+    text = _joined_texts(block for block in blocks if isinstance(block, TextBlock))
+    thoughts = [block.thinking for block in blocks if isinstance(block, ThinkingBlock)]
+    if text or calls or thoughts or not blocks:
+        yield Message(message.role, text, "\n".join(thoughts), calls)
+
+
+def _joined_texts(blocks: Iterable[TextBlock]) -> str:
+    return "\n".join(block.text for block in blocks)
+
+
+def _one_turn(first: Message, then: Message) -> Message:
+    return replace(
+        first,
+        text="\n".join(filter(None, (first.text, then.text))),
+        reasoning="\n".join(filter(None, (first.reasoning, then.reasoning))),
+        tool_calls=first.tool_calls + then.tool_calls,
+    )

@@ -1,0 +1,66 @@
+"""`POST /v1/messages` and `POST /v1/messages/count_tokens`: one answer in Anthropic's words."""
+
+import secrets
+
+from aiohttp import web
+
+from molink.api.anthropic.conversation import conversation_of
+from molink.api.anthropic.schemas import CountTokensBody, MessagesBody
+from molink.api.anthropic.writer import MessageWriter
+from molink.api.body import checked_body
+from molink.api.chat import ChatFormat, chat_prompt
+from molink.api.chat.answer_grammar import answer_grammar
+from molink.api.chat.typed_answer import answer_typed
+from molink.api.grammars.fields import Question, grammar_question, schema_question
+from molink.api.requests import check_model, generation_requests, token_budget
+from molink.serving.service import GenerationService
+
+__all__ = ["post_count_tokens", "post_messages"]
+
+
+async def post_messages(
+    service: GenerationService, format: ChatFormat, request: web.Request
+) -> web.StreamResponse:
+    """Answer one request, with as many tokens of `max_tokens` as the model's length leaves."""
+    card = service.card
+    async with checked_body(request, MessagesBody) as body:
+        check_model(body.model, card)
+        asked = _format_asked_for(body)
+        has_grammar = grammar_question(body, asked) is not None
+        prompt = await chat_prompt(conversation_of(body), card, format, has_grammar=has_grammar)
+        left = token_budget(None, len(prompt.token_ids), card, default=None, param="messages")
+        grammar = await answer_grammar(request, body, card, prompt, asked)
+        stops = body.model_copy(update={"stop": body.stop_sequences or body.stop})
+        (job,) = generation_requests(
+            prompt.token_ids,
+            stops,
+            card,
+            max_tokens=min(body.max_tokens, left),
+            logprobs=None,
+            grammar=grammar,
+            skip_special_tokens=prompt.skip_special_tokens,
+        )
+        writer = MessageWriter(
+            f"msg_{secrets.token_hex(12)}",
+            card.name,
+            len(prompt.token_ids),
+            is_cut=body.max_tokens > left,
+        )
+    return await answer_typed(request, service, job, prompt, writer, stream=bool(body.stream))
+
+
+def _format_asked_for(body: MessagesBody) -> Question | None:
+    if body.output_config is None or body.output_config.format is None:
+        return None
+    return schema_question(body.output_config.format.schema_, "output_config.format")
+
+
+async def post_count_tokens(
+    service: GenerationService, format: ChatFormat, request: web.Request
+) -> web.Response:
+    """How many tokens the prompt of a request has."""
+    card = service.card
+    async with checked_body(request, CountTokensBody) as body:
+        check_model(body.model, card)
+        prompt = await chat_prompt(conversation_of(body), card, format)
+    return web.json_response({"input_tokens": len(prompt.token_ids)})

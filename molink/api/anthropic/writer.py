@@ -1,0 +1,139 @@
+"""One message, block by block: its events while it is generated, and the whole.
+
+What the model gives becomes a list of blocks: what it reasoned, text, uses of tools. At most one of
+them is open at a time; a part that does not belong to it closes it and opens the next.
+"""
+
+import json
+from dataclasses import dataclass, field
+from typing import Any
+
+from molink.api.chat.parts import ReasoningDelta, TextDelta, ToolCallDelta
+from molink.api.chat.typed_answer import Event, Spent, TypedPart
+from molink.api.errors import ApiError, anthropic_error_body
+
+__all__ = ["MessageWriter"]
+
+STOP_REASONS = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use"}
+
+
+@dataclass(slots=True)
+class _OpenBlock:
+    """Block that is being written."""
+
+    block: dict[str, Any]
+    text_field: str
+    """Where its text goes, as in the block's deltas; a use of a tool has its input instead."""
+    call: int = -1
+    """Index of its call."""
+    texts: list[str] = field(default_factory=list)
+
+
+class MessageWriter:
+    """Writer of one message."""
+
+    def __init__(self, message_id: str, model: str, prompt_tokens: int, *, is_cut: bool) -> None:
+        """`is_cut`: the model's length leaves fewer tokens than the request allows."""
+        self._body: dict[str, Any] = {
+            "id": message_id,
+            "type": "message",
+            "role": "assistant",
+            "model": model,
+            "content": [],
+            "stop_reason": None,
+            "stop_sequence": None,
+            "usage": {"input_tokens": prompt_tokens, "output_tokens": 0},
+        }
+        self._is_cut = is_cut
+        self._open: _OpenBlock | None = None
+        self._events: list[Event] = []
+
+    @property
+    def body(self) -> dict[str, Any]:
+        """The message as it is now."""
+        return self._body
+
+    def started(self) -> list[Event]:
+        """The events before all parts."""
+        self._tell("message_start", message=dict(self._body, content=[]))
+        return self._told()
+
+    def wrote(self, part: TypedPart) -> list[Event]:
+        """The events of the next part."""
+        match part:
+            case TextDelta(text):
+                self._goes_on("text", {"type": "text", "text": ""}, "text", text)
+            case ReasoningDelta(text):
+                empty = {"type": "thinking", "thinking": "", "signature": ""}
+                self._goes_on("thinking", empty, "thinking", text)
+            case ToolCallDelta(index, call_id, name, arguments):
+                use = {"type": "tool_use", "id": call_id, "name": name, "input": {}}
+                self._goes_on("input_json", use, "partial_json", arguments, index)
+        return self._told()
+
+    def ended(self, finish_reason: str, stop_reason: str | int | None, spent: Spent) -> list[Event]:
+        """The events after all parts."""
+        self._close()
+        reason = STOP_REASONS[finish_reason]
+        if isinstance(stop_reason, str) and finish_reason == "stop":
+            reason, self._body["stop_sequence"] = "stop_sequence", stop_reason
+        elif reason == "max_tokens" and self._is_cut:
+            reason = "model_context_window_exceeded"
+        self._body["stop_reason"] = reason
+        self._body["usage"]["output_tokens"] = spent.answer_tokens
+        delta = {name: self._body[name] for name in ("stop_reason", "stop_sequence")}
+        self._tell("message_delta", delta=delta, usage=self._body["usage"])
+        self._tell("message_stop")
+        return self._told()
+
+    def failed(self, error: ApiError) -> list[Event]:
+        """The events of an answer that cannot go on."""
+        return [anthropic_error_body(error)]
+
+    def _goes_on(
+        self, kind: str, empty: dict[str, Any], text_field: str, text: str, call: int = -1
+    ) -> None:
+        """Add a piece of text to the open block, or to a new one when it is of another kind."""
+        is_open = self._open is not None and self._open.text_field == text_field
+        if not is_open or (self._open and self._open.call != call):
+            self._close()
+            self._open = _OpenBlock(empty, text_field, call)
+            self._tell("content_block_start", index=self._index, content_block=dict(empty))
+        assert self._open is not None, "it has begun"
+        if text:
+            self._open.texts.append(text)
+            delta = {"type": f"{kind}_delta", text_field: text}
+            self._tell("content_block_delta", index=self._index, delta=delta)
+
+    def _close(self) -> None:
+        if self._open is None:
+            return
+        block, text = self._open.block, "".join(self._open.texts)
+        if block["type"] == "tool_use":
+            block["input"] = _input(text)
+        else:
+            block[self._open.text_field] = text
+        self._tell("content_block_stop", index=self._index)
+        self._body["content"].append(block)
+        self._open = None
+
+    @property
+    def _index(self) -> int:
+        return len(self._body["content"])
+
+    def _tell(self, kind: str, **fields: Any) -> None:
+        self._events.append({"type": kind, **fields})
+
+    def _told(self) -> list[Event]:
+        events, self._events = self._events, []
+        return events
+
+
+def _input(arguments: str) -> dict[str, Any]:
+    """A call's arguments as an object; broken ones, which a model may have written, within one, as
+    Anthropic advises its own users."""
+    try:
+        found = json.loads(arguments or "{}")
+    except (ValueError, RecursionError):
+        found = None
+    return found if isinstance(found, dict) else {"INVALID_JSON": arguments}

@@ -1,0 +1,156 @@
+"""An answer in typed events, as OpenAI's responses and Anthropic's messages are.
+
+Both are lists of items that open, grow and close, streamed as events that name what happens; they
+differ in the words. So a dialect writes the events of each part, and this file does the rest. A
+whole answer takes the same way, and only its end is sent: what a client puts together from events
+is what another gets at once.
+"""
+
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from aiohttp import web
+
+from molink.api.answers import Answer, EventStream, generate_all, json_text
+from molink.api.callers import caller_of
+from molink.api.chat.parts import Finished, Part, ReasoningDelta, Reply, TextDelta, ToolCallDelta
+from molink.api.chat.prompt import ChatPrompt
+from molink.api.errors import ApiError
+from molink.serving.service import GenerationRequest, GenerationService, TokenEvent
+
+__all__ = ["Event", "Spent", "TypedPart", "TypedWriter", "answer_typed"]
+
+Event = Mapping[str, Any]
+"""With its `type`."""
+
+TypedPart = ReasoningDelta | TextDelta | ToolCallDelta
+
+
+@dataclass(slots=True)
+class Spent:
+    """Tokens of one answer."""
+
+    prompt_tokens: int
+    answer_tokens: int = 0
+    reasoning_tokens: int = 0
+    """Of the answer's: those of what the model thought."""
+    _is_thinking: bool = False
+
+    def count(self, event: TokenEvent, parts: Sequence[Part]) -> None:
+        """Count the tokens of an event, from which `parts` came. A token without parts goes with
+        those before it: it belongs to a mark, or to half a character."""
+        for part in parts:
+            if not isinstance(part, Finished):
+                self._is_thinking = isinstance(part, ReasoningDelta)
+        self.answer_tokens += len(event.token_ids)
+        self.reasoning_tokens += len(event.token_ids) if self._is_thinking else 0
+
+
+class TypedWriter(Protocol):
+    """Writer of one answer in a dialect."""
+
+    @property
+    def body(self) -> Mapping[str, Any]:
+        """The whole as it is now."""
+
+    def started(self) -> Sequence[Event]:
+        """The events before all parts."""
+
+    def wrote(self, part: TypedPart) -> Sequence[Event]:
+        """The events of the next part."""
+
+    def ended(
+        self, finish_reason: str, stop_reason: str | int | None, spent: Spent
+    ) -> Sequence[Event]:
+        """The events after all parts."""
+
+    def failed(self, error: ApiError) -> Sequence[Event]:
+        """The events of an answer that cannot go on."""
+
+
+class _TypedStream(EventStream):
+    """Context manager that writes events under their names."""
+
+    last = b""
+
+    def __init__(self, request: web.Request, writer: TypedWriter) -> None:
+        super().__init__(request)
+        self._writer = writer
+
+    def failed(self, error: ApiError) -> Sequence[Event]:
+        """The events of a failure, in the dialect's words."""
+        return self._writer.failed(error)
+
+    def encode(self, event: Event) -> bytes:
+        """An event as it is sent, its name in front."""
+        return f"event: {event['type']}\n".encode() + super().encode(event)
+
+
+async def answer_typed(
+    request: web.Request,
+    service: GenerationService,
+    job: GenerationRequest,
+    prompt: ChatPrompt,
+    writer: TypedWriter,
+    *,
+    stream: bool,
+) -> web.StreamResponse:
+    """Generate one sequence and answer with it, whole or event by event."""
+
+    async def whole(_: int, events: AsyncIterator[TokenEvent]) -> web.StreamResponse:
+        await _write_whole(prompt, events, writer)
+        return web.json_response(writer.body, dumps=json_text)
+
+    async def streamed(_: int, events: AsyncIterator[TokenEvent]) -> web.StreamResponse:
+        async with _TypedStream(request, writer) as response:
+            async for told in _written(prompt, events, writer):
+                await response.send(*told)
+        return response.response
+
+    caller = caller_of(request)
+    caller.usage.prompt_tokens += len(prompt.token_ids)
+    (response,) = await generate_all(caller, service, [job], streamed if stream else whole)
+    return response
+
+
+async def _written(
+    prompt: ChatPrompt, events: AsyncIterator[TokenEvent], writer: TypedWriter
+) -> AsyncIterator[list[Event]]:
+    """What is to be sent with each token, if anything is."""
+    reader, spent = prompt.reader(), Spent(len(prompt.token_ids))
+    told = list(writer.started())
+    async for event in events:
+        parts = reader.push(event)
+        spent.count(event, parts)
+        for part in parts:
+            if isinstance(part, Finished):
+                told += writer.ended(part.reason, event.stop_reason, spent)
+            else:
+                told += writer.wrote(part)
+        if told:
+            yield told
+        told = []
+
+
+async def _write_whole(
+    prompt: ChatPrompt, events: AsyncIterator[TokenEvent], writer: TypedWriter
+) -> None:
+    """All parts of an answer at once: in a whole answer a broken call is text."""
+    reader, spent, answer = prompt.reader(), Spent(len(prompt.token_ids)), Answer()
+    async for event in events:
+        spent.count(event, reader.push(event))
+        answer.add(event)
+    reply = prompt.reply(answer.text, answer.finish_reason)
+    for part in _parts(reply):
+        writer.wrote(part)
+    writer.ended(reply.finish_reason or "stop", answer.stop_reason, spent)
+
+
+def _parts(reply: Reply) -> Iterator[TypedPart]:
+    if reply.reasoning:
+        yield ReasoningDelta(reply.reasoning)
+    if reply.text:
+        yield TextDelta(reply.text)
+    for index, call in enumerate(reply.tool_calls):
+        yield ToolCallDelta(index, call.id, call.name, call.arguments)

@@ -1,0 +1,79 @@
+"""Which ring served a request, and what waiting, prefill and decode took.
+
+An answer's headers say what is known when they leave: of a whole answer everything, of a stream
+what came before its first event. A stream carries the rest as `molink` in its last event. All of it
+is read from the timelines of the request's sequences; where there are several, times are those of
+the slowest.
+"""
+
+import re
+from collections.abc import Iterable, Sequence
+from contextvars import ContextVar
+from typing import Any
+
+from molink.serving.timeline import RequestTimeline
+
+__all__ = ["SERVED", "note_sequences", "served_by", "serving_headers"]
+
+SERVED: ContextVar[list[RequestTimeline] | None] = ContextVar("served", default=None)
+"""Timelines of the sequences of the HTTP request that the running task serves; None: outside."""
+
+NODES_SHOWN_MAX = 64
+"""Nodes in a header: as many as the longest ring has."""
+
+NODE_CHARS_SHOWN = 40
+
+_UNSHOWN = re.compile(r"[^ -+\--~]")
+"""What does not stand in a list of names in a header: commas, and all that is not ASCII."""
+
+
+def note_sequences(timelines: Iterable[RequestTimeline | None]) -> None:
+    """Note the sequences that are generated for the request."""
+    served = SERVED.get()
+    if served is not None:
+        served += [one for one in timelines if one is not None]
+
+
+def served_by() -> dict[str, Any]:
+    """What a stream says of it in its last event: rings and nodes in the order in which they
+    served, times in milliseconds (null: it did not come so far)."""
+    timelines = SERVED.get() or []
+    return {
+        "request_id": timelines[0].arrival.request_id if timelines else None,
+        "rings": _rings(timelines),
+        "nodes": _nodes(timelines),
+        "queue_ms": _slowest_ms(one.queue_s for one in timelines),
+        "prefill_ms": _slowest_ms(one.prefill_s for one in timelines),
+        "decode_ms": _slowest_ms(one.decode_s for one in timelines),
+    }
+
+
+def serving_headers(timelines: Sequence[RequestTimeline]) -> dict[str, str]:
+    """What is known now of a request's sequences, as headers."""
+    is_over = all(one.finished_at is not None for one in timelines)
+    times = {
+        "X-MoLink-Queue-Ms": _slowest_ms(one.queue_s for one in timelines),
+        "X-MoLink-Prefill-Ms": _slowest_ms(one.prefill_s for one in timelines),
+        "X-MoLink-Decode-Ms": _slowest_ms(one.decode_s for one in timelines) if is_over else None,
+    }
+    headers = {name: f"{ms:g}" for name, ms in times.items() if ms is not None}
+    if rings := _rings(timelines):
+        headers["X-MoLink-Ring"] = ", ".join(map(str, rings))
+    if nodes := _nodes(timelines):
+        shown = [_UNSHOWN.sub("?", name)[:NODE_CHARS_SHOWN] for name in nodes[:NODES_SHOWN_MAX]]
+        headers["X-MoLink-Nodes"] = ", ".join(shown)
+    return headers
+
+
+def _rings(timelines: Iterable[RequestTimeline]) -> list[int]:
+    return list(dict.fromkeys(part.ring for one in timelines for part in one.attempts))
+
+
+def _nodes(timelines: Iterable[RequestTimeline]) -> list[str]:
+    parts = [part for one in timelines for part in one.attempts]
+    return list(dict.fromkeys(stage.node for part in parts for stage in part.stages))
+
+
+def _slowest_ms(seconds: Iterable[float | None]) -> float | None:
+    known = [one for one in seconds if one is not None]
+    return round(max(known) * 1000, 1) if known else None

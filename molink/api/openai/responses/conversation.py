@@ -1,0 +1,123 @@
+"""From the items of a request to a conversation.
+
+What one turn of the model gave are several items here (what it reasoned, its text, each call) and
+one message in a chat template, so items of the assistant are gathered until somebody else speaks.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import Any, assert_never
+
+from molink.api.chat.conversation import AUTO, Conversation, Message, Tool, ToolCall, ToolChoice
+from molink.api.errors import ApiError
+from molink.api.openai.responses.schemas import (
+    Content,
+    FunctionCall,
+    FunctionCallOutput,
+    InputMessage,
+    Item,
+    ReasoningItem,
+    RefusalPart,
+    ResponsesBody,
+)
+
+__all__ = ["conversation_of"]
+
+
+def conversation_of(body: ResponsesBody) -> Conversation:
+    """The conversation of a checked body. Raises ApiError for a choice of tools that is none."""
+    tools, choice = _offered(body)
+    instructions = [Message("system", body.instructions)] if body.instructions else []
+    return Conversation(
+        messages=(*instructions, *_messages(body.input)),
+        tools=tools,
+        tool_choice=choice,
+        parallel_tool_calls=body.parallel_tool_calls is not False,
+        reasoning_effort=body.reasoning.effort if body.reasoning else None,
+        param="input",
+    )
+
+
+# -- messages -------------------------------------------------------------------------------------
+
+
+def _messages(items: Iterable[Item]) -> list[Message]:
+    messages: list[Message] = []
+    for item in items:
+        found = _message(item)
+        if messages and _is_same_turn(messages[-1], found):
+            found = _joined(messages.pop(), found)
+        messages.append(found)
+    return messages
+
+
+def _message(item: Item) -> Message:
+    match item:
+        case InputMessage():
+            role = "system" if item.role == "developer" else item.role
+            return Message(role, _text(item.content))
+        case FunctionCall():
+            call = ToolCall(item.call_id, item.name, item.arguments)
+            return Message("assistant", tool_calls=(call,))
+        case FunctionCallOutput():
+            return Message("tool", _text(item.output), tool_call_id=item.call_id)
+        case ReasoningItem():
+            parts = item.content or item.summary or []
+            return Message("assistant", reasoning="\n".join(part.text for part in parts))
+        case other:
+            assert_never(other)
+
+
+def _text(content: Content) -> str:
+    return "\n".join(
+        part.refusal if isinstance(part, RefusalPart) else part.text for part in content
+    )
+
+
+def _is_same_turn(message: Message, item: Message) -> bool:
+    """Whether an item goes on with a turn of the assistant: reasoning comes before text, text
+    before calls."""
+    if not message.role == item.role == "assistant":
+        return False
+    if item.tool_calls:
+        return True
+    return not message.tool_calls and not message.text and not item.reasoning
+
+
+def _joined(message: Message, item: Message) -> Message:
+    return replace(
+        message,
+        text=message.text + item.text,
+        tool_calls=message.tool_calls + item.tool_calls,
+    )
+
+
+# -- tools ----------------------------------------------------------------------------------------
+
+
+def _offered(body: ResponsesBody) -> tuple[tuple[Tool, ...], ToolChoice]:
+    tools = tuple(
+        Tool(tool.name, tool.description or "", tool.parameters)
+        if tool.parameters
+        else Tool(tool.name, tool.description or "")
+        for tool in body.tools or ()
+    )
+    match body.tool_choice:
+        case None | "auto":
+            return tools, AUTO
+        case "none" | "required" as mode:
+            return tools, ToolChoice(mode)
+        case {"type": "function", "name": str(name)}:
+            return tools, ToolChoice("named", name)
+        case {"type": "allowed_tools", "mode": "auto" | "required" as mode, "tools": list(allowed)}:
+            names = [one.get("name") for one in allowed if isinstance(one, dict)]
+            return _allowed(tools, names), ToolChoice(mode)
+    raise ApiError(
+        "'tool_choice' must be 'auto', 'none', 'required', a function or allowed tools: send "
+        '{"type": "function", "name": ...} for a function.',
+        param="tool_choice",
+    )
+
+
+def _allowed(tools: Sequence[Tool], names: Sequence[Any]) -> tuple[Tool, ...]:
+    return tuple(tool for tool in tools if tool.name in names)

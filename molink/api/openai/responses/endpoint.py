@@ -1,0 +1,96 @@
+"""`POST /v1/responses`: one answer to a list of items."""
+
+import secrets
+from typing import Any
+
+from aiohttp import web
+
+from molink.api.body import checked_body
+from molink.api.chat import ChatFormat, chat_prompt
+from molink.api.chat.answer_grammar import answer_grammar
+from molink.api.chat.typed_answer import answer_typed
+from molink.api.errors import ApiError
+from molink.api.grammars.fields import Question, grammar_question, schema_question
+from molink.api.openai.responses.conversation import conversation_of
+from molink.api.openai.responses.schemas import ResponsesBody
+from molink.api.openai.responses.writer import ResponseWriter
+from molink.api.requests import check_model, generation_requests, token_budget
+from molink.serving.service import GenerationService
+
+__all__ = ["post_responses"]
+
+
+async def post_responses(
+    service: GenerationService, format: ChatFormat, request: web.Request
+) -> web.StreamResponse:
+    """Answer one request. Without a limit the answer may fill what is left of the model's
+    length."""
+    card = service.card
+    async with checked_body(request, ResponsesBody) as body:
+        check_model(body.model, card)
+        _check_served(body)
+        asked = _format_asked_for(body)
+        has_grammar = grammar_question(body, asked) is not None
+        prompt = await chat_prompt(conversation_of(body), card, format, has_grammar=has_grammar)
+        max_tokens = token_budget(
+            body.max_output_tokens,
+            len(prompt.token_ids),
+            card,
+            default=None,
+            param="max_output_tokens",
+        )
+        grammar = await answer_grammar(request, body, card, prompt, asked)
+        (job,) = generation_requests(
+            prompt.token_ids,
+            body,
+            card,
+            max_tokens=max_tokens,
+            logprobs=None,
+            grammar=grammar,
+            skip_special_tokens=prompt.skip_special_tokens,
+        )
+        writer = ResponseWriter(f"resp_{secrets.token_hex(12)}", card.name, _repeated(body))
+    return await answer_typed(request, service, job, prompt, writer, stream=bool(body.stream))
+
+
+def _check_served(body: ResponsesBody) -> None:
+    if body.previous_response_id is not None:
+        raise ApiError(
+            "Answers are not kept here, so 'previous_response_id' finds none: send the whole "
+            "conversation as 'input'.",
+            param="previous_response_id",
+            code="unsupported_parameter",
+        )
+    if body.top_logprobs or "message.output_text.logprobs" in (body.include or ()):
+        raise ApiError(
+            "Log-probabilities are no part of a response here: ask /v1/chat/completions for them.",
+            param="include" if body.include else "top_logprobs",
+            code="unsupported_parameter",
+        )
+
+
+def _format_asked_for(body: ResponsesBody) -> Question | None:
+    format = body.text.format if body.text else None
+    if format is None or format.type == "text":
+        return None
+    return schema_question(format.schema_, "text.format")
+
+
+def _repeated(body: ResponsesBody) -> dict[str, Any]:
+    """What of the request the response repeats, defaults filled in."""
+    text, reasoning = body.text, body.reasoning
+    format = text.format.model_dump(by_alias=True) if text and text.format else {"type": "text"}
+    return {
+        "instructions": body.instructions,
+        "max_output_tokens": body.max_output_tokens,
+        "metadata": body.metadata or {},
+        "parallel_tool_calls": body.parallel_tool_calls is not False,
+        "reasoning": {"effort": reasoning.effort if reasoning else None, "summary": None},
+        "service_tier": "default",
+        "temperature": 1.0 if body.temperature is None else body.temperature,
+        "text": {"format": format, "verbosity": "medium"},
+        "tool_choice": body.tool_choice or "auto",
+        "tools": [tool.model_dump() for tool in body.tools or ()],
+        "top_logprobs": 0,
+        "top_p": 1.0 if body.top_p is None else body.top_p,
+    }

@@ -1,0 +1,227 @@
+"""One response, item by item: its events while it is generated, and the whole.
+
+What the model gives becomes a list of items: what it reasoned, a message, calls of tools. At most
+one of them is open at a time; a part that does not belong to it closes it and opens the next. Each
+event is numbered and names the item and its place, as OpenAI's client demands.
+"""
+
+import secrets
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from molink.api.chat.parts import ReasoningDelta, TextDelta, ToolCallDelta
+from molink.api.chat.typed_answer import Event, Spent, TypedPart
+from molink.api.errors import ApiError
+
+__all__ = ["ResponseWriter"]
+
+
+@dataclass(frozen=True, slots=True)
+class _Kind:
+    """Kind of item, in OpenAI's words."""
+
+    id_prefix: str
+    delta: str
+    done: str
+    full: str
+    """What the event of its end calls its text."""
+    part: Callable[[str], dict[str, Any]] | None
+    """The one part of its content with a text; None: the text is a field of the item."""
+    beside: Mapping[str, Any] = field(default_factory=dict)
+    """What its events of text hold beside that."""
+
+
+def _output_text(text: str) -> dict[str, Any]:
+    return {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
+
+
+def _reasoning_text(text: str) -> dict[str, Any]:
+    return {"type": "reasoning_text", "text": text}
+
+
+_MESSAGE = _Kind(
+    "msg",
+    "response.output_text.delta",
+    "response.output_text.done",
+    "text",
+    _output_text,
+    beside={"logprobs": []},
+)
+_REASONING = _Kind(
+    "rs", "response.reasoning_text.delta", "response.reasoning_text.done", "text", _reasoning_text
+)
+_CALL = _Kind(
+    "fc",
+    "response.function_call_arguments.delta",
+    "response.function_call_arguments.done",
+    "arguments",
+    None,
+)
+
+
+@dataclass(slots=True)
+class _OpenItem:
+    """Item that is being written."""
+
+    kind: _Kind
+    item: dict[str, Any]
+    call: int = -1
+    """Index of its call."""
+    texts: list[str] = field(default_factory=list)
+
+
+class ResponseWriter:
+    """Writer of one response."""
+
+    def __init__(self, response_id: str, model: str, settings: Mapping[str, Any]) -> None:
+        """`settings`: what of the request the response repeats."""
+        self._body: dict[str, Any] = {
+            "id": response_id,
+            "object": "response",
+            "created_at": int(time.time()),
+            "status": "in_progress",
+            "error": None,
+            "incomplete_details": None,
+            "model": model,
+            "output": [],
+            "previous_response_id": None,
+            "background": False,
+            "store": False,
+            "truncation": "disabled",
+            "usage": None,
+            **settings,
+        }
+        self._open: _OpenItem | None = None
+        self._events: list[Event] = []
+        self._sequence_number = 0
+
+    @property
+    def body(self) -> dict[str, Any]:
+        """The response as it is now."""
+        return self._body
+
+    def started(self) -> list[Event]:
+        """The events before all parts."""
+        for kind in ("response.created", "response.in_progress"):
+            self._tell(kind, response=dict(self._body, output=[]))
+        return self._told()
+
+    def wrote(self, part: TypedPart) -> list[Event]:
+        """The events of the next part."""
+        match part:
+            case TextDelta(text):
+                self._goes_on(_MESSAGE, text)
+            case ReasoningDelta(text):
+                self._goes_on(_REASONING, text)
+            case ToolCallDelta():
+                self._goes_on_calling(part)
+        return self._told()
+
+    def ended(self, finish_reason: str, stop_reason: str | int | None, spent: Spent) -> list[Event]:
+        """The events after all parts."""
+        is_cut = finish_reason == "length"
+        if not self._body["output"] and self._open is None:
+            self._goes_on(_MESSAGE, "")
+        self._close("incomplete" if is_cut else "completed")
+        self._body["usage"] = _usage(spent)
+        if is_cut:
+            self._body["incomplete_details"] = {"reason": "max_output_tokens"}
+        self._end("incomplete" if is_cut else "completed")
+        return self._told()
+
+    def failed(self, error: ApiError) -> list[Event]:
+        """The events of an answer that cannot go on."""
+        self._close("incomplete")
+        self._body["error"] = {"code": "server_error", "message": str(error)}
+        self._end("failed")
+        return self._told()
+
+    # -- items ------------------------------------------------------------------------------------
+
+    def _goes_on(self, kind: _Kind, text: str) -> None:
+        if self._open is None or self._open.kind is not kind:
+            self._close()
+            is_message = kind is _MESSAGE
+            item = {"type": "message", "role": "assistant"} if is_message else {"type": "reasoning"}
+            self._begin(kind, item | ({} if is_message else {"summary": []}) | {"content": []})
+        self._add(text)
+
+    def _goes_on_calling(self, part: ToolCallDelta) -> None:
+        if self._open is None or self._open.kind is not _CALL or self._open.call != part.index:
+            self._close()
+            names = {"call_id": part.id, "name": part.name}
+            self._begin(_CALL, {"type": "function_call", **names, "arguments": ""}, part.index)
+        self._add(part.arguments)
+
+    def _begin(self, kind: _Kind, item: dict[str, Any], call: int = -1) -> None:
+        item = {"id": f"{kind.id_prefix}_{secrets.token_hex(12)}", "status": "in_progress"} | item
+        self._open = _OpenItem(kind, item, call)
+        self._tell_of_item("response.output_item.added")
+        if kind.part is not None:
+            self._tell_of_part("response.content_part.added", part=kind.part(""))
+
+    def _add(self, text: str) -> None:
+        assert self._open is not None, "it has begun"
+        if text:
+            self._open.texts.append(text)
+            self._tell_of_part(self._open.kind.delta, delta=text, **self._open.kind.beside)
+
+    def _close(self, status: str = "completed") -> None:
+        if self._open is None:
+            return
+        kind, item, text = self._open.kind, self._open.item, "".join(self._open.texts)
+        item["status"] = status
+        self._tell_of_part(kind.done, **{kind.full: text}, **kind.beside)
+        if kind.part is None:
+            item["arguments"] = text
+        else:
+            item["content"] = [kind.part(text)]
+            self._tell_of_part("response.content_part.done", part=kind.part(text))
+        self._tell_of_item("response.output_item.done")
+        self._body["output"].append(item)
+        self._open = None
+
+    # -- events -----------------------------------------------------------------------------------
+
+    def _end(self, status: str) -> None:
+        self._body["status"] = status
+        if status == "completed":
+            self._body["completed_at"] = int(time.time())
+        self._tell(f"response.{status}", response=self._body)
+
+    def _tell_of_item(self, kind: str) -> None:
+        """An event with the whole open item."""
+        assert self._open is not None, "it is about an item"
+        self._tell(kind, output_index=self._output_index, item=dict(self._open.item))
+
+    def _tell_of_part(self, kind: str, **fields: Any) -> None:
+        """An event about the text of the open item."""
+        assert self._open is not None, "it is about an item"
+        place = {} if self._open.kind.part is None else {"content_index": 0}
+        item_id = self._open.item["id"]
+        self._tell(kind, output_index=self._output_index, item_id=item_id, **place, **fields)
+
+    @property
+    def _output_index(self) -> int:
+        """Of the open item."""
+        return len(self._body["output"])
+
+    def _tell(self, kind: str, **fields: Any) -> None:
+        self._events.append({"type": kind, "sequence_number": self._sequence_number, **fields})
+        self._sequence_number += 1
+
+    def _told(self) -> list[Event]:
+        events, self._events = self._events, []
+        return events
+
+
+def _usage(spent: Spent) -> dict[str, Any]:
+    return {
+        "input_tokens": spent.prompt_tokens,
+        "input_tokens_details": {"cached_tokens": 0, "cache_write_tokens": 0},
+        "output_tokens": spent.answer_tokens,
+        "output_tokens_details": {"reasoning_tokens": spent.reasoning_tokens},
+        "total_tokens": spent.prompt_tokens + spent.answer_tokens,
+    }

@@ -1,0 +1,309 @@
+"""What endpoints answer, as models of which `/openapi.json` is made.
+
+Answers themselves are plain dicts, because hundreds a second are written; a test holds them to what
+stands here. A field may always be joined by others.
+"""
+
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+__all__ = [
+    "AnthropicError",
+    "ChatAnswer",
+    "CompletionAnswer",
+    "DetokenizeAnswer",
+    "ErrorAnswer",
+    "EventsAnswer",
+    "GenerateAnswer",
+    "Health",
+    "MessagesAnswer",
+    "ModelEntry",
+    "ModelList",
+    "PlanAnswer",
+    "RequestsAnswer",
+    "ResponsesAnswer",
+    "ServedBy",
+    "TokenCount",
+    "TokenizeAnswer",
+]
+
+
+class _Answer(BaseModel):
+    model_config = ConfigDict(extra="allow", use_attribute_docstrings=True)
+
+
+class Error(_Answer):
+    """What went wrong."""
+
+    message: str
+    """One sentence that says what to do."""
+    type: Literal["invalid_request_error", "requests", "server_error"]
+    param: str | None
+    """Path of the field that is wrong, such as `messages.0.role`."""
+    code: str | None
+    """Name of the mistake, for programs."""
+
+
+class ErrorAnswer(_Answer):
+    """An error in OpenAI's shape."""
+
+    error: Error
+
+
+class AnthropicErrorDetail(_Answer):
+    """What went wrong, in Anthropic's words."""
+
+    type: str
+    message: str
+
+
+class AnthropicError(_Answer):
+    """An error in Anthropic's shape."""
+
+    type: Literal["error"]
+    error: AnthropicErrorDetail
+
+
+class Usage(_Answer):
+    """Tokens that a request cost."""
+
+    prompt_tokens: int = Field(ge=0)
+    completion_tokens: int = Field(ge=0)
+    total_tokens: int = Field(ge=0)
+
+
+class ServedBy(_Answer):
+    """Which rings served a request, and what each part took; in a stream's last event."""
+
+    request_id: str | None
+    rings: list[int]
+    """Numbers of rings, in the order in which they served."""
+    nodes: list[str]
+    queue_ms: float | None
+    """From arrival until a ring began to compute."""
+    prefill_ms: float | None
+    """From there to the first token."""
+    decode_ms: float | None
+    """From there to the last."""
+
+
+FinishReason = Literal["stop", "length", "tool_calls"]
+
+
+class _Choice(_Answer):
+    index: int = Field(ge=0)
+    finish_reason: FinishReason | None
+    stop_reason: str | int | None
+    """The stop string or token that was asked for and came; "deadline" where `timeout_s` ended
+    it."""
+
+
+class CompletionLogprobs(_Answer):
+    """Log-probabilities as four lists of one entry for each token."""
+
+    tokens: list[str]
+    token_logprobs: list[float | None]
+    """The first token of a prompt that is echoed has none."""
+    top_logprobs: list[dict[str, float] | None]
+    text_offset: list[int]
+
+
+class CompletionChoice(_Choice):
+    """One continuation of one prompt."""
+
+    text: str
+    logprobs: CompletionLogprobs | None
+
+
+class _OpenAiAnswer(_Answer):
+    id: str
+    created: int
+    """Seconds since 1970."""
+    model: str
+
+
+class CompletionAnswer(_OpenAiAnswer):
+    """Answer of `POST /v1/completions`; streamed events have the same shape with what is new."""
+
+    object: Literal["text_completion"]
+    choices: list[CompletionChoice]
+    usage: Usage
+
+
+class TokenAlternative(_Answer):
+    """A token and how likely it was."""
+
+    token: str
+    logprob: float = Field(le=0)
+    bytes: list[int] | None
+    """Of its text in UTF-8; null where the token is part of a character."""
+
+
+class TokenPosition(TokenAlternative):
+    """A token of the answer, and the likeliest at its place."""
+
+    top_logprobs: list[TokenAlternative]
+
+
+class ChatLogprobs(_Answer):
+    """Log-probabilities of an answer's tokens."""
+
+    content: list[TokenPosition] | None
+
+
+class ChatMessage(_Answer):
+    """The model's message."""
+
+    role: Literal["assistant"]
+    content: str | None
+
+
+class ChatChoice(_Choice):
+    """One answer to a conversation."""
+
+    message: ChatMessage
+    logprobs: ChatLogprobs | None
+
+
+class ChatAnswer(_OpenAiAnswer):
+    """Answer of `POST /v1/chat/completions`; streamed events carry `delta` instead of `message`."""
+
+    object: Literal["chat.completion"]
+    choices: list[ChatChoice]
+    usage: Usage
+
+
+class Timing(_Answer):
+    """Seconds of one answer by the server's clock."""
+
+    ttft_s: float | None
+    """Until the first token."""
+    tpot_s: float | None
+    """Mean time between tokens after it; null for a single token."""
+    total_s: float | None
+
+
+class TokenIdAlternative(_Answer):
+    """A token by its id, and how likely it was."""
+
+    token_id: int = Field(ge=0)
+    logprob: float = Field(le=0)
+
+
+class TokenIdPosition(TokenIdAlternative):
+    """A token of the answer by its id, and the likeliest at its place."""
+
+    top: list[TokenIdAlternative]
+
+
+class GenerateAnswer(_Answer):
+    """Answer of `POST /generate`; streamed events have the same shape with what is new, and usage
+    and timing so far."""
+
+    id: str
+    text: str
+    token_ids: list[int]
+    finish_reason: Literal["stop", "length"] | None
+    stop_reason: str | int | None
+    usage: Usage
+    timing: Timing
+    logprobs: list[TokenIdPosition] | None = None
+
+
+class ModelEntry(_Answer):
+    """One name of the served model."""
+
+    id: str
+    object: Literal["model"]
+    created: int
+    owned_by: str
+    root: str
+    """The model's own name."""
+    parent: str | None
+    max_model_len: int = Field(ge=1)
+    """Most tokens of prompt and answer together."""
+    context_length: int = Field(ge=1)
+    """The same."""
+    vocabulary_size: int = Field(ge=1)
+
+
+class ModelList(_Answer):
+    """The names of the served model."""
+
+    object: Literal["list"]
+    data: list[ModelEntry]
+
+
+class Health(_Answer):
+    """Whether requests are accepted."""
+
+    status: Literal["ok", "unready"]
+    reason: str | None = None
+    """Why not."""
+
+
+class PlanAnswer(_Answer):
+    """A plan for the PCs that are here, or why there is none."""
+
+    model: str
+    plan: dict[str, Any] | None = None
+    shortage: str | None = None
+
+
+class RequestsAnswer(_Answer):
+    """Timelines of requests: those that are live, then the last that have ended."""
+
+    requests: list[dict[str, Any]]
+
+
+class EventsAnswer(_Answer):
+    """What has happened to the cluster."""
+
+    events: list[dict[str, Any]]
+    next: int = Field(ge=0)
+    """To be sent as `after` for what comes next."""
+
+
+class ResponsesAnswer(_Answer):
+    """Answer of `POST /v1/responses`, as OpenAI's `Response`."""
+
+    id: str
+    object: Literal["response"]
+    status: Literal["completed", "incomplete", "failed", "in_progress"]
+    model: str
+    output: list[dict[str, Any]]
+
+
+class MessagesAnswer(_Answer):
+    """Answer of `POST /v1/messages`, as Anthropic's `Message`."""
+
+    id: str
+    type: Literal["message"]
+    role: Literal["assistant"]
+    model: str
+    content: list[dict[str, Any]]
+    stop_reason: str | None
+    stop_sequence: str | None
+    usage: dict[str, Any]
+
+
+class TokenCount(_Answer):
+    """Answer of `POST /v1/messages/count_tokens`."""
+
+    input_tokens: int = Field(ge=0)
+
+
+class TokenizeAnswer(_Answer):
+    """Answer of `POST /tokenize`."""
+
+    count: int = Field(ge=0)
+    max_model_len: int = Field(ge=1)
+    tokens: list[int]
+    token_strs: list[str] | None = None
+
+
+class DetokenizeAnswer(_Answer):
+    """Answer of `POST /detokenize`."""
+
+    prompt: str

@@ -1,0 +1,211 @@
+"""What `/openapi.json` says of each endpoint beyond its route and its handler's own words."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import BaseModel
+
+from molink.api.anthropic.schemas import CountTokensBody, MessagesBody
+from molink.api.openai.responses.schemas import ResponsesBody
+from molink.api.openapi import answers
+from molink.api.schemas import ChatBody, CompletionBody, GenerateBody
+from molink.api.vllm.tokenize import DetokenizeBody, TokenizeBody
+
+__all__ = ["OPERATIONS", "STATUSES", "Operation"]
+
+STATUSES: Mapping[int, str] = {
+    400: "A field is wrong, or cannot be honoured.",
+    401: "A key is wanted and none was sent, or one that is not known, expired or revoked.",
+    403: "The key does not open this, or the page's origin or the server's name is not allowed.",
+    404: "There is nothing here, or no model of this name.",
+    408: "The body did not come in time.",
+    413: "The body is too large.",
+    415: "The body is no JSON by its content type.",
+    429: "The key's rate or the caller's share is used up.",
+    503: "No ring serves now; `Retry-After` says when to ask again.",
+    504: "The request's `timeout_s` ran out before the first token.",
+}
+"""Why each error is answered."""
+
+OF_POSTS = (400, 401, 403, 408, 413, 415, 429, 503)
+OF_ANSWERS = (*OF_POSTS, 404, 504)
+OF_ORDERS = (400, 401, 403, 408, 413, 415, 503)
+OF_GETS = (401, 403)
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """One endpoint, as its users see it."""
+
+    tag: str
+    summary: str
+    answer: type[BaseModel] | None = None
+    """None: an object of which no more is promised, or `content_type`."""
+    body: type[BaseModel] | None = None
+    errors: tuple[int, ...] = OF_GETS
+    error: type[BaseModel] = answers.ErrorAnswer
+    is_streamed: bool = False
+    """Whether `"stream": true` makes it server-sent events."""
+    is_open: bool = False
+    """Whether it never needs a key."""
+    is_unready_an_answer: bool = False
+    """Whether 503 is answered in the shape of 200."""
+    content_type: str = "application/json"
+    query: Mapping[str, Mapping[str, Any]] | None = None
+    """Schema of each parameter of the query."""
+    fields: Mapping[str, Mapping[str, Any]] | None = None
+    """Schema of each field of a short body."""
+    orders: tuple[str, ...] = ()
+    """What the path's `order` may be."""
+    example: Mapping[str, Any] | None = None
+    """Of a body."""
+
+
+INFERENCE, SERVER, CLUSTER = "Inference", "Server", "Cluster"
+
+OPERATIONS: Mapping[tuple[str, str], Operation] = {
+    ("POST", "/v1/chat/completions"): Operation(
+        INFERENCE,
+        "Continue a conversation",
+        answers.ChatAnswer,
+        ChatBody,
+        OF_ANSWERS,
+        is_streamed=True,
+        example={
+            "messages": [{"role": "user", "content": "Tell me of rings."}],
+            "max_completion_tokens": 64,
+            "stream": True,
+        },
+    ),
+    ("POST", "/v1/completions"): Operation(
+        INFERENCE,
+        "Continue one or several prompts",
+        answers.CompletionAnswer,
+        CompletionBody,
+        OF_ANSWERS,
+        is_streamed=True,
+        example={"prompt": "Once upon a time", "max_tokens": 64, "stream": True},
+    ),
+    ("POST", "/generate"): Operation(
+        INFERENCE,
+        "Continue a prompt, with token ids and timing",
+        answers.GenerateAnswer,
+        GenerateBody,
+        OF_ANSWERS,
+        is_streamed=True,
+        example={"prompt": "Once upon a time", "max_tokens": 64},
+    ),
+    ("POST", "/v1/responses"): Operation(
+        INFERENCE,
+        "Continue a conversation, as OpenAI's Responses; nothing is kept",
+        answers.ResponsesAnswer,
+        ResponsesBody,
+        OF_ANSWERS,
+        is_streamed=True,
+        example={"input": "Tell me of rings.", "max_output_tokens": 64},
+    ),
+    ("POST", "/v1/messages"): Operation(
+        INFERENCE,
+        "Continue a conversation, as Anthropic's Messages",
+        answers.MessagesAnswer,
+        MessagesBody,
+        OF_ANSWERS,
+        error=answers.AnthropicError,
+        is_streamed=True,
+        example={
+            "model": "demo",
+            "max_tokens": 64,
+            "messages": [{"role": "user", "content": "Tell me of rings."}],
+        },
+    ),
+    ("POST", "/v1/messages/count_tokens"): Operation(
+        INFERENCE,
+        "Count the tokens of a conversation",
+        answers.TokenCount,
+        CountTokensBody,
+        (*OF_POSTS, 404),
+        error=answers.AnthropicError,
+        example={"model": "demo", "messages": [{"role": "user", "content": "hello"}]},
+    ),
+    ("POST", "/tokenize"): Operation(
+        INFERENCE,
+        "Token ids of a prompt or a conversation",
+        answers.TokenizeAnswer,
+        TokenizeBody,
+        (*OF_POSTS, 404),
+        example={"prompt": "Once upon a time"},
+    ),
+    ("POST", "/detokenize"): Operation(
+        INFERENCE,
+        "The text of token ids",
+        answers.DetokenizeAnswer,
+        DetokenizeBody,
+        (*OF_POSTS, 404),
+        example={"tokens": [1, 2, 3]},
+    ),
+    ("GET", "/v1/models"): Operation(INFERENCE, "List the model's names", answers.ModelList),
+    ("GET", "/v1/models/{model}"): Operation(
+        INFERENCE, "Show one of them", answers.ModelEntry, errors=(*OF_GETS, 404)
+    ),
+    ("GET", "/health"): Operation(
+        SERVER,
+        "Whether requests are accepted",
+        answers.Health,
+        errors=(),
+        is_open=True,
+        is_unready_an_answer=True,
+    ),
+    ("GET", "/"): Operation(
+        SERVER, "A page to chat in", errors=(), is_open=True, content_type="text/html"
+    ),
+    ("GET", "/ring"): Operation(SERVER, "The rings, as the page shows them"),
+    ("GET", "/openapi.json"): Operation(SERVER, "This document", errors=(), is_open=True),
+    ("GET", "/docs"): Operation(
+        SERVER, "A page to try the API", errors=(), is_open=True, content_type="text/html"
+    ),
+    ("GET", "/cluster"): Operation(CLUSTER, "Stages, links and load of the rings"),
+    ("GET", "/cluster/requests"): Operation(
+        CLUSTER, "Timelines of requests", answers.RequestsAnswer
+    ),
+    ("GET", "/cluster/events"): Operation(
+        CLUSTER,
+        "What has happened to the cluster",
+        answers.EventsAnswer,
+        errors=(*OF_GETS, 400),
+        query={"after": {"type": "integer", "minimum": 0, "maximum": 10**15 - 1}},
+    ),
+    ("GET", "/metrics"): Operation(CLUSTER, "Figures for Prometheus", content_type="text/plain"),
+    ("POST", "/cluster/nodes/{id}/{order}"): Operation(
+        CLUSTER,
+        "Drain, resume or remove a node",
+        errors=(*OF_ORDERS, 404),
+        orders=("drain", "resume", "remove"),
+    ),
+    ("POST", "/cluster/invites"): Operation(
+        CLUSTER,
+        "Make an invite",
+        errors=OF_ORDERS,
+        fields={
+            "expires_s": {"type": "number", "default": 86400},
+            "uses": {"type": "integer", "default": 5},
+            "name": {"type": "string", "default": ""},
+        },
+        example={"expires_s": 86400, "uses": 5, "name": "friends"},
+    ),
+    ("POST", "/cluster/intake"): Operation(
+        CLUSTER,
+        "Refuse new requests, or take them again",
+        errors=OF_ORDERS,
+        fields={"paused": {"type": "boolean"}},
+        example={"paused": True},
+    ),
+    ("GET", "/plan"): Operation(
+        CLUSTER,
+        "The best plan for the PCs that are here",
+        answers.PlanAnswer,
+        errors=(*OF_GETS, 400, 503),
+        query={"split": {"type": "string", "enum": ["planned", "even"]}},
+    ),
+}
+"""By method and path, as in the document."""

@@ -1,0 +1,1 @@
+"""vLLM's own endpoints, in vLLM's shapes."""

@@ -1,0 +1,218 @@
+"""What `molink up` and `molink serve` leave for programs that watch: logs, a trace, OTLP.
+
+Logs are lines for people, or one JSON object a line for programs. Lines are warnings, on standard
+error, beside what the command tells its operator. As JSON, everything is a log record: what happens
+to the cluster, and each request that has ended, too. A record that is made while a request is
+served bears the request's id.
+"""
+
+import json
+import logging
+import sys
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from functools import wraps
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TextIO
+from urllib.parse import urlsplit
+
+import click
+
+from molink.errors import UserError
+from molink.printable import PrintableFormatter, printable_line
+from molink.serving.timeline import ARRIVAL, RequestTimeline
+
+if TYPE_CHECKING:
+    from molink.api.metrics.route import Metrics
+    from molink.cli.terminal import StatusLine
+    from molink.coordinator.cluster import Cluster
+
+__all__ = ["OPERATOR_LOG", "Watching", "log_request", "set_up_logs", "watch_options"]
+
+LOG_FORMATS = ("text", "json")
+
+Command = Callable[..., Any]
+
+_WATCH_OPTIONS = (
+    click.option(
+        "--log-format",
+        type=click.Choice(LOG_FORMATS),
+        default="text",
+        show_default=True,
+        help="Of what is said on standard error: lines for people, or a JSON object a line.",
+    ),
+    click.option(
+        "--trace-file",
+        metavar="FILE",
+        type=click.Path(path_type=Path),
+        help="Write what each stage, link and request does, for ui.perfetto.dev; names of PCs are "
+        "in it, prompts and answers are not.",
+    ),
+    click.option(
+        "--otlp",
+        metavar="URL",
+        help="Send metrics, and a trace of each request, to the OpenTelemetry collector there "
+        "(OTLP over HTTP, as http://127.0.0.1:4318); needs molink[otlp].",
+    ),
+)
+
+
+MESSAGE_CHARS_MAX = 4000
+"""Of one record: a traceback is cut at its beginning."""
+
+OPERATOR_LOG = logging.getLogger("molink.cluster")
+"""What the command tells its operator, where everything is a log record."""
+
+log = logging.getLogger("molink.requests")
+
+
+class _RequestId(logging.Filter):
+    """Filter that gives each record the id of the request that is being served."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        arrival = ARRIVAL.get()
+        record.request_id = arrival.request_id if arrival is not None else ""
+        return True
+
+
+class _LineFormatter(PrintableFormatter):
+    """Formatter of lines: as before, with the request's id where there is one."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        line = super().format(record)
+        request_id = printable_line(getattr(record, "request_id", ""))
+        return f"[{request_id}] {line}" if request_id else line
+
+
+class _JsonFormatter(logging.Formatter):
+    """Formatter of JSON objects: time, level, logger, message, and `fields` of the record."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        said: dict[str, Any] = {
+            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage()[:MESSAGE_CHARS_MAX],
+        }
+        if request_id := getattr(record, "request_id", ""):
+            said["request_id"] = request_id
+        said |= getattr(record, "fields", {})
+        if record.exc_info:
+            said["exception"] = self.formatException(record.exc_info)[-MESSAGE_CHARS_MAX:]
+        return json.dumps(said, default=str)
+
+
+def set_up_logs(log_format: str, stream: TextIO) -> None:
+    """Have all loggers of this process write there in this format."""
+    handler = logging.StreamHandler(stream)
+    handler.addFilter(_RequestId())
+    handler.setFormatter(_JsonFormatter() if log_format == "json" else _LineFormatter())
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(logging.WARNING)
+    logging.getLogger("molink").setLevel(logging.INFO if log_format == "json" else logging.WARNING)
+
+
+def log_request(timeline: RequestTimeline) -> None:
+    """Log that a request has ended: at INFO, so that lines for people do not have it."""
+    fields = {
+        "request_id": timeline.arrival.request_id,
+        "choice": timeline.choice,
+        "key_id": timeline.key_id,
+        "finish_reason": timeline.finish_reason,
+        "prompt_tokens": timeline.prompt_tokens,
+        "tokens": timeline.tokens,
+        "queue_s": timeline.queue_s,
+        "prefill_s": timeline.prefill_s,
+        "decode_s": timeline.decode_s,
+        "total_s": timeline.total_s,
+        "rings": [attempt.ring for attempt in timeline.attempts],
+        "error": timeline.error,
+    }
+    log.info("request ended: %s", timeline.finish_reason, extra={"fields": fields})
+
+
+@dataclass(frozen=True, slots=True)
+class Watching:
+    """Wishes of an operator. Raises UserError for a URL that is none, or without `molink[otlp]`."""
+
+    log_format: str = "text"
+    trace_file: Path | None = None
+    otlp: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.otlp is None:
+            return
+        parts = urlsplit(self.otlp)
+        if parts.scheme not in ("http", "https") or not parts.netloc:
+            raise UserError(f"--otlp takes a URL such as http://127.0.0.1:4318, got {self.otlp!r}.")
+        try:
+            import_module("molink.api.metrics.otlp")
+        except ModuleNotFoundError:
+            raise UserError("--otlp needs more packages: pip install 'molink[otlp]'.") from None
+
+    @property
+    def is_json(self) -> bool:
+        """Whether everything that is said is a log record."""
+        return self.log_format == "json"
+
+    def status_line(self) -> "StatusLine":
+        """Where the command tells what happens."""
+        from molink.cli.terminal import StatusLine
+
+        return StatusLine(log=OPERATOR_LOG if self.is_json else None)
+
+    @asynccontextmanager
+    async def recording(self, cluster: "Cluster", metrics: "Metrics") -> AsyncIterator[None]:
+        """Leave what is wished for while the block runs. Raises UserError when the trace file
+        cannot be written."""
+        from molink.tasks import background_tasks
+
+        cluster.service.request_log.watch(log_request)
+        async with AsyncExitStack() as stack:
+            works = []
+            if self.trace_file is not None:
+                works.append(self._trace(self.trace_file, cluster, stack))
+            if self.otlp is not None:
+                works.append(_export(self.otlp, metrics, stack))
+            tasks = await stack.enter_async_context(background_tasks())
+            for work in works:
+                tasks.create_task(work.run())
+            yield
+
+    def _trace(self, path: Path, cluster: "Cluster", stack: AsyncExitStack) -> Any:
+        from molink.coordinator.requests.cluster_trace import ClusterTrace
+        from molink.serving.trace_file import TraceFile
+
+        trace = ClusterTrace(cluster.service, TraceFile.create(path, time.monotonic(), time.time()))
+        stack.callback(trace.close)
+        return trace
+
+
+def _export(url: str, metrics: "Metrics", stack: AsyncExitStack) -> Any:
+    from molink.api.metrics.otlp import OtlpExport
+
+    export = OtlpExport.to(url, metrics)
+    stack.push_async_callback(export.close)
+    return export
+
+
+def watch_options(command: Command) -> Command:
+    """Give the command one `watching` for these options, and have its ring traced if wished for;
+    logs are set up before it runs."""
+
+    @wraps(command)
+    def run(**options: Any) -> Any:
+        names = ("log_format", "trace_file", "otlp")
+        watching = Watching(**{name: options.pop(name) for name in names})
+        set_up_logs(watching.log_format, sys.stderr)
+        ring = replace(options.pop("ring"), traced=watching.trace_file is not None)
+        return command(watching=watching, ring=ring, **options)
+
+    for option in reversed(_WATCH_OPTIONS):
+        run = option(run)
+    return run
