@@ -14,7 +14,7 @@ IMAGES = Path(__file__).parents[2] / "docs" / "images"
 
 ANEW = """\
 The screen has changed. Look at it, and if it is meant so:
-    python -m tools.experiments.dashboard.pictures docs/images/node_loss.jsonl.gz --out docs/images
+    python -m tools.experiments.dashboard.pictures --out docs/images
 """
 
 

@@ -30,8 +30,8 @@ ends of a ring, whose stages do more than layers."""
 PACE_FACTOR = 2.0
 """A stage whose step takes so many times as long as the ring's median sets the pace."""
 
-STEPS_MIN = 20
-"""A stage has computed before its times mean something; the first steps are of cold memory."""
+STEPS_MIN = 100
+"""A stage has computed so many before its times mean something; the first are of cold memory."""
 
 LOST_S = 600.0
 """So long a node that was lost before our eyes is news."""

@@ -1,6 +1,6 @@
 """Draws the pictures of docs/dashboard.md from a recording.
 
-    python -m tools.experiments.dashboard.pictures RECORDING --out DIR
+    python -m tools.experiments.dashboard.pictures --out DIR
 
 Each picture is a moment that is found in the recording by what it shows (the first look at which a
 PC stands out as slow, the first without one), drawn by the dashboard itself on a terminal of a
@@ -109,7 +109,13 @@ async def draw(recording: Recording, picture: Picture, name: str) -> str:
 
 
 @experiment
-@click.argument("recording", type=click.Path(dir_okay=False, path_type=Path))
+@click.option(
+    "--recording",
+    type=click.Path(dir_okay=False, path_type=Path),
+    default="docs/images/node_loss.jsonl.gz",
+    show_default=True,
+    help="Made by node_loss.",
+)
 def main(out: Path, recording: Path) -> None:
     """Draw all of them into OUT/dashboard-NAME.svg."""
     opened = Recording.open(recording)
