@@ -34,6 +34,9 @@ FONT = re.compile(r"\s*@font-face \{.*?\}\n", re.DOTALL)
 STEADY_S = 12.0
 """After the beginning, when the sparklines have something to show."""
 
+REFRESHES = 4
+"""Of the screen after the last key: the last line tells what the others left it."""
+
 Moment = Callable[[Recording], int]
 """Number of the look that a picture shows."""
 
@@ -103,8 +106,8 @@ async def draw(recording: Recording, picture: Picture, name: str) -> str:
     async with app.run_test(size=picture.size) as pilot:
         for key in picture.keys:
             await pilot.press(key)
-        await pilot.pause()
-        await pilot.pause()
+        for _ in range(REFRESHES):
+            await pilot.pause()
         return FONT.sub("", app.export_screenshot(title=f"molink dashboard: {name}"))
 
 
