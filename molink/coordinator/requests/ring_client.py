@@ -286,6 +286,7 @@ class RingClient:
         """Hand tokens out; those of requests that have ended are dropped. Raises StageError when
         they cannot be what was asked for."""
         now = time.monotonic()
+        self._note_waits(message.waits, now)
         for token in message.tokens:
             live = self._live.get(token.request_id)
             if (objection := self._objection(token, live)) is not None:
@@ -295,6 +296,12 @@ class RingClient:
                 self.tokens_sent += 1
                 self._note_token(live, now)
                 live.events.put_nowait(self._event(live, token))
+
+    def _note_waits(self, waits: Iterable[tuple[int, float]], now: float) -> None:
+        for request_id, waited_s in waits:
+            live = self._live.get(request_id)
+            if live is not None and live.timeline is not None and waited_s >= 0:
+                live.timeline.prompt_computed(live.timeline.prompt_tokens, waited_s, now)
 
     def _note_token(self, live: _Sequence, now: float) -> None:
         elapsed_s = min(ROUND_MAX_S, now - live.moved_at)
