@@ -12,7 +12,7 @@ from molink.api.body import _checked
 from molink.api.callers import CALLERS, Callers
 from molink.api.chat import ChatFormat, chat_prompt
 from molink.api.errors import ApiError
-from molink.api.generate import _request_of
+from molink.api.generate import _job_of
 from molink.api.openai import chat, completions
 from molink.api.openai.conversation import conversation_of
 from molink.api.requests import prompt_list, tokens_of_prompt
@@ -47,19 +47,19 @@ GET = make_mocked_request("GET", "/")
 
 
 async def _generate(data: bytes) -> object:
-    return await _request_of(_checked(bytearray(data), GenerateBody), CARD)
+    return await _job_of(GET, _checked(bytearray(data), GenerateBody), CARD)
 
 
 async def _completions(data: bytes) -> None:
     body = _checked(bytearray(data), CompletionBody)
     for prompt in prompt_list(body.prompt):
-        completions._requests(await tokens_of_prompt(prompt, CARD), body, CARD)
+        completions._requests(await tokens_of_prompt(prompt, CARD), body, CARD, "")
 
 
 async def _chat(data: bytes) -> None:
     body = _checked(bytearray(data), ChatBody)
     prompt = await chat_prompt(conversation_of(body), CARD, ChatFormat())
-    chat._requests(prompt, body, CARD)
+    chat._requests(prompt, body, CARD, "")
 
 
 def _weights_range(data: bytes) -> None:
