@@ -184,7 +184,7 @@ class StageLoop:
                 message = Activations(batch, header, buffer)
                 self.links.send_next(message, batch.batch_class)
             case SendTokens(batch):
-                returned, copies = self.end_rules.sampled(batch, output.drawn)
+                returned, copies = self.end_rules.sampled(batch, output.drawn, output.scores)
                 self.links.send_next(returned)
                 for copy in copies:
                     self.links.send_coordinator(copy)
