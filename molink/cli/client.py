@@ -144,7 +144,12 @@ def _answer(server: Server, body: dict[str, Any]) -> str:
 
 
 def _delta_text(event: Event) -> str:
-    return "".join(choice["delta"].get("content") or "" for choice in event["choices"])
+    return _of_deltas(event, "content")
+
+
+def _of_deltas(event: Event, name: str) -> str:
+    deltas = (choice["delta"] for choice in event.get("choices", ()))
+    return "".join(delta.get(name) or "" for delta in deltas)
 
 
 async def _print_stream(
@@ -154,12 +159,20 @@ async def _print_stream(
     text_of: Callable[[Event], str],
     pieces: list[str],
 ) -> None:
-    """Write the text of an answer's events as they come, and keep it in `pieces`."""
+    """Write the text of an answer's events as they come, and keep it in `pieces`; what the model
+    thinks goes to standard error."""
     from molink.client.api_client import ApiClient
 
+    is_thinking = False
     async with ApiClient(*server) as client, aclosing(client.stream(path, body)) as events:
         async for event in events:
+            if thought := _of_deltas(event, "reasoning"):
+                click.secho(printable(thought), dim=True, nl=False, err=True)
+                is_thinking = True
             pieces.append(text_of(event))
+            if is_thinking and pieces[-1]:
+                click.echo(err=True)
+                is_thinking = False
             click.echo(printable(pieces[-1]), nl=False)
 
 

@@ -128,6 +128,13 @@ async def test_an_answer_goes_on_when_a_process_of_the_ring_dies(tools, tiny_lla
         [expected] = tools.greedy_reference(tiny_llama, [[5]], 60)
         assert answer["token_ids"] == expected
         assert after["epoch"] > before["epoch"] and after["unready_reason"] is None
+        (told,) = (await tools.get(server.url, "/cluster/requests"))["requests"]
+        first, second = told["attempts"]
+        assert first["tokens"] + second["tokens"] == told["tokens"] == 60
+        assert first["moved_because"] and told["finish_reason"] == "length"
+        events = (await tools.get(server.url, "/cluster/events"))["events"]
+        of_first = [one["kind"] for one in events if one["ring"] == first["ring"]]
+        assert {"ring_serving", "request_moved", "ring_ended"} <= set(of_first)
         assert server.stop() == 0
         said = "".join(server.stderr)
         assert name in said and "requests are answered" in said

@@ -2,8 +2,8 @@
 
 Stages tell of their steps in their health reports, on their own clocks. Of a report that comes soon
 the age is small, so the smallest difference between the two clocks over the first reports is nearly
-the true one; until it is known steps are kept back. All tracks of one trace then agree to some
-hundredths of a second, and steps of one stage exactly. NTP's exchange was rejected: it would bring
+the true one; until it is known steps are kept back. All tracks of one trace then agree to a tenth
+of a second or two, and steps of one stage exactly. NTP's exchange was rejected: it would bring
 a message that only a trace needs.
 """
 
