@@ -178,6 +178,9 @@ class StreamOptions(_Strict):
     """OpenAI's `stream_options`. `include_obfuscation` is accepted and does nothing."""
 
     include_usage: bool | None = None
+    continuous_usage_stats: bool | None = None
+    """With `include_usage`: what a choice has cost so far, in each of its chunks, as vLLM's server
+    tells it. Benchmarks count tokens by it."""
     include_obfuscation: bool | None = None
 
 

@@ -18,6 +18,8 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
 
+from molink.errors import ErrorGuard
+
 __all__ = ["ARRIVAL", "Arrival", "RequestLog", "RequestTimeline", "RingAttempt", "StageLayers"]
 
 ENDED_MAX = 200
@@ -262,6 +264,7 @@ class RequestLog:
     """By identity, in the order in which they came."""
     _ended: deque[RequestTimeline] = field(default_factory=lambda: deque(maxlen=ENDED_MAX))
     _watchers: list[Watcher] = field(default_factory=list)
+    _guard: ErrorGuard = field(default_factory=lambda: ErrorGuard("Telling of a request's end"))
 
     @property
     def live(self) -> list[RequestTimeline]:
@@ -295,7 +298,8 @@ class RequestLog:
             self._live.pop(id(timeline), None)
             self._ended.append(timeline)
             for watcher in self._watchers:
-                watcher(timeline)
+                with self._guard:
+                    watcher(timeline)
 
     def report(self) -> list[dict[str, Any]]:
         """The timelines of `GET /cluster/requests`: live ones first, then ended ones, the newest

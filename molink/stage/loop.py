@@ -177,13 +177,15 @@ class StageLoop:
 
     def _pass_on(self, decision: SendRows | SendTokens, output: StepOutput) -> None:
         match decision:
-            case SendRows(batch, next_decode_due_at):
+            case SendRows(planned, next_decode_due_at):
+                batch = self.reports.recent.told(planned)
                 assert output.hidden_TD is not None, "every stage but the tail has rows"
                 self.links.set_next_decode_due(next_decode_due_at)
                 header, buffer = self.packing.pack(output.hidden_TD, batch.codec)
                 message = Activations(batch, header, buffer)
                 self.links.send_next(message, batch.batch_class)
-            case SendTokens(batch):
+            case SendTokens(planned):
+                batch = self.reports.recent.told(planned)
                 returned, copies = self.end_rules.sampled(batch, output.drawn, output.scores)
                 self.links.send_next(returned)
                 for copy in copies:

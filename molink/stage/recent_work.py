@@ -6,7 +6,7 @@ take a kilobyte more each second. Times are on the stage's own clock.
 """
 
 from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from molink.stage_protocol.messages import PROMPTS_MAX, STEPS_MAX
 from molink_scheduler.batch import DECODE, Batch, Span
@@ -82,6 +82,16 @@ class RecentWork:
             del self._prompts[request_id]
         while len(self._prompts) >= PROMPTS_MAX:
             del self._prompts[next(iter(self._prompts))]
+
+    def told(self, batch: Batch) -> Batch:
+        """The batch as it leaves the head: those who are new in it bear how long they waited."""
+        if not (self.is_head and batch.admissions):
+            return batch
+        waits = {one: prompt.waited_s for one, prompt in self._prompts.items()}
+        admissions = tuple(
+            replace(one, waited_s=waits.get(one.request_id, 0.0)) for one in batch.admissions
+        )
+        return replace(batch, admissions=admissions)
 
     def ended(self, batch: Batch, began: float, now: float) -> None:
         """A step has ended; decode that came between its layers lies within it."""

@@ -1,7 +1,7 @@
 """The tail decides when a sequence ends: a stop token, a stop string, its grammar's end, or its
 length."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from molink.executor.grammar import GrammarState
@@ -9,7 +9,7 @@ from molink.executor.sampling import DrawnToken
 from molink.serving.service import ChatTokenizer
 from molink.serving.text_stream import TextStream
 from molink.wire.frames import SAMPLES_MAX, FinishReason, PromptScore, Sampled, TokenSample
-from molink_scheduler.batch import Admission, Batch
+from molink_scheduler.batch import PREFILL, Admission, Batch
 
 __all__ = ["EndRules"]
 
@@ -36,6 +36,8 @@ class EndRules:
         """What the head hears of a batch, and what the coordinator hears: the scores of prompts,
         then each token with its log-probabilities, in as many messages as that takes."""
         self.admit(batch.admissions)
+        drawn = tuple(drawn)
+        waits = self._waits(drawn) if batch.batch_class is PREFILL else {}
         samples = tuple(
             TokenSample(
                 token.request_id,
@@ -54,10 +56,20 @@ class EndRules:
             for start in range(0, len(scores), SAMPLES_MAX)
         ]
         copies += [
-            replace(empty, tokens=samples[start : start + SAMPLES_MAX])
+            _copy(batch, samples[start : start + SAMPLES_MAX], waits)
             for start in range(0, len(samples), SAMPLES_MAX)
         ]
         return returned, copies
+
+    def _waits(self, drawn: Iterable[DrawnToken]) -> dict[int, float]:
+        """How long requests had waited of which these tokens are the first; before they are
+        judged."""
+        endings = {token.request_id: self._endings[token.request_id] for token in drawn}
+        return {
+            request_id: ending.admission.waited_s
+            for request_id, ending in endings.items()
+            if ending.generated_tokens == len(ending.admission.output)
+        }
 
     def admit(self, admissions: Iterable[Admission]) -> None:
         """Start to watch sequences, from what they have generated before."""
@@ -96,3 +108,9 @@ class EndRules:
         stream = TextStream(self.tokenizer, sampling.stop, sampling.skip_special_tokens)
         stream.push(admission.output)
         return stream
+
+
+def _copy(batch: Batch, samples: tuple[TokenSample, ...], waits: Mapping[int, float]) -> Sampled:
+    """What the coordinator hears of some tokens."""
+    told = tuple((s.request_id, waits[s.request_id]) for s in samples if s.request_id in waits)
+    return Sampled(batch.batch_class, batch.micro_batch, (), samples, (), told)

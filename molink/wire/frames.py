@@ -148,6 +148,9 @@ class Sampled:
     tokens: tuple[TokenSample, ...]
     stamps: tuple[StageStamp, ...] = ()
     """Of a decode batch, one from each stage; empty on the way to the coordinator."""
+    waits: tuple[tuple[int, float], ...] = ()
+    """Requests whose first token is among these, and for how many seconds each had waited on the
+    head; empty on the way there."""
     scores: tuple[PromptScore, ...] = ()
     """Of prompts, where users asked for them; empty on the way to the head."""
 

@@ -84,6 +84,8 @@ class Admission:
     """The prompt's token ids, only where the sampling needs them."""
     output: tuple[int, ...] = ()
     """Tokens generated before this admission (recomputation, replay)."""
+    waited_s: float = 0.0
+    """For how long the request had waited on the head, for whoever asks; nothing depends on it."""
 
 
 def bulk_bytes(admissions: Iterable[Admission]) -> int:

@@ -72,6 +72,23 @@ async def test_streamed_completion(client):
         assert [choice.finish_reason for choice in own] == [None, None, "length"]
 
 
+async def test_usage_in_each_chunk(client):
+    stream = await client.completions.create(
+        model=MODEL,
+        prompt="hi",
+        n=2,
+        max_tokens=3,
+        stream=True,
+        stream_options={"include_usage": True, "continuous_usage_stats": True},
+    )
+    *chunks, last = [chunk async for chunk in stream]
+    for index in range(2):
+        own = [chunk.usage for chunk in chunks if chunk.choices[0].index == index]
+        assert [usage.completion_tokens for usage in own] == [1, 2, 3]
+        assert {usage.prompt_tokens for usage in own} == {3}
+    assert last.usage.completion_tokens == 6
+
+
 async def test_completion_logprobs(client):
     answer = await client.completions.create(model=MODEL, prompt="hi", max_tokens=2, logprobs=2)
     logprobs = answer.choices[0].logprobs

@@ -10,6 +10,7 @@ PACKAGES = {"molink", "molink_scheduler", "molink_agent", "molink_sim"}
 DATA = {
     "molink": "py.typed requirements.lock torch.lock",
     "molink_scheduler": "py.typed",
+    "molink/api/openapi": "docs.css docs.html docs.js",
     "molink/api/page": "announcer.js answer.js api.js dom.js icon.svg index.html main.js "
     "markdown.js page.css ring.js settings.js",
     "molink/models/demo": "config.json generation_config.json model.safetensors README.md "

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
+from types import SimpleNamespace
 
 from aiohttp import web
 from aiohttp.test_utils import make_mocked_request
@@ -12,7 +13,8 @@ from molink.api.body import _checked
 from molink.api.callers import CALLERS, Callers
 from molink.api.chat import ChatFormat, chat_prompt
 from molink.api.errors import ApiError
-from molink.api.generate import _request_of
+from molink.api.generate import _job_of
+from molink.api.grammars.fields import GRAMMARS
 from molink.api.openai import chat, completions
 from molink.api.openai.conversation import conversation_of
 from molink.api.requests import prompt_list, tokens_of_prompt
@@ -20,6 +22,7 @@ from molink.api.schemas import ChatBody, CompletionBody, GenerateBody
 from molink.api.weights.routes import _range
 from molink.client.api_client import _events, server_sentence
 from molink.errors import UserError
+from molink.serving.grammar_check import GrammarQuestion
 from tests.api.conftest import CARD
 from tests.fuzz.target import Target, json_seeds
 
@@ -46,20 +49,30 @@ GET = make_mocked_request("GET", "/")
 """Making one takes a millisecond, so all inputs share it."""
 
 
+class _NoGrammars:
+    """Checker of grammars, which have a target of their own."""
+
+    async def grammar(self, question: GrammarQuestion, param: str) -> str:
+        return ""
+
+
+ASKED = SimpleNamespace(app={GRAMMARS: _NoGrammars()})
+
+
 async def _generate(data: bytes) -> object:
-    return await _request_of(_checked(bytearray(data), GenerateBody), CARD)
+    return await _job_of(ASKED, _checked(bytearray(data), GenerateBody), CARD)
 
 
 async def _completions(data: bytes) -> None:
     body = _checked(bytearray(data), CompletionBody)
     for prompt in prompt_list(body.prompt):
-        completions._requests(await tokens_of_prompt(prompt, CARD), body, CARD)
+        completions._requests(await tokens_of_prompt(prompt, CARD), body, CARD, "")
 
 
 async def _chat(data: bytes) -> None:
     body = _checked(bytearray(data), ChatBody)
     prompt = await chat_prompt(conversation_of(body), CARD, ChatFormat())
-    chat._requests(prompt, body, CARD)
+    chat._requests(prompt, body, CARD, "")
 
 
 def _weights_range(data: bytes) -> None:

@@ -114,3 +114,16 @@ def test_the_log_keeps_the_last_and_tells_each_end_once(monkeypatch):
     assert told[3:] == requests[3:] and len(told) == len(requests)
     assert log.ended == list(reversed(requests[3:]))
     assert len(log.report()) == timeline_module.ENDED_MAX
+
+
+def test_a_watcher_that_fails_harms_no_request(caplog):
+    log, told = RequestLog(lambda: 1.0), []
+
+    def fail(timeline):
+        raise KeyError("no such metric")
+
+    log.watch(fail)
+    log.watch(told.append)
+    with log.following(received_at(0.0)):
+        pass
+    assert len(told) == 1 and "Telling of a request's end failed" in caplog.text

@@ -5,7 +5,7 @@ import pytest
 from molink.stage import recent_work
 from molink.stage.recent_work import TOLD_S, RecentWork
 from molink.stage_protocol.messages import PROMPTS_MAX, STEPS_MAX
-from molink_scheduler.batch import Batch, BatchClass, Span
+from molink_scheduler.batch import Admission, Batch, BatchClass, Span
 from molink_scheduler.events import RequestCancelled, RequestSubmitted
 from molink_scheduler.request import Request, SamplingParams
 
@@ -72,3 +72,14 @@ def test_steps_are_bounded_and_told_only_where_a_trace_is_written():
             work.ended(decode(), 1.0, 1.001)
     assert [step[0] for step in traced.steps(1.1)] == list(range(8, STEPS_MAX + 8))
     assert quiet.steps(1.1) == ()
+
+
+def test_who_is_new_in_a_batch_bears_its_wait_when_it_leaves_the_head():
+    head, middle = RecentWork(True, False), RecentWork(False, False)
+    admission = Admission(7, 2, 1, SamplingParams(max_tokens=1))
+    batch = Batch(1, BatchClass.PREFILL, -1, (Span(7, 0, 2, True),), (admission,))
+    head.received(submit(7), 10.0)
+    head.begins(batch, 14.0)
+    (told,) = head.told(batch).admissions
+    assert told.waited_s == 4.0
+    assert middle.told(batch) is batch and head.told(decode()).admissions == ()

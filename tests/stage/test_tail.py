@@ -3,9 +3,10 @@
 from dataclasses import dataclass
 
 from molink.executor.grammar import GrammarState
+from molink.executor.sampling import DrawnToken
 from molink.stage.tail import EndRules
 from molink.wire.frames import FinishReason
-from molink_scheduler.batch import Admission
+from molink_scheduler.batch import Admission, Batch, BatchClass, Span
 from molink_scheduler.request import SamplingParams
 
 
@@ -70,3 +71,14 @@ def test_a_forgotten_sequence_may_come_back():
     again.forget(1)
     again.admit([Admission(1, 3, 8, SamplingParams(max_tokens=1))])
     assert judged(again, 4) == [LENGTH]
+
+
+def test_the_coordinator_hears_with_a_first_token_how_long_its_request_had_waited():
+    ending, params = EndRules(LetterTokenizer()), SamplingParams(max_tokens=5)
+    admitted = Admission(1, 3, 8, params, output=(2,), waited_s=4.0)
+    prefill = Batch(1, BatchClass.PREFILL, -1, (Span(1, 0, 4, True),), (admitted,))
+    decode = Batch(2, BatchClass.DECODE, 0, (Span(1, 4, 5, True),))
+    returned, (copy,) = ending.sampled(prefill, [DrawnToken(1, 7)])
+    assert (returned.waits, copy.waits) == ((), ((1, 4.0),))
+    _, (copy,) = ending.sampled(decode, [DrawnToken(1, 7)])
+    assert copy.waits == ()

@@ -60,6 +60,7 @@ class Job:
     """Each prompt counted once, however many choices it has."""
     stream: bool
     include_usage: bool
+    usage_in_each_chunk: bool = False
     best_of: int | None = None
     """Sequences of each prompt, of which only the best become choices; None: all do."""
     kept: int = 1
@@ -83,7 +84,9 @@ class Job:
                 "'stream_options' needs 'stream': true: add it or leave the options out.",
                 param="stream_options",
             )
-        return cls(requests, prompt_tokens, stream, bool(options and options.include_usage))
+        at_end = bool(options and options.include_usage)
+        in_each = at_end and bool(options and options.continuous_usage_stats)
+        return cls(requests, prompt_tokens, stream, at_end, in_each)
 
 
 class TokenTexts:
@@ -176,6 +179,9 @@ async def _streamed(
     no_usage = {"usage": None} if job.include_usage else {}
     unfinished = len(job.requests)
 
+    def used(tokens: int) -> dict[str, Any]:
+        return {"usage": usage(job.prompt_tokens, tokens)} if job.usage_in_each_chunk else no_usage
+
     async def send(index: int, events: AsyncIterator[TokenEvent]) -> int:
         nonlocal unfinished
         tokens = 0
@@ -187,7 +193,7 @@ async def _streamed(
             if choice is not None:
                 choices = [choice | {"stop_reason": event.stop_reason}]
                 served = {"molink": served_by()} if is_last else {}
-                await stream.send({**envelope, "choices": choices, **no_usage, **served})
+                await stream.send({**envelope, "choices": choices, **used(tokens), **served})
         return tokens
 
     async with EventStream(request) as stream:

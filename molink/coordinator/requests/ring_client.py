@@ -301,6 +301,7 @@ class RingClient:
         for score in message.scores:
             if (objection := self._take_score(score)) is not None:
                 raise self._tail_error(objection)
+        self._note_waits(message.waits, now)
         for token in message.tokens:
             live = self._live.get(token.request_id)
             if (objection := self._objection(token, live)) is not None:
@@ -323,6 +324,12 @@ class RingClient:
         if live is None:
             return None
         return "log-probabilities unasked" if live.scores is None else live.scores.take(score)
+
+    def _note_waits(self, waits: Iterable[tuple[int, float]], now: float) -> None:
+        for request_id, waited_s in waits:
+            live = self._live.get(request_id)
+            if live is not None and live.timeline is not None and waited_s >= 0:
+                live.timeline.prompt_computed(live.timeline.prompt_tokens, waited_s, now)
 
     def _note_token(self, live: _Sequence, now: float) -> None:
         elapsed_s = min(ROUND_MAX_S, now - live.moved_at)

@@ -31,7 +31,7 @@ from molink_scheduler.stage.core import StageCore
 
 __all__ = ["FORMAT", "EventLog", "RecordedCore"]
 
-FORMAT = 2
+FORMAT = 3
 """Raised whenever older logs cannot be replayed any more."""
 
 KEPT_S = 60.0

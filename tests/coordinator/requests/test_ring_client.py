@@ -141,6 +141,26 @@ async def test_a_timeline_says_when_tokens_came(monkeypatch):
 
 
 @pytest.mark.parametrize(
+    ("waited_s", "queue_s"), [(0.5, 1.5), (1e9, 3.0), (-1.0, 1.0), (float("nan"), 1.0)]
+)
+async def test_the_wait_comes_with_the_first_token_and_is_never_longer(
+    monkeypatch, waited_s, queue_s
+):
+    monkeypatch.setattr(ring_client, "time", SimpleNamespace(monotonic=lambda: 12.0))
+    timeline = RequestTimeline("m", 2, 2, arrival=Arrival("r", at=9.0))
+    timeline.submitted(0, (), 10.0)
+    async with Serving() as s:
+        request = GenerationRequest((1, 2), SamplingParams(max_tokens=1), timeline=timeline)
+        answer = asyncio.create_task(s.drain(request))
+        token = TokenSample(await s.submitted(), 7, LENGTH)
+        waits = ((token.request_id, waited_s), (99, 1.0))
+        sampled = Sampled(BatchClass.DECODE, 0, (), (token,), (), waits)
+        s.links.events.put_nowait(sampled)
+        await answer
+    assert (timeline.queue_s, timeline.ttft_s) == (queue_s, 3.0)
+
+
+@pytest.mark.parametrize(
     ("finish", "stop_token_ids", "reason"),
     [(FinishReason.STOP, (7, 2), 7), (FinishReason.STOP, (2,), None), (LENGTH, (7,), None)],
 )
