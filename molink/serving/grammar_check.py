@@ -52,6 +52,11 @@ FORMAT_PATTERNS = {
 """What a format must match besides what the library follows: it would let a model write the 29th of
 February in any year, the year 0, and leap seconds at any time, which no reader takes."""
 
+CHECKED_BYTES = 32
+"""Of an answer: a grammar that can begin in too many ways at once shows it by then."""
+
+BLANK = 32
+
 VALUES = ("const", "default", "enum", "examples")
 """Keywords whose values are no schemas."""
 
@@ -122,10 +127,21 @@ def _with_patterns(schema: Any) -> Any:
     found = {
         key: value if key in VALUES else _with_patterns(value) for key, value in schema.items()
     }
+    _check_names(schema)
     name = schema.get("format")
     if isinstance(name, str) and name in FORMAT_PATTERNS:
         found.setdefault("pattern", FORMAT_PATTERNS[name])
     return found
+
+
+def _check_names(schema: dict[str, Any]) -> None:
+    """Raises UserError where only names that come twice could make enough properties."""
+    least, listed = schema.get("minProperties"), schema.get("required", [])
+    if isinstance(least, int) and isinstance(listed, list) and least > len(listed) + 1:
+        raise UserError(
+            f"minProperties is at most {len(listed) + 1} where {len(listed)} names are required, "
+            "because others may come twice"
+        )
 
 
 def _check(grammar: str) -> None:
@@ -137,12 +153,21 @@ def _check(grammar: str) -> None:
     if len(grammar) > GRAMMAR_CHARS_MAX:
         raise UserError(f"it is longer than {GRAMMAR_CHARS_MAX} characters")
     matcher = LLMatcher(LLTokenizer("byte"), grammar, log_level=0, limits=parser_limits())
-    if not matcher.is_error():
-        matcher.compute_bitmask()
+    for _ in range(CHECKED_BYTES):
+        if matcher.is_error() or (byte := _next_byte(matcher.compute_bitmask())) is None:
+            break
+        matcher.consume_token(byte)
     if matcher.get_error().startswith("NoExtension"):
         raise UserError("no text matches it")
     if matcher.is_error():
         raise UserError(matcher.get_error())
+
+
+def _next_byte(mask: bytes) -> int | None:
+    """The first byte of a mask that is neither blank nor the end: quotation marks come before
+    brackets that close, so objects and lists are entered."""
+    allowed = int.from_bytes(mask, "little")
+    return next((byte for byte in range(BLANK + 1, 256) if allowed >> byte & 1), None)
 
 
 def _clause(text: str) -> str:

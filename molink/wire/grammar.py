@@ -14,9 +14,9 @@ GRAMMAR_SYMBOLS_MAX = 100_000
 """In all productions: a fifth of the library's own limit, which takes most of a second to
 compile."""
 
-LEXER_STATES_MAX = 50_000
-"""Each takes 1 to 2 KB while a sequence runs; the library would let a grammar take 500 MB of a
-volunteer's PC. Schemas in use stay under 5,000."""
+LEXER_STATES_MAX = 20_000
+"""Each takes 1 to 2 KB while a sequence runs; the library would let one take 500 MB of a
+volunteer's PC. An object of 500 properties that each have a pattern takes 10,000."""
 
 
 def parser_limits() -> LLParserLimits:

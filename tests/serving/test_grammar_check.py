@@ -49,6 +49,7 @@ REFUSED = [
     ("json", '{"$ref": "https://example.org/schema"}', "does not fetch"),
     ("json", '{"x-guidance": {"lenient": true}, "not": {}}', "Unimplemented keys"),
     ("json", "[1]", "object schema"),
+    ("json", '{"type": "object", "minProperties": 2}', "minProperties is at most 1 where 0"),
     ("json", "{", "Expecting property name"),
     ("json", '{"items":' * 3000 + "{}" + "}" * 3000, "nested too deeply"),
     ("json", '{"items":' * 200 + "{}" + "}" * 200, "recursion limit"),
@@ -68,6 +69,18 @@ def test_what_cannot_be_followed_is_refused_in_a_clause(kind, text, says):
     assert not answer.grammar and answer.error
     assert says in answer.error
     assert len(answer.error) <= ERROR_CHARS_MAX and "\n" not in answer.error
+
+
+def test_what_explodes_after_its_beginning_is_refused():
+    names = {f"name {number}": {"type": "integer"} for number in range(800)}
+    schema = {"type": "object", "properties": names, "additionalProperties": False}
+    assert "max is 2000" in ask("json", json.dumps(schema)).error
+    assert ask("json", json.dumps(schema | {"required": list(names)})).grammar
+
+
+def test_a_property_may_be_called_like_a_keyword():
+    schema = {"type": "object", "properties": {"minProperties": {"type": "integer"}}}
+    assert ask("json", json.dumps(schema)).grammar
 
 
 def test_a_schema_that_multiplies_is_refused():

@@ -47,6 +47,10 @@ class StructuredOutputs(_Strict):
     """In Lark's syntax, or llama.cpp's GBNF."""
     json_object: bool | None = None
     """True: any JSON object."""
+    disable_fallback: bool | None = None
+    """Changes nothing: there is nothing to fall back to."""
+    disable_additional_properties: Literal[False] | None = None
+    """Not served: say `additionalProperties` in the schema."""
     disable_any_whitespace: bool | None = None
     """Default false. True: no blanks between the parts of JSON."""
     whitespace_pattern: GrammarText | None = None

@@ -36,6 +36,7 @@ def schema_in(grammar: str) -> dict:
         ({"guided_json": json.dumps(SCHEMA)}, SCHEMA),
         ({"structured_outputs": {"json": SCHEMA}}, SCHEMA),
         ({"structured_outputs": {"json_object": True}}, {"type": "object"}),
+        ({"structured_outputs": {"json": SCHEMA, "disable_fallback": True}}, SCHEMA),
     ],
     ids=str,
 )
