@@ -18,5 +18,5 @@ NONE = "none"
 HARMONY_CALLS, HARMONY_REASONING = "openai", "openai_gptoss"
 """gpt-oss writes both in one format."""
 
-TOOL_PARSERS = (AUTO, NONE, "hermes", "llama3_json", "mistral", HARMONY_CALLS)
+TOOL_PARSERS = (AUTO, NONE, "hermes", "llama3_json", "mistral", HARMONY_CALLS, "qwen3_coder")
 REASONING_PARSERS = (AUTO, NONE, "qwen3", "deepseek_r1", "mistral", HARMONY_REASONING)

@@ -72,7 +72,14 @@ def forced_call(
     tools = [tool for tool in conversation.tools if choice.name in ("", tool.name)]
     if tool_parser == HARMONY_CALLS:
         return _in_harmony(tools)
-    shape = SHAPES[tool_parser]
+    shape = SHAPES.get(tool_parser)
+    if shape is None:
+        raise ApiError(
+            "This model cannot be made to call a tool: send 'tool_choice': \"auto\", and ask for "
+            "the call in the prompt.",
+            param="tool_choice",
+            code="unsupported_parameter",
+        )
     is_single = choice.mode == "named" or shape.is_single or not conversation.parallel_tool_calls
     more = "" if is_single else f"({_literal(shape.between)} call)*"
     thoughts = "" if shape.prefill else _thoughts(tags, prompt)

@@ -12,11 +12,12 @@ from molink.api.chat.constraints import Constraint, forced_call
 from molink.api.chat.conversation import Conversation
 from molink.api.chat.formats.harmony import FINAL, HarmonyReader
 from molink.api.chat.formats.hermes import HermesReader
-from molink.api.chat.formats.json_calls import JsonCallsReader
 from molink.api.chat.formats.llama import LlamaReader
 from molink.api.chat.formats.mistral import MistralReader
+from molink.api.chat.formats.qwen_coder import QwenCoderReader
 from molink.api.chat.formats.reader import (
     CallWriter,
+    HoldingReader,
     PlainText,
     TextReader,
     call_id,
@@ -28,10 +29,11 @@ from molink.serving.service import ChatTokenizer
 
 __all__ = ["ChatFormat"]
 
-CALL_READERS: Mapping[str, type[JsonCallsReader]] = {
+CALL_READERS: Mapping[str, type[HoldingReader]] = {
     "hermes": HermesReader,
     "llama3_json": LlamaReader,
     "mistral": MistralReader,
+    "qwen3_coder": QwenCoderReader,
 }
 
 TAGS: Mapping[str, ThinkTags] = {
@@ -44,6 +46,7 @@ HARMONY_MARK = "<|channel|>"
 
 MARKS_OF_CALLS = (
     (HARMONY_MARK, HARMONY_CALLS),
+    ("<parameter=", "qwen3_coder"),
     ("<function=", NONE),
     ("<arg_key>", NONE),
     ("<tool_call>", "hermes"),
@@ -108,9 +111,9 @@ class ChatFormat:
 
     def reader(self, conversation: Conversation, prompt: str) -> TextReader:
         """A reader of one answer to `conversation`; `prompt` is the template's text."""
-        names = frozenset(tool.name for tool in conversation.tools)
-        calls = CallWriter(names, nine_letters if self.tool_parser == "mistral" else call_id)
-        reads_calls = bool(names) and conversation.tool_choice.mode != "none"
+        tools = {tool.name: tool.parameters for tool in conversation.tools}
+        calls = CallWriter(tools, nine_letters if self.tool_parser == "mistral" else call_id)
+        reads_calls = bool(tools) and conversation.tool_choice.mode != "none"
         if self.is_harmony:
             return HarmonyReader(
                 calls,

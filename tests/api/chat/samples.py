@@ -96,6 +96,30 @@ SAMPLES = {
         "none", "deepseek_r1", "Hm.\n</think>\n\nHello.", says="Hello.", thinks="Hm."
     ),
     "deepseek-cut-off": Sample("none", "deepseek_r1", "<think>\nHm, wha", thinks="Hm, wha"),
+    "coder": Sample(
+        "qwen3_coder",
+        "none",
+        "I look.\n<tool_call>\n<function=get_weather>\n<parameter=city>\nParis\n</parameter>\n"
+        '<parameter=days>\n3\n</parameter>\n<parameter=code>\nif a < b:\n  "x"\n</parameter>\n'
+        "</function>\n</tool_call>",
+        says="I look.",
+        calls=((WEATHER, '{"city": "Paris", "days": 3, "code": "if a < b:\\n  \\"x\\""}'),),
+    ),
+    "coder-two": Sample(
+        "qwen3_coder",
+        "qwen3",
+        "<think>\nHm.\n</think>\n\n<tool_call>\n<function=get_time>\n</function>\n</tool_call>\n"
+        "<tool_call>\n<function=get_weather>\n<parameter=city>\nParis\n</parameter>\n</function>\n"
+        "</tool_call>",
+        thinks="Hm.",
+        calls=((TIME, "{}"), (WEATHER, PARIS)),
+    ),
+    "coder-text": Sample(
+        "qwen3_coder", "none", "<tool_call>no</tool_call>", "<tool_call>no</tool_call>"
+    ),
+    "coder-cut-off": Sample(
+        "qwen3_coder", "none", "See <tool_call>\n<function=get_", "See <tool_call>\n<function=get_"
+    ),
     # -- Llama 3 -----------------------------------------------------------------------------------
     "llama": Sample(
         "llama3_json",

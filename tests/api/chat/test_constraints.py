@@ -130,6 +130,11 @@ def test_gpt_oss_is_made_to_call_one_tool():
         form.constraint(conversation(), "")
 
 
+def test_a_format_that_cannot_be_made_to_call_says_so():
+    with pytest.raises(ApiError, match="cannot be made to call"):
+        ChatFormat("qwen3_coder").constraint(conversation(), "")
+
+
 @pytest.mark.parametrize(
     "grammar",
     [

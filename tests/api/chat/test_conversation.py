@@ -25,7 +25,11 @@ TEMPLATES = {
         "{{ tools }}<tool_call>{% if '</think>' in m.content %}{% endif %}",
         ("hermes", "qwen3"),
     ),
-    "Qwen3-Coder": ("{{ tools }}<tool_call>\n<function={{ name }}>", ("none", "none")),
+    "Qwen3-Coder": (
+        "{{ tools }}<tool_call>\n<function={{ name }}>\n<parameter={{ key }}>",
+        ("qwen3_coder", "none"),
+    ),
+    "another one": ("{{ tools }}<function={{ name }}>{{ arguments }}", ("none", "none")),
     "Llama 3.1": ("{{ tools }}<|python_tag|>{{ '{\"name\": ' }}", ("llama3_json", "none")),
     "Llama 3.2": (
         '{{ tools }}Respond in the format {"name": function name, "parameters": dictionary}',

@@ -4,7 +4,7 @@ import json
 from itertools import pairwise
 
 import pytest
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from molink.api.chat import (
@@ -20,7 +20,8 @@ from molink.api.chat.prompt import PartReader
 from molink.serving.service import TokenEvent
 from tests.api.chat.samples import SAMPLES, TIME, WEATHER, Sample
 
-TOOLS = (Tool(WEATHER), Tool(TIME))
+TYPES = {"city": {"type": "string"}, "days": {"type": "integer"}, "code": {"type": "string"}}
+TOOLS = (Tool(WEATHER, parameters={"type": "object", "properties": TYPES}), Tool(TIME))
 ASKED = Conversation((Message("user", "hi"),), TOOLS)
 
 FORMATS = sorted({(one.tools, one.reasoning) for one in SAMPLES.values()})
@@ -59,6 +60,10 @@ PIECES = (
     '"',
     "\\",
     "get_time",
+    "<function=get_weather>",
+    "</function>",
+    "<parameter=days>",
+    "</parameter>",
     "word ",
     "\n",
     " ",
@@ -100,6 +105,7 @@ def test_what_a_sample_holds(name):
 
 
 @pytest.mark.parametrize("name", SAMPLES)
+@settings(max_examples=25, deadline=None)
 @given(st.lists(st.integers(0, 10_000), max_size=8))
 def test_the_cuts_of_a_sample_mean_nothing(name, places):
     sample: Sample = SAMPLES[name]
@@ -110,6 +116,7 @@ def test_the_cuts_of_a_sample_mean_nothing(name, places):
 
 
 @pytest.mark.parametrize("form", FORMATS)
+@settings(deadline=None)
 @given(ANSWERS, st.lists(st.integers(0, 10_000), max_size=12))
 @example('<tool_call>{"name": "f", "arguments": {}}<tool_call>', [1, 20])
 def test_the_cuts_of_any_answer_mean_nothing(form, text, places):
@@ -118,6 +125,7 @@ def test_the_cuts_of_any_answer_mean_nothing(form, text, places):
 
 
 @pytest.mark.parametrize("form", FORMATS)
+@settings(deadline=None)
 @given(ANSWERS)
 def test_calls_come_name_first_and_in_order(form, text):
     seen: list[ToolCallDelta] = []
@@ -133,6 +141,7 @@ def test_calls_come_name_first_and_in_order(form, text):
 
 
 @pytest.mark.parametrize("form", FORMATS)
+@settings(deadline=None)
 @given(st.text("ab \n.,!?é", max_size=40))
 def test_plain_text_stays_as_it_is(form, text):
     implied = form[1] == "deepseek_r1"
@@ -187,3 +196,14 @@ def test_sample_arguments_are_json():
     assert all(
         json.loads(arguments) is not None for s in SAMPLES.values() for _, arguments in s.calls
     )
+
+
+def test_a_parameter_in_tags_is_what_its_schema_says():
+    def argument(value):
+        text = (
+            "<tool_call><function=get_weather><parameter=days>" + value + "</parameter></function>"
+        )
+        (call,) = Reply.of(read(("qwen3_coder", "none"), [text])).tool_calls
+        return json.loads(call.arguments)["days"]
+
+    assert [argument(one) for one in ("3", "null", "[1]", "many")] == [3, None, [1], "many"]

@@ -76,8 +76,6 @@ class JsonCallsReader(HoldingReader):
     the step is `_close`, and when it was none the step is `_text`. Both are the subclass's.
     """
 
-    marks: tuple[str, ...] = ()
-    """What is looked for in the text."""
     close_mark = ""
     """What ends a call besides its bracket."""
 

@@ -7,8 +7,8 @@ decides depends only on the text from its beginning, never on how much more is t
 
 import secrets
 import string
-from collections.abc import Callable
-from typing import Protocol
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
 
 from molink.api.chat.parts import Part, TextDelta, ToolCallDelta
 
@@ -52,9 +52,9 @@ class PlainText:
 class CallWriter:
     """Writer of the deltas of an answer's calls: counts them and names them."""
 
-    def __init__(self, tools: frozenset[str], make_id: Callable[[], str]) -> None:
+    def __init__(self, tools: Mapping[str, Mapping[str, Any]], make_id: Callable[[], str]) -> None:
         self.tools = tools
-        """Names of the tools that the model was told of."""
+        """The tools that the model was told of: the schemas of their arguments by name."""
         self.count = 0
         self._make_id = make_id
 
@@ -70,6 +70,9 @@ class CallWriter:
 
 class HoldingReader:
     """Base of the readers that find calls: text around calls loses its outer white space."""
+
+    marks: tuple[str, ...] = ()
+    """What is looked for in the text."""
 
     def __init__(self, calls: CallWriter) -> None:
         self._calls = calls
