@@ -26,6 +26,7 @@ __all__ = [
     "as_api_error",
     "error_body",
     "errors_in_shape",
+    "is_anthropic",
 ]
 
 RETRY_AFTER_S = 5
@@ -155,9 +156,13 @@ async def errors_in_shape(request: web.Request, handler: Handler) -> web.StreamR
 
 
 def _response(request: web.Request, error: ApiError) -> web.Response:
-    is_anthropic = _is_below(request.path, ANTHROPIC_PATHS)
-    body = anthropic_error_body(error) if is_anthropic else error_body(error)
+    body = anthropic_error_body(error) if is_anthropic(request.path) else error_body(error)
     return web.json_response(body, status=error.status, headers=error.headers)
+
+
+def is_anthropic(path: str) -> bool:
+    """Whether Anthropic's clients ask there, and expect Anthropic's words."""
+    return _is_below(path, ANTHROPIC_PATHS)
 
 
 def _is_below(path: str, places: Iterable[str]) -> bool:

@@ -147,9 +147,7 @@ class _Strict(BaseModel):
 
 
 class Part(_Strict):
-    """Part of a request's body, in which fields that are not known change nothing."""
-
-    model_config = ConfigDict(extra="allow")
+    """Part of a request's body."""
 
 
 def type_tag(otherwise: str) -> Callable[[Any], str]:

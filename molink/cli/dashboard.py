@@ -1,6 +1,7 @@
 """`molink dashboard`: the cluster on one screen, from any machine that reaches its API."""
 
 import asyncio
+import gc
 import os
 import sys
 from collections.abc import Mapping
@@ -98,6 +99,7 @@ async def _show(source: "Source", actions: "Actions | None") -> None:
     from molink.dashboard.screen.app import DashboardApp
 
     glyphs = UNICODE if shows_utf8(os.environ) else ASCII
+    gc.freeze()  # What is imported stays: each look's garbage is found without going through it.
     await DashboardApp(source, glyphs, actions).run_async()
 
 

@@ -25,7 +25,7 @@ class PlainNews:
     zone: tzinfo | None = None
     _status_at_s: float | None = None
     _standing: dict[tuple[str, str], str] = field(default_factory=dict)
-    """What stands out now, by its subject and its first words: figures in it change."""
+    """What stands out, by its kind and subject: figures in its sentence change."""
     _event: tuple[float, int] = (0.0, 0)
     """Time and number of the last that was told."""
 
@@ -44,7 +44,7 @@ class PlainNews:
 
     def _changes(self, history: History) -> Iterator[str]:
         now = {
-            (one.subject, " ".join(one.sentence.split()[:3])): one.sentence
+            (one.kind, one.subject): one.sentence
             for one in findings(history)
             if one.severity is not Severity.NOTE
         }

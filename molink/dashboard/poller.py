@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from molink.client.api_client import ApiClient, RefusedError
-from molink.dashboard.model.fields import Json, count, objects
+from molink.dashboard.model.fields import Json, count, objects, text
 from molink.dashboard.model.observation import EVENTS_MAX, Observation
 from molink.errors import UserError
 from molink.printable import printable_line
@@ -32,6 +32,8 @@ class Poller:
     clock: Callable[[], float] = time.time
     _after: int = 0
     """Number of the last event that was taken."""
+    _ended: set[tuple[str, int]] = field(default_factory=set)
+    """Requests whose end was seen: they are of no news, and a server lists hundreds."""
     _lacks: set[str] = field(default_factory=set)
     """Paths that this server does not have."""
 
@@ -64,19 +66,25 @@ class Poller:
             await asyncio.sleep(max(0.05, wait_s - taken_s))
 
     async def _look(self, cluster: Json) -> Observation:
-        requests, events = await self._requests(), await self._events()
-        return Observation(self.clock(), cluster, requests, events)
+        listed = await self._optional("/cluster/requests")
+        told = await self._optional(f"/cluster/events?after={self._after}")
+        # All have come: what is noted as seen now is lost by no failure.
+        requests = None if listed is None else self._news_of(listed)
+        if told is None:
+            return Observation(self.clock(), cluster, requests)
+        self._after = count(told, "next")  # Less than before: the coordinator was started anew.
+        return Observation(
+            self.clock(), cluster, requests, tuple(objects(told, "events"))[-EVENTS_MAX:]
+        )
 
-    async def _events(self) -> tuple[Json, ...] | None:
-        body = await self._optional(f"/cluster/events?after={self._after}")
-        if body is None:
-            return None
-        self._after = count(body, "next")  # Less than before: the coordinator was started anew.
-        return tuple(objects(body, "events"))[-EVENTS_MAX:]
-
-    async def _requests(self) -> tuple[Json, ...] | None:
-        body = await self._optional("/cluster/requests")
-        return None if body is None else tuple(objects(body, "requests"))
+    def _news_of(self, body: Json) -> tuple[Json, ...]:
+        """Requests that are live, and those that have ended since the last look."""
+        listed = [
+            ((text(one, "id"), count(one, "choice")), one) for one in objects(body, "requests")
+        ]
+        before = self._ended
+        self._ended = {key for key, one in listed if one.get("state") == "ended"}
+        return tuple(one for key, one in listed if key not in before)
 
     async def _optional(self, path: str) -> Json | None:
         """An answer; None where the server has no such path, and is asked no more."""

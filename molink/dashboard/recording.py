@@ -26,8 +26,8 @@ FIRST_LINE = "molink_recording"
 VERSION = 1
 
 RECORD_BYTES_MAX = 4 * 2**30
-"""Before compression; of a home cluster more than a week at two looks a second. Then recording ends
-and the dashboard says so: a disk must not fill because somebody forgot it."""
+"""Before compression; of ten PCs more than a day at two looks a second. Then recording ends and the
+dashboard says so: a disk must not fill because somebody forgot it."""
 
 LINE_BYTES_MAX = 64 * 2**20
 """Of one line that is read: as much as the largest answer that is taken."""

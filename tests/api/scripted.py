@@ -39,7 +39,11 @@ class ScriptedService(FakeService):
     stop_reason: str | None = None
 
     def __post_init__(self) -> None:
-        self.token_limit = len(self.script)
+        self.says(self.script)
+
+    def says(self, script: str) -> None:
+        """Answer with this from now on."""
+        self.script, self.token_limit = script, len(script)
 
     def _event(self, request: Any, position: int) -> TokenEvent:
         event = super()._event(request, position)

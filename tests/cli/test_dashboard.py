@@ -36,7 +36,7 @@ def test_what_cannot_be_is_one_sentence(arguments, says):
 
 def test_a_recording_is_told_in_lines_without_a_terminal(tmp_path):
     with Recorder(tmp_path / "a", "http://x") as recorder:
-        for one in [*steady(), slowed()]:
+        for one in [*steady(), *slowed()]:
             recorder.take(one)
     lines = said("--replay", str(tmp_path / "a")).splitlines()
     assert "serving demo on 1 ring(s)" in lines[0]

@@ -184,7 +184,10 @@ def steady(count=20):
     return [look(at, requests=[timeline(1, 5 * at), timeline(2, 5 * at)]) for at in range(count)]
 
 
-def slowed(step_s=0.036):
-    """The same after ben has become slower."""
+def slowed(step_s=0.036, count=11):
+    """What follows when ben has become slower."""
     stages = [stage("anna", 0), stage("ben", 8, step_s, 0.99), stage("carl", 16)]
-    return look(20, cluster(stages=stages), [timeline(1, 100), timeline(2, 100)])
+    body = cluster(stages=stages)
+    return [
+        look(at, body, [timeline(1, 5 * at), timeline(2, 5 * at)]) for at in range(20, 20 + count)
+    ]

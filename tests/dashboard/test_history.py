@@ -101,3 +101,13 @@ def test_events_of_a_coordinator_that_was_started_anew_come_too():
     history = history_of(look(0, events=[event(8)]))
     history.take(look(1, events=[event(1) | {"unix_s": event(9)["unix_s"]}]))
     assert [one.seq for one in history.events] == [8, 1]
+
+
+def test_ended_requests_are_kept_though_they_are_told_once():
+    ended = timeline(1, 9, state="ended", finish_reason="length")
+    history = history_of(look(0, requests=[timeline(2), ended]), look(1, requests=[timeline(2)]))
+    assert [one.tokens for one in history.requests] == [10, 9]
+    history.take(look(2, requests=[ended]))  # Told twice, it counts once.
+    assert len(history.requests) == 1
+    history.at_s += HISTORY_S
+    assert history.recent() == []

@@ -52,7 +52,7 @@ def test_the_ring_from_head_to_tail():
 
 
 def test_a_slowed_pc_has_a_mark_and_a_word():
-    (row,) = [one for one in texts("ring", history_of(*steady(), slowed())) if "ben" in one]
+    (row,) = [one for one in texts("ring", history_of(*steady(), *slowed())) if "ben" in one]
     assert row.endswith("99 %  step   36 ms  KV  12 %  ▲ 3.0x slower")
 
 
@@ -98,14 +98,14 @@ def test_requests_tell_progress_of_the_prompt_and_their_end():
         timeline(2, 12, state="ended", finish_reason="error", error="Its ring was lost."),
         timeline(3, 5, attempts=[attempt(1, moved_because="lost"), attempt(2)]),
     ]
-    first, second, third = texts("requests", history_of(look(0, requests=requests)), size=(100, 9))
+    first, third, second = texts("requests", history_of(look(0, requests=requests)), size=(100, 9))
     assert "prefill" in first and "40/100" in first
     assert "error" in second and "Its ring was lost." in second
     assert "moved 1x" in third
 
 
 def test_the_forecast_stands_beside_what_is_measured():
-    rows = texts("forecast", history_of(*steady(), slowed()))
+    rows = texts("forecast", history_of(*steady(), *slowed()))
     assert rows[0].split() == ["1", "time", "per", "token,", "p50", "50", "ms", "50", "ms", "1.0x"]
     assert "40.0/s     20.0/s" in rows[2]
     (ben,) = [row for row in rows if "step of ben" in row]
@@ -172,7 +172,7 @@ def test_the_panel_has_p50_and_p95():
 @pytest.mark.parametrize("width", [80, 100, 200])
 @pytest.mark.parametrize("glyphs", [UNICODE, ASCII])
 def test_nothing_that_has_to_be_seen_is_wider_than_the_screen(width, glyphs):
-    history = history_of(*steady(), slowed())
+    history = history_of(*steady(), *slowed())
     lines = [*panel_lines(history, width, glyphs), *finding_lines(history, width, 3, glyphs)]
     lines += [header(history, "http://127.0.0.1:8000", width, glyphs, UTC, "replay 1/2")]
     for view in VIEWS:

@@ -137,3 +137,14 @@ async def test_an_id_cannot_lead_elsewhere(server, client):
     with pytest.raises(UserError):
         await Actions(client).drain("../../v1/x?y")
     assert server.asked[-1][1] == "/cluster/nodes/..%2F..%2Fv1%2Fx%3Fy/drain"
+
+
+async def test_an_ended_request_is_news_once(server, client):
+    ended = timeline(2, state="ended")
+    server.answers = {
+        "/cluster": cluster(),
+        "/cluster/requests": {"requests": [timeline(1), ended]},
+    }
+    poller = Poller(client)
+    assert len((await poller.first()).requests) == 2
+    assert [one["state"] for one in (await poller.look()).requests] == ["decode"]

@@ -95,7 +95,7 @@ def stand(*looks):
 
 
 async def test_the_first_screen_has_everything_at_80_by_24():
-    async with shown(stand(*steady(), slowed())) as screen:
+    async with shown(stand(*steady(), *slowed())) as screen:
         lines = screen.lines
     assert len(lines) == 24
     assert lines[0].startswith("molink · demo · 4 of 4 nodes") and "serving" in lines[0]
@@ -156,7 +156,7 @@ async def test_enter_shows_details_that_stay_up_to_date():
     async with shown(source) as screen:
         await screen.press("2", "down", "enter")
         assert screen.lines[2].startswith("ben") and "40 %" in screen.text
-        source.looks.put_nowait(slowed())
+        source.looks.put_nowait(slowed()[0])
         await screen.press()
         assert "99 %" in screen.text
         await screen.press("escape")
@@ -286,7 +286,7 @@ async def test_a_hundred_nodes_scroll():
 
 
 async def test_styles_are_the_terminals_own_colours():
-    async with shown(stand(*steady(), slowed())) as screen:
+    async with shown(stand(*steady(), *slowed())) as screen:
         styles = [
             segment.style
             for strip in screen.app.screen._compositor.render_strips()
@@ -300,33 +300,33 @@ async def test_styles_are_the_terminals_own_colours():
 
 async def test_no_color_takes_colours_and_leaves_words(monkeypatch):
     monkeypatch.setenv("NO_COLOR", "1")
-    async with shown(stand(*steady(), slowed())) as screen:
+    async with shown(stand(*steady(), *slowed())) as screen:
         assert screen.app.no_color and "3.0x slower" in screen.text
 
 
 @pytest.fixture
 def replay(tmp_path):
     with Recorder(tmp_path / "a", "http://x") as recorder:
-        for one in [*steady(), slowed()]:
+        for one in [*steady(), *slowed()]:
             recorder.take(one)
     return ReplaySource(Replay(Recording.open(tmp_path / "a")), UTC, playing=False)
 
 
 async def test_a_recording_is_stepped_through_to_and_fro_and_to_a_time(replay):
     async with shown(replay) as screen:
-        assert "replay, paused 1/21" in screen.lines[0]
+        assert "replay, paused 1/31" in screen.lines[0]
         await screen.press("right_square_bracket", "right_square_bracket")
-        assert "3/21" in screen.lines[0] and "08:00:01" in screen.lines[0]
+        assert "3/31" in screen.lines[0] and "08:00:01" in screen.lines[0]
         await screen.press("left_square_bracket")
-        assert "2/21" in screen.lines[0]
-        await screen.press("t", *"08:00:10", "enter")
-        assert "21/21" in screen.lines[0] and "3.0x slower" in screen.text
+        assert "2/31" in screen.lines[0]
+        await screen.press("t", *"08:00:15", "enter")
+        assert "31/31" in screen.lines[0] and "3.0x slower" in screen.text
         await screen.press("t", *"-5", "enter")
-        assert "11/21" in screen.lines[0]
+        assert "21/31" in screen.lines[0]
         await screen.press("t", *"noon", "enter")
-        assert "a time is like 08:00:05" in screen.text
+        assert "a time is like 08:00:10" in screen.text
         await screen.press("right_curly_bracket")
-        assert "21/21" in screen.lines[0]
+        assert "31/31" in screen.lines[0]
 
 
 async def test_a_recording_changes_nothing(replay):

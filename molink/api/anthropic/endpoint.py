@@ -1,7 +1,5 @@
 """`POST /v1/messages` and `POST /v1/messages/count_tokens`: one answer in Anthropic's words."""
 
-import secrets
-
 from aiohttp import web
 
 from molink.api.anthropic.conversation import conversation_of
@@ -12,6 +10,7 @@ from molink.api.chat import ChatFormat, chat_prompt
 from molink.api.chat.answer_grammar import answer_grammar
 from molink.api.chat.typed_answer import answer_typed
 from molink.api.grammars.fields import Question, grammar_question, schema_question
+from molink.api.headers.request_id import request_id_of
 from molink.api.requests import check_model, generation_requests, token_budget
 from molink.serving.service import GenerationService
 
@@ -41,8 +40,8 @@ async def post_messages(
             skip_special_tokens=prompt.skip_special_tokens,
         )
         writer = MessageWriter(
-            f"msg_{secrets.token_hex(12)}",
-            card.name,
+            f"msg_{request_id_of(request)}",
+            card.shown_name,
             len(prompt.token_ids),
             is_cut=body.max_tokens > left,
         )

@@ -17,6 +17,7 @@ from molink.api.callers import caller_of
 from molink.api.chat.parts import Finished, Part, ReasoningDelta, Reply, TextDelta, ToolCallDelta
 from molink.api.chat.prompt import ChatPrompt
 from molink.api.errors import ApiError
+from molink.api.headers.serving import served_by
 from molink.serving.service import GenerationRequest, GenerationService, TokenEvent
 
 __all__ = ["Event", "Spent", "TypedPart", "TypedWriter", "answer_typed"]
@@ -126,6 +127,7 @@ async def _written(
         for part in parts:
             if isinstance(part, Finished):
                 told += writer.ended(part.reason, event.stop_reason, spent)
+                told[-1] = {**told[-1], "molink": served_by()}
             else:
                 told += writer.wrote(part)
         if told:

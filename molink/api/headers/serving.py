@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from contextvars import ContextVar
 from typing import Any
 
-from molink.serving.timeline import RequestTimeline
+from molink.serving.timeline import RequestTimeline, RingAttempt
 
 __all__ = ["SERVED", "note_sequences", "served_by", "serving_headers"]
 
@@ -36,7 +36,8 @@ def note_sequences(timelines: Iterable[RequestTimeline | None]) -> None:
 
 def served_by() -> dict[str, Any]:
     """What a stream says of it in its last event: rings and nodes in the order in which they
-    served, times in milliseconds (null: it did not come so far)."""
+    served, times in milliseconds (null: it did not come so far), and under `attempts` what each
+    ring did for a request of one sequence: more than one where a ring was lost meanwhile."""
     timelines = SERVED.get() or []
     return {
         "request_id": timelines[0].arrival.request_id if timelines else None,
@@ -45,6 +46,18 @@ def served_by() -> dict[str, Any]:
         "queue_ms": _slowest_ms(one.queue_s for one in timelines),
         "prefill_ms": _slowest_ms(one.prefill_s for one in timelines),
         "decode_ms": _slowest_ms(one.decode_s for one in timelines),
+        "attempts": [_attempt(part) for part in timelines[0].attempts]
+        if len(timelines) == 1
+        else [],
+    }
+
+
+def _attempt(part: RingAttempt) -> dict[str, Any]:
+    return {
+        "ring": part.ring,
+        "stages": [{"node": stage.node, "layers": list(stage.layers)} for stage in part.stages],
+        "tokens": part.tokens,
+        "moved_because": part.moved_because,
     }
 
 

@@ -73,6 +73,24 @@ class Usage(_Answer):
     total_tokens: int = Field(ge=0)
 
 
+class StagePart(_Answer):
+    """A node that served, and the layers that it held: [first, behind the last]."""
+
+    node: str
+    layers: list[int]
+
+
+class RingPart(_Answer):
+    """What one ring computed of a sequence."""
+
+    ring: int
+    stages: list[StagePart]
+    tokens: int
+    """That it generated."""
+    moved_because: str
+    """Why the sequence left it for another ring; empty: it did not."""
+
+
 class ServedBy(_Answer):
     """Which rings served a request, and what each part took; in a stream's last event."""
 
@@ -86,6 +104,9 @@ class ServedBy(_Answer):
     """From there to the first token."""
     decode_ms: float | None
     """From there to the last."""
+    attempts: list[RingPart]
+    """What each ring did: more than one where a ring was lost meanwhile. Empty where several
+    sequences were asked for."""
 
 
 FinishReason = Literal["stop", "length", "tool_calls"]

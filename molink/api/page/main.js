@@ -36,6 +36,7 @@ class Page {
     new IntersectionObserver(([entry]) => (this.#isAtEnd = entry.isIntersecting)).observe(
       this.#end,
     );
+    new ResizeObserver(() => this.#follow()).observe(byId("conversation"));
     byId("ring-panel").open = matchMedia("(min-width: 60rem)").matches;
     byId("keys").textContent = entersNewline()
       ? ""
@@ -50,7 +51,7 @@ class Page {
       if (event.key === "Escape" && !byId("settings").open) this.#running?.abort();
     });
     byId("question").focus();
-    this.#connect();
+    this.#connect().then((isDone) => isDone || this.#watch.ask());
   }
 
   // -- the server ---------------------------------------------------------------------------------
@@ -163,6 +164,7 @@ class Page {
     const conversation = this.#conversation;
     const view = new AnswerView(() => this.#follow());
     byId("messages").append(view.element);
+    this.#follow();
     this.#run(new AbortController());
     this.#announcer.say("Waiting for the answer.");
     try {

@@ -44,10 +44,11 @@ export class RingWatch {
       wait = EVERY_MS;
     } catch (error) {
       this.#onError(error);
+      if (error.status === 401) wait = Infinity; // Until there is a key, and somebody asks again.
     }
     if (this.#timer !== turn) return; // Asked for again meanwhile.
     clearTimeout(turn);
-    this.#timer = setTimeout(() => this.ask(), wait);
+    if (wait < Infinity) this.#timer = setTimeout(() => this.ask(), wait);
   }
 }
 
@@ -72,7 +73,7 @@ export class RingPanel {
     this.#drawn = drawn;
     if (changed || view.rings.length === 0) {
       const elements = [...drawn.values()].map((one) => one.element);
-      this.#container.replaceChildren(...(elements.length ? elements : [nothingYet(view)]));
+      this.#container.replaceChildren(...(elements.length ? elements : [element("p", "", "No ring serves at present.")]));
     }
     this.mark(this.#answering);
   }
@@ -87,10 +88,6 @@ export class RingPanel {
       one.element.classList.toggle("answering", isIt);
     }
   }
-}
-
-function nothingYet(view) {
-  return element("p", "", view.reason ?? "No ring serves.");
 }
 
 // -- one ring -------------------------------------------------------------------------------------
@@ -149,7 +146,7 @@ function drawStage(ring, stage, index) {
 
 function lineText(link) {
   if (!link || link.rate_mbps == null || link.rtt_ms == null) return "not measured yet";
-  return `${amount(link.rate_mbps)} Mbit/s, RTT ${amount(link.rtt_ms)} ms`;
+  return `${amount(link.rate_mbps)}\u00a0Mbit/s, RTT\u00a0${amount(link.rtt_ms)}\u00a0ms`;
 }
 
 function setText(node, text) {

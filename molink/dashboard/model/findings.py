@@ -1,20 +1,21 @@
 """What an operator should look at first: the few sentences at the top of the screen.
 
-A slow PC is found by comparison. Its decode step is compared with what it was: the time that it
-measured when it joined, or what was usual while we looked, whichever is less. Longer contexts and
-more users slow every stage of a ring, so that what counts is how much slower a stage has become
-than the others of its ring have. Without anything to compare with, the stage whose step takes far
-longer than the others' is named as the one that sets the pace.
+A slow PC is found by comparison. Its decode step is compared with what was usual while we looked,
+and with the time that it measured when it joined, for who begins to look when it is slow already.
+Longer contexts and more users slow every stage of a ring, so that what counts is how much slower a
+stage has become than the others of its ring have. Without anything to compare with, the stage whose
+step takes far longer than the others' is named as the one that sets the pace.
 
 Pure, and the same for a recording as for a live cluster.
 """
 
-from collections.abc import Iterator
+import statistics
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
 
 from molink.dashboard.model.cluster import Link, Ring, Stage
-from molink.dashboard.model.history import History, percentile, stage_key
+from molink.dashboard.model.history import History, stage_key
 
 __all__ = ["Finding", "Severity", "SlowStage", "findings", "slow_stages", "slowest_stage"]
 
@@ -22,11 +23,15 @@ SLOWER_FACTOR = 2.0
 """A stage that has become so much slower than the others of its ring is named; owners' programs
 take half of a PC now and then, and a third is what an operator must find at once."""
 
+SLOWER_THAN_TOLD_FACTOR = 2.5
+"""The same beyond what nodes told when they joined: alone, without a long context, and without the
+ends of a ring, whose stages do more than layers."""
+
 PACE_FACTOR = 2.0
 """A stage whose step takes so many times as long as the ring's median sets the pace."""
 
-STEPS_MIN = 20
-"""A stage has computed before its times mean something; the first steps are of cold memory."""
+STEPS_MIN = 100
+"""A stage has computed so many before its times mean something; the first are of cold memory."""
 
 LOST_S = 600.0
 """So long a node that was lost before our eyes is news."""
@@ -51,6 +56,8 @@ class Finding:
     """Sentence about one thing that stands out."""
 
     severity: Severity
+    kind: str
+    """In one word: with the subject it tells a finding whose figures change from another one."""
     subject: str
     """Name of a node, or empty."""
     sentence: str
@@ -88,50 +95,81 @@ def slow_stages(history: History) -> list[SlowStage]:
     return [slow for ring in history.state.rings for slow in _slow_in(history, ring)]
 
 
-def slowest_stage(ring: Ring) -> Stage | None:
+def slowest_stage(history: History, ring: Ring) -> Stage | None:
     """The stage that sets the pace of a ring; None: none takes much longer than the others."""
-    timed = [stage for stage in ring.stages if stage.decode_step_s and stage.steps >= STEPS_MIN]
-    if len(timed) < 2:
+    steps = _steps_s(history, ring)
+    if len(steps) < 2:
         return None
-    slowest = max(timed, key=lambda stage: stage.decode_step_s or 0.0)
-    others = [stage.decode_step_s or 0.0 for stage in timed if stage is not slowest]
-    middle = percentile(others, 0.5) or 0.0
-    return slowest if (slowest.decode_step_s or 0.0) >= PACE_FACTOR * middle else None
+    slowest = max(steps, key=lambda index: steps[index])
+    others = statistics.median(step_s for index, step_s in steps.items() if index != slowest)
+    return ring.stages[slowest] if steps[slowest] >= PACE_FACTOR * others else None
+
+
+def _steps_s(history: History, ring: Ring) -> dict[int, float]:
+    """Decode steps of the stages that have computed for a while, by their index."""
+    steps = {
+        index: history.recent_step_s(stage_key(ring, index))
+        for index, stage in enumerate(ring.stages)
+        if stage.steps >= STEPS_MIN
+    }
+    return {index: step_s for index, step_s in steps.items() if step_s is not None}
 
 
 def _slow_in(history: History, ring: Ring) -> Iterator[SlowStage]:
+    steps = _steps_s(history, ring)
+    if len(steps) < len(ring.stages):
+        return
+    usual = {index: history.usual_step_s(stage_key(ring, index)) for index in steps}
+    # A PC whose load as a whole has risen cannot be told from a slow one without others beside it.
+    alone = len(ring.stages) == 1
+    told = {index: None if alone else _told_step_s(history, ring, index) for index in steps}
+    since_usual, since_told = _slower_than_others(steps, usual), _slower_than_others(steps, told)
+    for index, step_s in steps.items():
+        times = since_usual.get(index, 0.0) if since_usual.get(index, 0.0) >= SLOWER_FACTOR else 0.0
+        if since_told.get(index, 0.0) >= SLOWER_THAN_TOLD_FACTOR:
+            times = max(times, since_told[index])
+        if times:
+            yield SlowStage(ring.number, ring.stages[index].node, step_s, step_s / times)
+
+
+def _slower_than_others(
+    steps: Mapping[int, float], before: Mapping[int, float | None]
+) -> dict[int, float]:
+    """How many times as long each step takes as before, beyond what the others' steps do; nothing
+    unless it is known of all of them."""
+    times = {index: step_s / was for index, step_s in steps.items() if (was := before[index])}
+    if len(times) < len(steps):
+        return {}
     found = {}
-    for index, stage in enumerate(ring.stages):
-        usual_s = _usual_step_s(history, ring, index)
-        if usual_s and stage.decode_step_s and stage.steps >= STEPS_MIN:
-            found[stage.node] = SlowStage(ring.number, stage.node, stage.decode_step_s, usual_s)
-    for node, slow in found.items():
-        others = [one.times for name, one in found.items() if name != node]
-        if slow.times >= SLOWER_FACTOR * max(1.0, percentile(others, 0.5) or 1.0):
-            yield slow
+    for index, one in times.items():
+        others = [other for at, other in times.items() if at != index]
+        found[index] = one / max(1.0, statistics.median(others) if others else 1.0)
+    return found
 
 
-def _usual_step_s(history: History, ring: Ring, index: int) -> float | None:
-    """What its step took before, or should take as it was measured; the lesser of both."""
+def _told_step_s(history: History, ring: Ring, index: int) -> float | None:
+    """What a stage's step should take, as its node has measured it alone; None: it has not."""
     stage = ring.stages[index]
     node = history.state.nodes_by_name.get(stage.node)
-    usual = history.usual_step_s(stage_key(ring, index))
-    told = None
-    if node is not None and node.layer_step_s and stage.layers is not None:
-        told = node.layer_step_s * (stage.layers[1] - stage.layers[0])
-    return min((one for one in (usual, told) if one), default=None)
+    if node is None or not node.layer_step_s or stage.layers is None:
+        return None
+    return node.layer_step_s * (stage.layers[1] - stage.layers[0])
 
 
 def _of_service(history: History) -> Iterator[Finding]:
     state = history.state
     if history.trouble:
-        yield Finding(Severity.BAD, "", f"No answer from the coordinator: {history.trouble}")
+        yield Finding(
+            Severity.BAD, "no answer", "", f"No answer from the coordinator: {history.trouble}"
+        )
     if state.intake_paused:
-        yield Finding(Severity.WARNING, "", "The intake is paused: new requests are refused (p).")
+        yield Finding(
+            Severity.WARNING, "intake", "", "The intake is paused: new requests are refused (p)."
+        )
     elif state.unready_reason:
-        yield Finding(Severity.BAD, "", f"Requests are refused: {state.unready_reason}")
+        yield Finding(Severity.BAD, "refused", "", f"Requests are refused: {state.unready_reason}")
     for trouble in state.troubles:
-        yield Finding(Severity.BAD, "", trouble)
+        yield Finding(Severity.BAD, trouble, "", trouble)
 
 
 def _of_losses(history: History) -> Iterator[Finding]:
@@ -140,7 +178,7 @@ def _of_losses(history: History) -> Iterator[Finding]:
         if lost_at_s is not None and history.at_s - lost_at_s <= LOST_S:
             why = f": {node.reason}" if node.reason else "."
             ago = f"{max(0.0, history.at_s - lost_at_s):.0f} s ago"
-            yield Finding(Severity.BAD, node.name, f"{node.name} was lost {ago}{why}")
+            yield Finding(Severity.BAD, "lost", node.name, f"{node.name} was lost {ago}{why}")
 
 
 def _of_stages(history: History) -> Iterator[Finding]:
@@ -150,15 +188,14 @@ def _of_stages(history: History) -> Iterator[Finding]:
             f"{one.node} is {one.times:.1f} times as slow as it was: a decode step takes "
             f"{1000 * one.step_s:.0f} ms instead of {1000 * one.usual_s:.0f}."
         )
-        yield Finding(Severity.BAD, one.node, sentence)
+        yield Finding(Severity.BAD, "slow", one.node, sentence)
     for ring in history.state.rings:
-        slowest = slowest_stage(ring)
+        slowest = slowest_stage(history, ring)
         if slowest is not None and (ring.number, slowest.node) not in slow:
-            step_ms = 1000 * (slowest.decode_step_s or 0.0)
             sentence = (
-                f"{slowest.node} sets the pace of ring {ring.number}: {step_ms:.0f} ms a step."
+                f"{slowest.node} sets the pace of ring {ring.number}: its steps take longest."
             )
-            yield Finding(Severity.NOTE, slowest.node, sentence)
+            yield Finding(Severity.NOTE, "pace", slowest.node, sentence)
 
 
 def _of_links(history: History) -> Iterator[Finding]:
@@ -171,9 +208,9 @@ def _of_link(history: History, link: Link) -> Iterator[Finding]:
     name = f"The link {link.source} to {link.target}"
     if link.decode_wait_s >= DECODE_WAIT_S:
         sentence = f"{name} holds up decode: {link.decode_wait_s:.1f} s of it are queued."
-        yield Finding(Severity.WARNING, link.source, sentence)
+        yield Finding(Severity.WARNING, f"queue to {link.target}", link.source, sentence)
     elif (history.link_busy(link.ends) or 0.0) >= LINK_BUSY:
-        yield Finding(Severity.NOTE, link.source, f"{name} is full.")
+        yield Finding(Severity.NOTE, "full", link.source, f"{name} is full.")
 
 
 def _of_nodes(history: History) -> Iterator[Finding]:
@@ -182,4 +219,4 @@ def _of_nodes(history: History) -> Iterator[Finding]:
             more = len(node.doubts) - 1
             ending = f" ({more} more in its details)" if more else ""
             sentence = f"{node.name}: {node.doubts[0]}{ending}"
-            yield Finding(Severity.NOTE, node.name, sentence)
+            yield Finding(Severity.NOTE, "doubt", node.name, sentence)

@@ -7,6 +7,7 @@ never told how long its steps should take.
 Pure: time is that of the observations, so that a recording gives the same as the live cluster.
 """
 
+import statistics
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,7 +17,7 @@ from molink.dashboard.model.fields import Json, count, number, text
 from molink.dashboard.model.observation import EVENTS_MAX, Observation
 from molink.dashboard.model.requests import Request
 
-__all__ = ["HISTORY_S", "Event", "History", "Sample", "percentile"]
+__all__ = ["HISTORY_S", "Event", "History", "Sample", "percentile", "stage_key"]
 
 HISTORY_S = 300.0
 """Five minutes: long enough for a p95, short enough that what is shown is now."""
@@ -27,8 +28,12 @@ SAMPLES_MAX = 3000
 GAP_S = 15.0
 """Between two looks beyond which their difference is no rate of now."""
 
-USUAL_SAMPLES_MIN = 10
-"""Looks at a stage before its usual step time is one: five seconds."""
+RECENT_S = 5.0
+"""A stage's step time is the median of so long: where a PC does other things as well, single looks
+differ by a factor of two."""
+
+USUAL_SAMPLES_MIN = 20
+"""Looks at a stage before its usual step time is one: ten seconds."""
 
 USUAL_PERIOD_S = 5.0
 """Between two computations of what is usual: sorting five minutes of a hundred stages takes
@@ -38,6 +43,9 @@ USUAL_QUANTILE = 0.2
 """Of a stage's step times, what counts as usual: that of a stage which is slow most of the time is
 what it did before."""
 
+
+ENDED_MAX = 1000
+"""Ended requests that are kept: three a second over all of it."""
 
 FOLLOWED_MAX = 256
 """Live requests whose progress is kept, and..."""
@@ -92,7 +100,8 @@ class History:
     state: ClusterState = field(default_factory=lambda: ClusterState.of({}))
     """As of the last look that succeeded."""
     requests: tuple[Request, ...] | None = None
-    """None: this server does not list them."""
+    """Live ones, then those that have ended, the newest first; None: this server does not list
+    them."""
     events: deque[Event] = field(default_factory=lambda: deque(maxlen=EVENTS_MAX))
     knows_events: bool = False
     samples: deque[Sample] = field(default_factory=lambda: deque(maxlen=SAMPLES_MAX))
@@ -107,9 +116,12 @@ class History:
     in it."""
     progress: dict[tuple[str, int], deque[tuple[float, int]]] = field(default_factory=dict)
     """Of each request that was seen live: tokens of its prompt and answer at each look."""
+    _recent_steps: dict[str, float] = field(default_factory=dict)
     _usual: dict[str, float] = field(default_factory=dict)
     _usual_period: int = -1
     _here: set[str] = field(default_factory=set)
+    _ended: deque[tuple[float, Request]] = field(default_factory=lambda: deque(maxlen=ENDED_MAX))
+    """Oldest first, each with when its end was seen."""
     _tokens: dict[tuple[str, int], int] = field(default_factory=dict)
     _bytes: dict[tuple[str, str], int] = field(default_factory=dict)
 
@@ -124,14 +136,23 @@ class History:
             elapsed_s = None
         self.state = ClusterState.of(seen.cluster)
         if seen.requests is not None:
-            self.requests = tuple(Request.of(one) for one in seen.requests)
-            self._take_progress(seen.at_s, self.requests)
+            self._take_requests(seen.at_s, [Request.of(one) for one in seen.requests])
         self._take_events(seen.events)
         self._take_losses(seen.at_s)
         self.samples.append(self._sample(seen.at_s, elapsed_s))
         while self.samples[0].at_s < seen.at_s - HISTORY_S:
             self.samples.popleft()
+        self._learn_recent(seen.at_s)
         self._learn_usual(seen.at_s)
+
+    def _take_requests(self, at_s: float, seen: Sequence[Request]) -> None:
+        known = {one.key for _, one in self._ended}
+        ended = [one for one in seen if not one.is_live and one.key not in known]
+        # The newest comes first.
+        self._ended.extend((at_s, one) for one in reversed(ended))
+        live = [one for one in seen if one.is_live]
+        self.requests = (*live, *(one for _, one in reversed(self._ended)))
+        self._take_progress(at_s, self.requests)
 
     def _take_progress(self, at_s: float, requests: Sequence[Request]) -> None:
         listed = {one.key for one in requests}
@@ -210,15 +231,18 @@ class History:
 
     def ttfts_s(self) -> list[float]:
         """Of the requests of the last minutes, in the order in which they came."""
-        return [one.ttft_s for one in self._recent() if one.ttft_s is not None]
+        return [one.ttft_s for one in self.recent() if one.ttft_s is not None]
 
     def tpots_s(self) -> list[float]:
         """Mean of each request of the last minutes, in the order in which they came."""
-        return [one.tpot_s for one in self._recent() if one.tpot_s is not None]
+        return [one.tpot_s for one in self.recent() if one.tpot_s is not None]
 
-    def _recent(self) -> list[Request]:
-        requests = [one for one in self.requests or () if one.age_s <= HISTORY_S]
-        return sorted(requests, key=lambda one: -one.age_s)
+    def recent(self) -> list[Request]:
+        """Requests that came in the last minutes, in that order."""
+        ended = [(one.age_s + self.at_s - seen_s, one) for seen_s, one in self._ended]
+        live = [(one.age_s, one) for one in self.requests or () if one.is_live]
+        aged = [(age_s, one) for age_s, one in (*ended, *live) if age_s <= HISTORY_S]
+        return [one for _, one in sorted(aged, key=lambda two: -two[0])]
 
     def longest_pause_s(self, request: Request) -> float | None:
         """Longest time between two looks that saw a request's progress, within which there was
@@ -237,9 +261,22 @@ class History:
         """Part of a link's rate that is used now."""
         return self.samples[-1].link_busy.get(ends) if self.samples else None
 
+    def recent_step_s(self, key: str) -> float | None:
+        """Decode step of a stage, now; None: it computes nothing."""
+        return self._recent_steps.get(key)
+
     def usual_step_s(self, key: str) -> float | None:
         """Usual decode step of a stage; None: it was not seen long enough."""
         return self._usual.get(key)
+
+    def _learn_recent(self, at_s: float) -> None:
+        times: dict[str, list[float]] = {}
+        for sample in reversed(self.samples):
+            if sample.at_s < at_s - RECENT_S:
+                break
+            for key, step_s in sample.steps_s.items():
+                times.setdefault(key, []).append(step_s)
+        self._recent_steps = {key: statistics.median(seen) for key, seen in times.items()}
 
     def _learn_usual(self, at_s: float) -> None:
         period = int(at_s // USUAL_PERIOD_S)

@@ -27,7 +27,8 @@ class Observation:
     cluster: Json = field(default_factory=dict)
     """Body of GET /cluster."""
     requests: tuple[Json, ...] | None = None
-    """Of GET /cluster/requests, live ones first; None: this server has no such list."""
+    """Of GET /cluster/requests, those that are live or have ended since the look before; None: this
+    server has no such list."""
     events: tuple[Json, ...] | None = None
     """New ones of GET /cluster/events; None: this server has no such list."""
     trouble: str = ""

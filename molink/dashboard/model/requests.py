@@ -22,9 +22,9 @@ class Attempt:
     moved_because: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Request:
-    """Sequence that is served, or was."""
+    """Sequence that is served, or was, as of one look."""
 
     id: str
     choice: int

@@ -5,7 +5,7 @@ from datetime import tzinfo
 
 from molink.dashboard.model.figures import clock, duration, per_s, seconds
 from molink.dashboard.model.findings import Finding, Severity, findings
-from molink.dashboard.model.history import HISTORY_S, History, percentile
+from molink.dashboard.model.history import History, percentile
 from molink.dashboard.pages.lines import Glyphs, Line, Span, Style, fitted, line
 
 __all__ = ["PANEL_LINES", "finding_lines", "header", "panel_lines"]
@@ -129,9 +129,10 @@ def _series(
 def _requests(history: History) -> Line:
     state = history.state
     waiting: Style = "warning" if state.waiting else ""
-    ended = [one for one in history.requests or () if not one.is_live and one.age_s <= HISTORY_S]
+    recent = history.recent()
+    ended = [one for one in recent if not one.is_live]
     failed = sum(1 for one in ended if one.finish_reason == "error")
-    moved = sum(1 for one in history.requests or () if one.moves)
+    moved = sum(1 for one in recent if one.moves)
     return line(
         Span("requests ", "bold"),
         Span(f"{state.running} running"),

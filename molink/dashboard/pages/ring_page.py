@@ -17,7 +17,7 @@ from collections.abc import Iterator, Sequence
 from molink.dashboard.model.cluster import COORDINATOR, Link, Ring, Stage
 from molink.dashboard.model.figures import data, mbps, percent, seconds
 from molink.dashboard.model.findings import SlowStage, slow_stages, slowest_stage
-from molink.dashboard.model.history import History
+from molink.dashboard.model.history import History, stage_key
 from molink.dashboard.pages.lines import Glyphs, Line, Row, Span, Style, fitted, line
 
 __all__ = ["ring_rows"]
@@ -43,7 +43,7 @@ def ring_rows(history: History, width: int, height: int, glyphs: Glyphs) -> list
     slow = {(one.ring, one.node): one for one in slow_stages(history)}
     rows: list[Row] = []
     for ring in rings:
-        pace = slowest_stage(ring)
+        pace = slowest_stage(history, ring)
         rows.append(Row(_title(ring, glyphs)))
         if detail == FULL:
             rows += _entrance(history, ring, width, glyphs)
@@ -102,6 +102,7 @@ class _StageRows:
         self._stage = ring.stages[index]
         self._is_last = index == len(ring.stages) - 1
         self._is_first = index == 0
+        self._step_s = history.recent_step_s(stage_key(ring, index))
         self._slow = slow.get((ring.number, self._stage.node))
         self._sets_pace = pace is self._stage
         following = ring.stages[(index + 1) % len(ring.stages)].node
@@ -133,7 +134,7 @@ class _StageRows:
             Span(glyphs.bar_of(stage.busy_share, self._bar_width()), style or "good"),
             Span(f"{percent(stage.busy_share):>6}", style),
             "  step ",
-            Span(f"{seconds(stage.decode_step_s):>7}", style),
+            Span(f"{seconds(self._step_s):>7}", style),
             "  KV ",
             Span(f"{percent(stage.kv_share):>5}", kv_style),
             *self._mark(),

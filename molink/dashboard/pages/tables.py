@@ -6,11 +6,12 @@ Each is a header and rows, wide enough for 80 columns; the last column takes wha
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import tzinfo
+from functools import lru_cache
 
-from molink.dashboard.model.cluster import Link, Node, Ring, Stage
+from molink.dashboard.model.cluster import Link, Node, Ring
 from molink.dashboard.model.figures import clock, data, duration, mbps, per_s, percent, seconds
 from molink.dashboard.model.findings import findings, slow_stages
-from molink.dashboard.model.history import History, percentile
+from molink.dashboard.model.history import History, percentile, stage_key
 from molink.dashboard.model.requests import Request
 from molink.dashboard.pages.lines import Glyphs, Line, Row, Span, Style, fitted, line
 from molink.dashboard.pages.panel import SEVERITIES
@@ -38,6 +39,9 @@ STATES: dict[str, Style] = {
     "queued": "warning",
     "error": "bad",
 }
+
+ROWS_KEPT = 2048
+"""Rows of requests that are kept drawn: most of what a history lists has ended."""
 
 FAR_OFF = 1.5
 """A figure so many times worse than its forecast is marked."""
@@ -128,16 +132,23 @@ def _line(columns: Sequence[Column], cells: Sequence[Span | str], width: int) ->
 
 def node_rows(history: History, width: int, glyphs: Glyphs) -> Iterator[Row]:
     """One for each node; those that need somebody come first."""
-    stages = {stage.node: stage for ring in history.state.rings for stage in ring.stages}
+    stages = {
+        stage.node: (stage.busy_share, history.recent_step_s(stage_key(ring, index)))
+        for ring in history.state.rings
+        for index, stage in enumerate(ring.stages)
+    }
     slow = {one.node for one in slow_stages(history)}
     order = {"lost": 2, "standby": 1}
     nodes = sorted(history.state.nodes, key=lambda one: (order.get(one.state, 0), one.name))
     for node in nodes:
-        cells = _node_cells(node, stages.get(node.name), node.name in slow, glyphs)
+        busy, step_s = stages.get(node.name, (None, None))
+        cells = _node_cells(node, busy, step_s, node.name in slow, glyphs)
         yield Row(_line(NODES, cells, width), node.id, f"{node.name} {node.state} {node.id}")
 
 
-def _node_cells(node: Node, stage: Stage | None, is_slow: bool, glyphs: Glyphs) -> list[Span | str]:
+def _node_cells(
+    node: Node, busy: float | None, step_s: float | None, is_slow: bool, glyphs: Glyphs
+) -> list[Span | str]:
     style: Style = "bad" if is_slow else ""
     layers = f"{node.layers[0]}-{node.layers[1]}" if node.layers else "-"
     note, note_style = _node_note(node, is_slow, glyphs)
@@ -146,8 +157,8 @@ def _node_cells(node: Node, stage: Stage | None, is_slow: bool, glyphs: Glyphs) 
         Span(node.state, STATES.get(node.state, "")),
         str(node.ring) if node.ring is not None else "-",
         layers,
-        Span(percent(stage.busy_share if stage else None), style),
-        Span(seconds(stage.decode_step_s if stage else None), style),
+        Span(percent(busy), style),
+        Span(seconds(step_s), style),
         mbps(node.upload_mbps or None),
         data(node.bytes_sent),
         Span(glyphs.text(note), note_style),
@@ -166,10 +177,15 @@ def _node_note(node: Node, is_slow: bool, glyphs: Glyphs) -> tuple[str, Style]:
 
 def request_rows(history: History, width: int, glyphs: Glyphs) -> Iterator[Row]:
     """One for each request: live ones first, then those that have ended."""
-    for request in history.requests or ():
-        cells = _request_cells(request, glyphs)
-        found_by = f"{request.id} {request.state} {request.key_id} {request.finish_reason}"
-        yield Row(_line(REQUESTS, cells, width), f"{request.id} {request.choice}", found_by)
+    return (_request_row(request, width, glyphs) for request in history.requests or ())
+
+
+@lru_cache(ROWS_KEPT)
+def _request_row(request: Request, width: int, glyphs: Glyphs) -> Row:
+    """A request that has ended stays the same object, and so does its row."""
+    cells = _request_cells(request, glyphs)
+    found_by = f"{request.id} {request.state} {request.key_id} {request.finish_reason}"
+    return Row(_line(REQUESTS, cells, width), f"{request.id} {request.choice}", found_by)
 
 
 def _request_cells(request: Request, glyphs: Glyphs) -> list[Span | str]:
@@ -184,7 +200,7 @@ def _request_cells(request: Request, glyphs: Glyphs) -> list[Span | str]:
     return [
         glyphs.text(request.id),
         Span(state, STATES.get(state, "dim")),
-        duration(age_s),
+        seconds(age_s) if age_s is not None and age_s < 10 else duration(age_s),
         Span(prompt, "prefill" if request.state == "prefill" else ""),
         f"{request.tokens}/{request.answer_tokens_max}",
         seconds(request.ttft_s),

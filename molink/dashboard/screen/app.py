@@ -152,8 +152,14 @@ class DashboardApp(App[None]):
         self._show("#panel", *(panel_lines(history, width, glyphs) if has_panel else []))
         self._show("#said", *self._said)
         self._draw_rows(has_panel=has_panel)
-        place = self._rows.place
-        self._show("#foot", foot_line(page.view, width, place, is_replay=bool(self._replay)))
+        self._draw_foot()
+        self.call_after_refresh(self._draw_foot)  # How many rows are visible is known only then.
+
+    def _draw_foot(self) -> None:
+        line = foot_line(
+            self._page.view, self.size.width, self._rows.place, is_replay=self._replay is not None
+        )
+        self._show("#foot", line)
 
     def _draw_rows(self, *, has_panel: bool) -> None:
         width, height = self.size

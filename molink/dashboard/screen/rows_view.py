@@ -139,8 +139,9 @@ class RowsView(ScrollView, can_focus=True):
         index = y + self.scroll_offset.y
         if index >= len(self._rows):
             return Strip.blank(self.size.width)
-        chosen = self.has_cursor and index == self.cursor and self.has_focus
-        return strip_of(self._rows[index].line, self.size.width, chosen=chosen)
+        row = self._rows[index]
+        chosen = self.has_cursor and index == self.cursor and bool(row.key) and self.has_focus
+        return strip_of(row.line, self.size.width, chosen=chosen)
 
     def on_key(self, event: events.Key) -> None:
         """Moves of the cursor."""

@@ -28,10 +28,6 @@ async def client(service, serve):
         yield client
 
 
-def script(service: ScriptedService, text: str) -> None:
-    service.script, service.token_limit = text, len(text)
-
-
 async def test_text(client, service):
     answer = await client.messages.create(
         **ASKED, system="be kind", metadata={"user_id": "7"}, extra_body={"temperature": 0.5}
@@ -44,6 +40,7 @@ async def test_text(client, service):
     assert (answer.usage.input_tokens, answer.usage.output_tokens) == (len(service.prompts[0]), 12)
     sampling = service.requests[0].sampling
     assert (sampling.max_tokens, sampling.temperature) == (200, 0.5)
+    assert answer.id == f"msg_{answer._request_id}"
 
 
 async def test_why_an_answer_ends(client, service):
@@ -56,21 +53,21 @@ async def test_why_an_answer_ends(client, service):
 
 
 async def test_more_tokens_than_the_model_has_left_are_cut_to_those(client, service):
-    script(service, "x" * 3000)
+    service.says("x" * 3000)
     answer = await client.messages.create(**{**ASKED, "max_tokens": 8000})
     assert answer.stop_reason == "model_context_window_exceeded"
     assert answer.usage.input_tokens + answer.usage.output_tokens == 2000
 
 
 async def test_an_answer_goes_back_as_it_came(client, service):
-    script(service, f"<think>look it up</think>\n\nI will look.\n{CALL}")
+    service.says(f"<think>look it up</think>\n\nI will look.\n{CALL}")
     first = await client.messages.create(**ASKED, tools=[TOOL])
     thought, text, use = first.content
     assert (thought.type, thought.thinking) == ("thinking", "look it up")
     assert text.text == "I will look."
     assert (use.type, use.name, use.input) == ("tool_use", "weather", {"city": "Oslo"})
     assert first.stop_reason == "tool_use"
-    script(service, "Rain.")
+    service.says("Rain.")
     result = {"type": "tool_result", "tool_use_id": use.id, "content": "rain", "is_error": False}
     messages = [*HELLO, first.to_param(), {"role": "user", "content": [result]}]
     again = await client.messages.create(**{**ASKED, "messages": messages}, tools=[TOOL])
@@ -135,7 +132,7 @@ async def events_of(client, **request):
 
 
 async def test_every_event_of_a_streamed_answer(client, service):
-    script(service, f"<think>ah</think>Hi.{CALL}")
+    service.says(f"<think>ah</think>Hi.{CALL}")
     events = await events_of(client, tools=[TOOL])
     kinds = [(e.type, getattr(e, "index", None)) for e in events]
     assert list(dict.fromkeys(kinds)) == [
@@ -159,10 +156,11 @@ async def test_every_event_of_a_streamed_answer(client, service):
     assert events[0].message.content == [] and events[0].message.usage.input_tokens > 0
     assert events[-2].delta.stop_reason == "tool_use"
     assert events[-2].usage.output_tokens == len(service.script)
+    assert events[-1].to_dict()["molink"].keys() >= {"request_id", "decode_ms"}
 
 
 async def test_the_clients_own_stream_puts_the_same_answer_together(client, service):
-    script(service, f"<think>ah</think>Look.{CALL}")
+    service.says(f"<think>ah</think>Look.{CALL}")
     async with client.messages.stream(**ASKED, tools=[TOOL]) as stream:
         text = "".join([piece async for piece in stream.text_stream])
         streamed = await stream.get_final_message()
@@ -175,7 +173,7 @@ async def test_the_clients_own_stream_puts_the_same_answer_together(client, serv
 
 
 async def test_arguments_that_are_no_json_are_not_lost(client, service):
-    script(service, '<tool_call>{"name": "weather", "arguments": {"city": Oslo}}</tool_call>')
+    service.says('<tool_call>{"name": "weather", "arguments": {"city": Oslo}}</tool_call>')
     answer = await client.messages.create(**ASKED, tools=[TOOL])
     said = "".join(str(block.to_dict()) for block in answer.content)
     assert "Oslo" in said
@@ -281,7 +279,7 @@ class Weather(BaseModel):
 
 
 async def test_an_answer_in_the_shape_of_a_schema(client, service):
-    script(service, '{"city": "Oslo"}')
+    service.says('{"city": "Oslo"}')
     answer = await client.messages.parse(**ASKED, output_format=Weather)
     assert answer.parsed_output == Weather(city="Oslo")
     assert "city" in service.requests[0].sampling.grammar

@@ -45,6 +45,9 @@ async def test_a_stream_has_the_rest_in_its_last_event(service, serve, http, pat
     assert (told["request_id"], told["rings"]) == (request_id, [0])
     assert told["nodes"] == [stage.node for stage in STAGES]
     assert all(told[name] >= 0 for name in ("queue_ms", "prefill_ms", "decode_ms"))
+    stages = [{"node": one.node, "layers": list(one.layers)} for one in STAGES]
+    part = {"ring": 0, "stages": stages, "tokens": 2, "moved_because": ""}
+    assert told["attempts"] == ([] if "n" in body else [part]), "for one sequence"
 
 
 async def test_the_official_client_reads_it(service, serve):

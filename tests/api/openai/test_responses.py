@@ -27,10 +27,6 @@ async def client(service, serve):
         yield client
 
 
-def script(service: ScriptedService, text: str) -> None:
-    service.script, service.token_limit = text, len(text)
-
-
 async def test_text(client, service):
     answer = await client.responses.create(
         model=MODEL,
@@ -52,6 +48,7 @@ async def test_text(client, service):
     assert used.total_tokens == prompt_tokens + 12
     assert used.output_tokens_details.reasoning_tokens == 0
     assert (answer.instructions, answer.temperature) == ("be kind", 0.5)
+    assert answer.metadata == {"run": "7"}, "given back as it came"
     assert answer.to_dict()["store"] is False, "nothing is stored, whatever was wished for"
     assert answer.error is None and answer.incomplete_details is None
 
@@ -64,7 +61,7 @@ async def test_an_answer_that_is_cut_off_is_incomplete(client):
 
 
 async def test_an_answer_goes_back_as_it_came(client, service):
-    script(service, f"<think>look it up</think>\n\nI will look.\n{CALL}")
+    service.says(f"<think>look it up</think>\n\nI will look.\n{CALL}")
     first = await client.responses.create(model=MODEL, input="weather?", tools=[TOOL])
     thought, message, call = first.output
     assert (thought.type, thought.content[0].text) == ("reasoning", "look it up")
@@ -75,7 +72,7 @@ async def test_an_answer_goes_back_as_it_came(client, service):
         {"city": "Oslo"},
     )
     assert first.usage.output_tokens_details.reasoning_tokens > 0
-    script(service, "Rain.")
+    service.says("Rain.")
     result = {"type": "function_call_output", "call_id": call.call_id, "output": "rain"}
     again = await client.responses.create(
         model=MODEL,
@@ -151,7 +148,7 @@ async def events_of(client, **request):
 
 
 async def test_every_event_of_a_streamed_text(client, service):
-    script(service, "Hi.")
+    service.says("Hi.")
     events = await events_of(client, input="hi")
     assert [event.type for event in events] == [
         "response.created",
@@ -169,11 +166,12 @@ async def test_every_event_of_a_streamed_text(client, service):
     assert events[2].item.status == "in_progress" and events[2].item.content == []
     assert len({event.item_id for event in events[3:9]}) == 1
     assert events[-1].response.output_text == "Hi."
+    assert events[-1].to_dict()["molink"].keys() >= {"request_id", "decode_ms"}
     assert events[-1].response.usage.output_tokens == 3
 
 
 async def test_every_event_of_a_streamed_call(client, service):
-    script(service, f"<think>ah</think>{CALL}")
+    service.says(f"<think>ah</think>{CALL}")
     events = await events_of(client, input="hi", tools=[TOOL])
     kinds = list(dict.fromkeys((getattr(e, "output_index", None), e.type) for e in events))
     assert kinds == [
@@ -199,7 +197,7 @@ async def test_every_event_of_a_streamed_call(client, service):
 
 
 async def test_the_clients_own_stream_puts_the_same_answer_together(client, service):
-    script(service, f"<think>ah</think>Look.{CALL}")
+    service.says(f"<think>ah</think>Look.{CALL}")
     async with client.responses.stream(model=MODEL, input="hi", tools=[TOOL]) as stream:
         async for _ in stream:
             pass
@@ -218,7 +216,7 @@ async def test_a_streamed_answer_that_is_cut_off(client):
 
 
 async def test_no_call_without_tools_and_none_when_they_may_not_be_called(client, service):
-    script(service, CALL)
+    service.says(CALL)
     for tools in ({}, {"tools": [TOOL], "tool_choice": "none"}):
         answer = await client.responses.create(model=MODEL, input="hi", **tools)
         assert answer.output_text == CALL
@@ -313,7 +311,7 @@ class Weather(BaseModel):
 
 
 async def test_an_answer_in_the_shape_of_a_schema(client, service):
-    script(service, '{"city": "Oslo"}')
+    service.says('{"city": "Oslo"}')
     answer = await client.responses.parse(model=MODEL, input="hi", text_format=Weather)
     assert answer.output_parsed == Weather(city="Oslo")
     assert "city" in service.requests[0].sampling.grammar

@@ -17,6 +17,10 @@ from tests.api.conftest import FakeService
 
 CHROMIUM_NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 
+REBOUND_HOST = "rebound.example"
+REBOUND = f"--host-resolver-rules=MAP {REBOUND_HOST} 127.0.0.1"
+"""A name that somebody else has made to point at this machine."""
+
 PATIENCE_MS = 10_000
 """How long a test waits for what should be there within milliseconds."""
 
@@ -35,7 +39,7 @@ async def browser() -> AsyncGenerator[Any, None]:
     playwright = pytest.importorskip("playwright.async_api", reason="playwright is not installed")
     path = chromium()
     async with playwright.async_playwright() as driver:
-        one = await driver.chromium.launch(executable_path=path)
+        one = await driver.chromium.launch(executable_path=path, args=[REBOUND])
         yield one
         await one.close()
 

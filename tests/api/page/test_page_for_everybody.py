@@ -75,6 +75,19 @@ async def test_the_end_of_a_growing_answer_stays_in_sight_until_its_reader_scrol
     await expect(visit.page.locator(".question")).to_be_in_viewport()
 
 
+async def test_a_further_question_and_a_keyboard_of_glass_keep_the_end_in_sight(open_page):
+    visit = await open_page(viewport={"width": 375, "height": 667})
+    await answered(visit, "a\n\n" * 30)
+    await visit.page.locator("#conversation").evaluate("node => node.scrollTo(0, 0)")
+    visit.service.put("Short.")
+    await visit.ask("And then?")
+    await expect(visit.answer.get_by_text("Short.")).to_be_in_viewport()
+    await visit.page.set_viewport_size({"width": 375, "height": 500})
+    await expect(visit.answer.get_by_text("Short.")).to_be_in_viewport()
+    visit.service.put("".join(f"\n\nMore {number}." for number in range(40)))
+    await expect(visit.answer.get_by_text("More 39.")).to_be_in_viewport()
+
+
 # -- by keyboard and ear --------------------------------------------------------------------------
 
 

@@ -8,7 +8,7 @@ from molink.api.access import Access
 from molink.control.api_keys.live_keys import LiveKeys
 from molink.control.api_keys.store import KEY_PREFIX, KeyStore
 from molink.errors import RingError
-from tests.api.page.conftest import SECOND_RING, ToldService
+from tests.api.page.conftest import REBOUND_HOST, SECOND_RING, Move, ToldService
 
 api = pytest.importorskip("playwright.async_api", reason="playwright is not installed")
 expect = api.expect
@@ -85,6 +85,23 @@ async def test_a_stop_ends_the_request_at_the_server(open_page, way):
         assert sent(visit.service) == "<user>Tell me.<assistant>Once<user>Go on.<assistant>"
 
 
+async def test_a_stop_before_the_first_token_ends_it_too(open_page):
+    visit = await open_page()
+    await visit.ask("Tell me.")
+    async with asyncio.timeout(10):
+        while not visit.service.requests:  # noqa: ASYNC110 - the browser asks by itself
+            await asyncio.sleep(0)
+        await visit.page.keyboard.press("Escape")
+        await visit.service.closed.acquire()
+    await expect(visit.answer.locator(".note")).to_have_text("Stopped.")
+    visit.service.put(None)
+    await visit.ask("Something else.")
+    await expect(visit.page.locator("#send")).to_be_visible()
+    assert sent(visit.service) == "<user>Something else.<assistant>", (
+        "what has no answer is left out"
+    )
+
+
 async def test_settings_are_sent_and_gone_with_the_tab(open_page):
     visit = await open_page()
     await visit.page.get_by_role("button", name="Settings").click()
@@ -158,6 +175,26 @@ async def test_a_server_that_goes_away_is_told(open_page):
     await expect(visit.page.locator("#state")).to_contain_text("cannot be reached")
     await visit.page.context.set_offline(False)
     await expect(visit.page.locator("#state")).to_have_text("Ready")
+
+
+async def test_a_server_that_answers_later_is_found(open_page):
+    visit = await open_page()
+    await visit.page.route("**/v1/models", lambda route: route.abort())
+    await visit.page.reload()
+    await expect(visit.page.locator("#state")).to_contain_text("cannot be reached")
+    await visit.page.unroute("**/v1/models")
+    await expect(visit.page.locator("#model")).to_have_text("tiny/model")
+
+
+async def test_at_a_rebound_name_the_page_learns_nothing(open_page):
+    visit = await open_page()
+    visit.service.requests.clear()
+    await visit.page.goto(visit.url.replace("127.0.0.1", REBOUND_HOST))
+    await expect(visit.page.locator("#state")).to_contain_text("is not known as 'rebound.example")
+    await visit.ask("Tell me.")
+    await expect(visit.answer.locator(".note")).to_contain_text("is not known as")
+    assert visit.service.requests == []
+    assert await visit.page.locator("#rings").text_content() == ""
 
 
 # -- keys -----------------------------------------------------------------------------------------
@@ -241,7 +278,57 @@ async def test_the_ring_is_followed(open_page):
     await expect(visit.page.locator(".stages li").last).to_contain_text("back to attic")
     service.rings, service.unready_reason = [], "cellar is lost: its layers are being loaded."
     await expect(visit.page.locator("#state")).to_have_text(service.unready_reason)
-    await expect(visit.page.locator("#rings")).to_have_text(service.unready_reason)
+    await expect(visit.page.locator("#rings")).to_have_text("No ring serves at present.")
     service.rings, service.unready_reason = [SECOND_RING], None
     await expect(visit.page.locator(".stages li")).to_have_count(2)
     await expect(visit.page.locator("#state")).to_have_text("Ready")
+
+
+async def test_an_answer_says_who_served_it_and_what_each_part_took(open_page):
+    visit = await open_page()
+    served = visit.answer.locator(".served")
+    visit.service.put("a")
+    await visit.ask("Tell me.")
+    await expect(served).to_contain_text("Queue250 msPrefill250 ms")
+    await expect(served).to_contain_text("Served by attic → cellar → garage")
+    await expect(visit.page.locator(".ring.answering")).to_have_count(1)
+    visit.service.put("b", "c", None)
+    await expect(served.locator("dt")).to_have_text(["Queue", "Prefill", "Decode", "Tokens"])
+    await expect(served.locator("dd")).to_have_text(
+        ["250 ms", "250 ms", "500 ms", "3, 4.00 per second"]
+    )
+    await expect(served).to_contain_text("Served by attic (0–2) → cellar (3–5) → garage (6–8)")
+    await expect(visit.page.locator(".ring.answering")).to_have_count(0)
+
+
+LOST = "cellar is lost: the other PCs load its layers."
+
+
+async def test_an_answer_outlives_the_loss_of_a_node(open_page):
+    service = ToldService()
+    visit = await open_page(service)
+    await visit.page.clock.install()
+    service.put("Once ")
+    await visit.ask("Tell me.")
+    await expect(visit.answer.locator(".text")).to_have_text("Once ")
+    service.rings, service.unready_reason = [], LOST
+    await visit.page.clock.run_for(2000)
+    await expect(visit.page.locator("#state")).to_have_text(LOST)
+    await visit.page.clock.run_for(3000)
+    await expect(visit.answer.locator(".note")).to_have_text(
+        f"The ring is being made anew, then the answer goes on: {LOST}"
+    )
+    service.rings, service.unready_reason = [SECOND_RING], None
+    await visit.page.clock.run_for(4000)
+    await expect(visit.page.locator("#state")).to_have_text("Ready")
+    await expect(visit.page.locator(".ring.answering .stages li")).to_have_count(2)
+    service.put(Move(SECOND_RING, "cellar is lost."), "upon ", "a time", None)
+    await expect(visit.answer.locator(".text")).to_have_text("Once upon a time")
+    await expect(visit.answer.locator(".note")).to_have_text("")
+    await expect(visit.answer.locator(".served")).to_contain_text("Went on in another ring")
+    await expect(visit.answer.locator(".attempts li")).to_have_text(
+        [
+            "1 token by attic (0–2) → cellar (3–5) → garage (6–8) – cellar is lost.",
+            "2 tokens by attic (0–4) → garage (5–8)",
+        ]
+    )

@@ -1,6 +1,5 @@
 """`POST /v1/responses`: one answer to a list of items."""
 
-import secrets
 from typing import Any
 
 from aiohttp import web
@@ -11,6 +10,7 @@ from molink.api.chat.answer_grammar import answer_grammar
 from molink.api.chat.typed_answer import answer_typed
 from molink.api.errors import ApiError
 from molink.api.grammars.fields import Question, grammar_question, schema_question
+from molink.api.headers.request_id import request_id_of
 from molink.api.openai.responses.conversation import conversation_of
 from molink.api.openai.responses.schemas import ResponsesBody
 from molink.api.openai.responses.writer import ResponseWriter
@@ -49,7 +49,7 @@ async def post_responses(
             grammar=grammar,
             skip_special_tokens=prompt.skip_special_tokens,
         )
-        writer = ResponseWriter(f"resp_{secrets.token_hex(12)}", card.name, _repeated(body))
+        writer = ResponseWriter(f"resp_{request_id_of(request)}", card.shown_name, _repeated(body))
     return await answer_typed(request, service, job, prompt, writer, stream=bool(body.stream))
 
 

@@ -1,0 +1,131 @@
+"""Draws the pictures of docs/dashboard.md from a recording.
+
+    python -m tools.experiments.dashboard.pictures --out DIR
+
+Each picture is a moment that is found in the recording by what it shows (the first look at which a
+PC stands out as slow, the first without one), drawn by the dashboard itself on a terminal of a
+fixed size, in UTC. So the same recording gives the same bytes, and a test compares them with those
+in docs/images: a change of the screen shows there.
+"""
+
+import asyncio
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC
+from pathlib import Path
+
+import click
+
+from molink.dashboard.model.findings import findings
+from molink.dashboard.model.history import History
+from molink.dashboard.pages.lines import UNICODE
+from molink.dashboard.recording import Recording, Replay
+from molink.dashboard.screen.app import DashboardApp
+from molink.dashboard.sources import ReplaySource
+from molink.errors import UserError
+from tools.experiments.harness.experiment import experiment
+
+__all__ = ["PICTURES", "Picture", "draw", "main"]
+
+FONT = re.compile(r"\s*@font-face \{.*?\}\n", re.DOTALL)
+"""A font that a browser would fetch from elsewhere; without it the reader's own is used."""
+
+STEADY_S = 12.0
+"""After the beginning, when the sparklines have something to show."""
+
+REFRESHES = 4
+"""Of the screen after the last key: the last line tells what the others left it."""
+
+Moment = Callable[[Recording], int]
+"""Number of the look that a picture shows."""
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """Picture of one moment, after keys were pressed."""
+
+    moment: Moment
+    keys: Sequence[str] = ()
+    size: tuple[int, int] = (100, 28)
+
+
+def _first(what: Callable[[History], bool], after: Moment | None = None) -> Moment:
+    """The first look, at or after another, of which this is true."""
+
+    def find(recording: Recording) -> int:
+        replay = Replay(recording, after(recording) if after is not None else 0)
+        while not what(replay.history):
+            if replay.is_at_end:
+                raise UserError("the recording lacks a moment: record it again")
+            replay.step(1)
+        return replay.index
+
+    return find
+
+
+def _later(moment: Moment, looks: int) -> Moment:
+    return lambda recording: min(moment(recording) + looks, len(recording.times_s) - 1)
+
+
+def _has(kind: str) -> Callable[[History], bool]:
+    return lambda history: any(one.kind == kind for one in findings(history))
+
+
+def _serves(history: History) -> bool:
+    return not history.state.unready_reason and len(history.tokens_per_s()) > 0
+
+
+def _moved(history: History) -> bool:
+    """Whether a request that has left its ring is seen with its end."""
+    return any(one.moves and not one.is_live for one in history.requests or ())
+
+
+STEADY = _later(_first(_serves), int(2 * STEADY_S))
+SLOW = _later(_first(_has("slow"), STEADY), 8)
+LOST = _later(_first(_has("lost"), SLOW), 4)
+RECOVERED = _later(_first(_serves, LOST), 12)
+MOVED = _first(_moved, LOST)
+
+PICTURES: Mapping[str, Picture] = {
+    "ring": Picture(STEADY),
+    "slow": Picture(SLOW, size=(80, 24)),
+    "lost": Picture(LOST),
+    "recovered": Picture(RECOVERED),
+    "nodes": Picture(SLOW, ("2",)),
+    "requests": Picture(RECOVERED, ("3",)),
+    "events": Picture(RECOVERED, ("5",)),
+    "keys": Picture(STEADY, ("question_mark",)),
+}
+
+
+async def draw(recording: Recording, picture: Picture, name: str) -> str:
+    """The picture as SVG."""
+    source = ReplaySource(Replay(recording, picture.moment(recording)), UTC, playing=False)
+    app = DashboardApp(source, UNICODE, None, UTC)
+    async with app.run_test(size=picture.size) as pilot:
+        for key in picture.keys:
+            await pilot.press(key)
+        for _ in range(REFRESHES):
+            await pilot.pause()
+        return FONT.sub("", app.export_screenshot(title=f"molink dashboard: {name}"))
+
+
+@experiment
+@click.option(
+    "--recording",
+    type=click.Path(dir_okay=False, path_type=Path),
+    default="docs/images/node_loss.jsonl.gz",
+    show_default=True,
+    help="Made by node_loss.",
+)
+def main(out: Path, recording: Path) -> None:
+    """Draw all of them into OUT/dashboard-NAME.svg."""
+    opened = Recording.open(recording)
+    for name, picture in PICTURES.items():
+        svg = asyncio.run(draw(opened, picture, name))
+        (out / f"dashboard-{name}.svg").write_text(svg, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
