@@ -8,13 +8,13 @@ several devices are lent, with the device before it. Pure.
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from molink.cli.progress.amounts import duration_text, progress_text
 from molink_agent.limits.limits import Limits, plain_limits
 
 __all__ = [
     "KWH_J",
     "MB",
     "StatusNews",
-    "duration_text",
     "given_text",
     "now_sentence",
     "status_lines",
@@ -24,7 +24,6 @@ Status = Mapping[str, Any]
 
 GB = 2**30
 MB = 1e6
-MINUTE_S, HOUR_S = 60, 3600
 KWH_J = 3.6e6
 
 DOING = {
@@ -40,12 +39,17 @@ DOING = {
 LOADING = {"downloading": "downloading the weights of {held}", "loading": "{held}"}
 """While the progress is known."""
 
+QUARTERS_BYTES_MIN = 10**9
+"""Of a download whose quarters are told: half a minute each on a line of 100 Mbps."""
+
 
 class StatusNews:
     """Finds what is new in a status since the last one."""
 
     def __init__(self) -> None:
         self._shown: dict[str, str] = {}
+        self._quarters: dict[str, int] = {}
+        """Of each device's download, that were passed."""
 
     def update(self, status: Status) -> list[str]:
         """Sentences that were not shown last time."""
@@ -56,7 +60,20 @@ class StatusNews:
         new = [line for topic, line in lines.items() if line and line != self._shown.get(topic)]
         seen = self._shown
         self._shown |= {topic: line for topic, line in lines.items() if line or topic in seen}
-        return new
+        return new + [line for device in _devices(status) for line in self._quarter(device, status)]
+
+    def _quarter(self, device: Status, status: Status) -> list[str]:
+        """A line at each quarter of a download, which may take an hour."""
+        loaded, node = device["loaded"], str(device.get("id"))
+        if loaded is None or loaded.get("total_bytes", 0) < QUARTERS_BYTES_MIN:
+            self._quarters.pop(node, None)
+            return []
+        quarter = int(4 * loaded["fraction"])
+        before = self._quarters.setdefault(node, quarter)
+        self._quarters[node] = quarter
+        if not before < quarter < 4:
+            return []
+        return [_mark(device, status) + _device_sentence(device)]
 
     def _of_device(self, device: Status, mark: str) -> dict[str, str]:
         """By topic; a device is known by its node's id."""
@@ -99,9 +116,17 @@ def _device_sentence(device: Status) -> str:
     loaded = device["loaded"]
     if device["state"] == "loading" and loaded is not None and loaded["kind"] in LOADING:
         what = LOADING[loaded["kind"]].format(held=_held(device))
-        return f"loading: {what}, {loaded['fraction']:.0%}"
+        return f"loading: {what}, {_how_far(loaded)}"
     busy = f", busy {device['busy_share']:.0%} of the time" if device["state"] == "serving" else ""
     return f"{_doing(device)}{busy}"
+
+
+def _how_far(loaded: Mapping[str, Any]) -> str:
+    fraction, total = loaded["fraction"], loaded.get("total_bytes")
+    if not total:
+        return f"{fraction:.0%}"
+    amounts = progress_text(fraction * total, total, loaded["bytes_per_s"], "bytes")
+    return f"{fraction:.0%}, {amounts}"
 
 
 def _devices(status: Status) -> Sequence[Status]:
@@ -184,12 +209,3 @@ def given_text(given: Mapping[str, Any]) -> str:
         f"{serving} of serving, {given['token_layers']:,} tokens x layers, "
         f"{given['bytes_sent'] / MB:,.1f} MB sent{energy}"
     )
-
-
-def duration_text(seconds: float) -> str:
-    """Seconds, minutes, or hours with a tenth."""
-    if seconds < MINUTE_S:
-        return f"{seconds:.0f} s"
-    if seconds < HOUR_S:
-        return f"{seconds / MINUTE_S:.0f} min"
-    return f"{seconds / HOUR_S:.1f} h"

@@ -28,6 +28,7 @@ from molink.errors import RingError
 from molink.serving.service import (
     GenerationRequest,
     GenerationService,
+    PromptLogprob,
     TokenEvent,
     TokenLogprob,
 )
@@ -61,6 +62,8 @@ class Answer:
     logprobs: list[TokenLogprob] = field(default_factory=list)
     finish_reason: str | None = None
     stop_reason: str | int | None = None
+    prompt_logprobs: list[PromptLogprob] = field(default_factory=list)
+    """Of the prompt's tokens behind its first, where they were asked for."""
 
     @classmethod
     async def of(cls, events: AsyncIterator[TokenEvent]) -> "Answer":
@@ -75,6 +78,7 @@ class Answer:
         self.token_ids.extend(event.token_ids)
         self.texts.append(event.text)
         self.logprobs.extend(event.logprobs)
+        self.prompt_logprobs.extend(event.prompt_logprobs)
         self.finish_reason = event.finish_reason or self.finish_reason
         self.stop_reason = event.stop_reason
 

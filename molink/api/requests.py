@@ -192,6 +192,7 @@ def generation_requests(
     grammar: str = "",
     choices: int = 1,
     skip_special_tokens: bool = True,
+    prompt_logprobs: int | None = None,
 ) -> list[GenerationRequest]:
     """One request for each choice of a prompt; without a seed, each prompt draws its own.
     `grammar` is checked (`grammars.fields`)."""
@@ -211,6 +212,7 @@ def generation_requests(
         stop=tuple(body.stop or ()),
         stop_token_ids=stop_token_ids,
         logprobs=logprobs,
+        prompt_logprobs=prompt_logprobs,
         grammar=grammar,
         skip_special_tokens=skip_special_tokens and body.skip_special_tokens is not False,
     )

@@ -271,6 +271,12 @@ class CompletionBody(SamplingBody):
     """A string, a list of strings, a list of token ids, or a list of such lists."""
     n: int | None = Field(default=None, ge=1, le=CHOICES_MAX)
     """Default 1: answers for each prompt."""
+    max_tokens: int | None = Field(default=None, ge=0)
+    """Default 16. 0, with `echo`: only the prompt."""
+    echo: bool | None = None
+    """Default false. True: the text begins with the prompt, `logprobs` with its tokens."""
+    prompt_logprobs: int | None = Field(default=None, ge=0, le=LOGPROBS_MAX)
+    """Default: none. k: of each token of the prompt and of the k most likely at its place."""
     best_of: int | None = Field(default=None, ge=1, le=CHOICES_MAX)
     """Default: `n`. Of so many answers to each prompt the `n` with the highest log-probability per
     token are given; not streamed."""

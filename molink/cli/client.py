@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from molink.cli.command_line import quiet_option
 from molink.cli.options import key_option
 from molink.errors import UserError
 from molink.printable import printable
@@ -229,11 +230,13 @@ _ABOVE_ZERO = click.FloatRange(min=0, min_open=True)
     type=click.Path(dir_okay=False, path_type=Path),
     help="Instead: no server, but the step times of MODEL's stages on this machine.",
 )
+@quiet_option
 def bench(
     json_file: Path | None,
     profile_file: Path | None,
     model: str | None,
     key: str | None,
+    quiet: bool,
     **settings: Any,
 ) -> None:
     """Load a server with random prompts and measure it as its users do.
@@ -246,44 +249,35 @@ def bench(
     given = [name for name in settings if source(name) is click.core.ParameterSource.COMMANDLINE]
     if profile_file is not None:
         refuse_beside_profile(given + ["json"] * (json_file is not None))
-        _write_profile(model, profile_file)
+        _write_profile(model, profile_file, quiet=quiet)
         return
     if model is not None:
         raise UserError(f"{model} is not needed: the server at --url says what it serves.")
     if json_file is not None:
         _check_writable(json_file, "--json")
-    _show(asyncio.run(_run_with_bar(settings_from(settings, given), key)), json_file)
+    _show(asyncio.run(_run_with_bar(settings_from(settings, given), key, quiet=quiet)), json_file)
 
 
-def _write_profile(model: str | None, path: Path) -> None:
+def _write_profile(model: str | None, path: Path, *, quiet: bool) -> None:
     """Time the stages of `model` as a stage process computes, with one thread."""
     if model is None:
         raise UserError("--profile needs a MODEL, a directory or hub id, after the options.")
     _check_writable(path, "--profile")
     os.environ |= STAGE_ENVIRONMENT | os.environ  # before torch is imported
-    from rich.console import Console
-    from rich.progress import Progress
-
     from molink.bench.stage_profile import STEPS_IN_ALL, write_profile
+    from molink.cli.progress.display import WorkProgress
 
-    with Progress(console=Console(stderr=True), transient=True, refresh_per_second=2) as bar:
-        task = bar.add_task("steps", total=STEPS_IN_ALL)
-        write_profile(model, path, lambda: bar.advance(task))
+    with WorkProgress("steps", STEPS_IN_ALL, quiet=quiet) as bar:
+        write_profile(model, path, bar.advance)
 
 
-async def _run_with_bar(settings: "Settings", key: str | None) -> dict[str, Any]:
-    from rich.console import Console
-    from rich.progress import Progress
-
+async def _run_with_bar(settings: "Settings", key: str | None, *, quiet: bool) -> dict[str, Any]:
     from molink.bench.load import run_load
+    from molink.cli.progress.display import WorkProgress
 
-    with Progress(console=Console(stderr=True), transient=True, refresh_per_second=2) as bar:
-        task = bar.add_task("requests", total=None)
+    with WorkProgress("requests", quiet=quiet) as bar:
         return await run_load(
-            settings,
-            key=key,
-            done=lambda record: bar.advance(task),
-            planned=lambda count: bar.update(task, total=count),
+            settings, key=key, done=lambda record: bar.advance(), planned=bar.expect
         )
 
 

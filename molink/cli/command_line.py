@@ -5,7 +5,9 @@ Click cuts a command's summary off in the middle; `SentenceGroup` shows the firs
 
 import click
 
-__all__ = ["SentenceGroup"]
+__all__ = ["SentenceGroup", "quiet_option"]
+
+quiet_option = click.option("--quiet", is_flag=True, help="Show no progress.")
 
 SENTENCE_CHARACTERS_MAX = 300
 """Of a summary; longer than any first sentence of ours."""

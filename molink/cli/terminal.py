@@ -1,10 +1,10 @@
-"""What a command that stays running shows: events, the present state, and bars while it loads.
+"""What a command that stays running shows: events, and the present state.
 
 Lines of events carry the time and go to standard error, so that they are in `docker logs` and in
 the journal too, and scripts find only what they look for on standard output. The present state
 stands below them on a terminal, is drawn only when it changes, and is gone at the end. A bar that
 moves by itself was rejected: it draws ten times a second on a PC that its owner plays on. Weights
-that load are drawn so often, since they change and only for a while.
+that load have bars (`progress`), since they change and only for a while.
 
 What is shown may come from afar, so all of it is made printable; and the terminal may be gone, or
 the disk under a log full, so that nothing is shown any more: the command goes on without.
@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.live import Live
-from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
+from molink.cli.progress.display import UNSHOWN, WorkProgress
 from molink.printable import printable_line
 from molink.tasks import background_tasks
 
@@ -29,14 +29,10 @@ if TYPE_CHECKING:
     from molink.coordinator.cluster import Cluster
     from molink.coordinator.requests.cluster_news import ClusterNews
 
-__all__ = ["LoadingBar", "StatusLine", "show_news", "until_loaded"]
+__all__ = ["StatusLine", "show_news", "until_loaded"]
 
-UNSHOWN = (OSError, ValueError)
-"""What printing raises where nobody can read it: a terminal that was closed, a full disk, a stream
-that is closed, a character that it cannot encode."""
-
-REFRESH_S = 0.1
-"""As often as the bars are drawn."""
+LOOK_S = 0.5
+"""Between two looks at how far the weights are."""
 
 STATUS_S = 1.0
 """Between two looks at the present state, for the person in front of it."""
@@ -137,54 +133,16 @@ async def show_news(news: "ClusterNews", shown: StatusLine, *, after_start: bool
 
 async def until_loaded(cluster: "Cluster", stage_count: int, *, shown: bool = True) -> None:
     """Show how far a cluster's first ring has loaded, until it serves."""
-    with LoadingBar(stage_count, shown=shown) as bar:
+    parts = [f"stage {index} weights" for index in range(stage_count)]
+    with WorkProgress(parts, 1.0, "share", quiet=not shown) as bar:
         async with background_tasks() as tasks:
             tasks.create_task(_follow(cluster, bar))
             await cluster.service.until_ready()
 
 
-async def _follow(cluster: "Cluster", bar: "LoadingBar") -> None:
+async def _follow(cluster: "Cluster", bar: WorkProgress) -> None:
     while True:
         for ring in cluster.rings:
             for index, fraction in ring.fractions.items():
-                bar.update(index, fraction)
-        await asyncio.sleep(REFRESH_S)
-
-
-class LoadingBar:
-    """Progress bars, one for each stage; only a terminal shows them."""
-
-    def __init__(self, stage_count: int, *, shown: bool = True) -> None:
-        console = Console(stderr=True)
-        self._progress = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(),
-            TextColumn("{task.percentage:>3.0f} %"),
-            TimeElapsedColumn(),
-            console=console,
-            disable=not (console.is_terminal and shown),
-            transient=True,
-        )
-        self._tasks: list[TaskID] = [
-            self._progress.add_task(f"stage {index} weights", total=1.0)
-            for index in range(stage_count)
-        ]
-
-    def update(self, stage: int, fraction: float) -> None:
-        """Show that a stage has read this part of its weights."""
-        with suppress(*UNSHOWN):
-            self._progress.update(self._tasks[stage], completed=fraction)
-
-    def __enter__(self) -> "LoadingBar":
-        with suppress(*UNSHOWN):
-            self._progress.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        with suppress(*UNSHOWN):
-            self._progress.stop()
+                bar.reach(fraction, index)
+        await asyncio.sleep(LOOK_S)

@@ -59,12 +59,15 @@ class SequenceHistory:
     output_counts: Counter[int] = field(default_factory=Counter)
     constraint: Constraint | None = None
     """None where there is no grammar, or none can be followed here."""
+    scored_prompt: tuple[int, ...] = ()
+    """The prompt, where its tokens are to be scored."""
 
     @classmethod
     def from_admission(
         cls, admission: Admission, constraint: Constraint | None = None
     ) -> "SequenceHistory":
         """The history at admission, tokens of an earlier life included."""
+        is_scored = admission.sampling.prompt_logprobs is not None and not admission.output
         return cls(
             admission.request_id,
             admission.prompt_tokens,
@@ -72,6 +75,7 @@ class SequenceHistory:
             frozenset(admission.prompt),
             Counter(admission.output),
             constraint,
+            admission.prompt if is_scored else (),
         )
 
     @property

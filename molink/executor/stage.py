@@ -22,9 +22,11 @@ from molink.executor.cpu.rewriting import rewrite
 from molink.executor.devices import free_memory_bytes, propose_kv_tokens
 from molink.executor.grammar import Grammars
 from molink.executor.kv_pool import KvPool
+from molink.executor.prompt_scores import prompt_rows, prompt_scores
 from molink.executor.sampling import DrawnToken, SequenceHistory, sample
 from molink.executor.step_plan import plan_step
 from molink.executor.weights import Progress, StagePart
+from molink.wire.frames import PromptScore
 from molink_scheduler.batch import Admission, Batch, BatchClass, Release, Span
 from molink_scheduler.kv.blocks import BLOCK_TOKENS, KvBlocks, blocks_for
 from molink_scheduler.request import SamplingParams
@@ -43,6 +45,8 @@ class StepOutput:
     """For the next stage; None on the tail."""
     drawn: tuple[DrawnToken, ...] = ()
     """On the tail: one per span that samples, in batch order."""
+    scores: tuple[PromptScore, ...] = ()
+    """On the tail: of the prompts' tokens that the batch's rows predict, where they are wanted."""
 
 
 @dataclass(slots=True)
@@ -196,13 +200,16 @@ class StageExecutor:
         if not self.is_tail:
             decoder = self.model.get_decoder()
             return StepOutput(decoder(**inputs, use_cache=False).last_hidden_state[0])
-        if not samplers:
+        scored = prompt_rows(batch, self._histories)
+        if not samplers and not scored:
             self.model.get_decoder()(**inputs, use_cache=False)
             return StepOutput(None)
-        keep = torch.tensor(rows, device=self.device)
+        keep = torch.tensor([*rows, *(one.row for one in scored)], device=self.device)
         logits_RW = self.model(**inputs, use_cache=False, logits_to_keep=keep).logits[0]
         histories = [self._histories[span.request_id] for span in samplers]
-        return StepOutput(None, tuple(sample(logits_RW, histories, [s.end for s in samplers])))
+        known_tokens = [span.end for span in samplers]
+        drawn = sample(logits_RW[: len(rows)], histories, known_tokens) if samplers else ()
+        return StepOutput(None, tuple(drawn), prompt_scores(logits_RW[len(rows) :], scored))
 
     def _check_layers(self, attention: AttentionStep) -> None:
         if attention.layers_called != list(self.layers):

@@ -20,6 +20,7 @@ __all__ = [
     "GenerationService",
     "Generator",
     "ModelCard",
+    "PromptLogprob",
     "TokenEvent",
     "TokenLogprob",
 ]
@@ -110,6 +111,14 @@ class TokenLogprob:
 
 
 @dataclass(frozen=True, slots=True)
+class PromptLogprob(TokenLogprob):
+    """Log-probability of one of the prompt's own tokens."""
+
+    rank: int
+    """1: no token was likelier there."""
+
+
+@dataclass(frozen=True, slots=True)
 class TokenEvent:
     """News of one sequence: tokens that were sampled, and the text that became final with them."""
 
@@ -122,6 +131,8 @@ class TokenEvent:
     stop_reason: str | int | None = None
     """With "stop": the stop string or stop token that was asked for and came, None: the model's own
     end. With "length": "deadline" where the request's own has ended it (`deadline`)."""
+    prompt_logprobs: tuple[PromptLogprob, ...] = ()
+    """With the first token, when asked for: one per token of the prompt behind its first."""
 
 
 class Generator(Protocol):

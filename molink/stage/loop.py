@@ -186,7 +186,7 @@ class StageLoop:
                 self.links.send_next(message, batch.batch_class)
             case SendTokens(planned):
                 batch = self.reports.recent.told(planned)
-                returned, copies = self.end_rules.sampled(batch, output.drawn)
+                returned, copies = self.end_rules.sampled(batch, output.drawn, output.scores)
                 self.links.send_next(returned)
                 for copy in copies:
                     self.links.send_coordinator(copy)

@@ -1,14 +1,14 @@
 """The tail decides when a sequence ends: a stop token, a stop string, its grammar's end, or its
 length."""
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from molink.executor.grammar import GrammarState
 from molink.executor.sampling import DrawnToken
 from molink.serving.service import ChatTokenizer
 from molink.serving.text_stream import TextStream
-from molink.wire.frames import SAMPLES_MAX, FinishReason, Sampled, TokenSample
+from molink.wire.frames import SAMPLES_MAX, FinishReason, PromptScore, Sampled, TokenSample
 from molink_scheduler.batch import PREFILL, Admission, Batch
 
 __all__ = ["EndRules"]
@@ -30,9 +30,11 @@ class EndRules:
     tokenizer: ChatTokenizer | None
     _endings: dict[int, _Ending] = field(default_factory=dict)
 
-    def sampled(self, batch: Batch, drawn: Iterable[DrawnToken]) -> tuple[Sampled, list[Sampled]]:
-        """What the head hears of a batch, and what the coordinator hears: each token with its
-        log-probabilities, in as many messages as that takes."""
+    def sampled(
+        self, batch: Batch, drawn: Iterable[DrawnToken], scores: Sequence[PromptScore] = ()
+    ) -> tuple[Sampled, list[Sampled]]:
+        """What the head hears of a batch, and what the coordinator hears: the scores of prompts,
+        then each token with its log-probabilities, in as many messages as that takes."""
         self.admit(batch.admissions)
         drawn = tuple(drawn)
         waits = self._waits(drawn) if batch.batch_class is PREFILL else {}
@@ -48,7 +50,12 @@ class EndRules:
         )
         bare = tuple(TokenSample(s.request_id, s.token_id, s.finish) for s in samples)
         returned = Sampled(batch.batch_class, batch.micro_batch, batch.spans, bare, batch.stamps)
+        empty = Sampled(batch.batch_class, batch.micro_batch, (), ())
         copies = [
+            replace(empty, scores=tuple(scores[start : start + SAMPLES_MAX]))
+            for start in range(0, len(scores), SAMPLES_MAX)
+        ]
+        copies += [
             _copy(batch, samples[start : start + SAMPLES_MAX], waits)
             for start in range(0, len(samples), SAMPLES_MAX)
         ]

@@ -53,6 +53,7 @@ __all__ = [
     "Forget",
     "LinkRole",
     "Message",
+    "PromptScore",
     "Sampled",
     "SetCodec",
     "Submit",
@@ -123,6 +124,20 @@ class TokenSample:
 
 
 @dataclass(frozen=True, slots=True)
+class PromptScore:
+    """How likely the model finds one token of a prompt."""
+
+    request_id: int
+    position: int
+    """Of the token in its prompt; the first, at 0, has none."""
+    logprob: float
+    rank: int
+    """1: no token was likelier there."""
+    top: tuple[tuple[int, float], ...] = ()
+    """(token id, logprob), most likely first."""
+
+
+@dataclass(frozen=True, slots=True)
 class Sampled:
     """A batch came out of the tail."""
 
@@ -136,6 +151,8 @@ class Sampled:
     waits: tuple[tuple[int, float], ...] = ()
     """Requests whose first token is among these, and for how many seconds each had waited on the
     head; empty on the way there."""
+    scores: tuple[PromptScore, ...] = ()
+    """Of prompts, where users asked for them; empty on the way to the head."""
 
 
 Message = SetCodec | Submit | Cancel | Activations | Forget | Sampled

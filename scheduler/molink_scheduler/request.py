@@ -77,6 +77,10 @@ class SamplingParams:
     grammar: str = ""
     """What the answer must match, as JSON in llguidance's form; empty: anything."""
 
+    prompt_logprobs: int | None = None
+    """None: no scores; k: the log-probability of each of the prompt's own tokens but the first, and
+    of the k most likely ones at its place."""
+
     def __post_init__(self) -> None:
         _check_range("max_tokens", self.max_tokens, 1, 2**31)
         _check_range("temperature", self.temperature, 0.0, 100.0)
@@ -89,6 +93,8 @@ class SamplingParams:
         _check_range("repetition_penalty", self.repetition_penalty, 0.0, 100.0, above_low=True)
         if self.logprobs is not None:
             _check_range("logprobs", self.logprobs, 0, LOGPROBS_MAX)
+        if self.prompt_logprobs is not None:
+            _check_range("prompt_logprobs", self.prompt_logprobs, 0, LOGPROBS_MAX)
         if len(self.stop) > STOP_COUNT_MAX or "" in self.stop:
             raise ValueError(f"stop takes at most {STOP_COUNT_MAX} strings, none of them empty")
         if len(self.logit_bias) > LOGIT_BIAS_COUNT_MAX:
@@ -100,8 +106,9 @@ class SamplingParams:
 
     @property
     def needs_prompt(self) -> bool:
-        """Whether the tail must know the prompt's tokens (the repetition penalty counts them)."""
-        return self.repetition_penalty != 1.0
+        """Whether the tail must know the prompt's tokens: the repetition penalty counts them, and
+        they may be scored."""
+        return self.repetition_penalty != 1.0 or self.prompt_logprobs is not None
 
     @property
     def biased(self) -> tuple[int, ...]:

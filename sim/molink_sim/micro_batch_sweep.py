@@ -11,7 +11,7 @@ device's time dearer; what that does is another question (docs/scheduling.md).
 """
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -110,6 +110,12 @@ class SweepSetting:
         """Numbers of micro-batches for so many users: with more than users some stay empty."""
         return range(1, min(users, self.counts_max) + 1)
 
+    @property
+    def run_count(self) -> int:
+        """Of how many runs the sweep is; each number of users has one with the automatic number."""
+        of_a_ring = sum(len(self.counts(users)) + 1 for users in self.users)
+        return len(self.slowdowns) * len(self.latencies_ms) * of_a_ring
+
 
 def _check_values(name: str, values: tuple[float, ...], low: float, high: float) -> None:
     fits = all(math.isfinite(value) and low <= value <= high for value in values)
@@ -131,18 +137,23 @@ class _Slowed:
         return self.slowdown * self.cost.step_s(batch_class, rows, kv_tokens, sequences)
 
 
-def simulate_sweep(setting: SweepSetting) -> Sweep:
+def simulate_sweep(setting: SweepSetting, done: Callable[[], None] = lambda: None) -> Sweep:
     """A run for each delay, stage time, number of users and of micro-batches.
 
     Parameters are `rtt_ms`, `stage_ms` (one user's decode step on the slowest stage), `users` and
     `micro_batches`; a run with the automatic number has `choice` = `auto` in place of the last. The
     summary holds `tpot_s.mean` and the number that was in use at the end, `micro_batches`.
 
-    Raises UserError for a model, GPU or ring that cannot be, and when it holds too few users.
+    `done` is called after each run. Raises UserError for a model, GPU or ring that cannot be, and
+    when it holds too few users.
     """
-    rings = list(_rings(setting))
+    rings, runs = list(_rings(setting)), []
     _answer_tokens(rings[0][0], max(setting.users))
-    return Sweep([run for ring, where in rings for run in _runs(setting, ring, where)])
+    for ring, where in rings:
+        for run in _runs(setting, ring, where):
+            runs.append(run)
+            done()
+    return Sweep(runs)
 
 
 def _rings(setting: SweepSetting) -> Iterator[tuple[RingSpec, dict[str, Parameter]]]:

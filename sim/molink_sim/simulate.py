@@ -5,6 +5,7 @@
 Deterministic: all that is random comes from the scenario's seed.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -22,11 +23,19 @@ __all__ = ["Watch", "World", "simulate"]
 CHECK_INTERVAL_S = 10.0
 """How often, while the world drains, to check whether everything has ended."""
 
+PROGRESS_STEPS = 100
+"""Of the time in which requests arrive, at whose ends progress is told."""
 
-def simulate(scenario: Scenario) -> Outcome:
-    """Run a scenario to its end. Raises UserError when it is impossible."""
+
+def simulate(
+    scenario: Scenario, progress: Callable[[float], None] = lambda virtual_s: None
+) -> Outcome:
+    """Run a scenario to its end. Raises UserError when it is impossible.
+
+    `progress` is told now and then how many virtual seconds have passed.
+    """
     world = World(scenario)
-    world.run()
+    world.run(progress)
     return world.outcome()
 
 
@@ -77,9 +86,12 @@ class World:
         arrivals = [arrival for arrival in scenario.arrivals if arrival.at_s < scenario.duration_s]
         self.coordinator = Coordinator(self.clock, endpoints, arrivals)
 
-    def run(self) -> None:
+    def run(self, progress: Callable[[float], None] = lambda virtual_s: None) -> None:
         """Until all has ended, at most for `drain_s` after the last arrival may come."""
         now, until = self.scenario.duration_s, self.scenario.duration_s + self.scenario.drain_s
+        for step in range(1, PROGRESS_STEPS):
+            self.clock.run(now * step / PROGRESS_STEPS)
+            progress(self.clock.now)
         self.clock.run(now)
         while now < until and not self.coordinator.is_done():
             now = min(until, now + CHECK_INTERVAL_S)

@@ -120,11 +120,14 @@ def replay_command(seed: int, kinds: Sequence[str]) -> str:
     return f"molink sim swarm --seeds 1 --first-seed {seed} --faults {names}"
 
 
-def run_swarm(seeds: int, first_seed: int, kinds: Sequence[str]) -> SwarmReport:
-    """Run so many seeds from `first_seed` on, with faults of these kinds."""
+def run_swarm(
+    seeds: int, first_seed: int, kinds: Sequence[str], done: Callable[[], None] = lambda: None
+) -> SwarmReport:
+    """Run so many seeds from `first_seed` on, with faults of these kinds; `done` after each."""
     report = SwarmReport(first_seed, faults=tuple(kinds))
     for seed in range(first_seed, first_seed + seeds):
         _run_seed(seed, kinds, report)
+        done()
     return report
 
 

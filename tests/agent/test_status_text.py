@@ -94,3 +94,29 @@ def test_of_several_devices_each_is_told_by_its_name():
     assert news.update(both()) == ["cuda:1: standby: ready, until the coordinator needs it"]
     refused = both(connected=False, refused="Name fewer.", state="joining", reason="Name fewer.")
     assert news.update(refused) == ["cuda:1: joining: Name fewer."]
+
+
+def downloading(fraction, total_bytes):
+    one = loading("downloading", fraction)
+    one["loaded"] |= {"total_bytes": total_bytes, "bytes_per_s": 12.5e6}
+    return one
+
+
+def test_a_download_tells_bytes_rate_and_the_time_left():
+    assert now_sentence(downloading(0.25, 2.6e9)).endswith(
+        "layers 0 to 3 of demo, 25%, 0.7 of 2.6 GB, 12.5 MB/s, 3 min left"
+    )
+
+
+def test_a_long_download_is_told_at_its_quarters():
+    news = StatusNews()
+    told = [news.update(downloading(fraction / 100, 2.6e9)) for fraction in range(101)]
+    lines = [line for lines in told[1:] for line in lines]
+    assert [line.split(", ")[1] for line in lines] == ["25%", "50%", "75%"]
+    assert news.update(downloading(0.1, 2.6e9)) == [], "it has begun anew"
+
+
+def test_a_short_download_is_not():
+    news = StatusNews()
+    news.update(downloading(0.1, 50e6))
+    assert news.update(downloading(0.9, 50e6)) == []

@@ -14,7 +14,13 @@ from jinja2 import Environment
 from molink.api import create_app, start_api
 from molink.serving.deadline import until_deadline
 from molink.serving.events import EventLedger
-from molink.serving.service import GenerationRequest, ModelCard, TokenEvent, TokenLogprob
+from molink.serving.service import (
+    GenerationRequest,
+    ModelCard,
+    PromptLogprob,
+    TokenEvent,
+    TokenLogprob,
+)
 from molink.serving.timeline import RequestLog, StageLayers
 
 VOCABULARY_SIZE = 300
@@ -136,6 +142,7 @@ class FakeService:
             text="" if self.card.tokenizer is None else chr(token),
             logprobs=() if sampling.logprobs is None else (_logprob(token, sampling.logprobs),),
             finish_reason=reason,
+            prompt_logprobs=_prompt_logprobs(request) if position == 0 else (),
         )
 
     def cluster(self) -> dict[str, Any]:
@@ -143,6 +150,17 @@ class FakeService:
 
     request_log: RequestLog = field(default_factory=RequestLog)
     events: EventLedger = field(default_factory=EventLedger)
+
+
+def _prompt_logprobs(request: GenerationRequest) -> tuple[PromptLogprob, ...]:
+    """As if each token of a prompt were the likeliest, and the next one the second."""
+    count = request.sampling.prompt_logprobs
+    if count is None:
+        return ()
+    return tuple(
+        PromptLogprob(token, -1.0, tuple((token + k, -1.0 - k / 2) for k in range(count)), rank=1)
+        for token in request.prompt_token_ids[1:]
+    )
 
 
 def _logprob(token: int, count: int) -> TokenLogprob:

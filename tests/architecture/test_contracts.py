@@ -42,7 +42,7 @@ OPTIONS = {
     "chat": "--url --key --system --max-tokens --temperature --top-p --top-k --seed --stop",
     "bench": (
         "--url --concurrency --requests --input-tokens --output-tokens --seed --temperature "
-        "--warmup --json --trace --rate --duration-s --scale --profile --key"
+        "--quiet --warmup --json --trace --rate --duration-s --scale --profile --key"
     ),
     "invite": "--expires --uses --name --url --data-dir",
     "invite list": "--json --data-dir",
@@ -74,20 +74,20 @@ OPTIONS = {
     "agent service remove": "--data-dir",
     "agent service status": "--data-dir",
     "sim": "",
-    "sim compare": "--scenario --model --profile --rounds --json",
+    "sim compare": "--quiet --scenario --model --profile --rounds --json",
     "sim micro-batches": (
-        "--model --gpu --stages --bandwidth-mbps --latency-ms --slowdown --users "
+        "--quiet --model --gpu --stages --bandwidth-mbps --latency-ms --slowdown --users "
         "--micro-batches-max --json --curves --heat-map"
     ),
-    "sim paper": "--table --section --trace --seed --json --pictures",
+    "sim paper": "--quiet --table --section --trace --seed --json --pictures",
     "sim plan": "--model --nodes --target-rate --tpot-bound-s --ttft-bound-s --seed --json",
     "sim replay": "",
     "sim run": (
-        "--system --policy --model --gpu --stages --rings --bandwidth-mbps --latency-ms "
+        "--quiet --system --policy --model --gpu --stages --rings --bandwidth-mbps --latency-ms "
         "--jitter-ms --loss --upload-mbps --rate --duration-s --warmup-s --drain-s --trace --seed "
         "--wire --micro-batches --span-tokens --kv-tokens --link-model --json --page"
     ),
-    "sim swarm": "--seeds --first-seed --faults --json",
+    "sim swarm": "--quiet --seeds --first-seed --faults --json",
 }
 """Frozen: scripts rely on these. An option may be added here with a line in CHANGELOG.md. Types and
 defaults are frozen with all else that others rely on, in tests/golden."""

@@ -6,7 +6,8 @@ import io
 import pytest
 from rich.console import Console
 
-from molink.cli.terminal import LoadingBar, StatusLine, show_news
+from molink.cli.progress.display import WorkProgress
+from molink.cli.terminal import StatusLine, show_news
 from molink.coordinator.requests.cluster_news import ClusterNews
 from molink.serving.events import EventLedger
 from molink.tasks import background_tasks
@@ -56,11 +57,11 @@ def test_a_terminal_that_is_gone_ends_nothing(error, monkeypatch):
 
 
 @pytest.mark.parametrize("error", GONE, ids=repr)
-def test_a_loading_bar_ends_nothing_either(error, monkeypatch):
+def test_a_bar_that_cannot_be_drawn_ends_nothing_either(error, monkeypatch):
     gone = Gone(error)
     monkeypatch.setattr("sys.stderr", gone)
-    with LoadingBar(1) as bar:
-        bar.update(0, 0.5)
+    with WorkProgress("weights", 1.0, "share") as bar:
+        bar.reach(0.5)
     assert gone.attempts
 
 

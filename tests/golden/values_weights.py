@@ -21,7 +21,7 @@ from molink.checkpoint.weights_manifest import FileEntry, WeightsManifest
 from molink_agent.weights import __main__ as by_hand
 from molink_agent.weights.block_client import open_client
 from molink_agent.weights.part_file import PartFile, parts_of
-from molink_agent.weights.source import CoordinatorSource
+from molink_agent.weights.source import CoordinatorSource, Downloaded
 from molink_agent.weights.weights_dir import ModelFolder, make_view
 from tests.golden.codec import Codec, from_text
 
@@ -282,7 +282,7 @@ def manifest_and_blocks():
 def told_by_hand(fractions) -> str:
     async def ensured(source, layers, directory, progress):
         for fraction in fractions:
-            progress(fraction, 1.25e6)
+            progress(Downloaded(fraction, 10_000_000, 1.25e6))
         return directory / "layers-0-2"
 
     printed = io.StringIO()

@@ -23,6 +23,7 @@ from molink.wire.frames import (
     Cancel,
     FinishReason,
     Forget,
+    PromptScore,
     Sampled,
     SetCodec,
     Submit,
@@ -60,6 +61,7 @@ SAMPLING = SamplingParams(
     stop=("\n\n", "конец", "🛑"),
     stop_token_ids=(0, 1, 2**31 - 1),
     logprobs=20,
+    prompt_logprobs=20,
     skip_special_tokens=False,
     logit_bias=((0, -100.0), (2**31 - 1, 0.5)),
     grammar='{"grammars":[{"lark_grammar":"start: \\"да\\""}]}',
@@ -127,6 +129,12 @@ def sampled_to_the_coordinator():
         TokenSample(2, 2, FinishReason.LENGTH, -0.0),
     )
     return Sampled(BatchClass.PREFILL, -1, (), tokens), 9
+
+
+@FRAMES.value
+def scores_to_the_coordinator():
+    scores = (PromptScore(1, 1, -0.25, 1, ((42, -0.25), (7, -1.5))), PromptScore(2, 9, -8.0, 99))
+    return Sampled(BatchClass.PREFILL, -1, (), (), scores=scores), 9
 
 
 @FRAMES.value

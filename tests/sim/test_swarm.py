@@ -106,3 +106,9 @@ def test_the_same_seeds_give_the_same_report_in_every_process(tmp_path, hash_see
     subprocess.run(command, env=environment, check=True, capture_output=True)
     swarm("--seeds", "6", "--first-seed", "40", "--json", str(here))
     assert path.read_bytes() == here.read_bytes()
+
+
+def test_progress_is_told_after_each_world():
+    told = []
+    run_swarm(3, 5, (), lambda: told.append(1))
+    assert len(told) == 3

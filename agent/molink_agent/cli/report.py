@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING
 
 import click
 
+from molink.cli.progress.amounts import duration_text
 from molink.errors import UserError
 from molink.printable import printable_line
 from molink_agent.cli.options import data_dir_option, joined_directory, json_option
-from molink_agent.status_text import KWH_J, MB, duration_text, given_text
+from molink_agent.status_text import KWH_J, MB, given_text
 
 if TYPE_CHECKING:
     from molink_agent.daemon.given import GivenLedger, Night

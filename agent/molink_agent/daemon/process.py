@@ -54,6 +54,7 @@ from molink_agent.probe.input_idle import input_sources
 from molink_agent.probe.machine import disk_free_bytes, wsl_version
 from molink_agent.status_text import StatusNews, now_sentence
 from molink_agent.weights import HubSource, WeightsLimits, ensure_weights
+from molink_agent.weights.source import Downloaded
 
 __all__ = [
     "LOG_FILE",
@@ -81,14 +82,23 @@ class WeightsCache:
         """Fetch what is missing of a stage's layers, from the hub or from the coordinator that the
         node has joined; the directory to load them from. Raises MolinkError."""
         source = HubSource(work.weights.model) if work.weights.from_hub else member.weights
+        stage = self.pc.stages[number]
+
+        def progress(downloaded: Downloaded) -> None:
+            stage.download = downloaded
+            report(downloaded.fraction)
+
         async with self._fetching:
-            path = await ensure_weights(
-                source,
-                range(*work.layers),
-                self.pc.data_dir / WEIGHTS_DIR,
-                WeightsLimits(disk_bytes_max=self._cap(), keep=self._kept(number)),
-                lambda fraction, rate: report(fraction),
-            )
+            try:
+                path = await ensure_weights(
+                    source,
+                    range(*work.layers),
+                    self.pc.data_dir / WEIGHTS_DIR,
+                    WeightsLimits(disk_bytes_max=self._cap(), keep=self._kept(number)),
+                    progress,
+                )
+            finally:
+                stage.download = None
         self._used[number] = path
         return str(path)
 

@@ -78,7 +78,12 @@ def _loaded(node: DeviceNode) -> dict[str, Any] | None:
     fact, assignment = node.session.fact, node.stage.assignment
     if fact is None or assignment is None or fact.revision != assignment.revision:
         return None
-    return {"kind": fact.kind, "fraction": fact.fraction, "message": fact.message}
+    loaded = {"kind": fact.kind, "fraction": fact.fraction, "message": fact.message}
+    download = node.reports.stage.download
+    if fact.kind == "downloading" and download is not None:
+        loaded |= {"total_bytes": download.total_bytes, "bytes_per_s": download.bytes_per_s}
+        loaded["fraction"] = download.fraction
+    return loaded
 
 
 def _lends(profile: Profile | None) -> list[dict[str, Any]]:

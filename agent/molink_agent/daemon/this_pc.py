@@ -33,6 +33,7 @@ from molink_agent.limits.limits_file import LimitsFile
 from molink_agent.network.prober import CoordinatorPath
 from molink_agent.probe.gpus import GpuProbe
 from molink_agent.probe.machine import Machine, bytes_under, read_machine
+from molink_agent.weights.source import Downloaded
 
 __all__ = ["DeviceStage", "Measured", "ThisPc", "compose_profile"]
 
@@ -73,6 +74,8 @@ class DeviceStage:
     """Of the device's memory, as the coordinator was told last."""
     served: ModelSize | None = None
     """What the cluster serves; None: not known yet."""
+    download: Downloaded | None = None
+    """Of its weights, while it lasts."""
 
 
 RATES_MAX = 12

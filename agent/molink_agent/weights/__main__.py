@@ -10,11 +10,12 @@ import asyncio
 import json
 import os
 import sys
+from dataclasses import asdict
 from pathlib import Path
 
 from molink.errors import MolinkError
 from molink_agent.weights.download import ensure_weights
-from molink_agent.weights.source import CoordinatorSource
+from molink_agent.weights.source import CoordinatorSource, Downloaded
 
 TOKEN_VARIABLE = "MOLINK_WEIGHTS_TOKEN"
 
@@ -32,8 +33,8 @@ def main(url: str, first: str, stop: str, directory: str) -> int:
     return 0
 
 
-def _report(fraction: float, bytes_per_s: float) -> None:
-    print(json.dumps({"fraction": fraction, "bytes_per_s": bytes_per_s}), flush=True)
+def _report(downloaded: Downloaded) -> None:
+    print(json.dumps(asdict(downloaded)), flush=True)
 
 
 if __name__ == "__main__":

@@ -54,7 +54,7 @@ async def ensure_weights(
     layers: range,
     directory: Path,
     limits: WeightsLimits | None = None,
-    progress: Progress = lambda fraction, bytes_per_s: None,
+    progress: Progress = lambda downloaded: None,
 ) -> Path:
     """Fetch what the stage of `layers` needs and `directory` does not hold yet; return the
     checkpoint directory to load it from.

@@ -18,7 +18,13 @@ from molink.checkpoint.checkpoint import INDEX, SINGLE, SMALL_FILES, Checkpoint,
 from molink.checkpoint.safetensors_header import read_header
 from molink.checkpoint.shard_plan import ShardPlan, WeightsLayout, plan_shards, shape_of
 from molink.errors import WeightsError
-from molink_agent.weights.source import HubSource, Progress, ProgressMeter, WeightsLimits
+from molink_agent.weights.source import (
+    Downloaded,
+    HubSource,
+    Progress,
+    ProgressMeter,
+    WeightsLimits,
+)
 from molink_agent.weights.weights_dir import (
     DiskSpace,
     ModelFolder,
@@ -64,7 +70,7 @@ async def fetch_from_hub(
     paths = {name: await in_thread(_fetch, checkpoint, name, counts) for name in names}
     plan = await in_thread(_plan, paths, shape, layers)
     await in_thread(_show, view, checkpoint, plan, paths)
-    progress(1.0, 0.0)
+    progress(Downloaded(1.0, int(total)))
     return view
 
 

@@ -8,12 +8,31 @@ from pathlib import Path
 
 from molink.control.addresses import ServerTrust
 
-__all__ = ["CoordinatorSource", "HubSource", "Progress", "ProgressMeter", "Source", "WeightsLimits"]
+__all__ = [
+    "CoordinatorSource",
+    "Downloaded",
+    "HubSource",
+    "Progress",
+    "ProgressMeter",
+    "Source",
+    "WeightsLimits",
+]
 
 GIB = 2**30
 
-Progress = Callable[[float, float], None]
-"""Called with the fraction that is there, 0 to 1, and the rate of the last seconds in bytes/s."""
+
+@dataclass(frozen=True, slots=True)
+class Downloaded:
+    """How far a download is."""
+
+    fraction: float
+    """That is there and was verified, 0 to 1."""
+    total_bytes: int = 0
+    bytes_per_s: float = 0.0
+    """Of the last seconds."""
+
+
+Progress = Callable[[Downloaded], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,4 +119,5 @@ class ProgressMeter:
         """Report the fraction and the rate of the last seconds."""
         (first_s, first), (last_s, last) = self._samples[0], self._samples[-1]
         rate = (last - first) / (last_s - first_s) if last_s > first_s else 0.0
-        self._progress(min(1.0, self._kept / self._total) if self._total else 1.0, rate)
+        fraction = min(1.0, self._kept / self._total) if self._total else 1.0
+        self._progress(Downloaded(fraction, self._total, rate))

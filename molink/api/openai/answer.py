@@ -30,6 +30,7 @@ from molink.api.errors import ApiError
 from molink.api.headers.request_id import request_id_of
 from molink.api.headers.serving import served_by
 from molink.api.schemas import ChatBody, CompletionBody
+from molink.api.workers import in_worker
 from molink.serving.service import GenerationRequest, GenerationService, TokenEvent
 
 __all__ = ["Dialect", "Job", "TokenTexts", "answer_openai"]
@@ -64,6 +65,10 @@ class Job:
     """Sequences of each prompt, of which only the best become choices; None: all do."""
     kept: int = 1
     """So many of them."""
+    prompt_only: bool = False
+    """Whether the answer is left out, because only the prompt is to be shown."""
+    is_scored: bool = False
+    """Whether it holds log-probabilities of the prompt, which takes long to write."""
 
     @classmethod
     def of(
@@ -123,16 +128,27 @@ async def answer_openai(
         return await _streamed(request, service, job, dialect, envelope)
 
     async def whole(_: int, events: AsyncIterator[TokenEvent]) -> Answer:
-        return await Answer.of(events)
+        return await Answer.of(_without_answer(events) if job.prompt_only else events)
 
     answers = await generate_all(caller_of(request), service, job.requests, whole)
     completion_tokens = sum(len(answer.token_ids) for answer in answers)
-    choices = [
-        dialect.choice(index, answer) | {"stop_reason": answer.stop_reason}
-        for index, answer in enumerate(_best(answers, job))
-    ]
-    body = envelope | {"choices": choices, "usage": usage(job.prompt_tokens, completion_tokens)}
-    return web.json_response(body, dumps=json_text)
+
+    def written() -> str:
+        choices = [
+            dialect.choice(index, answer) | {"stop_reason": answer.stop_reason}
+            for index, answer in enumerate(_best(answers, job))
+        ]
+        total = usage(job.prompt_tokens, completion_tokens)
+        return json_text(envelope | {"choices": choices, "usage": total})
+
+    text = await in_worker(written) if job.is_scored else written()
+    return web.Response(text=text, content_type="application/json")
+
+
+async def _without_answer(events: AsyncIterator[TokenEvent]) -> AsyncIterator[TokenEvent]:
+    """The same events without tokens and text, as many as it takes to show the prompt."""
+    async for event in events:
+        yield TokenEvent((), "", (), "length", prompt_logprobs=event.prompt_logprobs)
 
 
 def _best(answers: Sequence[Answer], job: Job) -> Sequence[Answer]:
@@ -169,7 +185,7 @@ async def _streamed(
     async def send(index: int, events: AsyncIterator[TokenEvent]) -> int:
         nonlocal unfinished
         tokens = 0
-        async for event in events:
+        async for event in _without_answer(events) if job.prompt_only else events:
             tokens += len(event.token_ids)
             unfinished -= event.finish_reason is not None
             is_last = unfinished == 0 and not job.include_usage

@@ -11,6 +11,7 @@ from molink.api.body import checked_body
 from molink.api.errors import ApiError
 from molink.api.grammars.fields import grammar_of
 from molink.api.openai.answer import Job, TokenTexts, answer_openai
+from molink.api.openai.echo import ShownPrompt, wanted_scores
 from molink.api.requests import (
     check_model,
     generation_requests,
@@ -40,20 +41,29 @@ async def post_completions(
     card = service.card
     async with checked_body(request, CompletionBody) as body:
         check_model(body.model, card)
-        prompts = [await tokens_of_prompt(prompt, card) for prompt in prompt_list(body.prompt)]
+        given = prompt_list(body.prompt)
+        prompts = [await tokens_of_prompt(prompt, card) for prompt in given]
+        shown = [ShownPrompt.of(*one, body, card) for one in zip(given, prompts, strict=True)]
         grammar = await grammar_of(request, body, card)
         requests = [one for prompt in prompts for one in _requests(prompt, body, card, grammar)]
         job = Job.of(body, requests, sum(len(prompt) for prompt in prompts))
-        job = replace(job, best_of=_candidates(body), kept=body.n or 1)
-        dialect = CompletionDialect(texts, body.logprobs is not None)
+        job = replace(
+            job,
+            best_of=_candidates(body),
+            kept=body.n or 1,
+            prompt_only=body.max_tokens == 0,
+            is_scored=wanted_scores(body) is not None,
+        )
+        dialect = CompletionDialect(texts, shown, body.n or 1, body.logprobs)
     return await answer_openai(request, service, job, dialect)
 
 
 def _requests(
     prompt: tuple[int, ...], body: CompletionBody, card: ModelCard, grammar: str
 ) -> Sequence[GenerationRequest]:
+    asked = 1 if body.max_tokens == 0 else body.max_tokens
     max_tokens = token_budget(
-        body.max_tokens, len(prompt), card, default=DEFAULT_MAX_TOKENS, param="max_tokens"
+        asked, len(prompt), card, default=DEFAULT_MAX_TOKENS, param="max_tokens"
     )
     candidates = _candidates(body)
     is_ranked = body.logprobs is None and candidates is not None
@@ -65,6 +75,7 @@ def _requests(
         logprobs=0 if is_ranked else body.logprobs,
         grammar=grammar,
         choices=candidates or body.n or 1,
+        prompt_logprobs=wanted_scores(body),
     )
 
 
@@ -85,46 +96,62 @@ class CompletionDialect:
     id_prefix = "cmpl"
     whole_object = chunk_object = "text_completion"
 
-    def __init__(self, texts: TokenTexts, with_logprobs: bool) -> None:
+    def __init__(
+        self, texts: TokenTexts, prompts: Sequence[ShownPrompt], choices: int, logprobs: int | None
+    ) -> None:
         self._texts = texts
-        self._with_logprobs = with_logprobs
+        self._prompts = prompts
+        self._choices = choices
+        """Of each prompt."""
+        self._logprobs = logprobs
         self._offsets: dict[int, int] = {}
+        """Of each choice that has begun."""
 
     def choice(self, index: int, answer: Answer) -> dict[str, Any]:
         """A choice of a whole answer."""
-        return self._choice(index, answer.text, answer.logprobs, answer.finish_reason)
+        prompt = self._prompts[index // self._choices]
+        choice = self._choice(index, answer)
+        if prompt.scores is not None:
+            choice["prompt_logprobs"] = prompt.entries(answer.prompt_logprobs, self._texts)
+        return choice
 
     def delta(self, index: int, event: TokenEvent) -> dict[str, Any]:
         """A choice of a streamed chunk: the same shape with what is new."""
-        return self._choice(index, event.text, event.logprobs, event.finish_reason)
+        return self._choice(index, event)
 
-    def _choice(
-        self,
-        index: int,
-        text: str,
-        logprobs: Sequence[TokenLogprob],
-        finish_reason: str | None,
-    ) -> dict[str, Any]:
+    def _choice(self, index: int, part: Answer | TokenEvent) -> dict[str, Any]:
+        """With the prompt, where it is echoed and this is the choice's first part."""
+        prompt = self._prompts[index // self._choices]
+        is_begin = prompt.is_echoed and index not in self._offsets
+        self._offsets.setdefault(index, 0)
+        lists = None
+        if self._logprobs is not None:
+            unscored = prompt.token_ids[:1] if is_begin else ()
+            scored = [*(part.prompt_logprobs if is_begin else ()), *part.logprobs]
+            lists = self._lists(index, unscored, scored)
         return {
             "index": index,
-            "text": text,
-            "logprobs": self._lists(index, logprobs) if self._with_logprobs else None,
-            "finish_reason": finish_reason,
+            "text": prompt.text + part.text if is_begin else part.text,
+            "logprobs": lists,
+            "finish_reason": part.finish_reason,
         }
 
-    def _lists(self, index: int, logprobs: Sequence[TokenLogprob]) -> dict[str, list[Any]]:
-        """OpenAI's four lists; `text_offset` counts the characters of the answer's tokens before
-        this one."""
-        tokens = [self._texts.text(one.token_id) for one in logprobs]
-        offset, offsets = self._offsets.get(index, 0), []
-        for one in logprobs:
+    def _lists(
+        self, index: int, unscored: Sequence[int], logprobs: Sequence[TokenLogprob]
+    ) -> dict[str, list[Any]]:
+        """OpenAI's four lists; `text_offset` counts the characters of the tokens before this
+        one."""
+        token_ids = [*unscored, *(one.token_id for one in logprobs)]
+        nothing = [None] * len(unscored)
+        offset, offsets = self._offsets[index], []
+        for token_id in token_ids:
             offsets.append(offset)
-            offset += len(self._texts.shown(one.token_id))
+            offset += len(self._texts.shown(token_id))
         self._offsets[index] = offset
         return {
-            "tokens": tokens,
-            "token_logprobs": [finite(one.logprob) for one in logprobs],
-            "top_logprobs": [self._top(one) for one in logprobs],
+            "tokens": [self._texts.text(token_id) for token_id in token_ids],
+            "token_logprobs": [*nothing, *(finite(one.logprob) for one in logprobs)],
+            "top_logprobs": [*nothing, *(self._top(one) for one in logprobs)],
             "text_offset": offsets,
         }
 
@@ -132,6 +159,6 @@ class CompletionDialect:
         """The likeliest tokens and the chosen one; of tokens with the same text the likelier
         counts."""
         top: dict[str, float] = {}
-        for token_id, logprob in (*one.top, (one.token_id, one.logprob)):
+        for token_id, logprob in (*one.top[: self._logprobs], (one.token_id, one.logprob)):
             top.setdefault(self._texts.text(token_id), finite(logprob))
         return top

@@ -94,8 +94,6 @@ OF_COMPLETIONS: FieldDefaults = {
     **OF_ALL_ENDPOINTS,
     **_OF_CONVERSATIONS,
     "add_special_tokens": (True,),
-    "echo": (False,),
-    "prompt_logprobs": (),
     "prompt_token_ids": (),
     "suffix": ("",),
 }

@@ -130,11 +130,22 @@ class CompletionLogprobs(_Answer):
     text_offset: list[int]
 
 
+class PromptAlternative(_Answer):
+    """How likely a token was at a place of the prompt."""
+
+    logprob: float = Field(le=0)
+    rank: int = Field(ge=1)
+    decoded_token: str
+
+
 class CompletionChoice(_Choice):
     """One continuation of one prompt."""
 
     text: str
     logprobs: CompletionLogprobs | None
+    prompt_logprobs: list[dict[str, PromptAlternative] | None] | None = None
+    """Where asked for: of each token of the prompt (null for the first), by token id, its own and
+    the likeliest ones."""
 
 
 class _OpenAiAnswer(_Answer):

@@ -19,6 +19,7 @@ from typing import Any, assert_never
 from molink.coordinator.members.ring import Ring
 from molink.coordinator.requests.cluster_report import ring_report
 from molink.coordinator.requests.codec_check import CodecProbe, await_trial
+from molink.coordinator.requests.prompt_scores import PromptScores, untrue
 from molink.coordinator.requests.ring_links import (
     HeadLost,
     HeadSilent,
@@ -37,13 +38,14 @@ from molink.serving.timeline import RequestTimeline
 from molink.wire.frames import (
     Cancel,
     FinishReason,
+    PromptScore,
     Sampled,
     SetCodec,
     Submit,
     TokenSample,
 )
 from molink_scheduler.codec_choice import CodecDecision, LosslessTrial, choose_codec
-from molink_scheduler.request import LOGPROBS_MAX, Request, SamplingParams
+from molink_scheduler.request import Request, SamplingParams
 
 __all__ = [
     "RequestStalledError",
@@ -108,6 +110,8 @@ class _Sequence:
     patience: float
     """How many times as long as usual it may lie."""
     timeline: RequestTimeline | None = None
+    scores: PromptScores | None = None
+    """Where the prompt's tokens are scored, and have not been before."""
     has_token: bool = False
     """Whether this ring has generated one."""
     events: asyncio.Queue[TokenEvent | MolinkError] = field(default_factory=asyncio.Queue)
@@ -270,7 +274,15 @@ class RingClient:
         self._idle.clear()
         known_tokens, now = len(request.prompt_token_ids) + len(output), time.monotonic()
         live = _Sequence(
-            sampling, text, tokens, len(output), known_tokens, now, patience, request.timeline
+            sampling,
+            text,
+            tokens,
+            len(output),
+            known_tokens,
+            now,
+            patience,
+            request.timeline,
+            PromptScores.of(asked),
         )
         self._live[request_id] = live
         return request_id, live
@@ -286,6 +298,9 @@ class RingClient:
         """Hand tokens out; those of requests that have ended are dropped. Raises StageError when
         they cannot be what was asked for."""
         now = time.monotonic()
+        for score in message.scores:
+            if (objection := self._take_score(score)) is not None:
+                raise self._tail_error(objection)
         self._note_waits(message.waits, now)
         for token in message.tokens:
             live = self._live.get(token.request_id)
@@ -294,8 +309,21 @@ class RingClient:
             if live is not None:
                 live.generated_tokens += 1
                 self.tokens_sent += 1
+                event = self._event(live, token)
                 self._note_token(live, now)
-                live.events.put_nowait(self._event(live, token))
+                live.events.put_nowait(event)
+
+    def _take_score(self, score: PromptScore) -> str | None:
+        """Why a score cannot be the tail's honest one; those of requests that have ended are
+        dropped."""
+        if (
+            objection := untrue(score, self._next_request_id, self.card.vocabulary_size)
+        ) is not None:
+            return objection
+        live = self._live.get(score.request_id)
+        if live is None:
+            return None
+        return "log-probabilities unasked" if live.scores is None else live.scores.take(score)
 
     def _note_waits(self, waits: Iterable[tuple[int, float]], now: float) -> None:
         for request_id, waited_s in waits:
@@ -314,15 +342,16 @@ class RingClient:
 
     def _objection(self, token: TokenSample, live: _Sequence | None) -> str | None:
         """Why a token cannot be the tail's honest answer; None: it can."""
-        if not 0 < token.request_id < self._next_request_id:
-            return "a token of a request that nobody has made"
-        words = (token.token_id, *(word for word, _ in token.top))
-        if not all(0 <= word < self.card.vocabulary_size for word in words):
+        if (
+            objection := untrue(token, self._next_request_id, self.card.vocabulary_size)
+        ) is not None:
+            return objection
+        if not 0 <= token.token_id < self.card.vocabulary_size:
             return "a token that is not in the vocabulary"
-        if len(token.top) > LOGPROBS_MAX:
-            return f"more than {LOGPROBS_MAX} log-probabilities of a token"
         if live is None:
             return None
+        if live.scores is not None and not live.has_token and not live.scores.is_complete:
+            return "a token before the log-probabilities of its prompt"
         if token.finish is FinishReason.GRAMMAR_FAILED and not live.sampling.grammar:
             return "the end of a grammar that nobody has asked for"
         left = live.sampling.max_tokens - live.generated_tokens
@@ -346,7 +375,9 @@ class RingClient:
         if token.logprob is not None:
             logprobs = (TokenLogprob(token.token_id, token.logprob, token.top),)
         text, reason = _text(live, token), _FINISH_REASONS[token.finish]
-        return TokenEvent((token.token_id,), text, logprobs, reason, self._stop_reason(live, token))
+        stop_reason, scores = self._stop_reason(live, token), live.scores
+        told = () if scores is None or live.has_token else scores.all()
+        return TokenEvent((token.token_id,), text, logprobs, reason, stop_reason, told)
 
     def _stop_reason(self, live: _Sequence, token: TokenSample) -> str | int | None:
         """The stop string or token of the request with which it ends."""

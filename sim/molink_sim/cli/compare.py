@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from molink.cli.command_line import quiet_option
+
 if TYPE_CHECKING:
     from molink.workload.scenario_file import ValidationScenario
     from molink_sim.stage_profile import StageProfile
@@ -39,12 +41,14 @@ __all__ = ["compare"]
     help="Real runs, each on a fresh ring; their medians count.",
 )
 @click.option("--json", "json_path", type=click.Path(path_type=Path), help="Write numbers there.")
+@quiet_option
 def compare(
     scenario_path: Path,
     model: str | None,
     profile_path: Path | None,
     rounds: int,
     json_path: Path | None,
+    quiet: bool,
 ) -> None:
     """Run a scenario in the simulator and on real processes of this PC, and compare.
 
@@ -52,6 +56,7 @@ def compare(
     the same ring with step times measured on this PC. Wants a PC that does nothing else. Exit code
     1 when a mean differs by more than 15 %.
     """
+    from molink.cli.progress.display import WorkProgress
     from molink.workload.scenario_file import read_scenario
     from molink_sim.report.summary import to_json
     from molink_sim.validation.comparison import compare_figures, comparison_json
@@ -62,7 +67,8 @@ def compare(
     model = _model(model or scenario.model)
     profile = _profile(profile_path or _profile_path(model, json_path), model)
     simulated = run_simulated(scenario, profile)
-    real = real_rounds(scenario_path, model, rounds)
+    with WorkProgress("rounds", rounds, quiet=quiet) as bar:
+        real = real_rounds(scenario_path, model, rounds, bar.advance)
     found = compare_figures([one.requests for one in real], simulated.requests)
     _show(scenario, found, real)
     if json_path is not None:

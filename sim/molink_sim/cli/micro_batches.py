@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from molink.cli.command_line import quiet_option
+
 if TYPE_CHECKING:
     from molink_sim.micro_batch_sweep import SweepSetting
     from molink_sim.report.summary import Sweep
@@ -55,6 +57,7 @@ PICTURE_SUFFIX = ".png"
     type=click.Path(path_type=Path),
     help="Draw there how many are enough (PNG).",
 )
+@quiet_option
 def micro_batches(
     latencies: str,
     slowdowns: str,
@@ -62,6 +65,7 @@ def micro_batches(
     json_path: Path | None,
     curves_path: Path | None,
     map_path: Path | None,
+    quiet: bool,
     **options: Any,
 ) -> None:
     """Show where extra micro-batches stop paying, over round-trip time, stage time and users.
@@ -69,12 +73,14 @@ def micro_batches(
     A ring is simulated with each number of them, and with the one that it chooses itself. Enough is
     the smallest number whose time per token is within 2 % of the best.
     """
+    from molink.cli.progress.display import WorkProgress
     from molink_sim.micro_batch_sweep import simulate_sweep, sweep_json
     from molink_sim.report.summary import to_json
 
     _check_pictures(curves_path, map_path)
     setting = _setting(latencies, slowdowns, users, options)
-    sweep = simulate_sweep(setting)
+    with WorkProgress("runs", setting.run_count, quiet=quiet) as bar:
+        sweep = simulate_sweep(setting, bar.advance)
     _show(sweep, setting)
     if json_path is not None:
         json_path.write_text(to_json(sweep_json(setting, sweep)))

@@ -4,6 +4,8 @@ from pathlib import Path
 
 import click
 
+from molink.cli.command_line import quiet_option
+
 __all__ = ["paper"]
 
 
@@ -30,6 +32,7 @@ __all__ = ["paper"]
     type=click.Path(file_okay=False, path_type=Path),
     help="Draw the sweeps into this folder: times over rate, bandwidth and latency.",
 )
+@quiet_option
 def paper(
     table: str,
     section: str | None,
@@ -37,6 +40,7 @@ def paper(
     seed: int,
     json_path: Path | None,
     pictures: Path | None,
+    quiet: bool,
 ) -> None:
     """Show a table of the MoLink paper beside what the simulator makes of it.
 
@@ -45,7 +49,8 @@ def paper(
     """
     from rich.console import Console
 
-    from molink_sim.paper.experiment import rows_of
+    from molink.cli.progress.display import WorkProgress
+    from molink_sim.paper.experiment import row_count, rows_of
     from molink_sim.paper.report import draw_paper, paper_json, paper_tables
     from molink_sim.report.summary import to_json
     from molink_sim.report.tables import print_table
@@ -53,7 +58,11 @@ def paper(
 
     arrivals = None if trace is None else load_trace(trace)
     workload = "generated" if trace is None else trace.name
-    rows = list(rows_of(int(table), arrivals, seed, only=section))
+    with WorkProgress("runs", row_count(int(table), section), quiet=quiet) as bar:
+        rows = []
+        for row in rows_of(int(table), arrivals, seed, only=section):
+            rows.append(row)
+            bar.advance()
     _check_section(section, bool(rows))
     console = Console()
     for found in paper_tables(rows):

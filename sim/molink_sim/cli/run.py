@@ -5,6 +5,7 @@ from typing import Any
 
 import click
 
+from molink.cli.command_line import quiet_option
 from molink_scheduler.link.transmission import POLICIES
 
 __all__ = ["run"]
@@ -56,16 +57,20 @@ MILLISECONDS = 1e-3
 @click.option("--link-model", help="paced (as live) or ideal (quick, for many rings).")
 @click.option("--json", "json_path", type=click.Path(path_type=Path), help="Write numbers there.")
 @click.option("--page", "page_path", type=click.Path(path_type=Path), help="Write an HTML report.")
-def run(json_path: Path | None, page_path: Path | None, **options: Any) -> None:
+@quiet_option
+def run(json_path: Path | None, page_path: Path | None, quiet: bool, **options: Any) -> None:
     """Run one system under one load, and print times, totals and how busy everything was."""
     from rich.console import Console
 
+    from molink.cli.progress.display import WorkProgress
     from molink_sim.report.page import write_run_page
     from molink_sim.report.summary import summary, to_json
     from molink_sim.report.tables import print_summary
     from molink_sim.simulate import simulate
 
-    outcome = simulate(_scenario(options, timeline=page_path is not None))
+    scenario = _scenario(options, timeline=page_path is not None)
+    with WorkProgress("simulated seconds", scenario.duration_s, quiet=quiet) as bar:
+        outcome = simulate(scenario, bar.reach)
     found = summary(outcome)
     print_summary(found, Console(), _title(options))
     if json_path is not None:

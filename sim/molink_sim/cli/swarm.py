@@ -5,6 +5,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from molink.cli.command_line import quiet_option
+
 if TYPE_CHECKING:
     from molink_sim.swarm import SwarmReport
 
@@ -31,11 +33,14 @@ FAILURES_SHOWN_MAX = 20
 @click.option(
     "--json", "json_path", type=click.Path(path_type=Path), help="Write the report there."
 )
-def swarm(seeds: int, first_seed: int, faults: str, json_path: Path | None) -> None:
+@quiet_option
+def swarm(seeds: int, first_seed: int, faults: str, json_path: Path | None, quiet: bool) -> None:
     """Run seeded worlds with faults and check every invariant; exit code 1 when one fails."""
+    from molink.cli.progress.display import WorkProgress
     from molink_sim.swarm import fault_kinds, run_swarm
 
-    report = run_swarm(seeds, first_seed, fault_kinds(faults))
+    with WorkProgress("worlds", seeds, quiet=quiet) as bar:
+        report = run_swarm(seeds, first_seed, fault_kinds(faults), bar.advance)
     _print(report)
     if json_path is not None:
         _write(report, json_path)

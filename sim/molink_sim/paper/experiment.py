@@ -45,6 +45,7 @@ __all__ = [
     "Means",
     "Row",
     "Setting",
+    "row_count",
     "rows_of",
     "run_setting",
 ]
@@ -180,6 +181,11 @@ def rows_of(
         if only in (None, row.section):
             setting = replace(row.setting, seed=seed, duration_s=duration_s)
             yield replace(row, setting=setting, summary=summary(run_setting(setting, trace)))
+
+
+def row_count(table: int, only: str | None = None) -> int:
+    """Of how many rows a table is, or one section of it."""
+    return sum(only in (None, row.section) for row in TABLES[table]())
 
 
 def _table_2() -> Iterator[Row]:

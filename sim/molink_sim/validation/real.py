@@ -7,7 +7,7 @@ they say on standard error is for the user; what they measured comes back in fil
 import json
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -46,9 +46,15 @@ class RealRound:
     """Cores that other programs took meanwhile, in the mean."""
 
 
-def real_rounds(scenario: Path, model: str, rounds: int) -> list[RealRound]:
-    """What users saw in each round. Raises UserError when one fails."""
-    return [_round(scenario, model, number) for number in range(rounds)]
+def real_rounds(
+    scenario: Path, model: str, rounds: int, done: Callable[[], None] = lambda: None
+) -> list[RealRound]:
+    """What users saw in each round; `done` after each. Raises UserError when one fails."""
+    found = []
+    for number in range(rounds):
+        found.append(_round(scenario, model, number))
+        done()
+    return found
 
 
 def _round(scenario: Path, model: str, number: int) -> RealRound:

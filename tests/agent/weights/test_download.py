@@ -62,11 +62,11 @@ async def test_other_layers_cost_only_what_is_new(serve, home):
 async def test_progress_rises_to_one(serve, home):
     server = await serve()
     told = []
-    await ensure_weights(server.source, range(6), home, QUICK, lambda *one: told.append(one))
-    fractions = [fraction for fraction, _ in told]
+    await ensure_weights(server.source, range(6), home, QUICK, told.append)
+    fractions = [one.fraction for one in told]
     assert fractions == sorted(fractions)
     assert (fractions[0], fractions[-1]) == (0.0, 1.0)
-    assert told[-1][1] > 0
+    assert told[-1].bytes_per_s > 0 and told[-1].total_bytes > 0
 
 
 async def test_verifying_what_is_there_is_progress_too(serve, home):
@@ -74,7 +74,9 @@ async def test_verifying_what_is_there_is_progress_too(serve, home):
     server = await serve()
     await ensure_weights(server.source, range(6), home, QUICK)
     told = []
-    await ensure_weights(server.source, range(6), home, QUICK, lambda *one: told.append(one[0]))
+    await ensure_weights(
+        server.source, range(6), home, QUICK, lambda one: told.append(one.fraction)
+    )
     assert told == sorted(told)
     assert (told[0], told[-1]) == (0.0, 1.0)
     assert len(set(told)) > LAYERS
@@ -194,7 +196,7 @@ async def test_two_at_once_in_a_directory(serve, home):
     going = asyncio.Event()
     first = asyncio.create_task(
         ensure_weights(
-            server.source, range(6), home, QUICK, lambda done, _: done > 0.2 and going.set()
+            server.source, range(6), home, QUICK, lambda one: one.fraction > 0.2 and going.set()
         )
     )
     await going.wait()

@@ -1,0 +1,1 @@
+"""Progress of long work, in words, as bars and as lines."""

@@ -1,0 +1,45 @@
+"""Amounts in words for people: how long, how much of how much, how fast. Pure."""
+
+from typing import Literal
+
+__all__ = ["Unit", "duration_text", "progress_text"]
+
+Unit = Literal["count", "bytes", "share"]
+"""A share counts up to 1."""
+
+GB, MB = 1e9, 1e6
+MINUTE_S, HOUR_S = 60, 3600
+
+
+def duration_text(seconds: float) -> str:
+    """Seconds, minutes, or hours with a tenth."""
+    if seconds < MINUTE_S:
+        return f"{seconds:.0f} s"
+    if seconds < HOUR_S:
+        return f"{seconds / MINUTE_S:.0f} min"
+    return f"{seconds / HOUR_S:.1f} h"
+
+
+def progress_text(done: float, total: float | None, per_s: float, unit: Unit = "count") -> str:
+    """What is done, of how much, how fast, and the time that is left at this rate.
+
+    A share (`total` 1) has no rate that tells anybody something.
+    """
+    parts = [_done_text(done, total, unit)]
+    if unit == "bytes" and per_s:
+        parts.append(f"{per_s / MB:,.1f} MB/s")
+    elif unit == "count" and per_s:
+        parts.append(f"{per_s:,.1f} per s" if per_s >= 0.1 else f"{per_s * MINUTE_S:,.1f} per min")
+    if total is not None and per_s and done < total:
+        parts.append(f"{duration_text((total - done) / per_s)} left")
+    return ", ".join(parts)
+
+
+def _done_text(done: float, total: float | None, unit: Unit) -> str:
+    if unit == "share":
+        return f"{done / (total or 1.0):.0%}"
+    if unit == "bytes":
+        scale, name = (GB, "GB") if max(done, total or 0.0) >= GB else (MB, "MB")
+        of = "" if total is None else f" of {total / scale:,.1f}"
+        return f"{done / scale:,.1f}{of} {name}"
+    return f"{done:,.0f}" + ("" if total is None else f" of {total:,.0f}")
