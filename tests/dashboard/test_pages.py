@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from rich.cells import cell_len
 
+from molink.dashboard.model.figures import mbps
 from molink.dashboard.pages.details import details
 from molink.dashboard.pages.lines import ASCII, UNICODE, fitted, text_of
 from molink.dashboard.pages.panel import finding_lines, header, panel_lines
@@ -85,7 +86,8 @@ def test_without_a_ring_progress_is_shown():
 
 
 def test_nodes_say_what_they_do_and_why_not():
-    nodes = [node("anna", 0, doubts=["It lies."]), node("ben", 8, loaded=0.5), node("dora")]
+    loading = node("ben", 8, state="loading", loaded=0.5)
+    nodes = [node("anna", 0, doubts=["It lies."]), loading, node("dora", loaded=0.0)]
     rows = texts("nodes", history_of(look(0, cluster(nodes=nodes))), size=(100, 15))
     assert "▲ It lies." in rows[0] and "40.0 Mbps" in rows[0]
     assert "████░░░░ 50 %" in rows[1]
@@ -134,12 +136,14 @@ def test_a_filter_keeps_what_has_it_and_says_when_nothing_has():
         ("nodes", "a" * 16, "lends 4.3 GB of 8.6 GB"),
         ("nodes", "a" * 16, "2h05m here, 12,000 tokens x layers, 5.0 MB sent"),
         ("links", "anna>ben", "40.0 Mbps, 0 % used"),
+        ("events", "1", "anna has joined"),
         ("requests", f"{1:024x} 0", "95 of at most 128 tokens, 50 ms a token"),
         ("requests", f"{1:024x} 0", "ring 1  anna 0-8, ben 8-16, carl 16-24"),
     ],
 )
 def test_details(view, key, says):
-    lines = details(history_of(*steady()), view, key, UNICODE, UTC)
+    history = history_of(*steady(), look(20, requests=[timeline(1, 95)], events=[event(1)]))
+    lines = details(history, view, key, UNICODE, UTC)
     assert says in "\n".join(map(text_of, lines))
 
 
@@ -226,3 +230,10 @@ def test_a_sparkline_shows_the_greatest_of_what_shares_a_place():
 def test_ring_rows_of_an_empty_cluster():
     (row,) = ring_rows(history_of(look(0, {"rings": [], "nodes": []})), 80, 10, UNICODE)
     assert text_of(row.line) == "No ring serves.  No PC has joined."
+
+
+@pytest.mark.parametrize(
+    ("rate", "shown"), [(None, "-"), (3.3, "3.3 Mbps"), (108.2, "108 Mbps"), (15435, "15.4 Gbps")]
+)
+def test_rates(rate, shown):
+    assert mbps(rate) == shown

@@ -41,6 +41,11 @@ RESERVED_KWARGS = frozenset(
 """Arguments of the tokenizer's own, not variables of a template."""
 
 
+PIECE_CHARS = 512
+"""Of a whole answer at a time: readers hold little then, and what they do with each mark takes as
+long as what they hold."""
+
+
 @dataclass(frozen=True, slots=True)
 class ChatPrompt:
     """Prompt of a conversation, and how the answers to it are read."""
@@ -111,7 +116,13 @@ class PartReader:
 
     def whole(self, text: str, finish_reason: str | None) -> Reply:
         """The reply of an answer's whole text."""
-        return Reply.of(self.push(TokenEvent((), text, finish_reason=finish_reason or "stop")))
+        reply = Reply()
+        for at in range(0, len(text), PIECE_CHARS):
+            for part in self.push(TokenEvent((), text[at : at + PIECE_CHARS])):
+                reply.add(part)
+        for part in self.push(TokenEvent((), "", finish_reason=finish_reason or "stop")):
+            reply.add(part)
+        return reply
 
     def _is_shown(self, part: Part) -> bool:
         match part:

@@ -43,9 +43,11 @@ def duration(value_s: float | None) -> str:
 
 
 def mbps(rate: float | None) -> str:
-    """A link's rate: 98.1 Mbps."""
+    """A link's rate: 98.1 Mbps, 15.4 Gbps."""
     if rate is None:
         return NONE
+    if rate >= 999.5:
+        return f"{rate / 1000:.1f} Gbps"
     return f"{rate:.1f} Mbps" if rate < 99.95 else f"{rate:.0f} Mbps"
 
 

@@ -5,6 +5,7 @@ prefill     ▓▓▓▓▓▓▓▓▓                               1.20 s
 decode               ▓▓▓▓▓▓▓▓▓▓▓▓▓▓▓▓▓▓▓▓▓▓▓▓▓▓     6.10 s  48 rounds
 """
 
+import textwrap
 from collections.abc import Iterator
 from datetime import tzinfo
 
@@ -17,13 +18,15 @@ from molink.dashboard.model.figures import (
     percent,
     seconds,
 )
-from molink.dashboard.model.history import History
+from molink.dashboard.model.history import Event, History
 from molink.dashboard.model.requests import Attempt, Request
 from molink.dashboard.pages.lines import Glyphs, Line, Span, Style, line
 
 __all__ = ["details"]
 
 TIMELINE_WIDTH = 40
+TEXT_WIDTH = 78
+"""Of an event's sentence, so that all of it is seen on the smallest terminal."""
 
 
 def details(
@@ -37,10 +40,23 @@ def details(
         links = [link for ring in history.state.rings for link in ring.links]
         chosen = [link for link in links if f"{link.source}>{link.target}" == key]
         lines = [one for link in chosen[:1] for one in _link(history, link)]
+    elif view == "events":
+        events = [one for one in history.events if str(one.seq) == key]
+        lines = [one for event in events[-1:] for one in _event(event, zone)]
     else:
         nodes = [node for node in history.state.nodes if node.id == key]
         lines = [one for node in nodes[:1] for one in _node(history, node)]
     return [tuple(Span(glyphs.text(span.text), span.style) for span in one) for one in lines]
+
+
+def _event(event: Event, zone: tzinfo | None) -> Iterator[Line]:
+    yield line(Span(day_and_clock(event.unix_s, zone), "title"), Span(f"  {event.kind}", "accent"))
+    if event.node:
+        yield _field("node", event.node)
+    if event.ring is not None:
+        yield _field("ring", str(event.ring))
+    for piece in textwrap.wrap(event.text, TEXT_WIDTH):
+        yield line(piece)
 
 
 def _field(name: str, value: str, style: Style = "") -> Line:
@@ -52,7 +68,7 @@ def _node(history: History, node: Node) -> Iterator[Line]:
     yield _field("state", f"{node.state}{' (drained by the operator)' if node.drained else ''}")
     if node.reason:
         yield _field("why", node.reason, "warning")
-    if node.loaded is not None:
+    if node.loaded is not None and node.state == "loading":
         yield _field("loaded", percent(node.loaded), "accent")
     if node.pc != node.id:
         yield _field("further device", f"of the PC {node.pc}")

@@ -166,7 +166,7 @@ def _node_cells(
 
 
 def _node_note(node: Node, is_slow: bool, glyphs: Glyphs) -> tuple[str, Style]:
-    if node.loaded is not None:
+    if node.loaded is not None and node.state == "loading":
         return f"{glyphs.bar_of(node.loaded, 8)} {percent(node.loaded)}", "accent"
     if is_slow:
         return f"{glyphs.mark} has become slow", "bad"

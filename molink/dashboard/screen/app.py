@@ -211,7 +211,7 @@ class DashboardApp(App[None]):
         """Show the details of the chosen row."""
         chosen, page = self._rows.chosen, self._page
         if chosen is not None and chosen.key:
-            view = page.view if page.view in ("requests", "links") else "nodes"
+            view = page.view if page.view in ("requests", "links", "events") else "nodes"
             self._open(Page(view, "details", chosen.key))
 
     def _open(self, page: Page, *, on_top: bool = True) -> None:

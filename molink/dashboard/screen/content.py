@@ -50,7 +50,7 @@ class Page:
     @property
     def has_cursor(self) -> bool:
         """Whether a row can be chosen."""
-        return self.kind == "view" and self.view != "events"
+        return self.kind == "view"
 
 
 def titles_of(page: Page, width: int) -> Line:

@@ -207,3 +207,12 @@ def test_a_parameter_in_tags_is_what_its_schema_says():
         return json.loads(call.arguments)["days"]
 
     assert [argument(one) for one in ("3", "null", "[1]", "many")] == [3, None, [1], "many"]
+
+
+@pytest.mark.parametrize("begin", ["[" * 5000, "word " * 1000, '"' + "a" * 5000])
+def test_little_is_held_of_what_follows_the_arguments(begin):
+    """What is held is read again with each token."""
+    reader = ChatFormat("hermes").reader(ASKED, "")
+    for char in '<tool_call>{"name": "get_time", "arguments": {}' + begin:
+        reader.push(char)
+    assert len(reader._held) < 16

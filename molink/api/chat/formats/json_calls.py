@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from molink.api.chat.formats.reader import CallWriter, HoldingReader
+from molink.serving.text_stream import overlap
 
 __all__ = ["JsonCallsReader", "JsonSpan"]
 
@@ -140,16 +141,17 @@ class JsonCallsReader(HoldingReader):
         self._add_arguments(self._take(len(self._held) if end is None else end))
         if end is None:
             return False
-        self._step = self._after_arguments
+        self._span, self._step = JsonSpan(depth=1), self._after_arguments
         return True
 
     def _tail(self) -> bool:
         """Pass over what follows the arguments, up to the object's bracket or the closing mark."""
-        end = JsonSpan(depth=1).end(self._held)
         mark = self._held.find(self.close_mark) if self.close_mark else -1
+        sure = mark if mark >= 0 else len(self._held) - overlap(self._held, self.close_mark)
+        end = self._span.end(self._held[:sure])
+        self._take(sure if end is None else end)
         if end is None and mark < 0:
             return False
-        self._take(mark if end is None or 0 <= mark < end else end)
         self._step = self._close
         return True
 

@@ -79,9 +79,17 @@ class QwenCoderReader(HoldingReader):
             self._add_arguments("}")
             self._step = self._close
             return True
-        if any(mark.startswith(self._held) for mark in (PARAMETER, END_FUNCTION)):
+        return self._pass_over()
+
+    def _pass_over(self) -> bool:
+        """Drop what belongs to no parameter, up to the next mark."""
+        found = [self._held.find(mark) for mark in (PARAMETER, END_FUNCTION)]
+        at = min((place for place in found if place >= 0), default=-1)
+        if at < 0:
+            kept = max(overlap(self._held, mark) for mark in (PARAMETER, END_FUNCTION))
+            self._take(len(self._held) - kept)
             return False
-        self._take(1)  # Nothing that belongs here.
+        self._take(at)
         return True
 
     def _parameter(self) -> bool:
