@@ -37,8 +37,9 @@ def test_each_starts_and_is_named_in_its_module(module):
     assert isinstance(command.main, click.Command)
     result = CliRunner().invoke(command.main, ["--help"])
     assert result.exit_code == 0 and "--out" in result.output
-    argument = " MODEL" if any(isinstance(p, click.Argument) for p in command.main.params) else ""
-    assert f"python -m {module}{argument} --out DIR\n" in command.__doc__
+    arguments = [p for p in command.main.params if isinstance(p, click.Argument)]
+    words = "".join(f" {str(one.name).upper()}" for one in arguments)
+    assert f"python -m {module}{words} --out DIR\n" in command.__doc__
 
 
 @pytest.mark.parametrize(("module", "words"), DOCUMENTED)
