@@ -11,8 +11,10 @@ import aiohttp
 import pytest
 
 from molink.api import create_app, start_api
+from molink.api.chat import ChatFormat
+from molink.api.chat.conversation import Conversation, Message
+from molink.api.chat.prompt import _rendered
 from molink.api.errors import ApiError
-from molink.api.requests import _render
 from molink.control.broker.routing import Router
 from molink.control.broker.session import Session, Sessions
 from molink.control.identity import KeyPair
@@ -88,7 +90,7 @@ def test_a_chat_template_of_a_checkpoint_runs_no_code(tmp_path):
         "{{ cycler.__init__.__globals__.os.popen('touch " + str(ran) + "').read() }}"
     )
     with pytest.raises(ApiError):
-        _render(tokenizer, [{"role": "user", "content": "hi"}])
+        _rendered(tokenizer, Conversation((Message("user", "hi"),)), ChatFormat.of(tokenizer))
     assert not ran.exists()
 
 
@@ -164,14 +166,17 @@ async def test_nothing_is_changed_or_removed_over_http(url, method):
                 assert response.status in (401, 403, 404, 405), path
 
 
-def test_only_three_paths_of_the_api_take_posts():
+def test_only_paths_that_compute_take_posts():
     app = create_app(FakeService())
     posts = {
         route.resource.canonical
         for route in app.router.routes()
         if route.method not in ("GET", "HEAD") and route.resource is not None
     }
-    assert posts == {"/generate", "/v1/completions", "/v1/chat/completions"}
+    assert posts == {
+        *("/generate", "/tokenize", "/detokenize", "/v1/completions", "/v1/chat/completions"),
+        *("/v1/responses", "/v1/messages", "/v1/messages/count_tokens"),
+    }
 
 
 @pytest.mark.parametrize("name", ["../../etc/passwd", "..%2F..%2Fetc%2Fpasswd", "%2e%2e/x", "/x"])
