@@ -154,7 +154,7 @@ async def test_a_server_that_goes_away_and_comes_back(serve, home):
     held = asyncio.Event()
     patient = asyncio.create_task(
         ensure_weights(
-            server.source, range(6), home, QUICK, lambda done, _: done > 0.2 and held.set()
+            server.source, range(6), home, QUICK, lambda one: one.fraction > 0.2 and held.set()
         )
     )
     await held.wait()
