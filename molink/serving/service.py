@@ -7,7 +7,7 @@ string).
 """
 
 from collections.abc import AsyncGenerator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from molink.serving.events import EventLedger
@@ -96,7 +96,7 @@ class GenerationRequest:
     """Lower goes first where requests wait for room."""
     deadline_at: float | None = None
     """When its answer ends at the latest, by the event loop's clock; None: it has none."""
-    timeline: RequestTimeline | None = None
+    timeline: RequestTimeline | None = field(default=None, compare=False)
     """Where the service notes what becomes of it; None: in one that it makes itself."""
 
 
