@@ -21,7 +21,7 @@ REBOUND_HOST = "rebound.example"
 REBOUND = f"--host-resolver-rules=MAP {REBOUND_HOST} 127.0.0.1"
 """A name that somebody else has made to point at this machine."""
 
-PATIENCE_MS = 10_000
+PATIENCE_MS = 20_000
 """How long a test waits for what should be there within milliseconds."""
 
 
@@ -38,6 +38,7 @@ async def browser() -> AsyncGenerator[Any, None]:
     """A Chromium without a window, for all tests of a file."""
     playwright = pytest.importorskip("playwright.async_api", reason="playwright is not installed")
     path = chromium()
+    playwright.expect.set_options(timeout=PATIENCE_MS)
     async with playwright.async_playwright() as driver:
         one = await driver.chromium.launch(executable_path=path, args=[REBOUND])
         yield one

@@ -159,7 +159,11 @@ async def test_nothing_moves_for_who_wants_that(open_page):
         visit = await open_page(reduced_motion=how)
         await visit.ask("Tell me.")
         await expect(visit.answer).to_have_attribute("aria-busy", "true")
-        assert (await visit.page.evaluate(running) > 0) is moves
+        await expect(visit.page.locator("#ring-summary")).to_have_text("3 PCs in 1 ring")
+        if moves:
+            await visit.page.wait_for_function(f"{running} > 0")
+        else:
+            assert await visit.page.evaluate(running) == 0
 
 
 # -- hostile text ---------------------------------------------------------------------------------
