@@ -29,13 +29,12 @@ class Page {
   #rings = null; // The last view of the rings.
   #running = null; // AbortController of the answer that is being written.
   #isAtEnd = true;
+  #followedTo = 0; // Where the conversation was scrolled to then.
   #end = element("div", "end");
 
   start() {
     byId("conversation").append(this.#end);
-    new IntersectionObserver(([entry]) => (this.#isAtEnd = entry.isIntersecting)).observe(
-      this.#end,
-    );
+    new IntersectionObserver(([entry]) => this.#endSeen(entry.isIntersecting)).observe(this.#end);
     new ResizeObserver(() => this.#follow()).observe(byId("conversation"));
     byId("ring-panel").open = matchMedia("(min-width: 60rem)").matches;
     byId("keys").textContent = entersNewline()
@@ -276,7 +275,15 @@ class Page {
 
   // Keep the end in sight for who was there.
   #follow() {
-    if (this.#isAtEnd) this.#end.scrollIntoView({ block: "end" });
+    if (!this.#isAtEnd) return;
+    this.#end.scrollIntoView({ block: "end" });
+    this.#followedTo = byId("conversation").scrollTop;
+  }
+
+  // Only who has scrolled up has left the end; room that became less has only hidden it.
+  #endSeen(isSeen) {
+    if (!isSeen && byId("conversation").scrollTop >= this.#followedTo) this.#follow();
+    else this.#isAtEnd = isSeen;
   }
 }
 

@@ -79,6 +79,7 @@ async def test_a_further_question_and_a_keyboard_of_glass_keep_the_end_in_sight(
     visit = await open_page(viewport={"width": 375, "height": 667})
     await answered(visit, "a\n\n" * 30)
     await visit.page.locator("#conversation").evaluate("node => node.scrollTo(0, 0)")
+    await expect(visit.page.locator(".question")).to_be_in_viewport()
     visit.service.put("Short.")
     await visit.ask("And then?")
     await expect(visit.answer.get_by_text("Short.")).to_be_in_viewport()
