@@ -1,0 +1,1 @@
+"""Many answers at once: what the API's server itself costs."""
