@@ -12,7 +12,7 @@ Every order is an event of the cluster's ledger, with who gave it.
 import asyncio
 import json
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from molink.control.registry.registry import Registry
@@ -42,6 +42,8 @@ class ClusterAdmin:
     book: NodeBook
     registry: Registry
     service: ClusterService
+    _holding: asyncio.Lock = field(default_factory=asyncio.Lock)
+    """Held from reading who is drained until it is kept: orders may come at once."""
 
     def __post_init__(self) -> None:
         self.book.drained |= _drained_before(self.registry)
@@ -96,10 +98,11 @@ class ClusterAdmin:
 
     async def _hold(self, node_id: str, by: str, *, is_held: bool) -> dict[str, Any]:
         self._check_agents()
-        node = self._member(node_id)
-        drained = self.book.drained - {node_id} | ({node_id} if is_held else set())
-        await asyncio.to_thread(self.registry.set_setting, DRAINED, json.dumps(sorted(drained)))
-        self.book.hold(node, is_held=is_held)
+        async with self._holding:
+            node = self._member(node_id)
+            drained = self.book.drained - {node_id} | ({node_id} if is_held else set())
+            await asyncio.to_thread(self.registry.set_setting, DRAINED, json.dumps(sorted(drained)))
+            self.book.hold(node, is_held=is_held)
         self._note(f"{node.name} is {'drained' if is_held else 'resumed'}", by, node.name)
         return {"id": node_id, "name": node.name, "state": str(node.state)}
 

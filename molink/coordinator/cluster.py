@@ -7,8 +7,10 @@ the planner, in the ends of links and in what runs beside.
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
+from molink.control.registry.registry import Registry
 from molink.coordinator.admin import ClusterAdmin
 from molink.coordinator.members.hub import ControlHub
 from molink.coordinator.planning.cluster_plan import Planner, Readiness
@@ -21,7 +23,7 @@ from molink.coordinator.rings.manager import ClusterManager, ManagerSettings
 from molink.coordinator.rings.ring_supervisor import Assigner, RingEndpoint, RingSupervisor
 from molink.serving.service import ModelCard
 
-__all__ = ["Cluster", "run_cluster"]
+__all__ = ["Cluster", "given_by_pc", "run_cluster"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,9 +62,6 @@ def run_cluster(
         troubles = [one for one in (hub.trouble, accounting.trouble) if one]
         return {"nodes": nodes, "trouble": troubles} | status()
 
-    def given_by(pc: str) -> dict[str, int]:
-        return contribution_report(ledger.of(node.node_id for node in hub.book if node.pc == pc))
-
     service = ClusterService(card, report)
     accounting = Accounting(ledger, hub.book, service)
     keys, next_epoch = hub.registry.coordinator, hub.registry.next_revision
@@ -74,4 +73,11 @@ def run_cluster(
     for work in (hub.run(card.name), manager.run(), accounting.run(), news.run()):
         tasks.create_task(work)
     admin = ClusterAdmin(hub.book, hub.registry, service)
+    given_by = partial(given_by_pc, hub.registry, ledger)
     return Cluster(service, manager.rings, admin, news, given_by)
+
+
+def given_by_pc(registry: Registry, ledger: Ledger, pc: str) -> dict[str, int]:
+    """What a PC has given with all its devices, those too that have not been heard since we
+    started."""
+    return contribution_report(ledger.of(registry.devices_of(pc)))

@@ -113,9 +113,11 @@ class RequestTimeline:
 
     def prompt_computed(self, tokens: int, waited_s: float, now: float) -> None:
         """The ring's head reports so many tokens of the prompt as under way, and for how long the
-        request had waited there."""
+        request had waited there. The first report of a wait counts: a head that computes a prompt
+        anew, or has forgotten when it came, knows of none."""
         attempt = self.attempts[-1]
-        attempt.started_at = min(attempt.submitted_at + waited_s, attempt.first_token_at or now)
+        if attempt.started_at is None:
+            attempt.started_at = min(attempt.submitted_at + waited_s, attempt.first_token_at or now)
         if self.first_token_at is None:
             self.prompt_tokens_done = min(tokens, self.prompt_tokens)
 

@@ -1,5 +1,7 @@
 """Orders of an operator, over a real registry and a node book."""
 
+import asyncio
+
 import pytest
 
 from molink.control.identity import KeyPair
@@ -71,6 +73,16 @@ async def test_what_is_drained_outlasts_a_restart(admin, registry, node):
     again = NodeBook()
     ClusterAdmin(again, registry, admin.service)
     assert again.drained == set()
+
+
+async def test_orders_that_come_at_once_all_outlast_a_restart(admin, registry, node):
+    others = ["b" * 16, "c" * 16]
+    for other in others:
+        admin.book.take(other, HERE, NOW)
+    await asyncio.gather(*(admin.drain(one, "k1") for one in (node.node_id, *others)))
+    book = NodeBook()
+    ClusterAdmin(book, registry, admin.service)
+    assert book.drained == {node.node_id, *others}
 
 
 @pytest.mark.parametrize("kept", ["", "{", "5", '{"a": 1}', "[5, null]"])

@@ -55,6 +55,16 @@ def test_a_report_that_comes_late_cannot_begin_after_the_first_token():
     assert (timeline.queue_s, timeline.prefill_s) == (2.5, 0.0)
 
 
+def test_a_prompt_that_is_computed_anew_has_waited_as_long_as_before():
+    timeline = received_at(10.0)
+    timeline.submitted(0, STAGES, 10.5)
+    timeline.prompt_computed(40, waited_s=1.5, now=13.0)
+    timeline.prompt_computed(80, waited_s=0.0, now=15.0)
+    timeline.tokens_came(1, 16.0)
+    timeline.prompt_computed(100, waited_s=0.0, now=17.0)
+    assert (timeline.queue_s, timeline.prefill_s) == (2.0, 4.0)
+
+
 def test_a_head_cannot_make_a_wait_longer_than_it_was():
     timeline = received_at(10.0)
     timeline.submitted(0, STAGES, 10.5)

@@ -56,12 +56,18 @@ def report(nights: int, as_json: bool, data_dir: str | None) -> None:
 def given_until_now(data_dir: Path, *, connected: bool) -> "GivenLedger":
     """The ledger as the agent last wrote it, with what the coordinator says now if it is asked.
 
-    It is not written: only the agent does that.
+    It is not written: only the agent does that. Raises UserError when it cannot be read.
     """
-    from molink_agent.daemon.given import GivenLedger, ask_totals
+    from molink_agent.daemon.given import GIVEN_FILE, GivenLedger, ask_totals
     from molink_agent.daemon.membership import load_membership
 
-    ledger = GivenLedger.load(data_dir)
+    try:
+        ledger = GivenLedger.load(data_dir)
+    except OSError as error:
+        raise UserError(
+            f"{data_dir / GIVEN_FILE} cannot be read ({error.strerror}): check its owner and its "
+            "disk; the nights in it are kept."
+        ) from None
     if not connected:
         return ledger
     try:

@@ -20,7 +20,7 @@ from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from molink.errors import UserError
+from molink.errors import ErrorGuard, UserError
 from molink_agent.daemon.membership import Membership
 from molink_agent.probe.energy import EnergyMeter
 
@@ -67,11 +67,12 @@ class Totals(_Figures):
     """What the PC has given since it joined, by the coordinator's count."""
 
     def since(self, before: "Totals | None") -> "Totals":
-        """What has come since `before`; all of it where the coordinator has begun anew."""
+        """What has come since `before`. Nothing where less is told than before: a coordinator that
+        has lost its figures must not bring those of all other nights into this one."""
         if before is None:
             return Totals()
         news = {key: getattr(self, key) - getattr(before, key) for key in type(self).model_fields}
-        return self if min(news.values()) < 0 else Totals(**news)
+        return Totals() if min(news.values()) < 0 else Totals(**news)
 
 
 class Night(_Figures):
@@ -99,14 +100,15 @@ class GivenLedger(BaseModel):
 
     @classmethod
     def load(cls, data_dir: Path) -> "GivenLedger":
-        """As it was saved, empty without a file. One that cannot be read is moved away."""
+        """As it was saved, empty without a file; one that is damaged is moved away. Raises OSError
+        when the file is there and cannot be read now."""
         path = data_dir / GIVEN_FILE
         try:
             return cls.model_validate_json(path.read_bytes())
         except FileNotFoundError:
             return cls()
-        except (OSError, ValidationError):
-            log.warning("%s cannot be read and is moved away: nights are counted anew", path)
+        except ValidationError:
+            log.warning("%s is damaged and is moved away: nights are counted anew", path)
             with suppress(OSError):
                 path.replace(path.with_suffix(".damaged"))
             return cls()
@@ -156,10 +158,13 @@ class GivenRecorder:
     _ask_at: float = 0.0
 
     async def run(self) -> None:
-        """Until cancelled; what was measured last is written then."""
+        """Until cancelled; what was measured last is written then. No driver's answer and no
+        coordinator's ends it: the agent serves without."""
+        guard = ErrorGuard("Counting what this PC gives")
         try:
             while True:
-                await self.step(time.monotonic())
+                with guard:
+                    await self.step(time.monotonic())
                 await asyncio.sleep(MEASURE_EVERY_S)
         finally:
             self._write(None)
@@ -177,9 +182,9 @@ class GivenRecorder:
     def _write(self, totals: Totals | None) -> None:
         if totals is None and self._energy_j is None:
             return
-        ledger = GivenLedger.load(self.data_dir).later(datetime.now(), totals, self._energy_j)
         try:
-            ledger.save(self.data_dir)
+            ledger = GivenLedger.load(self.data_dir)
+            ledger.later(datetime.now(), totals, self._energy_j).save(self.data_dir)
         except OSError as error:
             log.warning("what was given cannot be written down: %s", error.strerror)
         else:

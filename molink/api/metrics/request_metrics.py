@@ -13,12 +13,16 @@ from prometheus_client import CollectorRegistry, Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from molink.serving.deadline import DEADLINE
 from molink.serving.events import EventLedger
 from molink.serving.timeline import RequestLog, RequestTimeline
 
 __all__ = ["RequestMetrics"]
 
 PROVIDER = "molink"
+
+FINISH_REASONS = ("stop", "length", DEADLINE, "cancelled", "error")
+"""All with which a timeline ends."""
 
 SHARED_LABELS = ("gen_ai_operation_name", "gen_ai_provider_name", "gen_ai_request_model")
 
@@ -146,7 +150,7 @@ class RequestMetrics(Collector):
         ends = CounterMetricFamily(
             "molink_requests_ended_total", "Requests by how they ended.", labels=("finish_reason",)
         )
-        for reason in ("stop", "length", "cancelled", "error"):
+        for reason in FINISH_REASONS:
             ends.add_metric((reason,), self._ended.get(reason, 0))
         kinds = CounterMetricFamily(
             "molink_events_total", "Events in the ledger by kind.", labels=("kind",)

@@ -246,6 +246,11 @@ class Registry:
             node = rules.node(db, node_id)
             return node if node is not None and node.removed is None else None
 
+    def devices_of(self, pc: str) -> list[str]:
+        """Ids of the nodes of this PC that belong to the cluster."""
+        with self._reading() as db:
+            return rules.devices_of(db, pc)
+
     def pc_of_token(self, weights_token: str) -> str | None:
         """Id of the PC whose node has this weights token, if it belongs to the cluster."""
         with self._reading() as db:

@@ -81,6 +81,12 @@ def member_of_token(db: sqlite3.Connection, weights_token: str) -> NodeRecord | 
     return NodeRecord.of_row(row) if row is not None else None
 
 
+def devices_of(db: sqlite3.Connection, pc: str) -> list[str]:
+    """Ids of the members that are devices of this PC."""
+    rows = db.execute("SELECT id FROM nodes WHERE pc = ? AND removed IS NULL", (pc,))
+    return [str(row[0]) for row in rows]
+
+
 def check_wishes(expires_s: float, uses: int, name: str) -> None:
     """Raises UserError when no invite can be like this."""
     if not 0 < expires_s <= EXPIRES_S_MAX:

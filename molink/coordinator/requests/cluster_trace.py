@@ -16,6 +16,7 @@ from typing import Any
 from molink.coordinator.members.ring import COORDINATOR, AgentStage
 from molink.coordinator.requests.cluster_report import RingLink, ring_links
 from molink.coordinator.requests.cluster_service import ClusterService
+from molink.errors import ErrorGuard
 from molink.serving.timeline import RequestTimeline, RingAttempt
 from molink.serving.trace_file import TraceFile
 from molink.stage_protocol.messages import StageHealth
@@ -81,6 +82,7 @@ class ClusterTrace:
     service: ClusterService
     trace: TraceFile
     clock: Callable[[], float] = time.monotonic
+    guard: ErrorGuard = field(default_factory=lambda: ErrorGuard("Tracing the cluster"))
     _stages: dict[tuple[int, int], _StageTrack] = field(default_factory=dict)
     """By epoch and number of the stage."""
     _links: dict[tuple[int, int, int], _LinkTrack] = field(default_factory=dict)
@@ -94,7 +96,8 @@ class ClusterTrace:
         """Record until cancelled, or until the disk is full or the file has its size."""
         try:
             while not self.trace.is_full:
-                self.look()
+                with self.guard:
+                    self.look()
                 await asyncio.to_thread(self.trace.write, self.trace.take())
                 await asyncio.sleep(PERIOD_S)
             self.service.events.add("trouble", "the trace file has its size and is written no more")
@@ -103,9 +106,10 @@ class ClusterTrace:
 
     def close(self) -> None:
         """Write what is left, and end the file; what cannot be written is lost."""
-        self.look(at_the_end=True)
-        for timeline in self.service.request_log.live:
-            self.request_ended(timeline)
+        with self.guard:
+            self.look(at_the_end=True)
+            for timeline in self.service.request_log.live:
+                self.request_ended(timeline)
         try:
             self.trace.close()
         except OSError as error:

@@ -8,7 +8,7 @@ from click.testing import CliRunner
 
 from molink.errors import UserError
 from molink_agent.cli import main
-from molink_agent.daemon.given import GivenLedger, Totals
+from molink_agent.daemon.given import GIVEN_FILE, GivenLedger, Totals
 from molink_agent.data_files import MEMBERSHIP_FILE
 
 EVENING = datetime(2026, 11, 21, 22, 0)
@@ -65,6 +65,13 @@ def test_nothing_given_yet_says_where_to_look(home):
         "This PC has given nothing yet: `molink agent status` says what it waits for.\n"
     )
     assert json.loads(run(home, "--json")) == {"nights": [], "since_joined": None}
+
+
+def test_a_ledger_that_cannot_be_read_stays_and_is_named(home):
+    (home / GIVEN_FILE).mkdir()
+    with pytest.raises(UserError, match="cannot be read"):
+        run(home)
+    assert (home / GIVEN_FILE).is_dir()
 
 
 def test_a_pc_that_has_not_joined_is_told_how(tmp_path):

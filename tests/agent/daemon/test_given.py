@@ -1,9 +1,11 @@
 """The ledger of nights: what goes where, what ends, damaged files, new coordinators."""
 
+import asyncio
 from datetime import date, datetime, timedelta
 
 import pytest
 
+from molink_agent.daemon import given
 from molink_agent.daemon.given import (
     ASK_AGAIN_S,
     ASK_EVERY_S,
@@ -56,10 +58,11 @@ def test_nights_without_anything_are_not_kept():
     assert told((EVENING, BEFORE), (AFTERNOON, BEFORE)).nights == ()
 
 
-def test_a_coordinator_that_begins_anew_takes_nothing_back():
-    ledger = told((EVENING, AFTER), (MORNING, BEFORE))
-    assert ledger.nights[0].token_layers == BEFORE.token_layers
-    assert ledger.totals == BEFORE
+def test_a_coordinator_that_has_lost_figures_brings_no_other_nights_into_this_one():
+    before = told((EVENING, BEFORE), (EVENING, AFTER))
+    ledger = before.later(MORNING, BEFORE)
+    assert ledger == GivenLedger(totals=BEFORE, nights=before.nights)
+    assert ledger.later(MORNING, AFTER).nights[0].token_layers == 8000
 
 
 def test_energy_counts_without_the_coordinator_and_is_unknown_without_a_card():
@@ -97,6 +100,42 @@ def test_a_damaged_file_is_moved_away(tmp_path, text):
     assert GivenLedger.load(tmp_path) == GivenLedger()
     assert [file.read_text() for file in tmp_path.iterdir()] == [text]
     assert GivenLedger.load(tmp_path / "nowhere") == GivenLedger()
+
+
+async def test_nights_that_cannot_be_read_now_are_not_written_over(tmp_path, caplog):
+    """As where the agent has as many files open as it may."""
+    path, ledger = tmp_path / GIVEN_FILE, told((EVENING, BEFORE), (MORNING, AFTER))
+    ledger.save(tmp_path)
+    path.rename(tmp_path / "kept")
+    path.mkdir()  # Reading it is an OSError, for root too.
+    with pytest.raises(OSError):
+        GivenLedger.load(tmp_path)
+    recorder = GivenRecorder(tmp_path, lambda: None, lambda: ["cuda:0"], Meter())
+    await recorder.step(0.0)
+    assert path.is_dir() and "cannot be written down" in caplog.text
+    path.rmdir()
+    (tmp_path / "kept").rename(path)
+    await recorder.step(ASK_EVERY_S)
+    nights = GivenLedger.load(tmp_path).nights
+    assert nights[0] == ledger.nights[0] and nights[-1].energy_j == 4.0
+
+
+async def test_a_driver_that_answers_nonsense_does_not_end_the_agent(tmp_path, monkeypatch, caplog):
+    monkeypatch.setattr(given, "MEASURE_EVERY_S", 0.0)
+
+    asked = []
+
+    def nonsense():
+        asked.append(None)
+        if len(asked) == 2:
+            running.cancel()
+        raise RuntimeError("no such answer")
+
+    recorder = GivenRecorder(tmp_path, lambda: None, nonsense, Meter())
+    running = asyncio.ensure_future(recorder.run())
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    assert len(asked) == 2 and "Counting what this PC gives" in caplog.text
 
 
 class Meter:

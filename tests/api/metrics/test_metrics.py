@@ -8,6 +8,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from molink.api.metrics.cluster_metrics import ClusterCollector, NodeLabels
 from molink.api.metrics.route import Metrics
 from molink.errors import RingError
+from molink.serving.deadline import DEADLINE
 from tests.api.conftest import FakeService
 from tests.api.metrics.examples import (
     ObservedService,
@@ -104,6 +105,16 @@ def test_requests_that_fail_or_are_left_are_told_apart():
         duration = "gen_ai_server_request_duration_seconds_count"
         assert value(found, duration, **SHARED, error_type=reason) == 1
     assert ("gen_ai_client_token_usage_count", *sorted(SHARED.items())) not in found
+
+
+def test_answers_that_their_deadline_has_ended_are_counted():
+    service = observed_service()
+    metrics = Metrics(service)
+    late = timeline()
+    with service.request_log.following(late):
+        late.finished(DEADLINE, late.arrival.at + 1.0)
+    found = values(scraped(metrics))
+    assert value(found, "molink_requests_ended_total", finish_reason="deadline") == 1
 
 
 def test_tokens_of_requests_under_way_count_and_are_not_counted_again():

@@ -178,6 +178,9 @@ def test_a_pc_vouches_for_its_further_devices_without_a_use(registry):
     assert registry.member(member.node.node_id) == member.node
     again = registry.admit(seat(1), request(None, "renamed (2)"), NOW)
     assert (again.is_new, again.node.name, again.node.pc) == (False, "renamed (2)", pc.node_id)
+    assert sorted(registry.devices_of(pc.pc)) == sorted([pc.node_id, member.node.node_id])
+    registry.remove_node(pc.node_id, NOW)
+    assert registry.devices_of(pc.pc) == []
 
 
 def test_nobody_else_vouches_and_no_pc_for_too_many(registry, monkeypatch):

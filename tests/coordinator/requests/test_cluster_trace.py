@@ -1,5 +1,6 @@
 """A cluster's trace: steps on one clock, links, requests, events; whatever stages report."""
 
+import asyncio
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -152,6 +153,16 @@ async def test_a_full_disk_is_told_once_and_ends_only_the_trace():
         "trouble",
         "the trace cannot be written: No space left on device",
     )
+
+
+async def test_a_report_that_cannot_be_traced_ends_neither_the_trace_nor_the_cluster(world):
+    world.report(1.0)
+    world.stage.health = replace(HEALTH, recent_steps=((),), progress=StageProgress(reports=9))
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.05):
+            await world.trace.run()
+    assert world.trace.guard.counts[IndexError] == 1
+    assert world.events()
 
 
 async def test_a_file_that_has_its_size_is_told(world):
