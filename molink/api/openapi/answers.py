@@ -34,7 +34,7 @@ class _Answer(BaseModel):
 
 
 class Error(_Answer):
-    """What went wrong."""
+    """Mistake in a request, or failure of the server, with what to do about it."""
 
     message: str
     """One sentence that says what to do."""
@@ -185,7 +185,7 @@ class ChatLogprobs(_Answer):
 
 
 class ChatMessage(_Answer):
-    """The model's message."""
+    """Message with which the model answers: text, calls of tools, or both."""
 
     role: Literal["assistant"]
     content: str | None
