@@ -6,8 +6,8 @@ from pydantic import ValidationError
 
 from molink.api.chat import AUTO, Conversation, Message, Tool, ToolCall, ToolChoice
 from molink.api.errors import ApiError
-from molink.api.schemas import ChatBody, NamedToolChoice, ToolBody
-from molink.api.schemas import Message as MessageBody
+from molink.api.openai.chat_schemas import ChatBody, NamedToolChoice, ToolBody
+from molink.api.openai.chat_schemas import Message as MessageBody
 
 __all__ = ["conversation_of", "message_of"]
 

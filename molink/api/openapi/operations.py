@@ -7,9 +7,10 @@ from typing import Any
 from pydantic import BaseModel
 
 from molink.api.anthropic.schemas import CountTokensBody, MessagesBody
+from molink.api.openai.chat_schemas import ChatBody
 from molink.api.openai.responses.schemas import ResponsesBody
 from molink.api.openapi import answers
-from molink.api.schemas import ChatBody, CompletionBody, GenerateBody
+from molink.api.schemas import CompletionBody, GenerateBody
 from molink.api.vllm.tokenize import DetokenizeBody, TokenizeBody
 
 __all__ = ["OPERATIONS", "STATUSES", "Operation"]

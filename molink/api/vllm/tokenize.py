@@ -15,6 +15,7 @@ from molink.api.answers import json_text
 from molink.api.body import checked_body
 from molink.api.chat import ChatFormat, chat_prompt
 from molink.api.errors import ApiError
+from molink.api.openai.chat_schemas import ChatBody, Message, ToolBody
 from molink.api.openai.conversation import conversation_of
 from molink.api.requests import (
     check_model,
@@ -23,7 +24,7 @@ from molink.api.requests import (
     on_loop_or_thread,
     tokenizer_of,
 )
-from molink.api.schemas import MESSAGES_MAX, TOOLS_MAX, Body, ChatBody, Message, ToolBody
+from molink.api.schemas import MESSAGES_MAX, TOOLS_MAX, Body
 from molink.serving.service import GenerationService, ModelCard
 
 __all__ = ["post_detokenize", "post_tokenize"]

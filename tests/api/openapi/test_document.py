@@ -9,9 +9,10 @@ from pydantic import BaseModel
 from molink.api import create_app
 from molink.api.admin import add_admin_routes
 from molink.api.cluster_routes import add_plan_route
+from molink.api.openai.chat_schemas import ChatBody
 from molink.api.openapi.document import described_routes, openapi_document
 from molink.api.openapi.operations import OPERATIONS
-from molink.api.schemas import ChatBody, CompletionBody, GenerateBody
+from molink.api.schemas import CompletionBody, GenerateBody
 from tests.api.test_admin import FakeAdmin
 
 BODIES = (ChatBody, CompletionBody, GenerateBody)
