@@ -9,8 +9,9 @@ from transformers.models.qwen2 import modeling_qwen2
 
 from molink.checkpoint.description import describe
 from molink.errors import UnsupportedModelError
+from molink.executor.architecture.miniature import shrink_config
+from molink.executor.architecture.self_test import check_architecture
 from molink.executor.attention import ATTENTION_NAME
-from molink.executor.self_test import check_architecture, shrink_config
 from tests.executor.cpu_stages import cpu_stage
 from tests.executor.tiny_models import save_tiny
 
