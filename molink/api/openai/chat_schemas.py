@@ -141,3 +141,9 @@ class ChatBody(SamplingBody):
     """Default true. False: the answer is without its reasoning."""
     chat_template_kwargs: dict[str, Any] | None = None
     """Variables for the chat template, such as "enable_thinking"."""
+    add_generation_prompt: bool | None = None
+    """Default true, without `continue_final_message`: the prompt ends where the assistant's turn
+    begins. False: it ends behind the last message."""
+    continue_final_message: bool | None = None
+    """Default false. True: the answer goes on with the last message, which is usually the
+    assistant's; it holds only what is new."""

@@ -99,12 +99,10 @@ OF_COMPLETIONS: FieldDefaults = {
 
 OF_CHAT: FieldDefaults = {
     **OF_ALL_ENDPOINTS,
-    "add_generation_prompt": (True,),
     "add_special_tokens": (False,),
     "audio": (),
     "best_of": (1,),
     "chat_template": (),
-    "continue_final_message": (False,),
     "documents": ([],),
     "echo": (False,),
     "function_call": ("none", "auto"),

@@ -38,6 +38,10 @@ class TokenizeBody(Body):
     tools: list[ToolBody] | None = Field(default=None, max_length=TOOLS_MAX)
     chat_template_kwargs: dict[str, Any] | None = None
     """Variables for the chat template, such as "enable_thinking"."""
+    add_generation_prompt: bool | None = None
+    """As a chat has it, and the next one too."""
+    continue_final_message: bool | None = None
+    """Default false. True: messages end within the last one."""
     add_special_tokens: bool | None = None
     """Default: true for a prompt; false for messages, whose chat template writes its own."""
     return_token_strs: bool | None = None
@@ -77,7 +81,11 @@ async def _token_ids(body: TokenizeBody, card: ModelCard, format: ChatFormat) ->
         special = body.add_special_tokens is not False
         return await encoded(tokenizer_of(card, "prompt"), body.prompt, add_special_tokens=special)
     chat = ChatBody.model_construct(
-        messages=body.messages, tools=body.tools, chat_template_kwargs=body.chat_template_kwargs
+        messages=body.messages,
+        tools=body.tools,
+        chat_template_kwargs=body.chat_template_kwargs,
+        add_generation_prompt=body.add_generation_prompt,
+        continue_final_message=body.continue_final_message,
     )
     prompt = await chat_prompt(conversation_of(chat), card, format)
     if not body.add_special_tokens:

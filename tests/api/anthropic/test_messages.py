@@ -210,7 +210,35 @@ async def test_a_failure_before_the_first_token_has_a_status(client, service):
         ({"max_tokens": 0}, "max_tokens"),
         ({"messages": []}, "messages"),
         ({"messages": [{"role": "robot", "content": "x"}]}, "messages.0.role"),
-        ({"messages": [*HELLO, {"role": "assistant", "content": "The"}]}, "assistant"),
+        ({"messages": [*HELLO, {"role": "assistant", "content": "The "}]}, "white space"),
+        (
+            {
+                "messages": [*HELLO, {"role": "assistant", "content": "The"}],
+                "max_tokens": 2000,
+                "thinking": {"type": "enabled", "budget_tokens": 1024},
+            },
+            "thinking",
+        ),
+        (
+            {
+                "messages": [*HELLO, {"role": "assistant", "content": "The"}],
+                "tools": [TOOL],
+                "tool_choice": {"type": "any"},
+            },
+            "made to call",
+        ),
+        (
+            {
+                "messages": [
+                    *HELLO,
+                    {
+                        "role": "assistant",
+                        "content": [{"type": "tool_use", "id": "1", "name": "f", "input": {}}],
+                    },
+                ]
+            },
+            "results",
+        ),
         (
             {
                 "messages": [
@@ -246,6 +274,26 @@ async def test_mistakes_are_named(client, service, fields, name):
 async def test_another_model_is_not_here(client):
     with pytest.raises(anthropic.NotFoundError, match="not served here"):
         await client.messages.create(**{**ASKED, "model": "claude-9"})
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_an_answer_goes_on_with_what_is_given(client, service, stream):
+    service.says(" capital is Oslo.")
+    begin = {"role": "assistant", "content": [{"type": "text", "text": "The"}]}
+    asked = ASKED | {"messages": [*HELLO, begin]}
+    if stream:
+        async with client.messages.stream(**asked) as events:
+            answer = await events.get_final_message()
+    else:
+        answer = await client.messages.create(**asked)
+    assert answer.content[0].text == " capital is Oslo."
+    assert service.prompts == ["<user>hi<assistant>The"]
+
+
+async def test_an_empty_beginning_is_none(client, service):
+    asked = ASKED | {"messages": [*HELLO, {"role": "assistant", "content": ""}]}
+    assert (await client.messages.create(**asked)).content[0].text == "Hello there."
+    assert service.prompts == ["<user>hi<assistant>"]
 
 
 class Weather(BaseModel):
