@@ -5,8 +5,10 @@ a message of its own. Turns of the same speaker that follow one another are one 
 """
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import chain, groupby
+from operator import attrgetter
 from typing import Any
 
 from molink.api.anthropic.schemas import (
@@ -70,12 +72,10 @@ def _choice(asked: AskedChoice) -> ToolChoice:
 
 def _turns(messages: Iterable[InputMessage]) -> list[Message]:
     turns: list[Message] = []
-    for message in messages:
-        for found in _spoken(message):
-            if turns and turns[-1].role == found.role and found.role != "tool":
-                turns[-1] = _one_turn(turns[-1], found)
-            else:
-                turns.append(found)
+    spoken = chain.from_iterable(map(_spoken, messages))
+    for role, said in groupby(spoken, key=attrgetter("role")):
+        group = list(said)
+        turns += group if role == "tool" else [_one_turn(group)]
     return turns
 
 
@@ -102,10 +102,10 @@ def _joined_texts(blocks: Iterable[TextBlock]) -> str:
     return "\n".join(block.text for block in blocks)
 
 
-def _one_turn(first: Message, then: Message) -> Message:
+def _one_turn(messages: Sequence[Message]) -> Message:
     return replace(
-        first,
-        text="\n".join(filter(None, (first.text, then.text))),
-        reasoning="\n".join(filter(None, (first.reasoning, then.reasoning))),
-        tool_calls=first.tool_calls + then.tool_calls,
+        messages[0],
+        text="\n".join(one.text for one in messages if one.text),
+        reasoning="\n".join(one.reasoning for one in messages if one.reasoning),
+        tool_calls=tuple(call for one in messages for call in one.tool_calls),
     )
