@@ -34,6 +34,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from molink.executor.cpu.native_kernel import native_library
+from molink.executor.quantized.packed import QuantizedWeight
 
 __all__ = ["NativeLinear", "OnednnLinear", "PackedLinear", "SharedInput", "SharedPart", "pack"]
 
@@ -69,10 +70,10 @@ class PackedLinear(nn.Module):
     above the other in W.
     """
 
-    def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
+    def __init__(self, weight: torch.Tensor | QuantizedWeight, bias: torch.Tensor | None) -> None:
         super().__init__()
         self.out_features, self.in_features = weight.shape
-        self.weights_bytes = weight.numel() * weight.element_size()
+        self.weights_bytes = weight.nbytes
 
 
 class OnednnLinear(PackedLinear):

@@ -17,8 +17,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from molink.executor.architecture.pruning import Skip
 from molink.executor.cpu.packed_linear import SharedInput, SharedPart, pack
-from molink.executor.pruning import Skip
 
 __all__ = ["RootMeanSquareNorm", "replacement_for", "rewrite"]
 

@@ -9,8 +9,9 @@ from transformers.models.qwen2 import modeling_qwen2
 
 from molink.checkpoint.description import describe
 from molink.errors import UnsupportedModelError
+from molink.executor.architecture.miniature import shrink_config
+from molink.executor.architecture.self_test import check_architecture
 from molink.executor.attention import ATTENTION_NAME
-from molink.executor.self_test import check_architecture, shrink_config
 from tests.executor.cpu_stages import cpu_stage
 from tests.executor.tiny_models import save_tiny
 
@@ -27,8 +28,8 @@ FULL_SIZE = (
 RECURRENT = ("mamba", "jamba", "qwen3_next", "recurrent_gemma", "diffllama", "bamba", "falcon_h1")
 
 
-def check(model_type: str, tmp_path) -> None:
-    config = AutoConfig.for_model(model_type)
+def check(model_type: str, tmp_path, **settings) -> None:
+    config = AutoConfig.for_model(model_type, **settings)
     config.save_pretrained(tmp_path)
     config._attn_implementation = ATTENTION_NAME
     check_architecture(config, describe(str(tmp_path)))
@@ -66,6 +67,13 @@ def test_a_model_that_comes_out_wrong_is_refused(tmp_path, monkeypatch):
     save_tiny("qwen2", tmp_path)
     with pytest.raises(UnsupportedModelError, match="log-probabilities differ"):
         cpu_stage(tmp_path, range(2), dtype="auto", self_test=True)
+
+
+def test_sparse_attention_is_refused_although_short_sequences_come_out_right(tmp_path):
+    """MiniMax-M3 as published: its blocks hold more tokens than any sequence of the self-test."""
+    kinds = ["full_attention"] * 3 + ["minimax_m3_sparse"] * 5
+    with pytest.raises(UnsupportedModelError, match="hands its attention 'block_indices'"):
+        check("minimax_m3_vl_text", tmp_path, num_hidden_layers=8, layer_types=kinds)
 
 
 def test_shrinking_keeps_what_is_a_choice():
