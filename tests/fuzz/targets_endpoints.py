@@ -23,8 +23,8 @@ from molink.api.callers import CALLERS, Callers
 from molink.api.chat import ChatFormat
 from molink.api.errors import ApiError
 from molink.api.grammars.fields import GRAMMARS
-from molink.api.openai.answer import TokenTexts
 from molink.api.openai.chat import post_chat_completions
+from molink.api.openai.logprobs import TokenTexts
 from molink.api.openai.responses.endpoint import post_responses
 from molink.api.vllm.tokenize import post_detokenize, post_tokenize
 from molink.control.registry.rules import check_wishes
