@@ -76,7 +76,9 @@ def read_header(path: Path) -> SafetensorsHeader:
             content = json.loads(file.read(size))
         return parse_header(content, LENGTH_BYTES + size)
     except (OSError, ValueError, RecursionError) as error:
-        raise CheckpointError(f"{path} is not a readable safetensors file ({error})") from error
+        raise CheckpointError(
+            f"{path} is not a readable safetensors file ({error}): fetch it again"
+        ) from error
 
 
 def check_whole(header: SafetensorsHeader, path: Path) -> None:
