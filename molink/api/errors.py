@@ -151,7 +151,7 @@ async def errors_in_shape(request: web.Request, handler: Handler) -> web.StreamR
         raise  # the client has gone
     except web.HTTPException as error:
         return _response(request, _of_http_exception(request, error))
-    except Exception as error:
+    except Exception as error:  # A bug: one request's 500, whatever it raised.
         return _response(request, as_api_error(error))
 
 

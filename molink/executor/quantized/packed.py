@@ -1,12 +1,12 @@
 """A weight matrix of few bits, as a stage holds it in memory.
 
-Checkpoints store quantised weights in a dozen formats; readers turn each into one of four values,
+Checkpoints store quantized weights in a dozen formats; readers turn each into one of four values,
 and every kernel knows these four only. Codes lie row by row, an output after the other, and each
 row is cut into groups of inputs that share a scale. A group always divides the row: where a format
 has a short last group, or one scale for many inputs, its scales are repeated at a smaller group,
 which costs a few bytes and saves every kernel a special case.
 
-Tensors of torch's own quantised types were rejected: their packed order belongs to one instruction
+Tensors of torch's own quantized types were rejected: their packed order belongs to one instruction
 set, and they cannot be cut by rows.
 
 Shapes: N rows (outputs), K columns (inputs), g inputs of a group, G = K / g groups of a row.
