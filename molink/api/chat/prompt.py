@@ -4,7 +4,6 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass, replace
 from functools import partial
 
-from molink.api.chat.constraints import Constraint, after_thoughts
 from molink.api.chat.conversation import Conversation
 from molink.api.chat.format import ChatFormat
 from molink.api.chat.formats.reader import TextReader
@@ -54,9 +53,9 @@ class ChatPrompt:
     format: ChatFormat
     text: str
     """As the template wrote it."""
-    constraint: Constraint
+    call_grammar: str
+    """Of the call that the answer must be, in llguidance's Lark; empty: it may be anything."""
     token_ids: tuple[int, ...]
-    """Of the text, and of what the answer is made to begin with."""
 
     @property
     def skip_special_tokens(self) -> bool:
@@ -66,13 +65,12 @@ class ChatPrompt:
 
     def reader(self) -> "PartReader":
         """A reader of one answer."""
-        text = self.format.reader(self.conversation, self.text)
-        return PartReader(text, self.conversation, self.constraint.prefill)
+        return PartReader(self.format.reader(self.conversation, self.text), self.conversation)
 
     def grammar_of_answer(self, grammar: str) -> str:
         """The grammar of a whole answer whose text, behind what the model thinks, must match
         `grammar`, as it travels. Raises ApiError when that is too long."""
-        whole = after_thoughts(grammar, self.format.tags, self.text) if grammar else ""
+        whole = self.format.text_grammar(grammar, self.text) if grammar else ""
         if len(whole) > GRAMMAR_CHARS_MAX:
             raise ApiError(
                 f"The answer's grammar is longer than {GRAMMAR_CHARS_MAX} characters: simplify it."
@@ -85,26 +83,22 @@ class ChatPrompt:
         reply = self.reader().whole(text, finish_reason)
         if not reply.has_broken_call:
             return reply
-        plain = replace(
-            self, conversation=replace(self.conversation, tools=()), constraint=Constraint()
-        )
+        plain = replace(self, conversation=replace(self.conversation, tools=()))
         return plain.reader().whole(text, finish_reason)
 
 
 class PartReader:
     """Reader of one answer: token events in, typed parts out."""
 
-    def __init__(self, text: TextReader, conversation: Conversation, begin: str = "") -> None:
+    def __init__(self, text: TextReader, conversation: Conversation) -> None:
         self._text = text
-        self._begun = text.push(begin) if begin else []
-        """Parts of what the answer was made to begin with."""
         self._calls_max = None if conversation.parallel_tool_calls else 1
         self._shows_reasoning = conversation.include_reasoning
         self._has_call = False
 
     def push(self, event: TokenEvent) -> list[Part]:
         """Parts that became clear with an event; with the last one `Finished`, too."""
-        parts, self._begun = self._begun + self._text.push(event.text), []
+        parts = self._text.push(event.text)
         if event.finish_reason is not None:
             parts = parts + self._text.finish()
         parts = [part for part in parts if self._is_shown(part)]
@@ -143,10 +137,9 @@ async def parts_of(prompt: ChatPrompt, events: AsyncIterator[TokenEvent]) -> Asy
 
 
 async def chat_prompt(
-    conversation: Conversation, card: ModelCard, format: ChatFormat, *, has_grammar: bool = False
+    conversation: Conversation, card: ModelCard, format: ChatFormat
 ) -> ChatPrompt:
     """The prompt of a conversation in the model's own chat template, up to the assistant's turn.
-    `has_grammar`: whether the answer must match a grammar that the request asks for.
 
     Raises ApiError where the model cannot have this conversation: it has no template, which takes
     no tools, or refuses the messages.
@@ -155,13 +148,13 @@ async def chat_prompt(
     _check(conversation, tokenizer, format)
     render = partial(_rendered, tokenizer, conversation, format)
     text = await on_loop_or_thread(conversation.chars, render)
-    constraint = format.constraint(conversation, text, has_grammar=has_grammar)
-    token_ids = await encoded(tokenizer, text + constraint.prefill, add_special_tokens=False)
+    grammar = format.call_grammar(conversation, text)
+    token_ids = await encoded(tokenizer, text, add_special_tokens=False)
     if not token_ids:
         raise ApiError(
             f"'{conversation.param}' is empty: send at least one token.", param=conversation.param
         )
-    return ChatPrompt(conversation, format, text, constraint, token_ids)
+    return ChatPrompt(conversation, format, text, grammar, token_ids)
 
 
 def _check(conversation: Conversation, tokenizer: ChatTokenizer, format: ChatFormat) -> None:
@@ -208,7 +201,22 @@ def _check_tools(conversation: Conversation, format: ChatFormat) -> None:
 
 
 def _rendered(tokenizer: ChatTokenizer, conversation: Conversation, format: ChatFormat) -> str:
-    messages = conversation.templated_messages(reads_thinking=format.is_harmony)
+    """The template's text. Most templates read the arguments of earlier calls as objects; one that
+    fails with these may want their text."""
+    try:
+        return _in_template(tokenizer, conversation, format, reads_texts=False)
+    except ApiError:
+        if not any(message.tool_calls for message in conversation.messages):
+            raise
+        return _in_template(tokenizer, conversation, format, reads_texts=True)
+
+
+def _in_template(
+    tokenizer: ChatTokenizer, conversation: Conversation, format: ChatFormat, *, reads_texts: bool
+) -> str:
+    messages = conversation.templated_messages(
+        reads_thinking=format.is_harmony, reads_texts=reads_texts
+    )
     options = conversation.variables
     if (tools := conversation.templated_tools()) is not None:
         options["tools"] = tools

@@ -21,7 +21,6 @@ from molink.api.chat import (
 )
 from molink.api.chat.answer_grammar import answer_grammar
 from molink.api.errors import ApiError
-from molink.api.grammars.fields import grammar_question
 from molink.api.openai.answer import Job, TokenTexts, answer_openai
 from molink.api.openai.conversation import conversation_of
 from molink.api.requests import check_model, generation_requests, token_budget
@@ -48,8 +47,7 @@ async def post_chat_completions(
     card = service.card
     async with checked_body(request, ChatBody) as body:
         check_model(body.model, card)
-        has_grammar = grammar_question(body) is not None
-        prompt = await chat_prompt(conversation_of(body), card, format, has_grammar=has_grammar)
+        prompt = await chat_prompt(conversation_of(body), card, format)
         grammar = await answer_grammar(request, body, card, prompt)
         job = Job.of(body, _requests(prompt, body, card, grammar), len(prompt.token_ids))
         dialect = ChatDialect(prompt, texts, bool(body.logprobs))
