@@ -157,9 +157,10 @@ class EventStream:
 
     async def send(self, *events: Mapping[str, Any]) -> None:
         """Write events at once; the first one starts the response."""
+        encoded = b"".join(map(self.encode, events))
         if not self.response.prepared:
             await self.response.prepare(self._request)
-        await self.response.write(b"".join(map(self.encode, events)))
+        await self.response.write(encoded)
 
     async def __aexit__(
         self,

@@ -47,6 +47,10 @@ CONTAINERS_MAX = 50_000
 """Lists and objects of a body: five for each message of the longest conversation. A MiB can hold
 350,000 empty ones, which take Python's collector 150 ms; so many take 20."""
 
+DEPTH_MAX = 128
+"""Lists and objects within one another: tools' arguments and JSON schemas take ten or twenty. What
+Python still parses may be too deep for what is done with it later, in a thread or an answer."""
+
 _WORDS = {
     "missing": "is missing: add it to the request",
     "bool_type": "must be true or false: send one of them, without quotes",
@@ -164,6 +168,7 @@ def parse_json_object(raw: bytes | bytearray) -> dict[str, Any]:
         raise _not_json(error) from None
     if not isinstance(parsed, dict):
         raise ApiError("The body must be a JSON object: send fields in braces.")
+    _check_depth(parsed)
     return parsed
 
 
@@ -177,6 +182,24 @@ def _check_containers(raw: bytes | bytearray) -> None:
             f"The body holds too many lists and objects: send at most {CONTAINERS_MAX}.",
             code="body_too_large",
         )
+
+
+def _check_depth(parsed: dict[str, Any]) -> None:
+    """Raises ApiError for lists and objects that are too deep within one another."""
+    level: list[Any] = [parsed]
+    for _ in range(DEPTH_MAX):
+        level = [
+            inner
+            for one in level
+            for inner in (one.values() if isinstance(one, dict) else one)
+            if isinstance(inner, dict | list)
+        ]
+        if not level:
+            return
+    raise ApiError(
+        f"The body holds more than {DEPTH_MAX} lists and objects within one another: send a "
+        "flatter one."
+    )
 
 
 def _brackets(raw: bytes | bytearray) -> int:

@@ -64,7 +64,11 @@ class Checkpoint:
 
     def config(self) -> dict[str, Any]:
         """The JSON object in its config.json."""
-        return _read_json(self.directory / "config.json", self.name)
+        return self.small_file("config.json")
+
+    def small_file(self, name: str) -> dict[str, Any]:
+        """The JSON object in one of its small files."""
+        return _read_json(self.directory / name, self.name)
 
     def weight_map(self) -> dict[str, str]:
         """File name of every tensor."""

@@ -71,7 +71,7 @@ class Recorder:
             self.trouble = f"The recording has ended: {error.strerror}."
 
     def close(self) -> None:
-        """Close the file."""
+        """Close the file; a recording that was not closed is good up to its last second."""
         try:
             self._file.close()
         except OSError as error:

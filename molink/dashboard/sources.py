@@ -60,7 +60,7 @@ class LiveSource:
         return self.recorder.trouble or "recording"
 
     async def run(self, changed: Callable[[], object]) -> None:
-        """Until cancelled."""
+        """Poll, and record what was seen, until cancelled."""
         async for seen in self.poller.looks(self.period_s):
             self._take(seen)
             changed()
@@ -94,7 +94,7 @@ class ReplaySource:
 
     @property
     def note(self) -> str:
-        """Where it stands."""
+        """Whether it plays, and at which look of how many it stands."""
         if self.trouble:
             return self.trouble
         whole = len(self.replay.recording.times_s)

@@ -22,6 +22,7 @@ from typing import Any
 import torch
 from transformers import AttentionInterface
 
+from molink.errors import UnsupportedModelError
 from molink.executor.attention_math import (
     AttentionVariant,
     attend_causal,
@@ -36,6 +37,20 @@ __all__ = ["ATTENTION_NAME", "AttentionStep", "active_step"]
 
 ATTENTION_NAME = "molink"
 """The name under which the library knows this function."""
+
+WITHOUT_EFFECT = frozenset(
+    {
+        "dropout",
+        "position_ids",
+        "use_cache",
+        "output_attentions",
+        "output_hidden_states",
+        "output_router_logits",
+    }
+)
+"""Arguments that models hand on and that change nothing here: stages do not train, positions have
+been worked into queries and keys, KV is kept by the step, and what else a model returns is none of
+attention's business."""
 
 
 @dataclass(slots=True)
@@ -72,9 +87,14 @@ def attend(
     sliding_window: int | None = None,
     softcap: float | None = None,
     s_aux: torch.Tensor | None = None,
-    **_: Any,
+    **others: Any,
 ) -> tuple[torch.Tensor, None]:
-    """Attention of [1, H, T, A] queries; returns [1, T, H, V] as the library expects."""
+    """Attention of [1, H, T, A] queries; returns [1, T, H, V] as the library expects.
+
+    Raises UnsupportedModelError for a mask, and for any argument that is not known to be without
+    effect: block selections and biases may only show in sequences longer than the self-test's.
+    """
+    _refuse_unknown(module, {"attention_mask": attention_mask} | others)
     step = _active.get()
     if step.before_attention is not None:
         step.before_attention()
@@ -87,6 +107,15 @@ def attend(
     )
     rows = LayerRows(step, layer, query[0].transpose(0, 1), sliding_window or None, variant)
     return rows.attend()[None], None
+
+
+def _refuse_unknown(module: Any, given: dict[str, Any]) -> None:
+    for name, value in given.items():
+        if value is not None and name not in WITHOUT_EFFECT:
+            raise UnsupportedModelError(
+                f"{type(module).__name__} cannot be cut into stages: it hands its attention "
+                f"{name!r}, which the stages' attention does not compute"
+            )
 
 
 @dataclass(slots=True)

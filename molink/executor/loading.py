@@ -13,9 +13,9 @@ from torch import nn
 
 from molink.checkpoint.checkpoint import open_checkpoint
 from molink.checkpoint.description import ModelDescription, describe
+from molink.executor.architecture.self_test import check_architecture
 from molink.executor.devices import choose_device, choose_dtype, return_freed_memory
 from molink.executor.grammar import Grammars
-from molink.executor.self_test import check_architecture
 from molink.executor.stage import StageExecutor
 from molink.executor.weights import Progress, StagePart, load_model, load_model_config
 from molink.stage_protocol.messages import StageWork

@@ -27,8 +27,8 @@ from transformers.utils import logging as transformers_logging
 
 from molink.checkpoint.checkpoint import INDEX, Checkpoint
 from molink.errors import CheckpointError, UnsupportedModelError, UserError
+from molink.executor.architecture.pruning import Skip, Zero, stage_class
 from molink.executor.attention import ATTENTION_NAME
-from molink.executor.pruning import Skip, Zero, stage_class
 
 __all__ = ["Progress", "StagePart", "build_stage_class", "load_model", "load_model_config"]
 

@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from molink.errors import ErrorGuard
+from molink.serving.progress import PromptPiece, PromptPieces, Rounds
 
 __all__ = ["ARRIVAL", "Arrival", "RequestLog", "RequestTimeline", "RingAttempt", "StageLayers"]
 
@@ -78,6 +79,9 @@ class RingAttempt:
     """That this ring generated."""
     moved_because: str = ""
     """Why the request left this ring for another; empty: it did not."""
+    prompt: PromptPieces = field(default_factory=PromptPieces)
+    rounds: Rounds = field(default_factory=Rounds)
+    last_token_at: float | None = None
 
 
 @dataclass(slots=True, eq=False)
@@ -121,9 +125,20 @@ class RequestTimeline:
         if self.first_token_at is None:
             self.prompt_tokens_done = min(tokens, self.prompt_tokens)
 
+    def piece_sent(self, start: int, end: int, after_s: float, now: float) -> None:
+        """The ring's head reports that it began to compute these tokens of the prompt so long after
+        the request had come there."""
+        attempt = self.attempts[-1]
+        at = min(attempt.submitted_at + max(0.0, after_s), now)
+        if 0 <= start < end <= self.prompt_tokens + self.tokens:
+            attempt.prompt.add(PromptPiece(start, end, at))
+
     def tokens_came(self, count: int, now: float) -> None:
         """So many tokens of the answer have come."""
         attempt = self.attempts[-1]
+        if attempt.last_token_at is not None:
+            attempt.rounds.add(attempt.last_token_at, now, attempt.tokens)
+        attempt.last_token_at = now
         self.tokens += count
         attempt.tokens += count
         self.last_token_at = now
@@ -244,6 +259,27 @@ class RequestTimeline:
             "ended_s": self._after(attempt.ended_at),
             "tokens": attempt.tokens,
             "moved_because": attempt.moved_because,
+            "pieces": [
+                {"tokens": [piece.start, piece.end], "sent_s": self._after(piece.at)}
+                for piece in attempt.prompt.pieces
+            ],
+            "rounds": self._rounds(attempt.rounds),
+        }
+
+    def _rounds(self, rounds: Rounds) -> dict[str, Any]:
+        return {
+            "count": rounds.count,
+            "p50_s": _rounded(rounds.quantile_s(0.5)),
+            "p95_s": _rounded(rounds.quantile_s(0.95)),
+            "longest_s": _rounded(rounds.longest_s) if rounds.count else None,
+            "pauses": [
+                {
+                    "began_s": self._after(pause.at),
+                    "length_s": _rounded(pause.length_s),
+                    "tokens": pause.tokens,
+                }
+                for pause in rounds.pauses
+            ],
         }
 
     def _after(self, at: float | None) -> float | None:
@@ -293,7 +329,7 @@ class RequestLog:
         except (GeneratorExit, asyncio.CancelledError):
             timeline.finished("cancelled", self.clock())
             raise
-        except Exception as error:
+        except Exception as error:  # Whatever it was: it is noted here, and raised again.
             timeline.finished("error", self.clock(), str(error) or type(error).__name__)
             raise
         finally:

@@ -112,6 +112,7 @@ class HealthReports:
     def _health(self, now: float) -> StageHealth:
         core, packing = self.core, self.packing
         head = core.source if isinstance(core.source, HeadScheduler) else None
+        held, circling = self.recent.micro_batches(now)
         busy_share = (core.busy_s - self._busy_reported_s) / max(1e-6, now - self._reported_at)
         return StageHealth(
             kv_tokens_used=self.executor.kv.tokens_used,
@@ -133,4 +134,7 @@ class HealthReports:
             clock_s=round(now, 6),
             recent_prompts=self.recent.prompts(now),
             recent_steps=self.recent.steps(now),
+            recent_pieces=self.recent.pieces(now),
+            micro_batches_held=held,
+            micro_batches_circling=circling,
         )

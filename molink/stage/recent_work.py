@@ -1,4 +1,5 @@
-"""What a stage has computed lately, for its health reports: prompts on the head, steps if wanted.
+"""What a stage has computed lately, for its health reports: prompts on the head, steps if wanted,
+and how many micro-batches were here.
 
 A report may be lost on its way, so each tells of the last seconds, and what it says is numbered.
 Steps are told only where a trace is written (`RingTerms.traced`): of fifty a second the numbers
@@ -8,14 +9,21 @@ take a kilobyte more each second. Times are on the stage's own clock.
 from collections import deque
 from dataclasses import dataclass, field, replace
 
-from molink.stage_protocol.messages import PROMPTS_MAX, STEPS_MAX
-from molink_scheduler.batch import DECODE, Batch, Span
-from molink_scheduler.events import RequestCancelled, RequestSubmitted, StageEvent
+from molink.stage_protocol.messages import PIECES_MAX, PROMPTS_MAX, STEPS_MAX
+from molink_scheduler.batch import DECODE, MICRO_BATCH_COUNT_MAX, Batch, BatchClass, Span
+from molink_scheduler.events import (
+    BatchArrived,
+    BatchReturned,
+    RequestCancelled,
+    RequestSubmitted,
+    StageEvent,
+)
 
 __all__ = ["RecentWork"]
 
-TOLD_S = 2.5
-"""For how long work is told after it has ended: reports come once a second, and one may be lost."""
+REPORTED_S = 2.5
+"""For how long work is reported after it has ended: reports come twice a second, and some may be
+lost."""
 
 WAITING_MAX = 8192
 """Requests whose arrival is known while they wait: twice what a coordinator has on a ring."""
@@ -28,10 +36,43 @@ DIGITS = 6
 class _Prompt:
     """Prompt that the head has begun to compute."""
 
+    arrived_at: float
     waited_s: float
     moved_at: float
     tokens: int = 0
     """Sent into the ring so far."""
+
+
+@dataclass(slots=True)
+class _Presence:
+    """Mean number of micro-batches at a place since the last report."""
+
+    reported_at: float | None = None
+    _since: dict[int, float] = field(default_factory=dict)
+    """By slot, of those that are there."""
+    _gone_s: float = 0.0
+    """Of those that have left since the last report, together."""
+
+    def came(self, batch_class: BatchClass, slot: int, now: float) -> None:
+        """A batch is there; prompts do not count, nor slots that no ring has."""
+        if batch_class is DECODE and 0 <= slot < MICRO_BATCH_COUNT_MAX:
+            self.left(slot, now)  # One that never left was lost on its way.
+            self._since[slot] = now
+
+    def left(self, slot: int, now: float) -> None:
+        """A batch has left; one that was not there changes nothing."""
+        came_at = self._since.pop(slot, None)
+        if came_at is not None:
+            self._gone_s += now - max(came_at, self.reported_at or came_at)
+
+    def mean(self, now: float) -> float:
+        """Since the last call."""
+        began, self.reported_at = self.reported_at, now
+        gone_s, self._gone_s = self._gone_s, 0.0
+        if began is None or now <= began:
+            return 0.0
+        here_s = sum(now - max(came_at, began) for came_at in self._since.values())
+        return round((gone_s + here_s) / (now - began), 3)
 
 
 @dataclass(slots=True)
@@ -47,6 +88,13 @@ class RecentWork:
     _steps: deque[tuple[int, int, bool, float, float]] = field(
         default_factory=lambda: deque(maxlen=STEPS_MAX)
     )
+    _pieces: deque[tuple[int, int, int, float, float]] = field(
+        default_factory=lambda: deque(maxlen=PIECES_MAX)
+    )
+    """As in `StageHealth`, and when each began."""
+    _held: _Presence = field(default_factory=_Presence)
+    _circling: _Presence = field(default_factory=_Presence)
+    """On the whole ring; only on the head."""
     _count: int = 0
 
     def received(self, event: StageEvent, now: float) -> None:
@@ -58,32 +106,44 @@ class RecentWork:
                 self._arrived_at[request.request_id] = now
             case RequestCancelled(request_id):
                 self._arrived_at.pop(request_id, None)
+            case BatchArrived(batch):
+                self._held.came(batch.batch_class, batch.micro_batch, now)
+            case BatchReturned(batch_class, micro_batch) if batch_class is DECODE:
+                self._circling.left(micro_batch, now)
             case _:
                 pass
 
     def begins(self, batch: Batch, now: float) -> None:
         """The stage begins to compute a batch."""
-        if self.is_head and batch.batch_class is not DECODE:
-            for span in batch.spans:
-                self._take_span(span, now)
+        if not self.is_head:
+            return
+        if batch.batch_class is DECODE:
+            for presence in (self._held, self._circling):
+                presence.came(batch.batch_class, batch.micro_batch, now)
+            return
+        for span in batch.spans:
+            self._take_span(span, now)
 
     def _take_span(self, span: Span, now: float) -> None:
         prompt = self._prompts.get(span.request_id)
         if prompt is None:
             self._make_room(now)
-            waited_s = now - self._arrived_at.pop(span.request_id, now)
-            prompt = self._prompts[span.request_id] = _Prompt(waited_s, now)
+            arrived_at = self._arrived_at.pop(span.request_id, now)
+            prompt = _Prompt(arrived_at, now - arrived_at, now)
+            self._prompts[span.request_id] = prompt
         prompt.tokens, prompt.moved_at = span.end, now
+        after_s = round(now - prompt.arrived_at, DIGITS)
+        self._pieces.append((span.request_id, span.start, span.end, after_s, now))
 
     def _make_room(self, now: float) -> None:
         """For one more prompt."""
-        old = [one for one, prompt in self._prompts.items() if now - prompt.moved_at > TOLD_S]
+        old = [one for one, prompt in self._prompts.items() if now - prompt.moved_at > REPORTED_S]
         for request_id in old:
             del self._prompts[request_id]
         while len(self._prompts) >= PROMPTS_MAX:
             del self._prompts[next(iter(self._prompts))]
 
-    def told(self, batch: Batch) -> Batch:
+    def with_waits(self, batch: Batch) -> Batch:
         """The batch as it leaves the head: those who are new in it bear how long they waited."""
         if not (self.is_head and batch.admissions):
             return batch
@@ -95,19 +155,31 @@ class RecentWork:
 
     def ended(self, batch: Batch, began: float, now: float) -> None:
         """A step has ended; decode that came between its layers lies within it."""
+        if batch.batch_class is DECODE:
+            self._held.left(batch.micro_batch, now)
         if self.traced:
             self._count += 1
             is_decode, took_s = batch.batch_class is DECODE, round(now - began, DIGITS)
             self._steps.append((self._count, batch.tokens, is_decode, round(now, DIGITS), took_s))
 
     def prompts(self, now: float) -> tuple[tuple[int, int, float], ...]:
-        """As in `StageHealth`."""
+        """`StageHealth.recent_prompts` as of now."""
         return tuple(
             (request_id, prompt.tokens, round(prompt.waited_s, DIGITS))
             for request_id, prompt in self._prompts.items()
-            if now - prompt.moved_at <= TOLD_S
+            if now - prompt.moved_at <= REPORTED_S
         )
 
+    def pieces(self, now: float) -> tuple[tuple[int, int, int, float], ...]:
+        """`StageHealth.recent_pieces` as of now."""
+        return tuple(piece[:4] for piece in self._pieces if now - piece[4] <= REPORTED_S)
+
+    def micro_batches(self, now: float) -> tuple[float, float | None]:
+        """Those that were here since the last call, as a mean; and on the head those of the ring,
+        None elsewhere."""
+        circling = self._circling.mean(now)
+        return self._held.mean(now), circling if self.is_head else None
+
     def steps(self, now: float) -> tuple[tuple[int, int, bool, float, float], ...]:
-        """As in `StageHealth`."""
-        return tuple(step for step in self._steps if now - step[3] <= TOLD_S)
+        """`StageHealth.recent_steps` as of now."""
+        return tuple(step for step in self._steps if now - step[3] <= REPORTED_S)

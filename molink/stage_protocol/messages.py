@@ -22,6 +22,7 @@ __all__ = [
     "FIGURE_MAX",
     "HEALTH",
     "LOADED",
+    "PIECES_MAX",
     "PROMPTS_MAX",
     "STEPS_MAX",
     "TERMS",
@@ -62,6 +63,9 @@ LINKS_MAX = 4
 
 PROMPTS_MAX = 64
 """Prompts in one report of a head: a few are under way, and others have just ended."""
+
+PIECES_MAX = 64
+"""Pieces of prompts in one report of a head: two seconds of pieces that take 40 ms each."""
 
 STEPS_MAX = 128
 """Steps in one report: two seconds of a quick stage, 3 KB."""
@@ -262,6 +266,16 @@ class StageHealth:
     recent_steps: Annotated[tuple[tuple[int, int, bool, float, float], ...], MaxLen(STEPS_MAX)] = ()
     """Of the last seconds, where the ring is traced: number since the start, rows, whether it was
     decode, when it ended on the stage's clock, and how many seconds it took."""
+    recent_pieces: Annotated[tuple[tuple[int, int, int, float], ...], MaxLen(PIECES_MAX)] = ()
+    """Of the last seconds, on the head: the ring's number of the request, first token of a piece of
+    its prompt and one behind its last, and how many seconds after the request had come here it
+    was begun."""
+    micro_batches_held: float | None = None
+    """How many were here since the last report, waiting or computed, as a mean; None: an older
+    version that does not say."""
+    micro_batches_circling: float | None = None
+    """How many were under way on the whole ring since the last report, as a mean; only on the
+    head."""
 
 
 @dataclass(frozen=True, slots=True)

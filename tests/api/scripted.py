@@ -13,7 +13,8 @@ TEMPLATE = (
     "{{ m.content }}"
     "{% for c in m.tool_calls or [] %}"
     "<tool_call>{{ c.function.name }} {{ c.function.arguments | tojson }}</tool_call>"
-    "{% endfor %}{% endfor %}<assistant>"
+    "{% endfor %}{% endfor %}"
+    "{% if add_generation_prompt %}<assistant>{% endif %}"
 )
 
 CALL = '<tool_call>\n{"name": "weather", "arguments": {"city": "Oslo"}}\n</tool_call>'

@@ -170,7 +170,7 @@ PATH_BAD = [
     (COMPLETIONS, {"n": 3, "best_of": 2}, "best_of"),
     (COMPLETIONS, {"best_of": 2, "stream": True}, "best_of"),
     (COMPLETIONS, {"echo": 1}, "echo"),
-    (CHAT, {"prompt_logprobs": 1}, "prompt_logprobs"),
+    (CHAT, {"prompt_logprobs": -1}, "prompt_logprobs"),
     (GENERATE, {"echo": True}, "echo"),
     (COMPLETIONS, {"suffix": "end"}, "suffix"),
     (COMPLETIONS, {"logprobs": 21}, "logprobs"),

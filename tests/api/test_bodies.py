@@ -6,10 +6,12 @@ import threading
 
 import pytest
 from aiohttp import web
+from aiohttp.test_utils import make_mocked_request
 
 from molink.api import create_app, start_api
 from molink.api.agents import add_join_route
-from molink.api.body import BODY_BYTES_MAX, body_pieces, parse_json_object
+from molink.api.answers import EventStream
+from molink.api.body import BODY_BYTES_MAX, DEPTH_MAX, body_pieces, parse_json_object
 from molink.api.callers import (
     BODIES_PART,
     CALLERS,
@@ -69,6 +71,28 @@ def test_too_many_lists_are_not_made(body, monkeypatch):
     monkeypatch.setattr(json, "loads", None)
     with pytest.raises(ApiError, match="too many lists and objects"):
         parse_json_object(body.encode())
+
+
+@pytest.mark.parametrize("kind", [("[", "]"), ('{"a":', "}")], ids=["lists", "objects"])
+async def test_what_is_nested_too_deeply_is_refused_at_once(kind, service, serve, http):
+    """Even where Python could parse it: the answer would hold it once more."""
+    url = await serve(service)
+    for depth, status in [(DEPTH_MAX - 3, 200), (DEPTH_MAX - 2, 400), (900, 400)]:
+        tool = '{"type": "function", "name": "f", "a": %s}' % (
+            kind[0] * depth + "1" + kind[1] * depth
+        )
+        body = f'{{"input": "hi", "stream": true, "tools": [{tool}], "tool_choice": "none"}}'
+        async with http.post(f"{url}/v1/responses", data=body, headers=JSON) as response:
+            assert response.status == status, depth
+            assert ("within one another" in await response.text()) == (status == 400)
+
+
+async def test_a_stream_does_not_begin_with_what_cannot_be_written():
+    stream = EventStream(make_mocked_request("POST", "/generate"))
+    with pytest.raises(TypeError):
+        async with stream:
+            await stream.send({"text": object()})
+    assert not stream.response.prepared
 
 
 @pytest.mark.parametrize("text", ["[" * 200_000, "{[" * 90_000 + '"\\', '\\"[{' * 60_000])

@@ -66,14 +66,6 @@ def test_only_who_was_here_is_newly_lost():
     assert history.lost_at_s == {}
 
 
-def test_the_longest_pause_of_a_request_is_seen():
-    tokens = [5, 10, 10, 10, 10, 15]
-    looks = [look(at, requests=[timeline(1, done)]) for at, done in enumerate(tokens)]
-    history = history_of(*looks)
-    (request,) = history.requests
-    assert history.longest_pause_s(request) == pytest.approx(2.0)
-
-
 def test_ttft_and_tpot_are_of_recent_requests():
     old = timeline(1, age_s=HISTORY_S + 1, queue_s=9.0)
     history = history_of(look(0, requests=[old, timeline(2)]))

@@ -4,8 +4,10 @@ from datetime import UTC
 
 import pytest
 from hypothesis import given
+from hypothesis import strategies as st
 from rich.cells import cell_len
 
+from molink.dashboard.model.circling import CIRCLING_MIN, circling
 from molink.dashboard.model.figures import mbps
 from molink.dashboard.pages.details import details
 from molink.dashboard.pages.lines import ASCII, UNICODE, fitted, text_of
@@ -39,22 +41,67 @@ def texts(view, history, glyphs=UNICODE, size=SIZE, **more):
 
 def test_the_ring_from_head_to_tail():
     assert texts("ring", history_of(*steady())) == [
-        "ring 1  ●●● 3 micro-batches, round 60 ms  2 running, 1 waiting  wire lossless",
+        "ring 1  3 micro-batches, round 60 ms  2 running, 1 waiting  wire lossless",
         "  coordinator ▼  40.0 Mbps   30 ms  ░░░░░░   0 %",
-        "╭ anna           0-8     ████░░░░░░  40 %  step   12 ms  KV  12 %",
-        "│   ▼  40.0 Mbps   30 ms  ░░░░░░   0 %   decode      0 B",
-        "│                                        prefill     0 B",
-        "│ ben            8-16    ████░░░░░░  40 %  step   12 ms  KV  12 %",
-        "│   ▼  40.0 Mbps   30 ms  ░░░░░░   0 %   decode      0 B",
-        "│                                        prefill     0 B",
-        "╰ carl           16-24   ████░░░░░░  40 %  step   12 ms  KV  12 %",
-        "    ▲  40.0 Mbps   30 ms  ░░░░░░   0 %   decode      0 B",
+        "╭    anna          0-8     ████░░░░░░  40 % step   12 ms KV  12 %",
+        "│    ▼  40.0 Mbps   30 ms  ░░░░░░   0 %   decode      0 B",
+        "│                                         prefill     0 B",
+        "│    ben           8-16    ████░░░░░░  40 % step   12 ms KV  12 %",
+        "│    ▼  40.0 Mbps   30 ms  ░░░░░░   0 %   decode      0 B",
+        "│                                         prefill     0 B",
+        "╰    carl          16-24   ████░░░░░░  40 % step   12 ms KV  12 %",
+        "     ▲  40.0 Mbps   30 ms  ░░░░░░   0 %   decode      0 B",
     ]
+
+
+def holding(*held, circling):
+    """A look at a ring whose stages hold so many micro-batches."""
+    stages = [
+        stage(name, 8 * at, micro_batches_held=count)
+        for at, (name, count) in enumerate(zip(("anna", "ben", "carl"), held, strict=True))
+    ]
+    stages[0]["micro_batches_circling"] = circling
+    return look(0, cluster(stages=stages))
+
+
+def dots(rows):
+    return [row[1:4].strip() for row in rows[2:] if "prefill" not in row]
+
+
+def test_micro_batches_stand_where_most_of_them_are():
+    rows = texts("ring", history_of(holding(0.3, 1.9, 0.2, circling=2.9)))
+    assert rows[0].startswith("ring 1  2.9 of 3 micro-batches, round 60 ms")
+    assert dots(rows) == ["●", "", "●●", "", "", ""]
+    assert dots(texts("ring", history_of(holding(0.1, 0.1, 0.1, circling=0.9)))) == [
+        *("", "●", "", "", "", ""),
+    ]
+    assert dots(texts("ring", history_of(holding(0.0, 5.6, 0.2, circling=6.0)), ASCII)) == [
+        *("", "", "6o", "", "", ""),
+    ]
+
+
+def test_a_ring_that_rests_or_does_not_tell_has_no_micro_batches():
+    for one in (holding(0.0, 0.0, 0.0, circling=0.0), holding(0.3, None, 0.2, circling=1.0)):
+        assert not any(dots(texts("ring", history_of(one))))
+
+
+@given(
+    held=st.lists(st.floats(0, 9), min_size=3, max_size=3),
+    more=st.floats(-1, 30),
+)
+def test_as_many_micro_batches_are_shown_as_circle(held, more):
+    look_at = holding(*held, circling=sum(held) + more)
+    (ring,) = history_of(look_at).state.rings
+    found = circling(ring)
+    if found is None:
+        assert sum(held) + more < CIRCLING_MIN
+    else:
+        assert sum((*found.stages, *found.links)) == max(1, round(sum(held) + more))
 
 
 def test_a_slowed_pc_has_a_mark_and_a_word():
     (row,) = [one for one in texts("ring", history_of(*steady(), *slowed())) if "ben" in one]
-    assert row.endswith("99 %  step   36 ms  KV  12 %  ▲ 3.0x slower")
+    assert row.endswith("99 % step   36 ms KV  12 %  ▲ 3.0x slower")
 
 
 def test_what_is_queued_stands_decode_above_prefill():
@@ -147,17 +194,50 @@ def test_details(view, key, says):
     assert says in "\n".join(map(text_of, lines))
 
 
+AXIS = ("wait", "prefill ", "pieces", "decode", "pauses", "recovery")
+
+
+def drawn(request, glyphs=UNICODE):
+    lines = details(history_of(look(0, requests=[request])), "requests", f"{1:024x} 0", glyphs)
+    return [text_of(one).rstrip() for one in lines if text_of(one).startswith(AXIS)]
+
+
 def test_a_request_is_a_timeline():
     request = timeline(1, 21, queue_s=0.5, prefill_s=0.5, decode_s=1.0, total_s=2.0)
-    lines = details(history_of(look(0, requests=[request])), "requests", f"{1:024x} 0", UNICODE)
-    drawn = [
-        text_of(one) for one in lines if text_of(one).startswith(("wait", "prefill", "decode"))
+    assert drawn(request) == [
+        f"wait     {'█' * 9}{' ' * 27}   0.50 s",
+        f"prefill  {' ' * 9}{'█' * 9}{' ' * 18}   0.50 s  100 tokens",
+        f"decode   {' ' * 18}{'█' * 18}   1.00 s  20 rounds",
     ]
-    assert drawn == [
-        f"wait    {'█' * 10}{' ' * 30}   0.50 s  ",
-        f"prefill {' ' * 10}{'█' * 10}{' ' * 20}   0.50 s  100 tokens",
-        f"decode  {' ' * 20}{'█' * 20}   1.00 s  20 rounds",
-    ]
+
+
+def rounds(count, *pauses):
+    told = [{"began_s": at, "length_s": long, "tokens": 3} for at, long in pauses]
+    figures = {"p50_s": 0.05, "p95_s": 0.09, "longest_s": 0.6}
+    return {"count": count, **figures, "pauses": told}
+
+
+def test_a_timeline_has_pieces_rounds_pauses_and_recoveries():
+    pieces = [{"tokens": [0, 64], "sent_s": 0.5}, {"tokens": [64, 100], "sent_s": 0.75}]
+    left = attempt(
+        1, ended_s=1.5, moved_because="ben was lost", pieces=pieces, rounds=rounds(9, (1.1, 0.3))
+    )
+    took = attempt(2, submitted_s=1.5, first_token_s=1.75, rounds=rounds(5))
+    request = timeline(
+        1, 16, queue_s=0.5, prefill_s=0.5, decode_s=1.0, total_s=2.0, attempts=[left, took]
+    )
+    lines = drawn(request)
+    assert lines[2] == f"pieces   {' ' * 9}●{' ' * 4}●"
+    assert lines[1].endswith("100 tokens, 2 pieces") and lines[3].endswith("14 rounds, p50 50 ms")
+    assert lines[4] == f"pauses   {' ' * 20}{'█' * 5}{' ' * 11}   0.30 s  in 1"
+    assert lines[5] == f"recovery {' ' * 27}{'█' * 5}{' ' * 4}   0.25 s  moved 1x"
+    assert drawn(request, ASCII)[2].endswith("o    o")
+    page = details(history_of(look(0, requests=[request])), "requests", f"{1:024x} 0", UNICODE)
+    told = [text_of(one).strip() for one in page]
+    assert "tokens of the prompt: 0-64 at 0.50 s, 64-100 at 0.75 s" in told
+    assert "9 rounds: p50 50 ms, p95 90 ms, longest 0.60 s" in told
+    assert "pause of 0.30 s at 1.10 s, after 3 tokens" in told
+    assert max(cell_len(one) for one in told) <= 80
 
 
 def test_what_is_gone_has_no_details():

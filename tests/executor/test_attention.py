@@ -5,6 +5,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from molink.errors import UnsupportedModelError
 from molink.executor.attention import AttentionStep, active_step, attend
 from molink.executor.cpu import native_attention
 from molink.executor.kv_pool import KvPool
@@ -138,3 +139,23 @@ def test_our_kernels_and_torch_agree_on_a_long_context(monkeypatch):
     monkeypatch.setattr(native_attention, "kernels_for", lambda *_: None)
     for got, wanted in zip(ours, outputs(), strict=True):
         torch.testing.assert_close(got, wanted, atol=2e-2, rtol=2e-2)
+
+
+@pytest.mark.parametrize("name", ["block_indices", "position_bias", "is_causal"])
+def test_an_argument_that_nobody_knows_is_refused(name):
+    """It would be ignored, and the answer quietly wrong."""
+    with pytest.raises(UnsupportedModelError, match=f"hands its attention {name!r}"):
+        paged(tensors(VALUE_SIZE), {}, **{name: torch.zeros(1)})
+
+
+def test_a_mask_is_refused():
+    q = torch.zeros(1, HEADS, 1, KEY_SIZE)
+    with pytest.raises(UnsupportedModelError, match="'attention_mask'"):
+        attend(SimpleNamespace(layer_idx=0), q, q, q, torch.zeros(1, 1, 1, 1))
+
+
+def test_arguments_without_effect_are_taken():
+    given = dict(dropout=0.0, use_cache=False, position_ids=torch.zeros(1), position_bias=None)
+    plain, _ = paged(tensors(VALUE_SIZE), {})
+    outputs, _ = paged(tensors(VALUE_SIZE), {}, **given)
+    assert all(map(torch.equal, outputs, plain))

@@ -17,11 +17,12 @@ from molink.api.errors import ApiError
 from molink.api.generate import _job_of
 from molink.api.grammars.fields import GRAMMARS, grammar_question
 from molink.api.openai import chat, completions
+from molink.api.openai.chat_schemas import ChatBody
 from molink.api.openai.conversation import conversation_of
 from molink.api.openai.responses import conversation as responses
 from molink.api.openai.responses.schemas import ResponsesBody
 from molink.api.requests import prompt_list, tokens_of_prompt
-from molink.api.schemas import ChatBody, CompletionBody, GenerateBody
+from molink.api.schemas import CompletionBody, GenerateBody
 from molink.api.vllm.tokenize import TokenizeBody, _token_ids
 from molink.api.weights.routes import _range
 from molink.client.api_client import _events, server_sentence

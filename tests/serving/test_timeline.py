@@ -72,6 +72,35 @@ def test_a_head_cannot_make_a_wait_longer_than_it_was():
     assert (timeline.queue_s, timeline.prompt_tokens_done) == (2.0, 100)
 
 
+def test_pieces_of_the_prompt_and_rounds_of_the_answer_are_told():
+    timeline = received_at(10.0)
+    timeline.submitted(0, STAGES, 10.5)
+    timeline.piece_sent(0, 60, 0.5, now=12.0)
+    timeline.piece_sent(60, 100, 99.0, now=12.0)
+    timeline.piece_sent(0, 9999, 1.0, now=12.5)
+    for at in (13.0, 13.25, 13.5, 15.5):
+        timeline.tokens_came(1, at)
+    (attempt,) = timeline.report(now=16.0)["attempts"]
+    assert attempt["pieces"] == [
+        {"tokens": [0, 60], "sent_s": 1.0},
+        {"tokens": [60, 100], "sent_s": 2.0},
+    ]
+    told = attempt["rounds"]
+    assert (told["count"], told["longest_s"]) == (3, 2.0)
+    assert told["p50_s"] == pytest.approx(0.25, rel=0.05)
+    assert told["pauses"] == [{"began_s": 3.5, "length_s": 2.0, "tokens": 3}]
+
+
+def test_the_wait_for_another_ring_is_no_round_of_it():
+    timeline = received_at(0.0)
+    timeline.submitted(0, STAGES, 1.0)
+    timeline.tokens_came(1, 2.0)
+    timeline.moved("anna is lost.", 3.0)
+    timeline.submitted(1, STAGES[1:], 5.0)
+    timeline.tokens_came(1, 9.0)
+    assert [one["rounds"]["count"] for one in timeline.report(9.0)["attempts"]] == [0, 0]
+
+
 def test_a_request_that_moves_keeps_what_each_ring_gave():
     timeline = received_at(0.0)
     timeline.submitted(0, STAGES, 1.0)

@@ -5,8 +5,10 @@ a message of its own. Turns of the same speaker that follow one another are one 
 """
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import chain, groupby
+from operator import attrgetter
 from typing import Any
 
 from molink.api.anthropic.schemas import (
@@ -33,17 +35,21 @@ THINKING: Mapping[str, Mapping[str, Any]] = {
 
 
 def conversation_of(body: CountTokensBody) -> Conversation:
-    """The conversation of a checked body. Raises ApiError for what no model here can go on with."""
-    if body.messages[-1].role == "assistant":
-        raise ApiError(
-            "The last message is the assistant's, and answers are not continued here: end with a "
-            "message of the user.",
-            param="messages",
-        )
+    """The conversation of a checked body. Raises ApiError for what no model here can go on with.
+
+    The answer goes on with a last message of the assistant, unless that is empty.
+    """
+    *before, last = body.messages
+    is_assistants = last.role == "assistant"
+    is_empty = all(isinstance(block, TextBlock) and not block.text for block in last.content)
+    goes_on = is_assistants and not is_empty
+    if goes_on:
+        _check_continued(last, body)
+    messages = before if is_assistants and is_empty else body.messages
     system = [Message("system", _joined_texts(body.system))] if body.system else []
     choice = body.tool_choice
     return Conversation(
-        messages=(*system, *_turns(body.messages)),
+        messages=(*system, *_turns(messages)),
         tools=tuple(
             Tool(tool.name, tool.description or "", tool.input_schema) for tool in body.tools or ()
         ),
@@ -51,7 +57,23 @@ def conversation_of(body: CountTokensBody) -> Conversation:
         parallel_tool_calls=not (choice and choice.disable_parallel_tool_use),
         reasoning_effort=body.output_config.effort if body.output_config else None,
         template_kwargs=THINKING[body.thinking.type] if body.thinking else {},
+        add_generation_prompt=not goes_on,
+        continue_final_message=goes_on,
     )
+
+
+def _check_continued(last: InputMessage, body: CountTokensBody) -> None:
+    """Anthropic's rules for a message that is to be continued."""
+    end = last.content[-1]
+    if not isinstance(end, TextBlock):
+        wrong = "must end with text: add the results of its calls, or leave the block out"
+    elif end.text != end.text.rstrip():
+        wrong = "must not end with white space: cut it off, the answer begins with it"
+    elif body.thinking and body.thinking.type in ("adaptive", "enabled"):
+        wrong = "cannot be continued with thinking: leave one of them out"
+    else:
+        return
+    raise ApiError(f"The last message is the assistant's and {wrong}.", param="messages")
 
 
 def _choice(asked: AskedChoice) -> ToolChoice:
@@ -70,12 +92,10 @@ def _choice(asked: AskedChoice) -> ToolChoice:
 
 def _turns(messages: Iterable[InputMessage]) -> list[Message]:
     turns: list[Message] = []
-    for message in messages:
-        for found in _spoken(message):
-            if turns and turns[-1].role == found.role and found.role != "tool":
-                turns[-1] = _one_turn(turns[-1], found)
-            else:
-                turns.append(found)
+    spoken = chain.from_iterable(map(_spoken, messages))
+    for role, said in groupby(spoken, key=attrgetter("role")):
+        group = list(said)
+        turns += group if role == "tool" else [_one_turn(group)]
     return turns
 
 
@@ -102,10 +122,10 @@ def _joined_texts(blocks: Iterable[TextBlock]) -> str:
     return "\n".join(block.text for block in blocks)
 
 
-def _one_turn(first: Message, then: Message) -> Message:
+def _one_turn(messages: Sequence[Message]) -> Message:
     return replace(
-        first,
-        text="\n".join(filter(None, (first.text, then.text))),
-        reasoning="\n".join(filter(None, (first.reasoning, then.reasoning))),
-        tool_calls=first.tool_calls + then.tool_calls,
+        messages[0],
+        text="\n".join(one.text for one in messages if one.text),
+        reasoning="\n".join(one.reasoning for one in messages if one.reasoning),
+        tool_calls=tuple(call for one in messages for call in one.tool_calls),
     )

@@ -25,6 +25,9 @@ Role = Literal["system", "user", "assistant", "tool"]
 NO_PARAMETERS: Mapping[str, Any] = {"type": "object", "properties": {}}
 """JSON schema of a tool that takes nothing; templates look into it."""
 
+MARK_CHARS = 24
+"""Of the marks around a message or a call, which take a template as long as text does."""
+
 
 @dataclass(frozen=True, slots=True)
 class ToolCall:
@@ -94,15 +97,22 @@ class Conversation:
     """Variables for the template, over all others."""
     include_reasoning: bool = True
     """Whether reasoning is part of the answer."""
+    add_generation_prompt: bool = True
+    """Whether the prompt ends with the beginning of the assistant's turn."""
+    continue_final_message: bool = False
+    """Whether it ends within the last message instead, with which the answer goes on."""
     param: str = "messages"
     """What the dialect calls the messages, for errors."""
 
     @property
     def chars(self) -> int:
         """Roughly as many characters as the template writes."""
-        texts = sum(len(one.text) + len(one.reasoning) for one in self.messages)
-        calls = sum(len(call.arguments) for one in self.messages for call in one.tool_calls)
-        return texts + calls + sum(len(str(tool.parameters)) for tool in self.tools)
+        texts = sum(MARK_CHARS + len(one.text) + len(one.reasoning) for one in self.messages)
+        calls = sum(
+            MARK_CHARS + len(call.arguments) for one in self.messages for call in one.tool_calls
+        )
+        tools = sum(len(tool.description) + len(str(tool.parameters)) for tool in self.tools)
+        return texts + calls + tools
 
     @property
     def variables(self) -> dict[str, Any]:

@@ -154,11 +154,13 @@ class ChatFormat:
             return ""
         return forced_call(conversation, shape, self._thoughts, prompt, self._lark)
 
-    def text_grammar(self, grammar: str, prompt: str) -> str:
+    def text_grammar(self, grammar: str, conversation: Conversation, prompt: str) -> str:
         """The grammar, as it travels, of a whole answer to `prompt` whose text matches
         `grammar`."""
-        begin = FINAL if self.is_harmony else ""
-        return after_thoughts(grammar, self._thoughts, prompt, self._lark, begin)
+        if self.is_harmony and conversation.continue_final_message:
+            return grammar
+        lead, begin = self.lead(conversation, prompt), FINAL if self.is_harmony else ""
+        return after_thoughts(grammar, self._thoughts, lead, self._lark, begin)
 
     @property
     def _thoughts(self) -> ThinkTags | None:
@@ -179,6 +181,16 @@ class ChatFormat:
         reader = CALL_READERS.get(self.tool_parser)
         return reader.shape if reader is not None else None
 
+    def lead(self, conversation: Conversation, prompt: str) -> str:
+        """What stands before an answer to `prompt`, the template's text, as far as it tells whether
+        the model thinks first: where it goes on with a message it has thought, unless the message
+        itself ends within thoughts."""
+        if self.tags is None or not conversation.continue_final_message:
+            return prompt
+        text = conversation.messages[-1].text
+        is_open = text.rfind(self.tags.open) > text.rfind(self.tags.close)
+        return self.tags.open if is_open else self.tags.close
+
     def reader(self, conversation: Conversation, prompt: str) -> TextReader:
         """A reader of one answer to `conversation`; `prompt` is the template's text."""
         tools = {tool.name: tool.parameters for tool in conversation.tools}
@@ -194,7 +206,9 @@ class ChatFormat:
         rest = CALL_READERS[self.tool_parser](calls) if has_reader else PlainText()
         if self.tags is None:
             return rest
-        return ThinkReader(self.tags, rest, inside=self.tags.begins_inside(prompt))
+        return ThinkReader(
+            self.tags, rest, inside=self.tags.begins_inside(self.lead(conversation, prompt))
+        )
 
 
 def _template(tokenizer: ChatTokenizer | None) -> str:

@@ -6,6 +6,7 @@ from functools import partial
 
 from molink.api.chat.conversation import Conversation
 from molink.api.chat.format import ChatFormat
+from molink.api.chat.formats.harmony import FINAL
 from molink.api.chat.formats.reader import TextReader
 from molink.api.chat.parts import Finished, Part, ReasoningDelta, Reply, ToolCallDelta
 from molink.api.errors import NAME_CHARS_SHOWN, ApiError
@@ -65,12 +66,16 @@ class ChatPrompt:
 
     def reader(self) -> "PartReader":
         """A reader of one answer."""
-        return PartReader(self.format.reader(self.conversation, self.text), self.conversation)
+        text = self.format.reader(self.conversation, self.text)
+        is_within_text = self.format.is_harmony and self.conversation.continue_final_message
+        return PartReader(text, self.conversation, FINAL if is_within_text else "")
 
     def grammar_of_answer(self, grammar: str) -> str:
         """The grammar of a whole answer whose text, behind what the model thinks, must match
         `grammar`, as it travels. Raises ApiError when that is too long."""
-        whole = self.format.text_grammar(grammar, self.text) if grammar else ""
+        whole = ""
+        if grammar:
+            whole = self.format.text_grammar(grammar, self.conversation, self.text)
         if len(whole) > GRAMMAR_CHARS_MAX:
             raise ApiError(
                 f"The answer's grammar is longer than {GRAMMAR_CHARS_MAX} characters: simplify it."
@@ -90,15 +95,17 @@ class ChatPrompt:
 class PartReader:
     """Reader of one answer: token events in, typed parts out."""
 
-    def __init__(self, text: TextReader, conversation: Conversation) -> None:
+    def __init__(self, text: TextReader, conversation: Conversation, begin: str = "") -> None:
         self._text = text
+        self._begun = text.push(begin) if begin else []
+        """Parts of what the answer's prompt has begun."""
         self._calls_max = None if conversation.parallel_tool_calls else 1
         self._shows_reasoning = conversation.include_reasoning
         self._has_call = False
 
     def push(self, event: TokenEvent) -> list[Part]:
         """Parts that became clear with an event; with the last one `Finished`, too."""
-        parts = self._text.push(event.text)
+        parts, self._begun = self._begun + self._text.push(event.text), []
         if event.finish_reason is not None:
             parts = parts + self._text.finish()
         parts = [part for part in parts if self._is_shown(part)]
@@ -139,7 +146,8 @@ async def parts_of(prompt: ChatPrompt, events: AsyncIterator[TokenEvent]) -> Asy
 async def chat_prompt(
     conversation: Conversation, card: ModelCard, format: ChatFormat
 ) -> ChatPrompt:
-    """The prompt of a conversation in the model's own chat template, up to the assistant's turn.
+    """The prompt of a conversation in the model's own chat template, up to the assistant's turn,
+    or within its last message where the answer goes on with that.
 
     Raises ApiError where the model cannot have this conversation: it has no template, which takes
     no tools, or refuses the messages.
@@ -171,6 +179,23 @@ def _check(conversation: Conversation, tokenizer: ChatTokenizer, format: ChatFor
         )
     if conversation.tool_choice.mode != "none":
         _check_tools(conversation, format)
+    if conversation.continue_final_message:
+        _check_continued(conversation)
+
+
+def _check_continued(conversation: Conversation) -> None:
+    if conversation.tool_choice.is_forced:
+        raise ApiError(
+            "An answer that goes on with the last message cannot be made to call a tool: leave "
+            "'tool_choice' out, or end with a message of the user.",
+            param="tool_choice",
+        )
+    if conversation.messages[-1].tool_calls:
+        raise ApiError(
+            "The last message calls tools, so there is no text to go on with: add the results of "
+            "its calls.",
+            param=conversation.param,
+        )
 
 
 def _check_tools(conversation: Conversation, format: ChatFormat) -> None:
@@ -220,9 +245,14 @@ def _in_template(
     options = conversation.variables
     if (tools := conversation.templated_tools()) is not None:
         options["tools"] = tools
+    if conversation.continue_final_message:
+        options["continue_final_message"] = True
     try:
         text = tokenizer.apply_chat_template(
-            messages, add_generation_prompt=True, tokenize=False, **options
+            messages,
+            add_generation_prompt=conversation.add_generation_prompt,
+            tokenize=False,
+            **options,
         )
     except Exception as error:
         # A template is the checkpoint's program over the user's values: it may raise anything.

@@ -105,8 +105,8 @@ async def answer_typed(
 
     async def streamed(_: int, events: AsyncIterator[TokenEvent]) -> web.StreamResponse:
         async with _TypedStream(request, writer) as response:
-            async for told in _written(prompt, events, writer):
-                await response.send(*told)
+            async for batch in _event_batches(prompt, events, writer):
+                await response.send(*batch)
         return response.response
 
     caller = caller_of(request)
@@ -115,24 +115,24 @@ async def answer_typed(
     return response
 
 
-async def _written(
+async def _event_batches(
     prompt: ChatPrompt, events: AsyncIterator[TokenEvent], writer: TypedWriter
 ) -> AsyncIterator[list[Event]]:
-    """What is to be sent with each token, if anything is."""
+    """The events that are to be sent together with each token, where there are any."""
     reader, spent = prompt.reader(), Spent(len(prompt.token_ids))
-    told = list(writer.started())
+    batch = list(writer.started())
     async for event in events:
         parts = reader.push(event)
         spent.count(event, parts)
         for part in parts:
             if isinstance(part, Finished):
-                told += writer.ended(part.reason, event.stop_reason, spent)
-                told[-1] = {**told[-1], "molink": served_by()}
+                batch += writer.ended(part.reason, event.stop_reason, spent)
+                batch[-1] = {**batch[-1], "molink": served_by()}
             else:
-                told += writer.wrote(part)
-        if told:
-            yield told
-        told = []
+                batch += writer.wrote(part)
+        if batch:
+            yield batch
+        batch = []
 
 
 async def _write_whole(

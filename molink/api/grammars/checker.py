@@ -64,10 +64,9 @@ class GrammarChecker:
         return answer.grammar
 
     async def close(self) -> None:
-        """End the process."""
-        if self._process is not None and self._process.returncode is None:
-            self._process.kill()
-            await self._process.wait()
+        """End the process, if one runs; the next question starts another."""
+        if self._process is not None:
+            await _end(self._process)
         self._process = None
 
     async def _asked(self, question: GrammarQuestion, param: str) -> GrammarAnswer:
@@ -113,12 +112,27 @@ async def _started() -> Process:
         )
     except OSError:  # No memory, or too many open files.
         raise failed from None
+    try:
+        if await _is_ready(process):
+            return process
+    except BaseException:  # Cancelled: nobody would know of the process.
+        await asyncio.shield(_end(process))
+        raise
+    await _end(process)
+    raise failed
+
+
+async def _is_ready(process: Process) -> bool:
+    """Whether it says so in time, before it ends."""
     assert process.stdout is not None
     try:
         async with asyncio.timeout(START_WITHIN_S):
-            if await process.stdout.readline():
-                return process
+            return bool(await process.stdout.readline())
     except TimeoutError:
+        return False
+
+
+async def _end(process: Process) -> None:
+    if process.returncode is None:
         process.kill()
-    await process.wait()
-    raise failed
+        await process.wait()

@@ -94,6 +94,8 @@ def _stage(stage: AgentStage) -> dict[str, Any]:
         "prefill_row_s": health.prefill_row_s if health else None,
         "decode_round_s": health.decode_round_s if health else None,
         "micro_batch_count": health.micro_batch_count if health else None,
+        "micro_batches_held": health.micro_batches_held if health else None,
+        "micro_batches_circling": health.micro_batches_circling if health else None,
         "frames_refused": health.frames_refused if health else 0,
     }
 

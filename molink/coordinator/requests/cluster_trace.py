@@ -194,11 +194,30 @@ class ClusterTrace:
         self.trace.begin("requests", row, name, attempt.submitted_at, why)
         for part, begins, ends in _parts(attempt, end):
             self.trace.begin("requests", row, part, begins, {})
+            for inner, inner_begins, inner_ends in _within(part, attempt, begins, ends):
+                self.trace.begin("requests", row, inner, inner_begins, {})
+                self.trace.end("requests", row, inner, inner_ends)
             self.trace.end("requests", row, part, ends)
         self.trace.end("requests", row, name, end)
 
 
-def _parts(attempt: RingAttempt, end: float) -> Iterator[tuple[str, float, float]]:
+Part = tuple[str, float, float]
+"""Name, when it began and when it ended."""
+
+
+def _within(part: str, attempt: RingAttempt, begins: float, ends: float) -> Iterator[Part]:
+    """Pieces of the prompt within prefill, pauses within decode."""
+    if part == "prefill":
+        pieces = [one for one in attempt.prompt.pieces if begins <= one.at <= ends]
+        until = [*(piece.at for piece in pieces[1:]), ends]
+        for piece, end in zip(pieces, until, strict=False):
+            yield f"tokens {piece.start} to {piece.end}", piece.at, end
+    elif part == "decode":
+        for pause in attempt.rounds.pauses:
+            yield "pause", pause.at, pause.at + pause.length_s
+
+
+def _parts(attempt: RingAttempt, end: float) -> Iterator[Part]:
     """Wait, prefill and decode of one attempt, as far as it came."""
     first = attempt.first_token_at
     started = attempt.started_at if attempt.started_at is not None else attempt.submitted_at

@@ -26,15 +26,11 @@ from molink.coordinator.requests.ring_links import (
     RingClientLinks,
     TailRefused,
 )
-from molink.errors import (
-    InvalidRequestError,
-    MolinkError,
-    RingError,
-    StageError,
-)
+from molink.errors import InvalidRequestError, MolinkError, RingError, StageError
 from molink.serving.service import GenerationRequest, ModelCard, TokenEvent, TokenLogprob
 from molink.serving.text_stream import TextStream
 from molink.serving.timeline import RequestTimeline
+from molink.stage_protocol.messages import StageHealth
 from molink.wire.frames import (
     Cancel,
     FinishReason,
@@ -47,12 +43,7 @@ from molink.wire.frames import (
 from molink_scheduler.codec_choice import CodecDecision, LosslessTrial, choose_codec
 from molink_scheduler.request import Request, SamplingParams
 
-__all__ = [
-    "RequestStalledError",
-    "RingClient",
-    "Served",
-]
-
+__all__ = ["RequestStalledError", "RingClient", "Served"]
 
 REQUESTS_MAX = 4096
 """Sequences accepted at a time, running and waiting; beyond it users get 503 instead of a long
@@ -179,12 +170,14 @@ class RingClient:
             self._round_s,
         )
 
-    def note_prompts(self, prompts: Iterable[tuple[int, int, float]], now: float) -> None:
-        """Take what the head reports (`StageHealth.recent_prompts`) into the timelines."""
-        for request_id, tokens, waited_s in prompts:
-            live = self._live.get(request_id)
-            if live is not None and live.timeline is not None:
-                live.timeline.prompt_computed(tokens, waited_s, now)
+    def note_prompts(self, head: StageHealth, now: float) -> None:
+        """Take what the head reports of its prompts into the timelines."""
+        for request_id, tokens, waited_s in head.recent_prompts:
+            if (timeline := self._timeline(request_id)) is not None:
+                timeline.prompt_computed(tokens, waited_s, now)
+        for request_id, start, end, after_s in head.recent_pieces:
+            if (timeline := self._timeline(request_id)) is not None:
+                timeline.piece_sent(start, end, after_s, now)
 
     def give_up_stalled(self, now: float, may_move: Callable[[int], bool]) -> None:
         """Fail the sequences for which nothing has come for so long that another ring is better;
@@ -327,9 +320,11 @@ class RingClient:
 
     def _note_waits(self, waits: Iterable[tuple[int, float]], now: float) -> None:
         for request_id, waited_s in waits:
-            live = self._live.get(request_id)
-            if live is not None and live.timeline is not None and waited_s >= 0:
-                live.timeline.prompt_computed(live.timeline.prompt_tokens, waited_s, now)
+            if (timeline := self._timeline(request_id)) is not None and waited_s >= 0:
+                timeline.prompt_computed(timeline.prompt_tokens, waited_s, now)
+
+    def _timeline(self, request_id: int) -> RequestTimeline | None:
+        return live.timeline if (live := self._live.get(request_id)) is not None else None
 
     def _note_token(self, live: _Sequence, now: float) -> None:
         elapsed_s = min(ROUND_MAX_S, now - live.moved_at)

@@ -347,7 +347,8 @@ class RingSupervisor:
             stuck = progress.update(client.served(), stages, now)
             if stuck is not None:
                 raise self._stuck(stuck)
-            client.note_prompts(healths[0].recent_prompts if healths[0] is not None else (), now)
+            if healths[0] is not None:
+                client.note_prompts(healths[0], now)
             client.give_up_stalled(now, partial(self.service.has_other, client))
             await asyncio.sleep(PROGRESS_PERIOD_S)
 

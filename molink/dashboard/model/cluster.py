@@ -34,6 +34,8 @@ class Stage:
     kv_used: int
     kv_capacity: int
     frames_refused: int
+    micro_batches: float | None
+    """That were here in the last half second, waiting or computed, as a mean; None: not told."""
 
     @property
     def kv_share(self) -> float | None:
@@ -62,7 +64,7 @@ class Link:
 
     @property
     def ends(self) -> tuple[str, str]:
-        """Source and target."""
+        """Names of its source and its target."""
         return self.source, self.target
 
     @property
@@ -94,6 +96,9 @@ class Ring:
     waiting: int
     round_s: float | None
     micro_batches: int | None
+    """That may circle."""
+    circling: float | None
+    """How many did in the last half second, as a mean; None: not told."""
     codec: str
     codec_reason: str
     forecast: Forecast | None
@@ -202,6 +207,7 @@ def _ring(body: Json) -> Ring:
         waiting=count(requests, "waiting"),
         round_s=number(head, "decode_round_s"),
         micro_batches=None if batches is None else int(batches),
+        circling=number(head, "micro_batches_circling"),
         codec=text(wire, "codec"),
         codec_reason=text(wire, "reason"),
         forecast=_forecast(part(body, "forecast")),
@@ -220,6 +226,7 @@ def _stage(body: Json) -> Stage:
         kv_used=count(body, "kv_tokens_used"),
         kv_capacity=count(body, "kv_tokens_capacity"),
         frames_refused=count(body, "frames_refused"),
+        micro_batches=number(body, "micro_batches_held"),
     )
 
 

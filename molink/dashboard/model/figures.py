@@ -57,7 +57,7 @@ def percent(share: float | None) -> str:
 
 
 def per_s(rate: float | None) -> str:
-    """Tokens a second."""
+    """Rate of tokens: 8.2/s, 140/s."""
     if rate is None:
         return NONE
     return f"{rate:.1f}/s" if rate < 99.95 else f"{rate:.0f}/s"

@@ -43,15 +43,8 @@ USUAL_QUANTILE = 0.2
 """Of a stage's step times, what counts as usual: that of a stage which is slow most of the time is
 what it did before."""
 
-
 ENDED_MAX = 1000
 """Ended requests that are kept: three a second over all of it."""
-
-FOLLOWED_MAX = 256
-"""Live requests whose progress is kept, and..."""
-
-PROGRESS_MAX = 600
-"""...looks at each: HISTORY_S at two a second."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,8 +107,6 @@ class History:
     lost_at_s: dict[str, float] = field(default_factory=dict)
     """When each node that is lost was first seen so, by id; nodes that were never seen here are not
     in it."""
-    progress: dict[tuple[str, int], deque[tuple[float, int]]] = field(default_factory=dict)
-    """Of each request that was seen live: tokens of its prompt and answer at each look."""
     _recent_steps: dict[str, float] = field(default_factory=dict)
     _usual: dict[str, float] = field(default_factory=dict)
     _usual_period: int = -1
@@ -152,19 +143,6 @@ class History:
         self._ended.extend((at_s, one) for one in reversed(ended))
         live = [one for one in seen if one.is_live]
         self.requests = (*live, *(one for _, one in reversed(self._ended)))
-        self._take_progress(at_s, self.requests)
-
-    def _take_progress(self, at_s: float, requests: Sequence[Request]) -> None:
-        listed = {one.key for one in requests}
-        self.progress = {key: one for key, one in self.progress.items() if key in listed}
-        for request in requests:
-            if request.is_live and request.key not in self.progress:
-                if len(self.progress) >= FOLLOWED_MAX:
-                    continue
-                self.progress[request.key] = deque(maxlen=PROGRESS_MAX)
-            if request.is_live:
-                done = request.prompt_tokens_done + request.tokens
-                self.progress[request.key].append((at_s, done))
 
     def _take_events(self, events: tuple[Json, ...] | None) -> None:
         if events is None:
@@ -243,19 +221,6 @@ class History:
         live = [(one.age_s, one) for one in self.requests or () if one.is_live]
         aged = [(age_s, one) for age_s, one in (*ended, *live) if age_s <= HISTORY_S]
         return [one for _, one in sorted(aged, key=lambda two: -two[0])]
-
-    def longest_pause_s(self, request: Request) -> float | None:
-        """Longest time between two looks that saw a request's progress, within which there was
-        none; None: it was not seen live often enough."""
-        looks = self.progress.get(request.key)
-        if looks is None or len(looks) < 2:
-            return None
-        longest_s, (since_s, done) = 0.0, looks[0]
-        for at_s, tokens in looks:
-            longest_s = max(longest_s, at_s - since_s)
-            if tokens != done:
-                since_s, done = at_s, tokens
-        return longest_s
 
     def link_busy(self, ends: tuple[str, str]) -> float | None:
         """Part of a link's rate that is used now."""

@@ -1,10 +1,42 @@
 """Requests as GET /cluster/requests tells them: one timeline each."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
-from molink.dashboard.model.fields import Json, count, number, objects, pair, text
+from molink.dashboard.model.fields import Json, count, number, objects, pair, part, text
 
-__all__ = ["Attempt", "Request"]
+__all__ = ["Attempt", "Pause", "PromptPiece", "Request", "Rounds"]
+
+
+@dataclass(frozen=True, slots=True)
+class PromptPiece:
+    """Piece of a prompt that the ring's head sent on its way."""
+
+    start: int
+    end: int
+    """Behind its last token."""
+    sent_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """Gap between two tokens that is far longer than the ring's rounds."""
+
+    began_s: float
+    length_s: float
+    tokens: int
+    """That had come before it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rounds:
+    """Gaps between the tokens of one request on one ring."""
+
+    count: int
+    p50_s: float | None
+    p95_s: float | None
+    longest_s: float | None
+    pauses: tuple[Pause, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +52,9 @@ class Attempt:
     ended_s: float | None
     tokens: int
     moved_because: str
+    pieces: tuple[PromptPiece, ...]
+    """Empty: its coordinator or its head does not tell, or it had ended before it was told."""
+    rounds: Rounds
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -103,4 +138,28 @@ def _attempt(body: Json) -> Attempt:
         ended_s=number(body, "ended_s"),
         tokens=count(body, "tokens"),
         moved_because=text(body, "moved_because"),
+        pieces=tuple(_pieces(body)),
+        rounds=_rounds(part(body, "rounds")),
+    )
+
+
+def _pieces(body: Json) -> Iterator[PromptPiece]:
+    for one in objects(body, "pieces"):
+        tokens, sent_s = pair(one, "tokens"), number(one, "sent_s")
+        if tokens is not None and sent_s is not None:
+            yield PromptPiece(*tokens, sent_s)
+
+
+def _rounds(body: Json) -> Rounds:
+    return Rounds(
+        count=count(body, "count"),
+        p50_s=number(body, "p50_s"),
+        p95_s=number(body, "p95_s"),
+        longest_s=number(body, "longest_s"),
+        pauses=tuple(
+            Pause(
+                number(one, "began_s") or 0.0, number(one, "length_s") or 0.0, count(one, "tokens")
+            )
+            for one in objects(body, "pauses")
+        ),
     )

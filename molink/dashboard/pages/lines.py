@@ -20,6 +20,7 @@ __all__ = [
     "Row",
     "Span",
     "Style",
+    "field_line",
     "fitted",
     "line",
     "text_of",
@@ -99,6 +100,11 @@ ASCII = Glyphs("_.-=+*%#", "#", ".", "v", "^", "+", "+", "|", "!", "o", "-", is_
 def line(*parts: Span | str) -> Line:
     """A line of spans; plain texts have no style."""
     return tuple(Span(one) if isinstance(one, str) else one for one in parts)
+
+
+def field_line(name: str, value: str, style: Style = "") -> Line:
+    """A line of a page of details: what it is, and its value."""
+    return line(Span(f"{name:<15}", "dim"), Span(value, style))
 
 
 def text_of(spans: Line) -> str:

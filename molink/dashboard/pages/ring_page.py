@@ -1,24 +1,26 @@
 """The first screen: rings as they are, from head to tail and back.
 
-    ring 1  ●●● 3 micro-batches, round 61 ms  2 running, 0 waiting
-    ╭ anna        0-8    ███░░░░░  41 %  step 12 ms  KV 12 %
-    │   ▼ 98.1 Mbps  30 ms  ██░░░░  20 %   decode   1.2 KB ●
-    │                                      prefill  120 KB
-    ╰ ben         8-16   ████████ 100 %  step 61 ms  KV 12 %  ▲ 3.1x slower
-        ▲ 41.0 Mbps  31 ms  ░░░░░░   2 %   decode      0 B
+    ring 1  2.8 of 3 micro-batches, round 61 ms  2 running, 0 waiting
+    ╭    anna        0-8    ███░░░░░  41 %  step 12 ms  KV 12 %
+    │●   ▼ 98.1 Mbps  30 ms  ██░░░░  20 %   decode   1.2 KB ●
+    │                                       prefill  120 KB
+    ╰●●  ben         8-16   ████████ 100 %  step 61 ms  KV 12 %  ▲ 3.1x slower
+         ▲ 41.0 Mbps  31 ms  ░░░░░░   2 %   decode      0 B
 
-The busiest stage and the one that has become slower stand out by a mark, a word and a colour. Where
-the lines of a ring do not fit, decode and prefill share one; where these do not fit either, a link
-stands at the end of its stage's line.
+The dots down the left side are micro-batches, where they are. The busiest stage and the one that
+has become slower stand out by a mark, a word and a colour. Where the lines of a ring do not fit,
+decode and prefill share one; where these do not fit either, a link stands at the end of its stage's
+line.
 """
 
 from collections.abc import Iterator, Sequence
 
+from molink.dashboard.model.circling import Circling, circling
 from molink.dashboard.model.cluster import COORDINATOR, Link, Ring, Stage
 from molink.dashboard.model.figures import data, mbps, percent, seconds
 from molink.dashboard.model.findings import SlowStage, slow_stages, slowest_stage
 from molink.dashboard.model.history import History, stage_key
-from molink.dashboard.pages.lines import Glyphs, Line, Row, Span, Style, fitted, line
+from molink.dashboard.pages.lines import Glyphs, Line, Row, Span, Style, fitted, line, text_of
 
 __all__ = ["ring_rows"]
 
@@ -26,6 +28,9 @@ BUSY_BAD = 0.9
 """A stage so busy has nothing to spare."""
 
 QUEUE_DOTS_MAX = 8
+
+CIRCLING_CELLS = 3
+"""Dots for micro-batches at one place; more of them are a number with a dot."""
 
 FULL, COMPACT, SHORT = 3, 2, 1
 """Lines that a stage takes, with the link after it."""
@@ -43,12 +48,12 @@ def ring_rows(history: History, width: int, height: int, glyphs: Glyphs) -> list
     slow = {(one.ring, one.node): one for one in slow_stages(history)}
     rows: list[Row] = []
     for ring in rings:
-        pace = slowest_stage(history, ring)
+        pace, circles = slowest_stage(history, ring), circling(ring)
         rows.append(Row(_title(ring, glyphs)))
         if detail == FULL:
             rows += _entrance(history, ring, width, glyphs)
         for index in range(len(ring.stages)):
-            painter = _StageRows(history, ring, index, slow, pace, width, glyphs)
+            painter = _StageRows(history, ring, index, slow, pace, circles, width, glyphs)
             rows += painter.rows(detail)
     return rows
 
@@ -67,15 +72,19 @@ def _without_rings(history: History) -> list[Row]:
 def _title(ring: Ring, glyphs: Glyphs) -> Line:
     parts: list[Span | str] = [Span(f"ring {ring.number}", "title"), "  "]
     if ring.micro_batches:
-        dots = glyphs.dot * min(ring.micro_batches, QUEUE_DOTS_MAX)
         noun = "micro-batch" if ring.micro_batches == 1 else "micro-batches"
-        parts += [Span(dots, "decode"), f" {ring.micro_batches} {noun}"]
+        parts.append(f"{_under_way(ring)}{ring.micro_batches} {noun}")
     if ring.round_s is not None:
         parts.append(f", round {seconds(ring.round_s)}")
     parts += ["  ", Span(f"{ring.running} running, {ring.waiting} waiting", "bold")]
     if ring.codec:
         parts += ["  ", Span(f"wire {glyphs.text(ring.codec)}", "dim")]
     return line(*parts)
+
+
+def _under_way(ring: Ring) -> str:
+    """How many of the micro-batches that may circle do."""
+    return "" if ring.circling is None else f"{ring.circling:.1f} of "
 
 
 def _entrance(history: History, ring: Ring, width: int, glyphs: Glyphs) -> Iterator[Row]:
@@ -95,6 +104,7 @@ class _StageRows:
         index: int,
         slow: dict[tuple[int, str], SlowStage],
         pace: Stage | None,
+        circles: Circling | None,
         width: int,
         glyphs: Glyphs,
     ) -> None:
@@ -105,14 +115,17 @@ class _StageRows:
         self._step_s = history.recent_step_s(stage_key(ring, index))
         self._slow = slow.get((ring.number, self._stage.node))
         self._sets_pace = pace is self._stage
+        self._here = circles.stages[index] if circles is not None else 0
+        self._on_link = circles.links[index] if circles is not None else 0
         following = ring.stages[(index + 1) % len(ring.stages)].node
         self._link = ring.link(self._stage.node, following)
 
     def rows(self, detail: int) -> list[Row]:
         """In so many lines."""
         if detail == SHORT:
-            return [self._row(self._stage_line() + self._short_link())]
-        rows = [self._row(self._stage_line())]
+            count = self._here + self._on_link
+            return [self._row(self._stage_line(count) + self._short_link())]
+        rows = [self._row(self._stage_line(self._here))]
         if self._link is not None:
             rows += [self._row(one) for one in self._link_lines(self._link, detail)]
         return rows
@@ -121,21 +134,23 @@ class _StageRows:
         node = self._history.state.nodes_by_name.get(self._stage.node)
         return Row(spans, node.id if node is not None else "", self._stage.node)
 
-    def _stage_line(self) -> Line:
+    def _stage_line(self, micro_batches: int) -> Line:
         stage, glyphs = self._stage, self._glyphs
-        name_width = 14 + min(14, max(0, self._width - 80) // 3)
+        name_width = 13 + min(14, max(0, self._width - 80) // 3)
         layers = f"{stage.layers[0]}-{stage.layers[1]}" if stage.layers else "-"
         style = self._style()
         kv_style: Style = "warning" if (stage.kv_share or 0.0) >= BUSY_BAD else ""
         return line(
             Span(self._side(), "dim"),
+            self._dots(micro_batches),
+            " ",
             Span(fitted(glyphs.text(stage.node), name_width), style or "bold"),
             f" {fitted(layers, 7)} ",
             Span(glyphs.bar_of(stage.busy_share, self._bar_width()), style or "good"),
             Span(f"{percent(stage.busy_share):>6}", style),
-            "  step ",
+            " step ",
             Span(f"{seconds(self._step_s):>7}", style),
-            "  KV ",
+            " KV ",
             Span(f"{percent(stage.kv_share):>5}", kv_style),
             *self._mark(),
         )
@@ -156,8 +171,13 @@ class _StageRows:
     def _side(self) -> str:
         glyphs = self._glyphs
         if self._is_first and not self._is_last:
-            return f"{glyphs.corner_top} "
-        return f"{glyphs.corner_bottom if self._is_last else glyphs.side} "
+            return glyphs.corner_top
+        return glyphs.corner_bottom if self._is_last else glyphs.side
+
+    def _dots(self, micro_batches: int) -> Span:
+        dot = self._glyphs.dot
+        shown = dot * micro_batches if micro_batches <= CIRCLING_CELLS else f"{micro_batches}{dot}"
+        return Span(shown.ljust(CIRCLING_CELLS), "decode")
 
     def _bar_width(self) -> int:
         return 10 + min(20, max(0, self._width - 80) // 3)
@@ -169,10 +189,11 @@ class _StageRows:
         figures = _link_figures(self._history, link, glyphs)
         decode = _queue("decode", link.decode_queued_bytes, link.decode_waiting, glyphs)
         prefill = _queue("prefill", link.prefill_queued_bytes, link.prefill_waiting, glyphs)
-        first = line(Span(f"{side}   {arrow} ", "dim"), *figures, "   ", *decode)
+        dots = self._dots(self._on_link)
+        first = line(Span(side, "dim"), dots, Span(f" {arrow} ", "dim"), *figures, "   ", *decode)
         if detail == COMPACT or self._is_last:
             return [(*first, Span("  "), *prefill) if link.prefill_queued_bytes else first]
-        indent = 6 + len("".join(span.text for span in figures)) + 3
+        indent = 1 + CIRCLING_CELLS + 3 + len(text_of(figures)) + 3
         return [first, line(Span(side, "dim"), " " * (indent - 1), *prefill)]
 
     def _short_link(self) -> Line:
@@ -181,7 +202,7 @@ class _StageRows:
         return (Span(f"  {self._glyphs.down} {mbps(self._link.rate_mbps)}", "dim"),)
 
 
-def _link_figures(history: History, link: Link, glyphs: Glyphs) -> Sequence[Span]:
+def _link_figures(history: History, link: Link, glyphs: Glyphs) -> Line:
     busy = history.link_busy(link.ends)
     style: Style = "warning" if (busy or 0.0) >= BUSY_BAD else "dim"
     rtt = None if link.rtt_ms is None else link.rtt_ms / 1000

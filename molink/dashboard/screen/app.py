@@ -189,7 +189,7 @@ class DashboardApp(App[None]):
     # -- going about -----------------------------------------------------------------------------
 
     def action_view(self, name: str) -> None:
-        """Show a view."""
+        """Show a view from its top, without a filter."""
         self._open(Page(name), on_top=False)
 
     def action_next_view(self, step: int) -> None:

@@ -54,7 +54,7 @@ def invite_order(actions: Actions, made: Callable[[str], object]) -> Order:
 
 
 def invite_rows(command: str, width: int) -> list[Row]:
-    """The invite, whole."""
+    """The page of a new invite: the command over as many lines as it takes."""
     rows = [Row(line(Span("Type this line, whole, on each PC that shall help:", "title")))]
     pieces = [command[at : at + width] for at in range(0, len(command), max(1, width))]
     rows += [Row(line("")), *(Row(line(Span(piece, "accent"))) for piece in pieces), Row(line(""))]

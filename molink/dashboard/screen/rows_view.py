@@ -135,7 +135,7 @@ class RowsView(ScrollView, can_focus=True):
         self.refresh()
 
     def render_line(self, y: int) -> Strip:
-        """One visible line."""
+        """Cells of the line that is visible in row `y`."""
         index = y + self.scroll_offset.y
         if index >= len(self._rows):
             return Strip.blank(self.size.width)

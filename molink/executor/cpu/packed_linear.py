@@ -34,6 +34,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from molink.executor.cpu.native_kernel import native_library
+from molink.executor.quantized.packed import QuantizedWeight
 
 __all__ = ["NativeLinear", "OnednnLinear", "PackedLinear", "SharedInput", "SharedPart", "pack"]
 
@@ -69,10 +70,13 @@ class PackedLinear(nn.Module):
     above the other in W.
     """
 
-    def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
+    def __init__(self, weight: torch.Tensor | QuantizedWeight, bias: torch.Tensor | None) -> None:
         super().__init__()
         self.out_features, self.in_features = weight.shape
-        self.weights_bytes = weight.numel() * weight.element_size()
+        if isinstance(weight, torch.Tensor):
+            self.weight = weight.new_empty(0)
+            """Empty: routers ask the weight of their gate for its format."""
+        self.weights_bytes = weight.nbytes
 
 
 class OnednnLinear(PackedLinear):
@@ -216,6 +220,8 @@ class SharedPart(nn.Module):
     def __init__(self, shared: SharedInput, index: int) -> None:
         super().__init__()
         self.shared = shared
+        if hasattr(shared.packed, "weight"):
+            self.weight = shared.packed.weight
         self._part = partial(shared.part, index)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:

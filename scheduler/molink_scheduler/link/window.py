@@ -115,9 +115,11 @@ class LinkWindow:
         self.cycle_s = max(3 * self._round_s, min(CYCLE_ROUNDS * self._round_s, CYCLE_S_MAX))
 
     def bytes_at(self, now: float) -> float:
-        """Bytes that may be in flight now."""
+        """Bytes that may be in flight now, and a piece at least: where the rate has risen since a
+        ramp began, its window may be less, and with nothing in flight nothing would make it grow.
+        """
         if self._ramp_bytes is not None:
-            return self._ramp_bytes
+            return max(self._ramp_bytes, self.piece_bytes)
         window = self._cycle_bytes((now - self._cycle_at) / self._round_s)
         return max(window, self._foreign_share(now)) if self.estimator.foreign.noticed else window
 

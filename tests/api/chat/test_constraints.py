@@ -210,7 +210,7 @@ def test_a_grammar_with_ids_of_a_large_vocabulary_is_checked():
 def test_gpt_oss_thinks_before_an_answer_in_a_grammar(marks):
     form = ChatFormat("openai", "openai_gptoss", special_marks=marks)
     grammar = form.text_grammar(
-        answer_to(GrammarQuestion("json", '{"type": "object"}')).grammar, ""
+        answer_to(GrammarQuestion("json", '{"type": "object"}')).grammar, conversation(), ""
     )
     final = [257, *ids("final"), 258] if marks else ids("<|channel|>final<|message|>")
     begin = [257, *ids("analysis"), 258] if marks else ids("<|channel|>analysis<|message|>")

@@ -5,6 +5,7 @@ from jinja2 import Environment
 from transformers import AddedToken, AutoTokenizer
 
 from molink.api.chat import ChatFormat, Conversation, Message, Tool, ToolCall
+from molink.api.requests import TEXT_CHARS_ON_LOOP_MAX
 from molink.config.parsers import AUTO, NONE, REASONING_PARSERS, TOOL_PARSERS
 from molink.models import DEMO_MODEL_DIR
 from tests.api.conftest import CharTokenizer
@@ -117,3 +118,16 @@ def test_templates_can_look_into_a_tool_without_parameters():
     (tool,) = Conversation((), (Tool("now"),)).templated_tools() or []
     text = "{{ tool.function.parameters.properties | length }}{{ tool.function.description }}"
     assert Environment(autoescape=True).from_string(text).render(tool=tool) == "0"
+
+
+@pytest.mark.parametrize(
+    "conversation",
+    [
+        Conversation((Message("user"),) * 400),
+        Conversation((Message("assistant", tool_calls=(CALL,) * 400),)),
+        Conversation((Message("user"),), tools=(Tool("f", "x" * 9000),)),
+    ],
+    ids=["messages", "calls", "descriptions"],
+)
+def test_many_short_messages_are_long_work_too(conversation):
+    assert conversation.chars > TEXT_CHARS_ON_LOOP_MAX

@@ -21,6 +21,9 @@ LONG = GrammarQuestion(
 )
 """Takes hundreds of milliseconds: far longer than no time at all."""
 
+LIMIT_S = 20
+"""Only a hung test reaches this."""
+
 
 @asynccontextmanager
 async def checking(**options):
@@ -89,6 +92,25 @@ async def test_an_answer_that_nobody_waits_for_is_not_the_next_ones():
         await asyncio.gather(asked, return_exceptions=True)
         with pytest.raises(ApiError, match="unclosed group"):
             await checker.grammar(BAD, "guided_regex")
+
+
+async def test_no_process_is_left_of_a_question_that_is_given_up_while_it_starts(monkeypatch):
+    before, made, create = children(), asyncio.Event(), asyncio.create_subprocess_exec
+
+    async def noted(*args, **options):
+        process = await create(*args, **options)
+        made.set()
+        return process
+
+    monkeypatch.setattr(asyncio, "create_subprocess_exec", noted)
+    async with checking() as checker:
+        asked = asyncio.create_task(checker.grammar(GOOD, "guided_regex"))
+        async with asyncio.timeout(LIMIT_S):
+            await made.wait()
+        asked.cancel()
+        await asyncio.gather(asked, return_exceptions=True)
+        assert children() == before
+        assert "/a+/" in await checker.grammar(GOOD, "guided_regex")
 
 
 async def test_a_server_that_cannot_check_says_so(monkeypatch):

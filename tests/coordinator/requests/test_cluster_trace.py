@@ -133,6 +133,33 @@ def test_a_request_is_a_row_with_its_rings(world):
     ]
 
 
+def test_pieces_of_a_prompt_lie_within_prefill_and_pauses_within_decode(world):
+    timeline = RequestTimeline("m", 9, 30, arrival=Arrival("r", at=1.0))
+    with world.service.request_log.following(timeline):
+        timeline.submitted(0, (StageLayers("anna", (0, 2)),), 1.0)
+        timeline.prompt_computed(9, 0.5, now=2.0)
+        timeline.piece_sent(0, 5, 0.5, now=2.0)
+        timeline.piece_sent(5, 9, 0.75, now=2.0)
+        for at in (2.0, 2.125, 2.25, 4.25):
+            timeline.tokens_came(1, at)
+        timeline.finished("length", 4.25)
+    rows = [e for e in world.events() if e["ph"] in "be"]
+    told = [(e["ph"], e["name"], e["ts"] / 1e6) for e in rows if "ring" not in e["name"]]
+    assert told[3:] == [
+        ("b", "prefill", 1.5),
+        ("b", "tokens 0 to 5", 1.5),
+        ("e", "tokens 0 to 5", 1.75),
+        ("b", "tokens 5 to 9", 1.75),
+        ("e", "tokens 5 to 9", 2.0),
+        ("e", "prefill", 2.0),
+        ("b", "decode", 2.0),
+        ("b", "pause", 2.25),
+        ("e", "pause", 4.25),
+        ("e", "decode", 4.25),
+        ("e", "request r", 4.25),
+    ]
+
+
 def test_requests_that_run_and_events_are_in_it_at_the_end(world):
     timeline = RequestTimeline("m", 9, 4, arrival=Arrival("r", at=1.0))
     world.service.events.add("node_lost", "ben is gone", node="ben")

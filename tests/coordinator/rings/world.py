@@ -124,7 +124,7 @@ class FakeClient:
     def served(self):
         return self.counts
 
-    def note_prompts(self, prompts, now):
+    def note_prompts(self, head, now):
         pass
 
     def give_up_stalled(self, now, may_move):

@@ -276,6 +276,33 @@ def test_messages_with_pauses_between_neither_wait_nor_spoil_what_is_known(
     assert max(delay for _, delay in link.urgent_delays) <= bare_s + 0.02
 
 
+def test_a_ramp_that_began_at_a_low_rate_lets_prefill_go_at_a_high_one():
+    """A busy PC acknowledges late, then promptly: a piece of the larger chunk outgrew the ramp's
+    window, and with nothing in flight no acknowledgement came to widen it."""
+    pacer = LinkPacer(LinkMemory(0.5 * MBPS, 0.02))
+    for sequence, (size_bytes, round_trip_s) in enumerate([(2000, 0.002), (4000, 0.0004)]):
+        pacer.on_sent(sequence, size_bytes, float(sequence))
+        assert pacer.on_ack(sequence, sequence + round_trip_s)
+    assert pacer.chunk_bytes == CHUNK_BYTES_MAX and pacer.in_flight_bytes == 0
+    assert pacer.sendable_bytes(2.0) > 0 and pacer.next_wake(2.0) is None
+
+
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(st.randoms(use_true_random=False))
+def test_with_nothing_in_flight_something_may_leave_soon(random):
+    """Whatever messages of a ring, pauses and a loaded machine have made the pacer believe."""
+    pacer, now = LinkPacer(), 0.0
+    for sequence in range(600):
+        now += random.random() * random.choice([0.0005, 0.01, 0.3])
+        if not pacer.sendable_bytes(now):
+            now = pacer.next_wake(now)
+            assert now < math.inf and pacer.sendable_bytes(now + 1e-6)
+        size_bytes = min(pacer.chunk_bytes, random.choice([300, 2_000, 8_000]))
+        pacer.on_sent(sequence, size_bytes, now)
+        now += random.random() * random.choice([0.0003, 0.002, 0.05, 0.6])
+        pacer.on_ack(sequence, now)
+
+
 @pytest.mark.parametrize(("known_mbps", "begins_mbps"), [(100, 8), (2, 2)])
 def test_on_another_way_a_link_begins_as_to_a_peer_never_met(known_mbps, begins_mbps):
     pacer = LinkPacer(LinkMemory(known_mbps * MBPS, 0.01))

@@ -42,13 +42,14 @@ def conversation_of(body: ResponsesBody) -> Conversation:
 
 
 def _messages(items: Iterable[Item]) -> list[Message]:
-    messages: list[Message] = []
+    turns: list[list[Message]] = []
     for item in items:
         found = _message(item)
-        if messages and _is_same_turn(messages[-1], found):
-            found = _joined(messages.pop(), found)
-        messages.append(found)
-    return messages
+        if turns and _is_same_turn(turns[-1][-1], found):
+            turns[-1].append(found)
+        else:
+            turns.append([found])
+    return [_one_turn(turn) for turn in turns]
 
 
 def _message(item: Item) -> Message:
@@ -74,21 +75,21 @@ def _text(content: Content) -> str:
     )
 
 
-def _is_same_turn(message: Message, item: Message) -> bool:
-    """Whether an item goes on with a turn of the assistant: reasoning comes before text, text
-    before calls."""
-    if not message.role == item.role == "assistant":
+def _is_same_turn(last: Message, item: Message) -> bool:
+    """Whether an item goes on with the turn of the assistant whose last item is `last`: reasoning
+    comes before text, text before calls."""
+    if not last.role == item.role == "assistant":
         return False
     if item.tool_calls:
         return True
-    return not message.tool_calls and not message.text and not item.reasoning
+    return not last.tool_calls and not last.text and not item.reasoning
 
 
-def _joined(message: Message, item: Message) -> Message:
+def _one_turn(messages: Sequence[Message]) -> Message:
     return replace(
-        message,
-        text=message.text + item.text,
-        tool_calls=message.tool_calls + item.tool_calls,
+        messages[0],
+        text="".join(one.text for one in messages),
+        tool_calls=tuple(call for one in messages for call in one.tool_calls),
     )
 
 

@@ -105,42 +105,42 @@ class ResponseWriter:
     def started(self) -> list[Event]:
         """The events before all parts."""
         for kind in ("response.created", "response.in_progress"):
-            self._tell(kind, response=dict(self._body, output=[]))
-        return self._told()
+            self._add_event(kind, response=dict(self._body, output=[]))
+        return self._take_events()
 
     def wrote(self, part: TypedPart) -> list[Event]:
         """The events of the next part."""
         match part:
             case TextDelta(text):
-                self._goes_on(_MESSAGE, text)
+                self._continue(_MESSAGE, text)
             case ReasoningDelta(text):
-                self._goes_on(_REASONING, text)
+                self._continue(_REASONING, text)
             case ToolCallDelta():
-                self._goes_on_calling(part)
-        return self._told()
+                self._continue_call(part)
+        return self._take_events()
 
     def ended(self, finish_reason: str, stop_reason: str | int | None, spent: Spent) -> list[Event]:
         """The events after all parts."""
         is_cut = finish_reason == "length"
         if not self._body["output"] and self._open is None:
-            self._goes_on(_MESSAGE, "")
+            self._continue(_MESSAGE, "")
         self._close("incomplete" if is_cut else "completed")
         self._body["usage"] = _usage(spent)
         if is_cut:
             self._body["incomplete_details"] = {"reason": "max_output_tokens"}
         self._end("incomplete" if is_cut else "completed")
-        return self._told()
+        return self._take_events()
 
     def failed(self, error: ApiError) -> list[Event]:
         """The events of an answer that cannot go on."""
         self._close("incomplete")
         self._body["error"] = {"code": "server_error", "message": str(error)}
         self._end("failed")
-        return self._told()
+        return self._take_events()
 
     # -- items ------------------------------------------------------------------------------------
 
-    def _goes_on(self, kind: _Kind, text: str) -> None:
+    def _continue(self, kind: _Kind, text: str) -> None:
         if self._open is None or self._open.kind is not kind:
             self._close()
             is_message = kind is _MESSAGE
@@ -148,7 +148,7 @@ class ResponseWriter:
             self._begin(kind, item | ({} if is_message else {"summary": []}) | {"content": []})
         self._add(text)
 
-    def _goes_on_calling(self, part: ToolCallDelta) -> None:
+    def _continue_call(self, part: ToolCallDelta) -> None:
         if self._open is None or self._open.kind is not _CALL or self._open.call != part.index:
             self._close()
             names = {"call_id": part.id, "name": part.name}
@@ -158,28 +158,28 @@ class ResponseWriter:
     def _begin(self, kind: _Kind, item: dict[str, Any], call: int = -1) -> None:
         item = {"id": f"{kind.id_prefix}_{secrets.token_hex(12)}", "status": "in_progress"} | item
         self._open = _OpenItem(kind, item, call)
-        self._tell_of_item("response.output_item.added")
+        self._add_item_event("response.output_item.added")
         if kind.part is not None:
-            self._tell_of_part("response.content_part.added", part=kind.part(""))
+            self._add_part_event("response.content_part.added", part=kind.part(""))
 
     def _add(self, text: str) -> None:
         assert self._open is not None, "it has begun"
         if text:
             self._open.texts.append(text)
-            self._tell_of_part(self._open.kind.delta, delta=text, **self._open.kind.beside)
+            self._add_part_event(self._open.kind.delta, delta=text, **self._open.kind.beside)
 
     def _close(self, status: str = "completed") -> None:
         if self._open is None:
             return
         kind, item, text = self._open.kind, self._open.item, "".join(self._open.texts)
         item["status"] = status
-        self._tell_of_part(kind.done, **{kind.full: text}, **kind.beside)
+        self._add_part_event(kind.done, **{kind.full: text}, **kind.beside)
         if kind.part is None:
             item["arguments"] = text
         else:
             item["content"] = [kind.part(text)]
-            self._tell_of_part("response.content_part.done", part=kind.part(text))
-        self._tell_of_item("response.output_item.done")
+            self._add_part_event("response.content_part.done", part=kind.part(text))
+        self._add_item_event("response.output_item.done")
         self._body["output"].append(item)
         self._open = None
 
@@ -189,30 +189,30 @@ class ResponseWriter:
         self._body["status"] = status
         if status == "completed":
             self._body["completed_at"] = int(time.time())
-        self._tell(f"response.{status}", response=self._body)
+        self._add_event(f"response.{status}", response=self._body)
 
-    def _tell_of_item(self, kind: str) -> None:
+    def _add_item_event(self, kind: str) -> None:
         """An event with the whole open item."""
         assert self._open is not None, "it is about an item"
-        self._tell(kind, output_index=self._output_index, item=dict(self._open.item))
+        self._add_event(kind, output_index=self._output_index, item=dict(self._open.item))
 
-    def _tell_of_part(self, kind: str, **fields: Any) -> None:
+    def _add_part_event(self, kind: str, **fields: Any) -> None:
         """An event about the text of the open item."""
         assert self._open is not None, "it is about an item"
         place = {} if self._open.kind.part is None else {"content_index": 0}
         item_id = self._open.item["id"]
-        self._tell(kind, output_index=self._output_index, item_id=item_id, **place, **fields)
+        self._add_event(kind, output_index=self._output_index, item_id=item_id, **place, **fields)
 
     @property
     def _output_index(self) -> int:
         """Of the open item."""
         return len(self._body["output"])
 
-    def _tell(self, kind: str, **fields: Any) -> None:
+    def _add_event(self, kind: str, **fields: Any) -> None:
         self._events.append({"type": kind, "sequence_number": self._sequence_number, **fields})
         self._sequence_number += 1
 
-    def _told(self) -> list[Event]:
+    def _take_events(self) -> list[Event]:
         events, self._events = self._events, []
         return events
 

@@ -1,0 +1,230 @@
+"""What does a checkpoint's config.json say of its quantized weights, and is it refused for that?
+
+Of all that such a config holds little is believed. Which weights are quantized, their bits and
+their groups are told by the tensors themselves (`recognised`): lists of exceptions are written in
+three dialects of patterns, and are wrong in published models. Only what no tensor tells is taken
+from here: the scheme, the zero of GPTQ's first version, the size of a short group.
+
+What cannot be served is refused here, from the small files, before any weights are fetched.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from molink.checkpoint.checkpoint import Checkpoint
+from molink.errors import UnsupportedModelError
+from molink.printable import printable_line
+
+__all__ = [
+    "ACT_ORDER",
+    "TAKE_INSTEAD",
+    "WITHOUT_ACT_ORDER",
+    "DeclaredQuantization",
+    "declared_quantization",
+    "read_declared",
+    "refusal",
+]
+
+Scheme = Mapping[str, Any]
+"""JSON object of a config."""
+
+METHODS = ("compressed-tensors", "awq", "gptq", "mxfp4", "fp8")
+"""Values of `quant_method` that are read."""
+
+OTHER_METHODS = {
+    "bitsandbytes": "bitsandbytes, whose codes belong to its own kernels",
+    "modelopt": "ModelOpt (NVFP4 among its formats)",
+    "exl2": "EXL2",
+    "exl3": "EXL3",
+    "hqq": "HQQ",
+    "aqlm": "AQLM",
+    "auto-round": "auto-round's own names",
+}
+"""Words for the commonest values of `quant_method` that are not read; others speak for
+themselves."""
+
+TAKE_INSTEAD = "take a version of it in compressed-tensors, AWQ, GPTQ or FP8, or the original model"
+
+OLD_GPTQ_FILE = "quantize_config.json"
+"""Where the first GPTQ checkpoints keep what later ones have in config.json."""
+
+COMPRESSED_FORMATS = {
+    "pack-quantized": (4, 8),
+    "int-quantized": (8,),
+    "float-quantized": (8,),
+}
+"""Formats of compressed-tensors that are read, and the bits that they may have."""
+
+SCALED_ACTIVATIONS = (
+    *("starcoder2", "falcon", "mpt", "gptj", "gpt_neox", "gpt_bigcode", "bloom"),
+    *("opt", "codegen"),
+)
+"""Model types whose AWQ checkpoints divide activations by scales that no linear layer holds."""
+
+ACT_ORDER = (
+    "act-order (desc_act), where neighbouring inputs belong to different groups, so that each "
+    "layer would gather its input anew at every step"
+)
+WITHOUT_ACT_ORDER = "take its version without act-order (desc_act false)"
+
+BLOCK = (128, 128)
+"""Rows and inputs of an FP8 block where the config does not say."""
+
+NAME_CHARACTERS_MAX = 60
+"""Of a word from a config that an error repeats."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeclaredQuantization:
+    """The part of a quantization config that tensors do not tell."""
+
+    method: str | None = None
+    """One of METHODS; None where nothing is declared."""
+    bits: int | None = None
+    """Of an integer code, where the config says."""
+    group: int | None = None
+    """Inputs of a group; None: a whole row, or not declared."""
+    zero_offset: int = 0
+    """What GPTQ's first version has taken from each zero point before it stored it."""
+    block: tuple[int, int] = BLOCK
+    """Rows and inputs of an FP8 block."""
+
+
+def read_declared(checkpoint: Checkpoint) -> DeclaredQuantization:
+    """What a checkpoint declares. Raises UnsupportedModelError, with one sentence that names what
+    to take instead, for a scheme that is not read."""
+    config = checkpoint.config()
+    if not isinstance(config.get("quantization_config"), dict):
+        config = config | _old_gptq(checkpoint)
+    return declared_quantization(checkpoint.name, config)
+
+
+def declared_quantization(name: str, config: Scheme) -> DeclaredQuantization:
+    """The same from a parsed config.json."""
+    scheme = config.get("quantization_config") or config.get("compression_config")
+    if scheme is None or scheme == {}:
+        return DeclaredQuantization()
+    if not isinstance(scheme, Mapping):
+        raise refusal(name, "a quantization_config that is no JSON object")
+    method = scheme.get("quant_method") or ("compressed-tensors" if _is_compressed(scheme) else "")
+    if method == "compressed-tensors":
+        return _compressed(name, scheme)
+    if method == "awq":
+        return _awq(name, scheme, str(config.get("model_type")))
+    if method == "gptq":
+        return _gptq(name, scheme)
+    if method in ("mxfp4", "fp8"):
+        return DeclaredQuantization(method, block=_block(scheme.get("weight_block_size")))
+    raise refusal(name, OTHER_METHODS.get(method, _word(method)) or "a scheme without a name")
+
+
+def _old_gptq(checkpoint: Checkpoint) -> dict[str, Any]:
+    if not (checkpoint.directory / OLD_GPTQ_FILE).is_file():
+        return {}
+    scheme = checkpoint.small_file(OLD_GPTQ_FILE)
+    return {"quantization_config": {"quant_method": "gptq", **scheme}}
+
+
+# -- compressed-tensors ---------------------------------------------------------------------------
+
+
+def _is_compressed(scheme: Scheme) -> bool:
+    return "config_groups" in scheme
+
+
+def _compressed(name: str, scheme: Scheme) -> DeclaredQuantization:
+    groups = [group for group in _values(scheme.get("config_groups")) if isinstance(group, Mapping)]
+    weights = [group["weights"] for group in groups if isinstance(group.get("weights"), Mapping)]
+    formats = {str(group.get("format") or scheme.get("format")) for group in groups}
+    bits = {one.get("num_bits") for one in weights}
+    if len(formats) != 1 or len(bits) != 1:
+        words = sorted(formats | {f"{one} bits" for one in bits})
+        raise refusal(name, f"several schemes at once ({_word(', '.join(words))})")
+    (form,), (bit_count,) = formats, bits
+    if form not in COMPRESSED_FORMATS:
+        raise refusal(name, f"the format {_word(form)} of compressed-tensors")
+    if bit_count not in COMPRESSED_FORMATS[form]:
+        raise refusal(name, f"{_word(bit_count)} bits in the format {form}")
+    if any(str(one.get("actorder")).lower() in ("group", "dynamic", "true") for one in weights):
+        raise refusal(name, f"compressed-tensors in {ACT_ORDER}", WITHOUT_ACT_ORDER)
+    _refuse_transforms(name, scheme)
+    return DeclaredQuantization(
+        "compressed-tensors",
+        bits=bit_count,
+        group=_one_group(one.get("group_size") for one in weights),
+        block=_block(weights[0].get("block_structure")),
+    )
+
+
+def _refuse_transforms(name: str, scheme: Scheme) -> None:
+    """What compressed-tensors can do to a model beside quantizing its weights."""
+    if scheme.get("transform_config"):
+        raise refusal(name, "rotations of activations (transform_config)")
+    sparsity = scheme.get("sparsity_config")
+    if isinstance(sparsity, Mapping) and sparsity.get("format") not in (None, "dense"):
+        raise refusal(name, f"sparse weights ({_word(sparsity['format'])})")
+
+
+# -- AWQ and GPTQ ---------------------------------------------------------------------------------
+
+
+def _awq(name: str, scheme: Scheme, model_type: str) -> DeclaredQuantization:
+    version = str(scheme.get("version") or scheme.get("format") or "gemm").lower()
+    bits = scheme.get("bits", scheme.get("w_bit", 4))
+    if version != "gemm":
+        raise refusal(name, f"AWQ of the version {_word(version)}, not gemm")
+    if bits != 4:
+        raise refusal(name, f"AWQ of {_word(bits)} bits, not 4")
+    if model_type in SCALED_ACTIVATIONS:
+        raise refusal(name, f"AWQ of {model_type}, which scales activations too")
+    group = scheme.get("group_size", scheme.get("q_group_size"))
+    return DeclaredQuantization("awq", bits=4, group=_one_group([group]))
+
+
+def _gptq(name: str, scheme: Scheme) -> DeclaredQuantization:
+    layout = str(scheme.get("checkpoint_format") or scheme.get("format") or "gptq").lower()
+    bits, group = scheme.get("bits"), _one_group([scheme.get("group_size")])
+    if layout not in ("gptq", "gptq_v2") or scheme.get("is_marlin_format"):
+        layout = "marlin" if scheme.get("is_marlin_format") else layout
+        raise refusal(name, f"GPTQ in the layout {_word(layout)}")
+    if bits not in (4, 8):
+        raise refusal(name, f"GPTQ of {_word(bits)} bits, not 4 or 8")
+    if scheme.get("desc_act") and group is not None:
+        raise refusal(name, f"GPTQ in {ACT_ORDER}", WITHOUT_ACT_ORDER)
+    return DeclaredQuantization(
+        "gptq", bits=bits, group=group, zero_offset=0 if layout == "gptq_v2" else 1
+    )
+
+
+# -- pieces ---------------------------------------------------------------------------------------
+
+
+def _values(groups: Any) -> list[Any]:
+    return list(groups.values()) if isinstance(groups, Mapping) else []
+
+
+def _one_group(sizes: Any) -> int | None:
+    """The group size that is declared, if it is one and not -1, a whole row."""
+    found = {size for size in sizes if isinstance(size, int) and size > 0}
+    return found.pop() if len(found) == 1 else None
+
+
+def _block(value: Any) -> tuple[int, int]:
+    """Rows and inputs of a block, from a list or from text such as "128x128"."""
+    parts = value.split("x") if isinstance(value, str) else value
+    if not isinstance(parts, list) or len(parts) != 2:
+        return BLOCK
+    sizes = [int(part) for part in parts if str(part).isdecimal() and int(part) > 0]
+    return (sizes[0], sizes[1]) if len(sizes) == 2 else BLOCK
+
+
+def _word(value: Any) -> str:
+    return printable_line(str(value))[:NAME_CHARACTERS_MAX]
+
+
+def refusal(name: str, scheme: str, instead: str = TAKE_INSTEAD) -> UnsupportedModelError:
+    """The error for a scheme that is not read, given as a noun."""
+    return UnsupportedModelError(
+        f"{name} is quantized in a way that MoLink does not read: {scheme}; {instead}"
+    )

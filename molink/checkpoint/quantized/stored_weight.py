@@ -1,0 +1,106 @@
+"""One quantized weight as a checkpoint stores it: its format, its parts, and what they take.
+
+The shapes of the parts tell outputs, inputs, bits and group; they are compared with each other, so
+that a damaged or foreign checkpoint is refused with a sentence before anything large is read.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+from molink.checkpoint.safetensors_header import StoredTensor
+
+__all__ = ["Part", "StoredWeight", "WeightFormat"]
+
+GROUPS_4BIT = (256, 128, 64, 32)
+"""Groups of four-bit codes that kernels know, the largest first."""
+
+MXFP4_GROUP = 32
+
+
+class WeightFormat(StrEnum):
+    """Format of a stored weight."""
+
+    PACK_QUANTIZED = "pack-quantized"
+    """Integers of compressed-tensors: codes [N, K/8], scales [N, K/g]."""
+    AWQ = "awq"
+    """Codes [K, N/8] with the columns of a word in an order of their own, scales [K/g, N]."""
+    GPTQ = "gptq"
+    """Codes [K/8, N], scales [K/g, N]."""
+    MXFP4 = "mxfp4"
+    """Codes [E, N, K/32, 16], exponents [E, N, K/32]."""
+    INT8 = "int8"
+    """Signed bytes [N, K] with a scale for each row."""
+    FP8 = "fp8"
+    """Numbers of eight bits [N, K] with a scale per tensor, row or block."""
+
+
+class Part(StrEnum):
+    """Role of a stored tensor in a quantized weight."""
+
+    CODES = "codes"
+    SCALE = "scale"
+    ZERO = "zero"
+    SHAPE = "shape"
+    """Outputs and inputs, where padding may hide them."""
+    ORDER = "order"
+    """The group of each input (g_idx), of which only the natural order is served."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoredWeight:
+    """Quantized matrix, or stack of matrices of experts, in the files of a checkpoint."""
+
+    name: str
+    """Of the plain weight that it stands for, such as "model.layers.3.mlp.up_proj.weight"."""
+    format: WeightFormat
+    parts: Mapping[Part, StoredTensor]
+    outputs: int
+    inputs: int
+    bits: int
+    """Of a code: 4 or 8."""
+    group: int
+    """Inputs that share a scale, as stored; the last group of a row may be shorter."""
+    experts: int | None = None
+    """Matrices in the stack; None: it is one matrix."""
+    zero_offset: int = 0
+    """To be added to each stored zero point."""
+    scale_rows: int = 1
+    """Outputs that share a scale."""
+
+    @property
+    def file_bytes(self) -> int:
+        """Bytes of its parts in the files."""
+        return sum(part.stop - part.start for part in self.parts.values())
+
+    @property
+    def packed_group(self) -> int:
+        """Inputs that share a scale in memory: it divides the row and every stored group."""
+        whole = self.inputs % self.group == 0
+        shared = self.group if whole else math.gcd(self.group, self.inputs)
+        if self.bits == 8:
+            return shared
+        return next((group for group in GROUPS_4BIT if shared % group == 0), shared)
+
+    @property
+    def scale_bytes(self) -> int:
+        """Bytes of what a group takes beside its codes in memory, where a stage's numbers take two
+        bytes: a scale and a zero, an exponent, or a scale of fp32."""
+        match self.format:
+            case WeightFormat.MXFP4:
+                return 1
+            case WeightFormat.FP8:
+                return 4
+            case WeightFormat.INT8:
+                return 2
+            case WeightFormat.PACK_QUANTIZED if self.bits == 8 and Part.ZERO not in self.parts:
+                return 2
+        return 4
+
+    @property
+    def packed_bytes(self) -> int:
+        """Bytes that it takes in the memory of a stage whose numbers take two bytes."""
+        groups = self.outputs * self.inputs // self.packed_group
+        codes = self.outputs * self.inputs * self.bits // 8
+        return (self.experts or 1) * (codes + groups * self.scale_bytes)

@@ -1,0 +1,201 @@
+"""Does this architecture, cut into stages, compute what it computes whole? Only numbers can tell.
+
+Before weights are loaded, a miniature of the model with random weights is run twice
+in fp32: whole, by the library's own reference attention, one sequence after the other; and over
+three uneven stages, with spans of several sequences mixed in every batch and KV that is not in one
+piece. The log-probabilities must agree. A list of known architectures was rejected: models with a
+hidden recurrence ran and were quietly wrong, and new ones appear every month.
+
+It takes about half a second and runs on the CPU whatever device the stage will use.
+"""
+
+import copy
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import pairwise
+from typing import Any
+
+import torch
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
+
+from molink.checkpoint.description import ModelDescription
+from molink.errors import MolinkError, UnsupportedModelError
+from molink.executor.architecture.miniature import shrink_config
+from molink.executor.sampling import DrawnToken
+from molink.executor.stage import StageExecutor
+from molink.executor.weights import StagePart, build_stage_class
+from molink_scheduler.batch import Admission, Batch, BatchClass, Span
+from molink_scheduler.request import LOGPROBS_MAX, SamplingParams
+
+__all__ = ["check_architecture"]
+
+DIFFERENCE_MAX = 2e-3
+"""In standard deviations of the log-probabilities: some models scale their logits down to a
+fiftieth. fp32 sums in another order differ by about 1e-5 here; a wrong mask, scale or state by 0.1
+and more.
+"""
+
+SEED = 1
+
+PARAMETERS_MAX = 50_000_000
+"""Of a miniature: ten times what the largest that works has, and 0.2 GB."""
+
+SEQUENCE_TOKENS = (27, 19, 23)
+"""More than a block of KV each, and more than the miniature's window."""
+
+SCHEDULE = (
+    ((0, 0, 11), (1, 0, 5)),
+    ((0, 11, 16), (2, 0, 15), (1, 5, 6)),
+    ((1, 6, 18), (0, 16, 17), (2, 15, 16)),
+    ((0, 17, 18), (1, 18, 19), (2, 16, 17)),
+    ((0, 18, 26), (2, 17, 23)),
+    ((0, 26, 27),),
+)
+"""Batches of (sequence, start, end): prompts in pieces, decode rows, and both in one batch."""
+
+
+def check_architecture(config: Any, description: ModelDescription) -> None:
+    """Raise UnsupportedModelError, with one sentence, unless the architecture survives being
+    staged.
+    """
+    what = f"{description.name} ({description.model_type})"
+    try:
+        with torch.random.fork_rng(devices=()):
+            torch.default_generator.manual_seed(SEED)  # Constructors draw from it, too.
+            worst = _largest_difference(_miniature(config, what), description)
+    except MolinkError:
+        raise
+    except Exception as error:
+        raise UnsupportedModelError(
+            f"{what} cannot be served: a miniature of it does not run in stages "
+            f"({type(error).__name__}: {str(error)[:200]})"
+        ) from error
+    if not worst <= DIFFERENCE_MAX:
+        raise UnsupportedModelError(
+            f"{what} cannot be served: in stages it does not compute what the whole model does "
+            f"(log-probabilities differ by {worst:.2g} of their spread in the self-test)"
+        )
+
+
+def _miniature(config: Any, what: str) -> Any:
+    try:
+        small = shrink_config(config)
+    except UnsupportedModelError as error:
+        raise UnsupportedModelError(f"{what} cannot be served: {error}") from error
+    with torch.device("meta"):
+        skeleton = MODEL_FOR_CAUSAL_LM_MAPPING[type(small)](copy.deepcopy(small))
+    parameters = sum(parameter.numel() for parameter in skeleton.parameters())
+    if parameters > PARAMETERS_MAX:
+        raise UnsupportedModelError(
+            f"{what} cannot be served: a miniature of it has {parameters / 1e6:.0f} million "
+            "parameters, so it has parts whose sizes nobody knows"
+        )
+    return small
+
+
+def _largest_difference(small: Any, description: ModelDescription) -> float:
+    generator = torch.Generator().manual_seed(SEED)
+    whole = _whole_model(small, generator)
+    tokens = [
+        torch.randint(1, small.vocab_size, (count,), generator=generator).tolist()
+        for count in SEQUENCE_TOKENS
+    ]
+    stages = _stages(small, description, whole.state_dict())
+    wanted = [_reference_logprobs(whole, ids) for ids in tokens]
+    differences = [
+        _difference(drawn, wanted[sequence][end - 1])
+        for sequence, end, drawn in _run(stages, tokens)
+    ]
+    return max(differences)
+
+
+def _whole_model(small: Any, generator: torch.Generator) -> Any:
+    """The miniature, with weights large enough that every part matters."""
+    config = copy.deepcopy(small)
+    config._attn_implementation = "eager"
+    model = MODEL_FOR_CAUSAL_LM_MAPPING[type(config)](config).float().eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            noise = torch.randn(parameter.shape, generator=generator)
+            if parameter.dim() > 1:
+                parameter.copy_(noise * parameter.shape[-1] ** -0.5)
+            else:
+                parameter.add_(noise * 0.1)
+    return model
+
+
+def _stages(
+    small: Any, description: ModelDescription, weights: dict[str, torch.Tensor]
+) -> list[StageExecutor]:
+    count = small.num_hidden_layers
+    cuts = sorted({0, 1, max(1, count - 1), count})
+    small_description = replace(
+        description,
+        layers=count,
+        hidden_size=small.hidden_size,
+        vocabulary_size=small.vocab_size,
+    )
+    return [
+        _stage(small, small_description, StagePart(range(start, end), count), weights)
+        for start, end in pairwise(cuts)
+    ]
+
+
+def _stage(
+    small: Any,
+    description: ModelDescription,
+    part: StagePart,
+    weights: dict[str, torch.Tensor],
+) -> StageExecutor:
+    model = build_stage_class(small, part)(copy.deepcopy(small)).float().eval()
+    missing, _ = model.load_state_dict(weights, strict=False)
+    if missing:
+        raise UnsupportedModelError(
+            f"{description.name} cannot be served: "
+            f"a stage of it wants {missing[0]}, which the whole lacks"
+        )
+    stage = StageExecutor(model, part, description, torch.device("cpu"), torch.float32)
+    stage.prepare(kv_tokens=256)
+    return stage
+
+
+def _run(
+    stages: Sequence[StageExecutor], tokens: Sequence[list[int]]
+) -> list[tuple[int, int, DrawnToken]]:
+    """Run the schedule; (sequence, tokens known, what was drawn) for the end of every span."""
+    sampling = SamplingParams(max_tokens=64, temperature=0.0, logprobs=LOGPROBS_MAX)
+    results = []
+    for number, entries in enumerate(SCHEDULE):
+        spans = tuple(Span(sequence, start, end, samples=True) for sequence, start, end in entries)
+        admissions = tuple(
+            Admission(span.request_id, 1, 1, sampling) for span in spans if span.start == 0
+        )
+        batch = Batch(number, BatchClass.PREFILL, -1, spans, admissions)
+        ids = [token for span in spans for token in tokens[span.request_id][span.start : span.end]]
+        drawn = _step_all(stages, batch, ids)
+        results += [(s.request_id, s.end, token) for s, token in zip(spans, drawn, strict=True)]
+    return results
+
+
+def _step_all(
+    stages: Sequence[StageExecutor], batch: Batch, token_ids: list[int]
+) -> tuple[DrawnToken, ...]:
+    output = stages[0].step(batch, token_ids)
+    for stage in stages[1:]:
+        output = stage.step(batch, hidden_TD=output.hidden_TD)
+    return output.drawn
+
+
+def _reference_logprobs(whole: Any, token_ids: list[int]) -> torch.Tensor:
+    with torch.inference_mode():
+        logits = whole(input_ids=torch.tensor([token_ids]), use_cache=False).logits[0]
+    return torch.log_softmax(logits.float(), -1)
+
+
+def _difference(drawn: DrawnToken, wanted_W: torch.Tensor) -> float:
+    """Largest difference among the likeliest words' log-probabilities, in standard deviations."""
+    # Once word by word, and once place by place: words that tie may come in another order.
+    best = wanted_W.topk(len(drawn.top)).values.tolist()
+    at_ids = [abs(logprob - float(wanted_W[word])) for word, logprob in drawn.top]
+    in_order = [abs(logprob - b) for (_, logprob), b in zip(drawn.top, best, strict=True)]
+    return float(max(at_ids + in_order) / wanted_W.std())
