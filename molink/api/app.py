@@ -76,7 +76,7 @@ def create_app(
             web.post(
                 "/v1/chat/completions", partial(post_chat_completions, service, texts, chat_format)
             ),
-            web.post("/v1/responses", partial(post_responses, service, chat_format)),
+            web.post("/v1/responses", partial(post_responses, service, texts, chat_format)),
             web.post("/v1/messages", partial(post_messages, service, chat_format)),
             web.post("/v1/messages/count_tokens", partial(post_count_tokens, service, chat_format)),
             web.post("/tokenize", partial(post_tokenize, service, chat_format)),

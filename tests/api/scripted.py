@@ -54,6 +54,7 @@ class ScriptedService(FakeService):
             event,
             token_ids=(ord(char),),
             text=char,
+            logprobs=tuple(replace(one, token_id=ord(char)) for one in event.logprobs),
             stop_reason=self.stop_reason if ended else None,
         )
 

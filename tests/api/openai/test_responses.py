@@ -264,8 +264,7 @@ async def test_a_failure_before_the_first_token_has_a_status(client, service):
         ({"temperature": -1}, "temperature"),
         ({"text": {"format": {"type": "json_schema", "name": "x"}}}, "text.format"),
         ({"text": {"format": {"type": "json_schema", "schema": {"type": "x"}}}}, "text.format"),
-        ({"top_logprobs": 2}, "top_logprobs"),
-        ({"include": ["message.output_text.logprobs"]}, "include"),
+        ({"top_logprobs": 21}, "top_logprobs"),
     ],
 )
 async def test_mistakes_are_named(client, service, fields, param):
@@ -279,6 +278,45 @@ async def test_mistakes_are_named(client, service, fields, param):
 async def test_what_was_answered_cannot_be_looked_up(client):
     with pytest.raises(openai.NotFoundError, match="Answers are not kept"):
         await client.responses.retrieve("resp_1")
+
+
+LOGPROBS = {"include": ["message.output_text.logprobs"], "top_logprobs": 1}
+
+
+async def test_log_probabilities_are_those_of_the_text(client, service):
+    service.says(f"<think>hm</think>\n\nYes.\n{CALL}")
+    answer = await client.responses.create(model=MODEL, input="hi", tools=[TOOL], **LOGPROBS)
+    _, message, _ = answer.output
+    logprobs = message.content[0].logprobs
+    assert (answer.top_logprobs, service.requests[0].sampling.logprobs) == (1, 1)
+    assert [one.token for one in logprobs] == list("Yes.")
+    assert (logprobs[0].logprob, logprobs[0].bytes) == (-0.5, [ord("Y")])
+    assert [one.logprob for one in logprobs[0].top_logprobs] == [-0.5]
+    async with client.responses.stream(model=MODEL, input="hi", tools=[TOOL], **LOGPROBS) as got:
+        events = [event async for event in got]
+    (done,) = [one for one in events if one.type == "response.output_text.done"]
+    deltas = [one for one in events if one.type == "response.output_text.delta"]
+    assert [part.token for one in deltas for part in one.logprobs] == list("Yes.")
+    assert [one.token for one in done.logprobs] == list("Yes.")
+    assert events[-1].response.output[1].content[0].logprobs == logprobs
+
+
+@pytest.mark.parametrize(
+    ("fields", "asked"),
+    [({}, None), ({"include": LOGPROBS["include"]}, 0), ({"top_logprobs": 3}, 3)],
+)
+async def test_log_probabilities_come_where_they_are_asked_for(client, service, fields, asked):
+    answer = await client.responses.create(model=MODEL, input="hi", **fields)
+    logprobs = answer.output[0].content[0].logprobs
+    assert "".join(one.token for one in logprobs) == ("" if asked is None else "Hello there.")
+    assert service.requests[0].sampling.logprobs == asked
+
+
+async def test_a_broken_call_becomes_text_with_all_its_log_probabilities(client, service):
+    service.says('<tool_call>{"name": "weather", "arguments": {"city"')
+    answer = await client.responses.create(model=MODEL, input="hi", tools=[TOOL], **LOGPROBS)
+    (part,) = answer.output[0].content
+    assert "".join(one.token for one in part.logprobs) == part.text == service.script
 
 
 class Weather(BaseModel):

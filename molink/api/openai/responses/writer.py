@@ -7,13 +7,14 @@ event is numbered and names the item and its place, as OpenAI's client demands.
 
 import secrets
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from molink.api.chat.parts import ReasoningDelta, TextDelta, ToolCallDelta
 from molink.api.chat.typed_answer import Event, Spent, TypedPart
 from molink.api.errors import ApiError
+from molink.api.openai.logprobs import TokenTexts, positions
 
 __all__ = ["ResponseWriter"]
 
@@ -27,18 +28,10 @@ class _Kind:
     done: str
     full: str
     """What the event of its end calls its text."""
-    part: Callable[[str], dict[str, Any]] | None
-    """The one part of its content with a text; None: the text is a field of the item."""
-    beside: Mapping[str, Any] = field(default_factory=dict)
-    """What its events of text hold beside that."""
-
-
-def _output_text(text: str) -> dict[str, Any]:
-    return {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
-
-
-def _reasoning_text(text: str) -> dict[str, Any]:
-    return {"type": "reasoning_text", "text": text}
+    part: Mapping[str, Any] | None
+    """The one part of its content, which gets the text; None: the text is a field of the item."""
+    has_logprobs: bool = False
+    """Whether its part and its events of text hold log-probabilities."""
 
 
 _MESSAGE = _Kind(
@@ -46,11 +39,15 @@ _MESSAGE = _Kind(
     "response.output_text.delta",
     "response.output_text.done",
     "text",
-    _output_text,
-    beside={"logprobs": []},
+    {"type": "output_text", "annotations": []},
+    has_logprobs=True,
 )
 _REASONING = _Kind(
-    "rs", "response.reasoning_text.delta", "response.reasoning_text.done", "text", _reasoning_text
+    "rs",
+    "response.reasoning_text.delta",
+    "response.reasoning_text.done",
+    "text",
+    {"type": "reasoning_text"},
 )
 _CALL = _Kind(
     "fc",
@@ -70,12 +67,15 @@ class _OpenItem:
     call: int = -1
     """Index of its call."""
     texts: list[str] = field(default_factory=list)
+    logprobs: list[dict[str, Any]] = field(default_factory=list)
 
 
 class ResponseWriter:
     """Writer of one response."""
 
-    def __init__(self, response_id: str, model: str, settings: Mapping[str, Any]) -> None:
+    def __init__(
+        self, response_id: str, model: str, settings: Mapping[str, Any], token_texts: TokenTexts
+    ) -> None:
         """`settings`: what of the request the response repeats."""
         self._body: dict[str, Any] = {
             "id": response_id,
@@ -93,6 +93,7 @@ class ResponseWriter:
             "usage": None,
             **settings,
         }
+        self._token_texts = token_texts
         self._open: _OpenItem | None = None
         self._events: list[Event] = []
         self._sequence_number = 0
@@ -111,8 +112,8 @@ class ResponseWriter:
     def wrote(self, part: TypedPart) -> list[Event]:
         """The events of the next part."""
         match part:
-            case TextDelta(text):
-                self._continue(_MESSAGE, text)
+            case TextDelta(text, logprobs):
+                self._continue(_MESSAGE, text, positions(logprobs, self._token_texts))
             case ReasoningDelta(text):
                 self._continue(_REASONING, text)
             case ToolCallDelta():
@@ -140,13 +141,13 @@ class ResponseWriter:
 
     # -- items ------------------------------------------------------------------------------------
 
-    def _continue(self, kind: _Kind, text: str) -> None:
+    def _continue(self, kind: _Kind, text: str, logprobs: Sequence[dict[str, Any]] = ()) -> None:
         if self._open is None or self._open.kind is not kind:
             self._close()
             is_message = kind is _MESSAGE
             item = {"type": "message", "role": "assistant"} if is_message else {"type": "reasoning"}
             self._begin(kind, item | ({} if is_message else {"summary": []}) | {"content": []})
-        self._add(text)
+        self._add(text, logprobs)
 
     def _continue_call(self, part: ToolCallDelta) -> None:
         if self._open is None or self._open.kind is not _CALL or self._open.call != part.index:
@@ -160,25 +161,30 @@ class ResponseWriter:
         self._open = _OpenItem(kind, item, call)
         self._add_item_event("response.output_item.added")
         if kind.part is not None:
-            self._add_part_event("response.content_part.added", part=kind.part(""))
+            part = {**kind.part, "text": "", **_logprobs(kind, [])}
+            self._add_part_event("response.content_part.added", part=part)
 
-    def _add(self, text: str) -> None:
+    def _add(self, text: str, logprobs: Sequence[dict[str, Any]] = ()) -> None:
         assert self._open is not None, "it has begun"
         if text:
             self._open.texts.append(text)
-            self._add_part_event(self._open.kind.delta, delta=text, **self._open.kind.beside)
+            self._open.logprobs += logprobs
+            beside = _logprobs(self._open.kind, logprobs)
+            self._add_part_event(self._open.kind.delta, delta=text, **beside)
 
     def _close(self, status: str = "completed") -> None:
         if self._open is None:
             return
         kind, item, text = self._open.kind, self._open.item, "".join(self._open.texts)
         item["status"] = status
-        self._add_part_event(kind.done, **{kind.full: text}, **kind.beside)
+        beside = _logprobs(kind, self._open.logprobs)
+        self._add_part_event(kind.done, **{kind.full: text}, **beside)
         if kind.part is None:
             item["arguments"] = text
         else:
-            item["content"] = [kind.part(text)]
-            self._add_part_event("response.content_part.done", part=kind.part(text))
+            part = {**kind.part, "text": text, **beside}
+            item["content"] = [part]
+            self._add_part_event("response.content_part.done", part=part)
         self._add_item_event("response.output_item.done")
         self._body["output"].append(item)
         self._open = None
@@ -215,6 +221,10 @@ class ResponseWriter:
     def _take_events(self) -> list[Event]:
         events, self._events = self._events, []
         return events
+
+
+def _logprobs(kind: _Kind, logprobs: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    return {"logprobs": list(logprobs)} if kind.has_logprobs else {}
 
 
 def _usage(spent: Spent) -> dict[str, Any]:
