@@ -18,9 +18,9 @@ from molink.api.headers.cors import preflight_answered
 from molink.api.headers.ignored_fields import STRICT
 from molink.api.headers.request_id import request_identified
 from molink.api.metrics.route import Metrics, add_metrics_route
-from molink.api.openai.answer import TokenTexts
 from molink.api.openai.chat import post_chat_completions
 from molink.api.openai.completions import post_completions
+from molink.api.openai.logprobs import TokenTexts
 from molink.api.openai.responses.endpoint import post_responses
 from molink.api.openapi.routes import add_openapi_routes
 from molink.api.page.routes import add_page_routes
@@ -71,12 +71,12 @@ def create_app(
     chat_format = chat_format or ChatFormat.of(service.card.tokenizer)
     app.add_routes(
         [
-            web.post("/generate", partial(post_generate, service)),
+            web.post("/generate", partial(post_generate, service, texts)),
             web.post("/v1/completions", partial(post_completions, service, texts)),
             web.post(
                 "/v1/chat/completions", partial(post_chat_completions, service, texts, chat_format)
             ),
-            web.post("/v1/responses", partial(post_responses, service, chat_format)),
+            web.post("/v1/responses", partial(post_responses, service, texts, chat_format)),
             web.post("/v1/messages", partial(post_messages, service, chat_format)),
             web.post("/v1/messages/count_tokens", partial(post_count_tokens, service, chat_format)),
             web.post("/tokenize", partial(post_tokenize, service, chat_format)),

@@ -148,10 +148,12 @@ async def errors_in_shape(request: web.Request, handler: Handler) -> web.StreamR
     try:
         return await handler(request)
     except ClientConnectionResetError:
-        raise  # the client has gone
+        if request.transport is not None and not request.transport.is_closing():
+            raise  # The answer breaks off on purpose.
+        return web.Response()  # Nobody is there to read it; raised, it would be logged as a fault.
     except web.HTTPException as error:
         return _response(request, _of_http_exception(request, error))
-    except Exception as error:
+    except Exception as error:  # A bug: one request's 500, whatever it raised.
         return _response(request, as_api_error(error))
 
 

@@ -19,6 +19,7 @@ from molink.api.errors import ApiError
 from molink.api.grammars.fields import grammar_of
 from molink.api.headers.request_id import request_id_of
 from molink.api.headers.serving import served_by
+from molink.api.openai.logprobs import TokenTexts, check_scores, prompt_entries
 from molink.api.requests import (
     check_model,
     generation_requests,
@@ -26,6 +27,7 @@ from molink.api.requests import (
     tokens_of_prompt,
 )
 from molink.api.schemas import GenerateBody
+from molink.api.workers import in_worker
 from molink.serving.service import (
     GenerationRequest,
     GenerationService,
@@ -72,7 +74,9 @@ class Stopwatch:
         }
 
 
-async def post_generate(service: GenerationService, request: web.Request) -> web.StreamResponse:
+async def post_generate(
+    service: GenerationService, texts: TokenTexts, request: web.Request
+) -> web.StreamResponse:
     """Answer one request, whole or as a stream of events."""
     stopwatch = Stopwatch(time.perf_counter, time.perf_counter())
     async with checked_body(request, GenerateBody) as body:
@@ -84,7 +88,7 @@ async def post_generate(service: GenerationService, request: web.Request) -> web
         async for event in events:
             stopwatch.tokens_came(len(event.token_ids))
             answer.add(event)
-        return web.json_response(writer.body(answer), dumps=json_text)
+        return await _whole_response(writer.body(answer), answer, job, texts)
 
     async def streamed(_: int, events: AsyncIterator[TokenEvent]) -> web.StreamResponse:
         async with EventStream(request) as stream:
@@ -99,6 +103,21 @@ async def post_generate(service: GenerationService, request: web.Request) -> web
     caller.usage.prompt_tokens += len(job.prompt_token_ids)
     (response,) = await generate_all(caller, service, [job], consume)
     return response
+
+
+async def _whole_response(
+    body: dict[str, Any], answer: Answer, job: GenerationRequest, texts: TokenTexts
+) -> web.Response:
+    count = job.sampling.prompt_logprobs
+    if count is None:
+        return web.json_response(body, dumps=json_text)
+
+    def written() -> str:
+        return json_text(
+            body | {"prompt_logprobs": prompt_entries(answer.prompt_logprobs, count, texts)}
+        )
+
+    return web.Response(text=await in_worker(written), content_type="application/json")
 
 
 async def _job_of(request: web.Request, body: GenerateBody, card: ModelCard) -> GenerationRequest:
@@ -116,8 +135,15 @@ async def _job_of(request: web.Request, body: GenerateBody, card: ModelCard) -> 
         body.max_tokens, len(prompt), card, default=DEFAULT_MAX_TOKENS, param="max_tokens"
     )
     grammar = await grammar_of(request, body, card)
+    check_scores(body.prompt_logprobs, len(prompt), stream=body.stream)
     (job,) = generation_requests(
-        prompt, body, card, max_tokens=max_tokens, logprobs=body.logprobs, grammar=grammar
+        prompt,
+        body,
+        card,
+        max_tokens=max_tokens,
+        logprobs=body.logprobs,
+        grammar=grammar,
+        prompt_logprobs=body.prompt_logprobs,
     )
     return job
 

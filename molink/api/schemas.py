@@ -8,13 +8,12 @@ thing that is wrong where a union of types would list every shape that did not m
 """
 
 from collections.abc import Callable
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar
 
 from pydantic import (
     BaseModel,
     BeforeValidator,
     ConfigDict,
-    FailFast,
     Field,
     ValidationInfo,
     WithJsonSchema,
@@ -25,7 +24,6 @@ from molink.api.errors import NAME_CHARS_SHOWN
 from molink.api.grammars.schemas import Choices, GrammarText, ResponseFormat, StructuredOutputs
 from molink.api.openai.refused_fields import (
     OF_ALL_ENDPOINTS,
-    OF_CHAT,
     OF_COMPLETIONS,
     OF_GENERATE,
     FieldDefaults,
@@ -44,16 +42,12 @@ __all__ = [
     "STOP_CHARS_MAX",
     "STOP_TOKEN_IDS_MAX",
     "Body",
-    "ChatBody",
     "CompletionBody",
     "GenerateBody",
-    "Message",
-    "NamedToolChoice",
     "Part",
     "SamplingBody",
     "StopTexts",
     "StreamOptions",
-    "ToolBody",
     "list_only",
     "only_type",
     "type_tag",
@@ -79,9 +73,6 @@ TIMEOUT_S_MAX = 86_400.0
 TOOLS_MAX = 128
 """OpenAI's limit; each is shown to the model."""
 
-TOOL_CALLS_MAX = 1024
-"""Of one message: more than any model makes in an answer."""
-
 
 SEED_MIN = -(2**63)
 SEED_MAX = 2**64 - 1
@@ -90,14 +81,6 @@ SEED_MAX = 2**64 - 1
 
 def _as_list(value: Any) -> Any:
     return [value] if isinstance(value, str) else list_only(value)
-
-
-def _as_parts(value: Any, info: ValidationInfo) -> Any:
-    if value is None and info.data.get("tool_calls"):
-        return []
-    if value is None:
-        raise ValueError("is missing: add it to the request")
-    return [{"type": "text", "text": value}] if isinstance(value, str) else list_only(value)
 
 
 def list_only(value: Any) -> Any:
@@ -119,8 +102,6 @@ StopTexts = Annotated[StopList, BeforeValidator(_as_list, StopText | StopList)]
 TokenIds = Annotated[list[int], Field(max_length=STOP_TOKEN_IDS_MAX)]
 Bias = Annotated[float, Field(ge=-LOGIT_BIAS_MAX, le=LOGIT_BIAS_MAX)]
 LogitBias = Annotated[dict[str, Bias], BeforeValidator(_few_biases)]
-ToolName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.:/-]{1,128}$")]
-ReasoningEffort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
 
 
 TOKEN_IDS_SCHEMA = {
@@ -258,6 +239,8 @@ class GenerateBody(SamplingBody):
     """Text to continue."""
     prompt_token_ids: Annotated[Any, WithJsonSchema(TOKEN_IDS_SCHEMA)] = None
     """The same as token ids."""
+    prompt_logprobs: int | None = Field(default=None, ge=0, le=LOGPROBS_MAX)
+    """Default: none. k: of each token of the prompt and of the k most likely at its place."""
     logprobs: int | None = Field(default=None, ge=0, le=LOGPROBS_MAX)
     """Default: none. k: the log-probability of each token and of the k most likely ones at its
     place."""
@@ -292,106 +275,3 @@ class CompletionBody(SamplingBody):
         if value is not None and value < (info.data.get("n") or 1):
             raise ValueError("must be 'n' or more: send a larger number")
         return value
-
-
-class TextPart(_Strict):
-    """One part of a message's content; only text is served."""
-
-    type: Literal["text"]
-    text: str
-
-
-class FunctionCall(_Strict):
-    """Name and arguments of a call, as the model wrote them."""
-
-    name: str
-    arguments: str
-
-
-class ToolCallBody(_Strict):
-    """Call that the assistant has made before."""
-
-    id: str
-    type: Literal["function"] = "function"
-    function: FunctionCall
-    index: int | None = None
-    """Of a streamed answer, which some clients leave in. It does nothing."""
-
-
-class Message(_Strict):
-    """One message of a conversation. `developer` is shown to the chat template as `system`."""
-
-    role: Literal["system", "developer", "user", "assistant", "tool"]
-    tool_calls: list[ToolCallBody] | None = Field(default=None, max_length=TOOL_CALLS_MAX)
-    tool_call_id: str | None = None
-    """Of a tool's result: which call it belongs to."""
-    content: Annotated[
-        list[TextPart], FailFast(), BeforeValidator(_as_parts, str | list[TextPart] | None)
-    ] = Field(default=None, validate_default=True)
-    """May be absent where the assistant called tools."""
-    reasoning: str | None = None
-    """What the assistant thought."""
-    reasoning_content: str | None = None
-    """The same, under the name that many clients use."""
-    name: str | None = None
-
-
-class FunctionBody(_Strict):
-    """Function that the model may call."""
-
-    name: ToolName
-    description: str | None = None
-    parameters: dict[str, Any] | None = None
-    """JSON schema of an object. Default: no arguments."""
-    strict: bool | None = None
-    """Arguments of a call that is not forced are the model's own; true does not change that."""
-
-
-class ToolBody(_Strict):
-    """Tool that the model may call."""
-
-    type: Literal["function"]
-    function: FunctionBody
-
-
-class NamedFunction(_Strict):
-    """Name of a function."""
-
-    name: ToolName
-
-
-class NamedToolChoice(_Strict):
-    """The one tool that must be called."""
-
-    type: Literal["function"]
-    function: NamedFunction
-
-
-class ChatBody(SamplingBody):
-    """Body of `POST /v1/chat/completions`."""
-
-    unsupported = OF_CHAT
-    messages: Annotated[list[Message], FailFast(), Field(min_length=1, max_length=MESSAGES_MAX)]
-    """The conversation so far."""
-    max_completion_tokens: int | None = Field(default=None, ge=1)
-    """OpenAI's present name of max_tokens; wins when both are given."""
-    n: int | None = Field(default=None, ge=1, le=CHOICES_MAX)
-    """Default 1: answers."""
-    logprobs: bool | None = None
-    """Default false. True: the log-probability of each token."""
-    top_logprobs: int | None = Field(default=None, ge=0, le=LOGPROBS_MAX)
-    """Default 0. k: also of the k most likely ones at its place."""
-    stream_options: StreamOptions | None = None
-    """Of a stream: `{"include_usage": true}` adds an event with the tokens that were counted."""
-    tools: list[ToolBody] | None = Field(default=None, max_length=TOOLS_MAX)
-    """Functions that the model may call."""
-    tool_choice: Any = None
-    """Default "auto" with tools. "none", "auto", "required", or one tool by name."""
-    parallel_tool_calls: bool | None = None
-    """Default true. False: calls after the first are left out of the answer."""
-    reasoning_effort: ReasoningEffort | None = None
-    """For the chat template; default: as the template says."""
-    include_reasoning: bool | None = None
-    """Default true. False: the answer is without its reasoning."""
-    chat_template_kwargs: dict[str, Any] | None = None
-    """Variables for the chat template, such as "enable_thinking"."""

@@ -72,6 +72,7 @@ AFTER_LAYERS = frozenset(
         "norm_f",
         "final_norm",
         "layer_norm",
+        "embedding_norm",
     }
 )
 """Names of modules after the last layer."""

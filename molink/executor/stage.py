@@ -16,6 +16,7 @@ import torch
 
 from molink.checkpoint.description import ModelDescription
 from molink.errors import StageError, UnsupportedModelError
+from molink.executor.architecture.pruning import fit_skips
 from molink.executor.attention import AttentionStep, active_step
 from molink.executor.cpu.packed_linear import PackedLinear
 from molink.executor.cpu.rewriting import rewrite
@@ -111,6 +112,7 @@ class StageExecutor:
         """Run one token to learn the KV's shape and to warm kernels up, then make room for
         `kv_tokens`.
         """
+        fit_skips(self.model, self._warm_up)
         if self.device.type == "cpu":
             rewrite(self.model, self._warm_up, embeds=self.is_head, progress=progress)
         self._warm_up()

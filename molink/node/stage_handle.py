@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import assert_never
 
-from molink.errors import LinkLostError, StageError, UserError
+from molink.errors import FrameError, LinkLostError, StageError, UserError
 from molink.stage_protocol.messages import (
     Command,
     Fact,
@@ -81,9 +81,15 @@ class ChildProcess:
         return self.process.pid
 
     async def read_line(self) -> bytes:
-        """The next line that the child prints; empty when it has ended."""
+        """The next line that the child prints; empty when it has ended. Raises StageError for one
+        that is too long."""
         assert self.process.stdout is not None
-        return await self.process.stdout.readline()
+        try:
+            return await self.process.stdout.readline()
+        except ValueError:
+            raise StageError(
+                f"The process {self.pid} printed a line of over {LINE_BYTES_MAX} bytes."
+            ) from None
 
     def write_line(self, line: bytes) -> None:
         """Send the child a line."""
@@ -222,10 +228,18 @@ class StageHandle:
                 f"{self.name} (pid {self.child.pid}) ended unexpectedly with code {code}; "
                 "-9 mostly means that memory ran out: use more nodes or fewer --kv-tokens."
             )
-        fact = decode_line(line)
-        assert isinstance(fact, Fact), "a stage sends no commands"
+        fact = self._fact(line)
         if isinstance(fact, StageFailed):
             raise self._error(fact)
+        return fact
+
+    def _fact(self, line: bytes) -> Fact:
+        try:
+            fact = decode_line(line)
+        except FrameError as error:
+            raise StageError(f"{self.name} reported what cannot be read: {error}.") from None
+        if not isinstance(fact, Fact):
+            raise StageError(f"{self.name} sent a command, {type(fact).__name__}: update MoLink.")
         return fact
 
     def _error(self, fact: StageFailed) -> UserError | StageError:

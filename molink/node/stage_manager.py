@@ -290,9 +290,11 @@ class StageManager:
             raise
 
     async def _ended(self, handle: StageHandle | None) -> None:
-        await self.routes.leave()
-        if handle is not None:
-            await handle.child.stop()
+        try:
+            await self.routes.leave()
+        finally:
+            if handle is not None:
+                await handle.child.stop()
 
 
 def ring_terms(assignment: Assignment) -> RingTerms:

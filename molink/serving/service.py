@@ -48,7 +48,8 @@ class ChatTokenizer(Protocol):
         tokenize: bool,
         **kwargs: Any,
     ) -> Any:
-        """The prompt text of a conversation (tokenize=False)."""
+        """The prompt text of a conversation (tokenize=False); `continue_final_message`: it ends
+        within the last message."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -329,7 +329,7 @@ class RequestLog:
         except (GeneratorExit, asyncio.CancelledError):
             timeline.finished("cancelled", self.clock())
             raise
-        except Exception as error:
+        except Exception as error:  # Whatever it was: it is noted here, and raised again.
             timeline.finished("error", self.clock(), str(error) or type(error).__name__)
             raise
         finally:

@@ -72,7 +72,7 @@ class StageLoop:
                 self.reports.moved()
                 self._take_messages()
                 self._step()
-        except Exception as error:
+        except Exception as error:  # Whatever it was: it is raised again once its events are kept.
             self.events.write_failure(error)
             raise
         finally:
@@ -178,14 +178,14 @@ class StageLoop:
     def _pass_on(self, decision: SendRows | SendTokens, output: StepOutput) -> None:
         match decision:
             case SendRows(planned, next_decode_due_at):
-                batch = self.reports.recent.told(planned)
+                batch = self.reports.recent.with_waits(planned)
                 assert output.hidden_TD is not None, "every stage but the tail has rows"
                 self.links.set_next_decode_due(next_decode_due_at)
                 header, buffer = self.packing.pack(output.hidden_TD, batch.codec)
                 message = Activations(batch, header, buffer)
                 self.links.send_next(message, batch.batch_class)
             case SendTokens(planned):
-                batch = self.reports.recent.told(planned)
+                batch = self.reports.recent.with_waits(planned)
                 returned, copies = self.end_rules.sampled(batch, output.drawn, output.scores)
                 self.links.send_next(returned)
                 for copy in copies:

@@ -21,8 +21,9 @@ from molink_scheduler.events import (
 
 __all__ = ["RecentWork"]
 
-TOLD_S = 2.5
-"""For how long work is told after it has ended: reports come once a second, and one may be lost."""
+REPORTED_S = 2.5
+"""For how long work is reported after it has ended: reports come twice a second, and some may be
+lost."""
 
 WAITING_MAX = 8192
 """Requests whose arrival is known while they wait: twice what a coordinator has on a ring."""
@@ -136,13 +137,13 @@ class RecentWork:
 
     def _make_room(self, now: float) -> None:
         """For one more prompt."""
-        old = [one for one, prompt in self._prompts.items() if now - prompt.moved_at > TOLD_S]
+        old = [one for one, prompt in self._prompts.items() if now - prompt.moved_at > REPORTED_S]
         for request_id in old:
             del self._prompts[request_id]
         while len(self._prompts) >= PROMPTS_MAX:
             del self._prompts[next(iter(self._prompts))]
 
-    def told(self, batch: Batch) -> Batch:
+    def with_waits(self, batch: Batch) -> Batch:
         """The batch as it leaves the head: those who are new in it bear how long they waited."""
         if not (self.is_head and batch.admissions):
             return batch
@@ -166,12 +167,12 @@ class RecentWork:
         return tuple(
             (request_id, prompt.tokens, round(prompt.waited_s, DIGITS))
             for request_id, prompt in self._prompts.items()
-            if now - prompt.moved_at <= TOLD_S
+            if now - prompt.moved_at <= REPORTED_S
         )
 
     def pieces(self, now: float) -> tuple[tuple[int, int, int, float], ...]:
         """`StageHealth.recent_pieces` as of now."""
-        return tuple(piece[:4] for piece in self._pieces if now - piece[4] <= TOLD_S)
+        return tuple(piece[:4] for piece in self._pieces if now - piece[4] <= REPORTED_S)
 
     def micro_batches(self, now: float) -> tuple[float, float | None]:
         """Those that were here since the last call, as a mean; and on the head those of the ring,
@@ -181,4 +182,4 @@ class RecentWork:
 
     def steps(self, now: float) -> tuple[tuple[int, int, bool, float, float], ...]:
         """`StageHealth.recent_steps` as of now."""
-        return tuple(step for step in self._steps if now - step[3] <= TOLD_S)
+        return tuple(step for step in self._steps if now - step[3] <= REPORTED_S)

@@ -15,6 +15,7 @@ import signal
 import sys
 import threading
 import traceback
+from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 from typing import BinaryIO, TextIO, cast
@@ -24,12 +25,14 @@ from molink.printable import PrintableStream
 from molink.stage_protocol.messages import (
     Fact,
     JoinRing,
+    LoadProgressed,
     LoadStage,
     MovePath,
     OutgoingLink,
     SetAllowed,
     SetUploadCap,
     StageFailed,
+    StageHealth,
     Steering,
     decode_line,
     encode_line,
@@ -39,6 +42,63 @@ __all__ = ["main"]
 
 EXIT_FAILED = 3
 """The process reported StageFailed and ended."""
+
+FACTS_WAITING_MAX = 256
+"""That the supervisor has not read; of more the oldest are dropped. A stage has a handful to report
+between two of its health reports, of which only the latest waits."""
+
+FLUSH_WITHIN_S = 2.0
+"""For which the last fact is waited for: a supervisor that reads at all reads within that."""
+
+
+class FactOutlet:
+    """Thread that writes facts to the supervisor, so that nobody who reports one ever waits.
+
+    A supervisor that reads nothing for a minute, suspended or busy, fills a pipe of 64 KB with
+    health reports. A loop that wrote them itself would stand then, and its ring with it.
+    """
+
+    def __init__(self, facts: BinaryIO) -> None:
+        self._facts = facts
+        self._waiting: deque[tuple[type[Fact], bytes]] = deque(maxlen=FACTS_WAITING_MAX)
+        self._is_writing = False
+        self._changed = threading.Condition()
+        threading.Thread(target=self._write, name="facts", daemon=True).start()
+
+    def put(self, fact: Fact) -> None:
+        """Let a fact leave; health or progress takes the place of what still waits of the same."""
+        line = encode_line(fact)
+        with self._changed:
+            if isinstance(fact, StageHealth | LoadProgressed):
+                outdated = [one for one in self._waiting if one[0] is type(fact)]
+                for one in outdated:
+                    self._waiting.remove(one)
+            self._waiting.append((type(fact), line))
+            self._changed.notify_all()
+
+    def flush(self) -> None:
+        """Wait until all has left, but not for ever."""
+        with self._changed:
+            self._changed.wait_for(self._is_empty, FLUSH_WITHIN_S)
+
+    def _is_empty(self) -> bool:
+        return not self._waiting and not self._is_writing
+
+    def _write(self) -> None:
+        try:
+            while True:
+                self._facts.write(self._next_line())
+                self._facts.flush()
+        except OSError:
+            return  # The supervisor is gone, and our input with it: that ends the process.
+
+    def _next_line(self) -> bytes:
+        with self._changed:
+            self._is_writing = False
+            self._changed.notify_all()
+            self._changed.wait_for(lambda: bool(self._waiting))
+            self._is_writing = True
+            return self._waiting.popleft()[1]
 
 
 class SupervisorPipe:
@@ -51,8 +111,7 @@ class SupervisorPipe:
 
     def __init__(self, commands: BinaryIO, facts: BinaryIO) -> None:
         self._commands = commands
-        self._facts = facts
-        self._facts_lock = threading.Lock()
+        self._facts = FactOutlet(facts)
         self._queue: queue.SimpleQueue[LoadStage | JoinRing] = queue.SimpleQueue()
         self._steering_lock = threading.Lock()
         self._early: dict[object, Steering] = {}
@@ -79,10 +138,12 @@ class SupervisorPipe:
                 handle(command)
 
     def report(self, fact: Fact) -> None:
-        """Report to the supervisor; from any thread."""
-        with self._facts_lock:
-            self._facts.write(encode_line(fact))
-            self._facts.flush()
+        """Report to the supervisor, at once; from any thread."""
+        self._facts.put(fact)
+
+    def flush(self) -> None:
+        """Wait until what was reported has left, before the process ends; not for ever."""
+        self._facts.flush()
 
     def _read(self) -> None:
         """End the process when the input closes, or brings what is no command."""
@@ -146,6 +207,7 @@ def main() -> None:
         loop.run()
     except Exception as error:
         supervisor.report(_failure(error))
+        supervisor.flush()
         sys.stdout.flush()
         os._exit(EXIT_FAILED)
     raise StageError("a stage's loop ended")

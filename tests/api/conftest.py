@@ -28,7 +28,8 @@ EOS = 3
 CHAT_TEMPLATE = (
     "{% for m in messages %}"
     "{% if m.role == 'assistant' and loop.first %}{{ raise_exception('user first') }}{% endif %}"
-    "<{{ m.role }}>{{ m.content }}{% endfor %}<assistant>"
+    "<{{ m.role }}>{{ m.content }}{% endfor %}"
+    "{% if add_generation_prompt %}<assistant>{% endif %}"
 )
 
 
@@ -60,14 +61,17 @@ class CharTokenizer:
         *,
         add_generation_prompt: bool,
         tokenize: bool,
+        continue_final_message: bool = False,
         **variables: Any,
     ) -> str:
-        assert add_generation_prompt and not tokenize
+        assert not tokenize and not (add_generation_prompt and continue_final_message)
         environment = Environment()
         environment.globals["raise_exception"] = _raise_exception
-        return environment.from_string(self.chat_template).render(
-            messages=conversation, **variables
+        text = environment.from_string(self.chat_template).render(
+            messages=conversation, add_generation_prompt=add_generation_prompt, **variables
         )
+        last = conversation[-1]["content"]
+        return text[: text.rindex(last) + len(last)] if continue_final_message else text
 
 
 CARD = ModelCard(

@@ -13,7 +13,8 @@ TEMPLATE = (
     "{{ m.content }}"
     "{% for c in m.tool_calls or [] %}"
     "<tool_call>{{ c.function.name }} {{ c.function.arguments | tojson }}</tool_call>"
-    "{% endfor %}{% endfor %}<assistant>"
+    "{% endfor %}{% endfor %}"
+    "{% if add_generation_prompt %}<assistant>{% endif %}"
 )
 
 CALL = '<tool_call>\n{"name": "weather", "arguments": {"city": "Oslo"}}\n</tool_call>'
@@ -53,6 +54,7 @@ class ScriptedService(FakeService):
             event,
             token_ids=(ord(char),),
             text=char,
+            logprobs=tuple(replace(one, token_id=ord(char)) for one in event.logprobs),
             stop_reason=self.stop_reason if ended else None,
         )
 

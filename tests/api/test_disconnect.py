@@ -2,8 +2,13 @@
 
 import asyncio
 import json
+import logging
 
 import pytest
+from aiohttp import ClientPayloadError, web
+from aiohttp.test_utils import TestServer
+
+from molink.api.errors import errors_in_shape
 
 N = 3
 REQUESTS = [
@@ -11,6 +16,8 @@ REQUESTS = [
     ("/v1/completions", {"prompt": "x", "n": N}, N),
     ("/v1/completions", {"prompt": ["x", "y"]}, 2),
     ("/v1/chat/completions", {"messages": [{"role": "user", "content": "x"}], "n": N}, N),
+    ("/v1/responses", {"input": "x"}, 1),
+    ("/v1/messages", {"messages": [{"role": "user", "content": "x"}], "max_tokens": 20}, 1),
 ]
 LIMIT_S = 20
 """Only a hung test reaches this."""
@@ -75,3 +82,23 @@ async def test_shutting_down_closes_open_answers(service, serve, http):
         await service.closed.acquire()
     assert service.closed.locked(), "the one that was open"
     writer.close()
+
+
+async def test_who_leaves_during_an_answer_is_no_fault_in_the_log(http, caplog):
+    """It leaves between two pieces, before the loop has told the handler."""
+    left = asyncio.Event()
+
+    async def handle(request):
+        answer = web.StreamResponse()
+        await answer.prepare(request)
+        request.transport.close()
+        left.set()
+        await answer.write(b"for nobody")
+
+    app = web.Application(middlewares=[errors_in_shape])
+    app.router.add_get("/", handle)
+    async with TestServer(app) as server, http.get(server.make_url("/")) as answer:
+        await left.wait()
+        with pytest.raises(ClientPayloadError):
+            await answer.read()
+    assert not [one for one in caplog.records if one.levelno >= logging.WARNING]

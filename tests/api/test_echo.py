@@ -112,9 +112,54 @@ async def test_what_does_not_go_together(service, serve, http, extra, param):
 
 
 async def test_an_answer_of_too_many_is_refused(service, serve, http, monkeypatch):
-    monkeypatch.setattr("molink.api.openai.echo.SCORES_MAX", 100)
+    monkeypatch.setattr("molink.api.openai.logprobs.SCORES_MAX", 100)
     body = {"prompt": "x" * 49, "prompt_logprobs": 1}
     url = await serve(service)
     for extra, status in (({}, 200), ({"n": 2}, 400), ({"prompt_logprobs": 2}, 400)):
         async with http.post(f"{url}/v1/completions", json=body | extra) as response:
             assert response.status == status
+
+
+HELLO = [{"role": "user", "content": "hi"}]
+
+
+async def test_prompt_logprobs_of_a_conversation(client, service):
+    answer = await client.chat.completions.create(
+        model=MODEL, messages=HELLO, n=2, max_tokens=1, extra_body={"prompt_logprobs": 0}
+    )
+    first, *others = answer.prompt_logprobs
+    prompt = "<user>hi<assistant>"
+    assert first is None
+    assert [next(iter(one.values()))["decoded_token"] for one in others] == list(prompt[1:])
+    assert others[0] == {
+        str(ord("u")): {"logprob": -1.0, "rank": 1, "decoded_token": "u"},
+    }
+    assert not hasattr(answer.choices[0], "prompt_logprobs"), "it stands beside the choices"
+    asked = [one.sampling.prompt_logprobs for one in service.requests]
+    assert asked == [0, None], "the prompt is scored once"
+    plain = await client.chat.completions.create(model=MODEL, messages=HELLO, max_tokens=1)
+    assert not hasattr(plain, "prompt_logprobs")
+
+
+async def test_prompt_logprobs_without_a_tokenizer(bare_service, serve, http):
+    url = await serve(bare_service)
+    body = {"prompt_token_ids": [5, 6], "max_tokens": 1, "prompt_logprobs": 1}
+    async with http.post(f"{url}/generate", json=body) as response:
+        answer = await response.json()
+    alternative = {"logprob": -1.0, "rank": 1, "decoded_token": "token_id:6"}
+    assert answer["prompt_logprobs"] == [None, {"6": alternative}]
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [("/v1/chat/completions", {"messages": HELLO}), ("/generate", {"prompt": "hi"})],
+)
+async def test_a_stream_or_too_many_are_refused(service, serve, http, monkeypatch, path, body):
+    monkeypatch.setattr("molink.api.openai.logprobs.SCORES_MAX", 40)
+    url = await serve(service)
+    cases = [({"prompt_logprobs": 0}, 200), ({"prompt_logprobs": 20}, 400)]
+    for extra, status in [*cases, ({"prompt_logprobs": 0, "stream": True}, 400)]:
+        async with http.post(f"{url}{path}", json=body | extra) as response:
+            answer = await response.json()
+        assert response.status == status
+        assert status == 200 or answer["error"]["param"] == "prompt_logprobs"

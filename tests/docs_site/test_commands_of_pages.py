@@ -69,11 +69,15 @@ def called(line: str) -> tuple[click.Context, list[str]]:
     return context, words
 
 
-def parse(line: str) -> None:
-    """Raise click's error where the line could not be typed so."""
+def objection(line: str) -> str:
+    """What the command line objects to in a line; empty where it can be typed so."""
     context, words = called(line)
     if not {"--help", "--version", "-h"} & set(words):
-        context.command.make_context(context.info_name, words, context.parent)
+        try:
+            context.command.make_context(context.info_name, words, context.parent)
+        except click.UsageError as error:
+            return error.format_message()
+    return ""
 
 
 @pytest.fixture(autouse=True)
@@ -89,8 +93,7 @@ def _files(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize(("line", "page"), TYPED, ids=[f"{page}: {line}" for line, page in TYPED])
 def test_a_line_can_be_typed(line, page):
-    if line != SHOWN_BY_A_PROGRAM:
-        parse(line)
+    assert line == SHOWN_BY_A_PROGRAM or objection(line) == ""
 
 
 @pytest.mark.parametrize(
@@ -108,12 +111,10 @@ def test_commands_are_found_and_wrong_ones_noticed():
     page = f"{blocks}`molink up`"
     assert list(typed_lines(page)) == ["serve demo --port 0", "up demo"]
     assert list(mentions(page)) == ["up"]
-    with pytest.raises(click.UsageError):
-        parse("serve demo --nodse 3")
-    with pytest.raises(click.UsageError):
-        parse("serve demo --nodes three")
+    assert "'--nodse'" in objection("serve demo --nodse 3")
+    assert "'three'" in objection("serve demo --nodes three")
     with pytest.raises(AssertionError):
-        parse("agent jion INVITE")
+        objection("agent jion INVITE")
 
 
 def test_targets_of_make_exist():

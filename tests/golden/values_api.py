@@ -12,7 +12,8 @@ from pydantic import BaseModel
 from molink.api import create_app, start_api
 from molink.api.agents import create_agents_app
 from molink.api.cluster_routes import add_plan_route
-from molink.api.schemas import ChatBody, CompletionBody, GenerateBody
+from molink.api.openai.chat_schemas import ChatBody
+from molink.api.schemas import CompletionBody, GenerateBody
 from molink.checkpoint.weights_manifest import WeightsManifest
 from molink.control.messages.joining import JoinAnswer, JoinRequest
 from molink.control.messages.topics import ALL_TOPICS

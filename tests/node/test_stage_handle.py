@@ -1,12 +1,20 @@
-"""A stage's process that is started while its weights come: used once, and never left behind."""
+"""A stage's process: what it prints, and one that is started while its weights come."""
 
+import asyncio
 from dataclasses import dataclass, field
 
 import pytest
 
+from molink.errors import StageError
 from molink.node import stage_handle
-from molink.node.stage_handle import WarmStage
-from molink.stage_protocol.messages import LoadStage, StageWork, decode_line
+from molink.node.stage_handle import ChildProcess, StageHandle, WarmStage
+from molink.stage_protocol.messages import (
+    LoadStage,
+    SetUploadCap,
+    StageWork,
+    decode_line,
+    encode_line,
+)
 
 
 @dataclass
@@ -78,3 +86,29 @@ async def test_one_that_waits_in_vain_is_ended(started):
     assert [child.stopped for child in started] == [True, False]
     await warm.drop()
     assert started[1].stopped
+
+
+@dataclass
+class Printing:
+    """As much of a process as prints lines."""
+
+    stdout: asyncio.StreamReader
+    pid: int = 4711
+
+
+@pytest.mark.parametrize(
+    ("printed", "sentence"),
+    [
+        (b"x" * 5000 + b"\n", r"The process 4711 printed a line of over 1048576 bytes\."),
+        (b"\xff\xfe\xfa\n", r"stage 0 reported what cannot be read: not a line .*\."),
+        (b'{"kind": "stage_health", "steps": "many"}\n', r"stage 0 reported what cannot be read: "),
+        (encode_line(SetUploadCap(None)), r"stage 0 sent a command, SetUploadCap: update MoLink\."),
+    ],
+)
+async def test_a_line_that_is_no_report_ends_the_watch_with_a_sentence(printed, sentence):
+    """Nobody would read what the stage prints after it."""
+    stdout = asyncio.StreamReader(limit=4096)
+    stdout.feed_data(printed)
+    handle = StageHandle("stage 0", load(1), ChildProcess(Printing(stdout)))
+    with pytest.raises(StageError, match=sentence):
+        await handle.watch(lambda moved: None, asyncio.Event())

@@ -142,3 +142,18 @@ async def test_keys_are_for_stages_whose_links_are_encrypted():
             h.manager.allow(told)
             h.manager.allow(told)
             assert h.handles[0].allowed == heard
+
+
+async def test_a_stage_ends_although_its_routes_cannot_be_left():
+    class Routes(DirectRoutes):
+        async def leave(self):
+            raise OSError("the relay is gone")
+
+    async with hosted() as made:
+        await made.manager.assign(LOAD)
+        await made.until("loaded")
+        usual, made.manager.routes = made.manager.routes, Routes(lambda: None, is_tail=False)
+        with pytest.raises(OSError, match="relay"):
+            await made.manager.stop()
+        made.manager.routes = usual
+        assert made.handles[0].child.returncode == 0

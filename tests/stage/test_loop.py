@@ -211,8 +211,10 @@ def test_an_idle_stage_tells_at_once_that_kv_was_freed(neighbours, monkeypatch):
     monkeypatch.setattr(health_reports, "PERIOD_S", 1e9)
     monkeypatch.setattr(health_reports, "REPEAT_S", 1e6)
     neighbours.peer.send_next(Forget(Release(1)))
-    while neighbours.reports.get(timeout=ANSWERS_WITHIN_S).kv_tokens_used:
-        pass
+    used = [16]
+    while used[-1]:
+        used.append(neighbours.reports.get(timeout=ANSWERS_WITHIN_S).kv_tokens_used)
+    assert set(used) == {16, 0}
     neighbours.end()
 
 

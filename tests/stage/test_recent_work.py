@@ -3,7 +3,7 @@
 import pytest
 
 from molink.stage import recent_work
-from molink.stage.recent_work import TOLD_S, RecentWork
+from molink.stage.recent_work import REPORTED_S, RecentWork
 from molink.stage_protocol.messages import PIECES_MAX, PROMPTS_MAX, STEPS_MAX
 from molink_scheduler.batch import Admission, Batch, BatchClass, Span
 from molink_scheduler.events import (
@@ -34,7 +34,7 @@ def test_a_head_tells_how_long_a_prompt_waited_and_how_far_it_is():
     work.begins(prefill(Span(7, 0, 32, False)), 14.0)
     work.begins(prefill(Span(7, 32, 50, True)), 15.0)
     assert work.prompts(15.5) == ((7, 50, 4.0),)
-    assert work.prompts(15.0 + TOLD_S + 0.1) == ()
+    assert work.prompts(15.0 + REPORTED_S + 0.1) == ()
 
 
 def test_decode_and_other_stages_tell_no_prompts():
@@ -67,7 +67,7 @@ def test_steps_are_numbered_and_hold_what_came_between_their_layers():
     work.ended(decode(3), began=1.2, now=1.4)
     work.ended(prefill(Span(1, 0, 32, False)), began=1.0, now=2.0)
     assert work.steps(2.0) == ((1, 3, True, 1.4, pytest.approx(0.2)), (2, 32, False, 2.0, 1.0))
-    assert work.steps(2.0 + TOLD_S) == ((2, 32, False, 2.0, 1.0),)
+    assert work.steps(2.0 + REPORTED_S) == ((2, 32, False, 2.0, 1.0),)
 
 
 def test_steps_are_bounded_and_told_only_where_a_trace_is_written():
@@ -85,9 +85,9 @@ def test_who_is_new_in_a_batch_bears_its_wait_when_it_leaves_the_head():
     batch = Batch(1, BatchClass.PREFILL, -1, (Span(7, 0, 2, True),), (admission,))
     head.received(submit(7), 10.0)
     head.begins(batch, 14.0)
-    (told,) = head.told(batch).admissions
-    assert told.waited_s == 4.0
-    assert middle.told(batch) is batch and head.told(decode()).admissions == ()
+    (waited,) = head.with_waits(batch).admissions
+    assert waited.waited_s == 4.0
+    assert middle.with_waits(batch) is batch and head.with_waits(decode()).admissions == ()
 
 
 def test_a_head_tells_when_each_piece_of_a_prompt_went():
@@ -96,7 +96,7 @@ def test_a_head_tells_when_each_piece_of_a_prompt_went():
     work.begins(prefill(Span(7, 0, 32, False)), 11.0)
     work.begins(prefill(Span(7, 32, 50, True)), 13.0)
     assert work.pieces(13.0) == ((7, 0, 32, 1.0), (7, 32, 50, 3.0))
-    assert work.pieces(11.0 + TOLD_S + 0.1) == ((7, 32, 50, 3.0),)
+    assert work.pieces(11.0 + REPORTED_S + 0.1) == ((7, 32, 50, 3.0),)
     for number in range(2 * PIECES_MAX):
         work.begins(prefill(Span(number, 0, 1, True)), 14.0)
     assert len(work.pieces(14.0)) == PIECES_MAX

@@ -6,27 +6,32 @@ import queue
 import subprocess
 import sys
 import threading
+from dataclasses import replace
 
 import pytest
 
-from molink.stage.stage_process import EXIT_FAILED, SupervisorPipe
+from molink.stage.stage_process import EXIT_FAILED, FACTS_WAITING_MAX, SupervisorPipe
 from molink.stage_protocol.messages import (
     JoinRing,
     LoadStage,
     MovePath,
     PathMoved,
     SetAllowed,
+    StageHealth,
     StageReady,
     StageWork,
     decode_line,
     encode_line,
 )
 from molink_scheduler.head.settings import RingTerms
+from tests.coordinator.rings.world import REPORT
 
 LOAD = LoadStage("demo", StageWork((0, 4), "cpu", "auto"), "127.0.0.1")
 JOIN = JoinRing(1, "tcp://a:1", None, RingTerms(64, None, (1,), None, "molink"), None)
 KEYS = [SetAllowed((character * 40,)) for character in "abc"]
 MOVES = [MovePath("next", "tcp://a:1"), MovePath("coordinator", "tcp://b:1")]
+
+LAST = replace(REPORT, steps=999)
 
 
 class Pipes:
@@ -69,15 +74,53 @@ def test_of_what_came_before_there_were_links_the_last_of_each_kind_counts(pipes
 def test_facts_of_two_threads_do_not_mix(pipes):
     facts = [StageReady(), PathMoved("next", "tcp://a:1" * 500, True, "")]
     threads = [
-        threading.Thread(target=lambda fact=fact: [pipes.stage.report(fact) for _ in range(200)])
+        threading.Thread(target=lambda fact=fact: [pipes.stage.report(fact) for _ in range(100)])
         for fact in facts
     ]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
+    pipes.stage.flush()
     lines = pipes.facts.getvalue().splitlines()
-    assert len(lines) == 400 and all(decode_line(line) in facts for line in lines)
+    assert len(lines) == 200 and all(decode_line(line) in facts for line in lines)
+
+
+def test_a_supervisor_that_does_not_read_holds_nobody_up():
+    """Minutes of health reports, far more than a pipe holds; then it reads what counts."""
+    end, _ = os.pipe()
+    unread, facts = os.pipe()
+    stage = SupervisorPipe(os.fdopen(end, "rb"), os.fdopen(facts, "wb"))
+    moved = PathMoved("next", "tcp://a:1", True, "")
+
+    def report():
+        for number in range(1000):
+            stage.report(replace(REPORT, steps=number))
+            if number == 500:
+                stage.report(moved)
+
+    reporting = threading.Thread(target=report, daemon=True)
+    reporting.start()
+    reporting.join(30)
+    assert not reporting.is_alive()
+    with os.fdopen(unread, "rb") as lines:
+        read = [decode_line(line) for line in iter(lines.readline, encode_line(LAST))]
+    steps = [fact.steps for fact in read if isinstance(fact, StageHealth)]
+    assert steps == sorted(steps) and len(steps) < 999
+    assert read.count(moved) == 1
+
+
+def test_of_facts_that_nobody_reads_the_oldest_are_dropped():
+    end, _ = os.pipe()
+    unread, facts = os.pipe()
+    stage = SupervisorPipe(os.fdopen(end, "rb"), os.fdopen(facts, "wb"))
+    moves = [PathMoved("next", f"tcp://{number}:1", False, "x" * 2000) for number in range(1000)]
+    for moved in moves:
+        stage.report(moved)
+    with os.fdopen(unread, "rb") as lines:
+        read = [decode_line(line) for line in iter(lines.readline, encode_line(moves[-1]))]
+    assert FACTS_WAITING_MAX - 1 <= len(read) < 500
+    assert read[1 - FACTS_WAITING_MAX :] == moves[-FACTS_WAITING_MAX:-1]
 
 
 @pytest.mark.parametrize(

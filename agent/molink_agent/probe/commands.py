@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import os
 import signal
-from asyncio.subprocess import DEVNULL, PIPE, Process
+from asyncio.subprocess import DEVNULL, PIPE, Process, SubprocessStreamProtocol
 from collections.abc import Awaitable, Callable
 
 __all__ = ["Ask", "answer_of"]
@@ -31,12 +31,19 @@ and is not waited for."""
 async def answer_of(*command: str, timeout_s: float = ANSWER_WITHIN_S) -> str | None:
     """What `command` prints; None when it is missing, fails, prints too much or takes too
     long."""
+    loop = asyncio.get_running_loop()
     try:
-        process = await asyncio.create_subprocess_exec(
-            *command, stdin=DEVNULL, stdout=PIPE, stderr=DEVNULL, start_new_session=True
+        transport, protocol = await loop.subprocess_exec(
+            lambda: SubprocessStreamProtocol(ANSWER_BYTES_MAX, loop),
+            *command,
+            stdin=DEVNULL,
+            stdout=PIPE,
+            stderr=DEVNULL,
+            start_new_session=True,
         )
     except OSError:
         return None
+    process = Process(transport, protocol, loop)
     try:
         async with asyncio.timeout(timeout_s):
             return await _whole_answer(process)
@@ -44,6 +51,7 @@ async def answer_of(*command: str, timeout_s: float = ANSWER_WITHIN_S) -> str | 
         return None
     finally:
         await _end(process)
+        transport.close()  # Its pipe too, which one that fled may hold for hours.
 
 
 async def _whole_answer(process: Process) -> str | None:

@@ -35,25 +35,48 @@ THINKING: Mapping[str, Mapping[str, Any]] = {
 
 
 def conversation_of(body: CountTokensBody) -> Conversation:
-    """The conversation of a checked body. Raises ApiError for what no model here can go on with."""
-    if body.messages[-1].role == "assistant":
-        raise ApiError(
-            "The last message is the assistant's, and answers are not continued here: end with a "
-            "message of the user.",
-            param="messages",
-        )
+    """The conversation of a checked body. Raises ApiError for what no model here can go on with.
+
+    The answer goes on with a last message of the assistant, unless that is empty.
+    """
+    *before, last = body.messages
+    is_assistants = last.role == "assistant"
+    is_empty = all(isinstance(block, TextBlock) and not block.text for block in last.content)
+    goes_on = is_assistants and not is_empty
+    if goes_on:
+        _check_continued(last, body)
+    messages = before if is_assistants and is_empty else body.messages
     system = [Message("system", _joined_texts(body.system))] if body.system else []
     choice = body.tool_choice
     return Conversation(
-        messages=(*system, *_turns(body.messages)),
+        messages=(*system, *_turns(messages)),
         tools=tuple(
             Tool(tool.name, tool.description or "", tool.input_schema) for tool in body.tools or ()
         ),
         tool_choice=AUTO if choice is None else _choice(choice),
         parallel_tool_calls=not (choice and choice.disable_parallel_tool_use),
         reasoning_effort=body.output_config.effort if body.output_config else None,
-        template_kwargs=THINKING[body.thinking.type] if body.thinking else {},
+        template_kwargs={
+            **(THINKING[body.thinking.type] if body.thinking else {}),
+            **(body.chat_template_kwargs or {}),
+        },
+        add_generation_prompt=not goes_on,
+        continue_final_message=goes_on,
     )
+
+
+def _check_continued(last: InputMessage, body: CountTokensBody) -> None:
+    """Anthropic's rules for a message that is to be continued."""
+    end = last.content[-1]
+    if not isinstance(end, TextBlock):
+        wrong = "must end with text: add the results of its calls, or leave the block out"
+    elif end.text != end.text.rstrip():
+        wrong = "must not end with white space: cut it off, the answer begins with it"
+    elif body.thinking and body.thinking.type in ("adaptive", "enabled"):
+        wrong = "cannot be continued with thinking: leave one of them out"
+    else:
+        return
+    raise ApiError(f"The last message is the assistant's and {wrong}.", param="messages")
 
 
 def _choice(asked: AskedChoice) -> ToolChoice:

@@ -55,21 +55,21 @@ class MessageWriter:
 
     def started(self) -> list[Event]:
         """The events before all parts."""
-        self._tell("message_start", message=dict(self._body, content=[]))
-        return self._told()
+        self._add_event("message_start", message=dict(self._body, content=[]))
+        return self._take_events()
 
     def wrote(self, part: TypedPart) -> list[Event]:
         """The events of the next part."""
         match part:
             case TextDelta(text):
-                self._goes_on("text", {"type": "text", "text": ""}, "text", text)
+                self._continue("text", {"type": "text", "text": ""}, "text", text)
             case ReasoningDelta(text):
                 empty = {"type": "thinking", "thinking": "", "signature": ""}
-                self._goes_on("thinking", empty, "thinking", text)
+                self._continue("thinking", empty, "thinking", text)
             case ToolCallDelta(index, call_id, name, arguments):
                 use = {"type": "tool_use", "id": call_id, "name": name, "input": {}}
-                self._goes_on("input_json", use, "partial_json", arguments, index)
-        return self._told()
+                self._continue("input_json", use, "partial_json", arguments, index)
+        return self._take_events()
 
     def ended(self, finish_reason: str, stop_reason: str | int | None, spent: Spent) -> list[Event]:
         """The events after all parts."""
@@ -82,15 +82,15 @@ class MessageWriter:
         self._body["stop_reason"] = reason
         self._body["usage"]["output_tokens"] = spent.answer_tokens
         delta = {name: self._body[name] for name in ("stop_reason", "stop_sequence")}
-        self._tell("message_delta", delta=delta, usage=self._body["usage"])
-        self._tell("message_stop")
-        return self._told()
+        self._add_event("message_delta", delta=delta, usage=self._body["usage"])
+        self._add_event("message_stop")
+        return self._take_events()
 
     def failed(self, error: ApiError) -> list[Event]:
         """The events of an answer that cannot go on."""
         return [anthropic_error_body(error)]
 
-    def _goes_on(
+    def _continue(
         self, kind: str, empty: dict[str, Any], text_field: str, text: str, call: int = -1
     ) -> None:
         """Add a piece of text to the open block, or to a new one when it is of another kind."""
@@ -98,12 +98,12 @@ class MessageWriter:
         if not is_open or (self._open and self._open.call != call):
             self._close()
             self._open = _OpenBlock(empty, text_field, call)
-            self._tell("content_block_start", index=self._index, content_block=dict(empty))
+            self._add_event("content_block_start", index=self._index, content_block=dict(empty))
         assert self._open is not None, "it has begun"
         if text:
             self._open.texts.append(text)
             delta = {"type": f"{kind}_delta", text_field: text}
-            self._tell("content_block_delta", index=self._index, delta=delta)
+            self._add_event("content_block_delta", index=self._index, delta=delta)
 
     def _close(self) -> None:
         if self._open is None:
@@ -113,7 +113,7 @@ class MessageWriter:
             block["input"] = _input(text)
         else:
             block[self._open.text_field] = text
-        self._tell("content_block_stop", index=self._index)
+        self._add_event("content_block_stop", index=self._index)
         self._body["content"].append(block)
         self._open = None
 
@@ -121,10 +121,10 @@ class MessageWriter:
     def _index(self) -> int:
         return len(self._body["content"])
 
-    def _tell(self, kind: str, **fields: Any) -> None:
+    def _add_event(self, kind: str, **fields: Any) -> None:
         self._events.append({"type": kind, **fields})
 
-    def _told(self) -> list[Event]:
+    def _take_events(self) -> list[Event]:
         events, self._events = self._events, []
         return events
 

@@ -97,6 +97,10 @@ class Conversation:
     """Variables for the template, over all others."""
     include_reasoning: bool = True
     """Whether reasoning is part of the answer."""
+    add_generation_prompt: bool = True
+    """Whether the prompt ends with the beginning of the assistant's turn."""
+    continue_final_message: bool = False
+    """Whether it ends within the last message instead, with which the answer goes on."""
     param: str = "messages"
     """What the dialect calls the messages, for errors."""
 

@@ -107,7 +107,18 @@ class ChatFormat:
         where the format has no way to write it."""
         if conversation.tools and conversation.tool_choice.is_forced:
             return forced_call(conversation, self.tool_parser, self.tags, prompt)
-        return Constraint(FINAL if self.is_harmony and has_grammar else "")
+        begins_anew = not conversation.continue_final_message
+        return Constraint(FINAL if self.is_harmony and has_grammar and begins_anew else "")
+
+    def lead(self, conversation: Conversation, prompt: str) -> str:
+        """What stands before an answer to `prompt`, the template's text, as far as it tells whether
+        the model thinks first: where it goes on with a message it has thought, unless the message
+        itself ends within thoughts."""
+        if self.tags is None or not conversation.continue_final_message:
+            return prompt
+        text = conversation.messages[-1].text
+        is_open = text.rfind(self.tags.open) > text.rfind(self.tags.close)
+        return self.tags.open if is_open else self.tags.close
 
     def reader(self, conversation: Conversation, prompt: str) -> TextReader:
         """A reader of one answer to `conversation`; `prompt` is the template's text."""
@@ -124,7 +135,9 @@ class ChatFormat:
         rest = CALL_READERS[self.tool_parser](calls) if has_reader else PlainText()
         if self.tags is None:
             return rest
-        return ThinkReader(self.tags, rest, inside=self.tags.begins_inside(prompt))
+        return ThinkReader(
+            self.tags, rest, inside=self.tags.begins_inside(self.lead(conversation, prompt))
+        )
 
 
 def _template(tokenizer: ChatTokenizer | None) -> str:

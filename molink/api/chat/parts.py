@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from molink.api.chat.conversation import ToolCall
+from molink.serving.service import TokenLogprob
 
 __all__ = [
     "Finished",
@@ -32,6 +33,8 @@ class TextDelta:
     """Piece of the answer's text."""
 
     text: str
+    logprobs: tuple[TokenLogprob, ...] = ()
+    """Of its tokens, where they are wanted: readers know of none."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ from functools import partial
 from molink.api.chat.constraints import Constraint, after_thoughts
 from molink.api.chat.conversation import Conversation
 from molink.api.chat.format import ChatFormat
+from molink.api.chat.formats.harmony import FINAL
 from molink.api.chat.formats.reader import TextReader
 from molink.api.chat.parts import Finished, Part, ReasoningDelta, Reply, ToolCallDelta
 from molink.api.errors import NAME_CHARS_SHOWN, ApiError
@@ -67,12 +68,15 @@ class ChatPrompt:
     def reader(self) -> "PartReader":
         """A reader of one answer."""
         text = self.format.reader(self.conversation, self.text)
-        return PartReader(text, self.conversation, self.constraint.prefill)
+        is_within_text = self.format.is_harmony and self.conversation.continue_final_message
+        begin = FINAL if is_within_text else self.constraint.prefill
+        return PartReader(text, self.conversation, begin)
 
     def grammar_of_answer(self, grammar: str) -> str:
         """The grammar of a whole answer whose text, behind what the model thinks, must match
         `grammar`, as it travels. Raises ApiError when that is too long."""
-        whole = after_thoughts(grammar, self.format.tags, self.text) if grammar else ""
+        lead = self.format.lead(self.conversation, self.text)
+        whole = after_thoughts(grammar, self.format.tags, lead) if grammar else ""
         if len(whole) > GRAMMAR_CHARS_MAX:
             raise ApiError(
                 f"The answer's grammar is longer than {GRAMMAR_CHARS_MAX} characters: simplify it."
@@ -145,7 +149,8 @@ async def parts_of(prompt: ChatPrompt, events: AsyncIterator[TokenEvent]) -> Asy
 async def chat_prompt(
     conversation: Conversation, card: ModelCard, format: ChatFormat, *, has_grammar: bool = False
 ) -> ChatPrompt:
-    """The prompt of a conversation in the model's own chat template, up to the assistant's turn.
+    """The prompt of a conversation in the model's own chat template, up to the assistant's turn,
+    or within its last message where the answer goes on with that.
     `has_grammar`: whether the answer must match a grammar that the request asks for.
 
     Raises ApiError where the model cannot have this conversation: it has no template, which takes
@@ -178,6 +183,23 @@ def _check(conversation: Conversation, tokenizer: ChatTokenizer, format: ChatFor
         )
     if conversation.tool_choice.mode != "none":
         _check_tools(conversation, format)
+    if conversation.continue_final_message:
+        _check_continued(conversation)
+
+
+def _check_continued(conversation: Conversation) -> None:
+    if conversation.tool_choice.is_forced:
+        raise ApiError(
+            "An answer that goes on with the last message cannot be made to call a tool: leave "
+            "'tool_choice' out, or end with a message of the user.",
+            param="tool_choice",
+        )
+    if conversation.messages[-1].tool_calls:
+        raise ApiError(
+            "The last message calls tools, so there is no text to go on with: add the results of "
+            "its calls.",
+            param=conversation.param,
+        )
 
 
 def _check_tools(conversation: Conversation, format: ChatFormat) -> None:
@@ -212,9 +234,14 @@ def _rendered(tokenizer: ChatTokenizer, conversation: Conversation, format: Chat
     options = conversation.variables
     if (tools := conversation.templated_tools()) is not None:
         options["tools"] = tools
+    if conversation.continue_final_message:
+        options["continue_final_message"] = True
     try:
         text = tokenizer.apply_chat_template(
-            messages, add_generation_prompt=True, tokenize=False, **options
+            messages,
+            add_generation_prompt=conversation.add_generation_prompt,
+            tokenize=False,
+            **options,
         )
     except Exception as error:
         # A template is the checkpoint's program over the user's values: it may raise anything.

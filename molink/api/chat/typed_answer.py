@@ -7,7 +7,7 @@ is what another gets at once.
 """
 
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from aiohttp import web
@@ -18,7 +18,12 @@ from molink.api.chat.parts import Finished, Part, ReasoningDelta, Reply, TextDel
 from molink.api.chat.prompt import ChatPrompt
 from molink.api.errors import ApiError
 from molink.api.headers.serving import served_by
-from molink.serving.service import GenerationRequest, GenerationService, TokenEvent
+from molink.serving.service import (
+    GenerationRequest,
+    GenerationService,
+    TokenEvent,
+    TokenLogprob,
+)
 
 __all__ = ["Event", "Spent", "TypedPart", "TypedWriter", "answer_typed"]
 
@@ -46,6 +51,32 @@ class Spent:
                 self._is_thinking = isinstance(part, ReasoningDelta)
         self.answer_tokens += len(event.token_ids)
         self.reasoning_tokens += len(event.token_ids) if self._is_thinking else 0
+
+
+@dataclass(slots=True)
+class TextLogprobs:
+    """Collector of the log-probabilities of an answer's text.
+
+    A token without parts may be half a character: then it goes with the text behind it. After
+    thoughts and calls it belongs to a mark, and to no text.
+    """
+
+    _held: list[TokenLogprob] = field(default_factory=list)
+    _is_text: bool = True
+
+    def attached(self, event: TokenEvent, parts: Sequence[Part]) -> list[Part]:
+        """The parts of an event, the first of its text with all that belong there."""
+        self._held += event.logprobs
+        found: list[Part] = []
+        for part in parts:
+            if isinstance(part, TextDelta):
+                part, self._held = TextDelta(part.text, tuple(self._held)), []
+            if not isinstance(part, Finished):
+                self._is_text = isinstance(part, TextDelta)
+            found.append(part)
+        if not self._is_text:
+            self._held = []
+        return found
 
 
 class TypedWriter(Protocol):
@@ -105,8 +136,8 @@ async def answer_typed(
 
     async def streamed(_: int, events: AsyncIterator[TokenEvent]) -> web.StreamResponse:
         async with _TypedStream(request, writer) as response:
-            async for told in _written(prompt, events, writer):
-                await response.send(*told)
+            async for batch in _event_batches(prompt, events, writer):
+                await response.send(*batch)
         return response.response
 
     caller = caller_of(request)
@@ -115,24 +146,24 @@ async def answer_typed(
     return response
 
 
-async def _written(
+async def _event_batches(
     prompt: ChatPrompt, events: AsyncIterator[TokenEvent], writer: TypedWriter
 ) -> AsyncIterator[list[Event]]:
-    """What is to be sent with each token, if anything is."""
-    reader, spent = prompt.reader(), Spent(len(prompt.token_ids))
-    told = list(writer.started())
+    """The events that are to be sent together with each token, where there are any."""
+    reader, spent, logprobs = prompt.reader(), Spent(len(prompt.token_ids)), TextLogprobs()
+    batch = list(writer.started())
     async for event in events:
         parts = reader.push(event)
         spent.count(event, parts)
-        for part in parts:
+        for part in logprobs.attached(event, parts):
             if isinstance(part, Finished):
-                told += writer.ended(part.reason, event.stop_reason, spent)
-                told[-1] = {**told[-1], "molink": served_by()}
+                batch += writer.ended(part.reason, event.stop_reason, spent)
+                batch[-1] = {**batch[-1], "molink": served_by()}
             else:
-                told += writer.wrote(part)
-        if told:
-            yield told
-        told = []
+                batch += writer.wrote(part)
+        if batch:
+            yield batch
+        batch = []
 
 
 async def _write_whole(
@@ -140,19 +171,24 @@ async def _write_whole(
 ) -> None:
     """All parts of an answer at once: in a whole answer a broken call is text."""
     reader, spent, answer = prompt.reader(), Spent(len(prompt.token_ids)), Answer()
+    logprobs, texts = TextLogprobs(), list[TextDelta]()
     async for event in events:
-        spent.count(event, reader.push(event))
+        parts = reader.push(event)
+        spent.count(event, parts)
         answer.add(event)
+        texts += [one for one in logprobs.attached(event, parts) if isinstance(one, TextDelta)]
     reply = prompt.reply(answer.text, answer.finish_reason)
-    for part in _parts(reply):
+    is_read_alike = reply.text == "".join(one.text for one in texts)
+    of_text = [one for text in texts for one in text.logprobs]
+    for part in _parts(reply, of_text if is_read_alike else answer.logprobs):
         writer.wrote(part)
     writer.ended(reply.finish_reason or "stop", answer.stop_reason, spent)
 
 
-def _parts(reply: Reply) -> Iterator[TypedPart]:
+def _parts(reply: Reply, logprobs: Sequence[TokenLogprob]) -> Iterator[TypedPart]:
     if reply.reasoning:
         yield ReasoningDelta(reply.reasoning)
     if reply.text:
-        yield TextDelta(reply.text)
+        yield TextDelta(reply.text, tuple(logprobs))
     for index, call in enumerate(reply.tool_calls):
         yield ToolCallDelta(index, call.id, call.name, call.arguments)

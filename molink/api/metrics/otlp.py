@@ -158,15 +158,15 @@ class RequestSpans:
             name,
             parent,
             trace.SpanKind.SERVER,
-            _told(timeline),
+            _request_attributes(timeline),
             start_time=int(arrival.unix_s * NS),
         )
         if timeline.finish_reason == "error":
             span.set_status(trace.Status(trace.StatusCode.ERROR, timeline.error))
         within = trace.set_span_in_context(span)
-        for part, at, end, told in _parts(timeline):
+        for part, at, end, attributes in _parts(timeline):
             child = self.tracer.start_span(
-                part, within, attributes=told, start_time=_unix_ns(timeline, at)
+                part, within, attributes=attributes, start_time=_unix_ns(timeline, at)
             )
             child.end(_unix_ns(timeline, end))
         span.end(_unix_ns(timeline, timeline.finished_at or arrival.at))
@@ -176,10 +176,10 @@ def _unix_ns(timeline: RequestTimeline, at: float) -> int:
     return int((timeline.arrival.unix_s + at - timeline.arrival.at) * NS)
 
 
-def _told(timeline: RequestTimeline) -> dict[str, Any]:
+def _request_attributes(timeline: RequestTimeline) -> dict[str, Any]:
     """Attributes of a request's span, by the conventions where they have a name."""
     reason = timeline.finish_reason or ""
-    told: dict[str, Any] = {
+    attributes: dict[str, Any] = {
         "gen_ai.operation.name": timeline.arrival.operation,
         "gen_ai.provider.name": "molink",
         "gen_ai.request.model": timeline.model,
@@ -191,7 +191,7 @@ def _told(timeline: RequestTimeline) -> dict[str, Any]:
         "molink.choice": timeline.choice,
         "molink.ring_moves": timeline.moves,
     }
-    return told | ({"error.type": reason} if reason in ("error", "cancelled") else {})
+    return attributes | ({"error.type": reason} if reason in ("error", "cancelled") else {})
 
 
 def _parts(
@@ -203,15 +203,15 @@ def _parts(
         end = attempt.ended_at or ended
         started = attempt.started_at if attempt.started_at is not None else attempt.submitted_at
         first = attempt.first_token_at
-        told = {
+        attributes = {
             "molink.ring": attempt.ring,
             "molink.nodes": [stage.node for stage in attempt.stages],
             "molink.moved_because": attempt.moved_because,
         }
         yield "wait", begun, started, {"molink.ring": attempt.ring}
-        yield "prefill", started, end if first is None else first, told
+        yield "prefill", started, end if first is None else first, attributes
         if first is not None:
-            yield "decode", first, end, told | {"gen_ai.usage.output_tokens": attempt.tokens}
+            yield "decode", first, end, attributes | {"gen_ai.usage.output_tokens": attempt.tokens}
         begun = end
 
 

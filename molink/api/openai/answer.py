@@ -3,10 +3,6 @@
 Both answer with choices inside an envelope (id, model, time, usage), whole or in chunks; they
 differ in how one choice looks. So a dialect writes a choice and a piece of it, and this file does
 the rest.
-
-Log-probabilities name tokens by text. Twenty alternatives for each position would mean twenty calls
-of the tokenizer for each token, so texts are remembered; the vocabulary bounds how many there can
-be.
 """
 
 import time
@@ -29,11 +25,12 @@ from molink.api.callers import caller_of
 from molink.api.errors import ApiError
 from molink.api.headers.request_id import request_id_of
 from molink.api.headers.serving import served_by
-from molink.api.schemas import ChatBody, CompletionBody
+from molink.api.openai.chat_schemas import ChatBody
+from molink.api.schemas import CompletionBody
 from molink.api.workers import in_worker
 from molink.serving.service import GenerationRequest, GenerationService, TokenEvent
 
-__all__ = ["Dialect", "Job", "TokenTexts", "answer_openai"]
+__all__ = ["Dialect", "Job", "answer_openai"]
 
 
 class Dialect(Protocol):
@@ -45,6 +42,9 @@ class Dialect(Protocol):
 
     def choice(self, index: int, answer: Answer) -> dict[str, Any]:
         """A choice of a whole answer."""
+
+    def shown_once(self, answers: Sequence[Answer]) -> dict[str, Any]:
+        """What a whole answer holds beside its choices, all of which `answers` are."""
 
     def delta(self, index: int, event: TokenEvent) -> dict[str, Any] | None:
         """A choice of a streamed chunk; None: there is nothing to tell yet."""
@@ -89,30 +89,6 @@ class Job:
         return cls(requests, prompt_tokens, stream, at_end, in_each)
 
 
-class TokenTexts:
-    """Texts of the served model's tokens; `token_id:17` where there is no tokenizer."""
-
-    def __init__(self, service: GenerationService) -> None:
-        self._service = service
-        self._texts: dict[int, str] = {}
-
-    def text(self, token_id: int) -> str:
-        """The text of one token."""
-        known = self._texts.get(token_id)
-        if known is None:
-            known = self._texts[token_id] = self._decode(token_id)
-        return known
-
-    def shown(self, token_id: int) -> str:
-        """What the token adds to an answer's text; nothing for special tokens."""
-        tokenizer = self._service.card.tokenizer
-        return "" if tokenizer is None else tokenizer.decode([token_id], skip_special_tokens=True)
-
-    def _decode(self, token_id: int) -> str:
-        tokenizer = self._service.card.tokenizer
-        return f"token_id:{token_id}" if tokenizer is None else tokenizer.decode([token_id])
-
-
 async def answer_openai(
     request: web.Request, service: GenerationService, job: Job, dialect: Dialect
 ) -> web.StreamResponse:
@@ -139,7 +115,8 @@ async def answer_openai(
             for index, answer in enumerate(_best(answers, job))
         ]
         total = usage(job.prompt_tokens, completion_tokens)
-        return json_text(envelope | {"choices": choices, "usage": total})
+        whole = envelope | {"choices": choices, "usage": total}
+        return json_text(whole | dialect.shown_once(answers))
 
     text = await in_worker(written) if job.is_scored else written()
     return web.Response(text=text, content_type="application/json")

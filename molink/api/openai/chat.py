@@ -1,11 +1,12 @@
 """`POST /v1/chat/completions`: OpenAI's conversation, in the model's own chat template."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from aiohttp import web
 
-from molink.api.answers import Answer, finite
+from molink.api.answers import Answer
 from molink.api.body import checked_body
 from molink.api.chat import (
     ChatFormat,
@@ -22,10 +23,11 @@ from molink.api.chat import (
 from molink.api.chat.answer_grammar import answer_grammar
 from molink.api.errors import ApiError
 from molink.api.grammars.fields import grammar_question
-from molink.api.openai.answer import Job, TokenTexts, answer_openai
+from molink.api.openai.answer import Job, answer_openai
+from molink.api.openai.chat_schemas import ChatBody
 from molink.api.openai.conversation import conversation_of
+from molink.api.openai.logprobs import TokenTexts, check_scores, positions, prompt_entries
 from molink.api.requests import check_model, generation_requests, token_budget
-from molink.api.schemas import ChatBody
 from molink.serving.service import (
     GenerationRequest,
     GenerationService,
@@ -35,9 +37,6 @@ from molink.serving.service import (
 )
 
 __all__ = ["ChatDialect", "post_chat_completions"]
-
-BROKEN_CHARACTER = "\ufffd"
-"""What a tokenizer shows for a token that holds only part of a character's bytes."""
 
 
 async def post_chat_completions(
@@ -52,7 +51,8 @@ async def post_chat_completions(
         prompt = await chat_prompt(conversation_of(body), card, format, has_grammar=has_grammar)
         grammar = await answer_grammar(request, body, card, prompt)
         job = Job.of(body, _requests(prompt, body, card, grammar), len(prompt.token_ids))
-        dialect = ChatDialect(prompt, texts, bool(body.logprobs))
+        job = replace(job, is_scored=body.prompt_logprobs is not None)
+        dialect = ChatDialect(prompt, texts, bool(body.logprobs), body.prompt_logprobs)
     return await answer_openai(request, service, job, dialect)
 
 
@@ -67,7 +67,8 @@ def _requests(
         default=None,
         param="max_completion_tokens" if new_name else "max_tokens",
     )
-    return generation_requests(
+    check_scores(body.prompt_logprobs, len(prompt.token_ids), stream=body.stream)
+    first, *others = generation_requests(
         prompt.token_ids,
         body,
         card,
@@ -77,6 +78,8 @@ def _requests(
         choices=body.n or 1,
         skip_special_tokens=prompt.skip_special_tokens,
     )
+    scored = replace(first.sampling, prompt_logprobs=body.prompt_logprobs)
+    return [replace(first, sampling=scored), *others]
 
 
 def _logprobs_wanted(body: ChatBody) -> int | None:
@@ -148,10 +151,17 @@ class ChatDialect:
     whole_object = "chat.completion"
     chunk_object = "chat.completion.chunk"
 
-    def __init__(self, prompt: ChatPrompt, texts: TokenTexts, with_logprobs: bool) -> None:
+    def __init__(
+        self,
+        prompt: ChatPrompt,
+        texts: TokenTexts,
+        with_logprobs: bool,
+        prompt_logprobs: int | None = None,
+    ) -> None:
         self._prompt = prompt
         self._texts = texts
         self._with_logprobs = with_logprobs
+        self._prompt_logprobs = prompt_logprobs
         self._readers: dict[int, PartReader] = {}
 
     def choice(self, index: int, answer: Answer) -> dict[str, Any]:
@@ -163,6 +173,13 @@ class ChatDialect:
             "logprobs": self._logprobs(answer.logprobs),
             "finish_reason": self._reason(reply.finish_reason),
         }
+
+    def shown_once(self, answers: Sequence[Answer]) -> dict[str, Any]:
+        """The prompt's log-probabilities, of which all choices have the same."""
+        if self._prompt_logprobs is None:
+            return {}
+        scores = answers[0].prompt_logprobs
+        return {"prompt_logprobs": prompt_entries(scores, self._prompt_logprobs, self._texts)}
 
     def delta(self, index: int, event: TokenEvent) -> dict[str, Any] | None:
         """A choice of a streamed chunk; None while a mark may be on its way."""
@@ -189,17 +206,4 @@ class ChatDialect:
     def _logprobs(self, logprobs: Sequence[TokenLogprob]) -> dict[str, Any] | None:
         if not self._with_logprobs:
             return None
-        return {"content": [self._position(one) for one in logprobs], "refusal": None}
-
-    def _position(self, one: TokenLogprob) -> dict[str, Any]:
-        top = [self._token(token_id, logprob) for token_id, logprob in one.top]
-        return self._token(one.token_id, one.logprob) | {"top_logprobs": top}
-
-    def _token(self, token_id: int, logprob: float) -> dict[str, Any]:
-        text = self._texts.text(token_id)
-        whole = BROKEN_CHARACTER not in text
-        return {
-            "token": text,
-            "logprob": finite(logprob),
-            "bytes": list(text.encode()) if whole else None,
-        }
+        return {"content": positions(logprobs, self._texts), "refusal": None}

@@ -10,8 +10,9 @@ from molink.api.answers import Answer, finite
 from molink.api.body import checked_body
 from molink.api.errors import ApiError
 from molink.api.grammars.fields import grammar_of
-from molink.api.openai.answer import Job, TokenTexts, answer_openai
+from molink.api.openai.answer import Job, answer_openai
 from molink.api.openai.echo import ShownPrompt, wanted_scores
+from molink.api.openai.logprobs import TokenTexts
 from molink.api.requests import (
     check_model,
     generation_requests,
@@ -114,6 +115,10 @@ class CompletionDialect:
         if prompt.scores is not None:
             choice["prompt_logprobs"] = prompt.entries(answer.prompt_logprobs, self._texts)
         return choice
+
+    def shown_once(self, answers: Sequence[Answer]) -> dict[str, Any]:
+        """Nothing: each choice shows its own prompt."""
+        return {}
 
     def delta(self, index: int, event: TokenEvent) -> dict[str, Any]:
         """A choice of a streamed chunk: the same shape with what is new."""

@@ -6,8 +6,8 @@ from pydantic import ValidationError
 
 from molink.api.chat import AUTO, Conversation, Message, Tool, ToolCall, ToolChoice
 from molink.api.errors import ApiError
-from molink.api.schemas import ChatBody, NamedToolChoice, ToolBody
-from molink.api.schemas import Message as MessageBody
+from molink.api.openai.chat_schemas import ChatBody, NamedToolChoice, ToolBody
+from molink.api.openai.chat_schemas import Message as MessageBody
 
 __all__ = ["conversation_of", "message_of"]
 
@@ -15,7 +15,14 @@ MODES = {"none": ToolChoice("none"), "auto": AUTO, "required": ToolChoice("requi
 
 
 def conversation_of(body: ChatBody) -> Conversation:
-    """What a checked body says. Raises ApiError for a choice of tools that cannot be made."""
+    """What a checked body says. Raises ApiError for what cannot be meant."""
+    if body.continue_final_message and body.add_generation_prompt:
+        raise ApiError(
+            "'continue_final_message' and 'add_generation_prompt' exclude each other: leave one "
+            "out.",
+            param="continue_final_message",
+        )
+    goes_on = bool(body.continue_final_message)
     return Conversation(
         messages=tuple(message_of(one) for one in body.messages),
         tools=tuple(_tool(one) for one in body.tools or ()),
@@ -24,6 +31,8 @@ def conversation_of(body: ChatBody) -> Conversation:
         reasoning_effort=body.reasoning_effort,
         template_kwargs=body.chat_template_kwargs or {},
         include_reasoning=body.include_reasoning is not False,
+        add_generation_prompt=body.add_generation_prompt is not False and not goes_on,
+        continue_final_message=goes_on,
     )
 
 

@@ -1,24 +1,19 @@
 """What an answer shows of its prompt: `echo`, and the log-probabilities of the prompt's tokens.
 
-A ring scores a prompt while it computes it, at no cost but that of the words' logits. With
-`max_tokens` 0, which only makes sense together with `echo`, one token is computed all the same and
-left out: that is how texts are scored.
+With `max_tokens` 0, which only makes sense together with `echo`, one token is computed all the same
+and left out: that is how texts are scored.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from molink.api.answers import finite
 from molink.api.errors import ApiError
-from molink.api.openai.answer import TokenTexts
+from molink.api.openai.logprobs import TokenTexts, check_scores, prompt_entries
 from molink.api.schemas import CompletionBody
 from molink.serving.service import ModelCard, PromptLogprob
 
 __all__ = ["ShownPrompt", "wanted_scores"]
-
-SCORES_MAX = 2**17
-"""Log-probabilities of prompts in one answer, those of alternatives included: 5 MB of JSON."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +49,7 @@ class ShownPrompt:
     ) -> list[dict[str, Any] | None]:
         """vLLM's `prompt_logprobs`: by token id, the prompt's own token and the likeliest."""
         assert self.scores is not None, "they are asked for"
-        return [None, *(_entry(score, self.scores, texts) for score in scores)]
+        return prompt_entries(scores, self.scores, texts)
 
 
 def wanted_scores(body: CompletionBody) -> int | None:
@@ -69,30 +64,6 @@ def _check(body: CompletionBody, prompt_tokens: int) -> None:
             "'max_tokens' must be 1 or more without 'echo': send a larger number.",
             param="max_tokens",
         )
-    if body.stream and body.prompt_logprobs is not None:
-        raise ApiError(
-            "'prompt_logprobs' cannot be streamed: leave one of them out.", param="prompt_logprobs"
-        )
-    count = wanted_scores(body)
     choices = max(body.n or 1, body.best_of or 1)
-    if count is not None and prompt_tokens * (count + 1) * choices > SCORES_MAX:
-        raise ApiError(
-            f"The answer would hold more than {SCORES_MAX} log-probabilities of the prompt: ask "
-            "for fewer alternatives or choices, or send a shorter prompt.",
-            param="prompt_logprobs",
-        )
-
-
-def _entry(score: PromptLogprob, count: int, texts: TokenTexts) -> dict[str, Any]:
-    found = {
-        token_id: (logprob, rank) for rank, (token_id, logprob) in enumerate(score.top[:count], 1)
-    }
-    found[score.token_id] = (score.logprob, score.rank)
-    return {
-        str(token_id): {
-            "logprob": finite(logprob),
-            "rank": rank,
-            "decoded_token": texts.text(token_id),
-        }
-        for token_id, (logprob, rank) in found.items()
-    }
+    check_scores(wanted_scores(body), prompt_tokens, shown=choices)
+    check_scores(body.prompt_logprobs, prompt_tokens, stream=body.stream)

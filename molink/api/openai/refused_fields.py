@@ -32,6 +32,7 @@ _LENGTH_UNDER_OTHER_NAMES: FieldDefaults = {
     "n_predict": (),
     "num_predict": (),
     "stop_sequences": ([],),
+    "thinking_token_budget": (),
 }
 
 _SAMPLING: FieldDefaults = {
@@ -84,7 +85,6 @@ OF_GENERATE: FieldDefaults = {
     "best_of": (1,),
     "echo": (False,),
     "n": (1,),
-    "prompt_logprobs": (),
     "stream_options": ({},),
     "suffix": ("",),
     "top_logprobs": (),
@@ -100,12 +100,10 @@ OF_COMPLETIONS: FieldDefaults = {
 
 OF_CHAT: FieldDefaults = {
     **OF_ALL_ENDPOINTS,
-    "add_generation_prompt": (True,),
     "add_special_tokens": (False,),
     "audio": (),
     "best_of": (1,),
     "chat_template": (),
-    "continue_final_message": (False,),
     "documents": ([],),
     "echo": (False,),
     "function_call": ("none", "auto"),
@@ -113,7 +111,6 @@ OF_CHAT: FieldDefaults = {
     "modalities": (["text"],),
     "moderation": (),
     "prompt": (),
-    "prompt_logprobs": (),
     "prompt_token_ids": (),
     "reasoning": ({},),
     "thinking": (),

@@ -34,7 +34,7 @@ class _Answer(BaseModel):
 
 
 class Error(_Answer):
-    """What went wrong."""
+    """Mistake in a request, or failure of the server, with what to do about it."""
 
     message: str
     """One sentence that says what to do."""
@@ -138,14 +138,17 @@ class PromptAlternative(_Answer):
     decoded_token: str
 
 
+PromptLogprobs = list[dict[str, PromptAlternative] | None]
+"""Of each token of a prompt (null for the first), by token id, its own and the likeliest ones."""
+
+
 class CompletionChoice(_Choice):
     """One continuation of one prompt."""
 
     text: str
     logprobs: CompletionLogprobs | None
-    prompt_logprobs: list[dict[str, PromptAlternative] | None] | None = None
-    """Where asked for: of each token of the prompt (null for the first), by token id, its own and
-    the likeliest ones."""
+    prompt_logprobs: PromptLogprobs | None = None
+    """Where asked for."""
 
 
 class _OpenAiAnswer(_Answer):
@@ -185,7 +188,7 @@ class ChatLogprobs(_Answer):
 
 
 class ChatMessage(_Answer):
-    """The model's message."""
+    """Message with which the model answers: text, calls of tools, or both."""
 
     role: Literal["assistant"]
     content: str | None
@@ -204,6 +207,8 @@ class ChatAnswer(_OpenAiAnswer):
     object: Literal["chat.completion"]
     choices: list[ChatChoice]
     usage: Usage
+    prompt_logprobs: PromptLogprobs | None = None
+    """Where asked for: of the prompt's tokens, those of the chat template among them."""
 
 
 class Timing(_Answer):
@@ -241,6 +246,8 @@ class GenerateAnswer(_Answer):
     usage: Usage
     timing: Timing
     logprobs: list[TokenIdPosition] | None = None
+    prompt_logprobs: PromptLogprobs | None = None
+    """Where asked for."""
 
 
 class ModelEntry(_Answer):

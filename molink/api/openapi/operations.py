@@ -7,9 +7,10 @@ from typing import Any
 from pydantic import BaseModel
 
 from molink.api.anthropic.schemas import CountTokensBody, MessagesBody
+from molink.api.openai.chat_schemas import ChatBody
 from molink.api.openai.responses.schemas import ResponsesBody
 from molink.api.openapi import answers
-from molink.api.schemas import ChatBody, CompletionBody, GenerateBody
+from molink.api.schemas import CompletionBody, GenerateBody
 from molink.api.vllm.tokenize import DetokenizeBody, TokenizeBody
 
 __all__ = ["OPERATIONS", "STATUSES", "Operation"]
@@ -64,85 +65,80 @@ class Operation:
 
 INFERENCE, SERVER, CLUSTER = "Inference", "Server", "Cluster"
 
+HELLO = {"role": "user", "content": "Tell me of rings."}
+
+
+def _generates(
+    summary: str,
+    answer: type[BaseModel],
+    body: type[BaseModel],
+    example: Mapping[str, Any],
+    error: type[BaseModel] = answers.ErrorAnswer,
+) -> Operation:
+    """An endpoint that answers, whole or streamed."""
+    return Operation(
+        INFERENCE, summary, answer, body, OF_ANSWERS, error, is_streamed=True, example=example
+    )
+
+
+def _counts(
+    summary: str,
+    answer: type[BaseModel],
+    body: type[BaseModel],
+    example: Mapping[str, Any],
+    error: type[BaseModel] = answers.ErrorAnswer,
+) -> Operation:
+    """An endpoint that turns text into tokens, or the other way, and generates nothing."""
+    return Operation(INFERENCE, summary, answer, body, (*OF_POSTS, 404), error, example=example)
+
+
 OPERATIONS: Mapping[tuple[str, str], Operation] = {
-    ("POST", "/v1/chat/completions"): Operation(
-        INFERENCE,
+    ("POST", "/v1/chat/completions"): _generates(
         "Continue a conversation",
         answers.ChatAnswer,
         ChatBody,
-        OF_ANSWERS,
-        is_streamed=True,
-        example={
-            "messages": [{"role": "user", "content": "Tell me of rings."}],
-            "max_completion_tokens": 64,
-            "stream": True,
-        },
+        {"messages": [HELLO], "max_completion_tokens": 64, "stream": True},
     ),
-    ("POST", "/v1/completions"): Operation(
-        INFERENCE,
+    ("POST", "/v1/completions"): _generates(
         "Continue one or several prompts",
         answers.CompletionAnswer,
         CompletionBody,
-        OF_ANSWERS,
-        is_streamed=True,
-        example={"prompt": "Once upon a time", "max_tokens": 64, "stream": True},
+        {"prompt": "Once upon a time", "max_tokens": 64, "stream": True},
     ),
-    ("POST", "/generate"): Operation(
-        INFERENCE,
+    ("POST", "/generate"): _generates(
         "Continue a prompt, with token ids and timing",
         answers.GenerateAnswer,
         GenerateBody,
-        OF_ANSWERS,
-        is_streamed=True,
-        example={"prompt": "Once upon a time", "max_tokens": 64},
+        {"prompt": "Once upon a time", "max_tokens": 64},
     ),
-    ("POST", "/v1/responses"): Operation(
-        INFERENCE,
+    ("POST", "/v1/responses"): _generates(
         "Continue a conversation, as OpenAI's Responses; nothing is kept",
         answers.ResponsesAnswer,
         ResponsesBody,
-        OF_ANSWERS,
-        is_streamed=True,
-        example={"input": "Tell me of rings.", "max_output_tokens": 64},
+        {"input": "Tell me of rings.", "max_output_tokens": 64},
     ),
-    ("POST", "/v1/messages"): Operation(
-        INFERENCE,
+    ("POST", "/v1/messages"): _generates(
         "Continue a conversation, as Anthropic's Messages",
         answers.MessagesAnswer,
         MessagesBody,
-        OF_ANSWERS,
-        error=answers.AnthropicError,
-        is_streamed=True,
-        example={
-            "model": "demo",
-            "max_tokens": 64,
-            "messages": [{"role": "user", "content": "Tell me of rings."}],
-        },
+        {"model": "demo", "max_tokens": 64, "messages": [HELLO]},
+        answers.AnthropicError,
     ),
-    ("POST", "/v1/messages/count_tokens"): Operation(
-        INFERENCE,
+    ("POST", "/v1/messages/count_tokens"): _counts(
         "Count the tokens of a conversation",
         answers.TokenCount,
         CountTokensBody,
-        (*OF_POSTS, 404),
-        error=answers.AnthropicError,
-        example={"model": "demo", "messages": [{"role": "user", "content": "hello"}]},
+        {"model": "demo", "messages": [HELLO]},
+        answers.AnthropicError,
     ),
-    ("POST", "/tokenize"): Operation(
-        INFERENCE,
+    ("POST", "/tokenize"): _counts(
         "Token ids of a prompt or a conversation",
         answers.TokenizeAnswer,
         TokenizeBody,
-        (*OF_POSTS, 404),
-        example={"prompt": "Once upon a time"},
+        {"prompt": "Once upon a time"},
     ),
-    ("POST", "/detokenize"): Operation(
-        INFERENCE,
-        "The text of token ids",
-        answers.DetokenizeAnswer,
-        DetokenizeBody,
-        (*OF_POSTS, 404),
-        example={"tokens": [1, 2, 3]},
+    ("POST", "/detokenize"): _counts(
+        "The text of token ids", answers.DetokenizeAnswer, DetokenizeBody, {"tokens": [1, 2, 3]}
     ),
     ("GET", "/v1/models"): Operation(INFERENCE, "List the model's names", answers.ModelList),
     ("GET", "/v1/models/{model}"): Operation(

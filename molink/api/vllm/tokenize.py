@@ -15,6 +15,7 @@ from molink.api.answers import json_text
 from molink.api.body import checked_body
 from molink.api.chat import ChatFormat, chat_prompt
 from molink.api.errors import ApiError
+from molink.api.openai.chat_schemas import ChatBody, Message, ToolBody
 from molink.api.openai.conversation import conversation_of
 from molink.api.requests import (
     check_model,
@@ -23,7 +24,7 @@ from molink.api.requests import (
     on_loop_or_thread,
     tokenizer_of,
 )
-from molink.api.schemas import MESSAGES_MAX, TOOLS_MAX, Body, ChatBody, Message, ToolBody
+from molink.api.schemas import MESSAGES_MAX, TOOLS_MAX, Body
 from molink.serving.service import GenerationService, ModelCard
 
 __all__ = ["post_detokenize", "post_tokenize"]
@@ -37,6 +38,10 @@ class TokenizeBody(Body):
     tools: list[ToolBody] | None = Field(default=None, max_length=TOOLS_MAX)
     chat_template_kwargs: dict[str, Any] | None = None
     """Variables for the chat template, such as "enable_thinking"."""
+    add_generation_prompt: bool | None = None
+    """As a chat has it, and the next one too."""
+    continue_final_message: bool | None = None
+    """Default false. True: messages end within the last one."""
     add_special_tokens: bool | None = None
     """Default: true for a prompt; false for messages, whose chat template writes its own."""
     return_token_strs: bool | None = None
@@ -76,7 +81,11 @@ async def _token_ids(body: TokenizeBody, card: ModelCard, format: ChatFormat) ->
         special = body.add_special_tokens is not False
         return await encoded(tokenizer_of(card, "prompt"), body.prompt, add_special_tokens=special)
     chat = ChatBody.model_construct(
-        messages=body.messages, tools=body.tools, chat_template_kwargs=body.chat_template_kwargs
+        messages=body.messages,
+        tools=body.tools,
+        chat_template_kwargs=body.chat_template_kwargs,
+        add_generation_prompt=body.add_generation_prompt,
+        continue_final_message=body.continue_final_message,
     )
     prompt = await chat_prompt(conversation_of(chat), card, format)
     if not body.add_special_tokens:

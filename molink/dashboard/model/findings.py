@@ -122,7 +122,7 @@ def _slow_in(history: History, ring: Ring) -> Iterator[SlowStage]:
     usual = {index: history.usual_step_s(stage_key(ring, index)) for index in steps}
     # A PC whose load as a whole has risen cannot be told from a slow one without others beside it.
     alone = len(ring.stages) == 1
-    told = {index: None if alone else _told_step_s(history, ring, index) for index in steps}
+    told = {index: None if alone else _measured_step_s(history, ring, index) for index in steps}
     since_usual, since_told = _slower_than_others(steps, usual), _slower_than_others(steps, told)
     for index, step_s in steps.items():
         times = since_usual.get(index, 0.0) if since_usual.get(index, 0.0) >= SLOWER_FACTOR else 0.0
@@ -147,7 +147,7 @@ def _slower_than_others(
     return found
 
 
-def _told_step_s(history: History, ring: Ring, index: int) -> float | None:
+def _measured_step_s(history: History, ring: Ring, index: int) -> float | None:
     """What a stage's step should take, as its node has measured it alone; None: it has not."""
     stage = ring.stages[index]
     node = history.state.nodes_by_name.get(stage.node)

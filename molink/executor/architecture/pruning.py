@@ -10,6 +10,7 @@ Building the class from a config with fewer layers was rejected: every per-layer
 architecture would have to be cut by hand.
 """
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -18,19 +19,40 @@ from torch import nn
 from molink.checkpoint.shard_plan import ADDED_POSITIONS, AFTER_LAYERS, BEFORE_LAYERS
 from molink.errors import UnsupportedModelError
 
-__all__ = ["Skip", "Zero", "decoder_layers", "stage_class"]
+__all__ = ["Skip", "Zero", "decoder_layers", "fit_skips", "stage_class"]
 
 EMBEDDING_SCALES = ("embedding_multiplier", "scale_emb", "embed_scale", "emb_scale")
 """Numbers that a decoder's forward multiplies into its input; past the head they have been applied.
 """
 
 
+ROWS_DIMENSIONS = 3
+"""Hidden states between layers are [1, rows, width]."""
+
+RETURNS_MAX = 3
+"""Things that a layer may return at most."""
+
+
 class Skip(nn.Module):
-    """Module in place of one that another stage owns: returns its first argument."""
+    """Module in place of one that another stage owns: returns its first argument.
+
+    It answers what a decoder's forward asks its layers about themselves (kind of layer, for
+    example), and returns as many things as they do.
+    """
+
+    def __init__(self, replaced: nn.Module | None = None) -> None:
+        super().__init__()
+        for name, value in vars(replaced).items() if replaced is not None else ():
+            is_plain = value is None or isinstance(value, str | int | float | bool)
+            if is_plain and not name.startswith("_") and name != "training":
+                setattr(self, name, value)
+        self.returns: int | None = None
+        """Length of the tuple that it returns; None: no tuple."""
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Return the input, unchanged."""
-        return args[0] if args else next(iter(kwargs.values()))
+        first = args[0] if args else next(iter(kwargs.values()))
+        return first if self.returns is None else (first, *[None] * (self.returns - 1))
 
 
 class Zero(nn.Module):
@@ -76,11 +98,53 @@ def decoder_layers(model: Any) -> tuple[str, nn.ModuleList]:
     return lists[0]
 
 
+def fit_skips(model: Any, trial: Callable[[], None]) -> None:
+    """Let skipped layers return as many things as owned ones do; `trial` runs the model once.
+
+    Where none of the numbers serves they return one thing, and the next run says what is wrong.
+    """
+    _, layers = decoder_layers(model)
+    skips = [layer for layer in layers if isinstance(layer, Skip)]
+    owned = [layer for layer in layers if not isinstance(layer, Skip)]
+    for returns in (None, *range(1, RETURNS_MAX + 1)) if skips else ():
+        _set_returns(skips, returns)
+        outputs = _outputs(owned, trial)
+        if outputs:
+            _set_returns(skips, len(outputs[0]) if isinstance(outputs[0], tuple) else None)
+            return
+    _set_returns(skips, None)
+
+
+def _set_returns(skips: Sequence[Skip], returns: int | None) -> None:
+    for skip in skips:
+        skip.returns = returns
+
+
+def _outputs(layers: Sequence[nn.Module], trial: Callable[[], None]) -> list[Any]:
+    """What the layers return in a trial, of those that were handed whole rows."""
+    outputs: list[Any] = []
+
+    def note(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
+        first = args[0] if args else next(iter(kwargs.values()))
+        if isinstance(first, torch.Tensor) and first.dim() == ROWS_DIMENSIONS:
+            outputs.append(output)
+
+    handles = [layer.register_forward_hook(note, with_kwargs=True) for layer in layers]
+    try:
+        trial()
+    except Exception:
+        pass  # A wrong number shows as any error; a right one that fails later, in the next run.
+    finally:
+        for handle in handles:
+            handle.remove()
+    return outputs
+
+
 def _prune(model: Any, layers: range, *, is_head: bool, is_tail: bool) -> None:
     layers_name, module_list = decoder_layers(model)
     for index in range(len(module_list)):
         if index not in layers:
-            module_list[index] = Skip()
+            module_list[index] = Skip(module_list[index])
     _prune_around(model, layers_name, is_head=is_head, is_tail=is_tail)
     if not is_head:
         _unscale_input(model.get_decoder())
@@ -97,13 +161,13 @@ def _prune_around(model: Any, layers_name: str, *, is_head: bool, is_tail: bool)
         if name == layers_name:
             continue
         if module is embeddings:
-            replacement = None if keeps_embeddings else Skip()
+            replacement = None if keeps_embeddings else Skip(module)
         elif name in ADDED_POSITIONS:
             replacement = None if is_head else Zero()
         elif name in BEFORE_LAYERS:
-            replacement = None if is_head else Skip()
+            replacement = None if is_head else Skip(module)
         elif name in AFTER_LAYERS:
-            replacement = None if is_tail else Skip()
+            replacement = None if is_tail else Skip(module)
         elif any(True for _ in module.parameters()):
             raise UnsupportedModelError(
                 f"{type(model).__name__} cannot be cut into stages: "

@@ -73,6 +73,9 @@ class PackedLinear(nn.Module):
     def __init__(self, weight: torch.Tensor | QuantizedWeight, bias: torch.Tensor | None) -> None:
         super().__init__()
         self.out_features, self.in_features = weight.shape
+        if isinstance(weight, torch.Tensor):
+            self.weight = weight.new_empty(0)
+            """Empty: routers ask the weight of their gate for its format."""
         self.weights_bytes = weight.nbytes
 
 
@@ -217,6 +220,8 @@ class SharedPart(nn.Module):
     def __init__(self, shared: SharedInput, index: int) -> None:
         super().__init__()
         self.shared = shared
+        if hasattr(shared.packed, "weight"):
+            self.weight = shared.packed.weight
         self._part = partial(shared.part, index)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:

@@ -10,6 +10,7 @@ copied out of the files: otherwise one small tensor would keep a whole shard map
 count as the process's memory.
 """
 
+import inspect
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -68,18 +69,24 @@ def _untie_embedding(model: Any) -> None:
 
 
 def _linear_groups(model: Any, trial: Callable[[], None]) -> list[list[str]]:
-    """Names of all linears, those that read the same tensor and have the same parent together."""
+    """Names of linears, those that read the same tensor and have the same parent together.
+
+    Without those that their parent does not call although it runs: it works with their weight.
+    """
     names = [
         name
         for name, module in model.named_modules()
         if type(module) is nn.Linear and not _is_embedding_too(model, module)
     ]
-    with _recorded_inputs(model, names) as inputs:
+    parents = sorted({name.rpartition(".")[0] for name in names})
+    with _recorded_inputs(model, names) as inputs, _recorded_inputs(model, parents) as ran:
         trial()
     groups: dict[object, list[str]] = {}
     for name in names:
         parent = name.rpartition(".")[0]
         seen = inputs.get(name, [])
+        if parent in ran and not seen:
+            continue
         key = (parent, id(seen[0])) if len(seen) == 1 else name
         groups.setdefault(key, []).append(name)
     return list(groups.values())
@@ -98,7 +105,7 @@ def _recorded_inputs(model: nn.Module, names: list[str]) -> Iterator[dict[str, l
     inputs: dict[str, list[Any]] = {}
     handles = [
         model.get_submodule(name).register_forward_pre_hook(
-            lambda _, args, name=name: inputs.setdefault(name, []).append(args[0])
+            lambda _, args, name=name: inputs.setdefault(name, []).append(args[0] if args else None)
         )
         for name in names
     ]
@@ -180,6 +187,8 @@ def replacement_for(module: nn.Module) -> RootMeanSquareNorm | None:
         return None
     if any(True for _ in module.children()) or weight.dtype not in TOLERANCE:
         return None
+    if len(inspect.signature(module.forward).parameters) != 1:
+        return None  # A second input, such as a gate, would be lost.
     for candidate_weight in (weight.detach(), 1 + weight.detach()):
         candidate = RootMeanSquareNorm(candidate_weight, epsilon)
         if _norms_agree(module, candidate):

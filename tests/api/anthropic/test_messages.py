@@ -1,19 +1,18 @@
 """`/v1/messages` with the official client, unchanged."""
 
-import asyncio
+from dataclasses import replace
 
 import anthropic
 import pytest
 from pydantic import BaseModel
 
+from tests.api.conftest import CharTokenizer
 from tests.api.scripted import CALL, SCHEMA, ScriptedService
 
 MODEL = "tiny/model"
 HELLO = [{"role": "user", "content": "hi"}]
 TOOL = {"name": "weather", "description": "Of a city.", "input_schema": SCHEMA}
 ASKED = {"model": MODEL, "max_tokens": 200, "messages": HELLO}
-LIMIT_S = 20
-"""Only a hung test reaches this."""
 
 
 @pytest.fixture
@@ -214,7 +213,35 @@ async def test_a_failure_before_the_first_token_has_a_status(client, service):
         ({"max_tokens": 0}, "max_tokens"),
         ({"messages": []}, "messages"),
         ({"messages": [{"role": "robot", "content": "x"}]}, "messages.0.role"),
-        ({"messages": [*HELLO, {"role": "assistant", "content": "The"}]}, "assistant"),
+        ({"messages": [*HELLO, {"role": "assistant", "content": "The "}]}, "white space"),
+        (
+            {
+                "messages": [*HELLO, {"role": "assistant", "content": "The"}],
+                "max_tokens": 2000,
+                "thinking": {"type": "enabled", "budget_tokens": 1024},
+            },
+            "thinking",
+        ),
+        (
+            {
+                "messages": [*HELLO, {"role": "assistant", "content": "The"}],
+                "tools": [TOOL],
+                "tool_choice": {"type": "any"},
+            },
+            "made to call",
+        ),
+        (
+            {
+                "messages": [
+                    *HELLO,
+                    {
+                        "role": "assistant",
+                        "content": [{"type": "tool_use", "id": "1", "name": "f", "input": {}}],
+                    },
+                ]
+            },
+            "results",
+        ),
         (
             {
                 "messages": [
@@ -252,26 +279,53 @@ async def test_another_model_is_not_here(client):
         await client.messages.create(**{**ASKED, "model": "claude-9"})
 
 
-async def test_a_client_that_stops_reading_stops_the_sequence(client, service):
-    service.events_before_hold = 3
-    async with asyncio.timeout(LIMIT_S):
-        stream = await client.messages.create(**ASKED, stream=True)
-        async for event in stream:
-            if event.type == "content_block_delta":
-                break
-        await service.holding.acquire()
-        assert service.closed.locked(), "nothing is closed while the client reads"
-        await stream.close()
-        await service.closed.acquire()
+@pytest.mark.parametrize("stream", [False, True])
+async def test_an_answer_goes_on_with_what_is_given(client, service, stream):
+    service.says(" capital is Oslo.")
+    begin = {"role": "assistant", "content": [{"type": "text", "text": "The"}]}
+    asked = ASKED | {"messages": [*HELLO, begin]}
+    if stream:
+        async with client.messages.stream(**asked) as events:
+            answer = await events.get_final_message()
+    else:
+        answer = await client.messages.create(**asked)
+    assert answer.content[0].text == " capital is Oslo."
+    assert service.prompts == ["<user>hi<assistant>The"]
 
 
-@pytest.mark.parametrize("events", [0, 3])
-async def test_a_client_that_runs_out_of_time_stops_the_sequence(client, service, events):
-    service.events_before_hold = events
-    async with asyncio.timeout(LIMIT_S):
-        with pytest.raises(anthropic.APITimeoutError):
-            await client.with_options(timeout=0.2).messages.create(**ASKED)
-        await service.closed.acquire()
+async def test_a_budget_of_thoughts_is_named_as_ignored(client, service):
+    thinking = {"type": "enabled", "budget_tokens": 1024}
+    answer = await client.messages.with_raw_response.create(
+        **{**ASKED, "max_tokens": 1900}, thinking=thinking
+    )
+    assert answer.headers["X-MoLink-Ignored"] == "thinking.budget_tokens"
+    assert len(service.requests) == 1
+
+
+async def test_thoughts_that_another_server_hides_are_left_out(client, service):
+    hidden = {"type": "redacted_thinking", "data": "c2VjcmV0"}
+    said = {"role": "assistant", "content": [hidden, {"type": "text", "text": "I see."}]}
+    await client.messages.create(**{**ASKED, "messages": [*HELLO, said, *HELLO]})
+    assert service.prompts == ["<user>hi<assistant>I see.<user>hi<assistant>"]
+
+
+@pytest.mark.parametrize("path", ["/v1/messages", "/v1/responses", "/v1/chat/completions"])
+async def test_variables_of_the_template_are_taken_everywhere(service, serve, http, path):
+    template = "{{ mood }}{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}"
+    service.card = replace(service.card, tokenizer=CharTokenizer(chat_template=template))
+    asked = {"max_tokens": 5, "messages": HELLO}
+    body = {"input": "hi"} if path.endswith("responses") else asked
+    url = await serve(service)
+    kwargs = {"chat_template_kwargs": {"mood": "glad"}}
+    async with http.post(url + path, json=body | kwargs) as response:
+        assert response.status == 200, await response.text()
+    assert service.prompts == ["glad<user>hi"]
+
+
+async def test_an_empty_beginning_is_none(client, service):
+    asked = ASKED | {"messages": [*HELLO, {"role": "assistant", "content": ""}]}
+    assert (await client.messages.create(**asked)).content[0].text == "Hello there."
+    assert service.prompts == ["<user>hi<assistant>"]
 
 
 class Weather(BaseModel):

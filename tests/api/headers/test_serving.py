@@ -2,10 +2,12 @@
 
 import json
 
+import anthropic
 import openai
 import pytest
 
 from molink.serving.timeline import StageLayers
+from tests.api.scripted import ScriptedService
 
 STAGES = (StageLayers("anna", (0, 4)), StageLayers("bén, the\x1b[2J 2nd", (4, 8)))
 TIMES = ("X-MoLink-Queue-Ms", "X-MoLink-Prefill-Ms", "X-MoLink-Decode-Ms")
@@ -56,6 +58,23 @@ async def test_the_official_client_reads_it(service, serve):
         stream = await client.completions.create(model="tiny/model", prompt="a", stream=True)
         chunks = [chunk async for chunk in stream]
         assert chunks[-1].molink["rings"] == [0]
+
+
+async def test_streams_of_typed_events_have_it_in_their_last_one(serve):
+    service = ScriptedService(stages=STAGES)
+    url = await serve(service)
+    hello = [{"role": "user", "content": "hi"}]
+    async with openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="none") as client:
+        stream = await client.responses.create(model="tiny/model", input="hi", stream=True)
+        responses = [event async for event in stream]
+    async with anthropic.AsyncAnthropic(base_url=url, api_key="none") as client:
+        asked = {"model": "tiny/model", "max_tokens": 20, "messages": hello}
+        messages = [event async for event in await client.messages.create(**asked, stream=True)]
+    for events, kind in ((responses, "response.completed"), (messages, "message_stop")):
+        assert events[-1].type == kind
+        assert events[-1].molink["nodes"] == [stage.node for stage in STAGES]
+        assert events[-1].molink["attempts"][0]["tokens"] == len(service.script)
+        assert not any(hasattr(event, "molink") for event in events[:-1])
 
 
 @pytest.mark.parametrize("path", ["/health", "/v1/models", "/nothing"])

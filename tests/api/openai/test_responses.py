@@ -1,6 +1,5 @@
 """`/v1/responses` with the official client, unchanged."""
 
-import asyncio
 import json
 
 import openai
@@ -11,8 +10,6 @@ from tests.api.scripted import CALL, SCHEMA, ScriptedService
 
 MODEL = "tiny/model"
 TOOL = {"type": "function", "name": "weather", "parameters": SCHEMA, "strict": True}
-LIMIT_S = 20
-"""Only a hung test reaches this."""
 
 
 @pytest.fixture
@@ -267,8 +264,7 @@ async def test_a_failure_before_the_first_token_has_a_status(client, service):
         ({"temperature": -1}, "temperature"),
         ({"text": {"format": {"type": "json_schema", "name": "x"}}}, "text.format"),
         ({"text": {"format": {"type": "json_schema", "schema": {"type": "x"}}}}, "text.format"),
-        ({"top_logprobs": 2}, "top_logprobs"),
-        ({"include": ["message.output_text.logprobs"]}, "include"),
+        ({"top_logprobs": 21}, "top_logprobs"),
     ],
 )
 async def test_mistakes_are_named(client, service, fields, param):
@@ -284,26 +280,43 @@ async def test_what_was_answered_cannot_be_looked_up(client):
         await client.responses.retrieve("resp_1")
 
 
-async def test_a_client_that_stops_reading_stops_the_sequence(client, service):
-    service.events_before_hold = 3
-    async with asyncio.timeout(LIMIT_S):
-        stream = await client.responses.create(model=MODEL, input="hi", stream=True)
-        async for event in stream:
-            if event.type == "response.output_text.delta":
-                break
-        await service.holding.acquire()
-        assert service.closed.locked(), "nothing is closed while the client reads"
-        await stream.close()
-        await service.closed.acquire()
+LOGPROBS = {"include": ["message.output_text.logprobs"], "top_logprobs": 1}
 
 
-@pytest.mark.parametrize("events", [0, 3])
-async def test_a_client_that_runs_out_of_time_stops_the_sequence(client, service, events):
-    service.events_before_hold = events
-    async with asyncio.timeout(LIMIT_S):
-        with pytest.raises(openai.APITimeoutError):
-            await client.with_options(timeout=0.2).responses.create(model=MODEL, input="hi")
-        await service.closed.acquire()
+async def test_log_probabilities_are_those_of_the_text(client, service):
+    service.says(f"<think>hm</think>\n\nYes.\n{CALL}")
+    answer = await client.responses.create(model=MODEL, input="hi", tools=[TOOL], **LOGPROBS)
+    _, message, _ = answer.output
+    logprobs = message.content[0].logprobs
+    assert (answer.top_logprobs, service.requests[0].sampling.logprobs) == (1, 1)
+    assert [one.token for one in logprobs] == list("Yes.")
+    assert (logprobs[0].logprob, logprobs[0].bytes) == (-0.5, [ord("Y")])
+    assert [one.logprob for one in logprobs[0].top_logprobs] == [-0.5]
+    async with client.responses.stream(model=MODEL, input="hi", tools=[TOOL], **LOGPROBS) as got:
+        events = [event async for event in got]
+    (done,) = [one for one in events if one.type == "response.output_text.done"]
+    deltas = [one for one in events if one.type == "response.output_text.delta"]
+    assert [part.token for one in deltas for part in one.logprobs] == list("Yes.")
+    assert [one.token for one in done.logprobs] == list("Yes.")
+    assert events[-1].response.output[1].content[0].logprobs == logprobs
+
+
+@pytest.mark.parametrize(
+    ("fields", "asked"),
+    [({}, None), ({"include": LOGPROBS["include"]}, 0), ({"top_logprobs": 3}, 3)],
+)
+async def test_log_probabilities_come_where_they_are_asked_for(client, service, fields, asked):
+    answer = await client.responses.create(model=MODEL, input="hi", **fields)
+    logprobs = answer.output[0].content[0].logprobs
+    assert "".join(one.token for one in logprobs) == ("" if asked is None else "Hello there.")
+    assert service.requests[0].sampling.logprobs == asked
+
+
+async def test_a_broken_call_becomes_text_with_all_its_log_probabilities(client, service):
+    service.says('<tool_call>{"name": "weather", "arguments": {"city"')
+    answer = await client.responses.create(model=MODEL, input="hi", tools=[TOOL], **LOGPROBS)
+    (part,) = answer.output[0].content
+    assert "".join(one.token for one in part.logprobs) == part.text == service.script
 
 
 class Weather(BaseModel):

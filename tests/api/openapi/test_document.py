@@ -9,9 +9,10 @@ from pydantic import BaseModel
 from molink.api import create_app
 from molink.api.admin import add_admin_routes
 from molink.api.cluster_routes import add_plan_route
+from molink.api.openai.chat_schemas import ChatBody
 from molink.api.openapi.document import described_routes, openapi_document
 from molink.api.openapi.operations import OPERATIONS
-from molink.api.schemas import ChatBody, CompletionBody, GenerateBody
+from molink.api.schemas import CompletionBody, GenerateBody
 from tests.api.test_admin import FakeAdmin
 
 BODIES = (ChatBody, CompletionBody, GenerateBody)
@@ -51,11 +52,17 @@ def test_every_field_of_a_body_is_described(document, body: type[BaseModel]):
     assert not [name for name, one in properties.items() if not one.get("description")]
 
 
+def place_of(reference: str, document):
+    place = document
+    for name in reference.removeprefix("#/").split("/"):
+        place = place.get(name, {})
+    return place or None
+
+
 def test_every_reference_leads_somewhere(document):
-    for reference in re.findall(r"'\$ref': '([^']*)'", str(document)):
-        place = document
-        for name in reference.removeprefix("#/").split("/"):
-            place = place[name]
+    references = set(re.findall(r"'\$ref': '([^']*)'", str(document)))
+    assert "#/components/schemas/ChatBody" in references
+    assert not [one for one in references if place_of(one, document) is None]
 
 
 async def test_it_is_open_and_the_same_each_time(service, serve, http):

@@ -87,8 +87,10 @@ async def test_everybody_stands_by_even_if_our_end_of_the_ring_cannot_be_closed(
             raise OSError("no free port")
 
         w.endpoints[0].close = close
+        (ring,) = w.serving
         w.clients[0].lost.set_result(RingError("The link is lost."))
         await w.until(lambda: {name for name, told in w.told if told.work is None} == {"a", "b"})
+        assert ring.state is RingState.ENDED and ring not in w.serving
 
 
 def refusing() -> NodeHealth:

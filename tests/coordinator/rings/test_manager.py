@@ -155,6 +155,7 @@ async def test_a_look_that_fails_is_not_the_last_one(monkeypatch):
         await w.until(lambda: w.manager.guard.counts[TypeError])
         w.planner.shrunk = {"a"}
         await w.until(lambda: not w.serving)
+        assert w.manager.guard.counts.keys() == {TypeError}
 
 
 async def test_a_report_that_cannot_be_read_is_counted_once_and_not_shown(monkeypatch):

@@ -7,7 +7,12 @@ from transformers.models.gemma2.modeling_gemma2 import Gemma2RMSNorm
 from transformers.models.llama.modeling_llama import LlamaRMSNorm
 
 from molink.executor.cpu.packed_linear import PackedLinear, SharedInput
-from molink.executor.cpu.rewriting import MIRROR_ROWS_MAX, RootMeanSquareNorm, replacement_for
+from molink.executor.cpu.rewriting import (
+    MIRROR_ROWS_MAX,
+    RootMeanSquareNorm,
+    replacement_for,
+    rewrite,
+)
 from tests.executor.cpu_stages import cpu_stage
 from tests.executor.tiny_models import LAYERS, save_tiny
 
@@ -76,3 +81,45 @@ class OtherEpsilon(LlamaRMSNorm):
 )
 def test_what_is_something_else_is_left_alone(module):
     assert replacement_for(module) is None
+
+
+def test_a_norm_with_a_gate_is_left_alone():
+    """Without its gate it computes what an RMS norm does."""
+
+    class GatedNorm(LlamaRMSNorm):
+        def forward(self, hidden_states, gate=None):
+            normed = super().forward(hidden_states)
+            return normed if gate is None else normed * gate
+
+    assert replacement_for(randomised(GatedNorm(48), torch.float32)) is None
+
+
+class Router(nn.Module):
+    """A parent that asks one linear for its format, and works with the weight of another."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate = nn.Linear(8, 8, bias=False)
+        self.step = nn.Linear(8, 8, bias=False)
+
+    def forward(self, x):
+        return self.gate(x.to(self.gate.weight.dtype)) @ self.step.weight
+
+
+class Whole(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(4, 8)
+        self.router = Router()
+
+    def get_input_embeddings(self):
+        return self.embedding
+
+
+def test_a_linear_whose_weight_its_parent_reads_stays():
+    model, x = Whole().requires_grad_(False), torch.randn(1, 3, 8)
+    wanted = model.router(x)
+    rewrite(model, lambda: model.router(x), embeds=True)
+    assert isinstance(model.router.gate, PackedLinear)
+    assert type(model.router.step) is nn.Linear
+    torch.testing.assert_close(model.router(x), wanted)

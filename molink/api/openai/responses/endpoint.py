@@ -11,6 +11,7 @@ from molink.api.chat.typed_answer import answer_typed
 from molink.api.errors import ApiError
 from molink.api.grammars.fields import Question, grammar_question, schema_question
 from molink.api.headers.request_id import request_id_of
+from molink.api.openai.logprobs import TokenTexts
 from molink.api.openai.responses.conversation import conversation_of
 from molink.api.openai.responses.schemas import ResponsesBody
 from molink.api.openai.responses.writer import ResponseWriter
@@ -19,9 +20,12 @@ from molink.serving.service import GenerationService
 
 __all__ = ["post_responses"]
 
+LOGPROBS = "message.output_text.logprobs"
+"""What a request includes for log-probabilities; other names change nothing."""
+
 
 async def post_responses(
-    service: GenerationService, format: ChatFormat, request: web.Request
+    service: GenerationService, texts: TokenTexts, format: ChatFormat, request: web.Request
 ) -> web.StreamResponse:
     """Answer one request. Without a limit the answer may fill what is left of the model's
     length."""
@@ -45,11 +49,13 @@ async def post_responses(
             body,
             card,
             max_tokens=max_tokens,
-            logprobs=None,
+            logprobs=_logprobs_wanted(body),
             grammar=grammar,
             skip_special_tokens=prompt.skip_special_tokens,
         )
-        writer = ResponseWriter(f"resp_{request_id_of(request)}", card.shown_name, _repeated(body))
+        writer = ResponseWriter(
+            f"resp_{request_id_of(request)}", card.shown_name, _repeated(body), texts
+        )
     return await answer_typed(request, service, job, prompt, writer, stream=bool(body.stream))
 
 
@@ -61,12 +67,11 @@ def _check_served(body: ResponsesBody) -> None:
             param="previous_response_id",
             code="unsupported_parameter",
         )
-    if body.top_logprobs or "message.output_text.logprobs" in (body.include or ()):
-        raise ApiError(
-            "Log-probabilities are no part of a response here: ask /v1/chat/completions for them.",
-            param="include" if body.include else "top_logprobs",
-            code="unsupported_parameter",
-        )
+
+
+def _logprobs_wanted(body: ResponsesBody) -> int | None:
+    is_included = LOGPROBS in (body.include or ())
+    return body.top_logprobs or 0 if is_included or body.top_logprobs else None
 
 
 def _format_asked_for(body: ResponsesBody) -> Question | None:
@@ -91,6 +96,6 @@ def _repeated(body: ResponsesBody) -> dict[str, Any]:
         "text": {"format": format, "verbosity": "medium"},
         "tool_choice": body.tool_choice or "auto",
         "tools": [tool.model_dump() for tool in body.tools or ()],
-        "top_logprobs": 0,
+        "top_logprobs": body.top_logprobs or 0,
         "top_p": 1.0 if body.top_p is None else body.top_p,
     }

@@ -7,13 +7,14 @@ event is numbered and names the item and its place, as OpenAI's client demands.
 
 import secrets
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from molink.api.chat.parts import ReasoningDelta, TextDelta, ToolCallDelta
 from molink.api.chat.typed_answer import Event, Spent, TypedPart
 from molink.api.errors import ApiError
+from molink.api.openai.logprobs import TokenTexts, positions
 
 __all__ = ["ResponseWriter"]
 
@@ -27,18 +28,10 @@ class _Kind:
     done: str
     full: str
     """What the event of its end calls its text."""
-    part: Callable[[str], dict[str, Any]] | None
-    """The one part of its content with a text; None: the text is a field of the item."""
-    beside: Mapping[str, Any] = field(default_factory=dict)
-    """What its events of text hold beside that."""
-
-
-def _output_text(text: str) -> dict[str, Any]:
-    return {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
-
-
-def _reasoning_text(text: str) -> dict[str, Any]:
-    return {"type": "reasoning_text", "text": text}
+    part: Mapping[str, Any] | None
+    """The one part of its content, which gets the text; None: the text is a field of the item."""
+    has_logprobs: bool = False
+    """Whether its part and its events of text hold log-probabilities."""
 
 
 _MESSAGE = _Kind(
@@ -46,11 +39,15 @@ _MESSAGE = _Kind(
     "response.output_text.delta",
     "response.output_text.done",
     "text",
-    _output_text,
-    beside={"logprobs": []},
+    {"type": "output_text", "annotations": []},
+    has_logprobs=True,
 )
 _REASONING = _Kind(
-    "rs", "response.reasoning_text.delta", "response.reasoning_text.done", "text", _reasoning_text
+    "rs",
+    "response.reasoning_text.delta",
+    "response.reasoning_text.done",
+    "text",
+    {"type": "reasoning_text"},
 )
 _CALL = _Kind(
     "fc",
@@ -70,12 +67,15 @@ class _OpenItem:
     call: int = -1
     """Index of its call."""
     texts: list[str] = field(default_factory=list)
+    logprobs: list[dict[str, Any]] = field(default_factory=list)
 
 
 class ResponseWriter:
     """Writer of one response."""
 
-    def __init__(self, response_id: str, model: str, settings: Mapping[str, Any]) -> None:
+    def __init__(
+        self, response_id: str, model: str, settings: Mapping[str, Any], token_texts: TokenTexts
+    ) -> None:
         """`settings`: what of the request the response repeats."""
         self._body: dict[str, Any] = {
             "id": response_id,
@@ -93,6 +93,7 @@ class ResponseWriter:
             "usage": None,
             **settings,
         }
+        self._token_texts = token_texts
         self._open: _OpenItem | None = None
         self._events: list[Event] = []
         self._sequence_number = 0
@@ -105,50 +106,50 @@ class ResponseWriter:
     def started(self) -> list[Event]:
         """The events before all parts."""
         for kind in ("response.created", "response.in_progress"):
-            self._tell(kind, response=dict(self._body, output=[]))
-        return self._told()
+            self._add_event(kind, response=dict(self._body, output=[]))
+        return self._take_events()
 
     def wrote(self, part: TypedPart) -> list[Event]:
         """The events of the next part."""
         match part:
-            case TextDelta(text):
-                self._goes_on(_MESSAGE, text)
+            case TextDelta(text, logprobs):
+                self._continue(_MESSAGE, text, positions(logprobs, self._token_texts))
             case ReasoningDelta(text):
-                self._goes_on(_REASONING, text)
+                self._continue(_REASONING, text)
             case ToolCallDelta():
-                self._goes_on_calling(part)
-        return self._told()
+                self._continue_call(part)
+        return self._take_events()
 
     def ended(self, finish_reason: str, stop_reason: str | int | None, spent: Spent) -> list[Event]:
         """The events after all parts."""
         is_cut = finish_reason == "length"
         if not self._body["output"] and self._open is None:
-            self._goes_on(_MESSAGE, "")
+            self._continue(_MESSAGE, "")
         self._close("incomplete" if is_cut else "completed")
         self._body["usage"] = _usage(spent)
         if is_cut:
             self._body["incomplete_details"] = {"reason": "max_output_tokens"}
         self._end("incomplete" if is_cut else "completed")
-        return self._told()
+        return self._take_events()
 
     def failed(self, error: ApiError) -> list[Event]:
         """The events of an answer that cannot go on."""
         self._close("incomplete")
         self._body["error"] = {"code": "server_error", "message": str(error)}
         self._end("failed")
-        return self._told()
+        return self._take_events()
 
     # -- items ------------------------------------------------------------------------------------
 
-    def _goes_on(self, kind: _Kind, text: str) -> None:
+    def _continue(self, kind: _Kind, text: str, logprobs: Sequence[dict[str, Any]] = ()) -> None:
         if self._open is None or self._open.kind is not kind:
             self._close()
             is_message = kind is _MESSAGE
             item = {"type": "message", "role": "assistant"} if is_message else {"type": "reasoning"}
             self._begin(kind, item | ({} if is_message else {"summary": []}) | {"content": []})
-        self._add(text)
+        self._add(text, logprobs)
 
-    def _goes_on_calling(self, part: ToolCallDelta) -> None:
+    def _continue_call(self, part: ToolCallDelta) -> None:
         if self._open is None or self._open.kind is not _CALL or self._open.call != part.index:
             self._close()
             names = {"call_id": part.id, "name": part.name}
@@ -158,28 +159,33 @@ class ResponseWriter:
     def _begin(self, kind: _Kind, item: dict[str, Any], call: int = -1) -> None:
         item = {"id": f"{kind.id_prefix}_{secrets.token_hex(12)}", "status": "in_progress"} | item
         self._open = _OpenItem(kind, item, call)
-        self._tell_of_item("response.output_item.added")
+        self._add_item_event("response.output_item.added")
         if kind.part is not None:
-            self._tell_of_part("response.content_part.added", part=kind.part(""))
+            part = {**kind.part, "text": "", **_logprobs(kind, [])}
+            self._add_part_event("response.content_part.added", part=part)
 
-    def _add(self, text: str) -> None:
+    def _add(self, text: str, logprobs: Sequence[dict[str, Any]] = ()) -> None:
         assert self._open is not None, "it has begun"
         if text:
             self._open.texts.append(text)
-            self._tell_of_part(self._open.kind.delta, delta=text, **self._open.kind.beside)
+            self._open.logprobs += logprobs
+            beside = _logprobs(self._open.kind, logprobs)
+            self._add_part_event(self._open.kind.delta, delta=text, **beside)
 
     def _close(self, status: str = "completed") -> None:
         if self._open is None:
             return
         kind, item, text = self._open.kind, self._open.item, "".join(self._open.texts)
         item["status"] = status
-        self._tell_of_part(kind.done, **{kind.full: text}, **kind.beside)
+        beside = _logprobs(kind, self._open.logprobs)
+        self._add_part_event(kind.done, **{kind.full: text}, **beside)
         if kind.part is None:
             item["arguments"] = text
         else:
-            item["content"] = [kind.part(text)]
-            self._tell_of_part("response.content_part.done", part=kind.part(text))
-        self._tell_of_item("response.output_item.done")
+            part = {**kind.part, "text": text, **beside}
+            item["content"] = [part]
+            self._add_part_event("response.content_part.done", part=part)
+        self._add_item_event("response.output_item.done")
         self._body["output"].append(item)
         self._open = None
 
@@ -189,32 +195,36 @@ class ResponseWriter:
         self._body["status"] = status
         if status == "completed":
             self._body["completed_at"] = int(time.time())
-        self._tell(f"response.{status}", response=self._body)
+        self._add_event(f"response.{status}", response=self._body)
 
-    def _tell_of_item(self, kind: str) -> None:
+    def _add_item_event(self, kind: str) -> None:
         """An event with the whole open item."""
         assert self._open is not None, "it is about an item"
-        self._tell(kind, output_index=self._output_index, item=dict(self._open.item))
+        self._add_event(kind, output_index=self._output_index, item=dict(self._open.item))
 
-    def _tell_of_part(self, kind: str, **fields: Any) -> None:
+    def _add_part_event(self, kind: str, **fields: Any) -> None:
         """An event about the text of the open item."""
         assert self._open is not None, "it is about an item"
         place = {} if self._open.kind.part is None else {"content_index": 0}
         item_id = self._open.item["id"]
-        self._tell(kind, output_index=self._output_index, item_id=item_id, **place, **fields)
+        self._add_event(kind, output_index=self._output_index, item_id=item_id, **place, **fields)
 
     @property
     def _output_index(self) -> int:
         """Of the open item."""
         return len(self._body["output"])
 
-    def _tell(self, kind: str, **fields: Any) -> None:
+    def _add_event(self, kind: str, **fields: Any) -> None:
         self._events.append({"type": kind, "sequence_number": self._sequence_number, **fields})
         self._sequence_number += 1
 
-    def _told(self) -> list[Event]:
+    def _take_events(self) -> list[Event]:
         events, self._events = self._events, []
         return events
+
+
+def _logprobs(kind: _Kind, logprobs: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    return {"logprobs": list(logprobs)} if kind.has_logprobs else {}
 
 
 def _usage(spent: Spent) -> dict[str, Any]:

@@ -1,0 +1,111 @@
+"""Log-probabilities as answers show them, of their own tokens and of the prompt's.
+
+They name tokens by text. Twenty alternatives for each position would mean twenty calls of the
+tokenizer for each token, so texts are remembered; the vocabulary bounds how many there can be.
+
+A ring scores a prompt while it computes it, at no cost but that of the words' logits.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+from molink.api.answers import finite
+from molink.api.errors import ApiError
+from molink.serving.service import GenerationService, PromptLogprob, TokenLogprob
+
+__all__ = ["BROKEN_CHARACTER", "TokenTexts", "check_scores", "positions", "prompt_entries"]
+
+SCORES_MAX = 2**17
+"""Log-probabilities of prompts in one answer, those of alternatives included: 5 MB of JSON."""
+
+BROKEN_CHARACTER = "\ufffd"
+"""What a tokenizer shows for a token that holds only part of a character's bytes."""
+
+
+class TokenTexts:
+    """Texts of the served model's tokens; `token_id:17` where there is no tokenizer."""
+
+    def __init__(self, service: GenerationService) -> None:
+        self._service = service
+        self._texts: dict[int, str] = {}
+
+    def text(self, token_id: int) -> str:
+        """The text of one token."""
+        known = self._texts.get(token_id)
+        if known is None:
+            known = self._texts[token_id] = self._decode(token_id)
+        return known
+
+    def shown(self, token_id: int) -> str:
+        """What the token adds to an answer's text; nothing for special tokens."""
+        tokenizer = self._service.card.tokenizer
+        return "" if tokenizer is None else tokenizer.decode([token_id], skip_special_tokens=True)
+
+    def _decode(self, token_id: int) -> str:
+        tokenizer = self._service.card.tokenizer
+        return f"token_id:{token_id}" if tokenizer is None else tokenizer.decode([token_id])
+
+
+def positions(logprobs: Sequence[TokenLogprob], texts: TokenTexts) -> list[dict[str, Any]]:
+    """OpenAI's object for each token of an answer, with the likeliest at its place."""
+    return [
+        _token(one.token_id, one.logprob, texts)
+        | {"top_logprobs": [_token(token_id, logprob, texts) for token_id, logprob in one.top]}
+        for one in logprobs
+    ]
+
+
+def _token(token_id: int, logprob: float, texts: TokenTexts) -> dict[str, Any]:
+    text = texts.text(token_id)
+    whole = BROKEN_CHARACTER not in text
+    return {
+        "token": text,
+        "logprob": finite(logprob),
+        "bytes": list(text.encode()) if whole else None,
+    }
+
+
+# -- of prompts -----------------------------------------------------------------------------------
+
+
+def check_scores(
+    count: int | None, prompt_tokens: int, *, shown: int = 1, stream: bool | None = False
+) -> None:
+    """Raise ApiError where the scores of a prompt of so many tokens, with `count` alternatives and
+    given `shown` times, are too many for one answer, or would be streamed. None: none are asked
+    for."""
+    if count is None:
+        return
+    if stream:
+        raise ApiError(
+            "'prompt_logprobs' cannot be streamed: leave one of them out.", param="prompt_logprobs"
+        )
+    if prompt_tokens * (count + 1) * shown > SCORES_MAX:
+        raise ApiError(
+            f"The answer would hold more than {SCORES_MAX} log-probabilities of the prompt: ask "
+            "for fewer alternatives or choices, or send a shorter prompt.",
+            param="prompt_logprobs",
+        )
+
+
+def prompt_entries(
+    scores: Sequence[PromptLogprob], count: int, texts: TokenTexts
+) -> list[dict[str, Any] | None]:
+    """vLLM's `prompt_logprobs`: for each token of the prompt, by token id, its own and the `count`
+    likeliest; None for the first, which nothing comes before."""
+    return [None, *(_entry(score, count, texts) for score in scores)]
+
+
+def _entry(score: PromptLogprob, count: int, texts: TokenTexts) -> dict[str, Any]:
+    found = {
+        token_id: (logprob, rank) for rank, (token_id, logprob) in enumerate(score.top[:count], 1)
+    }
+    found[score.token_id] = (score.logprob, score.rank)
+    return {
+        str(token_id): {
+            "logprob": finite(logprob),
+            "rank": rank,
+            "decoded_token": texts.text(token_id),
+        }
+        for token_id, (logprob, rank) in found.items()
+    }
