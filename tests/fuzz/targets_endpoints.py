@@ -29,7 +29,7 @@ from molink.api.openai.responses.endpoint import post_responses
 from molink.api.vllm.tokenize import post_detokenize, post_tokenize
 from molink.control.registry.rules import check_wishes
 from molink.serving.grammar_check import GrammarQuestion, answer_to
-from molink.serving.service import GenerationRequest, ModelCard, TokenEvent
+from molink.serving.service import GenerationRequest, ModelCard, TokenEvent, TokenLogprob
 from tests.api.conftest import CARD, CharTokenizer
 from tests.api.scripted import CALL, TEMPLATE
 from tests.fuzz.target import Target, json_seeds
@@ -65,9 +65,11 @@ class _Model:
     unready_reason = None
 
     async def generate(self, request: GenerationRequest) -> AsyncGenerator[TokenEvent, None]:
+        asked = request.sampling.logprobs is not None
+        logprobs = (TokenLogprob(65, -0.5, ((65, -0.5),)),) if asked else ()
         for at in range(0, len(ANSWER), PIECE_CHARS):
-            yield TokenEvent((65,), ANSWER[at : at + PIECE_CHARS])
-        yield TokenEvent((3,), "", finish_reason="stop")
+            yield TokenEvent((65,), ANSWER[at : at + PIECE_CHARS], logprobs)
+        yield TokenEvent((3,), "", logprobs, finish_reason="stop")
 
 
 class _Grammars:
@@ -177,7 +179,7 @@ RESPONSES = json_seeds(
         "reasoning": {"effort": "low"},
         "metadata": {"a": "b"},
     },
-    {"input": "Hi", "max_output_tokens": 8, "stream": True, "store": False},
+    {"input": "Hi", "max_output_tokens": 8, "stream": True, "store": False, "top_logprobs": 2},
     {
         "input": "Hi",
         "text": {"format": {"type": "json_schema", "name": "n", "schema": SCHEMA}},
@@ -243,7 +245,9 @@ def _endpoint(name: str, post: Post, seeds: tuple[bytes, ...]) -> Target:
 
 
 TARGETS = (
-    _endpoint("api-responses", partial(post_responses, MODEL, FORMAT), RESPONSES),
+    _endpoint(
+        "api-responses", partial(post_responses, MODEL, TokenTexts(MODEL), FORMAT), RESPONSES
+    ),
     _endpoint("api-messages", partial(post_messages, MODEL, FORMAT), MESSAGES),
     _endpoint("api-count-tokens", partial(post_count_tokens, MODEL, FORMAT), MESSAGES),
     _endpoint(
