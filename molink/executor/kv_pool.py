@@ -21,7 +21,7 @@ import torch
 
 from molink_scheduler.kv.blocks import BLOCK_TOKENS
 
-__all__ = ["KvPool", "LayerKv"]
+__all__ = ["KvPool", "LayerKv", "zero_pages"]
 
 
 @dataclass(slots=True)
@@ -92,10 +92,10 @@ class KvPool:
         return pool
 
     def _new_layer(self, keys_TKA: torch.Tensor, values_TKV: torch.Tensor) -> LayerKv:
-        return LayerKv(_zero_pages(self.slots, keys_TKA), _zero_pages(self.slots, values_TKV))
+        return LayerKv(zero_pages(self.slots, keys_TKA), zero_pages(self.slots, values_TKV))
 
 
-def _zero_pages(slots: int, like_TKA: torch.Tensor) -> torch.Tensor:
+def zero_pages(slots: int, like_TKA: torch.Tensor) -> torch.Tensor:
     """Zeros; on the CPU from numpy, whose zeros are not touched when they are made."""
     shape = (slots, *like_TKA.shape[1:])
     if like_TKA.device.type != "cpu":
