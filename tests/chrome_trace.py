@@ -18,9 +18,6 @@ NEEDED = {
 
 METADATA = {"process_name", "process_sort_index", "thread_name"}
 
-SLACK_US = 0.2
-"""Times are rounded to a tenth."""
-
 
 def checked(path: Path) -> list[dict[str, Any]]:
     """The events of a whole file, each of which follows the format."""
@@ -54,9 +51,9 @@ def _check_slices_nest(events: list[dict[str, Any]]) -> None:
     for slices in tracks.values():
         open_ends: list[float] = []
         for begins, ends in sorted(slices, key=lambda one: (one[0], -one[1])):
-            while open_ends and open_ends[-1] <= begins + SLACK_US:
+            while open_ends and open_ends[-1] <= begins:
                 open_ends.pop()
-            assert not open_ends or ends <= open_ends[-1] + SLACK_US
+            assert not open_ends or ends <= open_ends[-1]
             open_ends.append(ends)
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from molink.checkpoint.checkpoint import Checkpoint, open_checkpoint
+from molink.checkpoint.quantized.declared import read_declared
 from molink.errors import CheckpointError, UnsupportedModelError
 
 __all__ = ["ModelDescription", "describe", "text_settings"]
@@ -51,6 +52,7 @@ def describe(model: str | Checkpoint) -> ModelDescription:
     """Describe a model directory or hub id. Raises CheckpointError or UnsupportedModelError."""
     checkpoint = open_checkpoint(model) if isinstance(model, str) else model
     facts = ConfigFacts(checkpoint)
+    read_declared(checkpoint)  # Refuses a scheme of quantization that is not read.
     return ModelDescription(
         name=checkpoint.name,
         directory=checkpoint.directory,

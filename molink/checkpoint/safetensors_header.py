@@ -17,7 +17,14 @@ from typing import Any
 
 from molink.errors import CheckpointError
 
-__all__ = ["SafetensorsHeader", "StoredTensor", "encode_header", "parse_header", "read_header"]
+__all__ = [
+    "SafetensorsHeader",
+    "StoredTensor",
+    "check_whole",
+    "encode_header",
+    "parse_header",
+    "read_header",
+]
 
 HEADER_BYTES_MAX = 100_000_000
 """The limit of the safetensors format itself; a larger number means that the file is something
@@ -69,7 +76,22 @@ def read_header(path: Path) -> SafetensorsHeader:
             content = json.loads(file.read(size))
         return parse_header(content, LENGTH_BYTES + size)
     except (OSError, ValueError, RecursionError) as error:
-        raise CheckpointError(f"{path} is not a readable safetensors file ({error})") from error
+        raise CheckpointError(
+            f"{path} is not a readable safetensors file ({error}): fetch it again"
+        ) from error
+
+
+def check_whole(header: SafetensorsHeader, path: Path) -> None:
+    """Raise CheckpointError when a file ends before the tensors that its table names."""
+    end = max((tensor.stop for tensor in header.tensors), default=header.data_start)
+    try:
+        size = path.stat().st_size
+    except OSError as error:
+        raise CheckpointError(f"{path} cannot be read ({error.strerror})") from error
+    if size < end:
+        raise CheckpointError(
+            f"{path} has {size} bytes, but its table names tensors up to byte {end}: fetch it again"
+        )
 
 
 def parse_header(content: Any, data_start: int) -> SafetensorsHeader:

@@ -16,6 +16,7 @@ from molink.checkpoint.description import ModelDescription, describe
 from molink.executor.architecture.self_test import check_architecture
 from molink.executor.devices import choose_device, choose_dtype, return_freed_memory
 from molink.executor.grammar import Grammars
+from molink.executor.quantized.linear import QuantizedLinear
 from molink.executor.stage import StageExecutor
 from molink.executor.weights import Progress, StagePart, load_model, load_model_config
 from molink.stage_protocol.messages import StageWork
@@ -78,6 +79,8 @@ def read_onto(
     total = sum(tensor.nbytes for tensor in model.parameters()) or 1
     done = 0
     for module in model.modules():
+        if isinstance(module, QuantizedLinear):
+            module.move(device)
         if next(module.children(), None) is not None:
             continue
         for tensor in module.parameters():

@@ -1,10 +1,11 @@
 """Loads the weights of one stage and no others.
 
-`from_pretrained` of transformers does the loading, so its conversions (fused experts), quantizers,
-dtype plan and tying apply unchanged. It is given the pruned class and a directory of links to just
-the shards that the stage needs, with an index cut to the stage's tensors; it reads them as memory
-maps, so nothing else of a shard is ever touched. Its one habit that must be watched: what is
-missing it fills with random numbers and a warning. We refuse instead.
+`from_pretrained` of transformers does the loading, so its conversions (fused experts), dtype plan
+and tying apply unchanged; quantized weights alone are read past it (see `quantized`). It is given
+the pruned class and a directory of links to just the shards that the stage needs, with an index cut
+to the stage's tensors; it reads them as memory maps, so nothing else of a shard is ever touched.
+Its one habit that must be watched: what is missing it fills with random numbers and a warning. We
+refuse instead.
 """
 
 import copy
@@ -20,16 +21,18 @@ from typing import Any
 import torch
 from torch import nn
 from transformers import AutoConfig
-from transformers.conversion_mapping import get_model_conversion_mapping
-from transformers.core_model_loading import WeightConverter, WeightRenaming, rename_source_key
 from transformers.utils import logging as transformers_logging
 
 from molink.checkpoint.checkpoint import INDEX, Checkpoint
+from molink.checkpoint.quantized.declared import read_declared
 from molink.checkpoint.shard_plan import TEXT_NAMES, stores_output_matrix
 from molink.errors import CheckpointError, UnsupportedModelError, UserError
 from molink.executor.architecture.pruning import Skip, Zero, decoder_layers, stage_class
 from molink.executor.architecture.text_model import causal_class, text_part
 from molink.executor.attention import ATTENTION_NAME
+from molink.executor.experts import EXPERTS_NAME
+from molink.executor.quantized.filling import fill, stage_weights, with_shells
+from molink.executor.tensor_names import TensorNames
 
 __all__ = ["Progress", "StagePart", "build_stage_class", "load_model", "load_model_config"]
 
@@ -39,6 +42,9 @@ Progress = Callable[[float], None]
 
 FETCHED = 0.5
 """Where the progress is when all files are here; then their tensors are converted."""
+
+CONVERTED = 0.6
+"""Where it is when all plain tensors have been converted; then the quantized ones are packed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +92,9 @@ def load_model_config(checkpoint: Checkpoint) -> Any:
             f"{checkpoint.name} ({config.model_type}) is not a decoder-only language model"
         )
     text._attn_implementation = ATTENTION_NAME
+    text._experts_implementation = EXPERTS_NAME
+    if hasattr(text, "quantization_config"):
+        del text.quantization_config  # Its quantizers stay away: `quantized` reads such weights.
     return text
 
 
@@ -105,22 +114,62 @@ def load_model(
     """The stage's model with its weights, on the CPU. Raises CheckpointError for anything missing
     or broken.
     """
+    declared = read_declared(checkpoint)
     weight_map = checkpoint.weight_map()
     if stores_output_matrix(weight_map):
         config.tie_word_embeddings = False  # Whatever it says: Qwen3-VL-MoE's is wrong.
     pruned_class = build_stage_class(config, part)
     weight_map = needed_tensors(pruned_class, config, weight_map)
+    paths = _fetched(checkpoint, weight_map, progress)
+    quantized = stage_weights(
+        checkpoint.name, declared, _skeleton(pruned_class, config), weight_map, paths
+    )
+    converted = CONVERTED if quantized.places else 1.0
+    model: nn.Module = _plain_model(
+        with_shells(pruned_class, quantized.places),
+        config,
+        {name: file for name, file in weight_map.items() if name not in quantized.files.files},
+        paths,
+        dtype,
+        checkpoint.name,
+        lambda done: progress(FETCHED + (converted - FETCHED) * done),
+    )
+    fill(model, quantized, dtype, lambda done: progress(converted + (1 - converted) * done))
+    progress(1.0)
+    return model
+
+
+def _fetched(
+    checkpoint: Checkpoint, weight_map: dict[str, str], progress: Progress
+) -> dict[str, Path]:
+    """Path of each weight file, all of them on this machine."""
     files = sorted(set(weight_map.values()))
     paths: dict[str, Path] = {}
     for done, name in enumerate(files):
         paths[name] = checkpoint.weight_file(name)
         progress(FETCHED * (done + 1) / len(files))
+    return paths
+
+
+def _skeleton(pruned_class: Any, config: Any) -> Any:
+    with torch.device("meta"):
+        return pruned_class(copy.deepcopy(config))
+
+
+def _plain_model(
+    pruned_class: Any,
+    config: Any,
+    weight_map: dict[str, str],
+    paths: dict[str, Path],
+    dtype: torch.dtype,
+    name: str,
+    progress: Progress,
+) -> Any:
+    """The model with all weights that the library loads."""
     with tempfile.TemporaryDirectory(prefix="molink-stage-") as directory:
         _write_stage_directory(Path(directory), config, weight_map, paths)
-        with _counted_tensors(lambda done: progress(FETCHED + (1 - FETCHED) * done)):
-            model = _from_pretrained(pruned_class, directory, config, dtype, checkpoint.name)
-    progress(1.0)
-    return model
+        with _counted_tensors(progress):
+            return _from_pretrained(pruned_class, directory, config, dtype, name)
 
 
 def needed_tensors(pruned_class: Any, config: Any, weight_map: dict[str, str]) -> dict[str, str]:
@@ -130,18 +179,12 @@ def needed_tensors(pruned_class: Any, config: Any, weight_map: dict[str, str]) -
     stage owns or that the text model does not have. Paths, not parameter names, are compared:
     quantizers add suffixes that only they understand.
     """
-    with torch.device("meta"):
-        skeleton = pruned_class(copy.deepcopy(config))
-    transforms = get_model_conversion_mapping(skeleton, dict(TEXT_NAMES), None)
-    renamings = [transform for transform in transforms if isinstance(transform, WeightRenaming)]
-    converters = [transform for transform in transforms if isinstance(transform, WeightConverter)]
-    state = skeleton.state_dict()
+    skeleton = _skeleton(pruned_class, config)
+    names = TensorNames(skeleton)
     needed = {}
     for name, file in weight_map.items():
-        renamed, _ = rename_source_key(
-            name, renamings, converters, skeleton.base_model_prefix, state
-        )
-        owned = renamed in state or name in state
+        renamed = names.renamed(name)
+        owned = renamed in names or name in names
         if owned or _is_owned(skeleton, renamed) or _is_owned(skeleton, name):
             needed[name] = file
     return needed
@@ -174,8 +217,8 @@ def _end(module: nn.Module, path: Iterable[str]) -> nn.Module:
 def _write_stage_directory(
     directory: Path, config: Any, weight_map: dict[str, str], paths: dict[str, Path]
 ) -> None:
-    for name, path in paths.items():
-        _link(path.resolve(), directory / name)
+    for name in set(weight_map.values()):
+        _link(paths[name].resolve(), directory / name)
     index = {"metadata": {}, "weight_map": weight_map}
     (directory / INDEX).write_text(json.dumps(index), encoding="utf-8")
     config.save_pretrained(directory)

@@ -66,8 +66,9 @@ class TraceFile:
     ) -> None:
         """Something that took a while on a track; those of one track follow or contain each
         other."""
-        place = self._place(group, track)
-        self._add({"ph": "X", **place, **self._named(name, at), "dur": _us(took_s), "args": args})
+        place, named = self._place(group, track), self._named(name, at)
+        took_us = max(0, self._ts(at + took_s) - named["ts"])
+        self._add({"ph": "X", **place, **named, "dur": took_us, "args": args})
 
     def instant(self, group: Group, track: str, name: str, at: float, args: dict[str, Any]) -> None:
         """Something that happened on a track."""
@@ -115,7 +116,12 @@ class TraceFile:
         return {"pid": GROUPS[group], "tid": self._tracks[key]}
 
     def _named(self, name: str, at: float) -> dict[str, Any]:
-        return {"name": _name(name), "ts": max(0.0, _us(at - self.began_at))}
+        return {"name": _name(name), "ts": self._ts(at)}
+
+    def _ts(self, at: float) -> int:
+        """Whole microseconds since the beginning. Ends are rounded as beginnings are: of two slices
+        that follow each other the first would else end within the second now and then."""
+        return max(0, round((at - self.began_at) * 1e6))
 
     def _row(self, group: Group, row: str) -> dict[str, Any]:
         return {"cat": group, "id": _name(row), "pid": GROUPS[group], "tid": 0}
@@ -126,10 +132,6 @@ class TraceFile:
         if not self.is_full:
             self._pending.append((",\n" if self._bytes else "[\n") + line)
             self._bytes += len(line) + 2
-
-
-def _us(seconds: float) -> float:
-    return round(seconds * 1e6, 1)
 
 
 def _name(text: str) -> str:

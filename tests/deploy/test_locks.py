@@ -2,13 +2,16 @@
 
 import re
 import tomllib
+from importlib import metadata
 from pathlib import Path
 
 import pytest
 from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
 ROOT = Path(__file__).parents[2]
+CONSTRAINTS = ROOT / "constraints.txt"
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 LOCKS = {name: (ROOT / "molink" / name).read_text() for name in ("requirements.lock", "torch.lock")}
 ENTRY = re.compile(
@@ -69,3 +72,12 @@ def test_the_installer_takes_nothing_that_is_not_in_them():
     )
     others = set(installs) - {*by_version, *own}
     assert all(line.startswith("--require-hashes ") for line in others)
+
+
+def test_what_the_tests_run_on_installs_on_the_oldest_python():
+    """Such as Debian 12's 3.11.2."""
+    pins = dict(re.findall(r"^([\w.-]+)==(\S+)$", CONSTRAINTS.read_text(), re.MULTILINE))
+    installed = {one.name: one.metadata for one in metadata.distributions() if one.name in pins}
+    wanted = {name: about.get("Requires-Python") or "" for name, about in installed.items()}
+    assert len(wanted) > 50
+    assert not {name for name, range_ in wanted.items() if "3.11.0" not in SpecifierSet(range_)}

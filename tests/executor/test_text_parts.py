@@ -5,6 +5,7 @@ import json
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from transformers import AutoConfig
 
 from molink.checkpoint.checkpoint import INDEX, open_checkpoint
 from molink.checkpoint.layer_sizes import planned_model
@@ -103,8 +104,6 @@ def test_weights_of_the_text_model_that_are_missing_are_named(tmp_path):
 
 @pytest.mark.parametrize("model_type", ["clip", "t5", "mllama"])
 def test_what_has_no_decoder_of_text_alone_is_refused(model_type, tmp_path):
-    from transformers import AutoConfig
-
     AutoConfig.for_model(model_type).save_pretrained(tmp_path)
-    with pytest.raises(UnsupportedModelError, match="not a decoder-only language model|cannot be"):
+    with pytest.raises(UnsupportedModelError, match="not a decoder-only"):
         cpu_stage(tmp_path, range(1), self_test=True)

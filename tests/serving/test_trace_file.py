@@ -1,6 +1,7 @@
 """The trace file: Chrome's format, whole or broken off, of bounded size."""
 
 import json
+from itertools import pairwise
 
 import pytest
 
@@ -66,3 +67,15 @@ def test_names_from_afar_are_short_and_printable(path):
 def test_a_place_that_cannot_be_written_is_the_operators_to_mend(tmp_path):
     with pytest.raises(UserError, match=r"--trace-file .* cannot be written"):
         TraceFile.create(tmp_path / "no" / "trace.json", 0.0, 0.0)
+
+
+def test_slices_that_follow_each_other_do_not_overlap(path):
+    """However their times are rounded."""
+    begins = [100.0]
+    trace = TraceFile.create(path, began_at=100.0, began_unix_s=0.0)
+    for number in range(300):
+        begins.append(begins[-1] + 0.5 + number * 1.37e-7)
+        trace.slice("links", "a to b", "bytes", begins[-2], begins[-1] - begins[-2], {})
+    trace.close()
+    slices = [e for e in checked(path) if e["ph"] == "X"]
+    assert all(a["ts"] + a["dur"] == b["ts"] for a, b in pairwise(slices))

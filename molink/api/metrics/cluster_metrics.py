@@ -70,7 +70,7 @@ STAGE_FIGURES = (
 )
 
 LINK_FIGURES = (
-    Figure("molink_link_rate_bits_per_second", "rate_mbps", "Believed rate.", 1e6),
+    Figure("molink_link_rate_bytes_per_second", "rate_mbps", "Believed rate.", 1e6 / 8),
     Figure("molink_link_rtt_seconds", "rtt_ms", "Round trip without queueing.", 1e-3),
     Figure("molink_link_queueing_delay_seconds", "queueing_delay_ms", "Queueing on the way.", 1e-3),
     Figure("molink_link_sent_bytes_total", "bytes_sent", "Bytes sent."),

@@ -112,7 +112,7 @@ def _largest_difference(small: Any, description: ModelDescription) -> float:
 def _whole_model(small: Any, generator: torch.Generator) -> Any:
     """The miniature, with weights large enough that every part matters."""
     config = copy.deepcopy(small)
-    config._attn_implementation = "eager"
+    config._attn_implementation = config._experts_implementation = "eager"
     model = causal_class(config)(config).float().eval()
     with torch.no_grad():
         for parameter in model.parameters():

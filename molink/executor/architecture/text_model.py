@@ -36,10 +36,7 @@ PREDICT_TEXT = (
 
 
 def text_part(config: Any) -> Any | None:
-    """The config of a checkpoint's decoder-only text model; None where it has none.
-
-    A part gets what the whole says of its weights.
-    """
+    """The config of a checkpoint's decoder-only text model; None where it has none."""
     if config.is_encoder_decoder or not any(type(config) in known for known in PREDICT_TEXT):
         return None
     text = config.get_text_config()
@@ -47,9 +44,8 @@ def text_part(config: Any) -> Any | None:
         return config if type(config) in MODEL_FOR_CAUSAL_LM_MAPPING else None
     if causal_class(text) is None:
         return None
-    for name in ("quantization_config", "dtype"):
-        if getattr(text, name, None) is None and getattr(config, name, None) is not None:
-            setattr(text, name, getattr(config, name))
+    if text.dtype is None:
+        text.dtype = config.dtype
     text.tie_word_embeddings = config.tie_word_embeddings or text.tie_word_embeddings
     _share_conversions(config.model_type, text)
     return text

@@ -12,9 +12,9 @@ set, and they cannot be cut by rows.
 Shapes: N rows (outputs), K columns (inputs), g inputs of a group, G = K / g groups of a row.
 """
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, fields
-from typing import Self, TypeVar
+from typing import Self
 
 import torch
 
@@ -57,6 +57,13 @@ class QuantizedWeight:
     def group(self) -> int:
         """Inputs that share a scale; it divides K."""
         return self.shape[1] // self._group_count()
+
+    @property
+    def form(self) -> Hashable:
+        """Equal for matrices that can stand one above the other: kind, group and types."""
+        tensors = self.tensors()
+        types = tuple((name, part.dtype, part.shape[1]) for name, part in tensors.items())
+        return type(self), types
 
     @property
     def nbytes(self) -> int:
@@ -202,26 +209,15 @@ class Fp8Weight(QuantizedWeight):
         return _affine(self.codes.float(), self.scale, None)
 
 
-AnyWeight = TypeVar("AnyWeight", bound=QuantizedWeight)
-
-
-def joined(weights: Sequence[AnyWeight]) -> AnyWeight | None:
-    """One matrix of several that read the same inputs, one above the other; None where their forms
-    differ."""
+def joined(weights: Sequence[QuantizedWeight]) -> QuantizedWeight:
+    """One matrix of several of one form that read the same inputs, one above the other."""
     first = weights[0]
-    kinds = {_kind(weight) for weight in weights}
-    if len(kinds) > 1:
-        return None
     if len(weights) == 1:
         return first
+    if any(weight.form != first.form for weight in weights):
+        raise ValueError("only matrices of one form are joined")
     parts = [weight.tensors() for weight in weights]
     return type(first)(**{name: torch.cat([part[name] for part in parts]) for name in parts[0]})
-
-
-def _kind(weight: QuantizedWeight) -> object:
-    tensors = weight.tensors()
-    types = tuple((name, tensor.dtype, tensor.shape[1]) for name, tensor in tensors.items())
-    return type(weight), types
 
 
 def _nibbles(codes: torch.Tensor) -> torch.Tensor:

@@ -48,7 +48,7 @@ def test_a_scrape_shows_stages_links_and_nodes_in_base_units():
     assert value(found, "molink_stage_busy_ratio", node="anna") == 0.5
     assert value(found, "molink_stage_busy_seconds_total", node="ben") == 10.0
     link_ = {"source": "anna", "target": "ben"}
-    assert value(found, "molink_link_rate_bits_per_second", **link_) == 20e6
+    assert value(found, "molink_link_rate_bytes_per_second", **link_) == 2.5e6
     assert value(found, "molink_link_rtt_seconds", **link_) == pytest.approx(0.06)
     assert value(found, "molink_link_codec_saved_bytes", **link_) == -50
     assert value(found, "molink_node_token_layers_total", node="carl") == 900

@@ -80,18 +80,20 @@ def test_rows_are_a_part_of_the_whole(kind):
 def test_matrices_stand_one_above_the_other(kind):
     parts = [made(kind, 3, seed=1), made(kind, 5, seed=2)]
     whole = joined(parts)
-    assert whole is not None
     wanted = torch.cat([part.dequantized(torch.float32) for part in parts])
     assert torch.equal(whole.dequantized(torch.float32), wanted)
     assert whole.nbytes == sum(part.nbytes for part in parts)
 
 
 def test_different_forms_are_not_joined():
-    assert joined([made("int4"), made("mxfp4")]) is None
-    assert joined([made("int8"), made("int8 with zeros")]) is None
     wider = made("int4")
+    assert isinstance(wider, Int4Weight)
     coarser = Int4Weight(wider.codes, wider.scale[:, :1], wider.zero[:, :1])
-    assert joined([wider, coarser]) is None
+    for other in (made("mxfp4"), made("int8"), coarser):
+        assert wider.form != other.form
+        with pytest.raises(ValueError, match="of one form"):
+            joined([wider, other])
+    assert made("int8").form != made("int8 with zeros").form
 
 
 def test_four_bits_with_scales_of_sixteen_take_five_bits_a_weight():

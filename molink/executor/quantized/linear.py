@@ -1,0 +1,112 @@
+"""Products with a weight of few bits.
+
+`fast_linear` picks the best that this machine has for a weight, after a comparison with the plain
+product; what nothing else suits is unpacked for each product, which is exact, runs everywhere and
+is slow.
+
+torch's CUDA kernel for four bits is called by what its sources say; it was not run on a GPU.
+"""
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from molink.executor.cpu.packed_linear import PackedLinear
+from molink.executor.quantized.packed import Int4Weight, QuantizedWeight
+
+__all__ = ["CudaInt4Linear", "QuantizedLinear", "cuda_linear"]
+
+CUDA_GROUPS = (32, 64, 128, 256)
+"""Groups that torch's kernel multiplies."""
+
+INNER_TILES = (8, 4, 2)
+"""Tiles of sixteen inputs that the kernel packs together, the most first."""
+
+TILE_INPUTS = 16
+CUDA_OUTPUTS = 8
+"""Outputs of a tile: their number must be a multiple."""
+
+CUDA_CAPABILITY_MIN = (8, 0)
+"""Compute capability from which the kernel exists."""
+
+PROBE_ROWS = (1, 13)
+TOLERANCE = 2e-2
+"""Largest difference from the plain product, relative to the largest output: bf16 rounds both."""
+
+
+class QuantizedLinear(PackedLinear):
+    """Linear layer whose weight is unpacked for each product: right for every format, everywhere.
+
+    It computes what the unpacked matrix in the format of its input gives.
+    """
+
+    def __init__(self, quantized: QuantizedWeight, bias: torch.Tensor | None) -> None:
+        super().__init__(quantized, bias)
+        self.quantized = quantized
+        self.bias = None if bias is None else nn.Parameter(bias.detach(), requires_grad=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """The product, for inputs [..., in_features]."""
+        return F.linear(x, self.quantized.dequantized(x.dtype), self.bias)
+
+    def move(self, device: torch.device) -> None:
+        """Hold the weight on another device; the bias goes with the module's parameters."""
+        self.quantized = self.quantized.to(device)
+
+
+class CudaInt4Linear(PackedLinear):
+    """Linear layer of four-bit weights in the order of torch's CUDA kernel."""
+
+    def __init__(self, quantized: Int4Weight, bias: torch.Tensor | None) -> None:
+        super().__init__(quantized, bias)
+        outputs, inputs = quantized.shape
+        tiles = next((n for n in INNER_TILES if inputs % (n * TILE_INPUTS) == 0), None)
+        capability = torch.cuda.get_device_capability(quantized.codes.device)
+        if tiles is None or outputs % CUDA_OUTPUTS or capability < CUDA_CAPABILITY_MIN:
+            raise RuntimeError("the CUDA kernel does not suit this layer")
+        swapped = (
+            quantized.codes << 4 | quantized.codes >> 4
+        )  # It wants input 2j in the high nibble.
+        operators: Any = torch.ops.aten
+        self._packed = operators._convert_weight_to_int4pack(swapped, tiles)
+        groups = torch.stack([quantized.scale.T, quantized.zero.T], -1)
+        self._groups = groups.to(torch.bfloat16).contiguous()
+        self._group = quantized.group
+        self._bias = bias
+        self._multiply: Any = operators._weight_int4pack_mm.default
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """The product, for inputs [..., in_features] in bf16."""
+        rows = x.reshape(-1, self.in_features)
+        y: torch.Tensor = self._multiply(rows, self._packed, self._group, self._groups)
+        y = y.view(*x.shape[:-1], self.out_features)
+        return y if self._bias is None else y + self._bias
+
+
+def cuda_linear(layer: QuantizedLinear, dtype: torch.dtype) -> PackedLinear:
+    """The fastest layer on a GPU for what `layer` computes, or itself."""
+    quantized = layer.quantized
+    if not isinstance(quantized, Int4Weight) or dtype != torch.bfloat16:
+        return layer
+    if quantized.group not in CUDA_GROUPS:
+        return layer
+    try:
+        bias = None if layer.bias is None else layer.bias.detach()
+        candidate = CudaInt4Linear(quantized, bias)
+        return candidate if _agrees(candidate, layer, quantized.codes.device) else layer
+    except (RuntimeError, AttributeError, NotImplementedError):
+        return layer
+
+
+def _agrees(candidate: PackedLinear, layer: QuantizedLinear, device: torch.device) -> bool:
+    generator = torch.Generator().manual_seed(0)
+    for rows in PROBE_ROWS:
+        x = torch.randn(rows, layer.in_features, generator=generator).to(device, torch.bfloat16)
+        with torch.inference_mode():
+            wanted = layer(x).float()
+            difference = (candidate(x).float() - wanted).abs().max()
+        if not difference <= TOLERANCE * wanted.abs().max():
+            return False
+    return True
