@@ -10,7 +10,7 @@ Rows are sorted by their expert once, so that each expert sees its rows as one p
 Shapes: T rows, k experts of a row, D hidden size, P = T k pairs of a row and an expert of it.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
@@ -37,8 +37,8 @@ class ExpertStack(nn.Module):
     def __getitem__(self, expert: int) -> nn.Module:
         return self.linears[expert]
 
-    def __len__(self) -> int:
-        return len(self.linears)
+    def __iter__(self) -> Iterator[nn.Module]:
+        return iter(self.linears)
 
 
 def is_experts(module: nn.Module) -> bool:
