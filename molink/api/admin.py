@@ -59,7 +59,7 @@ def add_admin_routes(app: web.Application, admin: ClusterAdmin) -> None:
         """Make an invite for PCs that shall join."""
         body = await _body(request, {"expires_s": (int, float), "uses": (int,), "name": (str,)})
         done = admin.invite(
-            float(body.get("expires_s", INVITE_S)),
+            body.get("expires_s", INVITE_S),
             body.get("uses", INVITE_USES),
             body.get("name", ""),
             caller_of(request).name,

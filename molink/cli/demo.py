@@ -1,13 +1,18 @@
 """`molink demo`: see a model of nine layers answer from three processes joined by slow links."""
 
 import asyncio
+import json
 import signal
 import sys
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from molink.cli.command_line import quiet_option
+from molink.cli.tables import json_option
 from molink.errors import UserError
 
 if TYPE_CHECKING:
@@ -15,6 +20,8 @@ if TYPE_CHECKING:
     from molink.serving.service import GenerationRequest, GenerationService, ModelCard
 
 __all__ = ["demo"]
+
+Talk = Callable[["GenerationService"], Awaitable[None]]
 
 STAGES = 3
 LINK = "100:30"
@@ -32,41 +39,53 @@ HEALTH_WITHIN_S = 0.8
 @click.command()
 @click.option("--chat", is_flag=True, help="Stay, and talk with the model.")
 @click.option("--prompt", default=PROMPT, show_default=True, help="What to ask it.")
-def demo(chat: bool, prompt: str) -> None:
+@quiet_option
+@json_option
+def demo(chat: bool, prompt: str, quiet: bool, as_json: bool) -> None:
     """Start three stages of the demo model over emulated home links and stream an answer."""
     from molink.config.link_schedule import LinkSchedule
     from molink.config.settings import ServeSettings
     from molink.tasks import until_stopped
 
     settings = ServeSettings(model="demo", nodes=STAGES, port=0, link=LinkSchedule.parse(LINK))
-    asyncio.run(until_stopped(_demo(settings, prompt, chat)))
+    if chat and as_json:
+        raise UserError("A conversation is no JSON: leave one of --chat and --json out.")
+    talk = _chat if chat else partial(_one_answer, prompt=prompt, as_json=as_json)
+    asyncio.run(until_stopped(_demo(settings, talk, quiet=quiet or as_json)))
 
 
-async def _demo(settings: "ServeSettings", prompt: str, chat: bool) -> None:
+async def _demo(settings: "ServeSettings", talk: Talk, *, quiet: bool) -> None:
     from molink.cli.terminal import until_loaded
     from molink.coordinator.local.start import start_local
 
-    print(f"Starting {STAGES} stages of the demo model, {LINK} (Mbps:ms) on every link ...")
+    if not quiet:
+        print(f"Starting {STAGES} stages of the demo model, {LINK} (Mbps:ms) on every link ...")
     async with start_local(settings) as cluster:
-        await until_loaded(cluster, STAGES)
-        if chat:
-            await _chat(cluster.service)
-        else:
-            await _one_answer(cluster.service, prompt)
+        await until_loaded(cluster, STAGES, shown=not quiet)
+        await talk(cluster.service)
 
 
-async def _one_answer(service: "GenerationService", prompt: str) -> None:
-    """Stream one answer and print how quick the ring was."""
-    print(f"\nYou: {prompt}\nModel: ", end="", flush=True)
-    arrivals = []
+async def _one_answer(service: "GenerationService", prompt: str, *, as_json: bool) -> None:
+    """Stream one answer and print how quick the ring was; or print both as one object."""
+    tell = _untold if as_json else partial(print, end="", flush=True)
+    tell(f"\nYou: {prompt}\nModel: ")
+    arrivals, answer = [], ""
     started = time.monotonic()
     async for event in service.generate(_request(service.card, prompt)):
         arrivals.append(time.monotonic())
-        print(event.text, end="", flush=True)
-    print("\n")
-    _print_speed(started, arrivals)
+        answer += event.text
+        tell(event.text)
+    speed = _speed(started, arrivals)
+    tell(f"\n\n{_speed_line(speed)}\n")
     await asyncio.sleep(HEALTH_WITHIN_S)
-    _print_hops(service)
+    links = service.cluster()["links"]
+    tell(f"Bytes per hop:\n{''.join(map(_hop_line, links))}")
+    if as_json:
+        print(json.dumps({"prompt": prompt, "answer": answer, **speed, "links": links}))
+
+
+def _untold(text: str) -> None:
+    """Nobody reads along."""
 
 
 def _request(card: "ModelCard", prompt: str) -> "GenerationRequest":
@@ -90,19 +109,26 @@ def _request(card: "ModelCard", prompt: str) -> "GenerationRequest":
     return GenerationRequest(token_ids, sampling)
 
 
-def _print_speed(started: float, arrivals: list[float]) -> None:
-    ttft_s = arrivals[0] - started
-    tpot_s = (arrivals[-1] - arrivals[0]) / max(1, len(arrivals) - 1)
-    rate = len(arrivals) / (arrivals[-1] - started)
-    print(f"TTFT {ttft_s:.3f} s   TPOT {tpot_s:.3f} s   {rate:.1f} tokens/s   ", end="")
-    print(f"({len(arrivals)} tokens, seed {SEED})")
+def _speed(started: float, arrivals: list[float]) -> dict[str, float]:
+    return {
+        "tokens": len(arrivals),
+        "seed": SEED,
+        "ttft_s": arrivals[0] - started,
+        "tpot_s": (arrivals[-1] - arrivals[0]) / max(1, len(arrivals) - 1),
+        "tokens_per_s": len(arrivals) / (arrivals[-1] - started),
+    }
 
 
-def _print_hops(service: "GenerationService") -> None:
-    print("Bytes per hop:")
-    for link in service.cluster()["links"]:
-        hop = f"{link['from']} -> {link['to']}"
-        print(f"  {hop:26} {link['bytes_sent']:>9,} bytes in {link['messages_sent']:,} messages")
+def _speed_line(speed: dict[str, float]) -> str:
+    return (
+        f"TTFT {speed['ttft_s']:.3f} s   TPOT {speed['tpot_s']:.3f} s   "
+        f"{speed['tokens_per_s']:.1f} tokens/s   ({speed['tokens']} tokens, seed {speed['seed']})"
+    )
+
+
+def _hop_line(link: dict[str, Any]) -> str:
+    hop = f"{link['from']} -> {link['to']}"
+    return f"  {hop:26} {link['bytes_sent']:>9,} bytes in {link['messages_sent']:,} messages\n"
 
 
 async def _chat(service: "GenerationService") -> None:

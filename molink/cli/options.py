@@ -1,6 +1,6 @@
 """Options that more than one subcommand takes."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import wraps
 from typing import Any
 
@@ -15,6 +15,7 @@ from molink_scheduler.link.transmission import POLICIES, POLICY_DEFAULT
 __all__ = ["access_options", "chat_options", "key_option", "ring_options", "some_ring_options"]
 
 Command = Callable[..., Any]
+Option = Callable[[Command], Command]
 
 
 def auto_or_count(option: str, value: str) -> int | None:
@@ -25,6 +26,19 @@ def auto_or_count(option: str, value: str) -> int | None:
         return int(value)
     except ValueError:
         raise UserError(f"{option} takes auto or a whole number, got {value!r}.") from None
+
+
+def _auto_or_count(name: str, parameter: str, metavar: str, purpose: str) -> Option:
+    """An option that takes `auto` or a number."""
+    return click.option(
+        name,
+        parameter,
+        default="auto",
+        show_default=True,
+        metavar=metavar,
+        callback=lambda context, option, value: auto_or_count(name, value),
+        help=purpose,
+    )
 
 
 _RING_OPTIONS = (
@@ -60,14 +74,8 @@ _RING_OPTIONS = (
         type=int,
         help="Tokens that each stage's KV cache holds; without it as many as memory allows.",
     ),
-    click.option(
-        "--micro-batches",
-        "micro_batch_count",
-        default="auto",
-        show_default=True,
-        metavar="auto|K",
-        callback=lambda context, option, value: auto_or_count("--micro-batches", value),
-        help="Decode groups that circle the ring.",
+    _auto_or_count(
+        "--micro-batches", "micro_batch_count", "auto|K", "Decode groups that circle the ring."
     ),
     click.option(
         "--policy",
@@ -91,13 +99,8 @@ _RING_OPTIONS = (
         help="How activations are packed; auto takes int8 where a check at load lets it, "
         "else lossless where that is quicker than raw.",
     ),
-    click.option(
-        "--span-tokens",
-        default="auto",
-        show_default=True,
-        metavar="auto|T",
-        callback=lambda context, option, value: auto_or_count("--span-tokens", value),
-        help="Prompt tokens computed and sent at a time.",
+    _auto_or_count(
+        "--span-tokens", "span_tokens", "auto|T", "Prompt tokens computed and sent at a time."
     ),
 )
 
@@ -164,14 +167,17 @@ key_option = click.option(
 
 def access_options(command: Command) -> Command:
     """Add the options about who may use the API."""
-    for option in reversed(_ACCESS_OPTIONS):
-        command = option(command)
-    return command
+    return _with_options(command, _ACCESS_OPTIONS)
 
 
 def chat_options(command: Command) -> Command:
     """Add the options about how answers are read."""
-    for option in reversed(_CHAT_OPTIONS):
+    return _with_options(command, _CHAT_OPTIONS)
+
+
+def _with_options(command: Command, options: Sequence[Option]) -> Command:
+    """In this order in its help."""
+    for option in reversed(options):
         command = option(command)
     return command
 
@@ -193,26 +199,20 @@ def _with_terms(command: Command) -> Command:
 
 def ring_options(command: Command) -> Command:
     """Add the options that describe a local ring."""
-    command = _with_terms(command)
-    for option in reversed(_RING_OPTIONS):
-        command = option(command)
-    return command
+    return _with_options(_with_terms(command), _RING_OPTIONS)
 
 
-def some_ring_options(*names: str) -> Callable[[Command], Command]:
+def some_ring_options(*names: str) -> Option:
     """Of these options those with the given parameter names, with all that make a `ring`."""
 
     def add(command: Command) -> Command:
-        command = _with_terms(command)
-        for option in reversed(_RING_OPTIONS):
-            if _name_of(option) in names:
-                command = option(command)
-        return command
+        some = [option for option in _RING_OPTIONS if _name_of(option) in names]
+        return _with_options(_with_terms(command), some)
 
     return add
 
 
-def _name_of(option: Callable[[Command], Command]) -> str:
+def _name_of(option: Option) -> str:
     """The name of the parameter that an option becomes."""
 
     def bare() -> None:

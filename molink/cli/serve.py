@@ -60,7 +60,9 @@ def serve(
     places = RingHosts.read(hosts) if hosts is not None else None
     if nodes is None:
         nodes = _nodes_of(options["layers"], places)
-    settings = ServeSettings(link=shape, hosts=places, nodes=nodes, **options)
+    settings = ServeSettings(
+        link=shape, hosts=places, nodes=nodes, log_format=watching.log_format, **options
+    )
     asyncio.run(until_stopped(_serve(settings, watching)))
 
 
@@ -101,7 +103,7 @@ async def _serve(settings: "ServeSettings", watching: Watching) -> None:
         cluster = await stack.enter_async_context(start_local(settings))
         metrics = Metrics(cluster.service)
         await stack.enter_async_context(watching.recording(cluster, metrics))
-        await until_loaded(cluster, settings.nodes, shown=not watching.is_json)
+        await until_loaded(cluster, settings.nodes, shown=watching.shows_progress)
         format = ChatFormat.of(
             cluster.service.card.tokenizer, settings.tool_parser, settings.reasoning_parser
         )

@@ -48,8 +48,16 @@ class StatusLine:
     nothing can be printed any more.
     """
 
-    def __init__(self, console: Console | None = None, log: logging.Logger | None = None) -> None:
+    def __init__(
+        self,
+        console: Console | None = None,
+        log: logging.Logger | None = None,
+        *,
+        quiet: bool = False,
+    ) -> None:
         self._console = console or Console(stderr=True)
+        self._quiet = quiet
+        """Whether the present state is not shown."""
         self._log = log
         """Where everything but results goes instead; None: to the console."""
         self._live: Live | None = None
@@ -94,7 +102,7 @@ class StatusLine:
             self._console.print(text, soft_wrap=not self._console.is_terminal)
 
     def __enter__(self) -> "StatusLine":
-        if self._console.is_terminal and self._log is None:
+        if self._console.is_terminal and self._log is None and not self._quiet:
             self._live = Live(
                 console=self._console, auto_refresh=False, transient=True, redirect_stdout=False
             )

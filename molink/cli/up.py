@@ -1,7 +1,7 @@
 """`molink up MODEL`: a coordinator for agents; nothing is computed here."""
 
 import asyncio
-from contextlib import AsyncExitStack
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -10,10 +10,14 @@ from molink.cli.options import access_options, chat_options, some_ring_options
 from molink.cli.watching import Watching, watch_options
 
 if TYPE_CHECKING:
+    from molink.api.access import Access
+    from molink.api.headers.cors import CorsRules
+    from molink.api.metrics.route import Metrics
     from molink.cli.terminal import StatusLine
     from molink.config.settings import UpSettings
     from molink.control.registry.registry import Registry
     from molink.coordinator.cluster import Cluster
+    from molink.coordinator.start import Coordinator
 
 __all__ = ["up"]
 
@@ -154,76 +158,100 @@ async def _up(settings: "UpSettings", watching: Watching, *, wait: bool) -> None
 async def _serve(
     settings: "UpSettings", watching: Watching, shown: "StatusLine", *, wait: bool
 ) -> None:
-    from molink.api import create_app, start_api
-    from molink.api.access import open_access
-    from molink.api.admin import add_admin_routes
-    from molink.api.agents import create_agents_app
-    from molink.api.chat import ChatFormat
-    from molink.api.cluster_routes import add_plan_route
     from molink.api.headers.cors import CorsRules
     from molink.api.metrics.route import Metrics
-    from molink.api.server import check_port_free, free_ports
-    from molink.api.weights.offered_files import OfferedFiles
     from molink.coordinator.start import start_coordinator
 
-    for option, wanted in settings.ports():
-        check_port_free(settings.host, wanted, option)
+    port, agents_port = _ports(settings)
     cors = CorsRules.of(settings.cors_origins)
-    free = free_ports(settings.host, 2)
-    port, agents_port = settings.port or free[0], settings.agents_port or free[1]
     async with AsyncExitStack() as stack:
         coordinator = await stack.enter_async_context(
             start_coordinator(settings, port, agents_port)
         )
-        service, registry = coordinator.cluster.service, coordinator.registry
-        access = await stack.enter_async_context(
-            open_access(
-                settings.host,
-                settings.data_dir,
-                (settings.public_host, *settings.allowed_hosts),
-                no_keys=settings.no_keys,
-                make=True,
-                cors=cors,
-            )
-        )
-        metrics = Metrics(service)
-        await stack.enter_async_context(watching.recording(coordinator.cluster, metrics))
-        format = ChatFormat.of(
-            service.card.tokenizer, settings.tool_parser, settings.reasoning_parser
-        )
-        app = create_app(
-            service, access, chat_format=format, strict=settings.strict, metrics=metrics
-        )
-        add_admin_routes(app, coordinator.cluster.admin)
-        add_plan_route(app, service.model.name, coordinator.plan)
-        offered = OfferedFiles(
-            coordinator.checkpoint, settings.data_dir / "weights", name=service.model.name
-        )
-        await offered.start()
-        stack.push_async_callback(offered.close)
-        agents_app = create_agents_app(
-            coordinator.joining,
-            offered,
-            registry.pc_of_token,
-            coordinator.cluster.given_by,
-            coordinator.made_wait,
-            bytes_per_s_max=settings.weights_bytes_per_s,
-        )
-        agents = await start_api(
-            agents_app,
-            settings.host,
-            agents_port,
-            tls=coordinator.agents_tls,
-            option="--agents-port",
-        )
-        stack.push_async_callback(agents.cleanup)
-        runner = await start_api(app, settings.host, port)
-        stack.push_async_callback(runner.cleanup)
-        _announce(registry, settings, port, shown)
+        cluster = coordinator.cluster
+        access = await stack.enter_async_context(_access(settings, cors))
+        metrics = Metrics(cluster.service)
+        await stack.enter_async_context(watching.recording(cluster, metrics))
+        await _start_agents_api(settings, coordinator, agents_port, stack)
+        await _start_users_api(settings, coordinator, access, metrics, port, stack)
+        _announce(coordinator.registry, settings, port, shown)
         if access.hint is not None:
             shown.hint(access.hint)
         ready_url = f"http://{settings.public_host}:{port}" if wait else None
-        await _show(coordinator.cluster, ready_url, shown)
+        await _show(cluster, ready_url, shown)
+
+
+def _ports(settings: "UpSettings") -> tuple[int, int]:
+    """Of the API and of what agents ask. Raises UserError for one that somebody else has."""
+    from molink.api.server import check_port_free, free_ports
+
+    for option, wanted in settings.ports():
+        check_port_free(settings.host, wanted, option)
+    free = free_ports(settings.host, 2)
+    return settings.port or free[0], settings.agents_port or free[1]
+
+
+def _access(settings: "UpSettings", cors: "CorsRules") -> AbstractAsyncContextManager["Access"]:
+    from molink.api.access import open_access
+
+    return open_access(
+        settings.host,
+        settings.data_dir,
+        (settings.public_host, *settings.allowed_hosts),
+        no_keys=settings.no_keys,
+        make=True,
+        cors=cors,
+    )
+
+
+async def _start_agents_api(
+    settings: "UpSettings", coordinator: "Coordinator", port: int, stack: AsyncExitStack
+) -> None:
+    """Let agents join, and fetch weights; ended with the stack."""
+    from molink.api import start_api
+    from molink.api.agents import create_agents_app
+    from molink.api.weights.offered_files import OfferedFiles
+
+    cluster = coordinator.cluster
+    offered = OfferedFiles(
+        coordinator.checkpoint, settings.data_dir / "weights", name=cluster.service.model.name
+    )
+    await offered.start()
+    stack.push_async_callback(offered.close)
+    app = create_agents_app(
+        coordinator.joining,
+        offered,
+        coordinator.registry.pc_of_token,
+        cluster.given_by,
+        coordinator.made_wait,
+        bytes_per_s_max=settings.weights_bytes_per_s,
+    )
+    tls = coordinator.agents_tls
+    runner = await start_api(app, settings.host, port, tls=tls, option="--agents-port")
+    stack.push_async_callback(runner.cleanup)
+
+
+async def _start_users_api(
+    settings: "UpSettings",
+    coordinator: "Coordinator",
+    access: "Access",
+    metrics: "Metrics",
+    port: int,
+    stack: AsyncExitStack,
+) -> None:
+    """Answer users and operators; ended with the stack."""
+    from molink.api import create_app, start_api
+    from molink.api.admin import add_admin_routes
+    from molink.api.chat import ChatFormat
+    from molink.api.cluster_routes import add_plan_route
+
+    service = coordinator.cluster.service
+    format = ChatFormat.of(service.card.tokenizer, settings.tool_parser, settings.reasoning_parser)
+    app = create_app(service, access, chat_format=format, strict=settings.strict, metrics=metrics)
+    add_admin_routes(app, coordinator.cluster.admin)
+    add_plan_route(app, service.model.name, coordinator.plan)
+    runner = await start_api(app, settings.host, port)
+    stack.push_async_callback(runner.cleanup)
 
 
 def _announce(registry: "Registry", settings: "UpSettings", port: int, shown: "StatusLine") -> None:

@@ -2,38 +2,34 @@
 
 Logs are lines for people, or one JSON object a line for programs. Lines are warnings, on standard
 error, beside what the command tells its operator. As JSON, everything is a log record: what happens
-to the cluster, and each request that has ended, too. A record that is made while a request is
-served bears the request's id.
+to the cluster, and each request that has ended, too.
 """
 
-import json
 import logging
 import sys
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from functools import wraps
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 import click
 
+from molink.cli.command_line import quiet_option
 from molink.errors import UserError
-from molink.printable import PrintableFormatter, printable_line
-from molink.serving.timeline import ARRIVAL, RequestTimeline
+from molink.serving.logs import LOG_FORMATS, set_up_logs
+from molink.serving.timeline import RequestTimeline
 
 if TYPE_CHECKING:
     from molink.api.metrics.route import Metrics
     from molink.cli.terminal import StatusLine
     from molink.coordinator.cluster import Cluster
 
-__all__ = ["OPERATOR_LOG", "Watching", "log_request", "set_up_logs", "watch_options"]
-
-LOG_FORMATS = ("text", "json")
+__all__ = ["OPERATOR_LOG", "Watching", "log_request", "watch_options"]
 
 Command = Callable[..., Any]
 
@@ -58,63 +54,14 @@ _WATCH_OPTIONS = (
         help="Send metrics, and a trace of each request, to the OpenTelemetry collector there "
         "(OTLP over HTTP, as http://127.0.0.1:4318); needs molink[otlp].",
     ),
+    quiet_option,
 )
 
-
-MESSAGE_CHARS_MAX = 4000
-"""Of one record: a traceback is cut at its beginning."""
 
 OPERATOR_LOG = logging.getLogger("molink.cluster")
 """What the command tells its operator, where everything is a log record."""
 
 log = logging.getLogger("molink.requests")
-
-
-class _RequestId(logging.Filter):
-    """Filter that gives each record the id of the request that is being served."""
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        arrival = ARRIVAL.get()
-        record.request_id = arrival.request_id if arrival is not None else ""
-        return True
-
-
-class _LineFormatter(PrintableFormatter):
-    """Formatter of lines: as before, with the request's id where there is one."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        line = super().format(record)
-        request_id = printable_line(getattr(record, "request_id", ""))
-        return f"[{request_id}] {line}" if request_id else line
-
-
-class _JsonFormatter(logging.Formatter):
-    """Formatter of JSON objects: time, level, logger, message, and `fields` of the record."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        said: dict[str, Any] = {
-            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
-            "level": record.levelname.lower(),
-            "logger": record.name,
-            "message": record.getMessage()[:MESSAGE_CHARS_MAX],
-        }
-        if request_id := getattr(record, "request_id", ""):
-            said["request_id"] = request_id
-        said |= getattr(record, "fields", {})
-        if record.exc_info:
-            said["exception"] = self.formatException(record.exc_info)[-MESSAGE_CHARS_MAX:]
-        return json.dumps(said, default=str)
-
-
-def set_up_logs(log_format: str, stream: TextIO) -> None:
-    """Have all loggers of this process write there in this format."""
-    handler = logging.StreamHandler(stream)
-    handler.addFilter(_RequestId())
-    handler.setFormatter(_JsonFormatter() if log_format == "json" else _LineFormatter())
-    root = logging.getLogger()
-    root.handlers[:] = [handler]
-    root.setLevel(logging.WARNING)
-    logging.getLogger("molink").setLevel(logging.INFO if log_format == "json" else logging.WARNING)
 
 
 def log_request(timeline: RequestTimeline) -> None:
@@ -143,6 +90,8 @@ class Watching:
     log_format: str = "text"
     trace_file: Path | None = None
     otlp: str | None = None
+    quiet: bool = False
+    """Whether no progress is shown; what happens is."""
 
     def __post_init__(self) -> None:
         if self.otlp is None:
@@ -156,6 +105,11 @@ class Watching:
             raise UserError("--otlp needs more packages: pip install 'molink[otlp]'.") from None
 
     @property
+    def shows_progress(self) -> bool:
+        """Whether a person looks on."""
+        return not (self.is_json or self.quiet)
+
+    @property
     def is_json(self) -> bool:
         """Whether everything that is said is a log record."""
         return self.log_format == "json"
@@ -164,7 +118,7 @@ class Watching:
         """Where the command tells what happens."""
         from molink.cli.terminal import StatusLine
 
-        return StatusLine(log=OPERATOR_LOG if self.is_json else None)
+        return StatusLine(log=OPERATOR_LOG if self.is_json else None, quiet=self.quiet)
 
     @asynccontextmanager
     async def recording(self, cluster: "Cluster", metrics: "Metrics") -> AsyncIterator[None]:
@@ -207,7 +161,7 @@ def watch_options(command: Command) -> Command:
 
     @wraps(command)
     def run(**options: Any) -> Any:
-        names = ("log_format", "trace_file", "otlp")
+        names = ("log_format", "trace_file", "otlp", "quiet")
         watching = Watching(**{name: options.pop(name) for name in names})
         set_up_logs(watching.log_format, sys.stderr)
         ring = replace(options.pop("ring"), traced=watching.trace_file is not None)

@@ -77,6 +77,8 @@ class ServeSettings:
     reasoning_parser: str = AUTO
     event_log: Path | None = None
     """Where each stage writes what it is told, with its number behind the name."""
+    log_format: str = "text"
+    """Of what the stages say on standard error, text or json."""
 
     def __post_init__(self) -> None:
         _check("--nodes", self.nodes, 1, NODES_MAX)

@@ -14,8 +14,13 @@ __all__ = ["TextStream", "overlap"]
 INCOMPLETE = "\ufffd"
 """What a tokenizer decodes half a character to."""
 
-CONTEXT_TOKENS = 6
-"""Tokens decoded again in front of new ones, because a token's text depends on its neighbours."""
+CONTEXT_TOKENS, CONTEXT_TOKENS_MAX = 6, 18
+"""Tokens decoded again in front of new ones, because a token's text depends on its neighbours. It
+begins anew with the least when it holds the most: each beginning is decoded once more by itself."""
+
+WAITING_TOKENS_MAX = 16
+"""Tokens without text of their own that are decoded again with the next one. No character has so
+many; without a limit an answer of nothing but halves would cost more with each of its tokens."""
 
 
 @dataclass(slots=True)
@@ -31,6 +36,8 @@ class TextStream:
     _context_at: int = 0
     _shown_to: int = 0
     """Tokens before this one are part of text that was decoded."""
+    _context: str = ""
+    """Text of the tokens between these two."""
     _held: str = ""
 
     def push(self, token_ids: tuple[int, ...]) -> str:
@@ -45,17 +52,20 @@ class TextStream:
         return text + held
 
     def _decode_new(self, *, keep_incomplete: bool) -> str:
-        before = self._decode(self._context_at, self._shown_to)
-        text = self._decode(self._context_at, len(self._token_ids))
-        if len(text) <= len(before) or (text.endswith(INCOMPLETE) and not keep_incomplete):
+        before, text = self._context, self._decode(self._context_at)
+        is_incomplete = text.endswith(INCOMPLETE) and not keep_incomplete
+        may_wait = len(self._token_ids) - self._shown_to <= WAITING_TOKENS_MAX
+        if may_wait and (len(text) <= len(before) or is_incomplete):
             return ""
-        self._shown_to = len(self._token_ids)
-        self._context_at = max(0, self._shown_to - CONTEXT_TOKENS)
+        self._shown_to, self._context = len(self._token_ids), text
+        if self._shown_to - self._context_at > CONTEXT_TOKENS_MAX:
+            self._context_at = self._shown_to - CONTEXT_TOKENS
+            self._context = self._decode(self._context_at)
         return text[len(before) :]
 
-    def _decode(self, start: int, end: int) -> str:
+    def _decode(self, start: int) -> str:
         return self.tokenizer.decode(
-            self._token_ids[start:end], skip_special_tokens=self.skip_special_tokens
+            self._token_ids[start:], skip_special_tokens=self.skip_special_tokens
         )
 
     def _take(self, new: str) -> str:

@@ -1,4 +1,4 @@
-"""Entry point of a stage's worker process: `python -m molink.stage.stage_process [EVENT_LOG]`.
+"""Entry point of a stage's worker process: `python -m molink.stage.stage_process`.
 
 The same for a stage of a local ring and for one that a volunteer's agent supervises: commands come
 on standard input, facts leave on standard output, and a closed input ends the process at once.
@@ -10,11 +10,12 @@ os.environ.setdefault("GOMP_SPINCOUNT", "0")
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 # Before torch is imported: a spinning OpenMP thread costs 8 ms per region on a shared core.
 
+import argparse
+import logging
 import queue
 import signal
 import sys
 import threading
-import traceback
 from collections import deque
 from collections.abc import Callable
 from pathlib import Path
@@ -22,6 +23,7 @@ from typing import BinaryIO, TextIO, cast
 
 from molink.errors import LinkLostError, MolinkError, StageError, UserError
 from molink.printable import PrintableStream
+from molink.serving.logs import LOG_FORMATS, set_up_logs
 from molink.stage_protocol.messages import (
     Fact,
     JoinRing,
@@ -39,6 +41,8 @@ from molink.stage_protocol.messages import (
 )
 
 __all__ = ["main"]
+
+log = logging.getLogger("molink.stage")  # Not by __name__, which is __main__ here.
 
 EXIT_FAILED = 3
 """The process reported StageFailed and ended."""
@@ -153,7 +157,7 @@ class SupervisorPipe:
                 self._take(line)
             code = 0
         except Exception:
-            traceback.print_exc()
+            log.exception("A stage cannot read its commands")
         finally:
             os._exit(code)
 
@@ -188,22 +192,30 @@ def _failure(error: BaseException) -> StageFailed:
         return StageFailed(str(error), user_fault=False, link=link)
     if isinstance(error, MolinkError):
         return StageFailed(str(error), isinstance(error, UserError))
-    traceback.print_exception(error, file=sys.stderr)
+    log.error("A stage stops", exc_info=error)
     return StageFailed(f"A stage stopped on {type(error).__name__}: {error}", user_fault=False)
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="molink.stage.stage_process")
+    parser.add_argument("event_log", nargs="?", type=Path, help="Where to write what it is told.")
+    parser.add_argument("--log-format", choices=LOG_FORMATS, default="text")
+    return parser.parse_args()
 
 
 def main() -> None:
     """Serve as a stage until the supervisor closes our input."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     sys.stderr = cast(TextIO, PrintableStream(sys.stderr))  # Libraries quote configs of strangers.
+    arguments = _arguments()
+    set_up_logs(arguments.log_format, sys.stderr)
     supervisor = SupervisorPipe(sys.stdin.buffer, _private_stdout())
     try:
         from molink.stage.start import start_stage  # Seconds; weights may come meanwhile.
 
         load = supervisor.expect_load()
-        event_log = Path(sys.argv[1]) if len(sys.argv) > 1 else None
         talk = supervisor.report, supervisor.expect_join, supervisor.steer
-        loop = start_stage(load, *talk, event_log)
+        loop = start_stage(load, *talk, arguments.event_log)
         loop.run()
     except Exception as error:
         supervisor.report(_failure(error))

@@ -13,6 +13,7 @@ from molink.api.admin import add_admin_routes
 from molink.api.app import create_app
 from molink.control.api_keys.live_keys import run_live_keys
 from molink.control.api_keys.store import KeyStore
+from molink.control.registry.rules import check_wishes
 from molink.coordinator.admin import UnknownNodeError
 from molink.errors import ControlError, UserError
 from tests.api.conftest import FakeService
@@ -43,6 +44,7 @@ class FakeAdmin:
         return await self._note("remove", node_id, by)
 
     async def invite(self, expires_s, uses, name, by):
+        check_wishes(expires_s, uses, name)
         return await self._note("invite", expires_s, uses, name, by)
 
     def pause_intake(self, paused, by):
@@ -85,6 +87,11 @@ async def test_an_invite_has_the_usual_wishes_or_others(client, admin):
     await post(client, "/cluster/invites")
     await post(client, "/cluster/invites", {"expires_s": 60, "uses": 1, "name": "x"})
     assert [order[1:4] for order in admin.given] == [(86400.0, 5, ""), (60.0, 1, "x")]
+
+
+async def test_more_seconds_than_a_float_holds_are_refused_like_others_out_of_range(client, admin):
+    status, told = await post(client, "/cluster/invites", f'{{"expires_s": 1{"0" * 400}}}')
+    assert (status, admin.given) == (400, []) and "at most a year" in told["error"]["message"]
 
 
 async def test_the_intake(client, admin):

@@ -171,6 +171,7 @@ PATH_BAD = [
     (COMPLETIONS, {"best_of": 2, "stream": True}, "best_of"),
     (COMPLETIONS, {"echo": 1}, "echo"),
     (CHAT, {"prompt_logprobs": -1}, "prompt_logprobs"),
+    (CHAT, {"thinking_token_budget": 100}, "thinking_token_budget"),
     (GENERATE, {"echo": True}, "echo"),
     (COMPLETIONS, {"suffix": "end"}, "suffix"),
     (COMPLETIONS, {"logprobs": 21}, "logprobs"),

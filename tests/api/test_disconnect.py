@@ -16,6 +16,8 @@ REQUESTS = [
     ("/v1/completions", {"prompt": "x", "n": N}, N),
     ("/v1/completions", {"prompt": ["x", "y"]}, 2),
     ("/v1/chat/completions", {"messages": [{"role": "user", "content": "x"}], "n": N}, N),
+    ("/v1/responses", {"input": "x"}, 1),
+    ("/v1/messages", {"messages": [{"role": "user", "content": "x"}], "max_tokens": 20}, 1),
 ]
 LIMIT_S = 20
 """Only a hung test reaches this."""

@@ -20,7 +20,7 @@ OPTIONS = {
         "--host --port --link --hosts --nodes --layers --dtype --device --threads --max-model-len "
         "--kv-tokens --micro-batches --policy --upload-mbps --wire --span-tokens --event-log "
         "--no-keys --allowed-host --tool-parser --reasoning-parser --log-format --trace-file "
-        "--otlp --cors-origin --strict --served-model-name"
+        "--otlp --quiet --cors-origin --strict --served-model-name"
     ),
     "up": (
         "--host --port --public-host --broker --broker-port --relay-port --relay "
@@ -28,11 +28,11 @@ OPTIONS = {
         "--min-nodes --wait --tpot-ms --context-tokens --prompt-tokens --answer-tokens --split "
         "--weights-mbps --data-dir --dtype --max-model-len --micro-batches --policy --wire "
         "--span-tokens --no-keys --allowed-host --tool-parser --reasoning-parser --log-format "
-        "--trace-file --otlp "
+        "--trace-file --otlp --quiet "
         "--cors-origin --strict --served-model-name"
     ),
     "dashboard": "--url --key --read-only --record --replay",
-    "demo": "--chat --prompt",
+    "demo": "--chat --prompt --quiet --json",
     "plan": (
         "--nodes --url --tpot-ms --context-tokens --prompt-tokens --answer-tokens --split --rings "
         "--json --key"
@@ -81,7 +81,7 @@ OPTIONS = {
     ),
     "sim paper": "--quiet --table --section --trace --seed --json --pictures",
     "sim plan": "--model --nodes --target-rate --tpot-bound-s --ttft-bound-s --seed --json",
-    "sim replay": "",
+    "sim replay": "--json",
     "sim run": (
         "--quiet --system --policy --model --gpu --stages --rings --bandwidth-mbps --latency-ms "
         "--jitter-ms --loss --upload-mbps --rate --duration-s --warmup-s --drain-s --trace --seed "

@@ -87,6 +87,15 @@ def test_the_present_state_obeys_nobody():
     assert "[red]is[/red] here" in text
 
 
+def test_what_is_quiet_shows_events_and_no_state():
+    written = io.StringIO()
+    console = Console(file=written, width=200, force_terminal=True)
+    with StatusLine(console, quiet=True) as shown:
+        shown.status("Loading: 3 %")
+        shown.event("anna is here")
+    assert "Loading" not in written.getvalue() and "anna is here" in written.getvalue()
+
+
 def test_a_log_gets_what_happened_and_nothing_that_moves(capsys):
     written = io.StringIO()
     with StatusLine(Console(file=written, width=40)) as shown:

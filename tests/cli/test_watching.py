@@ -8,8 +8,9 @@ import sys
 import pytest
 
 from molink.cli.terminal import StatusLine
-from molink.cli.watching import OPERATOR_LOG, Watching, log_request, set_up_logs
+from molink.cli.watching import OPERATOR_LOG, Watching, log_request
 from molink.errors import UserError
+from molink.serving.logs import set_up_logs
 from molink.serving.timeline import ARRIVAL, Arrival, RequestTimeline
 
 OTLP_PACKAGE = "opentelemetry.exporter.otlp.proto.http.metric_exporter"

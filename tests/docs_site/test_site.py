@@ -2,17 +2,21 @@
 
 import re
 from html.parser import HTMLParser
+from importlib import import_module
 from pathlib import Path
+from types import FunctionType
 
 import pytest
 
 pytest.importorskip("material", reason="pip install -e .[docs]")
+pytest.importorskip("mkdocstrings", reason="pip install -e .[docs]")
 
 from mkdocs.commands.build import build
 from mkdocs.config import load_config
 from mkdocs.exceptions import Abort
 
 from tools.docs_site.hooks import PAGES_FROM_OUTSIDE, readme_pages, relinked
+from tools.docs_site.python_page import ROOMS
 
 ROOT = Path(__file__).parents[2]
 CONFIG = str(ROOT / "mkdocs.yml")
@@ -61,6 +65,20 @@ def test_nothing_is_asked_of_others(site):
         assert loads and not [one for one in loads if re.match(r"(?:\w+:)?//", one)], page
     for style in site.rglob("*.css"):
         assert not re.search(r"(?:url\(|@import )[\"']?(?:https?:)?//", style.read_text()), style
+
+
+def test_the_python_reference_has_every_public_name(site):
+    page = (site / "python.html").read_text(encoding="utf-8")
+    modules = [name for room in ROOMS.values() for name in room]
+    wanted = {
+        f"{module}.{name}"
+        for module in modules
+        for name in import_module(module).__all__
+        if getattr(import_module(module), name).__class__ in (type, FunctionType)
+        if getattr(import_module(module), name).__module__ == module
+    }
+    assert len(wanted) > 60
+    assert wanted <= set(re.findall(r'id="([\w.]+)"', page))
 
 
 def test_a_load_from_elsewhere_would_be_noticed():

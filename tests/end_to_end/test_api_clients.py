@@ -4,6 +4,7 @@ ring that is idle again when one of them goes away."""
 import asyncio
 import os
 
+import aiohttp
 import anthropic
 import openai
 import pytest
@@ -111,8 +112,38 @@ async def test_token_ids_are_those_that_the_ring_counts(server, clients, tools):
 
 
 async def is_idle(tools, server) -> bool:
+    """Whether no request is live, and no stage holds anything of one."""
     report = await tools.get(server.url, "/cluster/requests")
-    return all(request["state"] == "ended" for request in report["requests"])
+    cluster = await tools.get(server.url, "/cluster")
+    holds_nothing = not any(stage["kv_tokens_used"] for stage in cluster["stages"])
+    return holds_nothing and all(request["state"] == "ended" for request in report["requests"])
+
+
+@pytest.mark.parametrize(
+    ("path", "asked"),
+    [
+        ("/generate", {"prompt": QUESTION, "max_tokens": LONG}),
+        ("/v1/completions", {"prompt": QUESTION, "max_tokens": LONG, "n": 2}),
+        ("/v1/chat/completions", {"messages": ASKED, "max_tokens": LONG, "n": 2}),
+        ("/v1/responses", {"input": QUESTION, "max_output_tokens": LONG}),
+        ("/v1/messages", {"messages": ASKED, "max_tokens": LONG}),
+    ],
+)
+async def test_a_stream_that_is_closed_frees_its_memory_in_each_dialect(server, tools, path, asked):
+    body = asked | {"stream": True, "ignore_eos": True}
+    async with (
+        aiohttp.ClientSession() as session,
+        session.post(server.url + path, json=body) as answer,
+    ):
+        assert answer.status == 200
+        await answer.content.readline()
+
+        async def is_held():
+            cluster = await tools.get(server.url, "/cluster")
+            return all(stage["kv_tokens_used"] for stage in cluster["stages"])
+
+        assert await tools.eventually(is_held)
+    assert await tools.eventually(lambda: is_idle(tools, server))
 
 
 async def test_clients_that_go_away_leave_the_ring_idle(server, clients, tools):

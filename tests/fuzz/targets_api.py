@@ -8,8 +8,6 @@ from aiohttp.test_utils import make_mocked_request
 from multidict import CIMultiDict, CIMultiDictProxy
 
 from molink.api.access import Access, _admit
-from molink.api.anthropic import conversation as anthropic
-from molink.api.anthropic.schemas import MessagesBody
 from molink.api.body import _checked
 from molink.api.callers import CALLERS, Callers
 from molink.api.chat import ChatFormat, chat_prompt
@@ -19,11 +17,8 @@ from molink.api.grammars.fields import GRAMMARS, grammar_question
 from molink.api.openai import chat, completions
 from molink.api.openai.chat_schemas import ChatBody
 from molink.api.openai.conversation import conversation_of
-from molink.api.openai.responses import conversation as responses
-from molink.api.openai.responses.schemas import ResponsesBody
 from molink.api.requests import prompt_list, tokens_of_prompt
 from molink.api.schemas import CompletionBody, GenerateBody
-from molink.api.vllm.tokenize import TokenizeBody, _token_ids
 from molink.api.weights.routes import _range
 from molink.client.api_client import _events, server_sentence
 from molink.errors import UserError
@@ -44,10 +39,6 @@ SAMPLING = {
     "stream": False,
     "user": "u",
 }
-
-
-REASONING = {"type": "reasoning_text", "text": "x"}
-USE = {"type": "tool_use", "id": "c", "name": "f", "input": {}}
 
 
 def _awaited(run: Callable[[bytes], Awaitable[object]]) -> Callable[[bytes], object]:
@@ -88,23 +79,6 @@ async def _chat(data: bytes) -> None:
     grammar_question(body)
     prompt = await chat_prompt(conversation_of(body), CARD, ChatFormat())
     chat._requests(prompt, body, CARD, ANY_GRAMMAR)
-
-
-TOOLS_FORMAT = ChatFormat(tool_parser="hermes", reasoning_parser="qwen3", takes_tools=True)
-
-
-async def _responses(data: bytes) -> None:
-    body = _checked(bytearray(data), ResponsesBody)
-    await chat_prompt(responses.conversation_of(body), CARD, TOOLS_FORMAT)
-
-
-async def _messages(data: bytes) -> None:
-    body = _checked(bytearray(data), MessagesBody)
-    await chat_prompt(anthropic.conversation_of(body), CARD, TOOLS_FORMAT)
-
-
-async def _tokenize(data: bytes) -> None:
-    await _token_ids(_checked(bytearray(data), TokenizeBody), CARD, TOOLS_FORMAT)
 
 
 def _weights_range(data: bytes) -> None:
@@ -197,59 +171,6 @@ TARGETS = (
                 "top_logprobs": 3,
                 "stream_options": {"include_usage": True},
             }
-        ),
-        "json",
-    ),
-    Target(
-        "api-responses",
-        _awaited(_responses),
-        (ApiError,),
-        json_seeds(
-            {
-                "input": [
-                    {"role": "user", "content": [{"type": "input_text", "text": "Hi"}]},
-                    {"type": "reasoning", "summary": [], "content": [REASONING]},
-                    {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"},
-                    {"type": "function_call_output", "call_id": "c", "output": "x"},
-                ],
-                "instructions": "Be short.",
-                "tools": [{"type": "function", "name": "f", "parameters": {"type": "object"}}],
-                "tool_choice": {"type": "allowed_tools", "mode": "auto", "tools": [{"name": "f"}]},
-                "reasoning": {"effort": "low"},
-                "text": {"format": {"type": "json_schema", "name": "n", "schema": {}}},
-            },
-            {"input": "Hi", "max_output_tokens": 8, "stream": True, "store": False},
-        ),
-        "json",
-    ),
-    Target(
-        "api-messages",
-        _awaited(_messages),
-        (ApiError,),
-        json_seeds(
-            {
-                "max_tokens": 8,
-                "system": [{"type": "text", "text": "Be short."}],
-                "messages": [
-                    {"role": "user", "content": "Hi"},
-                    {"role": "assistant", "content": [{"type": "thinking", "thinking": "x"}, USE]},
-                    {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "c"}]},
-                ],
-                "tools": [{"name": "f", "input_schema": {"type": "object"}}],
-                "tool_choice": {"type": "auto", "disable_parallel_tool_use": True},
-                "thinking": {"type": "enabled", "budget_tokens": 1024},
-                "stop_sequences": ["x"],
-            }
-        ),
-        "json",
-    ),
-    Target(
-        "api-tokenize",
-        _awaited(_tokenize),
-        (ApiError,),
-        json_seeds(
-            {"prompt": "Once", "add_special_tokens": False, "return_token_strs": True},
-            {"messages": [{"role": "user", "content": "Hi"}], "tools": []},
         ),
         "json",
     ),

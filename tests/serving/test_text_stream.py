@@ -1,6 +1,6 @@
 """Text piece by piece is the text of the whole, and stop strings end it exactly."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import pytest
 from hypothesis import given
@@ -26,6 +26,17 @@ class ByteTokenizer:
         return ""
 
 
+@dataclass
+class CountingTokenizer(ByteTokenizer):
+    """The same, with how many tokens were decoded in each call."""
+
+    decoded: list[int] = field(default_factory=list)
+
+    def decode(self, token_ids, *, skip_special_tokens=False):
+        self.decoded.append(len(token_ids))
+        return super().decode(token_ids)
+
+
 TOKENIZER = ByteTokenizer()
 
 
@@ -49,6 +60,22 @@ def test_pieces_join_to_the_whole(text):
 def test_half_a_character_is_held_back():
     pieces, _ = stream("aé🦊")
     assert pieces == ["a", "", "é", "", "", "", "🦊", ""]
+
+
+@pytest.mark.parametrize("token", [0x80, 0xF0])
+def test_an_answer_of_halves_alone_costs_the_same_with_each_token(token):
+    tokenizer = CountingTokenizer()
+    stream = TextStream(tokenizer)
+    text = "".join(stream.push((token,)) for _ in range(500)) + stream.finish()
+    assert text == "\ufffd" * 500
+    assert max(tokenizer.decoded) < 50
+
+
+def test_a_text_is_decoded_little_more_than_once_a_token():
+    tokenizer = CountingTokenizer()
+    stream = TextStream(tokenizer)
+    assert "".join(stream.push((ord("a"),)) for _ in range(500)) == "a" * 500
+    assert len(tokenizer.decoded) < 1.1 * 500 and max(tokenizer.decoded) < 25
 
 
 def test_a_stop_string_ends_the_text_before_it():

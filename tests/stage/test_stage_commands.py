@@ -1,6 +1,7 @@
 """What a stage process does with the lines of its supervisor."""
 
 import io
+import json
 import os
 import queue
 import subprocess
@@ -84,6 +85,16 @@ def test_facts_of_two_threads_do_not_mix(pipes):
     pipes.stage.flush()
     lines = pipes.facts.getvalue().splitlines()
     assert len(lines) == 200 and all(decode_line(line) in facts for line in lines)
+
+
+def test_what_a_stage_logs_are_records_where_a_program_reads_them():
+    command = [sys.executable, "-m", "molink.stage.stage_process", "--log-format=json"]
+    ended = subprocess.run(
+        command, input=b"nonsense\n", capture_output=True, timeout=60, check=False
+    )
+    (record,) = [json.loads(line) for line in ended.stderr.splitlines()]
+    assert (record["level"], record["logger"]) == ("error", "molink.stage")
+    assert "not a line between a stage and its supervisor" in record["exception"]
 
 
 def test_a_supervisor_that_does_not_read_holds_nobody_up():

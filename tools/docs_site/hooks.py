@@ -16,6 +16,7 @@ from mkdocs.structure.pages import Page
 
 from tools.docs_site.api_page import api_page
 from tools.docs_site.command_page import command_page
+from tools.docs_site.python_page import python_page
 
 __all__ = ["on_config", "on_files", "on_page_markdown"]
 
@@ -54,7 +55,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Add the pages that are made from other files and from the code."""
     first, quick_start = readme_pages((ROOT / "README.md").read_text(encoding="utf-8"))
     made = {"index.md": first, "quick-start.md": quick_start, "commands.md": command_page()}
-    made["api.md"] = api_page()
+    made |= {"api.md": api_page(), "python.md": python_page()}
     for source, page in PAGES_FROM_OUTSIDE.items():
         made.setdefault(page, (ROOT / source).read_text(encoding="utf-8"))
     for page, text in made.items():
@@ -96,7 +97,7 @@ def relinked(markdown: str, source: str, page: str) -> str:
     return LINK.sub(link, markdown)
 
 
-_MADE = ("quick-start.md", "commands.md", "api.md")
+_MADE = ("quick-start.md", "commands.md", "api.md", "python.md")
 """Pages that only the site has; links to them stand in what is made here."""
 
 

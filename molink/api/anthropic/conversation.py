@@ -56,7 +56,10 @@ def conversation_of(body: CountTokensBody) -> Conversation:
         tool_choice=AUTO if choice is None else _choice(choice),
         parallel_tool_calls=not (choice and choice.disable_parallel_tool_use),
         reasoning_effort=body.output_config.effort if body.output_config else None,
-        template_kwargs=THINKING[body.thinking.type] if body.thinking else {},
+        template_kwargs={
+            **(THINKING[body.thinking.type] if body.thinking else {}),
+            **(body.chat_template_kwargs or {}),
+        },
         add_generation_prompt=not goes_on,
         continue_final_message=goes_on,
     )

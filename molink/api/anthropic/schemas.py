@@ -49,6 +49,13 @@ class ThinkingBlock(Part):
     thinking: str
 
 
+class RedactedThinkingBlock(Part):
+    """What another server's model reasoned, in a form that only that server reads: left out."""
+
+    type: Literal["redacted_thinking"]
+    data: str
+
+
 class ToolUseBlock(Part):
     """Call of a tool that an earlier answer asked for."""
 
@@ -74,6 +81,7 @@ class ToolResultBlock(Part):
 Block = Annotated[
     Annotated[TextBlock, Tag("text")]
     | Annotated[ThinkingBlock, Tag("thinking")]
+    | Annotated[RedactedThinkingBlock, Tag("redacted_thinking")]
     | Annotated[ToolUseBlock, Tag("tool_use")]
     | Annotated[ToolResultBlock, Tag("tool_result")],
     Discriminator(type_tag("no type")),
@@ -109,7 +117,12 @@ class ToolChoice(Part):
 
 
 class Thinking(Part):
-    """Whether the model is to reason before it answers. A budget is not enforced."""
+    """Whether the model is to reason before it answers.
+
+    Clients cannot switch reasoning on without a `budget_tokens`, so that is not refused; it is not
+    followed either, and stays among the fields that are named as ignored. `max_tokens` bounds
+    reasoning and answer together.
+    """
 
     type: Literal["adaptive", "between_tools", "disabled", "enabled"]
 
@@ -145,6 +158,8 @@ class CountTokensBody(SamplingBody):
     tool_choice: ToolChoice | None = None
     thinking: Thinking | None = None
     output_config: OutputConfig | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+    """Variables for the chat template, as vLLM's server takes them."""
 
 
 class MessagesBody(CountTokensBody):

@@ -32,6 +32,7 @@ _LENGTH_UNDER_OTHER_NAMES: FieldDefaults = {
     "n_predict": (),
     "num_predict": (),
     "stop_sequences": ([],),
+    "thinking_token_budget": (),
 }
 
 _SAMPLING: FieldDefaults = {

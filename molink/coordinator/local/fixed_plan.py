@@ -52,6 +52,7 @@ class RingPlan:
     """What links start from; nothing between processes of one machine."""
     event_log: Path | None = None
     """Where the stages' event logs go, with a stage's number behind the name."""
+    log_format: str = "text"
 
     def address(self, index: int) -> str:
         """Address of a stage's host, or of the coordinator's."""
@@ -74,7 +75,8 @@ class RingPlan:
 
     def stage_arguments(self, index: int) -> tuple[str, ...]:
         """Arguments of a stage's process."""
-        return (f"{self.event_log}.{index}",) if self.event_log is not None else ()
+        events = (f"{self.event_log}.{index}",) if self.event_log is not None else ()
+        return ("--log-format=json", *events) if self.log_format == "json" else events
 
     def profile(self, index: int) -> Profile:
         """Profile of a node that is not measured: where it is, and its cap."""
@@ -105,6 +107,7 @@ def fixed_plan(settings: ServeSettings, path: str, description: ModelDescription
         link=settings.link,
         upload_mbps=settings.upload_mbps,
         event_log=settings.event_log,
+        log_format=settings.log_format,
     )
 
 

@@ -1,5 +1,7 @@
 """`molink sim replay`: a stage's event log, played again."""
 
+import json
+from dataclasses import asdict
 from pathlib import Path
 
 import click
@@ -9,7 +11,8 @@ __all__ = ["replay"]
 
 @click.command()
 @click.argument("path", metavar="FILE", type=click.Path(path_type=Path))
-def replay(path: Path) -> None:
+@click.option("--json", "json_path", type=click.Path(path_type=Path), help="Write findings there.")
+def replay(path: Path, json_path: Path | None) -> None:
     """Play the event log of a stage again, and say where it decides otherwise, objects or fails.
 
     Exit code 1 when a decision is another one than in the log.
@@ -22,6 +25,8 @@ def replay(path: Path) -> None:
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"The log {path} cannot be read: {error}.") from None
     found = play(lines)
+    if json_path is not None:
+        json_path.write_text(json.dumps(asdict(found), default=str, indent=2) + "\n")
     click.echo(f"Calls: {found.calls_count} in {found.lasted_s:.3f} s")
     click.echo(f"Messages refused: {found.refusals_count}")
     for title, finding in (

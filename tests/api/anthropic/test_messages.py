@@ -1,9 +1,12 @@
 """`/v1/messages` with the official client, unchanged."""
 
+from dataclasses import replace
+
 import anthropic
 import pytest
 from pydantic import BaseModel
 
+from tests.api.conftest import CharTokenizer
 from tests.api.scripted import CALL, SCHEMA, ScriptedService
 
 MODEL = "tiny/model"
@@ -288,6 +291,35 @@ async def test_an_answer_goes_on_with_what_is_given(client, service, stream):
         answer = await client.messages.create(**asked)
     assert answer.content[0].text == " capital is Oslo."
     assert service.prompts == ["<user>hi<assistant>The"]
+
+
+async def test_a_budget_of_thoughts_is_named_as_ignored(client, service):
+    thinking = {"type": "enabled", "budget_tokens": 1024}
+    answer = await client.messages.with_raw_response.create(
+        **{**ASKED, "max_tokens": 1900}, thinking=thinking
+    )
+    assert answer.headers["X-MoLink-Ignored"] == "thinking.budget_tokens"
+    assert len(service.requests) == 1
+
+
+async def test_thoughts_that_another_server_hides_are_left_out(client, service):
+    hidden = {"type": "redacted_thinking", "data": "c2VjcmV0"}
+    said = {"role": "assistant", "content": [hidden, {"type": "text", "text": "I see."}]}
+    await client.messages.create(**{**ASKED, "messages": [*HELLO, said, *HELLO]})
+    assert service.prompts == ["<user>hi<assistant>I see.<user>hi<assistant>"]
+
+
+@pytest.mark.parametrize("path", ["/v1/messages", "/v1/responses", "/v1/chat/completions"])
+async def test_variables_of_the_template_are_taken_everywhere(service, serve, http, path):
+    template = "{{ mood }}{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}"
+    service.card = replace(service.card, tokenizer=CharTokenizer(chat_template=template))
+    asked = {"max_tokens": 5, "messages": HELLO}
+    body = {"input": "hi"} if path.endswith("responses") else asked
+    url = await serve(service)
+    kwargs = {"chat_template_kwargs": {"mood": "glad"}}
+    async with http.post(url + path, json=body | kwargs) as response:
+        assert response.status == 200, await response.text()
+    assert service.prompts == ["glad<user>hi"]
 
 
 async def test_an_empty_beginning_is_none(client, service):

@@ -1,6 +1,7 @@
 """Which layers, devices and addresses the stages of `molink serve` get, before anything starts."""
 
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -50,6 +51,18 @@ def test_every_stage_is_told_what_the_operator_asked_for():
     work = load.work
     assert (work.device, work.dtype, work.threads, work.kv_tokens) == ("cuda:1", "float32", 3, 512)
     assert (load.stages_here, load.keys) == (2, None)
+
+
+@pytest.mark.parametrize(
+    ("settings", "arguments"),
+    [
+        ({}, ()),
+        ({"event_log": Path("e")}, ("e.1",)),
+        ({"log_format": "json", "event_log": Path("e")}, ("--log-format=json", "e.1")),
+    ],
+)
+def test_a_stage_logs_as_its_operator_asked(settings, arguments):
+    assert plan_of(**settings).stage_arguments(1) == arguments
 
 
 def test_stages_share_the_memory_of_their_own_host_only():

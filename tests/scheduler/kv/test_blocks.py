@@ -1,5 +1,7 @@
 """Blocks: never shared, never lost, in one piece while there is room."""
 
+from itertools import count
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -9,6 +11,12 @@ from molink_scheduler.kv.blocks import BLOCK_TOKENS, KvBlocks, OutOfBlocks, bloc
 steps = st.lists(
     st.tuples(st.integers(1, 6), st.integers(0, 120), st.integers(0, 160)), max_size=60
 )
+
+
+def runs_of(blocks: set[int]) -> list[tuple[int, int]]:
+    """Each run as its first block and its length."""
+    firsts = sorted(block for block in blocks if block - 1 not in blocks)
+    return [(one, next(n for n in count(1) if one + n not in blocks)) for one in firsts]
 
 
 @given(steps)
@@ -31,6 +39,7 @@ def test_a_block_has_one_owner_and_none_is_lost(steps):
         assert len(owned) == len(set(owned)) == sum(held.values())
         assert kv.blocks_free == 24 - len(owned)
         assert kv.tokens_used == len(owned) * BLOCK_TOKENS
+        assert kv._unclaimed_runs() == runs_of(kv._free.difference(*kv._reserved.values()))
 
 
 def test_sequences_that_grow_in_turn_stay_in_one_piece():

@@ -34,6 +34,7 @@ def conversation_of(body: ResponsesBody) -> Conversation:
         tool_choice=choice,
         parallel_tool_calls=body.parallel_tool_calls is not False,
         reasoning_effort=body.reasoning.effort if body.reasoning else None,
+        template_kwargs=body.chat_template_kwargs or {},
         param="input",
     )
 

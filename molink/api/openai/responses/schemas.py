@@ -187,6 +187,8 @@ class ResponsesBody(SamplingBody):
     reasoning: Reasoning | None = None
     include: list[str] | None = None
     top_logprobs: int | None = Field(default=None, ge=0, le=LOGPROBS_MAX)
+    chat_template_kwargs: dict[str, Any] | None = None
+    """Variables for the chat template, as vLLM's server takes them."""
     metadata: dict[str, str] | None = None
     """Given back with the answer."""
     stream_options: StreamOptions | None = None

@@ -1,0 +1,68 @@
+"""Logs of a process of MoLink: lines for people, or one JSON object a line for programs.
+
+A record that is made while a request is served bears the request's id. The same in a coordinator
+and in the stages that it starts, whose records a program reads from the same stream.
+"""
+
+import json
+import logging
+from datetime import UTC, datetime
+from typing import Any, TextIO
+
+from molink.printable import PrintableFormatter, printable_line
+from molink.serving.timeline import ARRIVAL
+
+__all__ = ["LOG_FORMATS", "set_up_logs"]
+
+LOG_FORMATS = ("text", "json")
+
+MESSAGE_CHARS_MAX = 4000
+"""Of one record: a traceback is cut at its beginning."""
+
+
+class _RequestId(logging.Filter):
+    """Filter that gives each record the id of the request that is being served."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        arrival = ARRIVAL.get()
+        record.request_id = arrival.request_id if arrival is not None else ""
+        return True
+
+
+class _LineFormatter(PrintableFormatter):
+    """Formatter of lines: as before, with the request's id where there is one."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        line = super().format(record)
+        request_id = printable_line(getattr(record, "request_id", ""))
+        return f"[{request_id}] {line}" if request_id else line
+
+
+class _JsonFormatter(logging.Formatter):
+    """Formatter of JSON objects: time, level, logger, message, and `fields` of the record."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        said: dict[str, Any] = {
+            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage()[:MESSAGE_CHARS_MAX],
+        }
+        if request_id := getattr(record, "request_id", ""):
+            said["request_id"] = request_id
+        said |= getattr(record, "fields", {})
+        if record.exc_info:
+            said["exception"] = self.formatException(record.exc_info)[-MESSAGE_CHARS_MAX:]
+        return json.dumps(said, default=str)
+
+
+def set_up_logs(log_format: str, stream: TextIO) -> None:
+    """Have all loggers of this process write there in this format."""
+    handler = logging.StreamHandler(stream)
+    handler.addFilter(_RequestId())
+    handler.setFormatter(_JsonFormatter() if log_format == "json" else _LineFormatter())
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(logging.WARNING)
+    logging.captureWarnings(log_format == "json")
+    logging.getLogger("molink").setLevel(logging.INFO if log_format == "json" else logging.WARNING)
