@@ -43,7 +43,9 @@ class ExpertStack(nn.Module):
 
 def is_experts(module: nn.Module) -> bool:
     """Whether a module's product with its experts is computed by the registered function."""
-    return hasattr(module, "has_gate") and hasattr(module, "is_transposed")
+    config = getattr(module, "config", None)
+    under_interface = hasattr(module, "has_gate") and hasattr(module, "is_transposed")
+    return under_interface and getattr(config, "_experts_implementation", None) == EXPERTS_NAME
 
 
 def experts(

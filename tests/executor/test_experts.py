@@ -14,7 +14,9 @@ ROWS = (1, 2, 23)
 
 
 def experts_of(name):
-    model = tiny_model(tiny_config(name))
+    config = tiny_config(name)
+    config._experts_implementation = EXPERTS_NAME
+    model = tiny_model(config)
     return next(module for module in model.modules() if is_experts(module))
 
 
@@ -60,5 +62,7 @@ def test_packing_leaves_one_copy_of_the_weights():
 
 
 def test_other_modules_are_no_experts():
+    model = tiny_model(tiny_config("mixtral"))
+    assert not any(is_experts(module) for module in model.modules())
     assert not any(is_experts(module) for module in tiny_model(tiny_config("llama")).modules())
     assert not is_experts(nn.Linear(2, 2))
