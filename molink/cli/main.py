@@ -1,10 +1,11 @@
 """`molink`: one command, one subcommand for each thing that a person does.
 
 What MoLink foresees ends with one sentence on standard error and exit code 2; a traceback means a
-bug of ours. Subcommands import what they need when they run, so that `--help` is quick.
+bug of ours. A subcommand's module is imported when the subcommand is asked for, and imports what
+it needs when it runs, so that each starts quickly.
 
 Packages that stand on this one (the simulator) bring commands of their own: they name them in the
-entry point group `molink.commands`, and are imported only when they are asked for.
+entry point group `molink.commands`.
 """
 
 import logging
@@ -14,16 +15,7 @@ from importlib.metadata import EntryPoint, entry_points
 import click
 
 from molink import __version__
-from molink.cli.client import bench, chat, generate
 from molink.cli.command_line import SentenceGroup
-from molink.cli.dashboard import dashboard
-from molink.cli.demo import demo
-from molink.cli.keys import key
-from molink.cli.members import invite, node
-from molink.cli.plan import plan
-from molink.cli.relay import relay
-from molink.cli.serve import serve
-from molink.cli.up import up
 from molink.errors import MolinkError
 from molink.printable import PrintableFormatter, printable
 
@@ -33,20 +25,39 @@ EXIT_USER_ERROR = 2
 
 COMMANDS_GROUP = "molink.commands"
 
+MODULES = {
+    "molink.cli.client": ("generate", "chat", "bench"),
+    "molink.cli.dashboard": ("dashboard",),
+    "molink.cli.demo": ("demo",),
+    "molink.cli.keys": ("key",),
+    "molink.cli.members": ("invite", "node"),
+    "molink.cli.plan": ("plan",),
+    "molink.cli.relay": ("relay",),
+    "molink.cli.serve": ("serve",),
+    "molink.cli.up": ("up",),
+}
+"""Where our own commands are; each has its own name there."""
+
+OWN = {
+    name: EntryPoint(name, f"{module}:{name}", COMMANDS_GROUP)
+    for module, names in MODULES.items()
+    for name in names
+}
+
 
 class MolinkGroup(SentenceGroup):
-    """Our own commands, then those of other packages."""
+    """Group of our own commands and those of other packages, each imported when asked for."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """All names, in order of the alphabet."""
-        return sorted({*super().list_commands(ctx), *_brought()})
+        return sorted({*OWN, *_brought()})
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """The command of this name, imported if it is another package's."""
-        own = super().get_command(ctx, cmd_name)
-        if own is not None or cmd_name not in _brought():
-            return own
-        command = _brought()[cmd_name].load()
+        """The command of this name."""
+        point = OWN.get(cmd_name) or _brought().get(cmd_name)
+        if point is None:
+            return None
+        command = point.load()
         assert isinstance(command, click.Command), f"{cmd_name} is no command"
         return command
 
@@ -60,10 +71,6 @@ def _brought() -> dict[str, EntryPoint]:
 @click.version_option(__version__, prog_name="molink")
 def cli() -> None:
     """Serve large language models over a ring of home PCs joined by slow links."""
-
-
-for command in (serve, up, dashboard, relay, demo, generate, chat, bench, invite, key, node, plan):
-    cli.add_command(command)
 
 
 def main() -> None:

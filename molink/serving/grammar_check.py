@@ -9,6 +9,7 @@ all users'. A thread was rejected: it cannot be ended.
 
 import json
 import os
+import re
 import resource
 import sys
 from dataclasses import dataclass
@@ -57,6 +58,9 @@ CHECKED_BYTES = 32
 
 BLANK = 32
 
+TOKEN_ID, ANY_TOKEN = re.compile(r"<\[[0-9]+\]>"), "<[256]>"
+"""A grammar is checked with bytes for tokens, where one special token stands for all."""
+
 VALUES = ("const", "default", "enum", "examples")
 """Keywords whose values are no schemas."""
 
@@ -65,9 +69,10 @@ VALUES = ("const", "default", "enum", "examples")
 class GrammarQuestion:
     """What a user asked an answer to match."""
 
-    kind: Literal["json", "regex", "choice", "grammar"]
+    kind: Literal["json", "regex", "choice", "grammar", "lark"]
     text: str
-    """A JSON schema, a regular expression, a JSON list of strings, or Lark or GBNF."""
+    """A JSON schema, a regular expression, a JSON list of strings, or Lark or GBNF; "lark" is the
+    server's own, in which `<[5]>` is a token of the model."""
     blanks: str | None = None
     """Of JSON: regular expression of what may stand between its parts; empty: nothing may. None:
     as usual."""
@@ -91,7 +96,8 @@ def answer_to(question: GrammarQuestion) -> GrammarAnswer:
     """The grammar, compiled once to see that it can be."""
     try:
         grammar = _grammar(question)
-        _check(grammar)
+        is_own = question.kind == "lark"
+        _check(TOKEN_ID.sub(ANY_TOKEN, grammar) if is_own else grammar)
     except RecursionError:
         return GrammarAnswer("", "it is nested too deeply")
     except (UserError, ValueError) as error:

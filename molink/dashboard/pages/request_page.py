@@ -145,7 +145,7 @@ def _attempt(attempt: Attempt) -> Iterator[Line]:
         ("ended", attempt.ended_s),
     )
     told = ", ".join(f"{name} {at_s:.2f} s" for name, at_s in steps if at_s is not None)
-    yield line(f"{INDENT}{told}; {attempt.tokens} tokens")
+    yield from _wrapped(f"{told}; {attempt.tokens} tokens")
     yield from _pieces(attempt.pieces)
     yield from _rounds_of(attempt)
     if attempt.moved_because:
@@ -156,7 +156,11 @@ def _pieces(pieces: Sequence[PromptPiece]) -> Iterator[Line]:
     if not pieces:
         return
     told = ", ".join(f"{one.start}-{one.end} at {one.sent_s:.2f} s" for one in pieces)
-    for piece in textwrap.wrap(f"tokens of the prompt: {told}", TEXT_WIDTH):
+    yield from _wrapped(f"tokens of the prompt: {told}")
+
+
+def _wrapped(text: str) -> Iterator[Line]:
+    for piece in textwrap.wrap(text, TEXT_WIDTH):
         yield line(f"{INDENT}{piece}")
 
 

@@ -57,9 +57,37 @@ SETTLED_S = 5.0
 @experiment
 @click.option("--seconds", default=30.0, show_default=True, help="Of each view.")
 @click.option("--starts", default=5, show_default=True, help="Of which the median is taken.")
-def main(out: Path, seconds: float, starts: int) -> None:
-    """Measure, and write OUT/dashboard_cpu.json."""
-    asyncio.run(_measure(out, seconds, starts))
+@click.option(
+    "--against",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    help="Another checkout: only start both in turn, and compare pair by pair.",
+)
+def main(out: Path, seconds: float, starts: int, against: Path | None) -> None:
+    """Measure, and write OUT/dashboard_cpu.json, or OUT/dashboard_start.json with --against."""
+    if against is not None:
+        asyncio.run(_compare(out, starts, against.absolute()))
+    else:
+        asyncio.run(_measure(out, seconds, starts))
+
+
+async def _compare(out: Path, starts: int, other: Path) -> None:
+    """Start this checkout and the other in turn."""
+    async with _coordinator() as url:
+        pairs = [
+            (await asyncio.to_thread(_start, url, other), await asyncio.to_thread(_start, url))
+            for _ in range(starts)
+        ]
+    figures: dict[str, Any] = {"starts": starts, "load": os.getloadavg()[0]}
+    rows = []
+    for at, name in enumerate(("wall_s", "cpu_s")):
+        before, now = ([pair[side][at] for pair in pairs] for side in (0, 1))
+        saved_s = statistics.median(one - two for one, two in zip(before, now, strict=True))
+        medians = [statistics.median(before), statistics.median(now), saved_s]
+        figures[name] = dict(zip(("before", "now", "saved"), medians, strict=True))
+        figures[name]["now_least"] = min(now)
+        rows.append([name, *(f"{milliseconds(one)} ms" for one in medians)])
+    show(markdown_table(["until the first screen", "before", "now", "saved, by pairs"], rows))
+    write_report(out, "dashboard_start", figures)
 
 
 async def _measure(out: Path, seconds: float, starts: int) -> None:
@@ -75,9 +103,9 @@ async def _measure(out: Path, seconds: float, starts: int) -> None:
     write_report(out, "dashboard_cpu", {**figures, "core_share": shares})
 
 
-def _start(url: str) -> tuple[float, float]:
+def _start(url: str, checkout: Path | None = None) -> tuple[float, float]:
     """Time until the first screen, and processor time until then."""
-    with _terminal(url) as screen:
+    with _terminal(url, checkout) as screen:
         return screen.drawn_s(), cpu_s(screen.process)
 
 
@@ -129,7 +157,7 @@ class _Screen:
 
 
 @contextmanager
-def _terminal(url: str) -> Iterator[_Screen]:
+def _terminal(url: str, checkout: Path | None = None) -> Iterator[_Screen]:
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", LINES, COLUMNS, 0, 0))
     environment = {**os.environ, "TERM": "xterm-256color", "LANG": "C.UTF-8"}
@@ -140,6 +168,7 @@ def _terminal(url: str) -> Iterator[_Screen]:
         stdout=theirs,
         stderr=theirs,
         env=environment,
+        cwd=checkout,
         start_new_session=True,
     )
     os.close(theirs)

@@ -1,4 +1,4 @@
-"""Draws the pictures of docs/dashboard.md from a recording.
+"""Draws the pictures of docs/dashboard.md from recordings.
 
     python -m tools.experiments.dashboard.pictures --out DIR
 
@@ -24,6 +24,7 @@ from molink.dashboard.recording import Recording, Replay
 from molink.dashboard.screen.app import DashboardApp
 from molink.dashboard.sources import ReplaySource
 from molink.errors import UserError
+from tools.experiments.dashboard.stories import USERS
 from tools.experiments.harness.experiment import experiment
 
 __all__ = ["PICTURES", "Picture", "draw", "main"]
@@ -48,6 +49,8 @@ class Picture:
     moment: Moment
     keys: Sequence[str] = ()
     size: tuple[int, int] = (100, 28)
+    recording: str = "node_loss"
+    """Script that has made it."""
 
 
 def _first(what: Callable[[History], bool], after: Moment | None = None) -> Moment:
@@ -86,6 +89,7 @@ SLOW = _later(_first(_has("slow"), STEADY), 8)
 LOST = _later(_first(_has("lost"), SLOW), 4)
 RECOVERED = _later(_first(_serves, LOST), 12)
 MOVED = _first(_moved, LOST)
+SLOWED = _later(_first(_has("slow")), 30)
 
 PICTURES: Mapping[str, Picture] = {
     "ring": Picture(STEADY),
@@ -96,6 +100,8 @@ PICTURES: Mapping[str, Picture] = {
     "requests": Picture(RECOVERED, ("3",)),
     "events": Picture(RECOVERED, ("5",)),
     "keys": Picture(STEADY, ("question_mark",)),
+    "found": Picture(_later(_first(_has("slow")), 8), (), (80, 24), "slow_pc"),
+    "request": Picture(SLOWED, ("3", *["down"] * USERS, "enter"), (80, 24), "slow_pc"),
 }
 
 
@@ -113,16 +119,16 @@ async def draw(recording: Recording, picture: Picture, name: str) -> str:
 
 @experiment
 @click.option(
-    "--recording",
-    type=click.Path(dir_okay=False, path_type=Path),
-    default="docs/images/node_loss.jsonl.gz",
+    "--recordings",
+    type=click.Path(file_okay=False, path_type=Path),
+    default="docs/images",
     show_default=True,
-    help="Made by node_loss.",
+    help="Folder with those of node_loss and slow_pc.",
 )
-def main(out: Path, recording: Path) -> None:
+def main(out: Path, recordings: Path) -> None:
     """Draw all of them into OUT/dashboard-NAME.svg."""
-    opened = Recording.open(recording)
     for name, picture in PICTURES.items():
+        opened = Recording.open(recordings / f"{picture.recording}.jsonl.gz")
         svg = asyncio.run(draw(opened, picture, name))
         (out / f"dashboard-{name}.svg").write_text(svg, encoding="utf-8")
 

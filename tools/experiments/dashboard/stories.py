@@ -13,7 +13,7 @@ from molink.errors import UserError
 from tools.experiments.harness.agents import AgentsRun
 from tools.experiments.harness.processes import MOLINK, running
 
-__all__ = ["members", "slowed", "stage_process", "users"]
+__all__ = ["USERS", "members", "slowed", "stage_process", "users"]
 
 USERS = 3
 PROMPT_TOKENS, ANSWER_TOKENS = 120, 60
