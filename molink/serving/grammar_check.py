@@ -69,10 +69,11 @@ VALUES = ("const", "default", "enum", "examples")
 class GrammarQuestion:
     """What a user asked an answer to match."""
 
-    kind: Literal["json", "regex", "choice", "grammar", "lark"]
+    kind: Literal["json", "regex", "choice", "grammar", "lark", "tags"]
     text: str
     """A JSON schema, a regular expression, a JSON list of strings, or Lark or GBNF; "lark" is the
-    server's own, in which `<[5]>` is a token of the model."""
+    server's own, in which `<[5]>` is a token of the model; "tags" is vLLM's JSON of structural
+    tags, of the kind with `structures` and `triggers`."""
     blanks: str | None = None
     """Of JSON: regular expression of what may stand between its parts; empty: nothing may. None:
     as usual."""
@@ -120,8 +121,32 @@ def _grammar(question: GrammarQuestion) -> str:
         case "choice":
             words = [json.dumps(word, ensure_ascii=False) for word in json.loads(question.text)]
             return LLMatcher.grammar_from_lark("start: " + " | ".join(words))
+        case "tags":
+            return LLMatcher.grammar_from_lark(_of_tags(json.loads(question.text)))
         case kind:
             return grammar_from(kind, question.text)
+
+
+def _of_tags(given: Any) -> str:
+    """Lark of text in which each trigger begins one of the tags. Raises UserError."""
+    from llguidance import StructTag
+
+    try:
+        triggers, structures = given["triggers"], given["structures"]
+        begun = [(next(filter(one["begin"].startswith, triggers)), one) for one in structures]
+        tags = [
+            StructTag(trigger=trigger, begin=one["begin"], grammar=one["schema"], end=one["end"])
+            for trigger, one in begun
+            if trigger and isinstance(one["schema"], dict) and isinstance(one["end"], str)
+        ]
+    except (KeyError, TypeError, AttributeError, StopIteration):
+        tags = []
+    if not tags or len(tags) < len(structures):
+        raise UserError(
+            "it takes 'triggers' and 'structures', each with a 'schema', an 'end' and a 'begin' "
+            "that starts with a trigger"
+        )
+    return StructTag.to_grammar(tags, assume_special=False)
 
 
 def _with_patterns(schema: Any) -> Any:

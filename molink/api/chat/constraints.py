@@ -9,15 +9,19 @@ was trained on its own format calls better in it, and the readers know it alread
 """
 
 import json
+from dataclasses import replace
 from typing import Any
 
 from molink.api.chat.conversation import Conversation, Tool
 from molink.api.chat.formats.shapes import NAME, CallShape, JsonShape
 from molink.api.chat.formats.think import ThinkTags
-from molink.api.chat.lark import COMPACT, LarkWriter
+from molink.api.chat.lark import ANYTHING, COMPACT, LarkWriter
 from molink.api.chat.tag_grammar import tag_call
 
-__all__ = ["after_thoughts", "forced_call"]
+__all__ = ["after_thoughts", "forced_call", "strict_calls"]
+
+ANY_ARGUMENTS = {"type": "object"}
+"""Schema of the arguments of a tool that is not strict."""
 
 
 def forced_call(
@@ -43,6 +47,38 @@ def forced_call(
         "call: " + " | ".join(f"call_{number}" for number in range(len(tools))),
         thoughts,
         *(_call(number, tool, shape, lark) for number, tool in enumerate(tools)),
+    ]
+    return "\n".join(filter(None, rules))
+
+
+def strict_calls(
+    conversation: Conversation,
+    shape: JsonShape,
+    mark: str,
+    tags: ThinkTags | None,
+    prompt: str,
+    lark: LarkWriter,
+) -> str:
+    """Grammar, in llguidance's Lark, of an answer to `prompt` that is any text until the model
+    writes `mark`, with which calls in this shape begin: then it is a call of one of the tools, with
+    arguments that match the schema of a tool that is strict, and text again behind it."""
+    tools = [
+        tool if tool.strict else replace(tool, parameters=ANY_ARGUMENTS)
+        for tool in conversation.tools
+    ]
+    whole = shape.begin or shape.open
+    behind = lark.literal(shape.begin.removeprefix(mark)) if shape.begin else ""
+    each = shape if shape.begin else replace(shape, open=whole.removeprefix(mark))
+    more = f"({lark.literal(shape.between)} call)*" if shape.begin else ""
+    thoughts = _thoughts(tags, prompt, lark)
+    calls = f"lead {behind} call {more} {lark.literal(shape.end)}"
+    rules = [
+        f"start: {thoughts and 'thinking'} ({calls})* REST",
+        "call: " + " | ".join(f"call_{number}" for number in range(len(tools))),
+        lark.up_to("lead", mark),
+        f"REST: {ANYTHING}",
+        thoughts,
+        *(_call(number, tool, each, lark) for number, tool in enumerate(tools)),
     ]
     return "\n".join(filter(None, rules))
 

@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 __all__ = [
     "AUTO",
+    "NO_PARAMETERS",
     "Conversation",
     "Message",
     "Role",
@@ -63,6 +64,8 @@ class Tool:
     description: str = ""
     parameters: Mapping[str, Any] = field(default_factory=lambda: NO_PARAMETERS)
     """JSON schema of its arguments."""
+    strict: bool = False
+    """Whether they must match it in a call that nothing forces, too."""
 
 
 @dataclass(frozen=True, slots=True)

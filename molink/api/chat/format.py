@@ -8,7 +8,7 @@ say it instead (`--tool-parser`, `--reasoning-parser`), in vLLM's names.
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from molink.api.chat.constraints import after_thoughts, forced_call
+from molink.api.chat.constraints import after_thoughts, forced_call, strict_calls
 from molink.api.chat.conversation import Conversation
 from molink.api.chat.formats.harmony import FINAL, THOUGHTS, HarmonyReader
 from molink.api.chat.formats.hermes import HermesReader
@@ -29,7 +29,7 @@ from molink.api.chat.formats.reader import (
     call_id,
     nine_letters,
 )
-from molink.api.chat.formats.shapes import CallShape
+from molink.api.chat.formats.shapes import CallShape, JsonShape
 from molink.api.chat.formats.tagged_calls import (
     GlmReader,
     MiniMaxReader,
@@ -147,12 +147,30 @@ class ChatFormat:
 
     def call_grammar(self, conversation: Conversation, prompt: str) -> str:
         """The grammar, in llguidance's Lark, of the call that the conversation demands of the
-        answer to `prompt`, the template's text; empty: it demands none. Raises ApiError where the
-        format has no way to write it."""
+        answer to `prompt`, the template's text, or of those that it allows to strict tools; empty:
+        neither. Raises ApiError where the format has no way to write a call that is demanded."""
         shape = self._shape
-        if shape is None or not conversation.tools or not conversation.tool_choice.is_forced:
+        if shape is None or not conversation.tools:
             return ""
-        return forced_call(conversation, shape, self._thoughts, prompt, self._lark)
+        if conversation.tool_choice.is_forced:
+            return forced_call(conversation, shape, self._thoughts, prompt, self._lark)
+        is_auto = conversation.tool_choice.mode == "auto"
+        if is_auto and any(tool.strict for tool in conversation.tools):
+            return self._strict_calls(conversation, shape, self.lead(conversation, prompt))
+        return ""
+
+    def _strict_calls(self, conversation: Conversation, shape: CallShape, prompt: str) -> str:
+        """Empty where no mark tells a call from text as it begins (an answer may be JSON for its
+        own sake, or marks may stand for other things), and where a grammar has one call only."""
+        if not isinstance(shape, JsonShape) or shape.is_single:
+            return ""
+        reader = CALL_READERS.get(self.tool_parser)
+        marks = reader.marks if reader is not None else ()
+        begin = shape.begin or shape.open
+        mark = next((one for one in marks if begin.startswith(one)), None)
+        if mark is None:
+            return ""
+        return strict_calls(conversation, shape, mark, self._thoughts, prompt, self._lark)
 
     def text_grammar(self, grammar: str, conversation: Conversation, prompt: str) -> str:
         """The grammar, as it travels, of a whole answer to `prompt` whose text matches

@@ -33,13 +33,24 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from molink.executor.cpu.native_kernel import native_library
+from molink.executor.cpu.native_kernel import bfloat16_library
 from molink.executor.quantized.packed import QuantizedWeight
 
-__all__ = ["NativeLinear", "OnednnLinear", "PackedLinear", "SharedInput", "SharedPart", "pack"]
+__all__ = [
+    "NativeLinear",
+    "OnednnLinear",
+    "PackedLinear",
+    "SharedInput",
+    "SharedPart",
+    "joined_bias",
+    "large_pages",
+    "pack",
+    "pack_matrix",
+    "padded",
+]
 
 PANEL_ROWS = 32
-"""Rows of W that our kernel stores together (PANEL in native/linear_bf16.c)."""
+"""Rows of W that our kernel stores together (PANEL in native/avx512/tile.h)."""
 
 PROBE_ROWS = (1, 13)
 """Rows of the random inputs on which packed and original layers are compared: one pass of our
@@ -55,7 +66,7 @@ more.
 @cache
 def linear_kernel() -> Callable[..., None] | None:
     """`linear_bf16`, or None where it cannot be had."""
-    library = native_library()
+    library = bfloat16_library()
     if library is None:
         return None
     function: Any = library.linear_bf16
@@ -94,7 +105,7 @@ class OnednnLinear(PackedLinear):
 
 
 class NativeLinear(PackedLinear):
-    """Linear layer packed for our kernel (`native/linear_bf16.c`)."""
+    """Linear layer packed for our kernel (`native/avx512/linear_bf16.c`)."""
 
     def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
         super().__init__(weight, bias)
@@ -103,7 +114,7 @@ class NativeLinear(PackedLinear):
             raise RuntimeError("the native kernel does not suit this layer")
         self._kernel = kernel
         self._packed = _panels(weight)
-        self._bias = None if bias is None else _padded(bias.float())
+        self._bias = None if bias is None else padded(bias.float())
         self._weight_pointer = self._packed.data_ptr()
         self._bias_pointer = None if self._bias is None else self._bias.data_ptr()
 
@@ -133,11 +144,15 @@ def pack(linears: Sequence[nn.Linear]) -> PackedLinear | None:
     weight = linears[0].weight.detach()
     if any(linear.weight.dtype != weight.dtype for linear in linears):
         return None
-    if weight.dtype not in TOLERANCE or weight.device.type != "cpu":
-        return None
     if len(linears) > 1:
         weight = torch.cat([linear.weight.detach() for linear in linears])
-    bias = _joined_bias(linears, weight)
+    return pack_matrix(weight, joined_bias(linears))
+
+
+def pack_matrix(weight: torch.Tensor, bias: torch.Tensor | None) -> PackedLinear | None:
+    """One packed layer for a matrix; None where no layout works."""
+    if weight.dtype not in TOLERANCE or weight.device.type != "cpu":
+        return None
     for layout in LAYOUTS:
         packed = _try_layout(layout, weight, bias)
         if packed is not None:
@@ -155,11 +170,13 @@ def _try_layout(
         return None
 
 
-def _joined_bias(linears: Sequence[nn.Linear], weight: torch.Tensor) -> torch.Tensor | None:
-    if all(linear.bias is None for linear in linears):
+def joined_bias(linears: Sequence[Any]) -> torch.Tensor | None:
+    """The biases of layers one behind the other, zeros where one has none; None: none has one."""
+    given = [linear.bias.detach() for linear in linears if linear.bias is not None]
+    if not given:
         return None
     parts = [
-        weight.new_zeros(linear.out_features) if linear.bias is None else linear.bias.detach()
+        given[0].new_zeros(linear.out_features) if linear.bias is None else linear.bias.detach()
         for linear in linears
     ]
     return torch.cat(parts)
@@ -238,12 +255,12 @@ def _panels(weight: torch.Tensor) -> torch.Tensor:
     outputs, inputs = weight.shape
     whole = outputs // PANEL_ROWS
     panels = -(-outputs // PANEL_ROWS)
-    packed = _large_pages(panels * PANEL_ROWS * inputs, weight.dtype)
+    packed = large_pages(panels * PANEL_ROWS * inputs, weight.dtype)
     view = packed.view(panels, inputs // 2, PANEL_ROWS, 2)
     view[:whole].copy_(_in_pairs(weight[: whole * PANEL_ROWS]))
     # The last panel is filled up with zero rows, whose outputs are not read.
     if panels > whole:
-        view[whole:].copy_(_in_pairs(_padded(weight[whole * PANEL_ROWS :])))
+        view[whole:].copy_(_in_pairs(padded(weight[whole * PANEL_ROWS :])))
     return packed
 
 
@@ -252,13 +269,13 @@ def _in_pairs(weight: torch.Tensor) -> torch.Tensor:
     return weight.view(rows // PANEL_ROWS, PANEL_ROWS, inputs // 2, 2).permute(0, 2, 1, 3)
 
 
-def _padded(tensor: torch.Tensor) -> torch.Tensor:
+def padded(tensor: torch.Tensor) -> torch.Tensor:
     """The tensor with zero rows up to a whole panel."""
     missing = -len(tensor) % PANEL_ROWS
     return torch.cat([tensor, tensor.new_zeros(missing, *tensor.shape[1:])])
 
 
-def _large_pages(count: int, dtype: torch.dtype) -> torch.Tensor:
+def large_pages(count: int, dtype: torch.dtype) -> torch.Tensor:
     """Memory in 2 MB pages where the system gives them: a tenth faster to stream through."""
     if not hasattr(mmap, "MADV_HUGEPAGE"):
         return torch.empty(count, dtype=dtype)
