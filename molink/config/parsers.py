@@ -18,5 +18,31 @@ NONE = "none"
 HARMONY_CALLS, HARMONY_REASONING = "openai", "openai_gptoss"
 """gpt-oss writes both in one format."""
 
-TOOL_PARSERS = (AUTO, NONE, "hermes", "llama3_json", "mistral", HARMONY_CALLS, "qwen3_coder")
-REASONING_PARSERS = (AUTO, NONE, "qwen3", "deepseek_r1", "mistral", HARMONY_REASONING)
+TOOL_PARSERS = (
+    AUTO,
+    NONE,
+    "deepseek_v3",
+    "deepseek_v31",
+    "glm45",
+    "granite",
+    "hermes",
+    "jamba",
+    "kimi_k2",
+    "llama3_json",
+    "minimax_m2",
+    "mistral",
+    "nemotron_json",
+    HARMONY_CALLS,
+    "phi4_mini_json",
+    "qwen3_coder",
+    "seed_oss",
+)
+REASONING_PARSERS = (
+    AUTO,
+    NONE,
+    "qwen3",
+    "deepseek_r1",
+    "mistral",
+    HARMONY_REASONING,
+    "seed_oss",
+)

@@ -31,7 +31,7 @@ class Poller:
     client: ApiClient
     clock: Callable[[], float] = time.time
     _after: int = 0
-    """Number of the last event that was taken."""
+    """Number of the last event that was taken; 0: all are asked for, and known ones come again."""
     _ended: set[tuple[str, int]] = field(default_factory=set)
     """Requests whose end was seen: they are of no news, and a server lists hundreds."""
     _lacks: set[str] = field(default_factory=set)
@@ -52,6 +52,8 @@ class Poller:
                 raise UserError("what answers there is no MoLink server")
             return await self._look(cluster)
         except UserError as error:
+            # Whoever answers next may have been started anew, and have given as many numbers.
+            self._after = 0
             return Observation(self.clock(), trouble=printable_line(str(error)))
 
     async def looks(self, period_s: float = PERIOD_S) -> AsyncIterator[Observation]:

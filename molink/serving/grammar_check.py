@@ -9,6 +9,7 @@ all users'. A thread was rejected: it cannot be ended.
 
 import json
 import os
+import re
 import resource
 import sys
 from dataclasses import dataclass
@@ -57,6 +58,9 @@ CHECKED_BYTES = 32
 
 BLANK = 32
 
+TOKEN_ID, ANY_TOKEN = re.compile(r"<\[[0-9]+\]>"), "<[256]>"
+"""A grammar is checked with bytes for tokens, where one special token stands for all."""
+
 VALUES = ("const", "default", "enum", "examples")
 """Keywords whose values are no schemas."""
 
@@ -65,9 +69,11 @@ VALUES = ("const", "default", "enum", "examples")
 class GrammarQuestion:
     """What a user asked an answer to match."""
 
-    kind: Literal["json", "regex", "choice", "grammar"]
+    kind: Literal["json", "regex", "choice", "grammar", "lark", "tags"]
     text: str
-    """A JSON schema, a regular expression, a JSON list of strings, or Lark or GBNF."""
+    """A JSON schema, a regular expression, a JSON list of strings, or Lark or GBNF; "lark" is the
+    server's own, in which `<[5]>` is a token of the model; "tags" is vLLM's JSON of structural
+    tags, of the kind with `structures` and `triggers`."""
     blanks: str | None = None
     """Of JSON: regular expression of what may stand between its parts; empty: nothing may. None:
     as usual."""
@@ -91,7 +97,8 @@ def answer_to(question: GrammarQuestion) -> GrammarAnswer:
     """The grammar, compiled once to see that it can be."""
     try:
         grammar = _grammar(question)
-        _check(grammar)
+        is_own = question.kind == "lark"
+        _check(TOKEN_ID.sub(ANY_TOKEN, grammar) if is_own else grammar)
     except RecursionError:
         return GrammarAnswer("", "it is nested too deeply")
     except (UserError, ValueError) as error:
@@ -114,8 +121,32 @@ def _grammar(question: GrammarQuestion) -> str:
         case "choice":
             words = [json.dumps(word, ensure_ascii=False) for word in json.loads(question.text)]
             return LLMatcher.grammar_from_lark("start: " + " | ".join(words))
+        case "tags":
+            return LLMatcher.grammar_from_lark(_of_tags(json.loads(question.text)))
         case kind:
             return grammar_from(kind, question.text)
+
+
+def _of_tags(given: Any) -> str:
+    """Lark of text in which each trigger begins one of the tags. Raises UserError."""
+    from llguidance import StructTag
+
+    try:
+        triggers, structures = given["triggers"], given["structures"]
+        begun = [(next(filter(one["begin"].startswith, triggers)), one) for one in structures]
+        tags = [
+            StructTag(trigger=trigger, begin=one["begin"], grammar=one["schema"], end=one["end"])
+            for trigger, one in begun
+            if trigger and isinstance(one["schema"], dict) and isinstance(one["end"], str)
+        ]
+    except (KeyError, TypeError, AttributeError, StopIteration):
+        tags = []
+    if not tags or len(tags) < len(structures):
+        raise UserError(
+            "it takes 'triggers' and 'structures', each with a 'schema', an 'end' and a 'begin' "
+            "that starts with a trigger"
+        )
+    return StructTag.to_grammar(tags, assume_special=False)
 
 
 def _with_patterns(schema: Any) -> Any:

@@ -109,6 +109,20 @@ async def test_looks_go_on_after_trouble(server, client):
     await looks.aclose()
 
 
+async def test_after_trouble_all_events_are_asked_for_as_the_coordinator_may_be_another(
+    server, client
+):
+    events = {"/cluster/events": {"events": [event(9)], "next": 10}}
+    server.answers = {"/cluster": cluster(), **events}
+    poller = Poller(client)
+    await poller.first()
+    server.answers = {}
+    assert (await poller.look()).trouble
+    server.answers = {"/cluster": cluster(), **events}
+    assert len((await poller.look()).events) == 1
+    assert server.asked[-1][1] == "/cluster/events?after=0"
+
+
 async def test_orders_are_posts(server, client):
     node = "a" * 16
     server.answers = {

@@ -9,14 +9,23 @@ import pytest
 from molink.models import DEMO_MODEL_DIR
 from tests.end_to_end.conftest import serving
 
-TEMPLATE = (
-    "{{ bos_token }}{% if tools %}<|system|>{{ tools | tojson }}"
-    "To call one: <tool_call>\n...\n</tool_call><|end|>{% endif %}"
+BEGIN = "{{ bos_token }}{% if tools %}<|user|>{{ tools | tojson }}<|end|>{% endif %}"
+EACH = (
     "{% for m in messages %}{{ '<|assistant|>' if m.role == 'assistant' else '<|user|>' }}"
-    "{{ m.content }}"
-    "{% for c in m.tool_calls or [] %}<tool_call>\n{{ c.function | tojson }}\n</tool_call>"
-    "{% endfor %}<|end|>{% endfor %}<|assistant|>"
+    "{{ m.content }}{% for c in m.tool_calls or [] %}{% set f = c.function %}"
 )
+END = "{% endfor %}<|end|>{% endfor %}<|assistant|>"
+TEMPLATES = {
+    "hermes": f"{BEGIN}{EACH}<tool_call>\n{{{{ f | tojson }}}}\n</tool_call>{END}",
+    "qwen3_coder": f"{BEGIN}{EACH}<tool_call>\n<function={{{{ f.name }}}}>\n"
+    "{% for k, v in f.arguments.items() %}<parameter={{ k }}>\n{{ v }}\n</parameter>\n"
+    f"{{% endfor %}}</function>\n</tool_call>{END}",
+    "mistral": f"{BEGIN}{EACH}[TOOL_CALLS]{{{{ f.name }}}}[ARGS]{{{{ f.arguments | tojson }}}}"
+    + END,
+}
+SPECIAL = {"mistral": {"<|pad|>": "[TOOL_CALLS]", "<|system|>": "[ARGS]"}}
+"""Special tokens of the demo model that take the names of a format's marks."""
+
 TOOL = {
     "type": "function",
     "function": {
@@ -33,9 +42,11 @@ TOOL = {
         },
     },
 }
+NOTHING = {"type": "object", "additionalProperties": False}
+TIME = {"type": "function", "function": {"name": "get_time", "parameters": NOTHING}}
 ASK = [{"role": "user", "content": "Is it warm in Rome?"}]
 ONE_CALL = {
-    "tools": [TOOL],
+    "tools": [TOOL, TIME],
     "tool_choice": "required",
     "parallel_tool_calls": False,
     "max_tokens": 100,
@@ -43,15 +54,23 @@ ONE_CALL = {
 }
 
 
-@pytest.fixture(scope="module")
-def url(tmp_path_factory):
+@pytest.fixture(scope="module", params=TEMPLATES)
+def url(request, tmp_path_factory):
     model = tmp_path_factory.mktemp("model") / "demo-with-tools"
     shutil.copytree(DEMO_MODEL_DIR, model)
     settings = model / "tokenizer_config.json"
-    known = json.loads(settings.read_text())
-    settings.write_text(json.dumps(known | {"chat_template": TEMPLATE}))
+    known = json.loads(settings.read_text()) | {"chat_template": TEMPLATES[request.param]}
+    settings.write_text(_renamed(json.dumps(known), request.param))
+    tokens = model / "tokenizer.json"
+    tokens.write_text(_renamed(tokens.read_text(), request.param))
     with serving(str(model), "--nodes", "2") as server:
         yield server.url
+
+
+def _renamed(text: str, family: str) -> str:
+    for old, new in SPECIAL.get(family, {}).items():
+        text = text.replace(old, new)
+    return text
 
 
 def test_a_forced_call_its_result_and_the_stream_of_the_same(url):
@@ -60,13 +79,19 @@ def test_a_forced_call_its_result_and_the_stream_of_the_same(url):
     (choice,) = ask(model="demo-with-tools", messages=ASK, **ONE_CALL).choices
     assert (choice.finish_reason, choice.message.content) == ("tool_calls", None)
     (call,) = choice.message.tool_calls
+    assert call.function.name in ("get_weather", "get_time")
+
+    named = {"type": "function", "function": {"name": "get_weather"}}
+    ask_by_name = ONE_CALL | {"tool_choice": named}
+    (choice,) = ask(model="demo-with-tools", messages=ASK, **ask_by_name).choices
+    (call,) = choice.message.tool_calls
     arguments = json.loads(call.function.arguments)
     assert call.function.name == "get_weather" and arguments.keys() == {"city", "unit"}
     assert arguments["unit"] in ("C", "F")
 
     deltas = [
         delta
-        for chunk in ask(model="demo-with-tools", messages=ASK, stream=True, **ONE_CALL)
+        for chunk in ask(model="demo-with-tools", messages=ASK, stream=True, **ask_by_name)
         for delta in chunk.choices[0].delta.tool_calls or ()
     ]
     assert len(deltas) > 3 and deltas[0].function.name == "get_weather"

@@ -6,6 +6,7 @@ from tools.experiments.harness.experiment import Measured, Setup, policy_conditi
 from tools.experiments.links import contention, contention_tcp
 from tools.experiments.ring import ablation, ttft_alone
 from tools.experiments.ring.latency_slope import slope_and_base
+from tools.experiments.streams import idle_stage
 
 
 @pytest.fixture
@@ -74,3 +75,9 @@ def test_the_ablation_changes_one_thing_at_a_time():
         *("--policy", "molink", "--span-tokens", "auto"),
         *("--micro-batches", "auto", "--wire", "int8"),
     )
+
+
+@pytest.mark.parametrize("drawn_at", [0.0, 0.7, 12_345.6789])
+def test_a_token_says_how_long_ago_it_was_drawn(drawn_at):
+    age = idle_stage.age_s(idle_stage.token_at(drawn_at), drawn_at + 0.2)
+    assert age == pytest.approx(0.2, abs=idle_stage.TICK_S)

@@ -3,7 +3,6 @@
 import zlib
 
 from molink.api.chat import ChatFormat, ChatPrompt, Conversation, Message, Reply, Tool
-from molink.api.chat.constraints import Constraint
 from molink.serving.service import TokenEvent
 from tests.api.chat.samples import SAMPLES
 from tests.fuzz.target import Target
@@ -18,7 +17,7 @@ def _answer(data: bytes) -> None:
     """Read in one piece and in many, which makes no difference. The input's digest picks the
     format, so that each is quick."""
     text, names = data.decode("latin-1"), FORMATS[zlib.crc32(data) % len(FORMATS)]
-    prompt = ChatPrompt(ASKED, ChatFormat(*names), "", Constraint(), (1,))
+    prompt = ChatPrompt(ASKED, ChatFormat(*names), "", "", (1,))
     assert _plain(_in_pieces(prompt, text)) == _plain(prompt.reader().whole(text, "stop"))
     prompt.reply(text, "stop")
 

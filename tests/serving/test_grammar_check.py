@@ -143,3 +143,23 @@ def test_blanks_are_bounded_unless_asked_for():
     assert blanks_of(ask("json", ANYTHING, ""))["whitespace_flexible"] is False
     assert blanks_of(ask("json", ANYTHING, " "))["whitespace_pattern"] == " "
     assert ask("json", ANYTHING, "((").error == "unclosed group"
+
+
+@pytest.mark.parametrize(
+    ("text", "fits"),
+    [
+        ("No call.", True),
+        ('See <f=a>{"n": 1}</f> and more', True),
+        ('See <f=a>{"n": "x"}</f>', False),
+        ("See <f=b>", False),
+    ],
+)
+def test_structural_tags_hold_json_within_text(text, fits):
+    schema = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
+    tags = {"triggers": ["<f"], "structures": [{"begin": "<f=a>", "schema": schema, "end": "</f>"}]}
+    answer = answer_to(GrammarQuestion("tags", json.dumps(tags)))
+    tokenizer = LLTokenizer("byte")
+    matcher = LLMatcher(tokenizer, answer.grammar, log_level=0)
+    tokens = tokenizer.tokenize_str(text)
+    taken = matcher.try_consume_tokens(tokens) == len(tokens)
+    assert (taken and matcher.is_accepting()) == fits

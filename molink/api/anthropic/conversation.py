@@ -51,7 +51,8 @@ def conversation_of(body: CountTokensBody) -> Conversation:
     return Conversation(
         messages=(*system, *_turns(messages)),
         tools=tuple(
-            Tool(tool.name, tool.description or "", tool.input_schema) for tool in body.tools or ()
+            Tool(tool.name, tool.description or "", tool.input_schema, tool.strict is True)
+            for tool in body.tools or ()
         ),
         tool_choice=AUTO if choice is None else _choice(choice),
         parallel_tool_calls=not (choice and choice.disable_parallel_tool_use),

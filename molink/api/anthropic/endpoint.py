@@ -9,7 +9,7 @@ from molink.api.body import checked_body
 from molink.api.chat import ChatFormat, chat_prompt
 from molink.api.chat.answer_grammar import answer_grammar
 from molink.api.chat.typed_answer import answer_typed
-from molink.api.grammars.fields import Question, grammar_question, schema_question
+from molink.api.grammars.fields import Question, schema_question
 from molink.api.headers.request_id import request_id_of
 from molink.api.requests import check_model, generation_requests, token_budget
 from molink.serving.service import GenerationService
@@ -25,8 +25,7 @@ async def post_messages(
     async with checked_body(request, MessagesBody) as body:
         check_model(body.model, card)
         asked = _format_asked_for(body)
-        has_grammar = grammar_question(body, asked) is not None
-        prompt = await chat_prompt(conversation_of(body), card, format, has_grammar=has_grammar)
+        prompt = await chat_prompt(conversation_of(body), card, format)
         left = token_budget(None, len(prompt.token_ids), card, default=None, param="messages")
         grammar = await answer_grammar(request, body, card, prompt, asked)
         stops = body.model_copy(update={"stop": body.stop_sequences or body.stop})

@@ -102,6 +102,7 @@ class CustomTool(Part):
     name: str
     description: str | None = None
     input_schema: dict[str, Any]
+    strict: bool | None = None
 
 
 Tool = Annotated[CustomTool, only_type("custom")]

@@ -22,7 +22,7 @@ async def answer_grammar(
     """The grammar that the answers to `prompt` must match, checked, as it travels; empty where
     there is none. `also`: what a field asks for that only its endpoint has. Raises ApiError."""
     asked = await grammar_of(request, body, card, also)
-    if not prompt.constraint.grammar:
+    if not prompt.call_grammar or (asked and not prompt.conversation.tool_choice.is_forced):
         return prompt.grammar_of_answer(asked)
     if asked:
         raise ApiError(
@@ -30,5 +30,5 @@ async def answer_grammar(
             "leave one out.",
             param="tool_choice",
         )
-    question = GrammarQuestion("grammar", prompt.constraint.grammar)
+    question = GrammarQuestion("lark", prompt.call_grammar)
     return await request.app[GRAMMARS].grammar(question, "tools")

@@ -6,12 +6,13 @@ makes them from its own body, `prompt` turns them into token ids.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 __all__ = [
     "AUTO",
+    "NO_PARAMETERS",
     "Conversation",
     "Message",
     "Role",
@@ -63,6 +64,8 @@ class Tool:
     description: str = ""
     parameters: Mapping[str, Any] = field(default_factory=lambda: NO_PARAMETERS)
     """JSON schema of its arguments."""
+    strict: bool = False
+    """Whether they must match it in a call that nothing forces, too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,11 +131,15 @@ class Conversation:
         """The tools as templates read them; None where there are none."""
         return [_templated_tool(tool) for tool in self.tools] or None
 
-    def templated_messages(self, *, reads_thinking: bool = False) -> list[dict[str, Any]]:
+    def templated_messages(
+        self, *, reads_thinking: bool = False, reads_texts: bool = False
+    ) -> list[dict[str, Any]]:
         """The messages as templates read them: calls carry their arguments as objects, results
-        the name of their tool. `reads_thinking`: whether reasoning is called so, as by gpt-oss."""
+        the name of their tool. `reads_thinking`: whether reasoning is called so, as by gpt-oss;
+        `reads_texts`: whether arguments are their JSON text, as by DeepSeek V3.1."""
         names = {call.id: call.name for one in self.messages for call in one.tool_calls}
-        found = [_templated_message(message, names) for message in self.messages]
+        read = str if reads_texts else _object_or_text
+        found = [_templated_message(message, names, read) for message in self.messages]
         return [_with_thinking(one) for one in found] if reads_thinking else found
 
 
@@ -141,12 +148,14 @@ def _templated_tool(tool: Tool) -> dict[str, Any]:
     return {"type": "function", "function": described | {"parameters": dict(tool.parameters)}}
 
 
-def _templated_message(message: Message, names: Mapping[str, str]) -> dict[str, Any]:
+def _templated_message(
+    message: Message, names: Mapping[str, str], read: Callable[[str], Any]
+) -> dict[str, Any]:
     found: dict[str, Any] = {"role": message.role, "content": message.text}
     if message.reasoning:
         found |= {"reasoning_content": message.reasoning, "reasoning": message.reasoning}
     if message.tool_calls:
-        found["tool_calls"] = [_templated_call(call) for call in message.tool_calls]
+        found["tool_calls"] = [_templated_call(call, read) for call in message.tool_calls]
     if message.tool_call_id:
         found["tool_call_id"] = message.tool_call_id
     name = message.name or names.get(message.tool_call_id, "")
@@ -162,19 +171,18 @@ def _with_thinking(message: dict[str, Any]) -> dict[str, Any]:
     return message | text | {"thinking": thinking}
 
 
-def _templated_call(call: ToolCall) -> dict[str, Any]:
-    arguments = _object_or_text(call.arguments)
+def _templated_call(call: ToolCall, read: Callable[[str], Any]) -> dict[str, Any]:
     return {
         "id": call.id,
         "type": "function",
-        "function": {"name": call.name, "arguments": arguments},
+        "function": {"name": call.name, "arguments": read(call.arguments or "{}")},
     }
 
 
 def _object_or_text(arguments: str) -> dict[str, Any] | str:
     """Arguments as an object; broken ones, which a model may have written, as their text."""
     try:
-        found = json.loads(arguments or "{}")
+        found = json.loads(arguments)
     except (ValueError, RecursionError):
         return arguments
     return found if isinstance(found, dict) else arguments

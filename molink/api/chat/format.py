@@ -6,15 +6,21 @@ say it instead (`--tool-parser`, `--reasoning-parser`), in vLLM's names.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from molink.api.chat.constraints import Constraint, forced_call
+from molink.api.chat.constraints import after_thoughts, forced_call, strict_calls
 from molink.api.chat.conversation import Conversation
-from molink.api.chat.formats.harmony import FINAL, HarmonyReader
+from molink.api.chat.formats.harmony import FINAL, THOUGHTS, HarmonyReader
 from molink.api.chat.formats.hermes import HermesReader
+from molink.api.chat.formats.listed_calls import (
+    GraniteReader,
+    JambaReader,
+    MistralReader,
+    NemotronReader,
+    Phi4Reader,
+)
 from molink.api.chat.formats.llama import LlamaReader
-from molink.api.chat.formats.mistral import MistralReader
-from molink.api.chat.formats.qwen_coder import QwenCoderReader
+from molink.api.chat.formats.named_calls import DeepseekV3Reader, DeepseekV31Reader, KimiReader
 from molink.api.chat.formats.reader import (
     CallWriter,
     HoldingReader,
@@ -23,42 +29,75 @@ from molink.api.chat.formats.reader import (
     call_id,
     nine_letters,
 )
+from molink.api.chat.formats.shapes import CallShape, JsonShape
+from molink.api.chat.formats.tagged_calls import (
+    GlmReader,
+    MiniMaxReader,
+    QwenCoderReader,
+    SeedReader,
+)
 from molink.api.chat.formats.think import ThinkReader, ThinkTags
+from molink.api.chat.lark import LarkWriter
 from molink.config.parsers import AUTO, HARMONY_CALLS, HARMONY_REASONING, NONE
 from molink.serving.service import ChatTokenizer
 
 __all__ = ["ChatFormat"]
 
 CALL_READERS: Mapping[str, type[HoldingReader]] = {
+    "deepseek_v3": DeepseekV3Reader,
+    "deepseek_v31": DeepseekV31Reader,
+    "glm45": GlmReader,
+    "granite": GraniteReader,
     "hermes": HermesReader,
+    "jamba": JambaReader,
+    "kimi_k2": KimiReader,
     "llama3_json": LlamaReader,
+    "minimax_m2": MiniMaxReader,
     "mistral": MistralReader,
+    "nemotron_json": NemotronReader,
+    "phi4_mini_json": Phi4Reader,
     "qwen3_coder": QwenCoderReader,
+    "seed_oss": SeedReader,
 }
 
 TAGS: Mapping[str, ThinkTags] = {
     "qwen3": ThinkTags("<think>", "</think>"),
     "deepseek_r1": ThinkTags("<think>", "</think>", is_implied=True),
     "mistral": ThinkTags("[THINK]", "[/THINK]"),
+    "seed_oss": ThinkTags("<seed:think>", "</seed:think>"),
 }
 
 HARMONY_MARK = "<|channel|>"
 
 MARKS_OF_CALLS = (
     (HARMONY_MARK, HARMONY_CALLS),
+    ("<seed:tool_call>", "seed_oss"),
+    ("<minimax:tool_call>", "minimax_m2"),
+    ("<]minimax[>", NONE),
     ("<parameter=", "qwen3_coder"),
     ("<function=", NONE),
-    ("<arg_key>", NONE),
+    ("<arg_key>", "glm45"),
+    ("<tool_calls>[", "jamba"),
+    ("<TOOLCALL>", "nemotron_json"),
     ("<tool_call>", "hermes"),
     ("[TOOL_CALLS]", "mistral"),
+    ("<|tool_call_argument_begin|>", "kimi_k2"),
+    ("<｜tool▁sep｜>", "deepseek_v31"),
+    ("<|tool_call|>", "granite"),
+    ("functools[", "phi4_mini_json"),
     ("<|python_tag|>", "llama3_json"),
     ('{"name": function name, "parameters": ', "llama3_json"),
 )
-"""The first that a template holds decides. Two of them stand within `<tool_call>` for formats that
-nothing here reads."""
+"""The first that a template holds decides. Some of them tell of formats that nothing here
+reads, and stand before others that they hold."""
+
+DEEPSEEK_V3_MARK = "```json"
+"""Within the calls of DeepSeek V3 and R1, where V3.1 has none."""
 
 MARKS_OF_REASONING = (
     (HARMONY_MARK, HARMONY_REASONING),
+    ("</seed:think>", "seed_oss"),
+    ("<seed:think>", "seed_oss"),
     ("</think>", "qwen3"),
     ("[THINK]", "mistral"),
 )
@@ -72,8 +111,9 @@ class ChatFormat:
     reasoning_parser: str = NONE
     takes_tools: bool = False
     """Whether the template shows tools to the model."""
-    hides_marks: bool = False
-    """Whether marks of the format are special tokens, which an answer's text usually leaves out."""
+    special_marks: Mapping[str, int] = field(default_factory=dict)
+    """Marks of the format that are special tokens, which an answer's text usually leaves out, with
+    their ids."""
 
     @classmethod
     def of(
@@ -83,11 +123,17 @@ class ChatFormat:
         template = _template(tokenizer)
         if tool_parser == AUTO:
             tool_parser = _found(template, MARKS_OF_CALLS)
+            if tool_parser == "deepseek_v31" and DEEPSEEK_V3_MARK in template:
+                tool_parser = "deepseek_v3"
         if reasoning_parser == AUTO:
             reasoning_parser = _found(template, MARKS_OF_REASONING)
-        marks = _marks(tool_parser, reasoning_parser)
-        hides_marks = tokenizer is not None and any(_is_hidden(mark, tokenizer) for mark in marks)
-        return cls(tool_parser, reasoning_parser, "tools" in template, hides_marks)
+        marks = _special(_marks(tool_parser, reasoning_parser), tokenizer)
+        return cls(tool_parser, reasoning_parser, "tools" in template, marks)
+
+    @property
+    def hides_marks(self) -> bool:
+        """Whether the text of an answer without special tokens would lack marks."""
+        return bool(self.special_marks)
 
     @property
     def is_harmony(self) -> bool:
@@ -99,16 +145,59 @@ class ChatFormat:
         """Tags between which the model thinks; None: it does not, or not between tags."""
         return None if self.is_harmony else TAGS.get(self.reasoning_parser)
 
-    def constraint(
-        self, conversation: Conversation, prompt: str, *, has_grammar: bool = False
-    ) -> Constraint:
-        """What the conversation demands of the answer to `prompt`, the template's text;
-        `has_grammar`: whether the request asks for a text in a grammar of its own. Raises ApiError
-        where the format has no way to write it."""
-        if conversation.tools and conversation.tool_choice.is_forced:
-            return forced_call(conversation, self.tool_parser, self.tags, prompt)
-        begins_anew = not conversation.continue_final_message
-        return Constraint(FINAL if self.is_harmony and has_grammar and begins_anew else "")
+    def call_grammar(self, conversation: Conversation, prompt: str) -> str:
+        """The grammar, in llguidance's Lark, of the call that the conversation demands of the
+        answer to `prompt`, the template's text, or of those that it allows to strict tools; empty:
+        neither. Raises ApiError where the format has no way to write a call that is demanded."""
+        shape = self._shape
+        if shape is None or not conversation.tools:
+            return ""
+        if conversation.tool_choice.is_forced:
+            return forced_call(conversation, shape, self._thoughts, prompt, self._lark)
+        is_auto = conversation.tool_choice.mode == "auto"
+        if is_auto and any(tool.strict for tool in conversation.tools):
+            return self._strict_calls(conversation, shape, self.lead(conversation, prompt))
+        return ""
+
+    def _strict_calls(self, conversation: Conversation, shape: CallShape, prompt: str) -> str:
+        """Empty where no mark tells a call from text as it begins (an answer may be JSON for its
+        own sake, or marks may stand for other things), and where a grammar has one call only."""
+        if not isinstance(shape, JsonShape) or shape.is_single:
+            return ""
+        reader = CALL_READERS.get(self.tool_parser)
+        marks = reader.marks if reader is not None else ()
+        begin = shape.begin or shape.open
+        mark = next((one for one in marks if begin.startswith(one)), None)
+        if mark is None:
+            return ""
+        return strict_calls(conversation, shape, mark, self._thoughts, prompt, self._lark)
+
+    def text_grammar(self, grammar: str, conversation: Conversation, prompt: str) -> str:
+        """The grammar, as it travels, of a whole answer to `prompt` whose text matches
+        `grammar`."""
+        if self.is_harmony and conversation.continue_final_message:
+            return grammar
+        lead, begin = self.lead(conversation, prompt), FINAL if self.is_harmony else ""
+        return after_thoughts(grammar, self._thoughts, lead, self._lark, begin)
+
+    @property
+    def _thoughts(self) -> ThinkTags | None:
+        """What stands around thoughts, for grammars."""
+        return THOUGHTS if self.is_harmony else self.tags
+
+    @property
+    def _lark(self) -> LarkWriter:
+        return LarkWriter(self.special_marks)
+
+    @property
+    def _shape(self) -> CallShape | None:
+        """The layout of calls; None: they are not read."""
+        if self.tool_parser == HARMONY_CALLS:
+            return HarmonyReader.shape
+        if self.tool_parser == "mistral" and "[ARGS]" in self.special_marks:
+            return MistralReader.named_shape
+        reader = CALL_READERS.get(self.tool_parser)
+        return reader.shape if reader is not None else None
 
     def lead(self, conversation: Conversation, prompt: str) -> str:
         """What stands before an answer to `prompt`, the template's text, as far as it tells whether
@@ -159,6 +248,13 @@ def _marks(tool_parser: str, reasoning_parser: str) -> tuple[str, ...]:
     return (*marks, tags.open, tags.close) if tags is not None else marks
 
 
-def _is_hidden(mark: str, tokenizer: ChatTokenizer) -> bool:
-    token_ids = tokenizer.encode(mark, add_special_tokens=False)
-    return tokenizer.decode(token_ids, skip_special_tokens=True) != tokenizer.decode(token_ids)
+def _special(marks: tuple[str, ...], tokenizer: ChatTokenizer | None) -> dict[str, int]:
+    """Those of the marks that are a special token, with its id."""
+    if tokenizer is None:
+        return {}
+    token_ids = {mark: tokenizer.encode(mark, add_special_tokens=False) for mark in marks}
+    return {
+        mark: ids[0]
+        for mark, ids in token_ids.items()
+        if len(ids) == 1 and tokenizer.decode(ids, skip_special_tokens=True) != mark
+    }

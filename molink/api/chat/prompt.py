@@ -4,7 +4,6 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass, replace
 from functools import partial
 
-from molink.api.chat.constraints import Constraint, after_thoughts
 from molink.api.chat.conversation import Conversation
 from molink.api.chat.format import ChatFormat
 from molink.api.chat.formats.harmony import FINAL
@@ -55,9 +54,9 @@ class ChatPrompt:
     format: ChatFormat
     text: str
     """As the template wrote it."""
-    constraint: Constraint
+    call_grammar: str
+    """Of the call that the answer must be, in llguidance's Lark; empty: it may be anything."""
     token_ids: tuple[int, ...]
-    """Of the text, and of what the answer is made to begin with."""
 
     @property
     def skip_special_tokens(self) -> bool:
@@ -69,14 +68,14 @@ class ChatPrompt:
         """A reader of one answer."""
         text = self.format.reader(self.conversation, self.text)
         is_within_text = self.format.is_harmony and self.conversation.continue_final_message
-        begin = FINAL if is_within_text else self.constraint.prefill
-        return PartReader(text, self.conversation, begin)
+        return PartReader(text, self.conversation, FINAL if is_within_text else "")
 
     def grammar_of_answer(self, grammar: str) -> str:
         """The grammar of a whole answer whose text, behind what the model thinks, must match
         `grammar`, as it travels. Raises ApiError when that is too long."""
-        lead = self.format.lead(self.conversation, self.text)
-        whole = after_thoughts(grammar, self.format.tags, lead) if grammar else ""
+        whole = ""
+        if grammar:
+            whole = self.format.text_grammar(grammar, self.conversation, self.text)
         if len(whole) > GRAMMAR_CHARS_MAX:
             raise ApiError(
                 f"The answer's grammar is longer than {GRAMMAR_CHARS_MAX} characters: simplify it."
@@ -89,9 +88,7 @@ class ChatPrompt:
         reply = self.reader().whole(text, finish_reason)
         if not reply.has_broken_call:
             return reply
-        plain = replace(
-            self, conversation=replace(self.conversation, tools=()), constraint=Constraint()
-        )
+        plain = replace(self, conversation=replace(self.conversation, tools=()))
         return plain.reader().whole(text, finish_reason)
 
 
@@ -101,7 +98,7 @@ class PartReader:
     def __init__(self, text: TextReader, conversation: Conversation, begin: str = "") -> None:
         self._text = text
         self._begun = text.push(begin) if begin else []
-        """Parts of what the answer was made to begin with."""
+        """Parts of what the answer's prompt has begun."""
         self._calls_max = None if conversation.parallel_tool_calls else 1
         self._shows_reasoning = conversation.include_reasoning
         self._has_call = False
@@ -147,11 +144,10 @@ async def parts_of(prompt: ChatPrompt, events: AsyncIterator[TokenEvent]) -> Asy
 
 
 async def chat_prompt(
-    conversation: Conversation, card: ModelCard, format: ChatFormat, *, has_grammar: bool = False
+    conversation: Conversation, card: ModelCard, format: ChatFormat
 ) -> ChatPrompt:
     """The prompt of a conversation in the model's own chat template, up to the assistant's turn,
     or within its last message where the answer goes on with that.
-    `has_grammar`: whether the answer must match a grammar that the request asks for.
 
     Raises ApiError where the model cannot have this conversation: it has no template, which takes
     no tools, or refuses the messages.
@@ -160,13 +156,13 @@ async def chat_prompt(
     _check(conversation, tokenizer, format)
     render = partial(_rendered, tokenizer, conversation, format)
     text = await on_loop_or_thread(conversation.chars, render)
-    constraint = format.constraint(conversation, text, has_grammar=has_grammar)
-    token_ids = await encoded(tokenizer, text + constraint.prefill, add_special_tokens=False)
+    grammar = format.call_grammar(conversation, text)
+    token_ids = await encoded(tokenizer, text, add_special_tokens=False)
     if not token_ids:
         raise ApiError(
             f"'{conversation.param}' is empty: send at least one token.", param=conversation.param
         )
-    return ChatPrompt(conversation, format, text, constraint, token_ids)
+    return ChatPrompt(conversation, format, text, grammar, token_ids)
 
 
 def _check(conversation: Conversation, tokenizer: ChatTokenizer, format: ChatFormat) -> None:
@@ -230,7 +226,22 @@ def _check_tools(conversation: Conversation, format: ChatFormat) -> None:
 
 
 def _rendered(tokenizer: ChatTokenizer, conversation: Conversation, format: ChatFormat) -> str:
-    messages = conversation.templated_messages(reads_thinking=format.is_harmony)
+    """The template's text. Most templates read the arguments of earlier calls as objects; one that
+    fails with these may want their text."""
+    try:
+        return _in_template(tokenizer, conversation, format, reads_texts=False)
+    except ApiError:
+        if not any(message.tool_calls for message in conversation.messages):
+            raise
+        return _in_template(tokenizer, conversation, format, reads_texts=True)
+
+
+def _in_template(
+    tokenizer: ChatTokenizer, conversation: Conversation, format: ChatFormat, *, reads_texts: bool
+) -> str:
+    messages = conversation.templated_messages(
+        reads_thinking=format.is_harmony, reads_texts=reads_texts
+    )
     options = conversation.variables
     if (tools := conversation.templated_tools()) is not None:
         options["tools"] = tools

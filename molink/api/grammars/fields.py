@@ -108,6 +108,8 @@ def _asked_by_structured_outputs(given: StructuredOutputs | None) -> Asked:
         yield f"{name}.choice", _of_choices(given.choice)
     if given.grammar is not None:
         yield f"{name}.grammar", GrammarQuestion("grammar", given.grammar)
+    if given.structural_tag is not None:
+        yield f"{name}.structural_tag", GrammarQuestion("tags", given.structural_tag)
 
 
 def schema_question(schema: dict[str, Any] | None, param: str) -> Question:

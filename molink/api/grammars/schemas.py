@@ -37,7 +37,7 @@ class ResponseFormat(_Strict):
 
 
 class StructuredOutputs(_Strict):
-    """vLLM's `structured_outputs`: one of the first five."""
+    """vLLM's `structured_outputs`: one of the first six."""
 
     json_: Any = Field(default=None, alias="json")
     """A JSON schema, as an object or as a string."""
@@ -45,6 +45,9 @@ class StructuredOutputs(_Strict):
     choice: Choices | None = None
     grammar: GrammarText | None = None
     """In Lark's syntax, or llama.cpp's GBNF."""
+    structural_tag: GrammarText | None = None
+    """Text with parts in JSON, as a string: `{"structures": [{"begin": ..., "schema": ..., "end":
+    ...}], "triggers": [...]}`."""
     json_object: bool | None = None
     """True: any JSON object."""
     disable_fallback: bool | None = None

@@ -22,7 +22,6 @@ from molink.api.chat import (
 )
 from molink.api.chat.answer_grammar import answer_grammar
 from molink.api.errors import ApiError
-from molink.api.grammars.fields import grammar_question
 from molink.api.openai.answer import Job, answer_openai
 from molink.api.openai.chat_schemas import ChatBody
 from molink.api.openai.conversation import conversation_of
@@ -47,8 +46,7 @@ async def post_chat_completions(
     card = service.card
     async with checked_body(request, ChatBody) as body:
         check_model(body.model, card)
-        has_grammar = grammar_question(body) is not None
-        prompt = await chat_prompt(conversation_of(body), card, format, has_grammar=has_grammar)
+        prompt = await chat_prompt(conversation_of(body), card, format)
         grammar = await answer_grammar(request, body, card, prompt)
         job = Job.of(body, _requests(prompt, body, card, grammar), len(prompt.token_ids))
         job = replace(job, is_scored=body.prompt_logprobs is not None)

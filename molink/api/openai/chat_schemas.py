@@ -87,7 +87,8 @@ class FunctionBody(Part):
     parameters: dict[str, Any] | None = None
     """JSON schema of an object. Default: no arguments."""
     strict: bool | None = None
-    """Arguments of a call that is not forced are the model's own; true does not change that."""
+    """Default false. True: arguments match the schema also where the call is not forced, if the
+    model writes calls in JSON behind a mark. Those of a forced call always do."""
 
 
 class ToolBody(Part):

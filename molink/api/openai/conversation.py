@@ -5,6 +5,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from molink.api.chat import AUTO, Conversation, Message, Tool, ToolCall, ToolChoice
+from molink.api.chat.conversation import NO_PARAMETERS
 from molink.api.errors import ApiError
 from molink.api.openai.chat_schemas import ChatBody, NamedToolChoice, ToolBody
 from molink.api.openai.chat_schemas import Message as MessageBody
@@ -53,9 +54,8 @@ def message_of(body: MessageBody) -> Message:
 
 def _tool(body: ToolBody) -> Tool:
     function = body.function
-    if function.parameters is None:
-        return Tool(function.name, function.description or "")
-    return Tool(function.name, function.description or "", function.parameters)
+    parameters = NO_PARAMETERS if function.parameters is None else function.parameters
+    return Tool(function.name, function.description or "", parameters, function.strict is True)
 
 
 def _choice(given: Any) -> ToolChoice:

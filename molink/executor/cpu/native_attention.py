@@ -1,4 +1,4 @@
-"""Attention through our C kernels, for decode rows and for spans (`native/*_attention_bf16.c`).
+"""Attention through our C kernels, for decode rows and for spans (`native/avx512`).
 
 torch's fused kernel is made for long queries of one length. For eight single rows over 70 keys it
 takes 140 microseconds a layer where ours takes a fifth, and only if a mask and evenly spaced
@@ -17,7 +17,7 @@ from functools import cache
 import torch
 
 from molink.executor.attention_math import AttentionVariant, attend_packed, causal_mask
-from molink.executor.cpu.native_kernel import native_library
+from molink.executor.cpu.native_kernel import bfloat16_library
 from molink.executor.kv_pool import LayerKv
 from molink.executor.step_plan import KeyRange
 
@@ -146,7 +146,7 @@ def _sinks(variant: AttentionVariant) -> torch.Tensor | None:
 
 @cache
 def _kernels() -> AttentionKernels | None:
-    library = native_library()
+    library = bfloat16_library()
     if library is None:
         return None
     pointer, number = ctypes.c_void_p, ctypes.c_long

@@ -1,10 +1,9 @@
 """Compiles our C kernels on the user's machine, once, if it can.
 
-They need a CPU with AVX512-BF16 and a C compiler, and are an improvement, not a requirement: where
-either is missing, `native_library` returns None and torch's own kernels are used. CPUs with AMX are
-left to oneDNN, whose prefill uses it. The result is kept in the user's cache directory under a name
-made of the sources, so that changed sources are compiled anew; stages that start together each
-compile and the last rename wins.
+They need a CPU that has the instructions and a C compiler, and are an improvement, not a
+requirement: where either is missing, `native_library` returns None and torch's own kernels are
+used. The result is kept in the user's cache directory under a name made of the sources, so that
+changed sources are compiled anew; stages that start together each compile and the last rename wins.
 
 A torch C++ extension was rejected: it needs ninja, torch's headers and half a minute, for functions
 that take pointers.
@@ -16,50 +15,75 @@ import os
 import shutil
 import subprocess
 import tempfile
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
 from molink.executor.devices import cpu_capabilities
 
-__all__ = ["FOLDER_VARIABLE", "native_library"]
+__all__ = [
+    "AVX2",
+    "AVX512",
+    "FOLDER_VARIABLE",
+    "InstructionSet",
+    "bfloat16_library",
+    "native_library",
+]
 
-SOURCES = tuple(sorted((Path(__file__).parent / "native").glob("*.[ch]")))
+SOURCES = Path(__file__).parent / "native"
 
 FOLDER_VARIABLE = "MOLINK_KERNELS_DIR"
 """Where the agent's service lets us write: to it the user's cache directory is read-only."""
 
-FLAGS = (
-    "-O3",
-    "-shared",
-    "-fPIC",
-    "-mavx512f",
-    "-mavx512bw",
-    "-mavx512vl",
-    "-mavx512bf16",
-    "-mfma",
-)
+FLAGS = ("-O3", "-shared", "-fPIC")
 
-COMPILE_S_MAX = 60
-"""A compiler that takes longer is stuck; it needs about one second."""
+
+@dataclass(frozen=True, slots=True)
+class InstructionSet:
+    """Instructions that a folder of kernels is compiled for."""
+
+    folder: str
+    flags: tuple[str, ...]
+    """What the compiler calls them."""
+    capabilities: tuple[str, ...]
+    """What torch calls those that not every CPU with the others has."""
+
+    @property
+    def sources(self) -> list[Path]:
+        """Its own files, and those that all sets share."""
+        return sorted([*SOURCES.glob("*.h"), *(SOURCES / self.folder).glob("*.[ch]")])
+
+
+AVX512 = InstructionSet(
+    "avx512",
+    ("-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512bf16", "-mfma"),
+    ("avx512_bf16",),
+)
+AVX2 = InstructionSet("avx2", ("-mavx2", "-mfma"), ("avx2", "fma3"))
+
+COMPILE_S_MAX = 180
+"""A compiler that takes longer is stuck; it needs about five seconds of a core."""
 
 
 @cache
-def native_library() -> ctypes.CDLL | None:
-    """The compiled kernels, or None where they cannot be had."""
-    if not _cpu_suits():
+def native_library(instructions: InstructionSet = AVX512) -> ctypes.CDLL | None:
+    """The compiled kernels of one instruction set, or None where they cannot be had."""
+    capabilities = cpu_capabilities()
+    if not all(capabilities.get(name) for name in instructions.capabilities):
         return None
-    path = _cache_directory() / f"kernels-{_source_key()}.so"
+    path = _cache_directory() / f"kernels-{_source_key(instructions)}.so"
     try:
         if not path.is_file():
-            _compile(path)
+            _compile(instructions, path)
         return ctypes.CDLL(str(path))
     except (OSError, RuntimeError, subprocess.SubprocessError):
         return None
 
 
-def _cpu_suits() -> bool:
-    capabilities = cpu_capabilities()
-    return bool(capabilities.get("avx512_bf16")) and not capabilities.get("amx_bf16")
+def bfloat16_library() -> ctypes.CDLL | None:
+    """The kernels for 16-bit weights and for attention. CPUs with AMX are left to oneDNN, whose
+    prefill uses it."""
+    return None if cpu_capabilities().get("amx_bf16") else native_library(AVX512)
 
 
 def _cache_directory() -> Path:
@@ -68,22 +92,24 @@ def _cache_directory() -> Path:
     return Path(own) if own else Path(root) / "molink"
 
 
-def _source_key() -> str:
-    parts = [source.read_bytes() for source in SOURCES] + [" ".join(FLAGS).encode()]
+def _source_key(instructions: InstructionSet) -> str:
+    parts = [source.read_bytes() for source in instructions.sources]
+    parts.append(" ".join((*FLAGS, *instructions.flags)).encode())
     return hashlib.sha256(b"".join(parts)).hexdigest()[:16]
 
 
-def _compile(path: Path) -> None:
+def _compile(instructions: InstructionSet, path: Path) -> None:
     """Compile to a temporary name and rename, with threads if the compiler has OpenMP."""
     compiler = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
     if compiler is None:
         raise OSError("no C compiler")
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    units = [str(source) for source in SOURCES if source.suffix == ".c"]
+    units = [str(source) for source in instructions.sources if source.suffix == ".c"]
     with tempfile.TemporaryDirectory(dir=path.parent) as directory:
         output = Path(directory) / path.name
         for extra in (["-fopenmp"], []):
-            command = [compiler, *FLAGS, *extra, "-o", str(output), *units, "-lm"]
+            flags = [*FLAGS, *instructions.flags, *extra]
+            command = [compiler, *flags, "-o", str(output), *units, "-lm"]
             done = subprocess.run(command, capture_output=True, timeout=COMPILE_S_MAX, check=False)
             if done.returncode == 0:
                 output.replace(path)

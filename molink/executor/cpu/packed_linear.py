@@ -33,13 +33,22 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from molink.executor.cpu.native_kernel import native_library
+from molink.executor.cpu.native_kernel import bfloat16_library
 from molink.executor.quantized.packed import QuantizedWeight
 
-__all__ = ["NativeLinear", "OnednnLinear", "PackedLinear", "SharedInput", "SharedPart", "pack"]
+__all__ = [
+    "NativeLinear",
+    "OnednnLinear",
+    "PackedLinear",
+    "SharedInput",
+    "SharedPart",
+    "large_pages",
+    "pack",
+    "padded",
+]
 
 PANEL_ROWS = 32
-"""Rows of W that our kernel stores together (PANEL in native/linear_bf16.c)."""
+"""Rows of W that our kernel stores together (PANEL in native/avx512/tile.h)."""
 
 PROBE_ROWS = (1, 13)
 """Rows of the random inputs on which packed and original layers are compared: one pass of our
@@ -55,7 +64,7 @@ more.
 @cache
 def linear_kernel() -> Callable[..., None] | None:
     """`linear_bf16`, or None where it cannot be had."""
-    library = native_library()
+    library = bfloat16_library()
     if library is None:
         return None
     function: Any = library.linear_bf16
@@ -94,7 +103,7 @@ class OnednnLinear(PackedLinear):
 
 
 class NativeLinear(PackedLinear):
-    """Linear layer packed for our kernel (`native/linear_bf16.c`)."""
+    """Linear layer packed for our kernel (`native/avx512/linear_bf16.c`)."""
 
     def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
         super().__init__(weight, bias)
@@ -103,7 +112,7 @@ class NativeLinear(PackedLinear):
             raise RuntimeError("the native kernel does not suit this layer")
         self._kernel = kernel
         self._packed = _panels(weight)
-        self._bias = None if bias is None else _padded(bias.float())
+        self._bias = None if bias is None else padded(bias.float())
         self._weight_pointer = self._packed.data_ptr()
         self._bias_pointer = None if self._bias is None else self._bias.data_ptr()
 
@@ -238,12 +247,12 @@ def _panels(weight: torch.Tensor) -> torch.Tensor:
     outputs, inputs = weight.shape
     whole = outputs // PANEL_ROWS
     panels = -(-outputs // PANEL_ROWS)
-    packed = _large_pages(panels * PANEL_ROWS * inputs, weight.dtype)
+    packed = large_pages(panels * PANEL_ROWS * inputs, weight.dtype)
     view = packed.view(panels, inputs // 2, PANEL_ROWS, 2)
     view[:whole].copy_(_in_pairs(weight[: whole * PANEL_ROWS]))
     # The last panel is filled up with zero rows, whose outputs are not read.
     if panels > whole:
-        view[whole:].copy_(_in_pairs(_padded(weight[whole * PANEL_ROWS :])))
+        view[whole:].copy_(_in_pairs(padded(weight[whole * PANEL_ROWS :])))
     return packed
 
 
@@ -252,13 +261,13 @@ def _in_pairs(weight: torch.Tensor) -> torch.Tensor:
     return weight.view(rows // PANEL_ROWS, PANEL_ROWS, inputs // 2, 2).permute(0, 2, 1, 3)
 
 
-def _padded(tensor: torch.Tensor) -> torch.Tensor:
+def padded(tensor: torch.Tensor) -> torch.Tensor:
     """The tensor with zero rows up to a whole panel."""
     missing = -len(tensor) % PANEL_ROWS
     return torch.cat([tensor, tensor.new_zeros(missing, *tensor.shape[1:])])
 
 
-def _large_pages(count: int, dtype: torch.dtype) -> torch.Tensor:
+def large_pages(count: int, dtype: torch.dtype) -> torch.Tensor:
     """Memory in 2 MB pages where the system gives them: a tenth faster to stream through."""
     if not hasattr(mmap, "MADV_HUGEPAGE"):
         return torch.empty(count, dtype=dtype)

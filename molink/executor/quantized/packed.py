@@ -20,6 +20,7 @@ import torch
 
 __all__ = [
     "E2M1",
+    "EXPONENT_BIAS",
     "MXFP4_GROUP",
     "Fp8Weight",
     "Int4Weight",

@@ -120,6 +120,128 @@ SAMPLES = {
     "coder-cut-off": Sample(
         "qwen3_coder", "none", "See <tool_call>\n<function=get_", "See <tool_call>\n<function=get_"
     ),
+    # -- other tags --------------------------------------------------------------------------------
+    "seed": Sample(
+        "seed_oss",
+        "seed_oss",
+        "<seed:think>Hm.</seed:think>\n<seed:tool_call>\n<function=get_weather>\n"
+        "<parameter=city>Paris</parameter>\n</function>\n</seed:tool_call>",
+        thinks="Hm.",
+        calls=((WEATHER, PARIS),),
+    ),
+    "glm": Sample(
+        "glm45",
+        "qwen3",
+        "\n<think>Hm.</think>\nI look.\n<tool_call>get_weather\n<arg_key>city</arg_key>\n"
+        "<arg_value>Paris</arg_value>\n<arg_key>days</arg_key>\n<arg_value>3</arg_value>\n"
+        "</tool_call>\n<tool_call>get_time\n</tool_call>",
+        says="I look.",
+        thinks="Hm.",
+        calls=((WEATHER, '{"city": "Paris", "days": 3}'), (TIME, "{}")),
+    ),
+    "glm-4.7-in-one-line": Sample(
+        "glm45",
+        "none",
+        "<tool_call>get_weather<arg_key>city</arg_key><arg_value> a <b>\n</arg_value></tool_call>",
+        calls=((WEATHER, '{"city": " a <b>\\n"}'),),
+    ),
+    "glm-text": Sample("glm45", "none", "<tool_call>no</tool_call>", "<tool_call>no</tool_call>"),
+    "glm-cut-off": Sample("glm45", "none", "See <tool_call>get_wea", "See <tool_call>get_wea"),
+    "minimax": Sample(
+        "minimax_m2",
+        "qwen3",
+        "Hm.\n</think>\n\n<minimax:tool_call>\n"
+        '<invoke name="get_weather">\n<parameter name="city">Paris</parameter>\n'
+        '<parameter name="days">3</parameter>\n</invoke>\n<invoke name="get_time">\n</invoke>\n'
+        "</minimax:tool_call>",
+        thinks="Hm.",
+        calls=((WEATHER, '{"city": "Paris", "days": 3}'), (TIME, "{}")),
+        prompt="]~b]ai\n<think>\n",
+    ),
+    "minimax-broken": Sample(
+        "minimax_m2",
+        "none",
+        '<minimax:tool_call><invoke name="',
+        '<minimax:tool_call><invoke name="',
+    ),
+    # -- names before JSON -------------------------------------------------------------------------
+    "deepseek-v3": Sample(
+        "deepseek_v3",
+        "none",
+        "I look.<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>get_weather\n"
+        "```json\n"
+        + NESTED
+        + "\n```<｜tool▁call▁end｜>\n<｜tool▁call▁begin｜>function<｜tool▁sep｜>get_time\n"
+        "```json\n{}\n```<｜tool▁call▁end｜><｜tool▁calls▁end｜>",
+        says="I look.",
+        calls=((WEATHER, NESTED), (TIME, "{}")),
+    ),
+    "deepseek-v3.1": Sample(
+        "deepseek_v31",
+        "qwen3",
+        "Hm.</think><｜tool▁calls▁begin｜><｜tool▁call▁begin｜>get_weather<｜tool▁sep｜>"
+        '{"city": "Paris"}<｜tool▁call▁end｜><｜tool▁call▁begin｜>get_time<｜tool▁sep｜>{}'
+        "<｜tool▁call▁end｜><｜tool▁calls▁end｜>",
+        thinks="Hm.",
+        calls=((WEATHER, PARIS), (TIME, "{}")),
+        prompt="<｜Assistant｜><think>",
+    ),
+    "deepseek-cut-off-behind-a-call": Sample(
+        "deepseek_v31",
+        "none",
+        "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>get_time<｜tool▁sep｜>{}<｜tool▁call▁end｜><｜tool▁",
+        calls=((TIME, "{}"),),
+    ),
+    "deepseek-text": Sample(
+        "deepseek_v3", "none", "A <｜tool▁calls▁begin｜> B", "A <｜tool▁calls▁begin｜> B"
+    ),
+    "deepseek-no-arguments": Sample(
+        "deepseek_v31",
+        "none",
+        "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>get_time<｜tool▁sep｜>",
+        "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>get_time<｜tool▁sep｜>",
+    ),
+    "kimi": Sample(
+        "kimi_k2",
+        "none",
+        "<|tool_calls_section_begin|><|tool_call_begin|>functions.get_weather:0"
+        '<|tool_call_argument_begin|>{"city": "Paris"}<|tool_call_end|><|tool_call_begin|>'
+        "functions.get_time:1<|tool_call_argument_begin|>{}<|tool_call_end|>"
+        "<|tool_calls_section_end|>",
+        calls=((WEATHER, PARIS), (TIME, "{}")),
+    ),
+    # -- arrays ------------------------------------------------------------------------------------
+    "granite": Sample(
+        "granite",
+        "none",
+        '<|tool_call|>[{"name": "get_weather", "arguments": {"city": "Paris"}}]',
+        calls=((WEATHER, PARIS),),
+    ),
+    "jamba": Sample(
+        "jamba",
+        "none",
+        'I look.\n<tool_calls>[{"name": "get_weather", "arguments": {"city": "Paris"}}]'
+        "</tool_calls>",
+        says="I look.",
+        calls=((WEATHER, PARIS),),
+    ),
+    "nemotron": Sample(
+        "nemotron_json",
+        "qwen3",
+        "<think>\n\n</think>\n\n<TOOLCALL>[\n"
+        '{"name": "get_weather", "arguments": {"city": "Paris"}}\n] </TOOLCALL>',
+        calls=((WEATHER, PARIS),),
+    ),
+    "phi": Sample(
+        "phi4_mini_json",
+        "none",
+        'functools[{"name": "get_weather", "arguments": {"city": "Paris"}}, '
+        '{"name": "get_time", "arguments": {}}]',
+        calls=((WEATHER, PARIS), (TIME, "{}")),
+    ),
+    "phi-text": Sample(
+        "phi4_mini_json", "none", "Use functools.cache here.", "Use functools.cache here."
+    ),
     # -- Llama 3 -----------------------------------------------------------------------------------
     "llama": Sample(
         "llama3_json",

@@ -2,6 +2,7 @@
 readers find it."""
 
 import json
+from typing import Any
 
 import openai
 import pytest
@@ -17,8 +18,11 @@ from molink.api.chat import (
 )
 from molink.api.chat.constraints import after_thoughts
 from molink.api.chat.format import TAGS
+from molink.api.chat.lark import LarkWriter
 from molink.api.chat.prompt import PartReader
 from molink.api.errors import ApiError
+from molink.config.parsers import AUTO, NONE, TOOL_PARSERS
+from molink.serving.grammar_check import GrammarQuestion, answer_to
 from molink.serving.service import TokenEvent
 from tests.api.chat.test_tools import ASK, MODEL, TOOL, ScriptedService, card
 
@@ -48,10 +52,14 @@ def llama(call: dict) -> str:
     return json.dumps({"name": call["name"], "parameters": call["arguments"]})
 
 
-def accepts(grammar: str, text: str) -> bool:
+def ids(text: str) -> list[int]:
+    return list(text.encode())
+
+
+def accepts(grammar: str, answer: str | list[int]) -> bool:
     matcher = LLMatcher(BYTES, grammar, log_level=0)
     assert not matcher.is_error(), matcher.get_error()
-    tokens = BYTES.tokenize_str(text)
+    tokens = ids(answer) if isinstance(answer, str) else answer
     return matcher.try_consume_tokens(tokens) == len(tokens) and matcher.is_accepting()
 
 
@@ -60,27 +68,81 @@ def conversation(choice: ToolChoice = REQUIRED, *, parallel: bool = True) -> Con
     return Conversation(user, TOOLS, choice, parallel_tool_calls=parallel)
 
 
+FIRST = {"city": "Paris", "days": 3}
+CODER = (
+    "<tool_call>\n<function=get_weather>\n<parameter=city>\nPa\nris\n\n</parameter>\n"
+    "<parameter=days>\n3\n</parameter>\n</function>\n</tool_call>"
+)
+GLM = (
+    "<tool_call>get_weather\n<arg_key>city</arg_key>\n<arg_value>a <b>\n</arg_value>\n</tool_call>"
+)
+MINIMAX = (
+    '<minimax:tool_call>\n<invoke name="get_time">\n</invoke>\n</minimax:tool_call>\n'
+    '<minimax:tool_call>\n<invoke name="get_weather">\n<parameter name="city">P</parameter>\n'
+    "</invoke>\n</minimax:tool_call>"
+)
+SEED = (
+    "<seed:think>Hm.</seed:think><seed:tool_call>\n<function=get_weather>\n"
+    "<parameter=city>Paris</parameter>\n</function>\n</seed:tool_call>"
+)
+DEEPSEEK = (
+    "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>get_weather\n```json\n"
+    + json.dumps(FIRST)
+    + "\n```<｜tool▁call▁end｜><｜tool▁calls▁end｜>"
+)
+DEEPSEEK_V31 = (
+    "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>get_time<｜tool▁sep｜>{}<｜tool▁call▁end｜>"
+    "<｜tool▁call▁begin｜>get_time<｜tool▁sep｜>{}<｜tool▁call▁end｜><｜tool▁calls▁end｜>"
+)
+KIMI = (
+    "<|tool_calls_section_begin|><|tool_call_begin|>functions.get_time:0"
+    "<|tool_call_argument_begin|>{}<|tool_call_end|><|tool_calls_section_end|>"
+)
+HARMONY_CALL = (
+    "<|channel|>commentary to=functions.get_weather <|constrain|>json<|message|>"
+    + json.dumps(FIRST)
+)
+HARMONY_THOUGHTS = "<|channel|>analysis<|message|>Hm. What?\n<|end|><|start|>assistant"
+
 ALLOWED = [
     ("hermes", "none", tagged(CALL)),
     ("hermes", "none", tagged(CALL, TIME)),
     ("hermes", "qwen3", tagged(TIME)),
     ("hermes", "qwen3", "<think>\nHm </tool_call>\n</think>\n\n" + tagged(CALL)),
     ("llama3_json", "none", llama(CALL)),
-    ("mistral", "none", json.dumps([CALL, TIME])),
+    ("mistral", "none", "[TOOL_CALLS]" + json.dumps([CALL, TIME])),
+    ("mistral", "mistral", "[THINK]Hm.[/THINK][TOOL_CALLS]" + json.dumps([CALL])),
+    ("granite", "none", "<|tool_call|>" + json.dumps([CALL])),
+    ("phi4_mini_json", "none", "functools" + json.dumps([CALL, TIME])),
+    ("jamba", "none", "<tool_calls>" + json.dumps([CALL]) + "</tool_calls>"),
+    ("nemotron_json", "none", "<TOOLCALL>" + json.dumps([CALL]) + "</TOOLCALL>"),
+    ("qwen3_coder", "none", CODER),
+    ("qwen3_coder", "qwen3", "<think>Hm.\n</think>\n\n" + CODER + "\n" + CODER),
+    ("glm45", "qwen3", GLM),
+    ("minimax_m2", "none", MINIMAX),
+    ("seed_oss", "seed_oss", SEED),
+    ("deepseek_v3", "none", DEEPSEEK),
+    ("deepseek_v31", "qwen3", DEEPSEEK_V31),
+    ("kimi_k2", "none", KIMI),
+    ("openai", "openai_gptoss", HARMONY_CALL),
+    ("openai", "openai_gptoss", HARMONY_THOUGHTS + HARMONY_CALL),
 ]
 
 
 @pytest.mark.parametrize(("tools", "reasoning", "text"), ALLOWED)
 def test_a_forced_answer_is_read_as_calls(tools, reasoning, text):
     asked, form = conversation(), ChatFormat(tools, reasoning)
-    constraint = form.constraint(asked, "")
-    assert accepts(constraint.grammar, text)
-    reader = PartReader(form.reader(asked, ""), asked, constraint.prefill)
+    assert accepts(form.call_grammar(asked, ""), text)
+    reader = PartReader(form.reader(asked, ""), asked)
     parts = [part for char in text for part in reader.push(TokenEvent((), char))]
     reply = Reply.of(parts + reader.push(TokenEvent((), "", finish_reason="stop")))
     assert reply.finish_reason == "tool_calls" and not reply.text
     assert {call.name for call in reply.tool_calls} <= {"get_weather", "get_time"}
     assert not reply.has_broken_call
+
+
+def test_every_parser_of_calls_can_be_made_to_call():
+    assert {tools for tools, _, _ in ALLOWED} == set(TOOL_PARSERS) - {AUTO, NONE}
 
 
 @pytest.mark.parametrize(
@@ -93,46 +155,128 @@ def test_a_forced_answer_is_read_as_calls(tools, reasoning, text):
         ("hermes", tagged(CALL) + " and so on"),
         ("hermes", "<think>\nHm.\n</think>\n" + tagged(CALL)),
         ("llama3_json", llama(CALL) + llama(TIME)),
-        ("mistral", "[]"),
+        ("mistral", "[TOOL_CALLS][]"),
+        ("qwen3_coder", CODER.replace("get_weather", "nobody")),
+        ("qwen3_coder", CODER.replace("\n3\n", "\nmany\n")),
+        ("qwen3_coder", CODER.replace("<parameter=city>\nPa\nris\n\n</parameter>\n", "")),
+        ("glm45", GLM.replace("</arg_value>", "</tool_call></arg_value>")),
+        ("glm45", "<tool_call>get_time</tool_call>"),
+        ("deepseek_v3", DEEPSEEK.replace("Paris", '"')),
+        ("openai", "<|channel|>final<|message|>No."),
+        ("openai", HARMONY_CALL + "<|call|>" + HARMONY_CALL),
     ],
 )
 def test_what_a_forced_answer_cannot_be(tools, text):
-    assert not accepts(ChatFormat(tools).constraint(conversation(), "").grammar, text)
+    assert not accepts(ChatFormat(tools).call_grammar(conversation(), ""), text)
 
 
 def test_a_named_tool_and_a_single_call():
     form = ChatFormat("hermes")
-    named = form.constraint(conversation(ToolChoice("named", "get_time")), "").grammar
+    named = form.call_grammar(conversation(ToolChoice("named", "get_time")), "")
     assert accepts(named, tagged(TIME)) and not accepts(named, tagged(CALL))
     assert not accepts(named, tagged(TIME, TIME))
-    single = form.constraint(conversation(parallel=False), "").grammar
+    single = form.call_grammar(conversation(parallel=False), "")
     assert accepts(single, tagged(CALL)) and not accepts(single, tagged(CALL, CALL))
 
 
 def test_thoughts_go_on_where_the_template_began_them():
     form = ChatFormat("hermes", "qwen3")
-    begun = form.constraint(conversation(), "<think>\n").grammar
+    begun = form.call_grammar(conversation(), "<think>\n")
     assert accepts(begun, "Hm.</think>\n\n" + tagged(CALL)) and not accepts(begun, tagged(CALL))
-    ended = form.constraint(conversation(), "<think>\n\n</think>\n\n").grammar
+    ended = form.call_grammar(conversation(), "<think>\n\n</think>\n\n")
     assert accepts(ended, tagged(CALL)) and not accepts(ended, "<think></think>" + tagged(CALL))
 
 
-def test_gpt_oss_is_made_to_call_one_tool():
-    form = ChatFormat("openai", "openai_gptoss")
-    named = conversation(ToolChoice("named", "get_weather"))
-    constraint = form.constraint(named, "")
-    assert accepts(constraint.grammar, json.dumps(CALL["arguments"]))
-    reader = PartReader(form.reader(named, ""), named, constraint.prefill)
-    event = TokenEvent((), '{"city": "Paris"}', finish_reason="stop")
-    (call,) = Reply.of(reader.push(event)).tool_calls
-    assert (call.name, call.arguments) == ("get_weather", '{"city": "Paris"}')
-    with pytest.raises(ApiError, match="name it in 'tool_choice'"):
-        form.constraint(conversation(), "")
+def test_marks_that_are_special_tokens_are_named_by_their_ids():
+    marks = {"<|channel|>": 257, "<|message|>": 258, "<|end|>": 259, "<|start|>": 260}
+    form = ChatFormat("openai", "openai_gptoss", special_marks=marks)
+    thoughts = [257, *ids("analysis"), 258, *ids("Hm.\n<b>"), 259, 260, *ids("assistant")]
+    head = [257, *ids("commentary to=functions.get_time <|constrain|>json"), 258]
+    grammar = form.call_grammar(conversation(), "")
+    assert accepts(grammar, thoughts + head + ids("{}")) and accepts(grammar, head + ids("{}"))
+    assert not accepts(grammar, ids("<|channel|>commentary to=functions.get_time"))
+    assert answer_to(GrammarQuestion("lark", grammar)).grammar
 
 
-def test_a_format_that_cannot_be_made_to_call_says_so():
-    with pytest.raises(ApiError, match="cannot be made to call"):
-        ChatFormat("qwen3_coder").constraint(conversation(), "")
+def test_a_grammar_with_ids_of_a_large_vocabulary_is_checked():
+    form = ChatFormat("mistral", special_marks={"[TOOL_CALLS]": 131_000, "[ARGS]": 32})
+    grammar = form.call_grammar(conversation(), "")
+    assert '<[131000]> "get_time" <[32]>' in grammar
+    assert answer_to(GrammarQuestion("lark", grammar)).grammar == grammar
+    assert answer_to(GrammarQuestion("grammar", grammar)).error, "a user's cannot name tokens"
+
+
+@pytest.mark.parametrize("marks", [{}, {"<|message|>": 258, "<|channel|>": 257}])
+def test_gpt_oss_thinks_before_an_answer_in_a_grammar(marks):
+    form = ChatFormat("openai", "openai_gptoss", special_marks=marks)
+    grammar = form.text_grammar(
+        answer_to(GrammarQuestion("json", '{"type": "object"}')).grammar, conversation(), ""
+    )
+    final = [257, *ids("final"), 258] if marks else ids("<|channel|>final<|message|>")
+    begin = [257, *ids("analysis"), 258] if marks else ids("<|channel|>analysis<|message|>")
+    thoughts = begin + ids("So.<|end|><|start|>assistant")
+    assert accepts(grammar, final + ids("{}")) and accepts(grammar, thoughts + final + ids("{}"))
+    assert not accepts(grammar, ids("{}")) and not accepts(grammar, thoughts + ids("{}"))
+
+
+def in_tags(properties: dict, **more: Any) -> str:
+    tool = Tool("f", parameters={"type": "object", "properties": properties, **more})
+    asked = Conversation((Message("user", "hi"),), (tool,), REQUIRED)
+    return ChatFormat("qwen3_coder").call_grammar(asked, "")
+
+
+def coder(**values: str) -> str:
+    lines = "".join(f"<parameter={key}>\n{value}\n</parameter>\n" for key, value in values.items())
+    return f"<tool_call>\n<function=f>\n{lines}</function>\n</tool_call>"
+
+
+@pytest.mark.parametrize(
+    ("schema", "good", "bad"),
+    [
+        ({"type": "string", "maxLength": 3}, ["", "abc", "a\nb"], ["abcd", "a</parameter>"]),
+        ({"type": "string", "minLength": 2}, ["ab"], ["a"]),
+        ({"type": "string", "pattern": "^a/[0-9]+$"}, ["a/12"], ["a/", "ba/1"]),
+        ({"type": "string", "pattern": "b"}, ["abc"], ["ac"]),
+        ({"enum": ["C", "F"]}, ["C"], ["K", '"C"', "CF"]),
+        ({"const": "x y"}, ["x y"], ["x"]),
+        ({"type": "integer"}, ["-3"], ["x", "3.5", '"3"']),
+        ({"type": ["integer", "null"]}, ["3", "null"], ["x"]),
+        ({"anyOf": [{"type": "integer"}, {"type": "null"}]}, ["3", "null"], ["x"]),
+        ({"anyOf": [{"type": "string", "maxLength": 1}, {"type": "null"}]}, ["a"], ["ab"]),
+        ({"$ref": "#/$defs/size"}, ["3"], ["x"]),
+        ({"type": "array", "items": {"$ref": "#/$defs/size"}}, ["[1, 2]"], ["1", '["a"]']),
+        ({"type": "object"}, ['{"a": "b"}'], ["a"]),
+        ({}, ["anything <b>"], []),
+        (True, ["anything"], []),
+    ],
+)
+def test_values_in_tags_match_their_schema(schema, good, bad):
+    grammar = in_tags({"a": schema}, required=["a"], **{"$defs": {"size": {"type": "integer"}}})
+    for value in good:
+        assert accepts(grammar, coder(a=value)), value
+    for value in bad:
+        assert not accepts(grammar, coder(a=value)), value
+
+
+def test_arguments_in_tags_may_be_left_out_unless_they_are_required():
+    grammar = in_tags({"a": {"type": "integer"}, "b": {}}, required=["b"])
+    assert accepts(grammar, coder(b="x")) and accepts(grammar, coder(a="1", b="x"))
+    assert not accepts(grammar, coder(a="1")) and not accepts(grammar, coder(b="x", a="1"))
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"anyOf": [{"required": ["a"]}]},
+        {"properties": {"a": {}}, "required": ["b"]},
+        {"properties": {"a>b": {}}},
+    ],
+)
+def test_a_schema_that_tags_cannot_follow_is_refused(schema):
+    asked = Conversation((Message("user", "hi"),), (Tool("f", parameters=schema),), REQUIRED)
+    with pytest.raises(ApiError, match="list all arguments"):
+        ChatFormat("glm45").call_grammar(asked, "")
+    assert ChatFormat("hermes").call_grammar(asked, "")
 
 
 @pytest.mark.parametrize(
@@ -144,13 +288,15 @@ def test_a_format_that_cannot_be_made_to_call_says_so():
 )
 def test_a_model_may_think_before_it_answers_in_a_grammar(grammar):
     answer = "yes" if grammar.startswith("start") else '"a"'
-    whole = after_thoughts(grammar, TAGS["qwen3"], "")
+    whole = after_thoughts(grammar, TAGS["qwen3"], "", LarkWriter())
     assert accepts(whole, answer) and accepts(whole, f"<think>\nHm\n</think>\n\n{answer}")
     assert not accepts(whole, "hm") and not accepts(whole, "<think>hm")
-    begun = after_thoughts(grammar, TAGS["qwen3"], "<think>\n")
+    begun = after_thoughts(grammar, TAGS["qwen3"], "<think>\n", LarkWriter())
     assert accepts(begun, f"Hm\n</think>\n\n{answer}") and not accepts(begun, answer)
-    assert after_thoughts(grammar, TAGS["qwen3"], "<think>\n\n</think>\n\n") == grammar
-    assert after_thoughts(grammar, None, "") == grammar
+    assert (
+        after_thoughts(grammar, TAGS["qwen3"], "<think>\n\n</think>\n\n", LarkWriter()) == grammar
+    )
+    assert after_thoughts(grammar, None, "", LarkWriter()) == grammar
 
 
 @pytest.fixture

@@ -12,6 +12,10 @@ BODIES = {
     CHAT: {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 2},
 }
 SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}}
+TAGS = {
+    "triggers": ["<f"],
+    "structures": [{"begin": "<f=a>", "schema": SCHEMA, "end": "</f>"}],
+}
 NAMED = {"name": "answer", "schema": SCHEMA, "strict": True}
 
 
@@ -56,6 +60,7 @@ async def test_a_schema_reaches_the_service(service, serve, http, path, fields, 
         ({"structured_outputs": {"regex": "a+b"}}, "/a+b/"),
         ({"structured_outputs": {"choice": ["yes", "no"]}}, '"yes" | "no"'),
         ({"structured_outputs": {"grammar": 'root ::= "x"'}}, 'start: "x"'),
+        ({"structured_outputs": {"structural_tag": json.dumps(TAGS)}}, "<f"),
         ({"structured_outputs": {"json": SCHEMA, "disable_any_whitespace": True}}, "_flexible"),
         ({"structured_outputs": {"json": SCHEMA, "whitespace_pattern": "[ ]"}}, '"[ ]"'),
     ],
@@ -95,7 +100,16 @@ REFUSED = [
     ({"guided_json": {"a": "x" * 70_000}}, "guided_json", "longer than 65536 characters"),
     ({"guided_json": SCHEMA, "guided_regex": "a"}, "guided_regex", "exclude each other"),
     ({"structured_outputs": {"json": SCHEMA, "regex": "a"}}, "structured_outputs.regex", "exclude"),
-    ({"structured_outputs": {"structural_tag": "{}"}}, "structured_outputs.structural_tag", "not"),
+    *(
+        ({"structured_outputs": {"structural_tag": tag}}, "structured_outputs.structural_tag", says)
+        for tag, says in (
+            ("{}", "'begin' that starts with a trigger"),
+            ("[", "cannot be followed"),
+            (json.dumps(TAGS | {"triggers": ["<other"]}), "starts with a trigger"),
+            (json.dumps(TAGS | {"triggers": [""]}), "starts with a trigger"),
+            (json.dumps({"type": "structural_tag", "format": {}}), "takes 'triggers'"),
+        )
+    ),
     ({"guided_regex": "a", "ignore_eos": True}, "ignore_eos", "ends where its grammar does"),
 ]
 

@@ -13,10 +13,12 @@ import re
 from collections.abc import Callable
 
 from molink.api.chat.formats.reader import CallWriter, HoldingReader
+from molink.api.chat.formats.shapes import NAME, JsonShape
+from molink.api.chat.formats.think import ThinkTags
 from molink.api.chat.parts import ReasoningDelta
 from molink.serving.text_stream import overlap
 
-__all__ = ["FINAL", "HarmonyReader"]
+__all__ = ["FINAL", "THOUGHTS", "HarmonyReader"]
 
 MESSAGE = "<|message|>"
 ENDS = ("<|end|>", "<|return|>", "<|call|>", "<|start|>")
@@ -27,6 +29,9 @@ HEADER_CHARS_MAX = 512
 FINAL = "<|channel|>final<|message|>"
 """How the answer itself begins."""
 
+THOUGHTS = ThinkTags("<|channel|>analysis<|message|>", "<|end|><|start|>assistant")
+"""What stands around the model's reasoning, in the answer's first message."""
+
 FUNCTIONS, ANALYSIS = "functions.", "analysis"
 
 _CHANNEL = re.compile(r"<\|channel\|>\s*(\w+)")
@@ -34,9 +39,13 @@ _RECIPIENT = re.compile(r"\bto=([^\s<]+)")
 
 
 class HarmonyReader(HoldingReader):
-    """Reader of channels."""
+    """Reader of answers in channels: reasoning, text and calls by the header of each message."""
 
-    marks = (MESSAGE, "<|channel|>", *ENDS)
+    marks = (MESSAGE, "<|channel|>", "<|constrain|>", *ENDS)
+    shape = JsonShape(
+        open=f"<|channel|>commentary to={FUNCTIONS}{NAME} <|constrain|>json{MESSAGE}",
+        is_single=True,
+    )
 
     def __init__(self, calls: CallWriter, *, reads_calls: bool, reads_reasoning: bool) -> None:
         super().__init__(calls)

@@ -2,6 +2,7 @@
 
 from molink.api.chat.formats.json_calls import JsonCallsReader
 from molink.api.chat.formats.reader import CallWriter
+from molink.api.chat.formats.shapes import NAME, JsonShape
 from molink.serving.text_stream import overlap
 
 __all__ = ["HermesReader"]
@@ -14,6 +15,9 @@ class HermesReader(JsonCallsReader):
 
     marks = (OPEN, CLOSE)
     close_mark = CLOSE
+    shape = JsonShape(
+        open=f'{OPEN}\n{{"name": "{NAME}", "arguments": ', close=f"}}\n{CLOSE}", between="\n"
+    )
 
     def __init__(self, calls: CallWriter) -> None:
         super().__init__(calls)

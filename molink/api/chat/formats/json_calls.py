@@ -8,6 +8,7 @@ none, or no call, is text again, marks included.
 
 import json
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -70,7 +71,7 @@ class JsonSpan:
         return False
 
 
-class JsonCallsReader(HoldingReader):
+class JsonCallsReader(HoldingReader, ABC):
     """Base of the readers whose calls are JSON objects.
 
     A subclass finds where one begins, sets `_opening` and steps to `_head`; when the call has ended
@@ -90,11 +91,13 @@ class JsonCallsReader(HoldingReader):
         self._span, self._scanned = JsonSpan(), 0
         self._after_arguments: Callable[[], bool] = self._tail
 
+    @abstractmethod
     def _text(self) -> bool:
-        raise NotImplementedError
+        """Step outside of calls: gives text, up to the mark of a call."""
 
+    @abstractmethod
     def _close(self) -> bool:
-        raise NotImplementedError
+        """Step behind a call."""
 
     def _begin_object(self, opening: str, *, is_bare: bool = False) -> bool:
         """Take what is held for the beginning of a call's object."""
@@ -103,9 +106,10 @@ class JsonCallsReader(HoldingReader):
         self._after_arguments, self._step = self._tail, self._head
         return True
 
-    def _begin_arguments(self, name: str, then: Callable[[], bool]) -> bool:
-        """Take what is held for the first bracket of a call's arguments."""
-        self._begin_call(name)
+    def _begin_arguments(self, name: str, then: Callable[[], bool], own_id: str = "") -> bool:
+        """Take what is held for the first bracket of a call's arguments; `own_id`: the one that
+        the model gave the call."""
+        self._begin_call(name, own_id)
         self._span, self._after_arguments, self._step = JsonSpan(), then, self._arguments
         return True
 
@@ -155,9 +159,9 @@ class JsonCallsReader(HoldingReader):
         self._step = self._close
         return True
 
-    def _begin_call(self, name: str) -> None:
+    def _begin_call(self, name: str, own_id: str = "") -> None:
         self._opening = ""
-        super()._begin_call(name)
+        super()._begin_call(name, own_id)
 
     def _break(self) -> bool:
         """It is no call: read it again as text."""

@@ -6,6 +6,7 @@ it names a tool of the request: an answer may be JSON for its own sake.
 
 from molink.api.chat.formats.json_calls import JsonCallsReader
 from molink.api.chat.formats.reader import CallWriter
+from molink.api.chat.formats.shapes import NAME, JsonShape
 from molink.serving.text_stream import overlap
 
 __all__ = ["LlamaReader"]
@@ -19,6 +20,7 @@ class LlamaReader(JsonCallsReader):
     """Reader of Llama's JSON calls."""
 
     marks = (TAG,)
+    shape = JsonShape(open=f'{{"name": "{NAME}", "parameters": ', close="}", is_single=True)
 
     def __init__(self, calls: CallWriter) -> None:
         super().__init__(calls)

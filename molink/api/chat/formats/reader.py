@@ -10,6 +10,7 @@ import string
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
+from molink.api.chat.formats.shapes import CallShape
 from molink.api.chat.parts import Part, TextDelta, ToolCallDelta
 
 __all__ = ["CallWriter", "HoldingReader", "PlainText", "TextReader", "call_id", "nine_letters"]
@@ -28,7 +29,7 @@ def nine_letters() -> str:
 
 
 class TextReader(Protocol):
-    """Reader of an answer's text."""
+    """Reader of an answer's text: takes it piece by piece and gives parts."""
 
     def push(self, text: str) -> list[Part]:
         """Parts that became clear with this text."""
@@ -41,7 +42,7 @@ class PlainText:
     """Reader that takes everything for text."""
 
     def push(self, text: str) -> list[Part]:
-        """The same text."""
+        """The same text, as a part."""
         return [TextDelta(text)]
 
     def finish(self) -> list[Part]:
@@ -57,11 +58,15 @@ class CallWriter:
         """The tools that the model was told of: the schemas of their arguments by name."""
         self.count = 0
         self._make_id = make_id
+        self._ids: set[str] = set()
 
-    def begin(self, name: str) -> ToolCallDelta:
-        """The first delta of the next call."""
+    def begin(self, name: str, own_id: str = "") -> ToolCallDelta:
+        """The first delta of the next call; `own_id`: the one that the model gave it, if it did."""
         self.count += 1
-        return ToolCallDelta(self.count - 1, self._make_id(), name)
+        is_new = bool(own_id) and own_id not in self._ids
+        chosen = own_id if is_new else self._make_id()
+        self._ids.add(chosen)
+        return ToolCallDelta(self.count - 1, chosen, name)
 
     def go_on(self, arguments: str) -> ToolCallDelta:
         """A delta with more of the present call's arguments."""
@@ -73,6 +78,8 @@ class HoldingReader:
 
     marks: tuple[str, ...] = ()
     """What is looked for in the text."""
+    shape: CallShape
+    """How the format writes calls."""
 
     def __init__(self, calls: CallWriter) -> None:
         self._calls = calls
@@ -117,10 +124,10 @@ class HoldingReader:
             self._parts.append(TextDelta(said))
             self._is_after_call = False
 
-    def _begin_call(self, name: str) -> None:
+    def _begin_call(self, name: str, own_id: str = "") -> None:
         self._spaces = ""
         self._is_after_call = True
-        self._parts.append(self._calls.begin(name))
+        self._parts.append(self._calls.begin(name, own_id))
 
     def _add_arguments(self, arguments: str) -> None:
         if arguments:

@@ -8,7 +8,15 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any, assert_never
 
-from molink.api.chat.conversation import AUTO, Conversation, Message, Tool, ToolCall, ToolChoice
+from molink.api.chat.conversation import (
+    AUTO,
+    NO_PARAMETERS,
+    Conversation,
+    Message,
+    Tool,
+    ToolCall,
+    ToolChoice,
+)
 from molink.api.errors import ApiError
 from molink.api.openai.responses.schemas import (
     Content,
@@ -99,9 +107,9 @@ def _one_turn(messages: Sequence[Message]) -> Message:
 
 def _offered(body: ResponsesBody) -> tuple[tuple[Tool, ...], ToolChoice]:
     tools = tuple(
-        Tool(tool.name, tool.description or "", tool.parameters)
-        if tool.parameters
-        else Tool(tool.name, tool.description or "")
+        Tool(
+            tool.name, tool.description or "", tool.parameters or NO_PARAMETERS, tool.strict is True
+        )
         for tool in body.tools or ()
     )
     match body.tool_choice:

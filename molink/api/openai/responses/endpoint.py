@@ -9,7 +9,7 @@ from molink.api.chat import ChatFormat, chat_prompt
 from molink.api.chat.answer_grammar import answer_grammar
 from molink.api.chat.typed_answer import answer_typed
 from molink.api.errors import ApiError
-from molink.api.grammars.fields import Question, grammar_question, schema_question
+from molink.api.grammars.fields import Question, schema_question
 from molink.api.headers.request_id import request_id_of
 from molink.api.openai.logprobs import TokenTexts
 from molink.api.openai.responses.conversation import conversation_of
@@ -34,8 +34,7 @@ async def post_responses(
         check_model(body.model, card)
         _check_served(body)
         asked = _format_asked_for(body)
-        has_grammar = grammar_question(body, asked) is not None
-        prompt = await chat_prompt(conversation_of(body), card, format, has_grammar=has_grammar)
+        prompt = await chat_prompt(conversation_of(body), card, format)
         max_tokens = token_budget(
             body.max_output_tokens,
             len(prompt.token_ids),

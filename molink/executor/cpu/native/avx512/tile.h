@@ -2,7 +2,8 @@
  *
  * The columns' weights stand in a panel: for each pair of neighbouring channels the pair of column 0, of column 1 and
  * so on, which is the order in which VDPBF16PS multiplies them and a single forward stream through memory. Up to 12
- * rows share one pass over a panel, their fp32 sums held in 24 registers. No software prefetch: it was slower.
+ * rows share one pass over a panel, their fp32 sums held in 24 registers. With several rows in the air a processor's own
+ * prefetching falls behind, so a pass that reads its panel from memory asks for what it will need far ahead.
  */
 
 #ifndef MOLINK_TILE_H
@@ -24,9 +25,10 @@ static inline __attribute__((always_inline)) __m512bh pair_of(const bfloat16 *x)
     return (__m512bh)_mm512_set1_epi32(pair);
 }
 
-/* sum += x W for `rows` rows of x, a constant where this is inlined, so that every sum stays in its register. */
+/* sum += x W for `rows` rows of x, a constant where this is inlined, so that every sum stays in its register. What
+ * follows `ahead` bytes later is prefetched; 0 where W is in the cache already. */
 static inline __attribute__((always_inline)) void
-multiply_tile(const int rows, const bfloat16 *x, long x_stride, const bfloat16 *w, long pairs,
+multiply_tile(const int rows, const bfloat16 *x, long x_stride, const bfloat16 *w, long pairs, long ahead,
               __m512 sum[ROWS_MAX][VECTORS])
 {
     for (long pair = 0; pair < pairs; pair++, w += 2 * PANEL) {
@@ -34,6 +36,10 @@ multiply_tile(const int rows, const bfloat16 *x, long x_stride, const bfloat16 *
 #pragma GCC unroll 2
         for (int v = 0; v < VECTORS; v++)
             column[v] = (__m512bh)_mm512_loadu_si512(w + 32 * v);
+        if (ahead)
+#pragma GCC unroll 2
+            for (int v = 0; v < VECTORS; v++)
+                _mm_prefetch((const char *)(w + 32 * v) + ahead, _MM_HINT_T0);
 #pragma GCC unroll 12
         for (int row = 0; row < rows; row++) {
             __m512bh value = pair_of(x + row * x_stride + 2 * pair);
@@ -42,6 +48,14 @@ multiply_tile(const int rows, const bfloat16 *x, long x_stride, const bfloat16 *
                 sum[row][v] = _mm512_dpbf16_ps(sum[row][v], value, column[v]);
         }
     }
+}
+
+/* Rows for the next pass: as many as fit, the last two passes about equal. */
+static inline long rows_for_pass(long left)
+{
+    if (left <= ROWS_MAX)
+        return left;
+    return left < 2 * ROWS_MAX ? (left + 1) / 2 : ROWS_MAX;
 }
 
 static inline __mmask16 first_lanes(long count)

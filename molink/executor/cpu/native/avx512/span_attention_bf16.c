@@ -68,7 +68,7 @@ score_panel(const int rows, struct shape s, const bfloat16 *query, const bfloat1
 #pragma GCC unroll 2
         for (int v = 0; v < VECTORS; v++)
             sum[row][v] = _mm512_setzero_ps();
-    multiply_tile(rows, query, s.key_size, panel, s.key_size / 2, sum);
+    multiply_tile(rows, query, s.key_size, panel, s.key_size / 2, 0, sum);
 #pragma GCC unroll 12
     for (int row = 0; row < rows; row++)
 #pragma GCC unroll 2
@@ -86,7 +86,7 @@ weigh_panel(const int rows, const bfloat16 *weights, long stride, const bfloat16
 #pragma GCC unroll 2
         for (int v = 0; v < VECTORS; v++)
             sum[row][v] = _mm512_setzero_ps();
-    multiply_tile(rows, weights, stride, panel, pairs, sum);
+    multiply_tile(rows, weights, stride, panel, pairs, 0, sum);
 #pragma GCC unroll 12
     for (int row = 0; row < rows; row++)
 #pragma GCC unroll 2

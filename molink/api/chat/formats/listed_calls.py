@@ -1,0 +1,166 @@
+"""Calls behind a mark, as a JSON array of objects: Mistral, Granite 3, Phi-4-mini and others.
+
+`[TOOL_CALLS][{"name": "f", "arguments": {...}}, ...]`. Newer tokenizers of Mistral write
+`[TOOL_CALLS]f[ARGS]{...}` for each call, with a `[CALL_ID]` or without.
+"""
+
+import re
+
+from molink.api.chat.formats.json_calls import JsonCallsReader
+from molink.api.chat.formats.reader import CallWriter
+from molink.api.chat.formats.shapes import NAME, JsonShape
+from molink.serving.text_stream import overlap
+
+__all__ = [
+    "GraniteReader",
+    "JambaReader",
+    "ListedCallsReader",
+    "MistralReader",
+    "NemotronReader",
+    "Phi4Reader",
+]
+
+_NAMED = re.compile(r"\s*([^\s\[\]{}]+)(?:\[CALL_ID\][^\s\[\]{}]*)?\s*(?:\[ARGS\])?\s*(?=\{)")
+
+NAME_CHARS_MAX = 256
+"""Up to the arguments; longer is text."""
+
+BETWEEN_CALLS = " \t\r\n,"
+
+
+def _array(mark: str, end_mark: str = "") -> JsonShape:
+    """The layout of an array of calls between two marks."""
+    return JsonShape(
+        begin=f"{mark}[",
+        open=f'{{"name": "{NAME}", "arguments": ',
+        close="}",
+        between=", ",
+        end=f"]{end_mark}",
+    )
+
+
+class ListedCallsReader(JsonCallsReader):
+    """Base of the readers of arrays; a subclass has the mark before them."""
+
+    mark: str
+    end_mark = ""
+    """Behind the array."""
+    has_names = False
+    """Whether a name may follow the mark instead of an array."""
+
+    def __init__(self, calls: CallWriter) -> None:
+        super().__init__(calls)
+        self._step = self._text
+        self._is_array = False
+
+    def _text(self) -> bool:
+        at = self._held.find(self.mark)
+        if at < 0:
+            self._say(self._take(len(self._held) - overlap(self._held, self.mark)))
+            return False
+        self._say(self._take(at))
+        self._opening = self._take(len(self.mark))
+        self._step = self._kind
+        return True
+
+    def _kind(self) -> bool:
+        """Which way of writing calls this is."""
+        rest = self._held.lstrip()
+        if not rest:
+            return False
+        self._is_array = rest.startswith("[")
+        if self._is_array:
+            self._opening += self._take(len(self._held) - len(rest) + 1)
+            self._step = self._item
+        elif rest.startswith("{"):
+            self._begin_object(self._opening)
+        elif self.has_names:
+            self._step = self._name
+        else:
+            return self._break()
+        return True
+
+    def _name(self) -> bool:
+        found = _NAMED.match(self._held, 0, NAME_CHARS_MAX)
+        if found is not None:
+            self._take(found.end())
+            return self._begin_arguments(found[1], self._text)
+        if "{" in self._held or len(self._held) >= NAME_CHARS_MAX:
+            return self._break()
+        return False
+
+    def _item(self) -> bool:
+        """Before an object of an array, or at its end."""
+        rest = self._held.lstrip(BETWEEN_CALLS)
+        if not rest:
+            return False
+        if rest.startswith("{"):
+            between = self._take(len(self._held) - len(rest))
+            return self._begin_object(self._opening + between)
+        if rest.startswith("]"):
+            self._held = rest[1:]
+            self._step = self._after
+            return True
+        return self._break()
+
+    def _after(self) -> bool:
+        """Behind an array: the mark that ends it may be missing."""
+        rest = self._held.lstrip()
+        if rest != self.end_mark and self.end_mark.startswith(rest):
+            return False
+        if self.end_mark and rest.startswith(self.end_mark):
+            self._held = rest[len(self.end_mark) :]
+        self._step = self._text
+        return True
+
+    def _close(self) -> bool:
+        self._opening = ""
+        self._step = self._item if self._is_array else self._text
+        return True
+
+    def _end(self) -> None:
+        if self._step == self._after or (self._step == self._item and not self._opening):
+            self._held = ""
+        super()._end()
+
+
+class MistralReader(ListedCallsReader):
+    """Reader of Mistral's calls, of both kinds."""
+
+    mark, has_names = "[TOOL_CALLS]", True
+    marks = (mark, "[ARGS]", "[CALL_ID]")
+    shape = _array(mark)
+    named_shape = JsonShape(open=f"{mark}{NAME}[ARGS]")
+    """How tokenizers with the mark `[ARGS]` write calls."""
+
+
+class GraniteReader(ListedCallsReader):
+    """Reader of the calls of IBM's Granite 3; Granite 4 writes them as Hermes."""
+
+    mark = "<|tool_call|>"
+    marks = (mark,)
+    shape = _array(mark)
+
+
+class Phi4Reader(ListedCallsReader):
+    """Reader of Phi-4-mini's calls."""
+
+    mark = "functools"
+    marks = (mark,)
+    shape = _array(mark)
+
+
+class JambaReader(ListedCallsReader):
+    """Reader of the calls of Jamba, which Apriel writes as well."""
+
+    mark, end_mark = "<tool_calls>", "</tool_calls>"
+    marks = (mark, end_mark)
+    shape = _array(mark, end_mark)
+
+
+class NemotronReader(ListedCallsReader):
+    """Reader of the calls of Nemotron Nano 2; Nemotron 3 writes them as Qwen3-Coder."""
+
+    mark, end_mark = "<TOOLCALL>", "</TOOLCALL>"
+    marks = (mark, end_mark)
+    shape = _array(mark, end_mark)

@@ -1,0 +1,136 @@
+"""Calls whose name stands before their JSON arguments, between marks: DeepSeek and Kimi.
+
+All calls of an answer stand in one section:
+`<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>f<｜tool▁sep｜>{...}<｜tool▁call▁end｜><｜tool▁calls▁end｜>`.
+"""
+
+import re
+
+from molink.api.chat.formats.json_calls import JsonCallsReader
+from molink.api.chat.formats.reader import CallWriter
+from molink.api.chat.formats.shapes import NAME, JsonShape
+from molink.serving.text_stream import overlap
+
+__all__ = ["DeepseekV3Reader", "DeepseekV31Reader", "KimiReader", "NamedCallsReader"]
+
+HEADER_CHARS_MAX = 256
+"""From a call's mark to its arguments; longer is text."""
+
+
+class NamedCallsReader(JsonCallsReader):
+    """Base of the readers of such sections; a subclass has the marks."""
+
+    section, section_end = "", ""
+    call, call_end = "", ""
+    header: re.Pattern[str]
+    """From a call's mark up to its arguments: its id, if it has one, and its name."""
+
+    def __init__(self, calls: CallWriter) -> None:
+        super().__init__(calls)
+        self._step = self._text
+
+    def _text(self) -> bool:
+        at = self._held.find(self.section)
+        if at < 0:
+            self._say(self._take(len(self._held) - overlap(self._held, self.section)))
+            return False
+        self._say(self._take(at))
+        self._opening = self._take(len(self.section))
+        self._step = self._item
+        return True
+
+    def _item(self) -> bool:
+        """Before a call, or at the section's end."""
+        rest = self._held.lstrip()
+        if rest.startswith(self.call):
+            return self._header()
+        if self.call.startswith(rest) or (rest != self.section_end and self._may_end(rest)):
+            return False
+        if not self._opening:
+            self._held = rest.removeprefix(self.section_end)
+        return self._break()
+
+    def _may_end(self, rest: str) -> bool:
+        return not self._opening and self.section_end.startswith(rest)
+
+    def _header(self) -> bool:
+        found = self.header.match(self._held, 0, HEADER_CHARS_MAX)
+        if found is not None:
+            self._take(found.end())
+            return self._begin_arguments(found["name"], self._close, found["id"])
+        if "{" in self._held or len(self._held) >= HEADER_CHARS_MAX:
+            return self._break()
+        return False
+
+    def _close(self) -> bool:
+        """Pass over what follows the arguments, up to the mark of the call's end."""
+        marks = (self.call_end, self.section_end)
+        at = min((place for mark in marks if (place := self._held.find(mark)) >= 0), default=-1)
+        if at < 0:
+            self._take(len(self._held) - max(overlap(self._held, mark) for mark in marks))
+            return False
+        self._take(at)
+        self._held = self._held.removeprefix(self.call_end)
+        self._step = self._item
+        return True
+
+    def _end(self) -> None:
+        if self._step == self._item and not self._opening:
+            self._held = ""
+        super()._end()
+
+
+class _DeepseekReader(NamedCallsReader):
+    """Base of DeepSeek's readers: each takes both layouts."""
+
+    section, section_end = "<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>"
+    call, call_end = "<｜tool▁call▁begin｜>", "<｜tool▁call▁end｜>"
+    separator = "<｜tool▁sep｜>"
+    marks = (section, section_end, call, call_end, separator)
+    header = re.compile(
+        rf"\s*{call}(?P<id>)(?:function{separator})?\s*(?P<name>[^\s<{{]+)\s*"
+        rf"(?:{separator}|```(?:json)?)?\s*(?=\{{)"
+    )
+
+
+class DeepseekV3Reader(_DeepseekReader):
+    """Reader of the calls of DeepSeek V3 and R1."""
+
+    shape = JsonShape(
+        begin=_DeepseekReader.section,
+        open=f"{_DeepseekReader.call}function{_DeepseekReader.separator}{NAME}\n```json\n",
+        close=f"\n```{_DeepseekReader.call_end}",
+        between="\n",
+        end=_DeepseekReader.section_end,
+    )
+
+
+class DeepseekV31Reader(_DeepseekReader):
+    """Reader of the calls of DeepSeek V3.1."""
+
+    shape = JsonShape(
+        begin=_DeepseekReader.section,
+        open=f"{_DeepseekReader.call}{NAME}{_DeepseekReader.separator}",
+        close=_DeepseekReader.call_end,
+        end=_DeepseekReader.section_end,
+    )
+
+
+class KimiReader(NamedCallsReader):
+    """Reader of the calls of Kimi K2 and Kimi Linear, which give them ids of their own."""
+
+    section, section_end = "<|tool_calls_section_begin|>", "<|tool_calls_section_end|>"
+    call, call_end = "<|tool_call_begin|>", "<|tool_call_end|>"
+    separator = "<|tool_call_argument_begin|>"
+    marks = (section, section_end, call, call_end, separator)
+    header = re.compile(
+        rf"\s*{re.escape(call)}\s*(?P<id>(?:functions\.)?(?P<name>[^\s<{{:]+):\d+)\s*"
+        rf"{re.escape(separator)}\s*(?=\{{)"
+    )
+    shape = JsonShape(
+        begin=section,
+        open=f"{call}functions.{NAME}:0{separator}",
+        close=call_end,
+        end=section_end,
+        is_single=True,
+    )

@@ -1,0 +1,58 @@
+"""Layouts of calls, one for each family: what stands around names and arguments.
+
+Readers find calls by these texts, and the grammar of a demanded call is made of them. White space
+is as the models write it; readers take calls with less or more of it, too.
+"""
+
+from dataclasses import dataclass
+
+__all__ = ["NAME", "CallShape", "JsonShape", "TagShape"]
+
+NAME = "$NAME"
+"""Stands for the tool's name."""
+
+
+@dataclass(frozen=True, slots=True)
+class JsonShape:
+    """Layout of calls whose arguments are a JSON object: each is `open`, the object, `close`."""
+
+    open: str
+    """With `NAME` in it."""
+    close: str = ""
+    begin: str = ""
+    """Before the first call."""
+    between: str = ""
+    end: str = ""
+    is_single: bool = False
+    """Whether the model makes one call at a time."""
+
+
+@dataclass(frozen=True, slots=True)
+class TagShape:
+    """Layout of calls whose arguments stand one by one between marks, strings as they are and
+    everything else as JSON; `line_break` is written between the marks."""
+
+    begin: str
+    open: str
+    """Before the name; empty: it follows `begin`."""
+    name_end: str
+    key: str
+    """Before an argument's name."""
+    key_end: str
+    value: str
+    """Before an argument's value; empty: it follows `key_end`."""
+    value_end: str
+    close: str
+    end: str = ""
+    value_break: str = ""
+    """What is written on both sides of a value and does not belong to it."""
+    line_break: str = "\n"
+
+    @property
+    def marks(self) -> tuple[str, ...]:
+        """What a reader looks for."""
+        places = (self.begin, self.open, self.key, self.value, self.value_end, self.close, self.end)
+        return tuple(mark for mark in places if mark)
+
+
+CallShape = JsonShape | TagShape

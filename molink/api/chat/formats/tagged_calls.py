@@ -1,0 +1,214 @@
+"""Calls whose arguments stand in tags: Qwen3-Coder, GLM, MiniMax, Seed-OSS.
+
+`<tool_call><function=f><parameter=a>...</parameter></function></tool_call>` and the like: the
+families differ in the tags alone. Values are bare text, so the tool's schema tells a string from
+other JSON. Each parameter becomes a piece of the call's arguments when it has ended.
+"""
+
+import json
+import re
+
+from molink.api.chat.formats.parameters import Parameters
+from molink.api.chat.formats.reader import CallWriter, HoldingReader
+from molink.api.chat.formats.shapes import TagShape
+from molink.serving.text_stream import overlap
+
+__all__ = ["GlmReader", "MiniMaxReader", "QwenCoderReader", "SeedReader", "TaggedCallsReader"]
+
+NAME_CHARS_MAX = 256
+"""Up to the end of a function's name; longer is text."""
+
+
+class TaggedCallsReader(HoldingReader):
+    """Base of the readers whose calls have their arguments in tags; a subclass has the tags."""
+
+    shape: TagShape
+
+    def __init__(self, calls: CallWriter) -> None:
+        super().__init__(calls)
+        self._step = self._text
+        self._name_pattern = _name_pattern(self.shape)
+        self._opening = ""
+        """What stood before the name, to be text again if it is no call."""
+        self._parameters_of_tool = Parameters({})
+        self._separator = ""
+
+    def _text(self) -> bool:
+        begin = self.shape.begin
+        at = self._held.find(begin)
+        if at < 0:
+            self._say(self._take(len(self._held) - overlap(self._held, begin)))
+            return False
+        self._say(self._take(at))
+        self._opening = self._take(len(begin))
+        self._step = self._name
+        return True
+
+    def _name(self) -> bool:
+        found = self._name_pattern.match(self._held, 0, NAME_CHARS_MAX)
+        if found is not None and self._may_call(found[1]):
+            self._take(found.end())
+            self._begin(found[1].strip())
+            return True
+        if found is None and len(self._held) < NAME_CHARS_MAX and self._may_become_name():
+            return False
+        self._say(self._opening)
+        self._opening, self._step = "", self._text
+        return True
+
+    def _may_become_name(self) -> bool:
+        shape, begun = self.shape, self._held.lstrip()
+        if shape.open:
+            is_begun = re.fullmatch(re.escape(shape.open) + r"[^<>\n]*", begun) is not None
+            return is_begun or shape.open.startswith(begun)
+        name = re.match(r"[^\s<>]*\s*", begun)
+        rest = begun[name.end() :] if name is not None else begun
+        return shape.key.startswith(rest) or shape.close.startswith(rest)
+
+    def _may_call(self, name: str) -> bool:
+        """Where no mark stands before the name, only the name tells that it is a call."""
+        return bool(self.shape.open) or name in self._calls.tools
+
+    def _begin(self, name: str) -> None:
+        self._parameters_of_tool = Parameters(self._calls.tools.get(name, {}))
+        self._begin_call(name)
+        self._add_arguments("{")
+        self._opening = self._separator = ""
+        self._step = self._parameters
+
+    def _parameters(self) -> bool:
+        """Before a parameter, or at the call's end."""
+        self._held = self._held.lstrip()
+        if self._held.startswith(self.shape.key):
+            return self._parameter()
+        if self._held.startswith(self.shape.close):
+            self._take(len(self.shape.close))
+            self._add_arguments("}")
+            self._step = self._close
+            return True
+        return self._pass_over()
+
+    def _pass_over(self) -> bool:
+        """Drop what belongs to no parameter, up to the next mark."""
+        marks = (self.shape.key, self.shape.close)
+        at = min((place for mark in marks if (place := self._held.find(mark)) >= 0), default=-1)
+        if at < 0:
+            self._take(len(self._held) - max(overlap(self._held, mark) for mark in marks))
+            return False
+        self._take(at)
+        return True
+
+    def _parameter(self) -> bool:
+        marks = (self.shape.value_end, self.shape.close)
+        at = min((place for mark in marks if (place := self._held.find(mark)) >= 0), default=-1)
+        if at < 0:
+            return False
+        key, _, value = self._take(at).removeprefix(self.shape.key).partition(self.shape.key_end)
+        if self._held.startswith(self.shape.value_end):
+            self._take(len(self.shape.value_end))
+        if self.shape.value:
+            value = value.lstrip().removeprefix(self.shape.value)
+        self._add(key.strip(), value)
+        return True
+
+    def _add(self, key: str, text: str) -> None:
+        edge = self.shape.value_break
+        value = self._parameters_of_tool.read(key, text.removeprefix(edge).removesuffix(edge))
+        written = json.dumps(value, ensure_ascii=False)
+        self._add_arguments(f"{self._separator}{json.dumps(key)}: {written}")
+        self._separator = ", "
+
+    def _close(self) -> bool:
+        """Behind a call: another one, or the mark that ends them, which may be missing."""
+        rest = self._held.lstrip()
+        nexts = [mark for mark in (self.shape.open, self.shape.end) if mark]
+        if not any(rest.startswith(mark) for mark in nexts):
+            if any(mark.startswith(rest) for mark in nexts):
+                return False
+            self._step = self._text
+        elif self.shape.open and rest.startswith(self.shape.open):
+            self._step = self._name
+        else:
+            self._held, self._step = rest[len(self.shape.end) :], self._text
+        return True
+
+    def _end(self) -> None:
+        if self._step == self._name:
+            self._say(self._opening)
+        elif self._step != self._text:
+            self._held = ""
+        super()._end()
+
+
+def _name_pattern(shape: TagShape) -> re.Pattern[str]:
+    if shape.open:
+        return re.compile(rf'\s*{re.escape(shape.open)}([^<>\n"]+){re.escape(shape.name_end)}')
+    return re.compile(rf"\s*([^\s<>]+)\s*(?={re.escape(shape.key)}|{re.escape(shape.close)})")
+
+
+class QwenCoderReader(TaggedCallsReader):
+    """Reader of Qwen3-Coder's calls, which Nemotron 3 and Step 3.5 write as well."""
+
+    shape = TagShape(
+        begin="<tool_call>",
+        open="<function=",
+        name_end=">",
+        key="<parameter=",
+        key_end=">",
+        value="",
+        value_end="</parameter>",
+        close="</function>",
+        end="</tool_call>",
+        value_break="\n",
+    )
+    marks = shape.marks
+
+
+class SeedReader(TaggedCallsReader):
+    """Reader of the calls of ByteDance's Seed-OSS."""
+
+    shape = TagShape(
+        begin="<seed:tool_call>",
+        open="<function=",
+        name_end=">",
+        key="<parameter=",
+        key_end=">",
+        value="",
+        value_end="</parameter>",
+        close="</function>",
+        end="</seed:tool_call>",
+    )
+    marks = shape.marks
+
+
+class GlmReader(TaggedCallsReader):
+    """Reader of the calls of GLM 4.5 to 4.7."""
+
+    shape = TagShape(
+        begin="<tool_call>",
+        open="",
+        name_end="",
+        key="<arg_key>",
+        key_end="</arg_key>",
+        value="<arg_value>",
+        value_end="</arg_value>",
+        close="</tool_call>",
+    )
+    marks = (*shape.marks, shape.key_end)
+
+
+class MiniMaxReader(TaggedCallsReader):
+    """Reader of MiniMax-M2's calls."""
+
+    shape = TagShape(
+        begin="<minimax:tool_call>",
+        open='<invoke name="',
+        name_end='">',
+        key='<parameter name="',
+        key_end='">',
+        value="",
+        value_end="</parameter>",
+        close="</invoke>",
+        end="</minimax:tool_call>",
+    )
+    marks = shape.marks

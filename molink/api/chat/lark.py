@@ -1,0 +1,60 @@
+"""Pieces of grammars in llguidance's Lark, with the marks of a model's format in them.
+
+A mark that is a special token of the model is no text: a grammar names it by its token id. Any
+other mark is text, which the model may write in whatever tokens it likes.
+"""
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+__all__ = ["ANYTHING", "COMPACT", "LarkWriter", "escaped"]
+
+ANYTHING = "/(?s:.*)/"
+
+COMPACT = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
+"""Arguments as models write them: with blanks wherever JSON takes them, small models write blanks
+for ever."""
+
+
+@dataclass(frozen=True, slots=True)
+class LarkWriter:
+    """Writer of texts as grammars quote them."""
+
+    token_ids: Mapping[str, int] = field(default_factory=dict)
+    """Of the marks that are special tokens."""
+
+    def literal(self, text: str) -> str:
+        """A text with marks in it; nothing for none."""
+        return " ".join(self._quoted(piece) for piece in self._pieces(text))
+
+    def up_to(self, rule: str, end: str, text: str = ANYTHING) -> str:
+        """Rules, the first called `rule`, for a text as the terminal `text` says, up to the first
+        `end`."""
+        first, *others = self._pieces(end.lstrip())
+        if first in self.token_ids:
+            return f"{rule}: {rule.upper()} {self.literal(end.lstrip())}\n{rule.upper()}: {text}"
+        stop = end[: len(end) - len(end.lstrip())] + first
+        rest = " ".join(self._quoted(piece) for piece in others)
+        return (
+            f"{rule}: {rule}_end {rest}\n{rule}_end[lazy]: {rule.upper()} {json.dumps(stop)}\n"
+            f"{rule.upper()}: {text}"
+        )
+
+    def _pieces(self, text: str) -> list[str]:
+        """Marks that are special tokens, and the texts between them."""
+        if not self.token_ids:
+            return [text] if text else []
+        marks = sorted(self.token_ids, key=len, reverse=True)
+        pieces = re.split(f"({'|'.join(map(re.escape, marks))})", text)
+        return [piece for piece in pieces if piece]
+
+    def _quoted(self, piece: str) -> str:
+        token_id = self.token_ids.get(piece)
+        return f"<[{token_id}]>" if token_id is not None else json.dumps(piece, ensure_ascii=False)
+
+
+def escaped(pattern: str) -> str:
+    """A regular expression as it stands between two slashes."""
+    return re.sub(r"(?<!\\)/", r"\\/", pattern).replace("\n", "\\n")

@@ -1,0 +1,1 @@
+"""What weights of few bits cost and gain."""

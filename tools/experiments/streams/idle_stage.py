@@ -1,0 +1,81 @@
+"""Stage that does no arithmetic: its process, links, batches and KV bookkeeping are real.
+
+    command = ["python", "-m", "tools.experiments.streams.idle_stage", "STEP_S"]
+
+in a file for `molink serve --hosts`. The stage's own command line follows and is not used: this
+process is the stage. A step sleeps STEP_S in place of computing. The tail draws tokens that say
+when they were drawn, by the clock of `time.monotonic`, which all processes of a machine share: who
+reads one knows how long it was under way.
+"""
+
+import sys
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from molink.executor.sampling import DrawnToken
+from molink.executor.stage import StageExecutor, StepOutput
+from molink.stage import stage_process, start
+from molink_scheduler.batch import Batch
+
+__all__ = ["MODULE", "TICK_S", "age_s", "token_at"]
+
+MODULE = "tools.experiments.streams.idle_stage"
+
+TICK_S = 0.00025
+FIRST_ID, TICKS = 500, 3000
+"""Ordinary words of the demo model: 0.75 s until the clock begins anew."""
+
+
+def token_at(now: float) -> int:
+    """The token that is drawn at a time, in seconds."""
+    return FIRST_ID + int(now / TICK_S) % TICKS
+
+
+def age_s(token_id: int, now: float) -> float:
+    """How long ago a token was drawn, at most TICKS * TICK_S."""
+    return (now / TICK_S - (token_id - FIRST_ID)) % TICKS * TICK_S
+
+
+def _step_of(step_s: float) -> Callable[..., StepOutput]:
+    def step(
+        executor: StageExecutor,
+        batch: Batch,
+        token_ids: Sequence[int] | None = None,
+        hidden_TD: torch.Tensor | None = None,
+        interrupt: Callable[[], None] | None = None,
+    ) -> StepOutput:
+        """Keep the books, and take as long as a step takes."""
+        for admission in batch.admissions:
+            executor.admit(admission)
+        executor._grow(batch)
+        if step_s:
+            time.sleep(step_s)
+        if not executor.is_tail:
+            return StepOutput(torch.zeros(batch.tokens, executor.hidden_size, dtype=executor.dtype))
+        drawn = token_at(time.monotonic())
+        return StepOutput(
+            None, tuple(DrawnToken(one.request_id, drawn) for one in batch.spans if one.samples)
+        )
+
+    return step
+
+
+def _main() -> None:
+    step_s, load = float(sys.argv[1]), start._load_executor
+
+    def load_idle(*words: Any) -> StageExecutor:
+        """The KV's shape is learned from one real step, while loading."""
+        executor = load(*words)
+        StageExecutor.step = _step_of(step_s)  # type: ignore[method-assign]
+        return executor
+
+    start._load_executor = load_idle  # type: ignore[assignment]
+    sys.argv = sys.argv[:1]
+    stage_process.main()
+
+
+if __name__ == "__main__":
+    _main()
