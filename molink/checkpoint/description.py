@@ -16,7 +16,7 @@ from molink.checkpoint.checkpoint import Checkpoint, open_checkpoint
 from molink.checkpoint.quantized.declared import read_declared
 from molink.errors import CheckpointError, UnsupportedModelError
 
-__all__ = ["ModelDescription", "describe"]
+__all__ = ["ModelDescription", "describe", "text_settings"]
 
 ALIASES = {
     "num_hidden_layers": ("n_layer", "n_layers", "num_layers"),
@@ -66,15 +66,23 @@ def describe(model: str | Checkpoint) -> ModelDescription:
     )
 
 
+def text_settings(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The part of a parsed config.json that speaks of the text model: all of it, or one entry."""
+    thinker = config.get("thinker_config")
+    if isinstance(thinker, dict):
+        return text_settings(thinker)
+    parts = [config.get(name) for name in ("text_config", "llm_config")]
+    return next((part for part in parts if isinstance(part, dict)), config)
+
+
 class ConfigFacts:
     """Reader of facts in a config: its text part, the whole, then the defaults of its class."""
 
     def __init__(self, checkpoint: Checkpoint) -> None:
         self._checkpoint = checkpoint
         whole = checkpoint.config()
-        text = whole.get("text_config")
         self._whole = whole
-        self._text: dict[str, Any] = text if isinstance(text, dict) else whole
+        self._text = text_settings(whole)
         if not isinstance(whole.get("model_type"), str):
             raise CheckpointError(f"config.json of {checkpoint.name} names no model_type")
 

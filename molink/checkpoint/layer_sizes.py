@@ -107,7 +107,7 @@ def _summed(sizes: Mapping[str, int]) -> _Sums:
                 sums.experts[home] = sums.experts.get(home, 0) + size
         elif home in (Place.EMBEDDING, Place.FIRST):
             sums.head += size
-        else:
+        elif home is not Place.BESIDE:
             sums.tail += size
             sums.has_output |= home is Place.OUTPUT
     return sums

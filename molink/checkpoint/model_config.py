@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from molink.checkpoint.description import text_settings
 from molink.checkpoint.model_shape import ModelShape
 from molink.errors import UserError
 
@@ -114,8 +115,7 @@ def _read(path: Path) -> Config:
         raise UserError(f"{path} is not JSON ({error}): give a model's config.json.") from error
     if not isinstance(config, dict):
         raise UserError(f"{path} holds no JSON object: give a model's config.json.")
-    inner = config.get("text_config") or config.get("llm_config")
-    return {**config, **inner} if isinstance(inner, dict) else config
+    return {**config, **text_settings(config)}
 
 
 def _shape(name: str, config: Config) -> ModelShape:

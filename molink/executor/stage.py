@@ -24,6 +24,7 @@ from molink.executor.devices import free_memory_bytes, propose_kv_tokens
 from molink.executor.grammar import Grammars
 from molink.executor.kv_pool import KvPool
 from molink.executor.prompt_scores import prompt_rows, prompt_scores
+from molink.executor.quantized.linear import use_cuda_kernels
 from molink.executor.sampling import DrawnToken, SequenceHistory, sample
 from molink.executor.step_plan import plan_step
 from molink.executor.weights import Progress, StagePart
@@ -115,6 +116,8 @@ class StageExecutor:
         fit_skips(self.model, self._warm_up)
         if self.device.type == "cpu":
             rewrite(self.model, self._warm_up, embeds=self.is_head, progress=progress)
+        else:
+            use_cuda_kernels(self.model, self.dtype)
         self._warm_up()
         if kv_tokens is None:
             free_bytes = free_memory_bytes(self.device)
