@@ -17,16 +17,16 @@ import torch
 from molink.checkpoint.description import ModelDescription
 from molink.errors import StageError, UnsupportedModelError
 from molink.executor.architecture.pruning import fit_skips
-from molink.executor.attention import AttentionStep, active_step
+from molink.executor.attention.function import AttentionStep, active_step
+from molink.executor.attention.kv_pool import KvPool
+from molink.executor.attention.step_plan import plan_step
 from molink.executor.cpu.packed_linear import PackedLinear
 from molink.executor.cpu.rewriting import rewrite
 from molink.executor.devices import free_memory_bytes, propose_kv_tokens
 from molink.executor.grammar import Grammars
-from molink.executor.kv_pool import KvPool
 from molink.executor.prompt_scores import prompt_rows, prompt_scores
 from molink.executor.quantized.linear import use_cuda_kernels
 from molink.executor.sampling import DrawnToken, SequenceHistory, sample
-from molink.executor.step_plan import plan_step
 from molink.executor.weights import Progress, StagePart
 from molink.wire.frames import PromptScore
 from molink_scheduler.batch import Admission, Batch, BatchClass, Release, Span
@@ -117,7 +117,7 @@ class StageExecutor:
         if self.device.type == "cpu":
             rewrite(self.model, self._warm_up, embeds=self.is_head, progress=progress)
         else:
-            use_cuda_kernels(self.model, self.dtype)
+            use_cuda_kernels(self.model)
         self._warm_up()
         if kv_tokens is None:
             free_bytes = free_memory_bytes(self.device)

@@ -29,7 +29,7 @@ from molink.checkpoint.shard_plan import TEXT_NAMES, stores_output_matrix
 from molink.errors import CheckpointError, UnsupportedModelError, UserError
 from molink.executor.architecture.pruning import Skip, Zero, decoder_layers, stage_class
 from molink.executor.architecture.text_model import causal_class, text_part
-from molink.executor.attention import ATTENTION_NAME
+from molink.executor.attention.function import ATTENTION_NAME
 from molink.executor.experts import EXPERTS_NAME
 from molink.executor.quantized.filling import fill, stage_weights, with_shells
 from molink.executor.tensor_names import TensorNames

@@ -13,7 +13,7 @@ from molink.checkpoint.description import ModelDescription, describe
 from molink.errors import UnsupportedModelError
 from molink.executor.architecture import self_test
 from molink.executor.architecture.self_test import check_architecture
-from molink.executor.attention import ATTENTION_NAME
+from molink.executor.attention.function import ATTENTION_NAME
 from molink.executor.experts import EXPERTS_NAME
 from tests.executor.cpu_stages import cpu_stage
 from tests.executor.tiny_models import save_tiny
