@@ -13,10 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from molink.checkpoint.checkpoint import Checkpoint, open_checkpoint
+from molink.checkpoint.model_config import text_settings
 from molink.checkpoint.quantized.declared import read_declared
 from molink.errors import CheckpointError, UnsupportedModelError
 
-__all__ = ["ModelDescription", "describe", "text_settings"]
+__all__ = ["ModelDescription", "describe"]
 
 ALIASES = {
     "num_hidden_layers": ("n_layer", "n_layers", "num_layers"),
@@ -64,15 +65,6 @@ def describe(model: str | Checkpoint) -> ModelDescription:
         eos_token_ids=facts.eos_token_ids(),
         dtype=facts.dtype(),
     )
-
-
-def text_settings(config: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The part of a parsed config.json that speaks of the text model: all of it, or one entry."""
-    thinker = config.get("thinker_config")
-    if isinstance(thinker, dict):
-        return text_settings(thinker)
-    parts = [config.get(name) for name in ("text_config", "llm_config")]
-    return next((part for part in parts if isinstance(part, dict)), config)
 
 
 class ConfigFacts:

@@ -11,12 +11,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from molink.checkpoint.description import text_settings
 from molink.checkpoint.mixers import attending_layers, recurrent_parameters
 from molink.checkpoint.model_shape import ModelShape
 from molink.errors import UserError
 
-__all__ = ["KNOWN_CONFIGS", "known_models", "model_shape"]
+__all__ = ["KNOWN_CONFIGS", "known_models", "model_shape", "text_settings"]
 
 Config = Mapping[str, Any]
 
@@ -111,6 +110,15 @@ def model_shape(name_or_path: str | Path) -> ModelShape:
         f"no model {name}: give a config.json, a directory that holds one, or one of "
         f"{', '.join(known_models())}."
     )
+
+
+def text_settings(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The part of a parsed config.json that speaks of the text model: all of it, or one entry."""
+    thinker = config.get("thinker_config")
+    if isinstance(thinker, dict):
+        return text_settings(thinker)
+    parts = [config.get(name) for name in ("text_config", "llm_config")]
+    return next((part for part in parts if isinstance(part, dict)), config)
 
 
 def _read(path: Path) -> Config:
