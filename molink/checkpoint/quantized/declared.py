@@ -81,7 +81,7 @@ class DeclaredQuantization:
     """The part of a quantization config that tensors do not tell."""
 
     method: str | None = None
-    """`quant_method`: compressed-tensors, awq, gptq, mxfp4 or fp8; None where nothing is declared."""
+    """compressed-tensors, awq, gptq, mxfp4 or fp8; None where nothing is declared."""
     bits: int | None = None
     """Of an integer code, where the config says."""
     group: int | None = None
