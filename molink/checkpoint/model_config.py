@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from molink.checkpoint.description import text_settings
+from molink.checkpoint.mixers import attending_layers, recurrent_parameters
 from molink.checkpoint.model_shape import ModelShape
 from molink.errors import UserError
 
@@ -30,6 +31,14 @@ WITHOUT_GATE = (
 
 TIED_WHEN_SILENT = ("gpt2", "gpt_bigcode", "opt", "bloom", "mpt", "gemma", "gemma2", "gemma3_text")
 """Model types whose configs leave `tie_word_embeddings` out because it is true."""
+
+EXPERTS_PER_TOKEN = (
+    *("num_experts_per_tok", "num_experts_per_token", "experts_per_token"),
+    *("moe_top_k", "moe_topk", "moe_k", "top_k_experts"),
+)
+
+WITH_OUTPUT_GATE = ("qwen3_next", "qwen3_5_text", "qwen3_5_moe_text")
+"""Model types whose attention multiplies what it found with a gate of its own."""
 
 DTYPE_BYTES = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2}
 
@@ -127,7 +136,7 @@ def _shape(name: str, config: Config) -> ModelShape:
     dtype_bytes = DTYPE_BYTES.get(str(config.get("dtype") or config.get("torch_dtype")), 2)
     return ModelShape(
         name=name,
-        layers=_count(name, config, "num_hidden_layers", "n_layer", "num_layers", "n_layers"),
+        layers=_layers(name, config),
         hidden_size=hidden,
         intermediate_size=_intermediate(name, config, hidden, experts),
         heads=heads,
@@ -145,6 +154,13 @@ def _shape(name: str, config: Config) -> ModelShape:
     )
 
 
+def _layers(name: str, config: Config) -> int:
+    kinds = config.get("layers_block_type")
+    default = len(kinds) if isinstance(kinds, list) and kinds else None
+    names = ("num_hidden_layers", "n_layer", "num_layers", "n_layers")
+    return _count(name, config, *names, default=default)
+
+
 def _kv_heads(name: str, config: Config, heads: int) -> int:
     if config.get("multi_query") and not config.get("new_decoder_architecture"):
         return 1
@@ -158,10 +174,26 @@ def _tied(config: Config) -> bool:
 def _attention(
     name: str, config: Config, hidden: int, heads: int, kv_heads: int, head_size: int
 ) -> dict[str, int]:
-    """Those numbers of ModelShape that depend on how attention is built."""
+    """Those numbers of ModelShape that depend on how attention is built: means over all layers,
+    some of which may have a recurrence instead."""
     if config.get("kv_lora_rank"):
-        return _latent_attention(name, config, hidden, heads)
+        attention = _latent_attention(name, config, hidden, heads)
+    else:
+        attention = _plain_attention(config, hidden, heads, kv_heads, head_size)
+    layers = _layers(name, config)
+    attending = attending_layers(config, layers)
+    means = {key: -(-value * attending // layers) for key, value in attention.items()}
+    others = (layers - attending) * recurrent_parameters(config, hidden)
+    means["attention_parameters"] += others // layers
+    return means
+
+
+def _plain_attention(
+    config: Config, hidden: int, heads: int, kv_heads: int, head_size: int
+) -> dict[str, int]:
     projections = 2 * heads * head_size + 2 * kv_heads * head_size
+    if config.get("attn_output_gate", config.get("model_type") in WITH_OUTPUT_GATE):
+        projections += heads * head_size
     return {
         "attention_parameters": hidden * projections,
         "attention_width": 2 * heads * head_size,
@@ -195,7 +227,10 @@ def _latent_attention(name: str, config: Config, hidden: int, heads: int) -> dic
 def _intermediate(name: str, config: Config, hidden: int, experts: int) -> int:
     if experts > 1 and config.get("moe_intermediate_size"):
         return _count(name, config, "moe_intermediate_size")
-    names = ("intermediate_size", "n_inner", "ffn_dim", "ffn_hidden_size", "hidden_dim")
+    names: tuple[str, ...] = ("intermediate_size", "n_inner", "ffn_dim", "ffn_hidden_size")
+    names += ("hidden_dim",)
+    if experts == 1:
+        names = ("shared_intermediate_size", *names)  # Granite 4 without experts has that one.
     width = _count(name, config, *names, default=4 * hidden)
     return width // 2 if config.get("model_type") == "qwen" else width  # counts gate and up
 
@@ -203,19 +238,21 @@ def _intermediate(name: str, config: Config, hidden: int, experts: int) -> int:
 def _experts(name: str, config: Config) -> tuple[int, int, int]:
     """Experts of a layer, how many of them a row passes, and the width of the shared one."""
     names = ("num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts")
-    experts = _count(name, config, *names, default=1)
+    if all(not config.get(name) for name in names):
+        return 1, 1, 0
+    experts = _count(name, config, *names)
     if experts == 1:
         return 1, 1, 0
-    names = ("num_experts_per_tok", "num_experts_per_token", "experts_per_token", "moe_top_k")
-    per_token = _count(name, config, *names)
+    per_token = _count(name, config, *EXPERTS_PER_TOKEN)
     if per_token > experts:
         raise UserError(f"{name} chooses {per_token} of {experts} experts: check its config.json.")
     return experts, per_token, _shared_width(name, config)
 
 
 def _shared_width(name: str, config: Config) -> int:
-    if config.get("shared_expert_intermediate_size"):
-        return _count(name, config, "shared_expert_intermediate_size")
+    for width in ("shared_expert_intermediate_size", "shared_intermediate_size"):
+        if config.get(width):
+            return _count(name, config, width)
     if config.get("n_shared_experts"):
         experts = _count(name, config, "n_shared_experts")
         return experts * _count(name, config, "moe_intermediate_size")

@@ -32,7 +32,8 @@ class ModelShape:
     vocabulary: int
     tied_embeddings: bool
     attention_parameters: int
-    """Of one layer: the projections to queries, keys and values and back."""
+    """Of one layer: the projections to queries, keys and values and back. In a hybrid model this
+    and the next two are means over all layers, of which some have a recurrence instead."""
     attention_width: int
     """Query heads times the sizes of a key and of a value: half the FLOPs of a row and a key."""
     kv_values: int

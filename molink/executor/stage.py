@@ -117,7 +117,7 @@ class StageExecutor:
         if self.device.type == "cpu":
             rewrite(self.model, self._warm_up, embeds=self.is_head, progress=progress)
         else:
-            use_cuda_kernels(self.model, self.dtype)
+            use_cuda_kernels(self.model)
         self._warm_up()
         if kv_tokens is None:
             free_bytes = free_memory_bytes(self.device)

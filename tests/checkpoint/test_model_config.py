@@ -4,7 +4,7 @@ import json
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM
 
 from molink.checkpoint.model_config import known_models, model_shape
 from molink.errors import UserError
@@ -180,3 +180,59 @@ def test_a_file_that_is_no_config_is_refused(tmp_path, text):
 def test_a_directory_without_config_is_refused(tmp_path):
     with pytest.raises(UserError, match="cannot read"):
         model_shape(tmp_path)
+
+
+QWEN_3_5 = dict(
+    model_type="qwen3_5_text",
+    num_hidden_layers=64,
+    hidden_size=5120,
+    intermediate_size=17408,
+    num_attention_heads=24,
+    num_key_value_heads=4,
+    head_dim=256,
+    vocab_size=248_320,
+    linear_num_key_heads=16,
+    linear_num_value_heads=48,
+    linear_key_head_dim=128,
+    linear_value_head_dim=128,
+)
+
+
+@pytest.mark.parametrize(
+    "kinds",
+    [
+        dict(layer_types=(["linear_attention"] * 3 + ["full_attention"]) * 16),
+        dict(full_attention_interval=4),
+        dict(attn_layer_indices=list(range(3, 64, 4))),
+        dict(attn_layer_period=4, attn_layer_offset=3),
+        dict(hybrid_override_pattern="M-M*" * 16),
+        dict(linear_attn_config={"full_attn_layers": list(range(3, 64, 4))}),
+    ],
+)
+def test_layers_with_a_recurrence_keep_no_keys(shape_of, kinds):
+    """Qwen3.5 27B as published: 26.9 billion parameters, 64 KB of KV for a token."""
+    shape = shape_of(**QWEN_3_5, **kinds)
+    assert shape.parameters == pytest.approx(26.9e9, rel=2e-3)
+    assert shape.layers * shape.kv_token_bytes == 65_536
+
+
+@pytest.mark.parametrize(
+    ("model_type", "settings"),
+    [
+        ("qwen3_next", {}),
+        ("olmo_hybrid", {}),
+        ("bamba", dict(attn_layer_indices=[9, 18, 27])),
+        ("granitemoehybrid", dict(num_local_experts=0, num_experts_per_tok=0)),
+    ],
+)
+def test_parameters_of_hybrid_families(model_type, settings, tmp_path):
+    config = AutoConfig.for_model(model_type, **settings)
+    config.save_pretrained(tmp_path)
+    with torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(config)
+    expected = sum(one.numel() for one in model.parameters())
+    assert model_shape(tmp_path).parameters == pytest.approx(expected, rel=2e-2)
+
+
+def test_a_model_without_experts_may_say_so(shape_of):
+    assert shape_of(num_local_experts=0, num_experts_per_tok=0).experts == 1

@@ -42,7 +42,7 @@ def _pack_stack(module: nn.Module, name: str) -> None:
 def _pack_quantized(stack: ExpertStack) -> None:
     for expert, linear in enumerate(stack.linears):
         assert isinstance(linear, QuantizedLinear)
-        packed = quantized_linear(linear.quantized, None)
+        packed = quantized_linear(linear.quantized, None, linear.dtype)
         if packed is None:
             return  # The others have its shape and format.
         stack.linears[expert] = packed

@@ -1,17 +1,18 @@
-"""Products on a CPU with weights that stay in few bits.
+"""Products on a CPU with weights that stay in few bits: our kernels, else torch's operator.
 
-Each layout is compared with the unpacked matrix when a layer is made; where none suits, the caller
+Without a C compiler, as on most PCs with Windows, torch's operator for four bits in bf16 is left.
+Each layer is compared with the unpacked matrix when it is made; where nothing suits, the caller
 unpacks the matrix for each product, which is right everywhere and slow.
 
 What is packed here depends on this machine's instruction set: it is never stored and never sent.
 """
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 
+from molink.executor.cpu.coded_linear import coded_linear
 from molink.executor.cpu.packed_linear import PackedLinear
 from molink.executor.quantized.packed import Int4Weight, QuantizedWeight
 
@@ -61,21 +62,19 @@ class TorchInt4Linear(PackedLinear):
         return y if self._bias is None else y + self._bias
 
 
-Layout = Callable[[QuantizedWeight, torch.Tensor | None], PackedLinear]
-LAYOUTS: tuple[Layout, ...] = (TorchInt4Linear,)
-"""Best first."""
+def quantized_linear(
+    weight: QuantizedWeight, bias: torch.Tensor | None, dtype: torch.dtype
+) -> PackedLinear | None:
+    """The fastest layer that this CPU has for a weight and rows of `dtype`; None: it has none."""
+    return coded_linear(weight, bias, dtype) or _torch_linear(weight, bias)
 
 
-def quantized_linear(weight: QuantizedWeight, bias: torch.Tensor | None) -> PackedLinear | None:
-    """The fastest layer that this CPU has for a weight; None where it has none."""
-    for layout in LAYOUTS:
-        try:
-            layer = layout(weight, bias)
-        except (RuntimeError, AttributeError, NotImplementedError):
-            continue
-        if _agrees(layer, weight, bias):
-            return layer
-    return None
+def _torch_linear(weight: QuantizedWeight, bias: torch.Tensor | None) -> PackedLinear | None:
+    try:
+        layer = TorchInt4Linear(weight, bias)
+        return layer if _agrees(layer, weight, bias) else None
+    except (RuntimeError, AttributeError, NotImplementedError):
+        return None
 
 
 def _packed_by_torch(weight: Int4Weight) -> torch.Tensor:

@@ -159,9 +159,10 @@ def _pack_group(model: nn.Module, names: list[str]) -> None:
 def _pack_quantized(linears: Sequence[QuantizedLinear]) -> PackedLinear | None:
     weight = joined([linear.quantized for linear in linears])
     bias = joined_bias(linears)
-    packed = quantized_linear(weight, bias)
+    dtype = linears[0].dtype
+    packed = quantized_linear(weight, bias, dtype)
     if packed is None and len(linears) > 1:
-        return QuantizedLinear(weight, bias)
+        return QuantizedLinear(weight, bias, dtype)
     return packed
 
 

@@ -38,17 +38,20 @@ TOLERANCE = 2e-2
 class QuantizedLinear(PackedLinear):
     """Linear layer whose weight is unpacked for each product: right for every format, everywhere.
 
-    It computes what the unpacked matrix in the format of its input gives.
+    It computes, for rows of `dtype`, what the unpacked matrix in that format gives.
     """
 
-    def __init__(self, quantized: QuantizedWeight, bias: torch.Tensor | None) -> None:
+    def __init__(
+        self, quantized: QuantizedWeight, bias: torch.Tensor | None, dtype: torch.dtype
+    ) -> None:
         super().__init__(quantized, bias)
         self.quantized = quantized
+        self.dtype = dtype
         self.bias = None if bias is None else nn.Parameter(bias.detach(), requires_grad=False)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """The product, for inputs [..., in_features]."""
-        return F.linear(x, self.quantized.dequantized(x.dtype), self.bias)
+        return F.linear(x, self.quantized.dequantized(self.dtype), self.bias)
 
     @property
     def form(self) -> Hashable:
@@ -89,17 +92,17 @@ class CudaInt4Linear(PackedLinear):
         return y if self._bias is None else y + self._bias
 
 
-def use_cuda_kernels(model: nn.Module, dtype: torch.dtype) -> None:
+def use_cuda_kernels(model: nn.Module) -> None:
     """Replace the quantized layers of a model on a GPU by the fastest ones, in place."""
     for name, module in list(model.named_modules()):
         if isinstance(module, QuantizedLinear):
-            model.set_submodule(name, _cuda_linear(module, dtype))
+            model.set_submodule(name, _cuda_linear(module))
 
 
-def _cuda_linear(layer: QuantizedLinear, dtype: torch.dtype) -> PackedLinear:
+def _cuda_linear(layer: QuantizedLinear) -> PackedLinear:
     """The fastest layer on a GPU for what `layer` computes, or itself."""
     quantized = layer.quantized
-    if not isinstance(quantized, Int4Weight) or dtype != torch.bfloat16:
+    if not isinstance(quantized, Int4Weight) or layer.dtype != torch.bfloat16:
         return layer
     if quantized.group not in CUDA_GROUPS:
         return layer

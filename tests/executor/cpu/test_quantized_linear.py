@@ -32,10 +32,16 @@ def test_products_are_those_of_the_unpacked_matrix(rows, biased):
     assert (got.float() - wanted).abs().max() <= 0.01 * wanted.abs().max()
 
 
+@pytest.fixture(autouse=True)
+def without_a_compiler(monkeypatch):
+    monkeypatch.setattr(module, "coded_linear", lambda *arguments: None)
+
+
 def test_a_layer_is_made_where_the_weight_suits():
-    layer = quantized_linear(weight(), None)
-    assert layer is not None
+    layer = quantized_linear(weight(), None, torch.bfloat16)
+    assert isinstance(layer, TorchInt4Linear)
     assert layer.weights_bytes == weight().nbytes
+    assert quantized_linear(weight(dtype=torch.float32), None, torch.float32) is None
 
 
 @pytest.mark.parametrize(
@@ -57,5 +63,5 @@ def test_a_layout_that_multiplies_wrongly_is_not_taken(monkeypatch):
         def forward(self, x):
             return super().forward(x) * 1.1
 
-    monkeypatch.setattr(module, "LAYOUTS", (Wrong,))
-    assert quantized_linear(weight(), None) is None
+    monkeypatch.setattr(module, "TorchInt4Linear", Wrong)
+    assert quantized_linear(weight(), None, torch.bfloat16) is None

@@ -9,6 +9,7 @@ from molink.checkpoint.checkpoint import open_checkpoint
 from molink.checkpoint.quantized.declared import read_declared
 from molink.checkpoint.quantized.recognised import part_names, quantized_weights
 from molink.checkpoint.safetensors_header import read_header
+from molink.executor.cpu.coded_linear import CodedLinear
 from molink.executor.cpu.packed_linear import SharedPart
 from molink.executor.quantized.linear import QuantizedLinear
 from molink_scheduler.request import SamplingParams
@@ -45,7 +46,7 @@ def test_a_stage_counts_the_bytes_that_it_holds(name, tmp_path):
     save_quantized("mixtral", tmp_path, FORMATS[name])
     stage = cpu_stage(tmp_path, range(LAYERS), dtype="bfloat16")
     stored = stage_weights_bytes(tmp_path)
-    assert stored <= stage.weights_bytes <= 1.1 * stored
+    assert 0.95 * stored <= stage.weights_bytes <= 1.1 * stored  # Kernels round scales and rows.
 
 
 def stage_weights_bytes(directory):
@@ -64,7 +65,7 @@ def test_layers_that_share_their_input_are_one_product(tmp_path):
     stage = cpu_stage(tmp_path, range(2))
     parts = [m for m in stage.model.modules() if isinstance(m, SharedPart)]
     assert len(parts) == 2 * 5
-    assert all(isinstance(part.shared.packed, QuantizedLinear) for part in parts)
+    assert all(isinstance(part.shared.packed, CodedLinear | QuantizedLinear) for part in parts)
 
 
 def test_bf16_is_as_near_as_bf16_weights_are(tmp_path):
