@@ -29,8 +29,9 @@ __all__ = [
 Scheme = Mapping[str, Any]
 """JSON object of a config."""
 
-METHODS = ("compressed-tensors", "awq", "gptq", "mxfp4", "fp8")
-"""Values of `quant_method` that are read."""
+SCHEME_KEYS = ("quantization_config", "compression_config")
+"""Where a config, or the text part of one, says how weights are quantized; the second name is that
+of the first compressed-tensors."""
 
 OTHER_METHODS = {
     "bitsandbytes": "bitsandbytes, whose codes belong to its own kernels",
@@ -80,7 +81,7 @@ class DeclaredQuantization:
     """The part of a quantization config that tensors do not tell."""
 
     method: str | None = None
-    """One of METHODS; None where nothing is declared."""
+    """compressed-tensors, awq, gptq, mxfp4 or fp8; None where nothing is declared."""
     bits: int | None = None
     """Of an integer code, where the config says."""
     group: int | None = None
@@ -95,15 +96,18 @@ def read_declared(checkpoint: Checkpoint) -> DeclaredQuantization:
     """What a checkpoint declares. Raises UnsupportedModelError, with one sentence that names what
     to take instead, for a scheme that is not read."""
     config = checkpoint.config()
-    if not isinstance(config.get("quantization_config"), dict):
+    if not any(config.get(key) for key in (*SCHEME_KEYS, "text_config")):
         config = config | _old_gptq(checkpoint)
     return declared_quantization(checkpoint.name, config)
 
 
 def declared_quantization(name: str, config: Scheme) -> DeclaredQuantization:
     """The same from a parsed config.json."""
-    scheme = config.get("quantization_config") or config.get("compression_config")
-    if scheme is None or scheme == {}:
+    text = config.get("text_config")
+    places = (config, text) if isinstance(text, Mapping) else (config,)
+    found = [place.get(key) for place in places for key in SCHEME_KEYS]
+    scheme = next((one for one in found if one), None)
+    if scheme is None:
         return DeclaredQuantization()
     if not isinstance(scheme, Mapping):
         raise refusal(name, "a quantization_config that is no JSON object")

@@ -54,6 +54,12 @@ def test_what_is_read(scheme, wanted):
     assert (found.method, found.bits, found.group, found.zero_offset) == wanted
 
 
+def test_the_text_part_of_a_vision_checkpoint_may_say_it():
+    scheme = {"quant_method": "awq", "bits": 4}
+    config = {"model_type": "m", "text_config": {"quantization_config": scheme}}
+    assert declared_quantization("m", config).method == "awq"
+
+
 def test_the_block_of_fp8():
     assert declared({"quant_method": "fp8", "weight_block_size": [64, 32]}).block == (64, 32)
     assert declared({"quant_method": "fp8"}).block == (128, 128)
