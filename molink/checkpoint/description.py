@@ -13,10 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from molink.checkpoint.checkpoint import Checkpoint, open_checkpoint
-from molink.checkpoint.quantized.declared import read_declared
+from molink.checkpoint.model_config import text_settings
+from molink.checkpoint.quantized.declared import DeclaredQuantization, declared_quantization
 from molink.errors import CheckpointError, UnsupportedModelError
 
-__all__ = ["ModelDescription", "describe"]
+__all__ = ["ModelDescription", "describe", "read_declared"]
 
 ALIASES = {
     "num_hidden_layers": ("n_layer", "n_layers", "num_layers"),
@@ -28,6 +29,9 @@ ALIASES = {
 
 MODEL_LEN_UNBOUNDED = 32768
 """For architectures that state no length (relative positions only)."""
+
+OLD_GPTQ_FILE = "quantize_config.json"
+"""Where the first GPTQ checkpoints keep what later ones have in config.json."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,15 +70,30 @@ def describe(model: str | Checkpoint) -> ModelDescription:
     )
 
 
+def read_declared(checkpoint: Checkpoint) -> DeclaredQuantization:
+    """What a checkpoint declares of its quantized weights. Raises UnsupportedModelError for a
+    scheme that is not read."""
+    config = checkpoint.config()
+    if not isinstance(config.get("quantization_config"), dict):
+        config = config | _old_gptq(checkpoint)
+    return declared_quantization(checkpoint.name, config)
+
+
+def _old_gptq(checkpoint: Checkpoint) -> dict[str, Any]:
+    if not (checkpoint.directory / OLD_GPTQ_FILE).is_file():
+        return {}
+    scheme = checkpoint.small_file(OLD_GPTQ_FILE)
+    return {"quantization_config": {"quant_method": "gptq", **scheme}}
+
+
 class ConfigFacts:
     """Reader of facts in a config: its text part, the whole, then the defaults of its class."""
 
     def __init__(self, checkpoint: Checkpoint) -> None:
         self._checkpoint = checkpoint
         whole = checkpoint.config()
-        text = whole.get("text_config")
         self._whole = whole
-        self._text: dict[str, Any] = text if isinstance(text, dict) else whole
+        self._text = text_settings(whole)
         if not isinstance(whole.get("model_type"), str):
             raise CheckpointError(f"config.json of {checkpoint.name} names no model_type")
 

@@ -12,18 +12,21 @@ Asking the loader itself was rejected: it needs torch and a skeleton of the mode
 megabytes and seconds in an agent that shall idle in 80 MB.
 """
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
 from molink.checkpoint.description import ALIASES
+from molink.checkpoint.model_config import text_settings
 from molink.errors import UserError
 
 __all__ = [
     "ADDED_POSITIONS",
     "AFTER_LAYERS",
     "BEFORE_LAYERS",
+    "TEXT_NAMES",
     "FileNeed",
     "Home",
     "Place",
@@ -32,6 +35,7 @@ __all__ = [
     "homes_of_tensors",
     "plan_shards",
     "shape_of",
+    "stores_output_matrix",
 ]
 
 # Architectures have no common names for the modules around the decoder's layers, so these lists
@@ -78,6 +82,24 @@ AFTER_LAYERS = frozenset(
 """Names of modules after the last layer."""
 
 
+TEXT_NAMES = {
+    r"^model\.language_model\.": "model.",
+    r"^language_model\.model\.": "model.",
+    r"^model\.text_model\.": "model.",
+    r"^llm\.model\.": "model.",
+    r"^thinker\.model\.": "model.",
+    r"^(language_model|llm|thinker)\.lm_head\.": "lm_head.",
+}
+"""How checkpoints that take more than text begin the names of their text model's tensors (a
+pattern), and how a checkpoint of text alone begins them."""
+
+BESIDE_TEXT = re.compile(
+    r"(^|\.)(visual|vision_tower|vision_model|audio_tower|multi_modal_projector|talker|mtp|mtp_\w+)\."
+)
+"""In names of tensors that take pictures or sound, speak, or draft, where those of the text model
+have names of their own."""
+
+
 class Place(StrEnum):
     """Place around the layers where a tensor belongs that is of none."""
 
@@ -91,6 +113,8 @@ class Place(StrEnum):
     """The output matrix."""
     SHARED = "shared"
     """No rule knows it: every stage gets it."""
+    BESIDE = "beside"
+    """A part beside the text model, for pictures, sound or drafts: no stage gets it."""
 
 
 Home = int | Place
@@ -136,8 +160,7 @@ class ShardPlan:
 
 def shape_of(config: Mapping[str, Any]) -> WeightsLayout:
     """The layout that a parsed config.json states."""
-    text = config.get("text_config")
-    facts = text if isinstance(text, dict) else config
+    facts = text_settings(config)
     names = ("num_hidden_layers", *ALIASES["num_hidden_layers"])
     counts = [facts[name] for name in names if isinstance(facts.get(name), int)]
     tied = facts.get("tie_word_embeddings", config.get("tie_word_embeddings"))
@@ -162,9 +185,36 @@ def plan_shards(weight_map: Mapping[str, str], shape: WeightsLayout, layers: ran
 
 def homes_of_tensors(names: Iterable[str], layers_total: int | None) -> dict[str, Home]:
     """The home of every tensor; layers from `layers_total` on are extras that no stage loads."""
-    names = list(names)
-    root = _layer_list(names, layers_total)
-    return {name: Place.SHARED if root is None else _home(name, root) for name in names}
+    text_names = _text_names(names)
+    root = _layer_list([name for name in text_names.values() if name is not None], layers_total)
+    return {name: _home(text_name, root) for name, text_name in text_names.items()}
+
+
+def stores_output_matrix(names: Iterable[str]) -> bool:
+    """Whether a checkpoint has an output matrix beside its token embeddings."""
+    text_names = _text_names(names).values()
+    return any(name is not None and OUTPUT_MATRICES & set(name.split(".")) for name in text_names)
+
+
+def _text_names(names: Iterable[str]) -> dict[str, str | None]:
+    """What a checkpoint of text alone would call each tensor; None: it is beside the text."""
+    renamed = {name: _text_name(name) for name in names}
+    is_part = any(name != text_name for name, text_name in renamed.items())
+    return {
+        name: text_name
+        if BESIDE_TEXT.search(name) is None
+        and (not is_part or name != text_name or OUTPUT_MATRICES & set(name.split(".")))
+        else None
+        for name, text_name in renamed.items()
+    }
+
+
+def _text_name(name: str) -> str:
+    for pattern, beginning in TEXT_NAMES.items():
+        renamed = re.sub(pattern, beginning, name)
+        if renamed != name:
+            return renamed
+    return name
 
 
 def _layer_list(names: Iterable[str], layers_total: int | None) -> str | None:
@@ -184,9 +234,13 @@ def _layer_list(names: Iterable[str], layers_total: int | None) -> str | None:
     return lists[0] if len(lists) == 1 else None
 
 
-def _home(name: str, root: str) -> Home:
+def _home(name: str | None, root: str | None) -> Home:
     """`root` is the prefix of layers, such as "model.layers."; what is around them shares its
     beginning "model." or stands at the top."""
+    if name is None:
+        return Place.BESIDE
+    if root is None:
+        return Place.SHARED
     if name.startswith(root):
         number = name[len(root) :].split(".", 1)[0]
         return int(number) if number.isdecimal() else Place.SHARED

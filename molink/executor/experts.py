@@ -10,7 +10,7 @@ Rows are sorted by their expert once, so that each expert sees its rows as one p
 Shapes: T rows, k experts of a row, D hidden size, P = T k pairs of a row and an expert of it.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
@@ -37,13 +37,15 @@ class ExpertStack(nn.Module):
     def __getitem__(self, expert: int) -> nn.Module:
         return self.linears[expert]
 
-    def __len__(self) -> int:
-        return len(self.linears)
+    def __iter__(self) -> Iterator[nn.Module]:
+        return iter(self.linears)
 
 
 def is_experts(module: nn.Module) -> bool:
     """Whether a module's product with its experts is computed by the registered function."""
-    return hasattr(module, "has_gate") and hasattr(module, "is_transposed")
+    config = getattr(module, "config", None)
+    under_interface = hasattr(module, "has_gate") and hasattr(module, "is_transposed")
+    return under_interface and getattr(config, "_experts_implementation", None) == EXPERTS_NAME
 
 
 def experts(

@@ -23,7 +23,9 @@ from transformers.cache_utils import Cache
 from molink.checkpoint.description import ModelDescription
 from molink.errors import StageError, UnsupportedModelError
 from molink.executor.architecture.pruning import fit_skips
-from molink.executor.attention import AttentionStep, active_step
+from molink.executor.attention.function import AttentionStep, active_step
+from molink.executor.attention.kv_pool import KvPool
+from molink.executor.attention.step_plan import plan_step
 from molink.executor.cpu.packed_linear import PackedLinear
 from molink.executor.cpu.rewriting import rewrite
 from molink.executor.devices import (
@@ -33,8 +35,8 @@ from molink.executor.devices import (
     propose_state_slots,
 )
 from molink.executor.grammar import Grammars
-from molink.executor.kv_pool import KvPool
 from molink.executor.prompt_scores import prompt_rows, prompt_scores
+from molink.executor.quantized.linear import use_cuda_kernels
 from molink.executor.recurrent.finding import TRIAL_TOKENS, stage_mixers
 from molink.executor.recurrent.library_mixers import settle_mixers
 from molink.executor.recurrent.projections import hoist
@@ -46,7 +48,6 @@ from molink.executor.recurrent.staged_mixer import (
 )
 from molink.executor.recurrent.state_pool import StatePool
 from molink.executor.sampling import DrawnToken, SequenceHistory, sample
-from molink.executor.step_plan import plan_step
 from molink.executor.weights import Progress, StagePart
 from molink.wire.frames import PromptScore
 from molink_scheduler.batch import Admission, Batch, BatchClass, Release, Span
@@ -153,6 +154,8 @@ class StageExecutor:
         self._calls = None  # Nobody has called a mixer yet.
         if self.device.type == "cpu":
             rewrite(self.model, self._warm_up, embeds=self.is_head, progress=progress)
+        else:
+            use_cuda_kernels(self.model)
         hoist(self._mixers, self._warm_up)
         self._warm_up()
         free_bytes = free_memory_bytes(self.device)

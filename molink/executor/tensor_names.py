@@ -9,6 +9,8 @@ from typing import Any
 from transformers.conversion_mapping import get_model_conversion_mapping
 from transformers.core_model_loading import WeightConverter, WeightRenaming, rename_source_key
 
+from molink.checkpoint.shard_plan import TEXT_NAMES
+
 __all__ = ["TensorNames"]
 
 
@@ -16,7 +18,7 @@ class TensorNames:
     """Names of stored tensors and what the library makes of them for one model."""
 
     def __init__(self, skeleton: Any) -> None:
-        transforms = get_model_conversion_mapping(skeleton, None, None)
+        transforms = get_model_conversion_mapping(skeleton, dict(TEXT_NAMES), None)
         self._renamings = [one for one in transforms if isinstance(one, WeightRenaming)]
         self._converters = [one for one in transforms if isinstance(one, WeightConverter)]
         self._prefix = skeleton.base_model_prefix

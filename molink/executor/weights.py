@@ -21,14 +21,15 @@ from typing import Any
 import torch
 from torch import nn
 from transformers import AutoConfig
-from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
 from transformers.utils import logging as transformers_logging
 
 from molink.checkpoint.checkpoint import INDEX, Checkpoint
-from molink.checkpoint.quantized.declared import read_declared
-from molink.errors import CheckpointError, UnsupportedModelError, UserError
-from molink.executor.architecture.pruning import Skip, Zero, stage_class
-from molink.executor.attention import ATTENTION_NAME
+from molink.checkpoint.description import read_declared
+from molink.checkpoint.shard_plan import TEXT_NAMES, stores_output_matrix
+from molink.errors import CheckpointError, MolinkError, UnsupportedModelError, UserError
+from molink.executor.architecture.pruning import Skip, Zero, decoder_layers, stage_class
+from molink.executor.architecture.text_model import causal_class, text_part
+from molink.executor.attention.function import ATTENTION_NAME
 from molink.executor.experts import EXPERTS_NAME
 from molink.executor.quantized.filling import fill, stage_weights, with_shells
 from molink.executor.tensor_names import TensorNames
@@ -85,25 +86,21 @@ def load_model_config(checkpoint: Checkpoint) -> Any:
             f"transformers does not know the architecture of {checkpoint.name}, "
             "and MoLink runs no code from checkpoints"
         ) from error
-    if type(config) not in MODEL_FOR_CAUSAL_LM_MAPPING or config.is_encoder_decoder:
+    text = text_part(config)
+    if text is None:
         raise UnsupportedModelError(
             f"{checkpoint.name} ({config.model_type}) is not a decoder-only language model"
         )
-    if config.get_text_config() is not config:
-        raise UnsupportedModelError(
-            f"{checkpoint.name} ({config.model_type}) takes more than text, "
-            "which stages cannot serve yet; use a text-only checkpoint"
-        )
-    config._attn_implementation = ATTENTION_NAME
-    config._experts_implementation = EXPERTS_NAME
-    if hasattr(config, "quantization_config"):
-        del config.quantization_config  # Its quantizers stay away: `quantized` reads such weights.
-    return config
+    text._attn_implementation = ATTENTION_NAME
+    text._experts_implementation = EXPERTS_NAME
+    if hasattr(text, "quantization_config"):
+        del text.quantization_config  # Its quantizers stay away: `quantized` reads such weights.
+    return text
 
 
 def build_stage_class(config: Any, part: StagePart) -> Any:
     """The pruned model class of one stage."""
-    model_class = MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]
+    model_class = causal_class(config)
     return stage_class(model_class, part.layers, is_head=part.is_head, is_tail=part.is_tail)
 
 
@@ -118,8 +115,11 @@ def load_model(
     or broken.
     """
     declared = read_declared(checkpoint)
+    weight_map = checkpoint.weight_map()
+    if stores_output_matrix(weight_map):
+        config.tie_word_embeddings = False  # Whatever it says: Qwen3-VL-MoE's is wrong.
     pruned_class = build_stage_class(config, part)
-    weight_map = needed_tensors(pruned_class, config, checkpoint.weight_map())
+    weight_map = needed_tensors(pruned_class, config, weight_map)
     paths = _fetched(checkpoint, weight_map, progress)
     quantized = stage_weights(
         checkpoint.name, declared, _skeleton(pruned_class, config), weight_map, paths
@@ -176,8 +176,8 @@ def needed_tensors(pruned_class: Any, config: Any, weight_map: dict[str, str]) -
     """The entries of a weight map that the stage needs.
 
     A tensor is left out when its path, after the library's renames, runs into a part that another
-    stage owns. Paths, not parameter names, are compared: quantizers add suffixes that only they
-    understand.
+    stage owns or that the text model does not have. Paths, not parameter names, are compared:
+    quantizers add suffixes that only they understand.
     """
     skeleton = _skeleton(pruned_class, config)
     names = TensorNames(skeleton)
@@ -185,29 +185,33 @@ def needed_tensors(pruned_class: Any, config: Any, weight_map: dict[str, str]) -
     for name, file in weight_map.items():
         renamed = names.renamed(name)
         owned = renamed in names or name in names
-        if owned or not (
-            _belongs_elsewhere(skeleton, renamed) or _belongs_elsewhere(skeleton, name)
-        ):
+        if owned or _is_owned(skeleton, renamed) or _is_owned(skeleton, name):
             needed[name] = file
     return needed
 
 
-def _belongs_elsewhere(model: Any, name: str) -> bool:
-    """Whether a dotted path meets a replaced module.
+def _is_owned(model: Any, name: str) -> bool:
+    """Whether a dotted path leads into a part of the model that was not replaced.
 
     The path begins at the model or, in a bare checkpoint, at its decoder.
     """
     inner = getattr(model, model.base_model_prefix, None)
-    roots = [model] if inner is None else [model, inner]
-    return any(_meets_replacement(root, name.split(".")) for root in roots)
+    ends = [_end(root, name.split(".")) for root in (model, inner) if root is not None]
+    decoder = model.get_decoder()
+    layers = decoder.get_submodule(decoder_layers(model)[0])
+    if any(isinstance(end, Skip | Zero) for end in ends):
+        return False
+    return any(end not in (model, inner, decoder, layers) for end in ends)
 
 
-def _meets_replacement(module: nn.Module | None, path: Iterable[str]) -> bool:
+def _end(module: nn.Module, path: Iterable[str]) -> nn.Module:
+    """The last module on a path that exists, or the first that was replaced."""
     for step in path:
-        module = module._modules.get(step) if module is not None else None
-        if isinstance(module, Skip | Zero):
-            return True
-    return False
+        child = module._modules.get(step)
+        if child is None or isinstance(module, Skip | Zero):
+            break
+        module = child
+    return module
 
 
 def _write_stage_directory(
@@ -234,8 +238,15 @@ def _from_pretrained(
     pruned_class._keys_to_ignore_on_load_unexpected = [r".*"]
     try:
         model, report = pruned_class.from_pretrained(
-            directory, config=config, dtype=dtype, output_loading_info=True, use_safetensors=True
+            directory,
+            config=config,
+            dtype=dtype,
+            key_mapping=dict(TEXT_NAMES),
+            output_loading_info=True,
+            use_safetensors=True,
         )
+    except MolinkError:
+        raise
     except Exception as error:
         raise CheckpointError(
             f"the weights of {name} cannot be loaded ({_first_line(error)}): fetch them again"

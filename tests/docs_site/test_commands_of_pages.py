@@ -1,54 +1,23 @@
 """Every command in every page is one that can be typed: its words, options and values are parsed.
 
-They are parsed as the command line parses them, not executed: what they do has tests of its own.
-What a page lets the reader fill in (MODEL, INVITE) is a value; files that must exist are made.
+They are parsed as the command line parses them, those between backticks too; what stands in a block
+is executed in test_commands_run. What a page lets the reader fill in (MODEL, INVITE) is a value;
+files that must exist are made.
 """
 
 import re
 import shlex
-from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import click
 import pytest
 
 from molink.cli.main import cli
-
-ROOT = Path(__file__).parents[2]
-PAGES = [ROOT / "README.md", ROOT / "windows" / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
-
-FENCE = re.compile(r"^ *```(?:\w+)?\n(.*?)^ *```", re.DOTALL | re.MULTILINE)
-INDENTED = re.compile(r"(?:^    .*\n)+", re.MULTILINE)
-SPAN = re.compile(r"(?<!`)`([^`]+)`(?!`)")
-CALL = re.compile(r"^(?:export \w+=\"\$\()?(?:\S*/)?molink ([a-z-].*)$")
-END = re.compile(r" (?:[|>&;#]|   ).*$|   .*$|\)\"$")
+from tests.docs_site.pages import PAGES, ROOT, mentions, of_all_pages, typed_lines
 
 PLACEHOLDERS = {"N": "1", "<kind>": "link-cut"}
 """Of values that are no free text."""
 
 SHOWN_BY_A_PROGRAM = "agent join molink1-DgB7cKyW..."
-
-
-def typed_lines(page: str) -> Iterator[str]:
-    """What stands behind the word molink in each line of a code block that begins with it."""
-    blocks = [*FENCE.findall(page), *INDENTED.findall(FENCE.sub("", page))]
-    for block in blocks:
-        for line in re.sub(r" *\\\n *", " ", block).splitlines():
-            if found := CALL.match(line.rpartition(" -- ")[2].strip()):
-                yield " ".join(END.sub("", found[1]).split())
-
-
-def mentions(page: str) -> Iterator[str]:
-    """What stands behind the word molink between backticks; often without what must follow."""
-    for span in SPAN.findall(FENCE.sub("", page)):
-        if found := CALL.match(" ".join(span.split())):
-            yield found[1]
-
-
-def of_all_pages(find: Callable[[str], Iterator[str]]) -> list[tuple[str, str]]:
-    """What is found, each once, with the name of a page that has it."""
-    pages = {line: page.name for page in PAGES for line in find(page.read_text(encoding="utf-8"))}
-    return sorted(pages.items())
 
 
 TYPED = of_all_pages(typed_lines)
@@ -109,7 +78,7 @@ def test_commands_are_found_and_wrong_ones_noticed():
     assert len(TYPED) > 50 and len(MENTIONED) > 50
     blocks = "Text:\n\n    molink up demo | cat\n\n```\nx/molink serve demo \\\n  --port 0\n```\n"
     page = f"{blocks}`molink up`"
-    assert list(typed_lines(page)) == ["serve demo --port 0", "up demo"]
+    assert list(typed_lines(page)) == ["up demo", "serve demo --port 0"]
     assert list(mentions(page)) == ["up"]
     assert "'--nodse'" in objection("serve demo --nodse 3")
     assert "'three'" in objection("serve demo --nodes three")

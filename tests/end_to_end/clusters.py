@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -47,15 +48,21 @@ class Program:
 
     def line(self, start: str) -> str:
         """The first line that begins so; fails when the program ends without."""
+        return self._first(start, lambda line: line.startswith(start))
 
+    def line_with(self, *parts: str) -> str:
+        """The first line in which one of them stands; fails when the program ends without."""
+        return self._first(parts, lambda line: any(part in line for part in parts))
+
+    def _first(self, wanted: object, fits: Callable[[str], bool]) -> str:
         def found():
-            return [line for line in self.lines if line.startswith(start)]
+            return [line for line in self.lines if fits(line)]
 
         with self._news:
             done = self._news.wait_for(
                 lambda: found() or self.process.poll() is not None, READY_WITHIN_S
             )
-        assert done and found(), (start, self.lines)
+        assert done and found(), (wanted, self.lines)
         return found()[0]
 
     def ended(self) -> int:

@@ -72,3 +72,22 @@ async def test_a_sampled_end_token_ends_the_answer(tools, tiny_server, tiny_llam
     _, answer = await tools.post(tiny_server.url, "/generate", {**body, "stop_token_ids": [ending]})
     assert answer["token_ids"] == expected[: expected.index(ending) + 1]
     assert answer["finish_reason"] == "stop"
+
+
+async def test_the_text_model_of_a_checkpoint_that_takes_pictures(tools, tmp_path):
+    from tests.executor.tiny_models import generate
+    from tests.executor.tiny_wrappers import save_wrapper
+
+    whole = save_wrapper("gemma4", tmp_path)
+    prompts = prompts_of_mixed_length(4)
+    options = ("--nodes", "3", "--layers", "0-1,1-3,3-5", "--dtype", "float32")
+    with tools.serving(str(tmp_path), *options) as server:
+        body = {"max_tokens": MAX_TOKENS, "temperature": 0, "ignore_eos": True}
+        answers = await asyncio.gather(
+            *(
+                tools.post(server.url, "/generate", {"prompt_token_ids": prompt, **body})
+                for prompt in prompts
+            )
+        )
+    expected = [generate(whole, prompt, MAX_TOKENS) for prompt in prompts]
+    assert [answer.get("token_ids") for _, answer in answers] == expected

@@ -69,8 +69,12 @@ def tiny_config(name: str, **overrides: Any) -> Any:
 
 
 def tiny_model(config: Any, seed: int = 0) -> Any:
-    """A model whose every part matters: weights far from their small or constant initial values."""
-    model = AutoModelForCausalLM.from_config(config).float().eval()
+    return with_weights_that_matter(AutoModelForCausalLM.from_config(config), seed)
+
+
+def with_weights_that_matter(model: Any, seed: int = 0) -> Any:
+    """The model with weights far from their small or constant initial values."""
+    model = model.float().eval()
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for parameter in model.parameters():

@@ -16,11 +16,11 @@ from itertools import pairwise
 from typing import Any
 
 import torch
-from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
 
 from molink.checkpoint.description import ModelDescription
 from molink.errors import MolinkError, UnsupportedModelError
 from molink.executor.architecture.miniature import shrink_config
+from molink.executor.architecture.text_model import causal_class
 from molink.executor.recurrent.library_mixers import settle_mixers
 from molink.executor.sampling import DrawnToken
 from molink.executor.stage import StageExecutor
@@ -84,7 +84,7 @@ def _miniature(config: Any, what: str) -> Any:
     except UnsupportedModelError as error:
         raise UnsupportedModelError(f"{what} cannot be served: {error}") from error
     with torch.device("meta"):
-        skeleton = MODEL_FOR_CAUSAL_LM_MAPPING[type(small)](copy.deepcopy(small))
+        skeleton = causal_class(small)(copy.deepcopy(small))
     parameters = sum(parameter.numel() for parameter in skeleton.parameters())
     if parameters > PARAMETERS_MAX:
         raise UnsupportedModelError(
@@ -114,7 +114,7 @@ def _whole_model(small: Any, generator: torch.Generator) -> Any:
     """The miniature, with weights large enough that every part matters."""
     config = copy.deepcopy(small)
     config._attn_implementation = config._experts_implementation = "eager"
-    model = MODEL_FOR_CAUSAL_LM_MAPPING[type(config)](config).float().eval()
+    model = causal_class(config)(config).float().eval()
     with torch.no_grad():
         for parameter in model.parameters():
             noise = torch.randn(parameter.shape, generator=generator)

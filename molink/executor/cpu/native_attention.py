@@ -16,10 +16,10 @@ from functools import cache
 
 import torch
 
-from molink.executor.attention_math import AttentionVariant, attend_packed, causal_mask
+from molink.executor.attention.attention_math import AttentionVariant, attend_packed, causal_mask
+from molink.executor.attention.kv_pool import LayerKv
+from molink.executor.attention.step_plan import KeyRange
 from molink.executor.cpu.native_kernel import bfloat16_library
-from molink.executor.kv_pool import LayerKv
-from molink.executor.step_plan import KeyRange
 
 __all__ = ["AttentionKernels", "kernels_for", "key_ranges"]
 

@@ -42,8 +42,10 @@ __all__ = [
     "PackedLinear",
     "SharedInput",
     "SharedPart",
+    "joined_bias",
     "large_pages",
     "pack",
+    "pack_matrix",
     "padded",
 ]
 
@@ -142,11 +144,15 @@ def pack(linears: Sequence[nn.Linear]) -> PackedLinear | None:
     weight = linears[0].weight.detach()
     if any(linear.weight.dtype != weight.dtype for linear in linears):
         return None
-    if weight.dtype not in TOLERANCE or weight.device.type != "cpu":
-        return None
     if len(linears) > 1:
         weight = torch.cat([linear.weight.detach() for linear in linears])
-    bias = _joined_bias(linears, weight)
+    return pack_matrix(weight, joined_bias(linears))
+
+
+def pack_matrix(weight: torch.Tensor, bias: torch.Tensor | None) -> PackedLinear | None:
+    """One packed layer for a matrix; None where no layout works."""
+    if weight.dtype not in TOLERANCE or weight.device.type != "cpu":
+        return None
     for layout in LAYOUTS:
         packed = _try_layout(layout, weight, bias)
         if packed is not None:
@@ -164,11 +170,13 @@ def _try_layout(
         return None
 
 
-def _joined_bias(linears: Sequence[nn.Linear], weight: torch.Tensor) -> torch.Tensor | None:
-    if all(linear.bias is None for linear in linears):
+def joined_bias(linears: Sequence[Any]) -> torch.Tensor | None:
+    """The biases of layers one behind the other, zeros where one has none; None: none has one."""
+    given = [linear.bias.detach() for linear in linears if linear.bias is not None]
+    if not given:
         return None
     parts = [
-        weight.new_zeros(linear.out_features) if linear.bias is None else linear.bias.detach()
+        given[0].new_zeros(linear.out_features) if linear.bias is None else linear.bias.detach()
         for linear in linears
     ]
     return torch.cat(parts)

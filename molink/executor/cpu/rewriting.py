@@ -11,7 +11,7 @@ count as the process's memory.
 """
 
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -19,9 +19,24 @@ import torch
 from torch import nn
 
 from molink.executor.architecture.pruning import Skip
-from molink.executor.cpu.packed_linear import SharedInput, SharedPart, pack
+from molink.executor.cpu.packed_linear import (
+    PackedLinear,
+    SharedInput,
+    SharedPart,
+    joined_bias,
+    pack,
+)
+from molink.executor.cpu.packing_experts import pack_experts
+from molink.executor.cpu.quantized_linear import quantized_linear
+from molink.executor.experts import ExpertStack
+from molink.executor.quantized.linear import QuantizedLinear
+from molink.executor.quantized.packed import joined
 
 __all__ = ["RootMeanSquareNorm", "replacement_for", "rewrite"]
+
+LINEARS = 0.5
+"""Where the progress is when all linear layers are packed; then experts are, where there are any.
+"""
 
 MIRROR_ROWS_MAX = 48
 """Up to here the doubled input costs less than the operations saved (measured at widths 64 and
@@ -51,7 +66,9 @@ def rewrite(
     groups = _linear_groups(model, trial)
     for done, names in enumerate(groups):
         _pack_group(model, names)
-        progress((done + 1) / len(groups))
+        progress(LINEARS * (done + 1) / len(groups))
+    pack_experts(model, lambda done: progress(LINEARS + (1 - LINEARS) * done))
+    progress(1.0)
     _replace_norms(model)
     for parameter in model.parameters():
         parameter.data = parameter.data.clone()
@@ -71,12 +88,14 @@ def _untie_embedding(model: Any) -> None:
 def _linear_groups(model: Any, trial: Callable[[], None]) -> list[list[str]]:
     """Names of linears, those that read the same tensor and have the same parent together.
 
-    Without those that their parent does not call although it runs: it works with their weight.
+    Without those that their parent does not call although it runs: it works with their weight. And
+    without experts, which are packed for themselves.
     """
+    experts = {one for stack in model.modules() if isinstance(stack, ExpertStack) for one in stack}
     names = [
         name
         for name, module in model.named_modules()
-        if type(module) is nn.Linear and not _is_embedding_too(model, module)
+        if _is_linear(module) and module not in experts and not _is_embedding_too(model, module)
     ]
     parents = sorted({name.rpartition(".")[0] for name in names})
     with _recorded_inputs(model, names) as inputs, _recorded_inputs(model, parents) as ran:
@@ -87,14 +106,21 @@ def _linear_groups(model: Any, trial: Callable[[], None]) -> list[list[str]]:
         seen = inputs.get(name, [])
         if parent in ran and not seen:
             continue
-        key = (parent, id(seen[0])) if len(seen) == 1 else name
+        form = getattr(model.get_submodule(name), "form", None)
+        key = (parent, id(seen[0]), form) if len(seen) == 1 else name
         groups.setdefault(key, []).append(name)
     return list(groups.values())
 
 
-def _is_embedding_too(model: Any, linear: nn.Linear) -> bool:
+def _is_linear(module: nn.Module) -> bool:
+    return type(module) is nn.Linear or isinstance(module, QuantizedLinear)
+
+
+def _is_embedding_too(model: Any, linear: nn.Module) -> bool:
     """Whether the weight is also looked up as embedding: a packed copy would be a second one."""
-    return linear.weight is getattr(model.get_input_embeddings(), "weight", None)
+    return isinstance(linear, nn.Linear) and linear.weight is getattr(
+        model.get_input_embeddings(), "weight", None
+    )
 
 
 @contextmanager
@@ -118,7 +144,8 @@ def _recorded_inputs(model: nn.Module, names: list[str]) -> Iterator[dict[str, l
 
 def _pack_group(model: nn.Module, names: list[str]) -> None:
     linears: list[Any] = [model.get_submodule(name) for name in names]
-    packed = pack(linears)
+    quantized = isinstance(linears[0], QuantizedLinear)
+    packed = _pack_quantized(linears) if quantized else pack(linears)
     if packed is None:
         return
     if len(names) == 1:
@@ -127,6 +154,16 @@ def _pack_group(model: nn.Module, names: list[str]) -> None:
     shared = SharedInput(packed, [linear.out_features for linear in linears])
     for index, name in enumerate(names):
         _replace(model, name, SharedPart(shared, index))
+
+
+def _pack_quantized(linears: Sequence[QuantizedLinear]) -> PackedLinear | None:
+    weight = joined([linear.quantized for linear in linears])
+    bias = joined_bias(linears)
+    dtype = linears[0].dtype
+    packed = quantized_linear(weight, bias, dtype)
+    if packed is None and len(linears) > 1:
+        return QuantizedLinear(weight, bias, dtype)
+    return packed
 
 
 def _replace(model: nn.Module, name: str, module: nn.Module) -> None:

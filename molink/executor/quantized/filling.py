@@ -193,7 +193,7 @@ def fill(
         if isinstance(module, Shell):
             weight = _one_matrix([_read(place, weights.files, dtype) for place in _in_order(group)])
             _check_shape(group[0], weight, module.shape)
-            model.set_submodule(path, QuantizedLinear(weight, module.bias))
+            model.set_submodule(path, QuantizedLinear(weight, module.bias, dtype))
         else:
             shell = getattr(module, attribute)
             setattr(module, attribute, _stack(shell, group, weights.files, dtype))
@@ -207,7 +207,7 @@ def _stack(
     for expert in range(shell.experts):
         weight = _one_matrix(_matrices_of(expert, shell, group, files, dtype))
         _check_shape(group[0], weight, shell.shape)
-        linears.append(QuantizedLinear(weight, None))
+        linears.append(QuantizedLinear(weight, None, dtype))
     return ExpertStack(linears)
 
 

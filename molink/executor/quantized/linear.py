@@ -1,12 +1,11 @@
-"""Products with a weight of few bits.
+"""Products with a weight of few bits: the plain way, and torch's own kernel for CUDA.
 
-`fast_linear` picks the best that this machine has for a weight, after a comparison with the plain
-product; what nothing else suits is unpacked for each product, which is exact, runs everywhere and
-is slow.
-
-torch's CUDA kernel for four bits is called by what its sources say; it was not run on a GPU.
+What no kernel suits is unpacked for each product, which is exact, runs everywhere and is slow. The
+CUDA kernel is called by what torch's sources say and is compared with the plain way when a layer is
+made; it was not run on a GPU. The CPU's kernels are in `molink.executor.cpu`.
 """
 
+from collections.abc import Hashable
 from typing import Any
 
 import torch
@@ -16,7 +15,7 @@ from torch import nn
 from molink.executor.cpu.packed_linear import PackedLinear
 from molink.executor.quantized.packed import Int4Weight, QuantizedWeight
 
-__all__ = ["CudaInt4Linear", "QuantizedLinear", "cuda_linear"]
+__all__ = ["QuantizedLinear", "use_cuda_kernels"]
 
 CUDA_GROUPS = (32, 64, 128, 256)
 """Groups that torch's kernel multiplies."""
@@ -39,17 +38,25 @@ TOLERANCE = 2e-2
 class QuantizedLinear(PackedLinear):
     """Linear layer whose weight is unpacked for each product: right for every format, everywhere.
 
-    It computes what the unpacked matrix in the format of its input gives.
+    It computes, for rows of `dtype`, what the unpacked matrix in that format gives.
     """
 
-    def __init__(self, quantized: QuantizedWeight, bias: torch.Tensor | None) -> None:
+    def __init__(
+        self, quantized: QuantizedWeight, bias: torch.Tensor | None, dtype: torch.dtype
+    ) -> None:
         super().__init__(quantized, bias)
         self.quantized = quantized
+        self.dtype = dtype
         self.bias = None if bias is None else nn.Parameter(bias.detach(), requires_grad=False)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """The product, for inputs [..., in_features]."""
-        return F.linear(x, self.quantized.dequantized(x.dtype), self.bias)
+        return F.linear(x, self.quantized.dequantized(self.dtype), self.bias)
+
+    @property
+    def form(self) -> Hashable:
+        """Equal for layers whose weights can stand one above the other."""
+        return self.quantized.form
 
     def move(self, device: torch.device) -> None:
         """Hold the weight on another device; the bias goes with the module's parameters."""
@@ -85,10 +92,17 @@ class CudaInt4Linear(PackedLinear):
         return y if self._bias is None else y + self._bias
 
 
-def cuda_linear(layer: QuantizedLinear, dtype: torch.dtype) -> PackedLinear:
+def use_cuda_kernels(model: nn.Module) -> None:
+    """Replace the quantized layers of a model on a GPU by the fastest ones, in place."""
+    for name, module in list(model.named_modules()):
+        if isinstance(module, QuantizedLinear):
+            model.set_submodule(name, _cuda_linear(module))
+
+
+def _cuda_linear(layer: QuantizedLinear) -> PackedLinear:
     """The fastest layer on a GPU for what `layer` computes, or itself."""
     quantized = layer.quantized
-    if not isinstance(quantized, Int4Weight) or dtype != torch.bfloat16:
+    if not isinstance(quantized, Int4Weight) or layer.dtype != torch.bfloat16:
         return layer
     if quantized.group not in CUDA_GROUPS:
         return layer

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from transformers.cache_utils import LinearAttentionLayer
 
-from molink.executor.kv_pool import zero_pages
+from molink.executor.attention.kv_pool import zero_pages
 from molink_scheduler.kv.blocks import OutOfBlocks
 
 __all__ = ["StateKey", "StatePool"]

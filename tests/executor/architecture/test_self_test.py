@@ -13,7 +13,8 @@ from molink.checkpoint.description import ModelDescription, describe
 from molink.errors import UnsupportedModelError
 from molink.executor.architecture import self_test
 from molink.executor.architecture.self_test import check_architecture
-from molink.executor.attention import ATTENTION_NAME
+from molink.executor.attention.function import ATTENTION_NAME
+from molink.executor.experts import EXPERTS_NAME
 from tests.executor.cpu_stages import cpu_stage
 from tests.executor.tiny_models import save_tiny
 
@@ -76,6 +77,7 @@ def check(model_type: str, tmp_path, **settings) -> None:
     config = AutoConfig.for_model(model_type, **settings)
     config.save_pretrained(tmp_path)
     config._attn_implementation = ATTENTION_NAME
+    config._experts_implementation = EXPERTS_NAME
     check_architecture(config, describe(str(tmp_path)))
 
 
@@ -155,6 +157,7 @@ def test_the_same_miniature_each_time(monkeypatch):
     """Some constructors draw weights from torch's own generator."""
     config = AutoConfig.for_model("qwen3_next", num_hidden_layers=4)
     config._attn_implementation = ATTENTION_NAME
+    config._experts_implementation = EXPERTS_NAME
     drawn = []
 
     def noted(small, description):

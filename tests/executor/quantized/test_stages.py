@@ -1,15 +1,20 @@
 """Stages of quantized checkpoints give the tokens of the library's model of the same weights."""
 
 import pytest
+import torch
 
+from molink.executor.cpu.coded_linear import CodedLinear
+from molink.executor.cpu.packed_linear import SharedPart
+from molink.executor.quantized.linear import QuantizedLinear
+from molink_scheduler.request import SamplingParams
+from tests.executor.cpu_stages import cpu_stage
 from tests.executor.quantized.checkpoints import save_gpt_oss, save_quantized
 from tests.executor.quantized.formats import FORMATS
-from tests.executor.ring_driver import RingDriver, load_stages
+from tests.executor.ring_driver import Job, RingDriver, load_stages
 from tests.executor.test_exactness import jobs_of
 from tests.executor.tiny_models import LAYERS, generate
 
 CUTS = (0, 2, 3, LAYERS)
-MODELS = {"llama": {}, "qwen3": {}, "mixtral": {}, "qwen3_moe": {}}
 
 
 def check(directory, reference, seed=1):
@@ -28,6 +33,36 @@ def test_every_format_over_three_uneven_stages(name, tmp_path):
 @pytest.mark.parametrize("name", ["pack-quantized asymmetric", "awq", "gptq", "fp8 block"])
 def test_other_architectures_and_experts(model, name, tmp_path):
     check(tmp_path, save_quantized(model, tmp_path, FORMATS[name]))
+
+
+def test_layers_that_share_their_input_are_one_product(tmp_path):
+    save_quantized("llama", tmp_path, FORMATS["gptq"])
+    stage = cpu_stage(tmp_path, range(2))
+    parts = [m for m in stage.model.modules() if isinstance(m, SharedPart)]
+    assert len(parts) == 2 * 5
+    assert all(isinstance(part.shared.packed, CodedLinear | QuantizedLinear) for part in parts)
+
+
+def test_bf16_is_as_near_as_bf16_weights_are(tmp_path):
+    """The packed product rounds no more than the product with bf16 weights does."""
+    reference = save_quantized("llama", tmp_path / "packed", FORMATS["pack-quantized"])
+    reference.save_pretrained(tmp_path / "plain")
+    prompt = jobs_of(3)[1].prompt
+    with torch.inference_mode():
+        logits = reference(torch.tensor([prompt])).logits[0, -1]
+    wanted = torch.log_softmax(logits, -1)
+    packed, plain = (difference(tmp_path / kind, prompt, wanted) for kind in ("packed", "plain"))
+    assert packed <= 2 * plain
+    assert plain > 0
+
+
+def difference(directory, prompt, wanted):
+    """Largest difference from fp32 among the log-probabilities of a bf16 stage's likeliest."""
+    sampling = SamplingParams(max_tokens=4, temperature=0.0, logprobs=20)
+    stages = load_stages(directory, (0, LAYERS), "bfloat16")
+    job = Job(0, prompt, 1, sampling)
+    RingDriver(stages).run([job])
+    return max(abs(logprob - float(wanted[word])) for word, logprob in job.drawn[0].top)
 
 
 def test_the_experts_of_gpt_oss(tmp_path):

@@ -7,7 +7,7 @@ import torch
 from transformers import AutoConfig
 
 from molink.executor.architecture import miniature
-from molink.executor.attention import ATTENTION_NAME
+from molink.executor.attention.function import ATTENTION_NAME
 from molink.executor.experts import EXPERTS_NAME
 from molink.executor.recurrent.library_mixers import settle_mixers
 from tests.executor.tiny_models import tiny_model

@@ -2,7 +2,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from molink.executor.step_plan import PADDING_MAX, KeyRange, group_decodes
+from molink.executor.attention.step_plan import PADDING_MAX, KeyRange, group_decodes
 
 SLOTS = 4096
 

@@ -1,7 +1,7 @@
 import psutil
 import torch
 
-from molink.executor.kv_pool import KvPool
+from molink.executor.attention.kv_pool import KvPool
 
 
 def test_gathered_slots_come_in_the_order_asked_for():

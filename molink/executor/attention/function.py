@@ -23,15 +23,21 @@ import torch
 from transformers import AttentionInterface
 
 from molink.errors import UnsupportedModelError
-from molink.executor.attention_math import (
+from molink.executor.attention.attention_math import (
     AttentionVariant,
     attend_causal,
     attend_packed,
     causal_mask,
 )
+from molink.executor.attention.kv_pool import KvPool, LayerKv
+from molink.executor.attention.step_plan import (
+    DecodeGroup,
+    KeyRange,
+    SpanPlace,
+    StepPlan,
+    group_decodes,
+)
 from molink.executor.cpu import native_attention
-from molink.executor.kv_pool import KvPool, LayerKv
-from molink.executor.step_plan import DecodeGroup, KeyRange, SpanPlace, StepPlan, group_decodes
 
 __all__ = ["ATTENTION_NAME", "AttentionStep", "active_step"]
 

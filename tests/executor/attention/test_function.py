@@ -6,10 +6,10 @@ import pytest
 import torch
 
 from molink.errors import UnsupportedModelError
-from molink.executor.attention import AttentionStep, active_step, attend
+from molink.executor.attention.function import AttentionStep, active_step, attend
+from molink.executor.attention.kv_pool import KvPool
+from molink.executor.attention.step_plan import plan_step
 from molink.executor.cpu import native_attention
-from molink.executor.kv_pool import KvPool
-from molink.executor.step_plan import plan_step
 from molink_scheduler.batch import Batch, BatchClass, Span
 from molink_scheduler.kv.blocks import KvBlocks
 

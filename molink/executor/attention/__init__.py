@@ -1,0 +1,1 @@
+"""Attention of ragged batches over a paged KV pool."""

@@ -1,0 +1,32 @@
+"""Commands of the pages that no test executes as they stand, each with the reason.
+
+Only parsed, all of them; what some do is tested elsewhere, under other conditions, as said here.
+"""
+
+import re
+
+NOT_RUN = {
+    r"make test": "this suite itself",
+    r"make fuzz": "hours; tests/fuzz runs it with fewer",
+    r"sh deploy/install\.sh( --torch cpu| --uninstall --purge)?": "downloads gigabytes; "
+    "tests/deploy/test_install.py runs the script with small wheels",
+    r"\S*pip install .*": "changes the environment in which the tests run",
+    r"powershell .*": "Windows; tests/deploy/test_install_ps1.py reads the script",
+    r"docker .*": "Docker; tests/deploy/test_containerfile.py checks the file and its commands",
+    r"kubectl .*": "Kubernetes; tests/deploy/test_kubernetes.py checks files and commands",
+    r"molink agent service .*": "systemd; tests/agent/service runs it with a stand-in",
+    r"git worktree .*": "needs a checkout with an older commit",
+    r"(sudo )?\S*python3? -m tools\.experiments\..*": "minutes to hours, some as root; "
+    "tests/experiments/test_documented_commands.py starts each and checks its options",
+    r"python tools/random_llama\.py .*": "writes 180 MB; the experiments' tests make smaller ones",
+    r"molink bench .*": "ten minutes; tests/bench runs shorter ones",
+    r"molink sim paper .*": "a trace that is to be downloaded; tests/sim/paper makes one",
+    r"molink sim compare .*": "minutes, of which a real ring takes most; tests/sim/validation",
+    r"molink sim swarm --seeds 300": "minutes; one seed is run below it",
+    r"molink sim micro-batches .*": "minutes; tests/sim has a smaller one",
+}
+
+
+def reason_not_to_run(line: str) -> str | None:
+    """Why a line is not executed; None where it is."""
+    return next((why for what, why in NOT_RUN.items() if re.fullmatch(what, line)), None)
