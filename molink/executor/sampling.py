@@ -1,11 +1,11 @@
 """From logits to tokens: what the tail does with the last row of each sequence.
 
 The order is that of vLLM: grammar, logit biases, stop tokens that come too soon, penalties,
-temperature, min_p, top_k, top_p, then one draw by inverse CDF over the token ids. Truncation works by thresholds, so tokens that tie with
-the last one kept are kept too: 16-bit logits tie often, and a cut that depends on the sorting
-algorithm would make seeded answers depend on it as well. Log-probabilities are those of the raw
-logits, before biases, penalties and temperature, as OpenAI and vLLM report them; where a grammar
-leaves only some words, of these.
+temperature, min_p, top_k, top_p, then one draw by inverse CDF over the token ids. Truncation works
+by thresholds, so tokens that tie with the last one kept are kept too: 16-bit logits tie often, and
+a cut that depends on the sorting algorithm would make seeded answers depend on it as well.
+Log-probabilities are those of the raw logits, before biases, penalties and temperature, as OpenAI
+and vLLM report them; where a grammar leaves only some words, of these.
 
 Every row is computed from its own logits and its own random number. Neither its neighbours nor
 their number matter.
