@@ -32,7 +32,10 @@ static inline __m512 decoded(const int8_t *codes)
 /* `count` codes (a multiple of 16) as bfloat16, which holds each of them exactly. */
 static inline void decode_row(const int8_t *codes, long count, bfloat16 *out)
 {
-    for (long i = 0; i < count; i += 16)
+    long i = 0;
+    for (; i + 32 <= count; i += 32)
+        _mm512_storeu_si512(out + i, (__m512i)_mm512_cvtne2ps_pbh(decoded(codes + i + 16), decoded(codes + i)));
+    if (i < count)
         _mm256_storeu_si256((void *)(out + i), (__m256i)_mm512_cvtneps_pbh(decoded(codes + i)));
 }
 
