@@ -8,14 +8,17 @@ code from the hub for families that it does not know.
 
 import json
 from collections.abc import Mapping
+from math import gcd
 from pathlib import Path
 from typing import Any
 
-from molink.checkpoint.description import text_settings
-from molink.checkpoint.model_shape import ModelShape
+from molink.checkpoint.mixers import attending_layers, recurrent_parameters
+from molink.checkpoint.model_shape import PLAIN, ModelShape, WeightBits
+from molink.checkpoint.quantized.declared import DeclaredQuantization, declared_quantization
+from molink.checkpoint.quantized.stored_weight import GROUPS_4BIT, MXFP4_GROUP
 from molink.errors import UserError
 
-__all__ = ["KNOWN_CONFIGS", "known_models", "model_shape"]
+__all__ = ["KNOWN_CONFIGS", "known_models", "model_shape", "text_settings"]
 
 Config = Mapping[str, Any]
 
@@ -31,7 +34,21 @@ WITHOUT_GATE = (
 TIED_WHEN_SILENT = ("gpt2", "gpt_bigcode", "opt", "bloom", "mpt", "gemma", "gemma2", "gemma3_text")
 """Model types whose configs leave `tie_word_embeddings` out because it is true."""
 
+EXPERTS_PER_TOKEN = (
+    *("num_experts_per_tok", "num_experts_per_token", "experts_per_token"),
+    *("moe_top_k", "moe_topk", "moe_k", "top_k_experts"),
+)
+
+WITH_OUTPUT_GATE = ("qwen3_next", "qwen3_5_text", "qwen3_5_moe_text")
+"""Model types whose attention multiplies what it found with a gate of its own."""
+
 DTYPE_BYTES = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2}
+
+EXPERTS_ONLY = "mxfp4"
+"""Method whose checkpoints quantize nothing but experts."""
+
+WHOLE_ROW_GROUP = GROUPS_4BIT[0]
+"""Kernels for four bits know no longer group, so longer ones are held as several."""
 
 CONFIG_BYTES_MAX = 4_000_000
 """Largest config.json that is read; real ones have a few kilobytes."""
@@ -88,7 +105,8 @@ def known_models() -> tuple[str, ...]:
 def model_shape(name_or_path: str | Path) -> ModelShape:
     """The shape of a known model, or of a config.json or the directory that holds one.
 
-    Raises UserError when it is neither, or when the file does not tell the shape.
+    Raises UserError when it is neither, when the file does not tell the shape, or for a scheme of
+    quantization that is not read.
     """
     name = str(name_or_path)
     if name.lower() in KNOWN_CONFIGS:
@@ -102,6 +120,15 @@ def model_shape(name_or_path: str | Path) -> ModelShape:
         f"no model {name}: give a config.json, a directory that holds one, or one of "
         f"{', '.join(known_models())}."
     )
+
+
+def text_settings(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The part of a parsed config.json that speaks of the text model: all of it, or one entry."""
+    thinker = config.get("thinker_config")
+    if isinstance(thinker, dict):
+        return text_settings(thinker)
+    parts = [config.get(name) for name in ("text_config", "llm_config")]
+    return next((part for part in parts if isinstance(part, dict)), config)
 
 
 def _read(path: Path) -> Config:
@@ -124,12 +151,14 @@ def _shape(name: str, config: Config) -> ModelShape:
     kv_heads = _kv_heads(name, config, heads)
     head_size = _count(name, config, "head_dim", "kv_channels", default=hidden // heads)
     experts, per_token, shared = _experts(name, config)
-    dtype_bytes = DTYPE_BYTES.get(str(config.get("dtype") or config.get("torch_dtype")), 2)
+    intermediate = _intermediate(name, config, hidden, experts)
+    declared = declared_quantization(name, config)
+    weights = _weight_bits(declared, gcd(hidden, intermediate))
     return ModelShape(
         name=name,
-        layers=_count(name, config, "num_hidden_layers", "n_layer", "num_layers", "n_layers"),
+        layers=_layers(name, config),
         hidden_size=hidden,
-        intermediate_size=_intermediate(name, config, hidden, experts),
+        intermediate_size=intermediate,
         heads=heads,
         kv_heads=kv_heads,
         head_size=head_size,
@@ -140,9 +169,17 @@ def _shape(name: str, config: Config) -> ModelShape:
         experts=experts,
         experts_per_token=per_token,
         shared_intermediate_size=shared,
-        dtype_bytes=dtype_bytes,
-        weight_bytes=_weight_bytes(config, dtype_bytes),
+        dtype_bytes=DTYPE_BYTES.get(str(config.get("dtype") or config.get("torch_dtype")), 2),
+        weights=weights,
+        attention_weights=PLAIN if declared.method == EXPERTS_ONLY else weights,
     )
+
+
+def _layers(name: str, config: Config) -> int:
+    kinds = config.get("layers_block_type")
+    default = len(kinds) if isinstance(kinds, list) and kinds else None
+    names = ("num_hidden_layers", "n_layer", "num_layers", "n_layers")
+    return _count(name, config, *names, default=default)
 
 
 def _kv_heads(name: str, config: Config, heads: int) -> int:
@@ -158,10 +195,26 @@ def _tied(config: Config) -> bool:
 def _attention(
     name: str, config: Config, hidden: int, heads: int, kv_heads: int, head_size: int
 ) -> dict[str, int]:
-    """Those numbers of ModelShape that depend on how attention is built."""
+    """Those numbers of ModelShape that depend on how attention is built: means over all layers,
+    some of which may have a recurrence instead."""
     if config.get("kv_lora_rank"):
-        return _latent_attention(name, config, hidden, heads)
+        attention = _latent_attention(name, config, hidden, heads)
+    else:
+        attention = _plain_attention(config, hidden, heads, kv_heads, head_size)
+    layers = _layers(name, config)
+    attending = attending_layers(config, layers)
+    means = {key: -(-value * attending // layers) for key, value in attention.items()}
+    others = (layers - attending) * recurrent_parameters(config, hidden)
+    means["attention_parameters"] += others // layers
+    return means
+
+
+def _plain_attention(
+    config: Config, hidden: int, heads: int, kv_heads: int, head_size: int
+) -> dict[str, int]:
     projections = 2 * heads * head_size + 2 * kv_heads * head_size
+    if config.get("attn_output_gate", config.get("model_type") in WITH_OUTPUT_GATE):
+        projections += heads * head_size
     return {
         "attention_parameters": hidden * projections,
         "attention_width": 2 * heads * head_size,
@@ -195,7 +248,10 @@ def _latent_attention(name: str, config: Config, hidden: int, heads: int) -> dic
 def _intermediate(name: str, config: Config, hidden: int, experts: int) -> int:
     if experts > 1 and config.get("moe_intermediate_size"):
         return _count(name, config, "moe_intermediate_size")
-    names = ("intermediate_size", "n_inner", "ffn_dim", "ffn_hidden_size", "hidden_dim")
+    names: tuple[str, ...] = ("intermediate_size", "n_inner", "ffn_dim", "ffn_hidden_size")
+    names += ("hidden_dim",)
+    if experts == 1:
+        names = ("shared_intermediate_size", *names)  # Granite 4 without experts has that one.
     width = _count(name, config, *names, default=4 * hidden)
     return width // 2 if config.get("model_type") == "qwen" else width  # counts gate and up
 
@@ -203,37 +259,41 @@ def _intermediate(name: str, config: Config, hidden: int, experts: int) -> int:
 def _experts(name: str, config: Config) -> tuple[int, int, int]:
     """Experts of a layer, how many of them a row passes, and the width of the shared one."""
     names = ("num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts")
-    experts = _count(name, config, *names, default=1)
+    if all(not config.get(name) for name in names):
+        return 1, 1, 0
+    experts = _count(name, config, *names)
     if experts == 1:
         return 1, 1, 0
-    names = ("num_experts_per_tok", "num_experts_per_token", "experts_per_token", "moe_top_k")
-    per_token = _count(name, config, *names)
+    per_token = _count(name, config, *EXPERTS_PER_TOKEN)
     if per_token > experts:
         raise UserError(f"{name} chooses {per_token} of {experts} experts: check its config.json.")
     return experts, per_token, _shared_width(name, config)
 
 
 def _shared_width(name: str, config: Config) -> int:
-    if config.get("shared_expert_intermediate_size"):
-        return _count(name, config, "shared_expert_intermediate_size")
+    for width in ("shared_expert_intermediate_size", "shared_intermediate_size"):
+        if config.get(width):
+            return _count(name, config, width)
     if config.get("n_shared_experts"):
         experts = _count(name, config, "n_shared_experts")
         return experts * _count(name, config, "moe_intermediate_size")
     return 0
 
 
-def _weight_bytes(config: Config, dtype_bytes: int) -> float:
-    """Bytes of one weight, by the quantization that the checkpoint declares."""
-    quantization = config.get("quantization_config") or {}
-    if not isinstance(quantization, dict):
-        raise UserError("the quantization_config of a config is an object: correct the file.")
-    if quantization.get("bits"):
-        return _count("quantization", quantization, "bits") / 8
-    if quantization.get("load_in_4bit") or quantization.get("quant_method") == "mxfp4":
-        return 0.5
-    if quantization.get("load_in_8bit") or quantization.get("quant_method") == "fp8":
-        return 1.0
-    return float(dtype_bytes)
+def _weight_bits(declared: DeclaredQuantization, inputs: int) -> WeightBits:
+    """What a stage holds of each weight, by the quantization that the checkpoint declares; `inputs`
+    is a common divisor of the matrices' widths."""
+    match declared.method:
+        case None:
+            return PLAIN
+        case "mxfp4":
+            return WeightBits(4, 1 / MXFP4_GROUP)
+        case "fp8":
+            return WeightBits(8, 1 / declared.block[1])
+    bits = declared.bits or 4
+    if declared.group is None:  # A scale for a whole row.
+        return WeightBits(bits, 2 / WHOLE_ROW_GROUP if bits == 4 else 0.0)
+    return WeightBits(bits, 2 / gcd(declared.group, inputs))
 
 
 def _count(model: str, config: Config, *names: str, default: int | None = None) -> int:

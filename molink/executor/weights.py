@@ -24,9 +24,9 @@ from transformers import AutoConfig
 from transformers.utils import logging as transformers_logging
 
 from molink.checkpoint.checkpoint import INDEX, Checkpoint
-from molink.checkpoint.quantized.declared import read_declared
+from molink.checkpoint.description import read_declared
 from molink.checkpoint.shard_plan import TEXT_NAMES, stores_output_matrix
-from molink.errors import CheckpointError, UnsupportedModelError, UserError
+from molink.errors import CheckpointError, MolinkError, UnsupportedModelError, UserError
 from molink.executor.architecture.pruning import Skip, Zero, decoder_layers, stage_class
 from molink.executor.architecture.text_model import causal_class, text_part
 from molink.executor.attention.function import ATTENTION_NAME
@@ -245,6 +245,8 @@ def _from_pretrained(
             output_loading_info=True,
             use_safetensors=True,
         )
+    except MolinkError:
+        raise
     except Exception as error:
         raise CheckpointError(
             f"the weights of {name} cannot be loaded ({_first_line(error)}): fetch them again"

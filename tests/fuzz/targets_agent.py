@@ -9,17 +9,27 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from molink.checkpoint.gguf.header import read_gguf
 from molink.checkpoint.model_config import model_shape
 from molink.checkpoint.safetensors_header import read_header
 from molink.checkpoint.shard_plan import plan_shards
 from molink.checkpoint.weights_manifest import WeightsManifest
-from molink.errors import CheckpointError, ControlError, FrameError, UserError, WeightsError
+from molink.errors import (
+    CheckpointError,
+    ControlError,
+    FrameError,
+    UnsupportedModelError,
+    UserError,
+    WeightsError,
+)
 from molink.stage_protocol.messages import decode_line
 from molink_agent.daemon.membership import _refusal
 from molink_agent.local_socket import read_question
 from molink_agent.network.gateway import NatPmpGateway, is_answer
 from molink_agent.weights.block_client import RETRY_AFTER_S_MAX, _retry_after_s
 from molink_agent.weights.part_file import PartFile, parts_of
+from tests.checkpoint.gguf.written import Tensor as GgufTensor
+from tests.checkpoint.gguf.written import gguf_bytes
 from tests.fuzz.target import MIB, Target, golden, golden_bytes, json_seeds
 
 _MEMORY = Path("/dev/shm")
@@ -78,6 +88,22 @@ def _safetensors(data: bytes) -> object:
     path = FOLDER / "model.safetensors"
     path.write_bytes(struct.pack("<Q", len(data)) + data)
     return read_header(path)
+
+
+def _gguf(data: bytes) -> object:
+    path = FOLDER / "model.gguf"
+    path.write_bytes(data)
+    header = read_gguf(path)
+    return [header.array(key) for key in header.metadata]
+
+
+GGUF = (
+    gguf_bytes(
+        {"a": "b", "n": 3, "t": ["x", "yz"], "s": [0.5, 1.0]},
+        [GgufTensor("m", (32, 2), 2, bytes(36))],
+    ),
+    gguf_bytes({"general.alignment": 64}, [GgufTensor("n", (4,), 0, bytes(16))], alignment=64),
+)
 
 
 def _config(data: bytes) -> object:
@@ -152,6 +178,7 @@ TARGETS = (
         tuple(text.encode("latin-1")[8:] for text in golden("weights-safetensors-header").values()),
         "json",
     ),
+    Target("gguf-header", _gguf, (CheckpointError, UnsupportedModelError), GGUF),
     Target("model-config", _config, (UserError,), json_seeds(CONFIG), "json"),
     Target("retry-after", _retry_after, (), (b"5", b"1.5", b"Wed, 21 Oct 2015 07:28:00 GMT")),
     Target("router-answer", _router, (), ROUTER),

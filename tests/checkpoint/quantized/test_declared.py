@@ -5,7 +5,8 @@ import json
 import pytest
 
 from molink.checkpoint.checkpoint import open_checkpoint
-from molink.checkpoint.quantized.declared import declared_quantization, read_declared
+from molink.checkpoint.description import read_declared
+from molink.checkpoint.quantized.declared import declared_quantization
 from molink.errors import UnsupportedModelError
 
 WEIGHTS = {"num_bits": 4, "type": "int", "symmetric": True, "strategy": "group", "group_size": 128}
@@ -52,6 +53,12 @@ def test_a_model_that_is_not_quantized_declares_nothing():
 def test_what_is_read(scheme, wanted):
     found = declared(scheme)
     assert (found.method, found.bits, found.group, found.zero_offset) == wanted
+
+
+def test_the_text_part_of_a_vision_checkpoint_may_say_it():
+    scheme = {"quant_method": "awq", "bits": 4}
+    config = {"model_type": "m", "text_config": {"quantization_config": scheme}}
+    assert declared_quantization("m", config).method == "awq"
 
 
 def test_the_block_of_fp8():

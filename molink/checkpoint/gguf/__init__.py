@@ -1,0 +1,1 @@
+"""GGUF files: their table of contents, and what their blocks take."""

@@ -1,0 +1,333 @@
+"""The table of contents of a GGUF file: its metadata and where its tensors are.
+
+Magic, version, the numbers of tensors and of metadata; then the metadata as pairs of a key and a
+typed value, then a name, dimensions, a type and an offset for each tensor; behind it, from the next
+multiple of an alignment, the data. Strings carry their length, arrays their count, and nothing says
+how long the whole table is: it must be walked.
+
+Files come from strangers. Every length is compared with what is left of the file before anything
+is read or made for it, counts have limits, and arrays (a vocabulary has 100,000 strings) stay in
+the file until they are asked for: a plan needs none of them. The library's own reader was rejected:
+it takes seconds and 700 MB for a large vocabulary, and believes what it reads.
+"""
+
+import math
+import mmap
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from types import MappingProxyType
+
+from molink.checkpoint.gguf.block_types import BLOCK_TYPES, OTHER_TYPES, PLAIN_TYPES, BlockType
+from molink.errors import CheckpointError, UnsupportedModelError
+from molink.printable import printable_line
+
+__all__ = ["GgufArray", "GgufHeader", "GgufTensor", "Value", "read_gguf"]
+
+MAGIC = b"GGUF"
+VERSIONS = (2, 3)
+"""1 had counts of 32 bits and was written for two months of 2023."""
+
+TENSORS_MAX = 65_536
+"""A model of 128 layers with 12 tensors each has 1,500: experts are stacked in this format."""
+
+PAIRS_MAX = 65_536
+"""Published files have some dozen."""
+
+VALUES_MAX = 8_000_000
+"""Values in all arrays of strings together, which must be walked one by one: a vocabulary of
+262,144 with its merges has 800,000. Walking so many takes two seconds."""
+
+NAME_BYTES_MAX = 1024
+"""Of a key or the name of a tensor; the format's own limits are 65,535 and 64."""
+
+TEXT_BYTES_MAX = 4 * 2**20
+"""Of one string; chat templates have some kilobytes."""
+
+DIMENSIONS_MAX = 4
+"""By the format."""
+
+DIMENSION_MAX = 2**31
+"""Of a tensor, as of any other checkpoint that is read."""
+
+ALIGNMENT = 32
+ALIGNMENT_MAX = 2**20
+ALIGNMENT_KEY = "general.alignment"
+
+STRING, ARRAY = 8, 9
+"""Types of values that are no single numbers."""
+
+SCALARS = {
+    0: struct.Struct("<B"),
+    1: struct.Struct("<b"),
+    2: struct.Struct("<H"),
+    3: struct.Struct("<h"),
+    4: struct.Struct("<I"),
+    5: struct.Struct("<i"),
+    6: struct.Struct("<f"),
+    7: struct.Struct("<?"),
+    10: struct.Struct("<Q"),
+    11: struct.Struct("<q"),
+    12: struct.Struct("<d"),
+}
+U32, U64 = SCALARS[4], SCALARS[10]
+
+TAKE_INSTEAD = "take a version of it in Q4_K_M, Q5_K_M, Q6_K or Q8_0"
+
+NAME_CHARACTERS_MAX = 80
+"""Of a name from a file that an error repeats."""
+
+
+@dataclass(frozen=True, slots=True)
+class GgufArray:
+    """Array in the metadata that was left in the file."""
+
+    kind: int
+    """Number of its values' type."""
+    count: int
+    start: int
+    """First byte of its values in the file."""
+
+
+Value = str | int | float | bool | GgufArray
+
+
+@dataclass(frozen=True, slots=True)
+class GgufTensor:
+    """Entry of the table: one tensor and where its bytes are."""
+
+    name: str
+    shape: tuple[int, ...]
+    """Rows first, as torch counts; the file has the fastest dimension first."""
+    type: BlockType
+    start: int
+    """First byte, counted from the beginning of the file."""
+    stop: int
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of one row."""
+        return self.shape[-1] // self.type.values * self.type.size
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether it holds single numbers, no blocks."""
+        return self.type.values == 1
+
+
+@dataclass(frozen=True, slots=True)
+class GgufHeader:
+    """Table of contents of one GGUF file."""
+
+    path: Path
+    metadata: Mapping[str, Value]
+    tensors: tuple[GgufTensor, ...]
+    """As they lie in the file."""
+
+    def array(self, key: str) -> list[str] | list[int] | list[float] | None:
+        """The values of an array; None when there is none of this name. Raises CheckpointError
+        when the file has changed since."""
+        value = self.metadata.get(key)
+        if not isinstance(value, GgufArray):
+            return None
+        with _Walk.through(self.path) as walk:
+            walk.at = value.start
+            if value.kind == STRING:
+                return [walk.text(TEXT_BYTES_MAX) for _ in range(value.count)]
+            return list(walk.numbers(SCALARS[value.kind], value.count))
+
+
+def read_gguf(path: Path) -> GgufHeader:
+    """The table of a file; its data stay where they are, and so do arrays.
+
+    Raises CheckpointError for a file that is no GGUF file, is damaged or ends early, and
+    UnsupportedModelError for types of tensors that are not read.
+    """
+    with _Walk.through(path) as walk:
+        tensor_count, pair_count = walk.counts()
+        metadata = _metadata(walk, pair_count)
+        entries = [_entry(walk) for _ in range(tensor_count)]
+        start = _aligned(walk.at, _alignment(walk, metadata))
+        tensors = [_tensor(walk, entry, start) for entry in entries]
+    tensors.sort(key=lambda tensor: (tensor.start, tensor.stop))
+    for before, after in pairwise(tensors):
+        if after.start < before.stop:
+            raise walk.damaged(f"{_word(before.name)} and {_word(after.name)} overlap")
+    if len({tensor.name for tensor in tensors}) < len(tensors):
+        raise walk.damaged("two tensors have one name")
+    return GgufHeader(path, MappingProxyType(metadata), tuple(tensors))
+
+
+# -- walking --------------------------------------------------------------------------------------
+
+
+class _Walk:
+    """Position in a mapped file, which never goes beyond its end."""
+
+    def __init__(self, path: Path, data: mmap.mmap) -> None:
+        self.path = path
+        self.at = 0
+        self.size = len(data)
+        self._data = data
+        self._values_left = VALUES_MAX
+
+    @classmethod
+    def through(cls, path: Path) -> "_Walk":
+        """The beginning of a file. Raises CheckpointError when it cannot be read."""
+        try:
+            with path.open("rb") as file:
+                return cls(path, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+        except OSError as error:
+            raise CheckpointError(f"{path} cannot be read ({error.strerror})") from error
+        except ValueError as error:
+            raise CheckpointError(f"{path} is empty: fetch it again") from error
+
+    def __enter__(self) -> "_Walk":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._data.close()
+
+    def damaged(self, what: str) -> CheckpointError:
+        """The error for a file of which this is true."""
+        return CheckpointError(f"{self.path} is not a readable GGUF file ({what}): fetch it again")
+
+    def counts(self) -> tuple[int, int]:
+        """Tensors and pairs, from the first bytes."""
+        if self._bytes(len(MAGIC)) != MAGIC:
+            raise self.damaged("it does not begin with GGUF")
+        version = self.number(U32)
+        if version not in VERSIONS:
+            swapped = int.from_bytes(version.to_bytes(4, "little"), "big") in VERSIONS
+            what = "for machines of the other byte order" if swapped else f"of version {version}"
+            raise UnsupportedModelError(
+                f"{self.path} is a GGUF file {what}, which MoLink does not read: {TAKE_INSTEAD}"
+            )
+        tensors, pairs = self.number(U64), self.number(U64)
+        if tensors > TENSORS_MAX or pairs > PAIRS_MAX:
+            raise self.damaged(f"it claims {tensors} tensors and {pairs} entries of metadata")
+        return tensors, pairs
+
+    def number(self, scalar: struct.Struct) -> int:
+        """One number of this type."""
+        value: int = scalar.unpack_from(self._data, self._step(scalar.size))[0]
+        return value
+
+    def numbers(self, scalar: struct.Struct, count: int) -> tuple[float, ...]:
+        """As many numbers."""
+        many = struct.Struct(f"<{count}{scalar.format.removeprefix('<')}")
+        return many.unpack_from(self._data, self._step(many.size))
+
+    def text(self, bytes_max: int = NAME_BYTES_MAX) -> str:
+        """One string. Tokens may be no UTF-8: what is not is replaced."""
+        size = self.number(U64)
+        if size > bytes_max:
+            raise self.damaged(f"a text of {size} bytes")
+        return self._bytes(size).decode("utf-8", errors="replace")
+
+    def skip_array(self) -> GgufArray:
+        """Walk over an array."""
+        kind, count = self.number(U32), self.number(U64)
+        array = GgufArray(kind, count, self.at)
+        if kind in SCALARS:
+            self._step(count * SCALARS[kind].size)
+            return array
+        if kind != STRING:
+            raise self.damaged("arrays within arrays" if kind == ARRAY else f"the type {kind}")
+        self._values_left -= count
+        if self._values_left < 0:
+            raise self.damaged(f"an array of {count} texts")
+        unpack, data, last = U64.unpack_from, self._data, self.size - U64.size
+        at = self.at
+        for _ in range(count):
+            if at > last:
+                raise self.damaged("it ends in the middle")
+            at += U64.size + unpack(data, at)[0]
+        self._step(at - self.at)
+        return array
+
+    def _bytes(self, size: int) -> bytes:
+        start = self._step(size)
+        return self._data[start : start + size]
+
+    def _step(self, size: int) -> int:
+        """The position before a step of so many bytes."""
+        start = self.at
+        if size > self.size - start:
+            raise self.damaged("it ends in the middle")
+        self.at += size
+        return start
+
+
+# -- metadata -------------------------------------------------------------------------------------
+
+
+def _metadata(walk: _Walk, pairs: int) -> dict[str, Value]:
+    metadata: dict[str, Value] = {}
+    for _ in range(pairs):
+        key = walk.text()
+        if key in metadata:
+            raise walk.damaged(f"{_word(key)} is there twice")
+        metadata[key] = _value(walk)
+    return metadata
+
+
+def _value(walk: _Walk) -> Value:
+    kind = walk.number(U32)
+    if kind == STRING:
+        return walk.text(TEXT_BYTES_MAX)
+    if kind == ARRAY:
+        return walk.skip_array()
+    if kind not in SCALARS:
+        raise walk.damaged(f"the type {kind}")
+    return walk.number(SCALARS[kind])
+
+
+def _alignment(walk: _Walk, metadata: Mapping[str, Value]) -> int:
+    alignment = metadata.get(ALIGNMENT_KEY, ALIGNMENT)
+    if not isinstance(alignment, int) or not 0 < alignment <= ALIGNMENT_MAX:
+        raise walk.damaged(f"{ALIGNMENT_KEY} is no size")
+    return alignment
+
+
+def _aligned(position: int, alignment: int) -> int:
+    return -(-position // alignment) * alignment
+
+
+# -- tensors --------------------------------------------------------------------------------------
+
+Entry = tuple[str, tuple[int, ...], int, int]
+"""Name, shape, type and offset as the file has them, the shape turned round."""
+
+
+def _entry(walk: _Walk) -> Entry:
+    name = walk.text()
+    count = walk.number(U32)
+    if not 0 < count <= DIMENSIONS_MAX:
+        raise walk.damaged(f"{_word(name)} has {count} dimensions")
+    shape = tuple(walk.number(U64) for _ in range(count))[::-1]
+    return name, shape, walk.number(U32), walk.number(U64)
+
+
+def _tensor(walk: _Walk, entry: Entry, data_start: int) -> GgufTensor:
+    name, shape, number, offset = entry
+    block = PLAIN_TYPES.get(number) or BLOCK_TYPES.get(number)
+    if block is None:
+        kind = OTHER_TYPES.get(number, f"number {number}")
+        raise UnsupportedModelError(
+            f"{_word(name)} in {walk.path} is of the type {kind}, which MoLink does not read: "
+            f"{TAKE_INSTEAD}"
+        )
+    if not all(0 < size < DIMENSION_MAX for size in shape) or shape[-1] % block.values:
+        raise walk.damaged(f"{_word(name)} has the shape {shape}")
+    size = math.prod(shape) // block.values * block.size
+    start = data_start + offset
+    if start + size > walk.size:
+        raise walk.damaged(f"{_word(name)} would end at byte {start + size} of {walk.size}")
+    return GgufTensor(name, shape, block, start, start + size)
+
+
+def _word(name: str) -> str:
+    return printable_line(name)[:NAME_CHARACTERS_MAX]

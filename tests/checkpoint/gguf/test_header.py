@@ -1,0 +1,236 @@
+"""The table of a GGUF file says what is in the file, and a bad file is refused with one sentence
+before anything large is made."""
+
+import struct
+import tracemalloc
+
+import gguf
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from molink.checkpoint.gguf.block_types import BLOCK_TYPES, OTHER_TYPES, PLAIN_TYPES
+from molink.checkpoint.gguf.header import read_gguf
+from molink.errors import CheckpointError, MolinkError, UnsupportedModelError
+from tests.checkpoint.gguf.written import Tensor, Typed, gguf_bytes, text, write_gguf
+
+Q4_0 = 2
+F32 = 0
+MATRIX = Tensor("m", (64, 3), Q4_0, bytes(range(108)))
+"""Three rows of two blocks."""
+NORM = Tensor("n", (8,), F32, bytes(32))
+METADATA = {
+    "general.architecture": "llama",
+    "llama.block_count": 2,
+    "eps": 0.5,
+    "flag": True,
+    "tokens": ["a", "bc", "d" * 40],
+    "scores": [0.5, -1.0],
+    "kinds": Typed(9, [Typed(5, 1), Typed(5, -3)]),
+}
+
+
+def refused(tmp_path, data, *words, error=CheckpointError):
+    path = tmp_path / "bad.gguf"
+    path.write_bytes(data)
+    with pytest.raises(error) as raised:
+        read_gguf(path)
+    message = str(raised.value)
+    assert "\n" not in message and len(message) < 400
+    for word in words:
+        assert word in message
+    return message
+
+
+@pytest.mark.parametrize("version", [2, 3])
+@pytest.mark.parametrize("alignment", [32, 64])
+def test_everything_is_found_again(tmp_path, version, alignment):
+    metadata = METADATA | {"general.alignment": alignment}
+    path = write_gguf(
+        tmp_path / "m.gguf", metadata, [MATRIX, NORM], version=version, alignment=alignment
+    )
+    header = read_gguf(path)
+    assert header.metadata["general.architecture"] == "llama"
+    assert header.metadata["llama.block_count"] == 2
+    assert header.metadata["eps"] == 0.5
+    assert header.metadata["flag"] is True
+    assert header.array("tokens") == METADATA["tokens"]
+    assert header.array("scores") == METADATA["scores"]
+    assert header.array("kinds") == [1, -3]
+    assert header.array("eps") is None and header.array("nothing") is None
+    matrix, norm = header.tensors
+    assert (matrix.name, matrix.shape, matrix.type.name) == ("m", (3, 64), "q4_0")
+    assert matrix.row_bytes == 36 and not matrix.is_plain and norm.is_plain
+    assert path.read_bytes()[matrix.start : matrix.stop] == MATRIX.data
+    assert matrix.start % alignment == norm.start % alignment == 0
+
+
+def test_the_format_s_own_writer_is_read(tmp_path):
+    writer = gguf.GGUFWriter(tmp_path / "m.gguf", "llama")
+    writer.add_block_count(3)
+    writer.add_token_list(["x", "y"])
+    numbers = np.arange(6 * 256, dtype=np.float32).reshape(6, 256)
+    writer.add_tensor("plain", numbers)
+    writer.add_tensor(
+        "packed",
+        gguf.quants.quantize(numbers, gguf.GGMLQuantizationType.Q8_0),
+        raw_dtype=gguf.GGMLQuantizationType.Q8_0,
+    )
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    header = read_gguf(tmp_path / "m.gguf")
+    plain, packed = header.tensors
+    assert header.metadata["llama.block_count"] == 3 and header.array("tokenizer.ggml.tokens")
+    assert (plain.shape, plain.type.name) == ((6, 256), "F32")
+    assert (packed.shape, packed.type.name) == ((6, 256), "q8_0")
+    data = (tmp_path / "m.gguf").read_bytes()
+    assert np.array_equal(
+        np.frombuffer(data[plain.start : plain.stop], np.float32), numbers.ravel()
+    )
+
+
+def test_sizes_of_blocks_are_those_of_the_format():
+    kinds = gguf.GGMLQuantizationType
+    for number, block in {**BLOCK_TYPES, **PLAIN_TYPES}.items():
+        assert gguf.GGML_QUANT_SIZES[kinds(number)] == (block.values, block.size)
+        assert kinds(number).name.lower() == block.name.lower()
+    assert {kinds(number).name for number in OTHER_TYPES} == set(OTHER_TYPES.values())
+    assert {kind.value for kind in kinds} <= {*BLOCK_TYPES, *PLAIN_TYPES, *OTHER_TYPES, 9, 41}
+
+
+def test_a_file_that_ends_early_is_refused_at_every_byte(tmp_path):
+    whole = gguf_bytes(METADATA, [MATRIX, NORM])
+    path = tmp_path / "m.gguf"
+    for size in range(len(whole)):
+        path.write_bytes(whole[:size])
+        with pytest.raises(CheckpointError, match="fetch it again"):
+            read_gguf(path)
+
+
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        (b"PK\3\4" + bytes(60), "begin with GGUF"),
+        (gguf_bytes({}, counts=(2**60, 0)), "tensors"),
+        (gguf_bytes({}, counts=(0, 2**60)), "metadata"),
+        (gguf_bytes([("a", 1), ("a", 2)]), "twice"),
+        (gguf_bytes({}, [MATRIX, MATRIX]), "one name"),
+        (gguf_bytes({}, [MATRIX, Tensor("n", (8,), F32, bytes(32), offset=32)]), "overlap"),
+        (gguf_bytes({}, [Tensor("m", (64, 3), Q4_0, MATRIX.data, offset=10**6)]), "would end"),
+        (gguf_bytes({}, [Tensor("m", (64, 3), Q4_0, MATRIX.data, offset=2**64 - 1)]), "would end"),
+        (gguf_bytes({}, [Tensor("m", (2**30, 2**30), F32, b"")]), "would end"),
+        (gguf_bytes({}, [Tensor("m", (2**60,), F32, b"")]), "shape"),
+        (gguf_bytes({}, [Tensor("m", (48, 2), Q4_0, bytes(54))]), "shape"),
+        (gguf_bytes({}, [Tensor("m", (0, 2), F32, b"")]), "shape"),
+        (gguf_bytes({}, [Tensor("m", (1,) * 5, F32, bytes(4))]), "5 dimensions"),
+        (gguf_bytes({}, [Tensor("m", (), F32, bytes(4))]), "0 dimensions"),
+        (gguf_bytes({"general.alignment": 0}), "no size"),
+        (gguf_bytes({"general.alignment": "wide"}), "no size"),
+        (gguf_bytes({"general.alignment": 2**31}), "no size"),
+        (gguf_bytes({"a": [[1], [2]]}), "arrays within arrays"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_is_refused_with_one_sentence(tmp_path, data, words):
+    refused(tmp_path, data, words, "bad.gguf")
+
+
+def pair(kind: int, value: bytes) -> bytes:
+    return gguf_bytes({}, counts=(0, 1))[:24] + text("k") + struct.pack("<I", kind) + value
+
+
+@pytest.mark.parametrize(
+    "bomb",
+    [
+        pair(8, struct.pack("<Q", 2**62)),
+        pair(8, struct.pack("<Q", 2**40) + b"x" * 100),
+        pair(9, struct.pack("<IQ", 8, 2**60)),
+        pair(9, struct.pack("<IQ", 8, 5_000_000) + bytes(4000)),
+        pair(9, struct.pack("<IQ", 12, 2**61)),
+        pair(9, struct.pack("<IQ", 0, 2**40)),
+        pair(9, struct.pack("<IQQ", 8, 2, 2**63) + bytes(64)),
+        pair(99, b""),
+        gguf_bytes({}, counts=(0, 1))[:24] + struct.pack("<Q", 2**63),
+    ],
+)
+def test_bombs_take_no_memory(tmp_path, bomb):
+    tracemalloc.start()
+    try:
+        refused(tmp_path, bomb)
+        assert tracemalloc.get_traced_memory()[1] < 2**20
+    finally:
+        tracemalloc.stop()
+
+
+def test_types_that_are_not_read_are_named_with_what_to_take_instead(tmp_path):
+    data = gguf_bytes({}, [Tensor("blk.0.ffn_up.weight", (256, 1), 16, bytes(66))])
+    words = ("blk.0.ffn_up.weight", "IQ2_XXS", "Q4_K_M")
+    refused(tmp_path, data, *words, error=UnsupportedModelError)
+    unknown = gguf_bytes({}, [Tensor("m", (256, 1), 999, bytes(66))])
+    refused(tmp_path, unknown, "number 999", error=UnsupportedModelError)
+
+
+def test_other_versions_and_byte_orders_are_named(tmp_path):
+    first = gguf_bytes({}, version=1)
+    refused(tmp_path, first, "version 1", error=UnsupportedModelError)
+    swapped = gguf_bytes({}, version=3 << 24)
+    refused(tmp_path, swapped, "other byte order", error=UnsupportedModelError)
+
+
+def test_names_from_a_file_reach_no_terminal_raw(tmp_path):
+    data = gguf_bytes({}, [Tensor("m\x1b[2J" + "x" * 500, (1,) * 5, F32, b"")])
+    assert "\x1b" not in refused(tmp_path, data, "dimensions")
+
+
+def test_no_file_and_an_empty_file(tmp_path):
+    with pytest.raises(CheckpointError, match="cannot be read"):
+        read_gguf(tmp_path / "none.gguf")
+    refused(tmp_path, b"", "empty")
+
+
+NAMES = st.text(max_size=20)
+SCALARS = (
+    st.integers(0, 2**32 - 1)
+    | st.booleans()
+    | st.text(max_size=30)
+    | st.floats(width=32, allow_nan=False)
+    | st.builds(Typed, st.just(11), st.integers(-(2**63), 2**63 - 1))
+)
+ARRAYS = (
+    st.lists(st.text(max_size=9), max_size=6)
+    | st.lists(st.integers(0, 2**32 - 1), max_size=6)
+    | st.lists(st.booleans(), max_size=6)
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.dictionaries(NAMES, SCALARS, max_size=6), st.dictionaries(NAMES, ARRAYS, max_size=4))
+def test_any_metadata_are_read_as_written(tmp_path_factory, scalars, arrays):
+    scalars.pop("general.alignment", None)
+    arrays = {name: value for name, value in arrays.items() if name not in scalars}
+    arrays.pop("general.alignment", None)
+    path = tmp_path_factory.getbasetemp() / "any.gguf"
+    header = read_gguf(write_gguf(path, scalars | arrays, [NORM]))
+    for name, value in scalars.items():
+        assert header.metadata[name] == (value.value if isinstance(value, Typed) else value)
+    for name, values in arrays.items():
+        assert header.array(name) == values
+    assert [tensor.name for tensor in header.tensors] == ["n"]
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.data())
+def test_changed_bytes_end_in_a_table_or_a_sentence(tmp_path_factory, data):
+    whole = bytearray(gguf_bytes(METADATA, [MATRIX, NORM]))
+    for _ in range(data.draw(st.integers(1, 4))):
+        at = data.draw(st.integers(0, len(whole) - 1))
+        whole[at] = data.draw(st.integers(0, 255))
+    path = tmp_path_factory.getbasetemp() / "changed.gguf"
+    path.write_bytes(whole)
+    try:
+        header = read_gguf(path)
+    except MolinkError:
+        return
+    assert all(tensor.stop <= len(whole) for tensor in header.tensors)

@@ -1,0 +1,48 @@
+"""`molink serve` of quantized checkpoints: tokens are the library's, refusals are one sentence."""
+
+import asyncio
+import json
+
+import torch
+
+from tests.executor.quantized.checkpoints import save_gpt_oss, save_quantized
+from tests.executor.quantized.formats import FORMATS
+from tests.executor.tiny_models import generate
+
+PROMPTS = [[5, 9, 70, 11], [3] * 21, [150, 7]]
+
+
+async def check(tools, directory, reference):
+    options = ("--nodes", "3", "--dtype", "float32", "--kv-tokens", "512")
+    body = {"max_tokens": 10, "temperature": 0, "ignore_eos": True}
+    with tools.serving(str(directory), *options) as server:
+        answers = await asyncio.gather(
+            *(
+                tools.post(server.url, "/generate", {"prompt_token_ids": prompt, **body})
+                for prompt in PROMPTS
+            )
+        )
+    assert [status for status, _ in answers] == [200] * len(PROMPTS)
+    with torch.inference_mode():
+        expected = [generate(reference, prompt, 10) for prompt in PROMPTS]
+    assert [answer["token_ids"] for _, answer in answers] == expected
+
+
+async def test_four_bits_over_three_processes(tools, tmp_path):
+    await check(tools, tmp_path, save_quantized("llama", tmp_path, FORMATS["awq"]))
+
+
+async def test_experts_in_mxfp4_over_three_processes(tools, tmp_path):
+    await check(tools, tmp_path, save_gpt_oss(tmp_path))
+
+
+def test_a_scheme_that_is_not_read(tools, tmp_path):
+    save_quantized("llama", tmp_path, FORMATS["awq"])
+    config = json.loads((tmp_path / "config.json").read_text())
+    config["quantization_config"] = {"quant_method": "bitsandbytes", "load_in_4bit": True}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    result = tools.run_molink("serve", str(tmp_path), "--port", "0")
+    assert result.returncode == 2
+    assert "bitsandbytes" in result.stderr
+    assert "take a version of it" in result.stderr
+    assert "Traceback" not in result.stderr
