@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from transformers.cache_utils import LinearAttentionLayer
 
-from molink.executor.attention.kv_pool import zero_pages
+from molink.executor.attention.kv_rows import zero_pages
 from molink_scheduler.kv.blocks import OutOfBlocks
 
 __all__ = ["StateKey", "StatePool"]
@@ -71,7 +71,7 @@ class StatePool:
         """An empty pool of another size with the same layers."""
         pool = StatePool(slots)
         for index, tensors in self.layers.items():
-            pool.layers[index] = {key: zero_pages(slots, like) for key, like in tensors.items()}
+            pool.layers[index] = {key: _zeros(slots, like) for key, like in tensors.items()}
         return pool
 
     def load(self, layer: int, states_count: int, slots: Sequence[int]) -> LinearAttentionLayer:
@@ -98,7 +98,7 @@ class StatePool:
     def _store(self, key: StateKey, layer: int, state: torch.Tensor, slots: Sequence[int]) -> None:
         tensors = self.layers.setdefault(layer, {})
         if key not in tensors:
-            tensors[key] = zero_pages(self.slots, state)
+            tensors[key] = _zeros(self.slots, state)
         pool = tensors[key]
         if len(slots) > 1:
             pool[_index(slots, pool)] = state
@@ -108,3 +108,7 @@ class StatePool:
 
 def _index(slots: Sequence[int], pool: torch.Tensor) -> torch.Tensor:
     return torch.tensor(slots, device=pool.device)
+
+
+def _zeros(slots: int, like: torch.Tensor) -> torch.Tensor:
+    return zero_pages((slots, *like.shape[1:]), like.dtype, like.device)
