@@ -46,8 +46,8 @@ class ModelDescription:
     """Most positions for which the stages compute what the architecture means."""
     eos_token_ids: tuple[int, ...]
     dtype: str
-    """Of the stored weights: "bfloat16", "float16" or "float32"; "bfloat16" for quantized ones whose
-    config says float16, because a GPU's four-bit kernel computes in nothing else."""
+    """Of the stored weights: "bfloat16", "float16" or "float32". Quantized ones whose config
+    says float16 have "bfloat16": a GPU's four-bit kernel computes in nothing else."""
 
 
 def describe(model: str | Checkpoint) -> ModelDescription:
