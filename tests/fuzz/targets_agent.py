@@ -126,7 +126,7 @@ def _quantized(data: bytes) -> object:
     weights = quantized_weights(
         "m", parse_header(table, 0).tensors, declared_quantization("m", config)
     )
-    return [(one.file_bytes, one.packed_bytes) for one in weights.values()]
+    return [(one.file_bytes, one.held_bytes(2)) for one in weights.values()]
 
 
 def _quantized_seeds() -> tuple[bytes, ...]:
