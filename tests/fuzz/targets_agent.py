@@ -171,7 +171,7 @@ CONFIG = {
     "num_hidden_layers": 2,
     "intermediate_size": 128,
     "vocab_size": 100,
-    "quantization_config": {"bits": 4},
+    "quantization_config": {"quant_method": "gptq", "bits": 4, "group_size": 32},
 }
 
 
