@@ -71,6 +71,14 @@ def test_tensors_tell_whether_the_output_matrix_is_the_embeddings(tmp_path):
     assert answers(tmp_path) == [generate(whole, prompt, TOKENS) for prompt in PROMPTS]
 
 
+def test_a_whole_that_says_nothing_of_its_embeddings(tmp_path):
+    whole = save_wrapper("qwen3_vl", tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    config.pop("tie_word_embeddings", None)
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    assert answers(tmp_path) == [generate(whole, prompt, TOKENS) for prompt in PROMPTS]
+
+
 def test_the_self_test_speaks_for_the_text_model(tmp_path):
     whole = save_wrapper("qwen3_vl", tmp_path)
     prompts = [generate(whole, prompt, TOKENS) for prompt in PROMPTS]
