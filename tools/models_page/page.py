@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -29,9 +29,10 @@ USERS, CONTEXT_TOKENS = 4, 8192
 
 PCS_MAX = 32
 
-FORMATS = {"16 bits": 2.0, "4 bits": 4.25 / 8}
-"""Bytes of a weight of a layer; at 4 bits each 128 of them share a scale and a zero point of 16
-bits. Tables of tokens have 16 bits in both."""
+FOUR_BITS = {"quant_method": "awq", "bits": 4, "group_size": 128, "zero_point": True}
+"""As a config.json declares it, of most published checkpoints of four bits."""
+
+FORMATS = ("16 bits", "4 bits")
 
 
 INTRODUCTION = """\
@@ -55,7 +56,7 @@ The fewest equal PCs whose cards hold the model's layers and, beside them, {user
 of {tokens:,} tokens in 16 bits, in {share:.0%} of their memory. Calculated from the models' shapes,
 not measured; `molink plan` counts with your own PCs. What a hybrid model keeps of each request
 besides (0.1 to 155 MB) is not in it. 4 bits are groups of 128 weights with a scale and a zero
-point.
+point, of gpt-oss its own MXFP4; tables of tokens have 16 bits.
 """
 
 PARTS = """\
@@ -119,11 +120,9 @@ def _home_models(by_name: dict[str, Trial]) -> Iterator[str]:
 
 
 def _home_row(model: Published, trial: Trial) -> list[str]:
-    shape = shape_of(model)
+    shape, four_bits = shape_of(model), shape_of(model, model.four_bits or FOUR_BITS)
     needed = [
-        _count(pcs_needed(replace(shape, weight_bytes=size), card * 10**9))
-        for size in FORMATS.values()
-        for card in CARDS_GB
+        _count(pcs_needed(one, card * 10**9)) for one in (shape, four_bits) for card in CARDS_GB
     ]
     weights = shape.stage_bytes(shape.layers, is_head=True, is_tail=True)
     kv = shape.kv_token_bytes * shape.layers * 1000
@@ -131,10 +130,10 @@ def _home_row(model: Published, trial: Trial) -> list[str]:
     return [model.name, status, f"{weights / 1e9:.1f} GB", f"{kv / 1e6:.0f} MB", *needed]
 
 
-def shape_of(model: Published) -> ModelShape:
-    """The shape of a published model, in 16 bits."""
+def shape_of(model: Published, quantization: dict[str, Any] | None = None) -> ModelShape:
+    """The shape of a published model, in 16 bits or as a `quantization_config` declares it."""
     config: dict[str, Any] = CONFIG_MAPPING[model.model_type](**model.settings).to_dict()
-    config |= {"dtype": "bfloat16", "quantization_config": None}
+    config |= {"dtype": "bfloat16", "quantization_config": quantization}
     return shape_of_config(model.name, config)
 
 

@@ -26,6 +26,8 @@ class Published:
     settings: dict[str, Any] = field(default_factory=dict)
     home: bool = False
     """Whether it is among the models that are run most at home."""
+    four_bits: dict[str, Any] | None = None
+    """The `quantization_config` that it is published with, where that has four bits."""
 
 
 def every(count: int, period: int, special: str, usual: str, at: int | None = None) -> list[str]:
@@ -84,6 +86,7 @@ GRANITE_4 = {
 }
 NANO_3 = "MEMEM*EMEMEM*EMEMEM*EMEMEM*EMEMEM*EMEMEMEM*EMEMEMEME"
 NANO_9B = "M-M-M-MM-M-M-M*-M-M-M*-M-M-M-M*-M-M-M-M*-M-MM-M-M-M-M-M-"
+MXFP4 = {"quant_method": "mxfp4"}
 LONGROPE = {
     "rope_type": "longrope",
     "rope_theta": 1e4,
@@ -136,8 +139,12 @@ PUBLISHED = (
         home=True,
     ),
     Published("Qwen3-Next 80B-A3B", "qwen3_next", {"num_hidden_layers": 48}),
-    Published("gpt-oss 20B", "gpt_oss", {"num_hidden_layers": 24, "num_local_experts": 32}, True),
-    Published("gpt-oss 120B", "gpt_oss", {"num_hidden_layers": 36, "num_local_experts": 128}, True),
+    Published(
+        "gpt-oss 20B", "gpt_oss", {"num_hidden_layers": 24, "num_local_experts": 32}, True, MXFP4
+    ),
+    Published(
+        "gpt-oss 120B", "gpt_oss", {"num_hidden_layers": 36, "num_local_experts": 128}, True, MXFP4
+    ),
     Published(
         "Gemma 3 12B", "gemma3_text", llama(48, 3840, 15360, 16, 8, 262208) | GEMMA_3, home=True
     ),

@@ -37,6 +37,7 @@ SECONDS_MAX = 60
 MEMORY_BYTES_MAX = 7 << 30
 """Of a trial: the largest miniature takes a tenth of it."""
 
+NO_DEFAULTS = "Its config class has no defaults"
 CRASHED = "Its self-test breaks off"
 NO_DECODER = "It is no decoder-only language model."
 
