@@ -84,9 +84,7 @@ def try_config(name: str, model_type: str, settings: dict[str, Any]) -> Trial:
         config = CONFIG_MAPPING[model_type](**settings)
     except Exception as error:
         # Whatever a config class raises that has no defaults to stand on.
-        return Trial(
-            name, model_type, "", False, f"Its config class has no defaults: {_line(error)}"
-        )
+        return Trial(name, model_type, "", False, f"{NO_DEFAULTS}: {_line(error)}.")
     text = text_part(config)
     if text is None:
         return Trial(name, model_type, "", False, NO_DECODER)
