@@ -94,7 +94,7 @@ def _cost_of_weights(model: str, shape: ModelShape, weights: Sequence[HeldWeight
     tied = not sums.has_output
     return ModelCost(
         layer_bytes=tuple(sums.layers[n] for n in range(shape.layers)),
-        kv_bytes=shape.kv_token_bytes,
+        kv_bytes=shape.cost.kv_bytes,
         row_bytes=shape.row_bytes,
         head_bytes=sums.head,
         tail_bytes=sums.tail + (sums.head if tied else 0),

@@ -8,7 +8,20 @@ ways: by a list, by the numbers of the layers that attend, by a period, or by a 
 from collections.abc import Mapping
 from typing import Any
 
-__all__ = ["attending_layers", "recurrent_parameters"]
+__all__ = [
+    "STATE_CONTEXT_TOKENS",
+    "attending_layers",
+    "mean_state_bytes",
+    "recurrent_parameters",
+]
+
+STATE_CONTEXT_TOKENS = 4_096
+"""KV that memory is kept free for with every request's states: an ordinary conversation."""
+
+STATE_NUMBER_BYTES, COLUMN_NUMBER_BYTES = 4, 2
+"""Recurrences are kept in fp32, the last columns of a convolution as the model computes."""
+
+WITHOUT_MIXER = ("mlp", "moe")
 
 Config = Mapping[str, Any]
 
@@ -42,6 +55,47 @@ def recurrent_parameters(config: Config, hidden: int) -> int:
     if sizes.first("mamba_expand"):
         return 3 * sizes.first("mamba_expand") * hidden * hidden
     return 4 * hidden * hidden if sizes.first("conv_L_cache") else 0
+
+
+def mean_state_bytes(config: Config, layers: int) -> int:
+    """Bytes of one request's states, whatever its length: a mean over all layers."""
+    sizes = _Sizes(config)
+    kernel = sizes.first("linear_conv_kernel_dim", "mamba_d_conv", "conv_kernel", "conv_L_cache")
+    numbers, columns = _state_sizes(sizes)
+    each = STATE_NUMBER_BYTES * numbers + COLUMN_NUMBER_BYTES * columns * (kernel or 4)
+    return -(-each * _recurrent_layers(config, layers) // layers)
+
+
+def _state_sizes(sizes: "_Sizes") -> tuple[int, int]:
+    """Numbers of one layer's recurrence, and width of its convolution."""
+    if heads := sizes.first("linear_num_value_heads", "linear_num_heads"):
+        key, value = (
+            sizes.first(f"linear_{one}_head_dim", "linear_head_dim") for one in ("key", "value")
+        )
+        keys = sizes.first("linear_num_key_heads", "linear_num_heads")
+        return heads * key * value, 2 * keys * key + heads * value
+    states = sizes.first("mamba_d_state", "ssm_state_size")
+    if heads := sizes.first("mamba_n_heads", "mamba_num_heads"):
+        inner = heads * sizes.first("mamba_d_head", "mamba_head_dim")
+        groups = sizes.first("mamba_n_groups", "n_groups") or 1
+        return inner * states, inner + 2 * groups * states
+    if expand := sizes.first("mamba_expand"):
+        inner = expand * sizes.first("hidden_size")
+        return inner * (states or 16), inner
+    return 0, sizes.first("hidden_size") if sizes.first("conv_L_cache") else 0
+
+
+def _recurrent_layers(config: Config, layers: int) -> int:
+    for name in KINDS:
+        kinds = config.get(name)
+        if isinstance(kinds, list) and kinds:
+            mixers = [kind for kind in kinds if kind not in WITHOUT_MIXER]
+            return sum(kind == "hybrid" or not _attends(kind) for kind in mixers)
+    pattern = config.get("hybrid_override_pattern")
+    if isinstance(pattern, str):
+        return pattern.count("M")
+    # Where every layer attends and there are sizes of a recurrence, every layer has both.
+    return (layers - attending_layers(config, layers)) or layers
 
 
 class _Sizes:

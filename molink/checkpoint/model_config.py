@@ -12,7 +12,7 @@ from math import gcd
 from pathlib import Path
 from typing import Any
 
-from molink.checkpoint.mixers import attending_layers, recurrent_parameters
+from molink.checkpoint.mixers import attending_layers, mean_state_bytes, recurrent_parameters
 from molink.checkpoint.model_shape import PLAIN, ModelShape, WeightBits
 from molink.checkpoint.quantized.declared import DeclaredQuantization, declared_quantization
 from molink.checkpoint.quantized.stored_weight import GROUPS_4BIT, MXFP4_GROUP
@@ -207,6 +207,7 @@ def _attention(
     means = {key: -(-value * attending // layers) for key, value in attention.items()}
     others = (layers - attending) * recurrent_parameters(config, hidden)
     means["attention_parameters"] += others // layers
+    means["state_bytes"] = mean_state_bytes(config, layers)
     return means
 
 

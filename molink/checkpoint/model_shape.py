@@ -10,6 +10,7 @@ Counts are parameters or values; what is bytes says so in its name.
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+from molink.checkpoint.mixers import STATE_CONTEXT_TOKENS
 from molink_scheduler.placement import ModelCost
 
 __all__ = ["ELEMENT_BYTES", "PLAIN", "ModelShape", "PlannedModel", "WeightBits"]
@@ -68,6 +69,8 @@ class ModelShape:
     """Width of the expert that every row passes, beside those that it chooses."""
     dtype_bytes: int = 2
     """Of embeddings, activations and KV."""
+    state_bytes: int = 0
+    """States of one request in one layer, whatever its length: a mean over all layers."""
     weights: WeightBits = PLAIN
     """Of the MLP, or of experts."""
     attention_weights: WeightBits = PLAIN
@@ -163,10 +166,11 @@ class ModelShape:
 
     @property
     def cost(self) -> ModelCost:
-        """Costs of the model by its shape: all layers alike."""
+        """Costs of the model by its shape: all layers alike. A request's states are counted with
+        the KV of an ordinary conversation's tokens."""
         return ModelCost(
             layer_bytes=(self.layer_bytes,) * self.layers,
-            kv_bytes=self.kv_token_bytes,
+            kv_bytes=self.kv_token_bytes + -(-self.state_bytes // STATE_CONTEXT_TOKENS),
             row_bytes=self.row_bytes,
             head_bytes=self.table_bytes,
             tail_bytes=self.table_bytes,

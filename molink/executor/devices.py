@@ -20,6 +20,7 @@ from typing import Any
 import psutil
 import torch
 
+from molink.checkpoint.mixers import STATE_CONTEXT_TOKENS
 from molink.errors import UserError
 from molink_scheduler.kv.blocks import BLOCK_TOKENS
 
@@ -59,9 +60,6 @@ machine say no.
 
 STATE_SLOTS_MAX = 256
 """More requests at once than a home ring answers at a speed that anybody reads along with."""
-
-STATE_CONTEXT_TOKENS = 4_096
-"""KV that memory is kept free for with every state slot: an ordinary conversation."""
 
 
 def choose_device(wanted: str) -> torch.device:

@@ -41,15 +41,16 @@ def load_stage(
     progress: Progress = lambda fraction: None,
     *,
     stages_here: int = 1,
+    memory_bytes: int | None = None,
     self_test: bool = True,
     tokenizer_of: Callable[[ModelDescription], Any] = lambda description: None,
 ) -> StageExecutor:
     """Load the layers of a model directory or hub id.
 
-    `stages_here` share this PC's memory; `self_test` proves first, on a tiny model of the same
-    architecture, that stages compute what the whole does; the tail follows grammars with the
-    tokenizer of `tokenizer_of`, if there is one. Raises UserError (a subclass of it) with one
-    sentence.
+    `stages_here` share this PC's memory, and this one takes at most `memory_bytes` of it;
+    `self_test` proves first, on a tiny model of the same architecture, that stages compute what the
+    whole does; the tail follows grammars with the tokenizer of `tokenizer_of`, if there is one.
+    Raises UserError (a subclass of it) with one sentence.
     """
     checkpoint = open_checkpoint(model)
     description = describe(checkpoint)
@@ -65,7 +66,7 @@ def load_stage(
     grammars = None if tokenizer is None else Grammars(tokenizer, description, device)
     stage = StageExecutor(weights, part, description, device, dtype, grammars)
     del weights
-    stage.prepare(work.kv_tokens, _within(progress, READ, 1.0), stages_here)
+    stage.prepare(work.kv_tokens, _within(progress, READ, 1.0), stages_here, memory_bytes)
     return_freed_memory()
     progress(1.0)
     return stage

@@ -144,9 +144,10 @@ class StageExecutor:
         kv_tokens: int | None,
         progress: Progress = lambda fraction: None,
         stages_here: int = 1,
+        memory_bytes: int | None = None,
     ) -> None:
-        """Run one token to learn the KV's shape and to warm kernels up, then make room for
-        `kv_tokens`.
+        """Run one token to learn the shapes of KV and states and to warm kernels up, then make
+        room for `kv_tokens` and, within `memory_bytes` of the device, for states.
         """
         settle_mixers(self.model)
         fit_skips(self.model, self._warm_up)
@@ -159,7 +160,10 @@ class StageExecutor:
         hoist(self._mixers, self._warm_up)
         self._warm_up()
         free_bytes = free_memory_bytes(self.device)
-        self._make_room(kv_tokens, memory_budget_bytes(free_bytes, self.device.type, stages_here))
+        budget_bytes = memory_budget_bytes(free_bytes, self.device.type, stages_here)
+        if memory_bytes is not None:
+            budget_bytes = min(budget_bytes, memory_bytes - self.weights_bytes)
+        self._make_room(kv_tokens, budget_bytes)
 
     def _make_room(self, kv_tokens: int | None, budget_bytes: int) -> None:
         state_bytes = self.states.request_bytes

@@ -112,6 +112,7 @@ def _load_executor(
         load.work,
         lambda fraction: report(LoadProgressed(fraction)),
         stages_here=load.stages_here,
+        memory_bytes=load.memory_bytes,
         self_test=load.work.layers[0] == 0,
         tokenizer_of=tokenizer_of,
     )

@@ -1,12 +1,12 @@
 import pytest
 import torch
 
+from molink.checkpoint.mixers import STATE_CONTEXT_TOKENS
 from molink.errors import UserError
 from molink.executor.devices import (
     KV_SHARE_OF_FREE_TOGETHER,
     KV_TOKENS_MAX,
     KV_TOKENS_MIN,
-    STATE_CONTEXT_TOKENS,
     STATE_SLOTS_MAX,
     choose_device,
     choose_dtype,

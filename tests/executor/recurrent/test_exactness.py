@@ -6,6 +6,8 @@ import pytest
 import torch
 
 from molink.executor.architecture import miniature
+from molink.executor.loading import load_stage
+from molink.stage_protocol.messages import StageWork
 from tests.executor.recurrent.hybrids import HYBRIDS, WITH_EXPERTS, small_hybrid
 from tests.executor.recurrent.mixed_requests import MixedRequests
 from tests.executor.ring_driver import load_stages
@@ -46,3 +48,21 @@ def is_near_tie(whole, prompt: list[int], answer: list[int], wanted: list[int]) 
         logits = whole(torch.tensor([prompt + wanted[:same]]), use_cache=False).logits[0, -1]
     best = logits.topk(2)
     return answer[same] in best.indices and float(best.values[0] - best.values[1]) < NEAR_TIE
+
+
+def test_states_stay_within_the_memory_that_is_lent(tmp_path):
+    small_hybrid("Qwen3.5-27B").save_pretrained(tmp_path)
+    (stage,) = load_stages(tmp_path, (0, 4))
+    assert stage.state_slots == stage.states.slots > 5
+    kv_bytes, state_bytes = 1024 * stage.kv_token_bytes, stage.states.request_bytes
+    work = StageWork((0, 4), "cpu", "float32", 1024)
+    lent_bytes = stage.weights_bytes + kv_bytes + 5 * state_bytes
+    stage = load_stage(str(tmp_path), work, memory_bytes=lent_bytes, self_test=False)
+    assert stage.state_slots == stage.states.slots == 5
+
+
+def test_a_stage_of_states_only_has_no_kv(tmp_path):
+    small_hybrid("Qwen3.5-27B").save_pretrained(tmp_path)
+    states_only, mixed = load_stages(tmp_path, (0, 2, 4))
+    assert (states_only.kv_token_bytes, states_only.states.request_bytes > 0) == (0, True)
+    assert mixed.kv_token_bytes > 0

@@ -7,12 +7,15 @@ import torch
 from transformers.models.qwen3_5 import modeling_qwen3_5
 
 from molink.checkpoint.description import ModelDescription
+from molink.checkpoint.mixers import STATE_CONTEXT_TOKENS
+from molink.checkpoint.model_config import model_shape
 from molink.errors import UnsupportedModelError
 from molink.executor.architecture.self_test import check_architecture
 from molink.executor.recurrent import finding
 from molink.executor.recurrent.library_mixers import settle_mixers
 from molink.executor.recurrent.state_pool import StatePool
-from tests.executor.recurrent.hybrids import HYBRIDS, published_config
+from tests.executor.recurrent.hybrids import HYBRIDS, published_config, small_hybrid
+from tests.executor.ring_driver import load_stages
 
 DESCRIPTION = ModelDescription("m", Path(), "m", 4, 64, 128, 4096, (), "float32")
 
@@ -113,3 +116,33 @@ def test_time_steps_are_not_clamped_in_prefill_alone():
     module.time_step_limit = (0.001, float("inf"))
     settle_mixers(module)
     assert module.time_step_limit == (0.0, float("inf"))
+
+
+STATE_MEGABYTES = {
+    "Qwen3.5-27B": 154.9,
+    "Qwen3.5-35B-A3B": 64.9,
+    "Qwen3-Next-80B-A3B": 77.9,
+    "granite-4.0-h-tiny": 57.6,
+    "Falcon-H1-7B": 139.7,
+    "Nemotron-3-Nano-30B-A3B": 49.4,
+    "LFM2-1.2B": 0.12,
+}
+
+
+@pytest.mark.parametrize("name", STATE_MEGABYTES)
+def test_plans_count_a_requests_states(name, tmp_path):
+    published_config(name).save_pretrained(tmp_path)
+    shape = model_shape(tmp_path)
+    assert shape.layers * shape.state_bytes / 1e6 == pytest.approx(STATE_MEGABYTES[name], rel=3e-2)
+    assert shape.cost.kv_bytes >= shape.kv_token_bytes + shape.state_bytes // STATE_CONTEXT_TOKENS
+
+
+@pytest.mark.parametrize("name", HYBRIDS)
+def test_plans_count_what_mixers_store(name, tmp_path):
+    """In miniature and in fp32, where a convolution's numbers take four bytes, not two."""
+    whole = small_hybrid(name)
+    whole.save_pretrained(tmp_path)
+    (stage,) = load_stages(tmp_path, (0, whole.config.num_hidden_layers))
+    counted = model_shape(tmp_path).state_bytes * whole.config.num_hidden_layers
+    assert counted <= 1.01 * stage.states.request_bytes + 8
+    assert counted >= 0.5 * stage.states.request_bytes

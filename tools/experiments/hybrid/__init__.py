@@ -1,0 +1,1 @@
+"""What layers that keep states cost."""
