@@ -81,7 +81,7 @@ class DeclaredQuantization:
     """The part of a quantization config that tensors do not tell."""
 
     method: str | None = None
-    """compressed-tensors, awq, gptq, mxfp4 or fp8; None where nothing is declared."""
+    """compressed-tensors, awq, gptq, mxfp4, fp8 or gguf; None where nothing is declared."""
     bits: int | None = None
     """Of an integer code, where the config says."""
     group: int | None = None
@@ -118,7 +118,7 @@ def declared_quantization(name: str, config: Scheme) -> DeclaredQuantization:
         return _awq(name, scheme, str(config.get("model_type")))
     if method == "gptq":
         return _gptq(name, scheme)
-    if method in ("mxfp4", "fp8"):
+    if method in ("mxfp4", "fp8", "gguf"):
         return DeclaredQuantization(method, block=_block(scheme.get("weight_block_size")))
     raise refusal(name, OTHER_METHODS.get(method, _word(method)) or "a scheme without a name")
 

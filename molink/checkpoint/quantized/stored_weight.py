@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
+from molink.checkpoint.gguf.block_types import BlockType, block_type_named
 from molink.checkpoint.safetensors_header import StoredTensor
 
 __all__ = ["Part", "StoredWeight", "WeightFormat"]
@@ -34,6 +35,8 @@ class WeightFormat(StrEnum):
     """Signed bytes [N, K] with a scale for each row."""
     FP8 = "fp8"
     """Numbers of eight bits [N, K] with a scale per tensor, row or block."""
+    GGUF = "gguf"
+    """Blocks of a GGUF file [N, bytes of a row], of the type that the name of the tensor says."""
 
 
 class Part(StrEnum):
@@ -68,6 +71,8 @@ class StoredWeight:
     """To be added to each stored zero point."""
     scale_rows: int = 1
     """Outputs that share a scale."""
+    block: str = ""
+    """Name of the type of its blocks, where they are those of a GGUF file."""
 
     @property
     def file_bytes(self) -> int:
@@ -94,6 +99,8 @@ class StoredWeight:
                 return 4
             case WeightFormat.INT8:
                 return 2
+            case WeightFormat.GGUF:
+                return _scale_bytes(block_type_named(self.block))
             case WeightFormat.PACK_QUANTIZED if self.bits == 8 and Part.ZERO not in self.parts:
                 return 2
         return 4
@@ -104,3 +111,10 @@ class StoredWeight:
         groups = self.outputs * self.inputs // self.packed_group
         codes = self.outputs * self.inputs * self.bits // 8
         return (self.experts or 1) * (codes + groups * self.scale_bytes)
+
+
+def _scale_bytes(block: BlockType) -> int:
+    """Of a group of these blocks once they are packed."""
+    if block.name == "mxfp4":
+        return 1
+    return 4 if block.bits == 4 or block.has_zero else 2
