@@ -138,10 +138,9 @@ def _experts(file: GgufOf, plain: dict[str, torch.Tensor]) -> dict[str, torch.Te
     for layer in range(file.config["num_hidden_layers"]):
         before = f"blk.{layer}."
         for leaf, part in EXPERTS.get(file.name, {}).items():
-            own = [
-                one for one in plain if f"layers.{layer}." in one and one.endswith(f".{leaf}.weight")
-                and ".experts." in one
-            ]  # fmt: skip
+            end = f".{leaf}.weight"
+            own = [one for one in plain if f"layers.{layer}." in one and ".experts." in one]
+            own = [one for one in own if one.endswith(end)]
             own.sort(key=lambda one: int(one.split(".experts.")[1].split(".")[0]))
             stack = torch.stack([plain[one] for one in own])
             small = layer % 2 or stack.shape[-1] % 256

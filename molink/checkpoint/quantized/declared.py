@@ -57,6 +57,9 @@ COMPRESSED_FORMATS = {
 }
 """Formats of compressed-tensors that are read, and the bits that they may have."""
 
+WHOLE_BYTES = ("int-quantized", 8)
+"""Format and bits of an output head beside layers of four bits, as `molink import` makes them."""
+
 SCALED_ACTIVATIONS = (
     *("starcoder2", "falcon", "mpt", "gptj", "gpt_neox", "gpt_bigcode", "bloom"),
     *("opt", "codegen"),
@@ -140,12 +143,12 @@ def _is_compressed(scheme: Scheme) -> bool:
 def _compressed(name: str, scheme: Scheme) -> DeclaredQuantization:
     groups = [group for group in _values(scheme.get("config_groups")) if isinstance(group, Mapping)]
     weights = [group["weights"] for group in groups if isinstance(group.get("weights"), Mapping)]
-    formats = {str(group.get("format") or scheme.get("format")) for group in groups}
-    bits = {one.get("num_bits") for one in weights}
-    if len(formats) != 1 or len(bits) != 1:
-        words = sorted(formats | {f"{one} bits" for one in bits})
-        raise refusal(name, f"several schemes at once ({_word(', '.join(words))})")
-    (form,), (bit_count,) = formats, bits
+    kinds = {
+        (str(group.get("format") or scheme.get("format")), group["weights"].get("num_bits"))
+        for group in groups
+        if isinstance(group.get("weights"), Mapping)
+    }
+    form, bit_count = _one_kind(name, kinds)
     if form not in COMPRESSED_FORMATS:
         raise refusal(name, f"the format {_word(form)} of compressed-tensors")
     if bit_count not in COMPRESSED_FORMATS[form]:
@@ -159,6 +162,16 @@ def _compressed(name: str, scheme: Scheme) -> DeclaredQuantization:
         group=_one_group(one.get("group_size") for one in weights),
         block=_block(weights[0].get("block_structure")),
     )
+
+
+def _one_kind(name: str, kinds: set[tuple[str, Any]]) -> tuple[str, Any]:
+    """The format and bits that tensors do not tell: whole bytes beside packed words do, and no
+    other two kinds are read at once."""
+    rest = kinds - {WHOLE_BYTES} if len(kinds) > 1 else kinds
+    if len(rest) != 1 or (rest != kinds and next(iter(rest))[0] != "pack-quantized"):
+        words = sorted(f"{form} of {bits} bits" for form, bits in kinds)
+        raise refusal(name, f"several schemes at once ({_word(', '.join(words))})")
+    return next(iter(rest))
 
 
 def _refuse_transforms(name: str, scheme: Scheme) -> None:
