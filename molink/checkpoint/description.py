@@ -13,10 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from molink.checkpoint.checkpoint import Checkpoint, open_checkpoint
-from molink.checkpoint.quantized.declared import read_declared
+from molink.checkpoint.model_config import text_settings
+from molink.checkpoint.quantized.declared import DeclaredQuantization, declared_quantization
 from molink.errors import CheckpointError, UnsupportedModelError
 
-__all__ = ["ModelDescription", "describe", "text_settings"]
+__all__ = ["ModelDescription", "describe", "read_declared"]
 
 ALIASES = {
     "num_hidden_layers": ("n_layer", "n_layers", "num_layers"),
@@ -28,6 +29,9 @@ ALIASES = {
 
 MODEL_LEN_UNBOUNDED = 32768
 """For architectures that state no length (relative positions only)."""
+
+OLD_GPTQ_FILE = "quantize_config.json"
+"""Where the first GPTQ checkpoints keep what later ones have in config.json."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,13 +70,20 @@ def describe(model: str | Checkpoint) -> ModelDescription:
     )
 
 
-def text_settings(config: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The part of a parsed config.json that speaks of the text model: all of it, or one entry."""
-    thinker = config.get("thinker_config")
-    if isinstance(thinker, dict):
-        return text_settings(thinker)
-    parts = [config.get(name) for name in ("text_config", "llm_config")]
-    return next((part for part in parts if isinstance(part, dict)), config)
+def read_declared(checkpoint: Checkpoint) -> DeclaredQuantization:
+    """What a checkpoint declares of its quantized weights. Raises UnsupportedModelError for a
+    scheme that is not read."""
+    config = checkpoint.config()
+    if not isinstance(config.get("quantization_config"), dict):
+        config = config | _old_gptq(checkpoint)
+    return declared_quantization(checkpoint.name, config)
+
+
+def _old_gptq(checkpoint: Checkpoint) -> dict[str, Any]:
+    if not (checkpoint.directory / OLD_GPTQ_FILE).is_file():
+        return {}
+    scheme = checkpoint.small_file(OLD_GPTQ_FILE)
+    return {"quantization_config": {"quant_method": "gptq", **scheme}}
 
 
 class ConfigFacts:

@@ -1,22 +1,24 @@
 """What each layer of a model weighs, and what it takes of a node: the costs of a placement.
 
-Where the weights are on this PC, the headers of its safetensors files tell every tensor's bytes:
-layers that differ (some with experts, some without), quantized ones and tables come out as they
-are. Nothing is downloaded for it. Where they are not, `config.json` gives the shapes
-(`molink.checkpoint.model_config`) and all layers count alike.
+Where the weights are on this PC, the headers of its safetensors files tell every tensor's size, and
+so what a stage holds of it: layers that differ (some with experts, some without), quantized ones
+and tables come out as they are. Nothing is downloaded for it. Where they are not, `config.json`
+gives the shapes (`molink.checkpoint.model_config`) and all layers count alike.
 
 No torch here: the coordinator plans, and does not load it.
 """
 
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import median
 
 from molink.checkpoint.checkpoint import INDEX, SINGLE, Checkpoint, open_checkpoint
+from molink.checkpoint.description import read_declared
+from molink.checkpoint.held_weights import HeldWeight, held_weights
 from molink.checkpoint.model_config import KNOWN_CONFIGS, model_shape
-from molink.checkpoint.model_shape import ModelShape, PlannedModel
+from molink.checkpoint.model_shape import ELEMENT_BYTES, ModelShape, PlannedModel
 from molink.checkpoint.safetensors_header import read_header
 from molink.checkpoint.shard_plan import Place, homes_of_tensors
 from molink.errors import UserError
@@ -34,7 +36,8 @@ SAME_WORK = 0.01
 def planned_model(model: str) -> PlannedModel:
     """The costs of a known model's name, a config.json, a directory or a hub id.
 
-    Raises UserError when it is none of these, or when its files do not tell the sizes.
+    Raises UserError when it is none of these, when its files do not tell the sizes, and for a
+    scheme of quantization that is not read.
     """
     path = Path(model).expanduser()
     if model.lower() in KNOWN_CONFIGS or path.is_file():
@@ -42,28 +45,31 @@ def planned_model(model: str) -> PlannedModel:
         return PlannedModel.of_shape(shape)
     checkpoint = open_checkpoint(model)
     shape = model_shape(checkpoint.directory)
-    sizes = stored_sizes(checkpoint)
-    if sizes is None:
-        return PlannedModel(model, shape, shape.cost, False)
-    return PlannedModel(model, shape, _cost_of_sizes(model, shape, sizes), True)
+    weights = stored_weights(checkpoint)
+    if weights is None:
+        return replace(PlannedModel.of_shape(shape), name=model)
+    costs = {
+        size: _cost_of_weights(model, replace(shape, dtype_bytes=size), weights)
+        for size in ELEMENT_BYTES
+    }
+    return PlannedModel(model, shape, costs, True)
 
 
-def stored_sizes(checkpoint: Checkpoint) -> dict[str, int] | None:
-    """Bytes of every tensor, by its name; None when not all weight files are on this PC.
+def stored_weights(checkpoint: Checkpoint) -> list[HeldWeight] | None:
+    """All weights of a checkpoint; None when not all weight files are on this PC.
 
-    Raises CheckpointError for a file that is no safetensors file.
+    Raises CheckpointError for a file that is no safetensors file, UnsupportedModelError for a
+    scheme of quantization that is not read.
     """
     if (checkpoint.directory / INDEX).is_file():
         files = sorted(set(checkpoint.weight_map().values()))
     else:
         files = [SINGLE]
-    sizes: dict[str, int] = {}
-    for name in files:
-        path = checkpoint.directory / name
-        if not path.is_file():
-            return None
-        sizes |= {tensor.name: tensor.stop - tensor.start for tensor in read_header(path).tensors}
-    return sizes
+    paths = [checkpoint.directory / name for name in files]
+    if not all(path.is_file() for path in paths):
+        return None
+    tensors = [tensor for path in paths for tensor in read_header(path).tensors]
+    return held_weights(checkpoint.name, tensors, read_declared(checkpoint))
 
 
 @dataclass(slots=True)
@@ -78,8 +84,8 @@ class _Sums:
     has_output: bool = False
 
 
-def _cost_of_sizes(model: str, shape: ModelShape, sizes: Mapping[str, int]) -> ModelCost:
-    sums = _summed(sizes)
+def _cost_of_weights(model: str, shape: ModelShape, weights: Sequence[HeldWeight]) -> ModelCost:
+    sums = _summed({one.name: one.held_bytes(shape.dtype_bytes) for one in weights})
     if sorted(sums.layers) != list(range(shape.layers)) or min(sums.layers.values()) < 1:
         raise UserError(
             f"the weight files of {model} hold {len(sums.layers)} layers, its config.json names "

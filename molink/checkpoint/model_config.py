@@ -8,15 +8,17 @@ code from the hub for families that it does not know.
 
 import json
 from collections.abc import Mapping
+from math import gcd
 from pathlib import Path
 from typing import Any
 
-from molink.checkpoint.description import text_settings
 from molink.checkpoint.mixers import attending_layers, recurrent_parameters
-from molink.checkpoint.model_shape import ModelShape
+from molink.checkpoint.model_shape import PLAIN, ModelShape, WeightBits
+from molink.checkpoint.quantized.declared import DeclaredQuantization, declared_quantization
+from molink.checkpoint.quantized.stored_weight import GROUPS_4BIT, MXFP4_GROUP
 from molink.errors import UserError
 
-__all__ = ["KNOWN_CONFIGS", "known_models", "model_shape"]
+__all__ = ["KNOWN_CONFIGS", "known_models", "model_shape", "text_settings"]
 
 Config = Mapping[str, Any]
 
@@ -41,6 +43,12 @@ WITH_OUTPUT_GATE = ("qwen3_next", "qwen3_5_text", "qwen3_5_moe_text")
 """Model types whose attention multiplies what it found with a gate of its own."""
 
 DTYPE_BYTES = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2}
+
+EXPERTS_ONLY = "mxfp4"
+"""Method whose checkpoints quantize nothing but experts."""
+
+WHOLE_ROW_GROUP = GROUPS_4BIT[0]
+"""Kernels for four bits know no longer group, so longer ones are held as several."""
 
 CONFIG_BYTES_MAX = 4_000_000
 """Largest config.json that is read; real ones have a few kilobytes."""
@@ -97,7 +105,8 @@ def known_models() -> tuple[str, ...]:
 def model_shape(name_or_path: str | Path) -> ModelShape:
     """The shape of a known model, or of a config.json or the directory that holds one.
 
-    Raises UserError when it is neither, or when the file does not tell the shape.
+    Raises UserError when it is neither, when the file does not tell the shape, or for a scheme of
+    quantization that is not read.
     """
     name = str(name_or_path)
     if name.lower() in KNOWN_CONFIGS:
@@ -111,6 +120,15 @@ def model_shape(name_or_path: str | Path) -> ModelShape:
         f"no model {name}: give a config.json, a directory that holds one, or one of "
         f"{', '.join(known_models())}."
     )
+
+
+def text_settings(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The part of a parsed config.json that speaks of the text model: all of it, or one entry."""
+    thinker = config.get("thinker_config")
+    if isinstance(thinker, dict):
+        return text_settings(thinker)
+    parts = [config.get(name) for name in ("text_config", "llm_config")]
+    return next((part for part in parts if isinstance(part, dict)), config)
 
 
 def _read(path: Path) -> Config:
@@ -133,12 +151,14 @@ def _shape(name: str, config: Config) -> ModelShape:
     kv_heads = _kv_heads(name, config, heads)
     head_size = _count(name, config, "head_dim", "kv_channels", default=hidden // heads)
     experts, per_token, shared = _experts(name, config)
-    dtype_bytes = DTYPE_BYTES.get(str(config.get("dtype") or config.get("torch_dtype")), 2)
+    intermediate = _intermediate(name, config, hidden, experts)
+    declared = declared_quantization(name, config)
+    weights = _weight_bits(declared, gcd(hidden, intermediate))
     return ModelShape(
         name=name,
         layers=_layers(name, config),
         hidden_size=hidden,
-        intermediate_size=_intermediate(name, config, hidden, experts),
+        intermediate_size=intermediate,
         heads=heads,
         kv_heads=kv_heads,
         head_size=head_size,
@@ -149,8 +169,9 @@ def _shape(name: str, config: Config) -> ModelShape:
         experts=experts,
         experts_per_token=per_token,
         shared_intermediate_size=shared,
-        dtype_bytes=dtype_bytes,
-        weight_bytes=_weight_bytes(config, dtype_bytes),
+        dtype_bytes=DTYPE_BYTES.get(str(config.get("dtype") or config.get("torch_dtype")), 2),
+        weights=weights,
+        attention_weights=PLAIN if declared.method == EXPERTS_ONLY else weights,
     )
 
 
@@ -259,18 +280,20 @@ def _shared_width(name: str, config: Config) -> int:
     return 0
 
 
-def _weight_bytes(config: Config, dtype_bytes: int) -> float:
-    """Bytes of one weight, by the quantization that the checkpoint declares."""
-    quantization = config.get("quantization_config") or {}
-    if not isinstance(quantization, dict):
-        raise UserError("the quantization_config of a config is an object: correct the file.")
-    if quantization.get("bits"):
-        return _count("quantization", quantization, "bits") / 8
-    if quantization.get("load_in_4bit") or quantization.get("quant_method") == "mxfp4":
-        return 0.5
-    if quantization.get("load_in_8bit") or quantization.get("quant_method") == "fp8":
-        return 1.0
-    return float(dtype_bytes)
+def _weight_bits(declared: DeclaredQuantization, inputs: int) -> WeightBits:
+    """What a stage holds of each weight, by the quantization that the checkpoint declares; `inputs`
+    is a common divisor of the matrices' widths."""
+    match declared.method:
+        case None:
+            return PLAIN
+        case "mxfp4":
+            return WeightBits(4, 1 / MXFP4_GROUP)
+        case "fp8":
+            return WeightBits(8, 1 / declared.block[1])
+    bits = declared.bits or 4
+    if declared.group is None:  # A scale for a whole row.
+        return WeightBits(bits, 2 / WHOLE_ROW_GROUP if bits == 4 else 0.0)
+    return WeightBits(bits, 2 / gcd(declared.group, inputs))
 
 
 def _count(model: str, config: Config, *names: str, default: int | None = None) -> int:

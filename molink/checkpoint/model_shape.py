@@ -7,14 +7,36 @@ they are less than one weight in a thousand.
 Counts are parameters or values; what is bytes says so in its name.
 """
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 
 from molink_scheduler.placement import ModelCost
 
-__all__ = ["ModelShape", "PlannedModel"]
+__all__ = ["ELEMENT_BYTES", "PLAIN", "ModelShape", "PlannedModel", "WeightBits"]
+
+ELEMENT_BYTES = (2, 4)
+"""Of the formats that stages compute in: 16 bits, and fp32 where a CPU has no arithmetic for 16."""
 
 WIRE_BYTES_PER_VALUE = 2
 """Stages hand on the residual stream in 16 bits, whatever the weights are stored in."""
+
+
+@dataclass(frozen=True, slots=True)
+class WeightBits:
+    """What one weight of a matrix takes in the memory of a stage."""
+
+    code_bits: int = 0
+    """Of its code, where it is quantized."""
+    numbers: float = 1.0
+    """In the stage's own format: a plain weight is one, a quantized one has its part of a group's
+    scale, and of its zero."""
+
+    def bytes_in(self, element_bytes: int) -> float:
+        """Bytes in a stage whose numbers take `element_bytes`."""
+        return self.code_bits / 8 + self.numbers * element_bytes
+
+
+PLAIN = WeightBits()
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +68,10 @@ class ModelShape:
     """Width of the expert that every row passes, beside those that it chooses."""
     dtype_bytes: int = 2
     """Of embeddings, activations and KV."""
-    weight_bytes: float = 2.0
-    """Of one weight of a layer: less than `dtype_bytes` in a quantized checkpoint."""
+    weights: WeightBits = PLAIN
+    """Of the MLP, or of experts."""
+    attention_weights: WeightBits = PLAIN
+    """Of attention: plain where only experts are quantized, as in MXFP4."""
 
     @property
     def expert_parameters(self) -> int:
@@ -57,9 +81,7 @@ class ModelShape:
     @property
     def dense_parameters(self) -> int:
         """Parameters of one layer that every row passes: attention, shared expert, router."""
-        shared = self.mlp_matrices * self.hidden_size * self.shared_intermediate_size
-        router = self.hidden_size * self.experts if self.experts > 1 else 0
-        return self.attention_parameters + shared + router
+        return self.attention_parameters + self._shared_parameters + self._router_parameters
 
     @property
     def layer_parameters(self) -> int:
@@ -83,9 +105,24 @@ class ModelShape:
         return self.layers * self.layer_parameters + tables * self.embedding_parameters
 
     @property
+    def expert_bytes(self) -> float:
+        """Bytes of one expert of one layer; of a dense model, of the whole MLP."""
+        return self.expert_parameters * self.weights.bytes_in(self.dtype_bytes)
+
+    @property
+    def dense_bytes(self) -> float:
+        """Bytes of what every row passes in one layer."""
+        return self._dense_bytes_in(self.dtype_bytes)
+
+    @property
     def layer_bytes(self) -> int:
-        """Bytes of the weights of one layer."""
-        return round(self.layer_parameters * self.weight_bytes)
+        """Bytes of the weights of one layer in memory."""
+        return self.layer_bytes_in(self.dtype_bytes)
+
+    def layer_bytes_in(self, element_bytes: int) -> int:
+        """The same in a stage whose numbers take `element_bytes`; with 0 of codes alone."""
+        experts = self.experts * self.expert_parameters * self.weights.bytes_in(element_bytes)
+        return round(self._dense_bytes_in(element_bytes) + experts)
 
     @property
     def table_bytes(self) -> int:
@@ -136,6 +173,20 @@ class ModelShape:
             tied=self.tied_embeddings,
         )
 
+    def _dense_bytes_in(self, element_bytes: int) -> float:
+        """No router is quantized."""
+        attention = self.attention_parameters * self.attention_weights.bytes_in(element_bytes)
+        shared = self._shared_parameters * self.weights.bytes_in(element_bytes)
+        return attention + shared + self._router_parameters * element_bytes
+
+    @property
+    def _shared_parameters(self) -> int:
+        return self.mlp_matrices * self.hidden_size * self.shared_intermediate_size
+
+    @property
+    def _router_parameters(self) -> int:
+        return self.hidden_size * self.experts if self.experts > 1 else 0
+
 
 @dataclass(frozen=True, slots=True)
 class PlannedModel:
@@ -143,11 +194,18 @@ class PlannedModel:
 
     name: str
     shape: ModelShape
-    cost: ModelCost
+    costs: Mapping[int, ModelCost]
+    """By the bytes of a number in the stages, see ELEMENT_BYTES."""
     measured: bool = False
     """Whether the sizes are those of weight files, not of shapes."""
 
     @classmethod
     def of_shape(cls, shape: ModelShape) -> "PlannedModel":
         """Plan a model of which only the config is known."""
-        return cls(shape.name, shape, shape.cost)
+        costs = {size: replace(shape, dtype_bytes=size).cost for size in ELEMENT_BYTES}
+        return cls(shape.name, shape, costs)
+
+    @property
+    def cost(self) -> ModelCost:
+        """Costs in stages that compute in the format of the checkpoint's own numbers."""
+        return self.costs[4 if self.shape.dtype_bytes == 4 else 2]

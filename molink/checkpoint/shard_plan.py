@@ -18,7 +18,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from molink.checkpoint.description import ALIASES, text_settings
+from molink.checkpoint.description import ALIASES
+from molink.checkpoint.model_config import text_settings
 from molink.errors import UserError
 
 __all__ = [

@@ -8,9 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from molink.checkpoint.checkpoint import open_checkpoint
+from molink.checkpoint.description import read_declared
+from molink.checkpoint.held_weights import held_weights
 from molink.checkpoint.model_config import model_shape
 from molink.checkpoint.model_shape import ModelShape
-from molink.checkpoint.safetensors_header import StoredTensor, read_header
+from molink.checkpoint.safetensors_header import read_header
 
 __all__ = ["PROBE_KV_TOKENS", "PROBE_LAYERS_MAX", "StageSize", "probe_size", "stage_size"]
 
@@ -19,31 +21,27 @@ PROBE_LAYERS_MAX = 2
 
 PROBE_KV_TOKENS = 4096
 
-FLOAT_BYTES = {"F64": 8, "F32": 4, "BF16": 2, "F16": 2}
-"""Of a number by its name in a safetensors table. A stage holds all of them in one format of its
-own; any other kind (quantized weights) it holds as it is stored."""
-
 
 @dataclass(frozen=True, slots=True)
 class StageSize:
     """Size of a stage in numbers, which take two or four bytes each in its device."""
 
     weights: int
-    """Numbers of its weights."""
-    packed_bytes: int
-    """Of weights that stay as they are stored."""
+    """Numbers of its weights, scales of quantized ones included."""
+    code_bytes: int
+    """Of codes of quantized weights."""
     kv_values: int
     """Numbers that one token takes in all of its layers."""
 
     def held_bytes(self, element_bytes: int, kv_tokens: int) -> int:
         """Bytes of weights and KV where a number takes `element_bytes`."""
-        return self.packed_bytes + element_bytes * (self.weights + self.kv_values * kv_tokens)
+        return self.code_bytes + element_bytes * (self.weights + self.kv_values * kv_tokens)
 
 
 def stage_size(directory: Path, layers: int) -> StageSize:
     """The size of the stage of `layers` layers whose files, and no others, `directory` holds.
 
-    Raises UserError for a directory that holds no model.
+    Raises UserError for a directory that holds no model, or one in a format that is not read.
     """
     checkpoint = open_checkpoint(str(directory))
     files: dict[str, set[str]] = {}
@@ -55,24 +53,18 @@ def stage_size(directory: Path, layers: int) -> StageSize:
         for tensor in read_header(checkpoint.weight_file(file)).tensors
         if tensor.name in names
     ]
+    held = held_weights(checkpoint.name, tensors, read_declared(checkpoint))
     return StageSize(
-        weights=sum(map(_floats, tensors)),
-        packed_bytes=sum(_bytes(one) for one in tensors if one.dtype not in FLOAT_BYTES),
+        weights=sum(weight.numbers for weight in held),
+        code_bytes=sum(weight.code_bytes for weight in held),
         kv_values=model_shape(directory).kv_values * layers,
     )
 
 
 def probe_size(shape: ModelShape, layers: int) -> StageSize:
-    """The size of `layers` layers of random weights; of a model that has no more, with its tables
-    of tokens."""
+    """The size of `layers` layers of random weights in the model's format; of a model that has no
+    more, with its tables of tokens."""
     tables = 2 * shape.embedding_parameters if layers >= shape.layers else 0
-    weights = layers * shape.layer_parameters + tables
-    return StageSize(weights, packed_bytes=0, kv_values=shape.kv_values * layers)
-
-
-def _floats(tensor: StoredTensor) -> int:
-    return _bytes(tensor) // FLOAT_BYTES[tensor.dtype] if tensor.dtype in FLOAT_BYTES else 0
-
-
-def _bytes(tensor: StoredTensor) -> int:
-    return tensor.stop - tensor.start
+    code_bytes = shape.layer_bytes_in(0)
+    numbers = tables + layers * (shape.layer_bytes_in(1) - code_bytes)
+    return StageSize(numbers, layers * code_bytes, kv_values=shape.kv_values * layers)

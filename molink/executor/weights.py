@@ -24,7 +24,7 @@ from transformers import AutoConfig
 from transformers.utils import logging as transformers_logging
 
 from molink.checkpoint.checkpoint import INDEX, Checkpoint
-from molink.checkpoint.quantized.declared import read_declared
+from molink.checkpoint.description import read_declared
 from molink.checkpoint.shard_plan import TEXT_NAMES, stores_output_matrix
 from molink.errors import CheckpointError, MolinkError, UnsupportedModelError, UserError
 from molink.executor.architecture.pruning import Skip, Zero, decoder_layers, stage_class

@@ -137,8 +137,8 @@ def stage_cost(
     value_s = gpu.value_overhead_s * shape.hidden_size
     return RooflineCost(
         shape=shape,
-        dense_weights_s=layers * shape.dense_parameters * shape.weight_bytes * read_s,
-        expert_weights_s=layers * shape.expert_parameters * shape.weight_bytes * read_s,
+        dense_weights_s=layers * shape.dense_bytes * read_s,
+        expert_weights_s=layers * shape.expert_bytes * read_s,
         row_flops_s=layers * shape.row_flops * multiply_s,
         kv_token_s=layers * shape.kv_token_bytes / gpu.kv_bytes_per_s,
         attention_pair_s=layers * 2 * shape.attention_width * multiply_s,

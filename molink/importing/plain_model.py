@@ -21,8 +21,7 @@ from torch import nn
 from transformers.core_model_loading import Concatenate, MergeModulelist
 
 from molink.checkpoint.checkpoint import Checkpoint, open_checkpoint
-from molink.checkpoint.description import describe
-from molink.checkpoint.quantized.declared import read_declared
+from molink.checkpoint.description import describe, read_declared
 from molink.checkpoint.safetensors_header import StoredTensor, check_whole, read_header
 from molink.errors import CheckpointError, UserError
 from molink.executor.experts import is_experts

@@ -111,4 +111,5 @@ def packed_words(codes: torch.Tensor) -> torch.Tensor:
     """Rows of four-bit codes as rows of int32 words, the first code lowest; a short rest is filled
     with zeros."""
     codes = pad(codes, (0, -codes.shape[1] % WORD_CODES))
-    return (codes[:, 0::2] | codes[:, 1::2] << 4).contiguous().view(torch.int32)
+    pairs = (codes[:, 0::2] | codes[:, 1::2] << 4).flatten()
+    return pairs.view(torch.int32).view(len(codes), -1)

@@ -7,7 +7,7 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from molink.checkpoint.model_config import known_models, model_shape
-from molink.errors import UserError
+from molink.errors import UnsupportedModelError, UserError
 from tests.executor.tiny_models import tiny_config
 
 PARAMETERS = {
@@ -126,19 +126,48 @@ def test_latent_attention_counts_its_low_rank_projections(shape_of):
     assert shape.kv_values == 4 * (16 + 16)
 
 
+def compressed(form, **weights):
+    group = {"weights": weights, "targets": ["Linear"]}
+    return {"quant_method": "compressed-tensors", "format": form, "config_groups": {"g": group}}
+
+
 @pytest.mark.parametrize(
-    "quantization, expected",
+    "quantization, bits",
     [
-        ({"quant_method": "awq", "bits": 4}, 0.5),
-        ({"load_in_8bit": True}, 1.0),
-        ({"quant_method": "fp8"}, 1.0),
-        (None, 4.0),
+        (compressed("pack-quantized", num_bits=4, group_size=32), 4 + 2 * 16 / 32),
+        ({"quant_method": "awq", "bits": 4, "group_size": 64}, 4 + 2 * 16 / 64),
+        ({"quant_method": "awq", "bits": 4, "group_size": 128}, 4 + 2 * 16 / 64),
+        ({"quant_method": "gptq", "bits": 4, "group_size": -1}, 4 + 2 * 16 / 256),
+        ({"quant_method": "fp8"}, 8 + 16 / 128),
+        (compressed("float-quantized", num_bits=8), 8),
+        (compressed("int-quantized", num_bits=8), 8),
+        (None, 16),
     ],
 )
-def test_quantized_weights_are_smaller_than_activations(shape_of, quantization, expected):
-    shape = shape_of(quantization_config=quantization, torch_dtype="float32")
-    assert shape.weight_bytes == expected
-    assert shape.dtype_bytes == 4
+def test_quantized_weights_take_their_codes_and_scales(shape_of, quantization, bits):
+    """Widths of 64 and 128 have no groups of 128 in common."""
+    shape = shape_of(quantization_config=quantization, torch_dtype="bfloat16")
+    assert shape.layer_bytes == shape.layer_parameters * bits / 8
+    assert shape.kv_token_bytes == 2 * shape.kv_values
+
+
+def test_in_fp32_scales_grow_and_codes_do_not(shape_of):
+    awq = {"quant_method": "awq", "bits": 4, "group_size": 64}
+    shape = shape_of(quantization_config=awq, torch_dtype="float32")
+    assert shape.layer_bytes == shape.layer_parameters * (4 + 2 * 32 / 64) / 8
+    assert shape.table_bytes == 4 * shape.embedding_parameters
+
+
+def test_of_mxfp4_only_experts_are_quantized(shape_of):
+    experts = {"num_local_experts": 4, "num_experts_per_tok": 2}
+    shape = shape_of(quantization_config={"quant_method": "mxfp4"}, **experts)
+    assert shape.dense_bytes == 2 * shape.dense_parameters
+    assert shape.expert_bytes == shape.expert_parameters * 4.5 / 8
+
+
+def test_a_scheme_that_is_not_read_is_refused(shape_of):
+    with pytest.raises(UnsupportedModelError, match="does not read: bitsandbytes"):
+        shape_of(quantization_config={"quant_method": "bitsandbytes", "load_in_4bit": True})
 
 
 def test_a_stage_holds_its_layers_and_its_tables(shape_of):

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from tests.executor.quantized.blocks import TYPES, blocks_of, exact
-from tests.executor.quantized.checkpoints import _model_of, _plain
+from tests.executor.quantized.checkpoints import model_of, plain_tensors
 
 SIZES = {"hidden_size": 256, "intermediate_size": 512}
 """Rows of whole blocks of 256."""
@@ -116,7 +116,7 @@ def save_gguf(
 ) -> Any:
     """Write a tiny model; returns the library's model of its numbers."""
     folder = path.parent / f"{path.stem}-plain"
-    plain = _plain(name, folder, **{**SIZES, **overrides})
+    plain = plain_tensors(name, folder, **{**SIZES, **overrides})
     config = json.loads((folder / "config.json").read_text())
     file = GgufOf(name, path, config, types)
     _metadata(file.writer, config)
@@ -130,7 +130,7 @@ def save_gguf(
     file.writer.write_kv_data_to_file()
     file.writer.write_tensors_to_file()
     file.writer.close()
-    return _model_of(folder, numbers)
+    return model_of(folder, numbers)
 
 
 def _experts(file: GgufOf, plain: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:

@@ -12,7 +12,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from molink.checkpoint.checkpoint import Checkpoint
 from molink.errors import UnsupportedModelError
 from molink.printable import printable_line
 
@@ -22,7 +21,6 @@ __all__ = [
     "WITHOUT_ACT_ORDER",
     "DeclaredQuantization",
     "declared_quantization",
-    "read_declared",
     "refusal",
 ]
 
@@ -46,9 +44,6 @@ OTHER_METHODS = {
 themselves."""
 
 TAKE_INSTEAD = "take a version of it in compressed-tensors, AWQ, GPTQ or FP8, or the original model"
-
-OLD_GPTQ_FILE = "quantize_config.json"
-"""Where the first GPTQ checkpoints keep what later ones have in config.json."""
 
 COMPRESSED_FORMATS = {
     "pack-quantized": (4, 8),
@@ -95,17 +90,9 @@ class DeclaredQuantization:
     """Rows and inputs of an FP8 block."""
 
 
-def read_declared(checkpoint: Checkpoint) -> DeclaredQuantization:
-    """What a checkpoint declares. Raises UnsupportedModelError, with one sentence that names what
-    to take instead, for a scheme that is not read."""
-    config = checkpoint.config()
-    if not any(config.get(key) for key in (*SCHEME_KEYS, "text_config")):
-        config = config | _old_gptq(checkpoint)
-    return declared_quantization(checkpoint.name, config)
-
-
 def declared_quantization(name: str, config: Scheme) -> DeclaredQuantization:
-    """The same from a parsed config.json."""
+    """What a parsed config.json declares. Raises UnsupportedModelError, with one sentence that
+    names what to take instead, for a scheme that is not read."""
     text = config.get("text_config")
     places = (config, text) if isinstance(text, Mapping) else (config,)
     found = [place.get(key) for place in places for key in SCHEME_KEYS]
@@ -124,13 +111,6 @@ def declared_quantization(name: str, config: Scheme) -> DeclaredQuantization:
     if method in ("mxfp4", "fp8", "gguf"):
         return DeclaredQuantization(method, block=_block(scheme.get("weight_block_size")))
     raise refusal(name, OTHER_METHODS.get(method, _word(method)) or "a scheme without a name")
-
-
-def _old_gptq(checkpoint: Checkpoint) -> dict[str, Any]:
-    if not (checkpoint.directory / OLD_GPTQ_FILE).is_file():
-        return {}
-    scheme = checkpoint.small_file(OLD_GPTQ_FILE)
-    return {"quantization_config": {"quant_method": "gptq", **scheme}}
 
 
 # -- compressed-tensors ---------------------------------------------------------------------------

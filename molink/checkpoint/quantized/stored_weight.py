@@ -9,10 +9,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
-from molink.checkpoint.gguf.block_types import BlockType, block_type_named
+from molink.checkpoint.gguf.block_types import block_type_named
 from molink.checkpoint.safetensors_header import StoredTensor
 
-__all__ = ["Part", "StoredWeight", "WeightFormat"]
+__all__ = ["GROUPS_4BIT", "MXFP4_GROUP", "Part", "StoredWeight", "WeightFormat"]
 
 GROUPS_4BIT = (256, 128, 64, 32)
 """Groups of four-bit codes that kernels know, the largest first."""
@@ -89,32 +89,24 @@ class StoredWeight:
         return next((group for group in GROUPS_4BIT if shared % group == 0), shared)
 
     @property
-    def scale_bytes(self) -> int:
-        """Bytes of what a group takes beside its codes in memory, where a stage's numbers take two
-        bytes: a scale and a zero, an exponent, or a scale of fp32."""
-        match self.format:
-            case WeightFormat.MXFP4:
-                return 1
-            case WeightFormat.FP8:
-                return 4
-            case WeightFormat.INT8:
-                return 2
-            case WeightFormat.GGUF:
-                return _scale_bytes(block_type_named(self.block))
-            case WeightFormat.PACK_QUANTIZED if self.bits == 8 and Part.ZERO not in self.parts:
-                return 2
-        return 4
+    def code_bytes(self) -> int:
+        """Bytes of its codes in memory."""
+        return (self.experts or 1) * self.outputs * self.inputs * self.bits // 8
 
     @property
-    def packed_bytes(self) -> int:
-        """Bytes that it takes in the memory of a stage whose numbers take two bytes."""
-        groups = self.outputs * self.inputs // self.packed_group
-        codes = self.outputs * self.inputs * self.bits // 8
-        return (self.experts or 1) * (codes + groups * self.scale_bytes)
+    def scale_numbers(self) -> int:
+        """Scales, and zeros where its form has them, that stand beside the codes in memory. Kernels
+        hold each as a number in the stage's own format, exponents of MXFP4 too."""
+        groups = (self.experts or 1) * self.outputs * self.inputs // self.packed_group
+        return groups * (2 if self._has_zeros else 1)
 
+    def held_bytes(self, element_bytes: int) -> int:
+        """Bytes that it takes in the memory of a stage whose numbers take `element_bytes`."""
+        return self.code_bytes + element_bytes * self.scale_numbers
 
-def _scale_bytes(block: BlockType) -> int:
-    """Of a group of these blocks once they are packed."""
-    if block.name == "mxfp4":
-        return 1
-    return 4 if block.bits == 4 or block.has_zero else 2
+    @property
+    def _has_zeros(self) -> bool:
+        if self.format is WeightFormat.GGUF:
+            return block_type_named(self.block).has_zero
+        integers = (WeightFormat.PACK_QUANTIZED, WeightFormat.AWQ, WeightFormat.GPTQ)
+        return self.format in integers and (self.bits == 4 or Part.ZERO in self.parts)

@@ -30,6 +30,7 @@ from molink.executor.attention.attention_math import (
     causal_mask,
 )
 from molink.executor.attention.kv_pool import KvPool, LayerKv
+from molink.executor.attention.kv_rows import KvRows
 from molink.executor.attention.step_plan import (
     DecodeGroup,
     KeyRange,
@@ -136,7 +137,7 @@ class LayerRows:
 
     def attend(self) -> torch.Tensor:
         """Attend all rows; [T, H, V]."""
-        out_THV = self.q_THA.new_empty(*self.q_THA.shape[:2], self.layer.values_SKV.shape[2])
+        out_THV = self.q_THA.new_empty(*self.q_THA.shape[:2], self.layer.values.size)
         decodes, spans = self.step.plan.once(("split", self.window), self._split)
         if decodes:
             self._decodes(decodes, out_THV)
@@ -181,14 +182,14 @@ class LayerRows:
     def _group(self, group: DecodeGroup, rows: slice | torch.Tensor) -> torch.Tensor:
         q_BHA = self.q_THA[rows]
         batch, heads, head_size = q_BHA.shape
-        keys, values = self.layer.keys_SKA, self.layer.values_SKV
+        place = (group.start_slot, group.stride_slots, batch, group.tokens)
         mask = self.step.plan.once(
             (group, self.q_THA.dtype), lambda: group.mask(self.q_THA.dtype, self.q_THA.device)
         )
         out_BKGV = attend_packed(
-            q_BHA.reshape(batch, keys.shape[1], -1, head_size),
-            _spaced_view(keys, group),
-            _spaced_view(values, group),
+            q_BHA.reshape(batch, self.layer.keys.kv_heads, -1, head_size),
+            self.layer.keys.spaced(*place).numbers(q_BHA.dtype),
+            self.layer.values.spaced(*place).numbers(q_BHA.dtype),
             mask,
             self.variant,
         )
@@ -197,20 +198,20 @@ class LayerRows:
     def _span(self, span: SpanPlace, out_THV: torch.Tensor) -> None:
         """The rows of one span, over keys that are a view or gathered."""
         first = self._first_key(span)
-        k_NKA = self._read(self.layer.keys_SKA, span, first, 0)
-        v_NKV = self._read(self.layer.values_SKV, span, first, 1)
+        seen = LayerKv(
+            self._read(self.layer.keys, span, first, 0),
+            self._read(self.layer.values, span, first, 1),
+        )
         rows = slice(span.row, span.row + span.tokens)
         kernels = native_attention.kernels_for(self.q_THA, self.layer)
         if kernels is not None:
-            query_THA, out = self.q_THA[rows], out_THV[rows]
-            kernels.span(query_THA, k_NKA, v_NKV, self.window, self.variant, out)
+            kernels.span(self.q_THA[rows], seen, self.window, self.variant, out_THV[rows])
         else:
-            out_THV[rows] = self._span_by_torch(span, k_NKA, v_NKV)
+            out_THV[rows] = self._span_by_torch(span, seen)
 
-    def _span_by_torch(
-        self, span: SpanPlace, k_NKA: torch.Tensor, v_NKV: torch.Tensor
-    ) -> torch.Tensor:
-        k_KNA, v_KNV = k_NKA.transpose(0, 1), v_NKV.transpose(0, 1)
+    def _span_by_torch(self, span: SpanPlace, seen: LayerKv) -> torch.Tensor:
+        k_KNA = seen.keys.numbers(self.q_THA.dtype).transpose(0, 1)
+        v_KNV = seen.values.numbers(self.q_THA.dtype).transpose(0, 1)
         q_HTA = self.q_THA[span.row : span.row + span.tokens].transpose(0, 1)
         # A prompt's first span attends to itself alone: the fused causal kernel needs no mask.
         is_first = span.kv_tokens == span.tokens
@@ -231,25 +232,12 @@ class LayerRows:
         mask: torch.Tensor = self.step.plan.once(shape, lambda: causal_mask(*shape))
         return mask
 
-    def _read(
-        self, source_SKA: torch.Tensor, span: SpanPlace, first: int, which: int
-    ) -> torch.Tensor:
+    def _read(self, source: KvRows, span: SpanPlace, first: int, which: int) -> KvRows:
         """Keys or values of positions [first, end) of a sequence: a view, or a gathered copy."""
         if span.start_slot is not None:
-            return source_SKA[span.start_slot + first : span.start_slot + span.kv_tokens]
+            return source.between(span.start_slot + first, span.start_slot + span.kv_tokens)
         assert span.slots_N is not None
-        return self.step.pool.gather(source_SKA, span.slots_N[first:], which)
-
-
-def _spaced_view(source_SKA: torch.Tensor, group: DecodeGroup) -> torch.Tensor:
-    """The pool as [sequences, kv heads, tokens, size]."""
-    # Strides count elements: to the next sequence, kv head, token and value of a head.
-    width, size = source_SKA.stride(0), source_SKA.shape[2]
-    return source_SKA.as_strided(
-        (len(group.rows), source_SKA.shape[1], group.tokens, size),
-        (group.stride_slots * width, size, width, 1),
-        group.start_slot * width,
-    )
+        return self.step.pool.gather(source, span.slots_N[first:], which)
 
 
 AttentionInterface.register(ATTENTION_NAME, attend)

@@ -10,31 +10,30 @@ large pool costs nothing until it is used. Zeros matter: a view over several seq
 slots that were never written, whose values are masked, and masked infinities would still spoil a
 sum.
 
-Shapes: S slots, T rows of a batch, N tokens of a sequence, K kv heads, A head size of keys, V of
-values.
+Shapes: T rows of a batch, N tokens of a sequence, K kv heads, A head size of keys, V of values.
 """
 
 from dataclasses import dataclass, field
 
-import numpy as np
 import torch
 
+from molink.executor.attention.kv_rows import KvDtype, KvRows
 from molink_scheduler.kv.blocks import BLOCK_TOKENS
 
 __all__ = ["KvPool", "LayerKv"]
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class LayerKv:
     """KV tensors of one layer."""
 
-    keys_SKA: torch.Tensor
-    values_SKV: torch.Tensor
+    keys: KvRows
+    values: KvRows
 
     @property
     def token_bytes(self) -> int:
         """Bytes of one token in this layer."""
-        return sum(t[0].numel() * t.element_size() for t in (self.keys_SKA, self.values_SKV))
+        return self.keys.token_bytes + self.values.token_bytes
 
 
 @dataclass(slots=True)
@@ -42,6 +41,7 @@ class KvPool:
     """KV tensors of all layers of one stage, by token slot."""
 
     slots: int
+    kv_dtype: KvDtype = "auto"
     layers: dict[int, LayerKv] = field(default_factory=dict)
     _gathered: dict[tuple[torch.dtype, int, int], torch.Tensor] = field(default_factory=dict)
     """Scratch that gathers reuse: fresh memory costs six times the copy, in page faults."""
@@ -65,40 +65,38 @@ class KvPool:
         """Store a step's keys and values, and return the layer that now holds them."""
         layer = self.layers.get(layer_index)
         if layer is None:
-            layer = self.layers[layer_index] = self._new_layer(keys_TKA, values_TKV)
-        layer.keys_SKA.index_copy_(0, slots_T, keys_TKA)
-        layer.values_SKV.index_copy_(0, slots_T, values_TKV)
+            layer = self.layers[layer_index] = LayerKv(
+                KvRows.zeros(self.slots, keys_TKA, self.kv_dtype),
+                KvRows.zeros(self.slots, values_TKV, self.kv_dtype),
+            )
+        layer.keys.write(slots_T, keys_TKA)
+        layer.values.write(slots_T, values_TKV)
         return layer
 
-    def gather(self, source_SKA: torch.Tensor, slots_N: torch.Tensor, which: int) -> torch.Tensor:
+    def gather(self, source: KvRows, slots_N: torch.Tensor, which: int) -> KvRows:
         """Copy scattered slots together; valid until the next gather of the same kind (`which`: 0
         keys, 1 values).
         """
-        count, width = len(slots_N), source_SKA[0].numel()
-        key = (source_SKA.dtype, width, which)
+        rows = self._copied(source.rows_SKA, slots_N, which)
+        if source.scales_SK is None:
+            return KvRows(rows)
+        return KvRows(rows, self._copied(source.scales_SK, slots_N, which))
+
+    def _copied(self, source: torch.Tensor, slots_N: torch.Tensor, which: int) -> torch.Tensor:
+        count, width = len(slots_N), source[0].numel()
+        key = (source.dtype, width, which)
         scratch = self._gathered.get(key)
         if scratch is None or len(scratch) < count:
             rows = min(self.slots, 2 * count)
-            scratch = self._gathered[key] = source_SKA.new_empty(rows, width)
+            scratch = self._gathered[key] = source.new_empty(rows, width)
         out = scratch[:count]
-        torch.index_select(source_SKA.view(self.slots, width), 0, slots_N, out=out)
-        return out.view(count, *source_SKA.shape[1:])
+        torch.index_select(source.view(self.slots, width), 0, slots_N, out=out)
+        return out.view(count, *source.shape[1:])
 
     def resized(self, slots: int) -> "KvPool":
         """An empty pool of another size with the same layers."""
-        pool = KvPool(slots)
-        for index, layer in self.layers.items():
-            pool.layers[index] = pool._new_layer(layer.keys_SKA, layer.values_SKV)
-        return pool
-
-    def _new_layer(self, keys_TKA: torch.Tensor, values_TKV: torch.Tensor) -> LayerKv:
-        return LayerKv(_zero_pages(self.slots, keys_TKA), _zero_pages(self.slots, values_TKV))
-
-
-def _zero_pages(slots: int, like_TKA: torch.Tensor) -> torch.Tensor:
-    """Zeros; on the CPU from numpy, whose zeros are not touched when they are made."""
-    shape = (slots, *like_TKA.shape[1:])
-    if like_TKA.device.type != "cpu":
-        return torch.zeros(shape, dtype=like_TKA.dtype, device=like_TKA.device)
-    count = slots * like_TKA[0].numel() * like_TKA.element_size()
-    return torch.from_numpy(np.zeros(count, np.uint8)).view(like_TKA.dtype).view(shape)
+        layers = {
+            index: LayerKv(layer.keys.emptied(slots), layer.values.emptied(slots))
+            for index, layer in self.layers.items()
+        }
+        return KvPool(slots, self.kv_dtype, layers)

@@ -21,7 +21,7 @@ from molink_agent.limits.limits import GB
 
 SOURCE = WeightsSource(model="org/model")
 LOAN = Loan("cuda:1", threads=2, memory_bytes=8 * GB, model="org/model")
-SIZE = StageSize(weights=2**30, packed_bytes=0, kv_values=1024)
+SIZE = StageSize(weights=2**30, code_bytes=0, kv_values=1024)
 
 
 def work(**changes) -> AssignedWork:
@@ -92,7 +92,7 @@ WORKS = st.builds(
 SIZES = st.builds(
     StageSize,
     weights=st.integers(0, 2**40),
-    packed_bytes=st.integers(0, 2**40),
+    code_bytes=st.integers(0, 2**40),
     kv_values=st.integers(1, 2**20),
 )
 
@@ -107,7 +107,7 @@ def test_nothing_that_is_accepted_passes_any_limit(asked, loan, size):
     assert loan.model in (None, asked.weights.model)
     assert 0 <= asked.layers[0] < asked.layers[1] and asked.kv_tokens >= 1
     number = {"float32": 4, "bfloat16": 2, "float16": 2}.get(asked.dtype, loan.element_bytes)
-    held = size.packed_bytes + number * (size.weights + size.kv_values * asked.kv_tokens)
+    held = size.code_bytes + number * (size.weights + size.kv_values * asked.kv_tokens)
     assert held <= loan.memory_bytes * (1 + PLANNED_WITHOUT_SHARE)
 
 
@@ -156,5 +156,5 @@ def test_the_size_of_a_stage_is_that_of_its_files(tmp_path):
     )
     size = stage_size(tmp_path, 3)
     shape = model_shape(tmp_path)
-    assert size == StageSize(weights=200, packed_bytes=50, kv_values=3 * shape.kv_values)
+    assert size == StageSize(weights=200, code_bytes=50, kv_values=3 * shape.kv_values)
     assert size.held_bytes(4, 10) == 50 + 4 * (200 + 30 * shape.kv_values)

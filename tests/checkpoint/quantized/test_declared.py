@@ -5,7 +5,8 @@ import json
 import pytest
 
 from molink.checkpoint.checkpoint import open_checkpoint
-from molink.checkpoint.quantized.declared import declared_quantization, read_declared
+from molink.checkpoint.description import read_declared
+from molink.checkpoint.quantized.declared import declared_quantization
 from molink.errors import UnsupportedModelError
 
 WEIGHTS = {"num_bits": 4, "type": "int", "symmetric": True, "strategy": "group", "group_size": 128}

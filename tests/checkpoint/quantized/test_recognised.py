@@ -102,7 +102,8 @@ def test_the_stack_of_experts():
     weight = only(mxfp4(), MXFP4)
     assert (weight.name, weight.format) == (EXPERTS, WeightFormat.MXFP4)
     assert (weight.experts, weight.outputs, weight.inputs) == (4, OUTPUTS, INPUTS)
-    assert weight.packed_bytes == weight.file_bytes
+    codes = 4 * OUTPUTS * INPUTS // 2
+    assert (weight.code_bytes, weight.scale_numbers) == (codes, codes // 16)
 
 
 def test_eight_bits_are_told_from_four():
@@ -129,8 +130,9 @@ def test_scales_of_short_and_long_groups_are_repeated(inputs, declared, groups, 
 
 def test_four_bits_in_groups_of_128_take_four_and_a_quarter_bits():
     weight = only(pack_quantized(), COMPRESSED)
-    assert weight.packed_bytes * 8 == OUTPUTS * INPUTS * 4.25
-    assert only(fp8(OUTPUTS, 1), FP8).packed_bytes == OUTPUTS * INPUTS + 4 * OUTPUTS
+    assert weight.held_bytes(2) * 8 == OUTPUTS * INPUTS * 4.25
+    assert weight.held_bytes(4) * 8 == OUTPUTS * INPUTS * 4.5
+    assert only(fp8(OUTPUTS, 1), FP8).held_bytes(2) == OUTPUTS * INPUTS + 2 * OUTPUTS
 
 
 def test_the_parts_are_told_from_all_other_tensors():

@@ -1,5 +1,6 @@
 """Attention over the paged pool equals attention written out, however the KV lies in memory."""
 
+from itertools import pairwise, starmap
 from types import SimpleNamespace
 
 import pytest
@@ -9,7 +10,6 @@ from molink.errors import UnsupportedModelError
 from molink.executor.attention.function import AttentionStep, active_step, attend
 from molink.executor.attention.kv_pool import KvPool
 from molink.executor.attention.step_plan import plan_step
-from molink.executor.cpu import native_attention
 from molink_scheduler.batch import Batch, BatchClass, Span
 from molink_scheduler.kv.blocks import KvBlocks
 
@@ -59,9 +59,15 @@ def tensors(value_size: int, dtype: torch.dtype = torch.float32):
     ]
 
 
-def paged(sequences, expected: dict[int, int], **variant):
+def rounded(rows: torch.Tensor) -> torch.Tensor:
+    """What int8 KV makes of keys or values: a step of each token and head is its largest / 127."""
+    step = (rows.float().abs().amax(-1, keepdim=True) / 127).bfloat16().float()
+    return (rows.float() / step).round().clamp(-127, 127) * step
+
+
+def paged(sequences, expected: dict[int, int], kv_dtype: str = "auto", **variant):
     """All rows of all sequences, computed in `PIECES`; `expected` says where KV is placed."""
-    kv, pool = KvBlocks(32), KvPool(512)
+    kv, pool = KvBlocks(32), KvPool(512, kv_dtype)
     outputs = {sequence: [] for sequence in range(len(LENGTHS))}
     for number, pieces in enumerate(PIECES):
         spans = tuple(Span(*piece, samples=False) for piece in pieces)
@@ -99,6 +105,31 @@ def test_paged_attention_equals_attention_written_out(variant, value_size, toget
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("value_size", [VALUE_SIZE, 24])
+@pytest.mark.parametrize("together", [True, False])
+def test_int8_kv_is_attention_over_rounded_keys_and_values(variant, value_size, together):
+    sequences = tensors(value_size)
+    expected = dict(enumerate(LENGTHS)) if together else {}
+    outputs, _ = paged(sequences, expected, "int8", **VARIANTS[variant])
+    for (query, key, value), output in zip(sequences, outputs, strict=True):
+        exact = written_out(query, rounded(key), rounded(value), **VARIANTS[variant])
+        torch.testing.assert_close(output, exact, atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("value_size", [VALUE_SIZE, 24, 80])
+@pytest.mark.parametrize("together", [True, False])
+def test_int8_kv_in_bfloat16_is_as_good_as_its_rounding(variant, value_size, together):
+    """Through our own kernels where they exist and take the sizes (24 they do not)."""
+    sequences = tensors(value_size, torch.bfloat16)
+    expected = dict(enumerate(LENGTHS)) if together else {}
+    outputs, _ = paged(sequences, expected, "int8", **VARIANTS[variant])
+    for (query, key, value), output in zip(sequences, outputs, strict=True):
+        exact = written_out(query.float(), rounded(key), rounded(value), **VARIANTS[variant])
+        torch.testing.assert_close(output.float(), exact, atol=3e-2, rtol=3e-2)
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
 @pytest.mark.parametrize("value_size", [VALUE_SIZE, 16, 24, 48])
 @pytest.mark.parametrize("together", [True, False])
 def test_bfloat16_attention_is_as_good_as_its_rounding(variant, value_size, together):
@@ -111,34 +142,40 @@ def test_bfloat16_attention_is_as_good_as_its_rounding(variant, value_size, toge
         torch.testing.assert_close(output.float(), exact, atol=3e-2, rtol=3e-2)
 
 
-def test_our_kernels_and_torch_agree_on_a_long_context(monkeypatch):
+LONG = (700, 801, 802, 803)
+"""Ends of spans: two that fill a prompt, then decode rows that read several chunks of keys."""
+
+
+@pytest.mark.parametrize("kv_dtype", ["auto", "int8"])
+@pytest.mark.parametrize("heads", [(6, 2), (5, 1), (4, 4)])
+@pytest.mark.parametrize("sizes", [(64, 64), (96, 80)])
+@pytest.mark.parametrize("variant", ["plain", "all"])
+def test_bfloat16_is_near_fp32_on_a_long_context(kv_dtype, heads, sizes, variant):
+    """Through our own kernels where they exist."""
     generator = torch.Generator().manual_seed(0)
 
-    def random(*shape: int) -> torch.Tensor:
-        return torch.randn(shape, generator=generator).to(torch.bfloat16)
+    def random(heads: int, size: int) -> torch.Tensor:
+        return torch.randn(1, heads, LONG[-1], size, generator=generator).to(torch.bfloat16)
 
-    spans = ((Span(1, 0, 700, False),), (Span(1, 700, 801, False),), (Span(1, 801, 802, False),))
-    sequence = [
-        random(1, HEADS, 802, 64),
-        random(1, KV_HEADS, 802, 64),
-        random(1, KV_HEADS, 802, 64),
-    ]
+    (heads_Q, heads_K), (key_size, value_size) = heads, sizes
+    sequence = [random(heads_Q, key_size), random(heads_K, key_size), random(heads_K, value_size)]
+    options = VARIANTS[variant]
+    if options:
+        options = options | dict(sliding_window=500, s_aux=torch.linspace(-2, 1, heads_Q))
 
-    def outputs() -> list[torch.Tensor]:
-        kv, pool, results = KvBlocks(64), KvPool(1024), []
-        for (span,) in spans:
-            kv.grow(1, span.end, 802)
+    def outputs(dtype: torch.dtype) -> list[torch.Tensor]:
+        kv, pool, results = KvBlocks(64), KvPool(1024, kv_dtype), []
+        for span in starmap(lambda start, end: Span(1, start, end, False), pairwise((0, *LONG))):
+            kv.grow(1, span.end, LONG[-1])
             plan = plan_step(Batch(0, BatchClass.PREFILL, -1, (span,)), kv, torch.device("cpu"))
-            parts = [tensor[:, :, span.start : span.end] for tensor in sequence]
+            parts = [tensor[:, :, span.start : span.end].to(dtype) for tensor in sequence]
             with active_step(AttentionStep(plan, pool)):
-                out, _ = attend(SimpleNamespace(layer_idx=0), *parts, None)
+                out, _ = attend(SimpleNamespace(layer_idx=0), *parts, None, **options)
             results.append(out)
         return results
 
-    ours = outputs()
-    monkeypatch.setattr(native_attention, "kernels_for", lambda *_: None)
-    for got, wanted in zip(ours, outputs(), strict=True):
-        torch.testing.assert_close(got, wanted, atol=2e-2, rtol=2e-2)
+    for got, wanted in zip(outputs(torch.bfloat16), outputs(torch.float32), strict=True):
+        torch.testing.assert_close(got.float(), wanted, atol=2e-2, rtol=2e-2)
 
 
 @pytest.mark.parametrize("name", ["block_indices", "position_bias", "is_causal"])

@@ -47,13 +47,6 @@ def test_a_matrix_is_what_its_writer_meant(name, tmp_path):
     assert exact.abs().max() > 0.1
 
 
-@pytest.mark.parametrize("name", FORMATS)
-def test_its_bytes_are_those_that_were_counted(name, tmp_path):
-    form = FORMATS[name]
-    stored, files = stored_in(tmp_path, form.write(plain(OUTPUTS, INPUTS))[0], form.scheme)
-    assert read_weight(stored, files, torch.bfloat16).nbytes == stored.packed_bytes
-
-
 def test_the_form_follows_the_bits(tmp_path):
     kinds = {"pack-quantized": Int4Weight, "gptq 8 bits": Int8Weight, "fp8 block": Fp8Weight}
     for name, kind in kinds.items():

@@ -1,14 +1,8 @@
 """Stages of quantized checkpoints give the tokens of the library's model of the same weights."""
 
-from math import prod
-
 import pytest
 import torch
 
-from molink.checkpoint.checkpoint import open_checkpoint
-from molink.checkpoint.quantized.declared import read_declared
-from molink.checkpoint.quantized.recognised import part_names, quantized_weights
-from molink.checkpoint.safetensors_header import read_header
 from molink.executor.cpu.coded_linear import CodedLinear
 from molink.executor.cpu.packed_linear import SharedPart
 from molink.executor.quantized.linear import QuantizedLinear
@@ -39,25 +33,6 @@ def test_every_format_over_three_uneven_stages(name, tmp_path):
 @pytest.mark.parametrize("name", ["pack-quantized asymmetric", "awq", "gptq", "fp8 block"])
 def test_other_architectures_and_experts(model, name, tmp_path):
     check(tmp_path, save_quantized(model, tmp_path, FORMATS[name]))
-
-
-@pytest.mark.parametrize("name", ["awq", "fp8 block", "int8 channel"])
-def test_a_stage_counts_the_bytes_that_it_holds(name, tmp_path):
-    save_quantized("mixtral", tmp_path, FORMATS[name])
-    stage = cpu_stage(tmp_path, range(LAYERS), dtype="bfloat16")
-    stored = stage_weights_bytes(tmp_path)
-    assert 0.95 * stored <= stage.weights_bytes <= 1.1 * stored  # Kernels round scales and rows.
-
-
-def stage_weights_bytes(directory):
-    """Bytes that all packed weights of a checkpoint take, and all plain ones in bf16."""
-    checkpoint = open_checkpoint(str(directory))
-    tables = [read_header(path) for path in sorted(directory.glob("*.safetensors"))]
-    tensors = [one for table in tables for one in table.tensors]
-    weights = quantized_weights("m", tensors, read_declared(checkpoint))
-    packed = part_names(weights)
-    plain = sum(prod(one.shape) for one in tensors if one.name not in packed)
-    return 2 * plain + sum(weight.packed_bytes for weight in weights.values())
 
 
 def test_layers_that_share_their_input_are_one_product(tmp_path):

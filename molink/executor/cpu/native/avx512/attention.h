@@ -4,6 +4,7 @@
 #define MOLINK_ATTENTION_H
 
 #include <math.h>
+#include <string.h>
 
 #include "tile.h"
 
@@ -11,6 +12,41 @@ struct shape {
     long kv_heads, group, key_size, value_size; /* key_size: a multiple of 32, value_size: of 16 */
     float scale, softcap;                       /* softcap 0: none */
 };
+
+/* What is read of one layer, by slot and kv head: bfloat16, or int8 codes with a bfloat16 scale for each of them. */
+struct kv {
+    const void *keys, *values;
+    const bfloat16 *key_scales, *value_scales; /* null: not in int8 */
+};
+
+static inline __m512 widened(__m256i halves)
+{
+    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(halves), 16));
+}
+
+static inline __m512 decoded(const int8_t *codes)
+{
+    return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const void *)codes)));
+}
+
+/* `count` codes (a multiple of 16) as bfloat16, which holds each of them exactly. */
+static inline void decode_row(const int8_t *codes, long count, bfloat16 *out)
+{
+    long i = 0;
+    for (; i + 32 <= count; i += 32)
+        _mm512_storeu_si512(out + i, (__m512i)_mm512_cvtne2ps_pbh(decoded(codes + i + 16), decoded(codes + i)));
+    if (i < count)
+        _mm256_storeu_si256((void *)(out + i), (__m256i)_mm512_cvtneps_pbh(decoded(codes + i)));
+}
+
+/* Scales of one kv head in `count` slots, and zeros behind them up to a multiple of 16. */
+static inline void decode_scales(const bfloat16 *scales, long stride, long count, float *out)
+{
+    for (long n = 0; n < (count + 15) / 16 * 16; n++) {
+        uint32_t bits = n < count ? (uint32_t)scales[n * stride] << 16 : 0;
+        memcpy(out + n, &bits, sizeof bits);
+    }
+}
 
 /* exp(x) for x <= 0, to about 1e-7: 2^n by exponent, the rest by its series. */
 static inline __m512 exponential(__m512 x)

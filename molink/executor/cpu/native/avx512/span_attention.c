@@ -1,13 +1,14 @@
-/* Causal attention of a span of a sequence (prefill) over bfloat16 keys and values.
+/* Causal attention of a span of a sequence (prefill) over keys and values in bfloat16 or int8.
  *
  * One kv head at a time its keys and values are rearranged into panels (tile.h), once for all rows of the span and all
  * query heads of the group. Then up to 12 query rows at a time: scores for the keys that the last of them sees, an
  * exact fp32 softmax per row, and the weighted sum of values with weights rounded to bfloat16. Scores of 12 rows stay
- * in the second-level cache for contexts of many thousand tokens, so no online softmax is needed.
+ * in the second-level cache for contexts of many thousand tokens, so no online softmax is needed. Int8
+ * codes are exact in bfloat16 and become panels like any other; a key's scale multiplies its scores, a value's scale its
+ * weights.
  */
 
 #include <stdlib.h>
-#include <string.h>
 
 #include "attention.h"
 
@@ -23,7 +24,9 @@ struct scratch {
     bfloat16 *query;        /* [12][key_size] */
     bfloat16 *weights;      /* [12][keys, padded] */
     bfloat16 *out;          /* [12][value_size, padded] */
+    bfloat16 *row;          /* [2][the larger of key_size and value_size]: decoded */
     float *scores;          /* [12][keys, padded] */
+    float *key_scales, *value_scales; /* [keys, padded]; null: not in int8 */
 };
 
 static long padded(long count)
@@ -31,32 +34,55 @@ static long padded(long count)
     return (count + PANEL - 1) / PANEL * PANEL;
 }
 
-static void pack_keys(struct shape s, const bfloat16 *keys, long count, bfloat16 *panels)
+/* Row `n` of this head's keys or values as bfloat16; null behind the last one. */
+static const bfloat16 *row_of(const void *rows, int coded, long n, long count, long stride, long size, bfloat16 *decoded)
 {
-    uint32_t *pairs = (uint32_t *)panels;
-    long width = s.key_size / 2;
-    for (long n = 0; n < padded(count); n++)
-        for (long pair = 0; pair < width; pair++) {
-            uint32_t both = 0;
-            if (n < count)
-                memcpy(&both, keys + n * s.kv_heads * s.key_size + 2 * pair, sizeof both);
-            pairs[(n / PANEL * width + pair) * PANEL + n % PANEL] = both;
-        }
+    if (n >= count)
+        return 0;
+    if (!coded)
+        return (const bfloat16 *)rows + n * stride;
+    decode_row((const int8_t *)rows + n * stride, size, decoded);
+    return decoded;
 }
 
-static void pack_values(struct shape s, const bfloat16 *values, long count, bfloat16 *panels)
+static void pack_keys(struct shape s, const void *keys, int coded, long count, struct scratch t)
 {
-    uint32_t *pairs = (uint32_t *)panels;
+    uint32_t *pairs = (uint32_t *)t.key_panels;
+    long width = s.key_size / 2;
+    for (long n = 0; n < padded(count); n++) {
+        const bfloat16 *key = row_of(keys, coded, n, count, s.kv_heads * s.key_size, s.key_size, t.row);
+        for (long pair = 0; pair < width; pair++) {
+            uint32_t both = 0;
+            if (key)
+                memcpy(&both, key + 2 * pair, sizeof both);
+            pairs[(n / PANEL * width + pair) * PANEL + n % PANEL] = both;
+        }
+    }
+}
+
+static void pack_values(struct shape s, const void *values, int coded, long count, struct scratch t)
+{
+    uint32_t *pairs = (uint32_t *)t.value_panels;
     long width = padded(count) / 2, stride = s.kv_heads * s.value_size;
-    for (long pair = 0; pair < width; pair++)
+    for (long pair = 0; pair < width; pair++) {
+        const bfloat16 *first = row_of(values, coded, 2 * pair, count, stride, s.value_size, t.row);
+        const bfloat16 *second =
+            row_of(values, coded, 2 * pair + 1, count, stride, s.value_size, t.row + s.value_size);
         for (long i = 0; i < padded(s.value_size); i++) {
             uint32_t low = 0, high = 0;
-            if (i < s.value_size && 2 * pair < count)
-                low = values[2 * pair * stride + i];
-            if (i < s.value_size && 2 * pair + 1 < count)
-                high = values[(2 * pair + 1) * stride + i];
+            if (i < s.value_size && first)
+                low = first[i];
+            if (i < s.value_size && second)
+                high = second[i];
             pairs[(i / PANEL * width + pair) * PANEL + i % PANEL] = low | high << 16;
         }
+    }
+}
+
+static void multiply(float *numbers, const float *by, long count)
+{
+    for (long n = 0; n < count; n++)
+        numbers[n] *= by[n];
 }
 
 static inline __attribute__((always_inline)) void
@@ -96,12 +122,16 @@ weigh_panel(const int rows, const bfloat16 *weights, long stride, const bfloat16
 }
 
 /* Weights of one row as bfloat16 over [start, end), zero where the row does not look. */
-static void weights_of_row(struct shape s, float *scores, long start, long end, long first, long last, float sink,
-                           bfloat16 *weights)
+static void weights_of_row(struct shape s, struct scratch t, float *scores, long start, long end, long first, long last,
+                           float sink, bfloat16 *weights)
 {
     long count = last - first;
+    if (t.key_scales)
+        multiply(scores + first, t.key_scales + first, count);
     cap(scores + first, count, s.softcap);
     softmax(scores + first, count, sink);
+    if (t.value_scales)
+        multiply(scores + first, t.value_scales + first, count);
     memset(scores + start, 0, (size_t)(first - start) * sizeof *scores);
     memset(scores + last, 0, (size_t)(end - last) * sizeof *scores);
     for (long n = start; n < end; n += 16)
@@ -126,7 +156,7 @@ static void attend_rows(struct shape s, struct span span, struct scratch t, cons
     for (long row = 0; row < rows; row++) {
         long last = before + (begin + row) / s.group + 1, head = (begin + row) % s.group;
         long first = span.window && last > span.window ? last - span.window : 0;
-        weights_of_row(s, t.scores + row * stride, start, end, first, last, sinks ? sinks[head] : -INFINITY,
+        weights_of_row(s, t, t.scores + row * stride, start, end, first, last, sinks ? sinks[head] : -INFINITY,
                        t.weights + row * stride);
     }
     for (long i = 0; i < s.value_size; i += PANEL) {
@@ -141,25 +171,42 @@ static void attend_rows(struct shape s, struct span span, struct scratch t, cons
     }
 }
 
-static char *scratch_for(struct shape s, struct span span, struct scratch *t)
+static char *scratch_for(struct shape s, struct span span, int coded, struct scratch *t)
 {
     size_t keys = (size_t)padded(span.keys), values = (size_t)padded(s.value_size), key_size = (size_t)s.key_size;
-    size_t scores = 4 * ROWS_MAX * keys, halves = keys * (key_size + values + ROWS_MAX) + ROWS_MAX * (key_size + values);
-    char *memory = aligned_alloc(64, (scores + 2 * halves + 63) / 64 * 64);
+    size_t floats = (ROWS_MAX + (coded ? 2 : 0)) * keys;
+    size_t halves = keys * (key_size + values + ROWS_MAX) + ROWS_MAX * (key_size + values) + 2 * (key_size + values);
+    char *memory = aligned_alloc(64, (4 * floats + 2 * halves + 63) / 64 * 64);
     if (memory) {
         t->scores = (float *)memory;
-        t->key_panels = (bfloat16 *)(memory + scores);
+        t->key_scales = coded ? t->scores + ROWS_MAX * keys : 0;
+        t->value_scales = coded ? t->key_scales + keys : 0;
+        t->key_panels = (bfloat16 *)(memory + 4 * floats);
         t->value_panels = t->key_panels + keys * key_size;
         t->weights = t->value_panels + keys * values;
         t->query = t->weights + ROWS_MAX * keys;
         t->out = t->query + ROWS_MAX * key_size;
+        t->row = t->out + ROWS_MAX * values;
     }
     return memory;
 }
 
+/* Rearrange the keys and values of one kv head. */
+static void pack_head(struct shape s, const struct kv *kv, long head, long count, struct scratch t)
+{
+    int coded = kv->key_scales != 0;
+    long bytes = coded ? 1 : 2;
+    pack_keys(s, (const char *)kv->keys + bytes * head * s.key_size, coded, count, t);
+    pack_values(s, (const char *)kv->values + bytes * head * s.value_size, coded, count, t);
+    if (coded) {
+        decode_scales(kv->key_scales + head, s.kv_heads, count, t.key_scales);
+        decode_scales(kv->value_scales + head, s.kv_heads, count, t.value_scales);
+    }
+}
+
 /* Returns 0, or 1 when there was no memory. `sinks` (one per query head) may be null. */
-int span_attention_bf16(const struct shape *shape, const struct span *given, const bfloat16 *query, const bfloat16 *keys,
-                        const bfloat16 *values, const float *sinks, bfloat16 *out, int threads)
+int span_attention(const struct shape *shape, const struct span *given, const bfloat16 *query, const struct kv *kv,
+                   const float *sinks, bfloat16 *out, int threads)
 {
     struct shape s = *shape;
     struct span span = *given;
@@ -167,13 +214,12 @@ int span_attention_bf16(const struct shape *shape, const struct span *given, con
 #pragma omp parallel for num_threads(threads) if (threads > 1)
     for (long head = 0; head < s.kv_heads; head++) {
         struct scratch t;
-        char *memory = scratch_for(s, span, &t);
+        char *memory = scratch_for(s, span, kv->key_scales != 0, &t);
         if (!memory) {
             failed = 1;
             continue;
         }
-        pack_keys(s, keys + head * s.key_size, span.keys, t.key_panels);
-        pack_values(s, values + head * s.value_size, span.keys, t.value_panels);
+        pack_head(s, kv, head, span.keys, t);
         for (long begin = 0; begin < span.rows * s.group; begin += ROWS_MAX) {
             long left = span.rows * s.group - begin;
             attend_rows(s, span, t, sinks ? sinks + head * s.group : 0, begin, left < ROWS_MAX ? left : ROWS_MAX,
