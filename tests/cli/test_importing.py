@@ -25,7 +25,7 @@ def refused(*words):
 def test_the_demo_model_in_four_bits(tmp_path):
     out = tmp_path / "small"
     result = run(DEMO_MODEL_DIR, "--weights", "int4", "--group", "32", "--out", out, "--json")
-    said = json.loads(result.output)
+    said = json.loads(result.stdout)
     written = sum(path.stat().st_size for path in out.glob("*.safetensors"))
     assert said["folder"] == str(out) and 0 < written - said["weight_bytes"] < 50_000
     assert written < 0.5 * (DEMO_MODEL_DIR / "model.safetensors").stat().st_size
