@@ -3,6 +3,8 @@
 import asyncio
 from random import Random
 
+import pytest
+
 MAX_TOKENS = 12
 
 
@@ -74,11 +76,12 @@ async def test_a_sampled_end_token_ends_the_answer(tools, tiny_server, tiny_llam
     assert answer["finish_reason"] == "stop"
 
 
-async def test_the_text_model_of_a_checkpoint_that_takes_pictures(tools, tmp_path):
+@pytest.mark.parametrize("family", ["gemma4", "qwen3_5"])
+async def test_the_text_model_of_a_checkpoint_that_takes_pictures(tools, tmp_path, family):
     from tests.executor.tiny_models import generate
     from tests.executor.tiny_wrappers import save_wrapper
 
-    whole = save_wrapper("gemma4", tmp_path)
+    whole = save_wrapper(family, tmp_path)
     prompts = prompts_of_mixed_length(4)
     options = ("--nodes", "3", "--layers", "0-1,1-3,3-5", "--dtype", "float32")
     with tools.serving(str(tmp_path), *options) as server:

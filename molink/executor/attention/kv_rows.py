@@ -18,7 +18,7 @@ from typing import Literal
 import numpy as np
 import torch
 
-__all__ = ["KvDtype", "KvRows", "quantize"]
+__all__ = ["KvDtype", "KvRows", "quantize", "zero_pages"]
 
 KvDtype = Literal["auto", "int8"]
 """How KV is kept: as the model computes, or in int8."""
@@ -44,9 +44,9 @@ class KvRows:
         """Empty rows for keys or values like these."""
         shape, device = (slots, *like_TKA.shape[1:]), like_TKA.device
         if kv_dtype == "auto":
-            return cls(_zero_pages(shape, like_TKA.dtype, device))
+            return cls(zero_pages(shape, like_TKA.dtype, device))
         return cls(
-            _zero_pages(shape, torch.int8, device), _zero_pages(shape[:2], SCALE_DTYPE, device)
+            zero_pages(shape, torch.int8, device), zero_pages(shape[:2], SCALE_DTYPE, device)
         )
 
     @property
@@ -115,7 +115,7 @@ def quantize(rows_TKA: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     return codes_TKA.clamp_(-CODE_MAX, CODE_MAX).to(torch.int8), scales_TK
 
 
-def _zero_pages(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+def zero_pages(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
     """Zeros; on the CPU from numpy, whose zeros are not touched when they are made."""
     if device.type != "cpu":
         return torch.zeros(shape, dtype=dtype, device=device)
