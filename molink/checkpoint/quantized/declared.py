@@ -153,7 +153,7 @@ def _one_kind(name: str, kinds: set[tuple[str, Any]]) -> tuple[str, Any]:
     other two kinds are read at once."""
     rest = kinds - {WHOLE_BYTES} if len(kinds) > 1 else kinds
     if len(rest) != 1 or (rest != kinds and next(iter(rest))[0] != "pack-quantized"):
-        words = sorted(f"{form} of {bits} bits" for form, bits in kinds)
+        words = sorted({form for form, _ in kinds} | {f"{bits} bits" for _, bits in kinds})
         raise refusal(name, f"several schemes at once ({_word(', '.join(words))})")
     return next(iter(rest))
 
