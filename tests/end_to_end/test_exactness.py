@@ -94,3 +94,24 @@ async def test_the_text_model_of_a_checkpoint_that_takes_pictures(tools, tmp_pat
         )
     expected = [generate(whole, prompt, MAX_TOKENS) for prompt in prompts]
     assert [answer.get("token_ids") for _, answer in answers] == expected
+
+
+async def test_a_hybrid_whose_first_stages_keep_states_only(tools, tmp_path):
+    """Qwen3.5 in miniature: KV for two or three requests at a time, the others are preempted."""
+    from tests.executor.recurrent.hybrids import small_hybrid
+    from tests.executor.tiny_models import generate
+
+    whole = small_hybrid("Qwen3.5-27B")
+    whole.save_pretrained(tmp_path)
+    prompts = prompts_of_mixed_length()
+    options = ("--nodes", "3", "--layers", "0-1,1-3,3-4", "--dtype", "float32")
+    with tools.serving(str(tmp_path), *options, "--kv-tokens", "160", "--span-tokens", "16") as one:
+        body = {"max_tokens": MAX_TOKENS, "temperature": 0, "ignore_eos": True}
+        answers = await asyncio.gather(
+            *(
+                tools.post(one.url, "/generate", {"prompt_token_ids": prompt, **body})
+                for prompt in prompts
+            )
+        )
+    expected = [generate(whole, prompt, MAX_TOKENS) for prompt in prompts]
+    assert [answer.get("token_ids") for _, answer in answers] == expected
