@@ -1,6 +1,6 @@
 """Tries every family and writes the page anew: `make models`, some minutes.
 
-With `--page` only the page is written, from the stored results.
+With names (of families or published checkpoints) only these are tried again; with `--page` none.
 """
 
 import json
@@ -20,10 +20,13 @@ from tools.models_page.trials import Trial, all_trials
 
 def main() -> None:
     """Write the results, then the page."""
-    if "--page" not in sys.argv:
+    names = set(sys.argv[1:])
+    if names != {"--page"}:
         torch.set_num_threads(1)
         transformers.logging.set_verbosity_error()
-        trials = [asdict(trial) for trial in all_trials(_say)]
+        known = {trial.name: trial for trial in read_results().trials} if names else {}
+        kept = {name: trial for name, trial in known.items() if name not in names}
+        trials = [asdict(trial) for trial in all_trials(_say, kept)]
         results = {"transformers": transformers.__version__, "trials": trials}
         RESULTS.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
     PAGE.write_text(page(read_results()), encoding="utf-8")

@@ -9,7 +9,7 @@ import os
 import resource
 import select
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -67,12 +67,16 @@ def wholes() -> list[str]:
     return sorted(names - set(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES))
 
 
-def all_trials(done: Callable[[Trial], None]) -> Iterator[Trial]:
-    """Try every family with its defaults, and every published setting; `done` hears of each."""
+def all_trials(done: Callable[[Trial], None], known: Mapping[str, Trial]) -> Iterator[Trial]:
+    """Try every family with its defaults, and every published setting, but for those whose trials
+    are `known`; `done` hears of each that was run."""
     rows: list[tuple[str, str, dict[str, Any]]] = []
     rows += [(name, name, {}) for name in [*families(), *wholes()]]
     rows += [(one.name, one.model_type, one.settings) for one in PUBLISHED]
     for name, model_type, settings in rows:
+        if name in known:
+            yield known[name]
+            continue
         trial = _apart(name, model_type, settings)
         done(trial)
         yield trial
