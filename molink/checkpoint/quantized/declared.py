@@ -92,6 +92,13 @@ class DeclaredQuantization:
     block: tuple[int, int] = BLOCK
     """Rows and inputs of an FP8 block."""
 
+    @property
+    def words(self) -> str:
+        """Format of the weights, to stand behind a model's name; empty: none is declared."""
+        bits = f" of {self.bits} bits" if self.bits else ""
+        group = f" in groups of {self.group}" if self.group else ""
+        return f" in {self.method}{bits}{group}" if self.method else ""
+
 
 def declared_quantization(name: str, config: Scheme) -> DeclaredQuantization:
     """What a parsed config.json declares. Raises UnsupportedModelError, with one sentence that
