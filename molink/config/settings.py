@@ -5,6 +5,7 @@ import re
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from molink.checkpoint.model_shape import KvDtype
 from molink.config.layer_split import check_layers
 from molink.config.link_schedule import LinkSchedule
 from molink.config.parsers import AUTO
@@ -58,6 +59,7 @@ class ServeSettings:
     """Compute threads of each stage."""
     model_len_max: int | None = None
     kv_tokens: int | None = None
+    kv_dtype: KvDtype = "auto"
     ring: RingTerms = field(default_factory=RingTerms)
     codec: str = "raw"
     """Codec of the activations between stages, or "auto"."""
@@ -152,6 +154,7 @@ class UpSettings:
     reasoning_parser: str = AUTO
     min_nodes: int = 1
     dtype: str = "auto"
+    kv_dtype: KvDtype = "auto"
     model_len_max: int | None = None
     ring: RingTerms = field(default_factory=RingTerms)
     codec: str = "raw"

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from molink.checkpoint.description import ModelDescription
+from molink.checkpoint.model_shape import KvDtype
 from molink.errors import StageError, UnsupportedModelError
 from molink.executor.architecture.pruning import fit_skips
 from molink.executor.attention.function import AttentionStep, active_step
@@ -104,15 +105,22 @@ class StageExecutor:
         """Bytes of one token's KV in the stage's layers."""
         return self._pool.token_bytes
 
+    @property
+    def kv_dtype(self) -> KvDtype:
+        """How KV is kept."""
+        return self._pool.kv_dtype
+
     def prepare(
         self,
         kv_tokens: int | None,
         progress: Progress = lambda fraction: None,
         stages_here: int = 1,
+        kv_dtype: KvDtype = "auto",
     ) -> None:
         """Run one token to learn the KV's shape and to warm kernels up, then make room for
         `kv_tokens`.
         """
+        self._pool = KvPool(BLOCK_TOKENS, kv_dtype)
         fit_skips(self.model, self._warm_up)
         if self.device.type == "cpu":
             rewrite(self.model, self._warm_up, embeds=self.is_head, progress=progress)

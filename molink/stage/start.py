@@ -125,6 +125,7 @@ def _loaded(executor: StageExecutor, links: StageLinks) -> StageLoaded:
         dtype=dtype_name(executor.dtype),
         kv_tokens_capacity=executor.kv.tokens_capacity,
         weights_bytes=executor.weights_bytes,
+        kv_dtype=executor.kv_dtype,
     )
 
 

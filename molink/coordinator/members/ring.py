@@ -204,6 +204,10 @@ class AgentStage:
         wanted = work.kv_tokens if work is not None else None
         if given < (wanted or 1):
             raise self.fail(f"{self.name} has room for {given} tokens, {wanted or 1} were planned.")
+        if work is not None and loaded.kv_dtype != work.kv_dtype:
+            raise self.fail(
+                f"{self.name} does not keep KV as {work.kv_dtype}: update MoLink there."
+            )
         if self.assignment.stage == 0 and loaded.coordinator_port is None:
             raise self.fail(f"{self.name} does not listen for the coordinator.")
         return loaded
