@@ -213,6 +213,7 @@ def generation_requests(
         stop_token_ids=stop_token_ids,
         logprobs=logprobs,
         prompt_logprobs=prompt_logprobs,
+        min_tokens=_min_tokens(body, max_tokens),
         grammar=grammar,
         skip_special_tokens=skip_special_tokens and body.skip_special_tokens is not False,
     )
@@ -227,6 +228,16 @@ def generation_requests(
         )
         for one in seeds
     ]
+
+
+def _min_tokens(body: SamplingBody, max_tokens: int) -> int:
+    if (body.min_tokens or 0) > max_tokens:
+        raise ApiError(
+            f"'min_tokens' is {body.min_tokens}, and the answer may have {max_tokens} tokens: ask "
+            "for fewer, or for more in all.",
+            param="min_tokens",
+        )
+    return body.min_tokens or 0
 
 
 def _deadline_at(timeout_s: float | None) -> float | None:

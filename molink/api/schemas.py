@@ -181,6 +181,8 @@ class SamplingBody(Body):
     max_tokens: int | None = Field(default=None, ge=1)
     """Default: 16 for completions, 128 for /generate, what is left of the model's length for
     chat."""
+    min_tokens: int | None = Field(default=None, ge=0)
+    """Default 0. Before so many tokens nothing but max_tokens ends the answer."""
     temperature: float | None = Field(default=None, ge=0, le=100)
     """Default 1.0; 0 is greedy."""
     top_p: float | None = Field(default=None, gt=0, le=1)

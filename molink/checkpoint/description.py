@@ -49,14 +49,15 @@ class ModelDescription:
     """Most positions for which the stages compute what the architecture means."""
     eos_token_ids: tuple[int, ...]
     dtype: str
-    """Of the stored weights: "bfloat16", "float16" or "float32"."""
+    """Of the stored weights: "bfloat16", "float16" or "float32". Quantized ones whose config
+    says float16 have "bfloat16": a GPU's four-bit kernel computes in nothing else."""
 
 
 def describe(model: str | Checkpoint) -> ModelDescription:
     """Describe a model directory or hub id. Raises CheckpointError or UnsupportedModelError."""
     checkpoint = open_checkpoint(model) if isinstance(model, str) else model
     facts = ConfigFacts(checkpoint)
-    read_declared(checkpoint)  # Refuses a scheme of quantization that is not read.
+    quantized = read_declared(checkpoint).method is not None  # Refuses what is not read.
     return ModelDescription(
         name=checkpoint.name,
         directory=checkpoint.directory,
@@ -66,7 +67,7 @@ def describe(model: str | Checkpoint) -> ModelDescription:
         vocabulary_size=facts.number("vocab_size"),
         model_len_max=facts.model_len_max(),
         eos_token_ids=facts.eos_token_ids(),
-        dtype=facts.dtype(),
+        dtype="bfloat16" if quantized and facts.dtype() == "float16" else facts.dtype(),
     )
 
 

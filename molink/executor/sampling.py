@@ -1,11 +1,11 @@
 """From logits to tokens: what the tail does with the last row of each sequence.
 
-The order is that of vLLM: grammar, logit biases, penalties, temperature, min_p, top_k, top_p, then
-one draw by inverse CDF over the token ids. Truncation works by thresholds, so tokens that tie with
-the last one kept are kept too: 16-bit logits tie often, and a cut that depends on the sorting
-algorithm would make seeded answers depend on it as well. Log-probabilities are those of the raw
-logits, before biases, penalties and temperature, as OpenAI and vLLM report them; where a grammar
-leaves only some words, of these.
+The order is that of vLLM: grammar, logit biases, stop tokens that come too soon, penalties,
+temperature, min_p, top_k, top_p, then one draw by inverse CDF over the token ids. Truncation works
+by thresholds, so tokens that tie with the last one kept are kept too: 16-bit logits tie often, and
+a cut that depends on the sorting algorithm would make seeded answers depend on it as well.
+Log-probabilities are those of the raw logits, before biases, penalties and temperature, as OpenAI
+and vLLM report them; where a grammar leaves only some words, of these.
 
 Every row is computed from its own logits and its own random number. Neither its neighbours nor
 their number matter.
@@ -79,11 +79,17 @@ class SequenceHistory:
         )
 
     @property
+    def is_too_short(self) -> bool:
+        """Whether the sequence must not end with the next token."""
+        return self.output_counts.total() < self.params.min_tokens
+
+    @property
     def changes_logits(self) -> bool:
-        """Whether a bias or earlier tokens change the logits."""
+        """Whether a bias, a stop token that comes too soon or earlier tokens change the logits."""
         params = self.params
         return bool(
             params.logit_bias
+            or self.is_too_short
             or params.repetition_penalty != 1.0
             or params.frequency_penalty
             or params.presence_penalty
@@ -156,6 +162,8 @@ def _changed(logits_RW: torch.Tensor, histories: Sequence[SequenceHistory]) -> t
     for row, history in enumerate(histories):
         if history.changes_logits:
             _bias(changed_RW[row], history.params.logit_bias)
+            if history.is_too_short:
+                _forbid(changed_RW[row], history.params.stop_token_ids)
             _penalise(changed_RW[row], history)
     return changed_RW
 
@@ -165,6 +173,14 @@ def _bias(logits_W: torch.Tensor, pairs: Sequence[tuple[int, float]]) -> None:
         token_ids, biases = zip(*pairs, strict=True)
         index = torch.tensor(token_ids, device=logits_W.device)
         logits_W[index] += torch.tensor(biases, device=logits_W.device)
+
+
+def _forbid(logits_W: torch.Tensor, token_ids: Sequence[int]) -> None:
+    """Set words to -inf, unless no word would be left: a grammar may want the end here."""
+    allowed_W = logits_W.clone()
+    allowed_W[list(token_ids)] = float("-inf")
+    if allowed_W.max() > float("-inf"):
+        logits_W.copy_(allowed_W)
 
 
 def _penalise(logits_W: torch.Tensor, history: SequenceHistory) -> None:

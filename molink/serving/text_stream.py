@@ -30,6 +30,8 @@ class TextStream:
     tokenizer: ChatTokenizer
     stop: tuple[str, ...] = ()
     skip_special_tokens: bool = True
+    min_tokens: int = 0
+    """Stop strings within so many first tokens end nothing."""
     stopped_at: str | None = None
     """The stop string that has appeared."""
     _token_ids: list[int] = field(default_factory=list)
@@ -77,7 +79,7 @@ class TextStream:
             return ""
         text = self._held + new
         found = [(at, stop) for stop in self.stop if (at := text.find(stop)) >= 0]
-        if found:
+        if found and len(self._token_ids) > self.min_tokens:
             at, self.stopped_at = min(found)
             self._held = ""
             return text[:at]

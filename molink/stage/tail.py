@@ -105,7 +105,9 @@ class EndRules:
         sampling = admission.sampling
         if not sampling.stop or self.tokenizer is None:
             return None
-        stream = TextStream(self.tokenizer, sampling.stop, sampling.skip_special_tokens)
+        stream = TextStream(
+            self.tokenizer, sampling.stop, sampling.skip_special_tokens, sampling.min_tokens
+        )
         stream.push(admission.output)
         return stream
 

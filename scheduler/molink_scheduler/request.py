@@ -80,9 +80,12 @@ class SamplingParams:
     prompt_logprobs: int | None = None
     """None: no scores; k: the log-probability of each of the prompt's own tokens but the first, and
     of the k most likely ones at its place."""
+    min_tokens: int = 0
+    """Tokens to generate at least: before that neither a stop token nor a stop string ends it."""
 
     def __post_init__(self) -> None:
         _check_range("max_tokens", self.max_tokens, 1, 2**31)
+        _check_range("min_tokens", self.min_tokens, 0, self.max_tokens)
         _check_range("temperature", self.temperature, 0.0, 100.0)
         _check_range("top_p", self.top_p, 0.0, 1.0, above_low=True)
         _check_range("top_k", self.top_k, 0, 2**31)

@@ -119,7 +119,7 @@ SHARED_BAD = [
     ({"timeout_s": "soon"}, "timeout_s"),
     ({"max_tokens": 1000}, "max_tokens"),
     ({"max_new_tokens": 5}, "max_new_tokens"),
-    ({"min_tokens": 5}, "min_tokens"),
+    ({"min_tokens": 5, "max_tokens": 4}, "min_tokens"),
     ({"json_schema": {}}, "json_schema"),
     ({"use_beam_search": True}, "use_beam_search"),
     ({"tokenizer": "mine"}, "tokenizer"),

@@ -177,10 +177,11 @@ async def test_chat_logprobs(client):
 
 async def test_our_own_fields_through_extra_body(client, service):
     extra = {"top_k": 3, "min_p": 0.1, "repetition_penalty": 1.1, "ignore_eos": True}
+    extra["min_tokens"] = 2
     await client.chat.completions.create(model=MODEL, messages=HELLO, extra_body=extra)
     sampling = service.requests[0].sampling
     assert (sampling.top_k, sampling.min_p, sampling.repetition_penalty) == (3, 0.1, 1.1)
-    assert sampling.stop_token_ids == ()
+    assert (sampling.stop_token_ids, sampling.min_tokens) == ((), 2)
 
 
 async def test_token_ids_without_a_tokenizer(bare_service, serve):

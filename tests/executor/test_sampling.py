@@ -183,6 +183,24 @@ def test_a_token_with_the_largest_bias_is_drawn_and_one_with_the_least_is_not(lo
         assert (draw(logits, wanted) == word) is (bias > 0)
 
 
+@given(logits_rows, params, st.integers(0, 5), st.integers(0, 5))
+@settings(max_examples=60, deadline=None)
+def test_no_stop_token_is_drawn_before_there_are_enough_tokens(logits, params, so_far, min_tokens):
+    stops = tuple(range(0, WORDS, 2))
+    sampling = replace(params, min_tokens=min_tokens, stop_token_ids=stops)
+    biased = replace(sampling, logit_bias=tuple((stop, 100.0) for stop in stops))
+    # Penalties of many repetitions cannot outweigh the bias.
+    token_id = draw(logits, biased, output=(1,) * so_far)
+    assert (token_id in stops) == (so_far >= min_tokens)
+
+
+def test_where_only_stop_tokens_are_left_one_is_drawn():
+    logits = torch.full((WORDS,), float("-inf"))
+    logits[3] = 1.0
+    sampling = SamplingParams(max_tokens=9, min_tokens=5, stop_token_ids=(3,))
+    assert draw(logits, sampling) == 3
+
+
 def test_drawn_tokens_join_the_history():
     sampling = SamplingParams(max_tokens=9, temperature=0.0, presence_penalty=2.0)
     sequence = history(sampling)

@@ -1,6 +1,7 @@
 """What a coordinator, a router, or a program of the owner's PC can send to an agent; and what a
 stage process and its parent tell each other."""
 
+import json
 import struct
 import tempfile
 from pathlib import Path
@@ -11,7 +12,9 @@ from pydantic import ValidationError
 
 from molink.checkpoint.gguf.header import read_gguf
 from molink.checkpoint.model_config import model_shape
-from molink.checkpoint.safetensors_header import read_header
+from molink.checkpoint.quantized.declared import declared_quantization
+from molink.checkpoint.quantized.recognised import quantized_weights
+from molink.checkpoint.safetensors_header import parse_header, read_header
 from molink.checkpoint.shard_plan import plan_shards
 from molink.checkpoint.weights_manifest import WeightsManifest
 from molink.errors import (
@@ -112,6 +115,54 @@ def _config(data: bytes) -> object:
     return model_shape(path)
 
 
+def _quantized(data: bytes) -> object:
+    """A config and a table of tensors that are somebody's checkpoint."""
+    try:
+        config, table = json.loads(data)
+    except (TypeError, RecursionError) as error:
+        raise ValueError("not two of anything") from error
+    if not isinstance(config, dict):
+        raise ValueError("no config")
+    weights = quantized_weights(
+        "m", parse_header(table, 0).tensors, declared_quantization("m", config)
+    )
+    return [(one.file_bytes, one.held_bytes(2)) for one in weights.values()]
+
+
+def _quantized_seeds() -> tuple[bytes, ...]:
+    def table(**tensors: tuple[str, list[int], int]) -> dict[str, Any]:
+        entries, at = {}, 0
+        for name, (dtype, shape, size) in tensors.items():
+            entries[f"a.{name}"] = {"dtype": dtype, "shape": shape, "data_offsets": [at, at + size]}
+            at += size
+        return entries
+
+    group = {"weights": {"num_bits": 4, "group_size": 32}, "format": "pack-quantized"}
+    schemes = (
+        {"quant_method": "compressed-tensors", "config_groups": {"g": group}},
+        {"quant_method": "gptq", "bits": 4, "group_size": 32},
+        {"quant_method": "fp8", "weight_block_size": [128, 128]},
+        {"quant_method": "mxfp4"},
+    )
+    tables = (
+        table(
+            weight_packed=("I32", [8, 8], 256),
+            weight_scale=("BF16", [8, 2], 32),
+            weight_shape=("I64", [2], 16),
+        ),
+        table(
+            qweight=("I32", [8, 16], 512),
+            qzeros=("I32", [2, 2], 16),
+            scales=("F16", [2, 16], 64),
+            g_idx=("I32", [64], 256),
+        ),
+        table(weight=("F8_E4M3", [8, 64], 512), weight_scale_inv=("F32", [1, 1], 4)),
+        table(x_blocks=("U8", [2, 4, 1, 16], 128), x_scales=("U8", [2, 4, 1], 8)),
+    )
+    configs = [{"model_type": "llama", "quantization_config": scheme} for scheme in schemes]
+    return json_seeds(*(list(pair) for pair in zip(configs, tables, strict=True)))
+
+
 CONFIG = {
     "model_type": "llama",
     "hidden_size": 64,
@@ -120,7 +171,7 @@ CONFIG = {
     "num_hidden_layers": 2,
     "intermediate_size": 128,
     "vocab_size": 100,
-    "quantization_config": {"bits": 4},
+    "quantization_config": {"quant_method": "gptq", "bits": 4, "group_size": 32},
 }
 
 
@@ -179,6 +230,13 @@ TARGETS = (
         "json",
     ),
     Target("gguf-header", _gguf, (CheckpointError, UnsupportedModelError), GGUF),
+    Target(
+        "quantized-weights",
+        _quantized,
+        (CheckpointError, UnsupportedModelError, ValueError),
+        _quantized_seeds(),
+        "json",
+    ),
     Target("model-config", _config, (UserError,), json_seeds(CONFIG), "json"),
     Target("retry-after", _retry_after, (), (b"5", b"1.5", b"Wed, 21 Oct 2015 07:28:00 GMT")),
     Target("router-answer", _router, (), ROUTER),

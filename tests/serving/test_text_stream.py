@@ -57,6 +57,16 @@ def test_pieces_join_to_the_whole(text):
     assert "".join(pieces) == text
 
 
+@pytest.mark.parametrize(
+    ("min_tokens", "text", "stopped_at"),
+    [(0, "ab", "c"), (3, "abcab", "c"), (5, "abcab", "c"), (6, "abcabc", None)],
+)
+def test_a_stop_string_within_the_least_tokens_ends_nothing(min_tokens, text, stopped_at):
+    stream = TextStream(TOKENIZER, ("c",), min_tokens=min_tokens)
+    pieces = [stream.push((token,)) for token in TOKENIZER.encode("abcabc")]
+    assert ("".join(pieces), stream.stopped_at) == (text, stopped_at)
+
+
 def test_half_a_character_is_held_back():
     pieces, _ = stream("aé🦊")
     assert pieces == ["a", "", "é", "", "", "", "🦊", ""]

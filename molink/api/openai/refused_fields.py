@@ -28,7 +28,6 @@ _LENGTH_UNDER_OTHER_NAMES: FieldDefaults = {
     "max_new_tokens": (),
     "min_length": (0,),
     "min_new_tokens": (0,),
-    "min_tokens": (0,),
     "n_predict": (),
     "num_predict": (),
     "stop_sequences": ([],),

@@ -67,6 +67,9 @@ WITHOUT_ACT_ORDER = "take its version without act-order (desc_act false)"
 BLOCK = (128, 128)
 """Rows and inputs of an FP8 block where the config does not say."""
 
+DIGITS_MAX = 9
+"""Of the sizes of a block: more are no size of any matrix."""
+
 NAME_CHARACTERS_MAX = 60
 """Of a word from a config that an error repeats."""
 
@@ -98,7 +101,9 @@ def declared_quantization(name: str, config: Scheme) -> DeclaredQuantization:
         return DeclaredQuantization()
     if not isinstance(scheme, Mapping):
         raise refusal(name, "a quantization_config that is no JSON object")
-    method = scheme.get("quant_method") or ("compressed-tensors" if _is_compressed(scheme) else "")
+    method = str(scheme.get("quant_method") or "")
+    if not method and "config_groups" in scheme:
+        method = "compressed-tensors"
     if method == "compressed-tensors":
         return _compressed(name, scheme)
     if method == "awq":
@@ -113,15 +118,11 @@ def declared_quantization(name: str, config: Scheme) -> DeclaredQuantization:
 # -- compressed-tensors ---------------------------------------------------------------------------
 
 
-def _is_compressed(scheme: Scheme) -> bool:
-    return "config_groups" in scheme
-
-
 def _compressed(name: str, scheme: Scheme) -> DeclaredQuantization:
     groups = [group for group in _values(scheme.get("config_groups")) if isinstance(group, Mapping)]
     weights = [group["weights"] for group in groups if isinstance(group.get("weights"), Mapping)]
     formats = {str(group.get("format") or scheme.get("format")) for group in groups}
-    bits = {one.get("num_bits") for one in weights}
+    bits = {_number(one.get("num_bits")) for one in weights}
     if len(formats) != 1 or len(bits) != 1:
         words = sorted(formats | {f"{one} bits" for one in bits})
         raise refusal(name, f"several schemes at once ({_word(', '.join(words))})")
@@ -155,7 +156,7 @@ def _refuse_transforms(name: str, scheme: Scheme) -> None:
 
 def _awq(name: str, scheme: Scheme, model_type: str) -> DeclaredQuantization:
     version = str(scheme.get("version") or scheme.get("format") or "gemm").lower()
-    bits = scheme.get("bits", scheme.get("w_bit", 4))
+    bits = _number(scheme.get("bits", scheme.get("w_bit", 4)))
     if version != "gemm":
         raise refusal(name, f"AWQ of the version {_word(version)}, not gemm")
     if bits != 4:
@@ -168,7 +169,7 @@ def _awq(name: str, scheme: Scheme, model_type: str) -> DeclaredQuantization:
 
 def _gptq(name: str, scheme: Scheme) -> DeclaredQuantization:
     layout = str(scheme.get("checkpoint_format") or scheme.get("format") or "gptq").lower()
-    bits, group = scheme.get("bits"), _one_group([scheme.get("group_size")])
+    bits, group = _number(scheme.get("bits")), _one_group([scheme.get("group_size")])
     if layout not in ("gptq", "gptq_v2") or scheme.get("is_marlin_format"):
         layout = "marlin" if scheme.get("is_marlin_format") else layout
         raise refusal(name, f"GPTQ in the layout {_word(layout)}")
@@ -188,9 +189,13 @@ def _values(groups: Any) -> list[Any]:
     return list(groups.values()) if isinstance(groups, Mapping) else []
 
 
+def _number(value: Any) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+
 def _one_group(sizes: Any) -> int | None:
     """The group size that is declared, if it is one and not -1, a whole row."""
-    found = {size for size in sizes if isinstance(size, int) and size > 0}
+    found = {number for size in sizes if (number := _number(size)) and number > 0}
     return found.pop() if len(found) == 1 else None
 
 
@@ -199,7 +204,8 @@ def _block(value: Any) -> tuple[int, int]:
     parts = value.split("x") if isinstance(value, str) else value
     if not isinstance(parts, list) or len(parts) != 2:
         return BLOCK
-    sizes = [int(part) for part in parts if str(part).isdecimal() and int(part) > 0]
+    texts = [str(part) for part in parts if str(part).isdecimal() and len(str(part)) <= DIGITS_MAX]
+    sizes = [int(text) for text in texts if int(text) > 0]
     return (sizes[0], sizes[1]) if len(sizes) == 2 else BLOCK
 
 

@@ -258,7 +258,9 @@ class RingClient:
         tokenizer = self.card.tokenizer
         text = None
         if tokenizer is not None:
-            text = TextStream(tokenizer, sampling.stop, sampling.skip_special_tokens)
+            text = TextStream(
+                tokenizer, sampling.stop, sampling.skip_special_tokens, sampling.min_tokens
+            )
             for token_id in output:  # One by one, as they were sent: what is held back agrees.
                 text.push((token_id,))
         prompt = request.prompt_token_ids

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from molink.checkpoint.checkpoint import open_checkpoint
-from molink.checkpoint.description import read_declared
+from molink.checkpoint.description import describe, read_declared
 from molink.checkpoint.quantized.declared import declared_quantization
 from molink.errors import UnsupportedModelError
 
@@ -120,3 +120,13 @@ def test_the_first_gptq_checkpoints_keep_their_scheme_in_a_file_of_its_own(tmp_p
     (tmp_path / "quantize_config.json").write_text(json.dumps({"bits": 4, "group_size": 64}))
     found = read_declared(open_checkpoint(str(tmp_path)))
     assert (found.method, found.bits, found.group, found.zero_offset) == ("gptq", 4, 64, 1)
+
+
+def test_quantized_weights_of_float16_are_computed_in_bfloat16(tmp_path):
+    facts = dict(num_hidden_layers=4, hidden_size=8, vocab_size=9, max_position_embeddings=10)
+    config = {"model_type": "llama", "torch_dtype": "float16", **facts}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    assert describe(str(tmp_path)).dtype == "float16"
+    scheme = {"quantization_config": {"quant_method": "awq", "bits": 4}}
+    (tmp_path / "config.json").write_text(json.dumps(config | scheme))
+    assert describe(str(tmp_path)).dtype == "bfloat16"
