@@ -130,3 +130,7 @@ def _time(copies: list[Callable[[], None]]) -> float:
         for copy in copies:
             copy()
         return (time.process_time() - began) / len(copies) * 1e3
+
+
+if __name__ == "__main__":
+    main()
