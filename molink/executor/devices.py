@@ -28,7 +28,9 @@ __all__ = [
     "choose_device",
     "choose_dtype",
     "free_memory_bytes",
+    "memory_budget_bytes",
     "propose_kv_tokens",
+    "propose_state_slots",
     "return_freed_memory",
 ]
 
@@ -53,6 +55,13 @@ KV_TOKENS_MIN = 2_048
 """Under this a stage could not hold one ordinary conversation; better to ask for it and let the
 machine say no.
 """
+
+
+STATE_SLOTS_MAX = 256
+"""More requests at once than a home ring answers at a speed that anybody reads along with."""
+
+STATE_CONTEXT_TOKENS = 4_096
+"""KV that memory is kept free for with every state slot: an ordinary conversation."""
 
 
 def choose_device(wanted: str) -> torch.device:
@@ -113,17 +122,34 @@ def free_memory_bytes(device: torch.device) -> int:
     return int(psutil.virtual_memory().available)
 
 
-def propose_kv_tokens(
-    token_bytes: int, free_bytes: int, device_type: str, stages_here: int = 1
-) -> int:
-    """Tokens of KV to offer, a whole number of blocks, when one token takes `token_bytes` in all
-    layers, and `stages_here` stages share the PC.
-    """
+def memory_budget_bytes(free_bytes: int, device_type: str, stages_here: int = 1) -> int:
+    """Bytes that a stage may fill with KV and states, when `stages_here` stages share the PC."""
     together = KV_SHARE_OF_FREE_TOGETHER[device_type] / stages_here
-    share = min(KV_SHARE_OF_FREE[device_type], together)
-    affordable = int(free_bytes * share) // max(1, token_bytes)
+    return int(free_bytes * min(KV_SHARE_OF_FREE[device_type], together))
+
+
+def propose_kv_tokens(token_bytes: int, budget_bytes: int) -> int:
+    """Tokens of KV to offer, a whole number of blocks, when one token takes `token_bytes` in all
+    layers; none at all in a stage whose layers keep states only.
+    """
+    affordable = max(0, budget_bytes) // max(1, token_bytes)
     tokens = min(KV_TOKENS_MAX, max(KV_TOKENS_MIN, affordable))
     return tokens // BLOCK_TOKENS * BLOCK_TOKENS
+
+
+def propose_state_slots(
+    state_bytes: int, token_bytes: int, kv_tokens: int | None, budget_bytes: int
+) -> int | None:
+    """State slots to offer, at least one, beside `kv_tokens` tokens of KV; where those are not
+    decided, beside an ordinary conversation's KV for each slot. None: requests have no states here.
+    """
+    if state_bytes == 0:
+        return None
+    if kv_tokens is None:
+        affordable = budget_bytes // (state_bytes + STATE_CONTEXT_TOKENS * token_bytes)
+    else:
+        affordable = (budget_bytes - kv_tokens * token_bytes) // state_bytes
+    return max(1, min(STATE_SLOTS_MAX, affordable))
 
 
 def return_freed_memory() -> None:

@@ -8,6 +8,7 @@ from molink.control.messages.payloads import (
     StepCost,
     WeightsSource,
 )
+from molink_scheduler.placement import ModelCost
 
 HERE = Presence(name="anna", incarnation="a" * 12, started_unix_s=1.0, version="1", online=True)
 STEPS = StepCost(model="m", decode_fixed_s=0.001, decode_row_s=1e-5, prefill_row_s=1e-4)
@@ -21,6 +22,19 @@ PROFILE = Profile(
     steps=STEPS,
 )
 WORK = AssignedWork(layers=(0, 2), device="cpu", dtype="float32", weights=WeightsSource(model="m"))
+
+
+def costs_of(cost):
+    """Of a model that is not quantized, by the bytes of a number: stored in 16 bits."""
+    wide = ModelCost(
+        layer_bytes=tuple(2 * size for size in cost.layer_bytes),
+        kv_bytes=2 * cost.kv_bytes,
+        row_bytes=cost.row_bytes,
+        head_bytes=2 * cost.head_bytes,
+        tail_bytes=2 * cost.tail_bytes,
+        tied=cost.tied,
+    )
+    return {2: cost, 4: wide}
 
 
 def no_report(standbys, devices):

@@ -162,7 +162,9 @@ class ModelSize(Message):
     name: ModelName
     layers: Annotated[int, Field(ge=1, le=10_000)]
     layer_bytes: Annotated[int, Field(ge=1, le=2**50)]
-    """The smallest decoder layer's weights as they are stored."""
+    """The smallest decoder layer's weights in numbers of `element_bytes`."""
+    code_bytes: Annotated[int, Field(ge=0, le=2**50)] = 0
+    """The part of it that is codes of quantized weights, which no format of numbers changes."""
     element_bytes: Literal[2, 4] = 2
     """Of a number as it is stored."""
     computed_bytes: Literal[2, 4] | None = None
@@ -171,4 +173,5 @@ class ModelSize(Message):
     def held_bytes(self, device_element_bytes: int) -> int:
         """One layer in a device that by itself computes in numbers of so many bytes."""
         wanted = self.computed_bytes or device_element_bytes
-        return self.layer_bytes * wanted // self.element_bytes
+        numbers_bytes = max(0, self.layer_bytes - self.code_bytes)
+        return self.code_bytes + numbers_bytes * wanted // self.element_bytes

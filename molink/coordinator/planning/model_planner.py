@@ -88,10 +88,16 @@ def goal_of(settings: UpSettings, description: ModelDescription) -> Goal:
 class FactsMaker:
     """Maker of a placement's facts, for one model."""
 
-    cost: ModelCost
+    costs: Mapping[int, ModelCost]
+    """By the bytes of a number in the stages, see `PlannedModel`."""
     stored_element_bytes: int
     dtype: str
     """As `--dtype`."""
+
+    @property
+    def cost(self) -> ModelCost:
+        """Costs in the checkpoint's own format, in whose bytes the placement counts."""
+        return self.costs[self.stored_element_bytes]
 
     def of(self, nodes: Sequence[Node]) -> tuple[list[NodeFacts], Network]:
         """Facts of measured nodes, and of the links between them."""
@@ -105,6 +111,8 @@ class FactsMaker:
             name=name,
             layers=self.cost.layers,
             layer_bytes=min(self.cost.layer_bytes),
+            # Bytes at two and at four a number: what they have in common are codes.
+            code_bytes=max(0, 2 * min(self.costs[2].layer_bytes) - min(self.costs[4].layer_bytes)),
             element_bytes=4 if self.stored_element_bytes == 4 else 2,
             computed_bytes=4 if self.dtype == "float32" else 2 if self.dtype != "auto" else None,
         )
@@ -126,10 +134,26 @@ class FactsMaker:
         return work * _steps(node).prefill_row_s
 
     def memory_bytes(self, device: Device, lent_bytes: int) -> int:
-        """In bytes of the model as it is stored: a CPU without 16-bit arithmetic holds weights and
-        KV twice as large."""
-        wanted = ELEMENT_BYTES.get(self.dtype, device.element_bytes)
-        return lent_bytes * self.stored_element_bytes // wanted
+        """In bytes of layers as the placement counts them: in a CPU without 16-bit arithmetic they
+        take twice as much, and quantized ones a little more."""
+        there = self._cost_on(device)
+        return lent_bytes * sum(self.cost.layer_bytes) // sum(there.layer_bytes)
+
+    def kv_scale(self, device: Device) -> float:
+        """As `NodeFacts.kv_scale`."""
+        return self._scale(device, self.cost.kv_bytes, self._cost_on(device).kv_bytes)
+
+    def tables_scale(self, device: Device) -> float:
+        """As `NodeFacts.tables_scale`."""
+        return self._scale(device, self.cost.tail_bytes, self._cost_on(device).tail_bytes)
+
+    def _scale(self, device: Device, bytes_here: int, bytes_there: int) -> float:
+        """What grows from `bytes_here` to `bytes_there` on a device, against what layers do."""
+        layers = sum(self.cost.layer_bytes) / sum(self._cost_on(device).layer_bytes)
+        return layers * bytes_there / bytes_here if bytes_here else 1.0
+
+    def _cost_on(self, device: Device) -> ModelCost:
+        return self.costs[ELEMENT_BYTES.get(self.dtype, device.element_bytes)]
 
     def _node(self, node: Node, seen_mbps: Sequence[float]) -> NodeFacts:
         """`seen_mbps`: what others have seen its PC send."""
@@ -147,6 +171,8 @@ class FactsMaker:
             head_row_s=head_row_s,
             head_fixed_s=head_fixed_s,
             upload_bytes_per_s=_upload_bytes_per_s(profile, seen_mbps),
+            kv_scale=self.kv_scale(device),
+            tables_scale=self.tables_scale(device),
             name=node.name,
             pc=node.pc,
         )
@@ -220,7 +246,7 @@ class ModelPlanner:
     ) -> "ModelPlanner":
         """For the model at a path or on the hub. Raises UserError when its sizes are not known."""
         stored = ELEMENT_BYTES.get(description.dtype, 2)
-        facts = FactsMaker(planned_model(path, settings.kv_dtype).cost, stored, settings.dtype)
+        facts = FactsMaker(planned_model(path, settings.kv_dtype).costs, stored, settings.dtype)
         goal = goal_of(settings, description)
         return cls(facts, goal, weights, settings.split, settings.kv_dtype)
 
@@ -269,7 +295,8 @@ class ModelPlanner:
         if device is None or device.cap_bytes is None or ring.forecast is None:
             return False
         held = [
-            stage.weights_bytes + stage.kv_tokens * self._kv_bytes(stage.layers)
+            stage.weights_bytes
+            + stage.kv_tokens * self._kv_bytes(stage.layers) * self.facts.kv_scale(device)
             for stage in ring.forecast.stages
             if stage.node_id == node.node_id
         ]

@@ -11,6 +11,7 @@ architecture would have to be cut by hand.
 """
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -150,6 +151,23 @@ def _prune(model: Any, layers: range, *, is_head: bool, is_tail: bool) -> None:
         _unscale_input(model.get_decoder())
     if not is_tail:
         _remove_output_head(model)
+    for part in (model, model.get_decoder()):
+        part._init_weights = partial(_init_owned, part._init_weights)
+
+
+def _init_owned(init_weights: Callable[[nn.Module], None], module: nn.Module) -> None:
+    """Let the library fill in what no checkpoint holds (buffers), past layers of other stages."""
+    whole = {
+        name: child
+        for name, child in module._modules.items()
+        if isinstance(child, nn.ModuleList) and any(isinstance(one, Skip) for one in child)
+    }
+    for name, layers in whole.items():
+        module._modules[name] = nn.ModuleList(one for one in layers if not isinstance(one, Skip))
+    try:
+        init_weights(module)
+    finally:
+        module._modules.update(whole)
 
 
 def _prune_around(model: Any, layers_name: str, *, is_head: bool, is_tail: bool) -> None:

@@ -21,6 +21,7 @@ from molink.checkpoint.description import ModelDescription
 from molink.errors import MolinkError, UnsupportedModelError
 from molink.executor.architecture.miniature import shrink_config
 from molink.executor.architecture.text_model import causal_class
+from molink.executor.recurrent.library_mixers import settle_mixers
 from molink.executor.sampling import DrawnToken
 from molink.executor.stage import StageExecutor
 from molink.executor.weights import StagePart, build_stage_class
@@ -121,6 +122,7 @@ def _whole_model(small: Any, generator: torch.Generator) -> Any:
                 parameter.copy_(noise * parameter.shape[-1] ** -0.5)
             else:
                 parameter.add_(noise * 0.1)
+    settle_mixers(model)
     return model
 
 
@@ -154,7 +156,14 @@ def _stage(
             f"{description.name} cannot be served: "
             f"a stage of it wants {missing[0]}, which the whole lacks"
         )
-    stage = StageExecutor(model, part, description, torch.device("cpu"), torch.float32)
+    stage = StageExecutor(
+        model,
+        part,
+        description,
+        torch.device("cpu"),
+        torch.float32,
+        decode_rows_max=len(SEQUENCE_TOKENS),  # Together, as on a GPU: alone they are, too, below.
+    )
     stage.prepare(kv_tokens=256)
     return stage
 

@@ -19,7 +19,7 @@ import torch
 
 from molink.checkpoint.model_shape import KvDtype
 
-__all__ = ["KvRows", "quantize"]
+__all__ = ["KvRows", "quantize", "zero_pages"]
 
 CODE_MAX = 127
 """Codes are symmetric: -128 is not used."""
@@ -42,9 +42,9 @@ class KvRows:
         """Empty rows for keys or values like these."""
         shape, device = (slots, *like_TKA.shape[1:]), like_TKA.device
         if kv_dtype == "auto":
-            return cls(_zero_pages(shape, like_TKA.dtype, device))
+            return cls(zero_pages(shape, like_TKA.dtype, device))
         return cls(
-            _zero_pages(shape, torch.int8, device), _zero_pages(shape[:2], SCALE_DTYPE, device)
+            zero_pages(shape, torch.int8, device), zero_pages(shape[:2], SCALE_DTYPE, device)
         )
 
     @property
@@ -113,7 +113,7 @@ def quantize(rows_TKA: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     return codes_TKA.clamp_(-CODE_MAX, CODE_MAX).to(torch.int8), scales_TK
 
 
-def _zero_pages(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+def zero_pages(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
     """Zeros; on the CPU from numpy, whose zeros are not touched when they are made."""
     if device.type != "cpu":
         return torch.zeros(shape, dtype=dtype, device=device)

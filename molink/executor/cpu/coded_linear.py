@@ -91,7 +91,7 @@ class CodedLinear(PackedLinear):
     def __init__(
         self, weight: QuantizedWeight, bias: torch.Tensor | None, dtype: torch.dtype
     ) -> None:
-        super().__init__(weight, bias)
+        super().__init__(weight, dtype)
         kernel = _kernel(dtype)
         if kernel is None or weight.group % GROUP_MULTIPLE or weight.codes.device.type != "cpu":
             raise RuntimeError("no kernel suits this layer")

@@ -81,12 +81,11 @@ class PackedLinear(nn.Module):
     above the other in W.
     """
 
-    def __init__(self, weight: torch.Tensor | QuantizedWeight, bias: torch.Tensor | None) -> None:
+    def __init__(self, weight: torch.Tensor | QuantizedWeight, dtype: torch.dtype) -> None:
         super().__init__()
         self.out_features, self.in_features = weight.shape
-        if isinstance(weight, torch.Tensor):
-            self.weight = weight.new_empty(0)
-            """Empty: routers ask the weight of their gate for its format."""
+        self.weight = torch.empty(0, dtype=dtype)
+        """Empty: architectures ask the weight of a layer for its format, and round rows to it."""
         self.weights_bytes = weight.nbytes
 
 
@@ -94,7 +93,7 @@ class OnednnLinear(PackedLinear):
     """Linear layer packed by oneDNN, through operators that torch keeps for its compiler."""
 
     def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
-        super().__init__(weight, bias)
+        super().__init__(weight, weight.dtype)
         self._packed = torch.ops.mkldnn._reorder_linear_weight(weight.contiguous())
         self._bias = None if bias is None else bias.clone()
         self._multiply: Any = torch.ops.mkldnn._linear_pointwise.default
@@ -108,7 +107,7 @@ class NativeLinear(PackedLinear):
     """Linear layer packed for our kernel (`native/avx512/linear_bf16.c`)."""
 
     def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
-        super().__init__(weight, bias)
+        super().__init__(weight, weight.dtype)
         kernel = linear_kernel()
         if kernel is None or weight.dtype != torch.bfloat16 or self.in_features % 2:
             raise RuntimeError("the native kernel does not suit this layer")
@@ -135,7 +134,8 @@ class NativeLinear(PackedLinear):
         return y
 
 
-LAYOUTS: tuple[type[PackedLinear], ...] = (NativeLinear, OnednnLinear)
+PlainLinear = NativeLinear | OnednnLinear
+LAYOUTS: tuple[type[PlainLinear], ...] = (NativeLinear, OnednnLinear)
 """Best first."""
 
 
@@ -149,7 +149,7 @@ def pack(linears: Sequence[nn.Linear]) -> PackedLinear | None:
     return pack_matrix(weight, joined_bias(linears))
 
 
-def pack_matrix(weight: torch.Tensor, bias: torch.Tensor | None) -> PackedLinear | None:
+def pack_matrix(weight: torch.Tensor, bias: torch.Tensor | None) -> PlainLinear | None:
     """One packed layer for a matrix; None where no layout works."""
     if weight.dtype not in TOLERANCE or weight.device.type != "cpu":
         return None
@@ -161,8 +161,8 @@ def pack_matrix(weight: torch.Tensor, bias: torch.Tensor | None) -> PackedLinear
 
 
 def _try_layout(
-    layout: type[PackedLinear], weight: torch.Tensor, bias: torch.Tensor | None
-) -> PackedLinear | None:
+    layout: type[PlainLinear], weight: torch.Tensor, bias: torch.Tensor | None
+) -> PlainLinear | None:
     try:
         packed = layout(weight, bias)
         return packed if _agrees(packed, weight, bias) else None
@@ -237,8 +237,7 @@ class SharedPart(nn.Module):
     def __init__(self, shared: SharedInput, index: int) -> None:
         super().__init__()
         self.shared = shared
-        if hasattr(shared.packed, "weight"):
-            self.weight = shared.packed.weight
+        self.weight = shared.packed.weight
         self._part = partial(shared.part, index)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from torch import nn
 
-from molink.executor.cpu.packed_linear import PackedLinear, pack_matrix
+from molink.executor.cpu.packed_linear import pack_matrix
 from molink.executor.cpu.quantized_linear import quantized_linear
 from molink.executor.experts import STACK_NAMES, ExpertStack, is_experts
 from molink.executor.quantized.linear import QuantizedLinear
@@ -54,5 +54,5 @@ def _packed_plain(stack: nn.Parameter, *, transposed: bool) -> ExpertStack | Non
     first = pack_matrix(weights[0].contiguous(), None)
     if first is None:
         return None
-    layout: type[PackedLinear] = type(first)
+    layout = type(first)
     return ExpertStack([first, *(layout(weight.contiguous(), None) for weight in weights[1:])])

@@ -42,7 +42,7 @@ class TorchInt4Linear(PackedLinear):
     """
 
     def __init__(self, quantized: QuantizedWeight, bias: torch.Tensor | None) -> None:
-        super().__init__(quantized, bias)
+        super().__init__(quantized, torch.bfloat16)
         fits = isinstance(quantized, Int4Weight) and quantized.scale.dtype == torch.bfloat16
         if not fits or quantized.group not in TORCH_GROUPS or self.out_features % TORCH_OUTPUTS:
             raise RuntimeError("torch's operator does not suit this layer")

@@ -44,7 +44,7 @@ class QuantizedLinear(PackedLinear):
     def __init__(
         self, quantized: QuantizedWeight, bias: torch.Tensor | None, dtype: torch.dtype
     ) -> None:
-        super().__init__(quantized, bias)
+        super().__init__(quantized, dtype)
         self.quantized = quantized
         self.dtype = dtype
         self.bias = None if bias is None else nn.Parameter(bias.detach(), requires_grad=False)
@@ -67,7 +67,7 @@ class CudaInt4Linear(PackedLinear):
     """Linear layer of four-bit weights in the order of torch's CUDA kernel."""
 
     def __init__(self, quantized: Int4Weight, bias: torch.Tensor | None) -> None:
-        super().__init__(quantized, bias)
+        super().__init__(quantized, torch.bfloat16)
         outputs, inputs = quantized.shape
         tiles = next((n for n in INNER_TILES if inputs % (n * TILE_INPUTS) == 0), None)
         capability = torch.cuda.get_device_capability(quantized.codes.device)

@@ -128,7 +128,8 @@ class _Ring:
                 self.costs.memory_bytes, pairwise(self.ends), strict=True
             )
         ]
-        tokens = [room // (n * model.kv_bytes) for room, n in zip(free, self.counts, strict=True)]
+        each = [model.kv_bytes * node.kv_scale for node in self.problem.nodes]
+        tokens = [int(room / (n * kv)) for room, n, kv in zip(free, self.counts, each, strict=True)]
         return [max(0, min(most, room)) for room in tokens]
 
     def cycle(self, users: int) -> tuple[float, int]:
@@ -200,17 +201,20 @@ class _Ring:
         model, rows = self.problem.model, -(-users // count)
         busy = [time / cycle_s for time in self.busy_s(users, count)]
         wires = [time / cycle_s for time in self.wire_s(users, count)] + [0.0]
-        kept = users * self.problem.goal.context_tokens * model.kv_bytes
+        weights = [
+            model.stage_bytes(start, end, node.tables_scale)
+            for node, (start, end) in zip(self.problem.nodes, pairwise(self.ends), strict=True)
+        ]
         return tuple(
             StageForecast(
                 node_id=node.id,
                 name=node.name,
                 layers=(self.ends[place], self.ends[place + 1]),
-                weights_bytes=model.stage_bytes(self.ends[place], self.ends[place + 1]),
+                weights_bytes=weights[place],
                 kv_tokens=tokens[place],
                 memory_bytes=node.memory_bytes,
-                used_bytes=model.stage_bytes(self.ends[place], self.ends[place + 1])
-                + kept * self.counts[place],
+                used_bytes=weights[place]
+                + users * self.problem.user_bytes[place] * self.counts[place],
                 step_s=self.model.stages[place].fixed_s + rows * self.model.stages[place].row_s,
                 busy_share=busy[place],
                 link_busy_share=wires[place],

@@ -28,6 +28,9 @@ KV_TOKENS_MAX = 131_072
 """No stage offers more (`molink.executor.devices`), whatever its memory."""
 
 
+SCALES = (1 / 64, 64.0)
+"""Of KV and tables: between 64 bits and one."""
+
 OVERHEADS = ("step_fixed_s", "head_row_s", "head_fixed_s")
 
 
@@ -86,10 +89,10 @@ class ModelCost:
             return max(self.head_bytes, self.tail_bytes)
         return self.head_bytes * is_head + self.tail_bytes * is_tail
 
-    def stage_bytes(self, start: int, end: int) -> int:
-        """Weights of the stage with layers [start, end)."""
+    def stage_bytes(self, start: int, end: int, tables_scale: float = 1.0) -> int:
+        """Weights of the stage with layers [start, end), on a node with this scale of tables."""
         ends = self.ends_bytes(start == 0, end == self.layers)
-        return sum(self.layer_bytes[start:end]) + ends
+        return sum(self.layer_bytes[start:end]) + round(ends * tables_scale)
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +116,11 @@ class NodeFacts:
     """Output matrix whatever the rows, on the tail; 0 where `head_row_s` has it."""
     upload_bytes_per_s: float = RATE_MAX_BYTES_PER_S
     """Measured rate or the owner's cap, whichever is less."""
+    kv_scale: float = 1.0
+    """What KV takes of `memory_bytes`, in the model's bytes. That memory counts in layers: where a
+    node's numbers are wider than the model's, KV and tables grow more than quantized layers."""
+    tables_scale: float = 1.0
+    """The same of the embedding table and the output matrix."""
     name: str = ""
     """Name for people; empty: the id."""
     pc: str = ""
@@ -127,6 +135,8 @@ class NodeFacts:
         put(self, "decode_row_s", max(self.decode_row_s, 1 / ROWS_PER_S_MAX))
         put(self, "prefill_row_s", max(self.prefill_row_s, 1 / ROWS_PER_S_MAX))
         put(self, "upload_bytes_per_s", _rate(self.upload_bytes_per_s))
+        for key in ("kv_scale", "tables_scale"):
+            put(self, key, _between(getattr(self, key), *SCALES, worst=SCALES[1]))
         put(self, "name", self.name or self.id)
         put(self, "pc", self.pc or self.id)
 

@@ -125,12 +125,13 @@ class _Rooms(NamedTuple):
 
 def _rooms(problem: Problem, ring: OrderCosts, users: int) -> _Rooms | None:
     """None when a node has no room for one layer, or all together not for all."""
-    kv_bytes = users * problem.goal.context_tokens * problem.model.kv_bytes
+    kv = [users * problem.user_bytes[i] for i in ring.order]
     if problem.uniform:
-        each = problem.model.layer_bytes[0] + kv_bytes
-        layers = [memory // each for memory in ring.memory_bytes]
+        layer = problem.model.layer_bytes[0]
+        layers = [room // (layer + own) for room, own in zip(ring.memory_bytes, kv, strict=True)]
         holds = min(layers) >= 1 and sum(layers) >= problem.layers
         return _Rooms(layers, (), ()) if holds else None
+    kv_bytes = max(kv)  # Of layers that differ, the split knows one size on all nodes.
     before = [size + n * kv_bytes for n, size in enumerate(problem.bytes_before)]
     holds = min(ring.memory_bytes) > kv_bytes and sum(ring.memory_bytes) >= before[-1]
     return _Rooms([], ring.memory_bytes, before) if holds else None

@@ -70,9 +70,11 @@ def _recipe_for_users(problem: Problem, users: int, groups: int) -> Recipe:
 
 def memory_rooms(problem: Problem, users: int) -> list[int]:
     """Layers that fit beside so many users, all layers being as the mean one."""
-    each = problem.bytes_before[-1] / problem.layers
-    each += users * problem.goal.context_tokens * problem.model.kv_bytes
-    return [min(problem.layers, int(node.memory_bytes / each)) for node in problem.nodes]
+    layer = problem.bytes_before[-1] / problem.layers
+    return [
+        min(problem.layers, int(node.memory_bytes / (layer + users * kv_bytes)))
+        for node, kv_bytes in zip(problem.nodes, problem.user_bytes, strict=True)
+    ]
 
 
 def grow(problem: Problem, recipe: Recipe, pool: Iterable[int], seed: int = 0) -> Order | None:

@@ -169,7 +169,7 @@ def _standby_reason(
     """Why no ring takes this node, in one sentence without a full stop."""
     problem = objective.problem
     facts, model = problem.nodes[node], problem.model
-    layer = min(model.layer_bytes) + problem.goal.context_tokens * model.kv_bytes
+    layer = min(model.layer_bytes) + problem.user_bytes[node]
     if facts.memory_bytes < layer:
         return (
             f"lends too little memory for one layer and the KV of one user "
@@ -242,15 +242,15 @@ def even_plan(
     least, more = divmod(model.layers, len(nodes))
     counts = [least + (place < more) for place in range(len(nodes))]
     ring = forecast(model, nodes, counts, network, goal)
-    return _even_shortage(ring, model, goal, lent) or Plan(goal, (ring,))
+    problem = Problem(model, nodes, network, goal)
+    return _even_shortage(ring, problem, lent) or Plan(goal, (ring,))
 
 
-def _even_shortage(ring: Forecast, model: ModelCost, goal: Goal, lent: int) -> Shortage | None:
+def _even_shortage(ring: Forecast, problem: Problem, lent: int) -> Shortage | None:
     """What the node lacks that is furthest from holding its share with the KV of one user."""
-    each = goal.context_tokens * model.kv_bytes
     needs = {
-        stage: stage.weights_bytes + (stage.layers[1] - stage.layers[0]) * each
-        for stage in ring.stages
+        stage: stage.weights_bytes + (stage.layers[1] - stage.layers[0]) * user_bytes
+        for stage, user_bytes in zip(ring.stages, problem.user_bytes, strict=True)
     }
     worst = max(ring.stages, key=lambda stage: needs[stage] - stage.memory_bytes)
     missing = needs[worst] - worst.memory_bytes
@@ -261,7 +261,7 @@ def _even_shortage(ring: Forecast, model: ModelCost, goal: Goal, lent: int) -> S
         end - start,
         missing,
         lent,
-        f"an even split gives {worst.name} {end - start} of {model.layers} layers, "
+        f"an even split gives {worst.name} {end - start} of {problem.layers} layers, "
         f"{needs[worst] / GIB:.2f} GiB with the KV of one user, and it lends "
         f"{worst.memory_bytes / GIB:.2f} GiB: let the plan split the model, or lend more.",
     )

@@ -37,6 +37,7 @@ class Problem:
         "prefill_s",
         "row_s",
         "uniform",
+        "user_bytes",
         "wire_row_s",
         "work_before",
     )
@@ -54,6 +55,9 @@ class Problem:
         work = model.layer_work or (1.0,) * model.layers
         self.work_before = list(accumulate(work, initial=0.0))
         """Work of the first n layers."""
+        one_user = goal.context_tokens * model.kv_bytes
+        self.user_bytes = [round(one_user * node.kv_scale) for node in nodes]
+        """KV of one user in one layer, for each node."""
         self.fixed_s = [node.decode_fixed_s for node in nodes]
         self.row_s = [node.decode_row_s for node in nodes]
         self.prefill_s = [
@@ -67,6 +71,10 @@ class Problem:
         self._take_links_within_pcs()
         self.nearest = [_nearest(node, delays) for node, delays in enumerate(self.delay_s)]
         """For each node the other ones, those with the shortest delay first."""
+
+    def ends_bytes(self, node: int, is_head: bool, is_tail: bool) -> int:
+        """Tables that a node holds at an end of a ring."""
+        return round(self.model.ends_bytes(is_head, is_tail) * self.nodes[node].tables_scale)
 
     def _take_measured_links(self) -> None:
         """Put them into the tables: of a thousand nodes' million links few are measured."""
@@ -113,9 +121,8 @@ class OrderCosts:
         self.steps_s = [nodes[i].step_fixed_s for i in order]
         self.steps_s[-1] += nodes[order[-1]].head_fixed_s
         self.step_s = sum(self.steps_s)
-        model = problem.model
         self.memory_bytes = [
-            nodes[i].memory_bytes - model.ends_bytes(place == 0, place == last)
+            nodes[i].memory_bytes - problem.ends_bytes(i, place == 0, place == last)
             for place, i in enumerate(order)
         ]
         """Room for layers and KV, in order; below 0 where not even the tables fit."""

@@ -34,7 +34,7 @@ def shortage(problem: Problem) -> Shortage | None:
         return None
     lent = sum(node.memory_bytes for node in problem.nodes)
     layers = problem.layers - held
-    missing = layers * _each(problem)
+    missing = layers * (max(problem.model.layer_bytes) + max(problem.user_bytes, default=0))
     if order is None:
         missing += max(problem.model.head_bytes, problem.model.tail_bytes)
     count = len(problem.nodes)
@@ -77,10 +77,6 @@ def _held(problem: Problem, order: Order) -> int:
 
 
 def _room(problem: Problem, node: int, is_head: bool, is_tail: bool) -> int:
-    free = problem.nodes[node].memory_bytes - problem.model.ends_bytes(is_head, is_tail)
-    return max(0, min(problem.layers, free // _each(problem)))
-
-
-def _each(problem: Problem) -> int:
-    """A layer with one user's KV."""
-    return max(problem.model.layer_bytes) + problem.goal.context_tokens * problem.model.kv_bytes
+    free = problem.nodes[node].memory_bytes - problem.ends_bytes(node, is_head, is_tail)
+    each = max(problem.model.layer_bytes) + problem.user_bytes[node]
+    return max(0, min(problem.layers, free // each))

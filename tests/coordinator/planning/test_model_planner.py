@@ -9,11 +9,13 @@ from molink.coordinator.members.discrepancies import STEPS_MIN, UPLOAD_UNSEEN_MB
 from molink.coordinator.members.node_book import NodeBook, Slowdown
 from molink.coordinator.planning.model_planner import FactsMaker, ModelPlanner
 from molink_scheduler.placement import Goal, ModelCost
-from tests.coordinator.examples import HERE, PROFILE, STEPS, WORK
+from tests.coordinator.examples import HERE, PROFILE, STEPS, WORK, costs_of
 
 MIB = 2**20
 COST = ModelCost(layer_bytes=(100 * MIB,) * 8, kv_bytes=4096, row_bytes=8192)
-PLANNER = ModelPlanner(FactsMaker(COST, 2, "bfloat16"), Goal(0.25, 256, 64, 32), WORK.weights)
+PLANNER = ModelPlanner(
+    FactsMaker(costs_of(COST), 2, "bfloat16"), Goal(0.25, 256, 64, 32), WORK.weights
+)
 ANNA, BERT, CARL = "a" * 16, "b" * 16, "c" * 16
 DEVICE = PROFILE.devices[0].model_copy(update={"free_bytes": 700 * MIB})
 LENT = PROFILE.model_copy(update={"devices": (DEVICE,), "upload_mbps": 50.0})
@@ -124,9 +126,43 @@ async def test_a_ring_with_a_liar_is_changed_once_it_is_found_out():
     [("auto", 200, 100), ("float32", 200, 200), ("bfloat16", 100, 100)],
 )
 def test_nodes_are_told_what_a_layer_takes_of_them(dtype, on_cpu, on_gpu):
-    size = FactsMaker(COST, 2, dtype).model_size("m")
+    size = FactsMaker(costs_of(COST), 2, dtype).model_size("m")
     assert (size.layers, size.layer_bytes) == (8, 100 * MIB)
     assert (size.held_bytes(4), size.held_bytes(2)) == (on_cpu * MIB, on_gpu * MIB)
+
+
+FOUR_BITS = FactsMaker(
+    {
+        2: ModelCost((425 * MIB,) * 8, kv_bytes=4096, row_bytes=8192, tail_bytes=100 * MIB),
+        4: ModelCost((450 * MIB,) * 8, kv_bytes=8192, row_bytes=8192, tail_bytes=200 * MIB),
+    },
+    2,
+    "auto",
+)
+"""Four bits in groups of 128: in fp32 scales take twice as much, and so do tables and KV."""
+
+
+def test_of_a_quantized_layer_only_the_scales_grow_in_fp32():
+    size = FOUR_BITS.model_size("m")
+    assert (size.held_bytes(2), size.held_bytes(4)) == (425 * MIB, 450 * MIB)
+    old = size.model_copy(update={"code_bytes": 0})
+    assert old.held_bytes(4) == 850 * MIB, "what a coordinator of before meant"
+
+
+async def test_a_quantized_model_fills_a_pc_that_computes_in_fp32_and_no_more():
+    """Room for eight layers of 450 MiB, a table of 200 and 16,384 tokens, to the last of them."""
+    need = 8 * 450 * MIB + 200 * MIB + 16_384 * 8 * 8192
+    book = cluster(ANNA)
+    device = DEVICE.model_copy(update={"free_bytes": need, "element_bytes": 4})
+    book.take(ANNA, LENT.model_copy(update={"devices": (device,)}), 0.0)
+    goal = Goal(0.25, 16_000, 64, 32)
+    plan = await ModelPlanner(FOUR_BITS, goal, WORK.weights).plan(list(book))
+    (stage,) = plan.rings[0].stages
+    assert stage.work.kv_tokens == pytest.approx(16_384, abs=1)
+    smaller = device.model_copy(update={"free_bytes": need - 16_384 * 8 * 8192 // 20})
+    book.take(ANNA, LENT.model_copy(update={"devices": (smaller,)}), 0.0)
+    plan = await ModelPlanner(FOUR_BITS, goal, WORK.weights).plan(list(book))
+    assert plan.shortage.startswith("This PC is not enough")
 
 
 async def test_what_serves_is_compared_on_shared_lines_as_it_was_planned():

@@ -11,10 +11,10 @@ from molink.coordinator.planning.model_planner import FactsMaker, ModelPlanner, 
 from molink.errors import UserError
 from molink_scheduler.head.settings import RingTerms
 from molink_scheduler.placement import Goal, ModelCost
-from tests.coordinator.examples import HERE, PROFILE, STEPS, WORK
+from tests.coordinator.examples import HERE, PROFILE, STEPS, WORK, costs_of
 
 COST = ModelCost((1000,) * 4, kv_bytes=10, row_bytes=64, head_bytes=2000, tail_bytes=3000)
-PLANNER = ModelPlanner(FactsMaker(COST, 2, "auto"), Goal(context_tokens=16), WORK.weights)
+PLANNER = ModelPlanner(FactsMaker(costs_of(COST), 2, "auto"), Goal(context_tokens=16), WORK.weights)
 
 
 def node(name, **profile):
@@ -50,7 +50,7 @@ async def test_a_plan_comes_from_a_process_beside_and_a_shortage_is_a_sentence()
     plan = await PLANNER.plan([node("a")])
     assert [stage.work.layers for stage in plan.rings[0].stages] == [(0, 4)]
     big = replace(COST, layer_bytes=(2**34,) * 4)
-    small = replace(PLANNER, facts=FactsMaker(big, 2, "auto"))
+    small = replace(PLANNER, facts=FactsMaker(costs_of(big), 2, "auto"))
     assert (await small.plan([node("a")])).shortage.startswith("This PC is not enough")
     assert (await PLANNER.plan([])).shortage == "No PC is ready."
 

@@ -41,6 +41,7 @@ def test_layers_that_share_their_input_are_one_product(tmp_path):
     parts = [m for m in stage.model.modules() if isinstance(m, SharedPart)]
     assert len(parts) == 2 * 5
     assert all(isinstance(part.shared.packed, CodedLinear | QuantizedLinear) for part in parts)
+    assert {part.weight.dtype for part in parts} == {torch.float32}
 
 
 def test_bf16_is_as_near_as_bf16_weights_are(tmp_path):

@@ -1,0 +1,1 @@
+"""Layers that keep a state instead of KV (linear attention, Mamba, short convolutions)."""

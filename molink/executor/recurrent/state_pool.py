@@ -1,0 +1,114 @@
+"""The states of all requests on one stage, by slot.
+
+A recurrence keeps as much for a request of ten tokens as for one of ten thousand: one slot, which
+is a row of every tensor of the pool. A slot is taken with the request's first span and given back
+with its release. Nobody clears it: a request that has no state yet starts from a fresh one.
+
+What a mixer stores (the last columns of a convolution, the matrices of a recurrence) is known when
+it has stored it once; the tensors are made then.
+
+Shapes: S slots, B sequences of a call.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from transformers.cache_utils import LinearAttentionLayer
+
+from molink.executor.attention.kv_rows import zero_pages
+from molink_scheduler.kv.blocks import OutOfBlocks
+
+__all__ = ["StateKey", "StatePool"]
+
+StateKey = tuple[str, int]
+"""Which state of a layer: "conv" or "recurrent", and its number where a layer has several."""
+
+KINDS = ("conv", "recurrent")
+
+
+@dataclass(slots=True)
+class StatePool:
+    """Pool of one stage's states: for each layer and state a tensor [S, ...]."""
+
+    slots: int
+    layers: dict[int, dict[StateKey, torch.Tensor]] = field(default_factory=dict)
+    _slot_of: dict[int, int] = field(default_factory=dict)
+    _free: list[int] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._free = list(range(self.slots - 1, -1, -1))
+
+    @property
+    def request_bytes(self) -> int:
+        """Bytes of one request's states in all layers seen so far."""
+        tensors = [tensor for layer in self.layers.values() for tensor in layer.values()]
+        return sum(tensor[0].numel() * tensor.element_size() for tensor in tensors)
+
+    @property
+    def slots_used(self) -> int:
+        """Slots that belong to somebody."""
+        return len(self._slot_of)
+
+    def take(self, request_id: int) -> int:
+        """The request's slot; a new request takes a free one.
+
+        Raises OutOfBlocks when none is free; the head admits so that this does not happen.
+        """
+        if request_id not in self._slot_of:
+            if not self._free:
+                raise OutOfBlocks(f"request {request_id} needs a state slot, none is free")
+            self._slot_of[request_id] = self._free.pop()
+        return self._slot_of[request_id]
+
+    def release(self, request_id: int) -> None:
+        """Give the request's slot back; a request that holds none is fine."""
+        if request_id in self._slot_of:
+            self._free.append(self._slot_of.pop(request_id))
+
+    def resized(self, slots: int) -> "StatePool":
+        """An empty pool of another size with the same layers."""
+        pool = StatePool(slots)
+        for index, tensors in self.layers.items():
+            pool.layers[index] = {key: _zeros(slots, like) for key, like in tensors.items()}
+        return pool
+
+    def load(self, layer: int, states_count: int, slots: Sequence[int]) -> LinearAttentionLayer:
+        """The library's cache layer with these requests' states: views where it is one request,
+        so that the mixer writes straight into the pool."""
+        cached: Any = LinearAttentionLayer(number_of_states=states_count)
+        for (kind, number), pool in self.layers.get(layer, {}).items():
+            state = pool[slots[0] : slots[0] + 1] if len(slots) == 1 else pool[_index(slots, pool)]
+            getattr(cached, f"{kind}_states")[number] = state
+            getattr(cached, f"is_{kind}_states_initialized")[number] = True
+            cached.has_previous_state[number] = True
+            cached.dtype, cached.device = state.dtype, state.device
+            if kind == "conv":
+                cached.conv_kernel_size[number] = state.shape[-1]
+        return cached
+
+    def store(self, layer: int, cached: Any, slots: Sequence[int]) -> None:
+        """Keep what a mixer left in the library's cache layer, [B, ...] of each state."""
+        for kind in KINDS:
+            for number, state in getattr(cached, f"{kind}_states").items():
+                if state is not None:
+                    self._store((kind, number), layer, state, slots)
+
+    def _store(self, key: StateKey, layer: int, state: torch.Tensor, slots: Sequence[int]) -> None:
+        tensors = self.layers.setdefault(layer, {})
+        if key not in tensors:
+            tensors[key] = _zeros(self.slots, state)
+        pool = tensors[key]
+        if len(slots) > 1:
+            pool[_index(slots, pool)] = state
+        elif state.data_ptr() != pool[slots[0]].data_ptr():
+            pool[slots[0]] = state[0]
+
+
+def _index(slots: Sequence[int], pool: torch.Tensor) -> torch.Tensor:
+    return torch.tensor(slots, device=pool.device)
+
+
+def _zeros(slots: int, like: torch.Tensor) -> torch.Tensor:
+    return zero_pages((slots, *like.shape[1:]), like.dtype, like.device)
