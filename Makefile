@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: venv test lint types contracts tests docs fuzz lock sbom demo clean
+.PHONY: venv test lint types contracts tests docs models fuzz lock sbom demo clean
 
 venv: $(STAMP)
 
@@ -32,6 +32,10 @@ tests: venv
 # The documents as a site, in build/site; broken links are errors. To read it: python -m http.server -d build/site
 docs: venv
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet
+
+# Tries every family of the installed transformers and writes docs/models.md; some minutes.
+models: venv
+	$(BIN)/python -m tools.models_page
 
 # Hours; FUZZ names decoders and options: make fuzz FUZZ="wire-message --runs 10000"
 fuzz: venv

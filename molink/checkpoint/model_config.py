@@ -18,7 +18,7 @@ from molink.checkpoint.quantized.declared import DeclaredQuantization, declared_
 from molink.checkpoint.quantized.stored_weight import GROUPS_4BIT, MXFP4_GROUP
 from molink.errors import UserError
 
-__all__ = ["KNOWN_CONFIGS", "known_models", "model_shape", "text_settings"]
+__all__ = ["KNOWN_CONFIGS", "known_models", "model_shape", "shape_of_config", "text_settings"]
 
 Config = Mapping[str, Any]
 
@@ -110,12 +110,12 @@ def model_shape(name_or_path: str | Path) -> ModelShape:
     """
     name = str(name_or_path)
     if name.lower() in KNOWN_CONFIGS:
-        return _shape(name.lower(), KNOWN_CONFIGS[name.lower()])
+        return shape_of_config(name.lower(), KNOWN_CONFIGS[name.lower()])
     path = Path(name_or_path)
     if path.is_dir():
-        return _shape(path.name, _read(path / "config.json"))
+        return shape_of_config(path.name, _read(path / "config.json"))
     if path.is_file():
-        return _shape(path.parent.name or path.stem, _read(path))
+        return shape_of_config(path.parent.name or path.stem, _read(path))
     raise UserError(
         f"no model {name}: give a config.json, a directory that holds one, or one of "
         f"{', '.join(known_models())}."
@@ -145,7 +145,8 @@ def _read(path: Path) -> Config:
     return {**config, **text_settings(config)}
 
 
-def _shape(name: str, config: Config) -> ModelShape:
+def shape_of_config(name: str, config: Config) -> ModelShape:
+    """The shape that a parsed config of a text model tells. Raises UserError when it does not."""
     hidden = _count(name, config, "hidden_size", "n_embd", "d_model", "dim")
     heads = _count(name, config, "num_attention_heads", "n_head", "n_heads", "num_heads")
     kv_heads = _kv_heads(name, config, heads)

@@ -125,6 +125,7 @@ def _loaded(executor: StageExecutor, links: StageLinks) -> StageLoaded:
         dtype=dtype_name(executor.dtype),
         kv_tokens_capacity=executor.kv.tokens_capacity,
         weights_bytes=executor.weights_bytes,
+        state_slots=executor.state_slots,
         kv_dtype=executor.kv_dtype,
     )
 
@@ -137,7 +138,7 @@ def _source(executor: StageExecutor, join: JoinRing) -> WorkSource:
 
 
 def _book(executor: StageExecutor) -> StageBook:
-    return StageBook(KvLedger(executor.kv.blocks_total), _limits(executor))
+    return StageBook(KvLedger(executor.kv.blocks_total, executor.state_slots), _limits(executor))
 
 
 def _limits(executor: StageExecutor) -> ModelLimits:

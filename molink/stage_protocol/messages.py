@@ -177,6 +177,8 @@ class StageLoaded:
     dtype: str
     kv_tokens_capacity: int
     weights_bytes: int
+    state_slots: int | None = None
+    """Requests whose states it can keep at a time; None: its layers keep none."""
     kv_dtype: KvDtype = "auto"
 
 

@@ -3,6 +3,8 @@
 import asyncio
 from random import Random
 
+import pytest
+
 MAX_TOKENS = 12
 
 
@@ -74,11 +76,12 @@ async def test_a_sampled_end_token_ends_the_answer(tools, tiny_server, tiny_llam
     assert answer["finish_reason"] == "stop"
 
 
-async def test_the_text_model_of_a_checkpoint_that_takes_pictures(tools, tmp_path):
+@pytest.mark.parametrize("family", ["gemma4", "qwen3_5"])
+async def test_the_text_model_of_a_checkpoint_that_takes_pictures(tools, tmp_path, family):
     from tests.executor.tiny_models import generate
     from tests.executor.tiny_wrappers import save_wrapper
 
-    whole = save_wrapper("gemma4", tmp_path)
+    whole = save_wrapper(family, tmp_path)
     prompts = prompts_of_mixed_length(4)
     options = ("--nodes", "3", "--layers", "0-1,1-3,3-5", "--dtype", "float32")
     with tools.serving(str(tmp_path), *options) as server:
@@ -86,6 +89,27 @@ async def test_the_text_model_of_a_checkpoint_that_takes_pictures(tools, tmp_pat
         answers = await asyncio.gather(
             *(
                 tools.post(server.url, "/generate", {"prompt_token_ids": prompt, **body})
+                for prompt in prompts
+            )
+        )
+    expected = [generate(whole, prompt, MAX_TOKENS) for prompt in prompts]
+    assert [answer.get("token_ids") for _, answer in answers] == expected
+
+
+async def test_a_hybrid_whose_first_stages_keep_states_only(tools, tmp_path):
+    """Qwen3.5 in miniature: KV for two or three requests at a time, the others are preempted."""
+    from tests.executor.recurrent.hybrids import small_hybrid
+    from tests.executor.tiny_models import generate
+
+    whole = small_hybrid("Qwen3.5-27B")
+    whole.save_pretrained(tmp_path)
+    prompts = prompts_of_mixed_length()
+    options = ("--nodes", "3", "--layers", "0-1,1-3,3-4", "--dtype", "float32")
+    with tools.serving(str(tmp_path), *options, "--kv-tokens", "160", "--span-tokens", "16") as one:
+        body = {"max_tokens": MAX_TOKENS, "temperature": 0, "ignore_eos": True}
+        answers = await asyncio.gather(
+            *(
+                tools.post(one.url, "/generate", {"prompt_token_ids": prompt, **body})
                 for prompt in prompts
             )
         )

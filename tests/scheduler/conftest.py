@@ -43,6 +43,7 @@ class FakeStage:
 
     core: StageCore
     kv: KvBlocks
+    state_slots: int | None = None
     busy: bool = False
     interruptible: bool = False
     computed: dict[int, int] = field(default_factory=dict)
@@ -55,6 +56,7 @@ class FakeStage:
             assert span.start == self.computed.get(span.request_id, 0), "a span overtook another"
             self.computed[span.request_id] = span.end
             self.kv.grow(span.request_id, span.end)  # raises OutOfBlocks if the head was wrong
+        assert self.state_slots is None or len(self.computed) <= self.state_slots
         self.batches_by_class.append(batch.batch_class)
 
     def release(self, release: Release) -> None:
@@ -72,13 +74,19 @@ class FakeRing:
     micro_batch_count: int = 1
     span_tokens: int = 16
     prefill_tokens_in_flight_max: int = 64
+    state_slots: int | None = None
 
     def __post_init__(self) -> None:
         self.random = Random(self.seed)
         self.now = 0.0
         self.head = HeadScheduler(
             HeadSettings(
-                RingTerms(self.kv_tokens, self.micro_batch_count, span_tokens=self.span_tokens),
+                RingTerms(
+                    self.kv_tokens,
+                    self.micro_batch_count,
+                    span_tokens=self.span_tokens,
+                    state_slots=self.state_slots,
+                ),
                 prefill_tokens_in_flight_max=self.prefill_tokens_in_flight_max,
             )
         )
@@ -98,9 +106,10 @@ class FakeRing:
 
     def stage(self, index: int) -> FakeStage:
         blocks = blocks_for(self.kv_tokens)
-        queue = StageQueue.for_steps_of(16, StageBook(KvLedger(blocks), ANY_MODEL))
+        book = StageBook(KvLedger(blocks, self.state_slots), ANY_MODEL)
+        queue = StageQueue.for_steps_of(16, book)
         core = StageCore(queue if index else self.head, index == self.stage_count - 1)
-        return FakeStage(core, KvBlocks(blocks))
+        return FakeStage(core, KvBlocks(blocks), self.state_slots)
 
     def submit_at(self, at: float, request: Request) -> None:
         self.requests[request.request_id] = request

@@ -204,6 +204,8 @@ class AgentStage:
         wanted = work.kv_tokens if work is not None else None
         if given < (wanted or 1):
             raise self.fail(f"{self.name} has room for {given} tokens, {wanted or 1} were planned.")
+        if loaded.state_slots == 0:
+            raise self.fail(f"{self.name} has room for the states of no request.")
         if work is not None and loaded.kv_dtype != work.kv_dtype:
             raise self.fail(
                 f"{self.name} does not keep KV as {work.kv_dtype}: update MoLink there."

@@ -119,10 +119,12 @@ async def build_ring(
     async with _deadline(BUILD_TIMEOUT_S, stages, _has_loaded, "has not loaded its layers"):
         loaded = await gathered(stage.load(report(index)) for index, stage in enumerate(stages))
     capacity = min(stage.kv_tokens_capacity for stage in loaded)
+    slots = [stage.state_slots for stage in loaded if stage.state_slots is not None]
     routes = await reroute(_routes(stages, loaded, terms.coordinator))
     ring = replace(
         terms.ring,
         kv_tokens_capacity=capacity,
+        state_slots=min(slots, default=None),
         micro_batch_candidates=tuple(range(1, 2 * len(stages) + 1)),
     )
     async with _deadline(JOIN_S, stages, _has_joined, "has not joined its ring"):

@@ -21,6 +21,7 @@ from molink.checkpoint.description import ModelDescription
 from molink.errors import MolinkError, UnsupportedModelError
 from molink.executor.architecture.miniature import shrink_config
 from molink.executor.architecture.text_model import causal_class
+from molink.executor.attention.function import ATTENTION_NAME
 from molink.executor.recurrent.library_mixers import settle_mixers
 from molink.executor.sampling import DrawnToken
 from molink.executor.stage import StageExecutor
@@ -67,15 +68,19 @@ def check_architecture(config: Any, description: ModelDescription) -> None:
     except MolinkError:
         raise
     except Exception as error:
-        raise UnsupportedModelError(
-            f"{what} cannot be served: a miniature of it does not run in stages "
-            f"({type(error).__name__}: {str(error)[:200]})"
-        ) from error
+        raise UnsupportedModelError(f"{what} cannot be served: {_reason(error)}") from error
     if not worst <= DIFFERENCE_MAX:
         raise UnsupportedModelError(
             f"{what} cannot be served: in stages it does not compute what the whole model does "
             f"(log-probabilities differ by {worst:.2g} of their spread in the self-test)"
         )
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, KeyError) and error.args == (ATTENTION_NAME,):
+        return "it computes attention in a way of its own"
+    words = " ".join(str(error).split())[:200]
+    return f"a miniature of it does not run in stages ({type(error).__name__}: {words})"
 
 
 def _miniature(config: Any, what: str) -> Any:

@@ -28,6 +28,8 @@ from transformers.models.auto.modeling_auto import (
 __all__ = ["causal_class", "text_part"]
 
 
+TIED = "tie_word_embeddings"
+
 PREDICT_TEXT = (
     MODEL_FOR_CAUSAL_LM_MAPPING,
     MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING,
@@ -46,7 +48,7 @@ def text_part(config: Any) -> Any | None:
         return None
     if text.dtype is None:
         text.dtype = config.dtype
-    text.tie_word_embeddings = config.tie_word_embeddings or text.tie_word_embeddings
+    text.tie_word_embeddings = any(getattr(one, TIED, False) for one in (config, text))
     _share_conversions(config.model_type, text)
     return text
 
@@ -69,7 +71,10 @@ def causal_class(config: Any) -> Any:
     if type(config) in MODEL_FOR_CAUSAL_LM_MAPPING:
         return MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]
     config_class: Any = type(config)
-    return _made_class(config_class) if config_class in MODEL_MAPPING else None
+    try:
+        return _made_class(config_class) if config_class in MODEL_MAPPING else None
+    except ValueError:  # The library names a class that it does not have.
+        return None
 
 
 @cache

@@ -1,8 +1,9 @@
 """The prompts of a ring, from arrival until their last span has left the head.
 
 They wait in order of priority, then of arrival, until the smallest KV capacity on the ring has room
-for their known tokens, and are cut into spans as large as the device has time for; several short
-ones share a batch. A prompt under way is not interrupted by one that goes first.
+for their known tokens and, where layers keep states, a slot is free on every stage. They are cut
+into spans as large as the device has time for; several short ones share a batch. A prompt under way
+is not interrupted by one that goes first.
 
 Pure: times are arguments.
 """
@@ -142,7 +143,9 @@ class PromptQueue:
 
     def _fits(self, sequence: Sequence, running_count: int) -> bool:
         headroom = ADMISSION_HEADROOM_BLOCKS * running_count
-        return blocks_for(len(sequence.known)) + headroom <= self.kv.blocks_free
+        return (
+            self.kv.has_slot and blocks_for(len(sequence.known)) + headroom <= self.kv.blocks_free
+        )
 
 
 def _fits_header(sampling: SamplingParams, admissions: list[Admission]) -> bool:

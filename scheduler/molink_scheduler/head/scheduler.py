@@ -65,7 +65,8 @@ class HeadScheduler:
     """When rows of each prompt last came back, or the first left, of those with rows under way."""
 
     def __post_init__(self) -> None:
-        self.kv = KvLedger(blocks_for(self.settings.ring.kv_tokens_capacity))
+        ring = self.settings.ring
+        self.kv = KvLedger(blocks_for(ring.kv_tokens_capacity), ring.state_slots)
         self.decode = DecodeBatcher(self.settings, self.clock)
         self.prompts = PromptQueue(self.settings, self.kv, self.clock)
 

@@ -35,6 +35,8 @@ class RingTerms:
     """Which transmission scheduler the links use."""
     traced: bool = False
     """Whether stages report each step that they compute."""
+    state_slots: int | None = None
+    """The fewest on the ring, of those stages whose layers keep states; None: none does."""
 
     def __post_init__(self) -> None:
         for option, value, most in (

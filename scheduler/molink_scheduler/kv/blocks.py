@@ -12,6 +12,9 @@ How many KV blocks each request holds, where nobody asks which: the head's book.
 The head admits and preempts by numbers; which block is whose, every stage decides for itself
 (`KvBlocks`). Placing blocks in the head too cost a search over all free ones, a millisecond for
 every prompt and for every block that a growing sequence took out of order.
+
+Layers that keep a state instead of KV need the same room for every request, however long: a slot.
+Who holds blocks holds a slot, so the ledger counts both.
 """
 
 from dataclasses import dataclass, field
@@ -148,6 +151,8 @@ class KvLedger:
     """The counting half of `KvBlocks`."""
 
     blocks_total: int
+    state_slots: int | None = None
+    """Requests whose states there is room for at a time; None: requests have no states."""
     blocks_free: int = field(init=False)
     """Blocks that belong to nobody."""
     _held: dict[int, int] = field(init=False, default_factory=dict)
@@ -155,6 +160,8 @@ class KvLedger:
     def __post_init__(self) -> None:
         if self.blocks_total < 1:
             raise ValueError(f"a ring needs at least one KV block, got {self.blocks_total}")
+        if self.state_slots is not None and self.state_slots < 1:
+            raise ValueError(f"a ring needs at least one state slot, got {self.state_slots}")
         self.blocks_free = self.blocks_total
 
     @property
@@ -171,11 +178,24 @@ class KvLedger:
         """Blocks that `grow` would take from the free ones."""
         return max(0, blocks_for(tokens) - self._held.get(request_id, 0))
 
+    @property
+    def requests_max(self) -> int:
+        """Requests that can hold anything at a time."""
+        return min(self.blocks_total, self.state_slots or self.blocks_total)
+
+    @property
+    def has_slot(self) -> bool:
+        """Whether one more request can be held, if blocks are free."""
+        return self.state_slots is None or len(self._held) < self.state_slots
+
     def grow(self, request_id: int, tokens: int) -> None:
         """Let the request hold its first `tokens` tokens.
 
-        Raises OutOfBlocks, and changes nothing, when too few blocks are free.
+        Raises OutOfBlocks, and changes nothing, when too few blocks are free, or no slot for a new
+        request.
         """
+        if request_id not in self._held and not self.has_slot:
+            raise OutOfBlocks(f"request {request_id} needs a state slot, none is free")
         missing = self.blocks_missing(request_id, tokens)
         if missing > self.blocks_free:
             raise OutOfBlocks(

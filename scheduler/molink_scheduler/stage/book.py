@@ -120,8 +120,8 @@ class StageBook:
     # -- objections -----------------------------------------------------------------------------
 
     def _admission_objection(self, batch: Batch) -> str | None:
-        if len(self._held) + len(batch.admissions) > self.kv.blocks_total:
-            return f"it admits more requests than the {self.kv.blocks_total} that have a block"
+        if len(self._held) + len(batch.admissions) > self.kv.requests_max:
+            return f"it admits more requests than the {self.kv.requests_max} that have room"
         for admission in batch.admissions:
             if admission.request_id in self._held:
                 return f"request {admission.request_id} is admitted twice"

@@ -169,3 +169,8 @@ def test_the_same_miniature_each_time(monkeypatch):
         torch.manual_seed(seed)
         check_architecture(config, DESCRIPTION)
     assert torch.equal(*drawn)
+
+
+def test_attention_that_cannot_be_replaced_is_named(tmp_path):
+    with pytest.raises(UnsupportedModelError, match="computes attention in a way of its own"):
+        check("falcon", tmp_path)

@@ -1,5 +1,6 @@
 """The head's core alone, and whole rings of real cores over links with seeded delays."""
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -202,6 +203,30 @@ def test_the_newest_is_preempted_and_keeps_its_tokens(make_ring, make_request):
     for request_id in (1, 2):
         assert ring.answers[request_id] == ring.expected_answer(request_id)
     assert ring.ended == [1, 2]
+    ring.assert_nothing_left()
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_nobody_enters_without_a_state_slot(make_ring, make_request, seed):
+    """KV is plenty, so only slots decide: each stage asserts that they suffice."""
+    ring = make_ring(seed=seed, stage_count=3, kv_tokens=4096, state_slots=2)
+    for request_id in range(1, 7):
+        ring.submit_at(0.05 * request_id, make_request(request_id, 20, 6))
+    ring.run()
+    for request_id in range(1, 7):
+        assert ring.answers[request_id] == ring.expected_answer(request_id)
+    assert ring.preemptions == 0
+    ring.assert_nothing_left()
+
+
+def test_slots_and_blocks_run_out_together(make_ring, make_request):
+    ring = make_ring(seed=1, stage_count=3, kv_tokens=64, state_slots=2)
+    for request_id in (1, 2, 3):
+        ring.submit_at(0.1 * request_id, make_request(request_id, 16, 40))
+    ring.run()
+    assert ring.preemptions > 0
+    for request_id in (1, 2, 3):
+        assert ring.answers[request_id] == ring.expected_answer(request_id)
     ring.assert_nothing_left()
 
 

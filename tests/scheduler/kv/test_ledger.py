@@ -25,3 +25,23 @@ def test_amounts_are_those_of_the_blocks(steps):
         assert ledger.tokens_used == blocks.tokens_used
         assert ledger.holders() == blocks.holders()
     assert ledger.tokens_capacity == blocks.tokens_capacity
+
+
+def test_whoever_holds_blocks_holds_a_slot():
+    ledger = KvLedger(20, state_slots=2)
+    ledger.grow(1, 16)
+    ledger.grow(2, 16)
+    assert not ledger.has_slot
+    assert ledger.requests_max == 2
+    ledger.grow(1, 40)
+    with pytest.raises(OutOfBlocks, match="request 3 needs a state slot"):
+        ledger.grow(3, 1)
+    assert ledger.blocks_free == 16
+    ledger.release(2)
+    ledger.grow(3, 1)
+    assert ledger.holders() == {1, 3}
+
+
+def test_a_ring_without_any_slot_is_none():
+    with pytest.raises(ValueError, match="at least one state slot"):
+        KvLedger(20, state_slots=0)

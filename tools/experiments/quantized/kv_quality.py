@@ -3,9 +3,9 @@
     python tools/demo_model/corpus.py --work WORK
     python -m tools.experiments.quantized.kv_quality --text WORK/heldout.jsonl --out DIR
 
-The library computes the model in fp32, so that nothing but the KV differs: its keys (after rotation)
-and values are rounded by the stages' own function on their way into attention. Every document is
-read at once, which reads the same rounded keys and values as one token after another.
+The library computes the model in fp32, so that nothing but the KV differs: its keys (after
+rotation) and values are rounded by the stages' own function on their way into attention. Every
+document is read at once, which reads the same rounded keys and values as one token after another.
 """
 
 import json
