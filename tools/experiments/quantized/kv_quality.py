@@ -1,7 +1,7 @@
 """What int8 KV costs in quality: the demo model on text that it was not trained on.
 
-    python tools/demo_model/corpus.py --work WORK
-    python -m tools.experiments.quantized.kv_quality --text WORK/heldout.jsonl --out DIR
+    python tools/demo_model/corpus.py
+    python -m tools.experiments.quantized.kv_quality --out DIR
 
 The library computes the model in fp32, so that nothing but the KV differs: its keys (after
 rotation) and values are rounded by the stages' own function on their way into attention. Every
@@ -53,7 +53,12 @@ ROUNDINGS: dict[str, Rounding] = {
 
 @experiment
 @click.option("--model", default=str(DEMO_MODEL_DIR), show_default=True, help="A directory.")
-@click.option("--text", type=click.Path(exists=True, path_type=Path), required=True)
+@click.option(
+    "--text",
+    type=click.Path(exists=True, path_type=Path),
+    default="build/demo_model/heldout.jsonl",
+    show_default=True,
+)
 @click.option("--documents", default=100, show_default=True)
 def main(out: Path, model: str, text: Path, documents: int) -> None:
     """Print loss, perplexity, KL to fp32 and agreement of the likeliest token, by format of KV."""
