@@ -20,6 +20,9 @@ from molink.checkpoint.safetensors_header import StoredTensor
 
 __all__ = ["HeldWeight", "held_weights"]
 
+EMBEDDINGS = "embed_tokens.weight"
+"""What ends the name of the table that turns token ids into rows, in imported GGUF files."""
+
 
 @dataclass(frozen=True, slots=True)
 class HeldWeight:
@@ -54,6 +57,9 @@ def held_weights(
 
 
 def _quantized(weight: StoredWeight) -> HeldWeight:
+    if weight.name.endswith(EMBEDDINGS):  # Rows are looked up, so they are held unpacked.
+        numbers = weight.outputs * weight.inputs
+        return HeldWeight(weight.name, weight.file_bytes, 0, numbers)
     return HeldWeight(weight.name, weight.file_bytes, weight.code_bytes, weight.scale_numbers)
 
 

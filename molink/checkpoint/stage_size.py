@@ -67,11 +67,9 @@ def stage_size(directory: Path, layers: int) -> StageSize:
 
 
 def probe_size(shape: ModelShape, layers: int) -> StageSize:
-    """The size of `layers` layers of random weights in the model's format; of a model that has no
-    more, with its tables of tokens."""
+    """The size of `layers` layers of random weights before they are quantized; of a model that has
+    no more, with its tables of tokens."""
     tables = 2 * shape.embedding_parameters if layers >= shape.layers else 0
-    code_bytes = shape.layer_bytes_in(0)
-    numbers = tables + layers * (shape.layer_bytes_in(1) - code_bytes)
-    return StageSize(
-        numbers, layers * code_bytes, shape.kv_values * layers, shape.kv_vectors * layers
-    )
+    weights = layers * shape.layer_parameters + tables
+    kv_values, kv_vectors = shape.kv_values * layers, shape.kv_vectors * layers
+    return StageSize(weights, code_bytes=0, kv_values=kv_values, kv_vectors=kv_vectors)

@@ -11,6 +11,7 @@ entry point group `molink.commands`.
 import logging
 import sys
 from importlib.metadata import EntryPoint, entry_points
+from keyword import iskeyword
 
 import click
 
@@ -29,17 +30,18 @@ MODULES = {
     "molink.cli.client": ("generate", "chat", "bench"),
     "molink.cli.dashboard": ("dashboard",),
     "molink.cli.demo": ("demo",),
+    "molink.cli.models.importing": ("import",),
     "molink.cli.keys": ("key",),
     "molink.cli.members": ("invite", "node"),
-    "molink.cli.plan": ("plan",),
+    "molink.cli.models.plan": ("plan",),
     "molink.cli.relay": ("relay",),
     "molink.cli.serve": ("serve",),
     "molink.cli.up": ("up",),
 }
-"""Where our own commands are; each has its own name there."""
+"""Where our own commands are; each has its own name there, `import` one more underscore."""
 
 OWN = {
-    name: EntryPoint(name, f"{module}:{name}", COMMANDS_GROUP)
+    name: EntryPoint(name, f"{module}:{name}{'_' * iskeyword(name)}", COMMANDS_GROUP)
     for module, names in MODULES.items()
     for name in names
 }

@@ -1,9 +1,9 @@
 """How long does this PC compute one decoder layer? `python -m molink.stage.step_probe`.
 
 A process of its own, started by the agent before anything is assigned: nothing but config.json is
-needed, because a layer of random weights takes as long as one of real ones. One decode step of one
-row and of several, one span; the line through them is what a plan counts with. Prints one JSON
-object.
+needed, because a layer of random weights takes as long as one of real ones. They have the format
+that the config declares: step times do not follow bytes. Decode steps of few rows, one span; the
+line through them is what a plan counts with. Prints one JSON object.
 """
 
 import os
@@ -15,24 +15,28 @@ os.environ["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"
 
 import json
 import sys
+from collections.abc import Sequence
+from statistics import fmean, linear_regression
 
 import click
 import torch
 
 from molink.checkpoint.checkpoint import open_checkpoint
-from molink.checkpoint.description import describe
+from molink.checkpoint.description import describe, read_declared
 from molink.checkpoint.stage_size import PROBE_KV_TOKENS, PROBE_LAYERS_MAX
 from molink.errors import MolinkError
 from molink.executor.devices import choose_device, choose_dtype
+from molink.executor.loading import read_onto
 from molink.executor.memory_limit import limit_memory
+from molink.executor.quantized.random_weights import quantize_at_random
 from molink.executor.stage import StageExecutor
 from molink.executor.step_timing import StepTimer
 from molink.executor.weights import StagePart, build_stage_class, load_model_config
 
 __all__ = ["main", "probe_steps"]
 
-DECODE_ROWS_FEW, DECODE_ROWS_MANY = 1, 8
-"""Two points of the line; more rows than a home ring has in a micro-batch say nothing of it."""
+DECODE_ROWS = (1, 4, 8)
+"""Points of the line; more rows than a home ring has in a micro-batch say nothing of it."""
 
 CONTEXT_TOKENS = 128
 SPAN_ROWS = 128
@@ -49,17 +53,26 @@ def probe_steps(
     stage = _random_stage(directory, device, dtype, layers)
     count = len(stage.layers)
     timer = StepTimer(stage)
-    few = timer.decode(DECODE_ROWS_FEW, CONTEXT_TOKENS).step_s
-    many = timer.decode(DECODE_ROWS_MANY, CONTEXT_TOKENS).step_s
+    decode = [timer.decode(rows, CONTEXT_TOKENS).step_s for rows in DECODE_ROWS]
     timer.forget()
     span_rows = min(SPAN_ROWS, stage.description.model_len_max)
     span = timer.prefill(span_rows, 0).step_s
-    row_s = max(0.0, many - few) / (DECODE_ROWS_MANY - DECODE_ROWS_FEW)
+    row_s, fixed_s = _line(DECODE_ROWS, decode)
     return {
-        "decode_fixed_s": max(0.0, few - DECODE_ROWS_FEW * row_s) / count,
+        "decode_fixed_s": fixed_s / count,
         "decode_row_s": row_s / count,
         "prefill_row_s": span / span_rows / count,
     }
+
+
+def _line(rows: Sequence[int], seconds: Sequence[float]) -> tuple[float, float]:
+    """Slope and value at no rows of the nearest line that neither falls nor begins below 0."""
+    slope, fixed = linear_regression(rows, seconds)
+    if slope < 0:
+        return 0.0, fmean(seconds)
+    if fixed < 0:
+        return linear_regression(rows, seconds, proportional=True).slope, 0.0
+    return slope, fixed
 
 
 def _random_stage(directory: str, device: str, dtype: str, layers: int) -> StageExecutor:
@@ -72,10 +85,12 @@ def _random_stage(directory: str, device: str, dtype: str, layers: int) -> Stage
     config = load_model_config(checkpoint)
     part = StagePart(_middle(description.layers, layers), description.layers)
     torch.set_default_dtype(number_format)
-    with torch.inference_mode():
+    with torch.no_grad():
         model = build_stage_class(config, part)(config).to(number_format).eval()
+        quantize_at_random(model, read_declared(checkpoint), number_format)
     torch.set_default_dtype(torch.float32)
-    stage = StageExecutor(model.to(chosen), part, description, chosen, number_format)
+    read_onto(model, chosen)
+    stage = StageExecutor(model, part, description, chosen, number_format)
     stage.prepare(PROBE_KV_TOKENS)
     return stage
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from molink.checkpoint.model_shape import ModelShape, PlannedModel
-from molink.cli.plan_report import milliseconds, plan_fields
+from molink.cli.models.plan_report import milliseconds, plan_fields
 from molink.config.node_file import BYTES_PER_MBIT, ListedNode, NodeFile, read_node_file
 from molink.errors import UserError
 from molink.hardware.gpu import Gpu

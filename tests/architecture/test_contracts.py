@@ -33,6 +33,7 @@ OPTIONS = {
     ),
     "dashboard": "--url --key --read-only --record --replay",
     "demo": "--chat --prompt --quiet --json",
+    "import": "--out --weights --group --config --quiet --json",
     "plan": (
         "--nodes --url --tpot-ms --context-tokens --prompt-tokens --answer-tokens --split --rings "
         "--json --key --kv"

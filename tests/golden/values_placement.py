@@ -2,7 +2,7 @@
 
 import json
 
-from molink.cli.plan_report import plan_fields
+from molink.cli.models.plan_report import plan_fields
 from molink.coordinator.planning.plan_process import QUESTION, answer_fields, answer_from_fields
 from molink_scheduler.placement import (
     Forecast,

@@ -22,6 +22,7 @@ from urllib.parse import urlsplit
 from pydantic import ValidationError
 
 from molink.checkpoint.model_config import model_shape
+from molink.checkpoint.quantized.declared import declared_quantization
 from molink.checkpoint.stage_size import PROBE_KV_TOKENS, PROBE_LAYERS_MAX, probe_size
 from molink.control.messages.payloads import (
     PeerAddress,
@@ -122,7 +123,8 @@ class StepTimes:
 
     async def of(self, order: ProbeOrder, loan: Loan, budget: MeasuringBudget) -> StepCost:
         """The times on one device. Raises StageError when they cannot be measured."""
-        key = f"{order.model} on {loan.device} with {loan.threads} threads"
+        weights = declared_quantization(order.model, order.config).words
+        key = f"{order.model} on {loan.device} with {loan.threads} threads{weights}"
         async with self._measuring:
             known = await asyncio.to_thread(self._known)
             if key not in known:

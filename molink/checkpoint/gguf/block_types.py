@@ -23,7 +23,7 @@ class BlockType:
     group: int
     """Values that share a scale."""
     has_zero: bool = False
-    """Whether a scale has an offset beside it."""
+    """Whether our packed form has an offset beside a scale."""
 
 
 PLAIN_TYPES = {
@@ -34,7 +34,7 @@ PLAIN_TYPES = {
 """Types of single numbers, by their number in a file."""
 
 BLOCK_TYPES = {
-    2: BlockType("q4_0", 32, 18, 4, 32),
+    2: BlockType("q4_0", 32, 18, 4, 32, has_zero=True),
     3: BlockType("q4_1", 32, 20, 4, 32, has_zero=True),
     6: BlockType("q5_0", 32, 22, 8, 32),
     7: BlockType("q5_1", 32, 24, 8, 32, has_zero=True),

@@ -52,6 +52,9 @@ COMPRESSED_FORMATS = {
 }
 """Formats of compressed-tensors that are read, and the bits that they may have."""
 
+WHOLE_BYTES = ("int-quantized", 8)
+"""Format and bits of an output head beside layers of four bits, as `molink import` makes them."""
+
 SCALED_ACTIVATIONS = (
     *("starcoder2", "falcon", "mpt", "gptj", "gpt_neox", "gpt_bigcode", "bloom"),
     *("opt", "codegen"),
@@ -79,7 +82,7 @@ class DeclaredQuantization:
     """The part of a quantization config that tensors do not tell."""
 
     method: str | None = None
-    """compressed-tensors, awq, gptq, mxfp4 or fp8; None where nothing is declared."""
+    """compressed-tensors, awq, gptq, mxfp4, fp8 or gguf; None where nothing is declared."""
     bits: int | None = None
     """Of an integer code, where the config says."""
     group: int | None = None
@@ -88,6 +91,13 @@ class DeclaredQuantization:
     """What GPTQ's first version has taken from each zero point before it stored it."""
     block: tuple[int, int] = BLOCK
     """Rows and inputs of an FP8 block."""
+
+    @property
+    def words(self) -> str:
+        """Format of the weights, to stand behind a model's name; empty: none is declared."""
+        bits = f" of {self.bits} bits" if self.bits else ""
+        group = f" in groups of {self.group}" if self.group else ""
+        return f" in {self.method}{bits}{group}" if self.method else ""
 
 
 def declared_quantization(name: str, config: Scheme) -> DeclaredQuantization:
@@ -110,7 +120,7 @@ def declared_quantization(name: str, config: Scheme) -> DeclaredQuantization:
         return _awq(name, scheme, str(config.get("model_type")))
     if method == "gptq":
         return _gptq(name, scheme)
-    if method in ("mxfp4", "fp8"):
+    if method in ("mxfp4", "fp8", "gguf"):
         return DeclaredQuantization(method, block=_block(scheme.get("weight_block_size")))
     raise refusal(name, OTHER_METHODS.get(method, _word(method)) or "a scheme without a name")
 
@@ -121,12 +131,15 @@ def declared_quantization(name: str, config: Scheme) -> DeclaredQuantization:
 def _compressed(name: str, scheme: Scheme) -> DeclaredQuantization:
     groups = [group for group in _values(scheme.get("config_groups")) if isinstance(group, Mapping)]
     weights = [group["weights"] for group in groups if isinstance(group.get("weights"), Mapping)]
-    formats = {str(group.get("format") or scheme.get("format")) for group in groups}
-    bits = {_number(one.get("num_bits")) for one in weights}
-    if len(formats) != 1 or len(bits) != 1:
-        words = sorted(formats | {f"{one} bits" for one in bits})
-        raise refusal(name, f"several schemes at once ({_word(', '.join(words))})")
-    (form,), (bit_count,) = formats, bits
+    kinds = {
+        (
+            str(group.get("format") or scheme.get("format")),
+            _number(group["weights"].get("num_bits")),
+        )
+        for group in groups
+        if isinstance(group.get("weights"), Mapping)
+    }
+    form, bit_count = _one_kind(name, kinds)
     if form not in COMPRESSED_FORMATS:
         raise refusal(name, f"the format {_word(form)} of compressed-tensors")
     if bit_count not in COMPRESSED_FORMATS[form]:
@@ -140,6 +153,16 @@ def _compressed(name: str, scheme: Scheme) -> DeclaredQuantization:
         group=_one_group(one.get("group_size") for one in weights),
         block=_block(weights[0].get("block_structure")),
     )
+
+
+def _one_kind(name: str, kinds: set[tuple[str, Any]]) -> tuple[str, Any]:
+    """The format and bits that tensors do not tell: whole bytes beside packed words do, and no
+    other two kinds are read at once."""
+    rest = kinds - {WHOLE_BYTES} if len(kinds) > 1 else kinds
+    if len(rest) != 1 or (rest != kinds and next(iter(rest))[0] != "pack-quantized"):
+        words = sorted({form for form, _ in kinds} | {f"{bits} bits" for _, bits in kinds})
+        raise refusal(name, f"several schemes at once ({_word(', '.join(words))})")
+    return next(iter(rest))
 
 
 def _refuse_transforms(name: str, scheme: Scheme) -> None:

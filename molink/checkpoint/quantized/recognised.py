@@ -14,7 +14,7 @@ from molink.checkpoint.quantized.declared import (
     DeclaredQuantization,
     refusal,
 )
-from molink.checkpoint.quantized.shapes import FLOATS, Parts, stored_weight
+from molink.checkpoint.quantized.shapes import BLOCK_SUFFIXES, FLOATS, Parts, stored_weight
 from molink.checkpoint.quantized.stored_weight import StoredWeight
 from molink.checkpoint.safetensors_header import StoredTensor
 
@@ -33,6 +33,7 @@ SUFFIXES = {
     "_scale_inv": "",
     "_blocks": "",
     "_scales": "",
+    **dict.fromkeys(BLOCK_SUFFIXES, ""),
 }
 """Suffix of a part, and what the plain weight has in its place."""
 
@@ -100,6 +101,8 @@ def _is_quantized(name: str, plain: str, parts: Parts) -> bool:
     if ".scales" in parts and ".qweight" not in parts:
         raise refusal(name, f"AWQ that scales activations ({parts['.scales'].name})")
     if ".weight_packed" in parts or ".qweight" in parts or "_blocks" in parts:
+        return True
+    if any(parts[suffix].dtype == "U8" for suffix in parts.keys() & BLOCK_SUFFIXES.keys()):
         return True
     return "" in parts and parts[""].dtype not in FLOATS
 

@@ -7,6 +7,7 @@ would else come out as noise.
 
 from collections.abc import Mapping
 
+from molink.checkpoint.gguf.block_types import BLOCK_TYPES
 from molink.checkpoint.quantized.declared import DeclaredQuantization, refusal
 from molink.checkpoint.quantized.stored_weight import (
     MXFP4_GROUP,
@@ -17,7 +18,7 @@ from molink.checkpoint.quantized.stored_weight import (
 from molink.checkpoint.safetensors_header import StoredTensor
 from molink.errors import CheckpointError
 
-__all__ = ["FLOATS", "Parts", "stored_weight"]
+__all__ = ["BLOCK_SUFFIXES", "FLOATS", "Parts", "stored_weight"]
 
 Parts = dict[str, StoredTensor]
 """Tensors of one weight, each by the suffix of its name; "" is the plain name itself."""
@@ -28,13 +29,17 @@ FLOATS = ("F16", "BF16", "F32", "F64")
 ITEM_BYTES = {"I64": 8, "F64": 8, "I32": 4, "F32": 4, "F16": 2, "BF16": 2}
 """Bytes of a number of each type; all others take one."""
 
+BLOCK_SUFFIXES = {f"_{block.name}": block for block in BLOCK_TYPES.values()}
+"""Type of the blocks of an imported GGUF file, by what ends the name of their tensor."""
+
 METHODS_OF: Mapping[WeightFormat, tuple[str, ...]] = {
     WeightFormat.PACK_QUANTIZED: ("compressed-tensors",),
     WeightFormat.AWQ: ("awq",),
     WeightFormat.GPTQ: ("gptq",),
-    WeightFormat.MXFP4: ("mxfp4",),
+    WeightFormat.MXFP4: ("mxfp4", "gguf"),
     WeightFormat.INT8: ("compressed-tensors",),
     WeightFormat.FP8: ("fp8", "compressed-tensors"),
+    WeightFormat.GGUF: ("gguf",),
 }
 """What a config declares (`quant_method`) where weights of a format are. Something else, or
 nothing, leaves open what the codes mean: the zero of GPTQ's versions, for example."""
@@ -84,6 +89,8 @@ def _weight(plain: str, parts: Parts, declared: DeclaredQuantization) -> StoredW
         return _awq(plain, parts, declared)
     if "_blocks" in parts:
         return _mxfp4(plain, parts)
+    if suffixes := parts.keys() & BLOCK_SUFFIXES.keys():
+        return _gguf(plain, parts, suffixes.pop()) if len(parts) == 1 else None
     scale = parts.get("_scale_inv") or parts.get(".weight_scale")
     if scale is None or parts[""].dtype not in ("F8_E4M3", "I8") or ".weight_zero_point" in parts:
         return None
@@ -195,6 +202,23 @@ def _mxfp4(plain: str, parts: Parts) -> StoredWeight | None:
     found = {Part.CODES: blocks, Part.SCALE: scales}
     inputs = groups * MXFP4_GROUP
     return StoredWeight(plain, WeightFormat.MXFP4, found, outputs, inputs, 4, MXFP4_GROUP, experts)
+
+
+def _gguf(plain: str, parts: Parts, suffix: str) -> StoredWeight:
+    block, codes = BLOCK_SUFFIXES[suffix], parts[suffix]
+    outputs, row_bytes = _matrix(codes)
+    _same("bytes in a row", row_bytes % block.size, 0)
+    inputs = row_bytes // block.size * block.values
+    return StoredWeight(
+        plain,
+        WeightFormat.GGUF,
+        {Part.CODES: codes},
+        outputs,
+        inputs,
+        block.bits,
+        block.group,
+        block=block.name,
+    )
 
 
 def _scaled(

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
+from molink.checkpoint.gguf.block_types import block_type_named
 from molink.checkpoint.safetensors_header import StoredTensor
 
 __all__ = ["GROUPS_4BIT", "MXFP4_GROUP", "Part", "StoredWeight", "WeightFormat"]
@@ -34,6 +35,8 @@ class WeightFormat(StrEnum):
     """Signed bytes [N, K] with a scale for each row."""
     FP8 = "fp8"
     """Numbers of eight bits [N, K] with a scale per tensor, row or block."""
+    GGUF = "gguf"
+    """Blocks of a GGUF file [N, bytes of a row], of the type that the name of the tensor says."""
 
 
 class Part(StrEnum):
@@ -68,6 +71,8 @@ class StoredWeight:
     """To be added to each stored zero point."""
     scale_rows: int = 1
     """Outputs that share a scale."""
+    block: str = ""
+    """Name of the type of its blocks, where they are those of a GGUF file."""
 
     @property
     def file_bytes(self) -> int:
@@ -101,5 +106,7 @@ class StoredWeight:
 
     @property
     def _has_zeros(self) -> bool:
+        if self.format is WeightFormat.GGUF:
+            return block_type_named(self.block).has_zero
         integers = (WeightFormat.PACK_QUANTIZED, WeightFormat.AWQ, WeightFormat.GPTQ)
         return self.format in integers and (self.bits == 4 or Part.ZERO in self.parts)

@@ -93,6 +93,8 @@ class FactsMaker:
     stored_element_bytes: int
     dtype: str
     """As `--dtype`."""
+    output_layers: float | None = None
+    """What a row multiplies with in the output matrix, in layers; None: as its bytes tell."""
 
     @property
     def cost(self) -> ModelCost:
@@ -178,12 +180,13 @@ class FactsMaker:
         )
 
     def _head_s(self, steps: StepCost) -> tuple[float, float]:
-        """Seconds that the output matrix adds to a step and to each row: as reported, or as a layer
-        of as many bytes."""
+        """Seconds that the output matrix adds to a step and to each row: as reported, or of as
+        many layers as it has bytes to read and weights to multiply with."""
         if steps.head_row_s:
             return 0.0, steps.head_row_s
-        output = self.cost.tail_bytes * self.cost.layers / sum(self.cost.layer_bytes)
-        return steps.decode_fixed_s * output, steps.decode_row_s * output
+        read = self.cost.tail_bytes * self.cost.layers / sum(self.cost.layer_bytes)
+        multiplied = read if self.output_layers is None else self.output_layers
+        return steps.decode_fixed_s * read, steps.decode_row_s * multiplied
 
 
 def _steps(node: Node) -> StepCost:
@@ -246,7 +249,9 @@ class ModelPlanner:
     ) -> "ModelPlanner":
         """For the model at a path or on the hub. Raises UserError when its sizes are not known."""
         stored = ELEMENT_BYTES.get(description.dtype, 2)
-        facts = FactsMaker(planned_model(path, settings.kv_dtype).costs, stored, settings.dtype)
+        planned = planned_model(path, settings.kv_dtype)
+        output_layers = 2 * planned.shape.head_parameters / planned.shape.row_flops
+        facts = FactsMaker(planned.costs, stored, settings.dtype, output_layers)
         goal = goal_of(settings, description)
         return cls(facts, goal, weights, settings.split, settings.kv_dtype)
 

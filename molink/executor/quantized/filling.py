@@ -159,6 +159,10 @@ def _hollow(model: nn.Module, path: str, attribute: str) -> None:
     module = model.get_submodule(path)
     if type(module) is nn.Linear:
         model.set_submodule(path, Shell(module))
+    elif isinstance(module, nn.Embedding):
+        del module._parameters[attribute]  # Rows of no numbers: nothing to load, or to fill.
+        nothing = torch.empty(module.num_embeddings, 0)
+        module.register_buffer(attribute, nothing, persistent=False)
     elif is_experts(module) and attribute in module._parameters:
         stack = module._parameters.pop(attribute)
         assert stack is not None
@@ -194,6 +198,11 @@ def fill(
             weight = _one_matrix([_read(place, weights.files, dtype) for place in _in_order(group)])
             _check_shape(group[0], weight, module.shape)
             model.set_submodule(path, QuantizedLinear(weight, module.bias, dtype))
+        elif isinstance(module, nn.Embedding):
+            weight = _one_matrix([_read(place, weights.files, torch.float32) for place in group])
+            _check_shape(group[0], weight, (module.num_embeddings, module.embedding_dim))
+            del module._buffers[attribute]  # Rows are looked up, so they are unpacked here.
+            module.weight = nn.Parameter(weight.dequantized(dtype), requires_grad=False)
         else:
             shell = getattr(module, attribute)
             setattr(module, attribute, _stack(shell, group, weights.files, dtype))

@@ -17,6 +17,7 @@ import torch
 from molink.checkpoint.quantized.declared import ACT_ORDER, WITHOUT_ACT_ORDER
 from molink.checkpoint.quantized.stored_weight import Part, StoredWeight, WeightFormat
 from molink.errors import CheckpointError, UnsupportedModelError
+from molink.executor.quantized.block_readers import read_blocks
 from molink.executor.quantized.packed import (
     Fp8Weight,
     Int4Weight,
@@ -68,6 +69,8 @@ def read_weight(
             return Int8Weight(read(Part.CODES), _scales(stored, read(Part.SCALE)).to(dtype))
         case WeightFormat.FP8:
             return Fp8Weight(read(Part.CODES), _scales(stored, read(Part.SCALE)))
+        case WeightFormat.GGUF:
+            return read_blocks(read(Part.CODES), stored.block, dtype)
 
 
 # -- integers in words ----------------------------------------------------------------------------

@@ -40,6 +40,14 @@ def test_the_output_matrix_is_read_once_in_a_step_unless_it_was_timed():
     assert (told.head_fixed_s, told.head_row_s) == (0.0, 0.007)
 
 
+def test_of_a_quantized_model_the_output_matrix_has_more_bytes_than_work():
+    """Three layers of bytes, but one of weights: in 16 bits beside layers of five."""
+    facts = replace(PLANNER.facts, output_layers=1.0)
+    (told,), _ = facts.of([node("a")])
+    assert told.head_fixed_s == pytest.approx(3 * STEPS.decode_fixed_s)
+    assert told.head_row_s == pytest.approx(STEPS.decode_row_s)
+
+
 def test_ways_between_those_who_are_planned_for():
     links = PLANNER.question([node("a"), node("b")]).network.links
     assert set(links) == {("a", "b"), ("b", "b")}

@@ -25,7 +25,7 @@ def is_linear(name: str, tensor: torch.Tensor) -> bool:
 
 def save_quantized(model: str, directory: Path, form: Format, **overrides: Any) -> Any:
     """Write a checkpoint whose linears are in one format; returns the reference model."""
-    plain = _plain(model, directory, **overrides)
+    plain = plain_tensors(model, directory, **overrides)
     stored, exact = {}, dict(plain)
     for name, tensor in plain.items():
         if not is_linear(name, tensor):
@@ -39,7 +39,7 @@ def save_quantized(model: str, directory: Path, form: Format, **overrides: Any) 
 
 def save_gpt_oss(directory: Path, **overrides: Any) -> Any:
     """Write a gpt-oss checkpoint with experts in MXFP4, as the published ones are."""
-    plain = _plain("gpt_oss", directory, **overrides)
+    plain = plain_tensors("gpt_oss", directory, **overrides)
     stored, exact = {}, dict(plain)
     for name, tensor in plain.items():
         if tensor.dim() != 3:
@@ -51,7 +51,7 @@ def save_gpt_oss(directory: Path, **overrides: Any) -> Any:
     return _written(directory, stored, exact, {"quant_method": "mxfp4"})
 
 
-def _plain(model: str, directory: Path, **overrides: Any) -> dict[str, torch.Tensor]:
+def plain_tensors(model: str, directory: Path, **overrides: Any) -> dict[str, torch.Tensor]:
     save_tiny(model, directory, **{**SIZES, **overrides})
     tensors: dict[str, torch.Tensor] = {}
     for path in sorted(directory.glob("*.safetensors")):
@@ -68,7 +68,7 @@ def _written(
     scheme: dict[str, Any],
 ) -> Any:
     """Three files with an index, and the library's own model of the exact weights."""
-    reference = _model_of(directory, exact)
+    reference = model_of(directory, exact)
     names = sorted(stored)
     weight_map = {}
     for number in range(3):
@@ -83,7 +83,7 @@ def _written(
     return reference
 
 
-def _model_of(directory: Path, exact: dict[str, torch.Tensor]) -> Any:
+def model_of(directory: Path, exact: dict[str, torch.Tensor]) -> Any:
     path = directory / "model.safetensors"
     tensors = {name: tensor.contiguous() for name, tensor in exact.items()}
     save_file(tensors, path, metadata={"format": "pt"})

@@ -96,7 +96,7 @@ def plan(
 
     from rich.console import Console
 
-    from molink.cli.plan_report import plan_fields, print_plan
+    from molink.cli.models.plan_report import plan_fields, print_plan
 
     if rings_max is not None and rings_max < 1:
         raise UserError(f"--rings takes auto or a number from 1 up, got {rings_max}.")

@@ -1,0 +1,119 @@
+"""`molink import`: make the checkpoint that nodes fetch, from a GGUF file or in fewer bits."""
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from molink.cli.command_line import quiet_option
+from molink.cli.tables import json_option
+from molink.errors import UserError
+
+if TYPE_CHECKING:
+    from molink.importing.plain_model import WeightBits
+
+__all__ = ["import_"]
+
+GROUP = 128
+
+WEIGHTS = ("int4", "int8")
+
+
+@click.command("import")
+@click.argument("source", type=click.Path(path_type=Path))
+@click.option(
+    "--out",
+    metavar="FOLDER",
+    type=click.Path(path_type=Path),
+    help="The new checkpoint; without it beside SOURCE, named after it.",
+)
+@click.option(
+    "--weights",
+    type=click.Choice(WEIGHTS),
+    help="How to round the weights of a folder; those of a GGUF file stay as they are.",
+)
+@click.option(
+    "--group",
+    type=click.Choice(["32", "64", "128"]),
+    help="Inputs that share a scale in int4; fewer are more exact and take more memory. "
+    "Without it 128.",
+)
+@click.option(
+    "--config",
+    metavar="FOLDER",
+    type=click.Path(path_type=Path),
+    help="Folder of the original model, whose config and tokenizer are taken; without it they are "
+    "made from what the GGUF file says.",
+)
+@quiet_option
+@json_option
+def import_(
+    source: Path,
+    out: Path | None,
+    weights: "WeightBits | None",
+    group: str | None,
+    config: Path | None,
+    quiet: bool,
+    as_json: bool,
+) -> None:
+    """Make a checkpoint to serve from SOURCE, a GGUF file or a model's folder.
+
+    A GGUF file keeps its weights bit for bit; those of a folder are rounded as --weights says. The
+    new folder is what `molink serve` and `molink up` take as MODEL, and nodes fetch their layers of
+    it.
+    """
+    _check(source, weights, group, config)
+    folder = out or _beside(source, weights)
+    size = _imported(source, folder, weights, int(group or GROUP), config, quiet=quiet)
+    if as_json:
+        click.echo(json.dumps({"folder": str(folder), "weight_bytes": size}))
+    elif not quiet:
+        click.echo(f"{folder} holds {size / 1e9:,.2f} GB of weights: molink serve {folder}")
+
+
+def _check(
+    source: Path, weights: "WeightBits | None", group: str | None, config: Path | None
+) -> None:
+    if source.is_dir():
+        if weights is None:
+            raise UserError(f"{source} is a folder: say with --weights how to round it.")
+        if config is not None:
+            raise UserError("--config is for GGUF files: a folder has its own config.")
+    elif weights is not None:
+        raise UserError("--weights rounds a folder with plain weights, not a GGUF file.")
+    elif not source.is_file():
+        raise UserError(f"There is no file and no folder {source}.")
+    if group is not None and weights != "int4":
+        raise UserError("--group is for --weights int4.")
+
+
+def _beside(source: Path, weights: "WeightBits | None") -> Path:
+    source = source.absolute()
+    return source.with_name(f"{source.name}-{weights}" if weights else source.stem + "-gguf")
+
+
+def _imported(
+    source: Path,
+    folder: Path,
+    weights: "WeightBits | None",
+    group: int,
+    config: Path | None,
+    *,
+    quiet: bool,
+) -> int:
+    from molink.cli.progress.display import WorkProgress
+
+    with WorkProgress(folder.name, unit="bytes", quiet=quiet) as bar:
+
+        def progress(done: int, total: int) -> None:
+            bar.expect(total)
+            bar.reach(done)
+
+        if weights is None:
+            from molink.importing.gguf_file import import_gguf
+
+            return import_gguf(source, folder, config, progress)
+        from molink.importing.plain_model import import_plain
+
+        return import_plain(source, folder, weights, group, progress)

@@ -1,0 +1,47 @@
+"""Blocks of GGUF files become the numbers that the format's own package makes of them."""
+
+import pytest
+import torch
+
+from molink.checkpoint.gguf.block_types import BLOCK_TYPES, block_type_named
+from molink.executor.quantized.block_readers import BLOCK_ROWS, READERS, read_blocks
+from molink.executor.quantized.packed import Int4Weight, Mxfp4Weight
+from tests.executor.quantized.blocks import TYPES, blocks_of, exact
+
+EXACT = ("q4_0", "q5_0", "q8_0", "q6_k", "mxfp4")
+"""Types without an offset: one product for each number."""
+
+
+def drawn(name: str, seed: int = 0) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    plain = torch.randn(BLOCK_ROWS + 3, 512, generator=generator) * 0.05
+    return blocks_of(plain, name)
+
+
+@pytest.mark.parametrize("name", TYPES)
+def test_numbers_are_those_of_the_file(name):
+    raw = drawn(name)
+    wanted = exact(raw, name)
+    got = read_blocks(raw, name, torch.float32).dequantized(torch.float32)
+    assert wanted.std() > 0.01
+    if name in EXACT:
+        assert torch.equal(got, wanted)
+    else:
+        torch.testing.assert_close(got, wanted, rtol=1e-6, atol=1e-6 * float(wanted.abs().max()))
+
+
+@pytest.mark.parametrize("name", TYPES)
+def test_four_bits_stay_four_and_groups_are_those_of_the_file(name):
+    weight = read_blocks(drawn(name), name, torch.bfloat16)
+    block = block_type_named(name)
+    assert weight.group == block.group
+    assert isinstance(weight, Int4Weight | Mxfp4Weight) == (block.bits == 4)
+    assert all(
+        part.dtype == torch.bfloat16
+        for part in weight.tensors().values()
+        if part.is_floating_point()
+    )
+
+
+def test_every_type_has_a_reader():
+    assert set(READERS) == {block.name for block in BLOCK_TYPES.values()} == set(TYPES)
