@@ -109,7 +109,7 @@ def test_weights_of_the_text_model_that_are_missing_are_named(tmp_path):
         cpu_stage(tmp_path, range(1, 3))
 
 
-@pytest.mark.parametrize("model_type", ["clip", "t5", "mllama"])
+@pytest.mark.parametrize("model_type", ["clip", "t5", "mllama", "granite_docling", "muse_spark"])
 def test_what_has_no_decoder_of_text_alone_is_refused(model_type, tmp_path):
     AutoConfig.for_model(model_type).save_pretrained(tmp_path)
     with pytest.raises(UnsupportedModelError, match="not a decoder-only"):

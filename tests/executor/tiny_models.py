@@ -40,6 +40,17 @@ ARCHITECTURES: dict[str, dict[str, Any]] = {
     "qwen3_moe": dict(num_experts=4, head_dim=16, **EXPERTS),
     "gpt_oss": dict(num_local_experts=4, num_experts_per_tok=2, head_dim=16, sliding_window=WINDOW),
     "glm4": dict(head_dim=16),
+    "gemma4_text": dict(
+        head_dim=16,
+        global_head_dim=32,
+        num_global_key_value_heads=1,
+        attention_k_eq_v=True,
+        hidden_size_per_layer_input=0,
+        sliding_window=WINDOW,
+    ),
+    "hunyuan_v1_moe": dict(
+        num_experts=4, moe_topk=2, moe_intermediate_size=32, head_dim=16, attention_dropout=0.0
+    ),
     "deepseek_v3": dict(
         n_routed_experts=8,
         n_group=2,

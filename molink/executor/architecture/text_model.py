@@ -30,6 +30,9 @@ __all__ = ["causal_class", "text_part"]
 
 TIED = "tie_word_embeddings"
 
+SCALES_LOGITS = ("logits_scaling", "logit_scale", "lm_head_multiplier", "final_logit_softcapping")
+"""Settings of what a whole does behind its head: no plain head computes that."""
+
 PREDICT_TEXT = (
     MODEL_FOR_CAUSAL_LM_MAPPING,
     MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING,
@@ -71,6 +74,8 @@ def causal_class(config: Any) -> Any:
     if type(config) in MODEL_FOR_CAUSAL_LM_MAPPING:
         return MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]
     config_class: Any = type(config)
+    if any(getattr(config, name, None) is not None for name in SCALES_LOGITS):
+        return None
     try:
         return _made_class(config_class) if config_class in MODEL_MAPPING else None
     except ValueError:  # The library names a class that it does not have.
