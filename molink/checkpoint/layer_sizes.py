@@ -86,6 +86,7 @@ class _Sums:
 
 def _cost_of_weights(model: str, shape: ModelShape, weights: Sequence[HeldWeight]) -> ModelCost:
     sums = _summed({one.name: one.held_bytes(shape.dtype_bytes) for one in weights})
+    files = _summed({one.name: one.file_bytes for one in weights})
     if sorted(sums.layers) != list(range(shape.layers)) or min(sums.layers.values()) < 1:
         raise UserError(
             f"the weight files of {model} hold {len(sums.layers)} layers, its config.json names "
@@ -100,6 +101,9 @@ def _cost_of_weights(model: str, shape: ModelShape, weights: Sequence[HeldWeight
         tail_bytes=sums.tail + (sums.head if tied else 0),
         tied=tied,
         layer_work=_works(shape, sums),
+        layer_file_bytes=tuple(files.layers[n] for n in range(shape.layers)),
+        head_file_bytes=files.head,
+        tail_file_bytes=files.tail + (files.head if tied else 0),
     )
 
 

@@ -173,6 +173,7 @@ class FactsMaker:
             head_row_s=head_row_s,
             head_fixed_s=head_fixed_s,
             upload_bytes_per_s=_upload_bytes_per_s(profile, seen_mbps),
+            download_bytes_per_s=profile.download_mbps * 1e6 / 8,
             kv_scale=self.kv_scale(device),
             tables_scale=self.tables_scale(device),
             name=node.name,
