@@ -5,6 +5,7 @@ from itertools import pairwise
 import pytest
 
 from molink.checkpoint.layer_sizes import planned_model
+from molink.checkpoint.safetensors_header import read_header
 from molink.checkpoint.stage_size import stage_size
 from molink.executor.cpu.native_kernel import AVX2, AVX512, native_library
 from tests.executor.cpu_stages import cpu_stage
@@ -40,7 +41,11 @@ def stages_hold(directory, dtype, cuts=CUTS):
 @pytest.mark.parametrize("name", FORMATS)
 def test_every_format(name, tmp_path):
     save_quantized("llama", tmp_path, FORMATS[name], **SIZES)
-    assert stages_hold(tmp_path, "bfloat16").measured
+    planned = stages_hold(tmp_path, "bfloat16")
+    assert planned.measured
+    tables = [read_header(path) for path in tmp_path.glob("*.safetensors")]
+    stored = sum(one.stop - one.start for table in tables for one in table.tensors)
+    assert sum(planned.cost.fetched_bytes(*cut) for cut in pairwise(CUTS)) == stored
 
 
 @needs_kernels
