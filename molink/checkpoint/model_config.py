@@ -181,6 +181,7 @@ def shape_of_config(name: str, config: Config) -> ModelShape:
         experts_per_token=per_token,
         shared_intermediate_size=shared,
         dtype_bytes=DTYPE_BYTES.get(str(config.get("dtype") or config.get("torch_dtype")), 2),
+        kv_dtype="auto",
         weights=weights,
         attention_weights=PLAIN if declared.method == EXPERTS_ONLY else weights,
     )

@@ -65,7 +65,7 @@ def load_stage(
     grammars = None if tokenizer is None else Grammars(tokenizer, description, device)
     stage = StageExecutor(weights, part, description, device, dtype, grammars)
     del weights
-    stage.prepare(work.kv_tokens, _within(progress, READ, 1.0), stages_here)
+    stage.prepare(work.kv_tokens, _within(progress, READ, 1.0), stages_here, work.kv_dtype)
     return_freed_memory()
     progress(1.0)
     return stage
