@@ -18,7 +18,14 @@ from molink.checkpoint.quantized.declared import DeclaredQuantization, declared_
 from molink.checkpoint.quantized.stored_weight import GROUPS_4BIT, MXFP4_GROUP
 from molink.errors import UserError
 
-__all__ = ["KNOWN_CONFIGS", "known_models", "model_shape", "shape_of_config", "text_settings"]
+__all__ = [
+    "GGUF_GROUP",
+    "KNOWN_CONFIGS",
+    "known_models",
+    "model_shape",
+    "shape_of_config",
+    "text_settings",
+]
 
 Config = Mapping[str, Any]
 
@@ -46,6 +53,9 @@ DTYPE_BYTES = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2}
 
 EXPERTS_ONLY = "mxfp4"
 """Method whose checkpoints quantize nothing but experts."""
+
+GGUF_GROUP = 32
+"""Of nearly all types of blocks."""
 
 WHOLE_ROW_GROUP = GROUPS_4BIT[0]
 """Kernels for four bits know no longer group, so longer ones are held as several."""
@@ -290,6 +300,8 @@ def _weight_bits(declared: DeclaredQuantization, inputs: int) -> WeightBits:
             return PLAIN
         case "mxfp4":
             return WeightBits(4, 1 / MXFP4_GROUP)
+        case "gguf":  # Names of tensors tell the types; this is the commonest, Q4_K.
+            return WeightBits(4, 2 / GGUF_GROUP)
         case "fp8":
             return WeightBits(8, 1 / declared.block[1])
     bits = declared.bits or 4
