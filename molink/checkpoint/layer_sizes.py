@@ -18,7 +18,7 @@ from molink.checkpoint.checkpoint import INDEX, SINGLE, Checkpoint, open_checkpo
 from molink.checkpoint.description import read_declared
 from molink.checkpoint.held_weights import HeldWeight, held_weights
 from molink.checkpoint.model_config import KNOWN_CONFIGS, model_shape
-from molink.checkpoint.model_shape import ELEMENT_BYTES, ModelShape, PlannedModel
+from molink.checkpoint.model_shape import ELEMENT_BYTES, KvDtype, ModelShape, PlannedModel
 from molink.checkpoint.safetensors_header import read_header
 from molink.checkpoint.shard_plan import Place, homes_of_tensors
 from molink.errors import UserError
@@ -33,7 +33,7 @@ SAME_WORK = 0.01
 """Layers whose work differs by less are alike."""
 
 
-def planned_model(model: str) -> PlannedModel:
+def planned_model(model: str, kv_dtype: KvDtype = "auto") -> PlannedModel:
     """The costs of a known model's name, a config.json, a directory or a hub id.
 
     Raises UserError when it is none of these, when its files do not tell the sizes, and for a
@@ -42,9 +42,9 @@ def planned_model(model: str) -> PlannedModel:
     path = Path(model).expanduser()
     if model.lower() in KNOWN_CONFIGS or path.is_file():
         shape = model_shape(model if model.lower() in KNOWN_CONFIGS else path)
-        return PlannedModel.of_shape(shape)
+        return PlannedModel.of_shape(replace(shape, kv_dtype=kv_dtype))
     checkpoint = open_checkpoint(model)
-    shape = model_shape(checkpoint.directory)
+    shape = replace(model_shape(checkpoint.directory), kv_dtype=kv_dtype)
     weights = stored_weights(checkpoint)
     if weights is None:
         return replace(PlannedModel.of_shape(shape), name=model)
@@ -86,6 +86,7 @@ class _Sums:
 
 def _cost_of_weights(model: str, shape: ModelShape, weights: Sequence[HeldWeight]) -> ModelCost:
     sums = _summed({one.name: one.held_bytes(shape.dtype_bytes) for one in weights})
+    files = _summed({one.name: one.file_bytes for one in weights})
     if sorted(sums.layers) != list(range(shape.layers)) or min(sums.layers.values()) < 1:
         raise UserError(
             f"the weight files of {model} hold {len(sums.layers)} layers, its config.json names "
@@ -100,6 +101,9 @@ def _cost_of_weights(model: str, shape: ModelShape, weights: Sequence[HeldWeight
         tail_bytes=sums.tail + (sums.head if tied else 0),
         tied=tied,
         layer_work=_works(shape, sums),
+        layer_file_bytes=tuple(files.layers[n] for n in range(shape.layers)),
+        head_file_bytes=files.head,
+        tail_file_bytes=files.tail + (files.head if tied else 0),
     )
 
 

@@ -18,7 +18,14 @@ from molink.checkpoint.quantized.declared import DeclaredQuantization, declared_
 from molink.checkpoint.quantized.stored_weight import GROUPS_4BIT, MXFP4_GROUP
 from molink.errors import UserError
 
-__all__ = ["KNOWN_CONFIGS", "known_models", "model_shape", "shape_of_config", "text_settings"]
+__all__ = [
+    "GGUF_GROUP",
+    "KNOWN_CONFIGS",
+    "known_models",
+    "model_shape",
+    "shape_of_config",
+    "text_settings",
+]
 
 Config = Mapping[str, Any]
 
@@ -46,6 +53,9 @@ DTYPE_BYTES = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2}
 
 EXPERTS_ONLY = "mxfp4"
 """Method whose checkpoints quantize nothing but experts."""
+
+GGUF_GROUP = 32
+"""Of nearly all types of blocks."""
 
 WHOLE_ROW_GROUP = GROUPS_4BIT[0]
 """Kernels for four bits know no longer group, so longer ones are held as several."""
@@ -171,6 +181,7 @@ def shape_of_config(name: str, config: Config) -> ModelShape:
         experts_per_token=per_token,
         shared_intermediate_size=shared,
         dtype_bytes=DTYPE_BYTES.get(str(config.get("dtype") or config.get("torch_dtype")), 2),
+        kv_dtype="auto",
         weights=weights,
         attention_weights=PLAIN if declared.method == EXPERTS_ONLY else weights,
     )
@@ -290,6 +301,8 @@ def _weight_bits(declared: DeclaredQuantization, inputs: int) -> WeightBits:
             return PLAIN
         case "mxfp4":
             return WeightBits(4, 1 / MXFP4_GROUP)
+        case "gguf":  # Names of tensors tell the types; this is the commonest, Q4_K.
+            return WeightBits(4, 2 / GGUF_GROUP)
         case "fp8":
             return WeightBits(8, 1 / declared.block[1])
     bits = declared.bits or 4

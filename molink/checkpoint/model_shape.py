@@ -9,17 +9,38 @@ Counts are parameters or values; what is bytes says so in its name.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Literal
 
 from molink.checkpoint.mixers import STATE_CONTEXT_TOKENS
 from molink_scheduler.placement import ModelCost
 
-__all__ = ["ELEMENT_BYTES", "PLAIN", "ModelShape", "PlannedModel", "WeightBits"]
+__all__ = [
+    "ELEMENT_BYTES",
+    "PLAIN",
+    "KvDtype",
+    "ModelShape",
+    "PlannedModel",
+    "WeightBits",
+    "kv_bytes",
+]
 
 ELEMENT_BYTES = (2, 4)
 """Of the formats that stages compute in: 16 bits, and fp32 where a CPU has no arithmetic for 16."""
 
+KvDtype = Literal["auto", "int8"]
+"""How KV is kept: as the stage computes, or in int8 with a scale for each token and head."""
+
+KV_SCALE_BYTES = 2
+
 WIRE_BYTES_PER_VALUE = 2
 """Stages hand on the residual stream in 16 bits, whatever the weights are stored in."""
+
+
+def kv_bytes(kv_dtype: KvDtype, element_bytes: int, values: int, vectors: int) -> int:
+    """Bytes of keys and values: so many numbers in so many vectors, one for each head."""
+    if kv_dtype == "int8":
+        return values + KV_SCALE_BYTES * vectors
+    return values * element_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +96,7 @@ class ModelShape:
     """Of the MLP, or of experts."""
     attention_weights: WeightBits = PLAIN
     """Of attention: plain where only experts are quantized, as in MXFP4."""
+    kv_dtype: KvDtype = "auto"
 
     @property
     def expert_parameters(self) -> int:
@@ -135,7 +157,12 @@ class ModelShape:
     @property
     def kv_token_bytes(self) -> int:
         """Bytes of the keys and values of one token in one layer."""
-        return self.kv_values * self.dtype_bytes
+        return kv_bytes(self.kv_dtype, self.dtype_bytes, self.kv_values, self.kv_vectors)
+
+    @property
+    def kv_vectors(self) -> int:
+        """Keys and values of one token in one layer, each of one head."""
+        return 2 * self.kv_heads
 
     @property
     def row_flops(self) -> int:

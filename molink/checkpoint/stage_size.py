@@ -11,7 +11,7 @@ from molink.checkpoint.checkpoint import open_checkpoint
 from molink.checkpoint.description import read_declared
 from molink.checkpoint.held_weights import held_weights
 from molink.checkpoint.model_config import model_shape
-from molink.checkpoint.model_shape import ModelShape
+from molink.checkpoint.model_shape import KvDtype, ModelShape, kv_bytes
 from molink.checkpoint.safetensors_header import read_header
 
 __all__ = ["PROBE_KV_TOKENS", "PROBE_LAYERS_MAX", "StageSize", "probe_size", "stage_size"]
@@ -31,11 +31,14 @@ class StageSize:
     code_bytes: int
     """Of codes of quantized weights."""
     kv_values: int
-    """Numbers that one token takes in all of its layers."""
+    """Numbers that one token takes in all of its layers..."""
+    kv_vectors: int
+    """...and in how many keys and values of heads."""
 
-    def held_bytes(self, element_bytes: int, kv_tokens: int) -> int:
+    def held_bytes(self, element_bytes: int, kv_tokens: int, kv_dtype: KvDtype = "auto") -> int:
         """Bytes of weights and KV where a number takes `element_bytes`."""
-        return self.code_bytes + element_bytes * (self.weights + self.kv_values * kv_tokens)
+        token_bytes = kv_bytes(kv_dtype, element_bytes, self.kv_values, self.kv_vectors)
+        return self.code_bytes + element_bytes * self.weights + token_bytes * kv_tokens
 
 
 def stage_size(directory: Path, layers: int) -> StageSize:
@@ -53,11 +56,13 @@ def stage_size(directory: Path, layers: int) -> StageSize:
         for tensor in read_header(checkpoint.weight_file(file)).tensors
         if tensor.name in names
     ]
+    shape = model_shape(directory)
     held = held_weights(checkpoint.name, tensors, read_declared(checkpoint))
     return StageSize(
         weights=sum(weight.numbers for weight in held),
         code_bytes=sum(weight.code_bytes for weight in held),
-        kv_values=model_shape(directory).kv_values * layers,
+        kv_values=shape.kv_values * layers,
+        kv_vectors=shape.kv_vectors * layers,
     )
 
 
@@ -66,4 +71,5 @@ def probe_size(shape: ModelShape, layers: int) -> StageSize:
     no more, with its tables of tokens."""
     tables = 2 * shape.embedding_parameters if layers >= shape.layers else 0
     weights = layers * shape.layer_parameters + tables
-    return StageSize(weights, code_bytes=0, kv_values=shape.kv_values * layers)
+    kv_values, kv_vectors = shape.kv_values * layers, shape.kv_vectors * layers
+    return StageSize(weights, code_bytes=0, kv_values=kv_values, kv_vectors=kv_vectors)

@@ -41,6 +41,15 @@ def _auto_or_count(name: str, parameter: str, metavar: str, purpose: str) -> Opt
     )
 
 
+kv_option = click.option(
+    "--kv",
+    "kv_dtype",
+    type=click.Choice(["auto", "int8"]),
+    default="auto",
+    show_default=True,
+    help="Format of the KV cache: as --dtype, or int8, which holds twice the tokens of 16 bits.",
+)
+
 _RING_OPTIONS = (
     click.option(
         "--nodes",
@@ -74,6 +83,7 @@ _RING_OPTIONS = (
         type=int,
         help="Tokens that each stage's KV cache holds; without it as many as memory allows.",
     ),
+    kv_option,
     _auto_or_count(
         "--micro-batches", "micro_batch_count", "auto|K", "Decode groups that circle the ring."
     ),

@@ -31,7 +31,10 @@ PCs in within {hours:.0f} hours, `molink invite` prints another. Ctrl-C ends thi
 has joined stays a member.
 """
 
-SHARED = ("dtype", "model_len_max", "micro_batch_count", "policy", "codec", "span_tokens")
+SHARED = (
+    *("dtype", "kv_dtype", "model_len_max", "micro_batch_count"),
+    *("policy", "codec", "span_tokens"),
+)
 """Options of `molink serve` that mean the same here."""
 
 

@@ -101,6 +101,7 @@ class ListedNode:
             id=self.name,
             memory_bytes=self.lent_bytes,
             upload_bytes_per_s=self.upload_mbps * BYTES_PER_MBIT,
+            download_bytes_per_s=self.download_mbps * BYTES_PER_MBIT,
             **asdict(times),
         )
 

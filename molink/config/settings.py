@@ -4,7 +4,9 @@ import math
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import get_args
 
+from molink.checkpoint.model_shape import KvDtype
 from molink.config.layer_split import check_layers
 from molink.config.link_schedule import LinkSchedule
 from molink.config.parsers import AUTO
@@ -58,6 +60,7 @@ class ServeSettings:
     """Compute threads of each stage."""
     model_len_max: int | None = None
     kv_tokens: int | None = None
+    kv_dtype: KvDtype = "auto"
     ring: RingTerms = field(default_factory=RingTerms)
     codec: str = "raw"
     """Codec of the activations between stages, or "auto"."""
@@ -93,6 +96,7 @@ class ServeSettings:
             raise UserError(f"--upload-mbps must be above 0, got {self.upload_mbps:g}.")
         if self.model_len_max is not None:
             _check("--max-model-len", self.model_len_max, 2, 2**31)
+        _check_kv(self.kv_dtype)
         if self.kv_tokens is not None:
             _check("--kv-tokens", self.kv_tokens, 16, 2**31)
         _check_names(self.served_model_names)
@@ -152,6 +156,7 @@ class UpSettings:
     reasoning_parser: str = AUTO
     min_nodes: int = 1
     dtype: str = "auto"
+    kv_dtype: KvDtype = "auto"
     model_len_max: int | None = None
     ring: RingTerms = field(default_factory=RingTerms)
     codec: str = "raw"
@@ -183,6 +188,7 @@ class UpSettings:
             )
         if self.relay and not ADDRESS.fullmatch(self.relay):
             raise UserError(f"--relay takes HOST:PORT, got {self.relay!r}.")
+        _check_kv(self.kv_dtype)
         _check("--min-nodes", self.min_nodes, 1, MIN_NODES_MAX)
         for option, tokens, least, most in (
             ("--max-model-len", self.model_len_max, 2, 2**31),
@@ -231,6 +237,12 @@ def _check_names(names: tuple[str, ...]) -> None:
 def _check_codec(codec: str) -> None:
     if codec not in CODEC_CHOICES:
         raise UserError(f"--wire must be one of {', '.join(CODEC_CHOICES)}, got {codec!r}.")
+
+
+def _check_kv(kv_dtype: str) -> None:
+    if kv_dtype not in get_args(KvDtype):
+        names = ", ".join(get_args(KvDtype))
+        raise UserError(f"--kv must be one of {names}, got {kv_dtype!r}.")
 
 
 def _check(option: str, value: int, low: int, high: int) -> None:

@@ -66,7 +66,8 @@ def load_stage(
     grammars = None if tokenizer is None else Grammars(tokenizer, description, device)
     stage = StageExecutor(weights, part, description, device, dtype, grammars)
     del weights
-    stage.prepare(work.kv_tokens, _within(progress, READ, 1.0), stages_here, memory_bytes)
+    room = (stages_here, work.kv_dtype, memory_bytes)
+    stage.prepare(work.kv_tokens, _within(progress, READ, 1.0), *room)
     return_freed_memory()
     progress(1.0)
     return stage

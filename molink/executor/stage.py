@@ -21,6 +21,7 @@ import torch
 from transformers.cache_utils import Cache
 
 from molink.checkpoint.description import ModelDescription
+from molink.checkpoint.model_shape import KvDtype
 from molink.errors import StageError, UnsupportedModelError
 from molink.executor.architecture.pruning import fit_skips
 from molink.executor.attention.function import AttentionStep, active_step
@@ -139,16 +140,23 @@ class StageExecutor:
         """Bytes of one token's KV in the stage's layers."""
         return self._pool.token_bytes
 
+    @property
+    def kv_dtype(self) -> KvDtype:
+        """How KV is kept."""
+        return self._pool.kv_dtype
+
     def prepare(
         self,
         kv_tokens: int | None,
         progress: Progress = lambda fraction: None,
         stages_here: int = 1,
+        kv_dtype: KvDtype = "auto",
         memory_bytes: int | None = None,
     ) -> None:
         """Run one token to learn the shapes of KV and states and to warm kernels up, then make
         room for `kv_tokens` and, within `memory_bytes` of the device, for states.
         """
+        self._pool = KvPool(BLOCK_TOKENS, kv_dtype)
         settle_mixers(self.model)
         fit_skips(self.model, self._warm_up)
         self._mixers = stage_mixers(self.model, self._try_with)

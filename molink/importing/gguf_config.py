@@ -31,6 +31,9 @@ LLAMA3_LENGTHS = (8192, 4096, 16384, 32768)
 LLAMA3_LOW, LLAMA3_HIGH = 1.0, 4.0
 """In every published model."""
 
+FACTOR_DIGITS = 4
+"""Of the largest factor, which is a whole number in published models."""
+
 FACTORS_TOLERANCE = 1e-3
 """Relative, between the factors of a file and those that settings give: both are of fp32."""
 
@@ -181,16 +184,17 @@ def _rope_parameters(metadata: Metadata, settings: dict[str, Any]) -> dict[str, 
 
 def _llama3(metadata: Metadata, factors: np.ndarray, theta: float, size: int) -> dict[str, Any]:
     """The settings that give the factors by which the file divides frequencies."""
-    for original in LLAMA3_LENGTHS:
+    factor = round(float(factors.max()), FACTOR_DIGITS)
+    for original in LLAMA3_LENGTHS if factor > 1 else ():
         settings = {
             "rope_type": "llama3",
             "rope_theta": theta,
-            "factor": float(factors.max()),
+            "factor": factor,
             "low_freq_factor": LLAMA3_LOW,
             "high_freq_factor": LLAMA3_HIGH,
             "original_max_position_embeddings": original,
         }
-        found = _llama3_factors(theta, size, float(factors.max()), original)
+        found = _llama3_factors(theta, size, factor, original)
         if found.shape == factors.shape and np.allclose(found, factors, FACTORS_TOLERANCE):
             return settings
     raise _needs_config(metadata, "has factors of rotary frequencies other than llama 3's")

@@ -127,6 +127,7 @@ def _loaded(executor: StageExecutor, links: StageLinks) -> StageLoaded:
         kv_tokens_capacity=executor.kv.tokens_capacity,
         weights_bytes=executor.weights_bytes,
         state_slots=executor.state_slots,
+        kv_dtype=executor.kv_dtype,
     )
 
 

@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal
 
 from annotated_types import Ge, Le, MaxLen
 
+from molink.checkpoint.model_shape import KvDtype
 from molink.errors import FrameError
 from molink.wire.curve_keys import CurveKeys, check_keys
 from molink.wire.schema import Inline, Kinds, Rules, Schema
@@ -82,6 +83,7 @@ class StageWork:
     kv_tokens: int | None = None
     """KV capacity wanted; None lets the stage choose from the memory that is free."""
     threads: Annotated[int, Ge(1), Le(1024)] = 1
+    kv_dtype: KvDtype = "auto"
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +92,9 @@ class LoadStage:
 
     model: str
     """A local directory, or a hub id."""
-    work: Annotated[StageWork, Inline(("layers", "device", "dtype", "threads", "kv_tokens"))]
+    work: Annotated[
+        StageWork, Inline(("layers", "device", "dtype", "threads", "kv_tokens", "kv_dtype"))
+    ]
     address: str
     """Where its links listen, an IPv4 address or a name of the stage's own machine."""
     stages_here: int = 1
@@ -175,6 +179,7 @@ class StageLoaded:
     weights_bytes: int
     state_slots: int | None = None
     """Requests whose states it can keep at a time; None: its layers keep none."""
+    kv_dtype: KvDtype = "auto"
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ PACKAGES = ("molink", "scheduler/molink_scheduler", "agent/molink_agent", "sim/m
 OPTIONS = {
     "serve": (
         "--host --port --link --hosts --nodes --layers --dtype --device --threads --max-model-len "
-        "--kv-tokens --micro-batches --policy --upload-mbps --wire --span-tokens --event-log "
+        "--kv-tokens --kv --micro-batches --policy --upload-mbps --wire --span-tokens --event-log "
         "--no-keys --allowed-host --tool-parser --reasoning-parser --log-format --trace-file "
         "--otlp --quiet --cors-origin --strict --served-model-name"
     ),
@@ -26,7 +26,7 @@ OPTIONS = {
         "--host --port --public-host --broker --broker-port --relay-port --relay "
         "--relay-secret-file --agents-port --broker-users --tls-cert --tls-key --tls-ca "
         "--min-nodes --wait --tpot-ms --context-tokens --prompt-tokens --answer-tokens --split "
-        "--weights-mbps --data-dir --dtype --max-model-len --micro-batches --policy --wire "
+        "--weights-mbps --data-dir --dtype --kv --max-model-len --micro-batches --policy --wire "
         "--span-tokens --no-keys --allowed-host --tool-parser --reasoning-parser --log-format "
         "--trace-file --otlp --quiet "
         "--cors-origin --strict --served-model-name"
@@ -36,7 +36,7 @@ OPTIONS = {
     "import": "--out --weights --group --config --quiet --json",
     "plan": (
         "--nodes --url --tpot-ms --context-tokens --prompt-tokens --answer-tokens --split --rings "
-        "--json --key"
+        "--json --key --kv"
     ),
     "generate": "--url --key --max-tokens --temperature --top-p --top-k --seed --stop",
     "relay": "--host --port --secret-file",

@@ -95,6 +95,18 @@ def test_a_known_name_needs_no_file():
     assert cost.layers == 32 and cost.uniform and cost.layer_bytes[0] == 404_750_336
 
 
+@pytest.mark.parametrize("element_bytes", [2, 4])
+def test_kv_in_int8_takes_a_byte_a_number_and_two_a_scale(tmp_path, element_bytes):
+    directory = write_model(tmp_path / "m", TENSORS)
+    for model in ("llama-3-8b", directory):
+        planned = planned_model(model, "int8")
+        shape, cost = planned.shape, planned.costs[element_bytes]
+        assert cost.kv_bytes == 2 * shape.kv_heads * (shape.head_size + 2)
+        plain = planned_model(model).costs[element_bytes]
+        assert plain.kv_bytes == 2 * shape.kv_heads * shape.head_size * element_bytes
+        assert plain.layer_bytes == cost.layer_bytes
+
+
 @pytest.mark.parametrize(
     "content", [b"", b"\xff" * 20, b"\x02\0\0\0\0\0\0\0[]", b"\x09\0\0\0\0\0\0\0" + b'{"a": {}}']
 )

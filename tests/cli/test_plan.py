@@ -5,6 +5,7 @@ import json
 import pytest
 from click.testing import CliRunner
 
+from molink.checkpoint.model_config import KNOWN_CONFIGS
 from molink.cli.main import cli
 from molink.errors import UserError
 
@@ -42,6 +43,7 @@ def test_rings_and_standbys_in_words(nodes):
     assert "anna │ 0-10 │" in flat and "ben │ 10-32 │" in flat
     assert "Within 250 ms per token: 17 users at once, " in flat
     assert "Bottleneck: the memory of ben, full with 36,187 tokens." in flat
+    assert "To fetch once: 14.4 GiB; ben takes longest, 14 min on its line." in flat
     assert "Standby: old would lengthen every token by " in flat
     assert "Standby: tiny lends too little memory for one layer" in flat
 
@@ -96,6 +98,24 @@ def test_nobody_within_the_bound_is_said(nodes):
     flat = " ".join(run("qwen-7b", "--nodes", nodes, "--tpot-ms", 20).split())
     assert "No user within 20 ms per token." in flat
     assert "of a lonely token's" in flat
+
+
+def test_four_bits_fit_where_sixteen_do_not(tmp_path):
+    """A card of 8 GiB, and a model of 7.6 billion weights."""
+    nodes, model = tmp_path / "nodes.toml", tmp_path / "model"
+    nodes.write_text(PC.format("anna", "rtx3060", 40) + "lends_gib = 8\n")
+    model.mkdir()
+    plain = KNOWN_CONFIGS["qwen2.5-7b"]
+    (model / "config.json").write_text(json.dumps(plain))
+    assert "GiB more are needed" in refused(model / "config.json", "--nodes", nodes)
+    scheme = {"quant_method": "awq", "bits": 4, "group_size": 128}
+    (model / "config.json").write_text(json.dumps({**plain, "quantization_config": scheme}))
+    output = run(model / "config.json", "--nodes", nodes)
+    assert "│   0-28 │ 5.3 GiB │" in output
+    small = nodes.read_text().replace("lends_gib = 8", "lends_gib = 4")
+    nodes.write_text(small)
+    sentence = refused(model / "config.json", "--nodes", nodes)
+    assert sentence.startswith("model does not fit: this PC is not enough: of 28 layers")
 
 
 def test_a_model_that_is_too_large(nodes):

@@ -8,6 +8,7 @@ import torch
 from tests.executor.quantized.checkpoints import save_gpt_oss, save_quantized
 from tests.executor.quantized.formats import FORMATS
 from tests.executor.tiny_models import generate
+from tests.importing.gguf_models import save_gguf
 
 PROMPTS = [[5, 9, 70, 11], [3] * 21, [150, 7]]
 
@@ -46,3 +47,10 @@ def test_a_scheme_that_is_not_read(tools, tmp_path):
     assert "bitsandbytes" in result.stderr
     assert "take a version of it" in result.stderr
     assert "Traceback" not in result.stderr
+
+
+async def test_an_imported_gguf_file_over_three_processes(tools, tmp_path):
+    reference = save_gguf("llama", tmp_path / "m.gguf")
+    result = tools.run_molink("import", str(tmp_path / "m.gguf"), "--out", str(tmp_path / "new"))
+    assert result.returncode == 0, result.stderr
+    await check(tools, tmp_path / "new", reference)

@@ -14,9 +14,14 @@ GREEDY = SamplingParams(max_tokens=64, temperature=0.0)
 
 
 def load_stages(
-    directory: Path, cuts: tuple[int, ...], dtype: str = "float32", *, self_test: bool = False
+    directory: Path,
+    cuts: tuple[int, ...],
+    dtype: str = "float32",
+    *,
+    self_test: bool = False,
+    kv_dtype: str = "auto",
 ) -> list[StageExecutor]:
-    options = {"dtype": dtype, "kv_tokens": 1024, "self_test": self_test}
+    options = {"dtype": dtype, "kv_tokens": 1024, "self_test": self_test, "kv_dtype": kv_dtype}
     return [cpu_stage(directory, range(start, end), **options) for start, end in pairwise(cuts)]
 
 

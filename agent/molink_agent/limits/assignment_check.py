@@ -59,7 +59,7 @@ def refusal_of_work(work: AssignedWork, loan: Loan, size: StageSize | None = Non
     if size is None:
         return ""
     number_bytes = ELEMENT_BYTES.get(work.dtype, loan.element_bytes)
-    held = size.held_bytes(number_bytes, work.kv_tokens)
+    held = size.held_bytes(number_bytes, work.kv_tokens, work.kv_dtype)
     return _too_large(f"Layers {start} to {stop - 1}", held, loan)
 
 

@@ -5,10 +5,11 @@ from typing import TYPE_CHECKING
 
 import click
 
-from molink.cli.options import auto_or_count, key_option
+from molink.cli.options import auto_or_count, key_option, kv_option
 from molink.errors import UserError
 
 if TYPE_CHECKING:
+    from molink.checkpoint.model_shape import KvDtype
     from molink_scheduler.placement import Goal, Plan
 
 __all__ = ["plan"]
@@ -71,6 +72,7 @@ PLAN_TIMEOUT_S = 30.0
     callback=lambda context, option, value: auto_or_count("--rings", value),
     help="Most rings; auto takes as many as serve the most users.",
 )
+@kv_option
 @click.option("--json", "as_json", is_flag=True, help="Print the plan as JSON.")
 def plan(
     model: str | None,
@@ -83,6 +85,7 @@ def plan(
     answer_tokens: int,
     split: str | None,
     rings_max: int | None,
+    kv_dtype: "KvDtype",
     as_json: bool,
 ) -> None:
     """Show how MODEL would be spread over a set of PCs, and forecast what they would do with it.
@@ -105,7 +108,7 @@ def plan(
         raise UserError("Give MODEL and --nodes FILE, or --url of a running coordinator.")
     else:
         goal = _goal(tpot_ms, context_tokens, prompt_tokens, answer_tokens)
-        name, found = _make_plan(model, nodes_path, goal, split, rings_max)
+        name, found = _make_plan(model, nodes_path, goal, split, rings_max, kv_dtype)
     if as_json:
         click.echo(json.dumps(plan_fields(found, name), indent=2))
     else:
@@ -113,14 +116,19 @@ def plan(
 
 
 def _make_plan(
-    model: str, nodes_path: Path, goal: "Goal", split: str | None, rings_max: int | None
+    model: str,
+    nodes_path: Path,
+    goal: "Goal",
+    split: str | None,
+    rings_max: int | None,
+    kv_dtype: "KvDtype",
 ) -> "tuple[str, Plan]":
     from molink.checkpoint.layer_sizes import planned_model
     from molink.config.node_file import read_node_file
     from molink.models import DEMO_MODEL_DIR
 
     nodes = read_node_file(nodes_path)
-    planned = planned_model(str(DEMO_MODEL_DIR) if model == "demo" else model)
+    planned = planned_model(str(DEMO_MODEL_DIR) if model == "demo" else model, kv_dtype)
     return planned.name, nodes.plan(planned, goal, split, rings_max)
 
 

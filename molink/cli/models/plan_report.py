@@ -17,7 +17,7 @@ def print_plan(plan: Plan, model: str, console: Console) -> None:
     """A table and two sentences for each ring, then one for each standby."""
     for number, ring in enumerate(plan.rings):
         console.print(_table(ring, f"{model}, ring {number}"))
-        for line in _ring_lines(plan, ring):
+        for line in (*_ring_lines(plan, ring), *_fetch_lines(ring)):
             print_line(console, line)
     if len(plan.rings) > 1:
         print_line(console, f"All {len(plan.rings)} rings: {_load(plan.users, plan.tokens_per_s)}.")
@@ -60,6 +60,23 @@ def _ring_lines(plan: Plan, ring: Forecast) -> list[str]:
         f"{alone}.",
         f"Bottleneck: {ring.bottleneck}.",
     ]
+
+
+def _fetch_lines(ring: Forecast) -> list[str]:
+    """What PCs download before the ring serves; nothing of a coordinator that does not say it."""
+    total = sum(stage.fetched_bytes for stage in ring.stages)
+    if not total:
+        return []
+    sentence = f"To fetch once: {total / GIB:.1f} GiB"
+    timed = [(stage.fetch_s, stage.name) for stage in ring.stages if stage.fetch_s is not None]
+    if not timed:
+        return [f"{sentence}."]
+    longest_s, name = max(timed)
+    return [f"{sentence}; {name} takes longest, {_minutes(longest_s)} on its line."]
+
+
+def _minutes(seconds: float) -> str:
+    return "under a minute" if seconds < 60 else f"{seconds / 60:.0f} min"
 
 
 def _load(users: int, tokens_per_s: float) -> str:

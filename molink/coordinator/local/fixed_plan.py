@@ -158,6 +158,7 @@ def _work(settings: ServeSettings, path: str, layers: tuple[int, int]) -> Assign
         dtype=settings.dtype,
         kv_tokens=settings.kv_tokens,
         threads=settings.threads,
+        kv_dtype=settings.kv_dtype,
         weights=WeightsSource(model=public_name(path)),
     )
 

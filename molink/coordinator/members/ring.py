@@ -206,6 +206,10 @@ class AgentStage:
             raise self.fail(f"{self.name} has room for {given} tokens, {wanted or 1} were planned.")
         if loaded.state_slots == 0:
             raise self.fail(f"{self.name} has room for the states of no request.")
+        if work is not None and loaded.kv_dtype != work.kv_dtype:
+            raise self.fail(
+                f"{self.name} does not keep KV as {work.kv_dtype}: update MoLink there."
+            )
         if self.assignment.stage == 0 and loaded.coordinator_port is None:
             raise self.fail(f"{self.name} does not listen for the coordinator.")
         return loaded

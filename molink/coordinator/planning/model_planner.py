@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 
 from molink.checkpoint.description import ModelDescription
 from molink.checkpoint.layer_sizes import planned_model
+from molink.checkpoint.model_shape import KvDtype
 from molink.config.settings import UpSettings
 from molink.control.messages.payloads import (
     AssignedWork,
@@ -172,6 +173,7 @@ class FactsMaker:
             head_row_s=head_row_s,
             head_fixed_s=head_fixed_s,
             upload_bytes_per_s=_upload_bytes_per_s(profile, seen_mbps),
+            download_bytes_per_s=profile.download_mbps * 1e6 / 8,
             kv_scale=self.kv_scale(device),
             tables_scale=self.tables_scale(device),
             name=node.name,
@@ -235,6 +237,8 @@ class ModelPlanner:
     weights: WeightsSource
     split: str = "planned"
     """As `--split`."""
+    kv_dtype: KvDtype = "auto"
+    """As `--kv`."""
 
     @classmethod
     def of(
@@ -246,10 +250,11 @@ class ModelPlanner:
     ) -> "ModelPlanner":
         """For the model at a path or on the hub. Raises UserError when its sizes are not known."""
         stored = ELEMENT_BYTES.get(description.dtype, 2)
-        planned = planned_model(path)
+        planned = planned_model(path, settings.kv_dtype)
         output_layers = 2 * planned.shape.head_parameters / planned.shape.row_flops
         facts = FactsMaker(planned.costs, stored, settings.dtype, output_layers)
-        return cls(facts, goal_of(settings, description), weights, settings.split)
+        goal = goal_of(settings, description)
+        return cls(facts, goal, weights, settings.split, settings.kv_dtype)
 
     @property
     def cost(self) -> ModelCost:
@@ -318,6 +323,7 @@ class ModelPlanner:
             kv_tokens=stage.kv_tokens,
             threads=device.threads,
             weights=self.weights,
+            kv_dtype=self.kv_dtype,
         )
 
     def _kv_bytes(self, layers: tuple[int, int]) -> int:

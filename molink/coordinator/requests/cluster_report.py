@@ -84,6 +84,7 @@ def _stage(stage: AgentStage) -> dict[str, Any]:
         "layers": list(stage.layers),
         "device": loaded.device,
         "dtype": loaded.dtype,
+        "kv_dtype": loaded.kv_dtype,
         "weights_bytes": loaded.weights_bytes,
         "kv_tokens_capacity": loaded.kv_tokens_capacity,
         "kv_tokens_used": health.kv_tokens_used if health else 0,

@@ -17,7 +17,8 @@ from dataclasses import dataclass, field
 
 import torch
 
-from molink.executor.attention.kv_rows import KvDtype, KvRows
+from molink.checkpoint.model_shape import KvDtype
+from molink.executor.attention.kv_rows import KvRows
 from molink_scheduler.kv.blocks import BLOCK_TOKENS
 
 __all__ = ["KvPool", "LayerKv"]

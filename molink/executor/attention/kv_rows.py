@@ -13,15 +13,13 @@ Shapes: S slots, N tokens, T rows of a step, K kv heads, A size of a key or valu
 """
 
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 import torch
 
-__all__ = ["KvDtype", "KvRows", "quantize", "zero_pages"]
+from molink.checkpoint.model_shape import KvDtype
 
-KvDtype = Literal["auto", "int8"]
-"""How KV is kept: as the model computes, or in int8."""
+__all__ = ["KvRows", "quantize", "zero_pages"]
 
 CODE_MAX = 127
 """Codes are symmetric: -128 is not used."""

@@ -2,7 +2,8 @@
 
 A layer takes as long with random codes as with real ones. Which modules are quantized is guessed as
 published checkpoints have it: all linear layers and experts, but routers and gates of one output;
-in MXFP4 experts alone.
+in MXFP4 experts alone. Types of an imported GGUF file stand in the names of its tensors, which a
+probe has not: it takes Q4_K, four bits in groups of 32.
 """
 
 from math import gcd
@@ -10,6 +11,7 @@ from math import gcd
 import torch
 from torch import nn
 
+from molink.checkpoint.model_config import GGUF_GROUP
 from molink.checkpoint.quantized.declared import DeclaredQuantization
 from molink.checkpoint.quantized.stored_weight import GROUPS_4BIT
 from molink.executor.experts import STACK_NAMES, ExpertStack, is_experts
@@ -82,7 +84,8 @@ def _random_weight(
     outputs: int, inputs: int, declared: DeclaredQuantization, dtype: torch.dtype
 ) -> QuantizedWeight | None:
     """None for a matrix whose rows have no groups of the declared size."""
-    shared = gcd(declared.group or inputs, inputs)
+    wanted = GGUF_GROUP if declared.method == "gguf" else declared.group
+    shared = gcd(wanted or inputs, inputs)
     group = next((size for size in GROUPS_4BIT if shared % size == 0), None)
     if declared.method == "mxfp4":
         return _mxfp4(outputs, inputs) if inputs % MXFP4_GROUP == 0 else None

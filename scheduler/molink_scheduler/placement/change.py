@@ -76,7 +76,7 @@ def change_cost(
     for stage in (one for ring in new.rings if _shape(ring) not in stay for one in ring.stages):
         start, end = stage.layers
         has = range(*present.layers_of.get(stage.node_id, (0, 0)))
-        missing = sum(model.layer_bytes[n] for n in range(start, end) if n not in has)
+        missing = sum(model.fetched_layers[n] for n in range(start, end) if n not in has)
         rate = download_bytes_per_s.get(stage.node_id, 0.0)
         if missing:
             slow = rate < DOWNLOAD_FLOOR_BYTES_PER_S

@@ -44,6 +44,10 @@ class StageForecast:
     """Share of the time that the device computes, decode and prompts."""
     link_busy_share: float
     """Share of the time that the link to the next stage sends."""
+    fetched_bytes: int = 0
+    """Weights as they are downloaded: of quantized ones the file and the memory differ."""
+    fetch_s: float | None = None
+    """Seconds of that download on the node's line; None: its rate is not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,6 +209,7 @@ class _Ring:
             model.stage_bytes(start, end, node.tables_scale)
             for node, (start, end) in zip(self.problem.nodes, pairwise(self.ends), strict=True)
         ]
+        fetched = [model.fetched_bytes(start, end) for start, end in pairwise(self.ends)]
         return tuple(
             StageForecast(
                 node_id=node.id,
@@ -215,6 +220,8 @@ class _Ring:
                 memory_bytes=node.memory_bytes,
                 used_bytes=weights[place]
                 + users * self.problem.user_bytes[place] * self.counts[place],
+                fetched_bytes=fetched[place],
+                fetch_s=fetched[place] / rate if (rate := node.download_bytes_per_s) else None,
                 step_s=self.model.stages[place].fixed_s + rows * self.model.stages[place].row_s,
                 busy_share=busy[place],
                 link_busy_share=wires[place],

@@ -63,6 +63,13 @@ class ModelCost:
     """What a row takes in each layer, in that of the layer which nodes measure; empty: as much in
     all. It differs where some layers have experts and others none."""
 
+    layer_file_bytes: tuple[int, ...] = ()
+    """Weights of each layer as they are fetched; empty: as in memory. Quantized ones differ."""
+    head_file_bytes: int | None = None
+    """The embedding table as it is fetched; None: as in memory."""
+    tail_file_bytes: int | None = None
+    """The same of what the last stage has beside its layers."""
+
     def __post_init__(self) -> None:
         if not self.layer_bytes or min(*self.layer_bytes, self.kv_bytes, self.row_bytes) < 1:
             raise ValueError("a model has layers, and bytes in each, in KV and in a row")
@@ -70,6 +77,8 @@ class ModelCost:
             raise ValueError("tables have no less than 0 bytes")
         if self.layer_work and len(self.layer_work) != len(self.layer_bytes):
             raise ValueError("layer_work has a number for each layer, or none at all")
+        if self.layer_file_bytes and len(self.layer_file_bytes) != len(self.layer_bytes):
+            raise ValueError("layer_file_bytes has a number for each layer, or none at all")
         if not all(0 < work < 1e3 for work in self.layer_work):
             raise ValueError("a layer's work is above 0, and below 1,000 measured layers")
 
@@ -94,6 +103,20 @@ class ModelCost:
         ends = self.ends_bytes(start == 0, end == self.layers)
         return sum(self.layer_bytes[start:end]) + round(ends * tables_scale)
 
+    @property
+    def fetched_layers(self) -> tuple[int, ...]:
+        """Bytes of each layer as it is fetched."""
+        return self.layer_file_bytes or self.layer_bytes
+
+    def fetched_bytes(self, start: int, end: int) -> int:
+        """What a node downloads for the stage with layers [start, end)."""
+        head = self.head_bytes if self.head_file_bytes is None else self.head_file_bytes
+        tail = self.tail_bytes if self.tail_file_bytes is None else self.tail_file_bytes
+        is_head, is_tail = start == 0, end == self.layers
+        both_tied = is_head and is_tail and self.tied
+        ends = max(head, tail) if both_tied else head * is_head + tail * is_tail
+        return sum(self.fetched_layers[start:end]) + ends
+
 
 @dataclass(frozen=True, slots=True)
 class NodeFacts:
@@ -116,6 +139,8 @@ class NodeFacts:
     """Output matrix whatever the rows, on the tail; 0 where `head_row_s` has it."""
     upload_bytes_per_s: float = RATE_MAX_BYTES_PER_S
     """Measured rate or the owner's cap, whichever is less."""
+    download_bytes_per_s: float = 0.0
+    """At which it fetches weights; 0: unknown."""
     kv_scale: float = 1.0
     """What KV takes of `memory_bytes`, in the model's bytes. That memory counts in layers: where a
     node's numbers are wider than the model's, KV and tables grow more than quantized layers."""
@@ -135,6 +160,8 @@ class NodeFacts:
         put(self, "decode_row_s", max(self.decode_row_s, 1 / ROWS_PER_S_MAX))
         put(self, "prefill_row_s", max(self.prefill_row_s, 1 / ROWS_PER_S_MAX))
         put(self, "upload_bytes_per_s", _rate(self.upload_bytes_per_s))
+        download = _between(self.download_bytes_per_s, 0.0, RATE_MAX_BYTES_PER_S, worst=0.0)
+        put(self, "download_bytes_per_s", download)
         for key in ("kv_scale", "tables_scale"):
             put(self, key, _between(getattr(self, key), *SCALES, worst=SCALES[1]))
         put(self, "name", self.name or self.id)

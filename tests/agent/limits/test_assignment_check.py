@@ -21,7 +21,7 @@ from molink_agent.limits.limits import GB
 
 SOURCE = WeightsSource(model="org/model")
 LOAN = Loan("cuda:1", threads=2, memory_bytes=8 * GB, model="org/model")
-SIZE = StageSize(weights=2**30, code_bytes=0, kv_values=1024)
+SIZE = StageSize(weights=2**30, code_bytes=0, kv_values=1024, kv_vectors=16)
 
 
 def work(**changes) -> AssignedWork:
@@ -39,6 +39,8 @@ def work(**changes) -> AssignedWork:
 def test_what_keeps_to_all_limits_is_carried_out():
     assert refusal_of_work(work(), LOAN) == ""
     assert refusal_of_work(work(), LOAN, SIZE) == ""
+    twice = work(kv_tokens=5 * 2**20, kv_dtype="int8")
+    assert refusal_of_work(twice, LOAN, SIZE) == ""
 
 
 @pytest.mark.parametrize(
@@ -55,6 +57,7 @@ def test_what_keeps_to_all_limits_is_carried_out():
         ({"weights": WeightsSource(model="org/other")}, "another model"),
         ({"kv_tokens": 4 * 2**20}, "Layers 3 to 8 would take 10 GB of cuda:1, lent are 8 GB"),
         ({"dtype": "float32", "kv_tokens": 2 * 2**20}, "would take 12 GB"),
+        ({"kv_tokens": 8 * 2**20, "kv_dtype": "int8"}, "would take 10.2 GB"),
     ],
 )
 def test_what_passes_a_limit_is_refused_in_one_sentence(changes, says):
@@ -88,12 +91,14 @@ WORKS = st.builds(
     kv_tokens=st.none() | st.integers(-(2**60), 2**60),
     threads=st.integers(1, 1024),
     weights=st.sampled_from([SOURCE, WeightsSource(model="org/other")]),
+    kv_dtype=st.sampled_from(["auto", "int8"]),
 )
 SIZES = st.builds(
     StageSize,
     weights=st.integers(0, 2**40),
     code_bytes=st.integers(0, 2**40),
     kv_values=st.integers(1, 2**20),
+    kv_vectors=st.integers(1, 2**14),
 )
 
 
@@ -107,7 +112,10 @@ def test_nothing_that_is_accepted_passes_any_limit(asked, loan, size):
     assert loan.model in (None, asked.weights.model)
     assert 0 <= asked.layers[0] < asked.layers[1] and asked.kv_tokens >= 1
     number = {"float32": 4, "bfloat16": 2, "float16": 2}.get(asked.dtype, loan.element_bytes)
-    held = size.code_bytes + number * (size.weights + size.kv_values * asked.kv_tokens)
+    token = size.kv_values * number
+    if asked.kv_dtype == "int8":
+        token = size.kv_values + 2 * size.kv_vectors
+    held = size.code_bytes + number * size.weights + token * asked.kv_tokens
     assert held <= loan.memory_bytes * (1 + PLANNED_WITHOUT_SHARE)
 
 
@@ -156,5 +164,7 @@ def test_the_size_of_a_stage_is_that_of_its_files(tmp_path):
     )
     size = stage_size(tmp_path, 3)
     shape = model_shape(tmp_path)
-    assert size == StageSize(weights=200, code_bytes=50, kv_values=3 * shape.kv_values)
+    vectors = 3 * 2 * shape.kv_heads
+    assert size == StageSize(200, 50, kv_values=3 * shape.kv_values, kv_vectors=vectors)
     assert size.held_bytes(4, 10) == 50 + 4 * (200 + 30 * shape.kv_values)
+    assert size.held_bytes(4, 10, "int8") == 50 + 800 + 30 * shape.kv_values + 20 * vectors

@@ -96,6 +96,7 @@ def test_the_load_that_is_planned_for(tmp_path, options, expected):
     "options, sentence",
     [
         ({"split": "odd"}, "--split must be one of planned, even, got 'odd'"),
+        ({"kv_dtype": "int4"}, "--kv must be one of auto, int8, got 'int4'"),
         ({"prompt_tokens": -1}, "--prompt-tokens must be 0 to 131072"),
         ({"answer_tokens": 0}, "--answer-tokens must be 1 to 131072"),
     ],

@@ -33,7 +33,11 @@ async def test_a_node_whose_links_answer_nothing_rests_and_those_who_call_it_do_
 
 
 IMPOSSIBLE = {"port": 0}, {"port": 2**17}, {"coordinator_port": -1}, {"weights_bytes": "x"}
-LESS_THAN_PLANNED = {"kv_tokens_capacity": 1}, {"coordinator_port": None}
+LESS_THAN_PLANNED = (
+    {"kv_tokens_capacity": 1},
+    {"coordinator_port": None},
+    {"kv_dtype": "int8"},
+)
 
 
 @pytest.mark.parametrize("line", [*IMPOSSIBLE, *LESS_THAN_PLANNED])

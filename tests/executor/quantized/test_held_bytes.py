@@ -5,14 +5,18 @@ from itertools import pairwise
 import pytest
 
 from molink.checkpoint.layer_sizes import planned_model
+from molink.checkpoint.safetensors_header import read_header
 from molink.checkpoint.stage_size import stage_size
 from molink.executor.cpu.native_kernel import AVX2, AVX512, native_library
+from molink.importing.gguf_file import import_gguf
 from tests.executor.cpu_stages import cpu_stage
+from tests.executor.quantized.blocks import TYPES
 from tests.executor.quantized.checkpoints import save_gpt_oss, save_quantized
 from tests.executor.quantized.formats import FORMATS
 from tests.executor.tiny_models import save_tiny
 from tests.executor.tiny_wrappers import LAYERS as TEXT_LAYERS
 from tests.executor.tiny_wrappers import save_wrapper
+from tests.importing.gguf_models import save_gguf
 
 LAYERS = 3
 CUTS = (0, 1, LAYERS)
@@ -40,7 +44,11 @@ def stages_hold(directory, dtype, cuts=CUTS):
 @pytest.mark.parametrize("name", FORMATS)
 def test_every_format(name, tmp_path):
     save_quantized("llama", tmp_path, FORMATS[name], **SIZES)
-    assert stages_hold(tmp_path, "bfloat16").measured
+    planned = stages_hold(tmp_path, "bfloat16")
+    assert planned.measured
+    tables = [read_header(path) for path in tmp_path.glob("*.safetensors")]
+    stored = sum(one.stop - one.start for table in tables for one in table.tensors)
+    assert sum(planned.cost.fetched_bytes(*cut) for cut in pairwise(CUTS)) == stored
 
 
 @needs_kernels
@@ -59,6 +67,14 @@ def test_who_lends_a_pc_counts_the_same(name, tmp_path):
 def test_experts_in_mxfp4(dtype, tmp_path):
     save_gpt_oss(tmp_path, **SIZES)
     stages_hold(tmp_path, dtype)
+
+
+@needs_kernels
+@pytest.mark.parametrize("name", TYPES)
+def test_every_type_of_block(name, tmp_path):
+    save_gguf("llama", tmp_path / "m.gguf", [name], num_hidden_layers=LAYERS)
+    import_gguf(tmp_path / "m.gguf", tmp_path / "out", None, lambda done, total: None)
+    stages_hold(tmp_path / "out", "bfloat16")
 
 
 @pytest.mark.skipif(not (kernels_run or native_library(AVX2)), reason="no kernels here")

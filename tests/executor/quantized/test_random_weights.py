@@ -5,9 +5,11 @@ import torch
 
 from molink.checkpoint.layer_sizes import planned_model
 from molink.executor.cpu.native_kernel import AVX512, native_library
+from molink.importing.gguf_file import import_gguf
 from molink.stage.step_probe import _line, _random_stage, probe_steps
 from tests.executor.quantized.checkpoints import save_gpt_oss, save_quantized
 from tests.executor.quantized.formats import FORMATS
+from tests.importing.gguf_models import save_gguf
 
 SIZES = {"hidden_size": 256, "intermediate_size": 384, "num_hidden_layers": 3}
 
@@ -38,6 +40,13 @@ def test_experts_are_timed_in_their_format(tmp_path):
     is_timed_in_its_format(tmp_path / "int4", "bfloat16", 2)
     save_gpt_oss(tmp_path / "fp4", **SIZES)
     is_timed_in_its_format(tmp_path / "fp4", "bfloat16", 2)
+
+
+@needs_kernels
+def test_an_imported_gguf_file_is_timed_in_four_bits(tmp_path):
+    save_gguf("llama", tmp_path / "m.gguf", ["q4_k"], num_hidden_layers=3)
+    import_gguf(tmp_path / "m.gguf", tmp_path / "out", None, lambda done, total: None)
+    is_timed_in_its_format(tmp_path / "out", "float32", 4)
 
 
 def test_times_come_from_the_config_alone(tmp_path):

@@ -96,6 +96,13 @@ def test_a_ring_beside_the_others_costs_nobody_a_pause():
     assert worth_changing(NOW, new, cost).change
 
 
+def test_what_is_downloaded_is_counted_as_it_is_fetched():
+    """Memory and file differ where weights are quantized."""
+    model = replace(MODEL, layer_file_bytes=(9 * 10**8,) * 4)
+    new = plan(NOW.rings[0], ring("cd", [2, 2]))
+    assert change_cost(NOW, new, model, {"c": 1e7, "d": 2e7}).prepare_s == 180.0
+
+
 def test_layers_that_a_node_has_are_not_downloaded():
     new = plan(ring("abc", [1, 2, 1]))  # b had layers 2 and 3 and takes 1 and 2; c comes in
     cost = change_cost(NOW, new, MODEL, {"b": 1e7, "c": 1e9})

@@ -17,9 +17,9 @@ from typing import get_args
 import click
 import torch
 
+from molink.checkpoint.model_shape import KvDtype
 from molink.executor.attention.attention_math import AttentionVariant, attend_packed
 from molink.executor.attention.kv_pool import KvPool, LayerKv
-from molink.executor.attention.kv_rows import KvDtype
 from molink.executor.attention.step_plan import KeyRange
 from molink.executor.cpu.native_attention import kernels_for, key_ranges
 from tools.experiments.harness.experiment import experiment, markdown_table, show, write_report
@@ -130,3 +130,7 @@ def _time(copies: list[Callable[[], None]]) -> float:
         for copy in copies:
             copy()
         return (time.process_time() - began) / len(copies) * 1e3
+
+
+if __name__ == "__main__":
+    main()
