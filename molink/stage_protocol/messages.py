@@ -10,7 +10,7 @@ import math
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
-from annotated_types import Ge, Le, MaxLen
+from annotated_types import Ge, Le, MaxLen, Predicate
 
 from molink.checkpoint.model_shape import KvDtype
 from molink.errors import FrameError
@@ -72,14 +72,18 @@ STEPS_MAX = 128
 """Steps in one report: two seconds of a quick stage, 3 KB."""
 
 
+Name = Annotated[str, MaxLen(20), Predicate(str.isprintable)]
+"""Of a device or a number format; it is printed where a stage runs."""
+
+
 @dataclass(frozen=True, slots=True)
 class StageWork:
     """Layers that a stage holds, and how it computes them."""
 
     layers: tuple[int, int]
     """[start, end)."""
-    device: Annotated[str, MaxLen(20)]
-    dtype: Annotated[str, MaxLen(20)]
+    device: Name
+    dtype: Name
     kv_tokens: int | None = None
     """KV capacity wanted; None lets the stage choose from the memory that is free."""
     threads: Annotated[int, Ge(1), Le(1024)] = 1

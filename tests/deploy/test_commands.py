@@ -35,6 +35,7 @@ EXPECTED = {
     "agent status": {"--json", "--data-dir"},
     "dashboard": {"--url"},
     "generate": {"--max-tokens"},
+    "import": {"--config", "--group", "--weights"},
     "invite": {"--expires", "--uses", "--name"},
     "invite list": set(),
     "invite revoke": set(),
@@ -43,7 +44,7 @@ EXPECTED = {
     "key revoke": set(),
     "node list": {"--json"},
     "node remove": set(),
-    "plan": {"--json", "--nodes", "--url"},
+    "plan": {"--json", "--kv", "--nodes", "--url"},
     "relay": {"--port", "--secret-file"},
     "up": {
         "--host",

@@ -19,6 +19,8 @@ NOT_RUN = {
     r"(sudo )?\S*python3? -m tools\.experiments\..*": "minutes to hours, some as root; "
     "tests/experiments/test_documented_commands.py starts each and checks its options",
     r"python tools/random_llama\.py .*": "writes 180 MB; the experiments' tests make smaller ones",
+    r"molink import .*": "models of gigabytes; tests/importing imports small ones",
+    r"molink serve Qwen3-8B-int4": "the folder that the import above it makes",
     r"molink bench .*": "ten minutes; tests/bench runs shorter ones",
     r"molink sim paper .*": "a trace that is to be downloaded; tests/sim/paper makes one",
     r"molink sim compare .*": "minutes, of which a real ring takes most; tests/sim/validation",
