@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: venv test lint types contracts tests docs models fuzz lock sbom demo clean
+.PHONY: venv test lint types contracts tests pages docs models fuzz lock sbom demo clean
 
 venv: $(STAMP)
 
@@ -28,6 +28,10 @@ contracts: venv
 
 tests: venv
 	$(BIN)/python -m pytest
+
+# Types every command of the documents into a real cluster; some minutes, beyond those of `make test`.
+pages: venv
+	$(BIN)/python -m pytest -m pages tests/docs_site
 
 # The documents as a site, in build/site; broken links are errors. To read it: python -m http.server -d build/site
 docs: venv

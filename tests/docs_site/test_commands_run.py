@@ -2,7 +2,8 @@
 
 A real cluster of the demo model on loopback answers them: started, joined, watched and ended by the
 commands of the pages themselves. What cannot run here is named in not_run, with its reason; what
-stands between backticks within a sentence is parsed in test_commands_of_pages.
+stands between backticks within a sentence is parsed in test_commands_of_pages. They take some
+minutes, so `make pages` runs them and `make test` does not.
 """
 
 import platform
@@ -93,20 +94,24 @@ def cluster(coordinator):
     return coordinator
 
 
+@pytest.mark.pages
 def test_the_readme(story):
     story.follow("README.md", story.operator)
 
 
+@pytest.mark.pages
 def test_the_dashboard(cluster):
     cluster.follow("docs/dashboard.md", cluster.operator)
 
 
+@pytest.mark.pages
 def test_metrics(cluster):
     cluster.follow("docs/metrics.md", cluster.operator)
     cluster.operator.interrupt("server")
     assert checked(cluster.operator.folder / "trace.json")
 
 
+@pytest.mark.pages
 def test_simulating_and_planning(tmp_path):
     """Without a cluster; the list of PCs is the simulator's."""
     with ExitStack() as stack:
@@ -116,10 +121,12 @@ def test_simulating_and_planning(tmp_path):
             Story(alone).follow(page, alone)
 
 
+@pytest.mark.pages
 def test_operating(cluster):
     cluster.follow("docs/operating.md", cluster.operator)
 
 
+@pytest.mark.pages
 def test_volunteering(coordinator, tmp_path_factory):
     with ExitStack() as stack:
         volunteer = Reader(tmp_path_factory.mktemp("volunteer"), stack)
