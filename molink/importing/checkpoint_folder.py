@@ -48,7 +48,7 @@ class NewTensors:
 def one_tensor(
     name: str, dtype: str, shape: Sequence[int], size: int, pieces: Callable[[], Iterator[bytes]]
 ) -> NewTensors:
-    """A single tensor."""
+    """What writes one tensor of `size` bytes, piece by piece."""
     return NewTensors((StoredTensor(name, dtype, tuple(shape), 0, size),), pieces)
 
 

@@ -54,7 +54,7 @@ def pause(data_dir: str | None, as_json: bool) -> None:
 @data_dir_option
 @json_option
 def resume(data_dir: str | None, as_json: bool) -> None:
-    """Lend again."""
+    """Lend this PC again after `molink agent pause`."""
     _show(_ask(data_dir, command="resume"), as_json=as_json)
 
 

@@ -216,7 +216,7 @@ class _Walk:
         return value
 
     def numbers(self, scalar: struct.Struct, count: int) -> tuple[float, ...]:
-        """As many numbers."""
+        """`count` numbers of this type, one behind the other."""
         many = struct.Struct(f"<{count}{scalar.format.removeprefix('<')}")
         return many.unpack_from(self._data, self._step(many.size))
 

@@ -142,11 +142,12 @@ class FactsMaker:
         return lent_bytes * sum(self.cost.layer_bytes) // sum(there.layer_bytes)
 
     def kv_scale(self, device: Device) -> float:
-        """As `NodeFacts.kv_scale`."""
+        """KV bytes of a token on this device, as a multiple of what the plan counts."""
         return self._scale(device, self.cost.kv_bytes, self._cost_on(device).kv_bytes)
 
     def tables_scale(self, device: Device) -> float:
-        """As `NodeFacts.tables_scale`."""
+        """Bytes of embeddings and output head on this device, as a multiple of what the plan
+        counts."""
         return self._scale(device, self.cost.tail_bytes, self._cost_on(device).tail_bytes)
 
     def _scale(self, device: Device, bytes_here: int, bytes_there: int) -> float:

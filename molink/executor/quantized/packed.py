@@ -12,6 +12,7 @@ set, and they cannot be cut by rows.
 Shapes: N rows (outputs), K columns (inputs), g inputs of a group, G = K / g groups of a row.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, fields
 from typing import Self
@@ -44,7 +45,7 @@ BLOCK_ROWS = 256
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class QuantizedWeight:
+class QuantizedWeight(ABC):
     """Matrix [N, K] of few bits; its subclasses say how the bits become numbers."""
 
     codes: torch.Tensor
@@ -93,12 +94,13 @@ class QuantizedWeight:
             whole[start : start + BLOCK_ROWS] = block._unpacked()
         return whole
 
+    @abstractmethod
     def _group_count(self) -> int:
-        raise NotImplementedError
+        """Groups of a row."""
 
+    @abstractmethod
     def _unpacked(self) -> torch.Tensor:
         """The matrix in fp32."""
-        raise NotImplementedError
 
     def _check(self, groups: torch.Tensor, codes_type: torch.dtype) -> None:
         outputs, inputs = self.shape

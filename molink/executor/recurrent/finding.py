@@ -63,24 +63,24 @@ class ProbeCache(Cache):  # type: ignore[misc]
         self.calls[module] = (args, kwargs)
 
     def get_conv_state(self, layer_idx: int, state_idx: int = 0) -> None:
-        """No state."""
+        """Note who asks; there is no state yet, so None."""
         self._note(state_idx)
 
     def get_recurrent_state(self, layer_idx: int, state_idx: int = 0) -> None:
-        """No state."""
+        """Note who asks; there is no state yet, so None."""
         self._note(state_idx)
 
     def update_conv_state(
         self, conv_states: Any, layer_idx: int, state_idx: int = 0, **_: Any
     ) -> Any:
-        """What was given."""
+        """Note who asks, and hand back what was given: nothing stood before it."""
         self._note(state_idx)
         return conv_states
 
     def update_recurrent_state(
         self, recurrent_states: Any, layer_idx: int, state_idx: int = 0, **_: Any
     ) -> Any:
-        """What was given."""
+        """Note who asks, and hand back what was given: nothing stood before it."""
         self._note(state_idx)
         return recurrent_states
 
@@ -89,23 +89,23 @@ class ProbeCache(Cache):  # type: ignore[misc]
         return key_states, value_states
 
     def get_seq_length(self, *_: Any, **__: Any) -> int:
-        """No tokens."""
+        """0: no token has been cached."""
         return 0
 
     def get_query_offset(self, *_: Any, **__: Any) -> int:
-        """No tokens."""
+        """0: no token has been cached."""
         return 0
 
     def get_mask_sizes(self, query_length: int, *_: Any) -> tuple[int, int]:
-        """Those of the queries alone."""
+        """Length and offset of the keys: those of the queries alone."""
         return query_length, 0
 
     def has_previous_state(self, *_: Any, **__: Any) -> bool:
-        """Never."""
+        """False: every trial begins without state."""
         return False
 
     def is_recording_past(self, *_: Any, **__: Any) -> bool:
-        """Never."""
+        """False: nothing is kept to roll back to."""
         return False
 
 

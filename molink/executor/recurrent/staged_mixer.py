@@ -86,7 +86,7 @@ class RecurrentStep:
 
     @property
     def rows(self) -> int:
-        """T."""
+        """T: how many rows the step has."""
         return sum(span.tokens for span in self.spans)
 
     def calls(self, continues: bool) -> list[MixerCall]:

@@ -66,7 +66,7 @@ def main(out: Path, steady_s: float, stage: int) -> None:
     opened = Recording.open(recording)
     watched = _sight(opened, opened.times_s[0], began_at_s, ended_at_s, name)
     late = list(_late_sights(opened, began_at_s, ended_at_s, name))
-    _tell(out, name, began_at_s - opened.times_s[0], watched, late)
+    _write_sights(out, name, began_at_s - opened.times_s[0], watched, late)
 
 
 def _record(recording: Path, steady_s: float, stage: int) -> tuple[str, float, float]:
@@ -115,7 +115,7 @@ def _sight(opened: Recording, opened_at_s: float, began: float, ended: float, na
     return Sight(named_after_s, tuple(sorted(wrong)))
 
 
-def _tell(out: Path, name: str, began_s: float, watched: Sight, late: list[Sight]) -> None:
+def _write_sights(out: Path, name: str, began_s: float, watched: Sight, late: list[Sight]) -> None:
     waits = [one.named_after_s for one in late if one.named_after_s is not None]
     figures = {
         "slowed": name,
