@@ -80,22 +80,16 @@ class Metadata:
         tensor = self.tensor(name)
         if tensor is None or tensor.type.name != "F32":
             return None
-        data = np.memmap(self.header.path, np.uint8, "r")[tensor.start : tensor.stop]
+        data = np.memmap(tensor.path, np.uint8, "r")[tensor.start : tensor.stop]
         return data.view(np.float32).astype(np.float64)
 
 
 def gguf_model(header: GgufHeader) -> tuple[GgufModel, Metadata]:
-    """The model in a file. Raises UnsupportedModelError for an architecture that is not known, or
-    a file that is a part of one; CheckpointError for metadata that lack what any model has."""
+    """The model in a file. Raises UnsupportedModelError for an architecture that is not known;
+    CheckpointError for metadata that lack what any model has."""
     name = header.metadata.get("general.architecture")
     if not isinstance(name, str):
         raise CheckpointError(f"{header.path} names no architecture: fetch it again")
-    parts = header.metadata.get("split.count", 1)
-    if isinstance(parts, int) and parts > 1:
-        raise UnsupportedModelError(
-            f"{header.path} is one of {parts} parts of a model: join them first, with "
-            "llama-gguf-split --merge"
-        )
     metadata = Metadata(header, name)
     key = f"{name} with experts" if name == "llama" and metadata.find("expert_count") else name
     if key not in ARCHITECTURES:

@@ -6,14 +6,20 @@ from pathlib import Path
 from typing import Any
 
 from molink.checkpoint.checkpoint import INDEX, SMALL_FILES, open_checkpoint
-from molink.checkpoint.gguf.header import GgufHeader, read_gguf
+from molink.checkpoint.gguf.header import GgufHeader
+from molink.checkpoint.gguf.split_files import read_gguf_parts
 from molink.errors import CheckpointError
-from molink.importing.checkpoint_folder import NewTensors, Progress, write_checkpoint
+from molink.importing.checkpoint_folder import (
+    NewTensors,
+    Progress,
+    files_identity,
+    write_checkpoint,
+)
 from molink.importing.gguf_config import QUANTIZATION, gguf_model, model_settings
 from molink.importing.gguf_tensors import GgufModel, checkpoint_tensors
 from molink.importing.gguf_tokenizer import KEY, end_tokens, tokenizer_files
 
-__all__ = ["import_gguf", "small_files_of"]
+__all__ = ["import_gguf", "small_files_of", "with_scheme"]
 
 COMPARED = ("model_type", "num_hidden_layers", "hidden_size", "num_attention_heads")
 """Settings by which another model's config is told from this one's."""
@@ -25,7 +31,7 @@ def import_gguf(path: Path, folder: Path, config: Path | None, progress: Progres
 
     Raises UserError with one sentence for what cannot be imported, before anything is written.
     """
-    header = read_gguf(path)
+    header = read_gguf_parts(path)
     model, metadata = gguf_model(header)
     tensors = checkpoint_tensors(model)
     settings = model_settings(model, metadata) if config is None else {}
@@ -34,12 +40,20 @@ def import_gguf(path: Path, folder: Path, config: Path | None, progress: Progres
     else:
         small = small_files_of(config)
         settings = _given_settings(model, config)
-    if not settings.get("tie_word_embeddings"):
-        settings["tie_word_embeddings"] = False
-    settings["quantization_config"] = QUANTIZATION
-    small["config.json"] = _json(settings)
-    write_checkpoint(folder, tensors, small, progress)
+    small["config.json"] = _json(with_scheme(settings))
+    write_checkpoint(folder, tensors, small, progress, files_identity(_files(header, path)))
     return _size(tensors)
+
+
+def with_scheme(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings of a model as those of its checkpoint, whose weights are blocks."""
+    tied = bool(settings.get("tie_word_embeddings"))
+    return {**settings, "tie_word_embeddings": tied, "quantization_config": QUANTIZATION}
+
+
+def _files(header: GgufHeader, path: Path) -> list[Path]:
+    """All files of a model, also one with nothing but metadata."""
+    return sorted({path, header.path, *(tensor.path for tensor in header.tensors)})
 
 
 def _size(tensors: list[NewTensors]) -> int:

@@ -10,8 +10,9 @@ on a ring these are different PCs.
 import math
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 
@@ -127,9 +128,9 @@ def _copy(
 ) -> NewTensors:
     path, size = model.header.path, tensor.stop - tensor.start
     if rotary_heads is None:
-        pieces = partial(_read, model, tensor.start, tensor.stop)
+        pieces = partial(_read, tensor.path, tensor.start, tensor.stop)
     else:
-        pieces = partial(_unrotated, model, tensor, rotary_heads)
+        pieces = partial(_unrotated, tensor, rotary_heads)
     if tensor.is_plain:
         return one_tensor(name, tensor.type.name, tensor.shape, size, pieces)
     if len(tensor.shape) != 2:
@@ -138,25 +139,25 @@ def _copy(
     return one_tensor(f"{name}_{tensor.type.name}", "U8", shape, size, pieces)
 
 
-def _read(model: GgufModel, start: int, stop: int) -> Iterator[bytes]:
-    with model.header.path.open("rb") as file:
+def _read(path: Path, start: int, stop: int) -> Iterator[bytes]:
+    with path.open("rb") as file:
         file.seek(start)
         while start < stop:
             piece = file.read(min(PIECE_BYTES, stop - start))
             if not piece:
-                raise CheckpointError(f"{model.header.path} has become shorter: fetch it again")
+                raise CheckpointError(f"{path} has become shorter: fetch it again")
             start += len(piece)
             yield piece
 
 
-def _whole(model: GgufModel, start: int, stop: int) -> np.ndarray:
-    return np.frombuffer(b"".join(_read(model, start, stop)), np.uint8)
+def _whole(path: Path, start: int, stop: int) -> np.ndarray:
+    return np.frombuffer(b"".join(_read(path, start, stop)), np.uint8)
 
 
-def _unrotated(model: GgufModel, tensor: GgufTensor, heads: int) -> Iterator[bytes]:
+def _unrotated(tensor: GgufTensor, heads: int) -> Iterator[bytes]:
     """Rows of q or k with the halves of each head one above the other, which the file has in
     turns."""
-    raw = _whole(model, tensor.start, tensor.stop)
+    raw = _whole(tensor.path, tensor.start, tensor.stop)
     rows = raw.reshape(heads, tensor.shape[0] // heads // 2, 2, -1)
     yield rows.transpose(0, 2, 1, 3).tobytes()
 
@@ -169,7 +170,7 @@ def _one_taken(model: GgufModel, tensor: GgufTensor, name: str) -> NewTensors:
         )
 
     def pieces() -> Iterator[bytes]:
-        yield (_whole(model, tensor.start, tensor.stop).view(np.float32) - 1).tobytes()
+        yield (_whole(tensor.path, tensor.start, tensor.stop).view(np.float32) - 1).tobytes()
 
     return one_tensor(name, "F32", tensor.shape, tensor.stop - tensor.start, pieces)
 
@@ -184,7 +185,7 @@ def _experts(model: GgufModel, tensor: GgufTensor, name: str) -> list[NewTensors
     new = []
     for expert in range(count):
         start = tensor.start + expert * size
-        part = GgufTensor(tensor.name, tuple(shape), tensor.type, start, start + size)
+        part = replace(tensor, shape=tuple(shape), start=start, stop=start + size)
         new.append(_copy(model, part, name.format(expert)))
     return new
 
@@ -230,7 +231,7 @@ def _joined_biases(model: GgufModel, sources: list[GgufTensor], name: str) -> Ne
         raise UnsupportedModelError(f"{sources[0].name} of {model.header.path} is in blocks.")
 
     def pieces() -> Iterator[bytes]:
-        raw = [_whole(model, one.start, one.stop).reshape(experts, rows, -1) for one in sources]
+        raw = [_whole(one.path, one.start, one.stop).reshape(experts, rows, -1) for one in sources]
         yield np.stack(raw, 2).tobytes()
 
     shape = (experts, rows * len(sources))
@@ -254,7 +255,7 @@ def _codes_and_exponents(model: GgufModel, sources: list[GgufTensor], name: str)
     def pieces() -> Iterator[bytes]:
         kept = []
         for expert in range(experts):
-            mixed = _rows_in_turns(model, sources, expert, rows * blocks)
+            mixed = _rows_in_turns(sources, expert, rows * blocks)
             kept.append(mixed[..., 0].tobytes())
             yield _neighbours(mixed[..., 1:]).tobytes()
         yield b"".join(kept)
@@ -262,16 +263,14 @@ def _codes_and_exponents(model: GgufModel, sources: list[GgufTensor], name: str)
     return NewTensors((codes, exponents), pieces)
 
 
-def _rows_in_turns(
-    model: GgufModel, sources: list[GgufTensor], expert: int, blocks: int
-) -> np.ndarray:
+def _rows_in_turns(sources: list[GgufTensor], expert: int, blocks: int) -> np.ndarray:
     """Blocks of one expert, [rows, sources, blocks of a row, bytes of a block]."""
     size = sources[0].type.size
     rows = sources[0].shape[1]
     parts = []
     for source in sources:
         start = source.start + expert * blocks * size
-        raw = _whole(model, start, start + blocks * size)
+        raw = _whole(source.path, start, start + blocks * size)
         parts.append(raw.reshape(rows, blocks // rows, size))
     return np.stack(parts, 1)
 

@@ -22,17 +22,24 @@ from transformers.core_model_loading import Concatenate, MergeModulelist
 
 from molink.checkpoint.checkpoint import Checkpoint, open_checkpoint
 from molink.checkpoint.description import describe, read_declared
+from molink.checkpoint.quantized.recognised import quantized_weights
 from molink.checkpoint.safetensors_header import StoredTensor, check_whole, read_header
 from molink.errors import CheckpointError, UserError
 from molink.executor.experts import is_experts
 from molink.executor.quantized.tensor_files import TensorFiles
 from molink.executor.tensor_names import TensorNames
 from molink.executor.weights import StagePart, build_stage_class, load_model_config
-from molink.importing.checkpoint_folder import NewTensors, Progress, one_tensor, write_checkpoint
+from molink.importing.checkpoint_folder import (
+    NewTensors,
+    Progress,
+    files_identity,
+    one_tensor,
+    write_checkpoint,
+)
 from molink.importing.gguf_file import small_files_of
 from molink.importing.rounding import WORD_CODES, packed_words, round_to_4_bits, round_to_8_bits
 
-__all__ = ["WeightBits", "import_plain"]
+__all__ = ["WeightBits", "import_plain", "rounded_model"]
 
 WeightBits = Literal["int4", "int8"]
 
@@ -42,8 +49,9 @@ GROUP_MIN = 16
 OUTPUTS_MIN = 16
 """Of a layer that is rounded; gates of shared experts have one output."""
 
-BLOCK_NUMBERS = 4 * 2**20
-"""Numbers that are rounded at a time: 200 MB with all that is in between."""
+BLOCK_NUMBERS = 2**17
+"""Numbers that are rounded at a time: what is in between stays in the cache, which makes it four
+times as fast as millions at a time."""
 
 PIECE_BYTES = 16 * 2**20
 """Copied at a time."""
@@ -83,10 +91,22 @@ def import_plain(
 
     Raises UserError with one sentence for what cannot be rounded, before anything is written.
     """
+    small = small_files_of(source)
+    new, config = rounded_model(source, bits, group)
+    small["config.json"] = json.dumps(config, indent=2).encode()
+    identity = files_identity(sorted(source.glob("*.safetensors")))
+    write_checkpoint(folder, new, small, progress, f"{bits} {group} {identity}")
+    return sum(part.size for part in new)
+
+
+def rounded_model(
+    source: Path, bits: WeightBits, group: int
+) -> tuple[list[NewTensors], dict[str, Any]]:
+    """The tensors of the rounded model, none of them read yet, and its config. Raises UserError as
+    `import_plain`."""
     model = _opened(source)
     rounds = _rounded_names(model)
     config = model.checkpoint.config()
-    small = small_files_of(source)
     tied = all(tensor.name != HEAD for tensor in model.tensors)
     new: list[NewTensors] = []
     for tensor in model.tensors:
@@ -95,9 +115,7 @@ def import_plain(
             new.append(_bytes_of(model, tensor, HEAD))
             config["tie_word_embeddings"] = False
     config["quantization_config"] = _scheme(bits, group)
-    small["config.json"] = json.dumps(config, indent=2).encode()
-    write_checkpoint(folder, new, small, progress)
-    return sum(part.size for part in new)
+    return new, config
 
 
 def config_ties(config: dict[str, Any]) -> bool:
@@ -110,8 +128,10 @@ def _opened(source: Path) -> Source:
     checkpoint = open_checkpoint(str(source))
     if checkpoint.hub_id is not None:
         raise CheckpointError(f"There is no folder {source}.")
-    if read_declared(checkpoint).method is not None:
-        raise UserError(f"{source} is quantized already: import the original model.")
+    declared = read_declared(checkpoint)
+    already = UserError(f"{source} is quantized already: import the original model.")
+    if declared.method is not None:
+        raise already
     tensors: list[StoredTensor] = []
     files: dict[str, Path] = {}
     for name in sorted(set(checkpoint.weight_map().values())):
@@ -120,6 +140,8 @@ def _opened(source: Path) -> Source:
         check_whole(table, path)
         tensors += table.tensors
         files |= {tensor.name: path for tensor in table.tensors}
+    if quantized_weights(source.name, tensors, declared):
+        raise already
     return Source(checkpoint, tuple(tensors), TensorFiles(files))
 
 

@@ -71,6 +71,23 @@ def test_without_an_output_matrix_it_is_the_embedding_table(tmp_path):
     assert cost.ends_bytes(True, True) == 508
 
 
+def test_tables_for_every_layer_are_held_in_parts_and_fetched_whole(tmp_path):
+    """As in Gemma 4 E2B, whose last layers share KV besides."""
+    inputs = {
+        "model.embed_tokens_per_layer.weight": 600,
+        "model.per_layer_model_projection.weight": 60,
+        "model.per_layer_projection_norm.weight": 30,
+    }
+    kinds = {"layer_types": ["full_attention"] * 3, "num_kv_shared_layers": 1}
+    kinds |= {"hidden_size_per_layer_input": 10}
+    cost = planned_model(write_model(tmp_path / "m", TENSORS | inputs, **kinds)).cost
+    assert cost.layer_bytes == (200 + 230, 500 + 230, 500 + 230)
+    assert cost.fetched_layers == (200, 500, 500) and cost.each_file_bytes == 690
+    assert cost.embeds_everywhere and cost.together == ((1, 3),) and cost.layer_work == ()
+    assert cost.stage_bytes(1, 3) == 500 + 2 * 730 + 408 and cost.row_bytes == 16 + 4
+    assert cost.fetched_bytes(1, 3) == 500 + 1000 + 408 + 690
+
+
 def test_the_demo_model_from_its_file():
     planned = planned_model(str(DEMO_MODEL_DIR))
     cost = planned.cost

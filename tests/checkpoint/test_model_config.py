@@ -123,7 +123,15 @@ def test_latent_attention_counts_its_low_rank_projections(shape_of):
     shape = shape_of(**latent)
     keys_values = 64 * (8 + 4) + 8 * 4 * (12 + 16)
     assert shape.attention_parameters == 64 * 4 * 16 + keys_values + 4 * 16 * 64
-    assert shape.kv_values == 4 * (16 + 16)
+    assert shape.expansion_parameters == 8 * 4 * (12 + 16)
+
+
+def test_latent_attention_keeps_one_row_for_all_heads(shape_of):
+    latent = {"kv_lora_rank": 24, "qk_rope_head_dim": 16, "qk_nope_head_dim": 12, "v_head_dim": 16}
+    shape = shape_of(**latent)
+    assert (shape.kv_values, shape.kv_vectors) == (24 + 16, 5)
+    assert shape.attention_width == 4 * (12 + 16 + 16)
+    assert shape.decode_attention_width == 4 * (24 + 16 + 24)
 
 
 def compressed(form, **weights):

@@ -34,6 +34,12 @@ def test_the_demo_model_in_four_bits(tmp_path):
     assert {path.name for path in tmp_path.iterdir()} == {"small"}
 
 
+def test_the_demo_model_by_its_name(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert "demo-int8 holds 9.7 MB of" in run("demo", "--weights", "int8").output
+    assert (tmp_path / "demo-int8" / "config.json").is_file()
+
+
 def test_words_that_do_not_fit_are_refused(tmp_path):
     file = write_gguf(tmp_path / "m.gguf", {"general.architecture": "llama"})
     assert "--weights" in refused(DEMO_MODEL_DIR)
@@ -41,6 +47,7 @@ def test_words_that_do_not_fit_are_refused(tmp_path):
     assert "--group is for" in refused(DEMO_MODEL_DIR, "--weights", "int8", "--group", "64")
     assert "not a GGUF file" in refused(file, "--weights", "int4")
     assert "There is no file" in refused(tmp_path / "none.gguf")
+    assert "There is no file" in refused(tmp_path / "none", "--weights", "int4")
 
 
 def test_nothing_is_overwritten_and_nothing_is_left_of_what_failed(tmp_path):

@@ -143,8 +143,8 @@ def _experts(file: GgufOf, plain: dict[str, torch.Tensor]) -> dict[str, torch.Te
             own = [one for one in own if one.endswith(end)]
             own.sort(key=lambda one: int(one.split(".experts.")[1].split(".")[0]))
             stack = torch.stack([plain[one] for one in own])
-            small = layer % 2 or stack.shape[-1] % 256
-            new = file.add(f"{before}{part}_exps.weight", stack, "q8_0" if small else "q4_k")
+            kind = "q8_0" if stack.shape[-1] % 256 else file.types[layer % len(file.types)]
+            new = file.add(f"{before}{part}_exps.weight", stack, kind)
             numbers |= dict(zip(own, new, strict=True))
         if file.name == "gpt_oss":
             numbers |= _gpt_oss_experts(file, plain, layer)

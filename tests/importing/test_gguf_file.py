@@ -3,7 +3,9 @@ file's numbers."""
 
 import json
 import math
+from functools import partial
 
+import gguf
 import pytest
 import torch
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
@@ -36,6 +38,16 @@ def imported(path, folder, config=None):
 def test_every_architecture_over_three_uneven_stages(name, tmp_path):
     reference = save_gguf(name, tmp_path / "m.gguf", **OVERRIDES.get(name, {}))
     check(imported(tmp_path / "m.gguf", tmp_path / "out"), reference)
+
+
+@pytest.mark.parametrize("name", ["llama", "gpt_oss"])
+def test_a_model_in_parts_is_imported_as_one(name, tmp_path, monkeypatch):
+    """Written in parts by the format's own package, gate and up of experts in different files."""
+    monkeypatch.setattr(gguf, "GGUFWriter", partial(gguf.GGUFWriter, split_max_tensors=7))
+    reference = save_gguf(name, tmp_path / "m.gguf")
+    files = sorted(tmp_path.glob("m-*.gguf"))
+    assert len(files) > 2
+    check(imported(files[1], tmp_path / "out"), reference)
 
 
 # -- what is in the new folder --------------------------------------------------------------------
@@ -121,7 +133,7 @@ WHOLE = [
     [
         ({"general.architecture": "rwkv6"}, WHOLE, "architecture rwkv6"),
         ({"general.architecture": 5}, WHOLE, "names no architecture"),
-        ({"split.count": 3}, WHOLE, "llama-gguf-split --merge"),
+        ({"split.count": 3}, WHOLE, "as in NAME-00001-of-00003.gguf"),
         ({"llama.block_count": 2}, WHOLE, "lacks blk.1.attn_k.weight and 8 other"),
         ({"llama.block_count": 0}, WHOLE, "no usable llama.block_count"),
         ({"llama.attention.head_count": [1, 2]}, WHOLE, "a list"),

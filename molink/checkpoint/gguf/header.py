@@ -24,7 +24,7 @@ from molink.checkpoint.gguf.block_types import BLOCK_TYPES, OTHER_TYPES, PLAIN_T
 from molink.errors import CheckpointError, UnsupportedModelError
 from molink.printable import printable_line
 
-__all__ = ["GgufArray", "GgufHeader", "GgufTensor", "Value", "read_gguf"]
+__all__ = ["MAGIC", "GgufArray", "GgufHeader", "GgufTensor", "Value", "read_gguf"]
 
 MAGIC = b"GGUF"
 VERSIONS = (2, 3)
@@ -105,6 +105,8 @@ class GgufTensor:
     start: int
     """First byte, counted from the beginning of the file."""
     stop: int
+    path: Path
+    """The file: parts of a model have each their own."""
 
     @property
     def row_bytes(self) -> int:
@@ -326,7 +328,7 @@ def _tensor(walk: _Walk, entry: Entry, data_start: int) -> GgufTensor:
     start = data_start + offset
     if start + size > walk.size:
         raise walk.damaged(f"{_word(name)} would end at byte {start + size} of {walk.size}")
-    return GgufTensor(name, shape, block, start, start + size)
+    return GgufTensor(name, shape, block, start, start + size, walk.path)
 
 
 def _word(name: str) -> str:

@@ -91,6 +91,8 @@ class DeclaredQuantization:
     """What GPTQ's first version has taken from each zero point before it stored it."""
     block: tuple[int, int] = BLOCK
     """Rows and inputs of an FP8 block."""
+    is_float: bool = False
+    """Whether codes of compressed-tensors are FP8."""
 
     @property
     def words(self) -> str:
@@ -152,6 +154,7 @@ def _compressed(name: str, scheme: Scheme) -> DeclaredQuantization:
         bits=bit_count,
         group=_one_group(one.get("group_size") for one in weights),
         block=_block(weights[0].get("block_structure")),
+        is_float=form == "float-quantized",
     )
 
 

@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING
 import click
 
 from molink.cli.command_line import quiet_option
+from molink.cli.progress.amounts import bytes_text
 from molink.cli.tables import json_option
 from molink.errors import UserError
+from molink.models import DEMO_MODEL_DIR
 
 if TYPE_CHECKING:
     from molink.importing.plain_model import WeightBits
@@ -57,19 +59,22 @@ def import_(
     quiet: bool,
     as_json: bool,
 ) -> None:
-    """Make a checkpoint to serve from SOURCE, a GGUF file or a model's folder.
+    """Make a checkpoint to serve from SOURCE: a GGUF file, a model's folder, or `demo`.
 
     A GGUF file keeps its weights bit for bit; those of a folder are rounded as --weights says. The
     new folder is what `molink serve` and `molink up` take as MODEL, and nodes fetch their layers of
     it.
     """
-    _check(source, weights, group, config)
     folder = out or _beside(source, weights)
+    if source == Path("demo") and not source.exists():
+        source = DEMO_MODEL_DIR
+    _check(source, weights, group, config)
+    _check_place(folder)
     size = _imported(source, folder, weights, int(group or GROUP), config, quiet=quiet)
     if as_json:
         click.echo(json.dumps({"folder": str(folder), "weight_bytes": size}))
     elif not quiet:
-        click.echo(f"{folder} holds {size / 1e9:,.2f} GB of weights: molink serve {folder}")
+        click.echo(f"{folder} holds {bytes_text(size)} of weights: molink serve {folder}")
 
 
 def _check(
@@ -77,20 +82,37 @@ def _check(
 ) -> None:
     if source.is_dir():
         if weights is None:
-            raise UserError(f"{source} is a folder: say with --weights how to round it.")
+            raise UserError(
+                f"{source} is a folder: say how to round it, with --weights int4 or --weights int8."
+            )
         if config is not None:
             raise UserError("--config is for GGUF files: a folder has its own config.")
+    elif not source.is_file():
+        raise UserError(
+            f"There is no file and no folder {source}: give a GGUF file or a model's folder on "
+            "this disk."
+        )
     elif weights is not None:
         raise UserError("--weights rounds a folder with plain weights, not a GGUF file.")
-    elif not source.is_file():
-        raise UserError(f"There is no file and no folder {source}.")
     if group is not None and weights != "int4":
         raise UserError("--group is for --weights int4.")
 
 
+def _check_place(folder: Path) -> None:
+    """Before torch is loaded, which takes seconds."""
+    from molink.importing.checkpoint_folder import check_place
+
+    check_place(folder)
+
+
 def _beside(source: Path, weights: "WeightBits | None") -> Path:
+    from molink.checkpoint.gguf.split_files import PART_NAME
+
     source = source.absolute()
-    return source.with_name(f"{source.name}-{weights}" if weights else source.stem + "-gguf")
+    if weights is not None:
+        return source.with_name(f"{source.name}-{weights}")
+    part = PART_NAME.fullmatch(source.name)
+    return source.with_name(f"{part['stem'] if part else source.stem}-gguf")
 
 
 def _imported(

@@ -2,7 +2,7 @@
 
 from typing import Literal
 
-__all__ = ["Unit", "duration_text", "progress_text"]
+__all__ = ["Unit", "bytes_text", "duration_text", "progress_text"]
 
 Unit = Literal["count", "bytes", "share"]
 """A share counts up to 1."""
@@ -18,6 +18,11 @@ def duration_text(seconds: float) -> str:
     if seconds < HOUR_S:
         return f"{seconds / MINUTE_S:.0f} min"
     return f"{seconds / HOUR_S:.1f} h"
+
+
+def bytes_text(size: float) -> str:
+    """Gigabytes, or megabytes below one, with a tenth."""
+    return _done_text(size, None, "bytes")
 
 
 def progress_text(done: float, total: float | None, per_s: float, unit: Unit = "count") -> str:

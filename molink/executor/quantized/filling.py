@@ -29,7 +29,10 @@ from molink.executor.quantized.readers import read_weight
 from molink.executor.quantized.tensor_files import TensorFiles
 from molink.executor.tensor_names import TensorNames
 
-__all__ = ["StageWeights", "fill", "stage_weights", "with_shells"]
+__all__ = ["StageWeights", "Target", "fill", "stage_weights", "with_shells"]
+
+Target = tuple[str, str]
+"""Path of a module, and its attribute that is a weight."""
 
 EXPERTS_STEP = "experts"
 """Step of a tensor's path that the number of its expert follows."""
@@ -80,6 +83,11 @@ class StageWeights:
     places: tuple[Place, ...]
     files: TensorFiles
     """Of all of their parts."""
+
+    @property
+    def targets(self) -> list[Target]:
+        """Where in a model they belong, each place once."""
+        return list(dict.fromkeys((one.module, one.attribute) for one in self.places))
 
 
 def stage_weights(
@@ -140,15 +148,15 @@ def _expert(name: str) -> int | None:
 # -- shells ---------------------------------------------------------------------------------------
 
 
-def with_shells(pruned_class: Any, places: Sequence[Place]) -> Any:
-    """The class of a stage with shells at these places. Name and module stay those of the library:
-    its conversions are looked up by them."""
-    if not places:
+def with_shells(pruned_class: Any, targets: Sequence[Target]) -> Any:
+    """The class of a stage with shells where these weights belong. Name and module stay those of
+    the library: its conversions are looked up by them."""
+    if not targets:
         return pruned_class
 
     def __init__(self: Any, config: Any) -> None:
         pruned_class.__init__(self, config)
-        for module, attribute in dict.fromkeys((one.module, one.attribute) for one in places):
+        for module, attribute in targets:
             _hollow(self, module, attribute)
 
     names = {"__init__": __init__, "__module__": pruned_class.__module__, "__doc__": None}

@@ -26,7 +26,7 @@ from molink.executor.quantized.packed import (
     QuantizedWeight,
 )
 
-__all__ = ["quantize_at_random"]
+__all__ = ["quantize_at_random", "random_weight"]
 
 PLAIN_MODULES = ("gate", "router", "shared_expert_gate", "lm_head", "embed_out")
 """Names of linear layers that checkpoints leave as they are."""
@@ -60,7 +60,7 @@ def _replace_linear(
     dtype: torch.dtype,
 ) -> None:
     assert isinstance(linear, nn.Linear)
-    weight = _random_weight(linear.out_features, linear.in_features, declared, dtype)
+    weight = random_weight(linear.out_features, linear.in_features, declared, dtype)
     if weight is not None:
         model.set_submodule(name, QuantizedLinear(weight, linear.bias, dtype))
 
@@ -73,17 +73,18 @@ def _replace_stack(
         return
     experts, *shape = stack.shape
     outputs, inputs = reversed(shape) if module.is_transposed else shape
-    weights = [_random_weight(outputs, inputs, declared, dtype) for _ in range(experts)]
+    weights = [random_weight(outputs, inputs, declared, dtype) for _ in range(experts)]
     if all(weight is not None for weight in weights):
         del module._parameters[name]
         layers = [QuantizedLinear(one, None, dtype) for one in weights if one is not None]
         setattr(module, name, ExpertStack(layers))
 
 
-def _random_weight(
+def random_weight(
     outputs: int, inputs: int, declared: DeclaredQuantization, dtype: torch.dtype
 ) -> QuantizedWeight | None:
-    """None for a matrix whose rows have no groups of the declared size."""
+    """A matrix of random codes in the format that a config declares; None for one whose rows have
+    no groups of the declared size."""
     wanted = GGUF_GROUP if declared.method == "gguf" else declared.group
     shared = gcd(wanted or inputs, inputs)
     group = next((size for size in GROUPS_4BIT if shared % size == 0), None)

@@ -46,9 +46,20 @@ class TensorFiles:
         if index is not None:
             size = (stop - start) // shape[0]
             start, stop, shape = start + index * size, start + (index + 1) * size, shape[1:]
+        return self._tensor(tensor, start, stop, shape)
+
+    def rows(self, tensor: StoredTensor, first: int, last: int) -> torch.Tensor:
+        """Rows [first, last) of a matrix. Raises CheckpointError as `read`."""
+        row_bytes = (tensor.stop - tensor.start) // tensor.shape[0]
+        start, stop = (tensor.start + row * row_bytes for row in (first, last))
+        return self._tensor(tensor, start, stop, (last - first, *tensor.shape[1:]))
+
+    def _tensor(
+        self, tensor: StoredTensor, start: int, stop: int, shape: tuple[int, ...]
+    ) -> torch.Tensor:
         data = _bytes(self.files[tensor.name], start, stop)
-        dtype = TYPES[tensor.dtype]
-        if len(data) != math.prod(shape) * dtype.itemsize:
+        dtype = TYPES.get(tensor.dtype)
+        if dtype is None or len(data) != math.prod(shape) * dtype.itemsize:
             raise CheckpointError(f"{self.files[tensor.name]} is damaged: fetch it again")
         return data.view(dtype).view(shape)
 

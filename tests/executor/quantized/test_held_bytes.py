@@ -56,7 +56,7 @@ def test_every_format(name, tmp_path):
 def test_who_lends_a_pc_counts_the_same(name, tmp_path):
     save_quantized("llama", tmp_path, FORMATS[name], **SIZES)
     whole = cpu_stage(tmp_path, range(LAYERS))
-    size = stage_size(tmp_path, LAYERS)
+    size = stage_size(tmp_path, (0, LAYERS))
     assert size.held_bytes(4, 0) == pytest.approx(whole.weights_bytes, rel=0.01)
     assert size.held_bytes(4, 10) - size.held_bytes(4, 0) == 10 * whole.kv_token_bytes
     assert planned_model(str(tmp_path)).costs[4].stage_bytes(0, LAYERS) == size.held_bytes(4, 0)
@@ -83,6 +83,15 @@ def test_experts_and_tied_heads(model, tmp_path):
     save_quantized(model, tmp_path, FORMATS["pack-quantized"], **SIZES)
     stages_hold(tmp_path, "float32")
     stages_hold(tmp_path, "float32", (0, LAYERS))
+
+
+@needs_kernels
+@pytest.mark.parametrize("dtype", BYTES)
+def test_the_expansion_of_latent_attention_is_held_unpacked(dtype, tmp_path):
+    dense = {"first_k_dense_replace": LAYERS, "kv_lora_rank": 64, "q_lora_rank": 64}
+    dense |= {"qk_rope_head_dim": 32}  # Panels of our kernels are filled up to 32 rows.
+    save_quantized("deepseek_v3", tmp_path, FORMATS["awq"], **SIZES, **dense)
+    stages_hold(tmp_path, dtype)
 
 
 @pytest.mark.parametrize("dtype", BYTES)

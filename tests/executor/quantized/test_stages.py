@@ -35,6 +35,19 @@ def test_other_architectures_and_experts(model, name, tmp_path):
     check(tmp_path, save_quantized(model, tmp_path, FORMATS[name]))
 
 
+@pytest.mark.parametrize("name", ["pack-quantized asymmetric", "fp8 block"])
+def test_latent_attention_reads_off_what_quantized_weights_mean(name, tmp_path):
+    ranks = {"kv_lora_rank": 32, "q_lora_rank": 32}
+    reference = save_quantized("deepseek_v3", tmp_path, FORMATS[name], **ranks)
+    check(tmp_path, reference)
+    stage = cpu_stage(tmp_path, range(2))
+    assert stage.kv_token_bytes == 2 * 4 * (32 + 8)
+    kept = [layer.self_attn.kv_b_proj for layer in stage.model.model.layers[:2]]
+    assert not any(
+        isinstance(module, QuantizedLinear) or list(module.parameters()) for module in kept
+    )
+
+
 def test_layers_that_share_their_input_are_one_product(tmp_path):
     save_quantized("llama", tmp_path, FORMATS["gptq"])
     stage = cpu_stage(tmp_path, range(2))
@@ -48,22 +61,26 @@ def test_bf16_is_as_near_as_bf16_weights_are(tmp_path):
     """The packed product rounds no more than the product with bf16 weights does."""
     reference = save_quantized("llama", tmp_path / "packed", FORMATS["pack-quantized"])
     reference.save_pretrained(tmp_path / "plain")
-    prompt = jobs_of(3)[1].prompt
-    with torch.inference_mode():
-        logits = reference(torch.tensor([prompt])).logits[0, -1]
-    wanted = torch.log_softmax(logits, -1)
-    packed, plain = (difference(tmp_path / kind, prompt, wanted) for kind in ("packed", "plain"))
+    prompts = [jobs_of(3)[1].prompt]
+    (packed,), (plain,) = (
+        differences(tmp_path / kind, reference, prompts) for kind in ("packed", "plain")
+    )
     assert packed <= 2 * plain
     assert plain > 0
 
 
-def difference(directory, prompt, wanted):
-    """Largest difference from fp32 among the log-probabilities of a bf16 stage's likeliest."""
+def differences(directory, reference, prompts):
+    """For each prompt the largest difference from the reference, which computes in fp32, among the
+    log-probabilities of bf16 stages' likeliest words."""
     sampling = SamplingParams(max_tokens=4, temperature=0.0, logprobs=20)
-    stages = load_stages(directory, (0, LAYERS), "bfloat16")
-    job = Job(0, prompt, 1, sampling)
-    RingDriver(stages).run([job])
-    return max(abs(logprob - float(wanted[word])) for word, logprob in job.drawn[0].top)
+    jobs = [Job(number, prompt, 1, sampling) for number, prompt in enumerate(prompts)]
+    RingDriver(load_stages(directory, (0, LAYERS), "bfloat16")).run(jobs)
+    with torch.inference_mode():
+        logits = [reference(torch.tensor([prompt])).logits[0, -1] for prompt in prompts]
+    return [
+        max(abs(logprob - float(wanted[word])) for word, logprob in job.drawn[0].top)
+        for job, wanted in zip(jobs, (torch.log_softmax(row, -1) for row in logits), strict=True)
+    ]
 
 
 def test_the_experts_of_gpt_oss(tmp_path):

@@ -20,8 +20,9 @@ import torch
 from molink.checkpoint.model_shape import KvDtype
 from molink.executor.attention.attention_math import AttentionVariant, attend_packed
 from molink.executor.attention.kv_pool import KvPool, LayerKv
-from molink.executor.attention.step_plan import KeyRange
-from molink.executor.cpu.native_attention import kernels_for, key_ranges
+from molink.executor.attention.ragged_batch import RaggedBatch, RaggedSpan
+from molink.executor.cpu.native_attention import kernels_for
+from molink_scheduler.kv.blocks import blocks_for
 from tools.experiments.harness.experiment import experiment, markdown_table, show, write_report
 
 __all__ = ["main"]
@@ -61,11 +62,13 @@ def main(out: Path, rounds: int) -> None:
 def _reading(heads: int, kv_heads: int, keys: int) -> Ways:
     generator = torch.Generator().manual_seed(0)
     query = torch.randn(1, heads, SIZE, generator=generator).to(torch.bfloat16)
+    span = RaggedSpan(0, 1, keys - 1, keys, range(blocks_for(keys)))
+    batch = RaggedBatch.of([span], query.device)
     ways: Ways = {}
     for kv_dtype in KV_DTYPES:
         layers = [_layer(kv_heads, keys, kv_dtype) for _ in range(_copies(kv_heads, keys))]
         name = "bf16" if kv_dtype == "auto" else kv_dtype
-        ways[f"{name}, ours"] = [partial(_ours, query, layer) for layer in layers]
+        ways[f"{name}, ours"] = [partial(_ours, query, layer, batch) for layer in layers]
         ways[f"{name}, torch"] = [partial(_torch, query, layer) for layer in layers]
     return ways
 
@@ -79,21 +82,18 @@ def _layer(kv_heads: int, keys: int, kv_dtype: KvDtype) -> LayerKv:
     return KvPool(keys, kv_dtype).write(0, torch.arange(keys), rows, rows)
 
 
-def _ours(query: torch.Tensor, layer: LayerKv) -> None:
+def _ours(query: torch.Tensor, layer: LayerKv, batch: RaggedBatch) -> None:
     kernels = kernels_for(query, layer)
     if kernels is None:
         raise click.ClickException("this CPU has no AVX512-BF16, or no C compiler was found")
-    ranges = key_ranges([KeyRange(0, 0, len(layer.keys.rows_SKA))])
-    variant = AttentionVariant(SIZE**-0.5)
-    kernels.decodes(query, layer, ranges, variant, torch.empty_like(query))
+    kernels.attend(query, layer, batch, None, AttentionVariant(SIZE**-0.5))
 
 
 def _torch(query: torch.Tensor, layer: LayerKv) -> None:
-    place = (0, 0, 1, len(layer.keys.rows_SKA))
     attend_packed(
         query.view(1, layer.keys.kv_heads, -1, SIZE),
-        layer.keys.spaced(*place).numbers(query.dtype),
-        layer.values.spaced(*place).numbers(query.dtype),
+        layer.keys.numbers(query.dtype).transpose(0, 1)[None],
+        layer.values.numbers(query.dtype).transpose(0, 1)[None],
         None,
         AttentionVariant(SIZE**-0.5),
     )

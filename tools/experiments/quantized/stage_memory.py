@@ -27,7 +27,7 @@ from molink.executor.loading import load_stage
 from molink.stage_protocol.messages import StageWork
 from tools.experiments.harness.experiment import experiment, markdown_table, show, write_report
 
-__all__ = ["main"]
+__all__ = ["main", "write_plain"]
 
 GROUP = 128
 KV_TOKENS = 2048
@@ -62,8 +62,8 @@ def main(out: Path, layers: int, dtype: str) -> None:
     """Print the memory of a stage in bf16 and in four bits."""
     with tempfile.TemporaryDirectory() as directory:
         folder = Path(directory)
-        _write_plain(folder / "nothing", 3, 64)
-        _write_plain(folder / "bf16", layers, 2048)
+        write_plain(folder / "nothing", 3, 64)
+        write_plain(folder / "bf16", layers, 2048)
         _write_rounded(folder / "bf16", folder / "int4")
         held = {
             name: _loaded(folder / name, range(1, count - 1), dtype)
@@ -96,7 +96,8 @@ def _cells(row: dict[str, Any]) -> list[str]:
 # -- checkpoints ----------------------------------------------------------------------------------
 
 
-def _write_plain(directory: Path, layers: int, width: int) -> None:
+def write_plain(directory: Path, layers: int, width: int) -> None:
+    """A random llama in bf16, in files of at most half a gigabyte."""
     torch.manual_seed(0)
     config = LlamaConfig(
         vocab_size=1024,

@@ -1,0 +1,63 @@
+"""What an import would give, as a plan counts it: by tables of files alone, before it is made.
+
+No torch for a GGUF file: to look at one takes no second. What of a plain model is rounded, its
+class says, and that takes torch.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from molink.checkpoint.gguf.header import MAGIC
+from molink.checkpoint.gguf.split_files import read_gguf_parts
+from molink.checkpoint.held_weights import held_weights
+from molink.checkpoint.layer_sizes import planned_of_weights
+from molink.checkpoint.model_config import shape_of_config, text_settings
+from molink.checkpoint.model_shape import KvDtype, PlannedModel
+from molink.checkpoint.quantized.declared import declared_quantization
+from molink.importing.checkpoint_folder import NewTensors
+from molink.importing.gguf_config import gguf_model, model_settings
+from molink.importing.gguf_file import with_scheme
+from molink.importing.gguf_tensors import checkpoint_tensors
+
+if TYPE_CHECKING:
+    from molink.importing.plain_model import WeightBits
+
+__all__ = ["is_gguf", "planned_gguf", "planned_rounded"]
+
+
+def is_gguf(path: Path) -> bool:
+    """Whether a path is that of a GGUF file, by how it begins."""
+    if not path.is_file():
+        return False
+    with path.open("rb") as file:
+        return file.read(len(MAGIC)) == MAGIC
+
+
+def planned_gguf(path: Path, kv_dtype: KvDtype = "auto") -> PlannedModel:
+    """The costs of the checkpoint that a GGUF file would become. Raises UserError for one that
+    cannot be imported."""
+    model, metadata = gguf_model(read_gguf_parts(path))
+    settings = with_scheme(model_settings(model, metadata))
+    return _planned(path.name, checkpoint_tensors(model), settings, kv_dtype)
+
+
+def planned_rounded(
+    folder: Path, bits: "WeightBits", group: int, kv_dtype: KvDtype = "auto"
+) -> PlannedModel:
+    """The costs of a plain model rounded. Raises UserError for one that cannot be."""
+    from molink.importing.plain_model import rounded_model
+
+    tensors, config = rounded_model(folder, bits, group)
+    return _planned(f"{folder.name} in {bits}", tensors, config, kv_dtype)
+
+
+def _planned(
+    name: str, tensors: Iterable[NewTensors], config: Mapping[str, Any], kv_dtype: KvDtype
+) -> PlannedModel:
+    entries = [entry for part in tensors for entry in part.entries]
+    settings = {**config, **text_settings(config)}
+    shape = replace(shape_of_config(name, settings), kv_dtype=kv_dtype)
+    declared = declared_quantization(name, config)
+    return planned_of_weights(name, shape, held_weights(name, entries, declared), declared)
