@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from molink.checkpoint.checkpoint import Checkpoint, open_checkpoint
-from molink.checkpoint.model_config import text_settings
+from molink.checkpoint.layers_together import Runs, layers_together
+from molink.checkpoint.model_config import COUNT_MAX, LAYERS_MAX, text_settings
 from molink.checkpoint.quantized.declared import DeclaredQuantization, declared_quantization
 from molink.errors import CheckpointError, UnsupportedModelError
 
@@ -51,6 +52,8 @@ class ModelDescription:
     dtype: str
     """Of the stored weights: "bfloat16", "float16" or "float32". Quantized ones whose config
     says float16 have "bfloat16": a GPU's four-bit kernel computes in nothing else."""
+    together: Runs = ()
+    """Layers that stay on one stage."""
 
 
 def describe(model: str | Checkpoint) -> ModelDescription:
@@ -68,6 +71,7 @@ def describe(model: str | Checkpoint) -> ModelDescription:
         model_len_max=facts.model_len_max(),
         eos_token_ids=facts.eos_token_ids(),
         dtype="bfloat16" if quantized and facts.dtype() == "float16" else facts.dtype(),
+        together=layers_together(facts.text, facts.number("num_hidden_layers")),
     )
 
 
@@ -94,7 +98,8 @@ class ConfigFacts:
         self._checkpoint = checkpoint
         whole = checkpoint.config()
         self._whole = whole
-        self._text = text_settings(whole)
+        self.text = text_settings(whole)
+        """As they stand in config.json."""
         if not isinstance(whole.get("model_type"), str):
             raise CheckpointError(f"config.json of {checkpoint.name} names no model_type")
 
@@ -104,9 +109,9 @@ class ConfigFacts:
         return str(self._whole["model_type"])
 
     def number(self, name: str) -> int:
-        """A positive integer under one of its names."""
-        value = self._find(name)
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        """A positive integer under one of its names, no larger than that of any model."""
+        value, most = self._find(name), LAYERS_MAX if name == "num_hidden_layers" else COUNT_MAX
+        if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
             raise CheckpointError(
                 f"config.json of {self._checkpoint.name} gives no usable {name} ({value!r})"
             )
@@ -128,20 +133,20 @@ class ConfigFacts:
         generation = self._checkpoint.directory / "generation_config.json"
         value = _json_or_empty(generation).get("eos_token_id")
         if value is None:
-            value = self._whole.get("eos_token_id", self._text.get("eos_token_id"))
+            value = self._whole.get("eos_token_id", self.text.get("eos_token_id"))
         ids = value if isinstance(value, list) else [value]
         return tuple(token for token in ids if isinstance(token, int))
 
     def dtype(self) -> str:
         """What config.json says of the stored weights."""
         value = self._whole.get("dtype") or self._whole.get("torch_dtype")
-        value = value or self._text.get("dtype") or self._text.get("torch_dtype") or "float32"
+        value = value or self.text.get("dtype") or self.text.get("torch_dtype") or "float32"
         return str(value).removeprefix("torch.")
 
     def _find(self, name: str) -> Any:
         for key in (name, *ALIASES[name]):
-            if self._text.get(key) is not None:
-                return self._text[key]
+            if self.text.get(key) is not None:
+                return self.text[key]
         return getattr(self._class_config, name, None)
 
     @cached_property
@@ -161,11 +166,11 @@ class ConfigFacts:
 
     def _rope_switch_lengths(self, stated: int) -> list[int]:
         lengths = []
-        for rope in _rope_dicts(self._text):
+        for rope in _rope_dicts(self.text):
             kind = str(rope.get("rope_type") or rope.get("type") or "default")
             if kind == "longrope" or "dynamic" in kind:
                 original = rope.get("original_max_position_embeddings")
-                original = original or self._text.get("original_max_position_embeddings")
+                original = original or self.text.get("original_max_position_embeddings")
                 lengths.append(int(original or stated))
         return lengths
 

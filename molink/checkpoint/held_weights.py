@@ -23,6 +23,10 @@ __all__ = ["HeldWeight", "held_weights"]
 EMBEDDINGS = "embed_tokens.weight"
 """What ends the name of the table that turns token ids into rows, in imported GGUF files."""
 
+UNPACKED = (EMBEDDINGS, "kv_b_proj.weight")
+"""What ends the names of weights that are held unpacked: rows are looked up in the table, and of
+latent attention's expansion queries are multiplied with parts."""
+
 
 @dataclass(frozen=True, slots=True)
 class HeldWeight:
@@ -57,7 +61,7 @@ def held_weights(
 
 
 def _quantized(weight: StoredWeight) -> HeldWeight:
-    if weight.name.endswith(EMBEDDINGS):  # Rows are looked up, so they are held unpacked.
+    if weight.name.endswith(UNPACKED):
         numbers = weight.outputs * weight.inputs
         return HeldWeight(weight.name, weight.file_bytes, 0, numbers)
     return HeldWeight(weight.name, weight.file_bytes, weight.code_bytes, weight.scale_numbers)

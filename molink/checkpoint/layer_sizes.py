@@ -17,17 +17,28 @@ from statistics import median
 from molink.checkpoint.checkpoint import INDEX, SINGLE, Checkpoint, open_checkpoint
 from molink.checkpoint.description import read_declared
 from molink.checkpoint.held_weights import HeldWeight, held_weights
-from molink.checkpoint.model_config import KNOWN_CONFIGS, model_shape
-from molink.checkpoint.model_shape import ELEMENT_BYTES, KvDtype, ModelShape, PlannedModel
+from molink.checkpoint.model_config import GGUF_GROUP, KNOWN_CONFIGS, model_shape
+from molink.checkpoint.model_shape import (
+    ELEMENT_BYTES,
+    PLAIN,
+    KvDtype,
+    ModelShape,
+    PlannedModel,
+    WeightBits,
+)
+from molink.checkpoint.quantized.declared import DeclaredQuantization
 from molink.checkpoint.safetensors_header import read_header
 from molink.checkpoint.shard_plan import Place, homes_of_tensors
 from molink.errors import UserError
 from molink_scheduler.placement import ModelCost
 
-__all__ = ["planned_model"]
+__all__ = ["planned_model", "planned_of_weights"]
 
 ROUTED_EXPERTS = re.compile(r"\.experts(?:\.|_)")
 """Tensors of experts of which a row passes some; of a shared expert it passes all."""
+
+PLAIN_BITS_MAX, FOUR_BITS_MAX = 2.0, 6.0
+"""Mean bits of codes in layers of plain numbers, and in those of four bits with some of eight."""
 
 SAME_WORK = 0.01
 """Layers whose work differs by less are alike."""
@@ -47,12 +58,24 @@ def planned_model(model: str, kv_dtype: KvDtype = "auto") -> PlannedModel:
     shape = replace(model_shape(checkpoint.directory), kv_dtype=kv_dtype)
     weights = stored_weights(checkpoint)
     if weights is None:
-        return replace(PlannedModel.of_shape(shape), name=model)
+        planned = PlannedModel.of_shape(shape)
+        return replace(planned, name=model, declared=read_declared(checkpoint))
+    return planned_of_weights(model, shape, weights, read_declared(checkpoint))
+
+
+def planned_of_weights(
+    model: str, shape: ModelShape, weights: Sequence[HeldWeight], declared: DeclaredQuantization
+) -> PlannedModel:
+    """The costs of a model of which all weights are known. Raises UserError for weights that are
+    not those of the shape."""
+    if declared.method == "gguf":
+        bits = _block_bits(shape, weights)
+        shape = replace(shape, weights=bits, attention_weights=bits)
     costs = {
         size: _cost_of_weights(model, replace(shape, dtype_bytes=size), weights)
         for size in ELEMENT_BYTES
     }
-    return PlannedModel(model, shape, costs, True)
+    return PlannedModel(model, shape, costs, True, declared)
 
 
 def stored_weights(checkpoint: Checkpoint) -> list[HeldWeight] | None:
@@ -72,6 +95,16 @@ def stored_weights(checkpoint: Checkpoint) -> list[HeldWeight] | None:
     return held_weights(checkpoint.name, tensors, read_declared(checkpoint))
 
 
+def _block_bits(shape: ModelShape, weights: Sequence[HeldWeight]) -> WeightBits:
+    """What the layers of an imported GGUF file hold of a weight: a file mixes types of blocks, and
+    products are timed as of the one that its layers are nearest to."""
+    codes = _summed({one.name: one.code_bytes for one in weights}).layers.values()
+    bits = 8 * sum(codes) / (shape.layers * shape.layer_parameters)
+    if bits < PLAIN_BITS_MAX:
+        return PLAIN
+    return shape.weights if bits < FOUR_BITS_MAX else WeightBits(8, 1 / GGUF_GROUP, "int8_g32")
+
+
 @dataclass(slots=True)
 class _Sums:
     """Bytes of a model's tensors, summed by where they belong."""
@@ -81,6 +114,8 @@ class _Sums:
     """The part of a layer's that is routed experts."""
     head: int = 0
     tail: int = 0
+    each: int = 0
+    """Of tables with a part for each layer, which every stage fetches whole."""
     has_output: bool = False
 
 
@@ -93,9 +128,12 @@ def _cost_of_weights(model: str, shape: ModelShape, weights: Sequence[HeldWeight
             f"{shape.layers}: fetch the model again."
         )
     tied = not sums.has_output
+    part = sums.each // shape.layers
     return ModelCost(
-        layer_bytes=tuple(sums.layers[n] for n in range(shape.layers)),
+        layer_bytes=tuple(sums.layers[n] + part for n in range(shape.layers)),
         kv_bytes=shape.cost.kv_bytes,
+        layer_kv_bytes=shape.cost.layer_kv_bytes,
+        layer_state_bytes=shape.cost.layer_state_bytes,
         row_bytes=shape.row_bytes,
         head_bytes=sums.head,
         tail_bytes=sums.tail + (sums.head if tied else 0),
@@ -104,6 +142,9 @@ def _cost_of_weights(model: str, shape: ModelShape, weights: Sequence[HeldWeight
         layer_file_bytes=tuple(files.layers[n] for n in range(shape.layers)),
         head_file_bytes=files.head,
         tail_file_bytes=files.tail + (files.head if tied else 0),
+        together=shape.together,
+        embeds_everywhere=sums.each > 0,
+        each_file_bytes=files.each,
     )
 
 
@@ -117,6 +158,8 @@ def _summed(sizes: Mapping[str, int]) -> _Sums:
                 sums.experts[home] = sums.experts.get(home, 0) + size
         elif home in (Place.EMBEDDING, Place.FIRST):
             sums.head += size
+        elif home is Place.TOKEN_INPUTS:
+            sums.each += size
         elif home is not Place.BESIDE:
             sums.tail += size
             sums.has_output |= home is Place.OUTPUT

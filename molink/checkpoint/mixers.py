@@ -6,35 +6,91 @@ ways: by a list, by the numbers of the layers that attend, by a period, or by a 
 """
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 __all__ = [
+    "NO_STATE",
     "STATE_CONTEXT_TOKENS",
-    "attending_layers",
-    "mean_state_bytes",
+    "LayerKinds",
+    "StateSize",
+    "layer_kinds",
     "recurrent_parameters",
+    "state_size",
 ]
 
 STATE_CONTEXT_TOKENS = 4_096
 """KV that memory is kept free for with every request's states: an ordinary conversation."""
 
-STATE_NUMBER_BYTES, COLUMN_NUMBER_BYTES = 4, 2
-"""Recurrences are kept in fp32, the last columns of a convolution as the model computes."""
+STATE_NUMBER_BYTES = 4
+"""Recurrences are kept in fp32, whatever a stage computes in."""
+
+KERNELS = (*("linear_conv_kernel_dim", "mamba_d_conv", "conv_kernel", "conv_L_cache"),)
+KERNEL_USUAL = 4
+"""Width of a convolution that the config leaves out."""
 
 WITHOUT_MIXER = ("mlp", "moe")
 
 Config = Mapping[str, Any]
 
 KINDS = ("layer_types", "layers_block_type")
-NUMBERS = ("attn_layer_indices", "full_attn_idxs")
+LETTERS = {"M": "mamba", "*": "attention", "-": "mlp", "E": "moe"}
+"""Of a pattern."""
+NUMBERS = {"attn_layer_indices": 0, "full_attn_idxs": 0, "full_attn_layers": 1}
+"""Lists of the layers that attend, and the number that they give to a model's first layer."""
+KIMI_SIZES = {
+    "linear_num_heads": "num_heads",
+    "linear_head_dim": "head_dim",
+    "linear_conv_kernel_dim": "short_conv_kernel_size",
+}
 PERIODS = ("full_attention_interval", "layer_group_size", "attn_layer_period")
 
 
-def attending_layers(config: Config, layers: int) -> int:
-    """How many of a model's layers keep keys and values; all, where its config says nothing."""
-    counts = (_by_kinds(config), _by_numbers(config), _by_period(config, layers))
-    found = next((count for count in counts if count is not None), layers)
-    return min(found, layers)
+@dataclass(frozen=True, slots=True)
+class StateSize:
+    """Size of one request's state in one layer, whatever the request's length."""
+
+    recurrent: int = 0
+    """Numbers of the recurrence, which are fp32."""
+    columns: int = 0
+    """Numbers of the convolution's last columns, in the format that the stage computes in."""
+
+    def bytes_in(self, element_bytes: int) -> int:
+        """Bytes in a stage whose numbers take `element_bytes`."""
+        return STATE_NUMBER_BYTES * self.recurrent + element_bytes * self.columns
+
+
+NO_STATE = StateSize()
+
+
+@dataclass(frozen=True, slots=True)
+class LayerKinds:
+    """Kinds of a model's layers, in order."""
+
+    attends: tuple[bool, ...]
+    """Which keep keys and values; all, where the config says nothing."""
+    recurs: tuple[bool, ...]
+    """Which keep a state; in some models the same ones."""
+
+
+def layer_kinds(config: Config, layers: int) -> LayerKinds:
+    """Which of a model's layers keep what."""
+    kinds = _named_kinds(config, layers)
+    if kinds is not None:
+        attends = tuple(_attends(kind) for kind in kinds)
+        mixers = (kind not in WITHOUT_MIXER for kind in kinds)
+        has_state = (
+            mixes and (kind == "hybrid" or not _attends(kind))
+            for kind, mixes in zip(kinds, mixers, strict=True)
+        )
+        return LayerKinds(attends, tuple(has_state))
+    attending = _by_numbers(config)
+    if attending is None:
+        attending = _by_period(config, layers)
+    if attending is None:  # Where there are sizes of a recurrence, every layer has both.
+        return LayerKinds((True,) * layers, (True,) * layers)
+    attends = tuple(layer in attending for layer in range(layers))
+    return LayerKinds(attends, tuple(not one for one in attends))
 
 
 def recurrent_parameters(config: Config, hidden: int) -> int:
@@ -57,13 +113,13 @@ def recurrent_parameters(config: Config, hidden: int) -> int:
     return 4 * hidden * hidden if sizes.first("conv_L_cache") else 0
 
 
-def mean_state_bytes(config: Config, layers: int) -> int:
-    """Bytes of one request's states, whatever its length: a mean over all layers."""
+def state_size(config: Config) -> StateSize:
+    """What one layer's recurrence or convolution keeps of a request; of a config that names none,
+    nothing."""
     sizes = _Sizes(config)
-    kernel = sizes.first("linear_conv_kernel_dim", "mamba_d_conv", "conv_kernel", "conv_L_cache")
-    numbers, columns = _state_sizes(sizes)
-    each = STATE_NUMBER_BYTES * numbers + COLUMN_NUMBER_BYTES * columns * (kernel or 4)
-    return -(-each * _recurrent_layers(config, layers) // layers)
+    kernel = sizes.first(*KERNELS)
+    numbers, width = _state_sizes(sizes)
+    return StateSize(numbers, width * (kernel or KERNEL_USUAL))
 
 
 def _state_sizes(sizes: "_Sizes") -> tuple[int, int]:
@@ -85,24 +141,11 @@ def _state_sizes(sizes: "_Sizes") -> tuple[int, int]:
     return 0, sizes.first("hidden_size") if sizes.first("conv_L_cache") else 0
 
 
-def _recurrent_layers(config: Config, layers: int) -> int:
-    for name in KINDS:
-        kinds = config.get(name)
-        if isinstance(kinds, list) and kinds:
-            mixers = [kind for kind in kinds if kind not in WITHOUT_MIXER]
-            return sum(kind == "hybrid" or not _attends(kind) for kind in mixers)
-    pattern = config.get("hybrid_override_pattern")
-    if isinstance(pattern, str):
-        return pattern.count("M")
-    # Where every layer attends and there are sizes of a recurrence, every layer has both.
-    return (layers - attending_layers(config, layers)) or layers
-
-
 class _Sizes:
     """Whole numbers of a config; what is anything else counts as absent."""
 
     def __init__(self, config: Config) -> None:
-        self._config = config
+        self._config = {**_kimi_sizes(config), **config}
 
     def first(self, *names: str) -> int:
         """The first of `names` that is there; 0 where none is."""
@@ -110,29 +153,46 @@ class _Sizes:
         return next((v for v in values if isinstance(v, int) and v > 0), 0)
 
 
-def _by_kinds(config: Config) -> int | None:
+def _kimi_sizes(config: Config) -> dict[str, Any]:
+    """What published Kimi-Linear checkpoints keep in an entry of its own."""
+    parts = config.get("linear_attn_config")
+    if not isinstance(parts, dict):
+        return {}
+    return {name: parts.get(key) for name, key in KIMI_SIZES.items()}
+
+
+def _named_kinds(config: Config, layers: int) -> list[object] | None:
+    """The kind of each layer by name; None where the config names none."""
     for name in KINDS:
         kinds = config.get(name)
         if isinstance(kinds, list) and kinds:
-            return sum(_attends(kind) for kind in kinds)
+            return [*kinds, *["attention"] * layers][:layers]
     pattern = config.get("hybrid_override_pattern")
-    return pattern.count("*") if isinstance(pattern, str) else None
+    if isinstance(pattern, str) and pattern:
+        kinds = [LETTERS.get(one, one) for one in pattern]
+        return [*kinds, *["attention"] * layers][:layers]
+    return None
 
 
 def _attends(kind: object) -> bool:
     return kind == "hybrid" or ("attention" in str(kind) and "linear" not in str(kind))
 
 
-def _by_numbers(config: Config) -> int | None:
-    parts = config.get("linear_attn_config")
-    lists = [config.get(name) for name in NUMBERS]
-    lists += [parts.get("full_attn_layers")] if isinstance(parts, dict) else []
-    return next((len(numbers) for numbers in lists if isinstance(numbers, list)), None)
+def _by_numbers(config: Config) -> frozenset[int] | None:
+    """The layers that attend, where they are listed by number."""
+    for name, first in NUMBERS.items():
+        numbers = config.get(name)
+        parts = config.get("linear_attn_config")
+        if numbers is None and isinstance(parts, dict):
+            numbers = parts.get(name)
+        if isinstance(numbers, list):
+            return frozenset(one - first for one in numbers if isinstance(one, int))
+    return None
 
 
-def _by_period(config: Config, layers: int) -> int | None:
+def _by_period(config: Config, layers: int) -> frozenset[int] | None:
     period = _Sizes(config).first(*PERIODS)
     if not period:
         return None
     at = _Sizes(config).first("attn_layer_offset") if "attn_layer_period" in config else period - 1
-    return len(range(at, layers, period))
+    return frozenset(range(at, layers, period))

@@ -12,8 +12,9 @@ from math import gcd
 from pathlib import Path
 from typing import Any
 
-from molink.checkpoint.mixers import attending_layers, mean_state_bytes, recurrent_parameters
-from molink.checkpoint.model_shape import PLAIN, ModelShape, WeightBits
+from molink.checkpoint.layers_together import SHARING, layers_together
+from molink.checkpoint.mixers import NO_STATE, layer_kinds, recurrent_parameters, state_size
+from molink.checkpoint.model_shape import PLAIN, ModelShape, WeightBits, WeightFormat
 from molink.checkpoint.quantized.declared import DeclaredQuantization, declared_quantization
 from molink.checkpoint.quantized.stored_weight import GROUPS_4BIT, MXFP4_GROUP
 from molink.errors import UserError
@@ -32,6 +33,9 @@ Config = Mapping[str, Any]
 COUNT_MAX = 2**40
 """Of anything that a config counts: no model is near, and figures made of it stay finite."""
 
+LAYERS_MAX = 10_000
+"""Ten times as many as any model has; plans count layer by layer."""
+
 WITHOUT_GATE = (
     *("gpt2", "gpt_neo", "gpt_neox", "gpt_bigcode", "gptj", "codegen"),
     *("opt", "phi", "falcon", "bloom", "mpt", "starcoder2"),
@@ -46,6 +50,12 @@ EXPERTS_PER_TOKEN = (
     *("moe_top_k", "moe_topk", "moe_k", "top_k_experts"),
 )
 
+AVERAGED = (
+    *("attention_parameters", "attention_width"),
+    *("decode_attention_width", "expansion_parameters"),
+)
+"""Of a layer's figures; KV and states are counted layer by layer."""
+
 WITH_OUTPUT_GATE = ("qwen3_next", "qwen3_5_text", "qwen3_5_moe_text")
 """Model types whose attention multiplies what it found with a gate of its own."""
 
@@ -56,6 +66,9 @@ EXPERTS_ONLY = "mxfp4"
 
 GGUF_GROUP = 32
 """Of nearly all types of blocks."""
+
+LARGE_GROUP, SMALL_GROUP = 64, 32
+"""Inputs that share a scale, from which products are timed as of 128, and as of 32."""
 
 WHOLE_ROW_GROUP = GROUPS_4BIT[0]
 """Kernels for four bits know no longer group, so longer ones are held as several."""
@@ -164,12 +177,14 @@ def shape_of_config(name: str, config: Config) -> ModelShape:
     experts, per_token, shared = _experts(name, config)
     intermediate = _intermediate(name, config, hidden, experts)
     declared = declared_quantization(name, config)
+    layers = _layers(name, config)
     weights = _weight_bits(declared, gcd(hidden, intermediate))
+    token_inputs, token_vocabulary = _token_tables(name, config)
     return ModelShape(
         name=name,
-        layers=_layers(name, config),
+        layers=layers,
         hidden_size=hidden,
-        intermediate_size=intermediate,
+        intermediate_size=_mean_width(config, intermediate, layers),
         heads=heads,
         kv_heads=kv_heads,
         head_size=head_size,
@@ -184,14 +199,36 @@ def shape_of_config(name: str, config: Config) -> ModelShape:
         kv_dtype="auto",
         weights=weights,
         attention_weights=PLAIN if declared.method == EXPERTS_ONLY else weights,
+        together=layers_together(config, layers),
+        token_inputs=token_inputs,
+        token_vocabulary=token_vocabulary,
     )
+
+
+def _mean_width(config: Config, intermediate: int, layers: int) -> int:
+    """Width of the MLP as a mean over all layers: in some models it is twice as wide in those that
+    have no keys and values of their own."""
+    wide = config.get(SHARING) if config.get("use_double_wide_mlp") else 0
+    wide = wide if isinstance(wide, int) and 0 <= wide <= layers else 0
+    return intermediate + intermediate * wide // layers
+
+
+def _token_tables(name: str, config: Config) -> tuple[int, int]:
+    """Width and rows of the tables in which layers look up something of the token itself."""
+    if not config.get("hidden_size_per_layer_input"):
+        return 0, 0
+    rows = _count(name, config, "vocab_size_per_layer_input", "vocab_size")
+    return _count(name, config, "hidden_size_per_layer_input"), rows
 
 
 def _layers(name: str, config: Config) -> int:
     kinds = config.get("layers_block_type")
     default = len(kinds) if isinstance(kinds, list) and kinds else None
     names = ("num_hidden_layers", "n_layer", "num_layers", "n_layers")
-    return _count(name, config, *names, default=default)
+    layers = _count(name, config, *names, default=default)
+    if layers > LAYERS_MAX:
+        raise UserError(f"the config of {name} names {layers} layers: {LAYERS_MAX} are the most.")
+    return layers
 
 
 def _kv_heads(name: str, config: Config, heads: int) -> int:
@@ -206,20 +243,26 @@ def _tied(config: Config) -> bool:
 
 def _attention(
     name: str, config: Config, hidden: int, heads: int, kv_heads: int, head_size: int
-) -> dict[str, int]:
-    """Those numbers of ModelShape that depend on how attention is built: means over all layers,
-    some of which may have a recurrence instead."""
+) -> dict[str, Any]:
+    """What of ModelShape depends on how attention is built; weights and width as means over all
+    layers, some of which may have a recurrence instead."""
     if config.get("kv_lora_rank"):
         attention = _latent_attention(name, config, hidden, heads)
     else:
         attention = _plain_attention(config, hidden, heads, kv_heads, head_size)
     layers = _layers(name, config)
-    attending = attending_layers(config, layers)
-    means = {key: -(-value * attending // layers) for key, value in attention.items()}
+    kinds, state = layer_kinds(config, layers), state_size(config)
+    attending = sum(kinds.attends)
+    means = {key: -(-attention[key] * attending // layers) for key in AVERAGED}
     others = (layers - attending) * recurrent_parameters(config, hidden)
     means["attention_parameters"] += others // layers
-    means["state_bytes"] = mean_state_bytes(config, layers)
-    return means
+    return {
+        **attention,
+        **means,
+        "attends": () if attending == layers else kinds.attends,
+        "recurs": kinds.recurs if state != NO_STATE and any(kinds.recurs) else (),
+        "state": state,
+    }
 
 
 def _plain_attention(
@@ -231,14 +274,17 @@ def _plain_attention(
     return {
         "attention_parameters": hidden * projections,
         "attention_width": 2 * heads * head_size,
+        "decode_attention_width": 2 * heads * head_size,
         "kv_values": 2 * kv_heads * head_size,
+        "kv_vectors": 2 * kv_heads,
+        "expansion_parameters": 0,
     }
 
 
 def _latent_attention(name: str, config: Config, hidden: int, heads: int) -> dict[str, int]:
-    """The same for DeepSeek's low-rank projections.
+    """The same for DeepSeek's low-rank projections, of which a stage keeps the latent row.
 
-    The stage keeps keys and values unpacked, as it computes them.
+    In int8 that is cut into vectors of one size, none of them both latent and rotated.
     """
     rank = _count(name, config, "kv_lora_rank")
     rotated = _count(name, config, "qk_rope_head_dim")
@@ -250,11 +296,14 @@ def _latent_attention(name: str, config: Config, hidden: int, heads: int) -> dic
     if config.get("q_lora_rank"):
         queries = _count(name, config, "q_lora_rank") * (hidden + heads * key)
     # One projection goes down to the rank and to the rotated part that heads share, one up again.
-    keys_values = hidden * (rank + rotated) + rank * heads * (plain + value)
+    down, up = hidden * (rank + rotated), rank * heads * (plain + value)
     return {
-        "attention_parameters": queries + keys_values + heads * value * hidden,
+        "attention_parameters": queries + down + up + heads * value * hidden,
         "attention_width": heads * (key + value),
-        "kv_values": heads * (key + value),
+        "decode_attention_width": heads * (rank + rotated + rank),
+        "kv_values": rank + rotated,
+        "kv_vectors": (rank + rotated) // gcd(rank, rotated),
+        "expansion_parameters": up,
     }
 
 
@@ -263,6 +312,9 @@ def _intermediate(name: str, config: Config, hidden: int, experts: int) -> int:
         return _count(name, config, "moe_intermediate_size")
     names: tuple[str, ...] = ("intermediate_size", "n_inner", "ffn_dim", "ffn_hidden_size")
     names += ("hidden_dim",)
+    widths = config.get("intermediate_size")
+    if isinstance(widths, list) and widths and all(isinstance(one, int) for one in widths):
+        config = {**config, "intermediate_size": sum(widths) // len(widths)}  # One for each layer.
     if experts == 1:
         names = ("shared_intermediate_size", *names)  # Granite 4 without experts has that one.
     width = _count(name, config, *names, default=4 * hidden)
@@ -300,15 +352,24 @@ def _weight_bits(declared: DeclaredQuantization, inputs: int) -> WeightBits:
         case None:
             return PLAIN
         case "mxfp4":
-            return WeightBits(4, 1 / MXFP4_GROUP)
+            return WeightBits(4, 1 / MXFP4_GROUP, "mxfp4")
         case "gguf":  # Names of tensors tell the types; this is the commonest, Q4_K.
-            return WeightBits(4, 2 / GGUF_GROUP)
+            return WeightBits(4, 2 / GGUF_GROUP, "int4_g32")
         case "fp8":
-            return WeightBits(8, 1 / declared.block[1])
+            return WeightBits(8, 1 / declared.block[1], "fp8")
     bits = declared.bits or 4
     if declared.group is None:  # A scale for a whole row.
-        return WeightBits(bits, 2 / WHOLE_ROW_GROUP if bits == 4 else 0.0)
-    return WeightBits(bits, 2 / gcd(declared.group, inputs))
+        numbers = 2 / WHOLE_ROW_GROUP if bits == 4 else 0.0
+        return WeightBits(bits, numbers, "int4_g128" if bits == 4 else "int8")
+    group = gcd(declared.group, inputs)
+    return WeightBits(bits, 2 / group, _format(bits, group))
+
+
+def _format(bits: int, group: int) -> WeightFormat:
+    """Of integer codes, by the nearest group that products are timed with."""
+    if bits == 4:
+        return "int4_g128" if group >= LARGE_GROUP else "int4_g32"
+    return "int8" if group >= LARGE_GROUP else "int8_g32" if group >= SMALL_GROUP else "int8_g16"
 
 
 def _count(model: str, config: Config, *names: str, default: int | None = None) -> int:

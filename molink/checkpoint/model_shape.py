@@ -11,16 +11,20 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from molink.checkpoint.mixers import STATE_CONTEXT_TOKENS
+from molink.checkpoint.layers_together import Runs
+from molink.checkpoint.mixers import NO_STATE, StateSize
+from molink.checkpoint.quantized.declared import DeclaredQuantization
 from molink_scheduler.placement import ModelCost
 
 __all__ = [
     "ELEMENT_BYTES",
     "PLAIN",
+    "PLAIN_WEIGHTS",
     "KvDtype",
     "ModelShape",
     "PlannedModel",
     "WeightBits",
+    "WeightFormat",
     "kv_bytes",
 ]
 
@@ -30,14 +34,28 @@ ELEMENT_BYTES = (2, 4)
 KvDtype = Literal["auto", "int8"]
 """How KV is kept: as the stage computes, or in int8 with a scale for each token and head."""
 
+WeightFormat = Literal[
+    "plain", "int4_g128", "int4_g32", "int8", "int8_g32", "int8_g16", "mxfp4", "fp8"
+]
+"""How stages hold weights, as far as it makes products slower or faster: as numbers, or in codes by
+the size of their groups. int4_g128 and int8 stand for all groups of 64 and more; blocks of GGUF
+files are int4_g32 (Q4), int8_g32 (Q5, Q8_0), int8_g16 (Q6_K) and mxfp4."""
+
 KV_SCALE_BYTES = 2
 
 WIRE_BYTES_PER_VALUE = 2
 """Stages hand on the residual stream in 16 bits, whatever the weights are stored in."""
 
 
+TOKEN_ID_BYTES = 4
+
+TOKEN_MATRICES = 3
+"""Of a layer that reads something of the token itself: from the embedding, from the row, and back.
+"""
+
+
 def kv_bytes(kv_dtype: KvDtype, element_bytes: int, values: int, vectors: int) -> int:
-    """Bytes of keys and values: so many numbers in so many vectors, one for each head."""
+    """Bytes of keys and values: so many numbers in so many vectors, each with a scale in int8."""
     if kv_dtype == "int8":
         return values + KV_SCALE_BYTES * vectors
     return values * element_bytes
@@ -52,6 +70,7 @@ class WeightBits:
     numbers: float = 1.0
     """In the stage's own format: a plain weight is one, a quantized one has its part of a group's
     scale, and of its zero."""
+    format: WeightFormat = "plain"
 
     def bytes_in(self, element_bytes: int) -> float:
         """Bytes in a stage whose numbers take `element_bytes`."""
@@ -59,6 +78,7 @@ class WeightBits:
 
 
 PLAIN = WeightBits()
+PLAIN_WEIGHTS = DeclaredQuantization()
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,11 +97,19 @@ class ModelShape:
     tied_embeddings: bool
     attention_parameters: int
     """Of one layer: the projections to queries, keys and values and back. In a hybrid model this
-    and the next two are means over all layers, of which some have a recurrence instead."""
+    and the next three are means over all layers, of which some have a recurrence instead."""
     attention_width: int
     """Query heads times the sizes of a key and of a value: half the FLOPs of a row and a key."""
+    decode_attention_width: int
+    """The same for decode rows: in latent attention they meet longer rows, of which keys and values
+    are not made."""
+    expansion_parameters: int
+    """Of the matrices that make keys and values of one token's latent row, once more for each span
+    of a prompt that sees it."""
     kv_values: int
-    """Numbers that a layer keeps for one token."""
+    """Numbers that a layer which attends keeps for one token..."""
+    kv_vectors: int
+    """...in so many vectors, each of which has a scale in int8."""
     mlp_matrices: int = 3
     """Three where a gate multiplies (SwiGLU and its like), two where not."""
     experts: int = 1
@@ -90,13 +118,24 @@ class ModelShape:
     """Width of the expert that every row passes, beside those that it chooses."""
     dtype_bytes: int = 2
     """Of embeddings, activations and KV."""
-    state_bytes: int = 0
-    """States of one request in one layer, whatever its length: a mean over all layers."""
+    attends: tuple[bool, ...] = ()
+    """Which layers keep keys and values; empty: all."""
+    recurs: tuple[bool, ...] = ()
+    """Which layers keep a state; empty: none."""
+    state: StateSize = NO_STATE
+    """Of one request in one of those."""
     weights: WeightBits = PLAIN
     """Of the MLP, or of experts."""
     attention_weights: WeightBits = PLAIN
     """Of attention: plain where only experts are quantized, as in MXFP4."""
     kv_dtype: KvDtype = "auto"
+    together: Runs = ()
+    """Layers that stay on one stage."""
+    token_inputs: int = 0
+    """Width of what each layer reads of the token itself, in a table of its own; 0: nothing. Then
+    every stage has the embedding table, too."""
+    token_vocabulary: int = 0
+    """Rows of each of these tables."""
 
     @property
     def expert_parameters(self) -> int:
@@ -105,8 +144,11 @@ class ModelShape:
 
     @property
     def dense_parameters(self) -> int:
-        """Parameters of one layer that every row passes: attention, shared expert, router."""
-        return self.attention_parameters + self._shared_parameters + self._router_parameters
+        """Parameters of one layer that every row passes: attention, shared expert, router, and
+        what works in what is read of the token."""
+        inputs = TOKEN_MATRICES * self.hidden_size * self.token_inputs
+        shared = self.shared_parameters + self.router_parameters
+        return self.attention_parameters + shared + inputs
 
     @property
     def layer_parameters(self) -> int:
@@ -127,7 +169,8 @@ class ModelShape:
     def parameters(self) -> int:
         """Parameters of the whole model; a tied table counts once."""
         tables = 1 if self.tied_embeddings else 2
-        return self.layers * self.layer_parameters + tables * self.embedding_parameters
+        own = self.layers * (self.layer_parameters + self.token_inputs * self.token_vocabulary)
+        return own + tables * self.embedding_parameters
 
     @property
     def expert_bytes(self) -> float:
@@ -147,7 +190,8 @@ class ModelShape:
     def layer_bytes_in(self, element_bytes: int) -> int:
         """The same in a stage whose numbers take `element_bytes`; with 0 of codes alone."""
         experts = self.experts * self.expert_parameters * self.weights.bytes_in(element_bytes)
-        return round(self._dense_bytes_in(element_bytes) + experts)
+        table = self.token_inputs * self.token_vocabulary * element_bytes
+        return round(self._dense_bytes_in(element_bytes) + experts) + table
 
     @property
     def table_bytes(self) -> int:
@@ -156,13 +200,31 @@ class ModelShape:
 
     @property
     def kv_token_bytes(self) -> int:
-        """Bytes of the keys and values of one token in one layer."""
-        return kv_bytes(self.kv_dtype, self.dtype_bytes, self.kv_values, self.kv_vectors)
+        """Bytes of the keys and values of one token in one layer: a mean over all of them."""
+        attending = sum(self.attends) if self.attends else self.layers
+        return -(-self._attending_kv_bytes * attending // self.layers)
 
     @property
-    def kv_vectors(self) -> int:
-        """Keys and values of one token in one layer, each of one head."""
-        return 2 * self.kv_heads
+    def layer_kv_bytes(self) -> tuple[int, ...]:
+        """The same of each layer."""
+        return tuple(self._attending_kv_bytes * one for one in self._layers_of(self.attends, True))
+
+    @property
+    def layer_state_bytes(self) -> tuple[int, ...]:
+        """Bytes of one request's state in each layer."""
+        state_bytes = self.state.bytes_in(self.dtype_bytes)
+        return tuple(state_bytes * one for one in self._layers_of(self.recurs, False))
+
+    def kv_numbers(self, start: int, end: int) -> tuple[int, int]:
+        """Numbers that one token takes in the layers [start, end), and in how many keys and values
+        of heads."""
+        attending = sum(self.attends[start:end]) if self.attends else end - start
+        return attending * self.kv_values, attending * self.kv_vectors
+
+    def state_numbers(self, start: int, end: int) -> StateSize:
+        """What one request's states take in the layers [start, end)."""
+        count = sum(self.recurs[start:end])
+        return StateSize(count * self.state.recurrent, count * self.state.columns)
 
     @property
     def row_flops(self) -> int:
@@ -172,8 +234,8 @@ class ModelShape:
 
     @property
     def row_bytes(self) -> int:
-        """Bytes of one row between stages."""
-        return self.hidden_size * WIRE_BYTES_PER_VALUE
+        """Bytes of one row between stages, with its token's id where layers read it."""
+        return self.hidden_size * WIRE_BYTES_PER_VALUE + bool(self.token_inputs) * TOKEN_ID_BYTES
 
     def experts_hit(self, rows: int) -> float:
         """How many experts of a layer `rows` rows are expected to choose, each its own at random.
@@ -187,35 +249,49 @@ class ModelShape:
 
     def stage_bytes(self, layers: int, is_head: bool, is_tail: bool) -> int:
         """Weights that a stage of `layers` layers keeps in memory."""
-        both_tied = is_head and is_tail and self.tied_embeddings
-        tables = 1 if both_tied else int(is_head) + int(is_tail)
-        return layers * self.layer_bytes + tables * self.table_bytes
+        return layers * self.layer_bytes + self.cost.ends_bytes(is_head, is_tail)
 
     @property
     def cost(self) -> ModelCost:
-        """Costs of the model by its shape: all layers alike. A request's states are counted with
-        the KV of an ordinary conversation's tokens."""
+        """Costs of the model by its shape: all layers alike but for what they keep of a request."""
+        table_bytes = self.token_inputs * self.token_vocabulary * self.dtype_bytes
         return ModelCost(
             layer_bytes=(self.layer_bytes,) * self.layers,
-            kv_bytes=self.kv_token_bytes + -(-self.state_bytes // STATE_CONTEXT_TOKENS),
+            kv_bytes=self.kv_token_bytes,
+            layer_kv_bytes=self.layer_kv_bytes if self.attends else (),
+            layer_state_bytes=self.layer_state_bytes if self.recurs else (),
             row_bytes=self.row_bytes,
             head_bytes=self.table_bytes,
             tail_bytes=self.table_bytes,
             tied=self.tied_embeddings,
+            layer_file_bytes=(self.layer_bytes - table_bytes,) * self.layers if table_bytes else (),
+            together=self.together,
+            embeds_everywhere=self.token_inputs > 0,
+            each_file_bytes=self.layers * table_bytes,
         )
+
+    @property
+    def _attending_kv_bytes(self) -> int:
+        return kv_bytes(self.kv_dtype, self.dtype_bytes, self.kv_values, self.kv_vectors)
+
+    def _layers_of(self, kinds: tuple[bool, ...], default: bool) -> tuple[bool, ...]:
+        return kinds or (default,) * self.layers
 
     def _dense_bytes_in(self, element_bytes: int) -> float:
         """No router is quantized."""
         attention = self.attention_parameters * self.attention_weights.bytes_in(element_bytes)
-        shared = self._shared_parameters * self.weights.bytes_in(element_bytes)
-        return attention + shared + self._router_parameters * element_bytes
+        inputs = TOKEN_MATRICES * self.hidden_size * self.token_inputs
+        shared = (self.shared_parameters + inputs) * self.weights.bytes_in(element_bytes)
+        return attention + shared + self.router_parameters * element_bytes
 
     @property
-    def _shared_parameters(self) -> int:
+    def shared_parameters(self) -> int:
+        """Parameters of the expert that every row of a layer passes."""
         return self.mlp_matrices * self.hidden_size * self.shared_intermediate_size
 
     @property
-    def _router_parameters(self) -> int:
+    def router_parameters(self) -> int:
+        """Parameters of what chooses the experts of a layer."""
         return self.hidden_size * self.experts if self.experts > 1 else 0
 
 
@@ -229,6 +305,8 @@ class PlannedModel:
     """By the bytes of a number in the stages, see ELEMENT_BYTES."""
     measured: bool = False
     """Whether the sizes are those of weight files, not of shapes."""
+    declared: DeclaredQuantization = PLAIN_WEIGHTS
+    """How its checkpoint says that weights are quantized."""
 
     @classmethod
     def of_shape(cls, shape: ModelShape) -> "PlannedModel":

@@ -27,6 +27,8 @@ __all__ = [
     "AFTER_LAYERS",
     "BEFORE_LAYERS",
     "TEXT_NAMES",
+    "TOKEN_INPUTS",
+    "TOKEN_TABLE",
     "FileNeed",
     "Home",
     "Place",
@@ -82,6 +84,13 @@ AFTER_LAYERS = frozenset(
 """Names of modules after the last layer."""
 
 
+TOKEN_TABLE = "embed_tokens_per_layer"
+"""Name of the table of embeddings that has columns for every layer."""
+
+TOKEN_INPUTS = frozenset({TOKEN_TABLE, "per_layer_model_projection", "per_layer_projection_norm"})
+"""Names of modules that make, of token ids, what each layer reads beside its rows. A stage uses its
+own layers' part of them, and the token embeddings."""
+
 TEXT_NAMES = {
     r"^model\.language_model\.": "model.",
     r"^language_model\.model\.": "model.",
@@ -111,6 +120,9 @@ class Place(StrEnum):
     """Behind the layers, in front of the output matrix."""
     OUTPUT = "output"
     """The output matrix."""
+    TOKEN_INPUTS = "token inputs"
+    """What makes each layer's input of the tokens: every stage gets it, and the token embeddings.
+    """
     SHARED = "shared"
     """No rule knows it: every stage gets it."""
     BESIDE = "beside"
@@ -254,6 +266,8 @@ def _home(name: str | None, root: str | None) -> Home:
 def _place(module: str) -> Place:
     if module in TOKEN_EMBEDDINGS:
         return Place.EMBEDDING
+    if module in TOKEN_INPUTS:
+        return Place.TOKEN_INPUTS
     if module in ADDED_POSITIONS or module in BEFORE_LAYERS:
         return Place.FIRST
     return Place.LAST if module in AFTER_LAYERS else Place.SHARED
@@ -265,7 +279,9 @@ def _homes_of_stage(homes: set[Home], layers: range, total: int, tied: bool | No
     A tail without an output matrix of its own multiplies with the embeddings. Where both are stored
     and the config is silent, it gets both: one of them too many is better than too few.
     """
-    wanted: set[Home] = {Place.SHARED, *layers}
+    wanted: set[Home] = {Place.SHARED, Place.TOKEN_INPUTS, *layers}
+    if Place.TOKEN_INPUTS in homes:
+        wanted.add(Place.EMBEDDING)
     if layers.start == 0:
         wanted |= {Place.EMBEDDING, Place.FIRST}
     if layers.stop == total:

@@ -4,22 +4,43 @@ A plan counts by what the coordinator knows of the model; who lends a PC counts 
 the stage loads these files and no others. No torch: an agent asks before it starts anything.
 """
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from molink.checkpoint.checkpoint import open_checkpoint
+from molink.checkpoint.checkpoint import INDEX, SINGLE, Checkpoint, open_checkpoint
 from molink.checkpoint.description import read_declared
 from molink.checkpoint.held_weights import held_weights
+from molink.checkpoint.mixers import NO_STATE, StateSize
 from molink.checkpoint.model_config import model_shape
 from molink.checkpoint.model_shape import KvDtype, ModelShape, kv_bytes
 from molink.checkpoint.safetensors_header import read_header
+from molink.checkpoint.shard_plan import (
+    TOKEN_INPUTS,
+    plan_shards,
+    shape_of,
+    stores_output_matrix,
+)
 
-__all__ = ["PROBE_KV_TOKENS", "PROBE_LAYERS_MAX", "StageSize", "probe_size", "stage_size"]
+__all__ = [
+    "KV_TOKENS_MIN",
+    "PROBE_KV_TOKENS",
+    "PROBE_LAYERS_MAX",
+    "StageSize",
+    "probe_size",
+    "stage_size",
+    "stage_size_of",
+]
 
 PROBE_LAYERS_MAX = 2
 """Layers that a probe times together: what a step costs beside its layers stands out less."""
 
 PROBE_KV_TOKENS = 4096
+
+KV_TOKENS_MIN = 2_048
+"""Under this a stage could not hold one ordinary conversation; better to ask for it and let the
+machine say no.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,21 +55,43 @@ class StageSize:
     """Numbers that one token takes in all of its layers..."""
     kv_vectors: int
     """...and in how many keys and values of heads."""
+    state: StateSize = NO_STATE
+    """Of one request in all of its layers."""
 
     def held_bytes(self, element_bytes: int, kv_tokens: int, kv_dtype: KvDtype = "auto") -> int:
-        """Bytes of weights and KV where a number takes `element_bytes`."""
+        """Bytes of weights, KV and one request's states where a number takes `element_bytes`."""
         token_bytes = kv_bytes(kv_dtype, element_bytes, self.kv_values, self.kv_vectors)
-        return self.code_bytes + element_bytes * self.weights + token_bytes * kv_tokens
+        weights_bytes = self.code_bytes + element_bytes * self.weights
+        return weights_bytes + token_bytes * kv_tokens + self.state.bytes_in(element_bytes)
 
 
-def stage_size(directory: Path, layers: int) -> StageSize:
-    """The size of the stage of `layers` layers whose files, and no others, `directory` holds.
+def stage_size_of(checkpoint: Checkpoint, layers: tuple[int, int]) -> StageSize | None:
+    """The size of a stage of a checkpoint, which may hold other layers, too; None while its files
+    are not here. Raises UserError as `stage_size`."""
+    if not any((checkpoint.directory / name).is_file() for name in (INDEX, SINGLE)):
+        return None
+    weight_map, layout = checkpoint.weight_map(), shape_of(checkpoint.config())
+    if stores_output_matrix(weight_map):
+        layout = replace(layout, tied=False)
+    needed = plan_shards(weight_map, layout, range(*layers)).weight_map
+    if not all((checkpoint.directory / name).is_file() for name in needed.values()):
+        return None
+    return _size(checkpoint, needed, layers)
+
+
+def stage_size(directory: Path, layers: tuple[int, int]) -> StageSize:
+    """The size of the stage with layers [start, end) whose files, and no others, `directory` holds.
 
     Raises UserError for a directory that holds no model, or one in a format that is not read.
     """
     checkpoint = open_checkpoint(str(directory))
+    return _size(checkpoint, checkpoint.weight_map(), layers)
+
+
+def _size(checkpoint: Checkpoint, needed: Mapping[str, str], layers: tuple[int, int]) -> StageSize:
+    """`needed`: file of each tensor."""
     files: dict[str, set[str]] = {}
-    for tensor, file in checkpoint.weight_map().items():
+    for tensor, file in needed.items():
         files.setdefault(file, set()).add(tensor)
     tensors = [
         tensor
@@ -56,14 +99,22 @@ def stage_size(directory: Path, layers: int) -> StageSize:
         for tensor in read_header(checkpoint.weight_file(file)).tensors
         if tensor.name in names
     ]
-    shape = model_shape(directory)
+    shape = model_shape(checkpoint.directory)
     held = held_weights(checkpoint.name, tensors, read_declared(checkpoint))
+    parts = [_held_part(weight.name, len(range(*layers)) / shape.layers) for weight in held]
+    kv_values, kv_vectors = shape.kv_numbers(*layers)
     return StageSize(
-        weights=sum(weight.numbers for weight in held),
-        code_bytes=sum(weight.code_bytes for weight in held),
-        kv_values=shape.kv_values * layers,
-        kv_vectors=shape.kv_vectors * layers,
+        weights=sum(round(part * one.numbers) for part, one in zip(parts, held, strict=True)),
+        code_bytes=sum(round(part * one.code_bytes) for part, one in zip(parts, held, strict=True)),
+        kv_values=kv_values,
+        kv_vectors=kv_vectors,
+        state=shape.state_numbers(*layers),
     )
+
+
+def _held_part(name: str, layers_share: float) -> float:
+    """Which part of a tensor the stage holds: of tables for all layers, that of its own."""
+    return layers_share if TOKEN_INPUTS & set(name.split(".")) else 1.0
 
 
 def probe_size(shape: ModelShape, layers: int) -> StageSize:

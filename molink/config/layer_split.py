@@ -1,30 +1,35 @@
 """Which layers each stage holds: an even split, or the operator's own (`--layers 0-4,4-8,8-12`)."""
 
+from itertools import accumulate, pairwise
+
+from molink.checkpoint.layers_together import Runs, check_cuts
 from molink.errors import UserError
+from molink_scheduler.placement.split import even
 
 __all__ = ["check_layers", "even_split", "parse_layers"]
 
 LayerRange = tuple[int, int]
 
 
-def even_split(layer_count: int, node_count: int) -> list[LayerRange]:
-    """Layer ranges [a, b) of nearly equal length, the longer ones first.
+def even_split(layer_count: int, node_count: int, together: Runs = ()) -> list[LayerRange]:
+    """Layer ranges [a, b) of nearly equal length, the longer ones first, as far as the layers allow
+    that stay together.
 
     Raises UserError when a node would be left without a layer.
     """
     if node_count < 1:
         raise UserError(f"A ring needs at least one node, got --nodes {node_count}.")
-    if node_count > layer_count:
+    parted = {layer for start, end in together for layer in range(start + 1, end)}
+    may_end = [layer not in parted for layer in range(layer_count + 1)]
+    counts = even(layer_count, node_count, may_end)
+    if counts is None:
+        most = sum(may_end[1:])
+        why = "".join(f", of which {start} to {end - 1} stay together" for start, end in together)
         raise UserError(
-            f"The model has {layer_count} layers, too few for {node_count} nodes: "
-            f"use --nodes {layer_count} or fewer."
+            f"The model has {layer_count} layers{why}, too few for {node_count} nodes: "
+            f"use --nodes {most}{' or fewer.' if most > 1 else '.'}"
         )
-    base, longer = divmod(layer_count, node_count)
-    ranges: list[LayerRange] = []
-    for node in range(node_count):
-        start = ranges[-1][1] if ranges else 0
-        ranges.append((start, start + base + (node < longer)))
-    return ranges
+    return list(pairwise((0, *accumulate(counts))))
 
 
 def check_layers(text: str, node_count: int) -> list[LayerRange]:
@@ -46,8 +51,11 @@ def check_layers(text: str, node_count: int) -> list[LayerRange]:
     return ranges
 
 
-def parse_layers(text: str, layer_count: int, node_count: int) -> list[LayerRange]:
-    """The ranges of `--layers`; they must cover every layer once, in order, one range a node."""
+def parse_layers(
+    text: str, layer_count: int, node_count: int, together: Runs = ()
+) -> list[LayerRange]:
+    """The ranges of `--layers`; they must cover every layer once, in order, one range a node, and
+    part none that stay together."""
     ranges = check_layers(text, node_count)
     _, end = ranges[-1]
     if end != layer_count:
@@ -55,6 +63,7 @@ def parse_layers(text: str, layer_count: int, node_count: int) -> list[LayerRang
             f"--layers end at layer {end}, the model has {layer_count}: "
             f"the last range must end at {layer_count}."
         )
+    check_cuts("the model", layer_count, together, ranges)
     return ranges
 
 

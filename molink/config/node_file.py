@@ -17,6 +17,10 @@ prefill_row_ms = 0.01      # and step_fixed_ms, head_row_ms, head_fixed_ms, whic
 upload_mbps = 20
 download_mbps = 50
 
+[nodes.formats.int4_g128]  # a device's products with weights of a format, measured: milliseconds of
+read_ms = 14.2             # a billion weights, for one row and for each of many rows; what
+row_ms = 7.1               # `python -m molink.stage.format_probe` prints, in seconds
+
 [[links]]                  # where a pair was measured; both directions
 between = ["anna", "ben"]
 one_way_ms = 7
@@ -29,14 +33,16 @@ plan something else.
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import permutations
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
-from molink.checkpoint.model_shape import ModelShape, PlannedModel
+from molink.checkpoint.model_shape import ModelShape, PlannedModel, WeightFormat
+from molink.checkpoint.too_large import with_advice
 from molink.config.toml_tables import ABOVE_0, number, read_toml, refuse_unknown, tables
 from molink.errors import UserError
+from molink.hardware.format_times import FormatTimes
 from molink.hardware.gpu import Gpu, gpu
 from molink.hardware.roofline import StepTimes, estimated_times
 from molink_scheduler.placement import (
@@ -69,7 +75,8 @@ TIME_KEYS = ("decode_fixed_ms", "decode_row_ms", "prefill_row_ms")
 OVERHEAD_KEYS = ("step_fixed_ms", "head_row_ms", "head_fixed_ms")
 MEASURED_KEYS = {*TIME_KEYS, *OVERHEAD_KEYS}
 LINE_KEYS = {"upload_mbps", "download_mbps", "one_way_ms"}
-NODE_KEYS = {"name", "lends_gib", *DEVICE_KEYS, *MEASURED_KEYS, *LINE_KEYS}
+NODE_KEYS = {"name", "lends_gib", "formats", *DEVICE_KEYS, *MEASURED_KEYS, *LINE_KEYS}
+FORMAT_KEYS = {"read_ms", "row_ms"}
 LINK_KEYS = {"between", "one_way_ms", "rate_mbps"}
 FILE_KEYS = {"nodes", "links"}
 
@@ -152,7 +159,8 @@ class NodeFile:
         else:
             found = make_plan(model.cost, facts, self.network(), goal, rings_max)
         if isinstance(found, Shortage):
-            raise UserError(f"{model.name} does not fit: {found.sentence}")
+            sentence = with_advice(found.sentence, model.declared)
+            raise UserError(f"{model.name} does not fit: {sentence}")
         return found
 
 
@@ -191,13 +199,32 @@ def _node(path: Path, index: int, table: Table) -> ListedNode:
 def _device(where: str, name: str, table: Table) -> Gpu | None:
     """None only of a PC whose times were measured."""
     if "gpu" in table:
-        return gpu(str(table["gpu"]))
+        return replace(gpu(str(table["gpu"])), formats=_formats(where, table))
     if table.keys() & MEASURED_KEYS and not table.keys() & DEVICE_KEYS:
+        if "formats" in table:
+            raise UserError(f"{where} has formats, but no device that they belong to: give gpu.")
         return None
     memory, bandwidth, tflops = (
         number(where, table, key, least=ABOVE_0, instead=", or a known gpu") for key in GPU_KEYS
     )
-    return Gpu(name, memory, bandwidth, tflops)
+    return Gpu(name, memory, bandwidth, tflops, formats=_formats(where, table))
+
+
+def _formats(where: str, table: Table) -> dict[str, FormatTimes]:
+    """Times of weights in formats that were measured on the device."""
+    listed = table.get("formats", {})
+    if not isinstance(listed, dict) or not all(isinstance(one, dict) for one in listed.values()):
+        raise UserError(f"{where} has formats that are no tables: give [nodes.formats.NAME].")
+    refuse_unknown(f"formats of {where}", listed, set(get_args(WeightFormat)))
+    found = {}
+    for name, times in listed.items():
+        of_format = f"{name} of {where}"
+        refuse_unknown(of_format, times, FORMAT_KEYS)
+        read_ms, row_ms = (
+            number(of_format, times, key, least=ABOVE_0) for key in ("read_ms", "row_ms")
+        )
+        found[name] = FormatTimes(read_ms / 1e3, row_ms / 1e3)
+    return found
 
 
 def _times(where: str, table: Table) -> StepTimes | None:

@@ -169,7 +169,7 @@ async def _started_broker(
 def _planner(settings: UpSettings, model: ServedModel) -> ModelPlanner:
     hub_id = model.checkpoint.hub_id
     weights = WeightsSource(model=hub_id or model.card.name, from_hub=bool(hub_id))
-    return ModelPlanner.of(model.path, model.description, weights, settings)
+    return ModelPlanner.of(model.path, model.description, weights, settings, model.card.name)
 
 
 def _host_for_agents(settings: UpSettings, broker: Broker) -> str:

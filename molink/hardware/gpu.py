@@ -7,11 +7,18 @@ constant below.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
+from molink.checkpoint.model_shape import WeightBits
 from molink.errors import UserError
+from molink.hardware.format_times import (
+    BILLION,
+    CARD_CORRECTIONS,
+    CPU_CORRECTIONS,
+    FormatTimes,
+)
 
-__all__ = ["GPUS", "Gpu", "gpu", "known_gpus"]
+__all__ = ["GPUS", "Gpu", "gpu", "known_gpus", "measured_device"]
 
 MEMORY_EFFICIENCY = 0.78
 """Share of the peak bandwidth at which weights and KV are read. Helix's profiles of one decode
@@ -52,6 +59,22 @@ class Gpu:
     value_overhead_s: float = 0.0
     """For each number of a row in each layer: norms, rotation, activation. 0 where the compute
     efficiency already has it."""
+    is_cpu: bool = False
+    """Whether formats that were not measured are corrected as a CPU's kernels take them."""
+    formats: Mapping[str, FormatTimes] = field(default_factory=dict)
+    """Times that were measured on it."""
+
+    def format_times(self, bits: WeightBits, element_bytes: int) -> FormatTimes:
+        """Times of products with weights that take `bits` where a number takes `element_bytes`: as
+        measured, else by bytes and arithmetic with the format's correction."""
+        known = self.formats.get(bits.format)
+        if known is not None:
+            return known
+        plain = self.formats.get("plain") or FormatTimes(
+            BILLION * element_bytes / self.bytes_per_s, 2 * BILLION / self.flops_per_s
+        )
+        corrections = CPU_CORRECTIONS if self.is_cpu else CARD_CORRECTIONS
+        return corrections[bits.format].times(bits, element_bytes, plain)
 
     @property
     def bytes_per_s(self) -> float:
@@ -82,6 +105,7 @@ CPU = Gpu(
     memory_efficiency=1.0,
     compute_efficiency=1.0,
     kv_efficiency=0.3,
+    is_cpu=True,
     step_overhead_s=0.1e-3,
     layer_overhead_s=20e-6,
     value_overhead_s=20e-9,
@@ -129,6 +153,29 @@ def gpu(name: str) -> Gpu:
         if asked in (_plain(known), _plain(f"nvidia {known}"), _plain(f"geforce {known}")):
             return device
     raise UserError(f"no GPU {name!r} is known: give one of {', '.join(known_gpus())}.")
+
+
+def measured_device(
+    kind: str, formats: Mapping[str, FormatTimes], element_bytes: int
+) -> Gpu | None:
+    """A device of which no more is known than its kind ("cpu" or "cuda") and its times of weights
+    in several formats, plain numbers of `element_bytes` among them; None: it has none of those.
+
+    Its memory is as fast as it reads plain weights, its arithmetic as it multiplies with them.
+    """
+    plain = formats.get("plain")
+    if plain is None or plain.read_s <= 0 or plain.row_s <= 0:
+        return None
+    is_cpu = kind == "cpu"
+    return replace(
+        CPU if is_cpu else Gpu(kind, 0, 0, 0),
+        bandwidth_gb_per_s=element_bytes / plain.read_s,
+        tflops=2 * BILLION / plain.row_s / 1e12,
+        memory_efficiency=1.0,
+        compute_efficiency=1.0,
+        kv_efficiency=CPU.kv_efficiency if is_cpu else 1.0,
+        formats=formats,
+    )
 
 
 def _plain(name: str) -> str:

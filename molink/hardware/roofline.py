@@ -22,8 +22,9 @@ has.
 from dataclasses import dataclass
 from math import hypot
 
-from molink.checkpoint.model_shape import ModelShape
+from molink.checkpoint.model_shape import PLAIN, ModelShape
 from molink.errors import UserError
+from molink.hardware.format_times import BILLION, FormatTimes
 from molink.hardware.gpu import Gpu
 from molink_scheduler.batch import DECODE, PREFILL, BatchClass
 
@@ -86,6 +87,10 @@ class RooflineCost:
     """Reading one token's keys and values in every layer."""
     attention_pair_s: float
     """Multiplying one row with one token's keys and values in every layer."""
+    decode_pair_s: float
+    """The same for a decode row."""
+    expansion_s: float
+    """Making one token's keys and values of its latent row in every layer."""
     output_weights_s: float
     output_row_s: float
     step_overhead_s: float
@@ -111,12 +116,17 @@ class RooflineCost:
         shape = self.shape
         experts = 1 if shape.experts == 1 else shape.experts_hit(rows)
         is_decode = batch_class is DECODE
-        pairs = kv_tokens if is_decode else _attended_pairs(rows, kv_tokens, sequences)
+        if is_decode:
+            attention_s = kv_tokens * self.decode_pair_s
+        else:
+            pairs = _attended_pairs(rows, kv_tokens, sequences)
+            # Those of the rows themselves are among their matrices.
+            attention_s = pairs * self.attention_pair_s + (kv_tokens - rows) * self.expansion_s
         return (
             self.dense_weights_s + experts * self.expert_weights_s,
             rows * self.row_flops_s,
             kv_tokens * self.kv_token_s,
-            pairs * self.attention_pair_s,
+            attention_s,
             hypot(self.output_weights_s, sequences * self.output_row_s),
             self.step_overhead_s + rows * self.row_overhead_s,
         )
@@ -132,21 +142,47 @@ def stage_cost(
     spans this counts n times what happens once. Raises UserError when the model has fewer layers.
     """
     check_layers(shape, layers)
-    read_s, multiply_s = 1 / gpu.bytes_per_s, 1 / gpu.flops_per_s
+    multiply_s = 1 / gpu.flops_per_s
+    plain, attention, experts = (
+        gpu.format_times(bits, shape.dtype_bytes)
+        for bits in (PLAIN, shape.attention_weights, shape.weights)
+    )
+    read_s, row_s = _layer_s(shape, plain, attention, experts)
     output_parameters = shape.head_parameters if is_tail else 0
     value_s = gpu.value_overhead_s * shape.hidden_size
     return RooflineCost(
         shape=shape,
-        dense_weights_s=layers * shape.dense_bytes * read_s,
-        expert_weights_s=layers * shape.expert_bytes * read_s,
-        row_flops_s=layers * shape.row_flops * multiply_s,
+        dense_weights_s=layers * read_s,
+        expert_weights_s=layers * shape.expert_parameters / BILLION * experts.read_s,
+        row_flops_s=layers * row_s,
         kv_token_s=layers * shape.kv_token_bytes / gpu.kv_bytes_per_s,
         attention_pair_s=layers * 2 * shape.attention_width * multiply_s,
-        output_weights_s=output_parameters * shape.dtype_bytes * read_s,
-        output_row_s=2 * output_parameters * multiply_s,
+        decode_pair_s=layers * 2 * shape.decode_attention_width * multiply_s,
+        expansion_s=layers * 2 * shape.expansion_parameters * multiply_s,
+        output_weights_s=output_parameters / BILLION * plain.read_s,
+        output_row_s=output_parameters / BILLION * plain.row_s,
         step_overhead_s=gpu.step_overhead_s + layers * gpu.layer_overhead_s,
         row_overhead_s=layers * value_s,
     )
+
+
+def _layer_s(
+    shape: ModelShape, plain: FormatTimes, attention: FormatTimes, experts: FormatTimes
+) -> tuple[float, float]:
+    """Seconds of one layer: to read what every row passes, and to multiply one row with all of its
+    own. A shared expert is held as the others are, a router plain."""
+    active = shape.shared_parameters + shape.experts_per_token * shape.expert_parameters
+    read = (
+        shape.attention_parameters * attention.read_s
+        + shape.shared_parameters * experts.read_s
+        + shape.router_parameters * plain.read_s
+    )
+    multiplied = (
+        shape.attention_parameters * attention.row_s
+        + active * experts.row_s
+        + shape.router_parameters * plain.row_s
+    )
+    return read / BILLION, multiplied / BILLION
 
 
 def check_layers(shape: ModelShape, layers: int) -> None:

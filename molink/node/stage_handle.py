@@ -11,7 +11,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import assert_never
 
-from molink.errors import FrameError, LinkLostError, StageError, UserError
+from molink.errors import (
+    DeviceMemoryError,
+    FrameError,
+    LinkLostError,
+    NoRoomError,
+    StageError,
+    UserError,
+)
 from molink.stage_protocol.messages import (
     Command,
     Fact,
@@ -244,8 +251,10 @@ class StageHandle:
 
     def _error(self, fact: StageFailed) -> UserError | StageError:
         if fact.user_fault:
-            return UserError(fact.message)
+            return (NoRoomError if fact.device_full else UserError)(fact.message)
         message = f"{self.name}: {fact.message}"
+        if fact.device_full:
+            return DeviceMemoryError(message)
         return StageError(message) if fact.link is None else LinkLostError(message, fact.link)
 
 

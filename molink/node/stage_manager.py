@@ -19,7 +19,14 @@ from molink.control.messages.payloads import (
     LinkKeys,
     StageFact,
 )
-from molink.errors import LinkLostError, MolinkError, StageError, UserError
+from molink.errors import (
+    DeviceMemoryError,
+    LinkLostError,
+    MolinkError,
+    NoRoomError,
+    StageError,
+    UserError,
+)
 from molink.node.stage_handle import StageHandle
 from molink.stage_protocol.messages import (
     JoinRing,
@@ -111,6 +118,8 @@ class StageManager:
     state: StageState = "standby"
     assignment: Assignment | None = None
     handle: StageHandle | None = None
+    times_full: int = 0
+    """How often its device had no memory for what a stage was to hold, or for a step of it."""
     _work: AssignedWork | None = None
     """What the process holds."""
     _epoch: int | None = None
@@ -197,6 +206,10 @@ class StageManager:
                 await self._join(assignment)
             else:
                 raise StageError("Its stage ended before it joined its ring.")
+        except (NoRoomError, DeviceMemoryError) as error:
+            self.times_full += 1
+            is_mistake = self.operators_own and isinstance(error, NoRoomError)
+            await self._give_up(assignment, str(error), user_fault=is_mistake)
         except UserError as error:
             await self._give_up(assignment, str(error), user_fault=self.operators_own)
         except LinkLostError as error:

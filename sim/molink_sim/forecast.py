@@ -148,7 +148,12 @@ def _ring(
     for stage in ring.stages:
         node, (first, end) = listed[stage.node_id], stage.layers
         cost = stage_cost(shape, _device(node), end - first, first == 0, end == shape.layers)
-        stages.append(StageSpec(end - first, cost, stage.kv_tokens, node.upload_mbps, node.name))
+        stages.append(
+            StageSpec(
+                *(end - first, cost, stage.kv_tokens, node.upload_mbps, node.name),
+                state_slots=stage.state_slots,
+            )
+        )
     names = [stage.node_id for stage in ring.stages]
     found = [network.links[pair] for pair in pairwise([*names, names[0]]) if len(names) > 1]
     links = [LinkSpec(one.rate_bytes_per_s / BYTES_PER_MBIT, one.one_way_s) for one in found]

@@ -86,6 +86,8 @@ class StageSpec:
     after_idle: tuple[tuple[float, float], ...] = ()
     """(idle for so long, so much longer takes the next step), rising; beyond the last as the last.
     Empty: a step takes its time whatever was before."""
+    state_slots: int | None = None
+    """Requests whose states it holds at a time; None: its layers keep none."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,8 @@ from click.testing import CliRunner
 from molink.checkpoint.model_config import KNOWN_CONFIGS
 from molink.cli.main import cli
 from molink.errors import UserError
+from tests.executor.tiny_models import save_tiny
+from tests.importing.gguf_models import save_gguf
 
 PC = '[[nodes]]\nname = "{}"\ngpu = "{}"\nupload_mbps = {}\ndownload_mbps = 100\none_way_ms = 8\n'
 THREE = PC.format("anna", "rtx3060", 40) + PC.format("ben", "rtx4090", 20)
@@ -50,6 +52,35 @@ def test_rings_and_standbys_in_words(nodes):
 
 def test_it_fits_eighty_columns(nodes):
     assert max(map(len, run("qwen-7b", "--nodes", nodes).splitlines())) <= 80
+
+
+def test_a_hybrid_model_shows_the_states_that_find_room(nodes, tmp_path):
+    """In eighty columns, too: Qwen3.5-9B or about that."""
+    config = dict(
+        model_type="qwen3_5_text",
+        hidden_size=4096,
+        intermediate_size=12288,
+        num_hidden_layers=32,
+        num_attention_heads=16,
+        num_key_value_heads=4,
+        head_dim=256,
+        vocab_size=32_000,
+        full_attention_interval=4,
+        linear_num_key_heads=16,
+        linear_num_value_heads=32,
+        linear_key_head_dim=128,
+        linear_value_head_dim=128,
+        linear_conv_kernel_dim=4,
+    )
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    plan = json.loads(run(tmp_path / "config.json", "--nodes", nodes, "--json"))
+    stages = plan["rings"][0]["stages"]
+    output = run(tmp_path / "config.json", "--nodes", nodes)
+    assert max(map(len, output.splitlines())) <= 80
+    assert "KV/states" in output
+    for stage in stages:
+        assert f" {stage['name']} " in output
+        assert f" {stage['kv_tokens']:,}/{stage['state_slots']} " in output
 
 
 def test_json_has_all_of_it(nodes):
@@ -122,6 +153,7 @@ def test_a_model_that_is_too_large(nodes):
     sentence = refused("llama-2-70b", "--nodes", nodes)
     assert sentence.startswith("llama-2-70b does not fit: these 4 PCs are not enough: of 80 layers")
     assert "GiB more are needed for the other" in sentence
+    assert sentence.endswith("; or round the model with `molink import --weights int4`.")
 
 
 @pytest.mark.parametrize(
@@ -145,3 +177,32 @@ def test_one_sentence_for_each_mistake(nodes, options, sentence):
 def test_files_that_are_not_there(nodes, tmp_path):
     assert "cannot read the PCs" in refused("qwen-7b", "--nodes", tmp_path / "none.toml")
     assert "there is no model directory" in refused(tmp_path / "a" / "b", "--nodes", nodes)
+
+
+def test_a_gguf_file_is_planned_without_an_import(nodes, tmp_path):
+    save_gguf("llama", tmp_path / "m.gguf")
+    before = sorted(tmp_path.rglob("*"))
+    output = run(tmp_path / "m.gguf", "--nodes", nodes)
+    assert "m.gguf, ring 0" in output
+    assert "What weights in gguf cost in quality was not measured" in " ".join(output.split())
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_a_folder_is_planned_as_it_would_be_rounded(nodes, tmp_path):
+    save_tiny("llama", tmp_path / "plain")
+    plan = json.loads(run(tmp_path / "plain", "--nodes", nodes, "--weights", "int8", "--json"))
+    plain = json.loads(run(tmp_path / "plain", "--nodes", nodes, "--json"))
+    fetched = [one["rings"][0]["stages"][0]["fetched_bytes"] for one in (plan, plain)]
+    assert fetched[0] < 0.7 * fetched[1]
+    assert (
+        "`molink import --weights int8` was measured on the demo model only" in plan["quality"][0]
+    )
+    assert plain["quality"] == []
+    assert run("qwen-7b", "--nodes", nodes, "--kv", "int8").count("KV in int8 was measured") == 1
+
+
+def test_only_a_folder_can_be_rounded(nodes, tmp_path):
+    (tmp_path / "m.gguf").write_bytes(b"GGUF")
+    for model in ("qwen-7b", tmp_path / "m.gguf"):
+        assert "--weights rounds a folder" in refused(model, "--nodes", nodes, "--weights", "int4")
+    assert "m.gguf" in refused(tmp_path / "m.gguf", "--nodes", nodes)

@@ -1,10 +1,15 @@
 """Files of PCs, for plans and for simulations, good and bad."""
 
+import math
+from dataclasses import replace
+
 import pytest
 
 from molink.checkpoint.model_config import model_shape
+from molink.checkpoint.model_shape import WeightBits
 from molink.config.node_file import LENT_SHARE, read_node_file
 from molink.errors import UserError
+from molink.hardware.format_times import FormatTimes
 from molink_scheduler.placement import LinkFacts
 
 NODE = '[[nodes]]\nname = "a"\ngpu = "rtx4090"\nupload_mbps = 10\ndownload_mbps = 20\n'
@@ -12,6 +17,8 @@ MEASURED = (
     '[[nodes]]\nname = "b"\nlends_gib = 8\ndecode_fixed_ms = 2\ndecode_row_ms = 0.1\n'
     "prefill_row_ms = 0.05\nupload_mbps = 40\ndownload_mbps = 8\none_way_ms = 5\n"
 )
+MODEL = model_shape("llama-3-8b")
+INT4 = WeightBits(4, 2 / 128, "int4_g128")
 LINK = '[[links]]\nbetween = ["a", "b"]\n'
 
 
@@ -120,3 +127,32 @@ def test_one_sentence_for_each_mistake(read, text, sentence):
 def test_a_file_that_is_not_there(tmp_path):
     with pytest.raises(UserError, match="cannot read"):
         read_node_file(tmp_path / "none.toml")
+
+
+FORMATS = "[nodes.formats.int4_g128]\nread_ms = 14\nrow_ms = 7\n"
+
+
+def test_a_device_may_have_measured_times_of_formats(read):
+    (anna,) = read(NODE + FORMATS).nodes
+    assert anna.device.formats == {"int4_g128": FormatTimes(0.014, 0.007)}
+    four = replace(MODEL, weights=INT4, attention_weights=INT4)
+    facts, plain = anna.facts(four, 128), anna.facts(MODEL, 128)
+    weights = MODEL.layer_parameters / 1e9
+    one_row_s = facts.decode_fixed_s + facts.decode_row_s
+    assert one_row_s == pytest.approx(weights * math.hypot(0.014, 0.007), rel=0.02)
+    assert facts.prefill_row_s > 10 * plain.prefill_row_s, "a 4090 multiplies faster than that"
+
+
+@pytest.mark.parametrize(
+    "text, sentence",
+    [
+        (NODE + "[nodes.formats.int3]\nread_ms = 1\nrow_ms = 1\n", "int3"),
+        (NODE + "[nodes.formats.int8]\nread_ms = 1\n", "row_ms"),
+        (NODE + "[nodes.formats.int8]\nread_ms = 0\nrow_ms = 1\n", "read_ms"),
+        (NODE + "formats = 7\n", "no tables"),
+        (MEASURED + FORMATS, "no device"),
+    ],
+)
+def test_formats_that_mean_nothing_are_refused(read, text, sentence):
+    with pytest.raises(UserError, match=sentence):
+        read(text)

@@ -7,7 +7,7 @@ import pytest
 
 from molink.control.messages.payloads import Assignment, LinkKeys, StageLink
 from molink.coordinator.local.local_node import DirectRoutes
-from molink.errors import LinkLostError, StageError, UserError
+from molink.errors import DeviceMemoryError, LinkLostError, NoRoomError, StageError, UserError
 from molink.node.stage_manager import StageManager
 from molink.stage_protocol.messages import LoadStage
 from molink.wire.curve_keys import CurveKeys
@@ -80,6 +80,21 @@ async def test_an_assignment_is_loaded_joined_and_left_to_its_end():
         await h.manager.assign(Assignment(revision=3))
         await h.until("stopped")
         assert h.handles[0].child.ended.is_set()
+
+
+@pytest.mark.parametrize(
+    ("trouble", "times", "is_mistake"),
+    [
+        (NoRoomError("cuda:0 has room for 100 tokens of KV."), 1, True),
+        (DeviceMemoryError("cuda:0 ran out of memory."), 1, False),
+        (StageError("It died."), 0, False),
+    ],
+)
+async def test_a_device_that_was_full_is_counted(trouble, times, is_mistake):
+    async with hosted(trouble, operators_own=True) as h:
+        await h.manager.assign(LOAD)
+        assert (await h.until("failed")).user_fault == is_mistake
+        assert h.manager.times_full == times
 
 
 async def test_what_was_told_before_is_not_done_again():

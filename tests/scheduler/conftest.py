@@ -9,7 +9,7 @@ from typing import assert_never
 
 import pytest
 
-from molink_scheduler.batch import Batch, BatchClass, Release
+from molink_scheduler.batch import Batch, BatchClass, Release, Span
 from molink_scheduler.events import (
     BatchArrived,
     BatchReturned,
@@ -75,6 +75,8 @@ class FakeRing:
     span_tokens: int = 16
     prefill_tokens_in_flight_max: int = 64
     state_slots: int | None = None
+    stage_rows: int = 16
+    """Most rows of a prefill step behind the head."""
 
     def __post_init__(self) -> None:
         self.random = Random(self.seed)
@@ -99,6 +101,8 @@ class FakeRing:
         self.ended: list[int] = []
         self.preemptions = 0
         self.decode_sizes: list[int] = []
+        self.prefill_spans: list[tuple[int, Span]] = []
+        """With the number of the stage that computed them."""
         self.interrupts = 0
         self.prefill_in_flight = 0
         self.tail_link_free_at = 0.0
@@ -107,7 +111,8 @@ class FakeRing:
     def stage(self, index: int) -> FakeStage:
         blocks = blocks_for(self.kv_tokens)
         book = StageBook(KvLedger(blocks, self.state_slots), ANY_MODEL)
-        queue = StageQueue.for_steps_of(16, book)
+        cut_tokens = self.head.settings.ring.cut_tokens
+        queue = StageQueue.for_steps_of(self.stage_rows, book, cut_tokens)
         core = StageCore(queue if index else self.head, index == self.stage_count - 1)
         return FakeStage(core, KvBlocks(blocks), self.state_slots)
 
@@ -195,6 +200,8 @@ class FakeRing:
     def compute(self, index: int, stage: FakeStage, run: RunBatch) -> None:
         batch = run.batch
         stage.compute(batch)
+        if batch.batch_class is BatchClass.PREFILL:
+            self.prefill_spans += [(index, span) for span in batch.spans]
         if index:
             assert sum(piece.end - piece.start for piece in run.pieces) == batch.tokens
             return

@@ -55,7 +55,9 @@ def test_the_rings_of_molink_plan_are_simulated(forecast, nodes_file):
     output, found = forecast(THREE, "--target-rate", "0.05", "--ttft-bound-s", "10")
     arguments = ["plan", "qwen-7b", "--nodes", str(nodes_file()), "--context-tokens", "1024"]
     planned = CliRunner().invoke(cli, [*arguments, "--json"], catch_exceptions=False).output
-    assert found["plan"]["forecast"] == json.loads(planned)
+    expected = json.loads(planned)
+    del expected["quality"]  # Said of weights, which a simulation does not have.
+    assert found["plan"]["forecast"] == expected
     assert sum(one["layers"] for one in found["plan"]["split"]) == 32
     assert found["plan"]["bottleneck"] in output and "Standby" not in output
     # The narrow upload stands at the end, where it sends tokens only; the others' send the prompts.

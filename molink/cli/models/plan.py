@@ -5,11 +5,13 @@ from typing import TYPE_CHECKING
 
 import click
 
+from molink.cli.models.importing import GROUP
 from molink.cli.options import auto_or_count, key_option, kv_option
 from molink.errors import UserError
 
 if TYPE_CHECKING:
-    from molink.checkpoint.model_shape import KvDtype
+    from molink.checkpoint.model_shape import KvDtype, PlannedModel
+    from molink.importing.plain_model import WeightBits
     from molink_scheduler.placement import Goal, Plan
 
 __all__ = ["plan"]
@@ -73,6 +75,11 @@ PLAN_TIMEOUT_S = 30.0
     help="Most rings; auto takes as many as serve the most users.",
 )
 @kv_option
+@click.option(
+    "--weights",
+    type=click.Choice(["int4", "int8"]),
+    help="Plan a folder with plain weights as `molink import --weights` would round it.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the plan as JSON.")
 def plan(
     model: str | None,
@@ -86,18 +93,22 @@ def plan(
     split: str | None,
     rings_max: int | None,
     kv_dtype: "KvDtype",
+    weights: "WeightBits | None",
     as_json: bool,
 ) -> None:
     """Show how MODEL would be spread over a set of PCs, and forecast what they would do with it.
 
-    MODEL is a directory, a hub id, a config.json, `demo` or a known model such as qwen-7b.
+    MODEL is a directory, a hub id, a GGUF file, a config.json, `demo` or a known model such as
+    qwen-7b.
     """
     import json
 
     from rich.console import Console
 
-    from molink.cli.models.plan_report import plan_fields, print_plan
+    from molink.checkpoint.quantized.quality import quality_lines
+    from molink.cli.models.plan_report import plan_fields, print_line, print_plan
 
+    quality: list[str] = []
     if rings_max is not None and rings_max < 1:
         raise UserError(f"--rings takes auto or a number from 1 up, got {rings_max}.")
     if url is not None:
@@ -108,28 +119,44 @@ def plan(
         raise UserError("Give MODEL and --nodes FILE, or --url of a running coordinator.")
     else:
         goal = _goal(tpot_ms, context_tokens, prompt_tokens, answer_tokens)
-        name, found = _make_plan(model, nodes_path, goal, split, rings_max, kv_dtype)
+        planned = _planned(model, kv_dtype, weights)
+        quality = quality_lines(
+            planned.declared, is_import=weights is not None, is_kv_int8=kv_dtype == "int8"
+        )
+        name, found = planned.name, _make_plan(planned, nodes_path, goal, split, rings_max)
     if as_json:
-        click.echo(json.dumps(plan_fields(found, name), indent=2))
+        click.echo(json.dumps(plan_fields(found, name) | {"quality": quality}, indent=2))
     else:
         print_plan(found, name, Console())
+        for line in quality:
+            print_line(Console(), line)
+
+
+def _planned(model: str, kv_dtype: "KvDtype", weights: "WeightBits | None") -> "PlannedModel":
+    from molink.checkpoint.layer_sizes import planned_model
+    from molink.importing.planned import is_gguf, planned_gguf, planned_rounded
+    from molink.models import DEMO_MODEL_DIR
+
+    path = DEMO_MODEL_DIR if model == "demo" else Path(model).expanduser()
+    if weights is not None and not path.is_dir():
+        raise UserError("--weights rounds a folder with plain weights: give that as MODEL.")
+    if weights is not None:
+        return planned_rounded(path, weights, GROUP, kv_dtype)
+    if is_gguf(path):
+        return planned_gguf(path, kv_dtype)
+    return planned_model(str(path) if model == "demo" else model, kv_dtype)
 
 
 def _make_plan(
-    model: str,
+    planned: "PlannedModel",
     nodes_path: Path,
     goal: "Goal",
     split: str | None,
     rings_max: int | None,
-    kv_dtype: "KvDtype",
-) -> "tuple[str, Plan]":
-    from molink.checkpoint.layer_sizes import planned_model
+) -> "Plan":
     from molink.config.node_file import read_node_file
-    from molink.models import DEMO_MODEL_DIR
 
-    nodes = read_node_file(nodes_path)
-    planned = planned_model(str(DEMO_MODEL_DIR) if model == "demo" else model, kv_dtype)
-    return planned.name, nodes.plan(planned, goal, split, rings_max)
+    return read_node_file(nodes_path).plan(planned, goal, split, rings_max)
 
 
 def _ask_coordinator(url: str, key: str | None, split: str | None) -> "tuple[str, Plan]":

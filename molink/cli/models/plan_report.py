@@ -28,7 +28,9 @@ def print_plan(plan: Plan, model: str, console: Console) -> None:
 def _table(ring: Forecast, title: str) -> Table:
     table = Table(title=title, title_justify="left")
     table.add_column("PC", overflow="fold")
-    for head in ("layers", "weights", "used of lent", "KV tokens", "step", "busy", "link"):
+    has_states = any(stage.state_slots is not None for stage in ring.stages)
+    kept = "KV/states" if has_states else "KV tokens"
+    for head in ("layers", "weights", "used of lent", kept, "step", "busy", "link"):
         table.add_column(head, justify="right", no_wrap=True)
     last = len(ring.stages) - 1
     for place, stage in enumerate(ring.stages):
@@ -37,7 +39,7 @@ def _table(ring: Forecast, title: str) -> Table:
             f"{stage.layers[0]}-{stage.layers[1]}",
             f"{stage.weights_bytes / GIB:.1f} GiB",
             f"{stage.used_bytes / GIB:.1f}/{stage.memory_bytes / GIB:.1f}",
-            f"{stage.kv_tokens:,}",
+            f"{stage.kv_tokens:,}" + (f"/{stage.state_slots or '-'}" if has_states else ""),
             milliseconds(stage.step_s),
             f"{stage.busy_share:.0%}",
             "" if place == last else f"{stage.link_busy_share:.0%}",

@@ -52,6 +52,7 @@ __all__ = [
     "Assignment",
     "CoordinatorPresence",
     "Device",
+    "FormatCost",
     "Key",
     "LinkKeys",
     "Message",
@@ -105,6 +106,18 @@ class StepCost(Message):
     """Output matrix and sampling of one row, on the tail only."""
 
 
+class FormatCost(Message):
+    """Measured times of products with a billion weights that a device holds in one format, whatever
+    the model: with its shape they come to step times before it was ever timed there."""
+
+    format: ShortText
+    """As `molink.checkpoint.model_shape.WeightFormat`; others are not counted with."""
+    read_s: Seconds
+    """Of one row."""
+    row_s: Seconds
+    """Of each of many rows."""
+
+
 class Profile(Message):
     """A PC, and what its owner lends of it."""
 
@@ -126,6 +139,8 @@ class Profile(Message):
     clock_offset_s: ClockTime = 0.0
     steps: StepCost | None = None
     """None until it has measured the cluster's model."""
+    formats: Annotated[tuple[FormatCost, ...], Field(max_length=32)] = ()
+    """Empty until it has measured them; agents up to 0.1 do not."""
 
 
 class PeerAddress(Message):

@@ -8,7 +8,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from molink.checkpoint.description import ModelDescription
+from molink.checkpoint.checkpoint import open_checkpoint
+from molink.checkpoint.description import ModelDescription, read_declared
+from molink.checkpoint.stage_size import KV_TOKENS_MIN, stage_size_of
+from molink.checkpoint.too_large import FOR_PC, stage_refusal
 from molink.config.layer_split import even_split, parse_layers
 from molink.config.link_schedule import LinkSchedule
 from molink.config.ring_hosts import RingHosts
@@ -147,8 +150,8 @@ class FixedPlanner:
 
 def _ranges(settings: ServeSettings, description: ModelDescription) -> Sequence[tuple[int, int]]:
     if settings.layers is None:
-        return even_split(description.layers, settings.nodes)
-    return parse_layers(settings.layers, description.layers, settings.nodes)
+        return even_split(description.layers, settings.nodes, description.together)
+    return parse_layers(settings.layers, description.layers, settings.nodes, description.together)
 
 
 def _work(settings: ServeSettings, path: str, layers: tuple[int, int]) -> AssignedWork:
@@ -161,6 +164,28 @@ def _work(settings: ServeSettings, path: str, layers: tuple[int, int]) -> Assign
         kv_dtype=settings.kv_dtype,
         weights=WeightsSource(model=public_name(path)),
     )
+
+
+def check_memory(works: Sequence[AssignedWork], path: str, free_bytes: int) -> None:
+    """Refuse stages that together are larger than this PC's free memory; each alone asks again
+    where it loads, on its device. Raises UserError."""
+    works = [work for work in works if work.device == "cpu"]
+    checkpoint = open_checkpoint(path)
+    try:
+        sizes = [stage_size_of(checkpoint, work.layers) for work in works]
+    except UserError:  # What cannot be read, the stages say; no size is known of it.
+        return
+    kv_tokens = max((work.kv_tokens or KV_TOKENS_MIN for work in works), default=0)
+    needed_bytes = sum(
+        size.held_bytes(4 if work.dtype == "float32" else 2, kv_tokens, work.kv_dtype)
+        for size, work in zip(sizes, works, strict=True)
+        if size is not None
+    )
+    what, declared = f"{checkpoint.name} in {len(works)} stages", read_declared(checkpoint)
+    place = ("on this PC", kv_tokens, declared, FOR_PC)
+    refused = stage_refusal(what, needed_bytes, free_bytes, *place)
+    if refused:
+        raise UserError(refused)
 
 
 def _check_upload(settings: ServeSettings, description: ModelDescription) -> None:

@@ -13,6 +13,8 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+import psutil
+
 from molink import __version__
 from molink.config.ring_hosts import LOCAL_ADDRESS
 from molink.config.settings import ServeSettings
@@ -22,7 +24,13 @@ from molink.control.identity import KeyPair
 from molink.control.messages.joining import request_to_join
 from molink.control.registry.registry import Registry
 from molink.coordinator.cluster import Cluster, run_cluster
-from molink.coordinator.local.fixed_plan import FixedPlanner, RingPlan, fixed_plan, stage_name
+from molink.coordinator.local.fixed_plan import (
+    FixedPlanner,
+    RingPlan,
+    check_memory,
+    fixed_plan,
+    stage_name,
+)
 from molink.coordinator.local.local_endpoint import LocalEndpoint
 from molink.coordinator.local.local_node import LocalNode
 from molink.coordinator.members.hub import ControlHub, allow_members
@@ -60,6 +68,8 @@ async def start_local(settings: ServeSettings) -> AsyncIterator[Cluster]:
     """
     model = read_served_model(settings.model, settings.model_len_max, settings.served_model_names)
     plan = fixed_plan(settings, model.path, model.description)
+    if settings.hosts is None:
+        check_memory(plan.works, model.path, psutil.virtual_memory().available)
     memory = LinkMemoryFile.of_user() if settings.hosts is not None else None
     if memory is not None:
         plan = replace(plan, known=memory.read(time.time()))

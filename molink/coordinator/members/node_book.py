@@ -148,7 +148,13 @@ class Node:
         profile = self.profile
         if profile is None:
             return False
-        return self.is_local or (profile.steps is not None and bool(profile.devices))
+        is_timed = profile.steps is not None or _tells_plain(profile)
+        return self.is_local or (is_timed and bool(profile.devices))
+
+    def has_timed(self, model: str) -> bool:
+        """Whether it has timed a layer of this very model."""
+        steps = self.profile.steps if self.profile is not None else None
+        return self.is_local or (steps is not None and steps.model == model)
 
     @property
     def is_assigned(self) -> bool:
@@ -312,6 +318,14 @@ class NodeBook:
         if node is not None:
             node.lost, node.presence = True, None
             self.wake(node)
+
+
+def _tells_plain(profile: Profile) -> bool:
+    """Whether it tells how fast a device multiplies with plain weights, against which all else is
+    counted."""
+    return any(
+        one.format == "plain" and one.read_s > 0 and one.row_s > 0 for one in profile.formats
+    )
 
 
 def _take_paths(node: Node, message: PathReport) -> None:

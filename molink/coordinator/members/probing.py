@@ -175,7 +175,7 @@ class Probing:
             if self._timing.get(node.node_id) == incarnation:
                 continue
             self._timing[node.node_id] = incarnation
-            if not node.is_measured:
+            if not node.has_timed(self.model):
                 await client.publish(PROBE, node.node_id, self._order(node))
 
     def _order(self, node: Node, peers: Sequence[Node] = (), own_token: str = "") -> ProbeOrder:

@@ -9,7 +9,9 @@ from dataclasses import dataclass, replace
 
 from molink.checkpoint.description import ModelDescription
 from molink.checkpoint.layer_sizes import planned_model
-from molink.checkpoint.model_shape import KvDtype
+from molink.checkpoint.model_shape import PLAIN_WEIGHTS, KvDtype, ModelShape
+from molink.checkpoint.quantized.declared import DeclaredQuantization
+from molink.checkpoint.too_large import with_advice
 from molink.config.settings import UpSettings
 from molink.control.messages.payloads import (
     AssignedWork,
@@ -32,6 +34,7 @@ from molink.coordinator.members.discrepancies import (
 from molink.coordinator.members.node_book import Node, Slowdown
 from molink.coordinator.planning.cluster_plan import ClusterPlan, PlannedRing, PlannedStage
 from molink.coordinator.planning.plan_process import plan_beside
+from molink.coordinator.planning.step_times import steps_of
 from molink_scheduler.link.facts import RATE_MAX_BYTES_PER_S
 from molink_scheduler.placement import (
     Forecast,
@@ -95,6 +98,10 @@ class FactsMaker:
     """As `--dtype`."""
     output_layers: float | None = None
     """What a row multiplies with in the output matrix, in layers; None: as its bytes tell."""
+    shape: ModelShape | None = None
+    """By which nodes that have timed another model are planned; None: by that model's times."""
+    model: str = ""
+    """Public name of the model of that shape."""
 
     @property
     def cost(self) -> ModelCost:
@@ -121,7 +128,7 @@ class FactsMaker:
 
     def reported_decode_s(self, node: Node, layers: tuple[int, int], rows: int) -> float:
         """Seconds of a stage's decode step of so many rows, by the node's own report."""
-        steps = _steps(node)
+        steps = self._steps(node)
         work = sum(self.cost.layer_work[slice(*layers)]) or layers[1] - layers[0]
         step_s = HOP_SOFTWARE_S + work * (steps.decode_fixed_s + rows * steps.decode_row_s)
         is_tail = layers[1] == self.cost.layers
@@ -133,7 +140,10 @@ class FactsMaker:
     def reported_row_s(self, node: Node, layers: tuple[int, int]) -> float:
         """Seconds of a row of a prompt in a stage, by the node's own report."""
         work = sum(self.cost.layer_work[slice(*layers)]) or layers[1] - layers[0]
-        return work * _steps(node).prefill_row_s
+        return work * self._steps(node).prefill_row_s
+
+    def _steps(self, node: Node) -> StepCost:
+        return steps_of(node, self.model, self.shape)
 
     def memory_bytes(self, device: Device, lent_bytes: int) -> int:
         """In bytes of layers as the placement counts them: in a CPU without 16-bit arithmetic they
@@ -143,12 +153,25 @@ class FactsMaker:
 
     def kv_scale(self, device: Device) -> float:
         """KV bytes of a token on this device, as a multiple of what the plan counts."""
-        return self._scale(device, self.cost.kv_bytes, self._cost_on(device).kv_bytes)
+        there = self._cost_on(device)
+        return self._scale(device, sum(self.cost.kept_of_token), sum(there.kept_of_token))
+
+    def state_scale(self, device: Device) -> float:
+        """Bytes of a request's states on this device, as a multiple of what the plan counts."""
+        there = self._cost_on(device)
+        return self._scale(device, sum(self.cost.kept_of_request), sum(there.kept_of_request))
 
     def tables_scale(self, device: Device) -> float:
         """Bytes of embeddings and output head on this device, as a multiple of what the plan
         counts."""
         return self._scale(device, self.cost.tail_bytes, self._cost_on(device).tail_bytes)
+
+    def held_bytes(self, device: Device, stage: StageForecast) -> float:
+        """What a stage takes of a device with all its KV and states, as the plan counts."""
+        layers = slice(*stage.layers)
+        token = sum(self.cost.kept_of_token[layers]) * self.kv_scale(device)
+        state = sum(self.cost.kept_of_request[layers]) * self.state_scale(device)
+        return stage.weights_bytes + stage.kv_tokens * token + (stage.state_slots or 0) * state
 
     def _scale(self, device: Device, bytes_here: int, bytes_there: int) -> float:
         """What grows from `bytes_here` to `bytes_there` on a device, against what layers do."""
@@ -162,7 +185,7 @@ class FactsMaker:
         """`seen_mbps`: what others have seen its PC send."""
         profile = node.profile
         assert profile is not None, "only measured nodes are planned"
-        device, steps = profile.devices[0], slowed_steps(_steps(node), node.slowdown)
+        device, steps = profile.devices[0], slowed_steps(self._steps(node), node.slowdown)
         head_fixed_s, head_row_s = self._head_s(steps)
         return NodeFacts(
             id=node.node_id,
@@ -177,6 +200,7 @@ class FactsMaker:
             download_bytes_per_s=profile.download_mbps * 1e6 / 8,
             kv_scale=self.kv_scale(device),
             tables_scale=self.tables_scale(device),
+            state_scale=self.state_scale(device),
             name=node.name,
             pc=node.pc,
         )
@@ -189,12 +213,6 @@ class FactsMaker:
         read = self.cost.tail_bytes * self.cost.layers / sum(self.cost.layer_bytes)
         multiplied = read if self.output_layers is None else self.output_layers
         return steps.decode_fixed_s * read, steps.decode_row_s * multiplied
-
-
-def _steps(node: Node) -> StepCost:
-    profile = node.profile
-    assert profile is not None and profile.steps is not None, "only measured nodes are planned"
-    return profile.steps
 
 
 def _network(nodes: Sequence[Node], seen: Mapping[str, Mapping[str, float]]) -> Network:
@@ -240,6 +258,8 @@ class ModelPlanner:
     """As `--split`."""
     kv_dtype: KvDtype = "auto"
     """As `--kv`."""
+    declared: DeclaredQuantization = PLAIN_WEIGHTS
+    """How the checkpoint says that its weights are quantized."""
 
     @classmethod
     def of(
@@ -248,14 +268,18 @@ class ModelPlanner:
         description: ModelDescription,
         weights: WeightsSource,
         settings: UpSettings,
+        name: str = "",
     ) -> "ModelPlanner":
-        """For the model at a path or on the hub. Raises UserError when its sizes are not known."""
+        """For the model at a path or on the hub, of which nodes hear by a public name. Raises
+        UserError when its sizes are not known."""
         stored = ELEMENT_BYTES.get(description.dtype, 2)
         planned = planned_model(path, settings.kv_dtype)
         output_layers = 2 * planned.shape.head_parameters / planned.shape.row_flops
-        facts = FactsMaker(planned.costs, stored, settings.dtype, output_layers)
+        shown = planned.shape, name or weights.model
+        facts = FactsMaker(planned.costs, stored, settings.dtype, output_layers, *shown)
         goal = goal_of(settings, description)
-        return cls(facts, goal, weights, settings.split, settings.kv_dtype)
+        kept = (settings.split, settings.kv_dtype, planned.declared)
+        return cls(facts, goal, weights, *kept)
 
     @property
     def cost(self) -> ModelCost:
@@ -273,7 +297,8 @@ class ModelPlanner:
         devices = {node.node_id: _device(node) for node in nodes}
         found = await plan_beside(self.question(nodes))
         if isinstance(found, Shortage):
-            return ClusterPlan((), {}, found.sentence[:1].upper() + found.sentence[1:])
+            sentence = with_advice(found.sentence, self.declared)
+            return ClusterPlan((), {}, sentence[:1].upper() + sentence[1:])
         seen, by_id = Sightings.of(nodes), {node.node_id: node for node in nodes}
         standbys = {
             one.node_id: " ".join((f"It {one.reason}.", *discrepancies(by_id[one.node_id], seen)))
@@ -302,8 +327,7 @@ class ModelPlanner:
         if device is None or device.cap_bytes is None or ring.forecast is None:
             return False
         held = [
-            stage.weights_bytes
-            + stage.kv_tokens * self._kv_bytes(stage.layers) * self.facts.kv_scale(device)
+            self.facts.held_bytes(device, stage)
             for stage in ring.forecast.stages
             if stage.node_id == node.node_id
         ]
@@ -326,9 +350,6 @@ class ModelPlanner:
             weights=self.weights,
             kv_dtype=self.kv_dtype,
         )
-
-    def _kv_bytes(self, layers: tuple[int, int]) -> int:
-        return self.cost.kv_bytes * (layers[1] - layers[0])
 
     def is_worth(
         self, present: Sequence[PlannedRing], plan: ClusterPlan, nodes: Sequence[Node]

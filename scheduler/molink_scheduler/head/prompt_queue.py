@@ -112,8 +112,11 @@ class PromptQueue:
         budget = min(self._room, self._budget.rows_now(now))
         spans: list[Span] = []
         admissions: list[Admission] = []
-        while budget > 0 and (sequence := self._next(running_count, admissions)) is not None:
-            spans.append(sequence.take_span(budget))
+        while budget > 0 and (sequence := self._first(running_count + len(admissions))) is not None:
+            rows = self._rows_of(sequence, budget) or (0 if spans else budget)
+            if not rows or not self._admit(sequence, admissions):
+                break
+            spans.append(sequence.take_span(rows))
             budget -= spans[-1].tokens
             if not sequence.tokens_pending:
                 self._under_way.remove(sequence)
@@ -122,24 +125,38 @@ class PromptQueue:
 
     @property
     def _room(self) -> int:
-        """Tokens that may still be sent into the ring."""
-        return self.settings.prefill_tokens_in_flight_max - self._tokens_in_flight
+        """Tokens that may still be sent into the ring; none where they are too few for a cut."""
+        room = self.settings.prefill_tokens_in_flight_max - self._tokens_in_flight
+        return room if room >= self.settings.ring.cut_tokens or not self._tokens_in_flight else 0
 
-    def _next(self, running_count: int, admissions: list[Admission]) -> Sequence | None:
-        """The sequence whose prompt is under way, else the next one admitted."""
+    def _first(self, running_count: int) -> Sequence | None:
+        """The sequence whose prompt is under way, else the one that may be admitted next."""
         for sequence in self._under_way:
             if not sequence.stopping:
                 return sequence
-        if not self._waiting or not self._fits(self._waiting[0], running_count + len(admissions)):
+        if not self._waiting or not self._fits(self._waiting[0], running_count):
             return None
-        if admissions and not _fits_header(self._waiting[0].request.sampling, admissions):
-            return None
-        sequence = self._waiting.pop(0)
+        return self._waiting[0]
+
+    def _rows_of(self, sequence: Sequence, rows_max: int) -> int:
+        """Rows of its next span, which ends with the prompt or where the ring cuts; 0: none do."""
+        if sequence.tokens_pending <= rows_max:
+            return sequence.tokens_pending
+        end = sequence.planned_tokens + rows_max
+        return max(0, rows_max - end % self.settings.ring.cut_tokens)
+
+    def _admit(self, sequence: Sequence, admissions: list[Admission]) -> bool:
+        """Let it hold KV from now on; False where the batch has no room for what that says."""
+        if sequence.admitted:
+            return True
+        if admissions and not _fits_header(sequence.request.sampling, admissions):
+            return False
+        self._waiting.remove(sequence)
         self._under_way.append(sequence)
         self.kv.grow(sequence.request_id, len(sequence.known))
         sequence.admitted = True
         admissions.append(sequence.admission())
-        return sequence
+        return True
 
     def _fits(self, sequence: Sequence, running_count: int) -> bool:
         headroom = ADMISSION_HEADROOM_BLOCKS * running_count

@@ -6,7 +6,13 @@ from molink_scheduler.head.micro_batches import MICRO_BATCH_COUNT_MAX
 from molink_scheduler.link.transmission import POLICIES, POLICY_DEFAULT
 from molink_scheduler.request import ModelLimits
 
-__all__ = ["PREFILL_TOKENS_IN_FLIGHT_MAX", "SPAN_TOKENS_MAX", "HeadSettings", "RingTerms"]
+__all__ = [
+    "PREFILL_TOKENS_IN_FLIGHT_MAX",
+    "SPAN_TOKENS_MAX",
+    "STATE_CHUNK_TOKENS",
+    "HeadSettings",
+    "RingTerms",
+]
 
 SPAN_TOKENS_MAX = 4096
 """What a frame holds of a 16,384-wide model in fp32 (`molink.wire.frames`)."""
@@ -14,6 +20,12 @@ SPAN_TOKENS_MAX = 4096
 PREFILL_TOKENS_IN_FLIGHT_MAX = 2048
 """Prefill that may be under way at once: enough to keep every hop of a long ring busy, and a bound
 on what can stand in front of a decode batch in a queue that knows no priority."""
+
+
+STATE_CHUNK_TOKENS = 64
+"""Rows that recurrences compute as one in the library. Cut at its multiples, a prompt is summed in
+the order in which it would be as a whole, so that answers hardly depend on what else was computed;
+and the library pads what is no multiple."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +59,11 @@ class RingTerms:
                 raise ValueError(f"{option} must be 1 to {most}, got {value}")
         if self.policy not in POLICIES:
             raise ValueError(f"policy must be one of {', '.join(POLICIES)}, got {self.policy!r}")
+
+    @property
+    def cut_tokens(self) -> int:
+        """Prompts are cut at its multiples where the step has time for one; 1: anywhere."""
+        return 1 if self.state_slots is None else STATE_CHUNK_TOKENS
 
 
 @dataclass(frozen=True, slots=True)

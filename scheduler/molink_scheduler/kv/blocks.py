@@ -1,11 +1,12 @@
 """Which KV block belongs to whom: bookkeeping only, the tensors live in the executor.
 
 Memory is cut into blocks of 16 tokens, as in vLLM, so that sequences grow without being moved.
-Attention on a CPU is fastest over one contiguous piece (a view, no gather), so a new sequence is
-placed in the smallest free run that fits all it may come to hold, and claims that run: others keep
-out of it while there is room elsewhere. A claim is only a wish. Under pressure claimed blocks are
-given away, and the sequence continues in any block, merely slower. A buddy allocator was rejected:
-it rounds every sequence up to a power of two.
+Our attention kernels read blocks wherever they are; torch on a CPU, where they do not suit, is
+fastest over one contiguous piece (a view, no gather). So a new sequence is placed in the smallest
+free run that fits all it may come to hold, and claims that run: others keep out of it while there
+is room elsewhere. A claim is only a wish. Under pressure claimed blocks are given away, and the
+sequence continues in any block, there merely slower. A buddy allocator was rejected: it rounds
+every sequence up to a power of two.
 
 How many KV blocks each request holds, where nobody asks which: the head's book.
 
@@ -17,8 +18,8 @@ Layers that keep a state instead of KV need the same room for every request, how
 Who holds blocks holds a slot, so the ledger counts both.
 """
 
+from array import array
 from dataclasses import dataclass, field
-from itertools import pairwise
 
 __all__ = ["BLOCK_TOKENS", "KvBlocks", "KvLedger", "OutOfBlocks", "blocks_for"]
 
@@ -43,7 +44,7 @@ class KvBlocks:
 
     blocks_total: int
     _free: set[int] = field(init=False)
-    _tables: dict[int, list[int]] = field(init=False, default_factory=dict)
+    _tables: dict[int, "array[int]"] = field(init=False, default_factory=dict)
     _reserved: dict[int, range] = field(init=False, default_factory=dict)
     _strays: set[int] = field(init=False, default_factory=set)
     """Blocks that somebody holds outside of what it claims."""
@@ -83,7 +84,7 @@ class KvBlocks:
             raise OutOfBlocks(
                 f"request {request_id} needs {missing} more blocks, {self.blocks_free} are free"
             )
-        table = self._tables.setdefault(request_id, [])
+        table = self._tables.setdefault(request_id, array("i"))
         if not table and missing:
             start = self._place(blocks_for(max(tokens, tokens_expected)))
             self._reserved[request_id] = range(start, start + blocks_for(tokens_expected))
@@ -96,22 +97,15 @@ class KvBlocks:
 
     def release(self, request_id: int) -> None:
         """Give the request's blocks back; a request that holds none is fine."""
-        table = self._tables.pop(request_id, ())
+        table = self._tables.pop(request_id, array("i"))
         self._free.update(table)
         self._strays.difference_update(table)
         self._reserved.pop(request_id, None)
 
-    def table(self, request_id: int) -> tuple[int, ...]:
-        """Block numbers of the request in token order."""
-        return tuple(self._tables[request_id])
-
-    def contiguous_start(self, request_id: int) -> int | None:
-        """First slot (block x 16) of a request whose blocks are neighbours in order, else None."""
-        table = self._tables[request_id]
-        if table[-1] - table[0] != len(table) - 1:
-            return None
-        neighbours = all(b - a == 1 for a, b in pairwise(table))
-        return table[0] * BLOCK_TOKENS if neighbours else None
+    def table(self, request_id: int) -> "array[int]":
+        """Block numbers of the request in token order, a copy: 32 bits each, as kernels read
+        them."""
+        return self._tables[request_id][:]
 
     def holders(self) -> frozenset[int]:
         """Requests that hold blocks."""

@@ -9,9 +9,10 @@ makes (`fit`) are the same arithmetic, and what the head later measures can be h
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
+from typing import NamedTuple
 
 from molink_scheduler.head.prompt_queue import SPAN_TOKENS
-from molink_scheduler.placement.facts import Goal, ModelCost, Network, NodeFacts
+from molink_scheduler.placement.facts import STATE_SLOTS_MAX, Goal, ModelCost, Network, NodeFacts
 from molink_scheduler.placement.fit import MICRO_BATCHES_PER_STAGE, stage_works, ttft_s
 from molink_scheduler.placement.problem import OrderCosts, Problem
 from molink_scheduler.placement.split import ROUNDING, Counts
@@ -33,11 +34,11 @@ class StageForecast:
     """[start, end)."""
     weights_bytes: int
     kv_tokens: int
-    """Tokens for which the memory lent suffices, or that a stage offers at most."""
+    """Tokens for which the memory lent suffices beside states, or that a stage offers at most."""
     memory_bytes: int
     """Memory lent."""
     used_bytes: int
-    """Memory taken by weights and the KV of the users of the forecast."""
+    """Memory taken by weights and by the KV and states of the users of the forecast."""
     step_s: float
     """One micro-batch's decode step."""
     busy_share: float
@@ -48,6 +49,8 @@ class StageForecast:
     """Weights as they are downloaded: of quantized ones the file and the memory differ."""
     fetch_s: float | None = None
     """Seconds of that download on the node's line; None: its rate is not known."""
+    state_slots: int | None = None
+    """Requests whose states fit beside that KV; None: its layers keep none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +60,7 @@ class Forecast:
     users: int
     """Served at once: the most within the bound unless a number was asked for."""
     users_memory: int
-    """Users for whom the smallest KV memory suffices."""
+    """Users for whom the smallest memory suffices for KV and states."""
     micro_batches: int
     tpot_s: float
     """Time per token at that load."""
@@ -84,10 +87,12 @@ def forecast(
     """Forecast a ring of these nodes, head first, with so many layers each.
 
     With `users` the load is so many; without, the most within the goal's bound. Raises ValueError
-    when the layers are not those of the model.
+    when the layers are not those of the model, or some that stay together are parted.
     """
     if len(counts) != len(nodes) or min(counts) < 1 or sum(counts) != model.layers:
         raise ValueError("each node takes a layer or more, all together those of the model")
+    if not all(model.may_end[end] for end in accumulate(counts)):
+        raise ValueError("layers that stay together are on one stage")
     return _Ring(Problem(model, nodes, network, goal), tuple(counts)).forecast(users)
 
 
@@ -123,18 +128,18 @@ class _Ring:
         home = [HopCost(delays[len(self.wires)][0], 0.0)] if self.wires else []
         return (*hops, *home)
 
-    def kv_tokens(self) -> list[int]:
-        """Tokens of KV for which each stage has room."""
-        most, model = self.problem.goal.kv_tokens_max, self.problem.model
-        free = [
-            memory - self.problem.bytes_before[end] + self.problem.bytes_before[start]
-            for memory, (start, end) in zip(
-                self.costs.memory_bytes, pairwise(self.ends), strict=True
-            )
-        ]
-        each = [model.kv_bytes * node.kv_scale for node in self.problem.nodes]
-        tokens = [int(room / (n * kv)) for room, n, kv in zip(free, self.counts, each, strict=True)]
-        return [max(0, min(most, room)) for room in tokens]
+    def rooms(self) -> "list[_Room]":
+        """Tokens and requests for which each stage has room."""
+        return [self._room(place) for place in range(len(self.counts))]
+
+    def _room(self, place: int) -> "_Room":
+        start, end = self.ends[place : place + 2]
+        node, model, goal = self.problem.nodes[place], self.problem.model, self.problem.goal
+        weights = self.problem.bytes_before[end] - self.problem.bytes_before[start]
+        free = max(0, self.costs.memory_bytes[place] - weights)
+        token = sum(model.kept_of_token[start:end]) * node.kv_scale
+        state = sum(model.kept_of_request[start:end]) * node.state_scale
+        return _shared_room(free, token, state, goal)
 
     def cycle(self, users: int) -> tuple[float, int]:
         """Seconds until all users have one more token, and the micro-batches of the shortest."""
@@ -177,8 +182,8 @@ class _Ring:
 
     def forecast(self, asked: int | None) -> Forecast:
         """The ring with so many users, or with the most within the bound."""
-        tokens = self.kv_tokens()
-        users_memory = min(tokens) // self.problem.goal.context_tokens
+        rooms = self.rooms()
+        users_memory = min(room.users(self.problem.goal) for room in rooms)
         most = self.most_users(users_memory)
         users = most if asked is None else max(0, asked)
         # A ring that serves nobody within the bound is shown with a single user.
@@ -195,11 +200,11 @@ class _Ring:
             bottleneck=(
                 self._bottleneck(users, users_memory, (tpot_s, count)) if users else self._slow()
             ),
-            stages=self._stages(max(1, users), tokens, (tpot_s, count)),
+            stages=self._stages(max(1, users), rooms, (tpot_s, count)),
         )
 
     def _stages(
-        self, users: int, tokens: list[int], cycle: tuple[float, int]
+        self, users: int, rooms: "list[_Room]", cycle: tuple[float, int]
     ) -> tuple[StageForecast, ...]:
         cycle_s, count = cycle
         model, rows = self.problem.model, -(-users // count)
@@ -216,10 +221,10 @@ class _Ring:
                 name=node.name,
                 layers=(self.ends[place], self.ends[place + 1]),
                 weights_bytes=weights[place],
-                kv_tokens=tokens[place],
+                kv_tokens=rooms[place].tokens,
+                state_slots=rooms[place].slots,
                 memory_bytes=node.memory_bytes,
-                used_bytes=weights[place]
-                + users * self.problem.user_bytes[place] * self.counts[place],
+                used_bytes=weights[place] + users * self._user_bytes(place),
                 fetched_bytes=fetched[place],
                 fetch_s=fetched[place] / rate if (rate := node.download_bytes_per_s) else None,
                 step_s=self.model.stages[place].fixed_s + rows * self.model.stages[place].row_s,
@@ -228,6 +233,10 @@ class _Ring:
             )
             for place, node in enumerate(self.problem.nodes)
         )
+
+    def _user_bytes(self, place: int) -> int:
+        before = self.problem.user_bytes_before[place]
+        return before[self.ends[place + 1]] - before[self.ends[place]]
 
     def _bottleneck(self, users: int, users_memory: int, cycle: tuple[float, int]) -> str:
         cycle_s, count = cycle
@@ -252,8 +261,39 @@ class _Ring:
         return f"the way round: {delay_ms:.0f} of a lonely token's {trip_ms:.0f} ms are links"
 
     def _memory_bottleneck(self, names: list[str]) -> str:
-        tokens = self.kv_tokens()
-        least = min(tokens)
-        if least >= self.problem.goal.kv_tokens_max:
-            return f"the {least:,} tokens of KV that a stage offers at most"
-        return f"the memory of {names[tokens.index(least)]}, full with {least:,} tokens"
+        goal, rooms = self.problem.goal, self.rooms()
+        place = min(range(len(rooms)), key=lambda one: (rooms[one].users(goal), rooms[one].tokens))
+        least = rooms[place]
+        if least.slots is not None and least.slots <= least.tokens // goal.context_tokens:
+            if least.slots >= STATE_SLOTS_MAX:
+                return f"the states of {least.slots} requests that a stage holds at most"
+            return f"the memory of {names[place]}, full with the states of {least.slots} requests"
+        if least.tokens >= goal.kv_tokens_max:
+            return f"the {least.tokens:,} tokens of KV that a stage offers at most"
+        return f"the memory of {names[place]}, full with {least.tokens:,} tokens"
+
+
+class _Room(NamedTuple):
+    """Room that a stage has for what it keeps of requests."""
+
+    tokens: int
+    """Of KV."""
+    slots: int | None
+    """Requests whose states fit beside that; None: there are none."""
+
+    def users(self, goal: Goal) -> int:
+        """Users whose KV and states fit."""
+        users = self.tokens // goal.context_tokens
+        return users if self.slots is None else min(users, self.slots)
+
+
+def _shared_room(free: int, token: float, state: float, goal: Goal) -> _Room:
+    """`free` bytes for tokens of so many bytes and states of so many: as many states as find room
+    with the KV of their requests, KV in the rest, and again states in what that cannot use."""
+    most = goal.kv_tokens_max
+    if not state:
+        return _Room(min(most, int(free / token)), None)
+    slots = min(STATE_SLOTS_MAX, int(free / (state + goal.context_tokens * token)))
+    tokens = min(most, int((free - slots * state) / token)) if token else most
+    slots = min(STATE_SLOTS_MAX, int((free - tokens * token) / state))
+    return _Room(tokens, slots)

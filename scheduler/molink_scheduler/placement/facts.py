@@ -27,9 +27,11 @@ ROWS_PER_S_MAX = 1e9
 KV_TOKENS_MAX = 131_072
 """No stage offers more (`molink.executor.devices`), whatever its memory."""
 
+STATE_SLOTS_MAX = 256
+"""Nor room for the states of more requests."""
 
 SCALES = (1 / 64, 64.0)
-"""Of KV and tables: between 64 bits and one."""
+"""Of KV, states and tables: between 64 bits and one."""
 
 OVERHEADS = ("step_fixed_s", "head_row_s", "head_fixed_s")
 
@@ -50,7 +52,7 @@ class ModelCost:
     layer_bytes: tuple[int, ...]
     """Weights of each layer, as they are loaded; experts included."""
     kv_bytes: int
-    """Keys and values of one token in one layer."""
+    """Keys and values of one token in one layer; where layers differ, a mean."""
     row_bytes: int
     """One row of activations on the wire."""
     head_bytes: int = 0
@@ -69,18 +71,40 @@ class ModelCost:
     """The embedding table as it is fetched; None: as in memory."""
     tail_file_bytes: int | None = None
     """The same of what the last stage has beside its layers."""
+    together: tuple[tuple[int, int], ...] = ()
+    """Runs [start, end) of layers that stay on one stage, because later ones read the KV of earlier
+    ones; in order, and apart."""
+    embeds_everywhere: bool = False
+    """Every stage has the embedding table, because each layer reads what it makes of the tokens."""
+    each_file_bytes: int = 0
+    """What every stage fetches whole, of which it holds its layers' part: tables with columns for
+    all layers."""
+    layer_kv_bytes: tuple[int, ...] = ()
+    """Keys and values of one token in each layer; empty: in all alike."""
+    layer_state_bytes: tuple[int, ...] = ()
+    """What each layer keeps of a request, whatever its length; empty: nothing."""
 
     def __post_init__(self) -> None:
-        if not self.layer_bytes or min(*self.layer_bytes, self.kv_bytes, self.row_bytes) < 1:
-            raise ValueError("a model has layers, and bytes in each, in KV and in a row")
+        if not self.layer_bytes or min(*self.layer_bytes, self.row_bytes) < 1:
+            raise ValueError("a model has layers, and bytes in each and in a row")
+        if self.kv_bytes < (0 if self.layer_state_bytes else 1):
+            raise ValueError("a model keeps KV of a token, or a state of a request")
         if min(self.head_bytes, self.tail_bytes) < 0:
             raise ValueError("tables have no less than 0 bytes")
         if self.layer_work and len(self.layer_work) != len(self.layer_bytes):
             raise ValueError("layer_work has a number for each layer, or none at all")
         if self.layer_file_bytes and len(self.layer_file_bytes) != len(self.layer_bytes):
             raise ValueError("layer_file_bytes has a number for each layer, or none at all")
+        for each in (self.layer_kv_bytes, self.layer_state_bytes):
+            if each and (len(each) != len(self.layer_bytes) or min(each) < 0):
+                raise ValueError("KV and states have bytes for each layer, or none at all")
         if not all(0 < work < 1e3 for work in self.layer_work):
             raise ValueError("a layer's work is above 0, and below 1,000 measured layers")
+        bounds = [0, *(bound for run in self.together for bound in run), self.layers]
+        if bounds != sorted(bounds) or any(end - start < 2 for start, end in self.together):
+            raise ValueError("runs of layers that stay together are of two or more, in order")
+        if self.each_file_bytes < 0:
+            raise ValueError("tables have no less than 0 bytes")
 
     @property
     def layers(self) -> int:
@@ -90,13 +114,40 @@ class ModelCost:
     @property
     def uniform(self) -> bool:
         """Whether all layers cost the same."""
-        return len(set(self.layer_bytes)) == 1 and set(self.layer_work) <= {1.0}
+        sizes = (self.layer_bytes, self.layer_kv_bytes, self.layer_state_bytes)
+        alike = all(len(set(one)) <= 1 for one in sizes) and set(self.layer_work) <= {1.0}
+        return alike and not self.together
+
+    @property
+    def may_end(self) -> tuple[bool, ...]:
+        """For each number of layers from 0 to all: whether a stage may end behind so many."""
+        parted = {n for start, end in self.together for n in range(start + 1, end)}
+        return tuple(n not in parted for n in range(self.layers + 1))
+
+    @property
+    def stages_max(self) -> int:
+        """Most stages that the model can be cut into."""
+        return sum(self.may_end[1:])
+
+    @property
+    def kept_of_token(self) -> tuple[int, ...]:
+        """Bytes of KV of one token, layer by layer."""
+        return self.layer_kv_bytes or (self.kv_bytes,) * self.layers
+
+    @property
+    def kept_of_request(self) -> tuple[int, ...]:
+        """Bytes of one request's states, layer by layer."""
+        return self.layer_state_bytes or (0,) * self.layers
 
     def ends_bytes(self, is_head: bool, is_tail: bool) -> int:
         """Weights of a stage beside its layers."""
-        if is_head and is_tail and self.tied:
-            return max(self.head_bytes, self.tail_bytes)
-        return self.head_bytes * is_head + self.tail_bytes * is_tail
+        return self._ends(self.head_bytes, self.tail_bytes, is_head, is_tail)
+
+    def _ends(self, head: int, tail: int, is_head: bool, is_tail: bool) -> int:
+        embeds = is_head or self.embeds_everywhere
+        if embeds and is_tail and self.tied:
+            return max(head, tail)
+        return head * embeds + tail * is_tail
 
     def stage_bytes(self, start: int, end: int, tables_scale: float = 1.0) -> int:
         """Weights of the stage with layers [start, end), on a node with this scale of tables."""
@@ -112,10 +163,8 @@ class ModelCost:
         """What a node downloads for the stage with layers [start, end)."""
         head = self.head_bytes if self.head_file_bytes is None else self.head_file_bytes
         tail = self.tail_bytes if self.tail_file_bytes is None else self.tail_file_bytes
-        is_head, is_tail = start == 0, end == self.layers
-        both_tied = is_head and is_tail and self.tied
-        ends = max(head, tail) if both_tied else head * is_head + tail * is_tail
-        return sum(self.fetched_layers[start:end]) + ends
+        ends = self._ends(head, tail, start == 0, end == self.layers)
+        return sum(self.fetched_layers[start:end]) + ends + self.each_file_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,6 +195,8 @@ class NodeFacts:
     node's numbers are wider than the model's, KV and tables grow more than quantized layers."""
     tables_scale: float = 1.0
     """The same of the embedding table and the output matrix."""
+    state_scale: float = 1.0
+    """The same of states."""
     name: str = ""
     """Name for people; empty: the id."""
     pc: str = ""
@@ -162,7 +213,7 @@ class NodeFacts:
         put(self, "upload_bytes_per_s", _rate(self.upload_bytes_per_s))
         download = _between(self.download_bytes_per_s, 0.0, RATE_MAX_BYTES_PER_S, worst=0.0)
         put(self, "download_bytes_per_s", download)
-        for key in ("kv_scale", "tables_scale"):
+        for key in ("kv_scale", "tables_scale", "state_scale"):
             put(self, key, _between(getattr(self, key), *SCALES, worst=SCALES[1]))
         put(self, "name", self.name or self.id)
         put(self, "pc", self.pc or self.id)

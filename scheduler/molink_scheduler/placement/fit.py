@@ -7,7 +7,7 @@ prompts):
     trip           delays + sum of steps(r) + sum of wires(r)  <= T
     each device    K step(r) + c p prefill rows                <= T
     each link      K wire(r) + c p wire rows                   <= T
-    each memory    tables + n (layer + c context kv)           <= what the node lends
+    each memory    tables + n (layer + c (context kv + state)) <= what the node lends
 
 All but the first only bound how many layers a node can take. Within these bounds the split with the
 shortest trip is exact (`split`), so a ring can serve c users if and only if one K lets it. Decode
@@ -61,7 +61,7 @@ class _Load(NamedTuple):
 def fit(problem: Problem, ring: OrderCosts, users: int) -> Fit | None:
     """A split that serves `users` within the bound, with the fewest micro-batches that do; None
     when there is none."""
-    if not 1 <= users <= problem.goal.users_max or len(ring.order) > problem.layers:
+    if not 1 <= users <= problem.goal.users_max or len(ring.order) > problem.stages_max:
         return None
     bound_s = problem.goal.tpot_s * (1 + ROUNDING)
     prompt_rows = users * problem.goal.prompt_rows_per_token
@@ -85,7 +85,7 @@ def fit_without_bound(problem: Problem, ring: OrderCosts) -> Fit | None:
     """The split with the shortest trip of one user, whatever the bound; None when the ring cannot
     hold the model and one user's KV."""
     rooms = _rooms(problem, ring, 1)
-    if rooms is None or len(ring.order) > problem.layers:
+    if rooms is None or len(ring.order) > problem.stages_max:
         return None
     prices = [problem.fixed_s[i] + problem.row_s[i] for i in ring.order]
     counts = _cheapest(problem, prices, [inf] * len(prices), rooms)
@@ -114,26 +114,28 @@ def _fewest(problem: Problem, ring: OrderCosts, users: int, bound_s: float) -> i
 
 
 class _Rooms(NamedTuple):
-    """Layers or bytes that memory allows each node beside the users' KV."""
+    """Layers or bytes that memory allows each node beside what it keeps of the users."""
 
     layers: list[int]
     """Most layers of each node, where all are alike; else empty."""
     bytes_max: Sequence[int]
     bytes_before: Sequence[int]
-    """Bytes of the first n layers with KV, where they differ; else empty."""
+    """Bytes of the first n layers with KV and states, where they differ; else empty."""
 
 
 def _rooms(problem: Problem, ring: OrderCosts, users: int) -> _Rooms | None:
     """None when a node has no room for one layer, or all together not for all."""
-    kv = [users * problem.user_bytes[i] for i in ring.order]
     if problem.uniform:
         layer = problem.model.layer_bytes[0]
-        layers = [room // (layer + own) for room, own in zip(ring.memory_bytes, kv, strict=True)]
+        kept = [users * problem.user_bytes[i] for i in ring.order]
+        layers = [room // (layer + own) for room, own in zip(ring.memory_bytes, kept, strict=True)]
         holds = min(layers) >= 1 and sum(layers) >= problem.layers
         return _Rooms(layers, (), ()) if holds else None
-    kv_bytes = max(kv)  # Of layers that differ, the split knows one size on all nodes.
-    before = [size + n * kv_bytes for n, size in enumerate(problem.bytes_before)]
-    holds = min(ring.memory_bytes) > kv_bytes and sum(ring.memory_bytes) >= before[-1]
+    # Of layers that differ, the split knows one size on all nodes: that where users take most.
+    most = max(ring.order, key=problem.user_bytes.__getitem__)
+    own = problem.user_bytes_before[most]
+    before = [size + users * kept for size, kept in zip(problem.bytes_before, own, strict=True)]
+    holds = min(ring.memory_bytes) > 0 and sum(ring.memory_bytes) >= before[-1]
     return _Rooms([], ring.memory_bytes, before) if holds else None
 
 
@@ -171,7 +173,8 @@ def _cheapest(
     if min(works) <= 0:
         return None
     if not problem.uniform:
-        return contiguous(prices, works, rooms.bytes_max, problem.work_before, rooms.bytes_before)
+        before = (problem.work_before, rooms.bytes_before)
+        return contiguous(prices, works, rooms.bytes_max, *before, problem.may_end)
     most = [
         room if room <= work else int(work) for room, work in zip(rooms.layers, works, strict=True)
     ]

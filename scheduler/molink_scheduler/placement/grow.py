@@ -84,13 +84,15 @@ def grow(problem: Problem, recipe: Recipe, pool: Iterable[int], seed: int = 0) -
     """
     costs = PairCosts(problem, recipe.rows)
     free = [node for node in pool if recipe.rooms[node] >= 1]
-    if sum([recipe.rooms[node] for node in free]) < problem.layers:
+    roomy = [node for node in free if recipe.rooms[node] >= problem.together_max]
+    if not roomy or sum([recipe.rooms[node] for node in free]) < problem.layers:
         return None
     near = _nearest(problem, free)
     order: Order = ()
     left = problem.layers
     while left > 0:
-        ranked = sorted(free, key=lambda node: _seconds(problem, recipe, near, left, node))
+        able = free if order else roomy  # Who takes the layers that stay together comes first.
+        ranked = sorted(able, key=lambda node: _seconds(problem, recipe, near, left, node))
         chosen = ranked[seed % len(ranked)] if not order else ranked[0]
         free.remove(chosen)
         left -= recipe.rooms[chosen]

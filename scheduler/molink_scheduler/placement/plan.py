@@ -32,6 +32,7 @@ from molink_scheduler.placement.objective import WORST, Objective, PlacedRing
 from molink_scheduler.placement.problem import Order, Problem
 from molink_scheduler.placement.search import EFFORT_MAX, search
 from molink_scheduler.placement.shortage import GIB, Shortage, shortage
+from molink_scheduler.placement.split import even
 
 __all__ = [
     "SPLITS",
@@ -191,8 +192,8 @@ def _standby_reason(
 
 
 def _no_room_reason(problem: Problem, rings: Sequence[PlacedRing]) -> str:
-    if all(len(ring.order) >= problem.layers for ring in rings):
-        return "finds no place: every ring has a node for each of its layers"
+    if all(len(ring.order) >= problem.stages_max for ring in rings):
+        return "finds no place: every ring has a node for each part of the model"
     return "lends too little memory to hold its part of any ring"
 
 
@@ -222,7 +223,8 @@ def _milliseconds(value: float) -> str:
 def even_plan(
     model: ModelCost, nodes: Sequence[NodeFacts], network: Network, goal: Goal
 ) -> Plan | Shortage:
-    """One ring of all nodes in their order, equal layers each; or what is missing for that.
+    """One ring of all nodes in their order, layers as equal as they can be cut; or what is missing
+    for that.
 
     Layers that do not divide go to the first nodes, one each.
     """
@@ -231,7 +233,8 @@ def even_plan(
         missing = shortage(Problem(model, nodes, network, goal))
         assert missing is not None, "no nodes hold nothing"
         return missing
-    if len(nodes) > model.layers:
+    counts = even(model.layers, len(nodes), model.may_end)
+    if counts is None:
         return Shortage(
             0,
             0,
@@ -239,8 +242,6 @@ def even_plan(
             f"an even split of {model.layers} layers leaves some of {len(nodes)} PCs without one: "
             "let the plan split the model, or let fewer join.",
         )
-    least, more = divmod(model.layers, len(nodes))
-    counts = [least + (place < more) for place in range(len(nodes))]
     ring = forecast(model, nodes, counts, network, goal)
     problem = Problem(model, nodes, network, goal)
     return _even_shortage(ring, problem, lent) or Plan(goal, (ring,))
@@ -249,8 +250,8 @@ def even_plan(
 def _even_shortage(ring: Forecast, problem: Problem, lent: int) -> Shortage | None:
     """What the node lacks that is furthest from holding its share with the KV of one user."""
     needs = {
-        stage: stage.weights_bytes + (stage.layers[1] - stage.layers[0]) * user_bytes
-        for stage, user_bytes in zip(ring.stages, problem.user_bytes, strict=True)
+        stage: stage.weights_bytes + before[stage.layers[1]] - before[stage.layers[0]]
+        for stage, before in zip(ring.stages, problem.user_bytes_before, strict=True)
     }
     worst = max(ring.stages, key=lambda stage: needs[stage] - stage.memory_bytes)
     missing = needs[worst] - worst.memory_bytes

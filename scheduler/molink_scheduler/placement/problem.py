@@ -30,14 +30,18 @@ class Problem:
         "fixed_s",
         "goal",
         "layers",
+        "may_end",
         "model",
         "nearest",
         "network",
         "nodes",
         "prefill_s",
         "row_s",
+        "stages_max",
+        "together_max",
         "uniform",
         "user_bytes",
+        "user_bytes_before",
         "wire_row_s",
         "work_before",
     )
@@ -50,14 +54,19 @@ class Problem:
             raise ValueError("two nodes have the same id")
         self.model, self.nodes, self.goal, self.network = model, tuple(nodes), goal, network
         self.layers, self.uniform = model.layers, model.uniform
+        self.may_end, self.stages_max = model.may_end, model.stages_max
+        self.together_max = max([end - start for start, end in model.together], default=1)
+        """Layers of the longest run that stays together: some node of a ring takes them all."""
         self.bytes_before = list(accumulate(model.layer_bytes, initial=0))
         """Weights of the first n layers."""
         work = model.layer_work or (1.0,) * model.layers
         self.work_before = list(accumulate(work, initial=0.0))
         """Work of the first n layers."""
-        one_user = goal.context_tokens * model.kv_bytes
-        self.user_bytes = [round(one_user * node.kv_scale) for node in nodes]
-        """KV of one user in one layer, for each node."""
+        kept = {(node.kv_scale, node.state_scale): self._kept(node) for node in nodes}
+        self.user_bytes_before = [kept[node.kv_scale, node.state_scale] for node in nodes]
+        """KV and states of one user in the first n layers, for each node."""
+        self.user_bytes = [-(-before[-1] // self.layers) for before in self.user_bytes_before]
+        """The same in one layer; where they differ, a mean."""
         self.fixed_s = [node.decode_fixed_s for node in nodes]
         self.row_s = [node.decode_row_s for node in nodes]
         self.prefill_s = [
@@ -75,6 +84,13 @@ class Problem:
     def ends_bytes(self, node: int, is_head: bool, is_tail: bool) -> int:
         """Tables that a node holds at an end of a ring."""
         return round(self.model.ends_bytes(is_head, is_tail) * self.nodes[node].tables_scale)
+
+    def _kept(self, node: NodeFacts) -> list[int]:
+        """What the first n layers keep of one user on a node."""
+        context, model = self.goal.context_tokens, self.model
+        each = zip(model.kept_of_token, model.kept_of_request, strict=True)
+        kept = (round(context * kv * node.kv_scale + s * node.state_scale) for kv, s in each)
+        return list(accumulate(kept, initial=0))
 
     def _take_measured_links(self) -> None:
         """Put them into the tables: of a thousand nodes' million links few are measured."""

@@ -24,6 +24,7 @@ from molink_scheduler.placement.cluster import Cluster, DeterministicRandom, bes
 from molink_scheduler.placement.grow import Recipe, grow
 from molink_scheduler.placement.neighbourhood import PairCosts, reorders
 from molink_scheduler.placement.objective import WORST, Objective, PlacedRing
+from molink_scheduler.placement.problem import Order
 from molink_scheduler.placement.shortage import fullest_order
 
 __all__ = ["EFFORT_MAX", "local_search", "search"]
@@ -91,7 +92,7 @@ def _try_all(objective: Objective, rings_max: int) -> list[PlacedRing]:
     """The best set of at most `rings_max` disjoint rings; none when no ring holds the model."""
     nodes = range(len(objective.problem.nodes))
     best_of_set: dict[_Nodes, PlacedRing] = {}
-    for size in range(1, min(len(nodes), objective.problem.layers) + 1):
+    for size in range(1, min(len(nodes), objective.problem.stages_max) + 1):
         for members in combinations(nodes, size):
             ring = best_of(objective, permutations(members), WORST)
             if ring is not None:
@@ -175,7 +176,7 @@ class _Search:
         starts = [rings for rings in starts if rings]
         if not starts:
             fullest = fullest_order(self._objective.problem)
-            placed = fullest and self._objective.best(fullest)
+            placed = fullest and self._placed(fullest, rows=1)
             starts = [[placed]] if placed else []
         starts.sort(key=lambda rings: (-merit(rings).users, merit(rings).cost))
         return starts
@@ -191,15 +192,21 @@ class _Search:
             order = grow(problem, recipe, pool, seed)
             if order is None:
                 break
-            placed = self._objective.best(order)
-            if placed is None:  # The tables find no room: perhaps with other nodes at the ends.
-                others = reorders(PairCosts(problem, recipe.rows), order)
-                placed = best_of(self._objective, others, WORST)
+            placed = self._placed(order, recipe.rows)
             if placed is None or (rings and not placed.score.users):
                 break
             rings.append(placed)
             pool = [node for node in pool if node not in set(placed.order)]
         return rings
+
+    def _placed(self, order: Order, rows: float) -> PlacedRing | None:
+        """The ring, or where tables or layers that stay together find no room, one with other
+        nodes at its ends."""
+        placed = self._objective.best(order)
+        if placed is not None:
+            return placed
+        costs = PairCosts(self._objective.problem, rows)
+        return best_of(self._objective, reorders(costs, order), WORST)
 
     def _polished(self, rings: list[PlacedRing]) -> list[PlacedRing]:
         cluster = Cluster(self._objective, rings, self._nodes, self._spent)

@@ -1,9 +1,10 @@
 """Can these nodes hold the model at all, and if not, how much is missing?
 
-Each node takes as many layers, with one user's KV in each, as its memory allows; the first stage
+Each node takes as many layers, with one user's KV and states, as its memory allows; the first stage
 also holds the embeddings and the last one the output matrix, so of all pairs of nodes those become
 the ends that lose the fewest layers by it. For equal layers that is exact. Layers that differ count
-as the largest of them, so a cluster that is said to lack something may lack a little less.
+as the largest of them, so a cluster that is said to lack something may lack a little less. Where
+layers stay together, room for all of them may be there and still none for those.
 """
 
 from dataclasses import dataclass
@@ -20,7 +21,8 @@ class Shortage:
     """Layers and bytes that nodes lack to hold a model."""
 
     layers: int
-    """Layers that find no room; 0: only the order of unequal layers stands in the way."""
+    """Layers that find no room; 0: only their order, or that some stay together, stands in the way.
+    """
     bytes: int
     lent_bytes: int
     sentence: str
@@ -31,7 +33,7 @@ def shortage(problem: Problem) -> Shortage | None:
     order = fullest_order(problem)
     held = _held(problem, order) if order is not None else 0
     if held >= problem.layers:
-        return None
+        return _of_layers_together(problem) if problem.model.together else None
     lent = sum(node.memory_bytes for node in problem.nodes)
     layers = problem.layers - held
     missing = layers * (max(problem.model.layer_bytes) + max(problem.user_bytes, default=0))
@@ -42,9 +44,37 @@ def shortage(problem: Problem) -> Shortage | None:
     sentence = (
         f"{who} not enough: of {problem.layers} layers {held} find room in the "
         f"{lent / GIB:.1f} GiB lent, and {missing / GIB:.1f} GiB more are needed for the other "
-        f"{layers} with the KV of one user."
+        f"{layers} with the KV of one user; let another PC join, lend more, or plan with fewer "
+        "--context-tokens."
     ).replace("no PC is not enough", "no PC lends anything")
     return Shortage(layers, missing, lent, sentence)
+
+
+def _of_layers_together(problem: Problem) -> Shortage:
+    """What the PC with the most room lacks for the longest run of layers that stay together."""
+    start, end = max(problem.model.together, key=lambda run: run[1] - run[0])
+    nodes = range(len(problem.nodes))
+    needs = {
+        node: problem.bytes_before[end]
+        - problem.bytes_before[start]
+        + (end - start) * problem.user_bytes[node]
+        + problem.ends_bytes(node, start == 0, end == problem.layers)
+        for node in nodes
+    }
+    best = min(nodes, key=lambda node: needs[node] - problem.nodes[node].memory_bytes)
+    lent = problem.nodes[best].memory_bytes
+    missing = max(0, needs[best] - lent)
+    sentence = (
+        f"layers {start} to {end - 1} of {problem.layers} stay on one PC and take "
+        f"{needs[best] / GIB:.1f} GiB with the KV of one user; {problem.nodes[best].name} lends "
+        f"{lent / GIB:.1f} GiB, "
+    )
+    sentence += (
+        f"{missing / GIB:.1f} GiB more are needed: let one PC lend more, or take fewer bits."
+        if missing
+        else "and the others lack room for what is left: let more PCs join, or one lend more."
+    )
+    return Shortage(0, missing, sum(node.memory_bytes for node in problem.nodes), sentence)
 
 
 def fullest_order(problem: Problem) -> Order | None:
@@ -52,7 +82,7 @@ def fullest_order(problem: Problem) -> Order | None:
     when no node can take a layer."""
     alone = [_room(problem, node, False, False) for node in range(len(problem.nodes))]
     free = sorted((node for node, room in enumerate(alone) if room), key=lambda n: -alone[n])
-    free = free[: problem.layers]
+    free = free[: problem.stages_max]
     pairs = [(a, b) for a in _best_ends(problem, free, 0) for b in _best_ends(problem, free, 1)]
     orders = [(a, *(n for n in free if n not in (a, b)), b) for a, b in pairs if a != b]
     orders += [(node,) for node in free if _room(problem, node, True, True)]

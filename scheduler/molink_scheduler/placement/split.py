@@ -10,14 +10,17 @@ first s nodes comes from the cheapest way to have given a < b of them to one nod
 price is its rate times the work of layers a..b, a difference of prefix sums, and the a that its
 limits allow for b form a window that only moves forward; so the least over the window is kept in a
 queue and all of it takes stages x layers steps. A greedy cut was rejected here: it finds a split
-when there is one, not the cheapest.
+when there is one, not the cheapest. Where some layers stay together, a and b are only those numbers
+of layers behind which a stage may end.
+
+*Equal shares* (`even`): as equal as the layers that stay together allow.
 """
 
 from collections import deque
 from collections.abc import Sequence
 from math import inf
 
-__all__ = ["ROUNDING", "Counts", "contiguous", "fill"]
+__all__ = ["ROUNDING", "Counts", "contiguous", "even", "fill"]
 
 Counts = tuple[int, ...]
 """Layers of each stage, in order of the ring; each at least 1."""
@@ -48,23 +51,47 @@ def contiguous(
     sizes_max: Sequence[float],
     work_before: Sequence[float],
     size_before: Sequence[float],
+    may_end: Sequence[bool] | None = None,
 ) -> Counts | None:
     """The cheapest split of unequal layers; None when there is none.
 
     Stage s pays prices[s] for each unit of its layers' work, and takes no more than works_max[s] of
     it, nor more than sizes_max[s] of their size. `work_before[n]` and `size_before[n]` are sums
-    over the first n layers.
+    over the first n layers, and `may_end[n]` says whether a stage may end behind them (None: it
+    may behind each).
     """
     layers = len(work_before) - 1
+    may_end = may_end or (True,) * (layers + 1)
     cost = [0.0] + [inf] * layers
     origins: list[list[int]] = []
     for price, work_max, size_max in zip(prices, works_max, sizes_max, strict=True):
         starts = _window_starts(work_max, size_max, work_before, size_before)
         cost, origin = _one_stage(cost, price, starts, work_before)
+        cost = [one if may else inf for one, may in zip(cost, may_end, strict=True)]
         origins.append(origin)
     if cost[layers] == inf:
         return None
     return _traced(origins, layers)
+
+
+def even(layers: int, stages: int, may_end: Sequence[bool] | None = None) -> Counts | None:
+    """The most equal split, longer stages first where that is free; None when there is none."""
+    if not 1 <= stages <= layers:
+        return None
+    if may_end is None or all(may_end):
+        least, more = divmod(layers, stages)
+        return tuple(least + (place < more) for place in range(stages))
+    # The sum of squares is least where the counts are most alike; ties go to the longer beginning.
+    found: dict[int, tuple[int, Counts]] = {0: (0, ())}
+    for _ in range(stages):
+        ways = (
+            (squares - (end - start) ** 2, (*counts, end - start), end)
+            for start, (squares, counts) in found.items()
+            for end in range(start + 1, layers + 1)
+            if may_end[end]
+        )
+        found = {end: (squares, counts) for squares, counts, end in sorted(ways)}
+    return found[layers][1] if layers in found else None
 
 
 def _window_starts(

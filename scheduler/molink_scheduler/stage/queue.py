@@ -57,9 +57,10 @@ class StageQueue:
     book: StageBook
 
     @classmethod
-    def for_steps_of(cls, rows_max: int, book: StageBook) -> "StageQueue":
-        """A queue whose prefill steps have at most `rows_max` rows."""
-        return cls(StageOrder(PrefillBudget(rows_max, DecodeClock(), StepProfile())), book)
+    def for_steps_of(cls, rows_max: int, book: StageBook, cut_tokens: int = 1) -> "StageQueue":
+        """A queue whose prefill steps have at most `rows_max` rows, and cut as the ring does."""
+        budget = PrefillBudget(rows_max, DecodeClock(), StepProfile())
+        return cls(StageOrder(budget, cut_tokens), book)
 
     @property
     def clock(self) -> DecodeClock:
@@ -113,6 +114,8 @@ class StageOrder:
     """Order of the batches that have arrived and wait for the device."""
 
     budget: PrefillBudget
+    cut_tokens: int = 1
+    """Prompts are cut at its multiples where a step has time for one."""
     _decode: deque[BatchArrived] = field(init=False, default_factory=deque)
     _prefill: deque[BatchArrived] = field(init=False, default_factory=deque)
     _first_rows_done: int = field(init=False, default=0)
@@ -168,7 +171,10 @@ class StageOrder:
             bulk += bulk_bytes(batch.admissions)
             if batches and bulk > ADMITTED_BULK_BYTES_MAX:
                 break
-            end = min(batch.tokens, start + rows)
+            end = _cut_at(batch, start, min(batch.tokens, start + rows), self.cut_tokens)
+            if end == start and batches:
+                break
+            end = end if end > start else start + rows
             batches.append(cut_rows(batch, start, end))
             pieces.append(Piece(message, start, end))
             rows -= end - start
@@ -193,6 +199,17 @@ def cut_rows(batch: Batch, start: int, end: int) -> Batch:
             spans.append(_cut_span(span, first - row, last - row))
         row += span.tokens
     return replace(batch, spans=tuple(spans), admissions=batch.admissions if start == 0 else ())
+
+
+def _cut_at(batch: Batch, start: int, end: int, cut_tokens: int) -> int:
+    """The last row up to `end` behind which a span ends, or a prompt may be cut; `start`: none."""
+    row = 0
+    for span in batch.spans:
+        if row + span.tokens >= end:
+            break
+        row += span.tokens
+    excess = 0 if row + span.tokens == end else (span.start + end - row) % cut_tokens
+    return max(start, row, end - excess)
 
 
 def join_batches(batches: Sequence[Batch]) -> Batch:

@@ -8,7 +8,7 @@ from molink_scheduler.events import SampledToken, StageEvent
 from molink_scheduler.head.micro_batches import MICRO_BATCH_COUNT_MAX
 from molink_scheduler.head.prompt_queue import SPAN_TOKENS
 from molink_scheduler.head.scheduler import HeadScheduler, HeadSettings
-from molink_scheduler.head.settings import SPAN_TOKENS_MAX, RingTerms
+from molink_scheduler.head.settings import SPAN_TOKENS_MAX, STATE_CHUNK_TOKENS, RingTerms
 from molink_scheduler.kv.blocks import BLOCK_TOKENS, KvLedger, blocks_for
 from molink_scheduler.request import ModelLimits
 from molink_scheduler.stage.book import StageBook
@@ -127,6 +127,7 @@ class RingMaker:
             micro_batch_count=system.micro_batches,
             micro_batch_candidates=tuple(range(1, candidates_max + 1)),
             span_tokens=system.span_tokens and min(system.span_tokens, SPAN_TOKENS_MAX),
+            state_slots=_state_slots(spec),
         )
         scheduler = HeadScheduler(HeadSettings(terms, spec.row_bytes))
         scheduler.codec = system.codec
@@ -143,12 +144,18 @@ class RingMaker:
     def _queue(self, stage: StageSpec) -> WorkSource:
         if self.system.prefill_blocks_decode:
             return FifoQueue()
-        book = StageBook(KvLedger(blocks_for(stage.kv_tokens)), ANY_MODEL)
-        return StageQueue.for_steps_of(self.system.span_tokens or SPAN_TOKENS, book)
+        book = StageBook(KvLedger(blocks_for(stage.kv_tokens), stage.state_slots), ANY_MODEL)
+        rows_max, hybrid = self.system.span_tokens or SPAN_TOKENS, stage.state_slots is not None
+        return StageQueue.for_steps_of(rows_max, book, STATE_CHUNK_TOKENS if hybrid else 1)
 
 
 def _kv_tokens(spec: RingSpec) -> int:
     return min(stage.kv_tokens for stage in spec.stages)
+
+
+def _state_slots(spec: RingSpec) -> int | None:
+    slots = (stage.state_slots for stage in spec.stages if stage.state_slots is not None)
+    return min(slots, default=None)
 
 
 def _to_stage_after(ring: Ring, index: int) -> Deliver:

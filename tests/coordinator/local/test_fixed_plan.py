@@ -11,12 +11,13 @@ from hypothesis import strategies as st
 from molink.config.ring_hosts import RingHosts, StageAddress
 from molink.config.settings import ServeSettings
 from molink.control.messages.payloads import Assignment, StageLink
-from molink.coordinator.local.fixed_plan import FixedPlanner, fixed_plan
+from molink.coordinator.local.fixed_plan import FixedPlanner, check_memory, fixed_plan
 from molink.coordinator.local.local_node import DirectRoutes
 from molink.coordinator.members.node_book import Node
 from molink.coordinator.members.ring import COORDINATOR
 from molink.coordinator.requests.link_memory import KnownLink, KnownLinks
 from molink.errors import UserError
+from molink.models import DEMO_MODEL_DIR
 from tests.node.test_stage_manager import JOIN
 
 HOSTS = RingHosts(
@@ -24,8 +25,8 @@ HOSTS = RingHosts(
 )
 
 
-def model(layers):
-    return SimpleNamespace(layers=layers, hidden_size=64)
+def model(layers, together=()):
+    return SimpleNamespace(layers=layers, hidden_size=64, together=together)
 
 
 def plan_of(layers=6, **settings):
@@ -40,6 +41,22 @@ def test_an_even_split_holds_every_layer_once(data):
     assert [index for start, end in ranges for index in range(start, end)] == list(range(layers))
     sizes = [end - start for start, end in ranges]
     assert max(sizes) - min(sizes) <= 1
+
+
+def test_layers_that_stay_together_are_not_parted():
+    """As in Gemma 4 E2B; whoever cuts by hand is told where it may be."""
+    e2b = model(35, ((13, 35),))
+    plan = fixed_plan(ServeSettings(model="/m", nodes=3), "/m", e2b)
+    assert [work.layers for work in plan.works] == [(0, 7), (7, 13), (13, 35)]
+    by_hand = ServeSettings(model="/m", nodes=2, layers="0-3,3-35")
+    assert len(fixed_plan(by_hand, "/m", e2b).works) == 2
+    inside = ServeSettings(model="/m", nodes=2, layers="0-20,20-35")
+    with pytest.raises(UserError, match="cut it at layer 13 or before"):
+        fixed_plan(inside, "/m", e2b)
+    with pytest.raises(UserError, match=r"of which 13 to 34 stay together.*--nodes 14 or fewer"):
+        fixed_plan(ServeSettings(model="/m", nodes=15), "/m", e2b)
+    with pytest.raises(UserError, match=r"use --nodes 1\.$"):
+        fixed_plan(ServeSettings(model="/m", nodes=2), "/m", model(35, ((0, 35),)))
 
 
 def test_every_stage_is_told_what_the_operator_asked_for():
@@ -124,3 +141,18 @@ async def test_the_planned_ring_is_that_of_the_operator_once_all_of_its_nodes_ar
     )
     missing = await planner.plan([a])
     assert not missing.rings and missing.shortage == "1 of 2 stages can be started now."
+
+
+def test_stages_that_are_too_large_together_are_refused_before_any_starts():
+    """The demo model has 15 MB of weights in 16 bits."""
+    works = plan_of(9, nodes=3, device="cpu", kv_tokens=64).works
+    check_memory(works, str(DEMO_MODEL_DIR), 2**30)
+    with pytest.raises(UserError) as error:
+        check_memory(works, str(DEMO_MODEL_DIR), 10**7)
+    sentence = str(error.value)
+    assert " in 3 stages with KV for 64 tokens needs 0.0" in sentence
+    assert sentence.endswith(
+        "0.01 GB are free: ask for fewer --kv-tokens, or share it with other PCs (`molink up`); or "
+        "round the model with `molink import --weights int4`."
+    )
+    check_memory(plan_of(9, device="cuda").works, str(DEMO_MODEL_DIR), 0)

@@ -15,7 +15,7 @@ from molink.coordinator.members.probing import (
     peers_of,
 )
 from molink.coordinator.requests.cluster_report import nodes_report
-from tests.coordinator.examples import HERE, PROFILE
+from tests.coordinator.examples import HERE, PROFILE, STEPS
 
 UNMEASURED = PROFILE.model_copy(update={"steps": None})
 IDS = [letter * 16 for letter in "abcdefghijklmnopqrst"]
@@ -191,3 +191,11 @@ def test_measured_paths_are_kept_beside_newer_ones():
     node = book.node(IDS[0])
     assert len(node.paths) == PATHS_MAX and node.paths_round == PATHS_MAX + 8
     assert list(node.paths.values()) == paths[9:]
+
+
+def test_who_has_timed_another_model_times_this_one():
+    desk = Desk()
+    desk.look(1000.0)
+    other = STEPS.model_copy(update={"model": "another"})
+    desk.join(IDS[0], profile=PROFILE.model_copy(update={"steps": other}))
+    assert desk.look(1001.0) == {IDS[0]: None}

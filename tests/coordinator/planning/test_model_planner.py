@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from molink.checkpoint.quantized.declared import DeclaredQuantization
 from molink.control.messages.payloads import PathMeasured, PathReport, RateSeen, RatesSeen
 from molink.coordinator.members.discrepancies import STEPS_MIN, UPLOAD_UNSEEN_MBPS, StepsSeen
 from molink.coordinator.members.node_book import NodeBook, Slowdown
@@ -163,6 +164,13 @@ async def test_a_quantized_model_fills_a_pc_that_computes_in_fp32_and_no_more():
     book.take(ANNA, LENT.model_copy(update={"devices": (smaller,)}), 0.0)
     plan = await ModelPlanner(FOUR_BITS, goal, WORK.weights).plan(list(book))
     assert plan.shortage.startswith("This PC is not enough")
+    assert plan.shortage.endswith(
+        "let another PC join, lend more, or plan with fewer --context-tokens; or round the model "
+        "with `molink import --weights int4`."
+    )
+    quantized = DeclaredQuantization("awq", 4, 128)
+    planner = ModelPlanner(FOUR_BITS, goal, WORK.weights, declared=quantized)
+    assert (await planner.plan(list(book))).shortage.endswith("fewer --context-tokens.")
 
 
 async def test_what_serves_is_compared_on_shared_lines_as_it_was_planned():

@@ -13,7 +13,7 @@ from molink_scheduler.events import (
     SampledToken,
 )
 from molink_scheduler.head.scheduler import DECODES_BEFORE_PREFILL_MAX, HeadScheduler, HeadSettings
-from molink_scheduler.head.settings import RingTerms
+from molink_scheduler.head.settings import STATE_CHUNK_TOKENS, RingTerms
 from molink_scheduler.request import (
     GRAMMAR_CHARS_MAX,
     LOGIT_BIAS_COUNT_MAX,
@@ -311,3 +311,36 @@ def test_cancelled_requests_leave_nothing_and_disturb_nobody(
         expected = ring.expected_answer(request_id)
         assert ring.answers[request_id] == expected[: len(ring.answers[request_id])]
     ring.assert_nothing_left()
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_prompts_of_hybrid_models_are_cut_at_whole_chunks_of_their_recurrence(
+    seed, make_ring, make_request
+):
+    """By the head and by the stages behind it, several prompts in a batch or one in many."""
+    ring = make_ring(
+        *(seed, 3, 4096),
+        span_tokens=128,
+        prefill_tokens_in_flight_max=300,
+        state_slots=4,
+        stage_rows=100,
+    )
+    for number in range(12):
+        ring.submit_at(ring.random.uniform(0, 1), make_request(number, 10 + 37 * number, 1))
+    ring.run()
+    ring.assert_nothing_left()
+    ends = {10 + 37 * number for number in range(12)}
+    cut = [span.end for _, span in ring.prefill_spans if not span.samples]
+    assert len(cut) > 50 and all(end % STATE_CHUNK_TOKENS == 0 for end in cut)
+    assert {span.end for _, span in ring.prefill_spans if span.samples} == ends
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_a_step_without_time_for_a_chunk_is_cut_anywhere(seed, make_ring, make_request):
+    ring = make_ring(seed, 2, 4096, span_tokens=48, state_slots=3)
+    for number in range(6):
+        ring.submit_at(ring.random.uniform(0, 1), make_request(number, 200 + number, 20))
+    ring.run()
+    ring.assert_nothing_left()
+    assert all(ring.answers[number] == ring.expected_answer(number) for number in range(6))
+    assert any(span.end % STATE_CHUNK_TOKENS for _, span in ring.prefill_spans if not span.samples)

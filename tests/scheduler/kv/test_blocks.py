@@ -47,8 +47,9 @@ def test_sequences_that_grow_in_turn_stay_in_one_piece():
     for tokens in range(1, 97):
         for request_id in (1, 2, 3, 4):
             kv.grow(request_id, tokens, tokens_expected=96)
-    starts = [kv.contiguous_start(request_id) for request_id in (1, 2, 3, 4)]
-    assert None not in starts and len(set(starts)) == 4
+    tables = [list(kv.table(request_id)) for request_id in (1, 2, 3, 4)]
+    assert all(table == list(range(table[0], table[0] + 6)) for table in tables)
+    assert len({table[0] for table in tables}) == 4
 
 
 def test_under_pressure_claims_give_way():
@@ -59,14 +60,21 @@ def test_under_pressure_claims_give_way():
     assert not set(kv.table(1)) & set(kv.table(2))
 
 
-def test_a_scattered_sequence_says_so():
+def test_a_sequence_goes_on_where_there_is_room():
     kv = KvBlocks(3)
     kv.grow(1, 16)
     kv.grow(2, 16)
     kv.grow(1, 32)
-    assert kv.table(1) == (0, 2)
-    assert kv.contiguous_start(1) is None
-    assert kv.contiguous_start(2) == BLOCK_TOKENS
+    assert list(kv.table(1)) == [0, 2]
+    assert list(kv.table(2)) == [1]
+
+
+def test_a_table_is_a_copy():
+    kv = KvBlocks(2)
+    kv.grow(1, 16)
+    table = kv.table(1)
+    kv.grow(1, 32)
+    assert list(table) == [0] and list(kv.table(1)) == [0, 1]
 
 
 def test_a_stage_without_blocks_is_refused():

@@ -4,7 +4,15 @@ from dataclasses import replace
 
 import pytest
 
-from molink_scheduler.placement import Goal, LinkFacts, ModelCost, Network, NodeFacts, forecast
+from molink_scheduler.placement import (
+    Goal,
+    LinkFacts,
+    ModelCost,
+    Network,
+    NodeFacts,
+    forecast,
+    make_plan,
+)
 from molink_scheduler.placement.grow import recipes_for_users
 from molink_scheduler.placement.objective import Objective
 from molink_scheduler.placement.search import search
@@ -35,6 +43,58 @@ def test_memory_is_counted_on_every_stage():
     assert found.users_memory == 37
     assert [stage.weights_bytes for stage in found.stages] == [2500, 4500]
     assert found.stages[1].used_bytes == 4500 + found.users * 10 * 10 * 4
+
+
+HYBRID = replace(MODEL, kv_bytes=5, layer_kv_bytes=(0, 0, 0, 0, 0, 30), layer_state_bytes=(50,) * 6)
+
+
+def hybrid_ring(counts, model=HYBRID, **changes):
+    return forecast(model, [ANNA, BEN], counts, NETWORK, replace(GOAL, **changes))
+
+
+def test_states_are_counted_beside_kv():
+    """anna: 7,500 left for states of 100 and no KV. ben: 15,500 for 31 users of 200 + 10 x 30; what
+    that leaves is theirs too."""
+    found = hybrid_ring([2, 4])
+    anna, ben = found.stages
+    assert (anna.kv_tokens, anna.state_slots) == (1000, 75)
+    assert (ben.kv_tokens, ben.state_slots) == (310, 31)
+    assert found.users_memory == 31
+    assert [one.used_bytes for one in found.stages] == [
+        2500 + found.users * 100,
+        4500 + found.users * 500,
+    ]
+
+
+def test_what_kv_may_not_use_holds_states():
+    ben = hybrid_ring([2, 4], kv_tokens_max=100).stages[1]
+    assert (ben.kv_tokens, ben.state_slots) == (100, (15_500 - 3000) // 200)
+
+
+def test_a_stage_full_of_states_is_the_bottleneck():
+    full = replace(HYBRID, layer_state_bytes=(700,) * 6)
+    assert hybrid_ring([2, 4], full).bottleneck == (
+        "the memory of ben, full with the states of 5 requests"
+    )
+
+
+@pytest.mark.parametrize("scale", [0.5, 1.0, 2.0])
+def test_stages_never_keep_more_than_is_lent(scale):
+    nodes = [replace(one, kv_scale=1.5, state_scale=scale) for one in (ANNA, BEN)]
+    for first in range(1, 6):
+        for stage in forecast(HYBRID, nodes, [first, 6 - first], NETWORK, GOAL).stages:
+            layers = slice(*stage.layers)
+            kv = stage.kv_tokens * 1.5 * sum(HYBRID.kept_of_token[layers])
+            states = stage.state_slots * scale * sum(HYBRID.kept_of_request[layers])
+            assert stage.weights_bytes + kv + states <= stage.memory_bytes
+
+
+def test_a_plan_keeps_within_memory_where_layers_keep_different_things():
+    heavy = replace(HYBRID, layer_kv_bytes=(0, 0, 0, 0, 0, 300), kv_bytes=50)
+    plan = make_plan(heavy, [ANNA, BEN], NETWORK, GOAL)
+    (found,) = plan.rings
+    assert found.users == found.users_memory > 0
+    assert all(stage.used_bytes <= stage.memory_bytes for stage in found.stages)
 
 
 def test_decode_is_as_the_head_predicts_it():

@@ -19,8 +19,8 @@ from molink_scheduler.timing.steps import DecodeClock, PrefillBudget, StepProfil
 DECODE, PREFILL = BatchClass.DECODE, BatchClass.PREFILL
 
 
-def an_order(rows_max: int = 64) -> StageOrder:
-    return StageOrder(PrefillBudget(rows_max, DecodeClock(), StepProfile()))
+def an_order(rows_max: int = 64, cut_tokens: int = 1) -> StageOrder:
+    return StageOrder(PrefillBudget(rows_max, DecodeClock(), StepProfile()), cut_tokens)
 
 
 def a_prefill(number: int, start: int, end: int) -> BatchArrived:
@@ -61,6 +61,19 @@ def test_a_span_that_would_take_too_long_is_cut():
     assert order.next_batch(0.0) is None
 
 
+def test_a_span_is_cut_where_recurrences_take_whole_chunks():
+    order = an_order(rows_max=100, cut_tokens=64)
+    order.push(a_prefill(1, 64, 364), 0.0)
+    other = (Span(2, 0, 50, True), Span(3, 0, 90, False))
+    order.push(BatchArrived(Batch(2, PREFILL, -1, other), 2), 0.0)
+    steps = [order.next_batch(0.0).pieces for _ in range(6)]
+    assert steps == [
+        *((Piece(1, 64 * n, 64 * n + 64),) for n in range(4)),
+        (Piece(1, 256, 300), Piece(2, 0, 50)),  # Six rows are no chunk of the third prompt.
+        (Piece(2, 50, 140),),
+    ]
+
+
 def test_a_waiting_span_is_passed_a_bounded_number_of_times():
     order = an_order()
     order.push(a_prefill(99, 0, 8), 0.0)
@@ -75,9 +88,10 @@ def test_a_waiting_span_is_passed_a_bounded_number_of_times():
     st.lists(st.sampled_from([DECODE, PREFILL, None]), max_size=60),
     st.integers(1, 40),
     st.integers(1, 30),
+    st.sampled_from([1, 8]),
 )
-def test_nothing_is_lost_and_each_class_keeps_its_order(script, rows_max, span_tokens):
-    order = an_order(rows_max)
+def test_nothing_is_lost_and_each_class_keeps_its_order(script, rows_max, span_tokens, cut_tokens):
+    order = an_order(rows_max, cut_tokens)
     decodes, prefilled = 0, 0
     taken: dict[BatchClass, list[Span]] = {DECODE: [], PREFILL: []}
 
