@@ -10,13 +10,20 @@ occurs once: a kind that the miniature lost would be served untested, so that is
 import copy
 from typing import Any
 
+from molink.checkpoint.layers_together import SHARING
 from molink.errors import UnsupportedModelError
 from molink.executor.architecture.toy_sizes import shrink_sizes, smaller
 
-__all__ = ["shrink_config"]
+__all__ = ["shorten_config", "shrink_config"]
 
 LAYERS_MIN = 4
 """Three stages of uneven size."""
+
+SHARING_MODES = "kv_sharing_modes"
+"""Which layers store KV for later ones, and which reuse it; computed from the number of the last
+layers that do."""
+
+VOCABULARIES = ("vocab_size", "vocab_size_per_layer_input")
 
 TOKEN_IDS = ("pad_token_id", "bos_token_id", "eos_token_id", "sep_token_id", "cls_token_id")
 
@@ -43,11 +50,26 @@ def shrink_config(config: Any) -> Any:
     else:
         raise UnsupportedModelError("a miniature of it lacks a kind of its layers")
     shrink_sizes(small)
-    for name in TOKEN_IDS:
-        if getattr(small, name, None) is not None:
-            setattr(small, name, 0)
+    _forget_token_ids(small)
     _put_overrides(small, plain, [overrides[layer] for layer in kept])
     return small
+
+
+def shorten_config(config: Any, layers: int | None, words: int) -> None:
+    """Leave a config so many of its first layers (None: all of them), each as large as before, and
+    so many words."""
+    for name in VOCABULARIES:
+        if getattr(config, name, None) is not None:
+            setattr(config, name, min(words, getattr(config, name)))
+    _forget_token_ids(config)
+    if layers is not None:
+        _cut_layers(config, list(range(layers)))
+
+
+def _forget_token_ids(config: Any) -> None:
+    for name in TOKEN_IDS:
+        if getattr(config, name, None) is not None:
+            setattr(config, name, 0)
 
 
 # -- which layers ---------------------------------------------------------------------------------
@@ -76,7 +98,7 @@ def _derived_kinds(config: Any) -> dict[str, list[str]]:
         for name, value in values.items()
         if isinstance(value, list)
         and len(value) == count
-        and all(isinstance(kind, str) for kind in value)
+        and all(isinstance(kind, str | None) for kind in value)
     }
 
 
@@ -92,7 +114,8 @@ def _kinds(config: Any) -> dict[str, set[str]]:
 
 def _first_of_each_kind(config: Any, overrides: Overrides) -> list[int]:
     """The first layer of each kind, and others up to the number that three stages need."""
-    lists = [*_layer_lists(config).values(), overrides]
+    sharing = getattr(config, SHARING_MODES, [None] * config.num_hidden_layers)
+    lists = [*_layer_lists(config).values(), overrides, sharing]
     first: dict[str, int] = {}
     for layer in range(config.num_hidden_layers):
         first.setdefault(repr([values[layer] for values in lists]), layer)
@@ -113,9 +136,13 @@ def _first_layers(config: Any) -> list[int]:
 
 
 def _cut_layers(config: Any, kept: list[int]) -> None:
+    sharing = getattr(config, SHARING, None) or 0
+    own = config.num_hidden_layers - sharing
     for name, values in _layer_lists(config).items():
         setattr(config, name, [values[layer] for layer in kept])
     config.num_hidden_layers = len(kept)
+    if sharing:
+        setattr(config, SHARING, sum(layer >= own for layer in kept))
 
 
 # -- settings of single layers --------------------------------------------------------------------

@@ -17,8 +17,14 @@ from typing import Any
 import torch
 from torch import nn
 
-from molink.checkpoint.shard_plan import ADDED_POSITIONS, AFTER_LAYERS, BEFORE_LAYERS
+from molink.checkpoint.shard_plan import (
+    ADDED_POSITIONS,
+    AFTER_LAYERS,
+    BEFORE_LAYERS,
+    TOKEN_INPUTS,
+)
 from molink.errors import UnsupportedModelError
+from molink.executor.architecture.token_inputs import take_finished_inputs, takes_token_ids
 
 __all__ = ["Skip", "Zero", "decoder_layers", "fit_skips", "stage_class"]
 
@@ -143,12 +149,15 @@ def _outputs(layers: Sequence[nn.Module], trial: Callable[[], None]) -> list[Any
 
 def _prune(model: Any, layers: range, *, is_head: bool, is_tail: bool) -> None:
     layers_name, module_list = decoder_layers(model)
+    if is_head and is_tail:
+        return  # Nothing is another stage's, whatever its names.
     for index in range(len(module_list)):
         if index not in layers:
             module_list[index] = Skip(module_list[index])
     _prune_around(model, layers_name, is_head=is_head, is_tail=is_tail)
     if not is_head:
         _unscale_input(model.get_decoder())
+        take_finished_inputs(model.get_decoder())
     if not is_tail:
         _remove_output_head(model)
     for part in (model, model.get_decoder()):
@@ -173,10 +182,10 @@ def _init_owned(init_weights: Callable[[nn.Module], None], module: nn.Module) ->
 def _prune_around(model: Any, layers_name: str, *, is_head: bool, is_tail: bool) -> None:
     """Replace what surrounds the layers and belongs to the head or the tail only."""
     decoder, embeddings = model.get_decoder(), model.get_input_embeddings()
-    keeps_embeddings = is_head or (is_tail and _is_tied(model))
+    keeps_embeddings = is_head or takes_token_ids(model) or (is_tail and _is_tied(model))
     for name, module in list(decoder.named_children()):
         replacement: nn.Module | None = None
-        if name == layers_name:
+        if name == layers_name or name in TOKEN_INPUTS:
             continue
         if module is embeddings:
             replacement = None if keeps_embeddings else Skip(module)

@@ -2,9 +2,10 @@
 
 Before weights are loaded, a miniature of the model with random weights is run twice
 in fp32: whole, by the library's own reference attention, one sequence after the other; and over
-three uneven stages, with spans of several sequences mixed in every batch and KV that is not in one
-piece. The log-probabilities must agree. A list of known architectures was rejected: models with a
-hidden recurrence ran and were quietly wrong, and new ones appear every month.
+three uneven stages (fewer where layers stay together), with spans of several sequences mixed in
+every batch and KV that is not in one piece. The log-probabilities must agree. A list of known
+architectures was rejected: models with a hidden recurrence ran and were quietly wrong, and new ones
+appear every month.
 
 It takes about half a second and runs on the CPU whatever device the stage will use.
 """
@@ -18,12 +19,14 @@ from typing import Any
 import torch
 
 from molink.checkpoint.description import ModelDescription
+from molink.checkpoint.layers_together import layers_together
 from molink.errors import MolinkError, UnsupportedModelError
 from molink.executor.architecture.miniature import shrink_config
 from molink.executor.architecture.text_model import causal_class
+from molink.executor.architecture.token_inputs import keep_own_columns
 from molink.executor.attention.function import ATTENTION_NAME
 from molink.executor.recurrent.library_mixers import settle_mixers
-from molink.executor.sampling import DrawnToken
+from molink.executor.sampling.history import DrawnToken
 from molink.executor.stage import StageExecutor
 from molink.executor.weights import StagePart, build_stage_class
 from molink_scheduler.batch import Admission, Batch, BatchClass, Span
@@ -135,12 +138,16 @@ def _stages(
     small: Any, description: ModelDescription, weights: dict[str, torch.Tensor]
 ) -> list[StageExecutor]:
     count = small.num_hidden_layers
-    cuts = sorted({0, 1, max(1, count - 1), count})
+    together = layers_together(small.to_dict(), count)
+    parted = {layer for start, end in together for layer in range(start + 1, end)}
+    inner = [layer for layer in range(1, count) if layer not in parted]
+    cuts = sorted({0, *inner[:1], *inner[-1:], count})
     small_description = replace(
         description,
         layers=count,
         hidden_size=small.hidden_size,
         vocabulary_size=small.vocab_size,
+        together=together,
     )
     return [
         _stage(small, small_description, StagePart(range(start, end), count), weights)
@@ -161,6 +168,7 @@ def _stage(
             f"{description.name} cannot be served: "
             f"a stage of it wants {missing[0]}, which the whole lacks"
         )
+    keep_own_columns(model, part.layers, part.layers_total)
     stage = StageExecutor(
         model,
         part,
@@ -196,7 +204,7 @@ def _step_all(
 ) -> tuple[DrawnToken, ...]:
     output = stages[0].step(batch, token_ids)
     for stage in stages[1:]:
-        output = stage.step(batch, hidden_TD=output.hidden_TD)
+        output = stage.step(batch, output.token_ids, output.hidden_TD)
     return output.drawn
 
 

@@ -5,18 +5,34 @@ Query heads that share a kv head are stacked as rows of one problem ([kv heads, 
 keys are read once for all of them, 1.5 times faster on a CPU than repeating them. Plain attention
 goes to torch's fused kernel; a softcap on the scores and learned sinks (an extra logit that takes
 weight and gives no value) need the scores, and are computed step by step in the order of the
-reference implementations.
+reference implementations, over some keys at a time. Two results over different keys are joined by
+the logarithms of their sums of exponentials. So memory does not grow with the context: the scores
+of a span of 512 rows over 32,000 keys would take gigabytes.
 
 Shapes: B sequences, T rows, N keys, H query heads, K kv heads, G = H / K, R = G x T, A head size of
 keys, V of values.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
 
-__all__ = ["AttentionVariant", "attend_causal", "attend_packed", "causal_mask"]
+__all__ = ["AttentionVariant", "KeyMask", "attend_causal", "attend_packed", "causal_mask"]
+
+KeyMask = Callable[[slice], torch.Tensor]
+"""Additive mask of some of the keys, made when they are looked at."""
+
+SCORES_MAX = 2**23
+"""Scores that are there at a time: 32 MB, several times over while they become weights."""
+
+SCORE_MIN = -1e30
+"""Of a hidden key: weighs nothing beside any that is seen. Not -inf, of which alone softmax makes
+no numbers."""
+
+KEYS_MIN = 64
+"""Keys that are looked at together, however many the rows are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,24 +67,80 @@ def attend_packed(
     q_BKRA: torch.Tensor,
     k_BKNA: torch.Tensor,
     v_BKNV: torch.Tensor,
-    mask: torch.Tensor | None,
+    mask: torch.Tensor | KeyMask | None,
     variant: AttentionVariant,
 ) -> torch.Tensor:
     """Attention of stacked query rows under an additive mask that broadcasts to [B, K, R, N]; [B,
-    K, R, V].
+    K, R, V]. Plain attention takes a mask as a tensor only.
     """
     if variant.is_plain:
+        assert mask is None or isinstance(mask, torch.Tensor)
         return F.scaled_dot_product_attention(
             q_BKRA, k_BKNA, v_BKNV, attn_mask=mask, scale=variant.scale
         )
+    return _attend_in_pieces(q_BKRA, k_BKNA, v_BKNV, mask, variant)
+
+
+def _attend_in_pieces(
+    q_BKRA: torch.Tensor,
+    k_BKNA: torch.Tensor,
+    v_BKNV: torch.Tensor,
+    mask: torch.Tensor | KeyMask | None,
+    variant: AttentionVariant,
+) -> torch.Tensor:
+    """The same, over as many keys at a time as `SCORES_MAX` allows."""
+    keys, step = k_BKNA.shape[2], max(KEYS_MIN, SCORES_MAX // q_BKRA[..., 0].numel())
+    result = None
+    for first in range(0, keys, step):
+        part = slice(first, min(first + step, keys))
+        hidden = mask[..., part] if isinstance(mask, torch.Tensor) else mask and mask(part)
+        piece = _attend_some(q_BKRA, k_BKNA[:, :, part], v_BKNV[:, :, part], hidden, variant)
+        result = piece if result is None else _joined(result, piece)
+    assert result is not None, "rows see a key at least, their own"
+    out_BKRV, log_sums = result
+    if variant.sinks_H is not None:
+        # A sink is one more score, that takes weight and gives no value.
+        out_BKRV = out_BKRV * torch.sigmoid(log_sums - _sinks_of_rows(variant.sinks_H, log_sums))
+    return out_BKRV.to(v_BKNV.dtype)
+
+
+def _attend_some(
+    q_BKRA: torch.Tensor,
+    k_BKNA: torch.Tensor,
+    v_BKNV: torch.Tensor,
+    mask: torch.Tensor | None,
+    variant: AttentionVariant,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Attention to some of the keys, and the logarithm of the sum of each row's exponentials [B,
+    K, R, 1]."""
     # In the order of the reference implementations: scale, softcap, mask, softmax.
-    scores = q_BKRA @ k_BKNA.transpose(-1, -2) * variant.scale
+    scores = (q_BKRA @ k_BKNA.transpose(-1, -2)).float().mul_(variant.scale)
     if variant.softcap is not None:
-        scores = torch.tanh(scores / variant.softcap) * variant.softcap
+        scores = scores.div_(variant.softcap).tanh_().mul_(variant.softcap)
     if mask is not None:
-        scores = scores + mask
-    weights = _softmax_with_sinks(scores.float(), variant.sinks_H)
-    return weights.to(v_BKNV.dtype) @ v_BKNV
+        # A row may see none of these keys.
+        scores = scores.add_(mask).clamp_(min=SCORE_MIN)
+    weights = torch.softmax(scores, -1)
+    # The largest weight is the exponential of the largest score less that logarithm.
+    log_sums = scores.amax(-1, keepdim=True) - weights.amax(-1, keepdim=True).log_()
+    return weights.to(v_BKNV.dtype) @ v_BKNV, log_sums
+
+
+def _joined(
+    one: tuple[torch.Tensor, torch.Tensor], other: tuple[torch.Tensor, torch.Tensor]
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Attention to the keys of both."""
+    (one_BKRV, one_sums), (other_BKRV, other_sums) = one, other
+    share = torch.sigmoid(other_sums - one_sums)
+    out_BKRV = one_BKRV.float().lerp(other_BKRV.float(), share)
+    return out_BKRV, torch.logaddexp(one_sums, other_sums)
+
+
+def _sinks_of_rows(sinks_H: torch.Tensor, log_sums: torch.Tensor) -> torch.Tensor:
+    # Stacked rows are head-major, so each head's sink stands before as many rows as it has.
+    _, kv_heads, rows, _ = log_sums.shape
+    sinks_KG = sinks_H.float().view(kv_heads, -1)
+    return sinks_KG.repeat_interleave(rows // sinks_KG.shape[1], 1)[None, :, :, None]
 
 
 def causal_mask(
@@ -78,27 +150,16 @@ def causal_mask(
     group: int,
     dtype: torch.dtype,
     device: torch.device,
+    part: slice = slice(None),
 ) -> torch.Tensor:
     """Additive mask [group * rows, keys] for the last `rows` of `keys` positions, head-major like
-    the stacked rows.
+    the stacked rows; of some keys only where `part` says so.
     """
     # Positions in the sequence: the rows are its last ones.
-    key = torch.arange(keys, device=device)[None]
+    key = torch.arange(*part.indices(keys), device=device)[None]
     query = torch.arange(keys - rows, keys, device=device)[:, None]
     hidden = key > query
     if window is not None:
         hidden |= key <= query - window
     mask = torch.zeros(hidden.shape, dtype=dtype, device=device)
     return mask.masked_fill_(hidden, float("-inf")).repeat(group, 1)
-
-
-def _softmax_with_sinks(scores_BKRN: torch.Tensor, sinks_H: torch.Tensor | None) -> torch.Tensor:
-    if sinks_H is None:
-        return torch.softmax(scores_BKRN, -1)
-    batch, kv_heads, rows, keys = scores_BKRN.shape
-    group = len(sinks_H) // kv_heads
-    # Stacked rows are head-major, so each head's sink stands before as many rows as it has.
-    sinks_KR = sinks_H.float().view(kv_heads, group).repeat_interleave(rows // group, 1)
-    sinks = sinks_KR[None, :, :, None].expand(batch, -1, -1, 1)
-    # The sink is one more column, which takes its weight and is cut off again.
-    return torch.softmax(torch.cat([scores_BKRN, sinks], -1), -1)[..., :keys]

@@ -5,20 +5,26 @@ Which slot belongs to whom is the bookkeeping of `KvBlocks`; here is only memory
 taken from the first keys and values that it writes, since heads and head sizes may differ between
 layers and between K and V.
 
-Memory comes as zero pages that the operating system hands out when they are first written, so a
-large pool costs nothing until it is used. Zeros matter: a view over several sequences also covers
-slots that were never written, whose values are masked, and masked infinities would still spoil a
-sum.
+A layer of latent attention has one row for each token instead, from which its keys and values are
+made. In int8 it is cut into vectors of one size, none of them both latent and rotated, each with
+its scale.
 
-Shapes: T rows of a batch, N tokens of a sequence, K kv heads, A head size of keys, V of values.
+Memory comes as zero pages that the operating system hands out when they are first written, so a
+large pool costs nothing until it is used. Zeros matter: a kernel may read whole blocks, of which
+slots that were never written are masked, and masked infinities would still spoil a sum.
+
+Shapes: T rows of a batch, N tokens of a sequence, K kv heads, A head size of keys, V of values, L
+numbers of a latent row.
 """
 
 from dataclasses import dataclass, field
+from math import gcd
 
 import torch
 
 from molink.checkpoint.model_shape import KvDtype
 from molink.executor.attention.kv_rows import KvRows
+from molink.executor.attention.ragged_batch import SeenKeys
 from molink_scheduler.kv.blocks import BLOCK_TOKENS
 
 __all__ = ["KvPool", "LayerKv"]
@@ -44,17 +50,20 @@ class KvPool:
     slots: int
     kv_dtype: KvDtype = "auto"
     layers: dict[int, LayerKv] = field(default_factory=dict)
+    latents: dict[int, KvRows] = field(default_factory=dict)
+    """Of the layers that keep latent rows, [S, vectors, L / vectors]."""
     _gathered: dict[tuple[torch.dtype, int, int], torch.Tensor] = field(default_factory=dict)
     """Scratch that gathers reuse: fresh memory costs six times the copy, in page faults."""
 
     def __post_init__(self) -> None:
-        if self.slots < BLOCK_TOKENS:
-            raise ValueError(f"a KV pool holds at least one block, got {self.slots} slots")
+        if self.slots < BLOCK_TOKENS or self.slots % BLOCK_TOKENS:
+            raise ValueError(f"a KV pool holds whole blocks, one at least, got {self.slots} slots")
 
     @property
     def token_bytes(self) -> int:
         """Bytes of one token in all layers seen so far."""
-        return sum(layer.token_bytes for layer in self.layers.values())
+        latent_bytes = sum(rows.token_bytes for rows in self.latents.values())
+        return latent_bytes + sum(layer.token_bytes for layer in self.layers.values())
 
     def write(
         self,
@@ -74,25 +83,44 @@ class KvPool:
         layer.values.write(slots_T, values_TKV)
         return layer
 
-    def gather(self, source: KvRows, slots_N: torch.Tensor, which: int) -> KvRows:
-        """Copy scattered slots together; valid until the next gather of the same kind (`which`: 0
+    def write_latents(
+        self, layer_index: int, slots_T: torch.Tensor, rows_TL: torch.Tensor, rank: int
+    ) -> KvRows:
+        """Store a step's latent rows, the first `rank` numbers of each latent and the others
+        rotated; returns those of all slots."""
+        size = gcd(rank, rows_TL.shape[1])
+        vectors = rows_TL.view(len(rows_TL), -1, size)
+        rows = self.latents.get(layer_index)
+        if rows is None:
+            rows = KvRows.zeros(self.slots, vectors, self.kv_dtype)
+            self.latents[layer_index] = rows
+        rows.write(slots_T, vectors)
+        return rows
+
+    def read(self, source: KvRows, seen: SeenKeys, which: int = 0) -> KvRows:
+        """Rows that a span sees: a view, or a gathered copy."""
+        whole = source if seen.blocks_B is None else self.gather(source, seen.blocks_B, which)
+        return whole.between(seen.slots.start, seen.slots.stop)
+
+    def gather(self, source: KvRows, blocks_B: torch.Tensor, which: int = 0) -> KvRows:
+        """Copy scattered blocks together; valid until the next gather of the same kind (`which`: 0
         keys, 1 values).
         """
-        rows = self._copied(source.rows_SKA, slots_N, which)
+        rows = self._copied(source.rows_SKA, blocks_B, which)
         if source.scales_SK is None:
             return KvRows(rows)
-        return KvRows(rows, self._copied(source.scales_SK, slots_N, which))
+        return KvRows(rows, self._copied(source.scales_SK, blocks_B, which))
 
-    def _copied(self, source: torch.Tensor, slots_N: torch.Tensor, which: int) -> torch.Tensor:
-        count, width = len(slots_N), source[0].numel()
+    def _copied(self, source: torch.Tensor, blocks_B: torch.Tensor, which: int) -> torch.Tensor:
+        count, width = len(blocks_B), BLOCK_TOKENS * source[0].numel()
         key = (source.dtype, width, which)
         scratch = self._gathered.get(key)
         if scratch is None or len(scratch) < count:
-            rows = min(self.slots, 2 * count)
-            scratch = self._gathered[key] = source.new_empty(rows, width)
+            blocks = max(count, min(2 * count, self.slots // BLOCK_TOKENS))
+            scratch = self._gathered[key] = source.new_empty(blocks, width)
         out = scratch[:count]
-        torch.index_select(source.view(self.slots, width), 0, slots_N, out=out)
-        return out.view(count, *source.shape[1:])
+        torch.index_select(source.view(-1, width), 0, blocks_B, out=out)
+        return out.view(-1, *source.shape[1:])
 
     def resized(self, slots: int) -> "KvPool":
         """An empty pool of another size with the same layers."""
@@ -100,4 +128,5 @@ class KvPool:
             index: LayerKv(layer.keys.emptied(slots), layer.values.emptied(slots))
             for index, layer in self.layers.items()
         }
-        return KvPool(slots, self.kv_dtype, layers)
+        latents = {index: rows.emptied(slots) for index, rows in self.latents.items()}
+        return KvPool(slots, self.kv_dtype, layers, latents)

@@ -2,7 +2,7 @@
 
 In int8 each slot and kv head has a scale of its own, so that a token is rounded once, when it is
 written, and never again because of its neighbours. Codes and scales of a slot travel together
-through views, gathers and evenly spaced views. Keys are rounded after rotation.
+through views and gathers. Keys are rounded after rotation.
 
 The scale is a bfloat16: it has the range of fp32, so no model's outliers overflow it, and a code
 times a scale is exact in fp32. Scales per channel of keys (finer for models with outliers in a few
@@ -80,20 +80,6 @@ class KvRows:
         """A view of neighbouring slots."""
         scales = None if self.scales_SK is None else self.scales_SK[start:stop]
         return KvRows(self.rows_SKA[start:stop], scales)
-
-    def spaced(self, start: int, stride: int, sequences: int, tokens: int) -> "KvRows":
-        """A view of evenly spaced sequences: rows [sequences, K, tokens, A], scales likewise."""
-        shape, size = (sequences, self.kv_heads, tokens), self.size
-        width = self.kv_heads * size
-        # Strides count elements: to the next sequence, kv head, token and value of a head.
-        rows = self.rows_SKA.as_strided(
-            (*shape, size), (stride * width, size, width, 1), start * width
-        )
-        if self.scales_SK is None:
-            return KvRows(rows)
-        heads = self.kv_heads
-        strides = (stride * heads, 1, heads)
-        return KvRows(rows, self.scales_SK.as_strided(shape, strides, start * heads))
 
     def numbers(self, dtype: torch.dtype) -> torch.Tensor:
         """The keys or values as they are attended to, code times scale, rounded once to `dtype`."""

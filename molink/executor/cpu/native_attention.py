@@ -3,14 +3,13 @@
 torch's fused kernel is made for long queries of one length. For eight single rows over 70 keys it
 takes 140 microseconds a layer where ours takes a fifth, and only if a mask and evenly spaced
 sequences let them share a call; for 128 rows over 1,000 keys it takes 5.6 ms where ours takes less
-than half. Where a kernel cannot be used, `attention_math` computes the same.
+than half. They read blocks wherever they are, all spans of a batch in a call for those of one row
+and one for the others. Where a kernel cannot be used, `attention_math` computes the same.
 
-Shapes: T rows of the batch, H query heads, N keys, S slots, K kv heads, A head size of keys, V of
-values.
+Shapes: T rows of the batch, H query heads, N keys, K kv heads, A head size of keys, V of values.
 """
 
 import ctypes
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 
@@ -19,10 +18,11 @@ import torch
 from molink.executor.attention.attention_math import AttentionVariant, attend_packed, causal_mask
 from molink.executor.attention.kv_pool import LayerKv
 from molink.executor.attention.kv_rows import KvRows, quantize
-from molink.executor.attention.step_plan import KeyRange
+from molink.executor.attention.ragged_batch import RaggedBatch, RaggedSpan
 from molink.executor.cpu.native_kernel import bfloat16_library
+from molink_scheduler.kv.blocks import BLOCK_TOKENS, blocks_for
 
-__all__ = ["AttentionKernels", "kernels_for", "key_ranges"]
+__all__ = ["AttentionKernels", "kernels_for"]
 
 KEY_STEP, VALUE_STEP = 32, 16
 """Head sizes must be multiples of these: what one instruction takes."""
@@ -39,6 +39,10 @@ class Shape(ctypes.Structure):
         ("group", ctypes.c_long),
         ("key_size", ctypes.c_long),
         ("value_size", ctypes.c_long),
+        ("key_token", ctypes.c_long),
+        ("key_head", ctypes.c_long),
+        ("value_token", ctypes.c_long),
+        ("value_head", ctypes.c_long),
         ("scale", ctypes.c_float),
         ("softcap", ctypes.c_float),
     )
@@ -52,15 +56,13 @@ class Kv(ctypes.Structure):
     )
 
 
-class SpanShape(ctypes.Structure):
-    """The kernel's `struct span`: rows and keys of one sequence."""
+class Batch(ctypes.Structure):
+    """The kernels' `struct batch`: geometry of the spans, and the layer's window."""
 
-    _fields_ = (("rows", ctypes.c_long), ("keys", ctypes.c_long), ("window", ctypes.c_long))
-
-
-def key_ranges(ranges: Sequence[KeyRange]) -> torch.Tensor:
-    """The ranges as the kernel reads them."""
-    return torch.tensor([(keys.row, keys.start_slot, keys.tokens) for keys in ranges])
+    _fields_ = (
+        *((name, ctypes.c_void_p) for name in ("row", "rows", "start", "keys", "blocks")),
+        *((name, ctypes.c_long) for name in ("spans", "width", "window")),
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,53 +71,34 @@ class AttentionKernels:
 
     library: ctypes.CDLL
 
-    def decodes(
+    def attend(
         self,
         query_THA: torch.Tensor,
         layer: LayerKv,
-        ranges: torch.Tensor,
+        batch: RaggedBatch,
+        window: int | None,
         variant: AttentionVariant,
-        out_THV: torch.Tensor,
-    ) -> None:
-        """Write the attention of the rows in `ranges` (from `key_ranges`) into `out_THV`."""
+    ) -> torch.Tensor:
+        """Attention [T, H, V] of a batch whose keys and values are in the pool already. Rows that
+        belong to no span are not written."""
         # What a pointer leads to needs a name here, or it is freed before the kernel reads it.
         query_THA = query_THA.contiguous()
+        out_THV = query_THA.new_empty(*query_THA.shape[:2], layer.values.size)
         sinks = _sinks(variant)
-        failed = self.library.decode_attention(
+        given = (
             ctypes.byref(_shape(query_THA, layer, variant)),
+            ctypes.byref(batch.once(("native", window), lambda: _batch(batch, window))),
             query_THA.data_ptr(),
             ctypes.byref(_pointers(layer)),
             None if sinks is None else sinks.data_ptr(),
-            ranges.data_ptr(),
-            len(ranges),
             out_THV.data_ptr(),
             torch.get_num_threads(),
         )
+        failed = batch.has_decodes and self.library.decode_attention(*given)
+        failed = failed or (batch.has_pieces and self.library.span_attention(*given))
         if failed:
             raise MemoryError("no memory for attention scores")
-
-    def span(
-        self,
-        query_THA: torch.Tensor,
-        seen: LayerKv,
-        window: int | None,
-        variant: AttentionVariant,
-        out_THV: torch.Tensor,
-    ) -> None:
-        """Write into `out_THV` the causal attention of rows that are the last ones of `seen`."""
-        query_THA = query_THA.contiguous()
-        sinks = _sinks(variant)
-        failed = self.library.span_attention(
-            ctypes.byref(_shape(query_THA, seen, variant)),
-            ctypes.byref(SpanShape(len(query_THA), len(seen.keys.rows_SKA), window or 0)),
-            query_THA.data_ptr(),
-            ctypes.byref(_pointers(seen)),
-            None if sinks is None else sinks.data_ptr(),
-            out_THV.data_ptr(),
-            torch.get_num_threads(),
-        )
-        if failed:
-            raise MemoryError("no memory for attention scores")
+        return out_THV
 
 
 def kernels_for(query_THA: torch.Tensor, layer: LayerKv) -> AttentionKernels | None:
@@ -131,15 +114,24 @@ def kernels_for(query_THA: torch.Tensor, layer: LayerKv) -> AttentionKernels | N
 
 
 def _shape(query_THA: torch.Tensor, layer: LayerKv, variant: AttentionVariant) -> Shape:
-    kv_heads = layer.keys.kv_heads
+    kv_heads, keys, values = layer.keys.kv_heads, layer.keys.rows_SKA, layer.values.rows_SKA
     return Shape(
         kv_heads=kv_heads,
         group=query_THA.shape[1] // kv_heads,
         key_size=layer.keys.size,
         value_size=layer.values.size,
+        key_token=keys.stride(0),
+        key_head=keys.stride(1),
+        value_token=values.stride(0),
+        value_head=values.stride(1),
         scale=variant.scale,
         softcap=variant.softcap or 0.0,
     )
+
+
+def _batch(batch: RaggedBatch, window: int | None) -> Batch:
+    tensors = (batch.row_S, batch.rows_S, batch.start_S, batch.keys_S, batch.blocks_SB)
+    return Batch(*(tensor.data_ptr() for tensor in tensors), *batch.blocks_SB.shape, window or 0)
 
 
 def _pointers(layer: LayerKv) -> Kv:
@@ -159,29 +151,36 @@ def _kernels() -> AttentionKernels | None:
     library = bfloat16_library()
     if library is None:
         return None
-    pointer, number = ctypes.c_void_p, ctypes.c_long
+    pointer = ctypes.c_void_p
     decode, span = library.decode_attention, library.span_attention
-    decode.argtypes = [*[pointer] * 5, number, pointer, ctypes.c_int]
-    span.argtypes = [*[pointer] * 6, ctypes.c_int]
+    decode.argtypes = span.argtypes = [*[pointer] * 6, ctypes.c_int]
     decode.restype = span.restype = ctypes.c_int
     kernels = AttentionKernels(library)
     return kernels if _agrees(kernels) else None
 
 
+PROBE_KEYS = 300
+PROBE_TABLE = tuple(range(blocks_for(PROBE_KEYS) - 1, -1, -1))
+"""Blocks of the probe's keys, from the end of the pool to its beginning."""
+
+
 def _agrees(kernels: AttentionKernels) -> bool:
-    """Compare with torch on a span and on its last row, plain and with everything on, over keys and
-    values of both kinds."""
+    """Compare with torch on a span and on a decode row, plain and with everything on, over keys
+    and values of both kinds."""
     generator = torch.Generator().manual_seed(0)
 
     def random(*shape: int) -> torch.Tensor:
         return torch.randn(shape, generator=generator).to(torch.bfloat16)
 
-    keys, values = random(300, 2, 64), random(300, 2, 48)
-    query_THA = random(17, 6, 64)
+    slots = len(PROBE_TABLE) * BLOCK_TOKENS
+    keys, values = random(slots, 2, 64), random(slots, 2, 48)
+    shared = random(slots, 1, 64).expand(-1, 2, -1)  # Of both heads; values are parts of keys.
     layers = (
         LayerKv(KvRows(keys), KvRows(values)),
         LayerKv(KvRows(*quantize(keys)), KvRows(*quantize(values))),
+        LayerKv(KvRows(shared), KvRows(shared[..., :48])),
     )
+    query_THA = random(17, 6, 64)
     capped = AttentionVariant(0.2, 5.0, torch.linspace(-1, 1, 6))
     return all(
         _agree_on(kernels, query_THA, layer, window, variant)
@@ -197,16 +196,14 @@ def _agree_on(
     window: int | None,
     variant: AttentionVariant,
 ) -> bool:
+    rows, keys = len(query_THA), PROBE_KEYS
     wanted_THV = _reference(query_THA, layer, window, variant)
-    got_THV = query_THA.new_empty(wanted_THV.shape)
-    kernels.span(query_THA, layer, window, variant, got_THV)
-    spans_agree = (got_THV.float() - wanted_THV).abs().max() <= TOLERANCE
-    count = len(layer.keys.rows_SKA)
-    first = 0 if window is None else count - window
-    last = [KeyRange(len(query_THA) - 1, first, count - first)]
-    got_THV[-1] = 0
-    kernels.decodes(query_THA, layer, key_ranges(last), variant, got_THV)
-    return bool(spans_agree and (got_THV[-1].float() - wanted_THV[-1]).abs().max() <= TOLERANCE)
+    piece = RaggedSpan(0, rows, keys - rows, keys, PROBE_TABLE)
+    decode = RaggedSpan(rows, 1, keys - 1, keys, PROBE_TABLE)
+    batch = RaggedBatch.of((piece, decode), query_THA.device)
+    query_THA, last = torch.cat([query_THA, query_THA[-1:]]), wanted_THV[-1:]
+    got_THV = kernels.attend(query_THA, layer, batch, window, variant)
+    return bool((got_THV.float() - torch.cat([wanted_THV, last])).abs().max() <= TOLERANCE)
 
 
 def _reference(
@@ -214,10 +211,9 @@ def _reference(
 ) -> torch.Tensor:
     tokens, heads, size = query_THA.shape
     kv_heads, dtype = layer.keys.kv_heads, torch.float32
-    keys_NKA, values_NKV = (
-        layer.keys.numbers(dtype),
-        layer.values.numbers(dtype),
-    )
+    blocks_B1 = torch.tensor(PROBE_TABLE)[:, None]
+    slots = (blocks_B1 * BLOCK_TOKENS + torch.arange(BLOCK_TOKENS)).flatten()[:PROBE_KEYS]
+    keys_NKA, values_NKV = (rows.numbers(dtype)[slots] for rows in (layer.keys, layer.values))
     mask = causal_mask(tokens, len(keys_NKA), window, heads // kv_heads, dtype, query_THA.device)
     out_BKRV = attend_packed(
         query_THA.float().transpose(0, 1).reshape(1, kv_heads, -1, size),

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from molink.errors import UnsupportedModelError
+from molink.executor.attention import attention_math
 from molink.executor.attention.function import AttentionStep, active_step, attend
 from molink.executor.attention.kv_pool import KvPool
 from molink.executor.attention.step_plan import plan_step
@@ -96,12 +97,24 @@ def test_paged_attention_equals_attention_written_out(variant, value_size, toget
     sequences = tensors(value_size)
     expected = dict(enumerate(LENGTHS)) if together else {}
     outputs, kv = paged(sequences, expected, **VARIANTS[variant])
-    pieces = [kv.contiguous_start(sequence) is None for sequence in range(len(LENGTHS))]
-    assert any(pieces) != together
+    tables = [list(kv.table(sequence)) for sequence in range(len(LENGTHS))]
+    assert all(one == list(range(one[0], one[0] + len(one))) for one in tables) == together
     for sequence, output in zip(sequences, outputs, strict=True):
         torch.testing.assert_close(
             output, written_out(*sequence, **VARIANTS[variant]), atol=1e-5, rtol=1e-4
         )
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("together", [True, False])
+def test_a_few_keys_at_a_time_give_the_same(variant, together, monkeypatch):
+    monkeypatch.setattr(attention_math, "SCORES_MAX", 0)
+    monkeypatch.setattr(attention_math, "KEYS_MIN", 8)
+    sequences = tensors(VALUE_SIZE)
+    outputs, _ = paged(sequences, dict(enumerate(LENGTHS)) if together else {}, **VARIANTS[variant])
+    for sequence, output in zip(sequences, outputs, strict=True):
+        exact = written_out(*sequence, **VARIANTS[variant])
+        torch.testing.assert_close(output, exact, atol=1e-5, rtol=1e-4)
 
 
 @pytest.mark.parametrize("variant", VARIANTS)

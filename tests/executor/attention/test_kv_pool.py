@@ -1,24 +1,45 @@
 import psutil
+import pytest
 import torch
 
 from molink.executor.attention.kv_pool import KvPool
+from molink.executor.attention.ragged_batch import RaggedBatch, RaggedSpan
 
 
-def test_gathered_slots_come_in_the_order_asked_for():
-    pool = KvPool(32)
-    keys, values = torch.randn(5, 2, 3), torch.randn(5, 2, 4)
-    layer = pool.write(0, torch.tensor([9, 1, 30, 4, 2]), keys, values)
-    order = torch.tensor([30, 9, 2])
-    assert torch.equal(pool.gather(layer.keys, order, 0).rows_SKA, keys[[2, 0, 4]])
-    assert torch.equal(pool.gather(layer.values, order, 1).rows_SKA, values[[2, 0, 4]])
+def test_gathered_blocks_come_in_the_order_asked_for():
+    pool = KvPool(64)
+    keys, values = torch.randn(64, 2, 3), torch.randn(64, 2, 4)
+    layer = pool.write(0, torch.arange(64), keys, values)
+    order = torch.tensor([3, 0])
+    slots = [*range(48, 64), *range(16)]
+    assert torch.equal(pool.gather(layer.keys, order, 0).rows_SKA, keys[slots])
+    assert torch.equal(pool.gather(layer.values, order, 1).rows_SKA, values[slots])
+
+
+@pytest.mark.parametrize("blocks", [(1, 2, 3), (1, 3, 2)])
+@pytest.mark.parametrize("window", [None, 4, 16, 30])
+def test_a_span_reads_what_its_rows_see(blocks, window):
+    pool, keys, rows = KvPool(64), torch.randn(64, 1, 3), 4
+    layer = pool.write(0, torch.arange(64), keys, keys)
+    batch = RaggedBatch.of([RaggedSpan(0, rows, 36, 40, blocks)], torch.device("cpu"))
+    seen = batch.seen(0, window)
+    whole = torch.cat([keys[16 * block : 16 * block + 16] for block in blocks])[:40]
+    assert torch.equal(pool.read(layer.keys, seen).rows_SKA, whole[-(window or 40) - rows + 1 :])
+    assert (seen.blocks_B is None) == (blocks == (1, 2, 3) or window == 4)
 
 
 def test_scratch_is_reused():
-    pool = KvPool(64)
+    pool = KvPool(160)
     layer = pool.write(0, torch.tensor([0]), torch.ones(1, 1, 2), torch.ones(1, 1, 2))
     first = pool.gather(layer.keys, torch.arange(8), 0).rows_SKA
     again = pool.gather(layer.keys, torch.arange(5), 0).rows_SKA
     assert again.data_ptr() == first.data_ptr()
+
+
+def test_a_pool_holds_whole_blocks():
+    for slots in (0, 8, 40):
+        with pytest.raises(ValueError, match="whole blocks"):
+            KvPool(slots)
 
 
 def test_memory_is_committed_only_when_written():

@@ -1,6 +1,7 @@
 import pytest
 import torch
 
+from molink.executor.attention.kv_pool import KvPool
 from molink.executor.attention.kv_rows import KvRows, quantize
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
@@ -49,15 +50,13 @@ def test_a_token_is_rounded_by_itself():
     assert torch.equal(together.numbers(torch.float32)[2], alone.numbers(torch.float32)[2])
 
 
-def test_codes_and_scales_go_together_through_every_view():
+def test_codes_and_scales_go_together_through_views_and_gathers():
     rows = torch.randn(64, 2, 16)
     kept = written(rows, list(range(64)))
     whole = kept.numbers(torch.float32)
     assert torch.equal(kept.between(5, 20).numbers(torch.float32), whole[5:20])
-    spaced = kept.spaced(3, 20, 3, 7).numbers(torch.float32)
-    starts = (3, 23, 43)
-    wanted = torch.stack([whole[start : start + 7].transpose(0, 1) for start in starts])
-    assert torch.equal(spaced, wanted)
+    gathered = KvPool(64).gather(kept, torch.tensor([2, 0])).numbers(torch.float32)
+    assert torch.equal(gathered, torch.cat([whole[32:48], whole[:16]]))
 
 
 def test_slots_that_nobody_wrote_are_zero():

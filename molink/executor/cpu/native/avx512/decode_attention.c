@@ -1,12 +1,12 @@
 /* Attention of single query rows (decoding) over the keys and values in the paged pool, bfloat16 or int8.
  *
- * One unit of work is one row and one kv head. Its keys are walked in chunks whose scores stay in the first-level
- * cache, with an online softmax: highest score and sum of weights so far, and what was summed before fades when a
+ * One unit of work is one row and one kv head. Its keys are read block by block where they are, and walked in chunks
+ * whose scores stay in the first-level cache, with an online softmax: highest score and sum of weights so far, and what was summed before fades when a
  * chunk brings a higher one. So each key and value is read once, however long the context; with all scores first, the
  * walk over the values read them once for each query head and every 16 channels. Sixteen keys are scored at a time
  * (VDPBF16PS, fp32 sums), their sums folded by a tree of additions. Int8 codes are exact in bfloat16: a key's scale
  * multiplies its scores, a value's scale its weights. Softcap and sinks cost nothing here, a window is just a later
- * first key. No copy, no mask, no padding between sequences.
+ * first key. No copy, no mask, no padding between sequences, and a row's bits depend on nothing but its own keys.
  */
 
 #include <stdlib.h>
@@ -14,13 +14,21 @@
 #include "attention.h"
 
 #define CHUNK 256
-#define KEYS 16
+#define KEYS BLOCK
 #define AHEAD 8 /* values */
 
-/* Which keys a row reads: slots [first, first + count) of the pool. */
-struct range {
-    int64_t row, first, count;
+/* Some keys of a row, those of its blocks: from the one numbered `from` on, up to `count`. */
+struct part {
+    const int32_t *blocks;
+    long blocks_left; /* in the table */
+    long from, count;
 };
+
+/* The slot after block `n`'s: what is asked for ahead. */
+static inline long slot_behind(struct part p, long n)
+{
+    return (long)p.blocks[n + 1 < p.blocks_left ? n + 1 : n] * BLOCK;
+}
 
 struct scratch {
     float *scores;                    /* [group][CHUNK] */
@@ -60,13 +68,15 @@ static inline __attribute__((always_inline)) void ask_for(const int coded, const
         _mm_prefetch(row + i, _MM_HINT_T0);
 }
 
-/* Sixteen keys as bfloat16 rows `*stride` apart: where they are, or in the scratch, zeros behind the last one. */
+/* Keys of a block as bfloat16 rows `*stride` apart: where they are, or in the scratch, zeros behind the last one. Those
+ * of the block behind are asked for. */
 static inline __attribute__((always_inline)) const bfloat16 *
-fetch_keys(const int coded, struct shape s, const void *keys, long at, long count, bfloat16 *scratch, long *stride)
+fetch_keys(const int coded, struct shape s, const void *keys, long at, long behind, long count, bfloat16 *scratch,
+           long *stride)
 {
-    long width = s.kv_heads * s.key_size;
+    long width = s.key_token;
     for (long n = 0; n < KEYS; n++)
-        ask_for(coded, keys, at + (KEYS + n) * width, s.key_size);
+        ask_for(coded, keys, behind + n * width, s.key_size);
     if (!coded && count >= KEYS) {
         *stride = width;
         return (const bfloat16 *)keys + at;
@@ -85,11 +95,13 @@ fetch_keys(const int coded, struct shape s, const void *keys, long at, long coun
 }
 
 static inline __attribute__((always_inline)) void
-score(const int coded, struct shape s, const bfloat16 *query, const void *keys, long at, long count, struct scratch t)
+score(const int coded, struct shape s, const bfloat16 *query, const void *keys, long head, struct part p,
+      struct scratch t)
 {
-    for (long n = 0; n < count; n += KEYS, at += KEYS * s.kv_heads * s.key_size) {
-        long stride;
-        const bfloat16 *key = fetch_keys(coded, s, keys, at, count - n, t.keys, &stride);
+    for (long n = 0; n < p.count; n += KEYS) {
+        long stride, at = p.blocks[n / KEYS] * (long)BLOCK * s.key_token + head * s.key_head;
+        long behind = slot_behind(p, n / KEYS) * s.key_token + head * s.key_head;
+        const bfloat16 *key = fetch_keys(coded, s, keys, at, behind, p.count - n, t.keys, &stride);
         __m512 scale = _mm512_set1_ps(s.scale);
         if (coded)
             scale = _mm512_mul_ps(scale, _mm512_loadu_ps(t.key_scales + n));
@@ -109,16 +121,21 @@ score(const int coded, struct shape s, const bfloat16 *query, const void *keys, 
     }
 }
 
+static inline __mmask16 seen_lanes(struct part p, long n)
+{
+    return first_lanes(p.count - n) & (__mmask16)~first_lanes(p.from - n);
+}
+
 /* Turn the scores of one head into weights under the highest score so far; `value_scales` (or null) multiply them. */
-static void weigh_scores(float *scores, long count, const float *value_scales, float *highest, float *total,
+static void weigh_scores(float *scores, struct part p, const float *value_scales, float *highest, float *total,
                          float *fading)
 {
     __m512 high = _mm512_set1_ps(*highest), sum = _mm512_setzero_ps();
-    for (long n = 0; n < count; n += 16)
-        high = _mm512_mask_max_ps(high, first_lanes(count - n), high, _mm512_loadu_ps(scores + n));
+    for (long n = 0; n < p.count; n += 16)
+        high = _mm512_mask_max_ps(high, seen_lanes(p, n), high, _mm512_loadu_ps(scores + n));
     float now = _mm512_reduce_max_ps(high);
-    for (long n = 0; n < count; n += 16) {
-        __mmask16 mask = first_lanes(count - n);
+    for (long n = 0; n < p.count; n += 16) {
+        __mmask16 mask = seen_lanes(p, n);
         __m512 weight = exponential(_mm512_sub_ps(_mm512_loadu_ps(scores + n), _mm512_set1_ps(now)));
         sum = _mm512_mask_add_ps(sum, mask, sum, weight);
         if (value_scales)
@@ -132,10 +149,10 @@ static void weigh_scores(float *scores, long count, const float *value_scales, f
 
 /* Channels [i, i + 16 vectors) of the weighted sum, for `heads` heads: each value is read once for all of them. */
 static inline __attribute__((always_inline)) void
-add_values(const int coded, const int heads, const int vectors, struct shape s, const void *values, long at, long count,
-           long g, long i, struct scratch t)
+add_values(const int coded, const int heads, const int vectors, struct shape s, const void *values, long head_at,
+           struct part p, long g, long i, struct scratch t)
 {
-    long stride = s.kv_heads * s.value_size;
+    long stride = s.value_token;
     float *sums = t.sums + g * s.value_size + i;
     const float *weights = t.scores + g * CHUNK;
     __m512 sum[4][4];
@@ -145,20 +162,26 @@ add_values(const int coded, const int heads, const int vectors, struct shape s, 
         for (int v = 0; v < vectors; v++)
             sum[head][v] = _mm512_mul_ps(_mm512_loadu_ps(sums + head * s.value_size + 16 * v),
                                          _mm512_set1_ps(t.fading[g + head]));
-    at += i;
-    for (long n = 0; n < count; n++, at += stride) {
-        __m512 value[4];
-        ask_for(coded, values, at + AHEAD * stride, 16 * vectors);
-#pragma GCC unroll 4
-        for (int v = 0; v < vectors; v++)
-            value[v] = coded ? decoded((const int8_t *)values + at + 16 * v)
-                             : widened(_mm256_loadu_si256((const void *)((const bfloat16 *)values + at + 16 * v)));
-#pragma GCC unroll 4
-        for (int head = 0; head < heads; head++) {
-            __m512 weight = _mm512_set1_ps(weights[head * CHUNK + n]);
+    for (long n = p.from, end; n < p.count; n = end) {
+        long first = n / BLOCK * BLOCK, behind = slot_behind(p, n / BLOCK);
+        long at = (p.blocks[n / BLOCK] * (long)BLOCK + n % BLOCK) * stride + head_at + i;
+        end = first + BLOCK < p.count ? first + BLOCK : p.count;
+        for (; n < end; n++, at += stride) {
+            __m512 value[4];
+            long jump = n - first + AHEAD - BLOCK;
+            ask_for(coded, values, jump < 0 ? at + AHEAD * stride : (behind + jump) * stride + head_at + i,
+                    16 * vectors);
 #pragma GCC unroll 4
             for (int v = 0; v < vectors; v++)
-                sum[head][v] = _mm512_fmadd_ps(value[v], weight, sum[head][v]);
+                value[v] = coded ? decoded((const int8_t *)values + at + 16 * v)
+                                 : widened(_mm256_loadu_si256((const void *)((const bfloat16 *)values + at + 16 * v)));
+#pragma GCC unroll 4
+            for (int head = 0; head < heads; head++) {
+                __m512 weight = _mm512_set1_ps(weights[head * CHUNK + n]);
+#pragma GCC unroll 4
+                for (int v = 0; v < vectors; v++)
+                    sum[head][v] = _mm512_fmadd_ps(value[v], weight, sum[head][v]);
+            }
         }
     }
 #pragma GCC unroll 4
@@ -169,53 +192,56 @@ add_values(const int coded, const int heads, const int vectors, struct shape s, 
 }
 
 static inline __attribute__((always_inline)) void
-add_heads(const int coded, const int heads, struct shape s, const void *values, long at, long count, long g,
+add_heads(const int coded, const int heads, struct shape s, const void *values, long head_at, struct part p, long g,
           struct scratch t)
 {
     long i = 0;
     for (; i + 64 <= s.value_size; i += 64)
-        add_values(coded, heads, 4, s, values, at, count, g, i, t);
+        add_values(coded, heads, 4, s, values, head_at, p, g, i, t);
     for (; i < s.value_size; i += 16)
-        add_values(coded, heads, 1, s, values, at, count, g, i, t);
+        add_values(coded, heads, 1, s, values, head_at, p, g, i, t);
 }
 
 static inline __attribute__((always_inline)) void
-attend_chunk(const int coded, struct shape s, const bfloat16 *query, struct kv kv, long slot, long head, long count,
+attend_chunk(const int coded, struct shape s, const bfloat16 *query, struct kv kv, long head, struct part p,
              struct scratch t)
 {
-    long at = slot * s.kv_heads + head;
-    if (coded) {
-        decode_scales(kv.key_scales + at, s.kv_heads, count, t.key_scales);
-        decode_scales(kv.value_scales + at, s.kv_heads, count, t.value_scales);
+    for (long n = 0; coded && n < p.count; n += BLOCK) {
+        long at = p.blocks[n / BLOCK] * (long)BLOCK * s.kv_heads + head;
+        decode_scales(kv.key_scales + at, s.kv_heads, p.count - n < BLOCK ? p.count - n : BLOCK, t.key_scales + n);
+        decode_scales(kv.value_scales + at, s.kv_heads, p.count - n < BLOCK ? p.count - n : BLOCK, t.value_scales + n);
     }
-    score(coded, s, query, kv.keys, at * s.key_size, count, t);
+    score(coded, s, query, kv.keys, head, p, t);
     for (long g = 0; g < s.group; g++) {
-        cap(t.scores + g * CHUNK, count, s.softcap);
-        weigh_scores(t.scores + g * CHUNK, count, coded ? t.value_scales : 0, t.highest + g, t.total + g, t.fading + g);
+        cap(t.scores + g * CHUNK, p.count, s.softcap);
+        weigh_scores(t.scores + g * CHUNK, p, coded ? t.value_scales : 0, t.highest + g, t.total + g, t.fading + g);
     }
-    long g = 0;
+    long g = 0, head_at = head * s.value_head;
     for (; g + 4 <= s.group; g += 4)
-        add_heads(coded, 4, s, kv.values, at * s.value_size, count, g, t);
+        add_heads(coded, 4, s, kv.values, head_at, p, g, t);
     for (; g + 2 <= s.group; g += 2)
-        add_heads(coded, 2, s, kv.values, at * s.value_size, count, g, t);
+        add_heads(coded, 2, s, kv.values, head_at, p, g, t);
     for (; g < s.group; g++)
-        add_heads(coded, 1, s, kv.values, at * s.value_size, count, g, t);
+        add_heads(coded, 1, s, kv.values, head_at, p, g, t);
 }
 
-static void attend(struct shape s, const bfloat16 *query, struct kv kv, struct range r, long head, const float *sinks,
-                   bfloat16 *out, struct scratch t)
+static void attend(struct shape s, const bfloat16 *query, struct kv kv, struct span span, long window, long head,
+                   const float *sinks, bfloat16 *out, struct scratch t)
 {
+    long seen = span.start + 1, end = seen < span.keys ? seen : span.keys;
+    long first = window && seen > window ? seen - window : 0, blocks = (end + BLOCK - 1) / BLOCK;
     memset(t.sums, 0, sizeof(float) * (size_t)(s.group * s.value_size));
     for (long g = 0; g < s.group; g++) {
         t.highest[g] = sinks ? sinks[g] : -INFINITY;
-        t.total[g] = sinks ? 1 : 0;
+        t.total[g] = sinks || first >= end ? 1 : 0;
     }
-    for (long n = 0; n < r.count; n += CHUNK) {
-        long count = r.count - n < CHUNK ? r.count - n : CHUNK;
+    for (long n = first / BLOCK * BLOCK; first < end && n < end; n += CHUNK) {
+        struct part p = {span.blocks + n / BLOCK, blocks - n / BLOCK, n < first ? first - n : 0,
+                         end - n < CHUNK ? end - n : CHUNK};
         if (kv.key_scales)
-            attend_chunk(1, s, query, kv, r.first + n, head, count, t);
+            attend_chunk(1, s, query, kv, head, p, t);
         else
-            attend_chunk(0, s, query, kv, r.first + n, head, count, t);
+            attend_chunk(0, s, query, kv, head, p, t);
     }
     for (long g = 0; g < s.group; g++)
         for (long i = 0; i < s.value_size; i += 16) {
@@ -242,9 +268,10 @@ static float *scratch_for(struct shape s, struct scratch *t)
     return memory;
 }
 
-/* Returns 0, or 1 when there was no memory. `sinks` (one per query head) may be null. */
-int decode_attention(const struct shape *shape, const bfloat16 *query, const struct kv *kv, const float *sinks,
-                     const struct range *ranges, long rows, bfloat16 *out, int threads)
+/* Attention of the spans of one row. Returns 0, or 1 when there was no memory. `sinks` (one per query head) may be
+ * null. */
+int decode_attention(const struct shape *shape, const struct batch *batch, const bfloat16 *query, const struct kv *kv,
+                     const float *sinks, bfloat16 *out, int threads)
 {
     struct shape s = *shape;
     int failed = 0;
@@ -254,13 +281,13 @@ int decode_attention(const struct shape *shape, const bfloat16 *query, const str
         float *memory = scratch_for(s, &t);
         if (!memory)
             failed = 1;
-#pragma omp for
-        for (long unit = 0; unit < rows * s.kv_heads; unit++) {
-            struct range r = ranges[unit / s.kv_heads];
-            long head = unit % s.kv_heads, query_head = (r.row * s.kv_heads + head) * s.group;
-            if (memory)
-                attend(s, query + query_head * s.key_size, *kv, r, head, sinks ? sinks + head * s.group : 0,
-                       out + query_head * s.value_size, t);
+#pragma omp for schedule(dynamic)
+        for (long unit = 0; unit < batch->spans * s.kv_heads; unit++) {
+            struct span span = span_of(batch, unit / s.kv_heads);
+            long head = unit % s.kv_heads, query_head = (span.row * s.kv_heads + head) * s.group;
+            if (memory && span.rows == 1)
+                attend(s, query + query_head * s.key_size, *kv, span, batch->window, head,
+                       sinks ? sinks + head * s.group : 0, out + query_head * s.value_size, t);
         }
         free(memory);
     }

@@ -1,4 +1,4 @@
-/* Causal attention of a span of a sequence (prefill) over keys and values in bfloat16 or int8.
+/* Causal attention of spans of several rows (prefill) over keys and values in the paged pool, bfloat16 or int8.
  *
  * One kv head at a time its keys and values are rearranged into panels (tile.h), once for all rows of the span and all
  * query heads of the group. Then up to 12 query rows at a time: scores for the keys that the last of them sees, an
@@ -12,10 +12,12 @@
 
 #include "attention.h"
 
-struct span {
-    long rows;     /* of the span; row i stands at position keys - rows + i */
-    long keys;     /* how many there are, the first at position 0 */
-    long window;   /* keys that a row sees, itself included; 0: all before it */
+/* What rows of a span see; keys are counted from the first one that any of them does, or from shortly before. */
+struct seen {
+    long rows, keys;
+    long before; /* keys before the first row */
+    long window;
+    const int32_t *blocks;
 };
 
 struct scratch {
@@ -35,22 +37,24 @@ static long padded(long count)
 }
 
 /* Row `n` of this head's keys or values as bfloat16; null behind the last one. */
-static const bfloat16 *row_of(const void *rows, int coded, long n, long count, long stride, long size, bfloat16 *decoded)
+static const bfloat16 *row_of(const void *rows, int coded, struct seen seen, long n, long stride, long size,
+                              bfloat16 *decoded)
 {
-    if (n >= count)
+    if (n >= seen.keys)
         return 0;
+    long at = (seen.blocks[n / BLOCK] * (long)BLOCK + n % BLOCK) * stride;
     if (!coded)
-        return (const bfloat16 *)rows + n * stride;
-    decode_row((const int8_t *)rows + n * stride, size, decoded);
+        return (const bfloat16 *)rows + at;
+    decode_row((const int8_t *)rows + at, size, decoded);
     return decoded;
 }
 
-static void pack_keys(struct shape s, const void *keys, int coded, long count, struct scratch t)
+static void pack_keys(struct shape s, const void *keys, int coded, struct seen seen, struct scratch t)
 {
     uint32_t *pairs = (uint32_t *)t.key_panels;
     long width = s.key_size / 2;
-    for (long n = 0; n < padded(count); n++) {
-        const bfloat16 *key = row_of(keys, coded, n, count, s.kv_heads * s.key_size, s.key_size, t.row);
+    for (long n = 0; n < padded(seen.keys); n++) {
+        const bfloat16 *key = row_of(keys, coded, seen, n, s.key_token, s.key_size, t.row);
         for (long pair = 0; pair < width; pair++) {
             uint32_t both = 0;
             if (key)
@@ -60,14 +64,13 @@ static void pack_keys(struct shape s, const void *keys, int coded, long count, s
     }
 }
 
-static void pack_values(struct shape s, const void *values, int coded, long count, struct scratch t)
+static void pack_values(struct shape s, const void *values, int coded, struct seen seen, struct scratch t)
 {
     uint32_t *pairs = (uint32_t *)t.value_panels;
-    long width = padded(count) / 2, stride = s.kv_heads * s.value_size;
+    long width = padded(seen.keys) / 2, stride = s.value_token;
     for (long pair = 0; pair < width; pair++) {
-        const bfloat16 *first = row_of(values, coded, 2 * pair, count, stride, s.value_size, t.row);
-        const bfloat16 *second =
-            row_of(values, coded, 2 * pair + 1, count, stride, s.value_size, t.row + s.value_size);
+        const bfloat16 *first = row_of(values, coded, seen, 2 * pair, stride, s.value_size, t.row);
+        const bfloat16 *second = row_of(values, coded, seen, 2 * pair + 1, stride, s.value_size, t.row + s.value_size);
         for (long i = 0; i < padded(s.value_size); i++) {
             uint32_t low = 0, high = 0;
             if (i < s.value_size && first)
@@ -126,6 +129,10 @@ static void weights_of_row(struct shape s, struct scratch t, float *scores, long
                            float sink, bfloat16 *weights)
 {
     long count = last - first;
+    if (count <= 0) {
+        memset(weights + start, 0, (size_t)(end - start) * sizeof *weights);
+        return;
+    }
     if (t.key_scales)
         multiply(scores + first, t.key_scales + first, count);
     cap(scores + first, count, s.softcap);
@@ -139,14 +146,16 @@ static void weights_of_row(struct shape s, struct scratch t, float *scores, long
 }
 
 /* Query rows [begin, begin + rows) of one kv head, counted token by token, heads of the group within a token. */
-static void attend_rows(struct shape s, struct span span, struct scratch t, const float *sinks, long begin, long rows,
+static void attend_rows(struct shape s, struct seen seen, struct scratch t, const float *sinks, long begin, long rows,
                         const bfloat16 *query, bfloat16 *out)
 {
-    long heads = s.kv_heads * s.group, stride = padded(span.keys), before = span.keys - span.rows;
+    long heads = s.kv_heads * s.group, stride = padded(seen.keys), before = seen.before;
     long first_token = begin / s.group, last_token = (begin + rows - 1) / s.group;
-    long end = padded(before + last_token + 1), start = 0;
-    if (span.window && before + first_token + 1 > span.window)
-        start = (before + first_token + 1 - span.window) / PANEL * PANEL;
+    long end = padded(before + last_token + 1 < seen.keys ? before + last_token + 1 : seen.keys), start = 0;
+    if (seen.window && before + first_token + 1 > seen.window)
+        start = (before + first_token + 1 - seen.window) / PANEL * PANEL;
+    if (start > end)
+        start = end;
     for (long row = 0; row < rows; row++) {
         long token = (begin + row) / s.group, head = (begin + row) % s.group;
         memcpy(t.query + row * s.key_size, query + (token * heads + head) * s.key_size, 2 * (size_t)s.key_size);
@@ -155,7 +164,9 @@ static void attend_rows(struct shape s, struct span span, struct scratch t, cons
         FOR_ROWS(rows, score_panel, s, t.query, t.key_panels + n * s.key_size, t.scores + n, stride)
     for (long row = 0; row < rows; row++) {
         long last = before + (begin + row) / s.group + 1, head = (begin + row) % s.group;
-        long first = span.window && last > span.window ? last - span.window : 0;
+        long first = seen.window && last > seen.window ? last - seen.window : 0;
+        if (last > seen.keys)
+            last = seen.keys;
         weights_of_row(s, t, t.scores + row * stride, start, end, first, last, sinks ? sinks[head] : -INFINITY,
                        t.weights + row * stride);
     }
@@ -171,9 +182,9 @@ static void attend_rows(struct shape s, struct span span, struct scratch t, cons
     }
 }
 
-static char *scratch_for(struct shape s, struct span span, int coded, struct scratch *t)
+static char *scratch_for(struct shape s, struct seen seen, int coded, struct scratch *t)
 {
-    size_t keys = (size_t)padded(span.keys), values = (size_t)padded(s.value_size), key_size = (size_t)s.key_size;
+    size_t keys = (size_t)padded(seen.keys), values = (size_t)padded(s.value_size), key_size = (size_t)s.key_size;
     size_t floats = (ROWS_MAX + (coded ? 2 : 0)) * keys;
     size_t halves = keys * (key_size + values + ROWS_MAX) + ROWS_MAX * (key_size + values) + 2 * (key_size + values);
     char *memory = aligned_alloc(64, (4 * floats + 2 * halves + 63) / 64 * 64);
@@ -192,38 +203,53 @@ static char *scratch_for(struct shape s, struct span span, int coded, struct scr
 }
 
 /* Rearrange the keys and values of one kv head. */
-static void pack_head(struct shape s, const struct kv *kv, long head, long count, struct scratch t)
+static void pack_head(struct shape s, const struct kv *kv, long head, struct seen seen, struct scratch t)
 {
     int coded = kv->key_scales != 0;
     long bytes = coded ? 1 : 2;
-    pack_keys(s, (const char *)kv->keys + bytes * head * s.key_size, coded, count, t);
-    pack_values(s, (const char *)kv->values + bytes * head * s.value_size, coded, count, t);
-    if (coded) {
-        decode_scales(kv->key_scales + head, s.kv_heads, count, t.key_scales);
-        decode_scales(kv->value_scales + head, s.kv_heads, count, t.value_scales);
+    pack_keys(s, (const char *)kv->keys + bytes * head * s.key_head, coded, seen, t);
+    pack_values(s, (const char *)kv->values + bytes * head * s.value_head, coded, seen, t);
+    for (long n = 0; coded && n < seen.keys; n += BLOCK) {
+        long at = seen.blocks[n / BLOCK] * (long)BLOCK * s.kv_heads + head;
+        long count = seen.keys - n < BLOCK ? seen.keys - n : BLOCK;
+        decode_scales(kv->key_scales + at, s.kv_heads, count, t.key_scales + n);
+        decode_scales(kv->value_scales + at, s.kv_heads, count, t.value_scales + n);
     }
 }
 
-/* Returns 0, or 1 when there was no memory. `sinks` (one per query head) may be null. */
-int span_attention(const struct shape *shape, const struct span *given, const bfloat16 *query, const struct kv *kv,
+static struct seen seen_by(struct span span, long window)
+{
+    long first = window && span.start + 1 > window ? (span.start + 1 - window) / BLOCK * BLOCK : 0;
+    long end = span.start + span.rows < span.keys ? span.start + span.rows : span.keys;
+    return (struct seen){span.rows, end > first ? end - first : 0, span.start - first, window,
+                         span.blocks + first / BLOCK};
+}
+
+/* Attention of the spans of several rows. Returns 0, or 1 when there was no memory. `sinks` (one per query head) may be
+ * null. */
+int span_attention(const struct shape *shape, const struct batch *batch, const bfloat16 *query, const struct kv *kv,
                    const float *sinks, bfloat16 *out, int threads)
 {
     struct shape s = *shape;
-    struct span span = *given;
     int failed = 0;
-#pragma omp parallel for num_threads(threads) if (threads > 1)
-    for (long head = 0; head < s.kv_heads; head++) {
+#pragma omp parallel for num_threads(threads) schedule(dynamic) if (threads > 1)
+    for (long unit = 0; unit < batch->spans * s.kv_heads; unit++) {
+        struct span span = span_of(batch, unit / s.kv_heads);
+        if (span.rows == 1)
+            continue;
+        struct seen seen = seen_by(span, batch->window);
         struct scratch t;
-        char *memory = scratch_for(s, span, kv->key_scales != 0, &t);
+        char *memory = scratch_for(s, seen, kv->key_scales != 0, &t);
         if (!memory) {
             failed = 1;
             continue;
         }
-        pack_head(s, kv, head, span.keys, t);
+        long head = unit % s.kv_heads, query_head = (span.row * s.kv_heads + head) * s.group;
+        pack_head(s, kv, head, seen, t);
         for (long begin = 0; begin < span.rows * s.group; begin += ROWS_MAX) {
             long left = span.rows * s.group - begin;
-            attend_rows(s, span, t, sinks ? sinks + head * s.group : 0, begin, left < ROWS_MAX ? left : ROWS_MAX,
-                        query + head * s.group * s.key_size, out + head * s.group * s.value_size);
+            attend_rows(s, seen, t, sinks ? sinks + head * s.group : 0, begin, left < ROWS_MAX ? left : ROWS_MAX,
+                        query + query_head * s.key_size, out + query_head * s.value_size);
         }
         free(memory);
     }

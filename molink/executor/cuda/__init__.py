@@ -1,0 +1,1 @@
+"""Kernels for CUDA cards, in Triton."""

@@ -1,0 +1,61 @@
+"""Serves a tiny model twice, once with torch's attention and once with the kernel in Triton's
+interpreter, which has to be chosen before Triton is imported: so this is a process of its own.
+
+    python -m tests.executor.cuda.interpreted_stages NAME KV_DTYPE FOLDER
+
+Prints JSON: the tokens of both, how often the kernel computed, and why it did not.
+"""
+
+import json
+import os
+import sys
+from pathlib import Path
+
+os.environ["TRITON_INTERPRET"] = "1"
+
+import torch
+
+from molink.executor.cuda.attention_choice import AttentionChoice
+from molink.executor.cuda.attention_kind import Tiling
+from molink.executor.cuda.ragged_attention import RaggedAttention
+from tests.executor.ring_driver import Job, RingDriver, load_stages
+from tests.executor.tiny_models import LAYERS, save_tiny
+
+SMALL_TILES = Tiling(keys=16, many_rows=16, splits=2, steps_min=1)
+"""The interpreter takes milliseconds for every program."""
+
+SPAN_TOKENS = 11
+"""More rows than are split, with some left over."""
+
+
+class Counted:
+    """The kernel, and how often it computed."""
+
+    def __init__(self):
+        self.kernels, self.calls = RaggedAttention(SMALL_TILES), 0
+
+    def attend(self, *given):
+        self.calls += 1
+        return self.kernels.attend(*given)
+
+
+def tokens_of(stages):
+    jobs = [Job(0, [7], 4), Job(1, list(range(3, 22)), 3, scattered=True), Job(2, [9, 4, 8], 3)]
+    return RingDriver(stages, span_tokens=SPAN_TOKENS).run(jobs)
+
+
+def main(name, kv_dtype, folder):
+    torch.set_num_threads(1)
+    save_tiny(name, folder)
+    stages = load_stages(folder, (0, 3, LAYERS), kv_dtype=kv_dtype)
+    by_torch = tokens_of(stages)
+    kernels = Counted()
+    for stage in stages:
+        stage.attention = AttentionChoice(stage.device, kernels)
+    by_kernel = tokens_of(stages)
+    fallbacks = [stage.attention_fallback for stage in stages]
+    print(json.dumps([by_torch, by_kernel, kernels.calls, fallbacks]))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2], Path(sys.argv[3]))

@@ -1,0 +1,84 @@
+"""What a stage launches from step to step is compiled once: neither a longer table of blocks nor
+another number of rows, keys or sequences makes Triton compile in mid-service.
+
+A driver stands in for a card: launches are bound, specialized and compiled, and not run."""
+
+from functools import partial
+from random import Random
+
+import pytest
+import torch
+
+pytest.importorskip("triton", reason="Triton comes with the test extra, on Linux")
+
+from triton.backends.compiler import GPUTarget
+from triton.runtime import driver
+
+from molink.executor.attention.attention_math import AttentionVariant
+from molink.executor.attention.kv_pool import LayerKv
+from molink.executor.attention.kv_rows import KvRows, quantize
+from molink.executor.attention.ragged_batch import RaggedBatch, RaggedSpan
+from molink.executor.cuda import ragged_attention
+from molink.executor.cuda.ragged_attention import RaggedAttention
+from molink.executor.cuda.ragged_kernels import attend_tiles, merge_parts
+
+CPU = torch.device("cpu")
+SLOTS, HEADS, KV_HEADS, SIZE = 4096, 8, 2, 64
+
+
+class Card:
+    """Stand in for the driver of an RTX 30."""
+
+    def get_current_target(self):
+        return GPUTarget("cuda", 86, 32)
+
+    def get_current_device(self):
+        return 0
+
+    def get_current_stream(self, device):
+        return 0
+
+
+@pytest.fixture
+def compiled(tmp_path, monkeypatch):
+    """Number of kernels compiled so far."""
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(driver, "_active", Card())
+    monkeypatch.setattr(
+        ragged_attention,
+        "_launched",
+        lambda kernel, grid: partial(kernel.run, grid=grid, warmup=True),
+    )
+    for kernel in (attend_tiles, merge_parts):
+        kernel.device_caches.clear()
+    yield lambda: sum(len(kernel.device_caches[0][0]) for kernel in (attend_tiles, merge_parts))
+    for kernel in (attend_tiles, merge_parts):
+        kernel.device_caches.clear()
+
+
+def random_batch(random):
+    """Spans as they come: numbers of 1 and multiples of 16 are what Triton would specialize."""
+    spans, row = [], 0
+    for _ in range(random.choice((1, 2, 5, 16, 17))):
+        rows = random.choice((1, 1, 1, 4, 16, 33))
+        earlier = random.choice((0, 1, 16, 200, 255))
+        blocks = tuple(range(-(-(earlier + rows) // 16)))
+        spans.append(RaggedSpan(row, rows, earlier, earlier + rows, blocks))
+        row += rows
+    return row, RaggedBatch.of(spans, CPU)
+
+
+@pytest.mark.parametrize("kv", ["same", "int8"])
+def test_steps_compile_nothing_new(kv, compiled):
+    random = Random(0)
+    numbers = torch.zeros(SLOTS, KV_HEADS, SIZE, dtype=torch.bfloat16)
+    kv_rows = KvRows(numbers) if kv == "same" else KvRows(*quantize(numbers))
+    layer, variant = LayerKv(kv_rows, kv_rows), AttentionVariant(0.125, 30, torch.zeros(HEADS))
+    for step in range(30):
+        rows, batch = random_batch(random)
+        q_HTA = torch.zeros(HEADS, rows, SIZE, dtype=torch.bfloat16)
+        window = random.choice((1, 16, 17, 4096))
+        RaggedAttention().attend(q_HTA.transpose(0, 1), layer, batch, window, variant)
+        if step == 9:
+            before = compiled()
+    assert compiled() == before == 3
