@@ -1,6 +1,5 @@
 """Sampling is checked by what must hold for every row of logits."""
 
-from collections import Counter
 from dataclasses import replace
 
 import numpy as np
@@ -8,7 +7,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from molink.executor.sampling import SequenceHistory, inverse_cdf, sample, uniform
+from molink.executor.sampling.drawing import inverse_cdf, uniform
+from molink.executor.sampling.history import SequenceHistory
+from molink.executor.sampling.sampler import sample
 from molink_scheduler.batch import Admission
 from molink_scheduler.request import SamplingParams
 
@@ -131,19 +132,19 @@ def test_random_numbers_are_pinned():
 @settings(deadline=None)
 def test_the_inverse_cdf_follows_the_probabilities(numbers):
     probabilities = torch.tensor([0.0, 0.25, 0.5, 0.0, 0.25])
-    logits = probabilities.log()[None].expand(len(numbers), -1)
-    words = inverse_cdf(logits, torch.tensor(numbers, dtype=torch.float64))
-    for number, word in zip(numbers, words, strict=True):
+    rows = probabilities.double().repeat(len(numbers), 1)
+    words = inverse_cdf(rows, torch.tensor(numbers, dtype=torch.float64))
+    for number, word in zip(numbers, words.tolist(), strict=True):
         assert word == (1 if number < 0.25 else 2 if number < 0.75 else 4) or any(
             abs(number - edge) < 1e-6 for edge in (0.25, 0.75)
         )
 
 
 def test_the_largest_random_number_draws_a_possible_word():
-    logits = torch.full((1, WORDS), float("-inf"))
-    logits[0, 3] = logits[0, 4] = 0.0
+    probabilities = torch.zeros(1, WORDS, dtype=torch.float64)
+    probabilities[0, 3] = probabilities[0, 4] = 0.1
     last = torch.tensor([1 - 2.0**-52], dtype=torch.float64)
-    assert inverse_cdf(logits, last) == [4]
+    assert inverse_cdf(probabilities, last).tolist() == [4]
 
 
 def test_repetition_counts_prompt_and_output_and_lowers_both_signs():
@@ -207,7 +208,9 @@ def test_drawn_tokens_join_the_history():
     logits = torch.tensor([[3.0, 2.5, 2.0]])
     words = [sample(logits, [sequence], [n])[0].token_id for n in range(3)]
     assert words == [0, 1, 2]
-    assert sequence.output_counts == Counter([0, 1, 2])
+    assert sequence.output_tokens == 3
+    assert sequence.counts.words.tolist() == [0, 1, 2]
+    assert sequence.counts.counts.tolist() == [1, 1, 1]
 
 
 @given(logits_rows, st.integers(0, 5))

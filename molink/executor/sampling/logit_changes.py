@@ -1,0 +1,128 @@
+"""What changes logits before a draw: grammars, biases, stop tokens that come too soon, penalties.
+
+All of them touch few words of a row, so the rows of a step are seen as one long row, of which the
+touched words are gathered, changed and put back: some operations for the whole step, however many
+rows and kinds of penalties it has.
+
+Shapes: R rows, W words of the vocabulary, E words that are changed, of all rows together.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+
+from molink.executor.grammar import GrammarError
+from molink.executor.sampling.copies import upload
+from molink.executor.sampling.history import SequenceHistory
+
+__all__ = ["change", "forbidden_words"]
+
+NO_WORDS = np.zeros(0)
+
+
+def forbidden_words(
+    histories: Sequence[SequenceHistory],
+) -> tuple[dict[int, torch.Tensor], set[int]]:
+    """What grammars forbid, by row, [W] each; and the rows whose grammar cannot be followed any
+    further."""
+    masks, lost = dict[int, torch.Tensor](), set[int]()
+    for row, history in enumerate(histories):
+        if history.params.grammar:
+            try:
+                masks[row] = _forbidden(history)
+            except GrammarError:
+                lost.add(row)
+    return masks, lost
+
+
+def _forbidden(history: SequenceHistory) -> torch.Tensor:
+    if history.constraint is None:
+        raise GrammarError("this stage's tokenizer follows no grammars")
+    return history.constraint.forbidden()
+
+
+def change(logits_RW: torch.Tensor, histories: Sequence[SequenceHistory]) -> None:
+    """Change the logits in place, which stand in one piece."""
+    changed = [row for row, history in enumerate(histories) if history.changes_logits]
+    if not changed:
+        return
+    words = logits_RW.shape[1]
+    columns = (
+        _biases(histories, words),
+        _early_stops(histories, words),
+        _penalties(histories, words),
+    )
+    sent = iter(upload(logits_RW.device, *(column for kind in columns for column in kind)))
+    flat = logits_RW.view(-1)
+    places, biases = next(sent).long(), next(sent).float()
+    if len(places):
+        flat[places] += biases
+    stops = next(sent).long()
+    if len(stops):
+        _forbid(logits_RW, stops)
+    places, *factors = next(sent).long(), *(next(sent).float() for _ in range(3))
+    if len(places):
+        flat[places] = _penalised(flat[places], *factors)
+
+
+def _biases(histories: Sequence[SequenceHistory], words: int) -> tuple[np.ndarray, np.ndarray]:
+    """[E] places in all rows, and what is added there."""
+    pairs = [
+        (row * words + token_id, bias)
+        for row, history in enumerate(histories)
+        for token_id, bias in history.params.logit_bias
+    ]
+    places, biases = np.array(pairs).T if pairs else (NO_WORDS, NO_WORDS)
+    return places, biases
+
+
+def _early_stops(histories: Sequence[SequenceHistory], words: int) -> tuple[np.ndarray]:
+    """[E] places of stop tokens that would come too soon."""
+    places = [
+        row * words + token_id
+        for row, history in enumerate(histories)
+        if history.is_too_short
+        for token_id in history.params.stop_token_ids
+    ]
+    return (np.array(places, dtype=np.float64),)
+
+
+def _forbid(logits_RW: torch.Tensor, stops: torch.Tensor) -> None:
+    """Set words to -inf, unless no word of their row would be left: a grammar may want the end
+    here."""
+    flat = logits_RW.view(-1)
+    before = flat[stops]
+    flat[stops] = float("-inf")
+    is_left_R = logits_RW.amax(-1) > float("-inf")
+    is_left = is_left_R[stops.div(logits_RW.shape[1], rounding_mode="floor")]
+    flat[stops] = torch.where(is_left, float("-inf"), before)
+
+
+def _penalties(histories: Sequence[SequenceHistory], words: int) -> tuple[np.ndarray, ...]:
+    """[E] places of earlier tokens; the factors of positive and of negative logits, and what is
+    subtracted then."""
+    parts = [
+        (row * words + history.counts.words, *_factors(history))
+        for row, history in enumerate(histories)
+        if history.counts is not None
+    ]
+    if not parts:
+        return (NO_WORDS,) * 4
+    return tuple(np.concatenate(column) for column in zip(*parts, strict=True))
+
+
+def _factors(history: SequenceHistory) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    assert history.counts is not None
+    params, counts = history.params, history.counts.counts
+    less = counts * np.float32(params.frequency_penalty)
+    less += np.float32(params.presence_penalty) * (counts > 0)
+    # A penalty above 1 must make a token less likely, so negative logits are multiplied.
+    positive = np.full(len(counts), 1 / params.repetition_penalty)
+    return positive, np.full(len(counts), params.repetition_penalty), less
+
+
+def _penalised(
+    logits_E: torch.Tensor, positive: torch.Tensor, negative: torch.Tensor, less: torch.Tensor
+) -> torch.Tensor:
+    return logits_E * torch.where(logits_E > 0, positive, negative) - less

@@ -1,0 +1,1 @@
+"""What the tail spends on drawing tokens."""
