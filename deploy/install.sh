@@ -19,6 +19,9 @@ DRIVER_CUDA_12=525
 # The first that runs programs of CUDA 12; torch's own index has builds for it.
 CAPABILITY_CUDA_13=75
 # Compute capability x 10 of the oldest GPUs that CUDA 13 knows (Turing: RTX 20, GTX 16).
+CAPABILITY_CUDA_12=50
+CAPABILITY_CUDA_12_MAX=90
+# Of the oldest and the newest that torch's build for CUDA 12.6 has code for (RTX 50 have 120).
 INDEX_CPU=https://download.pytorch.org/whl/cpu
 INDEX_CUDA_12=https://download.pytorch.org/whl/cu126
 EXIT_MISSING=2
@@ -200,22 +203,50 @@ say_no_driver() {
     fi
 }
 
-# The best GPU decides: nvidia-smi prints a line "DRIVER, MAJOR.MINOR" for each.
+# The best GPU that the driver lets torch compute on decides: nvidia-smi prints a line
+# "DRIVER, MAJOR.MINOR" for each.
 choose_cuda() {
     driver=$(printf '%s\n' "$1" | sed -n '1s/\..*//p')
-    capability=$(printf '%s\n' "$1" | sed 's/.*, *//; s/\.//' | sort -n | tail -n 1)
-    case $driver$capability in
-        '' | *[!0-9]*) driver=0 capability=0 ;;
+    capabilities=$(printf '%s\n' "$1" | sed 's/.*, *//; s/\.//' | sort -n)
+    case $driver$(printf '%s' "$capabilities" | tr -d '\n') in
+        '' | *[!0-9]*) driver=0 capabilities=0 ;;
     esac
-    if [ "$driver" -ge "$DRIVER_CUDA_13" ] && [ "$capability" -ge "$CAPABILITY_CUDA_13" ]; then
+    newest=$(printf '%s\n' "$capabilities" | tail -n 1)
+    of_cuda12=$(best_between "$CAPABILITY_CUDA_12" "$CAPABILITY_CUDA_12_MAX")
+    if [ "$driver" -ge "$DRIVER_CUDA_13" ] && [ "$newest" -ge "$CAPABILITY_CUDA_13" ]; then
         torch_choice=cuda13
         ok "NVIDIA driver $driver, for torch with CUDA 13"
-    elif [ "$driver" -ge "$DRIVER_CUDA_12" ]; then
+    elif [ "$driver" -ge "$DRIVER_CUDA_12" ] && [ -n "$of_cuda12" ]; then
         torch_choice=cuda12
         ok "NVIDIA driver $driver, for torch with CUDA 12"
+        [ "$newest" -le "$CAPABILITY_CUDA_12_MAX" ] || say_newer_driver
+    elif [ "$newest" -gt "$CAPABILITY_CUDA_12_MAX" ]; then
+        say_newer_driver
+    elif [ "$driver" -ge "$DRIVER_CUDA_12" ]; then
+        note "no build of torch has code for this GPU, which is too old, so the CPU is lent"
     else
         note "the NVIDIA driver ($driver) is older than $DRIVER_CUDA_12, so the CPU is lent; for" \
-            "the GPU: $(how_to_get_driver)"
+            "the GPU: $(how_to_update_driver)"
+    fi
+}
+
+# The newest of the capabilities within these bounds; empty: there is none.
+best_between() {
+    printf '%s\n' "$capabilities" | awk -v low="$1" -v high="$2" \
+        '$1 >= low && $1 <= high { best = $1 } END { if (best) print best }'
+}
+
+say_newer_driver() {
+    note "the newest GPU needs torch for CUDA 13, and the NVIDIA driver ($driver) does not run it," \
+        "so that GPU is not lent: update the driver to $DRIVER_CUDA_13 or newer, then run this" \
+        "again; $(how_to_update_driver)"
+}
+
+how_to_update_driver() {
+    if [ "$(wsl_kind)" = wsl2 ]; then
+        echo "install the new driver in Windows (never inside WSL)"
+    else
+        how_to_get_driver
     fi
 }
 
@@ -283,7 +314,26 @@ is_our_link() {
 
 check_helpful() {
     has_mosquitto || note "mosquitto is not installed: only who runs a coordinator profits from it"
-    has cc || note "no C compiler: CPUs with AVX512-BF16 compute faster with one"
+    has cc || has gcc || note "no C compiler: CPUs with AVX512-BF16 compute faster with one"
+    case $torch_choice in
+        cuda*) has_compiler_for_kernels || note "no C compiler with Python's headers: kernels for" \
+            "the GPU are compiled with them, without it computes slower ($(how_to_get_compiler))" ;;
+    esac
+}
+
+# What Triton looks for when a stage starts.
+has_compiler_for_kernels() {
+    { has gcc || has clang; } && [ -n "$python" ] && "$python" -c 'import os, sys, sysconfig
+sys.exit(not os.path.exists(os.path.join(sysconfig.get_paths()["include"], "Python.h")))'
+}
+
+how_to_get_compiler() {
+    case $(package_manager) in
+        apt-get) echo "sudo apt install gcc python3-dev" ;;
+        dnf) echo "sudo dnf install gcc python3-devel" ;;
+        pacman) echo "sudo pacman -S gcc" ;;
+        *) echo "install them with your system's package manager" ;;
+    esac
 }
 
 # Debian puts it where a user's PATH does not lead.

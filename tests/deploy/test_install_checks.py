@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from molink.hardware.torch_builds import build_for
+
 ROOT = Path(__file__).parents[2]
 INSTALL = ROOT / "deploy" / "install.sh"
 WSL2 = "5.15.153.1-microsoft-standard-WSL2"
@@ -91,6 +93,9 @@ def test_a_full_disk_is_said_with_what_is_lacking(sandbox, gpu):
         (("580.65, 6.1",), "https://download.pytorch.org/whl/cu126"),
         (("550.127.05, 8.6",), "https://download.pytorch.org/whl/cu126"),
         (("470.57, 7.5",), "https://download.pytorch.org/whl/cpu"),
+        (("575.51, 12.0",), "https://download.pytorch.org/whl/cpu"),
+        (("575.51, 8.6", "575.51, 12.0"), "https://download.pytorch.org/whl/cu126"),
+        (("535.54, 3.5",), "https://download.pytorch.org/whl/cpu"),
         (("something odd",), "https://download.pytorch.org/whl/cpu"),
         ((), "https://download.pytorch.org/whl/cpu"),
     ],
@@ -102,6 +107,38 @@ def test_torch_suits_the_driver_and_the_best_gpu(sandbox, gpus, index):
     done = sandbox.run("--check")
     assert done.returncode == 0
     assert re.search(f"torch for [a-z0-9]+ from {re.escape(index)}$", done.stdout, re.MULTILINE)
+
+
+@pytest.mark.parametrize("driver", [500, 525, 579, 580, 600])
+@pytest.mark.parametrize("capability", [(3, 5), (6, 1), (7, 5), (8, 6), (8, 9), (9, 0), (12, 0)])
+def test_the_build_is_the_one_that_has_the_card_s_code(sandbox, capability, driver):
+    """By the table that stages and the doctor go by."""
+    build = build_for(capability, driver)
+    sandbox.fake_python()
+    sandbox.fake_gpu(f"{driver}.1, {capability[0]}.{capability[1]}")
+    wanted = "cpu" if build is None else f"cuda{build.cuda.partition('.')[0]}"
+    assert f"torch for {wanted} from" in sandbox.run("--check").stdout
+
+
+@pytest.mark.parametrize("kernel", ["6.1.0", WSL2])
+def test_a_card_newer_than_its_driver_s_torch_is_told_the_driver(sandbox, kernel):
+    sandbox.fake_python()
+    sandbox.fake_uname(kernel)
+    sandbox.fake_gpu("575.51, 12.0")
+    told = said(sandbox.run("--check"), "note")
+    assert "update the driver to 580 or newer" in told
+    assert ("in Windows (never inside WSL)" in told) == (kernel == WSL2)
+
+
+@pytest.mark.parametrize("gpu", [False, True])
+def test_who_lends_a_card_is_told_of_the_compiler_that_kernels_need(sandbox, gpu):
+    sandbox.fake_python()
+    sandbox.fake("apt-get", "exit 0")
+    if gpu:
+        sandbox.fake_gpu("581.29, 8.9")
+    assert ("sudo apt install gcc python3-dev" in said(sandbox.run("--check"), "note")) == gpu
+    sandbox.fake("gcc", "exit 0")
+    assert "computes slower" not in said(sandbox.run("--check"), "note")
 
 
 def test_what_is_asked_for_goes_before_what_was_found(sandbox):

@@ -87,6 +87,7 @@ def join(
     parsed = Invite.parse(_typed() if invite == FROM_INPUT else invite)
     where.mkdir(parents=True, exist_ok=True, mode=0o700)
     _keep_limits(where, limits, relay_only=relay_only)
+    _check_cards(where)
     AgentOptions(data_port, listen, map_ports).save(where)
     pair = load_or_make_key(where / KEY_FILE)
     shown_name = (name or platform.node() or "unnamed")[:NAME_CHARACTERS_MAX]
@@ -143,6 +144,18 @@ def _keep_limits(where: "Path", limits: dict[str, str | None], *, relay_only: bo
             file.set(key, value)
     if relay_only:
         file.set("direct", "false")
+
+
+def _check_cards(where: "Path") -> None:
+    """Prove that torch computes on the cards before the PC joins: the driver lists them anyhow.
+    Raises UserError."""
+    from molink_agent.doctor.gather import ask_cards
+    from molink_agent.doctor.hardware import unusable_cards
+
+    facts = asyncio.run(ask_cards(where))
+    problem = "" if facts is None else unusable_cards(facts)
+    if problem:
+        raise UserError(f"{problem} Or lend the CPU: `molink agent join --device cpu`.")
 
 
 def _greet(

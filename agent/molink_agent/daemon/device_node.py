@@ -52,6 +52,9 @@ HEARTBEAT_S = 1.0
 RECLAIM_S = 180.0
 """For a ring to find a replacement (a minute) and to let answers end (half of one), twice over."""
 
+RECLAIM_HURRIED_S = 10.0
+"""While its owner plays on it: a ring whose stage ends goes on elsewhere with the tokens it has."""
+
 ABANDONED_S = 600.0
 """A coordinator that restarts, or a router, is back by then; later an idle stage's memory is better
 its owner's."""
@@ -78,15 +81,15 @@ class ReclaimDeadline:
 
     _wanted_at: float | None = None
 
-    def is_due(self, now: float, *, wanted: bool, alone: bool) -> bool:
+    def is_due(self, now: float, *, wanted: bool, alone: bool, hurries: bool = False) -> bool:
         """Whether a stage is ended by now without waiting for its ring. `wanted`: the device is not
-        to be lent; `alone`: the coordinator is out of reach."""
+        to be lent; `alone`: the coordinator is out of reach; `hurries`: its owner waits for it."""
         if not wanted:
             self._wanted_at = None
             return False
         if self._wanted_at is None:
             self._wanted_at = now
-        return alone or now - self._wanted_at > RECLAIM_S
+        return alone or now - self._wanted_at > (RECLAIM_HURRIED_S if hurries else RECLAIM_S)
 
 
 @dataclass(slots=True)
@@ -166,7 +169,8 @@ class DeviceNode:
         us."""
         if limits_changed:
             self.stage.limits_changed()
-        if limits_changed or self.reports.profile is None:
+        is_refuted = self.reports.stage.is_offer_refuted
+        if limits_changed or is_refuted or self.reports.profile is None:
             await self.reports.publish_profile()
         busy = self.stage.busy or self.stage.state != "standby"
         await self.reports.capacity.update(time.monotonic(), changed=limits_changed, busy=busy)
@@ -175,7 +179,9 @@ class DeviceNode:
         await self.probes.refresh()
         await self.reports.publish_wish()
         wanted, alone = self.reports.wish.wish != "serve", not self.session.connected
-        if self._reclaim.is_due(time.monotonic(), wanted=wanted, alone=alone) and self.stage.busy:
+        hurries = self.reports.owner.now.hurries
+        due = self._reclaim.is_due(time.monotonic(), wanted=wanted, alone=alone, hurries=hurries)
+        if due and self.stage.busy:
             log.warning("the stage is ended: the owner wants this PC")
             await self.stage.reclaim()
         health = self.stage.health

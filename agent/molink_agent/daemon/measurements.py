@@ -2,35 +2,23 @@
 
 The latest order counts: a broker repeats it at every connection. Paths are measured beside the
 timing of a layer: what takes longest there is loading torch, and sending takes next to no
-processor. A layer is timed in a process of its own, because torch takes hundreds of megabytes and
-never gives them back; its times are kept, since neither the PC nor the model changes from one start
-to the next.
+processor. When a layer of the model is timed and told, the formats are that weights may have, by
+which the node can be planned for any other model.
 """
 
 import asyncio
-import json
 import logging
-import sys
-import tempfile
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any
 from urllib.parse import urlsplit
 
-from pydantic import ValidationError
-
-from molink.checkpoint.model_config import model_shape
-from molink.checkpoint.quantized.declared import declared_quantization
-from molink.checkpoint.stage_size import PROBE_KV_TOKENS, PROBE_LAYERS_MAX, probe_size
 from molink.control.messages.payloads import (
     PeerAddress,
     ProbeOrder,
     RateSeen,
     RatesSeen,
     Services,
-    StepCost,
 )
 from molink.errors import MolinkError, StageError
 from molink.tasks import cancel
@@ -38,20 +26,20 @@ from molink.transport.paths.direct import candidates, home_addresses
 from molink.transport.paths.reach import Reach
 from molink.transport.peer.protocol import PEER_PORT_NAME
 from molink.transport.peer.service import PeerService
-from molink_agent.daemon.measuring_budget import PATHS_BUDGET, TIMING_BUDGET, MeasuringBudget
+from molink_agent.daemon.measuring_budget import (
+    PATHS_BUDGET,
+    TIMING_BUDGET,
+    MeasuringBudget,
+    spend,
+)
 from molink_agent.daemon.reports import DeviceReports
 from molink_agent.daemon.routes import RelayedRoutes
+from molink_agent.daemon.step_times import StepTimes
 from molink_agent.daemon.this_pc import ThisPc
-from molink_agent.limits.assignment_check import Loan, refusal_of_probe
 from molink_agent.network.nat import ask_stun
 from molink_agent.network.prober import RATE_MBPS_MAX, Prober
 
-__all__ = ["Budgets", "PeerEndpoint", "ProbeRunner", "StepTimes"]
-
-STEPS_FILE = "steps.json"
-STEP_PROBE_MODULE = "molink.stage.step_probe"
-STEP_PROBE_TIMEOUT_S = 300.0
-"""A layer of a 70B model on an old CPU takes a minute; a device that needs longer is of no use."""
+__all__ = ["Budgets", "PeerEndpoint", "ProbeRunner"]
 
 log = logging.getLogger(__name__)
 
@@ -111,38 +99,6 @@ class PeerEndpoint:
         service, self._service = self._service, None
         if service is not None:
             await service.stop()
-
-
-@dataclass(slots=True)
-class StepTimes:
-    """Times of a model's layer by device, each measured once and kept in a file."""
-
-    data_dir: Path
-    _measuring: asyncio.Lock = field(default_factory=asyncio.Lock)
-    """Held while a layer is timed: two at once would each find half of the PC."""
-
-    async def of(self, order: ProbeOrder, loan: Loan, budget: MeasuringBudget) -> StepCost:
-        """The times on one device. Raises StageError when they cannot be measured."""
-        weights = declared_quantization(order.model, order.config).words
-        key = f"{order.model} on {loan.device} with {loan.threads} threads{weights}"
-        async with self._measuring:
-            known = await asyncio.to_thread(self._known)
-            if key not in known:
-                await _spend(budget, 1)
-                known[key] = await _measured(order, loan)
-                text = json.dumps(known, indent=1) + "\n"
-                await asyncio.to_thread((self.data_dir / STEPS_FILE).write_text, text)
-        try:
-            return StepCost(model=order.model, **known[key])
-        except (ValidationError, TypeError):
-            raise StageError("A layer's times came out impossible: measure again.") from None
-
-    def _known(self) -> dict[str, dict[str, float]]:
-        try:
-            known = json.loads((self.data_dir / STEPS_FILE).read_text())
-        except (OSError, ValueError):
-            return {}
-        return known if isinstance(known, dict) else {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,6 +204,8 @@ class ProbeRunner:
             raise StageError("No device is lent: see `molink agent doctor`.")
         steps = await self.step_times.of(order, loan, self.budgets.timing)
         await self.reports.device_measured(steps=steps)
+        formats = await self.step_times.of_formats(loan, self.budgets.timing)
+        await self.reports.device_measured(formats=formats)
 
     async def _measure_paths(self, order: ProbeOrder) -> None:
         """Measure the paths to these peers and to the coordinator, once no other node measures."""
@@ -255,7 +213,7 @@ class ProbeRunner:
         cap_mbps = self.pc.limits.limits.upload_mbps
         prober = Prober(self.routes.node_id, self.routes.caller, cap_mbps, ports.node_ids)
         async with uplink.measuring:
-            await _spend(self.budgets.paths, len(order.peers) + bool(order.coordinator_token))
+            await spend(self.budgets.paths, len(order.peers) + bool(order.coordinator_token))
             reach = await self.routes.reach()
             peers = tuple(ports.nearer_peer(_permitted(peer, reach)) for peer in order.peers)
             report, path = await prober.round(order.model_copy(update={"peers": peers}))
@@ -280,15 +238,6 @@ async def _interrupted(task: "asyncio.Task[None] | None") -> bool:
     return True
 
 
-async def _spend(budget: MeasuringBudget, amount: float) -> None:
-    """Wait until the budget allows it."""
-    wait_s = budget.wait_s(amount)
-    if wait_s > 0:
-        log.info("the coordinator asks for much measuring: the next waits %.0f s", wait_s)
-        await asyncio.sleep(wait_s)
-    budget.spend(amount)
-
-
 def _permitted(peer: PeerAddress, reach: Reach) -> PeerAddress:
     return peer.model_copy(update={"addresses": reach.permitted(peer.addresses)})
 
@@ -305,51 +254,3 @@ async def _logged(probe: Callable[[ProbeOrder], Awaitable[None]], order: ProbeOr
         log.warning("the probe failed: %s", error)
     except Exception:
         log.exception("the probe failed")
-
-
-async def _measured(order: ProbeOrder, loan: Loan) -> dict[str, float]:
-    with tempfile.TemporaryDirectory(prefix="molink-probe-") as directory:
-        await asyncio.to_thread(_write_config, Path(directory), order.config)
-        layers = await asyncio.to_thread(_layers_that_fit, Path(directory), loan)
-        process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", STEP_PROBE_MODULE, directory),
-            *("--device", loan.device, "--threads", str(loan.threads)),
-            *("--layers", str(layers), "--memory-bytes", str(loan.memory_bytes)),
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.PIPE,
-            start_new_session=True,
-        )
-        try:
-            async with asyncio.timeout(STEP_PROBE_TIMEOUT_S):
-                out, err = await process.communicate()
-        except TimeoutError:
-            raise StageError("Timing a layer took over five minutes: use another device.") from None
-        finally:
-            if process.returncode is None:
-                process.kill()
-                await process.wait()
-    return _times(out, err)
-
-
-def _layers_that_fit(directory: Path, loan: Loan) -> int:
-    """Layers to time together. Raises StageError when not one fits into what is lent."""
-    shape = model_shape(directory)
-    refused = ""
-    for layers in range(PROBE_LAYERS_MAX, 0, -1):
-        refused = refusal_of_probe(loan, probe_size(shape, layers), PROBE_KV_TOKENS)
-        if not refused:
-            return layers
-    raise StageError(refused)
-
-
-def _write_config(directory: Path, config: dict[str, Any]) -> None:
-    (directory / "config.json").write_text(json.dumps(config))
-
-
-def _times(out: bytes, err: bytes) -> dict[str, float]:
-    try:
-        times = json.loads(out)
-        return {name: float(value) for name, value in times.items()}
-    except (ValueError, TypeError, AttributeError):
-        lines = err.decode(errors="replace").strip().splitlines() or ["it printed nothing"]
-        raise StageError(f"A layer could not be timed: {lines[-1][:300]}") from None

@@ -5,10 +5,14 @@ worth it when a node has come, and every few hours. A coordinator that asks with
 or to keep a PC busy, finds this budget instead: an order beyond it waits, and the latest counts.
 """
 
+import asyncio
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-__all__ = ["PATHS_BUDGET", "TIMING_BUDGET", "Budget", "MeasuringBudget"]
+__all__ = ["PATHS_BUDGET", "TIMING_BUDGET", "Budget", "MeasuringBudget", "spend"]
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +28,7 @@ PATHS_BUDGET = Budget(size=300.0, per_hour=300.0)
 in the long run measuring takes a twelfth of the line at most."""
 
 TIMING_BUDGET = Budget(size=10.0, per_hour=10.0)
-"""Layers that are timed: one for each device, again for each model."""
+"""Layers that are timed: one for each device, again for each model; and once the formats."""
 
 
 @dataclass(slots=True)
@@ -55,3 +59,12 @@ class MeasuringBudget:
         now = self.clock()
         gained = (now - self._filled_at) * self.budget.per_hour / 3600
         self._left, self._filled_at = min(self.budget.size, self._left + gained), now
+
+
+async def spend(budget: MeasuringBudget, amount: float) -> None:
+    """Wait until the budget allows it."""
+    wait_s = budget.wait_s(amount)
+    if wait_s > 0:
+        log.info("the coordinator asks for much measuring: the next waits %.0f s", wait_s)
+        await asyncio.sleep(wait_s)
+    budget.spend(amount)

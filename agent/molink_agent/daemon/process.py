@@ -35,20 +35,23 @@ from molink.wire.curve_keys import CurveKeys
 from molink_agent.daemon.agent import Agent, LeftError
 from molink_agent.daemon.device_node import DeviceNode
 from molink_agent.daemon.given import GivenRecorder, Totals, ask_totals
-from molink_agent.daemon.measurements import Budgets, PeerEndpoint, ProbeRunner, StepTimes
+from molink_agent.daemon.measurements import Budgets, PeerEndpoint, ProbeRunner
 from molink_agent.daemon.membership import DEVICES_DIR, Admission, Membership, forget_membership
 from molink_agent.daemon.reports import DeviceReports
 from molink_agent.daemon.routes import ListenAddress, LocalPorts, RelayedRoutes, SharedUplink
 from molink_agent.daemon.status import answer_owner, status_of
+from molink_agent.daemon.step_times import StepTimes
 from molink_agent.daemon.this_pc import DeviceStage, Measured, ThisPc
 from molink_agent.data_files import WEIGHTS_DIR, AgentOptions
 from molink_agent.limits.assignment_check import refusal_of_work
+from molink_agent.limits.game_watch import GameWatch
 from molink_agent.limits.lent import lent_disk_bytes
 from molink_agent.limits.limits import Limits
 from molink_agent.limits.limits_file import LimitsFile
 from molink_agent.limits.owner_policy import OwnerPolicy, UseWatch
 from molink_agent.local_socket import SOCKET_NAME, answering
 from molink_agent.network.port_mapping import PortMapper
+from molink_agent.probe.full_screen import FullScreenProbe
 from molink_agent.probe.gpus import VISIBLE_VARIABLE, GpuProbe
 from molink_agent.probe.input_idle import input_sources
 from molink_agent.probe.machine import disk_free_bytes, wsl_version
@@ -180,9 +183,9 @@ class AgentStageLauncher:
         if promised is not None and promised.limits == limits:
             kept_bytes = promised.memory_bytes
         loan = await asyncio.to_thread(pc.loan, pc.stages[self.number], withheld, kept_bytes)
-        layers, size = work.layers[1] - work.layers[0], None
+        size = None
         if directory:
-            size = await asyncio.to_thread(stage_size, Path(directory), layers)
+            size = await asyncio.to_thread(stage_size, Path(directory), work.layers)
         refused = refusal_of_work(work, loan, size)
         if refused:
             raise StageError(refused)
@@ -303,10 +306,13 @@ def build_agent(data_dir: Path, pair: KeyPair, membership: Membership) -> Agent:
     limits, options = LimitsFile(data_dir), AgentOptions.load(data_dir)
     limits.read()
     wsl = wsl_version(os.uname().release) is not None
-    gpus = GpuProbe(wsl=wsl, visible=os.environ.get(VISIBLE_VARIABLE))
+    visible = os.environ.get(VISIBLE_VARIABLE)
+    gpus = GpuProbe(wsl=wsl, visible=visible)
     pc = ThisPc(data_dir, limits, gpus, Measured(clock_offset_s=membership.clock_offset_s))
     watch = UseWatch(input_sources(os.environ, wsl=wsl), gpus, wsl=wsl)
-    owner = OwnerPolicy(data_dir, limits, watch)
+    screen = FullScreenProbe(os.environ, wsl=wsl)
+    games = GameWatch.on(GpuProbe(wsl=wsl, visible=visible), screen, wsl=wsl)
+    owner = OwnerPolicy(data_dir, limits, watch, games)
     first = Admission(pair, membership.name, data_dir, kept=membership)
     factory = _NodeFactory(pc, owner, options, first)
     return Agent(

@@ -119,7 +119,7 @@ class DeviceReports:
     def set_device(self, device: str) -> None:
         """Lend another device, whose step times are unknown yet."""
         self.stage.device = device
-        self.measured = replace(self.measured, steps=None)
+        self.measured = replace(self.measured, steps=None, formats=())
         self.profile = None
         self.capacity.reset()
 
@@ -135,10 +135,14 @@ class DeviceReports:
     async def publish_profile(self) -> None:
         """Publish what the node lends, if that has changed."""
         async with self._publishing:
+            times_full = self.stage.manager.times_full
             profile = await asyncio.to_thread(self.pc.profile, self.stage.device, self.measured)
             if self.session.client is None or profile == self.profile:
                 return
+            if self.stage.device and not profile.devices:
+                return  # Its driver does not answer now: what was told last holds.
             self.profile = profile
+            self.stage.times_full = times_full
             self.stage.offered_bytes = profile.devices[0].free_bytes if profile.devices else 0
             if not profile.devices:
                 await self.publish_wish()  # First: else a ring counts on a node with no device.

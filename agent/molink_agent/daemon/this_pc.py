@@ -13,6 +13,7 @@ from typing import Any
 
 from molink.control.messages.payloads import (
     Device,
+    FormatCost,
     ModelSize,
     PathReport,
     Profile,
@@ -50,7 +51,7 @@ THREADS_MAX = 1024
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """Measurements of the PC's line, or of one device: its addresses and step times."""
+    """Measurements of the PC's line, or of one device: its addresses and its times."""
 
     upload_mbps: float = 0.0
     """0: unknown."""
@@ -61,6 +62,7 @@ class Measured:
     """host:port of the peer service, best first."""
     clock_offset_s: float = 0.0
     steps: StepCost | None = None
+    formats: tuple[FormatCost, ...] = ()
 
 
 @dataclass(slots=True)
@@ -76,6 +78,13 @@ class DeviceStage:
     """What the cluster serves; None: not known yet."""
     download: Downloaded | None = None
     """Of its weights, while it lasts."""
+    times_full: int = 0
+    """How often the device was full when the offer was made."""
+
+    @property
+    def is_offer_refuted(self) -> bool:
+        """Whether the device was full since the coordinator was told last what it may take."""
+        return self.manager.times_full > self.times_full
 
 
 RATES_MAX = 12
@@ -122,14 +131,20 @@ class ThisPc:
 
     def _lent(self, machine: Machine) -> tuple[Lent, ...]:
         report = self.gpus.read(self.own_pids)
-        return lent_devices(self.limits.limits, machine, report, self.held_bytes)
+        full = {stage.device: stage.manager.times_full for stage in self.stages}
+        return lent_devices(self.limits.limits, machine, report, self.held_bytes, full)
 
     def profile(self, device: str, of_device: Measured) -> Profile:
         """The profile of the node that lends this device, as it is now."""
         machine = read_machine(self.data_dir)
         disk = lent_disk_bytes(self.limits.limits, machine.disk_free_bytes, 0)
         lent = tuple(part for part in self._lent(machine) if part.device == device)
-        known = replace(self.measured, addresses=of_device.addresses, steps=of_device.steps)
+        known = replace(
+            self.measured,
+            addresses=of_device.addresses,
+            steps=of_device.steps,
+            formats=of_device.formats,
+        )
         return compose_profile(self.limits.limits, machine, lent, known, disk)
 
     def loan(self, stage: DeviceStage, withheld: str, promised_bytes: int = 0) -> Loan:
@@ -140,7 +155,7 @@ class ThisPc:
         part = next((part for part in self.lent() if part.device == stage.device), None)
         if part is None:
             return Loan(model=name, withheld=withheld)
-        is_free = part.bound_by == FREE_MEMORY
+        is_free = part.bound_by == FREE_MEMORY and not stage.is_offer_refuted
         offered = max(stage.offered_bytes, promised_bytes) if is_free else 0
         return Loan(
             device=part.computes_on,
@@ -232,6 +247,7 @@ def compose_profile(
         direct=limits.direct,
         clock_offset_s=measured.clock_offset_s,
         steps=measured.steps,
+        formats=measured.formats,
     )
 
 

@@ -36,6 +36,10 @@ class TorchAnswer:
     """Names of the cards on which it could compute."""
     problem: str = ""
     """Why it could not, in its own words."""
+    architectures: tuple[str, ...] = ()
+    """What it has code for: `sm_86` and so on; empty: it did not say."""
+    kernel_problem: str = ""
+    """Why Triton could not make kernels for the cards; empty: it could."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,7 +27,15 @@ from molink_agent.probe.gpus import VISIBLE_VARIABLE, GpuProbe, GpuReport
 from molink_agent.probe.input_idle import ask_input_idle, input_sources
 from molink_agent.probe.machine import bytes_under, read_machine, read_wsl
 
-__all__ = ["ask_torch", "clock_facts", "gather", "read_date", "try_port", "why_unreachable"]
+__all__ = [
+    "ask_cards",
+    "ask_torch",
+    "clock_facts",
+    "gather",
+    "read_date",
+    "try_port",
+    "why_unreachable",
+]
 
 TORCH_WITHIN_S = 60.0
 """Importing torch for the first time reads 3 GB: half a minute from a hard disk."""
@@ -44,12 +52,30 @@ except Exception as error:
     print(json.dumps({"problem": f"torch cannot be imported ({error})"}))
 else:
     answer = {"version": torch.__version__, "cuda": torch.version.cuda or "", "gpus": []}
+    answer["architectures"] = torch.cuda.get_arch_list()
+    if torch.version.cuda and not torch.cuda.is_available():
+        try:
+            torch.cuda.init()
+        except Exception as error:
+            answer["problem"] = str(error)
     for index in range(torch.cuda.device_count()):
         try:
             torch.zeros(1, device=f"cuda:{index}").add_(1).item()
             answer["gpus"].append(torch.cuda.get_device_name(index))
         except Exception as error:
             answer["problem"] = f"cuda:{index}: {error}"
+    if answer["gpus"]:
+        import shutil, sysconfig
+        from pathlib import Path
+        try:
+            import triton
+        except Exception as error:
+            answer["kernel_problem"] = f"Triton cannot be imported ({error})"
+        else:
+            if not any(map(shutil.which, ("gcc", "clang"))):
+                answer["kernel_problem"] = "there is no C compiler"
+            elif not Path(sysconfig.get_paths()["include"], "Python.h").is_file():
+                answer["kernel_problem"] = "Python's C headers are not there"
     print(json.dumps(answer))
 """
 """Only computing something shows whether this build has code for the card."""
@@ -88,22 +114,44 @@ async def gather(data_dir: Path, ask: Ask = answer_of) -> DoctorFacts:
     )
 
 
+async def ask_cards(data_dir: Path, ask: Ask = answer_of) -> DoctorFacts | None:
+    """Only what tells whether torch computes on the cards; None where none would be lent."""
+    limits, _ = _read_limits(data_dir)
+    wsl = await read_wsl(ask=ask)
+    gpus = await asyncio.to_thread(_read_gpus, wsl is not None)
+    if limits.lends_cpu_only or not gpus.gpus:
+        return None
+    return DoctorFacts(
+        machine=read_machine(data_dir),
+        gpus=gpus,
+        torch=await ask_torch(ask),
+        port=PortTrial(0),
+        limits=limits,
+        wsl=wsl,
+    )
+
+
 async def ask_torch(ask: Ask = answer_of) -> TorchAnswer:
     """Ask torch in a process of its own: the agent never loads it."""
     output = await ask(sys.executable, "-c", TORCH_QUESTION, timeout_s=TORCH_WITHIN_S)
     try:
         answer = json.loads((output or "").strip().splitlines()[-1])
-        problem = str(answer.get("problem", "")).strip().splitlines()[:1]
         return TorchAnswer(
             str(answer.get("version", "")),
             str(answer.get("cuda", "")),
             tuple(str(name) for name in answer.get("gpus", ())),
-            "".join(problem)[:PROBLEM_CHARACTERS_MAX],
+            _first_line(answer.get("problem", "")),
+            tuple(str(name) for name in answer.get("architectures", ())),
+            _first_line(answer.get("kernel_problem", "")),
         )
     except (ValueError, IndexError, AttributeError):
         return TorchAnswer(
             problem=f"torch did not answer within {TORCH_WITHIN_S:.0f} s, or crashed"
         )
+
+
+def _first_line(problem: object) -> str:
+    return "".join(str(problem).strip().splitlines()[:1])[:PROBLEM_CHARACTERS_MAX]
 
 
 async def why_unreachable(host: str, port: int) -> str:

@@ -1,7 +1,8 @@
 """Checks of the PC itself: driver, torch, memory, WSL, disk, and what the cluster can expect."""
 
 from molink.control.messages.payloads import ModelSize
-from molink_agent.doctor.facts import DoctorFacts, Finding, fail, ok, skip, warn
+from molink.hardware.torch_builds import has_code, how_to_get_code
+from molink_agent.doctor.facts import DoctorFacts, Finding, Result, fail, ok, skip, warn
 from molink_agent.limits.lent import Lent, lent_devices, lent_disk_bytes, nothing_left
 from molink_agent.limits.limits import GB
 from molink_agent.probe.gpus import NO_DRIVER
@@ -14,6 +15,7 @@ __all__ = [
     "layers_that_fit",
     "limits",
     "torch",
+    "unusable_cards",
     "vram",
     "wsl",
 ]
@@ -29,6 +31,11 @@ TYPICAL = ModelSize(name="a typical 8B model", layers=32, layer_bytes=436_224_00
 
 WEIGHTS_SHARE = 0.75
 """Of what is lent; the rest is for KV and for what a step computes with."""
+
+COMPILER = (
+    "Triton compiles kernels for the card when a stage starts: install gcc and Python's headers "
+    "(`sudo apt install gcc python3-dev`)."
+)
 
 MIRRORED = (
     "In %UserProfile%\\.wslconfig on Windows write [wsl2] and below it networkingMode=mirrored, "
@@ -79,11 +86,41 @@ def torch(facts: DoctorFacts) -> Finding:
             f"torch {answer.version} was built without CUDA",
             "Install a torch with CUDA: see https://pytorch.org/get-started/locally.",
         )
+    without = _card_without_code(facts)
+    if without is not None:
+        return without
     if len(answer.gpus) < len(facts.gpus.gpus):
         found = f"torch {answer.version} computes on {len(answer.gpus)} of {len(facts.gpus.gpus)}"
         remedy = "Install a torch for this card and driver, or set device = cpu."
         return fail(name, f"{found} GPUs: {answer.problem or 'no reason given'}", remedy)
-    return ok(name, f"torch {answer.version} computes on {', '.join(answer.gpus)}")
+    found = f"torch {answer.version} computes on {', '.join(answer.gpus)}"
+    if answer.kernel_problem:
+        slower = f"{found}, slower than it could: {answer.kernel_problem}"
+        return warn(name, slower, COMPILER)
+    return ok(name, found)
+
+
+def _card_without_code(facts: DoctorFacts) -> Finding | None:
+    """Of the first lent card that this build of torch has no code for; None: it has for all."""
+    built, limits = facts.torch.architectures, facts.limits
+    for gpu in facts.gpus.gpus:
+        is_lent = limits.device == "auto" or f"cuda:{gpu.index}" in limits.device_names
+        if not built or gpu.capability is None or not is_lent or has_code(gpu.capability, built):
+            continue
+        major, minor = gpu.capability
+        remedy = how_to_get_code(gpu.capability, facts.gpus.driver_number)
+        found = (
+            f"torch {facts.torch.version} has no code for {gpu.name} (capability {major}.{minor})"
+        )
+        return fail("torch, GPU", found, remedy[:1].upper() + remedy[1:] + ".")
+    return None
+
+
+def unusable_cards(facts: DoctorFacts) -> str:
+    """Why torch does not compute on the cards that would be lent, and what to do; empty: it
+    does."""
+    failed = (one for one in (driver(facts), torch(facts)) if one.result is Result.FAIL)
+    return next((f"{one.found}. {one.remedy}" for one in failed), "")
 
 
 def vram(facts: DoctorFacts) -> Finding:

@@ -1,5 +1,5 @@
 """How many bytes of each device may a stage use? The lower of the owner's cap and of what is free,
-less a reserve.
+less a reserve; of a card also less what a stage's process takes beside its weights and KV.
 
 What our own stage already holds counts as free: else the offer would shrink as soon as it is taken.
 """
@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from molink.control.messages.payloads import ModelSize
+from molink.hardware.card_memory import CONTEXT_BYTES, STEP_BYTES, kept_free_bytes
 from molink_agent.limits.limits import GB, Limits
 from molink_agent.probe.gpus import Gpu, GpuReport
 from molink_agent.probe.machine import Machine
@@ -17,8 +18,14 @@ __all__ = ["FREE_MEMORY", "Lent", "lent_devices", "lent_disk_bytes", "lent_threa
 FREE_MEMORY = "free memory"
 """What bounds a loan where no cap of the owner does."""
 
-VRAM_RESERVE_BYTES = GB // 2
-"""What a window system takes for another screen, a browser for another page, while we run."""
+BESIDE_STAGE_BYTES = CONTEXT_BYTES + STEP_BYTES
+"""Of a card, for a stage's process and its steps: what is lent is for weights and KV."""
+
+FULL_SHARE = 0.1
+"""Of a card's memory: what is lent less each time it was full although less was counted..."""
+
+TIMES_FULL_MAX = 5
+"""...at most half of it, until the agent starts anew."""
 
 MEMORY_RESERVE_SHARE = 0.1
 MEMORY_RESERVE_BYTES_MAX = 2 * GB
@@ -59,14 +66,18 @@ def lent_devices(
     machine: Machine,
     gpus: GpuReport,
     own_bytes: Mapping[str, int] | None = None,
+    times_full: Mapping[str, int] | None = None,
 ) -> tuple[Lent, ...]:
     """The lent devices that the PC has, in the order of `limits.device`.
 
-    `own_bytes`: what our stages hold, by device, where they report it themselves.
+    `own_bytes`: what our stages hold, by device, where they report it themselves; `times_full`: how
+    often they found no memory there.
     """
-    own = own_bytes or {}
+    own, full = own_bytes or {}, times_full or {}
     names = {f"cuda:{gpu.index}": gpu for gpu in gpus.gpus}
-    cards = {name: _gpu(limits, gpu, own.get(name, 0)) for name, gpu in names.items()}
+    cards = {
+        name: _gpu(limits, gpu, own.get(name, 0), full.get(name, 0)) for name, gpu in names.items()
+    }
     wanted = limits.device_names
     if wanted == ("auto",):
         wanted = tuple(cards) or ("cpu",)
@@ -121,10 +132,13 @@ def _too_small(best: Lent, layer_bytes: int, model: str) -> str:
     return f"{best.bound_by} leaves {_gb(best.lent_bytes)} on {best.device}, {needs}: raise it."
 
 
-def _gpu(limits: Limits, gpu: Gpu, own_bytes: int) -> Lent:
-    free = gpu.free_bytes + max(own_bytes, gpu.own_bytes) - VRAM_RESERVE_BYTES
-    size, bound_by = _least(limits.vram_gb, "vram_gb", min(free, gpu.memory_bytes))
-    return Lent(f"cuda:{gpu.index}", gpu.name, gpu.memory_bytes, size, bound_by)
+def _gpu(limits: Limits, gpu: Gpu, own_bytes: int, times_full: int) -> Lent:
+    total = gpu.memory_bytes
+    free = gpu.free_bytes + max(own_bytes, gpu.own_bytes) - kept_free_bytes(total)
+    free -= int(min(times_full, TIMES_FULL_MAX) * FULL_SHARE * total)
+    size, bound_by = _least(limits.vram_gb, "vram_gb", min(free, total))
+    lent = max(0, size - BESIDE_STAGE_BYTES)
+    return Lent(f"cuda:{gpu.index}", gpu.name, total, lent, bound_by)
 
 
 def _cpu_parts(limits: Limits, machine: Machine, own: Mapping[str, int], wanted: int) -> list[Lent]:

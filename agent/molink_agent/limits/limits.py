@@ -1,7 +1,8 @@
 """What the owner of a PC lends of it.
 
 Without limits the PC is lent as far as it does not hurt: free memory but a reserve, half of the
-processor, any hour; not on battery. GB are 2**30 bytes, as on the boxes of graphics cards.
+processor, any hour; not on battery, and no card while its owner plays. GB are 2**30 bytes, as on
+the boxes of graphics cards.
 
 Each kind of value is read as TOML gives it and as a person types it after `molink agent set KEY`,
 and written back. What is wrong is a ValueError whose text completes a sentence of the caller's.
@@ -49,6 +50,7 @@ class Limits:
     hours: tuple[LendingHours, ...] = ()
     only_when_idle_minutes: float | None = None
     pause_on_battery: bool = True
+    pause_on_game: bool = True
     threads: int | None = None
     device: str = "auto"
     direct: bool = True
@@ -207,6 +209,12 @@ KEYS = (
         "10",
     ),
     Key("pause_on_battery", FLAG, "Pause while a laptop runs on its battery.", "true"),
+    Key(
+        "pause_on_game",
+        FLAG,
+        "Pause while a program fills the screen, draws a lot, or needs a lent card's memory.",
+        "true",
+    ),
     Key(
         "threads",
         number(1, 1024, "threads", whole=True),

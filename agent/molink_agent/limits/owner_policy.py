@@ -18,6 +18,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 
 from molink.control.messages.payloads import NodeWish
+from molink_agent.limits.game_watch import GameWatch
 from molink_agent.limits.hours import is_open, next_change
 from molink_agent.limits.limits import Limits
 from molink_agent.limits.limits_file import LimitsFile
@@ -125,6 +126,8 @@ class UseFacts:
     """None: no battery, or unknown."""
     paused: bool = False
     """By its owner."""
+    game: str = ""
+    """Why its owner seems to play on it; empty: he does not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,6 +139,8 @@ class Verdict:
     """A sentence for the owner: what keeps it from being lent, or that nothing does."""
     until: datetime | None = None
     """Local time at which it may change if nobody does anything; None: it depends on people."""
+    hurries: bool = False
+    """Whether its owner waits for the PC: answers under way go on elsewhere at once."""
 
 
 @dataclass(slots=True)
@@ -145,6 +150,8 @@ class OwnerPolicy:
     data_dir: Path
     limits: LimitsFile
     watch: UseWatch
+    games: GameWatch | None = None
+    """None: nobody plays here."""
     leaving: bool = False
     now: Verdict = field(default_factory=lambda: Verdict(True, "The agent is starting."))
     """The latest verdict."""
@@ -176,13 +183,16 @@ class OwnerPolicy:
         """Bring the verdict up to date; True when the limits have changed. `own_pids`: our stages,
         whose use of a GPU is not the owner's."""
         changed = await asyncio.to_thread(self.limits.reload)
+        limits, now_s = self.limits.limits, time.monotonic()
+        games = self.games
         facts = UseFacts(
             lending=self.now.allowed,
-            idle_s=await self.watch.poll(self.limits.limits, time.monotonic(), own_pids),
+            idle_s=await self.watch.poll(limits, now_s, own_pids),
+            game="" if games is None else await games.poll(limits, now_s, own_pids),
             on_battery=await asyncio.to_thread(runs_on_battery),
             paused=self.paused,
         )
-        self.now = verdict(self.limits.limits, facts, datetime.now())
+        self.now = verdict(limits, facts, datetime.now())
         return changed
 
 
@@ -190,6 +200,7 @@ def verdict(limits: Limits, facts: UseFacts, now_local: datetime) -> Verdict:
     """Judge without side effects. `now_local` has no time zone: it is the clock on the wall."""
     found = (
         _paused(facts),
+        _played_on(limits, facts),
         _on_battery(limits, facts),
         _closed(limits, now_local),
         _in_use(limits, facts, now_local),
@@ -200,13 +211,20 @@ def verdict(limits: Limits, facts: UseFacts, now_local: datetime) -> Verdict:
         return Verdict(True, "Nothing keeps it from being lent.", until)
     ends = [hindrance.until for hindrance in hindrances if hindrance.until is not None]
     known = len(ends) == len(hindrances)
-    return Verdict(False, hindrances[0].reason, max(ends) if known else None)
+    hurries = any(hindrance.hurries for hindrance in hindrances)
+    return Verdict(False, hindrances[0].reason, max(ends) if known else None, hurries)
 
 
 def _paused(facts: UseFacts) -> Verdict | None:
     if not facts.paused:
         return None
     return Verdict(False, "Paused by its owner, until `molink agent resume`.")
+
+
+def _played_on(limits: Limits, facts: UseFacts) -> Verdict | None:
+    if not (limits.pause_on_game and facts.game):
+        return None
+    return Verdict(False, facts.game, hurries=True)
 
 
 def _on_battery(limits: Limits, facts: UseFacts) -> Verdict | None:

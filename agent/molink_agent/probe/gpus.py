@@ -12,10 +12,12 @@ others' while we have no process there, and is unknown while we have one.
 """
 
 from collections import defaultdict
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pynvml
+
+from molink.hardware.torch_builds import Capability
 
 __all__ = ["VISIBLE_VARIABLE", "Gpu", "GpuProbe", "GpuReport", "visible_cards"]
 
@@ -39,6 +41,10 @@ class Gpu:
     """What our own processes hold of it; 0 where the driver does not tell."""
     others_percent: float | None = None
     """How busy others keep it, 0 to 100; None: unknown."""
+    drawing_percent: float | None = None
+    """How busy those of them keep it that draw (desktops, games), 0 to 100; None: unknown."""
+    capability: Capability | None = None
+    """Which machine code it runs; None: the driver does not tell."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +58,12 @@ class GpuReport:
     """The newest CUDA that the driver runs."""
     reason: str = ""
     """Why `gpus` is empty, or what did not answer."""
+
+    @property
+    def driver_number(self) -> int | None:
+        """The first number of the driver's version; None: unknown."""
+        first = (self.driver or "").partition(".")[0]
+        return int(first) if first.isdecimal() else None
 
     @property
     def others_percent(self) -> float | None:
@@ -69,6 +81,8 @@ class _CardUse:
     percent_by_pid: dict[int, float] | None
     """Use since it was last asked; None: it does not tell."""
     percent_in_all: float | None
+    drawing_pids: frozenset[int] = frozenset()
+    """Of processes that draw; empty where the driver does not tell."""
 
     @property
     def pids(self) -> set[int]:
@@ -129,21 +143,24 @@ class GpuProbe:
         gpus, reason = [], "" if handles else "the driver sees no GPU"
         for index, (handle, use) in enumerate(zip(handles, uses, strict=True)):
             others = None if self._wsl else _others_percent(use, own, sees_ours=sees_ours)
+            drawing = None if self._wsl else _drawing_percent(use, own)
             try:
-                gpus.append(self._gpu(index, handle, _own_bytes(use, own), others))
+                gpu = self._gpu(index, handle, _own_bytes(use, own))
+                gpus.append(replace(gpu, others_percent=others, drawing_percent=drawing))
             except self._nvml.NVMLError as error:
                 reason = f"GPU {index} did not answer ({error})"
         return tuple(gpus), reason
 
-    def _gpu(self, index: int, handle: Any, own_bytes: int, others_percent: float | None) -> Gpu:
+    def _gpu(self, index: int, handle: Any, own_bytes: int) -> Gpu:
         memory = self._nvml.nvmlDeviceGetMemoryInfo(handle)
+        capability = self._ask("nvmlDeviceGetCudaComputeCapability", handle)
         return Gpu(
             index=index,
             name=str(self._nvml.nvmlDeviceGetName(handle)),
             memory_bytes=int(memory.total),
             free_bytes=int(memory.free),
             own_bytes=own_bytes,
-            others_percent=others_percent,
+            capability=None if capability is None else (int(capability[0]), int(capability[1])),
         )
 
     def _driver(self) -> str | None:
@@ -164,11 +181,13 @@ class GpuProbe:
 
     def _card_use(self, index: int, handle: Any) -> _CardUse:
         running = self._ask("nvmlDeviceGetComputeRunningProcesses", handle) or ()
+        drawing = self._ask("nvmlDeviceGetGraphicsRunningProcesses", handle) or ()
         rates = self._ask("nvmlDeviceGetUtilizationRates", handle)
         return _CardUse(
             {process.pid: int(process.usedGpuMemory or 0) for process in running},
             self._percent_by_pid(index, handle),
             None if rates is None else float(rates.gpu),
+            frozenset(process.pid for process in drawing),
         )
 
     def _percent_by_pid(self, index: int, handle: Any) -> dict[int, float] | None:
@@ -211,6 +230,14 @@ def _others_percent(use: _CardUse, own: frozenset[int], *, sees_ours: bool) -> f
         return None
     others = sum(share for pid, share in use.percent_by_pid.items() if pid not in own)
     return min(100.0, others)
+
+
+def _drawing_percent(use: _CardUse, own: frozenset[int]) -> float | None:
+    """Use by processes that draw, 0 to 100; None: unknown."""
+    if use.percent_by_pid is None:
+        return None
+    drawing = use.drawing_pids - own
+    return min(100.0, sum(use.percent_by_pid.get(pid, 0.0) for pid in drawing))
 
 
 def _mean_by_pid(samples: list[Any]) -> dict[int, float]:

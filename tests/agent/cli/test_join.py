@@ -3,12 +3,16 @@
 import importlib
 import os
 import sys
+from dataclasses import replace
 
 import pytest
 from click.testing import CliRunner
 
 from molink.errors import UserError
 from molink_agent.cli import main
+from molink_agent.doctor import gather
+from molink_agent.doctor.facts import DoctorFacts, PortTrial, TorchAnswer
+from tests.agent.pcs import CARD, ONE_CARD, pc
 
 commands = importlib.import_module("molink_agent.cli.join")
 
@@ -39,3 +43,17 @@ def test_an_agent_that_goes_on_holds_no_invite(tmp_path, monkeypatch, program):
     expected = [sys.executable, *program, "agent", "run", "--data-dir", str(tmp_path)]
     assert became == [(sys.executable, expected)]
     assert "MOLINK_INVITE" not in os.environ
+
+
+def test_a_card_that_torch_cannot_use_keeps_the_pc_from_joining(tmp_path, monkeypatch):
+    gpus = replace(ONE_CARD, gpus=(replace(CARD, name="RTX 5070", capability=(12, 0)),))
+    torch = TorchAnswer("2.9.0", "12.6", ("RTX 5070",), architectures=("sm_86", "sm_90"))
+    facts = DoctorFacts(machine=pc(), gpus=gpus, torch=torch, port=PortTrial(0))
+
+    async def ask_cards(where):
+        return facts if where == tmp_path else None
+
+    monkeypatch.setattr(gather, "ask_cards", ask_cards)
+    with pytest.raises(UserError, match=r"no code for RTX 5070.*Or lend the CPU: `molink agent"):
+        commands._check_cards(tmp_path)
+    commands._check_cards(tmp_path / "without")

@@ -21,8 +21,8 @@ from molink.control.messages.payloads import (
     WeightsSource,
 )
 from molink_agent.daemon import process
-from molink_agent.daemon.measurements import StepTimes
 from molink_agent.daemon.status import answer_owner, status_of
+from molink_agent.daemon.step_times import StepTimes
 from molink_agent.limits.assignment_check import refusal_of_work
 from molink_agent.status_text import status_lines
 from tests.agent.daemon.agents import FakeGroup, agent_with
@@ -38,6 +38,7 @@ VALUES = {
     "hours": ("mon 03:00-03:01", "mon-sun 00:00-24:00", "none", "none"),
     "only_when_idle_minutes": ("1440", "none", "none", "none"),
     "pause_on_battery": ("true", "false"),
+    "pause_on_game": ("true", "false"),
     "threads": ("1", "1024", "none"),
     "device": ("auto", "cpu", "cuda:0", "cuda:1", "cuda:7", "cpu,cpu", "cuda:1,cpu", "none"),
     "direct": ("true", "false"),
@@ -137,7 +138,13 @@ async def test_the_agent_goes_on_and_is_always_in_a_sound_state(tmp_path, monkey
     monkeypatch.setattr(process.WarmStage, "begin", begin)
     monkeypatch.setattr(process.AgentStageLauncher, "start", start)
     monkeypatch.setattr(process.WeightsCache, "get", get)
+
+    async def of_formats(self, loan, budget):
+        assert loan.device and not loan.withheld
+        return ()
+
     monkeypatch.setattr(StepTimes, "of", of)
+    monkeypatch.setattr(StepTimes, "of_formats", of_formats)
     world = World(tmp_path, seed)
     agent = world.agent
     await agent.refresh()

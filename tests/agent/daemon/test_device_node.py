@@ -12,6 +12,7 @@ from molink.errors import JoinRefusedError
 from molink_agent.daemon import device_node
 from molink_agent.daemon.device_node import (
     ABANDONED_S,
+    RECLAIM_HURRIED_S,
     RECLAIM_S,
     AbandonedDeadline,
     ReclaimDeadline,
@@ -51,6 +52,13 @@ def test_an_owner_who_lends_again_starts_it_anew():
 
 def test_without_a_coordinator_nobody_is_waited_for():
     assert ReclaimDeadline().is_due(0.0, wanted=True, alone=True)
+
+
+def test_who_plays_does_not_wait_for_a_ring():
+    deadline = ReclaimDeadline()
+    assert not deadline.is_due(0.0, wanted=True, alone=False, hurries=True)
+    assert deadline.is_due(RECLAIM_HURRIED_S + 1, wanted=True, alone=False, hurries=True)
+    assert not deadline.is_due(RECLAIM_HURRIED_S + 1, wanted=True, alone=False)
 
 
 def test_an_idle_stage_without_a_coordinator_is_ended_after_ten_minutes():

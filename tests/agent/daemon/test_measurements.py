@@ -6,14 +6,22 @@ import json
 import pytest
 
 from molink.checkpoint.model_config import KNOWN_CONFIGS
-from molink.control.messages.payloads import ProbeOrder, StepCost
+from molink.control.messages.payloads import FormatCost, ProbeOrder, StepCost
 from molink.errors import StageError
-from molink_agent.daemon.measurements import ProbeRunner, StepTimes, _layers_that_fit
+from molink_agent.daemon import step_times
+from molink_agent.daemon.measurements import ProbeRunner
+from molink_agent.daemon.measuring_budget import TIMING_BUDGET, MeasuringBudget
+from molink_agent.daemon.step_times import StepTimes, _layers_that_fit
 from molink_agent.limits.assignment_check import Loan
 from molink_agent.limits.limits import GB
 from tests.agent.daemon.agents import agent_with_two_nodes
 
 ORDER = ProbeOrder(round=1, model="m", peers=())
+PLAIN = FormatCost(format="plain", read_s=0.1, row_s=0.01)
+
+
+async def formats_of(self, loan, budget):
+    return (PLAIN,)
 
 
 async def test_another_device_is_timed_anew(tmp_path, monkeypatch):
@@ -25,14 +33,16 @@ async def test_another_device_is_timed_anew(tmp_path, monkeypatch):
         return StepCost(model="m", decode_fixed_s=1, decode_row_s=0, prefill_row_s=len(timed))
 
     monkeypatch.setattr(StepTimes, "of", of)
+    monkeypatch.setattr(StepTimes, "of_formats", formats_of)
     node, reports = agent.first, agent.first.reports
     await node.set_device("cuda:0")
     for _ in range(2):
         await node.probes.take(ORDER)
     await node.probes._timing
     assert timed == ["cuda:0"] and reports.measured.steps.prefill_row_s == 1
+    assert reports.measured.formats == (PLAIN,)
     await node.set_device("cuda:1")
-    assert reports.measured.steps is None
+    assert reports.measured.steps is None and reports.measured.formats == ()
     await node.probes._timing
     assert timed == ["cuda:0", "cuda:1"] and reports.measured.steps.prefill_row_s == 2
 
@@ -52,6 +62,7 @@ async def test_while_the_owner_pauses_nothing_is_measured_and_later_what_was_ask
         measured.append(order.round)
 
     monkeypatch.setattr(StepTimes, "of", of)
+    monkeypatch.setattr(StepTimes, "of_formats", formats_of)
     monkeypatch.setattr(ProbeRunner, "_measure_paths", measure_paths)
     node, probes = agent.first, agent.first.probes
     await node.set_device("cuda:0")
@@ -90,3 +101,31 @@ def test_as_many_layers_are_timed_as_fit(tmp_path):
         assert _layers_that_fit(tmp_path, Loan("cpu", 1, int(memory))) == layers
     with pytest.raises(StageError, match=r"lent are 0\.3 GB"):
         _layers_that_fit(tmp_path, Loan("cpu", 1, int(0.3 * GB)))
+
+
+async def test_formats_are_measured_once_for_a_device_whatever_the_model(tmp_path, monkeypatch):
+    probed = []
+
+    async def printed(loan, module, *arguments):
+        probed.append((module, loan.device))
+        return {"plain": {"read_s": 0.1, "row_s": 0.01}}
+
+    monkeypatch.setattr(step_times, "_printed", printed)
+    times, budget = StepTimes(tmp_path), MeasuringBudget(TIMING_BUDGET, lambda: 0.0)
+    for _ in range(2):
+        assert await times.of_formats(Loan("cpu", 1, GB), budget) == (PLAIN,)
+    assert await StepTimes(tmp_path).of_formats(Loan("cpu", 1, GB), budget) == (PLAIN,)
+    assert probed == [(step_times.FORMAT_PROBE_MODULE, "cpu")]
+    await times.of_formats(Loan("cuda:0", 1, GB), budget)
+    assert len(probed) == 2
+
+
+async def test_formats_that_came_out_impossible_are_refused(tmp_path, monkeypatch):
+    async def printed(loan, module, *arguments):
+        return {"plain": {"read_s": -1.0, "row_s": 0.01}}
+
+    monkeypatch.setattr(step_times, "_printed", printed)
+    with pytest.raises(StageError, match="measure again"):
+        await StepTimes(tmp_path).of_formats(
+            Loan("cpu", 1, GB), MeasuringBudget(TIMING_BUDGET, lambda: 0.0)
+        )

@@ -135,9 +135,29 @@ class FakeClient:
         self.published.append((topic, message))
 
 
+async def test_an_offer_that_a_full_card_has_refuted_no_longer_counts(tmp_path):
+    agent, _ = agent_with(tmp_path, FakeCard())
+    stage = agent.pc.stages[0]
+    stage.device, before = "cuda:0", agent.pc.lent()[0].lent_bytes
+    stage.offered_bytes = before
+    stage.manager.times_full += 1
+    assert stage.is_offer_refuted
+    lent = agent.pc.lent()[0].lent_bytes
+    assert lent < before and agent.pc.loan(stage, "").memory_bytes == lent
+
+
 async def test_a_node_publishes_that_it_pauses_before_it_publishes_that_it_has_no_device(tmp_path):
     second = agent_with_two_nodes(tmp_path).nodes[1]
     second.session.client = FakeClient()
     await second.reports.publish_profile()
     (first, wish), (then, profile) = second.session.client.published
     assert (first, wish.wish, then, profile.devices) == (WISH, "pause", PROFILE, ())
+
+
+async def test_what_was_told_holds_while_a_driver_does_not_answer(tmp_path):
+    agent, driver = agent_with(tmp_path, FakeCard())
+    reports = agent.first.reports
+    reports.session.client, reports.stage.device = FakeClient(), "cuda:0"
+    driver.cards.clear()
+    await reports.publish_profile()
+    assert not reports.session.client.published and reports.profile is None

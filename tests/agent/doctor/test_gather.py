@@ -62,6 +62,12 @@ async def test_torch_s_answer_is_read():
     assert (answer.version, answer.gpus, answer.problem) == ("2.9.0", ("RTX",), "cuda:1: bad")
 
 
+async def test_why_no_kernels_can_be_made_is_read():
+    said = {"version": "2.9.0", "gpus": ["RTX"], "kernel_problem": "there is no C compiler\nmore"}
+    answer = await ask_torch(saying(json.dumps(said)))
+    assert (answer.problem, answer.kernel_problem) == ("", "there is no C compiler")
+
+
 @pytest.mark.parametrize("said", ["", "Killed", "[]", "{", "3"])
 async def test_torch_s_nonsense_is_no_answer(said):
     answer = await ask_torch(saying(said))

@@ -6,6 +6,7 @@ import pytest
 from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from rich.cells import cell_len
 from rich.console import Console
 
 from molink_agent.cli.owner import doctor
@@ -60,7 +61,7 @@ def test_the_table_names_every_check_and_every_remedy():
 @settings(max_examples=40)
 @given(st.lists(FINDINGS, max_size=4))
 def test_the_table_fits_a_terminal(findings):
-    widths = [len(line) for line in table(tuple(findings)).split("\n")]
+    widths = [cell_len(line) for line in table(tuple(findings)).split("\n")]
     assert max(widths) <= COLUMNS
 
 

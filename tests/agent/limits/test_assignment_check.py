@@ -162,7 +162,7 @@ def test_the_size_of_a_stage_is_that_of_its_files(tmp_path):
         b=("BF16", 200, (100,)),
         c=("I8", 50, (50,)),
     )
-    size = stage_size(tmp_path, 3)
+    size = stage_size(tmp_path, (0, 3))
     shape = model_shape(tmp_path)
     vectors = 3 * 2 * shape.kv_heads
     assert size == StageSize(200, 50, kv_values=3 * shape.kv_values, kv_vectors=vectors)

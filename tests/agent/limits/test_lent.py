@@ -5,10 +5,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from molink.control.messages.payloads import ModelSize
+from molink.hardware.card_memory import kept_free_bytes
 from molink_agent.limits.lent import (
+    BESIDE_STAGE_BYTES,
     DISK_RESERVE_BYTES,
     MEMORY_RESERVE_BYTES_MAX,
-    VRAM_RESERVE_BYTES,
     lent_devices,
     lent_disk_bytes,
     lent_threads,
@@ -23,15 +24,28 @@ CAPS = st.one_of(st.none(), st.floats(0, 64))
 SIZES = st.integers(0, 64 * GB)
 
 
-def test_a_card_is_lent_but_a_reserve():
+FREE_OF_CARD = CARD.free_bytes - kept_free_bytes(CARD.memory_bytes)
+
+
+def test_a_card_is_lent_but_a_reserve_and_what_a_process_takes():
     (lent,) = lent_devices(Limits(), pc(), ONE_CARD)
-    assert (lent.device, lent.lent_bytes) == ("cuda:0", CARD.free_bytes - VRAM_RESERVE_BYTES)
+    assert (lent.device, lent.lent_bytes) == ("cuda:0", FREE_OF_CARD - BESIDE_STAGE_BYTES)
     assert lent.bound_by == "free memory"
+
+
+@pytest.mark.parametrize("times", [1, 2, 5, 100])
+def test_a_card_that_was_full_is_lent_less_of(times):
+    def lent(device: str):
+        return lent_devices(Limits(), pc(), ONE_CARD, None, {device: times})[0].lent_bytes
+
+    less = int(min(times, 5) * 0.1 * CARD.memory_bytes)
+    assert lent("cuda:0") == FREE_OF_CARD - BESIDE_STAGE_BYTES - less
+    assert lent("cuda:1") == FREE_OF_CARD - BESIDE_STAGE_BYTES
 
 
 def test_the_owner_s_cap_decides_where_it_is_less():
     (lent,) = lent_devices(Limits(vram_gb=6), pc(), ONE_CARD)
-    assert (lent.lent_bytes, lent.bound_by) == (6 * GB, "vram_gb")
+    assert (lent.lent_bytes, lent.bound_by) == (6 * GB - BESIDE_STAGE_BYTES, "vram_gb")
     (lent,) = lent_devices(Limits(memory_gb=2), pc(), NO_GPU)
     assert (lent.device, lent.lent_bytes, lent.bound_by) == ("cpu", 2 * GB, "memory_gb")
 
@@ -39,7 +53,7 @@ def test_the_owner_s_cap_decides_where_it_is_less():
 def test_what_our_stage_holds_counts_as_free():
     full = GpuReport((Gpu(0, "RTX", 12 * GB, GB),))
     (lent,) = lent_devices(Limits(vram_gb=6), pc(), full, {"cuda:0": 9 * GB})
-    assert lent.lent_bytes == 6 * GB
+    assert lent.lent_bytes == 6 * GB - BESIDE_STAGE_BYTES
     (lent,) = lent_devices(Limits(), pc(memory_available_bytes=GB), NO_GPU, {"cpu": 5 * GB})
     assert lent.lent_bytes == 6 * GB - MEMORY_RESERVE_BYTES_MAX
 

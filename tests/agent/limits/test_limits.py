@@ -29,6 +29,7 @@ VALUES = {
     "hours": st.sampled_from(["18:00-02:00", "sat-sun 10:00-23:00, 01:00-02:00", "none"]),
     "only_when_idle_minutes": st.floats(1, 1440).map(str),
     "pause_on_battery": st.sampled_from(["yes", "no", "true", "off"]),
+    "pause_on_game": st.sampled_from(["yes", "no", "true", "off"]),
     "threads": st.integers(1, 1024).map(str),
     "device": st.sampled_from(["auto", "cpu", "cuda", "cuda:3", "none"]),
     "direct": st.sampled_from(["yes", "no"]),

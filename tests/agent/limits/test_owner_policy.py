@@ -70,6 +70,15 @@ def test_a_pause_without_end_names_the_way_out():
     assert "molink agent resume" in answer.reason
 
 
+def test_a_game_pauses_at_once_unless_its_owner_does_not_mind():
+    answer = verdict(Limits(), UseFacts(game="A program fills the screen."), NOON)
+    assert (answer.allowed, answer.reason) == (False, "A program fills the screen.")
+    assert answer.hurries and answer.until is None
+    assert verdict(Limits(pause_on_game=False), UseFacts(game="A game."), NOON).allowed
+    battery = verdict(Limits(), UseFacts(on_battery=True), NOON)
+    assert not battery.hurries
+
+
 def test_two_hindrances_end_with_the_later():
     limits, facts = Limits(hours=(NIGHT,), only_when_idle_minutes=10), UseFacts(idle_s=240)
     assert verdict(limits, facts, NOON).until == NOON.replace(hour=22)

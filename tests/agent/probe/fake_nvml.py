@@ -19,6 +19,8 @@ class FakeCard:
     samples: list[tuple[int, int, int]] = field(default_factory=list)
     """(pid, percent, time in microseconds)."""
     percent: int = 0
+    drawing: dict[int, int | None] = field(default_factory=dict)
+    """Memory by process, of those that draw."""
     refuses: frozenset[str] = frozenset()
     """Questions that it does not support."""
 
@@ -68,6 +70,11 @@ class FakeNvml:
     def nvmlDeviceGetComputeRunningProcesses(self, card: FakeCard) -> list[Any]:
         self._ask(card, "running")
         held = card.running.items()
+        return [SimpleNamespace(pid=pid, usedGpuMemory=size) for pid, size in held]
+
+    def nvmlDeviceGetGraphicsRunningProcesses(self, card: FakeCard) -> list[Any]:
+        self._ask(card, "drawing")
+        held = card.drawing.items()
         return [SimpleNamespace(pid=pid, usedGpuMemory=size) for pid, size in held]
 
     def nvmlDeviceGetProcessUtilization(self, card: FakeCard, since_us: int) -> list[Any]:

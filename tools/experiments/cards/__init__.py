@@ -1,0 +1,1 @@
+"""What a graphics card will compute, proven without one."""
