@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: venv test lint types contracts tests pages docs models fuzz lock sbom demo clean
+.PHONY: venv test lint types contracts tests pages docs models families formats fuzz lock sbom demo clean
 
 venv: $(STAMP)
 
@@ -40,6 +40,14 @@ docs: venv
 # Tries every family of the installed transformers and writes docs/models.md; some minutes.
 models: venv
 	$(BIN)/python -m tools.models_page
+
+# Families with published settings in miniature, in stages and through REST, and their table in the page; a quarter of an hour.
+families: venv
+	$(BIN)/python -m pytest -m families --page docs/benchmarks/hybrid.md tests/end_to_end/sweeps
+
+# Every format of quantized weights in four architectures, and their table in the page; a quarter of an hour.
+formats: venv
+	$(BIN)/python -m pytest -m formats --page docs/benchmarks/quantized.md tests/end_to_end/sweeps
 
 # Hours; FUZZ names decoders and options: make fuzz FUZZ="wire-message --runs 10000"
 fuzz: venv

@@ -12,6 +12,7 @@ __all__ = [
     "CheckpointError",
     "ControlError",
     "DeadlineError",
+    "DeviceMemoryError",
     "ErrorGuard",
     "FrameError",
     "InvalidRequestError",
@@ -19,6 +20,7 @@ __all__ = [
     "LinkFullError",
     "LinkLostError",
     "MolinkError",
+    "NoRoomError",
     "RingError",
     "StageError",
     "UnsupportedModelError",
@@ -57,6 +59,10 @@ class UnsupportedModelError(UserError):
     wrong."""
 
 
+class NoRoomError(UserError):
+    """Raised when a device has no room for what a stage is to hold."""
+
+
 class FrameError(MolinkError):
     """Raised when a peer sent a frame that does not follow the schema or exceeds a limit."""
 
@@ -67,6 +73,10 @@ class LinkFullError(MolinkError):
 
 class StageError(MolinkError):
     """Raised when a stage process failed: it could not load, or died while it served."""
+
+
+class DeviceMemoryError(StageError):
+    """Raised when a device that a stage computes on has no memory left for a step."""
 
 
 class LinkLostError(StageError):

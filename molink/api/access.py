@@ -185,11 +185,15 @@ def _key(access: Access, request: web.Request) -> ApiKey | None:
         )
     key = access.keys.find(secret) if access.keys is not None else None
     if key is None:
-        raise _unauthorised("This server does not know your key: check it, or ask for a new one.")
+        raise _unauthorised(
+            "This server does not know your key: check it, or get a new one (molink key create)."
+        )
     assert access.keys is not None, "it has found the key"
     state = key.state(access.keys.clock())
     if state != "usable":
-        raise _unauthorised(f"Your key is {state}: ask whoever runs the server for a new one.")
+        raise _unauthorised(
+            f"Your key is {state}: whoever runs the server makes a new one (molink key create)."
+        )
     return key
 
 

@@ -54,7 +54,7 @@ class Poller:
         except UserError as error:
             # Whoever answers next may have been started anew, and have given as many numbers.
             self._after = 0
-            return Observation(self.clock(), trouble=printable_line(str(error)))
+            return Observation(self.clock(), trouble=_trouble(error))
 
     async def looks(self, period_s: float = PERIOD_S) -> AsyncIterator[Observation]:
         """One look after the other, until cancelled."""
@@ -101,3 +101,10 @@ class Poller:
             self._lacks.add(name)
             return None
         return body if isinstance(body, dict) else {}
+
+
+def _trouble(error: UserError) -> str:
+    """What a failed look says; a refusal is an answer, which blames the key or the rate itself."""
+    said = str(error)
+    refused = isinstance(error, RefusedError)
+    return printable_line(said if refused else f"No answer from the coordinator: {said}")

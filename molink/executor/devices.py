@@ -3,12 +3,14 @@
 On a CPU bfloat16 pays only where the instruction set multiplies it (AVX512-BF16 or AMX: prefill is
 up to 8 times faster than fp32, decode reads half the bytes); elsewhere it is emulated and fp32
 wins. fp16 is slow on every CPU and is chosen only by name. On CUDA the checkpoint's own 16-bit type
-is kept, since converting between the two loses bits.
+is kept, since converting between the two loses bits; cards before the RTX 30, which have no
+bfloat16, take fp16, and what does not fit into its range is looked for (`number_range`).
 
-A home PC's memory is not ours to fill: a stage proposes a share of what is free now, and pages are
-committed only as sequences grow into them (see `kv_pool`).
+A home PC's memory is not ours to fill: on a CPU a stage proposes a share of what is free now, and
+pages are committed only as sequences grow into them (see `kv_pool`). What a card has room for is
+measured (`cards.room`).
 
-The CUDA branches share the CPU's code path; they were not run on a GPU.
+The CUDA branches were tried with a stand-in for the card (`cards.card`), not on one.
 """
 
 import ctypes
@@ -21,7 +23,10 @@ import psutil
 import torch
 
 from molink.checkpoint.mixers import STATE_CONTEXT_TOKENS
+from molink.checkpoint.stage_size import KV_TOKENS_MIN
 from molink.errors import UserError
+from molink.executor.cards.card import Card
+from molink.hardware.torch_builds import has_code, how_to_get_code
 from molink_scheduler.kv.blocks import BLOCK_TOKENS
 
 __all__ = [
@@ -37,12 +42,10 @@ __all__ = [
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
-KV_SHARE_OF_FREE = {"cpu": 0.25, "cuda": 0.85}
-"""A CPU's memory is shared with the person who works at the PC, and with other stages; a GPU's
-rarely is, but activations of long prefill spans need the rest.
-"""
+KV_SHARE_OF_FREE = 0.25
+"""A CPU's memory is shared with the person who works at the PC, and with other stages."""
 
-KV_SHARE_OF_FREE_TOGETHER = {"cpu": 0.75, "cuda": 0.85}
+KV_SHARE_OF_FREE_TOGETHER = 0.75
 """What all stages on one PC may take of it. They load side by side and commit pages only later, so
 none sees in the free memory what the others have proposed.
 """
@@ -51,12 +54,6 @@ KV_TOKENS_MAX = 131_072
 """Over this the head's block bookkeeping costs more than a millisecond per new sequence, and no
 home ring fills it.
 """
-
-KV_TOKENS_MIN = 2_048
-"""Under this a stage could not hold one ordinary conversation; better to ask for it and let the
-machine say no.
-"""
-
 
 STATE_SLOTS_MAX = 256
 """More requests at once than a home ring answers at a speed that anybody reads along with."""
@@ -82,9 +79,14 @@ def choose_dtype(wanted: str, device: torch.device, checkpoint_dtype: str) -> to
     if wanted == "auto":
         if device.type == "cpu":
             return torch.bfloat16 if cpu_multiplies_bfloat16() else torch.float32
-        return torch.float16 if checkpoint_dtype == "float16" else torch.bfloat16
+        if checkpoint_dtype == "float16" or not Card(device).multiplies_bfloat16:
+            return torch.float16
+        return torch.bfloat16
     if wanted not in DTYPES:
         raise UserError(f"dtype {wanted!r} is not one of auto, {', '.join(DTYPES)}")
+    is_card = device.type == "cuda"
+    if wanted == "bfloat16" and is_card and not Card(device).multiplies_bfloat16:
+        raise UserError(f"{device} has no bfloat16, only emulated: use --dtype auto, or float16")
     return DTYPES[wanted]
 
 
@@ -101,29 +103,49 @@ def cpu_capabilities() -> Mapping[str, Any]:
 
 
 def _check_cuda(device: torch.device) -> torch.device:
-    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    card = Card(device)
+    count = card.count
     if (device.index or 0) >= count:
+        why = f" ({card.why_none})" if count == 0 and card.why_none else ""
         raise UserError(
-            f"this machine has no device {device}: torch sees {count} GPUs; "
+            f"this machine has no device {device}: torch sees {count} GPUs{why}; "
             "use --device cpu or another number"
         )
+    _check_code(card)
     return device
+
+
+def _check_code(card: Card) -> None:
+    """Raises UserError where torch lists the card, but cannot compute on it."""
+    if not has_code(card.capability, card.architectures):
+        major, minor = card.capability
+        raise UserError(
+            f"{card.device} ({card.name}, compute capability {major}.{minor}) cannot be used: this "
+            f"torch has no code for it (only {', '.join(card.architectures) or 'none'}); "
+            f"{how_to_get_code(card.capability, card.driver)}"
+        )
+    try:
+        card.try_step()
+    except RuntimeError as error:
+        raise UserError(
+            f"{card.device} ({card.name}) does not compute: {card.words(error)}; restart the PC, "
+            "update the NVIDIA driver, or use --device cpu"
+        ) from None
 
 
 # -- memory ---------------------------------------------------------------------------------------
 
 
-def free_memory_bytes(device: torch.device) -> int:
-    """Bytes of memory that are free now."""
-    if device.type == "cuda":
-        return int(torch.cuda.mem_get_info(device)[0])
+def free_memory_bytes() -> int:
+    """Bytes of main memory that are free now."""
     return int(psutil.virtual_memory().available)
 
 
-def memory_budget_bytes(free_bytes: int, device_type: str, stages_here: int = 1) -> int:
-    """Bytes that a stage may fill with KV and states, when `stages_here` stages share the PC."""
-    together = KV_SHARE_OF_FREE_TOGETHER[device_type] / stages_here
-    return int(free_bytes * min(KV_SHARE_OF_FREE[device_type], together))
+def memory_budget_bytes(free_bytes: int, stages_here: int = 1) -> int:
+    """Bytes of main memory that a stage may fill with KV and states, when `stages_here` stages
+    share the PC."""
+    together = KV_SHARE_OF_FREE_TOGETHER / stages_here
+    return int(free_bytes * min(KV_SHARE_OF_FREE, together))
 
 
 def propose_kv_tokens(token_bytes: int, budget_bytes: int) -> int:

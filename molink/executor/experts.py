@@ -52,7 +52,7 @@ def experts(
     self: Any, hidden_TD: torch.Tensor, top_k_index: torch.Tensor, top_k_weights: torch.Tensor
 ) -> torch.Tensor:
     """Sum of what the chosen experts [T, k] make of each row, by their weights [T, k]."""
-    if hidden_TD.is_cuda and isinstance(self.down_proj, nn.Parameter):
+    if hidden_TD.device.type != "cpu" and isinstance(self.down_proj, nn.Parameter):
         out: torch.Tensor = grouped_mm_experts_forward(self, hidden_TD, top_k_index, top_k_weights)
         return out
     rows, chosen = top_k_index.shape

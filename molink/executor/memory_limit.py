@@ -13,11 +13,12 @@ from pathlib import Path
 import torch
 
 from molink.executor.devices import choose_device
+from molink.hardware.card_memory import STEP_BYTES
 
 __all__ = ["WORKSPACE_BYTES", "limit_memory"]
 
 WORKSPACE_BYTES = 2**30
-"""Of a stage beside weights and KV: rows of a span, workspaces of kernels; on a CPU also stacks of
+"""Of a stage on a CPU beside weights and KV: rows of a span, workspaces of kernels, stacks of
 threads and messages."""
 
 STATUS = Path("/proc/self/status")
@@ -32,7 +33,7 @@ def limit_memory(device: str, memory_bytes: int, mapped_bytes: int = 0) -> None:
     chosen = choose_device(device)
     if chosen.type == "cuda":
         total = torch.cuda.get_device_properties(chosen).total_memory
-        share = min(1.0, (memory_bytes + WORKSPACE_BYTES) / total)
+        share = min(1.0, (memory_bytes + STEP_BYTES) / total)
         torch.cuda.set_per_process_memory_fraction(share, chosen)
         return
     taken = _data_bytes()

@@ -14,7 +14,7 @@ Shapes: T rows of a batch, D hidden size.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -24,11 +24,17 @@ from molink.checkpoint.description import ModelDescription
 from molink.checkpoint.model_shape import KvDtype
 from molink.errors import StageError, UnsupportedModelError
 from molink.executor.architecture.pruning import fit_skips
+from molink.executor.architecture.token_inputs import takes_token_ids, token_inputs
+from molink.executor.attention.finding_latents import keep_latents
 from molink.executor.attention.function import AttentionStep, active_step
 from molink.executor.attention.kv_pool import KvPool
+from molink.executor.attention.latent_expansion import LatentExpansion
 from molink.executor.attention.step_plan import plan_step
+from molink.executor.cards.card import Card
+from molink.executor.cards.room import make_room_on
 from molink.executor.cpu.packed_linear import PackedLinear
 from molink.executor.cpu.rewriting import rewrite
+from molink.executor.cuda.attention_choice import AttentionChoice
 from molink.executor.devices import (
     free_memory_bytes,
     memory_budget_bytes,
@@ -36,7 +42,6 @@ from molink.executor.devices import (
     propose_state_slots,
 )
 from molink.executor.grammar import Grammars
-from molink.executor.prompt_scores import prompt_rows, prompt_scores
 from molink.executor.quantized.linear import use_cuda_kernels
 from molink.executor.recurrent.finding import TRIAL_TOKENS, stage_mixers
 from molink.executor.recurrent.library_mixers import settle_mixers
@@ -48,17 +53,17 @@ from molink.executor.recurrent.staged_mixer import (
     active_recurrence,
 )
 from molink.executor.recurrent.state_pool import StatePool
-from molink.executor.sampling import DrawnToken, SequenceHistory, sample
+from molink.executor.sampling.copies import download
+from molink.executor.sampling.history import DrawnToken, SequenceHistory
+from molink.executor.sampling.prompt_scores import PromptRow, prompt_rows, score_table, take_scores
+from molink.executor.sampling.sampler import Sampling, sampling_rows
+from molink.executor.warm_up import WARM_UP_REQUEST_ID, run_span
 from molink.executor.weights import Progress, StagePart
 from molink.wire.frames import PromptScore
 from molink_scheduler.batch import Admission, Batch, BatchClass, Release, Span
 from molink_scheduler.kv.blocks import BLOCK_TOKENS, KvBlocks, blocks_for
-from molink_scheduler.request import SamplingParams
 
 __all__ = ["StageExecutor", "StepOutput"]
-
-WARM_UP_REQUEST_ID = -1
-"""No request has it: the coordinator counts from zero."""
 
 LAYERS_WITHOUT_MIXER = frozenset({"mlp", "moe"})
 """Kinds of layers that mix no tokens and so keep nothing (Nemotron-H)."""
@@ -77,6 +82,8 @@ class StepOutput:
     """On the tail: one per span that samples, in batch order."""
     scores: tuple[PromptScore, ...] = ()
     """On the tail: of the prompts' tokens that the batch's rows predict, where they are wanted."""
+    token_ids: tuple[int, ...] | None = None
+    """Of the rows, for the next stage; None where its layers do not read them."""
 
 
 @dataclass(slots=True)
@@ -90,6 +97,10 @@ class StageExecutor:
     dtype: torch.dtype
     grammars: Grammars | None = None
     """On a tail whose tokenizer grammars can be followed with."""
+    attention: AttentionChoice | None = None
+    """Which layers a card's kernel computes; None: `prepare` decides."""
+    card: Card | None = None
+    """Of a CUDA device; None on a CPU."""
     decode_rows_max: int | None = None
     """Decode rows that share a mixer's call; None: what suits the device."""
     kv: KvBlocks = field(default_factory=lambda: KvBlocks(1))
@@ -97,6 +108,7 @@ class StageExecutor:
     """Requests whose states it can keep at a time; None: its layers keep no states."""
     states: StatePool = field(default_factory=lambda: StatePool(1))
     _pool: KvPool = field(default_factory=lambda: KvPool(BLOCK_TOKENS))
+    _latents: dict[int, LatentExpansion] = field(default_factory=dict)
     _mixers: list[StagedMixer] = field(default_factory=list)
     _calls: list[int] | None = None
     """Layers that call attention or a mixer, in order; None before the first complete step."""
@@ -118,6 +130,11 @@ class StageExecutor:
     def is_tail(self) -> bool:
         """Whether tokens are drawn here."""
         return self.part.is_tail
+
+    @property
+    def takes_token_ids(self) -> bool:
+        """Whether its layers read something of the token itself, so that ids go round with rows."""
+        return takes_token_ids(self.model)
 
     @property
     def hidden_size(self) -> int:
@@ -145,6 +162,11 @@ class StageExecutor:
         """How KV is kept."""
         return self._pool.kv_dtype
 
+    @property
+    def attention_fallback(self) -> str | None:
+        """Why torch computes attention on a card in place of our kernel; None: it does not."""
+        return None if self.attention is None else self.attention.fallback
+
     def prepare(
         self,
         kv_tokens: int | None,
@@ -156,24 +178,36 @@ class StageExecutor:
         """Run one token to learn the shapes of KV and states and to warm kernels up, then make
         room for `kv_tokens` and, within `memory_bytes` of the device, for states.
         """
-        self._pool = KvPool(BLOCK_TOKENS, kv_dtype)
+        # Some classes look for padding among the ids, for a warning, and make a GPU wait for that.
+        self.model.get_decoder().config.pad_token_id = None
+        self.attention = self.attention or AttentionChoice.on(self.device)
         settle_mixers(self.model)
         fit_skips(self.model, self._warm_up)
+        self._latents = keep_latents(self.model, self._try_with)
         self._mixers = stage_mixers(self.model, self._try_with)
-        self._calls = None  # Nobody has called a mixer yet.
+        # Layers kept whole keys until here, and nobody has called a mixer yet.
+        self._pool, self._calls = KvPool(BLOCK_TOKENS, kv_dtype), None
         if self.device.type == "cpu":
-            rewrite(self.model, self._warm_up, embeds=self.is_head, progress=progress)
+            embeds = self.is_head or self.takes_token_ids
+            rewrite(self.model, self._warm_up, embeds=embeds, progress=progress)
         else:
             use_cuda_kernels(self.model)
         hoist(self._mixers, self._warm_up)
         self._warm_up()
-        free_bytes = free_memory_bytes(self.device)
-        budget_bytes = memory_budget_bytes(free_bytes, self.device.type, stages_here)
+        if self.card is not None:
+            make_room_on(self.card, self, kv_tokens, stages_here, memory_bytes)
+            return
+        free_bytes = free_memory_bytes()
+        budget_bytes = memory_budget_bytes(free_bytes, stages_here)
         if memory_bytes is not None:
-            budget_bytes = min(budget_bytes, memory_bytes - self.weights_bytes)
-        self._make_room(kv_tokens, budget_bytes)
+            is_planned = kv_tokens is not None  # And then states were, in what is lent beside it.
+            most_bytes = free_bytes if is_planned else budget_bytes
+            budget_bytes = min(most_bytes, memory_bytes - self.weights_bytes)
+        self.make_room(kv_tokens, budget_bytes)
 
-    def _make_room(self, kv_tokens: int | None, budget_bytes: int) -> None:
+    def make_room(self, kv_tokens: int | None, budget_bytes: int) -> None:
+        """Make room for `kv_tokens` tokens (None: for as many as fit) and for states within so
+        many bytes; what was kept before is gone."""
         state_bytes = self.states.request_bytes
         self.state_slots = propose_state_slots(
             state_bytes, self.kv_token_bytes, kv_tokens, budget_bytes
@@ -182,10 +216,14 @@ class StageExecutor:
         if kv_tokens is None:
             left_bytes = budget_bytes - slots * state_bytes
             kv_tokens = propose_kv_tokens(self.kv_token_bytes, left_bytes)
+        self.resize_kv(kv_tokens)
+        self.states = self.states.resized(slots)
+
+    def resize_kv(self, kv_tokens: int) -> None:
+        """Keep so many tokens' KV from now on, in whole blocks, and none of what was kept."""
         blocks = blocks_for(kv_tokens)
         self.kv = KvBlocks(blocks)
         self._pool = self._pool.resized(blocks * BLOCK_TOKENS)
-        self.states = self.states.resized(slots)
 
     def admit(self, admission: Admission) -> None:
         """Learn of a request before its first span; `step` does this for the admissions of its
@@ -214,8 +252,8 @@ class StageExecutor:
         hidden_TD: torch.Tensor | None = None,
         interrupt: Callable[[], None] | None = None,
     ) -> StepOutput:
-        """Compute one batch: `token_ids` on the head, `hidden_TD` elsewhere, one row per token in
-        batch order.
+        """Compute one batch: `token_ids` on the head and where layers read them, `hidden_TD`
+        elsewhere, one row per token in batch order.
 
         `interrupt` is called in every layer, before it attends or mixes; it may compute steps of
         other requests on this stage, which then end before this one.
@@ -227,14 +265,17 @@ class StageExecutor:
         self._grow(batch)
         with torch.inference_mode():
             plan = plan_step(batch, self.kv, self.device)
-            attention = AttentionStep(plan, self._pool, interrupt)
+            attention = AttentionStep(
+                plan, self._pool, interrupt, latents=self._latents, choice=self.attention
+            )
             recurrence = self._recurrence(batch, attention)
             inputs = self._inputs(batch, token_ids, hidden_TD)
             inputs["position_ids"] = plan.positions_T[None]
             with active_step(attention), active_recurrence(recurrence):
                 output = self._forward(batch, inputs)
         self._check_layers(attention.layers_called)
-        return output
+        ids = tuple(token_ids or ()) if self.takes_token_ids and not self.is_tail else None
+        return output if ids is None else replace(output, token_ids=ids)
 
     # -- one step -------------------------------------------------------------------------------
 
@@ -252,17 +293,23 @@ class StageExecutor:
         self, batch: Batch, token_ids: Sequence[int] | None, hidden_TD: torch.Tensor | None
     ) -> dict[str, Any]:
         if self.is_head:
-            if token_ids is None or len(token_ids) != batch.tokens:
-                raise StageError(f"batch {batch.batch_id}: the head needs {batch.tokens} token ids")
-            if min(token_ids) < 0 or max(token_ids) >= self.description.vocabulary_size:
-                raise StageError(f"batch {batch.batch_id}: a token id is not in the vocabulary")
-            return {"input_ids": torch.tensor(token_ids, device=self.device)[None]}
+            return {"input_ids": self._ids(batch, token_ids)[None]}
         if hidden_TD is None or hidden_TD.shape != (batch.tokens, self.hidden_size):
             raise StageError(f"batch {batch.batch_id}: {batch.tokens} hidden rows are needed")
-        return {"inputs_embeds": hidden_TD.to(self.device, self.dtype)[None]}
+        inputs = {"inputs_embeds": hidden_TD.to(self.device, self.dtype)[None]}
+        if self.takes_token_ids:
+            inputs["per_layer_inputs"] = token_inputs(self.model, self._ids(batch, token_ids))
+        return inputs
+
+    def _ids(self, batch: Batch, token_ids: Sequence[int] | None) -> torch.Tensor:
+        if token_ids is None or len(token_ids) != batch.tokens:
+            raise StageError(f"batch {batch.batch_id}: {batch.tokens} token ids are needed")
+        if min(token_ids) < 0 or max(token_ids) >= self.description.vocabulary_size:
+            raise StageError(f"batch {batch.batch_id}: a token id is not in the vocabulary")
+        return torch.tensor(token_ids, device=self.device)
 
     def _forward(self, batch: Batch, inputs: dict[str, Any]) -> StepOutput:
-        samplers, rows = _sampling_rows(batch)
+        samplers, rows = sampling_rows(batch)
         if not self.is_tail:
             decoder = self.model.get_decoder()
             return StepOutput(decoder(**inputs, use_cache=False).last_hidden_state[0])
@@ -272,10 +319,19 @@ class StageExecutor:
             return StepOutput(None)
         keep = torch.tensor([*rows, *(one.row for one in scored)], device=self.device)
         logits_RW = self.model(**inputs, use_cache=False, logits_to_keep=keep).logits[0]
-        histories = [self._histories[span.request_id] for span in samplers]
+        return self._drawn(logits_RW, samplers, scored)
+
+    def _drawn(
+        self, logits_RW: torch.Tensor, samplers: list[Span], scored: list[PromptRow]
+    ) -> StepOutput:
+        """Tokens of the first rows and scores of the others, read in one copy."""
+        sampling = Sampling([self._histories[span.request_id] for span in samplers])
         known_tokens = [span.end for span in samplers]
-        drawn = sample(logits_RW[: len(rows)], histories, known_tokens) if samplers else ()
-        return StepOutput(None, tuple(drawn), prompt_scores(logits_RW[len(rows) :], scored))
+        tables = download(
+            sampling.table(logits_RW[: len(samplers)], known_tokens),
+            score_table(logits_RW[len(samplers) :], scored),
+        )
+        return StepOutput(None, tuple(sampling.take(tables[0])), take_scores(tables[1], scored))
 
     def _recurrence(self, batch: Batch, attention: AttentionStep) -> RecurrentStep:
         """The mixers' part of a step; its calls are noted among those of attention."""
@@ -320,8 +376,8 @@ class StageExecutor:
                 "choose a model of ordinary attention layers"
             )
 
-    def _try_with(self, cache: Cache) -> None:
-        """Run the decoder once with a cache, over a few rows of one request."""
+    def _try_with(self, cache: Cache | None = None) -> None:
+        """Run the decoder once, with a cache or without, over a few rows of one request."""
         tokens = TRIAL_TOKENS
         kv = KvBlocks(1)
         kv.grow(WARM_UP_REQUEST_ID, tokens)
@@ -331,25 +387,11 @@ class StageExecutor:
             plan = plan_step(batch, kv, self.device)
             inputs = self._inputs(batch, [0] * tokens, hidden)
             inputs["position_ids"] = plan.positions_T[None]
-            with active_step(AttentionStep(plan, KvPool(BLOCK_TOKENS))):
-                self.model.get_decoder()(**inputs, past_key_values=cache, use_cache=True)
+            step = AttentionStep(plan, KvPool(BLOCK_TOKENS), latents=self._latents)
+            with active_step(step):
+                self.model.get_decoder()(
+                    **inputs, past_key_values=cache, use_cache=cache is not None
+                )
 
     def _warm_up(self) -> None:
-        sampling = SamplingParams(max_tokens=1, temperature=0.0)
-        admission = Admission(WARM_UP_REQUEST_ID, 1, 1, sampling)
-        span = Span(WARM_UP_REQUEST_ID, 0, 1, samples=True)
-        batch = Batch(0, BatchClass.DECODE, 0, (span,), (admission,))
-        hidden = torch.zeros(1, self.hidden_size, dtype=self.dtype)
-        self.step(batch, [0], hidden)
-        self.release(Release(WARM_UP_REQUEST_ID))
-
-
-def _sampling_rows(batch: Batch) -> tuple[list[Span], list[int]]:
-    """The spans that sample, and the last row of each."""
-    samplers, rows, end = [], [], 0
-    for span in batch.spans:
-        end += span.tokens
-        if span.samples:
-            samplers.append(span)
-            rows.append(end - 1)
-    return samplers, rows
+        run_span(self, 0, 1)

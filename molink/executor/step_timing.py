@@ -110,9 +110,9 @@ class StepTimer:
     def _step(self, batch_class: BatchClass, spans: tuple[Span, ...]) -> float:
         batch = Batch(0, batch_class, 0, spans)
         token_ids, hidden_TD = None, None
-        if self.stage.is_head:
+        if self.stage.is_head or self.stage.takes_token_ids:
             token_ids = [TOKEN_ID] * batch.tokens
-        else:
+        if not self.stage.is_head:
             shape = (batch.tokens, self.stage.hidden_size)
             hidden_TD = torch.ones(shape, dtype=self.stage.dtype, device=self.stage.device)
         self._wait_for_device()

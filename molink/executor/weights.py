@@ -29,10 +29,12 @@ from molink.checkpoint.shard_plan import TEXT_NAMES, stores_output_matrix
 from molink.errors import CheckpointError, MolinkError, UnsupportedModelError, UserError
 from molink.executor.architecture.pruning import Skip, Zero, decoder_layers, stage_class
 from molink.executor.architecture.text_model import causal_class, text_part
+from molink.executor.architecture.token_inputs import keep_own_columns
 from molink.executor.attention.function import ATTENTION_NAME
 from molink.executor.experts import EXPERTS_NAME
 from molink.executor.quantized.filling import fill, stage_weights, with_shells
 from molink.executor.tensor_names import TensorNames
+from molink.executor.token_table import StoredTable
 
 __all__ = ["Progress", "StagePart", "build_stage_class", "load_model", "load_model_config"]
 
@@ -86,6 +88,10 @@ def load_model_config(checkpoint: Checkpoint) -> Any:
             f"transformers does not know the architecture of {checkpoint.name}, "
             "and MoLink runs no code from checkpoints"
         ) from error
+    except ArithmeticError as error:
+        raise CheckpointError(
+            f"the sizes in config.json of {checkpoint.name} make no model ({error}): fetch it again"
+        ) from error
     text = text_part(config)
     if text is None:
         raise UnsupportedModelError(
@@ -125,16 +131,25 @@ def load_model(
         checkpoint.name, declared, _skeleton(pruned_class, config), weight_map, paths
     )
     converted = CONVERTED if quantized.places else 1.0
+    plain = {name: file for name, file in weight_map.items() if name not in quantized.files.files}
+    table = StoredTable.find(plain, paths, part.layers, part.layers_total)
+    targets = quantized.targets
+    if table is not None:
+        del plain[table.tensor.name]
+        targets.append(table.target(_skeleton(pruned_class, config)))
     model: nn.Module = _plain_model(
-        with_shells(pruned_class, quantized.places),
+        with_shells(pruned_class, targets),
         config,
-        {name: file for name, file in weight_map.items() if name not in quantized.files.files},
+        plain,
         paths,
         dtype,
         checkpoint.name,
         lambda done: progress(FETCHED + (converted - FETCHED) * done),
     )
     fill(model, quantized, dtype, lambda done: progress(converted + (1 - converted) * done))
+    if table is not None:
+        table.fill(model, dtype)
+    keep_own_columns(model, part.layers, part.layers_total)
     progress(1.0)
     return model
 

@@ -110,12 +110,12 @@ class HealthReports:
         )
 
     def _health(self, now: float) -> StageHealth:
-        core, packing = self.core, self.packing
+        core, packing, executor = self.core, self.packing, self.executor
         head = core.source if isinstance(core.source, HeadScheduler) else None
         held, circling = self.recent.micro_batches(now)
         busy_share = (core.busy_s - self._busy_reported_s) / max(1e-6, now - self._reported_at)
         return StageHealth(
-            kv_tokens_used=self.executor.kv.tokens_used,
+            kv_tokens_used=executor.kv.tokens_used,
             busy_s=core.busy_s,
             busy_share=round(busy_share, 3),
             steps=core.steps_count,
@@ -137,4 +137,5 @@ class HealthReports:
             recent_pieces=self.recent.pieces(now),
             micro_batches_held=held,
             micro_batches_circling=circling,
+            state_slots_used=None if executor.state_slots is None else executor.states.slots_used,
         )

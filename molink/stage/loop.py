@@ -16,6 +16,8 @@ from typing import assert_never
 import torch
 
 from molink.errors import FrameError
+from molink.executor.cards.retry import StepInputs, computed
+from molink.executor.number_range import check_received
 from molink.executor.stage import StageExecutor, StepOutput
 from molink.stage.event_files import EventFiles
 from molink.stage.health_reports import HealthReports
@@ -58,6 +60,8 @@ class StageLoop:
     events: EventFiles
     _rows: dict[int, torch.Tensor] = field(init=False, default_factory=dict)
     """[T, D] of each batch that has arrived and is not computed."""
+    _token_ids: dict[int, tuple[int, ...]] = field(init=False, default_factory=dict)
+    """Token ids of the same rows; empty where layers do not read them."""
     _messages_count: int = field(init=False, default=0)
     _wait_until: float | None = field(init=False, default=None)
     _interrupted_s: float = field(init=False, default=0.0)
@@ -104,10 +108,11 @@ class StageLoop:
         if not isinstance(message, Activations):
             self._receive(event_of(message))
             return
-        rows_TD = self.packing.unpack(message)
+        rows_TD, token_ids = self.packing.unpack(message), self.packing.token_ids(message)
         self._messages_count += 1
         self._receive(BatchArrived(message.batch, self._messages_count))
         self._rows[self._messages_count] = rows_TD
+        self._token_ids[self._messages_count] = token_ids
 
     def _receive(self, event: StageEvent) -> None:
         now = time.monotonic()
@@ -144,9 +149,10 @@ class StageLoop:
             self.links.set_decode_result_due(run.result_due_at)
         interrupt = self._interrupt if run.batch.batch_class is PREFILL else self.reports.moved
         self._interrupted_s = 0.0
-        output = self.executor.step(
-            run.batch, run.token_ids, self._input_rows(run.pieces), interrupt
-        )
+        token_ids = run.token_ids or self._input_ids(run.pieces)
+        rows_TD = self._input_rows(run.pieces)
+        check_received(rows_TD, self.executor.dtype)
+        output = computed(self.executor, StepInputs(run.batch, token_ids, rows_TD), interrupt)
         started += self._interrupted_s
         now, rate = time.monotonic(), self.links.next_rate_bytes_per_s
         self._pass_on(self.core.computed(run, now - started, rate, now), output)
@@ -163,13 +169,18 @@ class StageLoop:
             pass
         self._interrupted_s = before_s + time.monotonic() - began
 
+    def _input_ids(self, pieces: Iterable[Piece]) -> list[int]:
+        """Token ids of the pieces laid end to end."""
+        ids = (self._token_ids[message][start:end] for message, start, end in pieces)
+        return [token for piece in ids for token in piece]
+
     def _input_rows(self, pieces: Iterable[Piece]) -> torch.Tensor | None:
-        """[T, D] of the pieces laid end to end."""
+        """[T, D] of the pieces laid end to end, which are then forgotten."""
         rows: list[torch.Tensor] = []
         for message, start, end in pieces:
             message_TD = self._rows[message]
             if end == len(message_TD):
-                del self._rows[message]
+                del self._rows[message], self._token_ids[message]
             rows.append(message_TD[start:end])
         if len(rows) > 1:
             return torch.cat(rows)
@@ -182,7 +193,7 @@ class StageLoop:
                 assert output.hidden_TD is not None, "every stage but the tail has rows"
                 self.links.set_next_decode_due(next_decode_due_at)
                 header, buffer = self.packing.pack(output.hidden_TD, batch.codec)
-                message = Activations(batch, header, buffer)
+                message = Activations(batch, header, buffer, output.token_ids)
                 self.links.send_next(message, batch.batch_class)
             case SendTokens(planned):
                 batch = self.reports.recent.with_waits(planned)

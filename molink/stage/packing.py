@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 import torch
 
 from molink.errors import FrameError
+from molink.executor.number_range import check_sent
 from molink.stage_protocol.messages import PackingHealth
 from molink.wire.codecs import decode, encode
 from molink.wire.elements import TensorHeader
@@ -36,12 +37,15 @@ class Packing:
     """Width of the rows that this model's stages exchange."""
     packed: PackingHealth = field(default=NOTHING_YET)
     unpacked: PackingHealth = field(default=NOTHING_YET)
+    token_ids_below: int | None = None
+    """Size of the vocabulary, where layers read token ids; None: rows travel without them."""
     bytes_saved: int = 0
     """On the way out, since the start, over all codecs."""
 
     def pack(self, hidden_TD: torch.Tensor, codec: str) -> tuple[TensorHeader, bytes | memoryview]:
         """Header and packed bytes of [T, D]."""
         hidden_TD = hidden_TD.detach().to("cpu")  # Waits for a GPU's step, which is not packing.
+        check_sent(hidden_TD)
         started = time.monotonic()
         hidden_TD = hidden_TD.contiguous()
         rows, width = hidden_TD.shape
@@ -67,6 +71,16 @@ class Packing:
         elapsed_s = time.monotonic() - started
         self.unpacked = _counted(self.unpacked, header, len(message.buffer), elapsed_s)
         return hidden_TD.view(header.rows, header.width)
+
+    def token_ids(self, message: Activations) -> tuple[int, ...]:
+        """The rows' token ids, none where the model's layers do not read them. Raises FrameError
+        where they do and the message has none of this model's."""
+        if self.token_ids_below is None:
+            return ()
+        ids = message.token_ids
+        if not ids or max(ids) >= self.token_ids_below:
+            raise FrameError("rows without the ids of their tokens, which this model's layers read")
+        return ids
 
 
 def dtype_name(dtype: torch.dtype) -> str:

@@ -21,7 +21,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import BinaryIO, TextIO, cast
 
-from molink.errors import LinkLostError, MolinkError, StageError, UserError
+from molink.errors import (
+    DeviceMemoryError,
+    LinkLostError,
+    MolinkError,
+    NoRoomError,
+    StageError,
+    UserError,
+)
 from molink.printable import PrintableStream
 from molink.serving.logs import LOG_FORMATS, set_up_logs
 from molink.stage_protocol.messages import (
@@ -191,7 +198,8 @@ def _failure(error: BaseException) -> StageFailed:
         link: OutgoingLink = "next" if error.link == "next" else "coordinator"
         return StageFailed(str(error), user_fault=False, link=link)
     if isinstance(error, MolinkError):
-        return StageFailed(str(error), isinstance(error, UserError))
+        is_full = isinstance(error, DeviceMemoryError | NoRoomError)
+        return StageFailed(str(error), isinstance(error, UserError), device_full=is_full)
     log.error("A stage stops", exc_info=error)
     return StageFailed(f"A stage stopped on {type(error).__name__}: {error}", user_fault=False)
 

@@ -32,6 +32,7 @@ from molink.stage_protocol.messages import (
     StageReady,
     Steering,
 )
+from molink.wire.frames import TOKEN_ID
 from molink_scheduler.head.prompt_queue import SPAN_TOKENS
 from molink_scheduler.head.scheduler import HeadScheduler, HeadSettings
 from molink_scheduler.kv.blocks import KvLedger
@@ -79,7 +80,8 @@ def start_stage(
     report(StageReady())
     core = StageCore(_source(executor, join), executor.is_tail)
     events = EventFiles(EventLog(is_streamed=event_log is not None), name, event_log)
-    packing = Packing(executor.hidden_size)
+    ids_below = executor.description.vocabulary_size if executor.takes_token_ids else None
+    packing = Packing(executor.hidden_size, token_ids_below=ids_below)
     recent = RecentWork(executor.is_head, join.ring.traced)
     return StageLoop(
         RecordedCore.begin(core, events.events, time.monotonic()),
@@ -128,13 +130,16 @@ def _loaded(executor: StageExecutor, links: StageLinks) -> StageLoaded:
         weights_bytes=executor.weights_bytes,
         state_slots=executor.state_slots,
         kv_dtype=executor.kv_dtype,
+        attention_fallback=executor.attention_fallback,
     )
 
 
 def _source(executor: StageExecutor, join: JoinRing) -> WorkSource:
     if not executor.is_head:
-        return StageQueue.for_steps_of(join.ring.span_tokens or SPAN_TOKENS, _book(executor))
+        rows_max = join.ring.span_tokens or SPAN_TOKENS
+        return StageQueue.for_steps_of(rows_max, _book(executor), join.ring.cut_tokens)
     row_bytes = executor.hidden_size * executor.dtype.itemsize
+    row_bytes += TOKEN_ID.itemsize * executor.takes_token_ids
     return HeadScheduler(HeadSettings(join.ring, row_bytes, limits=_limits(executor)))
 
 

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from molink.executor.grammar import GrammarState
-from molink.executor.sampling import DrawnToken
+from molink.executor.sampling.history import DrawnToken
 from molink.serving.service import ChatTokenizer
 from molink.serving.text_stream import TextStream
 from molink.wire.frames import SAMPLES_MAX, FinishReason, PromptScore, Sampled, TokenSample

@@ -75,6 +75,9 @@ STEPS_MAX = 128
 Name = Annotated[str, MaxLen(20), Predicate(str.isprintable)]
 """Of a device or a number format; it is printed where a stage runs."""
 
+Reason = Annotated[str, MaxLen(200), Predicate(str.isprintable)]
+"""A clause for a person."""
+
 
 @dataclass(frozen=True, slots=True)
 class StageWork:
@@ -184,6 +187,8 @@ class StageLoaded:
     state_slots: int | None = None
     """Requests whose states it can keep at a time; None: its layers keep none."""
     kv_dtype: KvDtype = "auto"
+    attention_fallback: Reason | None = None
+    """Why torch computes attention on a card in place of our kernel; None: it does not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -287,6 +292,8 @@ class StageHealth:
     micro_batches_circling: float | None = None
     """How many were under way on the whole ring since the last report, as a mean; only on the
     head."""
+    state_slots_used: int | None = None
+    """Requests whose states it keeps; None: its layers keep none, or an older version."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -299,6 +306,8 @@ class StageFailed:
     """Whether the operator's input was wrong (exit code 2) rather than something of ours."""
     link: OutgoingLink | None = None
     """That was lost, or could not be opened; None: it was no link."""
+    device_full: bool = False
+    """Whether its device had no memory for what it was to hold, or for a step."""
 
 
 Steering = SetAllowed | MovePath | SetUploadCap

@@ -29,6 +29,7 @@ from enum import IntEnum
 from typing import Annotated, Any, Never, assert_never
 
 import msgpack
+import numpy as np
 
 from molink.errors import FrameError
 from molink.wire.codecs import codec_named, packed_bytes_max
@@ -47,6 +48,7 @@ __all__ = [
     "HEADER_BYTES_MAX",
     "PROTOCOL_VERSION",
     "SAMPLES_MAX",
+    "TOKEN_ID",
     "Activations",
     "Cancel",
     "FinishReason",
@@ -101,6 +103,8 @@ class Activations:
     batch: Batch
     tensor: TensorHeader
     buffer: memoryview | bytes
+    token_ids: tuple[int, ...] | None = None
+    """Of the rows, where the model's layers read them; four bytes each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,6 +199,9 @@ FOUR_FIELDS = 0x94
 
 PREFIX_BYTES = 3
 """Of a header, up to its kind."""
+
+TOKEN_ID = np.dtype("<u4")
+"""Of a row's token, in one string of bytes: numbers of msgpack would take five."""
 
 RULES = Rules(arrays=True)
 """A number may be infinite, as the rate of a link that nothing has left yet."""
@@ -306,8 +313,9 @@ class _ArrayCount:
 
 def _fields_of(message: Message) -> tuple[int, Any, list[bytes | memoryview]]:
     match message:
-        case Activations(batch, tensor, buffer):
-            return ACTIVATIONS, (_BATCH.write(batch), _TENSOR.write(tensor)), [buffer]
+        case Activations(batch, tensor, buffer, token_ids):
+            ids = () if token_ids is None else (np.array(token_ids, TOKEN_ID).tobytes(),)
+            return ACTIVATIONS, (_BATCH.write(batch), _TENSOR.write(tensor), *ids), [buffer]
         case Sampled():
             return SAMPLED, _SAMPLED.write(message), []
         case SetCodec():
@@ -323,7 +331,7 @@ def _fields_of(message: Message) -> tuple[int, Any, list[bytes | memoryview]]:
 
 
 def _activations(fields: Any, buffers: Sequence[bytes | memoryview]) -> Activations:
-    batch_fields, tensor_fields = fields
+    batch_fields, tensor_fields, *ids = fields
     batch, tensor = _BATCH.read(batch_fields), _TENSOR.read(tensor_fields)
     codec_named(batch.codec)
     (buffer,) = buffers
@@ -334,7 +342,16 @@ def _activations(fields: Any, buffers: Sequence[bytes | memoryview]) -> Activati
             f"{len(buffer)} bytes do not hold {tensor.rows} x {tensor.width} {tensor.dtype} "
             f"for {batch.tokens} tokens"
         )
-    return Activations(batch, tensor, buffer)
+    return Activations(batch, tensor, buffer, _token_ids(ids, batch.tokens))
+
+
+def _token_ids(fields: Sequence[Any], rows: int) -> tuple[int, ...] | None:
+    if not fields:
+        return None
+    (packed,) = fields
+    if type(packed) is not bytes or len(packed) != rows * TOKEN_ID.itemsize:
+        raise FrameError(f"token ids that are not those of {rows} rows")
+    return tuple(np.frombuffer(packed, TOKEN_ID).tolist())
 
 
 def _set_codec(fields: Any) -> SetCodec:

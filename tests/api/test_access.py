@@ -172,6 +172,7 @@ async def test_a_key_is_refused_from_its_revocation_on(server, http):
     server.store.revoke("anna", server.unix_s)
     status, error, _ = await post(http, server, key)
     assert status == 401 and "revoked" in error["message"]
+    assert "molink key create" in error["message"]
 
 
 async def test_a_key_expires(server, http):
@@ -269,7 +270,7 @@ async def test_openais_client_works_with_a_key(server):
         with pytest.raises(openai.RateLimitError, match="requests a minute"):
             await one.completions.create(model=MODEL, prompt="x")
     async with openai.AsyncOpenAI(base_url=f"{server.url}/v1", api_key="no", max_retries=0) as one:
-        with pytest.raises(openai.AuthenticationError, match="ask for a new one"):
+        with pytest.raises(openai.AuthenticationError, match="get a new one"):
             await one.models.list()
 
 

@@ -36,7 +36,7 @@ OPTIONS = {
     "import": "--out --weights --group --config --quiet --json",
     "plan": (
         "--nodes --url --tpot-ms --context-tokens --prompt-tokens --answer-tokens --split --rings "
-        "--json --key --kv"
+        "--json --key --kv --weights"
     ),
     "generate": "--url --key --max-tokens --temperature --top-p --top-k --seed --stop",
     "relay": "--host --port --secret-file",

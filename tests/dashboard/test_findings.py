@@ -83,7 +83,7 @@ def test_what_is_wrong_with_the_service(more, says):
 
 def test_no_answer_is_the_worst():
     history = history_of(*steady(), look(21, trouble="cannot reach http://x"))
-    assert sentences(history)[0] == "No answer from the coordinator: cannot reach http://x"
+    assert sentences(history)[0] == "cannot reach http://x"
 
 
 def test_doubts_of_those_who_serve_are_noted():

@@ -317,3 +317,15 @@ def test_ring_rows_of_an_empty_cluster():
 )
 def test_rates(rate, shown):
     assert mbps(rate) == shown
+
+
+def test_a_node_with_states_says_of_how_many_requests():
+    stages = [stage("anna", 0, state_slots_capacity=9, state_slots_used=2), stage("ben", 8)]
+    history = history_of(look(0, cluster(stages=stages)))
+    anna, ben = (
+        [text_of(row) for row in details(history, "nodes", name * 16, UNICODE)] for name in "ab"
+    )
+    assert [row.split() for row in anna if "states" in row] == [
+        ["states", "of", "2", "requests,", "room", "for", "9"]
+    ]
+    assert not [row for row in ben if "states" in row]

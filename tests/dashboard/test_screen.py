@@ -246,7 +246,9 @@ async def test_read_only_offers_and_does_nothing():
 async def test_a_coordinator_that_goes_and_comes_back():
     source = stand()
     async with shown(source) as screen:
-        source.looks.put_nowait(look(30, trouble="cannot reach http://127.0.0.1:8000"))
+        source.looks.put_nowait(
+            look(30, trouble="No answer from the coordinator: cannot reach http://127.0.0.1:8000")
+        )
         await screen.press()
         assert "no answer for 5s" in screen.lines[0] and "anna" in screen.text
         assert "No answer from the coordinator: cannot reach" in screen.lines[1]

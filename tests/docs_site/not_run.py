@@ -15,7 +15,7 @@ NOT_RUN = {
     r"docker .*": "Docker; tests/deploy/test_containerfile.py checks the file and its commands",
     r"kubectl .*": "Kubernetes; tests/deploy/test_kubernetes.py checks files and commands",
     r"molink agent service .*": "systemd; tests/agent/service runs it with a stand-in",
-    r"git worktree .*": "needs a checkout with an older commit",
+    r"git (worktree|show) .*": "needs a checkout with an older commit",
     r"(sudo )?\S*python3? -m tools\.experiments\..*": "minutes to hours, some as root; "
     "tests/experiments/test_documented_commands.py starts each and checks its options",
     r"python tools/random_llama\.py .*": "writes 180 MB; the experiments' tests make smaller ones",

@@ -17,7 +17,7 @@ import psutil
 
 from molink.control.broker.mosquitto_files import password_hash
 from molink.control.broker.permissions import COORDINATOR_NAME, mosquitto_rules
-from molink_agent.daemon.measurements import STEPS_FILE
+from molink_agent.daemon.step_times import FORMATS_KEPT, STEPS_FILE
 
 READY_WITHIN_S = 120
 STOP_WITHIN_S = 30
@@ -126,6 +126,8 @@ class Cluster:
         directory.mkdir(exist_ok=True)
         times = {"decode_fixed_s": 1e-3, "decode_row_s": 1e-5, "prefill_row_s": 1e-4}
         keys = {f"{self.model.name} on cpu with {n} threads": times for n in range(1, 65)}
+        plain = {"plain": {"read_s": 0.05, "row_s": 0.01}}
+        keys |= {f"{FORMATS_KEPT} on cpu with {n} threads": plain for n in range(1, 65)}
         (directory / STEPS_FILE).write_text(json.dumps(keys))
 
 

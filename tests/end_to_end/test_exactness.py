@@ -1,6 +1,7 @@
 """Tokens through the REST API and three processes are the tokens of `generate`."""
 
 import asyncio
+from itertools import pairwise
 from random import Random
 
 import pytest
@@ -76,7 +77,7 @@ async def test_a_sampled_end_token_ends_the_answer(tools, tiny_server, tiny_llam
     assert answer["finish_reason"] == "stop"
 
 
-@pytest.mark.parametrize("family", ["gemma4", "qwen3_5"])
+@pytest.mark.parametrize("family", ["gemma4", "gemma4 E2B", "qwen3_5"])
 async def test_the_text_model_of_a_checkpoint_that_takes_pictures(tools, tmp_path, family):
     from tests.executor.tiny_models import generate
     from tests.executor.tiny_wrappers import save_wrapper
@@ -96,12 +97,35 @@ async def test_the_text_model_of_a_checkpoint_that_takes_pictures(tools, tmp_pat
     assert [answer.get("token_ids") for _, answer in answers] == expected
 
 
-async def test_a_hybrid_whose_first_stages_keep_states_only(tools, tmp_path):
-    """Qwen3.5 in miniature: KV for two or three requests at a time, the others are preempted."""
-    from tests.executor.recurrent.hybrids import small_hybrid
+@pytest.mark.parametrize("name", ["Gemma 4 E2B", "Gemma 4 E4B"])
+async def test_layers_that_share_kv_and_read_token_ids(tools, tmp_path, name):
+    """Published settings in miniature, three uneven stages; some requests are preempted."""
+    from tests.executor.test_tied_layers import cuts_of, small_model
     from tests.executor.tiny_models import generate
 
-    whole = small_hybrid("Qwen3.5-27B")
+    whole = small_model(name)
+    whole.save_pretrained(tmp_path)
+    prompts = prompts_of_mixed_length()
+    layers = ",".join(f"{start}-{end}" for start, end in pairwise(cuts_of(whole)))
+    options = ("--nodes", "3", "--layers", layers, "--dtype", "float32")
+    with tools.serving(str(tmp_path), *options, "--kv-tokens", "160", "--span-tokens", "16") as one:
+        body = {"max_tokens": MAX_TOKENS, "temperature": 0, "ignore_eos": True}
+        answers = await asyncio.gather(
+            *(
+                tools.post(one.url, "/generate", {"prompt_token_ids": prompt, **body})
+                for prompt in prompts
+            )
+        )
+    expected = [generate(whole, prompt, MAX_TOKENS) for prompt in prompts]
+    assert [answer.get("token_ids") for _, answer in answers] == expected
+
+
+async def test_a_hybrid_whose_first_stages_keep_states_only(tools, tmp_path):
+    """Qwen3.5 in miniature: KV for two or three requests at a time, the others wait."""
+    from tests.executor.recurrent.hybrids import small_model
+    from tests.executor.tiny_models import generate
+
+    whole = small_model("Qwen3.5 27B")
     whole.save_pretrained(tmp_path)
     prompts = prompts_of_mixed_length()
     options = ("--nodes", "3", "--layers", "0-1,1-3,3-4", "--dtype", "float32")

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 
-from molink.executor.sampling import DrawnToken
+from molink.executor.sampling.history import DrawnToken
 from molink.executor.stage import StageExecutor
 from molink_scheduler.batch import Admission, Batch, BatchClass, Release, Span
 from molink_scheduler.request import SamplingParams
@@ -105,5 +105,5 @@ def step_all(
 ) -> tuple[DrawnToken, ...]:
     output = stages[0].step(batch, token_ids)
     for stage in stages[1:]:
-        output = stage.step(batch, hidden_TD=output.hidden_TD)
+        output = stage.step(batch, output.token_ids, output.hidden_TD)
     return output.drawn

@@ -13,7 +13,8 @@ from transformers import PreTrainedTokenizerFast
 
 from molink.checkpoint.description import ModelDescription
 from molink.executor.grammar import GrammarError, Grammars, GrammarState
-from molink.executor.sampling import SequenceHistory, sample
+from molink.executor.sampling.history import SequenceHistory
+from molink.executor.sampling.sampler import sample
 from molink.serving.grammar_check import GrammarQuestion, answer_to
 from molink_scheduler.batch import Admission
 from molink_scheduler.request import SamplingParams

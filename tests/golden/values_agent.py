@@ -22,11 +22,11 @@ from molink.control.registry.registry import Registry
 from molink.coordinator.services import JoinService
 from molink.errors import UserError
 from molink_agent.cli import main as agent_cli
-from molink_agent.daemon import measurements
-from molink_agent.daemon.measurements import StepTimes
+from molink_agent.daemon import step_times
 from molink_agent.daemon.measuring_budget import TIMING_BUDGET, MeasuringBudget
 from molink_agent.daemon.membership import Membership, join_cluster, join_device, load_membership
 from molink_agent.daemon.status import status_of
+from molink_agent.daemon.step_times import StepTimes
 from molink_agent.daemon.this_pc import ThisPc
 from molink_agent.data_files import AgentOptions, Known
 from molink_agent.doctor.facts import fail, ok, skip, warn
@@ -96,6 +96,7 @@ LIMITS.add(
         ),
         only_when_idle_minutes=10.0,
         pause_on_battery=False,
+        pause_on_game=False,
         threads=1024,
         device="cuda:0,cpu,cpu",
         direct=False,
@@ -138,13 +139,13 @@ def keep_times(times, folder: Path) -> None:
     """As the process that measures has told them."""
 
     async def measured(order, loan):
-        return measurements._times(json.dumps(times).encode(), b"")
+        return step_times._times(json.dumps(times).encode(), b"")
 
-    before, measurements._measured = measurements._measured, measured
+    before, step_times._layer_times = step_times._layer_times, measured
     try:
         asyncio.run(StepTimes(folder).of(ORDER, LOAN, BUDGET))
     finally:
-        measurements._measured = before
+        step_times._layer_times = before
 
 
 def kept_times(folder: Path):

@@ -6,6 +6,7 @@ from molink.control.messages.payloads import (
     Assignment,
     CoordinatorPresence,
     Device,
+    FormatCost,
     LinkKeys,
     ModelSize,
     NodeHealth,
@@ -177,6 +178,7 @@ def profile_with_everything():
         direct=False,
         clock_offset_s=-7200.5,
         steps=STEPS,
+        formats=(FormatCost(format="int4_g128", read_s=0.0142, row_s=0.0071),),
     )
 
 

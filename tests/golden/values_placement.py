@@ -41,6 +41,12 @@ def question_with_everything():
         tail_bytes=2**29,
         tied=True,
         layer_work=(1.0, 0.5),
+        layer_file_bytes=(2**29, 2**30),
+        head_file_bytes=2**27,
+        tail_file_bytes=2**28,
+        together=((0, 2),),
+        embeds_everywhere=True,
+        each_file_bytes=2**26,
     )
     first = NodeFacts("aaaa", 2**50, 0.001, 1e-05, 0.0001)
     second = NodeFacts(

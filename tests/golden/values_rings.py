@@ -180,6 +180,7 @@ LINES.add(
     path_not_moved=lambda: PathMoved("coordinator", "tcp://h:1", False, "nobody answers – yet"),
     stage_failed=lambda: StageFailed("Der Speicher reicht nicht.\nUse fewer --kv-tokens.", False),
     stage_failed_by_its_user=lambda: StageFailed("", True),
+    stage_failed_on_a_full_card=lambda: StageFailed("It is full.", False, device_full=True),
     stage_health=lambda: HEALTH,
     stage_health_in_the_middle=lambda: HEALTH_OF_A_MIDDLE_STAGE,
 )

@@ -167,6 +167,13 @@ def activations_of_a_prefill_batch():
     return Activations(batch, TensorHeader("float16", 4, 2), bytes(range(16))), 5
 
 
+@FRAMES.value
+def activations_with_token_ids():
+    batch = Batch(6, BatchClass.PREFILL, -1, (Span(1, 0, 3, True),))
+    header = TensorHeader("float16", 3, 2)
+    return Activations(batch, header, bytes(range(12)), (0, 262_143, 2**32 - 1)), 5
+
+
 def packed_activations(codec: str, buffer: bytes):
     """The buffer is not looked into before it is unpacked."""
     batch = Batch(1, BatchClass.PREFILL, -1, (Span(1, 0, 2, True),), codec=codec)

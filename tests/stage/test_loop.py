@@ -47,6 +47,9 @@ class EchoTail:
     """Computes nothing; keeps the rows that it was given."""
 
     is_tail = True
+    card = None
+    state_slots = None
+    dtype = torch.float32
     kv: SimpleNamespace = field(default_factory=lambda: SimpleNamespace(tokens_used=0))
     rows: list[torch.Tensor] = field(default_factory=list)
     in_prefill: threading.Event = field(default_factory=threading.Event)

@@ -46,6 +46,9 @@ ARRIVES_WITHIN_S = 30.0
 class EchoHead:
     """Computes zeros; ends with the release of its request."""
 
+    card = None
+    state_slots = None
+    dtype = torch.float32
     kv: SimpleNamespace = field(default_factory=lambda: SimpleNamespace(tokens_used=0))
     token_ids: list[tuple[int, ...]] = field(default_factory=list)
 

@@ -1,5 +1,8 @@
 """Whatever a neighbour sends as rows becomes rows of this model, or is refused."""
 
+from dataclasses import replace
+
+import msgpack
 import numpy as np
 import pytest
 import torch
@@ -39,6 +42,31 @@ def test_rows_come_back_in_their_shape(codec, dtype):
     received = packing.unpack(message(*packing.pack(hidden, codec)))
     assert received.dtype == hidden.dtype
     assert torch.allclose(received.float(), hidden.float(), atol=0.07)
+
+
+@pytest.mark.parametrize("ids, good", [((0, 9, 5), True), ((0, 10, 5), False), (None, False)])
+def test_token_ids_come_with_rows_where_layers_read_them(ids, good):
+    packing = Packing(HIDDEN, token_ids_below=10)
+    header, buffer = packing.pack(torch.zeros(3, HIDDEN), "raw")
+    sent = replace(message(header, buffer), token_ids=ids)
+    received, _ = decode_message([bytes(frame) for frame in encode_message(sent, epoch=1)])
+    assert Packing(HIDDEN).token_ids(received) == ()
+    if good:
+        assert packing.token_ids(received) == ids
+        return
+    with pytest.raises(FrameError, match="without the ids of their tokens"):
+        packing.token_ids(received)
+
+
+@pytest.mark.parametrize("ids", [b"", bytes(8), bytes(16), [1, 2, 3], None])
+def test_ids_that_are_not_those_of_the_rows_are_refused(ids):
+    header, buffer = Packing(HIDDEN).pack(torch.zeros(3, HIDDEN), "raw")
+    first, rest = encode_message(message(header, buffer), epoch=1)
+    version, kind, epoch, fields = msgpack.unpackb(first)
+    for more in ([ids], [bytes(12), ids]):
+        frames = [msgpack.packb([version, kind, epoch, [*fields, *more]]), bytes(rest)]
+        with pytest.raises(FrameError):
+            decode_message(frames)
 
 
 @pytest.mark.parametrize("codec", CODECS)

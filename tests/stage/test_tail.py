@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from molink.executor.grammar import GrammarState
-from molink.executor.sampling import DrawnToken
+from molink.executor.sampling.history import DrawnToken
 from molink.stage.tail import EndRules
 from molink.wire.frames import FinishReason
 from molink_scheduler.batch import Admission, Batch, BatchClass, Span

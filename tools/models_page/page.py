@@ -75,7 +75,7 @@ class Results:
 
 
 def read_results() -> Results:
-    """The stored results."""
+    """Read the results of an earlier run from the file that keeps them."""
     stored = json.loads(RESULTS.read_text(encoding="utf-8"))
     return Results(stored["transformers"], tuple(Trial(**one) for one in stored["trials"]))
 
@@ -140,8 +140,8 @@ def shape_of(model: Published, quantization: dict[str, Any] | None = None) -> Mo
 def pcs_needed(shape: ModelShape, card_bytes: int) -> int | None:
     """The fewest equal PCs over which the model fits; None: more than anybody would join."""
     usable = round(card_bytes * MEMORY_SHARE)
-    for count in range(1, min(shape.layers, PCS_MAX) + 1):
-        split = list(even_split(shape.layers, count))
+    for count in range(1, min(shape.cost.stages_max, PCS_MAX) + 1):
+        split = even_split(shape.layers, count, shape.together)
         stages = (
             shape.stage_bytes(end - first, number == 0, number == count - 1)
             + (end - first) * shape.kv_token_bytes * USERS * CONTEXT_TOKENS

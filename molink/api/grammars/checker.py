@@ -75,10 +75,15 @@ class GrammarChecker:
             try:
                 async with asyncio.timeout(self.check_within_s):
                     return await _ask(process, question)
-            except (TimeoutError, OSError, ValueError):
+            except TimeoutError:
                 await self.close()
                 raise ApiError(
                     f"'{param}' is too complex to be checked in time: simplify it.", param=param
+                ) from None
+            except (OSError, ValueError):  # It ran out of memory, or the library broke off.
+                await self.close()
+                raise ApiError(
+                    f"'{param}' is too complex to be checked: simplify it.", param=param
                 ) from None
             except BaseException:  # Cancelled: the answer must not be taken for the next one's.
                 await asyncio.shield(self.close())

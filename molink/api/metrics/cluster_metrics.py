@@ -55,6 +55,12 @@ STAGE_FIGURES = (
     Figure("molink_stage_prefill_row_seconds", "prefill_row_s", "Smoothed time of a prompt token."),
     Figure("molink_stage_kv_tokens_used", "kv_tokens_used", "Tokens in the KV cache."),
     Figure("molink_stage_kv_tokens_capacity", "kv_tokens_capacity", "Tokens that it holds."),
+    Figure("molink_stage_state_slots_used", "state_slots_used", "Requests with a state."),
+    Figure(
+        "molink_stage_state_slots_capacity",
+        "state_slots_capacity",
+        "Requests that it has room for.",
+    ),
     Figure("molink_stage_weights_bytes", "weights_bytes", "Weights held."),
     Figure(
         "molink_stage_frames_refused_total", "frames_refused", "Messages that could not be used."

@@ -36,6 +36,9 @@ class Stage:
     frames_refused: int
     micro_batches: float | None
     """That were here in the last half second, waiting or computed, as a mean; None: not told."""
+    states_used: int
+    states_capacity: int
+    """Requests whose states it holds at a time; 0: its layers keep none."""
 
     @property
     def kv_share(self) -> float | None:
@@ -227,6 +230,8 @@ def _stage(body: Json) -> Stage:
         kv_capacity=count(body, "kv_tokens_capacity"),
         frames_refused=count(body, "frames_refused"),
         micro_batches=number(body, "micro_batches_held"),
+        states_used=count(body, "state_slots_used"),
+        states_capacity=count(body, "state_slots_capacity"),
     )
 
 

@@ -159,9 +159,7 @@ def _measured_step_s(history: History, ring: Ring, index: int) -> float | None:
 def _of_service(history: History) -> Iterator[Finding]:
     state = history.state
     if history.trouble:
-        yield Finding(
-            Severity.BAD, "no answer", "", f"No answer from the coordinator: {history.trouble}"
-        )
+        yield Finding(Severity.BAD, "no answer", "", history.trouble)
     if state.intake_paused:
         yield Finding(
             Severity.WARNING, "intake", "", "The intake is paused: new requests are refused (p)."

@@ -32,7 +32,7 @@ class Observation:
     events: tuple[Json, ...] | None = None
     """New ones of GET /cluster/events; None: this server has no such list."""
     trouble: str = ""
-    """Why there is no answer; empty: there is one."""
+    """What went wrong, as a sentence; empty: nothing did."""
 
     def line(self) -> str:
         """It as one line of JSON, for a recording."""

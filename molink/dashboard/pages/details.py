@@ -99,6 +99,9 @@ def _stage(history: History, node: Node) -> Iterator[Line]:
                     yield field_line("micro-batches", f"{here} that circle are here, as a mean")
                 kv = f"{stage.kv_used:,} of {stage.kv_capacity:,} tokens"
                 yield field_line("KV cache", f"{kv} ({percent(stage.kv_share)})")
+                if stage.states_capacity:
+                    states = f"of {stage.states_used} requests, room for {stage.states_capacity}"
+                    yield field_line("states", states)
                 if stage.frames_refused:
                     yield field_line("refused", f"{stage.frames_refused} messages", "warning")
 

@@ -22,6 +22,8 @@ def stage(name: str, **figures: Any) -> dict[str, Any]:
         "prefill_row_s": 0.001,
         "kv_tokens_used": 30,
         "kv_tokens_capacity": 400,
+        "state_slots_used": 2,
+        "state_slots_capacity": 16,
         "weights_bytes": 1000,
         "frames_refused": 1,
         "micro_batch_count": 3,

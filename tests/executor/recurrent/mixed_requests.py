@@ -5,7 +5,7 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from molink.executor.sampling import DrawnToken
+from molink.executor.sampling.history import DrawnToken
 from molink.executor.stage import StageExecutor
 from molink_scheduler.batch import Admission, Batch, BatchClass, Release, Span
 from molink_scheduler.request import SamplingParams

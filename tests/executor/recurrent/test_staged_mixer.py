@@ -4,7 +4,6 @@ import copy
 
 import pytest
 import torch
-from transformers import AutoConfig
 from transformers.cache_utils import LinearAttentionLayer
 from transformers.models.granitemoehybrid.modeling_granitemoehybrid import (
     GraniteMoeHybridMambaLayer,
@@ -23,20 +22,20 @@ from molink.executor.recurrent.staged_mixer import (
     active_recurrence,
 )
 from molink.executor.recurrent.state_pool import StatePool
-from tests.executor.recurrent.hybrids import HYBRIDS
+from tests.executor.recurrent.hybrids import plain_config
 
 MIXERS = {
-    "Qwen3.5-27B": (Qwen3_5GatedDeltaNet, "cache_params"),
-    "granite-4.0-h-tiny": (GraniteMoeHybridMambaLayer, "cache_params"),
-    "Jamba-3B": (JambaMambaMixer, "cache_params"),
-    "LFM2-1.2B": (Lfm2ShortConv, "past_key_values"),
+    "Qwen3.5 27B": (Qwen3_5GatedDeltaNet, "cache_params"),
+    "Granite 4.0 H Tiny": (GraniteMoeHybridMambaLayer, "cache_params"),
+    "Jamba 3B": (JambaMambaMixer, "cache_params"),
+    "LFM2 1.2B": (Lfm2ShortConv, "past_key_values"),
 }
 
 PROJECTIONS = {
-    "Qwen3.5-27B": (["in_proj_qkv", "in_proj_z", "in_proj_b", "in_proj_a"], "out_proj"),
-    "granite-4.0-h-tiny": (["in_proj"], "out_proj"),
-    "Jamba-3B": (["in_proj"], "out_proj"),
-    "LFM2-1.2B": (["in_proj"], "out_proj"),
+    "Qwen3.5 27B": (["in_proj_qkv", "in_proj_z", "in_proj_b", "in_proj_a"], "out_proj"),
+    "Granite 4.0 H Tiny": (["in_proj"], "out_proj"),
+    "Jamba 3B": (["in_proj"], "out_proj"),
+    "LFM2 1.2B": (["in_proj"], "out_proj"),
 }
 
 SPANS = [
@@ -60,8 +59,7 @@ class Model(torch.nn.Module):
 
 
 def small_mixer(name: str) -> Model:
-    settings = dict(HYBRIDS[name])
-    config = shrink_config(AutoConfig.for_model(settings.pop("model_type"), **settings))
+    config = shrink_config(plain_config(name))
     kind, cache_name = MIXERS[name]
     with torch.random.fork_rng(devices=()):
         torch.default_generator.manual_seed(1)
@@ -131,4 +129,4 @@ def test_only_mamba_1_goes_token_by_token():
     for name in MIXERS:
         model = small_mixer(name)
         staged_outputs(model, 1, hoisted=False)
-        assert model.mixer._kind.continues == (name != "Jamba-3B")
+        assert model.mixer._kind.continues == (name != "Jamba 3B")

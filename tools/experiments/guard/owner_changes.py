@@ -37,6 +37,7 @@ LIMITS: dict[str, tuple[str, ...]] = {
     "hours": ("00:00-24:00", "03:00-03:01", "none"),
     "only_when_idle_minutes": ("1", "600", "none"),
     "pause_on_battery": ("true", "false", "none"),
+    "pause_on_game": ("true", "false", "none"),
     "vram_gb": ("1", "none"),
     "direct": ("true", "false", "none"),
 }
@@ -121,7 +122,7 @@ def _count(files: dict[str, int]) -> int:
 
 
 def table(row: dict[str, Any]) -> str:
-    """The one row."""
+    """Return the trial as the one row of a table."""
     head = (
         "changes",
         "coordinator and agents",

@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from molink.executor.sampling import DrawnToken
+from molink.executor.sampling.history import DrawnToken
 from molink.executor.stage import StageExecutor, StepOutput
 from molink.stage import stage_process, start
 from molink_scheduler.batch import Batch

@@ -1,0 +1,80 @@
+"""Stages on the meta device: they compute as on a GPU, and nothing comes of it."""
+
+from pathlib import Path
+from unittest import mock
+
+import torch
+
+from molink.checkpoint.description import ModelDescription
+from molink.executor import stage as stage_module
+from molink.executor.attention.function import ATTENTION_NAME
+from molink.executor.experts import EXPERTS_NAME
+from molink.executor.stage import DECODE_ROWS_TOGETHER, StageExecutor, StepOutput
+from molink.executor.weights import StagePart, build_stage_class
+from molink_scheduler.batch import Admission, Batch, BatchClass, Span
+from molink_scheduler.kv.blocks import BLOCK_TOKENS
+from molink_scheduler.request import SamplingParams
+from tests.executor.steps.dispatched import HostReads
+from tests.executor.tiny_models import tiny_config
+
+LENGTH_NAMES = {"gpt2": "n_layer"}
+"""What an architecture calls its number of layers, where that is not the usual."""
+
+SAMPLED = SamplingParams(
+    max_tokens=99,
+    temperature=0.7,
+    top_p=0.9,
+    top_k=40,
+    logprobs=3,
+    repetition_penalty=1.1,
+    logit_bias=((5, 1.0),),
+    min_tokens=3,
+    stop_token_ids=(2,),
+)
+
+
+def meta_stage(name: str, layers: range, count: int) -> StageExecutor:
+    """A stage of `layers` of an architecture in bfloat16, with room for 4,096 tokens."""
+    meta, dtype = torch.device("meta"), torch.bfloat16
+    config = tiny_config(name, **{LENGTH_NAMES.get(name, "num_hidden_layers"): count})
+    config._attn_implementation, config._experts_implementation = ATTENTION_NAME, EXPERTS_NAME
+    part = StagePart(layers, count)
+    with meta:
+        model = build_stage_class(config, part)(config).to(dtype).eval()
+    sizes = (count, config.hidden_size, config.vocab_size, 256)
+    description = ModelDescription(
+        name, Path(name), config.model_type, *sizes, (2,), str(dtype).removeprefix("torch.")
+    )
+    rows_max = DECODE_ROWS_TOGETHER["cuda"]
+    stage = StageExecutor(model, part, description, meta, dtype, decode_rows_max=rows_max)
+    with HostReads(), mock.patch.object(stage_module, "memory_budget_bytes", lambda *_: 0):
+        stage.prepare(kv_tokens=4096)
+    return stage
+
+
+def prompts(stage: StageExecutor, rows: int, tokens: int, sampling=SAMPLED) -> StepOutput:
+    """A step of `rows` new requests of `tokens` each."""
+    words = tuple(range(3, 3 + tokens))
+    admissions = tuple(Admission(row, tokens, 99, sampling, words) for row in range(rows))
+    spans = tuple(Span(row, 0, tokens, samples=True) for row in range(rows))
+    return run(stage, Batch(0, BatchClass.PREFILL, -1, spans, admissions))
+
+
+def decode(stage: StageExecutor, rows: int, known: int) -> StepOutput:
+    """A step of one row for each request that was computed up to `known` tokens."""
+    spans = tuple(Span(row, known, known + 1, samples=True) for row in range(rows))
+    return run(stage, Batch(1, BatchClass.DECODE, 0, spans))
+
+
+def scatter(stage: StageExecutor, rows: int, tokens: int) -> None:
+    """Admit requests whose blocks alternate, as after some churn."""
+    for row in range(rows):
+        stage.admit(Admission(row, 1, 1, SamplingParams(max_tokens=99)))
+    for end in range(BLOCK_TOKENS, tokens + BLOCK_TOKENS, BLOCK_TOKENS):
+        for row in range(rows):
+            stage.kv.grow(row, min(end, tokens), 1)
+
+
+def run(stage: StageExecutor, batch: Batch) -> StepOutput:
+    hidden = torch.zeros(batch.tokens, stage.hidden_size, dtype=stage.dtype)
+    return stage.step(batch, [3] * batch.tokens, hidden)

@@ -1,0 +1,40 @@
+"""No stage reads numbers of its device in a step, but the tail once, after sampling."""
+
+import pytest
+import torch
+
+from tests.executor.steps.dispatched import HostReads
+from tests.executor.steps.meta_stages import decode, meta_stage, prompts
+from tests.executor.tiny_models import ARCHITECTURES
+
+LAYERS = 6
+PARTS = {"head": range(2), "middle": range(2, 4), "tail": range(4, LAYERS)}
+READS = {"head": 0, "middle": 0, "tail": 1}
+
+
+@pytest.mark.parametrize("name", ARCHITECTURES)
+@pytest.mark.parametrize("place", PARTS)
+def test_a_step_reads_at_most_once(name, place):
+    stage = meta_stage(name, PARTS[place], LAYERS)
+    for step in (lambda: prompts(stage, 3, 20), lambda: decode(stage, 3, 20)):
+        with HostReads() as reads:
+            output = step()
+        assert len(reads.places) == READS[place], reads.places
+        assert all("sampling/copies.py" in where for where in reads.places)
+        assert len(output.drawn) == (3 if place == "tail" else 0)
+
+
+def test_a_read_is_seen_where_it_happens():
+    rows = torch.zeros(3, device="meta")
+    with torch.inference_mode(), HostReads() as reads:
+        assert rows.sum().item() == 0.0
+        assert rows.tolist() == [0.0] * 3
+        assert 3 not in rows
+    assert len(reads.places) == 3
+    assert all("test_host_reads.py" in place for place in reads.places)
+    assert ".item()" in reads.places[0] and ".tolist()" in reads.places[1]
+
+
+def test_a_shape_that_follows_from_numbers_fails():
+    with pytest.raises(NotImplementedError), HostReads():
+        torch.zeros(3, device="meta").nonzero()
