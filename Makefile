@@ -26,8 +26,9 @@ types: venv
 contracts: venv
 	$(BIN)/lint-imports
 
+# Two processes, whole files each: a file's tests share what they made.
 tests: venv
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n 2 --dist loadfile
 
 # Types every command of the documents into a real cluster; some minutes, beyond those of `make test`.
 pages: venv
