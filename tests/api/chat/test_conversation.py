@@ -61,8 +61,8 @@ def test_the_operator_has_the_last_word():
     assert (found.tool_parser, found.reasoning_parser) == ("llama3_json", "none")
 
 
-@pytest.mark.parametrize("tools", set(TOOL_PARSERS) - {AUTO})
-@pytest.mark.parametrize("reasoning", set(REASONING_PARSERS) - {AUTO})
+@pytest.mark.parametrize("tools", sorted(set(TOOL_PARSERS) - {AUTO}))
+@pytest.mark.parametrize("reasoning", sorted(set(REASONING_PARSERS) - {AUTO}))
 def test_every_parser_that_can_be_named_is_there(tools, reasoning):
     conversation = Conversation(TALK[:1], (Tool("get_weather"),))
     reader = ChatFormat(tools, reasoning).reader(conversation, "")
