@@ -6,15 +6,14 @@ keep a state instead of KV run span by span inside the same pass (see `recurrent
 token ids into hidden states, the stages between pass hidden states on, the tail draws tokens. All
 of them are this one class.
 
-A layer that keeps state elsewhere would come out wrong without any error. So every step notes which
-layers called attention or a mixer; a layer that calls neither is refused, and so is a step whose
-calls are not those of the first. What the calls mean, the self-test proves by numbers.
+A step sends its device one copy of all that it indexes by (`attention.step_plan`), and ends when
+its result is where a link can read it (`cards.transfers`).
 
 Shapes: T rows of a batch, D hidden size.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import InitVar, dataclass, field, replace
 from typing import Any
 
 import torch
@@ -22,16 +21,19 @@ from transformers.cache_utils import Cache
 
 from molink.checkpoint.description import ModelDescription
 from molink.checkpoint.model_shape import KvDtype
-from molink.errors import StageError, UnsupportedModelError
+from molink.errors import StageError
+from molink.executor.architecture.layer_calls import LayerCalls
 from molink.executor.architecture.pruning import fit_skips
 from molink.executor.architecture.token_inputs import takes_token_ids, token_inputs
 from molink.executor.attention.finding_latents import keep_latents
 from molink.executor.attention.function import AttentionStep, active_step
 from molink.executor.attention.kv_pool import KvPool
 from molink.executor.attention.latent_expansion import LatentExpansion
-from molink.executor.attention.step_plan import plan_step
+from molink.executor.attention.ragged_batch import TileRows
+from molink.executor.attention.step_plan import StepPlan, plan_step
 from molink.executor.cards.card import Card
 from molink.executor.cards.room import make_room_on
+from molink.executor.cards.transfers import Transfers, transfers_on
 from molink.executor.cpu.packed_linear import PackedLinear
 from molink.executor.cpu.rewriting import rewrite
 from molink.executor.cuda.attention_choice import AttentionChoice
@@ -51,12 +53,11 @@ from molink.executor.recurrent.staged_mixer import (
     RecurrentStep,
     StagedMixer,
     active_recurrence,
+    decode_index,
 )
 from molink.executor.recurrent.state_pool import StatePool
-from molink.executor.sampling.copies import download
 from molink.executor.sampling.history import DrawnToken, SequenceHistory
-from molink.executor.sampling.prompt_scores import PromptRow, prompt_rows, score_table, take_scores
-from molink.executor.sampling.sampler import Sampling, sampling_rows
+from molink.executor.sampling.tail_rows import TailRows
 from molink.executor.warm_up import WARM_UP_REQUEST_ID, run_span
 from molink.executor.weights import Progress, StagePart
 from molink.wire.frames import PromptScore
@@ -65,11 +66,10 @@ from molink_scheduler.kv.blocks import BLOCK_TOKENS, KvBlocks, blocks_for
 
 __all__ = ["StageExecutor", "StepOutput"]
 
-LAYERS_WITHOUT_MIXER = frozenset({"mlp", "moe"})
-"""Kinds of layers that mix no tokens and so keep nothing (Nemotron-H)."""
-
 DECODE_ROWS_TOGETHER = {"cpu": 1, "cuda": 64}
 """Decode rows that share a mixer's call: see `recurrent.staged_mixer`."""
+
+NO_ROWS = TailRows([], [], [])
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +84,8 @@ class StepOutput:
     """On the tail: of the prompts' tokens that the batch's rows predict, where they are wanted."""
     token_ids: tuple[int, ...] | None = None
     """Of the rows, for the next stage; None where its layers do not read them."""
+    computed_s: float | None = None
+    """What a card took for it; None on a CPU, where the clock tells."""
 
 
 @dataclass(slots=True)
@@ -101,6 +103,8 @@ class StageExecutor:
     """Which layers a card's kernel computes; None: `prepare` decides."""
     card: Card | None = None
     """Of a CUDA device; None on a CPU."""
+    transfers: InitVar[Transfers | None] = None
+    """Way of rows to the device and back; None: what suits it."""
     decode_rows_max: int | None = None
     """Decode rows that share a mixer's call; None: what suits the device."""
     kv: KvBlocks = field(default_factory=lambda: KvBlocks(1))
@@ -110,11 +114,17 @@ class StageExecutor:
     _pool: KvPool = field(default_factory=lambda: KvPool(BLOCK_TOKENS))
     _latents: dict[int, LatentExpansion] = field(default_factory=dict)
     _mixers: list[StagedMixer] = field(default_factory=list)
-    _calls: list[int] | None = None
-    """Layers that call attention or a mixer, in order; None before the first complete step."""
     _expected: dict[int, int] = field(default_factory=dict)
     """Tokens that each admitted request may come to hold."""
     _histories: dict[int, SequenceHistory] = field(default_factory=dict)
+    _tile_sizes: tuple[TileRows, ...] = ()
+    """That layers have asked for, and will again."""
+    _calls: LayerCalls = field(init=False)
+    _transfers: Transfers = field(init=False)
+
+    def __post_init__(self, transfers: Transfers | None) -> None:
+        self._calls = LayerCalls(self.description, self.model.config, self.layers)
+        self._transfers = transfers or transfers_on(self.device)
 
     @property
     def layers(self) -> range:
@@ -186,7 +196,8 @@ class StageExecutor:
         self._latents = keep_latents(self.model, self._try_with)
         self._mixers = stage_mixers(self.model, self._try_with)
         # Layers kept whole keys until here, and nobody has called a mixer yet.
-        self._pool, self._calls = KvPool(BLOCK_TOKENS, kv_dtype), None
+        self._pool = KvPool(BLOCK_TOKENS, kv_dtype)
+        self._calls = LayerCalls(self.description, self.model.config, self.layers)
         if self.device.type == "cpu":
             embeds = self.is_head or self.takes_token_ids
             rewrite(self.model, self._warm_up, embeds=embeds, progress=progress)
@@ -263,19 +274,11 @@ class StageExecutor:
         for admission in batch.admissions:
             self.admit(admission)
         self._grow(batch)
-        with torch.inference_mode():
-            plan = plan_step(batch, self.kv, self.device)
-            attention = AttentionStep(
-                plan, self._pool, interrupt, latents=self._latents, choice=self.attention
-            )
-            recurrence = self._recurrence(batch, attention)
-            inputs = self._inputs(batch, token_ids, hidden_TD)
-            inputs["position_ids"] = plan.positions_T[None]
-            with active_step(attention), active_recurrence(recurrence):
-                output = self._forward(batch, inputs)
-        self._check_layers(attention.layers_called)
-        ids = tuple(token_ids or ()) if self.takes_token_ids and not self.is_tail else None
-        return output if ids is None else replace(output, token_ids=ids)
+        with torch.inference_mode(), self._transfers.timed() as time:
+            output = self._computed(batch, token_ids, hidden_TD, interrupt)
+        passes_ids = self.takes_token_ids and not self.is_tail
+        ids = tuple(token_ids or ()) if passes_ids else None
+        return replace(output, token_ids=ids, computed_s=time.seconds)
 
     # -- one step -------------------------------------------------------------------------------
 
@@ -289,92 +292,71 @@ class StageExecutor:
                 )
             self.kv.grow(span.request_id, span.end, self._expected[span.request_id])
 
-    def _inputs(
-        self, batch: Batch, token_ids: Sequence[int] | None, hidden_TD: torch.Tensor | None
-    ) -> dict[str, Any]:
-        if self.is_head:
-            return {"input_ids": self._ids(batch, token_ids)[None]}
-        if hidden_TD is None or hidden_TD.shape != (batch.tokens, self.hidden_size):
-            raise StageError(f"batch {batch.batch_id}: {batch.tokens} hidden rows are needed")
-        inputs = {"inputs_embeds": hidden_TD.to(self.device, self.dtype)[None]}
-        if self.takes_token_ids:
-            inputs["per_layer_inputs"] = token_inputs(self.model, self._ids(batch, token_ids))
-        return inputs
-
-    def _ids(self, batch: Batch, token_ids: Sequence[int] | None) -> torch.Tensor:
-        if token_ids is None or len(token_ids) != batch.tokens:
-            raise StageError(f"batch {batch.batch_id}: {batch.tokens} token ids are needed")
-        if min(token_ids) < 0 or max(token_ids) >= self.description.vocabulary_size:
-            raise StageError(f"batch {batch.batch_id}: a token id is not in the vocabulary")
-        return torch.tensor(token_ids, device=self.device)
-
-    def _forward(self, batch: Batch, inputs: dict[str, Any]) -> StepOutput:
-        samplers, rows = sampling_rows(batch)
-        if not self.is_tail:
-            decoder = self.model.get_decoder()
-            return StepOutput(decoder(**inputs, use_cache=False).last_hidden_state[0])
-        scored = prompt_rows(batch, self._histories)
-        if not samplers and not scored:
-            self.model.get_decoder()(**inputs, use_cache=False)
-            return StepOutput(None)
-        keep = torch.tensor([*rows, *(one.row for one in scored)], device=self.device)
-        logits_RW = self.model(**inputs, use_cache=False, logits_to_keep=keep).logits[0]
-        return self._drawn(logits_RW, samplers, scored)
-
-    def _drawn(
-        self, logits_RW: torch.Tensor, samplers: list[Span], scored: list[PromptRow]
+    def _computed(
+        self,
+        batch: Batch,
+        token_ids: Sequence[int] | None,
+        hidden_TD: torch.Tensor | None,
+        interrupt: Callable[[], None] | None,
     ) -> StepOutput:
-        """Tokens of the first rows and scores of the others, read in one copy."""
-        sampling = Sampling([self._histories[span.request_id] for span in samplers])
-        known_tokens = [span.end for span in samplers]
-        tables = download(
-            sampling.table(logits_RW[: len(samplers)], known_tokens),
-            score_table(logits_RW[len(samplers) :], scored),
+        recurrent = self._recurrent(batch)
+        wanted = TailRows.of(batch, self._histories) if self.is_tail else NO_ROWS
+        beside = self._ids(batch, token_ids), wanted.rows, decode_index(recurrent)
+        plan = plan_step(batch, self.kv, self.device, beside, self._tile_sizes)
+        ids_T, rows_R, mixed = plan.beside
+        attention = AttentionStep(
+            plan, self._pool, interrupt, latents=self._latents, choice=self.attention
         )
-        return StepOutput(None, tuple(sampling.take(tables[0])), take_scores(tables[1], scored))
+        called = attention.layers_called  # By mixers, too.
+        rows_max = self.decode_rows_max or DECODE_ROWS_TOGETHER[self.device.type]
+        recurrence = RecurrentStep(recurrent, self.states, mixed, rows_max, interrupt, called)
+        inputs = self._inputs(batch, plan, ids_T, hidden_TD)
+        with active_step(attention), active_recurrence(recurrence):
+            output = self._forward(inputs, wanted, rows_R)
+        self._calls.check(called)
+        self._tile_sizes = plan.batch.tile_sizes
+        return output
 
-    def _recurrence(self, batch: Batch, attention: AttentionStep) -> RecurrentStep:
-        """The mixers' part of a step; its calls are noted among those of attention."""
+    def _recurrent(self, batch: Batch) -> list[RecurrentSpan]:
         spans, row = [], 0
         for span in batch.spans if self._mixers else ():
             slot = self.states.take(span.request_id)
             spans.append(RecurrentSpan(row, span.tokens, slot, span.start > 0))
             row += span.tokens
-        rows_max = self.decode_rows_max or DECODE_ROWS_TOGETHER[self.device.type]
-        return RecurrentStep(
-            spans,
-            self.states,
-            self.device,
-            rows_max,
-            attention.before_attention,
-            attention.layers_called,
-        )
+        return spans
 
-    def _check_layers(self, called: list[int]) -> None:
-        if self._calls is None:
-            self._refuse_silent_layers(called)
-            self._calls = called
-        elif called != self._calls:
-            raise UnsupportedModelError(
-                f"{self.description.name} ({self.description.model_type}) cannot be served: "
-                "its layers do not keep KV or states in the same order in every step"
-            )
+    def _ids(self, batch: Batch, token_ids: Sequence[int] | None) -> Sequence[int]:
+        """Token ids where the stage reads them."""
+        if not self.is_head and not self.takes_token_ids:
+            return ()
+        if token_ids is None or len(token_ids) != batch.tokens:
+            raise StageError(f"batch {batch.batch_id}: {batch.tokens} token ids are needed")
+        if min(token_ids) < 0 or max(token_ids) >= self.description.vocabulary_size:
+            raise StageError(f"batch {batch.batch_id}: a token id is not in the vocabulary")
+        return token_ids
 
-    def _refuse_silent_layers(self, called: list[int]) -> None:
-        config = self.model.config
-        kinds = getattr(config, "layers_block_type", None) or getattr(config, "layer_types", None)
-        silent = [
-            layer
-            for layer in self.layers
-            if layer not in called and not (kinds and kinds[layer] in LAYERS_WITHOUT_MIXER)
-        ]
-        if silent or not set(called) <= set(self.layers):
-            raise UnsupportedModelError(
-                f"{self.description.name} ({self.description.model_type}) cannot be served: "
-                f"layer {silent[0] if silent else min(called)} keeps neither KV nor a state that "
-                "stages know (a recurrent state in the module itself, for example); "
-                "choose a model of ordinary attention layers"
-            )
+    def _inputs(
+        self, batch: Batch, plan: StepPlan, ids_T: torch.Tensor, hidden_TD: torch.Tensor | None
+    ) -> dict[str, Any]:
+        inputs = {"position_ids": plan.positions_T[None]}
+        if self.is_head:
+            return inputs | {"input_ids": ids_T[None]}
+        if hidden_TD is None or hidden_TD.shape != (batch.tokens, self.hidden_size):
+            raise StageError(f"batch {batch.batch_id}: {batch.tokens} hidden rows are needed")
+        inputs["inputs_embeds"] = self._transfers.rows_in(hidden_TD, self.dtype)[None]
+        if self.takes_token_ids:
+            inputs["per_layer_inputs"] = token_inputs(self.model, ids_T)
+        return inputs
+
+    def _forward(
+        self, inputs: dict[str, Any], wanted: TailRows, rows_R: torch.Tensor
+    ) -> StepOutput:
+        if self.is_tail and wanted.rows:
+            logits_RW = self.model(**inputs, use_cache=False, logits_to_keep=rows_R).logits[0]
+            read = self._transfers.read
+            return StepOutput(None, *wanted.results(logits_RW, self._histories, read))
+        hidden_TD = self.model.get_decoder()(**inputs, use_cache=False).last_hidden_state[0]
+        return StepOutput(None if self.is_tail else self._transfers.rows_out(hidden_TD))
 
     def _try_with(self, cache: Cache | None = None) -> None:
         """Run the decoder once, with a cache or without, over a few rows of one request."""
@@ -384,9 +366,8 @@ class StageExecutor:
         batch = Batch(0, BatchClass.PREFILL, 0, (Span(WARM_UP_REQUEST_ID, 0, tokens, False),))
         hidden = torch.zeros(tokens, self.hidden_size, dtype=self.dtype)
         with torch.inference_mode():
-            plan = plan_step(batch, kv, self.device)
-            inputs = self._inputs(batch, [0] * tokens, hidden)
-            inputs["position_ids"] = plan.positions_T[None]
+            plan = plan_step(batch, kv, self.device, [[0] * tokens])
+            inputs = self._inputs(batch, plan, plan.beside[0], hidden)
             step = AttentionStep(plan, KvPool(BLOCK_TOKENS), latents=self._latents)
             with active_step(step):
                 self.model.get_decoder()(

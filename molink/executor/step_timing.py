@@ -114,16 +114,10 @@ class StepTimer:
             token_ids = [TOKEN_ID] * batch.tokens
         if not self.stage.is_head:
             shape = (batch.tokens, self.stage.hidden_size)
-            hidden_TD = torch.ones(shape, dtype=self.stage.dtype, device=self.stage.device)
-        self._wait_for_device()
+            hidden_TD = torch.ones(shape, dtype=self.stage.dtype)
         start = time.perf_counter()
         self.stage.step(batch, token_ids, hidden_TD)
-        self._wait_for_device()
         return time.perf_counter() - start
-
-    def _wait_for_device(self) -> None:
-        if self.stage.device.type == "cuda":
-            torch.cuda.synchronize(self.stage.device)
 
 
 def _pieces(start: int, end: int) -> Iterator[tuple[int, int]]:

@@ -153,8 +153,11 @@ class StageLoop:
         rows_TD = self._input_rows(run.pieces)
         check_received(rows_TD, self.executor.dtype)
         output = computed(self.executor, StepInputs(run.batch, token_ids, rows_TD), interrupt)
-        started += self._interrupted_s
         now, rate = time.monotonic(), self.links.next_rate_bytes_per_s
+        if output.computed_s is None:
+            started += self._interrupted_s
+        else:  # A card knows what of the time was this step's.
+            started = now - output.computed_s
         self._pass_on(self.core.computed(run, now - started, rate, now), output)
         now = time.monotonic()
         self.core.finished(run, now - started, now)

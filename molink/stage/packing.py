@@ -43,11 +43,10 @@ class Packing:
     """On the way out, since the start, over all codecs."""
 
     def pack(self, hidden_TD: torch.Tensor, codec: str) -> tuple[TensorHeader, bytes | memoryview]:
-        """Header and packed bytes of [T, D]."""
-        hidden_TD = hidden_TD.detach().to("cpu")  # Waits for a GPU's step, which is not packing.
+        """Header and packed bytes of [T, D] on the host."""
         check_sent(hidden_TD)
         started = time.monotonic()
-        hidden_TD = hidden_TD.contiguous()
+        hidden_TD = hidden_TD.detach().contiguous()
         rows, width = hidden_TD.shape
         header = TensorHeader(_NAMES[hidden_TD.dtype], rows, width, codec)
         buffer = encode(codec, header, hidden_TD.view(torch.uint8).numpy().data.cast("B"))

@@ -52,6 +52,7 @@ class EchoTail:
     dtype = torch.float32
     kv: SimpleNamespace = field(default_factory=lambda: SimpleNamespace(tokens_used=0))
     rows: list[torch.Tensor] = field(default_factory=list)
+    computed_s: float | None = None
     in_prefill: threading.Event = field(default_factory=threading.Event)
 
     def step(self, batch, token_ids, hidden_TD, interrupt=None):
@@ -60,7 +61,7 @@ class EchoTail:
             while not self.rows:
                 interrupt()
         self.rows.append(hidden_TD)
-        return StepOutput(None)
+        return StepOutput(None, computed_s=self.computed_s)
 
     def release(self, release):
         self.kv.tokens_used = 0
@@ -254,6 +255,16 @@ def test_decode_that_comes_during_a_prefill_step_does_not_wait_for_its_end(neigh
     assert neighbours.answer().batch_class is BatchClass.DECODE
     assert neighbours.answer().batch_class is BatchClass.PREFILL
     assert [len(rows) for rows in neighbours.executor.rows] == [2, 3]
+    neighbours.end()
+
+
+def test_a_card_says_itself_what_a_step_took(neighbours):
+    neighbours.executor.computed_s = 77.0
+    neighbours.peer.send_next(rows_message("raw"))
+    assert neighbours.answer().stamps[-1].step_s == 77
+    neighbours.executor.computed_s = None
+    neighbours.peer.send_next(rows_message("raw", 2))
+    assert neighbours.answer().stamps[-1].step_s < ANSWERS_WITHIN_S
     neighbours.end()
 
 

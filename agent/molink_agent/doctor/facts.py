@@ -40,6 +40,8 @@ class TorchAnswer:
     """What it has code for: `sm_86` and so on; empty: it did not say."""
     kernel_problem: str = ""
     """Why Triton could not make kernels for the cards; empty: it could."""
+    pinning_problem: str = ""
+    """Why memory could not be pinned, which cards copy from on their own; empty: it could."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -65,6 +65,10 @@ else:
         except Exception as error:
             answer["problem"] = f"cuda:{index}: {error}"
     if answer["gpus"]:
+        try:
+            torch.empty(2**26, dtype=torch.uint8, pin_memory=True)
+        except Exception as error:
+            answer["pinning_problem"] = str(error)
         import shutil, sysconfig
         from pathlib import Path
         try:
@@ -143,6 +147,7 @@ async def ask_torch(ask: Ask = answer_of) -> TorchAnswer:
             _first_line(answer.get("problem", "")),
             tuple(str(name) for name in answer.get("architectures", ())),
             _first_line(answer.get("kernel_problem", "")),
+            _first_line(answer.get("pinning_problem", "")),
         )
     except (ValueError, IndexError, AttributeError):
         return TorchAnswer(

@@ -37,6 +37,13 @@ COMPILER = (
     "(`sudo apt install gcc python3-dev`)."
 )
 
+MEMORY = "Close programs that take main memory, then start MoLink again."
+
+MEMORY_OF_WSL = (
+    "WSL pins at most half of its memory: in %UserProfile%\\.wslconfig on Windows write [wsl2] and "
+    "below it memory=8GB or more, then run `wsl --shutdown`."
+)
+
 MIRRORED = (
     "In %UserProfile%\\.wslconfig on Windows write [wsl2] and below it networkingMode=mirrored, "
     "then run `wsl --shutdown` (Windows 11 22H2 or newer)."
@@ -97,6 +104,11 @@ def torch(facts: DoctorFacts) -> Finding:
     if answer.kernel_problem:
         slower = f"{found}, slower than it could: {answer.kernel_problem}"
         return warn(name, slower, COMPILER)
+    if answer.pinning_problem:
+        waiting = (
+            f"{found}, but waits for copies: no memory can be pinned ({answer.pinning_problem})"
+        )
+        return warn(name, waiting, MEMORY_OF_WSL if facts.wsl else MEMORY)
     return ok(name, found)
 
 

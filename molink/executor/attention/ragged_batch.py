@@ -17,15 +17,16 @@ begin: rows then see all of them, as they do where another machine holds the beg
 Shapes: S spans, B blocks of the longest table, P tiles, M rows whose parts are merged.
 """
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import accumulate
+from itertools import accumulate, islice
 from typing import Any
 
 import numpy as np
 import torch
 
+from molink.executor.cards.streams import host_memory
 from molink_scheduler.kv.blocks import BLOCK_TOKENS, blocks_for
 
 __all__ = [
@@ -37,6 +38,7 @@ __all__ = [
     "TileRows",
     "Tiles",
     "host_geometry",
+    "host_tiles",
     "uploaded",
 ]
 
@@ -108,6 +110,12 @@ class SplitTiles:
     """Rows of the batch whose parts are merged."""
     many: Tiles
 
+    @classmethod
+    def of(cls, sent: Iterator[torch.Tensor]) -> "SplitTiles":
+        """What `host_tiles` made, the next six of what was sent to the device."""
+        few_span, few_row, part_P, merged_M, many_span, many_row = islice(sent, 6)
+        return cls(Tiles(few_span, few_row), part_P, merged_M, Tiles(many_span, many_row))
+
 
 @dataclass(frozen=True)
 class RaggedBatch:
@@ -140,6 +148,11 @@ class RaggedBatch:
         """Whether any span has several rows."""
         return any(span.rows > 1 for span in self.spans)
 
+    @property
+    def tile_sizes(self) -> tuple[TileRows, ...]:
+        """Sizes of the tiles into which it has been cut."""
+        return tuple(key for key in self._shared if isinstance(key, TileRows))
+
     def once(self, key: Hashable, make: Callable[[], Any]) -> Any:
         """Return what `make` made, once for each `key`: tiles and masks are alike in all layers."""
         made = self._shared.get(key)
@@ -164,27 +177,12 @@ class RaggedBatch:
 
     def tiles(self, size: TileRows) -> SplitTiles:
         """The batch cut into tiles of this size."""
-        tiles: SplitTiles = self.once(size, lambda: self._cut(size))
-        return tiles
 
-    def _cut(self, size: TileRows) -> SplitTiles:
-        few: list[tuple[int, int]] = []
-        many: list[tuple[int, int]] = []
-        parts: list[int] = []
-        merged: list[int] = []
-        for number, span in enumerate(self.spans):
-            if span.rows > FEW_SPAN_ROWS:
-                many += [(number, row) for row in range(0, span.rows, size.many)]
-                continue
-            for row in range(0, span.rows, size.few):
-                few.append((number, row))
-                parts.append(len(merged) + row)
-            merged += range(span.row, span.row + span.rows)
-        lists = [*_columns(few), parts, merged, *_columns(many)]
-        few_span, few_row, part_P, merged_M, many_span, many_row = uploaded(
-            [np.array(numbers, np.int32) for numbers in lists], self.row_S.device
-        )
-        return SplitTiles(Tiles(few_span, few_row), part_P, merged_M, Tiles(many_span, many_row))
+        def cut() -> SplitTiles:
+            return SplitTiles.of(iter(uploaded(host_tiles(self.spans, size), self.row_S.device)))
+
+        tiles: SplitTiles = self.once(size, cut)
+        return tiles
 
 
 def host_geometry(spans: Sequence[RaggedSpan]) -> list[np.ndarray]:
@@ -197,10 +195,28 @@ def host_geometry(spans: Sequence[RaggedSpan]) -> list[np.ndarray]:
     return [*columns, blocks_SB]
 
 
+def host_tiles(spans: Sequence[RaggedSpan], size: TileRows) -> list[np.ndarray]:
+    """Tiles of the spans, as `SplitTiles.of` takes them from the device."""
+    few: list[tuple[int, int]] = []
+    many: list[tuple[int, int]] = []
+    parts: list[int] = []
+    merged: list[int] = []
+    for number, span in enumerate(spans):
+        if span.rows > FEW_SPAN_ROWS:
+            many += [(number, row) for row in range(0, span.rows, size.many)]
+            continue
+        for row in range(0, span.rows, size.few):
+            few.append((number, row))
+            parts.append(len(merged) + row)
+        merged += range(span.row, span.row + span.rows)
+    lists = [*_columns(few), parts, merged, *_columns(many)]
+    return [np.array(numbers, np.int32) for numbers in lists]
+
+
 def uploaded(arrays: Sequence[np.ndarray], device: torch.device) -> list[torch.Tensor]:
     """The int32 arrays on the device, in one copy that nothing waits for."""
     ends = list(accumulate(array.size for array in arrays))
-    on_host = torch.empty(ends[-1], dtype=torch.int32, pin_memory=device.type == "cuda")
+    on_host = host_memory(device.type).empty((ends[-1],), torch.int32)
     np.concatenate([array.ravel() for array in arrays], out=on_host.numpy())
     on_device = on_host.to(device, non_blocking=True)
     return [

@@ -76,11 +76,13 @@ def _joined(parts: Sequence[StepOutput]) -> StepOutput:
     """The output of a step that was computed in parts."""
     rows = [part.hidden_TD for part in parts if part.hidden_TD is not None]
     ids = [part.token_ids for part in parts if part.token_ids is not None]
+    times_s = [part.computed_s for part in parts if part.computed_s is not None]
     return StepOutput(
         torch.cat(rows) if rows else None,
         tuple(token for part in parts for token in part.drawn),
         tuple(score for part in parts for score in part.scores),
         tuple(token for part in ids for token in part) if ids else None,
+        sum(times_s) if times_s else None,
     )
 
 

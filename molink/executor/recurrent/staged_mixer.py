@@ -26,7 +26,7 @@ import torch
 from torch import nn
 from transformers.cache_utils import LinearAttentionLayer
 
-from molink.executor.recurrent.state_pool import StatePool
+from molink.executor.recurrent.state_pool import Slots, StatePool
 
 __all__ = [
     "MixerCache",
@@ -35,6 +35,7 @@ __all__ = [
     "RecurrentStep",
     "StagedMixer",
     "active_recurrence",
+    "decode_index",
 ]
 
 CHUNK_MAX = 64
@@ -53,6 +54,17 @@ class RecurrentSpan:
     has_state: bool
     """Whether rows of the request have been computed before."""
 
+    @property
+    def is_decode(self) -> bool:
+        """Whether it is the next row of a request that has a state."""
+        return self.has_state and self.tokens == 1
+
+
+def decode_index(spans: Sequence[RecurrentSpan]) -> list[int]:
+    """Rows and then slots of the spans that are decode rows."""
+    decodes = [span for span in spans if span.is_decode]
+    return [*(span.row for span in decodes), *(span.slot for span in decodes)]
+
 
 @dataclass(frozen=True, slots=True)
 class MixerCall:
@@ -60,7 +72,7 @@ class MixerCall:
 
     rows: slice | torch.Tensor
     """Of one sequence: a slice. Of decode rows: their index [B]."""
-    slots: tuple[int, ...]
+    slots: Slots
     has_state: bool
 
     def of(self, value_1T: torch.Tensor) -> torch.Tensor:
@@ -76,7 +88,8 @@ class RecurrentStep:
 
     spans: Sequence[RecurrentSpan]
     pool: StatePool
-    device: torch.device
+    decode_index: torch.Tensor
+    """What `decode_index` says of the spans, on the device."""
     decode_rows_max: int
     """Decode rows that share a call."""
     before_mixer: Callable[[], None] | None = None
@@ -92,20 +105,21 @@ class RecurrentStep:
     def calls(self, continues: bool) -> list[MixerCall]:
         """The calls that compute all rows, for a mixer that `continues` in mid-prompt or not."""
         if continues not in self._calls:
-            decodes = [span for span in self.spans if span.has_state and span.tokens == 1]
-            others = [span for span in self.spans if not (span.has_state and span.tokens == 1)]
+            decodes = [span for span in self.spans if span.is_decode]
+            others = [span for span in self.spans if not span.is_decode]
             calls = [call for span in others for call in _span_calls(span, continues)]
             self._calls[continues] = [*self._decode_calls(decodes), *calls]
         return self._calls[continues]
 
     def _decode_calls(self, decodes: Sequence[RecurrentSpan]) -> Iterator[MixerCall]:
-        for first in range(0, len(decodes), self.decode_rows_max):
-            group = decodes[first : first + self.decode_rows_max]
-            if len(group) == 1:
-                yield from _span_calls(group[0], True)
-            else:
-                rows = torch.tensor([span.row for span in group], device=self.device)
-                yield MixerCall(rows, tuple(span.slot for span in group), True)
+        count = len(decodes)
+        for first in range(0, count, self.decode_rows_max):
+            end = min(first + self.decode_rows_max, count)
+            if end - first == 1:
+                yield from _span_calls(decodes[first], True)
+                continue
+            rows_R = self.decode_index[first:end]
+            yield MixerCall(rows_R, self.decode_index[count + first : count + end], True)
 
 
 def _span_calls(span: RecurrentSpan, continues: bool) -> Iterator[MixerCall]:

@@ -20,7 +20,10 @@ from transformers.cache_utils import LinearAttentionLayer
 from molink.executor.attention.kv_rows import zero_pages
 from molink_scheduler.kv.blocks import OutOfBlocks
 
-__all__ = ["StateKey", "StatePool"]
+__all__ = ["Slots", "StateKey", "StatePool"]
+
+Slots = Sequence[int] | torch.Tensor
+"""Of several requests also as a tensor on the pool's device, so that nothing is sent there."""
 
 StateKey = tuple[str, int]
 """Which state of a layer: "conv" or "recurrent", and its number where a layer has several."""
@@ -74,7 +77,7 @@ class StatePool:
             pool.layers[index] = {key: _zeros(slots, like) for key, like in tensors.items()}
         return pool
 
-    def load(self, layer: int, states_count: int, slots: Sequence[int]) -> LinearAttentionLayer:
+    def load(self, layer: int, states_count: int, slots: Slots) -> LinearAttentionLayer:
         """The library's cache layer with these requests' states: views where it is one request,
         so that the mixer writes straight into the pool."""
         cached: Any = LinearAttentionLayer(number_of_states=states_count)
@@ -88,14 +91,14 @@ class StatePool:
                 cached.conv_kernel_size[number] = state.shape[-1]
         return cached
 
-    def store(self, layer: int, cached: Any, slots: Sequence[int]) -> None:
+    def store(self, layer: int, cached: Any, slots: Slots) -> None:
         """Keep what a mixer left in the library's cache layer, [B, ...] of each state."""
         for kind in KINDS:
             for number, state in getattr(cached, f"{kind}_states").items():
                 if state is not None:
                     self._store((kind, number), layer, state, slots)
 
-    def _store(self, key: StateKey, layer: int, state: torch.Tensor, slots: Sequence[int]) -> None:
+    def _store(self, key: StateKey, layer: int, state: torch.Tensor, slots: Slots) -> None:
         tensors = self.layers.setdefault(layer, {})
         if key not in tensors:
             tensors[key] = _zeros(self.slots, state)
@@ -106,8 +109,8 @@ class StatePool:
             pool[slots[0]] = state[0]
 
 
-def _index(slots: Sequence[int], pool: torch.Tensor) -> torch.Tensor:
-    return torch.tensor(slots, device=pool.device)
+def _index(slots: Slots, pool: torch.Tensor) -> torch.Tensor:
+    return torch.as_tensor(slots, device=pool.device)
 
 
 def _zeros(slots: int, like: torch.Tensor) -> torch.Tensor:

@@ -83,6 +83,7 @@ def test_under_wsl_the_driver_belongs_to_windows():
         ({"torch": TorchAnswer(problem="torch cannot be imported")}, Result.FAIL),
         ({"torch": TorchAnswer("2.9.0+cpu")}, Result.FAIL),
         ({"torch": replace(TORCH, kernel_problem="there is no C compiler")}, Result.WARN),
+        ({"torch": replace(TORCH, pinning_problem="out of memory")}, Result.WARN),
         ({"torch": TorchAnswer("2.9.0+cpu"), "gpus": NO_GPU}, Result.OK),
         ({"torch": TorchAnswer("2.9.0+cpu"), "limits": Limits(device="cpu")}, Result.OK),
         ({"torch": replace(TORCH, gpus=(), problem="no kernel image")}, Result.FAIL),
@@ -90,6 +91,13 @@ def test_under_wsl_the_driver_belongs_to_windows():
 )
 def test_torch(changes, result):
     assert judged(hardware.torch, **changes) is result
+
+
+def test_a_card_that_waits_for_copies_is_told_of_memory():
+    facts = replace(GOOD, torch=replace(TORCH, pinning_problem="out of memory"))
+    assert "can be pinned (out of memory)" in hardware.torch(facts).found
+    assert ".wslconfig" not in hardware.torch(facts).remedy
+    assert ".wslconfig" in hardware.torch(replace(facts, wsl=Wsl(2, "mirrored"))).remedy
 
 
 RTX_50 = GpuReport((replace(CARD, name="RTX 5070", capability=(12, 0)),), "575.51", (12, 9))

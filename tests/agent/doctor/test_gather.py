@@ -64,8 +64,9 @@ async def test_torch_s_answer_is_read():
 
 async def test_why_no_kernels_can_be_made_is_read():
     said = {"version": "2.9.0", "gpus": ["RTX"], "kernel_problem": "there is no C compiler\nmore"}
-    answer = await ask_torch(saying(json.dumps(said)))
+    answer = await ask_torch(saying(json.dumps(said | {"pinning_problem": "CUDA error\nadvice"})))
     assert (answer.problem, answer.kernel_problem) == ("", "there is no C compiler")
+    assert answer.pinning_problem == "CUDA error"
 
 
 @pytest.mark.parametrize("said", ["", "Killed", "[]", "{", "3"])

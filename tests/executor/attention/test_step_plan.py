@@ -2,10 +2,13 @@
 
 from random import Random
 
+import numpy as np
 import pytest
 import torch
 
-from molink.executor.attention.step_plan import plan_step
+from molink.executor.attention import ragged_batch, step_plan
+from molink.executor.attention.ragged_batch import RaggedSpan, TileRows
+from molink.executor.attention.step_plan import StepPlan, plan_step
 from molink_scheduler.batch import Batch, BatchClass, Span
 from molink_scheduler.kv.blocks import BLOCK_TOKENS, KvBlocks
 
@@ -48,3 +51,24 @@ def test_all_tensors_are_parts_of_one_upload(seed):
         for position in range(span.start, span.end)
     ]
     assert list(zip(plan.positions_T.tolist(), plan.slots_T.tolist(), strict=True)) == wanted
+
+
+def test_tiles_that_layers_will_ask_for_go_up_with_the_rest(monkeypatch):
+    spans = (RaggedSpan(0, 1, 40, 41, (3, 1, 2)), RaggedSpan(1, 20, 0, 20, (4, 5)))
+    sizes = (TileRows(4, 16), TileRows(2, 8))
+    fresh = StepPlan.of(spans, CPU).batch
+    uploads = []
+    plain = step_plan.uploaded
+    monkeypatch.setattr(step_plan, "uploaded", lambda *given: uploads.append(0) or plain(*given))
+    monkeypatch.setattr(ragged_batch, "uploaded", lambda *given: uploads.append(1))
+    plan = StepPlan.of(spans, CPU, [[7, 8], (), np.array([9])], sizes)
+    assert [numbers.tolist() for numbers in plan.beside] == [[7, 8], [], [9]]
+    assert all(numbers.dtype is torch.int64 for numbers in plan.beside)
+    given = [plan.batch.tiles(size) for size in sizes]
+    assert uploads == [0] and plan.batch.tile_sizes == sizes
+    monkeypatch.undo()
+    for tiles, wanted in zip(given, map(fresh.tiles, sizes), strict=True):
+        for one, other in ((tiles.few, wanted.few), (tiles.many, wanted.many)):
+            assert torch.equal(one.span_P, other.span_P) and torch.equal(one.row_P, other.row_P)
+        assert torch.equal(tiles.part_P, wanted.part_P)
+        assert torch.equal(tiles.merged_M, wanted.merged_M)

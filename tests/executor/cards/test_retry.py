@@ -31,18 +31,18 @@ def checkpoint(tmp_path_factory):
 @pytest.fixture
 def full_above(monkeypatch):
     """Let steps of more rows than this run out of memory, after they have written their KV."""
-    forward = StageExecutor._forward
+    computed = StageExecutor._computed
     failed: list[int] = []
 
     def above(rows_max: int) -> list[int]:
         def failing(stage, step, *inputs):
-            output = forward(stage, step, *inputs)
+            output = computed(stage, step, *inputs)
             if step.tokens > rows_max:
                 failed.append(step.tokens)
                 raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
             return output
 
-        monkeypatch.setattr(StageExecutor, "_forward", failing)
+        monkeypatch.setattr(StageExecutor, "_computed", failing)
         return failed
 
     return above

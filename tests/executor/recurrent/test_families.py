@@ -66,8 +66,11 @@ def oldest_column_lost(monkeypatch) -> None:
 
 def slots_swapped(monkeypatch) -> None:
     plain = StatePool.store
-    swapped = lambda self, layer, cached, slots: plain(self, layer, cached, slots[::-1])  # noqa: E731
-    monkeypatch.setattr(StatePool, "store", swapped)
+
+    def store(self, layer, cached, slots):
+        plain(self, layer, cached, list(slots)[::-1])
+
+    monkeypatch.setattr(StatePool, "store", store)
 
 
 def decode_not_stored(monkeypatch) -> None:

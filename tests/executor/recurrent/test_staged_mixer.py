@@ -20,6 +20,7 @@ from molink.executor.recurrent.staged_mixer import (
     RecurrentSpan,
     RecurrentStep,
     active_recurrence,
+    decode_index,
 )
 from molink.executor.recurrent.state_pool import StatePool
 from tests.executor.recurrent.hybrids import plain_config
@@ -71,7 +72,7 @@ def step(pool: StatePool, spans: list[tuple[int, int, bool]], rows_max: int) -> 
     for request, tokens, has_state in spans:
         places.append(RecurrentSpan(row, tokens, pool.take(request), has_state))
         row += tokens
-    return RecurrentStep(places, pool, torch.device("cpu"), rows_max)
+    return RecurrentStep(places, pool, torch.tensor(decode_index(places)), rows_max)
 
 
 def staged_outputs(model: Model, rows_max: int, hoisted: bool) -> dict[int, torch.Tensor]:

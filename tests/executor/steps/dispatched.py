@@ -79,8 +79,12 @@ class HostReads(_Watching):
     def __init__(self) -> None:
         super().__init__()
         self.places: list[str] = []
+        self.sent: list[str] = []
+        """Places at which numbers of the host are sent to the device."""
 
     def seen(self, name: str, function: Any, args: Any, kwargs: Any) -> Any:
+        if name == "_to_copy" and args[0].is_cpu and kwargs.get("device") == torch.device("meta"):
+            self.sent.append(_place())
         from_meta = bool(args) and isinstance(args[0], torch.Tensor) and args[0].is_meta
         if from_meta and name == "_local_scalar_dense":
             self.places.append(_place())

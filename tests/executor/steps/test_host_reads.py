@@ -20,8 +20,30 @@ def test_a_step_reads_at_most_once(name, place):
         with HostReads() as reads:
             output = step()
         assert len(reads.places) == READS[place], reads.places
-        assert all("sampling/copies.py" in where for where in reads.places)
+        assert all("cards/transfers.py" in where for where in reads.places)
         assert len(output.drawn) == (3 if place == "tail" else 0)
+
+
+SENT = {
+    "head": ["on_host.to(device"],
+    "middle": ["on_host.to(device", "hidden_TD.to(self.device"],
+    "tail": ["on_host.to(device", "hidden_TD.to(self.device", *["numbers.to(device"] * 2],
+}
+"""Geometry, token ids and all other indices at once; rows; on a tail what requests ask for, changes
+of logits and settings of draws."""
+
+
+@pytest.mark.parametrize("name", ["llama", "gpt_oss", "gemma4_text"])
+@pytest.mark.parametrize("place", PARTS)
+def test_a_step_sends_its_indices_at_once(name, place, monkeypatch):
+    stage = meta_stage(name, PARTS[place], LAYERS)
+    for function in ("tensor", "as_tensor"):  # Torch gives them a meta tensor without a copy.
+        monkeypatch.delattr(torch, function)
+    with HostReads() as reads:
+        prompts(stage, 3, 20)
+    places = [where.partition(": ")[2] for where in reads.sent]
+    assert len(places) == len(SENT[place])
+    assert all(text in where for text, where in zip(SENT[place], places, strict=True))
 
 
 def test_a_read_is_seen_where_it_happens():

@@ -29,7 +29,12 @@ from molink.executor.cpu.packed_linear import pack
 from molink.executor.recurrent.finding import stage_mixers
 from molink.executor.recurrent.library_mixers import settle_mixers
 from molink.executor.recurrent.projections import hoist
-from molink.executor.recurrent.staged_mixer import RecurrentSpan, RecurrentStep, active_recurrence
+from molink.executor.recurrent.staged_mixer import (
+    RecurrentSpan,
+    RecurrentStep,
+    active_recurrence,
+    decode_index,
+)
 from molink.executor.recurrent.state_pool import StatePool
 from tools.experiments.harness.experiment import experiment, markdown_table, show, write_report
 
@@ -152,7 +157,7 @@ def _step(
     for slot, rows in spans:
         places.append(RecurrentSpan(row, rows, slot, has_state))
         row += rows
-    return RecurrentStep(places, pool, torch.device("cpu"), rows_max)
+    return RecurrentStep(places, pool, torch.tensor(decode_index(places)), rows_max)
 
 
 def _pack(mixer: Any) -> None:

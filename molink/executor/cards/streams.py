@@ -1,0 +1,94 @@
+"""Streams of one card, and the host memory that it copies from and to on its own.
+
+A card works through a *stream* in order, and through several side by side; an *event* stands in a
+stream and is done when all before it is. A copy that the host need not wait for wants *pinned*
+memory, which the system leaves where it is. Under WSL little of it can be had, and at times none:
+then memory is taken as it comes, copies wait, and the log says so.
+
+Nothing is decided here: `transfers` says what waits for what, and its tests put streams of their
+own in this place. No card has run these lines.
+"""
+
+import logging
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any
+
+import torch
+
+__all__ = ["CardStreams", "HostMemory", "host_memory"]
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class CardStreams:
+    """Streams of a graphics card: one that computes, and one for copies each way."""
+
+    device: torch.device
+    to_card: Any = field(init=False)
+    to_host: Any = field(init=False)
+
+    def __post_init__(self) -> None:
+        stream: Any = torch.cuda.Stream
+        self.to_card, self.to_host = stream(self.device), stream(self.device)
+
+    @property
+    def computing(self) -> Any:
+        """The one that operations of this thread are launched into."""
+        return torch.cuda.current_stream(self.device)
+
+    def empty(self, shape: torch.Size, dtype: torch.dtype, stream: Any) -> torch.Tensor:
+        """Memory of the card that `stream` may write at once."""
+        with torch.cuda.stream(stream):
+            return torch.empty(shape, dtype=dtype, device=self.device)
+
+    def copy(self, source: torch.Tensor, target: torch.Tensor, stream: Any) -> None:
+        """Launch a copy; the host does not wait."""
+        with torch.cuda.stream(stream):
+            target.copy_(source, non_blocking=True)
+
+    def record(self, stream: Any) -> Any:
+        """An event behind all that was launched into the stream. Who waits for it sleeps, where
+        torch's default burns a core of the owner's."""
+        made: Any = torch.cuda.Event
+        event = made(enable_timing=True, blocking=True)
+        stream.record_event(event)
+        return event
+
+    def hold(self, stream: Any, event: Any) -> None:
+        """Let what is launched into the stream from now on wait for the event."""
+        stream.wait_event(event)
+
+    def keep(self, tensor: torch.Tensor, stream: Any) -> None:
+        """Give the tensor's memory to nobody before the stream has done what it was told so far,
+        whoever drops it."""
+        tensor.record_stream(stream)
+
+
+# -- memory of the host ---------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class HostMemory:
+    """Host memory of this process that numbers are copied from and to."""
+
+    pins: bool
+    refusal: str | None = None
+    """Why it could not be pinned; None: it could, or nobody wants it to be."""
+
+    def empty(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+        """Memory that a card copies without anybody waiting, as long as the system gives any."""
+        if self.pins:
+            try:
+                return torch.empty(shape, dtype=dtype, pin_memory=True)
+            except RuntimeError as error:
+                self.pins, self.refusal = False, str(error).partition("\n")[0]
+                log.warning("copies to the card wait: no memory can be pinned: %s", self.refusal)
+        return torch.empty(shape, dtype=dtype)
+
+
+@cache
+def host_memory(kind: str) -> HostMemory:
+    """The process's host memory for devices of a kind: only a card ("cuda") wants it pinned."""
+    return HostMemory(pins=kind == "cuda")
