@@ -10,7 +10,7 @@ from aiohttp.test_utils import TestClient, TestServer
 
 from molink.api.page.ring_view import ring_view
 from molink.api.page.routes import RING_FRESH_S, add_page_routes
-from tests.golden.values_rings import cluster_of_agents, cluster_without_rings
+from tests.golden.values_cluster import cluster_of_agents, cluster_without_rings
 
 
 def test_only_what_is_named_is_let_through():
