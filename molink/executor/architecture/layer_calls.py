@@ -36,7 +36,7 @@ class LayerCalls:
             self._first = called
         elif called != self._first:
             raise UnsupportedModelError(
-                f"{self._sentence}: "
+                f"{self._model} cannot be served: "
                 "its layers do not keep KV or states in the same order in every step"
             )
 
@@ -50,12 +50,12 @@ class LayerCalls:
         ]
         if silent or not set(called) <= set(self.layers):
             raise UnsupportedModelError(
-                f"{self._sentence}: "
+                f"{self._model} cannot be served: "
                 f"layer {silent[0] if silent else min(called)} keeps neither KV nor a state that "
                 "stages know (a recurrent state in the module itself, for example); "
                 "choose a model of ordinary attention layers"
             )
 
     @property
-    def _sentence(self) -> str:
-        return f"{self.description.name} ({self.description.model_type}) cannot be served"
+    def _model(self) -> str:
+        return f"{self.description.name} ({self.description.model_type})"
