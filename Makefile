@@ -2,9 +2,10 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+DEVICE ?= cuda:0
 STAMP := $(VENV)/.installed
 
-.PHONY: venv test lint types contracts tests pages docs models families formats fuzz lock sbom demo clean
+.PHONY: venv test lint types contracts tests pages docs models families formats gpu fuzz lock sbom demo clean
 
 venv: $(STAMP)
 
@@ -49,6 +50,11 @@ families: venv
 # Every format of quantized weights in four architectures, and their table in the page; a quarter of an hour.
 formats: venv
 	$(BIN)/python -m pytest -m formats --page docs/benchmarks/quantized.md tests/end_to_end/sweeps
+
+# Ten minutes with a graphics card, and their figures in the page: make gpu DEVICE=cuda:1
+gpu: venv
+	$(BIN)/python -m tools.experiments.cards.ten_minutes --out build/gpu --device $(DEVICE) \
+		--page docs/benchmarks/gpu.md
 
 # Hours; FUZZ names decoders and options: make fuzz FUZZ="wire-message --runs 10000"
 fuzz: venv

@@ -7,6 +7,7 @@ import re
 
 NOT_RUN = {
     r"make test": "this suite itself",
+    r"make gpu( DEVICE=cuda:1)?": "a graphics card; tests/experiments/cards runs it in small",
     r"make fuzz": "hours; tests/fuzz runs it with fewer",
     r"sh deploy/install\.sh( --torch cpu| --uninstall --purge)?": "downloads gigabytes; "
     "tests/deploy/test_install.py runs the script with small wheels",

@@ -11,7 +11,7 @@ so a failure is seen again with `--first`.
 
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -22,6 +22,7 @@ import torch
 from molink.errors import UserError
 from molink.executor.attention.ragged_batch import RaggedSpan
 from molink.executor.cuda.attention_kind import Tiling
+from tools.experiments.cards.figures import Figure
 from tools.experiments.cards.random_batches import BatchSize, RandomBatch, random_batch, written_out
 from tools.experiments.harness.experiment import experiment, markdown_table, show, write_report
 
@@ -84,7 +85,11 @@ def main(out: Path, batches: int, first: int, device: str) -> None:
         if (number + 1 - first) % TOLD_EVERY == 0:
             click.echo(f"{number + 1 - first} of {batches} batches", err=True)
     show(markdown_table(*_table(results)))
-    write_report(out, "attention_check", {"results": [asdict(result) for result in results]})
+    report = {
+        "figures": [asdict(figure) for figure in _figures(results)],
+        "results": [asdict(result) for result in results],
+    }
+    write_report(out, "attention_check", report)
     for wrong in (result for result in results if not result.is_right):
         raise UserError(f"batch {wrong.number} is wrong: {wrong}")
 
@@ -139,6 +144,17 @@ def _largest_difference(got: torch.Tensor, wanted: torch.Tensor) -> float:
     if not torch.equal(torch.isfinite(got), finite):
         return float("inf")
     return float((got - wanted)[finite].abs().max()) if finite.any() else 0.0
+
+
+def _figures(results: Sequence[Checked]) -> Iterator[Figure]:
+    for name in dict.fromkeys(result.dtype for result in results):
+        of = [result for result in results if result.dtype == name]
+        worst, limit = max(result.error for result in of), LIMITS[getattr(torch, name)]
+        yield Figure(f"{name}, largest error", worst, "", 0, limit)
+        of_sums = max(result.log_sum_error for result in of)
+        yield Figure(f"{name}, of log-sum-exp", of_sums, "", 0, LOG_SUM_LIMIT)
+        different = sum(not result.same_alone for result in of)
+        yield Figure(f"{name}, batches with other bits alone", float(different), "", 0, 0)
 
 
 def _table(results: Sequence[Checked]) -> tuple[list[str], list[list[str]]]:

@@ -1,0 +1,92 @@
+"""What does a layer take in a decode step, launched and recorded, by rows, context and placement?
+
+    python -m tools.experiments.cards.decode_steps --out DIR
+
+Layers of an 8B model in bf16. The floor is reading the weights once. Three ways: torch's attention,
+our kernel, both launched operation by operation, and the recorded step where the stage has one.
+Times are whole steps on the host's clock, rows in and out included, over the number of layers.
+"""
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from itertools import product
+from pathlib import Path
+
+import torch
+
+from molink.executor.cuda.attention_choice import AttentionChoice
+from molink.executor.stage import StageExecutor
+from molink_scheduler.batch import Span
+from tools.experiments.cards.figures import Figure, card_options, keep
+from tools.experiments.cards.stages import EIGHT_B, SMALL, hold, random_stage, run
+from tools.experiments.cards.timing import wall_us
+from tools.experiments.harness.experiment import experiment
+
+__all__ = ["main"]
+
+LAYERS = 4
+
+KV_TOKENS = 16 * 8_192
+"""2 GB with four layers: for every card. What does not fit is left out."""
+
+ROWS, CONTEXTS = (1, 2, 4, 8, 16, 32, 64), (128, 1_024, 8_192)
+PLACEMENTS = {"in one piece": False, "scattered": True}
+
+PREDICTED = {"torch": (0.2, 0.8), "kernel": (0.2, 0.6), "recorded": (0.11, 0.16)}
+"""Milliseconds of a layer on an H200, whose floor is 0.11: up to 16 rows of 1,024 tokens. Launching
+takes the host longer than computing takes the card."""
+
+PREDICTED_UP_TO = (16, 1_024)
+
+Way = Callable[[], None]
+
+
+@experiment
+@card_options
+def main(out: Path, device: str) -> None:
+    """Print milliseconds of a layer."""
+    keep(out, "decode_steps", torch.device(device), _figures(torch.device(device)))
+
+
+def _figures(device: torch.device) -> Iterator[Figure]:
+    if device.type == "cuda":
+        stage = random_stage(EIGHT_B, LAYERS, device, KV_TOKENS)
+        cases = product(ROWS, CONTEXTS, PLACEMENTS)
+    else:
+        stage = random_stage(SMALL, LAYERS, device, 256)
+        cases = product((1, 4), (48,), PLACEMENTS)
+    ways = _ways(stage)
+    for rows, context, placement in cases:
+        if not hold(stage, rows, context, PLACEMENTS[placement]):
+            continue
+        spans = [Span(row, context - 1, context, False) for row in range(rows)]
+        for name, take in ways.items():
+            take()
+            ms = wall_us(partial(run, stage, *spans), device) / LAYERS / 1e3
+            is_predicted = rows <= PREDICTED_UP_TO[0] and context <= PREDICTED_UP_TO[1]
+            bounds = PREDICTED[name] if is_predicted else (None, None)
+            yield Figure(f"{rows} x {context:,}, {placement}, {name}", ms, "ms a layer", *bounds)
+
+
+def _ways(stage: StageExecutor) -> dict[str, Way]:
+    """What makes the stage compute its steps in each way that it knows."""
+    kernels, graphs = stage.attention, getattr(stage, "_graphs", None)
+
+    def taking(attention: AttentionChoice | None, recorded: object) -> Way:
+        def take() -> None:
+            stage.attention = attention
+            if hasattr(stage, "_graphs"):
+                stage._graphs = recorded
+
+        return take
+
+    ways = {"torch": taking(AttentionChoice(stage.device, None), None)}
+    if kernels is not None and kernels.kernels is not None:
+        ways["kernel"] = taking(kernels, None)
+    if graphs is not None:
+        ways["recorded"] = taking(kernels, graphs)
+    return ways
+
+
+if __name__ == "__main__":
+    main()
