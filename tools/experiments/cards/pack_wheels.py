@@ -52,15 +52,19 @@ THERE = (
 
 LINUX = {"sys_platform": "linux", "platform_system": "Linux", "extra": ""}
 
+GLIBC_OLDEST = 5
+OLD_TAGS = ("manylinux2014", "manylinux2010", "manylinux1", "linux")
+"""What wheels for 2.17, 2.12 and 2.5 were called."""
+
 PINNED = re.compile(r"^([A-Za-z0-9_.-]+)==([^\s;]+)(?: *; *([^\\\n]+))?")
 
 
 @experiment
 @click.option("--python", default="3.12", show_default=True, help="Of that machine.")
-@click.option("--platform", default="manylinux_2_28_x86_64", show_default=True)
+@click.option("--glibc", default=31, show_default=True, help="Of 2.N, the system's at most.")
 @click.option("--there", type=click.Path(exists=True, path_type=Path), help="Its `pip freeze`.")
 @click.option("--list", "only_list", is_flag=True, help="Print what would be packed.")
-def main(out: Path, python: str, platform: str, there: Path | None, only_list: bool) -> None:
+def main(out: Path, python: str, glibc: int, there: Path | None, only_list: bool) -> None:
     """Download wheels into OUT and print their number and size."""
     wanted = missing(needed(), {} if there is None else pinned(there.read_text()))
     pins = [f"{name}=={version}" for name, version in wanted.items()]
@@ -69,7 +73,7 @@ def main(out: Path, python: str, platform: str, there: Path | None, only_list: b
         return
     command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps"]
     command += ["--only-binary", ":all:", "--python-version", python, "--dest", str(out)]
-    command += [part for tag in _platforms(platform) for part in ("--platform", tag)]
+    command += [part for tag in _platforms(glibc) for part in ("--platform", tag)]
     if subprocess.run([*command, *pins], check=False).returncode:
         raise UserError("not all wheels were found: what pip said stands above")
     wheels = sorted(out.glob("*.whl"))
@@ -120,18 +124,10 @@ def _least(wanted: dict[str, str]) -> dict[str, Version]:
     return least
 
 
-def _platforms(newest: str) -> list[str]:
-    """Tags that such a system takes, as pip wants them told one by one."""
-    machine = newest.rpartition("_")[2] if newest.endswith("aarch64") else "x86_64"
-    older = (
-        "manylinux_2_27",
-        "manylinux_2_24",
-        "manylinux_2_17",
-        "manylinux2014",
-        "manylinux_2_12",
-    )
-    tags = [f"{tag}_{machine}" for tag in (*older, "manylinux2010", "manylinux_2_5", "manylinux1")]
-    return [newest, *tags, f"linux_{machine}"]
+def _platforms(glibc: int) -> list[str]:
+    """Tags that a PC's system takes, as pip wants them told one by one."""
+    tags = [f"manylinux_2_{minor}" for minor in range(glibc, GLIBC_OLDEST - 1, -1)]
+    return [f"{tag}_x86_64" for tag in (*tags, *OLD_TAGS)]
 
 
 if __name__ == "__main__":

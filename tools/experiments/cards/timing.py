@@ -42,6 +42,7 @@ def device_us(call: Call, device: torch.device) -> float:
         return wall_us(call, device)
     stream: Any = torch.cuda.Stream
     graph, side = torch.cuda.CUDAGraph(), stream(device)
+    wait(device)  # What the call reads may still be made.
     with torch.cuda.stream(side):
         call()  # What is made at a first call is made outside of the graph.
     wait(device)
