@@ -71,7 +71,7 @@ def test_figures_are_written_into_the_page_also_when_a_part_fails(one_part, tmp_
         figures = [vars_of(Figure("layer", value, "ms", 0.1, 1.0)), vars_of(Figure("name", "x"))]
         (folder / "facts.json").write_text(json.dumps({"figures": figures}))
     page = tmp_path / "page.md"
-    page.write_text("<!-- measured by `make gpu` -->\n<!-- end of what was measured -->\n")
+    page.write_text("<!-- make gpu -->\n<!-- end of make gpu -->\n")
     arguments = ["--out", str(tmp_path), "--page", str(page)]
     result = CliRunner().invoke(ten_minutes.main, arguments)
     assert result.exit_code != 0 and "facts took over 30 s" in result.output

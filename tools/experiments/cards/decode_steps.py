@@ -4,9 +4,12 @@
 
 Layers of an 8B model in bf16. The floor is reading the weights once. Three ways: torch's attention,
 our kernel, both launched operation by operation, and the recorded step where the stage has one.
-Times are whole steps on the host's clock, rows in and out included, over the number of layers.
+Times are whole steps on the host's clock, rows in and out included, over the number of layers. The
+last is of one row after 30 ms without a step, as a user alone has it: clocks of an idle card fall.
 """
 
+import statistics
+import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import product
@@ -29,7 +32,8 @@ LAYERS = 4
 KV_TOKENS = 16 * 8_192
 """2 GB with four layers: for every card. What does not fit is left out."""
 
-ROWS, CONTEXTS = (1, 2, 4, 8, 16, 32, 64), (128, 1_024, 8_192)
+ROWS: tuple[int, ...] = (1, 2, 4, 8, 16, 32, 64)
+CONTEXTS: tuple[int, ...] = (128, 1_024, 8_192)
 PLACEMENTS = {"in one piece": False, "scattered": True}
 
 PREDICTED = {"torch": (0.2, 0.8), "kernel": (0.2, 0.6), "recorded": (0.11, 0.16)}
@@ -37,6 +41,8 @@ PREDICTED = {"torch": (0.2, 0.8), "kernel": (0.2, 0.6), "recorded": (0.11, 0.16)
 takes the host longer than computing takes the card."""
 
 PREDICTED_UP_TO = (16, 1_024)
+
+IDLE_S, IDLE_REPEATS = 0.03, 5
 
 Way = Callable[[], None]
 
@@ -51,12 +57,12 @@ def main(out: Path, device: str) -> None:
 def _figures(device: torch.device) -> Iterator[Figure]:
     if device.type == "cuda":
         stage = random_stage(EIGHT_B, LAYERS, device, KV_TOKENS)
-        cases = product(ROWS, CONTEXTS, PLACEMENTS)
+        rows_tried, contexts = ROWS, CONTEXTS
     else:
         stage = random_stage(SMALL, LAYERS, device, 256)
-        cases = product((1, 4), (48,), PLACEMENTS)
+        rows_tried, contexts = ROWS[:2], (48,)
     ways = _ways(stage)
-    for rows, context, placement in cases:
+    for rows, context, placement in product(rows_tried, contexts, PLACEMENTS):
         if not hold(stage, rows, context, PLACEMENTS[placement]):
             continue
         spans = [Span(row, context - 1, context, False) for row in range(rows)]
@@ -66,6 +72,19 @@ def _figures(device: torch.device) -> Iterator[Figure]:
             is_predicted = rows <= PREDICTED_UP_TO[0] and context <= PREDICTED_UP_TO[1]
             bounds = PREDICTED[name] if is_predicted else (None, None)
             yield Figure(f"{rows} x {context:,}, {placement}, {name}", ms, "ms a layer", *bounds)
+    yield from _after_idle(stage, contexts[0])
+
+
+def _after_idle(stage: StageExecutor, context: int) -> Iterator[Figure]:
+    hold(stage, 1, context, False)
+    times = []
+    for _ in range(IDLE_REPEATS):
+        time.sleep(IDLE_S)
+        began = time.perf_counter()
+        run(stage, Span(0, context - 1, context, False))
+        times.append(time.perf_counter() - began)
+    ms = statistics.median(times) / LAYERS * 1e3
+    yield Figure(f"1 x {context:,} after {IDLE_S * 1e3:.0f} ms of nothing", ms, "ms a layer")
 
 
 def _ways(stage: StageExecutor) -> dict[str, Way]:

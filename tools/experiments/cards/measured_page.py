@@ -6,7 +6,7 @@ from molink.errors import UserError
 
 __all__ = ["BEGIN", "END", "with_card"]
 
-BEGIN, END = "<!-- measured by `make gpu` -->", "<!-- end of what was measured -->"
+BEGIN, END = "<!-- make gpu -->", "<!-- end of make gpu -->"
 
 HEADING = re.compile(r"^### (.+)$", re.MULTILINE)
 
