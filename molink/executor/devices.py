@@ -60,7 +60,8 @@ STATE_SLOTS_MAX = 256
 
 
 def choose_device(wanted: str) -> torch.device:
-    """The device for `auto`, `cpu`, `cuda` or `cuda:N`. Raises UserError when it is not there."""
+    """The device for `auto`, `cpu`, `cuda` or `cuda:N`; a card becomes the one that this process
+    computes on. Raises UserError when it is not there."""
     if wanted == "auto":
         wanted = "cuda:0" if torch.cuda.is_available() else "cpu"
     try:
@@ -112,6 +113,7 @@ def _check_cuda(device: torch.device) -> torch.device:
             "use --device cpu or another number"
         )
     _check_code(card)
+    card.select()
     return device
 
 

@@ -62,6 +62,7 @@ def test_a_gpu_without_bfloat16_takes_fp16_and_refuses_to_emulate(card):
 def test_a_card_that_torch_has_code_for_is_taken(card, capability):
     card.capability = capability
     assert choose_device("cuda") == choose_device("cuda:0") == CUDA
+    assert card.is_selected, "Triton launches on the process's own card, whatever its tensors say"
 
 
 @pytest.mark.parametrize(

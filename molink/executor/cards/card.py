@@ -75,6 +75,11 @@ class Card:
         """Compute one sum on it, and wait for it. Raises RuntimeError in torch's words."""
         torch.zeros(1, device=self.device).add_(1).item()
 
+    def select(self) -> None:
+        """Make it the one that this process computes on where nobody names a card: Triton launches
+        there, and memory is pinned for it."""
+        torch.cuda.set_device(self.device)
+
     # -- memory ---------------------------------------------------------------------------------
 
     @property

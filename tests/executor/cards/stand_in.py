@@ -33,6 +33,7 @@ class StandInCard:
     returned: int = 0
     held_to: int | None = None
     waits: list[str] = field(default_factory=list)
+    is_selected: bool = False
 
     @property
     def free_bytes(self) -> int:
@@ -63,6 +64,9 @@ class StandInCard:
     def try_step(self) -> None:
         if self.step_error:
             raise RuntimeError(self.step_error)
+
+    def select(self) -> None:
+        self.is_selected = True
 
     @staticmethod
     def words(error: Exception) -> str:

@@ -137,3 +137,10 @@ def test_stages_beside_are_those_of_the_same_parent():
         assert said.stdout.strip() == "True"
     finally:
         sleeper.communicate(b"\n")
+
+
+def test_the_second_card_is_made_the_process_s_own(monkeypatch):
+    selected = []
+    monkeypatch.setattr(torch.cuda, "set_device", selected.append)
+    CARD.select()
+    assert selected == [torch.device("cuda", 1)]

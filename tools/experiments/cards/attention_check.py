@@ -21,6 +21,7 @@ import torch
 
 from molink.errors import UserError
 from molink.executor.attention.ragged_batch import RaggedSpan
+from molink.executor.cards.card import Card
 from molink.executor.cuda.attention_kind import Tiling
 from tools.experiments.cards.figures import Figure
 from tools.experiments.cards.random_batches import BatchSize, RandomBatch, random_batch, written_out
@@ -78,6 +79,8 @@ def main(out: Path, batches: int, first: int, device: str) -> None:
     on = torch.device(device)
     if on.type == "cpu":
         os.environ["TRITON_INTERPRET"] = "1"  # Read when Triton is imported.
+    else:
+        Card(on).select()
     torch.set_num_threads(1)
     results = []
     for number in range(first, first + batches):

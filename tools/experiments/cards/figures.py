@@ -12,6 +12,7 @@ from typing import Any
 import click
 import torch
 
+from molink.executor.cards.card import Card
 from tools.experiments.harness.experiment import markdown_table, show, write_report
 
 __all__ = ["Figure", "card_name", "card_options", "figure_rows", "figures_in", "keep"]
@@ -64,6 +65,8 @@ def card_options(function: Callable[..., None]) -> Callable[..., None]:
 def keep(out: Path, name: str, device: torch.device, figures: Iterable[Figure]) -> None:
     """Write OUT/NAME.json anew with each figure, as far as it comes, and print them all."""
     kept = list[Figure]()
+    if device.type == "cuda":
+        Card(device).select()
     for figure in figures:
         kept.append(figure if device.type == "cuda" else replace(figure, low=None, high=None))
         click.echo(f"{figure.what}: {figure.shown}", err=True)
