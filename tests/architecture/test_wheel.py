@@ -17,8 +17,8 @@ DATA = {
     "tokenizer.json tokenizer_config.json",
     "molink/executor/cpu/native": "coded.h linear_coded_f32.h",
     "molink/executor/cpu/native/avx2": "linear_coded_f32.c",
-    "molink/executor/cpu/native/avx512": "attention.h decode_attention.c linear_bf16.c "
-    "linear_coded_bf16.c linear_coded_f32.c span_attention.c tile.h",
+    "molink/executor/cpu/native/avx512": "amx.h attention.h decode_attention.c decoder_layer.c "
+    "linear_bf16.c linear_coded_bf16.c linear_coded_f32.c span_attention.c tile.h",
 }
 """The files that are no Python, by folder."""
 

@@ -101,6 +101,8 @@ class CodedLinear(PackedLinear):
         self._values = _values(weight, dtype)
         self._bias = None if bias is None else padded(bias.float())
         self._coded = self._described(weight)
+        self.coded_pointer = ctypes.addressof(self._coded)
+        self.bias_pointer = None if self._bias is None else self._bias.data_ptr()
         self.weights_bytes = self._codes.nbytes + self._scales.nbytes
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -110,8 +112,8 @@ class CodedLinear(PackedLinear):
         failed = self._kernel(
             x.data_ptr(),
             x.numel() // self.in_features,
-            ctypes.addressof(self._coded),
-            None if self._bias is None else self._bias.data_ptr(),
+            self.coded_pointer,
+            self.bias_pointer,
             y.data_ptr(),
             torch.get_num_threads(),
         )

@@ -19,10 +19,19 @@ from molink.executor.attention.attention_math import AttentionVariant, attend_pa
 from molink.executor.attention.kv_pool import LayerKv
 from molink.executor.attention.kv_rows import KvRows, quantize
 from molink.executor.attention.ragged_batch import RaggedBatch, RaggedSpan
-from molink.executor.cpu.native_kernel import bfloat16_library
+from molink.executor.cpu.native_kernel import native_library
 from molink_scheduler.kv.blocks import BLOCK_TOKENS, blocks_for
 
-__all__ = ["AttentionKernels", "kernels_for"]
+__all__ = [
+    "AttentionKernels",
+    "Batch",
+    "Kv",
+    "Shape",
+    "batch_of",
+    "kernels_for",
+    "kv_of",
+    "shape_of",
+]
 
 KEY_STEP, VALUE_STEP = 32, 16
 """Head sizes must be multiples of these: what one instruction takes."""
@@ -81,24 +90,54 @@ class AttentionKernels:
     ) -> torch.Tensor:
         """Attention [T, H, V] of a batch whose keys and values are in the pool already. Rows that
         belong to no span are not written."""
+        out_THV = query_THA.new_empty(*query_THA.shape[:2], layer.values.size)
+        self._call(query_THA, layer, batch, window, variant, out_THV)
+        return out_THV
+
+    def attend_part(
+        self,
+        query_THA: torch.Tensor,
+        layer: LayerKv,
+        batch: RaggedBatch,
+        window: int | None,
+        variant: AttentionVariant,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Attention of decode rows to some of their keys, and its log-sum-exp [T, H] in fp32: the
+        logarithm of the sum of the exponentials of the scores, sinks included, -inf where there are
+        none. Parts are joined by the softmax of their log-sum-exps; sinks belong to one of them."""
+        assert not batch.has_pieces, "the span kernel returns no log-sum-exp"
+        out_THV = query_THA.new_zeros(*query_THA.shape[:2], layer.values.size)
+        log_sums_TH = query_THA.new_full(query_THA.shape[:2], -torch.inf, dtype=torch.float32)
+        self._call(query_THA, layer, batch, window, variant, out_THV, log_sums_TH)
+        return out_THV, log_sums_TH
+
+    def _call(
+        self,
+        query_THA: torch.Tensor,
+        layer: LayerKv,
+        batch: RaggedBatch,
+        window: int | None,
+        variant: AttentionVariant,
+        out_THV: torch.Tensor,
+        log_sums_TH: torch.Tensor | None = None,
+    ) -> None:
         # What a pointer leads to needs a name here, or it is freed before the kernel reads it.
         query_THA = query_THA.contiguous()
-        out_THV = query_THA.new_empty(*query_THA.shape[:2], layer.values.size)
-        sinks = _sinks(variant)
+        sinks, threads = _sinks(variant), torch.get_num_threads()
+        log_sums = None if log_sums_TH is None else log_sums_TH.data_ptr()
         given = (
-            ctypes.byref(_shape(query_THA, layer, variant)),
-            ctypes.byref(batch.once(("native", window), lambda: _batch(batch, window))),
+            ctypes.byref(shape_of(query_THA.shape[1], layer, variant)),
+            ctypes.byref(batch_of(batch, window)),
             query_THA.data_ptr(),
-            ctypes.byref(_pointers(layer)),
+            ctypes.byref(kv_of(layer)),
             None if sinks is None else sinks.data_ptr(),
             out_THV.data_ptr(),
-            torch.get_num_threads(),
         )
-        failed = batch.has_decodes and self.library.decode_attention(*given)
-        failed = failed or (batch.has_pieces and self.library.span_attention(*given))
+        library = self.library
+        failed = batch.has_decodes and library.decode_attention(*given, log_sums, threads)
+        failed = failed or (batch.has_pieces and library.span_attention(*given, threads))
         if failed:
             raise MemoryError("no memory for attention scores")
-        return out_THV
 
 
 def kernels_for(query_THA: torch.Tensor, layer: LayerKv) -> AttentionKernels | None:
@@ -113,11 +152,12 @@ def kernels_for(query_THA: torch.Tensor, layer: LayerKv) -> AttentionKernels | N
     return _kernels() if suits else None
 
 
-def _shape(query_THA: torch.Tensor, layer: LayerKv, variant: AttentionVariant) -> Shape:
+def shape_of(heads: int, layer: LayerKv, variant: AttentionVariant) -> Shape:
+    """Sizes of an attention call of so many query heads."""
     kv_heads, keys, values = layer.keys.kv_heads, layer.keys.rows_SKA, layer.values.rows_SKA
     return Shape(
         kv_heads=kv_heads,
-        group=query_THA.shape[1] // kv_heads,
+        group=heads // kv_heads,
         key_size=layer.keys.size,
         value_size=layer.values.size,
         key_token=keys.stride(0),
@@ -129,12 +169,19 @@ def _shape(query_THA: torch.Tensor, layer: LayerKv, variant: AttentionVariant) -
     )
 
 
+def batch_of(batch: RaggedBatch, window: int | None) -> Batch:
+    """The geometry as the kernels read it."""
+    made: Batch = batch.once(("native", window), lambda: _batch(batch, window))
+    return made
+
+
 def _batch(batch: RaggedBatch, window: int | None) -> Batch:
     tensors = (batch.row_S, batch.rows_S, batch.start_S, batch.keys_S, batch.blocks_SB)
     return Batch(*(tensor.data_ptr() for tensor in tensors), *batch.blocks_SB.shape, window or 0)
 
 
-def _pointers(layer: LayerKv) -> Kv:
+def kv_of(layer: LayerKv) -> Kv:
+    """Where a layer's keys and values are."""
     tensors = (layer.keys.rows_SKA, layer.values.rows_SKA, layer.keys.scales_SK)
     return Kv(*(None if t is None else t.data_ptr() for t in (*tensors, layer.values.scales_SK)))
 
@@ -148,12 +195,12 @@ def _sinks(variant: AttentionVariant) -> torch.Tensor | None:
 
 @cache
 def _kernels() -> AttentionKernels | None:
-    library = bfloat16_library()
+    library = native_library()
     if library is None:
         return None
     pointer = ctypes.c_void_p
     decode, span = library.decode_attention, library.span_attention
-    decode.argtypes = span.argtypes = [*[pointer] * 6, ctypes.c_int]
+    decode.argtypes, span.argtypes = [*[pointer] * 7, ctypes.c_int], [*[pointer] * 6, ctypes.c_int]
     decode.restype = span.restype = ctypes.c_int
     kernels = AttentionKernels(library)
     return kernels if _agrees(kernels) else None

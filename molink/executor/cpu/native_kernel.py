@@ -26,7 +26,6 @@ __all__ = [
     "AVX512",
     "FOLDER_VARIABLE",
     "InstructionSet",
-    "bfloat16_library",
     "native_library",
 ]
 
@@ -78,12 +77,6 @@ def native_library(instructions: InstructionSet = AVX512) -> ctypes.CDLL | None:
         return ctypes.CDLL(str(path))
     except (OSError, RuntimeError, subprocess.SubprocessError):
         return None
-
-
-def bfloat16_library() -> ctypes.CDLL | None:
-    """The kernels for 16-bit weights and for attention. CPUs with AMX are left to oneDNN, whose
-    prefill uses it."""
-    return None if cpu_capabilities().get("amx_bf16") else native_library(AVX512)
 
 
 def _cache_directory() -> Path:

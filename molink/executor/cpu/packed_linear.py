@@ -33,7 +33,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from molink.executor.cpu.native_kernel import bfloat16_library
+from molink.executor.cpu.native_kernel import native_library
 from molink.executor.quantized.packed import QuantizedWeight
 
 __all__ = [
@@ -66,7 +66,7 @@ more.
 @cache
 def linear_kernel() -> Callable[..., None] | None:
     """`linear_bf16`, or None where it cannot be had."""
-    library = bfloat16_library()
+    library = native_library()
     if library is None:
         return None
     function: Any = library.linear_bf16
@@ -114,8 +114,8 @@ class NativeLinear(PackedLinear):
         self._kernel = kernel
         self._packed = _panels(weight)
         self._bias = None if bias is None else padded(bias.float())
-        self._weight_pointer = self._packed.data_ptr()
-        self._bias_pointer = None if self._bias is None else self._bias.data_ptr()
+        self.weight_pointer = self._packed.data_ptr()
+        self.bias_pointer = None if self._bias is None else self._bias.data_ptr()
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """The product, for inputs [..., in_features]."""
@@ -125,8 +125,8 @@ class NativeLinear(PackedLinear):
             x.data_ptr(),
             x.numel() // self.in_features,
             self.in_features,
-            self._weight_pointer,
-            self._bias_pointer,
+            self.weight_pointer,
+            self.bias_pointer,
             y.data_ptr(),
             self.out_features,
             torch.get_num_threads(),

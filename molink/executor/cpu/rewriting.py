@@ -2,23 +2,23 @@
 
 Nothing here knows an architecture. A trial run shows which linears read the same tensor; every
 replacement is compared with the original on random numbers when it is made, and the self-test then
-compares a whole model that was rewritten the same way. On CUDA nothing is rewritten: the kernels
-there need no packing.
+compares a whole model that was rewritten the same way. A card has a rewriting of its own
+(`cuda.rewriting`), which finds linears and norms as this one does.
 
 Originals are freed one by one, so that the peak stays near one copy of the weights. What remains is
 copied out of the files: otherwise one small tensor would keep a whole shard mapped, and its pages
 count as the process's memory.
 """
 
-import inspect
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-import torch
 from torch import nn
 
 from molink.executor.architecture.pruning import Skip
+from molink.executor.cpu.finding_plain_layers import use_plain_layers
+from molink.executor.cpu.norms import replacement_for
 from molink.executor.cpu.packed_linear import (
     PackedLinear,
     SharedInput,
@@ -32,22 +32,10 @@ from molink.executor.experts import ExpertStack
 from molink.executor.quantized.linear import QuantizedLinear
 from molink.executor.quantized.packed import joined
 
-__all__ = ["RootMeanSquareNorm", "replacement_for", "rewrite"]
+__all__ = ["linear_groups", "replace_module", "rewrite"]
 
 LINEARS = 0.5
 """Where the progress is when all linear layers are packed; then experts are, where there are any.
-"""
-
-MIRROR_ROWS_MAX = 48
-"""Up to here the doubled input costs less than the operations saved (measured at widths 64 and
-768).
-"""
-
-PROBE_SCALES = (1e-3, 1.0, 30.0)
-"""Sizes of probe inputs: small ones tell different epsilons apart."""
-
-TOLERANCE = {torch.float32: 1e-5, torch.bfloat16: 2e-2, torch.float16: 2e-3}
-"""Largest difference from the original, relative to the largest output: one rounding more or less.
 """
 
 
@@ -63,7 +51,7 @@ def rewrite(
     """
     if not embeds:
         _untie_embedding(model)
-    groups = _linear_groups(model, trial)
+    groups = linear_groups(model, trial)
     for done, names in enumerate(groups):
         _pack_group(model, names)
         progress(LINEARS * (done + 1) / len(groups))
@@ -72,6 +60,7 @@ def rewrite(
     _replace_norms(model)
     for parameter in model.parameters():
         parameter.data = parameter.data.clone()
+    use_plain_layers(model, trial)
 
 
 def _untie_embedding(model: Any) -> None:
@@ -79,13 +68,13 @@ def _untie_embedding(model: Any) -> None:
     embedding = model.get_input_embeddings()
     if not isinstance(embedding, Skip):
         name = next(name for name, module in model.named_modules() if module is embedding)
-        _replace(model, name, Skip())
+        replace_module(model, name, Skip())
 
 
 # -- linears --------------------------------------------------------------------------------------
 
 
-def _linear_groups(model: Any, trial: Callable[[], None]) -> list[list[str]]:
+def linear_groups(model: Any, trial: Callable[[], None]) -> list[list[str]]:
     """Names of linears, those that read the same tensor and have the same parent together.
 
     Without those that their parent does not call although it runs: it works with their weight. And
@@ -149,11 +138,11 @@ def _pack_group(model: nn.Module, names: list[str]) -> None:
     if packed is None:
         return
     if len(names) == 1:
-        _replace(model, names[0], packed)
+        replace_module(model, names[0], packed)
         return
     shared = SharedInput(packed, [linear.out_features for linear in linears])
     for index, name in enumerate(names):
-        _replace(model, name, SharedPart(shared, index))
+        replace_module(model, name, SharedPart(shared, index))
 
 
 def _pack_quantized(linears: Sequence[QuantizedLinear]) -> PackedLinear | None:
@@ -166,7 +155,8 @@ def _pack_quantized(linears: Sequence[QuantizedLinear]) -> PackedLinear | None:
     return packed
 
 
-def _replace(model: nn.Module, name: str, module: nn.Module) -> None:
+def replace_module(model: nn.Module, name: str, module: nn.Module) -> None:
+    """Put a module in the place of a named one."""
     parent, _, leaf = name.rpartition(".")
     setattr(model.get_submodule(parent), leaf, module)
 
@@ -179,87 +169,4 @@ def _replace_norms(model: nn.Module) -> None:
         if "norm" in type(module).__name__.lower() and not isinstance(module, Skip):
             replacement = replacement_for(module)
             if replacement is not None:
-                _replace(model, name, replacement)
-
-
-class RootMeanSquareNorm(nn.Module):
-    """RMS normalisation, x / sqrt(mean(x^2) + epsilon) * weight, in two operations, not eight.
-
-    torch has no fused RMSNorm kernel for the CPU, but it has one for LayerNorm, which also
-    subtracts the mean. Beside its own negative a vector has mean zero, and its mean square is
-    unchanged: LayerNorm of [x, -x] is RMSNorm of x. For few rows that takes a third of the time;
-    for many the doubled work costs more than it saves, and torch's composite `rms_norm` is used.
-    """
-
-    def __init__(self, weight: torch.Tensor, epsilon: float) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(weight.clone(), requires_grad=False)
-        self._epsilon = epsilon
-        self._shape = (len(weight),)
-        self._mirror_shape = (2 * len(weight),)
-        self._mirror_weight = torch.cat([weight, weight])
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """The normalised input, in its own format."""
-        size = self._shape[0]
-        if x.numel() > MIRROR_ROWS_MAX * size:
-            return torch.rms_norm(x, self._shape, self.weight, self._epsilon)
-        mirrored = torch.cat((x, x.neg()), -1)
-        normed = torch.layer_norm(
-            mirrored, self._mirror_shape, self._mirror_weight, None, self._epsilon
-        )
-        return normed[..., :size]
-
-
-def replacement_for(module: nn.Module) -> RootMeanSquareNorm | None:
-    """Return a fast norm that computes what `module` computes, or None for something else.
-
-    Architectures differ in the weight (gemma adds one) and in roundings, so a module is replaced
-    only after it gave the same numbers as the original on random inputs of several sizes.
-    """
-    parameters = dict(module.named_parameters())
-    weight = parameters.get("weight")
-    epsilon = _epsilon(module)
-    if len(parameters) != 1 or weight is None or weight.dim() != 1 or epsilon is None:
-        return None
-    if any(True for _ in module.children()) or weight.dtype not in TOLERANCE:
-        return None
-    if len(inspect.signature(module.forward).parameters) != 1:
-        return None  # A second input, such as a gate, would be lost.
-    for candidate_weight in (weight.detach(), 1 + weight.detach()):
-        candidate = RootMeanSquareNorm(candidate_weight, epsilon)
-        if _norms_agree(module, candidate):
-            return candidate
-    return None
-
-
-def _epsilon(module: nn.Module) -> float | None:
-    for name in ("variance_epsilon", "eps", "epsilon"):
-        value: Any = getattr(module, name, None)
-        if isinstance(value, float):
-            return value
-    return None
-
-
-def _norms_agree(module: nn.Module, candidate: RootMeanSquareNorm) -> bool:
-    weight = candidate.weight
-    generator = torch.Generator().manual_seed(0)
-    for rows in (2, MIRROR_ROWS_MAX + 1):
-        for scale in PROBE_SCALES:
-            x = torch.randn(1, rows, len(weight), generator=generator) * scale
-            if not _close(module, candidate, x.to(weight.dtype)):
-                return False
-    return True
-
-
-def _close(module: nn.Module, candidate: RootMeanSquareNorm, x: torch.Tensor) -> bool:
-    with torch.inference_mode():
-        try:
-            wanted = module(x)
-        except (RuntimeError, TypeError):
-            return False
-        got = candidate(x)
-    if got.dtype != wanted.dtype or got.shape != wanted.shape:
-        return False
-    difference = (got.float() - wanted.float()).abs().max()
-    return bool(difference <= TOLERANCE[x.dtype] * wanted.float().abs().max())
+                replace_module(model, name, replacement)

@@ -6,13 +6,9 @@ from torch import nn
 from transformers.models.gemma2.modeling_gemma2 import Gemma2RMSNorm
 from transformers.models.llama.modeling_llama import LlamaRMSNorm
 
+from molink.executor.cpu.norms import MIRROR_ROWS_MAX, RootMeanSquareNorm, replacement_for
 from molink.executor.cpu.packed_linear import PackedLinear, SharedInput
-from molink.executor.cpu.rewriting import (
-    MIRROR_ROWS_MAX,
-    RootMeanSquareNorm,
-    replacement_for,
-    rewrite,
-)
+from molink.executor.cpu.rewriting import rewrite
 from tests.executor.cpu_stages import cpu_stage
 from tests.executor.tiny_models import LAYERS, save_tiny
 

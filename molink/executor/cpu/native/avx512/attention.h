@@ -119,4 +119,13 @@ static inline void softmax(float *scores, long count, float sink)
     }
 }
 
+/* Attention [row][query head][value] of the spans of one row, and of those of several. Return 0, or 1 when there was no
+ * memory. `sinks` (one per query head) may be null. `lse` [row][query head], or null: the logarithm of the sum of the
+ * exponentials of each row's scores, sinks included, -inf where there are none. By it, results over parts of a row's
+ * keys are joined. */
+int decode_attention(const struct shape *shape, const struct batch *batch, const bfloat16 *query, const struct kv *kv,
+                     const float *sinks, bfloat16 *out, float *lse, int threads);
+int span_attention(const struct shape *shape, const struct batch *batch, const bfloat16 *query, const struct kv *kv,
+                   const float *sinks, bfloat16 *out, int threads);
+
 #endif

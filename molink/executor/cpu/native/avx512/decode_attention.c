@@ -226,7 +226,7 @@ attend_chunk(const int coded, struct shape s, const bfloat16 *query, struct kv k
 }
 
 static void attend(struct shape s, const bfloat16 *query, struct kv kv, struct span span, long window, long head,
-                   const float *sinks, bfloat16 *out, struct scratch t)
+                   const float *sinks, bfloat16 *out, float *lse, struct scratch t)
 {
     long seen = span.start + 1, end = seen < span.keys ? seen : span.keys;
     long first = window && seen > window ? seen - window : 0, blocks = (end + BLOCK - 1) / BLOCK;
@@ -248,6 +248,8 @@ static void attend(struct shape s, const bfloat16 *query, struct kv kv, struct s
             __m512 sum = _mm512_mul_ps(_mm512_loadu_ps(t.sums + g * s.value_size + i), _mm512_set1_ps(1 / t.total[g]));
             _mm256_storeu_si256((void *)(out + g * s.value_size + i), (__m256i)_mm512_cvtneps_pbh(sum));
         }
+    for (long g = 0; lse && g < s.group; g++)
+        lse[g] = t.highest[g] + logf(t.total[g]); /* -inf + log 1 where nothing is seen */
 }
 
 static float *scratch_for(struct shape s, struct scratch *t)
@@ -268,10 +270,8 @@ static float *scratch_for(struct shape s, struct scratch *t)
     return memory;
 }
 
-/* Attention of the spans of one row. Returns 0, or 1 when there was no memory. `sinks` (one per query head) may be
- * null. */
 int decode_attention(const struct shape *shape, const struct batch *batch, const bfloat16 *query, const struct kv *kv,
-                     const float *sinks, bfloat16 *out, int threads)
+                     const float *sinks, bfloat16 *out, float *lse, int threads)
 {
     struct shape s = *shape;
     int failed = 0;
@@ -287,7 +287,7 @@ int decode_attention(const struct shape *shape, const struct batch *batch, const
             long head = unit % s.kv_heads, query_head = (span.row * s.kv_heads + head) * s.group;
             if (memory && span.rows == 1)
                 attend(s, query + query_head * s.key_size, *kv, span, batch->window, head,
-                       sinks ? sinks + head * s.group : 0, out + query_head * s.value_size, t);
+                       sinks ? sinks + head * s.group : 0, out + query_head * s.value_size, lse ? lse + query_head : 0, t);
         }
         free(memory);
     }

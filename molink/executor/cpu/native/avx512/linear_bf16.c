@@ -1,11 +1,12 @@
 /* y = x W' + b for bfloat16 x and W, fp32 b and sums: few rows of x, many rows of W, as fast as W can be read.
  *
  * W is stored in panels of 32 of its rows (see tile.h). More than 12 rows of x repeat the pass over a panel, which by
- * then is in the cache.
+ * then is in the cache. Where there is AMX, more than a few rows go by its tiles.
  */
 
-#include "tile.h"
+#include "amx.h"
 
+#define TILE_ROWS_MIN 6    /* rows from which AMX is faster: fewer are bound by memory either way */
 #define AHEAD_BYTES 32768 /* 12 rows take 45 % less time than without, one row no longer */
 
 struct panel {
@@ -39,20 +40,68 @@ static void multiply_rows(long rows, struct panel panel, const bfloat16 *x, bflo
     FOR_ROWS(rows, multiply, panel, x, y, y_stride)
 }
 
+/* Round sums to the rows of y. */
+static void store_rows(long rows, struct panel panel, const float *sum, bfloat16 *y, long y_stride)
+{
+    for (long row = 0; row < rows; row++)
+        for (int v = 0; v < VECTORS; v++) {
+            __m512 bias = panel.bias ? _mm512_loadu_ps(panel.bias + 16 * v) : _mm512_setzero_ps();
+            __m512 value = _mm512_add_ps(_mm512_loadu_ps(sum + row * PANEL + 16 * v), bias);
+            _mm256_mask_storeu_epi16(y + row * y_stride + 16 * v, first_lanes(panel.columns - 16 * v),
+                                     (__m256i)_mm512_cvtneps_pbh(value));
+        }
+}
+
+/* All rows of x against one panel, 32 or 16 at a time; the last ones overlap those before, which come out the same. */
+static WITH_AMX void multiply_by_tiles(long rows, struct panel panel, const bfloat16 *x, bfloat16 *y, long y_stride)
+{
+    float sum[2 * TILE_ROWS * PANEL];
+    const long stride = 2 * panel.pairs, once = rows < TILE_ROWS ? rows : TILE_ROWS;
+    for (long row = 0; row < rows; row += 2 * TILE_ROWS) {
+        const long left = rows - row, first = left < once ? rows - once : row;
+        if (left > once) {
+            const long second = left < 2 * once ? rows - once : row + once;
+            multiply_tiles(1, x + first * stride, x + second * stride, stride, panel.weights, panel.pairs, panel.ahead,
+                           sum, PANEL);
+            store_rows(once, panel, sum + TILE_ROWS * PANEL, y + second * y_stride, y_stride);
+        } else
+            multiply_tiles(0, x + first * stride, 0, stride, panel.weights, panel.pairs, panel.ahead, sum,
+                           PANEL);
+        store_rows(once, panel, sum, y + first * y_stride, y_stride);
+        panel.ahead = 0;
+    }
+}
+
+static void multiply_by_vectors(long rows, struct panel panel, const bfloat16 *x, bfloat16 *y, long y_stride)
+{
+    for (long row = 0; row < rows;) {
+        long count = rows_for_pass(rows - row);
+        multiply_rows(count, panel, x + row * 2 * panel.pairs, y + row * y_stride, y_stride);
+        row += count;
+        panel.ahead = 0;
+    }
+}
+
 void linear_bf16(const bfloat16 *x, long rows, long inputs, const bfloat16 *weights, const float *bias,
                  bfloat16 *y, long outputs, int threads)
 {
-    long panels = (outputs + PANEL - 1) / PANEL;
-#pragma omp parallel for num_threads(threads) if (threads > 1)
-    for (long index = 0; index < panels; index++) {
-        long first = index * PANEL;
-        struct panel panel = {weights + first * inputs, bias ? bias + first : 0, inputs / 2, outputs - first,
-                              AHEAD_BYTES};
-        for (long row = 0; row < rows;) {
-            long count = rows_for_pass(rows - row);
-            multiply_rows(count, panel, x + row * inputs, y + row * outputs + first, outputs);
-            row += count;
-            panel.ahead = 0;
+    const long panels = (outputs + PANEL - 1) / PANEL;
+    const int by_tiles = rows >= TILE_ROWS_MIN && inputs % (2 * TILE_ROWS) == 0 && amx_allowed();
+#pragma omp parallel num_threads(threads) if (threads > 1)
+    {
+        if (by_tiles)
+            begin_tiles(rows < TILE_ROWS ? rows : TILE_ROWS);
+#pragma omp for
+        for (long index = 0; index < panels; index++) {
+            long first = index * PANEL;
+            struct panel panel = {weights + first * inputs, bias ? bias + first : 0, inputs / 2, outputs - first,
+                                  AHEAD_BYTES};
+            if (by_tiles)
+                multiply_by_tiles(rows, panel, x, y + first, outputs);
+            else
+                multiply_by_vectors(rows, panel, x, y + first, outputs);
         }
+        if (by_tiles)
+            end_tiles();
     }
 }

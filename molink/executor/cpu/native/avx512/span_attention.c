@@ -2,7 +2,7 @@
  *
  * One kv head at a time its keys and values are rearranged into panels (tile.h), once for all rows of the span and all
  * query heads of the group. Then up to 12 query rows at a time: scores for the keys that the last of them sees, an
- * exact fp32 softmax per row, and the weighted sum of values with weights rounded to bfloat16. Scores of 12 rows stay
+ * exact fp32 softmax per row, and the weighted sum of values with weights rounded to bfloat16. Scores of so many rows stay
  * in the second-level cache for contexts of many thousand tokens, so no online softmax is needed. Int8
  * codes are exact in bfloat16 and become panels like any other; a key's scale multiplies its scores, a value's scale its
  * weights.
@@ -10,6 +10,7 @@
 
 #include <stdlib.h>
 
+#include "amx.h"
 #include "attention.h"
 
 /* What rows of a span see; keys are counted from the first one that any of them does, or from shortly before. */
@@ -21,13 +22,14 @@ struct seen {
 };
 
 struct scratch {
+    long at_once;           /* query rows */
     bfloat16 *key_panels;   /* [panel of 32 keys][pair of channels][32][2] */
     bfloat16 *value_panels; /* [panel of 32 channels][pair of keys][32][2] */
-    bfloat16 *query;        /* [12][key_size] */
-    bfloat16 *weights;      /* [12][keys, padded] */
-    bfloat16 *out;          /* [12][value_size, padded] */
+    bfloat16 *query;        /* [at_once][key_size] */
+    bfloat16 *weights;      /* [at_once][keys, padded] */
+    bfloat16 *out;          /* [at_once][value_size, padded] */
     bfloat16 *row;          /* [2][the larger of key_size and value_size]: decoded */
-    float *scores;          /* [12][keys, padded] */
+    float *scores;          /* [at_once][keys, padded] */
     float *key_scales, *value_scales; /* [keys, padded]; null: not in int8 */
 };
 
@@ -124,6 +126,55 @@ weigh_panel(const int rows, const bfloat16 *weights, long stride, const bfloat16
                                 (__m256i)_mm512_cvtneps_pbh(sum[row][v]));
 }
 
+#define TILED_ROWS (2 * TILE_ROWS)
+
+/* Scores of all rows in the scratch for the keys [start, end). */
+static WITH_AMX void score_by_tiles(long rows, struct shape s, struct scratch t, long start, long end, long stride)
+{
+    for (long n = start; n < end; n += PANEL) {
+        const bfloat16 *panel = t.key_panels + n * s.key_size, *second = t.query + TILE_ROWS * s.key_size;
+        if (rows > TILE_ROWS)
+            multiply_tiles(1, t.query, second, s.key_size, panel, s.key_size / 2, 0, t.scores + n, stride);
+        else
+            multiply_tiles(0, t.query, 0, s.key_size, panel, s.key_size / 2, 0, t.scores + n, stride);
+    }
+    for (long row = 0; row < rows; row++)
+        for (long n = start; n < end; n++)
+            t.scores[row * stride + n] *= s.scale;
+}
+
+/* Weighted sums of the values [start, end), all rows. */
+static WITH_AMX void weigh_by_tiles(long rows, struct shape s, struct scratch t, long start, long end, long stride)
+{
+    float sum[TILED_ROWS * PANEL];
+    for (long i = 0; i < s.value_size; i += PANEL) {
+        const bfloat16 *panel = t.value_panels + i * stride + start * PANEL;
+        const bfloat16 *weights = t.weights + start, *second = weights + TILE_ROWS * stride;
+        if (rows > TILE_ROWS)
+            multiply_tiles(1, weights, second, stride, panel, (end - start) / 2, 0, sum, PANEL);
+        else
+            multiply_tiles(0, weights, 0, stride, panel, (end - start) / 2, 0, sum, PANEL);
+        for (long n = 0; n < rows * PANEL; n += 16)
+            _mm256_storeu_si256((void *)(t.out + n / PANEL * padded(s.value_size) + i + n % PANEL),
+                                (__m256i)_mm512_cvtneps_pbh(_mm512_loadu_ps(sum + n)));
+    }
+}
+
+static void score_by_vectors(long rows, struct shape s, struct scratch t, long start, long end, long stride)
+{
+    for (long n = start; n < end; n += PANEL)
+        FOR_ROWS(rows, score_panel, s, t.query, t.key_panels + n * s.key_size, t.scores + n, stride)
+}
+
+static void weigh_by_vectors(long rows, struct shape s, struct scratch t, long start, long end, long stride)
+{
+    for (long i = 0; i < s.value_size; i += PANEL) {
+        const bfloat16 *panel = t.value_panels + i * stride + start * PANEL;
+        FOR_ROWS(rows, weigh_panel, t.weights + start, stride, panel, (end - start) / 2, t.out + i,
+                 padded(s.value_size))
+    }
+}
+
 /* Weights of one row as bfloat16 over [start, end), zero where the row does not look. */
 static void weights_of_row(struct shape s, struct scratch t, float *scores, long start, long end, long first, long last,
                            float sink, bfloat16 *weights)
@@ -160,8 +211,7 @@ static void attend_rows(struct shape s, struct seen seen, struct scratch t, cons
         long token = (begin + row) / s.group, head = (begin + row) % s.group;
         memcpy(t.query + row * s.key_size, query + (token * heads + head) * s.key_size, 2 * (size_t)s.key_size);
     }
-    for (long n = start; n < end; n += PANEL)
-        FOR_ROWS(rows, score_panel, s, t.query, t.key_panels + n * s.key_size, t.scores + n, stride)
+    (t.at_once == TILED_ROWS ? score_by_tiles : score_by_vectors)(rows, s, t, start, end, stride);
     for (long row = 0; row < rows; row++) {
         long last = before + (begin + row) / s.group + 1, head = (begin + row) % s.group;
         long first = seen.window && last > seen.window ? last - seen.window : 0;
@@ -170,11 +220,7 @@ static void attend_rows(struct shape s, struct seen seen, struct scratch t, cons
         weights_of_row(s, t, t.scores + row * stride, start, end, first, last, sinks ? sinks[head] : -INFINITY,
                        t.weights + row * stride);
     }
-    for (long i = 0; i < s.value_size; i += PANEL) {
-        const bfloat16 *panel = t.value_panels + i * stride + start * PANEL;
-        FOR_ROWS(rows, weigh_panel, t.weights + start, stride, panel, (end - start) / 2, t.out + i,
-                 padded(s.value_size))
-    }
+    (t.at_once == TILED_ROWS ? weigh_by_tiles : weigh_by_vectors)(rows, s, t, start, end, stride);
     for (long row = 0; row < rows; row++) {
         long token = (begin + row) / s.group, head = (begin + row) % s.group;
         memcpy(out + (token * heads + head) * s.value_size, t.out + row * padded(s.value_size),
@@ -185,19 +231,19 @@ static void attend_rows(struct shape s, struct seen seen, struct scratch t, cons
 static char *scratch_for(struct shape s, struct seen seen, int coded, struct scratch *t)
 {
     size_t keys = (size_t)padded(seen.keys), values = (size_t)padded(s.value_size), key_size = (size_t)s.key_size;
-    size_t floats = (ROWS_MAX + (coded ? 2 : 0)) * keys;
-    size_t halves = keys * (key_size + values + ROWS_MAX) + ROWS_MAX * (key_size + values) + 2 * (key_size + values);
+    size_t floats = ((size_t)t->at_once + (coded ? 2 : 0)) * keys;
+    size_t halves = keys * (key_size + values + (size_t)t->at_once) + (size_t)t->at_once * (key_size + values) + 2 * (key_size + values);
     char *memory = aligned_alloc(64, (4 * floats + 2 * halves + 63) / 64 * 64);
     if (memory) {
         t->scores = (float *)memory;
-        t->key_scales = coded ? t->scores + ROWS_MAX * keys : 0;
+        t->key_scales = coded ? t->scores + (size_t)t->at_once * keys : 0;
         t->value_scales = coded ? t->key_scales + keys : 0;
         t->key_panels = (bfloat16 *)(memory + 4 * floats);
         t->value_panels = t->key_panels + keys * key_size;
         t->weights = t->value_panels + keys * values;
-        t->query = t->weights + ROWS_MAX * keys;
-        t->out = t->query + ROWS_MAX * key_size;
-        t->row = t->out + ROWS_MAX * values;
+        t->query = t->weights + (size_t)t->at_once * keys;
+        t->out = t->query + (size_t)t->at_once * key_size;
+        t->row = t->out + (size_t)t->at_once * values;
     }
     return memory;
 }
@@ -225,12 +271,11 @@ static struct seen seen_by(struct span span, long window)
                          span.blocks + first / BLOCK};
 }
 
-/* Attention of the spans of several rows. Returns 0, or 1 when there was no memory. `sinks` (one per query head) may be
- * null. */
 int span_attention(const struct shape *shape, const struct batch *batch, const bfloat16 *query, const struct kv *kv,
                    const float *sinks, bfloat16 *out, int threads)
 {
     struct shape s = *shape;
+    const int by_tiles = amx_allowed();
     int failed = 0;
 #pragma omp parallel for num_threads(threads) schedule(dynamic) if (threads > 1)
     for (long unit = 0; unit < batch->spans * s.kv_heads; unit++) {
@@ -238,7 +283,7 @@ int span_attention(const struct shape *shape, const struct batch *batch, const b
         if (span.rows == 1)
             continue;
         struct seen seen = seen_by(span, batch->window);
-        struct scratch t;
+        struct scratch t = {.at_once = by_tiles ? TILED_ROWS : ROWS_MAX};
         char *memory = scratch_for(s, seen, kv->key_scales != 0, &t);
         if (!memory) {
             failed = 1;
@@ -246,11 +291,15 @@ int span_attention(const struct shape *shape, const struct batch *batch, const b
         }
         long head = unit % s.kv_heads, query_head = (span.row * s.kv_heads + head) * s.group;
         pack_head(s, kv, head, seen, t);
-        for (long begin = 0; begin < span.rows * s.group; begin += ROWS_MAX) {
+        if (by_tiles)
+            begin_tiles(TILE_ROWS);
+        for (long begin = 0; begin < span.rows * s.group; begin += t.at_once) {
             long left = span.rows * s.group - begin;
-            attend_rows(s, seen, t, sinks ? sinks + head * s.group : 0, begin, left < ROWS_MAX ? left : ROWS_MAX,
+            attend_rows(s, seen, t, sinks ? sinks + head * s.group : 0, begin, left < t.at_once ? left : t.at_once,
                         query + query_head * s.key_size, out + query_head * s.value_size);
         }
+        if (by_tiles)
+            end_tiles();
         free(memory);
     }
     return failed;

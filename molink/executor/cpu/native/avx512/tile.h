@@ -80,4 +80,12 @@ static inline __mmask16 first_lanes(long count)
     case 12: function(12, __VA_ARGS__); break;                                                                         \
     }
 
+/* y [rows][outputs] = x W' + b, for weights in bfloat16 and in codes (coded.h); `bias` (or null) is padded to a whole
+ * panel. The second returns 1 when there was no memory. */
+struct coded;
+void linear_bf16(const bfloat16 *x, long rows, long inputs, const bfloat16 *weights, const float *bias, bfloat16 *y,
+                 long outputs, int threads);
+int linear_coded_bf16(const bfloat16 *x, long rows, const struct coded *weights, const float *bias, bfloat16 *y,
+                      int threads);
+
 #endif
